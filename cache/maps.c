@@ -86,8 +86,10 @@ map_part(struct qv_part_maps *m, struct qv_part_map *p, const char *path, qv_err
         return too_many(m, path, err);
     qv_status s = qv_file_open(path, &fd, &size, err);
     if (!s && (size != p->bytes || !size))
-        s = qv_fail(err, QV_EIO, "%s: has %llu bytes and had %llu: it is not the file that it was",
-                    qv_path_tail(path), (unsigned long long)size, (unsigned long long)p->bytes);
+        s = qv_fail(
+            err, QV_EIO,
+            "%s: has %llu bytes and had %llu when the cache was opened: the file was changed",
+            qv_path_tail(path), (unsigned long long)size, (unsigned long long)p->bytes);
     int e = 0;
     for (int attempt = 0; !s && !p->at && attempt < 2 && (!attempt || e == ENOMEM); attempt++) {
         if (attempt) /* the process may be out of maps, so free all that can be freed */

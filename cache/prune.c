@@ -283,7 +283,7 @@ read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_items
     char *path = qv_path_join(p->folder.path, name);
     qv_status status = path ? qv_scan_part(&s, path, &why) : no_memory(p, &why);
     if (!status && (s.n_items != n_items || s.sealed_ns != sealed_ns))
-        status = qv_fail(&why, QV_ESTATE, "%.255s: it is not what was written", name);
+        status = qv_fail(&why, QV_ESTATE, "%.255s: read back, it is not what was written", name);
     if (status && path) /* the old part stays, so a bad copy has no use */
         unlinkat(p->folder.fd, name, 0);
     if (status && err)

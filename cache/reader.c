@@ -381,8 +381,8 @@ qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
     s = load_records(c, k->part, err);
     const bool is_gone = s == QV_EIO;
     if (!s && (uint64_t)k->record + k->record_bytes > c->scanner->records.n)
-        s = qv_fail(err, QV_EIO, "%s/%s: it is not the file that it was", qv_path_tail(c->dir),
-                    c->index.parts[k->part].name);
+        s = qv_fail(err, QV_EIO, "%s/%s: the file was changed since the cache was opened",
+                    qv_path_tail(c->dir), c->index.parts[k->part].name);
     if (!s) {
         char *text = strndup(c->scanner->records.at + k->record, k->record_bytes);
         s = text ? QV_OK : qv_cache_no_memory(c, err);

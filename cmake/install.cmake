@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-# What `cmake --install` puts where, the package for find_package and pkg-config, and Debian's.
-# Components: runtime (the command, its benches, shared libraries), cuda (the backend that these open) and dev.
+# What `cmake --install` installs where, the packages for find_package and pkg-config, and Debian's.
+# The components are runtime (the command, its benches, shared libraries), cuda (the backend that
+# these open) and dev.
 if(QV_SANITIZE OR (QV_METAL AND NOT APPLE))
-    return() # builds for tests: what they link is not installed anywhere
+    return() # builds for tests link things that are installed nowhere
 endif()
 include(CMakePackageConfigHelpers)
 set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/qwenvit)
 set(PRIVATE_DIR ${CMAKE_INSTALL_LIBDIR}/qwenvit) # libraries that only ours find
 set(LIBEXEC_DIR ${CMAKE_INSTALL_LIBEXECDIR}/qwenvit) # programs that only ours start
 
-# A oneDNN that is not the system's goes along, so that the installed tree runs by itself.
+# A oneDNN that is not the system's is installed along, so that the installed tree runs by itself.
 if(QV_CPU AND DNNL_LIBRARY MATCHES "\\.so$")
     get_filename_component(dnnl_dir ${DNNL_LIBRARY} DIRECTORY)
     if(NOT dnnl_dir IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
@@ -23,8 +24,8 @@ if(QV_CPU AND DNNL_LIBRARY MATCHES "\\.so$")
 endif()
 
 # ---- libraries and headers -----------------------------------------------------------------------
-# Each finds the others beside it: a program that is linked with one need not name those that this needs,
-# and the path that it finds its own libraries by is not theirs.
+# Each library finds the others beside it. So a program that links one need not name those that this
+# one needs, and the path by which the program finds its own libraries does not matter.
 set(origin $ORIGIN)
 if(APPLE)
     set(origin @loader_path)
@@ -33,7 +34,8 @@ set(library_rpath ${origin})
 if(PRIVATE_DNNL)
     list(APPEND library_rpath ${origin}/qwenvit)
 endif()
-# install_library(NAME [NAME in the package]): static, shared, header, what the static one links
+# install_library(NAME [NAME in the package]) installs the static library, the shared one and the
+# header; the other arguments are what the static library links
 function(install_library name exported)
     get_target_property(needs ${name}_objects LINK_LIBRARIES)
     foreach(need ${needs})
@@ -97,9 +99,9 @@ install(FILES ${CMAKE_BINARY_DIR}/qwenvit-config.cmake
         DESTINATION ${PACKAGE_DIR} COMPONENT dev)
 
 # ---- pkg-config ----------------------------------------------------------------------------------
-# Private libraries are in Libs.private and not in Requires.private: pkg-config wants the .pc files
-# of the latter even of whom links the shared library, and with --static the static libraries of
-# everything in FFmpeg.
+# Private libraries are in Libs.private and not in Requires.private. For the latter, pkg-config
+# wants the .pc files even from those who link the shared library, and with --static it adds the
+# static libraries of everything in FFmpeg.
 set(core_private ${JANSSON_LDFLAGS} -lm -ldl -pthread)
 if(PRIVATE_DNNL)
     list(APPEND core_private "\${libdir}/qwenvit/${PRIVATE_DNNL}" "-Wl,-rpath,\${libdir}/qwenvit")
@@ -126,7 +128,7 @@ function(install_pc name summary)
     file(RELATIVE_PATH prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
     string(REGEX REPLACE "/$" "" prefix ${prefix})
     set(requires "")
-    if(name STREQUAL "qwenvit_job") # whoever has jobs has models
+    if(name STREQUAL "qwenvit_job") # who uses jobs uses models too
         set(requires "qwenvit_media qwenvit")
     elseif(name STREQUAL "qwenvit_fill")
         set(requires "qwenvit_cache qwenvit_job")
@@ -160,7 +162,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON) # one version for all
+set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON) # packages depend on each other in exactly one version
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME qwenvit)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION video)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
@@ -172,7 +174,7 @@ set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_CUDA_DEPENDS runtime)
 set(CPACK_COMPONENT_CUDA_DESCRIPTION
     "The CUDA backend of qwenvit\nThe command and libqwenvit open it on NVIDIA GPUs (Ampere and newer).")
-# these are NVIDIA's packages, and there are other ways to have the libraries
+# these are packages of NVIDIA's, and users may have the libraries by other means
 set(cuda_major ${CUDAToolkit_VERSION_MAJOR})
 set(CPACK_DEBIAN_CUDA_PACKAGE_RECOMMENDS
     "libcublas-${cuda_major}-${CUDAToolkit_VERSION_MINOR}, libcudnn9-cuda-${cuda_major} (>= 9.15)")
@@ -181,7 +183,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_DEV_DEPENDS runtime)
 set(CPACK_COMPONENT_DEV_DESCRIPTION
     "Headers and static libraries of qwenvit\nAnd what find_package and pkg-config read.")
-# what only the static libraries need
+# libraries that only the static libraries need
 set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS
     "libjansson-dev, libavformat-dev, libavcodec-dev, libswscale-dev, libavutil-dev, libjpeg-dev")
 include(CPack)

@@ -199,7 +199,7 @@ prepare_conv(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
         qv_op_conv_is_sparse(&kernel->op.u.conv))
         return qv_fail(err, QV_EUNSUPPORTED,
                        "conv: a stride exceeds its kernel, or the kernel sees padding alone, for "
-                       "which this oneDNN is wrong in bf16");
+                       "which this oneDNN computes wrong values in bf16");
     status = create(dev, &kernel->op, &pd, err);
     if (status)
         return status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU backend's parts: GEMM and attention on oneDNN's matmul, convolutions on oneDNN's, the
- * rest in plain C. */
+/* The parts of the CPU backend: GEMM and attention are on oneDNN's matmul, convolutions on
+ * oneDNN's convolution, everything else is plain C. */
 #ifndef QV_CPU_CPU_H
 #define QV_CPU_CPU_H
 
@@ -18,41 +18,42 @@ struct qv_device_cpu {
     bool wrong_sparse_bf16; /* see qv_caps */
 };
 
-/* A oneDNN matmul or convolution and its memory objects, whose addresses are set at each run. */
+/* A oneDNN matmul or convolution, and its memory objects, whose addresses are set at each run. */
 enum { CPU_SRC, CPU_WEIGHTS, CPU_BIAS, CPU_DST, CPU_SCRATCH, CPU_OPERANDS };
 struct primitive_cpu {
     dnnl_primitive_t primitive;
-    dnnl_memory_t memory[CPU_OPERANDS]; /* NULL where there is none */
-    int bias_arg;                       /* which oneDNN argument the bias is */
+    dnnl_memory_t memory[CPU_OPERANDS]; /* NULL if the primitive has no such operand */
+    int bias_arg;                       /* the oneDNN argument that the bias is */
     size_t scratch_bytes;
 };
 
-/* What a matmul dst[m,n] = src[m,k] weights[k,n] looks like; strides in elements. */
+/* Describes a matmul dst[m,n] = src[m,k] weights[k,n]. Strides are in elements. */
 struct matmul_desc_cpu {
     int64_t m, n, k;
     int64_t src_stride;
     int64_t weights_strides[2];
-    const_dnnl_memory_desc_t weights; /* instead of strides: packed like this. NULL and strides
-                                         {0, 0}: in the layout that oneDNN would choose */
+    /* packed weights, instead of strides; if this is NULL and the strides are {0, 0}, oneDNN
+     * chooses the layout */
+    const_dnnl_memory_desc_t weights;
     int64_t dst_stride;
     dnnl_data_type_t type, dst_type;
-    int bias_arg;               /* 0: none; DNNL_ARG_BIAS, or a post-operation's [1,n] */
-    dnnl_primitive_attr_t attr; /* or NULL; not kept */
+    int bias_arg; /* 0: no bias; DNNL_ARG_BIAS, or the argument of a post-operation's [1,n] */
+    dnnl_primitive_attr_t attr; /* may be NULL; not kept */
 };
 
-/* A gemm: one matmul on all threads, or one for each thread's rows. */
+/* A gemm is one matmul on all threads, or one for the rows of each thread. */
 struct gemm_cpu {
     struct primitive_cpu *parts;
     int n_parts;
-    int64_t rows;      /* of a part; the last one has what is left */
-    size_t part_bytes; /* of scratch */
+    int64_t rows;      /* of a part; the last part may have fewer */
+    size_t part_bytes; /* scratch bytes of a part */
 };
 
-/* How oneDNN wants weights [k,n]: panels of `width` columns, zeros beyond n, in each of which
- * `group` k's of a column lie side by side (bf16 in pairs), and such groups of all columns one behind
- * the other. */
+/* The layout that oneDNN wants for weights [k,n]: panels of `width` columns, with zeros beyond
+ * n. In a panel, `group` k's of a column lie side by side (bf16 in pairs); the groups of all
+ * columns follow one another. */
 struct panels_cpu {
-    int64_t k, n, width, group, stride; /* from panel to panel, in elements */
+    int64_t k, n, width, group, stride; /* from one panel to the next, in elements */
     size_t bytes;
 };
 
@@ -86,7 +87,8 @@ struct wide_cpu {
     size_t bytes;                            /* of a block in scratch */
 };
 
-/* attention. Its GEMMs, for each number of keys in a block and of queries; a thread's scratch. */
+/* Attention: the GEMMs for each number of keys in a block, and of queries, and a thread's
+ * scratch. */
 enum { ATTENTION_KEY_KINDS = 8, ATTENTION_QUERY_KINDS = 3 };
 struct gemms_cpu {
     struct primitive_cpu scores[ATTENTION_QUERY_KINDS], values[ATTENTION_QUERY_KINDS];
@@ -97,10 +99,10 @@ enum {
     ATTENTION_K,
     ATTENTION_V,
     ATTENTION_SCORES,
-    ATTENTION_MAX, /* and sums of exponentials, and weighted values, of the blocks so far */
+    ATTENTION_MAX, /* the maxima, sums of exponentials and weighted values of the blocks so far */
     ATTENTION_SUM,
     ATTENTION_OUT,
-    ATTENTION_MORE, /* weighted values of one more block */
+    ATTENTION_MORE, /* the weighted values of one more block */
     ATTENTION_MATMUL,
     ATTENTION_PARTS
 };
@@ -111,16 +113,17 @@ struct segment_cpu {
 };
 
 struct attention_cpu {
-    struct gemms_cpu (*gemms)[ATTENTION_KEY_KINDS]; /* of each thread */
-    struct segment_cpu *segments;                   /* of an operation that names them */
+    struct gemms_cpu (*gemms)[ATTENTION_KEY_KINDS]; /* one set for each thread */
+    struct segment_cpu *segments; /* filled at each run, if the operation has lists of segments */
     int threads;
-    size_t offset[ATTENTION_PARTS], thread_bytes; /* of scratch */
+    /* where each part of the scratch lies, and the bytes of a thread's */
+    size_t offset[ATTENTION_PARTS], thread_bytes;
     float (*exps)(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded, float scale,
                   float max);
 };
 
-/* What one run of attention is over: row i, head h of a view is at base[i * stride + h * head_dim].
- * Rows of no segment are not touched. */
+/* The operands of one run of attention. Row i, head h of a view is at base[i * stride + h *
+ * head_dim]. Rows of no segment are not touched. */
 struct view_cpu {
     char *base;
     int64_t stride; /* in elements */
@@ -133,32 +136,33 @@ struct attention_call_cpu {
 
 struct qv_kernel {
     struct qv_op op;
-    const struct verbs_cpu *verbs; /* of the operation */
+    const struct verbs_cpu *verbs; /* the functions of the operation */
     struct gemm_cpu gemm;
     struct few_cpu few;   /* few.m 0: the gemm has not few rows */
     struct wide_cpu wide; /* cols 0: it is not one with a quantised w */
     struct attention_cpu attention;
     struct primitive_cpu conv;
-    size_t row_bytes; /* of scratch for each thread, in an operation that works row by row */
+    size_t row_bytes; /* scratch bytes of each thread, for operations that work row by row */
 };
 
-/* What the backend does for one kind of operation. The file of the operation defines the verbs, under a
- * name that ops.inc gives; device.c lists them, so that an operation without verbs does not link. */
+/* The functions that the backend has for one kind of operation. The operation's file defines
+ * them under the name that ops.inc gives. device.c lists them, so it does not link if an
+ * operation lacks them. */
 struct verbs_cpu {
-    bool mixes; /* its operands may differ in dtype */
+    bool mixes; /* its operands may have different dtypes */
     qv_status (*prepare)(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
                          qv_error *err);
     qv_status (*run)(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
                      void *scratch, qv_error *err);
-    /* Called where prepare failed, too. NULL: the kernel keeps nothing. */
+    /* Also called if prepare failed. NULL: the kernel keeps nothing. */
     void (*release)(struct qv_kernel *kernel);
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
 };
 #define QV_OP(name, fields, operands, flops) extern const struct verbs_cpu qv_##name##_verbs_cpu;
 #include "engine/ops.inc"
 
-/* Instruction sets that kernels of our own are compiled for. What oneDNN may use decides, as users limit
- * that. */
+/* The instruction sets that our own kernels are compiled for. The one used follows from what
+ * oneDNN may use, because users limit that. */
 enum isa_cpu { ISA_ANY_CPU, ISA_AVX2_CPU, ISA_AVX512_CPU, ISA_AVX512_BF16_CPU };
 static inline enum isa_cpu
 qv_isa_cpu(void)
@@ -177,7 +181,7 @@ qv_isa_cpu(void)
     return ISA_ANY_CPU;
 }
 
-/* What is computed in here. REAL_NONE: every other dtype; prepare refuses it. */
+/* The dtypes that are computed in. REAL_NONE is any other, which prepare refuses. */
 enum real_cpu { REAL_F32, REAL_BF16, REAL_NONE };
 static inline enum real_cpu
 real_cpu(int64_t dtype)
@@ -209,25 +213,27 @@ at_cpu(const void *p, int64_t dtype, int64_t i)
     return (char *)p + (size_t)i * qv_dtype_bytes(dtype);
 }
 
-/* cpu/primitive.c: the first turns QV_OK or a status into "what: oneDNN says ..." */
+/* cpu/primitive.c. The first turns a oneDNN status into QV_OK or an error "what: oneDNN says
+ * ...". */
 qv_status qv_dnnl_check_cpu(dnnl_status_t status, const char *what, qv_error *err);
 dnnl_status_t qv_primitive_open_cpu(struct qv_device_cpu *dev, dnnl_primitive_desc_t pd,
                                     int bias_arg, struct primitive_cpu *out);
 void qv_primitive_close_cpu(struct primitive_cpu *primitive);
 dnnl_status_t qv_primitive_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *primitive,
                                    void *const addresses[CPU_OPERANDS]);
-/* Appends to text what, and oneDNN's name of its code: "oneDNN brg_matmul:avx512_core_bf16". */
+/* Appends `what` and oneDNN's name of the kernel to text: "oneDNN brg_matmul:avx512_core_bf16". */
 void qv_primitive_describe_cpu(const char *what, const struct primitive_cpu *primitive, char *text,
                                size_t size);
-/* QV_EUNSUPPORTED in words where an operation has more than oneDNN counts in 32 bits, beyond which it
- * divides by zero. most: rows, or voxels of an image. */
+/* Returns QV_EUNSUPPORTED for an operation with more elements than oneDNN counts in 32 bits;
+ * beyond that it would divide by zero. most: rows, or voxels of an image. */
 qv_status qv_count_check_cpu(const struct qv_op *op, double most, qv_error *err);
 dnnl_status_t qv_reorder_cpu(struct qv_device_cpu *dev, const_dnnl_memory_desc_t from,
                              const void *src, const_dnnl_memory_desc_t to, void *dst);
 
-/* cpu/epilogue.c: what follows a GEMM [rows, cols] of gemm or conv, as post-operations on a
- * destination of n_dims; which argument of the primitive the bias is (0: none); and before a run,
- * the residual to where the post-operation finds it: in y. */
+/* cpu/epilogue.c: what a gemm or conv does to its sums [rows, cols], as post-operations on a
+ * destination of n_dims. The second tells which argument of the primitive the bias is (0: none).
+ * The third must be called before a run: it copies the residual into y, where the post-operation
+ * reads it. */
 dnnl_status_t qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims,
                               dnnl_primitive_attr_t attr);
 int qv_epilogue_bias_arg_cpu(const struct qv_op_epilogue *op);
@@ -246,9 +252,9 @@ qv_status qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *
 qv_status qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                            int64_t rows, const void *src, void *dst, qv_error *err);
 
-/* A GEMM of an operation's rows and its epilogue, of so many of its columns, with weights packed as
- * `packed` says; desc: of all columns. run: p are the operands, those with columns from the first of
- * these on. */
+/* A GEMM of an operation's rows and epilogue, over some of its columns, with weights packed as
+ * `packed` says; desc describes all columns. When it runs, p are the operands; those with
+ * columns begin at the first of these columns. */
 qv_status qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               dnnl_memory_desc_t *out, qv_error *err);
 qv_status qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op, int64_t cols,
@@ -284,33 +290,35 @@ qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *
 qv_status qv_conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                            const void *src, void *dst, qv_error *err);
 
-/* cpu/panels.c: a matmul whose weights lie in panels (desc's strides are written), and packing them:
- * y = x[k,n] or the transpose of x[n,k], of which the first `rows` are there and the others zero. */
+/* cpu/panels.c: opens a matmul whose weights lie in panels (it writes desc's strides), and packs
+ * weights: x[k,n], or the transpose of x[n,k], of which the first `rows` are there and the
+ * others are zero. */
 qv_status qv_panels_open_cpu(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc,
                              struct primitive_cpu *matmul, struct panels_cpu *out, qv_error *err);
-/* Which panels a layout of weights is; known: whether it is any, without zeros along k. */
+/* Tells which panels a layout of weights is. *known is false if it is none, or has zeros along
+ * k. */
 dnnl_status_t qv_panels_read_cpu(const_dnnl_memory_desc_t md, struct panels_cpu *p, bool *known);
 void qv_panels_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride, int64_t rows,
                    int64_t dtype, void *y);
 void qv_panels_transposed_cpu(const struct panels_cpu *panels, const void *x, int64_t x_stride,
                               int64_t rows, int64_t dtype, void *y);
 
-/* cpu/attention.c: runs a kernel over any segments that are no longer than its seq. */
+/* cpu/attention.c: runs a kernel over any segments, none longer than the kernel's seq. */
 qv_status qv_attention_segments_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
                                     const struct attention_call_cpu *call, void *scratch,
                                     qv_error *err);
 
-/* cpu/lanes.c: what the compiler turns into vector code, for each instruction set. */
+/* cpu/lanes.c: loops that the compiler vectorises for each instruction set. */
 void qv_lanes_load_cpu(float *dst, const void *src, int64_t dtype, int64_t n);
 void qv_lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n);
 void qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, float eps,
                        bool rms);
-/* a, b = a cos - b sin, b cos + a sin */
+/* (a, b) = (a cos - b sin, b cos + a sin). */
 void qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n);
-/* The greatest of x and `least` */
+/* Returns the greatest of x and `least`. */
 float qv_lanes_max_cpu(const float *x, int64_t n, float least);
-/* y[i] = exp((x[i] - max) * scale) in dtype, and zeros up to `padded`; returns the sum of the rounded
- * y: at least 2^126, or NaN, where one is too large. y does not overlap x. */
+/* y[i] = exp((x[i] - max) * scale) in dtype, and zeros from n up to `padded`. Returns the sum of
+ * the rounded y, which is at least 2^126, or NaN, if an x is too large. y must not overlap x. */
 float qv_lanes_exps_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
                         float scale, float max);
 float qv_lanes_exps_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
@@ -318,22 +326,24 @@ float qv_lanes_exps_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n
 bool qv_lanes_have_avx512_cpu(void);
 void qv_lanes_scale_cpu(float *x, float scale, int64_t n);
 void qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n);
-/* y[i] = src[i * step] * scale + shift */
+/* y[i] = src[i * step] * scale + shift. */
 void qv_lanes_bytes_cpu(void *y, int64_t dtype, const uint8_t *src, int64_t step, float scale,
                         float shift, int64_t n);
-/* y = act(alpha * x + bias); bias may be NULL, y may be x */
+/* y = act(alpha * x + bias). bias may be NULL, and y may be x. */
 void qv_lanes_epilogue_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act,
                            int64_t n);
-/* y *= x */
+/* y *= x. */
 void qv_lanes_multiply_cpu(float *y, const float *x, int64_t n);
-/* y[cols, y_stride] = the transpose of x[rows, x_stride] with a step of x_step between columns: as
- * in BLAS a matrix is a pointer, sizes and strides, so there are eight parameters. */
+/* y[cols, y_stride] = the transpose of x[rows, x_stride], whose columns are x_step apart. A
+ * matrix is a pointer, sizes and strides, as in BLAS, hence eight parameters. */
 void qv_lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_stride,
                             int64_t x_step, int64_t dtype, int64_t rows, int64_t cols);
-/* y[y_rows, y_stride], a multiple of 16: the transpose of x[rows, cols] of 32-bit words, and zeros */
+/* y[y_rows, y_stride] = the transpose of x[rows, cols] in 32-bit words, and zeros; y_rows is a
+ * multiple of 16. */
 void qv_lanes_transpose_words_avx512_cpu(void *y, int64_t y_stride, int64_t y_rows, const void *x,
                                          int64_t x_stride, int64_t rows, int64_t cols);
-/* y[n][2] = bf16 row x[n] and the one x_stride behind it side by side; 0: zeros for the second */
+/* y[n][2] = the bf16 row x[n] and the row x_stride behind it, side by side. If x_stride is 0,
+ * the second is zeros. */
 void qv_lanes_pair_cpu(void *y, const void *x, int64_t x_stride, int64_t n);
 
 #endif

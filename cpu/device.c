@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU backend's table: device, threads, and which file does which operation. */
+/* The CPU backend's table: the device, its threads, and the file that has each operation. */
 #define _GNU_SOURCE
 #include "cpu.h"
 
@@ -44,16 +44,17 @@ open_cpu(const struct qv_device_options *options, struct qv_device **out, qv_err
         close_cpu(&dev->base);
         return qv_dnnl_check_cpu(s, "opening the CPU engine", err);
     }
-    /* On AMX oneDNN overruns a buffer where a stride exceeds its kernel (until 3.13, see its pull
-     * request 5494), and 3.2 crashes where a kernel sees padding alone. Both were found by
-     * tests/checkconv: where it passes without this, this can go. */
+    /* On AMX, oneDNN overruns a buffer if a stride exceeds its kernel (until 3.13, see its pull
+     * request 5494), and 3.2 crashes if a position of the kernel sees only padding.
+     * tests/checkconv found both. This can go as soon as that test passes without it. */
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
     dev->wrong_sparse_bf16 = (isa & amx) == amx;
     *out = &dev->base;
     return QV_OK;
 }
 
-/* "AMD EPYC 9B45": which machine a measurement is of; text[49]. */
+/* Writes the CPU's name, such as "AMD EPYC 9B45", since measurements must say on which machine
+ * they were made; text[49]. */
 static void
 cpu_name(char *text)
 {
@@ -67,20 +68,21 @@ cpu_name(char *text)
     char brand[49] = "";
     memcpy(brand, words, 48);
     size_t n = 0;
-    for (const char *c = brand; *c; c++) /* padded with blanks inside and at both ends */
+    /* the CPU pads its name with blanks, inside and at both ends */
+    for (const char *c = brand; *c; c++)
         if (*c != ' ' || (n && text[n - 1] != ' '))
             text[n++] = *c;
     text[n && text[n - 1] == ' ' ? n - 1 : n] = 0;
 #endif
 }
 
-/* Measured by `qwenvit bench conv3d`, with tools/shapes/channels.txt (docs/measurements.md). In dense
- * layers direct and by depth are within 10% of each other with AVX-512 alone, and direct needs no
- * scratch. On a Xeon with AMX direct loses ground as channels grow: it is ahead up to 96, level at 128,
- * and from 192 to 1024 by depth is 1.1 to 1.5 times faster. In depthwise layers oneDNN's 2D kernel is 5
- * to 17 times faster than its 3D one, for depths of 3 to 15; it is not with 2 outputs a channel, nor with
- * groups of more channels. Rows of patches that must be copied together pay from 256 outputs on, within
- * 10% either way. */
+/* Measured by `qwenvit bench conv3d` with tools/shapes/channels.txt (docs/measurements.md).
+ * - Dense layers: with AVX-512 alone, direct and by depth are within 10% of each other, and
+ *   direct needs no scratch. On a Xeon with AMX direct gets worse as channels grow: it is faster
+ *   up to 96, equal at 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster.
+ * - Depthwise layers: oneDNN's 2D kernel is 5 to 17 times faster than its 3D kernel, for depths
+ *   of 3 to 15. That does not hold for 2 outputs a channel, or for groups of more channels.
+ * - Rows of patches that must be copied together are faster from 256 outputs on, within 10%. */
 static struct qv_conv3d_thresholds
 thresholds(bool amx)
 {
@@ -106,7 +108,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
     for (size_t i = sizeof isas / sizeof *isas; i-- > 0;)
         if ((isa & isas[i].bits) == isas[i].bits)
             name = isas[i].name;
-    /* oneDNN 3.2's f32 GEMMs without it: the last rows of a block have kernels of their own */
+    /* without AVX-512, oneDNN 3.2's f32 GEMMs have other kernels for the last rows of a block */
     bool avx512 = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
     bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
     bool amx = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
@@ -117,7 +119,7 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
                              .chunk_rows = 640,
                              .bucket_rows = 16,
                              .least_rows = 16,
-                             .free_segments = true, /* empty ones are passed over */
+                             .free_segments = true, /* empty segments are skipped */
                              .quick_plans = true,
                              .chunks = 1,
                              .bits_by_place = !avx512,
@@ -141,7 +143,7 @@ layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_l
 {
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
     int before = omp_get_max_threads();
-    omp_set_num_threads(dev->threads); /* oneDNN plans for this many */
+    omp_set_num_threads(dev->threads); /* oneDNN makes its plans for this number of threads */
     qv_status status = matrix->conv          ? qv_conv_layout_cpu(dev, matrix, out, err)
                        : matrix->groups.bits ? qv_packed_layout_cpu(matrix, out)
                                              : qv_gemm_layout_cpu(dev, matrix, out, err);
@@ -165,7 +167,7 @@ pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0,
     return status;
 }
 
-/* An operation that lacks verbs does not link. */
+/* This does not link if an operation lacks its functions. */
 static const struct verbs_cpu *const verbs[] = {
 #define QV_OP(name, fields, operands, flops) &qv_##name##_verbs_cpu,
 #include "engine/ops.inc"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* act(alpha * sum + bias) + residual behind a GEMM, as oneDNN's post-operations. */
+/* act(alpha * sum + bias) + residual behind a GEMM, as post-operations of oneDNN. */
 #include "cpu.h"
 
-/* oneDNN adds the bias before any post-operation, so with an alpha it becomes one. */
+/* oneDNN adds its bias argument before any post-operation, so with an alpha the bias must be a
+ * post-operation itself. */
 int
 qv_epilogue_bias_arg_cpu(const struct qv_op_epilogue *op)
 {
@@ -41,7 +42,7 @@ append_act(int64_t act, dnnl_post_ops_t ops)
     return dnnl_post_ops_append_eltwise(ops, acts[act].kind, acts[act].alpha, 0);
 }
 
-/* The sum comes last, as the residual does: it reads y, where the residual lies. */
+/* The residual is added last. It is the primitive's sum with y, into which it was copied. */
 dnnl_status_t
 qv_epilogue_cpu(const struct qv_op_epilogue *op, int n_dims, dnnl_primitive_attr_t attr)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm on oneDNN's matmul: weights packed in the layout that oneDNN chooses for LAYOUT_ROWS rows,
- * whatever m is (asked for m itself it may choose another one, from 3 threads on), epilogue as
+ * gemm on oneDNN's matmul. Weights are packed in the layout that oneDNN chooses for LAYOUT_ROWS
+ * rows, whatever m is, because from 3 threads on its choice depends on m. The epilogue is
  * post-operations.
  */
 #include "cpu.h"
@@ -10,12 +10,12 @@
 #include <omp.h>
 #include <stdlib.h>
 
-/* Rows for which the layout is asked: a chunk's. */
+/* The layout is chosen for this many rows, as many as a chunk has. */
 enum { LAYOUT_ROWS = 1024 };
-/* oneDNN blocks n by at most 64: slices that start at multiples of it are whole blocks. */
+/* oneDNN blocks n by at most 64, so slices that begin at multiples of 64 are whole blocks. */
 enum { PACK_ROWS = 64 };
 
-/* The packed weights' descriptor [k,n]; the caller destroys it. */
+/* Makes the descriptor [k,n] of the packed weights, which the caller destroys. */
 qv_status
 qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                     dnnl_memory_desc_t *out, qv_error *err)
@@ -52,8 +52,9 @@ qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, st
     return QV_OK;
 }
 
-/* A slice of whole blocks is contiguous in the packed form (blocks of n outermost), and has the
- * layout of a matrix of that many rows: so a slice is packed as if it were a matrix. */
+/* Packs a slice as if it were a matrix by itself. That is right because the packed form has
+ * blocks of n outermost: a slice of whole blocks is contiguous, and laid out like a matrix of
+ * that many rows. */
 qv_status
 qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                  int64_t rows, const void *src, void *dst, qv_error *err)
@@ -78,9 +79,9 @@ qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int6
 }
 
 /*
- * oneDNN divides few rows unevenly among threads (on 2 cores with AMX, 760 rows take as long as
- * 1024), so there rows are divided here: enough for each thread to pay for reading all weights, and
- * no more than where oneDNN's own division is as good. 5% of a tower of 760 patches.
+ * oneDNN divides few rows unevenly among threads: on 2 cores with AMX, 760 rows take as long as
+ * 1024. So rows are divided here if each thread gets enough of them to pay for reading all weights,
+ * and not so many that oneDNN's own division is as good. This saves 5% of a tower of 760 patches.
  */
 enum { LEAST_PART_ROWS = 256, MOST_PART_ROWS = 512, TILE_ROWS = 16 };
 

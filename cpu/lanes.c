@@ -6,14 +6,8 @@
  */
 #include <math.h>
 
+#include "clones.h"
 #include "cpu.h"
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) &&       \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
 
 static inline float
 bits_float(uint32_t u)
@@ -63,7 +57,7 @@ exp_below_88(float x)
     return p * bits_float((float_bits(shifted) + 127) << 23);
 }
 
-CLONES static void
+QV_CLONES static void
 load_bf16(float *dst, const qv_bf16 *src, int64_t n)
 {
 #pragma omp simd
@@ -71,7 +65,7 @@ load_bf16(float *dst, const qv_bf16 *src, int64_t n)
         dst[i] = bits_float((uint32_t)src[i] << 16);
 }
 
-CLONES static void
+QV_CLONES static void
 store_bf16(qv_bf16 *dst, const float *src, int64_t n)
 {
 #pragma omp simd
@@ -99,7 +93,7 @@ qv_lanes_store_cpu(void *dst, const float *src, int64_t dtype, int64_t n)
     }
 }
 
-CLONES void
+QV_CLONES void
 qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, float eps, bool rms)
 {
     float sum = 0, squares = 0;
@@ -124,7 +118,7 @@ qv_lanes_norm_cpu(float *x, const float *weight, const float *bias, int64_t n, f
     }
 }
 
-CLONES void
+QV_CLONES void
 qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines, int64_t n)
 {
 #pragma omp simd
@@ -136,7 +130,7 @@ qv_lanes_rotate_cpu(float *a, float *b, const float *cosines, const float *sines
 }
 
 /* Ignores NaN in x. */
-CLONES float
+QV_CLONES float
 qv_lanes_max_cpu(const float *x, int64_t n, float least)
 {
     float max = least;
@@ -153,7 +147,7 @@ exp_any(float x)
     return exp_below_88(x > 88.0f ? 88.0f : x);
 }
 
-CLONES static float
+QV_CLONES static float
 exps_f32(const float *x, float *y, int64_t n, int64_t padded, float scale, float max)
 {
     float sum = 0;
@@ -167,7 +161,7 @@ exps_f32(const float *x, float *y, int64_t n, int64_t padded, float scale, float
     return sum;
 }
 
-CLONES static float
+QV_CLONES static float
 exps_bf16(const float *x, qv_bf16 *y, int64_t n, int64_t padded, float scale, float max)
 {
     float sum = 0;
@@ -200,7 +194,7 @@ qv_lanes_exps_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t pad
     return NAN;
 }
 
-CLONES void
+QV_CLONES void
 qv_lanes_scale_cpu(float *x, float scale, int64_t n)
 {
 #pragma omp simd
@@ -208,7 +202,7 @@ qv_lanes_scale_cpu(float *x, float scale, int64_t n)
         x[i] *= scale;
 }
 
-CLONES void
+QV_CLONES void
 qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
 {
 #pragma omp simd
@@ -217,7 +211,7 @@ qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n)
 }
 
 /* The usual step 3 has a loop of its own, which the compiler turns into shuffles. */
-CLONES static void
+QV_CLONES static void
 bytes_f32(float *y, const uint8_t *src, int64_t step, float scale, float shift, int64_t n)
 {
     if (step == 3)
@@ -228,7 +222,7 @@ bytes_f32(float *y, const uint8_t *src, int64_t step, float scale, float shift, 
             y[i] = (float)src[i * step] * scale + shift;
 }
 
-CLONES static void
+QV_CLONES static void
 bytes_bf16(qv_bf16 *y, const uint8_t *src, int64_t step, float scale, float shift, int64_t n)
 {
     if (step == 3)
@@ -280,7 +274,7 @@ gelu_erf(float x)
     return x * (x < 0 ? e : 1.0f - e);
 }
 
-CLONES void
+QV_CLONES void
 qv_lanes_epilogue_cpu(float *y, const float *x, const float *bias, float alpha, int64_t act,
                       int64_t n)
 {
@@ -309,7 +303,7 @@ qv_lanes_epilogue_cpu(float *y, const float *x, const float *bias, float alpha, 
     }
 }
 
-CLONES void
+QV_CLONES void
 qv_lanes_multiply_cpu(float *y, const float *x, int64_t n)
 {
 #pragma omp simd
@@ -342,7 +336,7 @@ qv_lanes_transpose_cpu(void *y, int64_t y_stride, const void *x, int64_t x_strid
     }
 }
 
-CLONES void
+QV_CLONES void
 qv_lanes_pair_cpu(void *y, const void *x, int64_t x_stride, int64_t n)
 {
     uint32_t *to = y;

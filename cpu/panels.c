@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Matrices of activations packed as oneDNN wants a GEMM's weights [k,n], so that its matmul does
- * not pack them again in every call: keys transposed, values as they lie, zeros around both.
+ * Packs activations as oneDNN wants the weights [k,n] of a GEMM, so that its matmul does not pack
+ * them in every call. Keys are transposed, values are kept as they lie, and both are padded with
+ * zeros.
  */
 #include "cpu.h"
 
-/* The layouts that oneDNN chooses for 2-dimensional weights, as far as they are panels: blocks of k
- * by n, inside of which bf16 lie in pairs along k; or plain rows, which are one panel. */
+/* Recognises the layouts of 2-dimensional weights that are panels: blocks of k by n, in which
+ * bf16 lie in pairs along k; or plain rows, which count as one panel. */
 dnnl_status_t
 qv_panels_read_cpu(const_dnnl_memory_desc_t md, struct panels_cpu *p, bool *known)
 {
@@ -87,7 +88,7 @@ qv_panels_cpu(const struct panels_cpu *p, const void *x, int64_t x_stride, int64
               int64_t dtype, void *y)
 {
     size_t element = qv_dtype_bytes(dtype), word = element * (size_t)p->group;
-    size_t line = (size_t)p->width * word; /* `group` rows of a panel */
+    size_t line = (size_t)p->width * word; /* bytes of `group` rows of a panel */
     for (int64_t first = 0; first < p->n; first += p->width) {
         char *panel = (char *)y + (size_t)(first / p->width * p->stride) * element;
         size_t cols = (size_t)(p->n - first < p->width ? p->n - first : p->width);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sixteen values at once in the vector types of GCC and clang, of which compilers make whatever registers
- * there are: a body that is always inlined is compiled once for each instruction set, as a function with
- * its target, and chosen by what oneDNN may use (qv_isa_cpu).
+ * Sixteen values at once in the vector types of GCC and clang, which compile to any registers there
+ * are. A function body that is always inlined is compiled once for each instruction set, into a
+ * function with that target; which of these runs depends on what oneDNN may use (qv_isa_cpu).
  */
 #ifndef QV_CPU_VECTORS_H
 #define QV_CPU_VECTORS_H
@@ -25,7 +25,8 @@ typedef uint8_t bytes_cpu __attribute__((vector_size(16)));
 #define TARGET_AVX512_CPU
 #endif
 
-/* Codes of 4 bits in bytes, or of 8 in halves: a word of each column has both of its pair. */
+/* Loads a pair of codes for each column into its word: 4 bits each from a byte, or 8 bits each
+ * from two. */
 INLINED_CPU void
 load_pair_cpu(words_cpu *out, const void *at, int64_t bits)
 {
@@ -40,7 +41,7 @@ load_pair_cpu(words_cpu *out, const void *at, int64_t bits)
     }
 }
 
-/* Through signed words, which all instruction sets convert. */
+/* Converts through signed words, because every instruction set converts those. */
 INLINED_CPU void
 codes_cpu(floats_cpu *low, floats_cpu *high, const words_cpu *pair, int64_t bits)
 {

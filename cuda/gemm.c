@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm on cuBLASLt, which is column-major: what is y[m,n] = x[m,k] w[n,k]^T here is
- * Y[n,m] = W[k,n]^T X[k,m] there, with the same bytes. An residual of fewer rows than y is the C of a
- * batch whose stride is 0; C must not be Y, or sums are rounded before they are added. What none of
- * its epilogues does (the erf GELU, an activation before a residual) our `epilogue` kernel does, on
- * f32 sums; an activation with a sigmoid a graph of cuDNN's (gemm_graph.c).
+ * gemm on cuBLASLt, which is column-major: y[m,n] = x[m,k] w[n,k]^T is its Y[n,m] = W[k,n]^T X[k,m]
+ * with the same bytes. A residual with fewer rows than y is the C of a batch whose stride is 0. C
+ * must not be Y, or sums are rounded before they are added. What no epilogue of cuBLASLt does (the
+ * erf GELU, an activation before a residual) is done by our `epilogue` kernel, on f32 sums; an
+ * activation with a sigmoid is done by a graph of cuDNN (gemm_graph.c).
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "cublaslt_names.h" /* tile_names[], stages_names[], made of cublasLt.h */
+#include "cublaslt_names.h" /* tile_names[] and stages_names[], generated from cublasLt.h */
 #include "cudnn_graph.h"
 #include "dtype.h"
 
 enum {
     MOST_WORKSPACE = 64 << 20,
-    ALIGNMENT = 16,   /* of any operand, see qv_wrap_cuda */
-    ALIKE_ROWS = 512, /* from which on the heuristic's algorithms give a row the same bits */
-    ANY = -1,         /* algorithm */
-    ROW_MULTIPLE = 8  /* of bf16 values, with which rows of y begin at 16 bytes */
+    ALIGNMENT = 16, /* of every operand, see qv_wrap_cuda */
+    /* with at least so many rows, the heuristic's algorithms give a row the same bits */
+    ALIKE_ROWS = 512,
+    ANY = -1,        /* any algorithm */
+    ROW_MULTIPLE = 8 /* in bf16 values; rows of y then begin at multiples of 16 bytes */
 };
 
 static cudaDataType_t
@@ -33,10 +34,10 @@ type_of(int64_t dtype)
     case QV_DTYPE_AUTO:
     case QV_DTYPE_MAX: break;
     }
-    return (cudaDataType_t)-1; /* which cuBLASLt refuses */
+    return (cudaDataType_t)-1; /* a value that cuBLASLt refuses */
 }
 
-/* Rows begin at 16 bytes; those of f32 anywhere. */
+/* Pads k so that rows of bf16 begin at multiples of 16 bytes. Rows of f32 may begin anywhere. */
 static int64_t
 padded_k(int64_t k, int64_t dtype)
 {
@@ -77,7 +78,7 @@ qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, in
 
 /* ---- describing ------------------------------------------------------------------------------ */
 
-/* How often the residual's rows repeat, each time in a batch of its own. */
+/* The number of times that the residual's rows repeat; each repetition is a batch. */
 static int64_t
 batches(const struct qv_op_gemm *op, bool f32_sums)
 {
@@ -116,7 +117,8 @@ create_desc(const struct qv_device_cuda *dev, const struct qv_op_gemm *op, bool 
     return s ? s : set_epilogue(op, f32_sums, *out);
 }
 
-/* A matrix of `cols` contiguous values, `rows` times; batches lie `stride` values apart. */
+/* Describes a matrix of `rows` rows of `cols` contiguous values. Batches lie `stride` values
+ * apart. */
 static cublasStatus_t
 create_layout(cublasLtMatrixLayout_t *out, cudaDataType_t type, int64_t cols, int64_t rows,
               int64_t batch, int64_t stride)
@@ -132,7 +134,7 @@ create_layout(cublasLtMatrixLayout_t *out, cudaDataType_t type, int64_t cols, in
     return s;
 }
 
-/* rows: of x and y, in each of the batches */
+/* rows: of x and y, in each batch */
 static cublasStatus_t
 create_layouts(const struct qv_op_gemm *op, bool f32_sums, int64_t rows, struct gemm_cuda *g)
 {
@@ -151,10 +153,11 @@ create_layouts(const struct qv_op_gemm *op, bool f32_sums, int64_t rows, struct 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
 /*
- * Sums over k are not split among blocks. Into how many parts the library splits one depends on how
- * many rows fill the device, so that a segment's bits would depend on the capacity of the plan that
- * it went through. Unsplit they do not, on an H200, for what the library picks for ALIKE_ROWS and more (seen,
- * not promised); so fewer rows, a merger's of a small image, take what ALIKE_ROWS would.
+ * Forbids algorithms that split sums over k among blocks. Into how many parts cuBLASLt splits a sum
+ * depends on how many rows fill the device, so a segment's bits would depend on the capacity of its
+ * plan. Unsplit sums do not depend on it on an H200, in the algorithms picked for ALIKE_ROWS rows
+ * and more (observed, not promised by the library). Fewer rows, such as a merger's of a small
+ * image, therefore take what ALIKE_ROWS would.
  */
 static cublasStatus_t
 create_preference(cublasLtMatmulPreference_t *out)
@@ -186,7 +189,8 @@ algorithm_value(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttrib
     return value;
 }
 
-/* What the preference excludes, if the heuristic names one all the same. */
+/* Whether an algorithm splits sums. The heuristic may return one although the preference
+ * excludes it. */
 static bool
 splits_sums(const cublasLtMatmulAlgo_t *algo)
 {
@@ -213,8 +217,9 @@ suits(const cublasLtMatmulHeuristicResult_t *found, int64_t id)
            (id == ANY || algorithm_value(&found->algo, CUBLASLT_ALGO_CONFIG_ID) == id);
 }
 
-/* Of the heuristic's algorithms for g's layouts that suit, number `choice`, best guess first: a function
- * of the operation, the device and the library alone. id: cuBLASLt's number of the algorithm, or ANY. */
+/* Takes number `choice`, the best first, of the heuristic's algorithms that suit g's layouts.
+ * The result depends only on the operation, the device and the library. id: the algorithm must
+ * have this number in cuBLASLt, or ANY. */
 static qv_status
 choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, int64_t id, qv_error *err)
 {
@@ -241,7 +246,7 @@ choose(struct qv_device_cuda *dev, struct gemm_cuda *g, int choice, int64_t id, 
                    good);
 }
 
-/* The algorithm that more rows would take: false where it does not run so few. */
+/* Keeps the algorithm that more rows would take. Returns false if it cannot run so few. */
 static bool
 runs_fewer(struct qv_device_cuda *dev, struct gemm_cuda *g)
 {
@@ -264,7 +269,7 @@ release_gemm(struct qv_kernel *kernel)
     memset(g, 0, sizeof *g);
 }
 
-/* As it is for so many rows, in each of its batches. */
+/* Describes the operands for `rows` rows in each batch, and chooses an algorithm for them. */
 static qv_status
 choose_for(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t rows,
            int choice, int64_t id, qv_error *err)
@@ -275,7 +280,8 @@ choose_for(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, 
     return s ? qv_check_cublas(dev, s, "describing a gemm", err) : choose(dev, g, choice, id, err);
 }
 
-/* Few rows: the algorithm that ALIKE_ROWS take, in tiles for few; else in the very same. */
+/* For few rows: takes the algorithm that ALIKE_ROWS rows take, in smaller tiles if it has them,
+ * otherwise unchanged. */
 static qv_status
 choose_alike(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int64_t rows,
              int choice, qv_error *err)
@@ -317,8 +323,9 @@ prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int
     return QV_OK;
 }
 
-/* Where rows of y do not begin at multiples of 16 bytes, cuBLASLt's kernels round sums to bf16
- * before they add bias and residual. And its GELU in f32 is off by up to 5e-6. */
+/* Whether cuBLASLt would round twice. If rows of y do not begin at multiples of 16 bytes, its
+ * kernels round sums to bf16 before they add bias and residual. Its GELU in f32 is also off by
+ * up to 5e-6. */
 static bool
 rounds_twice(const struct qv_op_gemm *op)
 {
@@ -326,7 +333,7 @@ rounds_twice(const struct qv_op_gemm *op)
     return op->y_dtype == QV_F32 ? op->act : epilogue && op->n % ROW_MULTIPLE;
 }
 
-/* Why cuBLASLt's epilogue is not used; NULL: it is. */
+/* Why cuBLASLt's epilogue is not used; NULL if it is. */
 static const char *
 epilogue_obstacle(const struct qv_op_gemm *op)
 {
@@ -357,7 +364,7 @@ prepare_cublas(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     return status;
 }
 
-/* cuDNN's ways come before cuBLASLt's. */
+/* Tries choices in order: cuDNN's come before cuBLASLt's. */
 static qv_status
 prepare_values(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
                size_t *scratch_bytes, qv_error *err)
@@ -378,7 +385,8 @@ prepare_values(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     return status;
 }
 
-/* A quantised w is our kernel's for few rows; else its values are what the libraries multiply by. */
+/* With a quantised w, few rows are computed by our own kernel; for more rows w is widened, and
+ * the libraries multiply by it. */
 static qv_status
 prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
              size_t *scratch_bytes, qv_error *err)
@@ -405,7 +413,7 @@ prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
 
 /* ---- in words -------------------------------------------------------------------------------- */
 
-/* "128x256", or a number that is newer than the header. */
+/* Appends a name such as "128x256", or the number if it is newer than the header. */
 static void
 append_name(const char *what, const char *const *names, size_t n, uint32_t value, char *text,
             size_t size)

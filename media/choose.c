@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Which frames of a clip are read, and at which size. */
+/* Chooses which frames of a clip are read, and at which size. */
 #include <stdlib.h>
 
 #include "media.h"
 
-/* The options over the checkpoint's numbers. */
+/* The checkpoint's numbers, with the caller's options in place of some. */
 static qv_preprocess
 asked_for(const qv_preprocess *preset, const qv_clip_options *o)
 {
@@ -17,7 +17,7 @@ asked_for(const qv_preprocess *preset, const qv_clip_options *o)
     return p;
 }
 
-/* Which of its frames are the clip. */
+/* Finds which of the file's frames are in the clip's cut. */
 static qv_status
 choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, qv_clip_info *info,
            qv_error *err)
@@ -91,7 +91,7 @@ choose_size(const char *path, const qvm_rules *rules, const qv_preprocess *p,
     return QV_OK;
 }
 
-/* Whose rules; NULL: the package has none for this model. */
+/* The rules of the package that is followed; NULL: it has none for this model. */
 static const qvm_rules *
 rules_of(qv_processor processor, qv_like like)
 {
@@ -102,7 +102,8 @@ rules_of(qv_processor processor, qv_like like)
     case QV_PROCESSOR_GLM4V: return utils ? NULL : &qvm_glm4v;
     case QV_PROCESSOR_MAX: break;
     }
-    return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl; /* smart_resize refuses it */
+    /* smart_resize refuses a processor that it does not know */
+    return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
 }
 
 qv_status

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * YUV images to RGB with the arithmetic of the image libraries behind PIL: libjpeg-turbo's and
- * libwebp's smooth chroma and fixed-point colours. swscale's differ from them by whole levels.
+ * YUV images to RGB with the arithmetic of the libraries that PIL uses: smooth chroma and
+ * fixed-point colours as in libjpeg-turbo and libwebp. swscale's results differ by whole levels.
  */
 #include <libavutil/pixdesc.h>
 #include <stdlib.h>
@@ -14,9 +14,10 @@ clip(int v)
     return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-/* One line of chroma at full width. `far` is the next line but nearer one, NULL where the image
- * has all lines. Each sample is 3/4 the nearer and 1/4 the farther neighbour, per direction; libyuv's last one has no
- * neighbour in its line. */
+/* Widens one line of chroma to full width. `near` is the nearest line of chroma and `far` the
+ * second nearest, or NULL if every line of the image has its own. In each direction a sample is
+ * 3/4 the nearer neighbour and 1/4 the farther one. In libyuv the last sample of a line has no
+ * neighbour. */
 static void
 widen(const uint8_t *near, const uint8_t *far, bool half_width, qvm_colour colour, int width,
       uint8_t *out)
@@ -24,7 +25,7 @@ widen(const uint8_t *near, const uint8_t *far, bool half_width, qvm_colour colou
     const bool jpeg = colour == QVM_JPEG;
     const int last = half_width ? (width + 1) / 2 - 1 : width - 1;
     if (!half_width) {
-        for (int x = 0; x < width; x++) /* NOLINTNEXTLINE: no `far` does not make `near` NULL */
+        for (int x = 0; x < width; x++) /* NOLINTNEXTLINE: `near` is not NULL even where `far` is */
             out[x] = far ? (uint8_t)((3 * near[x] + far[x] + 2) >> 2) : near[x];
         return;
     }
@@ -42,7 +43,7 @@ widen(const uint8_t *near, const uint8_t *far, bool half_width, qvm_colour colou
     }
 }
 
-/* libtiff's: the nearest sample. */
+/* Repeats the nearest sample, as libtiff does. */
 static void
 repeat(const uint8_t *near, bool half_width, int width, uint8_t *out)
 {
@@ -50,7 +51,7 @@ repeat(const uint8_t *near, bool half_width, int width, uint8_t *out)
         out[x] = near[half_width ? x / 2 : x];
 }
 
-/* A row of the image, with chroma at full width. */
+/* A row of the image, with its chroma at full width. */
 typedef struct row {
     const uint8_t *y, *u, *v;
     int width;
@@ -70,7 +71,7 @@ colour_jpeg(row r, uint8_t *rgb)
     }
 }
 
-/* libtiff's level of a code, of which `black` and `white` are known. */
+/* libtiff's level for a code, given the codes of black and white. */
 static int
 level(int code, float black, float white, float range)
 {
@@ -105,12 +106,14 @@ colour_webp(row r, uint8_t *rgb)
     }
 }
 
-/* libyuv's, in 64ths: what U adds to blue, U and V take from green, V adds to red; a factor and a summand of Y. */
+/* libyuv's constants, in 64ths: what U adds to blue, U and V subtract from green and V adds to
+ * red, and a factor and a summand for Y. */
 static const struct yuv_numbers {
     int space, ub, ug, vg, vr, yg, yb;
     bool full;
 } yuv_numbers[] = {
-    { AVCOL_SPC_UNSPECIFIED, 113, 22, 46, 90, 16320, 32, true }, /* BT.601, of any other space */
+    /* BT.601, also for unknown spaces */
+    { AVCOL_SPC_UNSPECIFIED, 113, 22, 46, 90, 16320, 32, true },
     { AVCOL_SPC_UNSPECIFIED, 128, 25, 52, 102, 18997, -1160, false },
     { AVCOL_SPC_BT709, 119, 12, 30, 101, 16320, 32, true },
     { AVCOL_SPC_BT709, 128, 14, 34, 115, 18997, -1160, false },
@@ -200,8 +203,8 @@ qvm_is_wide(const AVPixFmtDescriptor *format)
            (gray ? format->comp[0].depth <= 16 : format->comp[0].depth == 16);
 }
 
-/* Pillow keeps the upper byte; of netpbm's files it rounds; gray without alpha it has in 16 bits, and cuts at
- * white where that is to be RGB. */
+/* Reduces 16 bits to 8 as Pillow does: it keeps the upper byte, except that it rounds for netpbm
+ * files. Gray without alpha it keeps in 16 bits, and clips at white when that becomes RGB. */
 void
 qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride)
 {

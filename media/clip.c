@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A clip: opens the file, has it decided which frames are read and at which size (choose.c), and
- * takes them from its decoder (far.c, serve.c), which runs in a process of its own, or for trusted files
- * in a thread.
+ * A clip. This opens the file, lets choose.c decide which frames are read and at which size, and
+ * takes them from the decoder (far.c, serve.c). That runs in a process of its own, or in a thread
+ * if the file is trusted.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,22 +22,22 @@
 struct qv_clip {
     char *path;
     qv_clip_info info;
-    int64_t *indices; /* [info.n_frames], ascending, may repeat */
-    bool is_file;     /* else bytes in memory */
+    int64_t *indices; /* [info.n_frames], ascending, possibly repeated */
+    bool is_file;     /* false: bytes in memory */
     qvm_identity file;
     struct qvm_far far;
     uint8_t *shared;
-    qvm_request start; /* how the shared memory is laid out */
+    qvm_request start; /* the layout of the shared memory */
     size_t frame_bytes;
 
     int64_t n_taken;
-    qv_status status; /* why it ended early */
+    qv_status status; /* why the clip ended early */
     qv_error error;
 };
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* The bytes in a file without a name. */
+/* Puts the bytes into a file without a name. */
 static qv_status
 open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
 {
@@ -96,11 +96,12 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
         return open_bytes(clip, o->bytes, o->n_bytes, err);
     if (stat(path, &info))
         return fail_to_open(path, errno, err);
-    if (!S_ISREG(info.st_mode)) /* before open(), which waits on a pipe without a writer */
+    /* asked before open(), which would block on a pipe without a writer */
+    if (!S_ISREG(info.st_mode))
         return qv_fail(err, QV_EIO, "%s: not a regular file", path);
     clip->far.session.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (clip->far.session.clip < 0 ||
-        fstat(clip->far.session.clip, &info)) /* it may be another by now */
+        fstat(clip->far.session.clip, &info)) /* another file may have taken the name since */
         return fail_to_open(path, errno, err);
     if (!S_ISREG(info.st_mode))
         return qv_fail(err, QV_EIO, "%s: not a regular file", path);
@@ -124,7 +125,8 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     return QV_OK;
 }
 
-/* Whether nobody wrote to the open file since. One that took its name is another file. */
+/* Checks that nobody wrote to the open file since. A file that was replaced under its name is no
+ * problem, as the old one stays open. */
 static qv_status
 check_unchanged(const qv_clip *clip, qv_error *err)
 {
@@ -142,7 +144,7 @@ check_unchanged(const qv_clip *clip, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Copies what the far end says of the file; what is decided on this side stays as it is. */
+/* Takes what the far end says of the file. What is decided on this side stays as it is. */
 static void
 take_facts(qv_clip_info *info, const qv_clip_info *said)
 {
@@ -158,7 +160,7 @@ take_facts(qv_clip_info *info, const qv_clip_info *said)
     info->remark = said->remark;
 }
 
-/* What another cut found in the file; NULL: no other cut did. */
+/* Returns the index that another cut found in this file; NULL if there is none. */
 static void *
 find_index(const qv_clip *clip, int64_t *bytes)
 {
@@ -169,7 +171,7 @@ find_index(const qv_clip *clip, int64_t *bytes)
     return index;
 }
 
-/* Receives the index behind the facts, and keeps it for other cuts of the file. */
+/* Receives the index that follows the facts, and keeps it for other cuts of the file. */
 static qv_status
 keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
 {
@@ -201,7 +203,7 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
                          .offset = o->offset,
                          .length = o->length };
     qvm_event event;
-    qv_status status = qvm_far_next(&clip->far, &event, err); /* it is ready */
+    qv_status status = qvm_far_next(&clip->far, &event, err); /* the decoder is ready */
     clip->far.asked = !status;
     if (status)
         return status;
@@ -223,7 +225,8 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     return status;
 }
 
-/* Shared memory holds the frame numbers, and behind them slots for frames, which begin on pages. */
+/* Allocates shared memory for the frame numbers, and behind them slots for frames, which begin
+ * on pages, and asks the decoder for the frames. */
 static qv_status
 ask_for_frames(qv_clip *clip, qv_error *err)
 {
@@ -346,8 +349,9 @@ qv_clip_damaged(const qv_clip *clip)
     return clip->far.damaged;
 }
 
-/* Waits for the next frame; false at the end, or where it ended early. With the last one, or with a
- * failure that the bytes of another version may be the reason of, the file is looked at. */
+/* Waits for the next frame; false at the end, or if the clip ended early. With the last frame,
+ * and after a failure that a change of the file may have caused, the file is checked for
+ * changes. */
 static bool
 wait_for_frame(qv_clip *clip)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Which options of a clip go together, and in which bounds. */
+/* Checks which options of a clip go together, and their bounds. */
 #include <math.h>
 
 #include "media.h"
 
-#define MAX_PIXELS ((int64_t)1 << 40) /* as in preprocessor files */
+#define MAX_PIXELS ((int64_t)1 << 40) /* the bound of sizes in preprocessor files too */
 
 qv_status
 qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)

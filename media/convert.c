@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Decoded frames to upright RGB bytes. */
+/* Converts decoded frames to upright RGB bytes. */
 #include <libavutil/display.h>
 #include <libavutil/pixdesc.h>
 #include <libswscale/swscale.h>
@@ -23,11 +23,11 @@ qvm_exif_turn(int orientation)
     return turns[orientation >= 1 && orientation <= 8 ? orientation : 0];
 }
 
-/* Its angle alone, to the nearest quarter: a mirrored matrix is taken for a turned one. */
+/* Takes only the matrix's angle, rounded to quarters. A mirrored matrix counts as a turned one. */
 qvm_turn
 qvm_find_turn(const AVStream *stream)
 {
-    static const int orientations[4] = { 1, 6, 3, 8 }; /* by quarters clockwise */
+    static const int orientations[4] = { 1, 6, 3, 8 }; /* by clockwise quarters */
     const uint8_t *matrix =
         stream ? qvm_stream_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t))
                : NULL;
@@ -45,7 +45,7 @@ qvm_turn_degrees(qvm_turn turn)
     return turn.flip_y ? 180 : 0;
 }
 
-/* Tiles keep both sides of a transposition in the cache. */
+/* Transposes in tiles, which keep both sides in the cache. */
 static void
 turn_rgb(const qvm_image *src, qvm_turn turn, uint8_t *dst)
 {
@@ -91,8 +91,8 @@ drop_contexts(qvm_converter *c)
     av_frame_free(&c->rgb);
 }
 
-/* Clips: swscale's defaults, as PyAV's to_ndarray(format="rgb24") has them. The accurate flags
- * differ by up to 183 levels from these. */
+/* Clips are converted by swscale with its default flags, as PyAV's to_ndarray(format="rgb24")
+ * does. The accurate flags differ from that by up to 183 levels. */
 static struct SwsContext *
 new_context(const qvm_converter *c, const AVFrame *frame, int height)
 {
@@ -107,7 +107,7 @@ new_context(const qvm_converter *c, const AVFrame *frame, int height)
     return sws;
 }
 
-/* Makes what this kind of frame needs; it is kept for all that are like it. */
+/* Makes what this kind of frame needs. It is kept for the frames after it that are alike. */
 static qv_status
 prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
 {
@@ -134,8 +134,8 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     c->rgb->format = AV_PIX_FMT_RGB24;
     c->rgb->width = frame->width;
     c->rgb->height = frame->height;
-    /* The alignment matters: swscale's vector and plain code round differently, and the room
-     * behind a row decides which of them makes its last pixels. PyAV has 16. */
+    /* The alignment must be PyAV's 16: swscale's vector and plain code round differently, and
+     * the space behind a row decides which of them makes the row's last pixels. */
     if (av_frame_get_buffer(c->rgb, 16) < 0) {
         av_frame_free(&c->rgb);
         return qv_fail(err, QV_ENOMEM, "no memory for %dx%d RGB", frame->width, frame->height);
@@ -149,7 +149,8 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     return QV_OK;
 }
 
-/* Newer swscale keeps the fields of interlaced frames apart by itself; older needs two turns. */
+/* Newer versions of swscale keep the two fields of interlaced frames apart. For older ones each
+ * field is converted by itself. */
 static bool
 scale_fields(const qvm_converter *c, const AVFrame *frame)
 {
@@ -190,8 +191,8 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
     return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
 }
 
-/* One of four channels of colour and transparency; palettes are something else to PIL, and so is gray but of 16
- * bits. */
+/* Returns the alpha channel of a format with four channels. PIL treats palettes differently, and
+ * gray with alpha too unless it has 16 bits. */
 static const AVComponentDescriptor *
 find_alpha(const AVPixFmtDescriptor *format)
 {
@@ -202,7 +203,7 @@ find_alpha(const AVPixFmtDescriptor *format)
     return alpha ? &format->comp[n - 1] : NULL;
 }
 
-/* PIL's paste of an image over white with its own alpha as the mask. */
+/* Does what PIL's paste does with an image over white and its own alpha as the mask. */
 static void
 put_on_white(const AVFrame *frame, uint8_t *rgb, int64_t stride)
 {
@@ -210,7 +211,7 @@ put_on_white(const AVFrame *frame, uint8_t *rgb, int64_t stride)
     const AVComponentDescriptor *alpha = find_alpha(format);
     if (!alpha || !frame->data[alpha->plane])
         return;
-    const bool wide = alpha->depth > 8; /* then its upper byte */
+    const bool wide = alpha->depth > 8; /* then the upper byte counts */
     const int upper = wide && !(format->flags & AV_PIX_FMT_FLAG_BE) ? 1 : 0;
     for (int y = 0; y < frame->height; y++) {
         const uint8_t *a = frame->data[alpha->plane] + (int64_t)y * frame->linesize[alpha->plane] +
@@ -231,7 +232,8 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
         (int64_t)frame->width * frame->height > QVM_MAX_PIXELS)
         return qv_fail(err, QV_EFORMAT, "a frame of %dx%d; at most 16384x16384 pixels are read",
                        frame->width, frame->height);
-    if (c->colour != QVM_CLIP && frame->format == AV_PIX_FMT_RGB24) { /* as it is to be */
+    /* it is already what is wanted */
+    if (c->colour != QVM_CLIP && frame->format == AV_PIX_FMT_RGB24) {
         *out = (qvm_image){ frame->data[0], frame->linesize[0], frame->width, frame->height };
     } else {
         qv_status status = prepare(c, frame, err);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* The far end of a clip as the near end has it: a thread, or a process that belongs to a stranger once it
- * has read the file. */
+/* The decoder of a clip as seen from the clip: a thread, or a process. Once the process has read
+ * the file, the file's author may control it, so nothing that it says is believed. */
 #ifndef QVM_FAR_H
 #define QVM_FAR_H
 
 #include "media.h"
 
 struct qvm_far {
-    const char *path; /* for error texts; the clip's */
-    int64_t memory;   /* limit of the process that decodes, bytes */
+    const char *path; /* the clip's, for error texts */
+    int64_t memory;   /* the most memory of the decoding process, in bytes */
     double patience_s;
-    qvm_session session; /* what it is given; -1 for descriptors that are not there yet */
+    qvm_session session; /* what the decoder is given; descriptors that are not open are -1 */
     qv_decoder *decoder, *own_decoder;
     pid_t pid; /* 0: a thread */
     pthread_t thread;
@@ -26,9 +26,10 @@ struct qvm_far {
     double busy_s;
 };
 
-/* session.clip is open. QV_ENOMEM, or what the decoder's program could not be started for. */
+/* Starts the decoder; session.clip must be open. Returns QV_ENOMEM, or why the decoder's program
+ * could not be started. */
 qv_status qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error *err);
-/* Ends it, and closes its descriptors. */
+/* Ends the decoder and closes its descriptors. */
 void qvm_far_close(struct qvm_far *far);
 
 /* Sends a request. */
@@ -36,8 +37,8 @@ qv_status qvm_far_tell(struct qvm_far *far, const qvm_request *request, qv_error
 /* Sends, or waits for, n bytes that belong to the request before, or to the event. */
 qv_status qvm_far_send(struct qvm_far *far, const void *bytes, size_t n, qv_error *err);
 qv_status qvm_far_receive(struct qvm_far *far, void *bytes, size_t n, qv_error *err);
-/* Waits for an event that is more than a sign of life. The error says why there is none: how it ended, or
- * what it failed with. */
+/* Waits for an event, skipping mere signs of life. The error says why there is none: how the
+ * decoder ended, or what it failed with. */
 qv_status qvm_far_next(struct qvm_far *far, qvm_event *event, qv_error *err);
 
 #endif

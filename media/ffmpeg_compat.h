@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* All that is written twice because FFmpeg 5.1 to 9 differ in it, but for what only tests
- * write (tests/ffmpeg_write.h). */
+/* Everything that must be written twice because FFmpeg 5.1 to 9 differ. What only tests need is
+ * in tests/ffmpeg_write.h. */
 #ifndef QV_MEDIA_FFMPEG_COMPAT_H
 #define QV_MEDIA_FFMPEG_COMPAT_H
 
@@ -8,10 +8,10 @@
 #include <libavformat/avformat.h>
 #include <stdbool.h>
 
-/* Since 6.1 a stream's side data is with its codec parameters. */
+/* Since 6.1 a stream's side data is in its codec parameters. */
 #if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
 
-/* A stream's side data of a type; NULL: it has none, or fewer bytes. */
+/* Returns a stream's side data of a type; NULL if it has none, or fewer bytes than `size`. */
 static inline const uint8_t *
 qvm_stream_side_data(const AVStream *stream, enum AVPacketSideDataType type, size_t bytes)
 {
@@ -33,7 +33,7 @@ qvm_stream_side_data(const AVStream *stream, enum AVPacketSideDataType type, siz
 
 #endif
 
-/* Since 6.1 these are flags. */
+/* Since 6.1 these fields of a frame are flags. */
 #if LIBAVUTIL_VERSION_INT >= AV_VERSION_INT(58, 7, 100)
 
 static inline bool
@@ -52,7 +52,7 @@ qvm_is_interlaced(const AVFrame *frame)
 
 #endif
 
-/* Since 7.1 HEIF's images of tiles are opened, a stream a tile. */
+/* Since 7.1 HEIF images made of tiles are opened, with a stream for each tile. */
 #if LIBAVFORMAT_VERSION_MAJOR >= 61
 
 static inline bool

@@ -25,7 +25,7 @@ wrap(const uint8_t *rgb, int height, int width)
     return frame;
 }
 
-/* The whole PNG file as one packet; NULL for lack of memory or of an encoder. */
+/* Encodes the whole PNG file as one packet. Returns NULL if memory or an encoder is missing. */
 static AVPacket *
 encode(const uint8_t *rgb, int height, int width)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What one reader of a file found out by reading all of its packets, for the next reader of that file. */
+/* The index of a file: what a reader learned by reading all of its packets, given to the next
+ * reader of the file. */
 #include "media.h"
 
 #include <stdlib.h>
@@ -28,7 +29,7 @@ qvm_index *
 qvm_index_make(const qvm_reader *r)
 {
     const qvm_times *t = &r->times;
-    const int64_t n = t->unsure ? 0 : t->n; /* nobody asks for times that are not relied on */
+    const int64_t n = t->unsure ? 0 : t->n; /* times that are not relied on are never asked for */
     qvm_index *index = calloc(1, qvm_index_bytes(n));
     if (!index)
         return NULL;

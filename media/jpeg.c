@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * JPEG files by libjpeg-turbo, with the settings that Pillow leaves it and Pillow's arithmetic for CMYK, so that
- * images have Pillow's bytes. Its errors leave by longjmp, which stays inside of this file.
+ * JPEG files by libjpeg-turbo, with the settings that Pillow uses and Pillow's arithmetic for CMYK,
+ * so that images have Pillow's bytes. libjpeg's errors leave by longjmp, which stays inside this
+ * file.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -13,28 +14,29 @@
 
 #ifdef QV_WITH_JPEG
 
-#include <jpeglib.h> /* before jerror.h, which asks what it defines */
+#include <jpeglib.h> /* must precede jerror.h, which tests its macros */
 
 #include <jerror.h>
 
 #define READ_BYTES 65536
-/* What encoders write has some 10. A scan may cost a handful of bytes, and a pass over the whole image. */
+/* Encoders write about 10 scans. A scan can cost a handful of bytes and still takes a pass over
+ * the whole image, so the number is limited. */
 #define MOST_SCANS 100
 
 struct jpeg {
-    struct jpeg_error_mgr errors; /* first, as libjpeg gives it back */
+    struct jpeg_error_mgr errors; /* must be first, as libjpeg's pointer to it is cast back */
     struct jpeg_source_mgr input;
     struct jpeg_progress_mgr progress;
     struct jpeg_decompress_struct d;
     jmp_buf back;
     qvm_source *source;
     AVFrame *frame;
-    JSAMPROW cmyk; /* a row of such an image */
-    int64_t at;    /* of the file, behind what was read of it */
+    JSAMPROW cmyk; /* one row of a CMYK image */
+    int64_t at;    /* offset in the file, behind what was read */
     int io_errno;
-    bool has_header, has_rows; /* how far it has come */
+    bool has_header, has_rows; /* how far decoding has come */
     bool at_end, damaged, stopped;
-    const char *why; /* in words that are not libjpeg's; NULL: those are to be had of it */
+    const char *why; /* an error text of ours; NULL: libjpeg has the text */
     uint8_t buffer[READ_BYTES];
 };
 
@@ -60,7 +62,7 @@ say_nothing(j_common_ptr d)
     (void)d;
 }
 
-/* Warnings are said of damage, and of headers that break a rule and hurt nobody. */
+/* Takes a warning. Some tell of damage, others of headers that break a rule without harm. */
 static void
 hear(j_common_ptr d, int level)
 {
@@ -74,7 +76,7 @@ hear(j_common_ptr d, int level)
     case JWRN_MUST_RESYNC: j->damaged = true; break;
     case JWRN_EXTRANEOUS_DATA:
         j->damaged |= j->has_header;
-        break; /* bytes of a scan; else padding */
+        break; /* bytes within a scan are damage; before it they are padding */
     default: break;
     }
 }
@@ -85,7 +87,7 @@ begin_input(j_decompress_ptr d)
     (void)d;
 }
 
-/* At the end of the file, the marker that should be there. */
+/* At the end of the file, supplies the end marker that is missing. */
 static boolean
 fill_input(j_decompress_ptr d)
 {
@@ -122,7 +124,7 @@ skip_input(j_decompress_ptr d, long n)
     j->input.bytes_in_buffer = 0;
 }
 
-/* Called now and then, once a scan at least. */
+/* Called now and then, at least once a scan. */
 static void
 watch_progress(j_common_ptr d)
 {
@@ -147,7 +149,7 @@ open_decoder(struct jpeg *j)
     j->errors.output_message = say_nothing;
     j->d.err = &j->errors;
     jpeg_create_decompress(&j->d);
-    /* the environment may have set another; the process's limit counts */
+    /* the environment may have set a limit; the process's own limit counts instead */
     j->d.mem->max_memory_to_use = 0;
     j->input = (struct jpeg_source_mgr){ .init_source = begin_input,
                                          .fill_input_buffer = fill_input,
@@ -174,7 +176,8 @@ make_frame(struct jpeg *j)
     }
 }
 
-/* As Pillow takes it to be Adobe's, inverted, and converts that: its colours are then what is left of black. */
+/* Converts CMYK as Pillow does. It takes the values to be inverted, as Adobe writes them, so a
+ * colour is what black leaves of it. */
 static void
 convert_cmyk(const uint8_t *cmyk, int width, uint8_t *rgb)
 {
@@ -198,12 +201,12 @@ read_rows(struct jpeg *j)
     }
 }
 
-/* False where it has failed, which j says. */
+/* Returns false on failure; j then says why. */
 static bool
 decode(struct jpeg *j)
 {
     if (setjmp(j->back))
-        return j->has_rows; /* what follows them is not needed */
+        return j->has_rows; /* what follows the rows is not needed */
     open_decoder(j);
     jpeg_read_header(&j->d, TRUE);
     j->d.out_color_space = j->d.num_components == 4 ? JCS_CMYK : JCS_RGB;
@@ -212,7 +215,7 @@ decode(struct jpeg *j)
     jpeg_start_decompress(&j->d);
     read_rows(j);
     j->has_rows = true;
-    /* of a file that has one scan nothing is amiss where only the last marker is */
+    /* if only the end marker is missing, a file with a single scan is whole */
     j->damaged |= j->at_end && jpeg_has_multiple_scans(&j->d);
     jpeg_finish_decompress(&j->d);
     return true;
@@ -254,7 +257,8 @@ qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err)
     return status;
 }
 
-/* Pillow's: coded by Huffman or arithmetic, 8 bits, in 1, 3 or 4 components. FFmpeg may know others. */
+/* Whether the file is what Pillow reads: Huffman or arithmetic coding, 8 bits, 1, 3 or 4
+ * components. FFmpeg may read others. */
 bool
 qvm_jpeg_is_readable(const qvm_source *source)
 {
@@ -265,7 +269,7 @@ qvm_jpeg_is_readable(const qvm_source *source)
         if (type >= 0xc0 && type <= 0xcf && type != 0xc4 && type != 0xc8 && type != 0xcc)
             return (type <= 0xc2 || type == 0xc9 || type == 0xca) && m[4] == 8 &&
                    (colours == 1 || colours == 3 || colours == 4);
-        at += type == 0xff ? 1 : 2 + (m[2] << 8 | m[3]); /* padding, or a segment */
+        at += type == 0xff ? 1 : 2 + (m[2] << 8 | m[3]); /* skips a byte of padding, or a segment */
     }
     return n < 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Indexes of files that were cut, kept beside the program that decodes: several cuts of one file share one. An index
- * comes from the process that read the file, and whoever made the file may have made that up; so it is given to
- * nobody but the processes that read the same file.
+ * Indexes of files, kept beside the program that decodes, so that several cuts of one file share
+ * one index. An index comes from a process that read the file, so the file's author may have forged
+ * it. It is therefore given only to processes that read the same file.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,8 @@ same_file(const qvm_identity *a, const qvm_identity *b)
            a->like == b->like;
 }
 
-/* Puts it in front of those before it, so that the last is the one that was not used for the longest time. */
+/* Moves an index to the front of those before it, so that the last one is always the least
+ * recently used. */
 static void
 move_to_front(struct qvm_kept *kept, int i, struct qvm_kept_index it)
 {
@@ -52,7 +53,7 @@ void
 qvm_kept_put(struct qvm_kept *kept, const qvm_identity *file, void *data, int64_t bytes)
 {
     for (int i = 0; i < kept->n; i++)
-        if (same_file(&kept->at[i].file, file)) { /* another cut was as quick */
+        if (same_file(&kept->at[i].file, file)) { /* another cut put its index first */
             free(data);
             return;
         }

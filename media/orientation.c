@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which way up an image is, by EXIF or XMP, where Pillow finds these: FFmpeg passes on a part of it, and of some formats,
- * and which depends on its version. */
+/* Which way up an image is, by EXIF or XMP, found where Pillow finds these. FFmpeg passes on
+ * only some of it, only for some formats, and which depends on its version. */
 #include <string.h>
 
 #include "media.h"
@@ -8,12 +8,12 @@
 enum { MOST_PARTS = 100000, MOST_XMP = 1 << 20, TAG = 274 };
 
 struct place {
-    int64_t at, n; /* bytes; n is 0 where there is none */
+    int64_t at, n; /* bytes of the file; n is 0 if there is none */
 };
 
 struct places {
     struct place exif, xmp;
-    int found; /* without these */
+    int found; /* the orientation that the format itself gives */
 };
 
 static uint32_t
@@ -27,7 +27,7 @@ number(const uint8_t *p, int bytes, bool big)
 
 /* ---- where they are: false for a file that cannot be read ------------------------------------ */
 
-/* Segments up to the first scan. */
+/* Walks a JPEG's segments up to the first scan. */
 static bool
 walk_jpeg(const qvm_source *source, struct places *p)
 {
@@ -49,11 +49,12 @@ walk_jpeg(const qvm_source *source, struct places *p)
     return n >= 0;
 }
 
-/* Chunks: their length, their name, so many bytes, a checksum. */
+/* Walks a PNG's chunks: a length, a name, so many bytes, and a checksum. */
 static bool
 walk_png(const qvm_source *source, struct places *p)
 {
-    static const char xmp[] = "iTXtXML:com.adobe.xmp\0"; /* and then a byte: it is not compressed */
+    /* then a byte that says it is not compressed */
+    static const char xmp[] = "iTXtXML:com.adobe.xmp\0";
     uint8_t m[4 + sizeof xmp] = { 0 };
     int64_t at = 8, n = 0;
     for (int i = 0; i < MOST_PARTS; i++) {
@@ -70,7 +71,7 @@ walk_png(const qvm_source *source, struct places *p)
     return n >= 0;
 }
 
-/* Chunks: their name, their length, so many bytes, to an even number. */
+/* Walks a WebP's chunks: a name, a length, so many bytes, padded to an even number. */
 static bool
 walk_webp(const qvm_source *source, struct places *p)
 {
@@ -87,7 +88,8 @@ walk_webp(const qvm_source *source, struct places *p)
     return n >= 0;
 }
 
-/* Boxes: their length and name, then what they hold. The first of that name, without that; n is 0 for none. */
+/* Finds the first box of a name and returns its contents; n is 0 if there is none. A box is its
+ * length, its name and its contents. */
 static struct place
 find_box(const qvm_source *source, struct place in, const char *name)
 {
@@ -105,15 +107,16 @@ find_box(const qvm_source *source, struct place in, const char *name)
     return (struct place){ 0, 0 };
 }
 
-/* Properties of the image turn it, quarters against the clock, and mirror it then; by its EXIF it is not turned. */
+/* An AVIF's properties turn the image by quarters against the clock, and then mirror it. Its
+ * EXIF does not turn it. */
 static bool
 walk_avif(const qvm_source *source, struct places *p)
 {
-    /* [quarters][not mirrored, top and bottom swapped, left and right] */
+    /* [quarters][not mirrored; top and bottom swapped; left and right swapped] */
     static const int orientations[4][3] = { { 1, 4, 2 }, { 8, 5, 7 }, { 3, 2, 4 }, { 6, 7, 5 } };
     uint8_t angle = 0, axis = 0;
     struct place box = find_box(source, (struct place){ 0, INT32_MAX }, "meta");
-    if (box.n > 4) /* behind its version */
+    if (box.n > 4) /* a version comes first */
         box = find_box(source, (struct place){ box.at + 4, box.n - 4 }, "iprp");
     const struct place all = find_box(source, box, "ipco");
     const struct place irot = find_box(source, all, "irot"), imir = find_box(source, all, "imir");
@@ -123,7 +126,7 @@ walk_avif(const qvm_source *source, struct places *p)
     return n >= 0 && m >= 0;
 }
 
-/* EXIF is a TIFF file of its own. */
+/* A TIFF's EXIF is the file itself. */
 static bool
 walk_tiff(const qvm_source *source, struct places *p)
 {
@@ -134,7 +137,8 @@ walk_tiff(const qvm_source *source, struct places *p)
 
 /* ---- what they say: 0 for nothing, -1 for a file that cannot be read --------------------------- */
 
-/* Entries of 12 bytes: a tag, a type, how many values, and these. */
+/* Reads the orientation from EXIF: entries of 12 bytes, which are a tag, a type, the number of
+ * values, and the values. */
 static int
 read_exif(const qvm_source *source, struct place exif)
 {
@@ -165,7 +169,8 @@ read_exif(const qvm_source *source, struct place exif)
     return n < 0 ? -1 : 0;
 }
 
-/* The digit behind tiff:Orientation=" or tiff:Orientation> at the beginning of a text that ends with zeros. */
+/* Returns the digit behind `tiff:Orientation="` or `tiff:Orientation>` at the beginning of a
+ * text, or 0. The text must end with zeros. */
 static int
 read_name(const char *text)
 {
@@ -177,11 +182,11 @@ read_name(const char *text)
     return (at[-1] == '"' || at[-1] == '>') && *at >= '1' && *at <= '8' ? *at - '0' : 0;
 }
 
-/* The first one, as Pillow searches for it. */
+/* Finds the first orientation in XMP, by a text search as Pillow does. */
 static int
 read_xmp(const qvm_source *source, struct place xmp)
 {
-    enum { BLOCK = 4096, NAME = 20 }; /* blocks overlap by what the name and its digit take */
+    enum { BLOCK = 4096, NAME = 20 }; /* blocks overlap by the bytes of the name and its digit */
     char block[BLOCK + NAME];
     const int64_t most = xmp.n < MOST_XMP ? xmp.n : MOST_XMP;
     for (int64_t at = 0; at < most; at += BLOCK) {

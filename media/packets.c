@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a packet's headers say of the pictures in it, without decoding one: whether another picture may refer
- * to them, whether decoding may begin with them, and how many of them are shown.
+ * What a packet's headers say of its pictures, without decoding them: whether other pictures may
+ * refer to them, whether decoding may begin with them, and how many of them are shown.
  *
- * A picture to which no other refers may be left out, and every other is decoded to the same bytes:
- * - H.264 (7.4.1): nal_ref_idc 0, in each slice of each field.
- * - HEVC (7.4.2.2): a sub-layer non-reference picture is referred to by none of its own temporal layer, but may be
- *   by those of a higher one; so only those of the highest layer of the stream count.
+ * A picture to which no other refers may be left out, and every other is decoded to the same bytes.
+ * By codec:
+ * - H.264 (7.4.1): those with nal_ref_idc 0, in each slice of each field.
+ * - HEVC (7.4.2.2): no picture of its own temporal layer refers to a sub-layer non-reference
+ *   picture, but those of higher layers may. So only those of the stream's highest layer count.
  * - MPEG-1, MPEG-2, MPEG-4: B-pictures.
- * - Codecs of key frames alone: every picture.
- * - VP8, VP9, AV1: none. A picture to which no other refers may still leave probabilities, motion vectors and
- *   segment maps to the next one.
+ * - Codecs with key frames alone: every picture.
+ * - VP8, VP9, AV1: none, since any picture may leave probabilities, motion vectors and segment maps
+ *   to the next one.
  */
-#define _GNU_SOURCE /* memmem */
+#define _GNU_SOURCE /* for memmem */
 #include <string.h>
 
 #include "media.h"
@@ -24,7 +25,7 @@
 /* The first bytes of a NAL unit's payload, without the bytes that prevent start codes. */
 struct bits {
     uint8_t bytes[64];
-    size_t n, at; /* at: in bits */
+    size_t n, at; /* at: the position in bits */
 };
 
 static struct bits
@@ -51,7 +52,7 @@ take_bits(struct bits *b, int n)
     return value;
 }
 
-/* An unsigned Exp-Golomb code (9.1). */
+/* Takes an unsigned Exp-Golomb code (9.1). */
 static unsigned
 take_golomb(struct bits *b)
 {
@@ -65,7 +66,7 @@ take_golomb(struct bits *b)
 
 struct units {
     const uint8_t *at, *end;
-    int length_bytes; /* in front of each; 0: start codes */
+    int length_bytes; /* length of the size field before each unit; 0: units have start codes */
 };
 
 static const uint8_t *
@@ -77,7 +78,8 @@ find_start_code(const uint8_t *at, const uint8_t *end)
     return end;
 }
 
-/* The next one, *unit up to *end; false after the last, or where a length is too long. */
+/* Takes the next unit, *unit up to *end. Returns false after the last, or if a length is too
+ * long. */
 static bool
 next_unit(struct units *u, const uint8_t **unit, const uint8_t **end)
 {
@@ -101,7 +103,7 @@ next_unit(struct units *u, const uint8_t **unit, const uint8_t **end)
     return true;
 }
 
-/* As FFmpeg tells avcC and hvcC from start codes. */
+/* Tells avcC and hvcC from start codes as FFmpeg does. */
 static int
 find_length_bytes(const AVCodecParameters *par)
 {
@@ -116,7 +118,7 @@ find_length_bytes(const AVCodecParameters *par)
 
 /* ---- H.264 ----------------------------------------------------------------------------------- */
 
-/* Whether a recovery point (D.2.8) says that every picture from here on is right to the bit. */
+/* Whether a recovery point (D.2.8) says that all pictures from here on are right to the bit. */
 static bool
 is_exact_recovery(const uint8_t *unit, const uint8_t *end)
 {
@@ -129,7 +131,7 @@ is_exact_recovery(const uint8_t *unit, const uint8_t *end)
         do
             size += byte = take_bits(&b, 8);
         while (byte == 255);
-        if (type == 6) /* recovery_frame_cnt 0, exact_match_flag 1 */
+        if (type == 6) /* the wanted recovery_frame_cnt is 0, and exact_match_flag 1 */
             return take_bits(&b, 2) == 3;
         b.at += 8 * (size_t)size;
     }
@@ -165,7 +167,7 @@ look_at_h264(struct units units, qvm_packet *p)
 
 /* ---- HEVC ------------------------------------------------------------------------------------ */
 
-/* Of a picture parameter set (7.3.2.3): output_flag_present_flag. */
+/* Reads output_flag_present_flag of a picture parameter set (7.3.2.3). */
 static bool
 may_hide_pictures(const uint8_t *unit, const uint8_t *end)
 {
@@ -176,7 +178,8 @@ may_hide_pictures(const uint8_t *unit, const uint8_t *end)
     return take_bits(&b, 1);
 }
 
-/* The parameter sets of an hvcC box (ISO/IEC 14496-15, 8.3.3.1): arrays of units behind 22 bytes. */
+/* Looks through the parameter sets of an hvcC box (ISO/IEC 14496-15, 8.3.3.1), which are arrays
+ * of units behind 22 bytes. */
 static bool
 may_hvcc_hide_pictures(const uint8_t *at, const uint8_t *end)
 {
@@ -209,7 +212,8 @@ look_at_hevc(struct units units, qvm_packet *p)
             continue;
         const int layer = (unit[0] & 1) << 5 | unit[1] >> 3;
         if (type < 32 &&
-            !layer) { /* up to 15, the even ones are sub-layer non-reference pictures */
+            /* of the types up to 15, the even ones are sub-layer non-reference pictures */
+            !layer) {
             referred = referred || type > 14 || type % 2;
             p->start = p->start || (type >= 16 && type <= 21);
             p->layer = (unit[1] & 7) - 1;
@@ -224,8 +228,9 @@ look_at_hevc(struct units units, qvm_packet *p)
 
 /* ---- MPEG-1, 2 and 4 ------------------------------------------------------------------------- */
 
-/* The start code of a picture is 00 00 01 B6 in MPEG-4, and the two bits behind it are 2 in B-pictures; in MPEG-1
- * and MPEG-2 it is 00 00 01 00, and the three bits behind ten others are 3. */
+/* Finds a picture's type. In MPEG-4 its start code is 00 00 01 B6, and the two bits behind it
+ * are 2 in B-pictures. In MPEG-1 and MPEG-2 it is 00 00 01 00, and the three bits after the next
+ * ten are 3. */
 static void
 look_at_mpeg(const AVPacket *packet, bool mpeg4, qvm_packet *p)
 {
@@ -243,7 +248,7 @@ look_at_mpeg(const AVPacket *packet, bool mpeg4, qvm_packet *p)
 
 /* ---- VP8, VP9, AV1 --------------------------------------------------------------------------- */
 
-/* RFC 6386, 9.1: the first bit is 0 in key frames, the fifth is show_frame. */
+/* RFC 6386, 9.1: the first bit is 0 in key frames; the fifth is show_frame. */
 static void
 look_at_vp8(const AVPacket *packet, qvm_packet *p)
 {
@@ -251,13 +256,13 @@ look_at_vp8(const AVPacket *packet, qvm_packet *p)
     p->start = !(packet->data[0] & 1);
 }
 
-/* One frame (6.2): its first byte says all. */
+/* Reads one frame's first byte (6.2), which says all that is needed. */
 static void
 look_at_vp9_frame(unsigned byte, bool first, qvm_packet *p)
 {
     struct bits b = { .n = 1, .bytes = { (uint8_t)byte } };
     take_bits(&b, 2);
-    if (take_bits(&b, 2) == 3) /* a profile with a bit more */
+    if (take_bits(&b, 2) == 3) /* profile 3 has one bit more */
         take_bits(&b, 1);
     const bool shown_again = take_bits(&b, 1);
     const bool is_key = !shown_again && !take_bits(&b, 1);
@@ -265,8 +270,8 @@ look_at_vp9_frame(unsigned byte, bool first, qvm_packet *p)
     p->shown += shown_again || take_bits(&b, 1);
 }
 
-/* A packet is a frame, or a superframe (annex B): frames, and behind them a list of their sizes between two
- * equal bytes. */
+/* A packet is a frame, or a superframe (annex B): several frames, and behind them a list of
+ * their sizes between two equal bytes. */
 static void
 look_at_vp9(const AVPacket *packet, qvm_packet *p)
 {
@@ -289,7 +294,8 @@ look_at_vp9(const AVPacket *packet, qvm_packet *p)
     }
 }
 
-/* Open bitstream units (5.3, 5.9.2). A file with layers may show several pictures in a packet. */
+/* Walks the open bitstream units (5.3, 5.9.2). A packet of a file with layers may show several
+ * pictures. */
 static void
 look_at_av1(const AVPacket *packet, qvm_packet *p)
 {

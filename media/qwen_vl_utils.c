@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which frames, at which size: the rules of the Python package qwen-vl-utils 0.0.14 (fetch_image,
- * fetch_video), in the order of its arithmetic. It knows no checkpoint: of the model it takes the
- * size of a merged patch, and all else from the options or its own constants.
+ * Chooses frames and sizes by the rules of the Python package qwen-vl-utils 0.0.14 (fetch_image,
+ * fetch_video), in the order of its arithmetic. The package does not know the checkpoint: it takes
+ * the size of a merged patch from the model, and everything else from the options or its own
+ * constants.
  */
 #include <math.h>
 
@@ -27,7 +28,7 @@ within(double s, double most)
     return fmax(0.0, fmin(s, most));
 }
 
-/* Of a single frame it makes an error, so that is none. */
+/* The package fails on a cut of a single frame, so such a cut has no frames here. */
 static void
 cut(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n)
 {
@@ -75,8 +76,8 @@ count(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o
                    FRAME_FACTOR, (long long)total);
 }
 
-/* torch.linspace(first, first + total - 1, n).round(): in float32, from both ends, each value rounded
- * once. */
+/* torch.linspace(first, first + total - 1, n).round() in float32: it is computed from both ends,
+ * and each value is rounded once. */
 static void
 fill(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
@@ -93,11 +94,11 @@ fill(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indic
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
 struct limits {
-    double least, most; /* pixels */
+    double least, most; /* in pixels */
 };
 
-/* fetch_video's: a share of the budget for all frames, below 768 tokens and above 1.05 times the
- * least; what is asked for can only lower it. */
+/* fetch_video's limits: each frame gets a share of the clip's budget, at most 768 tokens and at
+ * least 1.05 times the least. The caller's max_pixels can only lower it. */
 static struct limits
 clip_limits(const qv_clip_info *info, const qv_clip_options *o, int64_t factor)
 {
@@ -128,7 +129,7 @@ rounded(int64_t side, int64_t factor)
     return (n < 1 ? 1 : n) * factor;
 }
 
-/* smart_resize. */
+/* smart_resize of the package. */
 static qv_status
 size(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
      int64_t *out_height, int64_t *out_width, qv_error *err)

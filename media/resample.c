@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The two bicubic resizes that qwen-vl-utils ends in, to the bit: of clips torchvision's of float32
- * images, which rounds to bytes once, at the end; of images PIL's, in whole numbers with 22 bits
- * behind the point, which rounds to bytes between the passes too. transformers' is in resize.c.
+ * The two bicubic resizes that qwen-vl-utils ends in, exact to the bit. Clips take torchvision's of
+ * float32 images, which rounds to bytes once, at the end. Images take PIL's, in integers with 22
+ * bits behind the point, which rounds to bytes between the passes too. transformers' resize is in
+ * resize.c.
  *
  * The order of torch's sums is what gcc makes of its loop on AVX2 and AVX-512: the first product,
- * then products that are rounded before they are added, four at a time, then fused ones for what is
- * left.
+ * then, four at a time, products that are rounded before they are added, then fused ones for the
+ * rest.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,10 +16,10 @@
 #include "media.h"
 
 #define PIL_BITS 22
-#define PIXEL 4  /* values of a pixel that is resized across: three, and one to fill a vector */
-#define LANES 64 /* values that are summed at a time; rows are padded to a multiple */
+#define PIXEL 4  /* values of a pixel on the pass across: three, and one to fill a vector */
+#define LANES 64 /* values summed at a time; rows are padded to a multiple of it */
 
-/* fmaf is the same number everywhere, but slow where it is no instruction. */
+/* fmaf gives the same number everywhere, but is slow on a CPU without the instruction. */
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) &&       \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define CLONES __attribute__((target_clones("arch=x86-64-v3", "default")))
@@ -27,8 +28,8 @@
 #endif
 
 typedef union value {
-    float real;    /* torch */
-    int32_t whole; /* PIL: of weights times 2^22, of pixels bytes */
+    float real;    /* for torch */
+    int32_t whole; /* for PIL: weights times 2^22, and bytes of pixels */
 } value;
 
 /* Output i is the sum of weights[i * most + k] * input[start[i] + k], k < taps[i]. */
@@ -41,12 +42,12 @@ typedef struct axis {
 struct qvm_resampler {
     qvm_arithmetic arithmetic;
     axis across, down;
-    bool down_first;    /* else across */
-    size_t row_values;  /* of a row between the passes, padded */
+    bool down_first;    /* false: across first */
+    size_t row_values;  /* values of a padded row between the passes */
     value *ring;        /* [down.most, row_values]: row y is in slot y % down.most */
     const value **rows; /* [down.most] */
-    uint8_t *bytes;     /* [row_values]: a row that was resized down */
-    value *pixels;      /* [PIXEL * across.in]: a row that will be resized across */
+    uint8_t *bytes;     /* [row_values]: a row after the pass down */
+    value *pixels;      /* [PIXEL * across.in]: a row before the pass across */
     value *values;      /* [3 * across.out] */
 };
 
@@ -76,7 +77,7 @@ cubic_pil(double x)
     return 0.0;
 }
 
-/* The inputs from `low` to `high` that there are: one at least. */
+/* Sets the inputs of output i to those from `low` to `high` that exist, at least one. */
 static void
 set_window(axis *a, int i, double low, double high)
 {
@@ -157,7 +158,8 @@ axis_close(axis *a)
 
 /* ---- kernels: a row across, n bytes (a multiple of LANES) down ------------------------------- */
 
-/* Of so many taps, those behind the first whose products are rounded before they are added. */
+/* How many of so many taps, after the first, have products that are rounded before they are
+ * added. */
 static inline int
 rounded_taps(int taps)
 {
@@ -190,7 +192,8 @@ across_torch(const axis *a, const value *src, value *dst)
 CLONES static void
 down_torch(const value *const *rows, const value *w, int taps, uint8_t *dst, size_t n)
 {
-    const float round = 8388608.0f; /* has no bits behind the point: rounds half to even */
+    /* a float of this size has no bits behind the point, so adding it rounds half to even */
+    const float round = 8388608.0f;
     const int rounded = rounded_taps(taps);
     for (size_t x = 0; x < n; x += LANES) {
         float sum[LANES];
@@ -272,7 +275,7 @@ qvm_resampler_create(int src_h, int src_w, int dst_h, int dst_w, qvm_arithmetic 
     qvm_resampler *r = calloc(1, sizeof *r);
     if (r) {
         r->arithmetic = arithmetic;
-        /* as Pillow 13 does it; before, across came first always */
+        /* Pillow 13 does so; older versions always resized across first */
         r->down_first = arithmetic == QVM_PIL && dst_h < src_h && dst_w > src_w;
     }
     if (!r || !axis_open(&r->across, src_w, dst_w, arithmetic) ||
@@ -317,7 +320,7 @@ resize_across(const qvm_resampler *r, const uint8_t *src, value *dst)
     (pil ? across_pil : across_torch)(&r->across, r->pixels, dst);
 }
 
-/* The next source row into the ring. */
+/* Takes the next source row into the ring. */
 static void
 take_row(const qvm_resampler *r, const uint8_t *src, value *row)
 {
@@ -328,7 +331,7 @@ take_row(const qvm_resampler *r, const uint8_t *src, value *row)
             row[i].whole = src[i];
 }
 
-/* A row that was resized down to where it belongs. */
+/* Puts a row that was resized down where it belongs. */
 static void
 put_row(const qvm_resampler *r, uint8_t *dst)
 {
@@ -346,7 +349,7 @@ void
 qvm_resampler_run(qvm_resampler *r, const uint8_t *src, int64_t src_stride, uint8_t *dst)
 {
     const axis *down = &r->down;
-    int filled = 0; /* first source row that is not in the ring; windows only move on */
+    int filled = 0; /* the first source row that is not in the ring; windows only move forward */
     for (int y = 0; y < down->out; y++) {
         const value *w = down->weights + (size_t)y * (size_t)down->most;
         const int taps = down->taps[y], start = down->start[y];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Bicubic resize of RGB bytes with torch's uint8 arithmetic: 16-bit weights of one precision per
- * axis, across first, rounded to bytes, then down. Rows flow through a small ring between the two
- * passes, so that the middle image never leaves the cache.
+ * Bicubic resize of RGB bytes with torch's uint8 arithmetic: 16-bit weights with one precision per
+ * axis; first across, rounded to bytes, then down. Rows flow through a small ring between the two
+ * passes, so the image between them never leaves the cache.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,9 +16,10 @@ struct qvm_resizer {
     qvm_axis across, down;
     qvm_resize_ops ops;
     int src_h, src_w, dst_h, dst_w;
-    int ring_rows;        /* resized rows that are kept */
-    size_t ring_stride;   /* bytes, multiple of 64, with room behind the row */
-    size_t padded_stride; /* bytes of one source row copied for kernels that read past its end */
+    int ring_rows;      /* rows kept after the pass across */
+    size_t ring_stride; /* in bytes: a multiple of 64, with space behind the row */
+    /* bytes of a source row that is copied because kernels read past its end */
+    size_t padded_stride;
     uint8_t *scratch;
     const uint8_t **rows; /* [down.taps + 1] */
 };
@@ -37,8 +38,8 @@ cubic(double x)
     return 0.0;
 }
 
-/* Computes the weights of one output; w has room for max_taps. Returns their number; *first is
- * the first input. */
+/* Computes the weights of one output into w[max_taps]. Returns how many there are; *first is the
+ * first input. */
 static int
 weigh(int in, double scale, double support, int max_taps, int i, int64_t *first, double *w)
 {
@@ -74,8 +75,8 @@ choose_precision(double largest)
     return p;
 }
 
-/* Puts n double weights that begin at input `first` into the row of output i, in a window that
- * lies inside the input where the input is long enough. */
+/* Stores n weights that begin at input `first` as the row of output i. Their window lies inside
+ * the input if the input is long enough. */
 static void
 store_weights(qvm_axis *axis, int i, int64_t first, const double *w, int n)
 {
@@ -93,8 +94,7 @@ store_weights(qvm_axis *axis, int i, int64_t first, const double *w, int n)
     axis->start[i] = (int32_t)start;
 }
 
-/* Measures the axis: its precision, and the most inputs that one output looks at, which is
- * returned; 0: there is no memory. */
+/* Finds the axis's precision and returns the most inputs of any output; 0 if out of memory. */
 static int
 axis_measure(qvm_axis *axis, int in, int out)
 {
@@ -143,8 +143,7 @@ axis_fill(qvm_axis *axis, int taps)
     return done;
 }
 
-/* Puts the weights of four outputs side by side, so that what one vector of the packed kernel
- * needs lies together. */
+/* Puts the weights of four outputs side by side, as one vector of the packed kernel takes them. */
 static bool
 axis_pack(qvm_axis *axis)
 {
@@ -218,7 +217,7 @@ round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Prepares both axes. One that keeps its size has no taps, and its pass is left out. */
+/* Prepares both axes. An axis that keeps its size has no taps, and its pass is skipped. */
 static bool
 axes_prepare(qvm_resizer *r, qvm_level level)
 {
@@ -292,8 +291,8 @@ qvm_resizer_free(qvm_resizer **resizer)
     *resizer = NULL;
 }
 
-/* Resizes source rows y .. y+QVM_ROWS-1 across, into the ring. Rows past the end repeat the
- * last: their ring slots are not looked at. */
+/* Resizes source rows y to y + QVM_ROWS - 1 across, into the ring. Rows past the end repeat the
+ * last one; their slots in the ring are never read. */
 static void
 fill_ring(const qvm_resizer *r, const uint8_t *src, int64_t stride, int y)
 {
@@ -322,7 +321,7 @@ qvm_resizer_run(qvm_resizer *r, const uint8_t *src, int64_t src_stride, uint8_t 
     const int taps = r->down.taps;
     uint8_t *last = r->scratch + (size_t)r->ring_rows * r->ring_stride;
     const uint8_t **rows = r->rows;
-    int filled = taps ? r->down.start[0] : 0; /* first source row that is not in the ring */
+    int filled = taps ? r->down.start[0] : 0; /* the first source row that is not in the ring */
 
     for (int y = 0; y < r->dst_h; y++) {
         const int start = taps ? r->down.start[y] : y;
@@ -335,7 +334,8 @@ qvm_resizer_run(qvm_resizer *r, const uint8_t *src, int64_t src_stride, uint8_t 
             memcpy(to, r->scratch + (size_t)(y % r->ring_rows) * r->ring_stride, row_bytes);
             continue;
         }
-        for (int k = 0; k < taps; k++) /* an image lower than the taps: weights there are zero */
+        /* in an image with fewer rows than taps, these weights are zero */
+        for (int k = 0; k < taps; k++)
             rows[k] =
                 r->scratch + (size_t)((start + k < r->src_h ? start + k : start) % r->ring_rows) *
                                  r->ring_stride;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The resize kernels with AVX2 and AVX-512; equal to the portable C of resize.c bit for bit. */
+/* The resize kernels with AVX2 and AVX-512. They equal the portable C of resize.c bit for bit. */
 #include "media.h"
 
 #ifdef QVM_X86
@@ -8,8 +8,8 @@
 
 /* ---- AVX2 ------------------------------------------------------------------------------------ */
 
-/* Four taps of one row: lane 0 holds taps 0 and 1 as [r0 r1 g0 g1 b0 b1 0 0] words, lane 1 taps 2
- * and 3. Reads 16 bytes where 12 are meant. */
+/* Loads four taps of one row: lane 0 holds taps 0 and 1 as the words [r0 r1 g0 g1 b0 b1 0 0],
+ * lane 1 taps 2 and 3. It reads 16 bytes although 12 are meant. */
 __attribute__((target("avx2"))) static inline __m256i
 taps4(const uint8_t *s, __m256i spread)
 {
@@ -89,7 +89,8 @@ down_avx2(const uint8_t *const *rows, const int16_t *weights, int taps, int prec
 
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
 
-/* Eight taps of one row, lane j holding taps 2j and 2j+1 as in taps4(); reads exactly 24 bytes. */
+/* Loads eight taps of one row, with taps 2j and 2j+1 in lane j as in taps4(). It reads exactly
+ * 24 bytes. */
 AVX512 static inline __m512i
 taps8(const uint8_t *s, __m512i spread)
 {
@@ -144,7 +145,8 @@ across_avx512(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *d
     }
 }
 
-/* Sixteen sums (r g b - of four outputs) to twelve bytes in order, and four to spare. */
+/* Stores sixteen sums (r g b - of four outputs) as twelve bytes in order; it writes four bytes
+ * more. */
 AVX512 static inline void
 store4(uint8_t *dst, __m512i sum, __m128i shift)
 {
@@ -153,8 +155,8 @@ store4(uint8_t *dst, __m512i sum, __m128i shift)
     _mm_storeu_si128((__m128i *)dst, _mm_shuffle_epi8(_mm512_cvtusepi32_epi8(v), close));
 }
 
-/* Where four neighbouring outputs look at no more than 64 bytes: one load, then each lane picks
- * the taps of its own output, so that no sum runs across lanes. */
+/* For four neighbouring outputs that read at most 64 bytes: one load serves all, then each lane
+ * picks the taps of its output, so no sum runs across lanes. */
 AVX512 static void
 across_packed(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Which frames, at which size: the rules of transformers' processors, as pure functions. */
+/* Chooses frames and sizes by the rules of transformers' processors, as pure functions. */
 #include <math.h>
 
 #include "media.h"
 
-#define DEFAULT_FPS 24.0 /* of a source that does not say */
+#define DEFAULT_FPS 24.0 /* for a source that does not give its rate */
 #define MAX_ASPECT 200.0
-#define QWEN3_FRAME_TOKENS 768 /* cap_pixels_per_frame: max_video_tokens of the two classes */
+#define QWEN3_FRAME_TOKENS 768 /* max_video_tokens in cap_pixels_per_frame of the two classes */
 #define QWEN2_CLIP_TOKENS 128000
-#define MOST_GLM_FPS 1000.0 /* each is looked at, though most be the same frame */
+#define MOST_GLM_FPS 1000.0 /* each sampled time is visited, even if most give the same frame */
 
 qv_preprocess
 qv_preprocess_default(bool is_image)
@@ -28,7 +28,7 @@ qv_preprocess_default(bool is_image)
     return p;
 }
 
-/* Python's round(): not rint(), which the caller's rounding mode would change. */
+/* Rounds as Python's round() does. rint() would follow the caller's rounding mode. */
 int64_t
 qvm_round_half_even(double x)
 {
@@ -85,8 +85,8 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
     int64_t frames = num_frames, frames_bar = 1;
     if (p->processor == QV_PROCESSOR_GLM4V ||
         (frames > 0 && p->processor == QV_PROCESSOR_QWEN3_VL)) {
-        /* transformers refuses clips shorter than a temporal patch; here they are sized as one,
-         * which is what they are padded to, and GLM's images are */
+        /* transformers refuses clips shorter than a temporal patch. Here they are sized as one
+         * temporal patch, which they are padded to; GLM's images are sized so too. */
         frames = at_least(frames, temporal);
         frames_bar = qvm_round_half_even((double)frames / (double)temporal) * temporal;
         if (height < factor || width < factor) {
@@ -186,7 +186,7 @@ fill_qwen3(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t 
     fill_indices(info->first_frame, info->cut_frames, n, indices);
 }
 
-/* resize(cap_pixels_per_frame=True). */
+/* resize(cap_pixels_per_frame=True) of Qwen3-VL. */
 static int64_t
 cap_qwen3(const qv_preprocess *p, int64_t n_frames)
 {
@@ -199,8 +199,8 @@ cap_qwen3(const qv_preprocess *p, int64_t n_frames)
 
 /* ---- clips of Qwen2-VL and Qwen2.5-VL -------------------------------------------------------- */
 
-/* As sample_frames counts, in reals until the end. A clip without a whole pair, which it fails on,
- * is taken as it is. */
+/* Counts as sample_frames does, in reals until the end. sample_frames fails on a clip without a
+ * whole pair; here such a clip is taken whole. */
 static qv_status
 count_qwen2(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
             qv_error *err)
@@ -234,9 +234,9 @@ count_qwen2(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_opti
 }
 
 /*
- * torch.arange(0, total, total / n).int(), with what it does to a float32: vectors of 8 begin with
- * one that is rounded, and what is left is computed alone. Where it gives one more, behind the last
- * frame, that is left out.
+ * torch.arange(0, total, total / n).int() in float32: vectors of 8 begin with a value that is
+ * rounded, and the remainder is computed one by one. If torch gives one value more, behind the last
+ * frame, it is left out.
  */
 static void
 fill_qwen2(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
@@ -253,7 +253,8 @@ fill_qwen2(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t 
     }
 }
 
-/* resize(cap_pixels_per_frame=True): here an even share of a budget for the clip. */
+/* resize(cap_pixels_per_frame=True) of Qwen2-VL, where each frame gets an even share of the
+ * clip's budget. */
 static int64_t
 cap_qwen2(const qv_preprocess *p, int64_t n_frames)
 {
@@ -266,9 +267,10 @@ cap_qwen2(const qv_preprocess *p, int64_t n_frames)
 
 /* ---- clips of GLM-4.1V and GLM-4.5V ---------------------------------------------------------- */
 
-/* As sample_frames takes them: every 1/fps seconds the next frame, of a long clip as many as of one of
- * max_duration, spread over all of it; each once, then the last again if they are odd. Gives how many,
- * and writes them if indices is not NULL. */
+/* Takes frames as sample_frames does: the next frame every 1/fps seconds. A longer clip than
+ * max_duration gets as many frames as one of that length, spread over all of it. Each frame is
+ * taken once, and the last is repeated if their number is odd. Returns the number, and writes
+ * them if indices is not NULL. */
 static int64_t
 walk_glm4v(const qv_clip_info *info, const qv_preprocess *p, int64_t *indices)
 {
@@ -330,8 +332,8 @@ fill_glm4v(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t 
 
 /* ---- all ------------------------------------------------------------------------------------ */
 
-/* The first frame at `s` seconds or later, by the numbers that timestamps are: the product with the rate
- * alone would be above frame 7 for 7 / 29.97. */
+/* Returns the first frame at `s` seconds or later. It compares the same numbers that timestamps
+ * are; s times the rate would give a frame above 7 for 7 / 29.97. */
 static int64_t
 first_from(const qv_clip_info *info, double s)
 {
@@ -344,7 +346,7 @@ first_from(const qv_clip_info *info, double s)
     return i;
 }
 
-/* start_s <= number / source_fps < end_s. */
+/* Cuts to the frames with start_s <= number / source_fps < end_s. */
 static void
 cut_between(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n)
 {
@@ -367,7 +369,7 @@ size_transformers(const qv_clip_info *info, const qv_preprocess *preprocess,
                         info->source_width, &p, height, width, &inner);
     if (!status)
         return QV_OK;
-    /* options are right: then it is the file's shape */
+    /* if the options are valid, the file's shape is what fails */
     const bool right = p.min_pixels > 0 && p.max_pixels >= p.min_pixels;
     return qv_fail(err, right ? QV_EFORMAT : status, "%s", inner.text);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Which frame of a file has which time, of its packets; and which packets certain frames need. */
+/* Finds out from a file's packets which frame has which time, and which packets certain frames
+ * need. */
 #include <libavutil/avstring.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "media.h"
 
-/* With an index and a time in each packet: what comes behind a seek has the times that it has in a pass over
- * the whole file. In other formats FFmpeg makes times up, of all that it has read. */
+/* Formats with an index and a time in each packet: after a seek, packets have the same times as
+ * in a pass over the whole file. In other formats FFmpeg makes times up from all that it has
+ * read. */
 static const char exact_formats[] = "mov,matroska";
 
 void
@@ -50,8 +52,8 @@ qvm_times_add(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet
     return true;
 }
 
-/* Whose keyframes need nothing that came before them. In MPEG-1 and MPEG-2 the container's flag does not tell an
- * open group from a closed one. */
+/* Codecs whose keyframes need nothing before them. MPEG-1 and MPEG-2 are not among them, because
+ * the container's flag does not tell an open group from a closed one. */
 static bool
 are_keyframes_whole(enum AVCodecID codec)
 {
@@ -75,7 +77,7 @@ by_time(const void *a, const void *b)
     return (x->pts > y->pts) - (x->pts < y->pts);
 }
 
-/* Codecs of which the headers of a packet say that it is one picture, and that it is shown. */
+/* Codecs whose packet headers say that a packet is one picture and that it is shown. */
 static bool
 is_countable(enum AVCodecID codec)
 {
@@ -100,7 +102,7 @@ qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stre
     for (int64_t i = 1; !t->unsure && i < t->n; i++)
         if (t->at[i - 1].pts == t->at[i].pts)
             qvm_times_doubt(t, "two packets have one time");
-    /* what precedes the first keyframe in time refers to what is not there, and is not shown */
+    /* frames earlier than the first keyframe refer to missing ones and are not shown */
     t->each_shows_one = t->each_shows_one && !t->unsure && t->at[0].pts == began;
     t->in_groups = are_keyframes_whole(par->codec_id);
     t->lists_leading = par->codec_id == AV_CODEC_ID_H264;
@@ -132,8 +134,9 @@ qvm_times_find(const qvm_times *t, int64_t pts)
 /* A keyframe and what follows it in the file, up to the next keyframe. */
 struct group {
     int64_t first, end;  /* packets */
-    int64_t last_needed; /* up to this packet it is decoded; -1: none of it is asked for */
-    bool leading_needed; /* frames before the keyframe in time, which refer to the group before */
+    int64_t last_needed; /* the last packet to decode; -1: no frame of it is asked for */
+    /* needs the frames earlier than the keyframe, which refer to the group before */
+    bool leading_needed;
 };
 
 static bool
@@ -143,7 +146,7 @@ is_leading(const qvm_times *t, const int32_t *order, const struct group *g, int6
     return first->start && t->at[order[packet]].pts < first->pts;
 }
 
-/* The group that ends in front of packet `end`. */
+/* Returns the group that ends in front of packet `end`. */
 static struct group
 find_group(const qvm_times *t, const int32_t *order, int64_t end)
 {
@@ -162,7 +165,8 @@ find_group(const qvm_times *t, const int32_t *order, int64_t end)
     return g;
 }
 
-/* Marks what the frames that are asked for refer to in a group; `all`: the next group refers to it. */
+/* Marks the packets that the wanted frames of a group refer to; with `all`, those that the next
+ * group may refer to as well. */
 static void
 mark_group(qvm_times *t, const int32_t *order, const struct group *g, bool all)
 {
@@ -174,7 +178,7 @@ mark_group(qvm_times *t, const int32_t *order, const struct group *g, bool all)
     }
 }
 
-/* Whether nothing is decoded of what the group before could be referred to by. */
+/* Whether the last picture before packet `first` that others may refer to is not decoded. */
 static bool
 is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
 {
@@ -183,7 +187,7 @@ is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
         if (!time->spare)
             return !time->needed;
         if (time->start)
-            return false; /* each picture stands alone */
+            return false; /* a keyframe that none refers to: each picture stands alone here */
     }
     return false;
 }

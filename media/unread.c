@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a file's own bytes say where FFmpeg does not: why nothing of it can be decoded, and which levels a TIFF has. */
+/* Explains files that FFmpeg cannot decode, from their own bytes, and reads a TIFF's levels. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 
 enum { HEAD = 32 };
 
-/* A file's first bytes, zeros behind its end, and where to read on. */
+/* A file's first bytes, with zeros behind its end, and the offset to read on from. */
 struct view {
     const qvm_source *source;
     int64_t size;
@@ -55,7 +55,8 @@ number(const uint8_t *p, int bytes, bool big)
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
-/* A chunk is its length, its name, so many bytes and a checksum; the last one is IEND. */
+/* Walks a PNG. A chunk is its length, its name, so many bytes and a checksum; the last one is
+ * IEND. */
 static enum reason
 look_at_png(const struct view *v)
 {
@@ -95,8 +96,9 @@ look_at_gif(const struct view *v)
     return read_at(v, v->size - 1, &last, 1) && last != ';' ? CUT : NOT_SEEN;
 }
 
-/* A tag of the first image's entries, which are 12 bytes: a tag, a type, how many values, and these or where they are. False
- * for one that it has not; *cut: where the file ends too early to tell. */
+/* Finds a tag among the first image's entries. An entry has 12 bytes: a tag, a type, the number
+ * of values, and the values or their offset. Returns false if the tag is missing; *cut is set if
+ * the file ends too early to tell. */
 static bool
 find_tag(const struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
 {
@@ -112,7 +114,7 @@ find_tag(const struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
     return false;
 }
 
-/* How pixels are packed, and what samples are: a value of 16 bits for each channel. */
+/* Looks at how a TIFF's pixels are packed and its samples: one 16-bit value for each channel. */
 static enum reason
 look_at_tiff(const struct view *v)
 {
@@ -129,7 +131,7 @@ look_at_tiff(const struct view *v)
     return number(b + 8, 2, big) == IS_FLOAT ? FLOATS : NOT_SEEN;
 }
 
-/* Images in the container of MP4; what AVIF has in it FFmpeg has read for longer. */
+/* Looks at images in the container of MP4. FFmpeg has read AVIF for longer than HEIF. */
 static enum reason
 look_at_heif(const struct view *v)
 {

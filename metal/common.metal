@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What all kernels share. The build puts arguments.h, this file and the other .metal files behind
- * one another into one source; REAL is bfloat or float, the dtype of activations and weights. Sums
- * are float. Metal gives each buffer and each place in the grid to a parameter of its own, so
- * kernels and the functions that do their work have more than seven.
+ * What all kernels share. The build joins arguments.h, this file and the other .metal files into
+ * one source. REAL is bfloat or float, the dtype of activations and weights; sums are float. Metal
+ * gives each buffer and each place in the grid a parameter of its own, so kernels, and the
+ * functions that do their work, have more than seven.
  */
 #include <metal_stdlib>
 using namespace metal;
@@ -21,7 +21,7 @@ constant uint C [[function_constant(CONSTANT_C)]];
 constant uint D [[function_constant(CONSTANT_D)]];
 constant uint GROUPED [[function_constant(CONSTANT_GROUPED)]];
 
-/* Four values whose address is a multiple of four elements. */
+/* Loads four values, whose address is a multiple of four elements. */
 static inline float4
 load4(device const real *p)
 {
@@ -34,8 +34,8 @@ store4(device real *p, float4 v)
     *(device real4 *)p = real4(v);
 }
 
-/* 1 + erf(x), of which Metal has nothing. Chebyshev fits of erf(x)/x in x^2 up to 1, and of
- * erfc(x) exp(x^2) in t = 1/(1 + x) above; relative error 3e-7 of either. */
+/* Returns 1 + erf(x), as Metal has no erf. It uses Chebyshev fits of erf(x)/x in x^2 up to 1,
+ * and of erfc(x) exp(x^2) in t = 1/(1 + x) above; the relative error of each is 3e-7. */
 static inline float
 one_plus_erf(float x)
 {
@@ -73,7 +73,8 @@ gelu_tanh(float x)
     return 0.5f * x * (1 + precise::tanh(0.79788456f * fma(0.044715f * x * x, x, x)));
 }
 
-/* x / (1 + exp(-by x)): SiLU where by is 1. The exponential is of what is not positive. */
+/* Returns x / (1 + exp(-by x)), which is SiLU for by = 1. It takes exp() of negative values
+ * only, so nothing overflows. */
 static inline float
 swish(float x, float by)
 {
@@ -91,7 +92,7 @@ activate(float x)
                       : x;
 }
 
-/* The value that belongs at y[row, col] for a sum; bias[n], residual[residual_rows, n]. */
+/* Returns the value of y[row, col] for a sum; bias[n], residual[residual_rows, n]. */
 static inline float
 epilogue_value(constant epilogue_args &e, float sum, uint row, uint col, uint n,
                device const real *bias, device const real *residual)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Puts the kernels' files behind one another, without their own #include lines.
-# cmake -DOUT=a.metal -DIN=file,file,... -P concatenate.cmake
+# Joins the kernels' files into one source, without their own #include lines.
+# Usage: cmake -DOUT=a.metal -DIN=file,file,... -P concatenate.cmake
 cmake_minimum_required(VERSION 3.22)
 string(REPLACE "," ";" IN "${IN}")
 set(ALL "")

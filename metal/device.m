@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The Metal backend's table: opening a device, preparing kernels. */
+/* The Metal backend's table: opens a device and prepares kernels. */
 #include "metal.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ close_metal(struct qv_device *device)
     free(dev);
 }
 
-/* The ordinal'th GPU, retained. */
+/* Returns the GPU of that ordinal, retained. */
 static id<MTLDevice>
 find_gpu(int ordinal, qv_error *err)
 {
@@ -54,7 +54,7 @@ open_metal(const struct qv_device_options *options, struct qv_device **out, qv_e
             return QV_ENODEVICE;
         }
         if (![dev->gpu supportsFamily:MTLGPUFamilyApple7]) {
-            /* Apple7 is the first Mac GPU with matrices of simdgroups */
+            /* Apple7 is the first family of Mac GPUs with matrices of simdgroups */
             qv_status status =
                 qv_fail(err, QV_ENODEVICE, "%s: M1 (GPU family Apple7) or newer is needed",
                         [[dev->gpu name] UTF8String]);
@@ -75,8 +75,9 @@ open_metal(const struct qv_device_options *options, struct qv_device **out, qv_e
     return QV_OK;
 }
 
-/* How many cores it has, Metal does not tell; GPUs with more come with more memory (M1 to M4: 8 to
- * 10 with 8 to 24 GB, 40 with 36 to 128). 1400 rows keep the small ones busy, 4096 all. */
+/* Metal does not tell how many cores a GPU has, but GPUs with more cores come with more memory
+ * (M1 to M4: 8 to 10 cores with 8 to 24 GB, 40 with 36 to 128). 1400 rows keep small GPUs busy,
+ * 4096 rows all of them. */
 static int64_t
 chunk_rows(id<MTLDevice> gpu)
 {
@@ -85,7 +86,8 @@ chunk_rows(id<MTLDevice> gpu)
     return rows < LEAST ? LEAST : rows > MOST ? MOST : rows;
 }
 
-/* conv3d's thresholds stay 0: direct keeps one sum over all taps. It was not timed. */
+/* conv3d's thresholds stay 0, so convolutions are run directly, with one sum over all taps.
+ * Other ways were not timed. */
 static void
 caps_metal(const struct qv_device *device, struct qv_caps *out)
 {

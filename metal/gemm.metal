@@ -1,31 +1,35 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm: y[m,n] = x[m,k] w[n,k]^T. A threadgroup of four simdgroups makes one tile of y; x and w
- * come through threadgroup memory in steps of 64 bytes along k, as they are, and become float on
- * their way into fragments of 8 x 8. conv.metal uses the same tile. Besides: few rows, and naive. A
- * quantised w lies in its canonical form (engine/grouped.h), and is widened wherever it is read.
+ * gemm: y[m,n] = x[m,k] w[n,k]^T. A threadgroup of four simdgroups computes one tile of y. x and w
+ * come through threadgroup memory unchanged, in steps of 64 bytes along k, and become float on
+ * their way into fragments of 8 x 8. conv.metal uses the same tile. There are two more kernels: one
+ * for few rows, and a naive one. A quantised w is in its canonical form (engine/grouped.h) and is
+ * widened wherever it is read.
  *
- * Sums may be made in any order, and columns lie in fragments in any order, so that what a lane
- * reads and writes are always neighbours: along k, fragments f = 0 and 1 take turns, and so do
- * g = 0 and 1 along n. A lane at (row, col) holds (row, col) and (row, col + 1) of a fragment:
+ * Sums may be made in any order, and columns may lie in fragments in any order. Both are chosen so
+ * that what a lane reads and writes are always neighbours: along k, fragments f = 0 and 1 take
+ * turns, and so do g = 0 and 1 along n. A lane at (row, col) holds (row, col) and (row, col + 1) of
+ * a fragment:
  *     of x: row, at k = 2 col + f and 2 col + 2 + f
  *     of w: k = 2 row + f, at columns 2 col + 2 g and 2 col + 2 g + 1
  *     of y: row, at columns 2 col + 2 g and 2 col + 2 g + 1
  *
- * Constants of a tile: ALIGNED: k is a whole number of steps, and A is 2. A: rows begin at
- * multiples of four elements, 1: those of w, 2: of x too. B: those of y do. C: log2 of the tiles
- * that lie below one another in a band, which is walked column by column. D: no epilogue, but f32
- * sums, 1: written, 2: added to y.
+ * Constants of a tile:
+ * - ALIGNED: k is a whole number of steps, and A is 2.
+ * - A is 1 if rows of w begin at multiples of four elements, 2 if those of x do as well.
+ * - B is 1 if rows of y do.
+ * - C: log2 of the tiles below one another in a band; a band is walked column by column.
+ * - D is not 0 if there is no epilogue but f32 sums: 1 writes them, 2 adds them to y.
  */
 
 enum : uint {
     TILE_THREADS = 128,
     TILE_STEP = 64 / sizeof(real),  /* elements along k */
-    TILE_PITCH = 96 / sizeof(real), /* from row to row; what is left out keeps banks apart */
+    TILE_PITCH = 96 / sizeof(real), /* from row to row; the gap keeps rows in different banks */
     TILE_VECTORS = TILE_STEP / 4,
-    TILE_APART = TILE_THREADS / TILE_VECTORS, /* rows that all threads fetch at once */
-    FEW_ROWS = 16,                            /* most of gemm_rows */
-    FEW_COLS = 4                              /* of a simdgroup */
+    TILE_APART = TILE_THREADS / TILE_VECTORS, /* how many rows all threads fetch at once */
+    FEW_ROWS = 16,                            /* the most rows of gemm_rows */
+    FEW_COLS = 4                              /* columns of a simdgroup */
 };
 
 typedef vec<REAL, 2> real2;
@@ -42,7 +46,7 @@ tile_col(uint lane)
     return (lane / 4 & 2) * 2 + lane % 2 * 2;
 }
 
-/* Scale (which 0) or offset (1) of a group, of factors that begin here. */
+/* Reads a group's scale (which 0) or offset (1); the factors begin at `factors`. */
 static inline float
 group_factor(device const uchar *factors, uint at)
 {
@@ -58,7 +62,7 @@ group_factor(device const uchar *factors, uint at)
     return as_type<float>(as_type<uint>(f) | sign);
 }
 
-/* Four values from k on of a row of a quantised matrix, whose rows have `end` values. */
+/* Reads four values from k on of a row of a quantised matrix, whose rows have `end` values. */
 static inline float4
 grouped_read(device const real *w, uint row, uint k, uint end)
 {
@@ -79,7 +83,7 @@ grouped_read(device const real *w, uint row, uint k, uint end)
     return GROUPED >> 24 ? v : float4(real4(v));
 }
 
-/* Four values of a row from k on, zeros behind its end. */
+/* Reads four values of a row from k on, with zeros behind its end. */
 static inline real4
 tile_read(device const real *row, uint k, uint end, bool vectors)
 {
@@ -93,7 +97,7 @@ tile_read(device const real *row, uint k, uint end, bool vectors)
     return v;
 }
 
-/* x of one step. What lies behind the last row is that row again: no one will look. */
+/* Stages x for one step. Rows behind the last one repeat it, as their sums are never used. */
 template <uint ROWS>
 static inline void
 tile_stage_x(threadgroup real *to, device const real *x, uint first, uint rows, uint k, uint end,
@@ -108,7 +112,7 @@ tile_stage_x(threadgroup real *to, device const real *x, uint first, uint rows, 
     }
 }
 
-/* w of one step. Of 16 rows every fourth comes first: those that are read at once. */
+/* Stages w for one step. Of 16 rows every fourth comes first, as these are read at once. */
 template <uint ROWS>
 static inline void
 tile_stage_w(threadgroup real *to, device const real *w, uint first, uint rows, uint k, uint end,
@@ -138,7 +142,7 @@ tile_clear(thread simdgroup_float8x8 (&sums)[DOWN][ACROSS])
             sums[i][j] = simdgroup_float8x8(0);
 }
 
-/* Both fragments f of x, of 8 rows and 16 along k. */
+/* Loads both fragments f of x: 8 rows, 16 along k. */
 static inline void
 tile_load_x(thread simdgroup_float8x8 (&x)[2], threadgroup const real *from)
 {
@@ -149,7 +153,7 @@ tile_load_x(thread simdgroup_float8x8 (&x)[2], threadgroup const real *from)
     x[1].thread_elements()[1] = v.w;
 }
 
-/* All four of w, [f][g], of 16 columns and 16 along k. */
+/* Loads all four fragments [f][g] of w: 16 columns, 16 along k. */
 static inline void
 tile_load_w(thread simdgroup_float8x8 (&w)[2][2], threadgroup const real *from)
 {
@@ -161,7 +165,7 @@ tile_load_w(thread simdgroup_float8x8 (&w)[2][2], threadgroup const real *from)
     }
 }
 
-/* sums += x w^T over one step; x and w where the simdgroup's part begins. */
+/* sums += x w^T over one step. x and w point to where the simdgroup's part begins. */
 template <uint DOWN, uint ACROSS>
 static inline void
 tile_multiply(thread simdgroup_float8x8 (&sums)[DOWN][ACROSS], threadgroup const real *x,
@@ -179,7 +183,8 @@ tile_multiply(thread simdgroup_float8x8 (&sums)[DOWN][ACROSS], threadgroup const
         for (uint j = 0; j < ACROSS; j += 2) {
             tile_load_w(ws, w + j * 8 * TILE_PITCH + k);
 #pragma unroll
-            for (uint i = 0; i < DOWN * 4; i++) /* f outermost: sums rest between their turns */
+            /* f is the outer loop, so that a sum rests between its two turns */
+            for (uint i = 0; i < DOWN * 4; i++)
                 simdgroup_multiply_accumulate(sums[i / 2 % DOWN][j + i % 2],
                                               xs[i / 2 % DOWN][i / (2 * DOWN)],
                                               ws[i / (2 * DOWN)][i % 2],
@@ -188,13 +193,13 @@ tile_multiply(thread simdgroup_float8x8 (&sums)[DOWN][ACROSS], threadgroup const
     }
 }
 
-/* Four sums of one row, the first of which is inside. */
+/* Stores four sums of one row, of which at least the first is inside y. */
 static inline void
 tile_store(constant epilogue_args &e, float4 v, uint row, uint col, uint n, device const real *bias,
            device const real *residual, device real *y)
 {
     const long at = long(row) * n + col;
-    device float *sums = (device float *)y + at; /* if they stay bare */
+    device float *sums = (device float *)y + at; /* used if the sums stay bare */
     if (!D)
         for (uint i = 0; i < 4; i++)
             if (B || col + i < n)
@@ -231,14 +236,14 @@ tile_epilogue(constant epilogue_args &e, thread simdgroup_float8x8 (&sums)[DOWN]
         }
 }
 
-/* The tile of a threadgroup: its place in the band, in tiles. */
+/* Returns a threadgroup's place in the band, in tiles. */
 static inline uint2
 tile_place(uint3 group)
 {
     return uint2((group.y << C) + (group.x & ((1u << C) - 1)), group.x >> C);
 }
 
-/* A tile of ROWS x COLS, DOWN x ACROSS fragments of it to a simdgroup. */
+/* Computes a tile of ROWS x COLS, of which each simdgroup has DOWN x ACROSS fragments. */
 template <uint ROWS, uint COLS, uint DOWN, uint ACROSS>
 static inline void
 gemm_tile(constant gemm_args &a, device const real *x, device const real *w,
@@ -250,7 +255,7 @@ gemm_tile(constant gemm_args &a, device const real *x, device const real *w,
     const uint down = simd / (COLS / 8 / ACROSS) * DOWN * 8;
     const uint across = simd % (COLS / 8 / ACROSS) * ACROSS * 8;
     simdgroup_float8x8 sums[DOWN][ACROSS];
-    if (row0 >= a.m) /* the last band is lower */
+    if (row0 >= a.m) /* the last band has fewer tiles */
         return;
     tile_clear(sums);
     for (uint k = 0; k < a.k; k += TILE_STEP) {
@@ -263,7 +268,7 @@ gemm_tile(constant gemm_args &a, device const real *x, device const real *w,
     tile_epilogue(a.epilogue, sums, row0 + down, col0 + across, a.m, a.n, bias, residual, y, lane);
 }
 
-/* A kernel of one size of tile, with the parameters that GEMMs and convolutions share. */
+/* Defines a kernel of one tile size, with the parameters that GEMMs and convolutions share. */
 #define TILE_KERNEL(NAME, TILE, ARGUMENTS, ROWS, COLS, DOWN, ACROSS)                               \
     kernel void NAME(constant ARGUMENTS &a [[buffer(0)]], device const real *x [[buffer(1)]],      \
                      device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],    \
@@ -283,7 +288,7 @@ TILE_KERNEL(gemm_32x64, gemm_tile, gemm_args, 32, 64, 4, 2)
 TILE_KERNEL(gemm_32x32, gemm_tile, gemm_args, 32, 32, 2, 2)
 TILE_KERNEL(gemm_128x16, gemm_tile, gemm_args, 128, 16, 4, 2)
 
-/* sums[row][col] of the simdgroup's columns over k, by lanes: each lane has its own part of k. */
+/* Computes sums[row][col] of the simdgroup's columns. Each lane sums over its own part of k. */
 static inline void
 gemm_few_sums(thread float (&sums)[FEW_ROWS][FEW_COLS], constant gemm_args &a, device const real *x,
               device const real *w, uint col0, uint lane)
@@ -306,8 +311,8 @@ gemm_few_sums(thread float (&sums)[FEW_ROWS][FEW_COLS], constant gemm_args &a, d
     }
 }
 
-/* Up to 16 rows: a simdgroup makes all of four columns, so that w is read once. A: how many rows,
- * which costs what it costs and has no steps. B: rows begin at multiples of four elements. */
+/* For up to 16 rows: a simdgroup computes four columns for all rows, so that w is read once. A:
+ * how many rows. B: rows begin at multiples of four elements. */
 kernel void
 gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
@@ -335,7 +340,7 @@ gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]
     }
 }
 
-/* One thread an output. */
+/* One thread for each output. */
 kernel void
 gemm_naive(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],

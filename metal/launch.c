@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Launches by kind of operation. */
+/* Finds the launch of each kind of operation. */
 #include "launch.h"
 
 #define QV_OP(name, fields, operands, flops)                                                       \

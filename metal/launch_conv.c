@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Which kernel of conv.metal a convolution runs on: tiles, or naive; or a GEMM, if it is one. */
+/* Chooses the kernel of conv.metal for a convolution: tiles or naive; or one of gemm.metal, if
+ * the convolution is a GEMM. */
 #include "tiles.h"
 
-/* A convolution by axes: depth, height, width. */
+/* A convolution by its axes: depth, height, width. */
 struct sizes {
     int64_t n, in[3], c, o, kernel[3], stride[3], dilation[3], out[3], x_depth, groups, rows, k;
     int64_t front[3], back[3];
@@ -28,7 +29,7 @@ sizes_of(const struct qv_op_conv *op)
     return s;
 }
 
-/* Windows along an axis that lie side by side, and what is in one of them in one piece. */
+/* Whether windows along an axis lie side by side, and the values in each are contiguous. */
 static bool
 is_tiled(const struct sizes *s, int axis)
 {
@@ -39,8 +40,9 @@ is_tiled(const struct sizes *s, int axis)
     return apart && dense && even && !s->front[axis] && !s->back[axis];
 }
 
-/* Taps that are neighbours in memory become channels, innermost axis first: rows of an image where
- * a window is as wide as it. A convolution over patches ends up as a GEMM. */
+/* Turns taps that are neighbours in memory into channels, the innermost axis first; rows of an
+ * image, for instance, if a window is as wide as the image. A convolution over patches thus
+ * becomes a GEMM. */
 static void
 fold(struct sizes *s)
 {
@@ -55,7 +57,7 @@ fold(struct sizes *s)
     }
 }
 
-/* y's rows are x's rows times w. */
+/* Whether y's rows are x's rows times w. */
 static bool
 is_gemm(const struct sizes *s)
 {

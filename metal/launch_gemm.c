@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which kernel of gemm.metal a GEMM runs on: tiles, few rows, or naive. */
+/* Chooses the kernel of gemm.metal for a GEMM: tiles, few rows, or naive. */
 #include "tiles.h"
 
 enum { FEW_COLS_OF_GROUP = 16 };
@@ -45,7 +45,8 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct
     if (status)
         return status;
     bool few = op->m <= MOST_FEW_ROWS;
-    int choices = naive || op->few ? 1 : TILES + few; /* tiles round values of w */
+    /* a tile rounds w's values, which `few` forbids */
+    int choices = naive || op->few ? 1 : TILES + few;
     if (choice >= choices)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: there are %d kernels for it", choices);
     out->real = (qv_dtype)op->x_dtype;

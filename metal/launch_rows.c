@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations bound by memory: vectors where rows are whole ones, and enough threadgroups. */
+/* Launches of operations bound by memory. They use vectors if rows are whole vectors, and enough
+ * threadgroups. */
 #include "dtype.h"
 #include "launch.h"
 
 enum { THREADS = 256, SIMDGROUP = 32 };
-enum { FULL_GROUPS = 512 /* that keep any GPU busy */, MOST_GROUPS = 8 * FULL_GROUPS, ITEMS = 4 };
+enum {
+    FULL_GROUPS = 512 /* enough to keep any GPU busy */,
+    MOST_GROUPS = 8 * FULL_GROUPS,
+    ITEMS = 4
+};
 
 /* ---- what they share ------------------------------------------------------------------------- */
 
@@ -38,7 +43,7 @@ at_most(int64_t a, int64_t most)
     return a < most ? a : most;
 }
 
-/* Whether a kernel works on vectors, where rows are whole ones. */
+/* Sets whether a kernel works on vectors, which it may if rows are whole ones. */
 static void
 set_aligned(struct launch_metal *out, bool aligned)
 {
@@ -46,8 +51,8 @@ set_aligned(struct launch_metal *out, bool aligned)
     out->obstacle = aligned ? NULL : "rows are no whole vectors";
 }
 
-/* `times` times `rows` rows of `items` items over threadgroups, so that each has a few items per
- * thread, but not so many that few threadgroups are left. */
+/* Spreads `times` times `rows` rows of `items` items over threadgroups. Each thread gets a few
+ * items, but not so many that few threadgroups are left. */
 static void
 spread(struct launch_metal *out, int64_t rows, int64_t items, int64_t times)
 {
@@ -104,10 +109,11 @@ launch_convert(const struct qv_op_convert *op, bool naive, struct launch_metal *
 
 /* ---- norm, rope ------------------------------------------------------------------------------ */
 
-enum { NORM_VECTORS = 9, NORM_THREADS = 128 }; /* of a thread, as in norm.metal; of short rows */
+/* vectors of a thread, as in norm.metal; threads for short rows */
+enum { NORM_VECTORS = 9, NORM_THREADS = 128 };
 
-/* A simdgroup per row, where its registers hold it, then a threadgroup per row; choice 1 is the
- * other one, where that is possible too. */
+/* A row is taken by a simdgroup if its registers hold it, otherwise by a threadgroup. Choice 1
+ * is the other way, if that is possible too. */
 qv_status
 qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct launch_metal *out,
                      qv_error *err)
@@ -142,7 +148,7 @@ qv_launch_norm_metal(const struct qv_op_norm *op, int choice, bool naive, struct
 static qv_status
 launch_rope(const struct qv_op_rope *op, bool naive, struct launch_metal *out, qv_error *err)
 {
-    enum { HEADS = 4 }; /* of a thread, as in norm.metal */
+    enum { HEADS = 4 }; /* heads of a thread, as in norm.metal */
     bool aligned = op->head_dim % 8 == 0 && op->x_stride % 4 == 0 && !naive;
     int64_t width = op->heads * op->head_dim;
     qv_status status = CHECK_COUNTS("rope", err, { "rows", op->rows }, { "heads*head_dim", width });
@@ -244,7 +250,8 @@ launch_epilogue(const struct qv_op_epilogue *op, bool naive, struct launch_metal
 
 /* ---- im2col ---------------------------------------------------------------------------------- */
 
-/* Of im2col_tiles, as in rows.metal; kernels less wide are read in pieces that are too short. */
+/* The tile of im2col_tiles, as in rows.metal. Narrower kernels than IM2COL_NARROW are otherwise
+ * read in pieces that are too short. */
 enum { IM2COL_TILE = 32, IM2COL_NARROW = 8 };
 
 static struct im2col_args
@@ -262,7 +269,7 @@ im2col_args_of(const struct qv_op_im2col *op)
     };
 }
 
-/* Four neighbours in a row of y are neighbours in x, and begin at vectors in both. */
+/* Whether four neighbours in a row of y are neighbours in x, and begin at vectors in both. */
 static bool
 im2col_is_aligned(const struct qv_op_im2col *op)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory that CPU and GPU share: copies are the CPU's, and weights are packed where the GPU reads
- * them.
+ * Memory that CPU and GPU share. The CPU copies, and weights are packed where the GPU reads them.
  */
 #include "metal.h"
 
@@ -49,7 +48,7 @@ qv_free_metal(struct qv_device *device, struct qv_memory *memory)
     free(memory);
 }
 
-/* Whole pages only. */
+/* Wraps whole pages only. */
 bool
 qv_wrap_metal(struct qv_device *device, const void *p, size_t bytes, struct qv_memory *out)
 {
@@ -102,7 +101,8 @@ row_bytes(const struct qv_matrix *matrix)
                                : (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
 }
 
-/* Of gemms as they are; of convolutions channels last, packed as a whole. */
+/* A gemm's weights stay as they are. A convolution's become channels-last and are packed as a
+ * whole. */
 qv_status
 qv_layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
                 qv_error *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * norm and rope, and what kernels bound by memory share. D: threads of a threadgroup. Values come
- * as float or, where ALIGNED, as float4; those are templates over the one or the other.
+ * norm and rope, and what all kernels bound by memory share. D: threads of a threadgroup. Values
+ * are float or, if ALIGNED, float4; the functions are templates over the two.
  */
 
 /* ---- values, one or four at a time ----------------------------------------------------------- */
@@ -54,9 +54,9 @@ put_float(device float *p, float4 v)
     *(device float4 *)p = v;
 }
 
-/* How many of `rows` rows of `items` items belong to one of `groups` threadgroups, times items, and
- * the first of them. A thread takes each D'th item of the run: few divisions of 32 bits instead of
- * many of 64. */
+/* Returns how many items one of `groups` threadgroups has of `rows` rows of `items` items, and
+ * sets `first` to the first of them. A thread takes every D'th item of that run, which needs few
+ * divisions of 32 bits instead of many of 64. */
 static inline uint
 items_of_group(uint rows, uint items, uint group, uint groups, thread uint &first)
 {
@@ -67,16 +67,17 @@ items_of_group(uint rows, uint items, uint group, uint groups, thread uint &firs
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
-enum { NORM_VECTORS = 9 }; /* of a row, that a thread keeps at most */
+enum { NORM_VECTORS = 9 }; /* the most vectors of a row that a thread keeps */
 
-/* The sum over the C simdgroups of a row, in all of their threads and in a fixed order. */
+/* Sums over the C simdgroups of a row. All of their threads get the sum, which is made in a
+ * fixed order. */
 static inline float
 norm_total(float v, threadgroup float *sums, uint lane, uint simd)
 {
     v = simd_sum(v);
     if (C == 1)
         return v;
-    threadgroup_barrier(mem_flags::mem_threadgroup); /* until the sums before were read */
+    threadgroup_barrier(mem_flags::mem_threadgroup); /* the sums before have been read */
     if (lane == 0)
         sums[simd] = v;
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -86,7 +87,8 @@ norm_total(float v, threadgroup float *sums, uint lane, uint simd)
     return v;
 }
 
-/* A row of vectors, B of them in the registers of each of its threads; `at` is this one's first. */
+/* Normalises a row of vectors. Each of its threads keeps B of them in registers; `at` is this
+ * thread's first. */
 static inline void
 norm_row(constant norm_args &a, device const real *x, device const float *weight,
          device const float *bias, device real *y, threadgroup float *sums, uint at, uint lane,
@@ -130,13 +132,13 @@ norm(constant norm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
      uint thread_index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
      uint simd [[simdgroup_index_in_threadgroup]], uint3 groups [[threadgroups_per_grid]])
 {
-    const uint at_once = D / 32 / C; /* rows of a threadgroup */
+    const uint at_once = D / 32 / C; /* rows that a threadgroup has at once */
     for (uint row = group.x * at_once + simd / C; row < a.rows; row += groups.x * at_once)
         norm_row(a, x + long(row) * a.cols, weight, bias, y + long(row) * a.cols,
                  (threadgroup float *)shared, thread_index % (32 * C), lane, simd);
 }
 
-/* Any number of columns: a simdgroup per row, which it reads three times. A: rms. */
+/* For any number of columns: a simdgroup reads its row three times. A: rms. */
 kernel void
 norm_naive(constant norm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
            device const float *weight [[buffer(2)]], device const float *bias [[buffer(3)]],
@@ -162,10 +164,10 @@ norm_naive(constant norm_args &a [[buffer(0)]], device const real *x [[buffer(1)
 
 /* ---- rope ------------------------------------------------------------------------------------ */
 
-enum { ROPE_HEADS = 4 }; /* that share a thread's cosines and sines */
+enum { ROPE_HEADS = 4 }; /* heads that share a thread's cosines and sines */
 
-/* Angles at, at + 1, ... of a half of a head: the first half of them belongs to the patch's row, the
- * second to its column. patch: coordinates of the row; table[positions, quarter]. */
+/* Returns where angle `at` of half a head is in table[positions, quarter]. The first half of the
+ * angles belong to the patch's row, the second to its column. patch: the row's coordinates. */
 static inline long
 rope_angle(int4 patch, uint quarter, uint at)
 {
@@ -178,7 +180,7 @@ rope_angles(device const float *table, int4 patch, uint quarter, uint at, thread
     v = table[rope_angle(patch, quarter, at)];
 }
 
-/* In pairs: a quarter of 18, that of heads of 72, is no whole vectors. */
+/* Reads pairs, because a quarter may be no whole number of vectors: it is 18 for heads of 72. */
 static inline void
 rope_angles(device const float *table, int4 patch, uint quarter, uint at, thread float4 &v)
 {
@@ -186,7 +188,7 @@ rope_angles(device const float *table, int4 patch, uint quarter, uint at, thread
     v.zw = *(device const float2 *)(table + rope_angle(patch, quarter, at + 2));
 }
 
-/* Turns the pairs (a, b) of all heads up to `end`, which lie `reach` apart. */
+/* Rotates the pairs (a, b) of all heads up to `end`; a and b lie `reach` apart. */
 template <typename F>
 static inline void
 rope_heads(device real *head, device real *end, uint reach, F c, F s)
@@ -219,7 +221,7 @@ rope_rows(constant rope_args &a, device const float *cosines, device const float
     }
 }
 
-/* ALIGNED: half a head is whole vectors, and so is what lies between two rows. */
+/* ALIGNED: half a head is whole vectors, and so is the distance between rows. */
 kernel void
 rope(constant rope_args &a [[buffer(0)]], device const float *cosines [[buffer(1)]],
      device const float *sines [[buffer(2)]], device const int4 *coords [[buffer(3)]],

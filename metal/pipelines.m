@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels from the source in the library, compiled once in a process and kept until it ends. */
+/* Compiles kernels from the source in the library, once in a process, and keeps them until it
+ * ends. */
 #include "metal.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "metal_source.h" /* metal_source[]: arguments.h, common.metal and the rest, ends in 0 */
+#include "metal_source.h" /* metal_source[]: the joined source, which ends in 0 */
 
 struct entry {
     id<MTLDevice> gpu;
-    const char *function; /* NULL: the library itself */
+    const char *function; /* NULL: the entry is the compiled library itself */
     qv_dtype real;
     uint32_t constants[CONSTANTS];
     id object;
@@ -36,7 +37,7 @@ find(const struct entry *wanted)
     return nil;
 }
 
-/* Takes over the object, or releases it where there is no memory to remember it. */
+/* Takes over the object. If there is no memory to remember it, it is released. */
 static id
 keep(const struct entry *entry)
 {
@@ -50,7 +51,7 @@ keep(const struct entry *entry)
         cache.entries = grown;
         cache.capacity = capacity;
     }
-    [entry->gpu retain]; /* so that its address stays its own */
+    [entry->gpu retain]; /* while it is retained, no other GPU gets its address */
     cache.entries[cache.n++] = *entry;
     return entry->object;
 }
@@ -62,7 +63,7 @@ fail_with(qv_error *err, const char *what, const char *name, NSError *error)
     return qv_fail(err, QV_EBACKEND, "%s %s: Metal says \"%.300s\"", what, name, words);
 }
 
-/* What REAL is in the kernels' source; others than these two prepare refuses. */
+/* What REAL is in the kernels' source. prepare refuses all dtypes but these two. */
 static const char *
 real_name(qv_dtype dtype)
 {
@@ -75,10 +76,10 @@ real_name(qv_dtype dtype)
     case QV_DTYPE_AUTO:
     case QV_DTYPE_MAX: break;
     }
-    return "no such dtype"; /* which does not compile */
+    return "no such dtype"; /* a name that does not compile */
 }
 
-/* No fast math: a NaN stays one, and exp is good to the last places. */
+/* Compiles without fast math: a NaN must stay one, and exp must be accurate to the last places. */
 static qv_status
 compile(const struct entry *wanted, id<MTLLibrary> *out, qv_error *err)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of patches, conversions, gathering, taps, im2col, finishing, gates: all bound by memory.
- * D: threads of a threadgroup. */
+/* Operations bound by memory: patch rows, conversions, gathering, interpolation, im2col,
+ * epilogues and gates. D: threads of a threadgroup. */
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The pixel at (x, y) of a patch, counted in pixels. row: item, frame pair, row and column of the
- * patch; place, of the item: first frame, from a pair to the next, from a frame to the next, all in
- * patches, and the columns of its grid. */
+/* Returns where the pixel (x, y) of a patch is, in pixels. row: the item, the frame pair, and
+ * the patch's row and column. place, which is the item's: the first frame, the distance between
+ * frame pairs and that between frames, all in patches, and the columns of its grid. */
 static inline long
 patchify_pixel(constant patchify_args &a, int4 row, int4 place, uint frame, uint x, uint y)
 {
@@ -15,7 +15,7 @@ patchify_pixel(constant patchify_args &a, int4 row, int4 place, uint frame, uint
     return (from * a.patch + line * place.w + row.w) * a.patch + x;
 }
 
-/* norm: scales of three channels, and shifts. */
+/* Normalises and stores four bytes. norm: scales of three channels, then shifts. */
 static inline void
 rows_put(device const float *norm, device real *y, uint b0, uint b1, uint b2, uint b3)
 {
@@ -23,7 +23,7 @@ rows_put(device const float *norm, device real *y, uint b0, uint b1, uint b2, ui
     store4(y, fma(v, float4(norm[0]), float4(norm[3])));
 }
 
-/* Four pixels of three channels are three words: in three vectors of four they go out. */
+/* Four pixels of three channels are read as three words and written as vectors of four. */
 static inline void
 patchify_vectors(constant patchify_args &a, device const uchar *frames, device const int4 *places,
                  device const float *norms, device const int4 *coords, device real *y, uint group,
@@ -47,7 +47,7 @@ patchify_vectors(constant patchify_args &a, device const uchar *frames, device c
     }
 }
 
-/* Any patch, any channels: one value at a time. */
+/* For any patch and any channels: one value at a time. */
 static inline void
 patchify_values(constant patchify_args &a, device const uchar *frames, device const int4 *places,
                 device const float *norms, device const int4 *coords, device real *y, uint group,
@@ -66,7 +66,7 @@ patchify_values(constant patchify_args &a, device const uchar *frames, device co
     }
 }
 
-/* ALIGNED: three channels, patches of whole vectors. */
+/* ALIGNED: three channels, and patches of whole vectors. */
 kernel void
 patchify(constant patchify_args &a [[buffer(0)]], device const uchar *frames [[buffer(1)]],
          device const int4 *places [[buffer(2)]], device const float *norms [[buffer(3)]],
@@ -82,7 +82,7 @@ patchify(constant patchify_args &a [[buffer(0)]], device const uchar *frames [[b
 
 /* ---- convert --------------------------------------------------------------------------------- */
 
-/* Values i, i + step, ... of n. Through float, which loses nothing. */
+/* Converts values i, i + step, ... of n. It goes through float, which loses nothing. */
 template <typename F>
 static inline void
 convert_values(device const uchar *x, device uchar *y, ulong n, ulong i, ulong step)
@@ -101,7 +101,8 @@ convert_values(device const uchar *x, device uchar *y, ulong n, ulong i, ulong s
     }
 }
 
-/* A: x is real, not float. B: y is. ALIGNED: vectors, and then what is left. */
+/* A: x is real, not float. B: y is real, not float. ALIGNED: whole vectors, then single values
+ * for the rest. */
 kernel void
 convert(constant convert_args &a [[buffer(0)]], device const uchar *x [[buffer(1)]],
         device uchar *y [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]],
@@ -137,7 +138,7 @@ gather_rows(constant gather_args &a, device const uchar *x, device const int *in
     }
 }
 
-/* A: x is real, not float. B: y is. ALIGNED: a row is whole vectors. */
+/* A: x is real, not float. B: y is real, not float. ALIGNED: a row is whole vectors. */
 kernel void
 gather(constant gather_args &a [[buffer(0)]], device const uchar *x [[buffer(1)]],
        device const int *index [[buffer(2)]], device uchar *y [[buffer(3)]],
@@ -190,8 +191,8 @@ interpolate(constant interpolate_args &a [[buffer(0)]], device const real *table
 
 /* ---- im2col ---------------------------------------------------------------------------------- */
 
-/* Where the element lies that belongs at y[row, col] is a sum of what row and col say. A: channels
- * come first. A frame is one of n * d' of y, and has h' * w' rows. */
+/* The element that belongs at y[row, col] lies at im2col_row() + im2col_col(). A: channels come
+ * first. A frame is one of y's n * d', and has h' * w' rows. */
 static inline long
 im2col_row(constant im2col_args &a, uint frame, uint row)
 {
@@ -236,7 +237,8 @@ im2col_rows(constant im2col_args &a, device const real *x, device real *y, uint3
         }
 }
 
-/* Threadgroups: runs of rows, frames. ALIGNED: vectors are neighbours in x as in y. */
+/* Threadgroups: runs of rows, and frames. ALIGNED: a vector's values are neighbours in both x
+ * and y. */
 kernel void
 im2col(constant im2col_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
        device real *y [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]],
@@ -248,11 +250,12 @@ im2col(constant im2col_args &a [[buffer(0)]], device const real *x [[buffer(1)]]
         im2col_rows<real>(a, x, y, group, thread_index, groups);
 }
 
-/* Rows and columns of a tile of im2col_tiles, and of its lines in threadgroup memory. */
+/* The side of a tile of im2col_tiles, and the length of its lines in threadgroup memory. */
 enum { IM2COL_TILE = 32, IM2COL_PITCH = IM2COL_TILE + 1 };
 
-/* For narrow kernels where channels come first: neighbours in x are one below the other in y. Tiles
- * of 32 rows and columns are read by columns, written by rows. Threadgroups: tiles, frames. */
+/* For narrow kernels with channels first, where neighbours in x lie below one another in y.
+ * Tiles of 32 rows and columns are read by columns and written by rows. Threadgroups: tiles, and
+ * frames. */
 kernel void
 im2col_tiles(constant im2col_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
              device real *y [[buffer(2)]], threadgroup uchar *shared [[threadgroup(0)]],
@@ -267,7 +270,7 @@ im2col_tiles(constant im2col_args &a [[buffer(0)]], device const real *x [[buffe
         for (uint at = group.x; at < tiles; at += groups.x) {
             const uint row0 = at / wide * IM2COL_TILE, col0 = at % wide * IM2COL_TILE;
             const long from = im2col_row(a, frame, min(row0 + lane, rows - 1));
-            threadgroup_barrier(mem_flags::mem_threadgroup); /* until the tile before was read */
+            threadgroup_barrier(mem_flags::mem_threadgroup); /* the tile before has been read */
             for (uint j = simd; j < IM2COL_TILE && col0 + j < cols; j += D / 32)
                 tile[j * IM2COL_PITCH + lane] = x[from + im2col_col(a, col0 + j)];
             threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -286,7 +289,7 @@ activate4(float4 v)
     return float4(activate(v.x), activate(v.y), activate(v.z), activate(v.w));
 }
 
-/* As epilogue_value(), of four columns. */
+/* Does what epilogue_value() does, for four columns. */
 static inline float4
 epilogue_vector(constant epilogue_args &e, float4 sum, uint row, uint col, uint n,
                 device const real *bias, device const real *residual)
@@ -300,7 +303,8 @@ epilogue_vector(constant epilogue_args &e, float4 sum, uint row, uint col, uint 
     return v;
 }
 
-/* ALIGNED: a row is whole vectors. residual may be y: a thread reads what it writes before. */
+/* ALIGNED: a row is whole vectors. residual may be y, because a thread reads an element before
+ * it writes it. */
 kernel void
 epilogue(constant epilogue_op_args &a [[buffer(0)]], device const float *x [[buffer(1)]],
          device const real *bias [[buffer(2)]], device const real *residual [[buffer(3)]],

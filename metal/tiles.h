@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The tiles that GEMMs and convolutions are cut into (gemm.metal), and which of them to take. */
+/* The tiles that GEMMs and convolutions are cut into (gemm.metal), and how one is chosen. */
 #ifndef QV_METAL_TILES_H
 #define QV_METAL_TILES_H
 
@@ -8,16 +8,16 @@
 
 enum {
     TILE_THREADS = 128,
-    TILE_STEP_BYTES = 64,  /* of a row, along k */
+    TILE_STEP_BYTES = 64,  /* bytes of a row that are staged at once, along k */
     TILE_PITCH_BYTES = 96, /* from row to row in threadgroup memory */
-    TILE_GROUPS = 96,      /* threadgroups that most GPUs need to be busy */
+    TILE_GROUPS = 96,      /* most GPUs need this many threadgroups to be busy */
     TILES = 5
 };
 
 struct tile_metal {
     const char *gemm, *conv;
     int64_t rows, cols;
-    double speed; /* of a full GPU, by loads per product: 64 x 64 is 1 */
+    double speed; /* of a fully used GPU, relative to 64 x 64, judged by loads per product */
 };
 
 static const struct tile_metal tiles_metal[TILES] = {
@@ -32,7 +32,7 @@ tiles_along(int64_t size, int64_t tile)
     return (size + tile - 1) / tile;
 }
 
-/* How long it takes to make m x n: ragged edges cost as much as the rest, and so do threadgroups
+/* The estimated time for m x n. Ragged edges cost as much as full tiles, and so do threadgroups
  * that are missing. */
 static inline double
 tile_cost(const struct tile_metal *tile, int64_t m, int64_t n)
@@ -42,7 +42,7 @@ tile_cost(const struct tile_metal *tile, int64_t m, int64_t n)
            tile->speed;
 }
 
-/* The choice'th best tile for m x n; NULL beyond the last. */
+/* Returns the best tile for m x n for choice 0, and worse ones after it; NULL beyond the last. */
 static inline const struct tile_metal *
 tile_choose(int64_t m, int64_t n, int choice)
 {
@@ -59,8 +59,8 @@ tile_choose(int64_t m, int64_t n, int choice)
     return NULL;
 }
 
-/* Grid, memory and the constants of a tile (gemm.metal) for y[m,n] over k; vectors: A. Up to four
- * tiles share a band. */
+/* Sets grid, memory and constants of a tile (gemm.metal) for y[m,n] over k. vectors: constant A.
+ * Up to four tiles share a band. */
 static inline void
 tile_launch(const struct tile_metal *tile, int64_t m, int64_t n, int64_t k, uint32_t vectors,
             struct launch_metal *out)
@@ -79,7 +79,7 @@ tile_launch(const struct tile_metal *tile, int64_t m, int64_t n, int64_t k, uint
     out->threadgroup_bytes = (uint32_t)(tile->rows + tile->cols) * TILE_PITCH_BYTES;
 }
 
-/* One thread for each of `outputs`. */
+/* Launches one thread for each of `outputs`. */
 static inline void
 naive_launch(const char *function, int64_t outputs, struct launch_metal *out)
 {

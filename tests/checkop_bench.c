@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Times one operation: caches flushed before each sample, at least 20 ms of samples. */
+/* Times one operation: caches are flushed before each sample, and samples take at least 20 ms
+ * together. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@ now_us(void)
     return 1e6 * qv_seconds();
 }
 
-/* Memory of the device itself is written, so that its caches turn over, not only the host's. */
+/* Writes memory of the device itself, so that its own caches are flushed too, not only the
+ * host's. */
 static bool
 flush(const struct side *side, struct qv_memory *memory, void *host, int round)
 {
@@ -29,7 +31,7 @@ flush(const struct side *side, struct qv_memory *memory, void *host, int round)
            !side->backend->sync(side->dev, &err);
 }
 
-/* Samples until there are enough, or most_wall_us have gone by; returns their number. */
+/* Takes samples until there are enough, or most_wall_us have gone by. Returns their number. */
 static int
 sample(const struct side *side, struct job *job, double *us)
 {
@@ -38,7 +40,7 @@ sample(const struct side *side, struct job *job, double *us)
     void *host = must_alloc(FLUSH_BYTES);
     double sum = 0, start = now_us();
     int n = 0;
-    bool ok = !job_repeat(job, 2, &err) && /* warm-up */
+    bool ok = !job_repeat(job, 2, &err) && /* warm-up runs */
               !side->backend->alloc(side->dev, FLUSH_BYTES, &memory, &err);
     while (ok && n < MOST_SAMPLES && (sum < least_us || n < LEAST_SAMPLES) &&
            (n < LEAST_SAMPLES || now_us() - start < most_wall_us)) {

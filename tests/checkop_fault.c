@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Faults that must be found. A backend's table is wrapped in one that spoils what it computes;
- * each fault has the check that must report it. Without a fault the same cases must pass.
+ * Plants faults that must be found. A backend's table is wrapped in one that spoils what it
+ * computes; for each fault it is known which check must report it. Without a fault the same cases
+ * must pass.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,28 +15,29 @@
 #include "error.h"
 #include "op_parse.h"
 
-/* What the wrapped verbs need to know; one fault at a time. */
+/* What the wrapped functions need to know. There is one fault at a time. */
 static struct {
     const struct qv_backend *base;
     const struct fault *fault;
     struct qv_op op;
     size_t scratch_bytes;
     int runs;
-    bool nothing; /* the operands drawn have nothing that this fault spoils: others are tried */
+    /* the operands drawn have nothing that this fault could spoil, so others are tried */
+    bool nothing;
 } now;
 
 enum bad_pack {
     PACK_RIGHT,
     PACK_FIRST_SLICE,
     PACK_WITHOUT_LAST_TAP,
-    PACK_HALVES,         /* of each byte of codes exchanged */
-    PACK_NEXT_SCALE,     /* scales of the groups behind */
-    PACK_WITHOUT_OFFSETS /* of each row's last group */
+    PACK_HALVES,         /* both halves of each byte of codes are exchanged */
+    PACK_NEXT_SCALE,     /* each group has the scale of the next one */
+    PACK_WITHOUT_OFFSETS /* each row's last group lacks its offset */
 };
 enum bad_kernel {
     KERNEL_RIGHT,
     KERNEL_NONE,
-    KERNEL_PADDING, /* a column from the other side */
+    KERNEL_PADDING, /* reads a column from the other side */
     KERNEL_OVERWRITES,
     KERNEL_WITHOUT_BIAS
 };
@@ -44,7 +46,7 @@ struct fault {
     const char *name;
     const char *op;
     enum fill fill;
-    enum check want; /* CHECK_NOTHING: skipped or mistrusted, and so not ok */
+    enum check want; /* CHECK_NOTHING: the case is skipped or mistrusted, and so not ok */
     void (*before)(struct qv_device *dev, const struct qv_call *call);
     void (*after)(struct qv_device *dev, const struct qv_call *call);
     enum bad_pack bad_pack;
@@ -75,7 +77,7 @@ get(struct qv_device *dev, struct qv_buffer at, size_t bytes)
     return p;
 }
 
-/* The output, downloaded; put_output gives it back. */
+/* Downloads the output. put_output uploads it again and frees it. */
 static void *
 get_output(struct qv_device *dev, const struct qv_call *call, struct qv_view *y)
 {
@@ -92,7 +94,7 @@ put_output(struct qv_device *dev, const struct qv_call *call, void *p)
     free(p);
 }
 
-/* An operand while a run sees another one. */
+/* The operand whose value is hidden while a run sees another. */
 static void *kept;
 static int kept_operand;
 
@@ -130,7 +132,8 @@ hide_last_k(struct qv_device *dev, const struct qv_call *call)
 
 /* ---- tables that are looked up wrongly ------------------------------------------------------- */
 
-/* The first segment i that another one (or a gap) follows at once, and that one's slot. */
+/* Finds the first segment i that another one (or a gap) follows at once, and the slot of that
+ * one. */
 static bool
 find_neighbours(const struct data *list, bool gap, int64_t *i, int64_t *next)
 {
@@ -149,7 +152,7 @@ find_neighbours(const struct data *list, bool gap, int64_t *i, int64_t *next)
     return false;
 }
 
-/* The list, as data whose one operand it is. */
+/* Hides the list, and returns it as data with one operand. */
 static struct data
 hide_list(struct qv_device *dev, const struct qv_call *call)
 {
@@ -188,7 +191,7 @@ begin_a_row_before(struct qv_device *dev, const struct qv_call *call)
     if (find_neighbours(&list, false, &i, &next)) {
         struct segment s = segment_get(&list, next);
         segment_put(&list, next, (struct segment){ s.first - 1, s.n });
-        now.nothing = s.n == 1; /* alone there as well */
+        now.nothing = s.n == 1; /* the segment is alone in the right list as well */
     }
     show_instead(dev, call, list.bytes[0]);
 }
@@ -203,7 +206,7 @@ take_next_slot(struct qv_device *dev, const struct qv_call *call)
     show_instead(dev, call, list.bytes[0]);
 }
 
-/* A row that is in no segment is written. */
+/* Writes a row that is in no segment. */
 static void
 write_gap(struct qv_device *dev, const struct qv_call *call)
 {
@@ -230,7 +233,7 @@ exchange_row_and_column(struct qv_device *dev, const struct qv_call *call)
     show_instead(dev, call, coords);
 }
 
-/* The second frame of the last image from behind it, where something is. */
+/* Lets the second frame of the last image be what lies behind it, if anything does. */
 static void
 take_frame_behind(struct qv_device *dev, const struct qv_call *call)
 {
@@ -364,11 +367,12 @@ flip_last_bit(struct qv_device *dev, const struct qv_call *call)
 {
     struct qv_view y;
     unsigned char *p = get_output(dev, call, &y);
-    p[y.bytes - qv_dtype_bytes(y.dtype)] ^= 1; /* of the last element; hosts are little-endian */
+    /* in the last element's lowest byte, as hosts are little-endian */
+    p[y.bytes - qv_dtype_bytes(y.dtype)] ^= 1;
     put_output(dev, call, p);
 }
 
-/* Of the first row, unless it is NaN. */
+/* Flips a bit of the first row, unless it is NaN. */
 static void
 flip_bit_of_first_row(struct qv_device *dev, const struct qv_call *call)
 {
@@ -378,7 +382,7 @@ flip_bit_of_first_row(struct qv_device *dev, const struct qv_call *call)
     put_output(dev, call, p);
 }
 
-/* From a row to the one behind. */
+/* Spreads a NaN from a row to the one behind it. */
 static void
 spread_nan(struct qv_device *dev, const struct qv_call *call)
 {
@@ -390,7 +394,7 @@ spread_nan(struct qv_device *dev, const struct qv_call *call)
     put_output(dev, call, p);
 }
 
-/* Of what lies behind q and k in a row: v. */
+/* Flips a bit of v, which lies behind q and k in a row. */
 static void
 flip_bit_of_v(struct qv_device *dev, const struct qv_call *call)
 {
@@ -593,7 +597,8 @@ run_faulty(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_erro
         status = now.base->sync(dev, err);
     if (!status && now.fault && now.fault->after)
         now.fault->after(dev, calls);
-    now.nothing = now.runs > 1 ? nothing : now.nothing; /* the same operands, or moved ones */
+    /* the second run has the same operands, or moved ones */
+    now.nothing = now.runs > 1 ? nothing : now.nothing;
     return status;
 }
 
@@ -680,7 +685,7 @@ found(const struct fault *fault, const struct outcome *o)
                                              : o->mistrusted && !family_ok(&family));
 }
 
-/* Both runs are right and wrong as they should be. */
+/* Whether the case passes without the fault, and fails as it should with it. */
 static bool
 try_seed(const struct side *ref, const struct side *faulty, const struct fault *fault,
          const struct check_case *one)

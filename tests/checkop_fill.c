@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Seeded numbers, random operations, and operands filled so that mistakes show. */
+/* Numbers from a seed, random operations, and operands that are filled so that mistakes show. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ rng_make(uint64_t seed, const char *text)
 }
 
 uint64_t
-rng_next(struct rng *rng) /* xorshift64* */
+rng_next(struct rng *rng) /* the generator xorshift64* */
 {
     rng->state ^= rng->state >> 12;
     rng->state ^= rng->state << 25;
@@ -78,7 +78,7 @@ random_patchify(struct qv_op_patchify *op, struct rng *rng)
     op->patches = rng_below(rng, 3) ? op->rows * op->temporal : 1 + rng_below(rng, 2 * op->rows);
 }
 
-/* What gemm, conv and epilogue share: alpha, bias, act, residual_rows of `rows`. */
+/* Draws what gemm, conv and epilogue share: alpha, bias, act, and residual_rows out of `rows`. */
 static void
 random_epilogue(double *alpha, int64_t *bias, int64_t *act, int64_t *residual_rows, int64_t rows,
                 struct rng *rng)
@@ -113,7 +113,7 @@ random_gemm(struct qv_op_gemm *op, struct rng *rng)
 static void
 random_im2col(struct qv_op_im2col *op, struct rng *rng)
 {
-    bool one = rng_below(rng, 3) == 0; /* a kernel of one: a transpose where channels are first */
+    bool one = rng_below(rng, 3) == 0; /* a kernel of one; with channels first it transposes */
     op->n = 1 + rng_below(rng, 3);
     op->c = PICK(rng, 1, 2, 3, 5, 8, 17, 33, 65);
     op->kd = one ? 1 : 1 + rng_below(rng, 3);
@@ -137,7 +137,8 @@ random_norm(struct qv_op_norm *op, struct rng *rng)
     op->rms = rng_below(rng, 2);
 }
 
-/* Rows of their own, of packed q, k and v, or with any gap between. */
+/* Draws a stride: that of separate rows, of packed q, k and v, or of rows with any gap between
+ * them. */
 static int64_t
 random_stride(int64_t width, struct rng *rng)
 {
@@ -154,7 +155,7 @@ random_rope(struct qv_op_rope *op, struct rng *rng)
     op->x_stride = random_stride(op->heads * op->head_dim, rng);
 }
 
-/* Equal segments, or a list of any. */
+/* Draws an attention over equal segments, or over a list of any segments. */
 static void
 random_attention(struct qv_op_attention *op, struct rng *rng)
 {
@@ -179,7 +180,7 @@ random_attention(struct qv_op_attention *op, struct rng *rng)
         op->k_stride = random_stride(op->heads * op->head_dim, rng);
 }
 
-/* One axis: a kernel, and how long the input may be so that it fits between the paddings. */
+/* Draws one axis: a kernel, and an input just long enough that it fits between the paddings. */
 static int64_t
 random_axis(struct rng *rng, int64_t kernel, int64_t dilation, int64_t padding)
 {
@@ -240,7 +241,7 @@ random_epilogue_op(struct qv_op_epilogue *op, struct rng *rng)
     random_epilogue(&op->alpha, &op->bias, &op->act, &op->residual_rows, op->rows, rng);
 }
 
-/* Of the last operand, for those whose kernels may be asked to mix. */
+/* Draws the dtype of the last operand, if kernels may mix dtypes. */
 static int64_t
 random_output_dtype(int64_t dtype, struct rng *rng)
 {
@@ -336,8 +337,8 @@ put_factors(const struct qv_groups *g, void *row, int64_t k, int64_t i, double s
 
 static const double exact_values[] = { -2, -1, 1, 2 };
 
-/* Exact: one of those values everywhere, by scales and offsets that differ from group to group, up to
- * where codes end. */
+/* Fills a quantised matrix. Exact: every value is one of a few, made by scales and offsets that
+ * differ between groups and use the codes to their limits. */
 static void
 fill_grouped(struct data *data, int i, enum fill fill, struct rng *rng)
 {
@@ -377,7 +378,7 @@ bool
 fill_possible(const struct qv_op *op, enum fill fill)
 {
     switch (op->kind) {
-    case QV_OP_convert: /* one rounding: always the same bits */
+    case QV_OP_convert: /* rounds once, so the bits are always the same */
     case QV_OP_im2col: return fill == FILL_EXACT;
     case QV_OP_gemm:
         return fill == FILL_REAL || epilogue_is_exact(op->u.gemm.alpha, op->u.gemm.act);
@@ -399,8 +400,8 @@ fill_possible(const struct qv_op *op, enum fill fill)
 
 enum { REF_WORK = 1 << 27, REF_ROWS = 17 };
 
-/* Rows of x and residual repeat after so many; 0: they don't. They hold whole rounds of the residual,
- * or divide it. */
+/* After how many rows x and residual repeat; 0: never. That number is a multiple of the
+ * residual's rows, or divides them. */
 static int64_t
 gemm_period(const struct qv_op_gemm *op)
 {
@@ -413,7 +414,7 @@ gemm_period(const struct qv_op_gemm *op)
     return rows < op->m ? rows : 0;
 }
 
-/* Output channels repeat after so many, where there are no groups; 0: they don't. An odd number, so
+/* After how many output channels they repeat, if there are no groups; 0: never. It is odd, so
  * that a block of channels in a wrong place shows. */
 static int64_t
 conv_period(const struct qv_op *op)
@@ -447,7 +448,7 @@ reference_op(const struct qv_op *op)
     return small;
 }
 
-/* Rows of `operand` of which the later ones are copies; 0: none. */
+/* How many rows of `operand` differ, the later ones being copies of them; 0: all do. */
 static int64_t
 period_of(const struct qv_op *op, int operand)
 {
@@ -494,7 +495,8 @@ copy_element(void *dst, qv_dtype to, int64_t i, const void *src, qv_dtype from, 
         qv_store(dst, to, i, qv_load(src, from, j));
 }
 
-/* A value of a quantised matrix as the gemm multiplies by it; with `few` it need not be rounded. */
+/* Returns a value of a quantised matrix as the gemm multiplies by it; with `few` it is not
+ * rounded. */
 static double
 rounded_to(const struct data *src, double value)
 {
@@ -529,7 +531,7 @@ fill_integers(struct data *data, int i, int64_t most, struct rng *rng)
                  (double)(rng_below(rng, 2 * most + 1) - most));
 }
 
-/* One row in 8 is 16 times as large, in the columns before `large_cols`. */
+/* Fills with reals. One row in 8 is 16 times as large, in the columns before `large_cols`. */
 static void
 fill_reals(struct data *data, int i, int64_t large_cols, struct rng *rng)
 {
@@ -550,7 +552,7 @@ fill_bytes(struct data *data, int i, struct rng *rng)
         p[at] = (uint8_t)(rng_next(rng) >> 40);
 }
 
-/* Floats of every kind of rounding to bf16: ties, just below, just above, exact. */
+/* Fills with floats that round to bf16 in every way: ties, just below, just above, exact. */
 static void
 fill_convert(struct data *data, struct rng *rng)
 {
@@ -565,8 +567,8 @@ fill_convert(struct data *data, struct rng *rng)
     }
 }
 
-/* At most 40 of these values in a row, against the other factor that has them everywhere: |sum| is
- * at most 160. */
+/* Fills rows with at most 40 of these values each, while the other factor is full of them, so
+ * that |sum| is at most 160. */
 static void
 fill_sparse(struct data *data, int i, struct rng *rng)
 {
@@ -582,7 +584,7 @@ fill_sparse(struct data *data, int i, struct rng *rng)
     }
 }
 
-/* x, w, bias and residual of gemm and conv. */
+/* Fills x, w, bias and residual of gemm and conv. */
 static void
 fill_gemm(struct data *data, enum fill fill, int sparse, struct rng *rng)
 {
@@ -608,7 +610,7 @@ fill_gemm(struct data *data, enum fill fill, int sparse, struct rng *rng)
             fill_reals(data, i, 0, rng);
 }
 
-/* Channels that repeat, of operand i. */
+/* Makes the channels of operand i repeat. */
 static void
 repeat_channels(struct data *data, int i)
 {
@@ -620,7 +622,8 @@ repeat_channels(struct data *data, int i)
                          row * d->cols + col - period);
 }
 
-/* Also y, where it is added to; and NaN in frames between samples, which are not to be read. */
+/* Fills a conv: also y, if sums are added to it, and NaN in frames between samples, which must
+ * not be read. */
 static void
 fill_conv(struct data *data, enum fill fill, struct rng *rng)
 {
@@ -655,7 +658,8 @@ fill_norm(struct data *data, struct rng *rng)
     int64_t cols = data->op.u.norm.cols;
     fill_reals(data, 0, cols, rng);
     for (int64_t i = 0; i < data->op.u.norm.rows; i++) {
-        double shift = rng_below(rng, 4) ? 0 : rng_real(rng) * 8; /* a mean to take off */
+        /* the norm must subtract a mean */
+        double shift = rng_below(rng, 4) ? 0 : rng_real(rng) * 8;
         for (int64_t at = i * cols; at < (i + 1) * cols; at++)
             qv_store(data->bytes[0], data->desc[0].dtype, at,
                      qv_load(data->bytes[0], data->desc[0].dtype, at) + shift);
@@ -693,7 +697,7 @@ fill_gate(struct data *data, enum fill fill, struct rng *rng)
             fill_reals(data, i, data->desc[i].cols, rng);
 }
 
-/* Rows that nobody asks for are NaN. */
+/* Fills a gather. Rows that no index asks for are NaN. */
 static void
 fill_gather(struct data *data, enum fill fill, struct rng *rng)
 {
@@ -723,7 +727,7 @@ fill_interpolate(struct data *data, enum fill fill, struct rng *rng)
     const int64_t taps = data->op.u.interpolate.taps, quads = taps / 4;
     int64_t last = data->op.u.interpolate.table_rows - 1;
     for (int64_t at = 0; at < data->op.u.interpolate.rows * taps; at++) {
-        /* exact: four of a row weigh something, as sums of more do not fit bf16 */
+        /* exact: only four weights of a row are not 0, as sums of more do not fit bf16 */
         const int64_t row = at / taps, tap = at % taps;
         const bool weighs = tap % quads == row % quads;
         index[at] = (int32_t)(at % 9 == 8 ? last : rng_below(rng, last + 1));
@@ -749,7 +753,8 @@ data_fill(struct data *data, enum fill fill, struct rng *rng)
     case QV_OP_gemm: fill_gemm(data, fill, 0, rng); break;
     case QV_OP_norm: fill_norm(data, rng); break;
     case QV_OP_rope: fill_rope(data, fill, rng); break;
-    case QV_OP_attention: /* large q and k, not v: its size bounds every row's tolerance */
+    /* q and k are large, v is not, because its size bounds every row's tolerance */
+    case QV_OP_attention:
         for (int i = 1; i < 4; i++)
             fill_reals(data, i, i < 3 ? data->desc[i].cols : 0, rng);
         fill_segments(data, rng);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Is the result right? Exact fills are compared with ref as it is. Reals are compared with ref
- * computing in f32 from the same (already rounded) operands: the exact value as good as it can be
- * had, so that one rounding to the output's dtype costs half a unit and not a whole one.
+ * Judges whether a result is right. Exact fills are compared with ref itself. Reals are compared
+ * with ref computing in f32 from the same operands, which are already rounded: that is as near to
+ * the exact value as can be, so that one rounding to the output's dtype costs half a unit and not a
+ * whole one.
  */
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ most_of(const struct data *data, int i)
     return most(data, i, 0, data->desc[i].rows, 0, data->desc[i].cols);
 }
 
-/* The same of code * scale and offset together, of a quantised matrix. */
+/* Returns the largest magnitude of code * scale and of offset together, in a quantised matrix. */
 static double
 most_apart(const struct data *data, int i)
 {
@@ -57,9 +58,9 @@ most_apart(const struct data *data, int i)
 }
 
 struct scale {
-    struct qv_op op;         /* as a row sees it: attention's is its own segment */
-    double x, w;             /* max_x and max_w of op_tolerance for a row */
-    double fixed_x, fixed_w; /* of operands that all rows share */
+    struct qv_op op; /* the operation as a row sees it: an attention has only the row's segment */
+    double x, w;     /* op_tolerance's max_x and max_w for a row */
+    double fixed_x, fixed_w; /* their share from operands that all rows use */
 };
 
 static void
@@ -76,7 +77,8 @@ scale_begin(struct scale *s, const struct data *data)
     case QV_OP_interpolate: s->fixed_x = most_of(data, 0); break;
     case QV_OP_conv:
         s->fixed_x = fmax(most_of(data, 0), fmax(most_of(data, 2), most_of(data, 3)));
-        s->fixed_x = fmax(s->fixed_x, most_of(data, 4)); /* of y, where it is added to; else 0 */
+        /* y counts if sums are added to it; else this is 0 */
+        s->fixed_x = fmax(s->fixed_x, most_of(data, 4));
         s->fixed_w = most_of(data, 1);
         break;
     case QV_OP_epilogue:
@@ -107,7 +109,7 @@ norm_scale(const struct data *data, int64_t row)
     return most(data, 0, row, 1, 0, op->cols) / sqrt(var + op->eps);
 }
 
-/* k and v of the row's segment, where that is another than the row's before. */
+/* Takes k and v of the row's segment, unless that is the segment of the row before. */
 static void
 scale_segment(struct scale *s, const struct data *data, int64_t row)
 {
@@ -164,12 +166,12 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
 struct expected {
     struct data data; /* ref's operands */
     void *result;
-    void *inner; /* what goes into a GELU whose tanh is not as good as f32; else NULL */
+    void *inner; /* the input of a GELU whose tanh is less exact than f32; else NULL */
     double tanh_error;
     struct qv_view y;
 };
 
-/* Of rows and columns that repeat ref has computed the first ones. */
+/* Returns the exact value. If rows or columns repeat, ref has computed only the first ones. */
 static double
 expected_at(const struct expected *expected, int64_t row, int64_t col)
 {
@@ -177,7 +179,7 @@ expected_at(const struct expected *expected, int64_t row, int64_t col)
     return qv_load(expected->result, y->dtype, element_at(y, row % y->rows, col % y->cols));
 }
 
-/* x/2 (1 + tanh ..): what the device says of its tanh. */
+/* Returns how far x/2 (1 + tanh ..) may be off, by what the device says of its tanh. */
 static double
 tanh_slack(const struct expected *expected, int64_t row, int64_t col)
 {
@@ -189,7 +191,7 @@ tanh_slack(const struct expected *expected, int64_t row, int64_t col)
 }
 
 struct tally {
-    int64_t bad, weak, n; /* weak: 0 would have passed too */
+    int64_t bad, weak, n; /* weak: elements for which 0 would have passed too */
     double worst_ratio, low, high;
     int64_t first_row, first_col;
     bool first_nan, first_unwritten, first_others;
@@ -240,11 +242,11 @@ compare_row(const struct data *data, enum fill fill, const struct expected *expe
         expected2 += e * e;
     }
     double nmse = error2 == 0 ? 0 : expected2 > 0 ? error2 / expected2 : INFINITY;
-    if (!isnan(outcome->nmse) && !(nmse <= outcome->nmse)) /* a NaN is not overwritten */
+    if (!isnan(outcome->nmse) && !(nmse <= outcome->nmse)) /* a NaN must not be overwritten */
         outcome->nmse = nmse;
 }
 
-/* A row of no segment, which is to be as it was. */
+/* Checks that a row of no segment is unchanged. */
 static void
 compare_untouched(const struct qv_view *y, const void *result, int64_t row, struct tally *t)
 {
@@ -294,7 +296,7 @@ compare(const struct data *data, enum fill fill, const struct expected *expected
               (long long)t.n, outcome->error, outcome->tolerance, outcome->nmse);
 }
 
-/* What ref makes of data that are already its own. */
+/* Lets ref compute from data that are already its own. */
 static bool
 run_ref(const struct side *ref, const struct data *data, void *result, struct outcome *outcome)
 {
@@ -327,7 +329,7 @@ expect(const struct side *ref, const struct side *side, const struct data *data,
         out->inner = must_alloc(y->bytes);
         ok = run_ref(ref, &inner, out->inner, outcome);
     }
-    if (!ok) { /* also where it says skipped: without a reference nothing is known */
+    if (!ok) { /* even if it is skipped: without a reference nothing is known */
         char text[sizeof outcome->text];
         memcpy(text, outcome->text, sizeof text);
         outcome->skipped = false;
@@ -336,7 +338,7 @@ expect(const struct side *ref, const struct side *side, const struct data *data,
     return ok;
 }
 
-/* Rows at other places and beside others give the bits that they gave in `first`. */
+/* Checks that rows in other places and beside others give the bits that they gave in `first`. */
 static void
 run_moved(struct data *data, struct job *job, const unsigned char *first, struct rng *rng,
           struct outcome *outcome)

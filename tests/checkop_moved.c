@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What comes of a row must not depend on where it lies, nor on what lies beside it: rows are put in
- * reverse, some hold NaN or infinity, and the others must give the bits that they gave before.
+ * A row's result must not depend on where the row is, nor on what is beside it. So rows are put in
+ * reverse order and some get NaN or infinity; the others must give the same bits as before.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,8 @@
 #include "checkop.h"
 #include "dtype.h"
 
-/* Operands with a row for each of the output's (a residual repeats), and the one that may be spoiled. */
+/* The operands that have a row for each row of the output (a residual repeats), and the one
+ * whose rows may be spoilt. */
 struct movable {
     int n, operands[3], spoilt; /* spoilt -1: none */
 };
@@ -51,7 +52,7 @@ random_poison(struct rng *rng)
     return values[rng_below(rng, 3)];
 }
 
-/* A copy of an operand, of which rows are taken back. */
+/* Copies an operand, so that rows can be taken from the copy. */
 static void *
 copy_of(const struct data *data, int operand)
 {
@@ -70,7 +71,7 @@ put_row(struct data *data, int operand, int64_t to, const void *copy, int64_t fr
            (size_t)v->cols * element);
 }
 
-/* The last row is the first; where a residual repeats it still does. */
+/* Puts rows in reverse order. A residual that repeats still does. */
 static void
 reverse(struct data *data, int operand)
 {
@@ -97,7 +98,8 @@ move_single_rows(struct data *data, const struct movable *m, int64_t *to, int64_
     }
 }
 
-/* The last segment comes first, with gaps anew; rows of gaps and of whole segments are spoilt. */
+/* Puts segments in reverse order with new gaps. Rows of gaps, and of some whole segments, are
+ * spoilt. */
 static void
 move_segments(struct data *data, int64_t *to, struct rng *rng)
 {

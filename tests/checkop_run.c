@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One operation on one device. Every buffer lies between two strips of 0x99, the output and the
- * scratch hold NaN before; afterwards strips and inputs must be as they were. Only the backend's
- * verbs touch memory, so that it may be a device's.
+ * Runs one operation on one device. Every buffer lies between two strips of bytes 0x99, and the
+ * output and the scratch hold NaN before. Afterwards strips and inputs must be unchanged. Only the
+ * backend's functions touch memory, as it may be a device's.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +12,11 @@
 #include "checkop.h"
 #include "dtype.h"
 
-enum { GUARD_BYTES = 64 * 4, GUARD = 0x99, UNWRITTEN = 0xff /* NaN in f32, bf16 and double */ };
+enum {
+    GUARD_BYTES = 64 * 4,
+    GUARD = 0x99,
+    UNWRITTEN = 0xff /* UNWRITTEN bytes are NaN in f32, bf16 and double */
+};
 
 const char *const check_names[CHECK_COUNT] = {
 #define CHECK_NAME(name, text) text,
@@ -21,9 +25,9 @@ const char *const check_names[CHECK_COUNT] = {
 };
 
 struct guarded {
-    struct qv_memory *memory; /* NULL: not used */
+    struct qv_memory *memory; /* NULL: the operand is not used */
     size_t offset, bytes, total;
-    unsigned char *image; /* what memory must hold, on the host */
+    unsigned char *image; /* on the host: what the memory must hold */
 };
 
 struct job {
@@ -32,7 +36,7 @@ struct job {
     struct qv_kernel *kernel;
     struct guarded operands[QV_MAX_OPERANDS], scratch;
     struct qv_matrix matrix;
-    struct qv_layout layout; /* of the weight, if there is one */
+    struct qv_layout layout; /* the weight's, if there is one */
     bool alias, packed_before;
     unsigned char *packed; /* the weight as the first run packed it */
 };
@@ -56,8 +60,8 @@ verb_failed(struct outcome *outcome, const char *verb, qv_status status, const q
 
 /* ---- guarded buffers ------------------------------------------------------------------------- */
 
-/* The offset is a multiple of the alignment, and of nothing larger that a kernel may hope for; and
- * `inside` a row as k is. */
+/* Opens a buffer. Its offset is a multiple of the alignment and of nothing larger, which a
+ * kernel might otherwise rely on by accident. `inside` moves it into a row, where k lies. */
 static bool
 guarded_open(const struct side *side, size_t bytes, size_t inside, struct guarded *out,
              struct outcome *outcome)
@@ -94,7 +98,7 @@ guarded_buffer(const struct guarded *g)
     return (struct qv_buffer){ g->memory, g->memory ? g->offset : 0 };
 }
 
-/* Guards and content (NULL: the byte `value` everywhere) to the device. */
+/* Writes guards and content to the device; content NULL: the byte `value` everywhere. */
 static bool
 guarded_write(const struct side *side, struct guarded *g, const void *content, int value,
               struct outcome *outcome)
@@ -112,7 +116,7 @@ guarded_write(const struct side *side, struct guarded *g, const void *content, i
     return status ? verb_failed(outcome, "upload", status, &err) : true;
 }
 
-/* Memory into the image; false if a guard has changed. */
+/* Reads memory into the image; false if a guard has changed. */
 static bool
 guarded_read(const struct side *side, struct guarded *g, const char *name, struct outcome *outcome)
 {
@@ -197,8 +201,8 @@ job_open(const struct side *side, const struct data *data, bool alias, struct ou
     return NULL;
 }
 
-/* Into zeroed memory, as alloc gives it, in one slice or several (not a convolution's); the bytes
- * must be the same. */
+/* Packs the weight into zeroed memory, as alloc gives it, in one slice or several (a
+ * convolution's always in one). The bytes must be the same either way. */
 static bool
 pack_weight(struct job *job, int i, bool slices, struct outcome *outcome)
 {
@@ -213,7 +217,8 @@ pack_weight(struct job *job, int i, bool slices, struct outcome *outcome)
     for (int64_t row = 0; row < n; row += step) {
         qv_error err = { 0 };
         int64_t rows = n - row < step ? n - row : step;
-        void *slice = must_alloc((size_t)rows * row_bytes); /* alone, so that a sanitizer sees */
+        /* a block of its own, so that a sanitizer sees accesses beyond it */
+        void *slice = must_alloc((size_t)rows * row_bytes);
         memcpy(slice, (char *)job->data->bytes[i] + (size_t)row * row_bytes,
                (size_t)rows * row_bytes);
         qv_status status =
@@ -250,7 +255,7 @@ write_operands(struct job *job, bool slices, struct outcome *outcome)
     return ok && guarded_write(job->side, &job->scratch, NULL, UNWRITTEN, outcome);
 }
 
-/* Between the rows of the output, where they lie apart. */
+/* Checks that the space between rows of the output, if they lie apart, is unchanged. */
 static bool
 check_gaps(const struct qv_view *y, const unsigned char *before, const unsigned char *after,
            struct outcome *outcome)

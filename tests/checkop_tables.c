@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tables that operations look things up in: whose each row is, and which attend to one another. */
+/* Fills the tables that operations look up: which item each row belongs to, and which rows
+ * attend to one another. */
 #include <math.h>
 #include <string.h>
 
@@ -17,14 +18,14 @@ least(int64_t a, int64_t b)
 
 enum { PLACES = 1, NORMS, COORDS };
 
-/* What is left for the items to come. */
+/* How much the items so far take. */
 struct room {
-    int64_t rows, patches; /* taken */
+    int64_t rows, patches; /* taken so far */
     int64_t item;
 };
 
-/* Scales and shifts that neighbours do not have in common; exact: no product or sum is rounded, in
- * bf16 neither. */
+/* Fills an item's scales and shifts, which differ between neighbours. Exact: no product or sum
+ * is rounded, even in bf16. */
 static void
 fill_norm_of(struct data *data, enum fill fill, int64_t item)
 {
@@ -40,7 +41,7 @@ fill_norm_of(struct data *data, enum fill fill, int64_t item)
     memcpy(to[item], norms[fill][item % 3], sizeof to[item]);
 }
 
-/* Grids that transformers' processors make have blocks of 2 x 2 patches; any will do. */
+/* Draws a grid. Those of transformers' processors have blocks of 2 x 2 patches, but any must do. */
 static void
 random_grid(struct rng *rng, int64_t most, int64_t *h, int64_t *w, int64_t *merge)
 {
@@ -71,7 +72,7 @@ add_item(struct data *data, enum fill fill, struct room *room, struct rng *rng)
     for (int64_t i = 0; i < pairs; i++, room->rows += area)
         qv_block_coords(h, w, merge, room->item, i, coords + room->rows);
     room->patches += frame ? pairs * pair : area;
-    room->patches += rng_below(rng, 4) == 0 && room->patches < op->patches; /* a gap */
+    room->patches += rng_below(rng, 4) == 0 && room->patches < op->patches; /* leaves a gap */
     room->item++;
 }
 
@@ -81,11 +82,11 @@ fill_items(struct data *data, enum fill fill, struct rng *rng)
     const struct qv_op_patchify *op = &data->op.u.patchify;
     struct qv_coords *coords = data->bytes[COORDS];
     struct room room = { 0 };
-    memset(data->bytes[PLACES], 0x7f, data->desc[PLACES].bytes); /* items that no row is of */
+    memset(data->bytes[PLACES], 0x7f, data->desc[PLACES].bytes); /* these items have no rows */
     memset(data->bytes[NORMS], 0xff, data->desc[NORMS].bytes);
     while (room.item < op->items && room.rows < op->rows && room.patches < op->patches)
         add_item(data, fill, &room, rng);
-    for (int64_t i = room.rows; i < op->rows; i++) /* beyond the fill: anywhere */
+    for (int64_t i = room.rows; i < op->rows; i++) /* rows beyond the items may be anywhere */
         coords[i] = coords[rng_below(rng, room.rows)];
     bool shuffled = rng_below(rng, 2);
     for (int64_t i = op->rows - 1; shuffled && i > 0; i--) {
@@ -101,7 +102,7 @@ fill_positions(struct data *data, struct rng *rng)
 {
     const struct qv_op_rope *op = &data->op.u.rope;
     struct qv_coords *coords = data->bytes[2];
-    for (int64_t i = 0; i < op->rows; i++) /* item and pair are not looked at */
+    for (int64_t i = 0; i < op->rows; i++) /* rope does not read item and pair */
         coords[i] = (struct qv_coords){ (int32_t)rng_next(rng), (int32_t)rng_next(rng),
                                         (int32_t)rng_below(rng, op->positions),
                                         (int32_t)rng_below(rng, op->positions) };
@@ -146,8 +147,9 @@ segment_of(const struct data *data, int64_t row)
     return (struct segment){ 0 };
 }
 
-/* none: every slot is empty; whole: one segment of all rows; full: all rows are in one, as in what is
- * timed; apart: gaps, and empty slots between. Else packed, and rows are left behind the last. */
+/* NONE: every slot is empty. WHOLE: one segment has all rows. FULL: segments cover all rows, as
+ * in what is timed. APART: there are gaps, and empty slots between segments. PACKED: segments
+ * follow one another, and rows are left behind the last. */
 enum style { STYLE_NONE, STYLE_WHOLE, STYLE_FULL, STYLE_APART, STYLE_PACKED };
 
 static enum style

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How far a right result may lie from the exact one: derived from dtypes and lengths, never tuned. */
+/* How far a right result may be from the exact one, derived from dtypes and lengths and never
+ * tuned. */
 #include <float.h>
 #include <math.h>
 
@@ -17,11 +18,11 @@ significant_bits(qv_dtype dtype)
     case QV_DTYPE_AUTO:
     case QV_DTYPE_MAX: break;
     }
-    return DBL_MANT_DIG; /* nothing is rounded to it: no slack */
+    return DBL_MANT_DIG; /* nothing is rounded to this dtype, so it gets no slack */
 }
 
-/* Half the distance of two neighbours at `value` in the output's dtype. Smaller than
- * the least normal number nothing is promised: devices may flush it to zero. */
+/* Half the distance between neighbouring values at `value` in the output's dtype. Below the
+ * least normal number nothing is promised, as devices may flush it to zero. */
 static double
 half_unit(qv_dtype dtype, double value)
 {
@@ -30,8 +31,9 @@ half_unit(qv_dtype dtype, double value)
     return fmax(ldexp(1, exponent - 1 - significant_bits(dtype)), FLT_MIN);
 }
 
-/* In the units below. tanh, erf and a sigmoid to 4 units of 1, times half their argument: where that is positive it is
- * near the result, where negative they have saturated below -8, or are relative to themselves. */
+/* The error of an activation in the units below. tanh, erf and a sigmoid are taken to have 4
+ * units of error, of 1, times half their argument. If the argument is positive, it is near the
+ * result; if negative, they have saturated below -8, or their error is relative to themselves. */
 static double
 act_error(double result)
 {
@@ -61,13 +63,14 @@ gemm_error(int64_t k, const struct qv_op_epilogue *op, double expected, double m
     double sum = fabs(op->alpha) * (double)(k + 1) * max_x * max_w + bias;
     if (op->act == QV_ACT_NONE)
         return sum + residual + fabs(expected);
-    /* |gelu'| and |silu'| < 1.13 */
+    /* both |gelu'| and |silu'| are below 1.13 */
     return 1.13 * sum + act_error(fabs(expected) + residual) + residual + fabs(expected);
 }
 
-/* Sums of one sign, where the rule above would not do: one after the other, c terms are wrong by up
- * to c/2 relative. The mean by c/4 of max_x, then (in two passes; one pass loses more and is wrong)
- * the variance by c/2 and its root by c/4; differences, root, quotient, two products: 4. */
+/* Sums of values of one sign need another rule than above: added one after another, c terms are
+ * wrong by up to c/2 relative. So the mean is wrong by c/4 of max_x; then (in two passes; one
+ * pass loses more and counts as wrong) the variance by c/2 and its root by c/4. Differences,
+ * root, quotient and two products add 4. */
 static double
 norm_error(const struct qv_op_norm *op, double expected, double max_x, double max_w)
 {
@@ -98,21 +101,25 @@ op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w
     struct qv_op_epilogue epilogue;
     double units = 0;
     switch (op->kind) {
-    case QV_OP_patchify: /* product and sum: half each */ units = 255 * max_w + max_x; break;
+    case QV_OP_patchify: /* half a unit each for a product and a sum */
+        units = 255 * max_w + max_x;
+        break;
     case QV_OP_convert: break;
     case QV_OP_gemm:
         epilogue = qv_op_gemm_epilogue(&op->u.gemm);
         units = gemm_error(op->u.gemm.k, &epilogue, expected, max_x, max_w);
         break;
     case QV_OP_norm: units = norm_error(&op->u.norm, expected, max_x, max_w); break;
-    case QV_OP_rope: /* two products and a sum: half each */ units = 2 * max_x * max_w; break;
+    case QV_OP_rope: /* half a unit each for two products and a sum */
+        units = 2 * max_x * max_w;
+        break;
     case QV_OP_attention: units = attention_error(&op->u.attention, max_x, max_w); break;
     case QV_OP_gate:
         units = fabs(expected) + (op->u.gate.act ? max_w * act_error(max_x) : 0);
         break;
-    case QV_OP_gather: break; /* a rounding */
+    case QV_OP_gather: break; /* one rounding */
     case QV_OP_interpolate: units = (double)(op->u.interpolate.taps + 1) * max_x * max_w; break;
-    case QV_OP_im2col: return 0; /* a copy */
+    case QV_OP_im2col: return 0; /* a copy is exact */
     case QV_OP_conv:
         epilogue = qv_op_conv_epilogue(&op->u.conv);
         units = gemm_error(qv_op_view(op, 1).cols, &epilogue, expected, max_x, max_w) +

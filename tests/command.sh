@@ -17,7 +17,18 @@ expect 0 'image' "$qwenvit" info grey.ppm
 expect 0 'SUBCOMMAND' "$qwenvit" --help
 expect 0 '  FFmpeg   ' "$qwenvit" --version # it also says which backends run here, or why they do not
 expect 0 '  cuda     ' "$qwenvit" --version
-for s in encode info synth bench profile verify; do expect 0 'example:' "$qwenvit" $s --help; done
+for s in encode cache info synth bench profile verify; do
+    expect 0 'example:' "$qwenvit" $s --help # one screen of 40 lines and 100 columns
+    [ "$(wc -l < out.txt)" -le 40 ] || fail "$s --help is longer than a screen"
+    ! grep -E '.{101}' out.txt || fail "$s --help is wider than a screen"
+done
+expect 0 '--help=device ' "$qwenvit" encode --help # options that subcommands share have their own pages
+! grep -E '^  --(threads|fps) ' out.txt || fail "encode --help lists options of a page"
+expect 0 '  --threads N ' "$qwenvit" encode --help=device
+! grep -F -e --model out.txt || fail "--help=device lists options of encode"
+expect 0 '  --fps F ' "$qwenvit" encode --help=clips
+expect 2 'there is no --help=threads' "$qwenvit" encode --help=threads
+expect 2 'there is no --help=device' "$qwenvit" synth --help=device
 expect 2 'no subcommand' "$qwenvit" decode
 expect 2 'no clip given' "$qwenvit" encode
 expect 2 '--model DIR is required' "$qwenvit" encode grey.ppm
@@ -379,10 +390,11 @@ if command -v python3 > /dev/null; then
     python3 - $native << 'END' || fail 'records or trace are not as documented'
 import json, sys
 fields = {"bench", "case", "way", "dtype", "median_ms", "p90_ms", "repeats", "flops", "bytes",
-          "tflops_per_s", "gb_per_s", "roof_share", "machine", "version", "commit"}
+          "tflops_per_s", "gb_per_s", "roof_share", "machine", "version", "commit", "day"}
 records = [json.loads(line) for line in open("r.json")]
 for r in records:
     assert fields <= set(r) and r["median_ms"] > 0 and r["repeats"] > 0, r
+    assert len(r["day"]) == 10 and r["day"] >= "2026-01-01", r
     assert bool(r.get("kernel")) == (r["bench"] == "profile"), r
     assert ("desc" in r and "chosen" in r) == (r["bench"] in ("conv3d", "patch-embed")), r
     assert r["bench"] == "profile" or r["way"] == "floor" or 0 <= r["roof_share"] <= 1.051, r
@@ -403,6 +415,7 @@ assert clip["case"] == "synthetic 80 patches" and clip["chunks"] == 3 and clip["
 assert tower["encode"][-1]["case"] == "synthetic 32 patches" and "limit_ms" not in clip
 for r in (r for r in records if r["way"] == "packed"):
     assert r["items"] == 6 and r["patches"] == 204 and r["chunks"] == 2 and r["capacity"] == 128, r
+    assert 0 < r["least_patches"] < 204 / 6 < r["most_patches"] <= 128, r
     assert abs(r["fill"] - 204 / 256) < 1e-6 and r["over_limit"] > 0 and r["over_floor"] > 0, r
     assert abs(r["tokens_per_s"] * r["median_ms"] / 1e3 - 51) < 1e-3, r
 alone = [r for r in records if r["way"] == "alone"]

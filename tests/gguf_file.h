@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* GGUF files for tests, byte by byte: nothing is shared with what reads them. Include after cmocka.h. */
+/* Writes GGUF files for tests byte by byte, sharing nothing with the reader. Include it after
+ * cmocka.h. */
 #ifndef QV_TESTS_GGUF_FILE_H
 #define QV_TESTS_GGUF_FILE_H
 
@@ -29,7 +30,7 @@ put(struct bytes *b, const void *data, size_t n)
     b->n += n;
 }
 
-/* The lowest n bytes of a number. */
+/* Puts the lowest n bytes of a number. */
 static inline void
 put_number(struct bytes *b, uint64_t v, int n)
 {
@@ -46,7 +47,7 @@ put_text(struct bytes *b, const char *text)
     put(b, text, strlen(text));
 }
 
-/* A file: its parts, which are joined at the end. */
+/* A file's parts, which are joined at the end. */
 struct gguf_file {
     struct bytes keys, tensors, data;
     uint64_t n_keys, n_tensors;
@@ -105,7 +106,7 @@ gguf_bools(struct gguf_file *f, const char *key, const bool *v, size_t n)
         put_number(&f->keys, v[i], 1);
 }
 
-/* shape: the outermost first. */
+/* Adds a tensor. shape has the outermost dimension first. */
 static inline void
 gguf_tensor(struct gguf_file *f, const char *name, uint32_t type, int n_dims, const int64_t *shape,
             const void *data, size_t bytes)
@@ -122,7 +123,7 @@ gguf_tensor(struct gguf_file *f, const char *name, uint32_t type, int n_dims, co
     f->n_tensors++;
 }
 
-/* Writes it and frees its parts. */
+/* Writes the file and frees its parts. */
 static inline const char *
 gguf_write(struct gguf_file *f, const char *name)
 {

@@ -22,7 +22,7 @@ put(struct bits *b, int n, unsigned value)
     }
 }
 
-/* An unsigned Exp-Golomb code (9.1). */
+/* Puts an unsigned Exp-Golomb code (9.1). */
 static void
 put_ue(struct bits *b, unsigned value)
 {
@@ -33,7 +33,7 @@ put_ue(struct bits *b, unsigned value)
     put(b, n + 1, value + 1);
 }
 
-/* The unit behind a start code, with a stop bit, and without start codes in it (7.4.1). */
+/* Writes the unit behind a start code, with a stop bit, and with no start code inside (7.4.1). */
 static size_t
 end_unit(uint8_t *to, unsigned head, struct bits *b)
 {
@@ -54,17 +54,18 @@ end_unit(uint8_t *to, unsigned head, struct bits *b)
 
 /* ---- parameter sets -------------------------------------------------------------------------- */
 
-/* What a decoder needs to know of the order of showing (E.1.1): one picture waits for a later one. */
+/* Puts what a decoder needs to know of the display order (E.1.1): one picture waits for a later
+ * one. */
 static void
 put_usability(struct bits *b)
 {
-    put(b, 4, 0); /* nothing of aspect, overscan, signal, chroma */
-    put(b, 1, 1); /* times: */
+    put(b, 4, 0); /* nothing of aspect, overscan, signal or chroma */
+    put(b, 1, 1); /* the times follow */
     put(b, 32, 1);
     put(b, 32, 20); /* fields a second */
     put(b, 1, 1);
-    put(b, 3, 0); /* no HRD of either kind, no pic_struct */
-    put(b, 1, 1); /* restrictions: */
+    put(b, 3, 0); /* no HRD of either kind, and no pic_struct */
+    put(b, 1, 1); /* the restrictions follow */
     put(b, 1, 1);
     put_ue(b, 0);
     put_ue(b, 0);
@@ -78,17 +79,17 @@ size_t
 h264_write_parameters(uint8_t *to)
 {
     struct bits sps = { .n = 0 }, pps = { .n = 0 };
-    put(&sps, 8, 77); /* Main */
+    put(&sps, 8, 77); /* profile Main */
     put(&sps, 8, 0);
     put(&sps, 8, 30); /* level 3 */
     put_ue(&sps, 0);
     put_ue(&sps, 0); /* frame_num has 4 bits */
-    put_ue(&sps, 0); /* pic_order_cnt_type, */
-    put_ue(&sps, 4); /* with 8 bits */
-    put_ue(&sps, 2); /* reference frames */
+    put_ue(&sps, 0); /* pic_order_cnt_type */
+    put_ue(&sps, 4); /* pic_order_cnt_lsb has 8 bits */
+    put_ue(&sps, 2); /* number of reference frames */
     put(&sps, 1, 0);
     put_ue(&sps, H264_SIDE / 16 - 1);
-    put_ue(&sps, H264_SIDE / 32 - 1); /* in rows of a field */
+    put_ue(&sps, H264_SIDE / 32 - 1); /* height in rows of a field */
     put(&sps, 1, 0);                  /* frame_mbs_only_flag */
     put(&sps, 1, 0);                  /* mb_adaptive_frame_field_flag */
     put(&sps, 1, 1);                  /* direct_8x8_inference_flag */
@@ -97,12 +98,12 @@ h264_write_parameters(uint8_t *to)
     put_usability(&sps);
     put_ue(&pps, 0);
     put_ue(&pps, 0);
-    put(&pps, 2, 0); /* CAVLC; fields have a pic_order_cnt_lsb each */
+    put(&pps, 2, 0); /* CAVLC, and each field has its pic_order_cnt_lsb */
     put_ue(&pps, 0);
     put_ue(&pps, 0); /* one reference in each list */
     put_ue(&pps, 0);
     put(&pps, 3, 0);
-    put_ue(&pps, 0); /* signed ones, as is the next */
+    put_ue(&pps, 0); /* signed, as is the next one */
     put_ue(&pps, 0);
     put_ue(&pps, 0);
     put(&pps, 3, 4); /* deblocking_filter_control_present_flag */
@@ -116,24 +117,25 @@ static void
 put_header(struct bits *b, const h264_picture *p)
 {
     put_ue(b, 0);
-    put_ue(b, p->idr && !p->is_bottom ? 7 : 5); /* I or P, all slices of the picture */
+    put_ue(b, p->idr && !p->is_bottom ? 7 : 5); /* all slices of the picture are I, or all are P */
     put_ue(b, 0);
     put(b, 4, (unsigned)p->frame_num);
     put(b, 1, p->is_field);
     if (p->is_field)
         put(b, 1, p->is_bottom);
     if (p->idr && !p->is_bottom)
-        put_ue(b, (unsigned)p->shows % 2); /* idr_pic_id: two in a row differ */
+        put_ue(b, (unsigned)p->shows % 2); /* idr_pic_id must differ between two in a row */
     put(b, 8, (unsigned)(2 * p->place + p->is_bottom) & 255);
     if (!p->idr || p->is_bottom)
-        put(b, 2, 0); /* the lists of references are as they are */
+        put(b, 2, 0); /* the lists of references stay as they are */
     if (p->referred)
-        put(b, p->idr && !p->is_bottom ? 2 : 1, 0); /* a sliding window */
+        put(b, p->idr && !p->is_bottom ? 2 : 1, 0); /* a sliding window of references */
     put_ue(b, 0);
     put_ue(b, 1); /* no deblocking */
 }
 
-/* A grey level for each picture and macroblock, never so low that it looks like a start code. */
+/* Puts a grey level for each picture and macroblock, never so low that it looks like a start
+ * code. */
 static void
 put_raw(struct bits *b, const h264_picture *p, int macroblock)
 {
@@ -156,7 +158,7 @@ h264_write_picture(uint8_t *to, const h264_picture *p)
     }
     const int one = p->shows % all;
     if (!raw) {
-        put_ue(&b, (unsigned)one); /* so many are skipped */
+        put_ue(&b, (unsigned)one); /* this many macroblocks are skipped */
         put_ue(&b, 5 + 25);
         put_raw(&b, p, one);
         if (one + 1 < all)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* image_write ENCODER PIXELS WIDTH HEIGHT: RGB from stdin as a file by FFmpeg's encoder to stdout, in a pixel
- * format of FFmpeg's. Exit 4 where this FFmpeg lacks one of them. For media_parity.py. */
+/* image_write ENCODER PIXELS WIDTH HEIGHT encodes RGB from stdin by one of FFmpeg's encoders, in
+ * one of FFmpeg's pixel formats, and writes the file to stdout. Exit code 4: this FFmpeg lacks
+ * one of them. media_parity.py runs it. */
 #include <libavcodec/avcodec.h>
 #include <libavutil/pixdesc.h>
 #include <libswscale/swscale.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* mkdtemp */
+#define _GNU_SOURCE /* for mkdtemp */
 #include "make_clips.h"
 
 #include <libavcodec/avcodec.h>
@@ -47,28 +47,31 @@ clips_leave_folder(void **state)
 
 /* ---- how a clip is made ---------------------------------------------------------------------- */
 
-/* What frames look like; a clip that changes on the way has several, a key frame at each. */
+/* What frames look like. A clip that changes on the way has several looks, with a key frame at
+ * each. */
 typedef struct look {
-    int width, height;         /* 0: the usual ones */
-    enum AVPixelFormat format; /* 0 is yuv420p */
+    int width, height;         /* 0: the usual size */
+    enum AVPixelFormat format; /* 0: yuv420p */
     bool full_range;
 } look;
 
 typedef struct recipe {
-    const char *name; /* its ending is the container, unless `muxer` says otherwise */
+    const char *name; /* the ending gives the container, unless `muxer` does */
     int frames;
-    const char *muxer, *encoder; /* NULL: by the name; mpeg4 */
+    const char *muxer, *encoder; /* NULL: the muxer by the name, and the encoder mpeg4 */
     const char *muxer_options, *encoder_options;
     look looks[4];
     bool corners, interlaced, sample_aspect;
-    const int32_t *matrix; /* [9], of the stream */
-    int streams;           /* that all get every packet; 0: one */
+    const int32_t *matrix; /* [9], the stream's display matrix */
+    int streams;           /* how many streams there are, which all get every packet; 0: one */
     int64_t (*when)(int frame);
     void (*packet)(AVPacket *packet, int number);
     bool
-        packed; /* B-pictures lie in the packet of what they precede (MPEG-4, as DivX 5 wrote it) */
+        /* B-pictures are in the packet of the picture that they precede (MPEG-4, as DivX 5 wrote
+         * it) */
+        packed;
     void (*edit)(clip_bytes *file);
-    clip_bytes (*make)(void); /* instead of all of this */
+    clip_bytes (*make)(void); /* makes the file, instead of all of this */
 } recipe;
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -140,7 +143,7 @@ open_encoder(const recipe *r, const look *l, bool global_header)
     encoder->framerate = (AVRational){ CLIP_FPS, 1 };
     encoder->gop_size = 5;
     encoder->thread_count = 1;
-    encoder->strict_std_compliance = FF_COMPLIANCE_UNOFFICIAL; /* mjpeg of limited range */
+    encoder->strict_std_compliance = FF_COMPLIANCE_UNOFFICIAL; /* for mjpeg of limited range */
     encoder->flags = AV_CODEC_FLAG_BITEXACT | AV_CODEC_FLAG_QSCALE;
     encoder->global_quality = 2 * FF_QP2LAMBDA;
     if (r->sample_aspect)
@@ -197,7 +200,7 @@ read_file(const char *name)
     return bytes;
 }
 
-/* Through a file, as some muxers fill gaps of FFmpeg's memory files with zeros. */
+/* Writes through a file, because some muxers fill gaps of FFmpeg's memory files with zeros. */
 static clip_bytes
 end_file(AVFormatContext *mux)
 {
@@ -208,7 +211,7 @@ end_file(AVFormatContext *mux)
     return bytes;
 }
 
-/* Where `what` begins, `after` bytes or more from the start. */
+/* Finds where `what` begins, `after` bytes or more from the start. */
 static uint8_t *
 find(const clip_bytes *file, const void *what, size_t n, size_t after)
 {
@@ -241,15 +244,16 @@ put_behind(AVPacket *packet, const void *bytes, int n)
     memcpy(packet->data + at, bytes, (size_t)n);
 }
 
-/* A B-picture goes into the packet before it, and a picture that is not coded takes its place; the first packet says
- * whose work that is. `held` is the packet before this one, which is not written yet. */
+/* Moves a B-picture into the packet before it, and puts a picture that is not coded in its
+ * place; the first packet names the encoder that is known for this. `held` is the packet before
+ * this one, which is not written yet. */
 static void
 pack(AVPacket *held, AVPacket *packet)
 {
     static const uint8_t divx[] = "\0\0\1\xb2"
                                   "DivX503b1393p",
                          vop[] = { 0, 0, 1, 0xb6 };
-    static const uint8_t not_coded[] = { 0, 0, 1, 0xb6, 0x50, 0x9f }; /* a P-VOP, vop_coded 0 */
+    static const uint8_t not_coded[] = { 0, 0, 1, 0xb6, 0x50, 0x9f }; /* a P-VOP with vop_coded 0 */
     const clip_bytes bytes = { packet->data, (size_t)packet->size };
     if (!held->data) {
         const int n = (int)sizeof divx - 1;
@@ -365,8 +369,8 @@ find_name(const clip_bytes *file, const char *fourcc)
     return find(file, fourcc, 4, 0);
 }
 
-/* The body of a box of an MP4 file, by its path, becomes other bytes. What points into the file
- * stays right as long as the box is behind the frames, as the muxer puts it. */
+/* Replaces the body of an MP4 file's box, which is named by its path. Offsets in the file stay
+ * right as long as the box is behind the frames, as the muxer puts it. */
 static void
 replace_box(clip_bytes *file, const char *path, const void *body, size_t n)
 {
@@ -393,7 +397,7 @@ replace_box(clip_bytes *file, const char *path, const void *body, size_t n)
     }
 }
 
-/* The same, of 32-bit numbers. */
+/* Replaces a box's body by 32-bit numbers. */
 static void
 replace_numbers(clip_bytes *file, const char *path, const uint32_t *numbers, size_t n)
 {
@@ -434,7 +438,7 @@ make_text(void)
     return copy_bytes(text, sizeof text - 1);
 }
 
-/* One second of silence as PCM, the only stream; in Matroska with a picture attached. */
+/* Makes one second of silence as PCM, the only stream; in Matroska with a picture attached. */
 static clip_bytes
 make_audio(const char *name, clip_bytes cover)
 {
@@ -564,7 +568,7 @@ backwards(clip_bytes *file)
     NUMBERS(file, TABLE "stts", 0, 3, 10, 1024, 10, 0xffffff00, 20, 0x80000000);
 }
 
-/* Composition offsets from end to end of what they can be. */
+/* Gives composition offsets the least and the greatest values. */
 static void
 wild_offsets(clip_bytes *file)
 {
@@ -580,12 +584,13 @@ no_timescale(clip_bytes *file)
 static void
 last_day(clip_bytes *file)
 {
-    uint8_t *time = find_name(file, "tfdt") + 8; /* of the first fragment */
+    uint8_t *time = find_name(file, "tfdt") + 8; /* the first fragment's */
     put32(time, 0x40000000);
     put32(time + 4, 0);
 }
 
-/* Edit lists of version 1: a duration (of the movie), a beginning (of the medium), a rate, each. */
+/* Edit lists of version 1. Each entry is a duration (of the movie), a beginning (in the medium)
+ * and a rate. */
 static void
 start_at_5(clip_bytes *file)
 {
@@ -614,7 +619,7 @@ show_past_the_end(clip_bytes *file)
 
 /* ---- T20: shapes ----------------------------------------------------------------------------- */
 
-/* What a matrix does to (x, y): a x + c y, b x + d y. */
+/* A display matrix: (x, y) becomes a x + c y, b x + d y. */
 #define MATRIX(a, b, c, d)                                                                         \
     {                                                                                              \
         (a) * 65536, (b)*65536, 0, (c)*65536, (d)*65536, 0, 0, 0, 1 << 30                          \
@@ -648,7 +653,7 @@ extreme_matrix(clip_bytes *file)
     set_tkhd_matrix(file, m);
 }
 
-/* What an IEEE NaN looks like, in each place. */
+/* Puts the bits of an IEEE NaN into each place. */
 static void
 nan_matrix(clip_bytes *file)
 {
@@ -657,7 +662,7 @@ nan_matrix(clip_bytes *file)
     set_tkhd_matrix(file, m);
 }
 
-/* Orientation 6 of EXIF, a quarter turn clockwise, in a JPEG packet. */
+/* Sets EXIF's orientation 6, a quarter turn clockwise, in a JPEG packet. */
 static void
 orient(AVPacket *packet, int number)
 {
@@ -701,7 +706,7 @@ cut_half(clip_bytes *file)
     file->n /= 2;
 }
 
-/* Its header promises 4 KiB. */
+/* Makes a WebP file whose header promises 4 KiB. */
 static clip_bytes
 make_cut_webp(void)
 {
@@ -723,7 +728,7 @@ make_heic(void)
                       36);
 }
 
-/* 2 x 2 pixels of one float each. */
+/* Makes a TIFF file of 2 x 2 pixels, each one float. */
 static clip_bytes
 make_float_tiff(void)
 {
@@ -736,7 +741,7 @@ make_float_tiff(void)
     for (int i = 0; i < ENTRIES; i++) {
         uint8_t *entry = file + 10 + 12 * i;
         put16(entry, entries[i][0]);
-        put16(entry + 2, 3); /* 16 bits */
+        put16(entry + 2, 3); /* of 16 bits */
         put32(entry + 4, 1);
         put16(entry + 8, entries[i][1]);
     }
@@ -753,8 +758,8 @@ huge_jpeg(clip_bytes *file)
         }
 }
 
-/* Of 4096 x 4096 gray, in so many scans of 40 bytes that have a pass over all of its blocks each: runs of 16384 blocks
- * without a value. */
+/* Makes a JPEG file of 4096 x 4096 gray, with so many scans of 40 bytes, each of which takes a
+ * pass over all blocks: runs of 16384 blocks without a value. */
 static clip_bytes
 make_scans_jpeg(void)
 {
@@ -791,7 +796,8 @@ huge_entry(clip_bytes *file)
     put32(find_name(file, "mp4v") + 28, 0xffffffff); /* 65535 by 65535 */
 }
 
-/* As many samples as can be said, of one byte, in one chunk: a table of tens of gigabytes. */
+/* Claims as many samples as the field can hold, of one byte, in one chunk: a table of tens of
+ * gigabytes. */
 static void
 say_billions(clip_bytes *file)
 {
@@ -801,14 +807,14 @@ say_billions(clip_bytes *file)
     NUMBERS(file, TABLE "stco", 0, 1, 48);
 }
 
-/* A table that no memory could hold. */
+/* Claims a table that no memory could hold. */
 static void
 say_too_many(clip_bytes *file)
 {
     NUMBERS(file, TABLE "stts", 0, 0x80000001, 1, 1024);
 }
 
-/* Millions of frames that are there: each chunk is the same bytes. */
+/* Makes millions of frames that exist: each chunk is the same bytes. */
 static void
 have_millions(clip_bytes *file)
 {
@@ -825,7 +831,7 @@ have_millions(clip_bytes *file)
     free(chunks);
 }
 
-/* The same frames again and again by an edit list. */
+/* Shows the same frames again and again by an edit list. */
 static void
 show_often(clip_bytes *file)
 {
@@ -881,7 +887,7 @@ TEXT(make_imf, "<?xml version=\"1.0\"?>\n<CompositionPlaylist xmlns="
                "\"http://www.smpte-ra.org/schemas/2067-3/2016\"><Id>urn:uuid:0</Id>"
                "</CompositionPlaylist>\n")
 
-/* The frames are said to lie in one.mp4. */
+/* Says that the frames are in one.mp4. */
 static void
 lie_elsewhere_by_url(clip_bytes *file)
 {
@@ -889,7 +895,7 @@ lie_elsewhere_by_url(clip_bytes *file)
     replace_box(file, "moov/trak/mdia/minf/dinf/dref", dref, sizeof dref);
 }
 
-/* The same as an alias of the Macintosh: 150 bytes in fixed places, then tagged paths. */
+/* Says so by a Macintosh alias: 150 bytes in fixed places, then tagged paths. */
 static void
 lie_elsewhere_by_alias(clip_bytes *file)
 {
@@ -902,7 +908,7 @@ lie_elsewhere_by_alias(clip_bytes *file)
     memcpy(box + 12 + 11, "vol", 3);
     box[12 + 50] = 7;
     memcpy(box + 12 + 51, "one.mp4", 7);
-    put16(box + 12 + 130, 1); /* one folder down from a common one */
+    put16(box + 12 + 130, 1); /* one folder below a common one */
     put16(box + 12 + 132, 1);
     put16(tags, 2); /* an absolute path */
     put16(tags + 2, 8);
@@ -934,7 +940,7 @@ hide_key(AVPacket *packet, int number)
         packet->flags &= ~AV_PKT_FLAG_KEY;
 }
 
-/* Every fifth is said to need none before it, which only the first is true of. */
+/* Claims of every fifth packet that it needs none before it, which is true of the first only. */
 static void
 claim_key(AVPacket *packet, int number)
 {
@@ -944,12 +950,13 @@ claim_key(AVPacket *packet, int number)
 
 /* ---- fields ------------------------------------------------------------------------------------ */
 
-/* How a clip of frames and fields is: coded in the order 0 3 1 2 6 4 5 9 7 8, of which every third is referred to. */
+/* A clip of frames and fields. It is coded in the order 0 3 1 2 6 4 5 9 7 8, and every third is
+ * referred to. */
 struct fields {
     const char *name;
-    bool all;        /* no frames among them */
-    bool half;       /* of some pairs one field is referred to */
-    bool each_alone; /* a field is a packet */
+    bool all;        /* there are only fields */
+    bool half;       /* of some pairs only one field is referred to */
+    bool each_alone; /* each field is a packet */
 };
 
 static void
@@ -1033,7 +1040,7 @@ FIELDS(make_paff_alone, "paff-alone.mkv", .each_alone = true)
 
 static const recipe recipes[] = {
 
-    /* T16 */
+    /* files that are no clip, or not the clip that they seem */
     { .name = "empty.mp4", .make = make_empty },
     { .name = "text.mp4", .make = make_text },
     { .name = "audio.mov", .make = make_audio_only },
@@ -1077,7 +1084,7 @@ static const recipe recipes[] = {
     { .name = "three.mp4", .frames = 3 },
     { .name = "encrypted.mp4", .frames = 10, .muxer_options = CENC },
 
-    /* T17: these are whole */
+    /* whole clips, of which tests cut parts off */
     { .name = "back.mp4", .frames = 40 },
     { .name = "front.mp4", .frames = 40, .muxer_options = "moov_size=1800" },
     { .name = "pieces.mp4", .frames = 40, .muxer_options = "movflags=empty_moov+frag_keyframe" },
@@ -1113,7 +1120,7 @@ static const recipe recipes[] = {
       .frames = 40,
       .encoder = "libx264",
       .encoder_options = "threads=1:x264-params=open-gop=1" },
-    /* whose packets tell what no other refers to */
+    /* clips whose packets tell which pictures no other refers to */
     { .name = "x264-pyramid.mkv",
       .frames = 60,
       .encoder = "libx264",
@@ -1173,7 +1180,7 @@ static const recipe recipes[] = {
     { .name = "false-keys.mp4", .frames = 300, .encoder_options = "g=600", .packet = claim_key },
     { .name = "no-moov.mp4", .frames = 10, .edit = drop_moov },
 
-    /* T18 */
+    /* clips that give a wrong number of frames */
     { .name = "over.mp4", .frames = 40, .edit = say_431 },
     { .name = "under.mp4", .frames = 40, .edit = say_7 },
     { .name = "over.avi", .frames = 40, .edit = say_431_in_avi },
@@ -1184,7 +1191,7 @@ static const recipe recipes[] = {
       .looks = { KIND(RGB24, false) },
       .edit = say_431_in_apng },
 
-    /* T19 */
+    /* clips with odd times */
     { .name = "vfr.mp4", .frames = 40, .when = when_squared },
     { .name = "vfr.mkv", .frames = 40, .when = when_squared },
     { .name = "gaps.mp4", .frames = 40, .when = when_gaps },
@@ -1204,7 +1211,7 @@ static const recipe recipes[] = {
     { .name = "show-twice.mp4", .frames = 40, .edit = show_twice },
     { .name = "past-the-end.mp4", .frames = 40, .edit = show_past_the_end },
 
-    /* T20 */
+    /* clips that are turned and mirrored */
     { .name = "upright.mp4", .frames = 4, .corners = true },
     { .name = "turned-90.mp4", .frames = 4, .corners = true, .matrix = turn_90 },
     { .name = "turned-180.mp4", .frames = 4, .corners = true, .matrix = turn_180 },
@@ -1224,7 +1231,7 @@ static const recipe recipes[] = {
     { .name = "turned-late.avi", .frames = 20, .encoder = "mjpeg", .packet = orient_late },
     { .name = "anamorphic.mp4", .frames = 4, .sample_aspect = true },
     { .name = "thin.mkv", .frames = 4, .encoder = "ffv1", .looks = { SIZE(402, 2) } },
-    { .name = "too-thin.mkv", /* of newer versions FFmpeg 9 makes none so thin */
+    { .name = "too-thin.mkv", /* FFmpeg 9 makes no clip so thin */
       .frames = 4,
       .encoder = "ffv1",
       .encoder_options = "level=1",
@@ -1234,7 +1241,7 @@ static const recipe recipes[] = {
     { .name = "odd.mkv", .frames = 10, .encoder = "ffv1", .looks = { SIZE(33, 1) } },
     { .name = "wide.avi", .frames = 3, .encoder = "mjpeg", .looks = { SIZE(16384, 88) } },
 
-    /* T21 */
+    /* clips whose size or format changes on the way */
     { .name = "sizes.avi",
       .frames = 40,
       .looks = { SIZE(96, 64), SIZE(192, 128), SIZE(64, 96), SIZE(48, 32) } },
@@ -1274,7 +1281,7 @@ static const recipe recipes[] = {
     { .name = "reordered-13.mp4", .frames = 13, .encoder_options = "bf=2" },
     { .name = "reordered.ts", .frames = 14, .encoder = "mpeg2video", .encoder_options = "bf=2" },
 
-    /* T22 */
+    /* clips that promise much from few bytes */
     { .name = "huge.png",
       .frames = 1,
       .muxer = "image2pipe",
@@ -1305,7 +1312,7 @@ static const recipe recipes[] = {
     { .name = "lasts-2-31.mp4", .frames = 40, .edit = lasts_2_31 },
     { .name = "lasts-2-63.mp4", .frames = 40, .edit = lasts_2_63 },
 
-    /* T23 */
+    /* files that name other files */
     { .name = "hls.mp4", .make = make_hls },
     { .name = "hls-master.mp4", .make = make_hls_master },
     { .name = "dash.mp4", .make = make_dash },

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Images to compare with Pillow: of each format that it and qwenvit read, plain and odd ones.
+"""Makes images to compare with Pillow: plain and odd ones of each format that it and qwenvit read.
 
-    make_images.py FOLDER [path/to/image_write]      writes them all
+make_images.py FOLDER [path/to/image_write]      writes them all
 
-MADE has each by its name: a function that gives the file's bytes. image_write adds those of FFmpeg's encoders.
+MADE maps each name to a function that returns the file's bytes. image_write adds those that
+FFmpeg's encoders make.
 """
 
 import io
@@ -23,7 +24,8 @@ MADE = {}
 
 
 def scene(width=97, height=61, mode="RGB"):
-    """Slopes, edges and noise, so that smooth chroma, rounding and clipping all show."""
+    """Returns a scene with slopes, edges and noise, so that smooth chroma, rounding and clipping
+    all show."""
     rng = random.Random(width * 1009 + height)
     small = Image.frombytes("RGB", (8, 6), bytes(rng.randrange(256) for _ in range(8 * 6 * 3)))
     image = small.resize((width, height), Image.BICUBIC)
@@ -88,7 +90,7 @@ def inserted(data, *segments):
 
 
 def without(data, kind):
-    """The file without segments of this marker."""
+    """Returns the file without segments of this marker."""
     out, at = data[:2], 2
     while data[at + 1] != 0xDA:
         length = 2 + struct.unpack_from(">H", data, at + 2)[0]
@@ -139,7 +141,7 @@ def chunk(name, data):
 
 
 def png16(channels, colour, width=37, height=23, extra=b""):
-    """Of 16 bits, which Pillow writes of gray alone."""
+    """Returns a PNG of 16 bits, which Pillow writes only for gray."""
     rng = random.Random(channels)
     rows = b"".join(
         b"\0" + b"".join(struct.pack(">H", rng.choice((rng.randrange(65536), rng.randrange(600))))
@@ -175,7 +177,7 @@ save("moving.png", "PNG", of("RGBA"), save_all=True, append_images=[scene(97, 61
 
 
 def tiff16(order, channels, photometric, width=37, height=23):
-    """Of 16 bits a channel, in one strip."""
+    """Returns a TIFF of 16 bits a channel, in one strip."""
     rng = random.Random(channels)
     data = b"".join(struct.pack(order + "H", rng.randrange(65536)) for _ in range(width * height * channels))
     tags = [(256, width), (257, height), (258, 16), (259, 1), (262, photometric), (273, 512), (277, channels),
@@ -247,7 +249,7 @@ save("alpha.avif", "AVIF", of("RGBA"))
 save("turned.avif", "AVIF", exif=exif_of(6))
 
 
-# What FFmpeg makes of the scene, by image_write: its encoder and pixel format.
+# The scenes that FFmpeg encodes, by image_write: the encoder and the pixel format.
 BY_FFMPEG = {
     f"ffmpeg-{pixels}.{ending}": (encoder, pixels)
     for ending, encoder, formats in (
@@ -265,7 +267,8 @@ BY_FFMPEG = {
 
 
 def by_ffmpeg(tool, name):
-    """Its bytes; None where this FFmpeg has no such encoder, or not of these pixels."""
+    """Returns the file's bytes; None if this FFmpeg lacks the encoder, or cannot encode these
+    pixels by it."""
     image = scene()
     done = subprocess.run([tool, *BY_FFMPEG[name], *map(str, image.size)], input=image.tobytes(), stdout=subprocess.PIPE)
     assert done.returncode in (0, 4), name
@@ -273,7 +276,7 @@ def by_ffmpeg(tool, name):
 
 
 def write_all(folder, tool=None):
-    """Paths of all that can be made; tool: image_write."""
+    """Returns the paths of all that can be made. tool: image_write."""
     made = {name: make() for name, make in MADE.items()}
     made.update({name: by_ffmpeg(tool, name) for name in BY_FFMPEG if tool})
     for name in made:

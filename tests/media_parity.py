@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Compares media_dump with transformers, PyAV, torchvision and PIL, byte by byte.
 
-    media_parity.py path/to/media_dump CLIP_OR_PICTURE... [key=value ...]
-    media_parity.py --images path/to/image_dump path/to/image_write
+media_parity.py path/to/media_dump CLIP_OR_PICTURE... [key=value ...]
+media_parity.py --images path/to/image_dump path/to/image_write
 
-The first is run by hand where those are installed; options are passed on to media_dump. qwen2=1: as the
-processors of Qwen2-VL and Qwen2.5-VL do it, patch 14; glm=1: as those of GLM-4.1V; else as those
-of Qwen3-VL. The second makes the images of make_images.py, and needs nothing but Pillow: they are compared as
-transformers' load_image() and qwen-vl-utils read them, before they are resized.
+The first form is run by hand where those packages are installed, and passes options on to
+media_dump. qwen2=1 follows the processors of Qwen2-VL and Qwen2.5-VL, with patches of 14; glm=1
+those of GLM-4.1V; otherwise those of Qwen3-VL. The second form makes the images of make_images.py
+and needs only Pillow. They are compared as transformers' load_image() and qwen-vl-utils read them,
+before any resize.
 """
 
 import json
@@ -46,7 +47,7 @@ def dump(tool, path, options):
 
 
 def turn(frame, frames):
-    """PyAV gives the matrix's counter-clockwise angle and turns nothing itself."""
+    """PyAV gives the matrix's counterclockwise angle, and turns nothing itself."""
     return np.rot90(frames, k=round(frame.rotation / 90) % 4, axes=(1, 2))
 
 
@@ -67,16 +68,17 @@ def asked_size(size, options):
 
 
 def sample(processor, meta, options):
-    """As asked for, or 2 frames a second; min_frames and max_frames are the processor's own."""
+    """Samples as asked for, or 2 frames a second. min_frames and max_frames are the processor's
+    own."""
     counts = {k: int(options[k]) for k in ("min_frames", "max_frames") if k in options}
     for key, value in counts.items():
         setattr(processor, key, value)
     if isinstance(processor, Glm4vVideoProcessor):
-        meta.duration = meta.total_num_frames / meta.fps  # as its readers fill it in
+        meta.duration = meta.total_num_frames / meta.fps  # as the processor's readers fill it in
         return processor.sample_frames(meta, fps=options.get("fps")).tolist()
     num_frames = int(options["num_frames"]) if "num_frames" in options else None
     if isinstance(processor, Qwen2VLVideoProcessor):
-        if meta.total_num_frames < 2:  # it divides by 0 frames
+        if meta.total_num_frames < 2:  # the processor divides by 0 frames
             return [0]
         fps = None if num_frames else options.get("fps", 2.0)
         indices = processor.sample_frames(meta, num_frames=num_frames, fps=fps).tolist()
@@ -87,7 +89,7 @@ def sample(processor, meta, options):
 def video_reference(path, options):
     processor, size, factor = video_processor(options)
     container = av.open(path)
-    stream = container.streams.best("video")  # as torchcodec takes it
+    stream = container.streams.best("video")  # as torchcodec does
     decoded = list(container.decode(stream))
     total = stream.frames or len(decoded)
     fps = float(stream.average_rate)
@@ -98,7 +100,7 @@ def video_reference(path, options):
     meta.frames_indices = indices
     frames = [decoded[min(i, len(decoded) - 1)].to_ndarray(format="rgb24") for i in indices]
     frames = turn(decoded[0], np.stack(frames))
-    if len(frames) == 1:  # transformers refuses these: sized as a pair
+    if len(frames) == 1:  # transformers refuses these clips; they are sized as a pair
         frames = np.concatenate([frames, frames])
     video = torch.from_numpy(np.ascontiguousarray(frames.transpose(0, 3, 1, 2)))[None]
     resized = processor.resize(
@@ -154,20 +156,22 @@ def compare(tool, path, words):
 
 # ---- images --------------------------------------------------------------------------------------
 
-# Levels that an image may be away, for a reason that docs/preprocessing.md has a row for.
+# The levels by which an image may differ, each for a reason that docs/preprocessing.md has a row
+# for.
 REFUSED = {"jpeg.tif", "gray-jpeg.tif"}
-NOT_ON_WHITE = {"alpha.avif"}  # by qwen-vl-utils' rules: FFmpeg keeps an AVIF's transparency apart
+# by qwen-vl-utils' rules, as FFmpeg keeps an AVIF's transparency apart
+NOT_ON_WHITE = {"alpha.avif"}
 AWAY = {"cmyk.tif": 1, "cmyk-lzw.tif": 1, "gray-100.pgm": 1, "rgb10.ppm": 1, "irreversible.jp2": 1,
         "ffmpeg-rgb24.j2k": 1, "ffmpeg-gray.j2k": 1, "ffmpeg-rgb565le.bmp": 1}
 
 
 def as_transformers(path):
-    """transformers.image_utils.load_image"""
+    """Calls transformers.image_utils.load_image."""
     return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
 
 
 def as_qwen_vl_utils(path):
-    """Its to_rgb"""
+    """Calls to_rgb of qwen-vl-utils."""
     image = Image.open(path)
     if image.mode != "RGBA" or path.name in NOT_ON_WHITE:
         return image.convert("RGB")
@@ -178,7 +182,7 @@ def as_qwen_vl_utils(path):
 
 
 def compare_image(name, said, raw, expected):
-    """None, or what is wrong in words."""
+    """Returns None, or a text that says what is wrong."""
     if "error" in said:
         return None if name in REFUSED and "packed as JPEG" in said["error"] else said["error"]
     if (said["width"], said["height"]) != expected.size:

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A tower's checkpoint folder -> a GGUF file as llama.cpp's converter makes it (its naming rules are written
- * down here a second time), and in forms that other converters wrote. Include after cmocka.h.
+ * Makes a GGUF file from a tower's checkpoint folder as llama.cpp's converter does (its naming
+ * rules are written here a second time), and in forms that other converters wrote. Include it after
+ * cmocka.h.
  */
 #ifndef QV_TESTS_MMPROJ_FILE_H
 #define QV_TESTS_MMPROJ_FILE_H
@@ -17,22 +18,23 @@ enum { F32_TYPE = 0, F16_TYPE = 1, BF16_TYPE = 30 };
 /* How the file is made, and what is wrong with it. */
 struct mmproj_how {
     const char *projector;
-    uint32_t type;       /* of matrices whose rows are whole blocks; of others F32 */
-    uint32_t type_of_k;  /* of attn_k, where that is apart; 0: type */
-    bool fused, split;   /* q, k and v in one, or apart; else as the converter has them */
-    bool swapped;        /* ffn_up and ffn_down */
-    bool flat;           /* slices of the patch embedding as matrices */
-    bool silent;         /* no means, no merge size */
-    const float *mean;   /* others */
-    const char *drop;    /* a key or tensor left out */
-    const char *as_type; /* a tensor of type Q2_K */
-    const char *reshape; /* a tensor whose rows are columns */
+    uint32_t type;      /* for matrices whose rows are whole blocks; others are F32 */
+    uint32_t type_of_k; /* for attn_k, if that is apart; 0: type */
+    /* fused: q, k and v in one tensor; split: apart; neither: as the converter has them */
+    bool fused, split;
+    bool swapped;        /* ffn_up and ffn_down have each other's name */
+    bool flat;           /* slices of the patch embedding are matrices */
+    bool silent;         /* the file has no means and no merge size */
+    const float *mean;   /* these means instead */
+    const char *drop;    /* a key or tensor that is left out */
+    const char *as_type; /* a tensor that gets the type Q2_K */
+    const char *reshape; /* a tensor whose rows become columns */
     const char *architecture;
     uint32_t window;
     uint8_t scale; /* the upper byte of the f16 scales of blocks of 32; 0: 0x13, about 1e-3 */
 };
 
-/* Parts of names, replaced one after the other. */
+/* Parts of names, replaced one after another. */
 static const char *const mmproj_parts[][2] = {
     { "patch_embed.proj", "v.patch_embd" },
     { "post_conv_layernorm", "v.norm_embd" },
@@ -67,7 +69,7 @@ static const char *const mmproj_parts[][2] = {
     { "merger.down_proj", "mm.down" },
     { "post_layernorm", "v.post_ln" },
     { "downsample", "mm.patch_merger" },
-    { ".ln_q", ".norm" }, /* what is left is of DeepStack */
+    { ".ln_q", ".norm" }, /* what is left belongs to DeepStack */
     { ".linear_fc1", ".fc1" },
     { ".linear_fc2", ".fc2" },
     { ".mlp.0", ".fc1" },
@@ -99,8 +101,8 @@ mmproj_name(const struct qv_config *c, const char *name, char out[160])
     }
 }
 
-/* x[n] as blocks of a type, and in place as what these are. Quantised ones are seeded and have nothing to do
- * with x: any tower's weights will do. */
+/* Writes x[n] as blocks of a type, and replaces x by their values. Quantised blocks are seeded
+ * and have nothing to do with x, as any weights serve for a tower. */
 static inline size_t
 mmproj_blocks(const struct qv_gguf_type *type, uint8_t scale, float *x, int64_t n, uint8_t *out)
 {
@@ -128,7 +130,7 @@ struct mmproj_maker {
     const struct mmproj_how *how;
     struct qv_config config;
     struct gguf_file file;
-    /* the same values as a folder's, if asked for */
+    /* a folder with the same values, if asked for */
     struct qv_safetensor tensors[256];
     char names[256][96];
     float *values[256];
@@ -162,7 +164,7 @@ mmproj_put(struct mmproj_maker *m, const char *name, int n_dims, const int64_t *
     free(out);
 }
 
-/* [o, c, t, p, p] as a tensor a frame. */
+/* Adds [o, c, t, p, p] as one tensor for each frame. */
 static inline void
 mmproj_patch_embed(struct mmproj_maker *m, const struct qv_safetensor *t, float *x)
 {
@@ -196,7 +198,7 @@ mmproj_qkv(struct mmproj_maker *m, const char *name, const struct qv_safetensor 
     }
 }
 
-/* The three of a family that has them apart, one behind the other. */
+/* Joins the three tensors of a family that has them apart. */
 static inline void
 mmproj_fuse(struct mmproj_maker *m, const char *name, int64_t rows, int64_t cols, float *x)
 {
@@ -309,7 +311,7 @@ mmproj_take(struct mmproj_maker *m, const struct qv_safetensors *from,
     char name[160];
     mmproj_name(&m->config, below, name);
     if (apart && m->how->fused)
-        (void)name; /* below, in their order */
+        (void)name; /* added below, in their order */
     else
         mmproj_add(m, below, t, x, n);
     m->tensors[m->n] = *t;
@@ -319,7 +321,7 @@ mmproj_take(struct mmproj_maker *m, const struct qv_safetensors *from,
     m->values[m->n++] = x;
 }
 
-/* q, k and v of a family that has them apart come in any order. */
+/* Joins q, k and v of a family that has them apart, which come in any order. */
 static inline void
 mmproj_fuse_all(struct mmproj_maker *m)
 {
@@ -341,8 +343,8 @@ mmproj_fuse_all(struct mmproj_maker *m)
                 }
 }
 
-/* Writes NAME in the temporary folder, and, if `values` is not NULL, that folder's model.safetensors with the
- * same values in F32. */
+/* Writes NAME in the temporary folder and, if `values` is not NULL, that folder's
+ * model.safetensors with the same values in F32. */
 static inline const char *
 mmproj_make(const char *dir, const struct mmproj_how *how, const char *name, const char *values)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The public calls: chunks and bits, errors and their texts, lifetimes. */
+/* Tests the public calls: chunks and bits, errors and their texts, lifetimes. */
 #include <setjmp.h>
 #include <stdalign.h>
 #include <stdarg.h>
@@ -45,15 +45,16 @@ same_bits_every_time(void **state)
     }
 }
 
-/* Memory for the caller: aligned to pages, all of it the caller's, and as good as any for frames and
- * tokens; taken and given back by another thread while this one encodes. */
+/* Takes memory for the caller and gives it back, in another thread while this one encodes. It is
+ * aligned to pages, all of it is the caller's, and it serves for frames and tokens like any
+ * other. */
 static void *
 take_and_give(void *context)
 {
     static qv_error err;
     for (int i = 1; i <= 40; i++) {
         void *p = NULL;
-        const size_t bytes = (size_t)i * 77777; /* some above a huge page */
+        const size_t bytes = (size_t)i * 77777; /* some are larger than a huge page */
         if (qv_host_alloc(context, bytes, &p, &err))
             return err.text;
         memset(p, i, bytes);
@@ -83,7 +84,7 @@ host_memory_serves_any_call(void **state)
             qv_host_alloc(t.ctx, bytes, &out.tokens, &err))
             fail_msg("%s", err.text);
         const bool locked =
-            t.ctx->backend->lock_pages != NULL; /* then it is the driver's to place */
+            t.ctx->backend->lock_pages != NULL; /* the driver decides where it is then */
         assert_int_equal((uintptr_t)there % (locked ? alignof(max_align_t) : 4096), 0);
         for (int i = 0; i < t.info.n_deepstack; i++)
             out.deepstack[i] = NULL;
@@ -118,7 +119,8 @@ host_memory_that_cannot_be(void **state)
     assert_non_null(strstr(err.text, "0 bytes"));
     assert_int_equal(qv_host_alloc(NULL, 1, &p, &err), QV_EINVAL);
     assert_int_equal(qv_host_alloc(ctx, 1, NULL, &err), QV_EINVAL);
-    for (size_t less = 0; less < 3; less++) { /* also where rounding up would wrap around */
+    /* also at sizes where rounding up would wrap around */
+    for (size_t less = 0; less < 3; less++) {
         assert_int_equal(qv_host_alloc(ctx, SIZE_MAX - less, &p, &err), QV_ENOMEM);
         assert_non_null(strstr(err.text, "bytes on the host"));
     }
@@ -128,8 +130,8 @@ host_memory_that_cannot_be(void **state)
     qv_context_close(&ctx);
 }
 
-/* Frame pairs [first, first + n) of a long clip have the bits that they have in chunks of their own:
- * all at once, cut short so that the last chunk is not full, and from where a chunk begins. */
+/* Frame pairs [first, first + n) of a long clip have the same bits as in chunks of their own:
+ * all at once, cut so that the last chunk is not full, and from the beginning of a chunk. */
 static void
 chunks_do_not_depend_on_length(void **state)
 {
@@ -156,7 +158,9 @@ chunks_do_not_depend_on_length(void **state)
         const qv_capacity pair = qv_item_size(t.model, (int64_t[3]){ 1, H, W });
         const int64_t fits = qv_capacity_fits(&info.capacity, &pair);
         if (o.capacity
-                .segment_rows) { /* dense, where that has the bits of packs; else as packs are */
+                /* it is dense if dense chunks have the bits of packed ones, else like packed
+                 * ones */
+                .segment_rows) {
             assert_int_equal(o.capacity.segment_rows, PATCHES);
             assert_int_equal(fits, per_chunk);
         }
@@ -178,7 +182,7 @@ chunks_do_not_depend_on_length(void **state)
     }
 }
 
-/* In whichever row it is. */
+/* This holds in whichever row the NaN is. */
 static void
 a_nan_is_the_worst_distance(void **state)
 {
@@ -198,7 +202,7 @@ a_nan_is_the_worst_distance(void **state)
     }
 }
 
-/* a and b [bytes] are the same up to roundings. */
+/* Asserts that a and b [bytes] are equal up to roundings. */
 static void
 assert_near(const struct tiny *t, const float *a, const float *b, size_t bytes)
 {
@@ -209,8 +213,8 @@ assert_near(const struct tiny *t, const float *a, const float *b, size_t bytes)
         fail_msg("worst distance %g", far);
 }
 
-/* A clip's odd last frame is paired with itself; an image is two equal frames, whatever is behind it,
- * where both are normalised alike, as they are here. */
+/* A clip's odd last frame is paired with itself. An image is two equal frames, whatever is in
+ * memory behind it, if both are normalised alike, as they are here. */
 static void
 one_frame_is_two_equal_ones(void **state)
 {
@@ -233,7 +237,7 @@ one_frame_is_two_equal_ones(void **state)
         assert_memory_equal(a, b, n);
         free(a);
         free(b);
-        /* all in one chunk: what is read behind a frame would be another item's */
+        /* all in one chunk, so that reading behind a frame would read another item */
         a = tiny_encode(&t, QV_INPUT_FRAMES, items, 3, &(qv_plan_options){ .capacity.rows = 64 },
                         &k);
         for (int i = 0; i < 2; i++) {
@@ -255,7 +259,7 @@ one_frame_is_two_equal_ones(void **state)
     }
 }
 
-/* Says stop when it was asked so often. */
+/* Asks to stop after it was asked so often. */
 struct patience {
     int asked, most;
 };
@@ -267,7 +271,7 @@ is_out(void *user)
     return ++p->asked > p->most;
 }
 
-/* Rows of the plan's chunks, which are those that were asked for or, on some devices, more. */
+/* The rows of the plan's chunks: those asked for or, on some devices, more. */
 static int64_t
 bucket_of(qv_model *model, const qv_plan_options *options)
 {
@@ -280,7 +284,7 @@ bucket_of(qv_model *model, const qv_plan_options *options)
     return info.capacity.rows;
 }
 
-/* Several items, each of which fills a chunk. */
+/* There are several items, each of which fills a chunk. */
 static void
 a_caller_ends_it_between_chunks(void **state)
 {
@@ -301,7 +305,7 @@ a_caller_ends_it_between_chunks(void **state)
         qv_error err = { 0 };
         qv_tokens out = tiny_tokens(&t, items, PAIRS, QV_F32, &bytes);
         float *whole = tiny_encode(&t, QV_INPUT_FRAMES, items, PAIRS, &options, &bytes);
-        assert_int_equal(p.asked, PAIRS - 1); /* never before the first */
+        assert_int_equal(p.asked, PAIRS - 1); /* it is never asked before the first chunk */
         for (p.most = 0; p.most < 3; p.most++) {
             p.asked = 0;
             assert_int_equal(qv_encode(t.model, QV_INPUT_FRAMES, items, PAIRS, &options, &out,
@@ -350,7 +354,8 @@ several_sizes_through_one_model(void **state)
     }
 }
 
-/* An image of more rows than a chunk has one of its own, dense; that is what it is in a chunk asked for. */
+/* An image with more rows than a chunk gets a dense chunk of its own, which gives what the image
+ * gives in a chunk that is asked for. */
 static void
 an_image_larger_than_a_chunk(void **state)
 {
@@ -359,7 +364,7 @@ an_image_larger_than_a_chunk(void **state)
     {
         struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
         const int64_t side = 2 * (int64_t)sqrt((double)t.ctx->caps.chunk_rows / 4) + 2;
-        if (side * side > 4000) { /* ref is not the only one that would take long */
+        if (side * side > 4000) { /* ref is not the only backend for which this would take long */
             tiny_close(&t);
             continue;
         }
@@ -374,7 +379,8 @@ an_image_larger_than_a_chunk(void **state)
         size_t n, m, k;
         assert_int_equal(qv_plan_options_for(t.model, items[0].grid_thw, &o, &err), QV_OK);
         assert_true(o.capacity.rows >= side * side);
-        if (o.capacity.segment_rows) { /* dense, where that has the bits of packs */
+        /* it is dense if dense chunks have the bits of packed ones */
+        if (o.capacity.segment_rows) {
             assert_int_equal(o.capacity.rows, side * side);
             assert_int_equal(o.capacity.segment_rows, side * side);
         }
@@ -392,7 +398,8 @@ an_image_larger_than_a_chunk(void **state)
     }
 }
 
-/* Pixels that are normalised without a rounding: black and white, -1 and 1. */
+/* With pixels that are normalised without rounding (black and white, -1 and 1), patches and
+ * frames give the same. */
 static void
 patches_are_frames_where_pixels_are_exact(void **state)
 {
@@ -538,7 +545,8 @@ wrong_calls_are_refused_with_words(void **state)
     tiny_close(&t);
 }
 
-/* Items that are none, or do not fit: words that name item and value, and nothing has been pushed. */
+/* Items that are wrong or do not fit are refused with a text that names item and value, and
+ * nothing has been pushed. */
 static void
 wrong_items_are_refused_with_words(void **state)
 {
@@ -658,7 +666,7 @@ push_and_pull_take_turns(void **state)
     assert_int_equal(qv_plan_push(plan, &item, 1, &err), QV_OK);
     REFUSED(qv_plan_push(plan, &item, 1, &err), QV_ESTATE, "not been pulled");
     REFUSED(qv_plan_pull(plan, &out, &err), QV_EINVAL, "capacity is 0");
-    assert_int_equal(out.n, -7); /* untouched, and nothing lost */
+    assert_int_equal(out.n, -7); /* untouched, and nothing is lost */
     out.capacity = 1;
     assert_int_equal(qv_plan_pull(plan, &out, &err), QV_OK);
     assert_int_equal(out.n, 1);
@@ -695,7 +703,7 @@ a_described_model_has_costs_and_no_weights(void **state)
     assert_int_equal(info.chunks_ahead, 1);
     assert_true(info.flops > 0 && info.flops == same.flops);
     assert_int_equal(info.arena_bytes, same.arena_bytes);
-    qv_model_info described, loaded; /* the lowering is decided without weights as with them */
+    qv_model_info described, loaded; /* without weights the lowering is decided as with them */
     qv_model_get_info(model, &described);
     qv_model_get_info(t.model, &loaded);
     assert_string_equal(described.lowering, "patchify");
@@ -738,8 +746,8 @@ names_of_everything(void **state)
     assert_string_equal(qv_dtype_name(QV_BF16), "bf16");
 }
 
-/* A clip's pieces lie behind one another, the last with the frames that are left; an image's frames are one
- * for all its pairs, its patches are not. */
+/* A clip's pieces follow one another, and the last has the frames that are left. An image's
+ * pieces share its frames, but not its patches. */
 static void
 items_are_cut_at_frame_pairs(void **state)
 {

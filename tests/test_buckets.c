@@ -123,8 +123,8 @@ said(const qv_context *ctx, qv_dtype dtype)
     return dtype == QV_F32 ? &ctx->caps.same_f32 : &ctx->caps.same_bf16;
 }
 
-/* The next number of rows that a ladder gives a GEMM, of patches or of tokens, up to those of a
- * pack. */
+/* The next larger number of rows that a bucket gives a GEMM, of patches or of tokens, up to a
+ * pack's. */
 static int64_t
 next_rows(const qv_context *ctx, int64_t m)
 {

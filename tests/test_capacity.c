@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What plans are made for, and what goes into a chunk: pure functions. */
+/* Tests which capacities plans get, and what goes into a chunk. These are pure functions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "model/capacity.h"
 #include "model/packer.h"
 
-/* Of backends as they are, and what could be. */
+/* The caps of the backends, and of others that might exist. */
 static const struct qv_caps devices[] = {
     { .chunk_rows = 64, .bucket_rows = 4, .least_rows = 4 },
     { .chunk_rows = 640, .bucket_rows = 16, .least_rows = 16 },
@@ -26,7 +26,8 @@ static const struct qv_config plain = { .patch = 16, .merge = 2 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 static const int64_t merges[] = { 1, 2, 3 };
 
-/* Of devices: every capacity gives the same bits, but dense ones, or each gives its own. */
+/* Devices on which every capacity gives the same bits; on which only dense ones differ; and on
+ * which each capacity gives its own. */
 static const struct qv_capacity_bits same,
     dense_differs = { .dense = true },
     all_differ = { .rows = QV_NOT_SEEN, .gemm_rows = QV_NOT_SEEN };
@@ -53,7 +54,8 @@ buckets_are_a_ladder(void **state)
                 assert_true(bucket >= rows && bucket >= caps->least_rows && bucket >= before);
                 assert_true(bucket % area == 0 && bucket % step == 0);
                 assert_int_equal(qv_capacity_bucket(caps, merges[m], bucket), bucket);
-                if (before && bucket != before) /* the next one: a part, or the least step */
+                /* from one bucket to the next it is a part of the size, or the least step */
+                if (before && bucket != before)
                     assert_true((bucket - before) * (2 * before > own ? 32 : 8) <= before ||
                                 bucket - before == step);
                 n += bucket != before && 2 * bucket <= own;
@@ -82,8 +84,7 @@ packs_have_room_for_usual_segments(void **state)
     }
 }
 
-/* The smallest bucket that serves, for an item that no other shares it with: it fits, in as many chunks
- * as there must be. */
+/* An item alone gets the smallest bucket that serves: it fits, in no more chunks than necessary. */
 static void
 an_item_alone_has_its_own_bucket(void **state)
 {
@@ -105,7 +106,7 @@ an_item_alone_has_its_own_bucket(void **state)
                 assert_int_equal(c.segment_rows, segment);
                 assert_int_equal(c.rows, c.segments * segment);
                 assert_true(c.rows <= chunk || c.segments == 1);
-                assert_true(c.rows + segment > chunk); /* no smaller than must be */
+                assert_true(c.rows + segment > chunk); /* it is no smaller than necessary */
                 const struct qv_capacity ragged =
                     qv_capacity_alone(caps, &plain, &dense_differs, g);
                 assert_int_equal(ragged.segment_rows, 0);
@@ -129,7 +130,7 @@ capacities_that_agree_are_known(void **state)
                              pack = { .rows = 6144, .segments = 64 },
                              dense = { .rows = 6080, .segments = 8, .segment_rows = 760 };
     struct qv_capacity_bits bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
-    assert_int_equal(bits.rows, 2048); /* of 512 tokens */
+    assert_int_equal(bits.rows, 2048); /* the patches of 512 tokens */
     assert_true(qv_capacity_same_bits(&bits, &enough, &pack));
     assert_true(qv_capacity_same_bits(&bits, &dense, &pack));
     assert_false(qv_capacity_same_bits(&bits, &small, &pack));
@@ -143,7 +144,7 @@ capacities_that_agree_are_known(void **state)
     assert_false(qv_capacity_same_bits(&bits, &enough, &pack));
     assert_true(qv_capacity_same_bits(&bits, &pack,
                                       &(struct qv_capacity){ .rows = 6144, .segments = 512 }));
-    caps.same_bf16.gemm_rows = 128; /* of which the least bucket has as many */
+    caps.same_bf16.gemm_rows = 128; /* the smallest bucket has that many rows */
     bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
     assert_true(!bits.rows && qv_capacity_same_bits(&bits, &small, &pack));
     caps.bits_by_place = true;
@@ -184,7 +185,7 @@ small_is_what_fits(void **state)
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* Python's random.seed(0), (randrange(8, 40) * 2, randrange(8, 40) * 2), 64 times. */
+/* The output of Python's random.seed(0), (randrange(8, 40) * 2, randrange(8, 40) * 2), 64 times. */
 static const int64_t images[64][2] = {
     { 64, 68 }, { 20, 48 }, { 78, 66 }, { 54, 76 }, { 60, 42 }, { 32, 52 }, { 32, 28 }, { 48, 34 },
     { 54, 28 }, { 24, 58 }, { 76, 28 }, { 60, 70 }, { 56, 42 }, { 76, 72 }, { 48, 22 }, { 16, 26 },
@@ -196,9 +197,10 @@ static const int64_t images[64][2] = {
     { 18, 40 }, { 38, 30 }, { 76, 42 }, { 22, 18 }, { 70, 28 }, { 48, 24 }, { 44, 24 }, { 54, 60 },
 };
 
-/* Items of which each has `pairs` frame pairs, chunk after chunk as an encoder does: every pair goes once, an
- * item's in their order, the oldest item's with the next chunk. Rows of all chunks but the last, over those
- * that they have room for. */
+/* Packs items with `pairs` frame pairs each, chunk after chunk as an encoder does. Asserts that
+ * every pair goes once, an item's pairs in their order, and pairs of the oldest item in the next
+ * chunk. Returns the rows of all chunks but the last, divided by the rows that these chunks
+ * have. */
 static double
 fill_of(const struct qv_capacity *capacity, const qv_pack_run *items, size_t n)
 {
@@ -258,7 +260,7 @@ images_of_many_sizes_fill_chunks(void **state)
     }
 }
 
-/* As many as there is room for, which are more in a larger chunk. */
+/* As many fit as there are rows for; in a larger chunk there are more. */
 static void
 small_images_fill_large_chunks(void **state)
 {
@@ -274,8 +276,8 @@ small_images_fill_large_chunks(void **state)
     }
 }
 
-/* Frame pairs are packed and not clips, so that of small ones hardly anything of a chunk is empty, however long
- * clips are. */
+/* Frame pairs are packed and not clips, so with small pairs hardly any of a chunk is empty,
+ * however long clips are. */
 static void
 pairs_of_clips_fill_chunks(void **state)
 {
@@ -299,7 +301,8 @@ pairs_of_clips_fill_chunks(void **state)
     }
 }
 
-/* Where segments are free rows alone bound a chunk, of windows too; where pairs go is as elsewhere. */
+/* If segments are free, only rows bound a chunk, also for windows. Where pairs go is as on other
+ * devices. */
 static void
 free_segments_fill_chunks(void **state)
 {
@@ -328,8 +331,9 @@ free_segments_fill_chunks(void **state)
     }
 }
 
-/* Where another number of rows has other bits, pairs that would leave much of a pack empty have a capacity of
- * their own, of a short list; else a part of the pack is taken for them. What does not fit has its own. */
+/* If another number of rows gives other bits, pairs that would leave much of a pack empty have a
+ * capacity of their own, from a short list. Otherwise they get a part of the pack. Pairs that do
+ * not fit get their own size. */
 static void
 pairs_that_leave_much_empty_have_their_own(void **state)
 {
@@ -364,7 +368,8 @@ pairs_that_leave_much_empty_have_their_own(void **state)
     }
 }
 
-/* A pack that is not full: the smallest bucket that holds what is in it and has the pack's bits. */
+/* A pack that is not full gets the smallest bucket that holds its content and has the pack's
+ * bits. */
 static void
 a_part_of_a_pack_has_a_smaller_bucket(void **state)
 {
@@ -387,8 +392,9 @@ a_part_of_a_pack_has_a_smaller_bucket(void **state)
     }
 }
 
-/* Where plans are slow to make the same few serve all chunks: halves and so on of a pack for what is left at
- * the end, and what suits its size for pairs that leave much of it empty. */
+/* If plans are slow to make, the same few serve all chunks: a half, a quarter and so on of a
+ * pack for what is left at the end, and what suits their size for pairs that leave much of it
+ * empty. */
 static void
 parts_are_few_where_plans_are_slow(void **state)
 {
@@ -414,8 +420,8 @@ parts_are_few_where_plans_are_slow(void **state)
     }
 }
 
-/* Chunks of pairs of one size are dense once enough of them came that a plan pays, where the bits are those of
- * packs. */
+/* Chunks of pairs with one size are dense, once so many came that a plan pays, if the bits are
+ * those of packs. */
 static void
 chunks_that_are_alike_are_dense(void **state)
 {
@@ -448,14 +454,16 @@ chunks_that_are_alike_are_dense(void **state)
                              .segment_rows,
                          0);
         used =
-            (struct qv_capacity){ .rows = 0 }; /* nothing asks for the least there is, and ends */
+            /* it asks for nothing, gets the smallest there is, and ends */
+            (struct qv_capacity){ .rows = 0 };
         assert_true(
             qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, false, 0).rows <=
             pack.rows);
     }
 }
 
-/* Segments bound a chunk as rows do; what is older goes first though others would fill it better. */
+/* Segments bound a chunk as rows do. The oldest goes first even if others would fill the chunk
+ * better. */
 static void
 the_oldest_is_never_left(void **state)
 {
@@ -465,7 +473,7 @@ the_oldest_is_never_left(void **state)
                                     { { 90, 2, 0, 0 }, 1 }, { { 10, 1, 0, 0 }, 1 },
                                     { { 2, 1, 0, 0 }, 1 },  { { 2, 1, 0, 0 }, 1 } };
     int64_t taken[QV_PACK_ITEMS];
-    assert_int_equal(qv_pack_choose(&c, waiting, 6, taken), 3); /* 4, 90 and a 2 */
+    assert_int_equal(qv_pack_choose(&c, waiting, 6, taken), 3); /* takes 4, 90 and a 2 */
     assert_true(taken[0] == 1 && taken[2] == 1 && taken[4] == 1 && !taken[1] && !taken[5]);
     assert_int_equal(qv_pack_choose(&c, waiting + 1, 5, taken), 1);
     assert_int_equal(qv_pack_choose(&c, waiting, 0, taken), 0);
@@ -477,13 +485,14 @@ the_oldest_is_never_left(void **state)
     const qv_pack_run long_ones[] = { { { 30, 1, 0, 0 }, 9 }, { { 5, 1, 0, 0 }, 7 } };
     assert_int_equal(qv_pack_choose(&c, long_ones, 2, taken), 2);
     assert_true(taken[0] == 3 && taken[1] == 1);
-    /* of one item two runs may wait: the older goes first, whole, before some of the younger does */
+    /* two runs of one item may wait: the older goes first and whole, before some of the younger */
     const qv_pack_run two[] = { { { 20, 0, 0, 0 }, 2 }, { { 20, 0, 0, 0 }, 4 } };
     assert_int_equal(qv_pack_choose(&c, two, 2, taken), 2);
     assert_true(taken[0] == 2 && taken[1] == 3);
 }
 
-/* Windows of 112 pixels, 8x8 patches: they are counted with their edges, and bound a chunk too. */
+/* Windows of 112 pixels, which are 8x8 patches, are counted with the smaller ones at edges, and
+ * bound a chunk too. */
 static void
 windows_bound_a_chunk(void **state)
 {
@@ -515,7 +524,7 @@ windows_bound_a_chunk(void **state)
     assert_int_equal(taken[2], 1);
 }
 
-/* Whatever they are: every one goes, into chunks that hold it. */
+/* Whatever the items are, every one goes, into chunks that hold it. */
 static void
 any_items_go_in_turn(void **state)
 {

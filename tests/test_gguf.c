@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* GGUF files: what honest ones hold, that hostile ones are refused with words that help, and that blocks of
- * every quantised type are the values that the `gguf` package makes of them. */
+/* Tests GGUF files: honest ones give what they hold; hostile ones are refused with texts that
+ * help; and blocks of every quantised type have the values that the `gguf` package computes. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,7 +51,7 @@ honest_files_come_back(void **state)
         gguf_floats(&f, "clip.eps", &eps, 1);
         gguf_floats(&f, "clip.mean", mean, 3);
         gguf_bools(&f, "clip.flags", (bool[]){ true, false }, 2);
-        gguf_u32(&f, "tokenizer.ggml.bos", 1); /* of others: not kept */
+        gguf_u32(&f, "tokenizer.ggml.bos", 1); /* a key of others, which is not kept */
         gguf_key(&f, "clip.large", 10);
         put_number(&f.keys, UINT64_MAX, 8);
         gguf_key(&f, "clip.negative", 3);
@@ -87,8 +87,8 @@ honest_files_come_back(void **state)
 
 /* ---- hostile files ----------------------------------------------------------------------------- */
 
-/* A file of pieces: "u4:3" is a number of 4 bytes, "t:name" a text with its length, "z:8" zeros, "x:ff" a
- * byte; anything else is as it stands. */
+/* Makes a file from pieces: "u4:3" is a number of 4 bytes, "t:name" a text with its length,
+ * "z:8" zeros, "x:ff" a byte; anything else is taken as it is. */
 static const char *
 make(const char *pieces)
 {
@@ -125,7 +125,7 @@ hostile_files_are_refused(void **state)
         qv_status status;
         const char *words;
     } cases[] = {
-        /* the front */
+        /* the magic number */
         { "", QV_EFORMAT, "hostile.gguf: ends inside of the magic number" },
         { "GGU", QV_EFORMAT, "magic number: 4 bytes from byte 0 on, 3 are there" },
         { "GGJT u4:3 z:32", QV_EFORMAT, "is no GGUF file: it begins with 47 47 4a 54" },
@@ -220,7 +220,7 @@ hostile_files_are_refused(void **state)
     expect_open_failure("none", temp_path("none.gguf"), QV_EIO, "none.gguf: cannot open");
 }
 
-/* Arrays that many values are told of are not kept, and those that are kept have a sum. */
+/* Arrays with more values than are kept are skipped, and all kept arrays together have a limit. */
 static void
 large_arrays_take_no_memory(void **state)
 {
@@ -247,7 +247,7 @@ large_arrays_take_no_memory(void **state)
                         "key \"clip.64\": its array and those before have more than 65536");
 }
 
-/* Every cut of an honest file is refused, and none reads beyond it. */
+/* Every cut of an honest file is refused, and none is read beyond its end. */
 static void
 every_cut_is_refused(void **state)
 {
@@ -286,8 +286,8 @@ fnv(const void *data, size_t n)
 static const struct {
     const char *name;
     uint32_t id;
-    float ends[2]; /* values 1 and the last of the first block */
-    uint64_t hash; /* of all values' bits */
+    float ends[2]; /* value 1 and the last value of the first block */
+    uint64_t hash; /* hash of all values' bits */
 } types[] = {
     { "Q8_0", 8, { 0x0.0p+0, -0x1.6c7ep-4 }, 0x45eccdc865f53f9b },
     { "Q4_0", 2, { 0x1.0fp-12, 0x1.968p-11 }, 0xa30c303190f56a2d },
@@ -299,7 +299,7 @@ static const struct {
     { "Q6_K", 14, { 0x1.2fce6p+6, -0x1.029cp+3 }, 0xa235b44837765cfb },
 };
 
-/* Seeded blocks, whose f16 numbers are finite. */
+/* Makes seeded blocks, whose f16 numbers are finite. */
 static void
 fill_blocks(const struct qv_gguf_type *type, uint8_t *blocks)
 {

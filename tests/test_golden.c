@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tiny towers of every family against transformers, layer by layer, and what is pulled (tests/golden,
- * made by tools/reference/make_golden.py). f32: the worst row within 2e-5 of the truth. bf16: as near
- * to it as transformers' own bf16 run. On a few dozen tokens transformers' two attention paths differ
- * by up to 20% in the mean and 40% in the worst token (73% in the worst patch of a block), so that is
- * the slack here; the bar of 1.05 is for real sizes (tools/reference/parity.py).
+ * Compares tiny towers of every family with transformers, layer by layer, and what a caller
+ * receives (tests/golden, made by tools/reference/make_golden.py). In f32 the worst row must be
+ * within 2e-5 of the truth. In bf16 it must be as near to the truth as transformers' own bf16 run.
+ * On a few dozen tokens transformers' two attention paths differ by up to 20% in the mean and 40%
+ * in the worst token (73% in the worst patch of a block), so that much slack is given here; the bar
+ * of 1.05 is for real sizes (tools/reference/parity.py).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +26,8 @@
 enum { MOST_LAYERS = 24, MERGE_AREA = 4, MOST_CLIPS = 8 };
 static const double bf16_mean_slack = 1.2, bf16_worst_slack = 1.4, bf16_patch_slack = 1.75;
 
-/* A layer as the hook sees it, or "pulled NAME": what a caller receives, and is to be NAME. */
+/* A layer as the hook sees it; or "pulled NAME", which a caller receives and which must equal
+ * NAME. */
 struct layer {
     char name[64];
     float *rows;
@@ -98,7 +100,8 @@ tensor(const struct qv_safetensors *file, const char *name, void **data)
     return t;
 }
 
-/* In bf16 mean and worst of a layer as far off as transformers' own, or a little more. */
+/* Whether mean and worst of a layer in bf16 are no further off than transformers' own, or little
+ * more. */
 static bool
 is_as_near_as_transformers(const struct qv_safetensors *expected, const char *name, double mean,
                            double worst, const char *what)
@@ -117,7 +120,7 @@ is_as_near_as_transformers(const struct qv_safetensors *expected, const char *na
     return of_mean <= bf16_mean_slack && of_worst <= worst_slack;
 }
 
-/* Of so many patches. */
+/* Checks a layer of so many patches. */
 static void
 check_layer(const struct qv_safetensors *expected, const struct layer *l, int64_t patches,
             qv_dtype dtype, const char *what)
@@ -141,12 +144,12 @@ check_layer(const struct qv_safetensors *expected, const struct layer *l, int64_
     free(truth);
 }
 
-/* All that a tower of this size shows and gives. */
+/* Checks everything that a tower of this size shows and gives. */
 static void
 check_all(const struct qv_safetensors *expected, const struct capture *seen,
           const qv_model_info *info, int64_t patches, qv_dtype dtype, const char *what)
 {
-    const int more = strcmp(info->model_type, "glm4v") ? 0 : 2; /* embeddings, downsample */
+    const int more = strcmp(info->model_type, "glm4v") ? 0 : 2; /* its embeddings and downsample */
     assert_int_equal(seen->n, 2 + info->depth + info->n_deepstack + 1 + info->n_deepstack + more);
     for (int i = 0; i < seen->n; i++)
         check_layer(expected, &seen->layers[i], patches, dtype, what);
@@ -165,8 +168,8 @@ room_for(const qv_model_info *info, int64_t tokens)
     return out;
 }
 
-/* The capacity of one chunk of all items. One that only its rows describe may not be where some pairs go: on
- * some devices these have a capacity of their own. */
+/* The capacity of one chunk for all items. It is described whole: if only its rows were given,
+ * some pairs would take a capacity of their own on some devices. */
 static qv_capacity
 one_chunk(const qv_model *model, const qv_item *items, size_t n)
 {
@@ -180,7 +183,8 @@ one_chunk(const qv_model *model, const qv_item *items, size_t n)
     return all;
 }
 
-/* Every layer of every clip in pixel_values; what they give packed; then the first clip again from its frames. */
+/* Checks every layer of every clip from pixel_values, then the clips packed, then the first clip
+ * from its frames. */
 static void
 check_family(const char *family, const char *backend, qv_dtype dtype)
 {
@@ -224,7 +228,8 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     check_all(expected, &seen, &info, patches, dtype, what);
     drop(&seen);
 
-    /* packed into chunks of the device's own size, and into small ones, in which clips lie in several */
+    /* packed into chunks of the device's own size, then into small ones, so that clips lie in
+     * several */
     for (int64_t rows = 0; rows <= 64; rows += 64) {
         const qv_plan_options packed = { .capacity.rows = rows };
         if (qv_encode(model, QV_INPUT_PATCHES, items, n, &packed, &out, &err))

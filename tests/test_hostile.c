@@ -200,7 +200,8 @@ shards_are_what_the_index_says(void **state)
         { in_first, "none.safetensors", QV_EIO, "none.safetensors: cannot open" },
         { in_first, "../x.safetensors", QV_EFORMAT, "index.json|\"../x.safetensors\"|bare name" },
         { in_first, "model-00002-of-00002.safetensors", QV_EFORMAT,
-          "index.json|blocks.0.norm1.weight|model-00002-of-00002.safetensors, which has it not" },
+          "index.json|blocks.0.norm1.weight|model-00002-of-00002.safetensors, which does not have "
+          "it" },
         { in_second, "config.json", QV_EFORMAT, "config.json: header length" },
         { in_second, "half.safetensors", QV_EFORMAT,
           "half.safetensors|missing (half a download?)" },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The media library: its rules against transformers' numbers, its resize against torchvision's,
- * decoding on clips that the test makes itself. */
+/* Tests the media library: its rules against transformers' numbers, its resize against
+ * torchvision's, and decoding with clips that the test makes. */
 #define _POSIX_C_SOURCE 200809L
 #include <fcntl.h>
 #include <libavcodec/avcodec.h>
@@ -61,17 +61,18 @@ test_sample_frames(void **state)
             hash = (hash * 31 + indices[i]) % 1000000007;
         assert_int_equal(hash, cases[c].hash);
     }
-    int64_t half[4]; /* 0, 1.5, 3 and 0, 0.5, 1: halves go to the even number */
+    int64_t half[4]; /* 0, 1.5, 3 and 0, 0.5, 1: halves are rounded to even numbers */
     qv_sample_frames(4, 1, 0, 3, 4, 768, half);
     assert_int_equal(half[1], 2);
     qv_sample_frames(2, 1, 0, 3, 4, 768, half);
     assert_int_equal(half[1], 0);
     assert_int_equal(qv_sample_frames(0, 25, 2, 0, 4, 768, NULL), 0);
-    /* a source that does not say its rate counts as 24 fps */
+    /* a source that does not give its rate counts as 24 fps */
     assert_int_equal(qv_sample_frames(240, 0, 2, 0, 4, 768, NULL), 20);
 }
 
-/* Of Qwen2VLVideoProcessor, torch 2.11; those of 766 frames need its float32 vectors. */
+/* Numbers of Qwen2VLVideoProcessor with torch 2.11; those for 766 frames need its float32
+ * vectors. */
 static void
 test_sample_pairs(void **state)
 {
@@ -95,7 +96,8 @@ test_sample_pairs(void **state)
         { 90, 30.0, 2.0, 0, 7, 9, 6, 14791725 },
         { 431568, 24.0, 60.0, 0, 4, 766, 766, 337291956 },
         { 776, 30.0, 2.0, 0, 24, 24, 24, 383020418 },
-        { 1, 25.0, 2.0, 0, 4, 768, 1, 0 }, /* there it is an error; here paired with itself */
+        /* an error there; here the frame is paired with itself */
+        { 1, 25.0, 2.0, 0, 4, 768, 1, 0 },
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         const qv_clip_info info = { .cut_frames = cases[c].total,
@@ -115,7 +117,8 @@ test_sample_pairs(void **state)
     }
 }
 
-/* Of Glm4vVideoProcessor, numpy 2; those above 300 seconds are spread, or all taken. */
+/* Numbers of Glm4vVideoProcessor with numpy 2. Clips above 300 seconds are spread, or taken
+ * whole. */
 static void
 test_sample_by_seconds(void **state)
 {
@@ -134,7 +137,7 @@ test_sample_by_seconds(void **state)
         { 9001, 30.0, 2.0, 600, 56244505 },
         { 100000, 30.0, 2.0, 600, 642544972 },
         { 431, 24.0, 0.5, 8, 487521669 },
-        { 33, 25.0, 60.0, 34, 441677569 }, /* each once, the last again */
+        { 33, 25.0, 60.0, 34, 441677569 }, /* each frame once, the last one again */
         { 700, 2.0, 2.5, 700, 607852997 },
         { 7193, 23.976, 2.0, 600, 704196857 },
         { 50000, 25.0, 0.37, 112, 932746256 },
@@ -254,7 +257,7 @@ test_smart_resize(void **state)
     check_sizes(images, sizeof images / sizeof images[0], p, 65536, 16777216);
 }
 
-/* Patch 14, limits of each frame: of the published files, and of the class. */
+/* Patch size 14, and limits for each frame: those of published files, and of the class. */
 static void
 test_smart_resize_of_frames(void **state)
 {
@@ -278,7 +281,7 @@ test_smart_resize_of_frames(void **state)
     check_sizes(class, sizeof class / sizeof class[0], p, 128 * 28 * 28, 768 * 28 * 28);
 }
 
-/* GLM's: all frames of a clip count, and an image as a pair. */
+/* For GLM all frames of a clip count, and an image counts as a pair. */
 static void
 test_smart_resize_of_glm(void **state)
 {
@@ -361,7 +364,7 @@ test_smart_resize_refuses(void **state)
     assert_int_equal(qv_smart_resize(0, 10, 10, &bad, &h, &w, &err), QV_EINVAL);
     assert_non_null(strstr(err.text, "processor 7"));
     assert_int_equal(h, 7);
-    /* one frame is sized as the pair that it becomes */
+    /* a single frame is sized as the pair that it becomes */
     int64_t h2, w2;
     qv_smart_resize(1, 100, 100, &p, &h, &w, NULL);
     qv_smart_resize(2, 100, 100, &p, &h2, &w2, NULL);
@@ -421,7 +424,7 @@ test_resize(void **state)
     }
 }
 
-/* Every kernel that this machine has, whole and in two parts, gives what portable C gives. */
+/* Every kernel that this machine can run, whole and in two parts, gives what portable C gives. */
 static void
 test_resize_levels(void **state)
 {
@@ -509,7 +512,7 @@ write_packets(AVFormatContext *mux, AVCodecContext *encoder)
     av_packet_free(&packet);
 }
 
-/* n frames of MPEG-4 at 10 fps; the container is what the name says. */
+/* Makes n frames of MPEG-4 at 10 fps; the name's ending gives the container. */
 static const char *
 make_clip(const char *name, int n, double clockwise)
 {
@@ -581,7 +584,7 @@ read_file(const char *path, size_t *n)
     return bytes;
 }
 
-/* Reads a whole clip, `step` frames a call; returns the hash of its pixels. */
+/* Reads a whole clip, `step` frames in each call, and returns the hash of its pixels. */
 static uint64_t
 read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
 {
@@ -602,7 +605,7 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
     return h;
 }
 
-/* All tests of clips run with decoding in a process of its own, and in this one. */
+/* All tests of clips run twice: with decoding in a process of its own, and in this one. */
 static qv_decoder *decoder; /* NULL: trusted */
 
 static qv_status
@@ -681,7 +684,8 @@ test_clip_options(void **state)
     assert_int_equal(read_all(clip, 5, &total, NULL), five);
     qv_clip_close(&clip);
     clip =
-        open_clip(path, &(qv_clip_options){ .num_frames = 50 }); /* more than there are: repeats */
+        /* more than there are, so some repeat */
+        open_clip(path, &(qv_clip_options){ .num_frames = 50 });
     read_all(clip, 7, &total, NULL);
     assert_int_equal(total, 50);
     assert_int_equal(qv_clip_damaged(clip), 0);
@@ -712,7 +716,7 @@ test_clip_options(void **state)
     }
 }
 
-/* As qwen-vl-utils: an even number of frames, both ends among them, 128 tokens at least. */
+/* As qwen-vl-utils does it: an even number of frames, both ends among them, at least 128 tokens. */
 static void
 test_like_qwen_vl_utils(void **state)
 {
@@ -733,7 +737,7 @@ test_like_qwen_vl_utils(void **state)
     assert_int_equal(n, 4);
     assert_true(times[0] == 0.0 && times[1] == 0.7 && times[2] == 1.5 && times[3] == 2.2);
 
-    /* transformers, told to make as many frames of that size, takes others */
+    /* transformers would take other frames for the same number and size */
     const qv_preprocess small = { .processor = QV_PROCESSOR_QWEN2_VL,
                                   .min_pixels = 128 * 32 * 32,
                                   .max_pixels = 768 * 32 * 32,
@@ -753,7 +757,7 @@ test_like_qwen_vl_utils(void **state)
     qv_clip_close(&clip);
 }
 
-/* The package has no rules for another's models. */
+/* The package has no rules for the models of others. */
 static void
 test_like_qwen_vl_utils_is_qwens(void **state)
 {
@@ -782,7 +786,7 @@ test_like_qwen_vl_utils_is_qwens(void **state)
     qv_clip_close(&clip);
 }
 
-/* A transparent image lies on white there, and is taken as if it were not here. */
+/* That package puts a transparent image on white; here transparency is dropped. */
 static void
 test_transparent_image(void **state)
 {
@@ -856,8 +860,8 @@ leave(const char *path)
     (void)path;
 }
 
-/* Whose identity is told is whose frames come: that of the open file, before it was read. One that is
- * written to meanwhile is none; one that is replaced stays what it was. */
+/* A clip's identity is that of the file whose frames come: the open file, before it was read. A
+ * file that is written to meanwhile has none; one that is replaced keeps its own. */
 static void
 test_file_changes(void **state)
 {
@@ -891,12 +895,13 @@ test_file_changes(void **state)
         if (cases[i].fails)
             assert_non_null(strstr(err.text, "changes.mp4: the file changed while it was read"));
         assert_true(cases[i].fails ? total < 60 : total == 60);
-        assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, &err), status); /* and stays so */
+        /* and the error stays */
+        assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, &err), status);
         qv_clip_close(&clip);
     }
 }
 
-/* All frames at once: none of a file that has changed by then, were it in its last. */
+/* All frames at once: none of a file that has changed by then, even during the last. */
 static void
 test_file_changes_at_once(void **state)
 {
@@ -914,7 +919,7 @@ test_file_changes_at_once(void **state)
     qv_clip_close(&clip);
 }
 
-/* The worker waits for a free slot, decodes, or has ended: closing joins it in each case. */
+/* Closing joins the worker whether it waits for a free slot, decodes, or has ended. */
 static void
 test_close_any_time(void **state)
 {
@@ -952,7 +957,7 @@ test_rotation(void **state)
         int64_t n;
         qv_clip_read(flat, a, 1, &n, NULL, NULL);
         qv_clip_read(clip, b, 1, &n, NULL, NULL);
-        /* where the image's first pixel has gone */
+        /* where the image's first pixel is after the turn */
         const int at[] = { CLIP_H - 1, CLIP_W * CLIP_H - 1, CLIP_H * (CLIP_W - 1) };
         assert_memory_equal(a, b + 3 * at[i], 3);
         qv_clip_close(&clip);
@@ -992,7 +997,7 @@ test_png_round_trip(void **state)
     assert_int_equal(n, 0);
     qv_clip_close(&clip);
 
-    /* small: the image's rules, not the clip's; the name says nothing */
+    /* the size follows the image's rules, not the clip's, whatever the file's name is */
     const char *renamed = in_folder("image.mp4");
     assert_int_equal(qv_write_png(renamed, rgb, 20, 20, NULL), QV_OK);
     clip = open_clip(renamed, NULL);
@@ -1061,7 +1066,7 @@ test_bomb(void **state)
     expect_failure(in_folder("bomb.png"), QV_EFORMAT, "");
 }
 
-/* Cut and damaged clips end, with the same pixels whatever the number of threads. */
+/* Cut and damaged clips come to an end, with the same pixels for every number of threads. */
 static void
 test_damage(void **state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The thread rules of qwenvit_media.h, and the threads of `qwenvit encode`: clips that are read side
- * by side, each decoded by several threads, give the frames that each gives alone. For the thread
- * sanitizer, which sees only our own code (tsan.txt).
+ * Tests the thread rules of qwenvit_media.h, and the threads of `qwenvit encode`: clips that are
+ * read side by side, each decoded by several threads, give the frames that each gives alone. It is
+ * for the thread sanitizer, which sees only our own code (tsan.txt).
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -20,17 +20,18 @@
 
 enum { N_FRAMES = 12, ROUNDS = 2 };
 
-/* Decoders with threads of frames, of slices, and with none. */
+/* Their decoders have threads for frames, threads for slices, and none. */
 static const char *const clips[] = { "x264.mp4", "vp9.webm", "whole.ts", "whole.mkv" };
 enum { N_CLIPS = sizeof clips / sizeof *clips };
-static char *paths[N_CLIPS], *again; /* NULL: this FFmpeg cannot make it; the last twice */
+/* NULL: this FFmpeg cannot make the clip; `again` is the last clip a second time */
+static char *paths[N_CLIPS], *again;
 static qv_decoder *decoder;
 
 struct worker {
     int clip, threads;
-    qv_decoder *decoder; /* NULL: trusted */
+    qv_decoder *decoder; /* NULL: decodes in this process */
     qv_error error;
-    uint64_t hash[ROUNDS]; /* of every frame */
+    uint64_t hash[ROUNDS]; /* the hash of every frame */
 };
 
 static void *
@@ -72,7 +73,7 @@ expect_same(const struct worker *w, const struct worker *alone)
                      w->decoder ? "isolated" : "trusted");
 }
 
-/* Each clip in two threads of this process and in two processes, all at once. */
+/* Reads each clip in two threads of this process and in two decoding processes, all at once. */
 static void
 clips_side_by_side(void **state)
 {
@@ -102,7 +103,7 @@ clips_side_by_side(void **state)
             expect_same(&together[c][i], &alone[c]);
 }
 
-/* Closed while the far end decodes, or waits for a slot to be free. */
+/* Closes clips while the far end decodes, or waits for a free slot. */
 static void
 clips_closed_early(void **state)
 {
@@ -136,7 +137,7 @@ load_tensors(const char *path, uint8_t *out, size_t room)
     return n;
 }
 
-/* The clip decodes, the device computes and the sink writes, all at once; twice over. */
+/* Decodes a clip, computes on the device and writes to the sink, all at once, for two clips. */
 static void
 encode_two_clips(void **state)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Towers in GGUF files: of every family and type the model of the checkpoint that the file was made of; what
- * the file does not say, or says wrongly; what is no tower. */
+/* Tests towers in GGUF files: for every family and type the model is that of the checkpoint that
+ * the file was made from; what a file does not say, or says wrongly; and files that are no
+ * tower. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +20,7 @@
 
 /* ---- the same model ---------------------------------------------------------------------------- */
 
-/* Every tensor as the reference has it on its device. */
+/* Asserts that every tensor is the same, as the reference has it on its device. */
 static void
 same_weights(const char *what, const struct tiny *a, const struct tiny *b)
 {
@@ -46,7 +47,7 @@ tokens_of(const struct tiny *t, size_t *bytes)
     return tokens;
 }
 
-/* The worst row's distance, over its norm. */
+/* Returns the worst row's distance divided by its norm. */
 static double
 distance(const float *a, const float *b, size_t n, int64_t cols)
 {
@@ -63,7 +64,7 @@ distance(const float *a, const float *b, size_t n, int64_t cols)
     return worst;
 }
 
-/* Loads both; their tokens are equal to the bit (most 0), or so near. */
+/* Loads both. Their tokens must have the same bits (most 0), or be as near as `most`. */
 static void
 same_model(const char *what, const char *folder, const char *file, qv_dtype dtype, double most)
 {
@@ -101,8 +102,8 @@ static const struct {
     { "qwen4_exp", "qwen3vl_merger", 0 },      { "glm4v", "glm4v", 0 },
 };
 
-/* Of Omni's blocks the first has full attention, which GGUF has no word for (every n-th from the n-th on):
- * here it is the second. */
+/* Makes an Omni tower. Its first block has full attention, which GGUF cannot say (it has every
+ * n-th from the n-th on), so here it is the second. */
 static const char *
 omni(void)
 {
@@ -149,7 +150,7 @@ every_family_is_the_folder_it_was_made_of(void **state)
         }
 }
 
-/* What converters wrote at other times. */
+/* Files as converters wrote them at other times. */
 static void
 every_form_is_the_same_model(void **state)
 {
@@ -175,7 +176,7 @@ every_form_is_the_same_model(void **state)
         how.window = towers[tower].window;
         snprintf(what, sizeof what, "form %zu of %s", i, towers[tower].name);
         const char *file = mmproj_make(golden(towers[tower].name), &how, "mmproj.gguf", NULL);
-        if (how.silent) { /* which the note tells */
+        if (how.silent) { /* the note says so */
             struct tiny t = tiny_open_family(file, "ref", QV_F32, 1);
             assert_non_null(strstr(t.info.note, "means, bounds of pixels"));
             tiny_close(&t);
@@ -184,7 +185,7 @@ every_form_is_the_same_model(void **state)
     }
 }
 
-/* A folder of seeded weights whose rows are blocks of 256. */
+/* Makes a folder with seeded weights, whose rows are blocks of 256. */
 static const char *
 wide_folder(void)
 {
@@ -342,7 +343,7 @@ load(const char *path, const qv_model_options *options, qv_model_info *info, qv_
     return s;
 }
 
-/* CLIP's means in a file of Qwen3-VL: told, with the options that overrule them. */
+/* CLIP's means in a file of Qwen3-VL are reported, with the options that replace them. */
 static void
 wrong_means_are_told_and_can_be_overruled(void **state)
 {
@@ -373,7 +374,8 @@ wrong_means_are_told_and_can_be_overruled(void **state)
                    load(file, &options, &info, &err), &err);
     options = (qv_model_options){ .image_mean = (const double[]){ 0.25, 0.5, 0.5 } };
     assert_int_equal(load(golden("qwen3_vl"), &options, &info, &err), QV_OK);
-    assert_true(info.video.mean[0] == 0.25 && info.video.std[0] == 0.5); /* any checkpoint's */
+    /* this works for any checkpoint */
+    assert_true(info.video.mean[0] == 0.25 && info.video.std[0] == 0.5);
 }
 
 static void
@@ -473,7 +475,7 @@ a_folder_with_one_mmproj_is_a_model(void **state)
     qv_error err = { 0 };
     mmproj_make(golden("qwen3_vl"), &how, "mmproj-BF16.gguf", NULL);
     temp_text("model-Q4_K_M.gguf", "a language model's, which is not looked at");
-    temp_text("config.json", "{ } "); /* lies beside GGUF files often */
+    temp_text("config.json", "{ } "); /* such a file is often beside GGUF files */
     assert_int_equal(load(tempdir, NULL, &info, &err), QV_OK);
     assert_string_equal(info.model_type, "qwen3_vl");
     mmproj_make(golden("qwen3_vl"), &how, "MMPROJ-f16.GGUF", NULL);

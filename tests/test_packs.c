@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packs: an item's tokens are the same bits alone in a chunk and among others, wherever it lies, whatever
- * the others hold, whatever was in memory before.
+ * Tests packs: an item's tokens have the same bits alone in a chunk and among others, wherever it
+ * is, whatever the others hold, and whatever was in memory before.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,12 +32,12 @@ rows_of(const qv_item *item)
     return item->grid_thw[0] * item->grid_thw[1] * item->grid_thw[2];
 }
 
-/* A plan with the items of the mix, and what each gives alone. */
+/* A plan, the items of the mix, and what each of them gives alone. */
 struct pack {
     struct tiny t;
     qv_dtype output;
     qv_plan *plan;
-    qv_item items[N], spoilt[N]; /* spoilt: of NaN and infinity */
+    qv_item items[N], spoilt[N]; /* spoilt: items of NaN and infinity */
     char *alone[N];
 };
 
@@ -53,7 +53,7 @@ patches(int64_t n, uint32_t seed)
     return p;
 }
 
-/* Frames cannot be NaN: of them all bits are set. */
+/* Returns spoilt data. Frames cannot be NaN, so all of their bits are set. */
 static const void *
 spoilt_data(const struct pack *p, qv_input input, int i)
 {
@@ -113,7 +113,8 @@ pack_close(struct pack *p)
     tiny_close(&p->t);
 }
 
-/* One chunk of items of the mix by number; n + number: spoilt. All outputs of those that are not. */
+/* Checks one chunk with items of the mix by number; n + number is item `number` spoilt. All
+ * outputs of the others are compared. */
 static void
 check_chunk(struct pack *p, const int *order, size_t n, const char *what)
 {
@@ -138,7 +139,8 @@ check_chunk(struct pack *p, const int *order, size_t n, const char *what)
     free(all);
 }
 
-/* NaN, and no place of anything, in all memory of chunks, as another plan may leave it. */
+/* Fills all memory of the chunks with NaN, and with indices that lead nowhere, as another plan
+ * may leave them. */
 static void
 poison(const struct pack *p)
 {
@@ -199,7 +201,7 @@ neighbours_change_no_bit(void **state)
         }
 }
 
-/* Nor where rows are in window order, and a gated MLP's width is odd. */
+/* This also holds where rows are in window order, and a gated MLP's width is odd. */
 static void
 neighbours_change_no_bit_with_windows(void **state)
 {
@@ -211,7 +213,8 @@ neighbours_change_no_bit_with_windows(void **state)
                                             test_dtypes[type], QV_INPUT_PATCHES, QV_BF16));
 }
 
-/* Nor where positions are of sixteen neighbours and a token's patches are one row of a product. */
+/* This also holds where positions are interpolated from sixteen neighbours, and a token's
+ * patches are one row of a GEMM. */
 static void
 neighbours_change_no_bit_of_glm(void **state)
 {
@@ -223,7 +226,7 @@ neighbours_change_no_bit_of_glm(void **state)
                                             test_dtypes[type], QV_INPUT_FRAMES, QV_F32));
 }
 
-/* The same call in the same capacity gives each item what it gives alone, packed as it is. */
+/* qv_encode with several items gives each what it gives alone, in the same capacity. */
 static void
 several_are_each_alone(void **state)
 {
@@ -255,7 +258,7 @@ several_are_each_alone(void **state)
     }
 }
 
-/* With packs on every backend, in every dtype that it has. */
+/* Runs a check on packs of every backend, in every dtype that the backend has. */
 static void
 for_each_pack(void (*check)(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref))
 {
@@ -291,7 +294,8 @@ check_alone(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
         assert_int_equal(said, N);
 }
 
-/* In the capacity that an item takes by itself it gives what it gives in a pack's, where info says so. */
+/* In the capacity that an item takes by itself, it gives what it gives in a pack, if `info` says
+ * so. */
 static void
 capacities_change_no_bit_unsaid(void **state)
 {
@@ -321,14 +325,15 @@ check_few(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
                                 &(qv_plan_options){ .capacity.rows = full.rows }, &n_full);
     assert_int_equal(p->t.model->idle[0]->capacity.rows, full.rows);
     assert_int_equal(n, n_full);
-    if (!bits->by_place) /* where bits differ by place alone, any bucket serves */
+    if (!bits->by_place) /* if bits differ only by place, any bucket serves */
         assert_memory_equal(few, in_full, n);
     assert_true(small || !is_ref);
     free(few);
     free(in_full);
 }
 
-/* Items that fit into one chunk do not pay for a full one, where that changes no bit; where it would, they do. */
+/* Items that fit into one chunk take the smallest bucket if that changes no bit, and otherwise a
+ * full chunk. */
 static void
 few_take_the_smallest_bucket(void **state)
 {
@@ -336,8 +341,8 @@ few_take_the_smallest_bucket(void **state)
     for_each_pack(check_few);
 }
 
-/* How many segments and windows a chunk has room for is no matter of its bits: where that room costs
- * nothing there is more of it, in capacities that keep their description. */
+/* How many segments and windows fit into a chunk does not change its bits. On devices where they
+ * cost nothing, more fit, and the capacity is described as before. */
 static void
 check_room(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
 {
@@ -378,7 +383,7 @@ read_table(const struct pack *p, int slot, void *out, size_t bytes)
         fail_msg("%s", err.text);
 }
 
-/* Every row of the chunk, those beyond its one item's as well. */
+/* Checks every row of the chunk, also those beyond its only item's. */
 static void
 check_tables(const struct pack *p, const qv_item *item)
 {
@@ -406,8 +411,8 @@ check_tables(const struct pack *p, const qv_item *item)
     free(index);
 }
 
-/* Rows beyond a chunk's items look at some place of the input all the same, whatever chunks before, of
- * this plan or another, left behind: else they would read what is not there. */
+/* Rows beyond a chunk's items read some valid place of the input, whatever earlier chunks of
+ * this plan or another left behind. Otherwise they would read outside. */
 static void
 rows_beyond_the_fill_stay_inside(void **state)
 {
@@ -438,7 +443,8 @@ rows_beyond_the_fill_stay_inside(void **state)
 
 /* ---- one memory for all plans ---------------------------------------------------------------- */
 
-/* A chunk of a plan while those of another are under way, and of a larger one that needs more memory. */
+/* A plan's chunk is under way while those of another are, and of a larger one that needs more
+ * memory. */
 static void
 plans_take_turns_in_one_memory(void **state)
 {
@@ -483,8 +489,8 @@ plans_take_turns_in_one_memory(void **state)
     }
 }
 
-/* A plan freed is ready again at once, though what was under way in it was never pulled; and memory grows
- * with the largest plan alone. */
+/* A plan that was freed is ready again at once, even if its chunk under way was never pulled.
+ * Memory grows only with the largest plan. */
 static void
 a_plan_that_was_freed_is_ready_at_once(void **state)
 {
@@ -512,7 +518,7 @@ a_plan_that_was_freed_is_ready_at_once(void **state)
     char *after = tiny_chunk(&t, first, &item, 1, QV_F32, &bytes);
     assert_memory_equal(before, after, bytes);
     qv_plan_free(&first);
-    for (int64_t rows = 4; rows <= 64; rows += 4) { /* every bucket of the device's own chunk */
+    for (int64_t rows = 4; rows <= 64; rows += 4) { /* every bucket up to the device's own chunk */
         qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.rows = rows });
         assert_ptr_equal(plan->arena, arena);
         qv_plan_free(&plan);
@@ -531,8 +537,8 @@ a_plan_that_was_freed_is_ready_at_once(void **state)
     tiny_close(&t);
 }
 
-/* pixel_values that bf16 holds exactly give the same bits in f32 and in bf16, of several items and of a clip
- * that is cut into chunks. */
+/* pixel_values that bf16 holds exactly give the same bits in f32 and in bf16, for several items
+ * and for a clip that is cut into chunks. */
 static void
 patches_in_bf16_are_those_in_f32(void **state)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Hostile files are refused with words that help; honest ones come back as they were written. */
+/* Tests that hostile files are refused with texts that help, and that honest ones come back as
+ * they were written. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-/* A file with this header and `data` bytes 0, 1, 2, .. after it. */
+/* Makes a file with this header, and `data` bytes 0, 1, 2, .. behind it. */
 static const char *
 make_file_n(const char *name, const char *header, size_t n, size_t data)
 {
@@ -68,7 +69,7 @@ bad_headers_are_refused(void **state)
         size_t data;
         const char *words;
     } cases[] = {
-        /* JSON */
+        /* bad JSON */
         { "", 0, "line" },
         { "{", 0, "line 1" },
         { "[]", 0, "object" },
@@ -80,7 +81,7 @@ bad_headers_are_refused(void **state)
         { "{\"a\xc0\x80\":1}", 0, "line 1" },
         { "{\"a\":NaN}", 0, "line 1" },
         { "{\"a\":1e999}", 0, "line 1" },
-        /* duplicates: the reference takes the second of these */
+        /* duplicates, of which the reference reader takes the second */
         { "{\"a\":" U8("[4]", "0", "4") ",\"a\":" U8("[4]", "4", "8") "}", 8, "duplicate" },
         { "{\"a\":" U8("[4]", "0", "4") ",\"a\":" U8("[2,2]", "0", "4") "}", 4, "duplicate" },
         { "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
@@ -200,7 +201,7 @@ what_is_no_file_is_refused_without_waiting(void **state)
     expect_open_failure("dangling", temp_path("dangling"), QV_EIO, "dangling");
 }
 
-/* Much work or memory from few bytes. */
+/* Files in which few bytes ask for much work or memory. */
 static void
 bombs_are_refused(void **state)
 {
@@ -222,14 +223,14 @@ bombs_are_refused(void **state)
     expect_open_failure("tensors", make_file_n("b", text, used, 0), QV_EFORMAT,
                         "1048577 tensors|at most 1048576");
 
-    /* One long name: the error text stays short, and whole. */
+    /* With one long name the error text stays short and complete. */
     memset(text, 'n', n);
     memcpy(text, "{\"", 2);
     memcpy(text + n, "\":1}", 4);
     expect_open_failure("name", make_file_n("b", text, n + 4, 0), QV_EFORMAT, "nnn...|is 1");
     free(text);
 
-    /* A name of 90 MB: a file with a hole, of which only the first bytes are read. */
+    /* A name of 90 MB in a file with a hole; only its first bytes are read. */
     const char *path = temp_file("key", "\0\0\x60\5\0\0\0\0{\"n", 11);
     assert_int_equal(truncate(path, ((off_t)90 << 20) + 8), 0);
     expect_open_failure("key", path, QV_EFORMAT, "length is 90177536|at most 33554432");
@@ -321,7 +322,7 @@ all_dtypes_are_known(void **state)
     }
 }
 
-/* The header is of odd length and b begins at byte 3: nothing is aligned. */
+/* The header has an odd length and b begins at byte 3, so nothing is aligned. */
 static void
 data_are_read_by_name(void **state)
 {
@@ -400,7 +401,8 @@ what_is_written_comes_back(void **state)
                                    &err))
         fail_msg("%s", err.text);
     assert_int_not_equal(access(temp_path("out"), F_OK), 0);
-    for (size_t i = COUNT(tensors); i-- > 0;) { /* any order; the first in two pieces */
+    /* any order is allowed; the first tensor comes in two pieces */
+    for (size_t i = COUNT(tensors); i-- > 0;) {
         static const unsigned sizes[] = { 24, 6, 0, 8, 5, 12, 16 };
         memset(data, (int)i + 1, sizeof data);
         const unsigned cut = i ? 0 : 7;
@@ -452,7 +454,7 @@ bad_tensors_are_not_written(void **state)
           QV_EINVAL,
           "overflow" },
         { { tensor("a\xff", "U8", 0, 0, 0), tensor("b", "U8", 0, 0, 0) }, QV_EINVAL, "UTF-8" },
-        /* no disk has this; it is said before any data are made */
+        /* no disk has so much space, which is said before any data are made */
         { { tensor("a", "U8", 1, INT64_MAX / 2, 0), tensor("b", "U8", 0, 0, 0) },
           QV_EIO,
           "out: cannot" },
@@ -513,7 +515,7 @@ a_file_appears_whole_or_not_at_all(void **state)
     assert_null(w);
 }
 
-/* The header's texts are known at the end, its room at the begin. */
+/* The header's texts are known only at the end, and their space is reserved at the beginning. */
 static void
 metadata_are_amended_before_the_end(void **state)
 {
@@ -563,7 +565,8 @@ open_folder(void)
     return c;
 }
 
-/* The first byte of a tensor's data, which says which file it is from; -1 if there is none. */
+/* Returns the first byte of a tensor's data, which says which file it is from; -1 if there is
+ * none. */
 static int
 first_byte(struct qv_checkpoint *c, const char *name)
 {
@@ -595,7 +598,7 @@ the_single_file_comes_first(void **state)
     qv_checkpoint_close(&c);
 }
 
-/* As the Hugging Face cache has it: every file is a link out of the folder. */
+/* In the Hugging Face cache every file is a link out of the folder. */
 static void
 shards_may_be_links(void **state)
 {
@@ -618,10 +621,11 @@ shards_may_be_links(void **state)
     assert_int_equal(first_byte(c, "v.a"), 0);
     assert_int_equal(first_byte(c, "v.b"), 7);
     assert_int_equal(first_byte(c, "v.a"), 0);
-    assert_int_equal(first_byte(c, "x"), -1); /* in a shard, but not in the index */
+    assert_int_equal(first_byte(c, "x"), -1); /* x is in a shard, but not in the index */
     assert_int_equal(first_byte(c, "weight_map"), -1);
 
-    /* s3 is of another part of the model and not here: no matter, until it is asked for. */
+    /* s3 belongs to another part of the model and does not exist, which matters only when it is
+     * asked for. */
     const struct qv_safetensor *t = NULL;
     const struct qv_safetensors *file = NULL;
     expect_failure("missing shard", QV_EIO, "s3.safetensors|cannot open",
@@ -645,7 +649,7 @@ an_index_that_lies_is_found_out(void **state)
     assert_int_equal(first_byte(c, "a"), 0);
     expect_failure("wrong shard", QV_EFORMAT, INDEX "|weight_map|\"b\"|s1",
                    qv_checkpoint_find(c, "b", &t, &file, &err), &err);
-    for (int i = 0; i < 2; i++) /* the second time as the first */
+    for (int i = 0; i < 2; i++) /* the second time gives what the first did */
         expect_failure("bad shard", QV_EFORMAT, "s2|\"a\"|data_offsets",
                        qv_checkpoint_find(c, "c", &t, &file, &err), &err);
     expect_failure("the index itself", QV_EFORMAT, INDEX "|header length",

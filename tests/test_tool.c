@@ -43,6 +43,27 @@ names_become_text(void **state)
     }
 }
 
+/* Red, green and blue are three components, each of which tells apart what it alone depends on. */
+static void
+colours_are_three_components(void **state)
+{
+    (void)state;
+    enum { N = 64, DIM = 5 };
+    static const float lengths[3] = { 9, 4, 1 };
+    float tokens[N * DIM];
+    uint8_t colours[N * 3];
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < DIM; j++) /* Component k varies with bit k, along axis 4 - k. */
+            tokens[i * DIM + j] = 3 + (j < 2              ? 0
+                                       : i >> (4 - j) & 1 ? 1
+                                                          : -1) *
+                                          (j < 2 ? 0 : lengths[4 - j]);
+    assert_true(tool_drawing_colours(tokens, N, DIM, colours));
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < 3; k++) /* Its sign is free. */
+            assert_int_equal(colours[i * 3 + k] != colours[k], (i >> k & 1) != 0);
+}
+
 /* Collects what is written to a terminal while `act` runs with it as stderr. */
 static void
 on_a_terminal(void (*act)(void), char *text, size_t size)
@@ -113,6 +134,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_become_text),
+        cmocka_unit_test(colours_are_three_components),
         cmocka_unit_test(errors_end_the_bar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

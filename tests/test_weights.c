@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Loading: however a checkpoint stores the same weights (patch embedding 5D, 2D, channels-last or
- * as linear_proj; names with and without "model."; bf16 or f32; one file or shards; symbolic
- * links), the model is the same to the bit. What does not fit is refused by name.
+ * Tests loading: however a checkpoint stores the same weights (patch embedding 5D, 2D,
+ * channels-last or as linear_proj; names with and without "model."; bf16 or f32; one file or
+ * shards; symbolic links), the model has the same bits. A tensor that does not fit is refused by
+ * name.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -22,16 +23,16 @@
 
 enum patch_form { AS_5D, AS_2D, AS_CHANNELS_LAST, AS_LINEAR_PROJ };
 
-/* How the golden checkpoint is written again. */
+/* The way in which the golden checkpoint is written again. */
 struct variant {
     const char *what;
     enum patch_form patch;
     const char *prefix; /* instead of "model.visual." */
     bool f32, links;
-    const char *extra;        /* one besides, of this name */
-    const char *drop, *widen; /* a tensor left out, with one row more */
-    const char *retype, *as;  /* one that is of this dtype, and zero */
-    const char *spoil;        /* one with this value at this place */
+    const char *extra;        /* an additional tensor of this name */
+    const char *drop, *widen; /* drop: this tensor is left out; widen: this one has a row more */
+    const char *retype, *as;  /* this tensor has the dtype `as`, and is zero */
+    const char *spoil;        /* this tensor has the given value at the given place */
     float value;
     int64_t at;
 };
@@ -74,7 +75,7 @@ copy_file(struct scratch *s, const char *name)
     fclose(out);
 }
 
-/* The tensor's values in the variant's form. The caller frees. */
+/* Returns the tensor's values in the variant's form. The caller frees them. */
 static void *
 rewrite(const struct variant *v, const struct qv_safetensors *file,
         const struct qv_safetensor *from, struct qv_safetensor *to)
@@ -192,7 +193,7 @@ write_variant(const struct variant *v, struct scratch *s)
     qv_safetensors_close(&file);
 }
 
-/* Tokens of fixed frames, and the weights' digest. */
+/* Returns the tokens of fixed frames, and the weights' digest. */
 static float *
 tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
 {
@@ -239,7 +240,7 @@ the_same_model_however_it_is_stored(void **state)
             if (n != m || memcmp(tokens, expected, n))
                 fail_msg("stored %s: other tokens in %s", variants[i].what,
                          qv_dtype_name(dtypes[d]));
-            if (!variants[i].f32) /* the digest is of the stored values and their type */
+            if (!variants[i].f32) /* the digest covers the stored values and their dtype */
                 assert_string_equal(digest, other);
             free(tokens);
             clean(&s);
@@ -248,7 +249,7 @@ the_same_model_however_it_is_stored(void **state)
     }
 }
 
-/* Every value is in it, wherever in a tensor. */
+/* The digest covers every value, wherever it is in a tensor. */
 static void
 another_value_is_another_digest(void **state)
 {
@@ -373,8 +374,8 @@ note_warm(struct qv_device *dev, const struct qv_op *op)
     warmed[n_warmed++] = *op;
 }
 
-/* A device hears what kernels will follow when weights are loaded, not when a model is described; these
- * are operations that it prepares. */
+/* When weights are loaded, the device is told which kernels will follow, and these are
+ * operations that it prepares; when a model is only described, it is told nothing. */
 static void
 a_device_hears_what_will_follow(void **state)
 {

@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin: only what is missing.
-# oneDNN comes from the distribution if that is 3.1 or newer, else from PyPI's wheels, unpacked
-# below build/deps. Safe to run again; says nothing if there is nothing to do.
-# deps.sh python: and what Python's environments (venv) and extensions need.
-# deps.sh tests: and what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for the
-# Metal emulator), a compiler for ARM, what checks sources and makes packages.
+# Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin, and only what is missing.
+# oneDNN comes from the distribution if that has 3.1 or newer, else from PyPI's wheels, unpacked
+# below build/deps. It can be run again, and prints nothing if nothing is missing.
+#   deps.sh python: also what Python's environments (venv) and extensions need.
+#   deps.sh tests: also what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for
+#     the Metal emulator), a compiler for ARM, and what checks sources and makes packages.
 set -eu
 cd "$(dirname "$0")/.."
 deps=build/deps
@@ -34,7 +34,7 @@ if ! command -v dpkg-query >/dev/null; then
     exit 4
 fi
 
-# need PACKAGE...: installs those that are missing
+# need PACKAGE... installs the packages that are missing
 need() {
     missing=
     for p; do
@@ -52,7 +52,7 @@ if [ "${1:-}" = tests ]; then
 fi
 
 # ---- Python: what builds the wheel, and what its tests need ----
-# need_python: a Python that makes environments and builds extensions
+# need_python installs a Python that makes environments and builds extensions
 need_python() {
     python3 -c 'import ensurepip, sysconfig, os; open(sysconfig.get_path("include") + "/Python.h")' \
         2>/dev/null || install python3-venv python3-dev
@@ -110,7 +110,8 @@ for wheel in "$work"/*.whl; do unzip -q -o "$wheel" -d "$work/unpacked"; done
 rm -rf "$deps/onednn"
 mkdir -p "$deps/onednn/lib"
 cp -a "$work"/unpacked/onednn_devel*/data/include "$deps/onednn/"
-cp -a "$work"/unpacked/onednn_cpu*/data/share "$deps/onednn/" # its license
+cp -a "$work"/unpacked/onednn_cpu*/data/share "$deps/onednn/" # the license
 cp -a "$work"/unpacked/onednn_cpu*/data/lib/libdnnl.so.3.2 "$deps/onednn/lib/"
-ln -sf libdnnl.so.3.2 "$deps/onednn/lib/libdnnl.so.3" # the wheel holds three copies
+# the wheel holds the library three times; links replace the copies
+ln -sf libdnnl.so.3.2 "$deps/onednn/lib/libdnnl.so.3"
 ln -sf libdnnl.so.3 "$deps/onednn/lib/libdnnl.so"

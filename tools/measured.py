@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: MIT
 """What was measured: the files in docs/measurements, and the records in them.
 
-speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py;
-*.jsonl are records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE),
-tools/peers/peers.py, python/bench/patched.py and actors.py (--json FILE), but verify-*.jsonl and
-encode-*.jsonl, which are of `qwenvit verify` and `qwenvit encode` (--json=FILE).
-Where a later line repeats an earlier one, it counts.
+speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py. A
+*.jsonl holds records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE),
+tools/peers/peers.py, python/bench/patched.py and actors.py (--json FILE). Four kinds of *.jsonl hold
+something else: verify-*.jsonl and encode-*.jsonl come from `qwenvit verify` and `qwenvit encode`,
+gguf-*.jsonl from gguf_parity.py, mtmd_steps.py and mtmd.py, and earlier-*.jsonl are records of an
+earlier version, to compare with. Where two records are of the same
+work, the one of the later day counts, and of one day the later line.
 """
+import functools
 import glob
 import json
 import os
+import re
+import shutil
+import subprocess
 
 TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Q2": "Qwen2-VL-7B",
-          "Q25": "Qwen2.5-VL-7B", "Q25-3B": "Qwen2.5-VL-3B"}  # whose vision towers
-OTHER_KINDS = ("verify-", "encode-")  # of files in docs/measurements
+          "Q25": "Qwen2.5-VL-7B", "Q25-3B": "Qwen2.5-VL-3B", "Qwen2.5": "Qwen2.5-VL-7B",
+          "GLM": "GLM-4.1V-9B", "m_qwen2-vl-7b": "Qwen2-VL-7B", "m_qwen2.5-vl-7b": "Qwen2.5-VL-7B",
+          "synthetic": "sizes of Qwen3-VL-4B"}  # whose vision tower a folder's short name means
+OTHER_KINDS = ("verify-", "encode-", "earlier-", "gguf-")  # of files in docs/measurements
 
 
 # ---- files -------------------------------------------------------------------------------------
@@ -22,6 +30,12 @@ def load(root, pattern):
     for path in sorted(glob.glob(os.path.join(root, "docs", "measurements", pattern))):
         with open(path, encoding="utf-8") as f:
             yield json.load(f)
+
+
+def record_files(root):
+    """The files whose records make the tables and plots."""
+    return [f for f in sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
+            if not os.path.basename(f).startswith(OTHER_KINDS)]
 
 
 WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.jsonl` appends them"
@@ -62,10 +76,12 @@ def read_records(paths):
 def latest(records):
     """Of records of the same work the last one; of profiles the last run."""
     kept, profile = {}, {}
-    for r in records:
+    for r in sorted(records, key=lambda r: r.get("day", "")):  # a stable sort: lines keep their order
         key = r["dtype"], place(r)
         if r["bench"] != "profile":
-            kept[(r["bench"], r["case"], r["way"], r.get("model"), r.get("capacity")) + key] = r
+            # a tower may be measured under a folder's short name and later under its whole name
+            work = tower(r), *r["case"].split()[1:]
+            kept[(r["bench"], work, r["way"], r.get("model"), r.get("capacity")) + key] = r
             continue
         run = profile.setdefault(key, [])
         if run and r.get("step", 1) <= run[-1].get("step", 0):
@@ -118,8 +134,16 @@ def groups(records, bench, *keys):
     return dict(sorted(out.items(), key=lambda item: (item[0][-1],) + item[0][:-1]))
 
 
-def first_word(record):
-    return record["case"].split()[0]
+def tower(record):
+    """Whose vision tower it is, which the first word of the case says: the name of its folder."""
+    name = record["case"].split(",")[0].split()[0]
+    return TOWERS.get(name, name)
+
+
+def case(record):
+    """The case, with the tower by its name."""
+    name = record["case"].split(",")[0].split()[0]
+    return TOWERS[name] + record["case"][len(name):] if name in TOWERS else record["case"]
 
 
 def fastest(records):
@@ -127,14 +151,77 @@ def fastest(records):
     return min(records, key=lambda r: r["median_ms"]) if records else None
 
 
+def transformers_best(ways):
+    """The fastest of transformers' own ways: as shipped, with its linear patch embedding, .."""
+    return fastest([r for way, r in ways.items() if way.split()[0] == "transformers"])
+
+
 def digits(x):
     """Three digits, or all in front of the point."""
     return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
 
 
-def record_versions(records):
-    own = sorted({" at ".join(x for x in (r.get("version"), r.get("commit")) if x)
-                  for r in records if not is_peer(r)})
-    peers = sorted({", ".join(r["machine"]["device"].split(", ")[1:])
-                    for r in records if is_peer(r)})
-    return "; ".join(["qwenvit " + v for v in own] + peers)
+# ---- of which version, and when ----------------------------------------------------------------
+
+def this_version(root):
+    """The version in the public header."""
+    for line in read_text(os.path.join(root, "include", "qwenvit.h"), "a header").splitlines():
+        if line.startswith("#define QV_VERSION "):
+            return line.split('"')[1]
+    raise SystemExit(f"{root}/include/qwenvit.h: no QV_VERSION")
+
+
+def short_version(record):
+    """The version of a record of qwenvit, and whether kernels were chosen by timing them."""
+    tuned = record["machine"].get("tuned")
+    return record.get("version", "") + (", tuned" if tuned else "")
+
+
+def made_by(records):
+    """Which version, commit and day some records are of: a sentence's part, each once."""
+    own, peers = set(), set()
+    for r in records:
+        if is_peer(r):
+            peers.add(", ".join(r["machine"]["device"].split(", ")[1:]))
+        else:
+            at = f" at {r['commit']}" if r.get("commit") else ""
+            day = f", {r['day']}" if r.get("day") else ""
+            tuned = ", tuned" if r["machine"].get("tuned") else ""
+            own.add(f"qwenvit {r.get('version', '')}{at}{day}{tuned}")
+    return "; ".join(sorted(own) + sorted(peers))
+
+
+@functools.cache
+def _in_history(root, commit):
+    """Whether a commit is one that HEAD comes from; None where git cannot tell (a clone of few commits)."""
+    def git(*args):
+        return subprocess.run(["git", "-C", root, *args], capture_output=True, text=True, check=False)
+    if not shutil.which("git"):
+        return None
+    if git("cat-file", "-e", commit + "^{commit}").returncode:
+        shallow = git("rev-parse", "--is-shallow-repository").stdout.strip()
+        return False if shallow == "false" else None
+    return git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
+
+
+def why_stale(record, version, root):
+    """Why README shows no figure of a record of qwenvit; "": it may."""
+    commit = record.get("commit", "")
+    if record.get("version") != version:
+        return f"it is of {record.get('version')}, not of {version}"
+    if not record.get("day"):
+        return "it does not say its day"
+    if not commit or commit == "unknown":
+        return "it does not say its commit"
+    if commit.endswith("+"):
+        return f"it was made with changes on top of {commit[:-1]}"
+    if "tuned" not in record["machine"]:
+        return "it does not say whether it was tuned"
+    if _in_history(root, commit) is False:
+        return f"its commit {commit} is not in the history of this one"
+    return ""
+
+
+def slug(where):
+    """A machine as a part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", where, flags=re.I).lower()).strip("-")

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: MIT
 """Plots of measurements: PNG files 900 pixels wide, made by matplotlib from record files.
 
-    plot.py lowering FILE.jsonl.. -o OUT.png    every Conv3d, each way of running it
     plot.py roofline FILE.jsonl.. -o OUT.png    what was timed below the measured roofline
     plot.py profile  FILE.jsonl.. -o OUT.png    where the time of a tower goes
     plot.py towers   FILE.jsonl.. -o OUT.png    towers beside transformers and compiled torch
@@ -10,7 +9,8 @@
     plot.py fill     FILE.jsonl.. -o OUT.png    how full the chunks of a list are
     plot.py stages   FILE.jsonl.. -o OUT.png    a job beside its stages alone: what works, what waits
     plot.py rows     FILE.jsonl.. -o OUT.png    GEMMs from one row up, packed weights beside others
-    plot.py all      FILE.jsonl.. --out DIR     all of these, for each machine and dtype
+    plot.py versions FILE.jsonl.. -o OUT.png    a job by two versions: each stage, and all of it
+    plot.py all      FILE.jsonl.. --out DIR     those that the records suffice for, a machine and dtype each
     plot.py job      FILE.trace   -o OUT.png    the stages of a job over time (encode --trace)
 
 The files hold records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
@@ -32,7 +32,6 @@ except ImportError as error:
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
@@ -64,9 +63,9 @@ LOOKS = {
 }
 OTHERS = [("#000000", ""), ("#7f3c8d", "++"), ("#80ba5a", "--"), ("#a5aa99", "oo"),
           ("#4b4b8f", "**"), ("#e68310", "||")]
-# how ways begin whose time has copies in it, of which the bytes are not told
-COPIES = ("whole call", "device call", "streamed")
-MARKS = {"tower": "*", "conv3d": "s", "gemm": "o", "profile": "^"}
+# mark, size and colour of a roofline's series
+MARKS = {"qwenvit's towers": ("*", 130, "#0072b2"), "compiled torch's towers": ("*", 130, "#e69f00"),
+         "GEMMs": ("o", 36, "#56b4e9"), "attention": ("s", 42, "#9467bd")}
 
 
 ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")  # Okabe and Ito's
@@ -95,67 +94,14 @@ def save(figure, path):
 
 
 def heading(records, text):
-    """Two lines: what it is, then machine and dtype."""
-    return f"{text}\n{measured.machine_text(records)}, {records[0]['dtype']}"
+    """Two lines: what it is, then machine, dtype, and which versions are in it."""
+    own = sorted({measured.short_version(r) for r in records if not measured.is_peer(r)})
+    return f"{text}\n{measured.place(records[0])}, {records[0]['dtype']}; qwenvit {'; '.join(own)}"
 
 
 def plain_ticks(axis):
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     axis.set_minor_formatter(FuncFormatter(lambda v, _: ""))
-
-
-# ---- lowering ----------------------------------------------------------------------------------
-
-def lowering(records, path):
-    cases = {}
-    for r in records:
-        if r["bench"] == "conv3d":
-            cases.setdefault(r["case"], {})[r["way"]] = r
-    if not cases:
-        return False
-    bar, gap = 0.19, 0.17  # inches: of a bar, between cases
-    n_bars = sum(map(len, cases.values()))
-    inner = n_bars * bar + len(cases) * (gap + 0.22)
-    height = inner + 1.25
-    left = min(0.3, 0.03 + 0.0079 * max(len(w) for ways in cases.values() for w in ways))
-    figure = plt.figure(figsize=(WIDTH_IN, height))
-    axes = figure.add_axes([left, 0.6 / height, 0.96 - left, inner / height])
-    times = [r["median_ms"] for ways in cases.values() for r in ways.values()]
-    log = max(times) > 20 * min(times)
-    if log:
-        axes.set_xscale("log")
-        axes.set_xlim(min(times) / 1.6, max(times) * 2.6)
-        plain_ticks(axes.xaxis)
-    else:
-        axes.set_xlim(0, max(times) * 1.22)
-    left, y, ticks, labels = axes.get_xlim()[0], 0.0, [], []
-    for case, ways in cases.items():
-        axes.text(left, y + 0.1, " " + case, va="center", fontsize=10, fontweight="bold")
-        y += 0.22
-        for way in sorted(ways, key=name_order):
-            r, (colour, hatch) = ways[way], look(way)
-            chosen = bool(r.get("chosen"))
-            axes.barh(y + bar / 2, r["median_ms"] - left, left=left, height=bar * 0.86,
-                      color=colour, hatch=hatch, edgecolor="black" if chosen else "#444444",
-                      linewidth=1.6 if chosen else 0.4)
-            axes.annotate(measured.digits(r["median_ms"]) + (" ms  ◀ chosen" if chosen else " ms"),
-                          (r["median_ms"], y + bar / 2), xytext=(4, 0), va="center",
-                          textcoords="offset points", fontsize=9.5,
-                          fontweight="bold" if chosen else "normal")
-            ticks.append(y + bar / 2)
-            labels.append(way)
-            y += bar
-        y += gap
-    axes.set_ylim(inner, 0)
-    axes.set_yticks(ticks, labels)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.set_xlabel("median time, ms" + (" (logarithmic)" if log else ""))
-    figure.text(0.02, 1 - 0.1 / height, heading(records, "Conv3d, each way of running it"),
-                va="top", fontsize=11, linespacing=1.4)
-    save(figure, path)
-    return True
 
 
 # ---- roofline ----------------------------------------------------------------------------------
@@ -169,21 +115,27 @@ def work_of(records):
     return out
 
 
+def series(r):
+    """Which of the four series of a roofline a record is of; None: of none."""
+    if r["bench"] == "tower":
+        return {"encode": "qwenvit's towers", "compiled torch": "compiled torch's towers"}.get(r["way"])
+    kind = {"profile": r.get("op"), "gemm": "gemm"}.get(r["bench"])
+    return {None: None, "gemm": "GEMMs", "attention": "attention"}.get(kind, None)
+
+
 def roof_points(records):
-    """{(bench, way or operation): [(FLOP/byte, TFLOP/s)]}; of an operation's calls the median."""
+    """{series: [(FLOP/byte, TFLOP/s)]}; of an operation's calls the median."""
     work, calls = work_of(records), {}
     for r in records:
         flops, moved = r.get("flops"), r.get("bytes")
         if measured.is_peer(r):
             flops, moved = work.get((r["bench"], r["case"]), (flops, moved))
-        if r["bench"] in MARKS and not r["way"].startswith(COPIES) and flops and moved:
-            name = r.get("op", "?") if r["bench"] == "profile" else r["way"]
-            key = r["bench"], name, r["case"], flops, moved
-            calls.setdefault(key, []).append(r["median_ms"])
+        if series(r) and flops and moved:
+            calls.setdefault((series(r), r["case"], flops, moved), []).append(r["median_ms"])
     points = {}
-    for (bench, name, _, flops, moved), times in calls.items():
+    for (name, _, flops, moved), times in calls.items():
         middle = sorted(times)[len(times) // 2]
-        points.setdefault((bench, name), []).append((flops / moved, flops / middle / 1e9))
+        points.setdefault(name, []).append((flops / moved, flops / middle / 1e9))
     return points
 
 
@@ -195,10 +147,7 @@ def roofline(records, path):
     peak = max(m["roof_tflops_per_s"] for m in rooflines)  # the best that any run saw
     rate = max(m["roof_gb_per_s"] for m in rooflines) / 1e3  # TB/s
 
-    keys = sorted(points, key=lambda k: (list(MARKS).index(k[0]), name_order(k[1])))
-    lines = (len(keys) + 2) // 3
-    below = 0.75 + 0.22 * lines
-    height = 5.4 + below
+    below, height = 0.97, 6.37
     figure = plt.figure(figsize=(WIDTH_IN, height))
     axes = figure.add_axes([0.085, below / height, 0.885, (height - below - 0.6) / height])
     every = [p for ps in points.values() for p in ps]
@@ -218,15 +167,14 @@ def roofline(records, path):
     mid = (low * ridge) ** 0.5
     pixels = axes.transData.transform([(low, low * rate), (ridge, peak)])
     slope = math.degrees(math.atan2(*(pixels[1] - pixels[0])[::-1]))
-    axes.annotate(f"measured memory rate {1000 * rate:.3g} GB/s", (mid, mid * rate), xytext=(-9, 14),
+    axes.annotate(f"measured memory rate {1000 * rate:.0f} GB/s", (mid, mid * rate), xytext=(-9, 14),
                   textcoords="offset points", rotation=slope, rotation_mode="anchor", ha="center",
                   fontsize=10, zorder=5,
                   bbox=dict(facecolor="#eeeeee", edgecolor="none", alpha=0.85, pad=1))
-    for bench, name in keys:
-        xs, ys = zip(*points[(bench, name)])
-        axes.scatter(xs, ys, marker=MARKS[bench], s=110 if bench == "tower" else 42,
-                     color=look(name)[0], edgecolor="black", linewidth=0.6,
-                     zorder=4 if bench == "tower" else 3)
+    for name in (n for n in MARKS if n in points):
+        mark, size, colour = MARKS[name]
+        axes.scatter(*zip(*points[name]), marker=mark, s=size, color=colour, edgecolor="black",
+                     linewidth=0.6, zorder=4 if "tower" in name else 3, label=name)
     axes.set_xlabel("arithmetic intensity, FLOP / byte")
     axes.set_ylabel("TFLOP/s")
     plain_ticks(axes.xaxis)
@@ -235,11 +183,8 @@ def roofline(records, path):
     axes.set_axisbelow(True)
     axes.set_title(heading(records, "What was timed, below the measured roofline"), loc="left",
                    linespacing=1.4)
-    handles = [Line2D([], [], linestyle="", marker=MARKS[b], color=look(n)[0], label=f"{b}: {n}",
-                      markersize=10 if b == "tower" else 7, markeredgecolor="black",
-                      markeredgewidth=0.6) for b, n in keys]
-    figure.legend(handles=handles, loc="lower left", ncols=3, bbox_to_anchor=(0.06, 0.0),
-                  columnspacing=1.6, handletextpad=0.4)
+    figure.legend(loc="lower left", ncols=4, bbox_to_anchor=(0.06, 0.0), columnspacing=1.6,
+                  handletextpad=0.4)
     save(figure, path)
     return True
 
@@ -343,40 +288,56 @@ def side_by_side(records, groups, title, note, path):
     save(figure, path)
 
 
+def newest(drawn):
+    """Of what may be drawn the groups of the newest version, and the records in them. drawn: (label, our
+    record, {way: record of a peer}) each."""
+    last = max((ours.get("version", "") for _, ours, _ in drawn), default="")
+    kept = [d for d in drawn if d[1].get("version", "") == last]
+    return ({label: {**{way: r["median_ms"] for way, r in peers.items()}, "qwenvit": ours["median_ms"]}
+             for label, ours, peers in kept},
+            [r for _, ours, peers in kept for r in (ours, *peers.values())])
+
+
 def towers(records, path):
     """A clip of 6,080 patches, and the longest list that was packed, of each tower."""
-    tower_of = measured.first_word
     packed = {}
     for r in records:
         if r["bench"] == "tower" and r["way"] == "packed":
-            packed.setdefault((tower_of(r), r["patches"]), []).append(r)
-    groups = {}
+            packed.setdefault((measured.tower(r), r["patches"]), []).append(r)
+    drawn = []
     for (tower, patches, *_), ways in measured.groups(
-            records, "tower", tower_of, lambda r: r["patches"]).items():
+            records, "tower", measured.tower, lambda r: r["patches"]).items():
         ours = ways.get("encode") or measured.fastest(packed.get((tower, patches), []))
-        peers = {w: ways[w]["median_ms"] for w in ("transformers", "compiled torch") if w in ways}
-        if ours and len(peers) == 2 and (patches == 6080 or "items" in ours):
-            label = (f"{measured.TOWERS.get(tower, tower)}: {patches:,} patches, "
-                     + (f"{ours['items']} pictures" if "items" in ours else "a clip of 16 frames"))
-            groups[label] = {**peers, "qwenvit": ours["median_ms"]}
+        best, torch = measured.transformers_best(ways), ways.get("compiled torch")
+        if ours and best and torch and (patches == 6080 or "items" in ours):
+            label = (f"{tower}: {patches:,} patches, "
+                     + (f"{ours['items']} clips and images" if "items" in ours else "a clip of 16 frames"))
+            drawn.append((label, ours, {best["way"]: best, "compiled torch": torch}))
+    groups, used = newest(drawn)
     if groups:
-        side_by_side(records, groups, "Vision towers, from pixels to tokens",
-                     "medians; bars are in proportion within a group", path)
+        side_by_side(used, groups, "Vision towers, from pixels to tokens",
+                     "medians; transformers is the fastest of its ways; bars are in proportion within a group", path)
     return bool(groups)
 
 
 def embed(records, path):
-    groups = {}
+    drawn = []
     for (tower, rows, dtype, _), ways in measured.groups(
-            records, "patch-embed", measured.first_word, lambda r: r["rows"]).items():
-        peers = {n: ways[w]["median_ms"] for n, w in (("torch conv3d", "torch conv3d"),
-                 ("the library's Conv3d", "direct"), ("torch linear", "torch linear")) if w in ways}
-        if tower == "M" and dtype == "bf16" and "patchify" in ways and "torch conv3d" in peers:
-            groups[f"{rows:,} patches"] = {**peers, "qwenvit": ways["patchify"]["median_ms"]}
+            records, "patch-embed", measured.tower, lambda r: r["rows"]).items():
+        peers = {n: ways[w] for n, w in (("torch conv3d", "torch conv3d"), ("the library's Conv3d", "direct"),
+                                         ("torch linear", "torch linear")) if w in ways}
+        if tower == "Qwen3-VL-4B" and dtype == "bf16" and "patchify" in ways and "torch conv3d" in peers:
+            drawn.append((f"{rows:,} patches", ways["patchify"], peers))
+    groups, used = newest(drawn)
     if groups:
-        side_by_side(records, groups, f"Patch embedding of {measured.TOWERS['M']}",
+        side_by_side(used, groups, "Patch embedding of Qwen3-VL-4B",
                      "medians; bars are in proportion within a group", path)
     return bool(groups)
+
+
+def sizes(r):
+    """Words: the smallest and the largest item of a list; records before 0.3.0 do not say them."""
+    return f" of {r['least_patches']:,} to {r['most_patches']:,}" if "least_patches" in r else ""
 
 
 def fill(records, path):
@@ -390,7 +351,7 @@ def fill(records, path):
     inner = bar * len(seen)
     height = inner + 1.2
     figure = plt.figure(figsize=(WIDTH_IN, height))
-    axes = figure.add_axes([0.43, 0.5 / height, 0.54, inner / height])
+    axes = figure.add_axes([0.52, 0.5 / height, 0.45, inner / height])
     for i, r in enumerate(seen.values()):
         axes.barh(i, 1, height=0.76, color="#eeeeee", edgecolor="#999999", linewidth=0.5)
         axes.barh(i, r["fill"], height=0.76, color=look("encode")[0], edgecolor="#333333",
@@ -398,7 +359,7 @@ def fill(records, path):
         axes.annotate(f"{100 * r['fill']:.1f} %", (r["fill"], i), xytext=(-5, 0), ha="right",
                       textcoords="offset points", va="center", fontsize=9.5, color="white")
     axes.set_yticks(range(len(seen)), [
-        f"{r['items']} items, {r['patches']:,} patches in {r['chunks']} chunks of {r['capacity']:,}"
+        f"{r['items']} items{sizes(r)}, {r['patches']:,} patches in {r['chunks']} chunks of {r['capacity']:,}"
         for r in seen.values()])
     axes.set_ylim(len(seen) - 0.45, -0.55)
     axes.set_xlim(0, 1)
@@ -431,7 +392,7 @@ def stages(records, path):
     cases = {}
     for r in records:
         if r["bench"] == "job":
-            cases.setdefault(r["case"], {})[r["way"]] = r
+            cases.setdefault(measured.case(r), {})[r["way"]] = r
     cases = {c: ways for c, ways in cases.items()
              if "decode" in ways and "elapsed_s" in ways.get("discard", {})}
     if not cases:
@@ -471,6 +432,53 @@ def stages(records, path):
     figure.text(0.02, 1 - 0.1 / height, heading(list(list(cases.values())[0].values()),
                                                 "A job beside its stages alone"),
                 va="top", fontsize=11, linespacing=1.4)
+    save(figure, path)
+    return True
+
+
+def versions(records, path):
+    """The same clips by two versions, a group each: the stages alone, then whole jobs."""
+    names = {"decode": "decoding alone", "device": "the device alone", "files": "writing files, alone",
+             "parts": "writing a cache, alone", "discard": "job, tokens discarded",
+             "encode": "job, a file a clip", "cache": "job, a cache"}
+    cases = {}
+    for r in records:
+        if r["bench"] == "job" and r["way"] in names:
+            by_version = cases.setdefault((measured.case(r), r["dtype"], measured.place(r)), {})
+            by_version.setdefault(r["way"], {})[r["version"]] = r
+    found = [(key, ways) for key, ways in cases.items() if any(len(v) > 1 for v in ways.values())]
+    if not found:
+        return False
+    (case, *_), ways = max(found, key=lambda f: next(iter(next(iter(f[1].values())).values()))["clips"])
+    seen = sorted({v for by_version in ways.values() for v in by_version})
+    ways = [(name, ways[way]) for way, name in names.items() if way in ways]
+    bar, gap = 0.2, 0.14
+    inner = len(ways) * (len(seen) * bar + gap)
+    height = inner + 1.6
+    figure = plt.figure(figsize=(WIDTH_IN, height))
+    axes = figure.add_axes([0.24, 0.95 / height, 0.72, inner / height])
+    y, ticks = 0.0, []
+    for name, by_version in ways:
+        ticks.append(y + len(seen) * bar / 2)
+        for i, version in enumerate(seen):
+            r = by_version.get(version)
+            if r:
+                axes.barh(y + bar / 2, r["median_ms"] / 1e3, height=bar * 0.86, edgecolor="#333333",
+                          linewidth=0.5, color=look("encode" if i + 1 == len(seen) else "limit")[0])
+                axes.annotate(f"{measured.digits(r['median_ms'] / 1e3)} s", (r["median_ms"] / 1e3, y + bar / 2),
+                              xytext=(4, 0), textcoords="offset points", va="center", fontsize=9.5)
+            y += bar
+        y += gap
+    axes.set_ylim(inner, 0)
+    axes.set_yticks(ticks, [name for name, _ in ways])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("seconds")
+    figure.legend(handles=[Patch(facecolor=look("encode" if i + 1 == len(seen) else "limit")[0], edgecolor="#333333",
+                                 label=f"qwenvit {v}") for i, v in enumerate(seen)],
+                  loc="lower left", ncols=4, bbox_to_anchor=(0.22, 0.0))
+    all_of = [r for _, by_version in ways for r in by_version.values()]
+    text = f"From files to tokens: {case}\n{measured.place(all_of[0])}, {all_of[0]['dtype']}"
+    figure.text(0.02, 1 - 0.1 / height, text, va="top", fontsize=11, linespacing=1.4)
     save(figure, path)
     return True
 
@@ -551,7 +559,7 @@ def job(path, out):
 
 # ---- the command -------------------------------------------------------------------------------
 
-DRAW = {"lowering": lowering, "roofline": roofline, "profile": profile, "towers": towers,
+DRAW = {"roofline": roofline, "profile": profile, "towers": towers,
         "embed": embed, "fill": fill, "stages": stages, "rows": rows}
 
 
@@ -564,15 +572,10 @@ def settings(records, machine="", dtype=""):
             if dtype in ("", key[1]) and machine.lower() in measured.machine_text(rs).lower()}
 
 
-def slug(place, dtype):
-    text = re.sub(r"\((r|tm)\)", "", place, flags=re.I)
-    return re.sub(r"[^a-z0-9]+", "-", f"{text} {dtype}".lower()).strip("-")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plot", choices=[*DRAW, "job", "all"])
+    parser.add_argument("plot", choices=[*DRAW, "versions", "job", "all"])
     parser.add_argument("files", nargs="+", metavar="FILE.jsonl")
     parser.add_argument("-o", metavar="OUT.png", help="the plot to write")
     parser.add_argument("--out", metavar="DIR", help="folder for `all`")
@@ -585,6 +588,13 @@ def main():
         if not job(args.files[0], args.o):
             raise SystemExit(f"{args.files[0]}: no spans in it")
         return
+    if args.plot == "versions":  # records of the same work by several versions: none replaces another
+        lines = [json.loads(x) for f in args.files for x in measured.read_text(f).splitlines() if x.strip()]
+        if not args.o:
+            parser.error("versions needs -o OUT.png")
+        if not versions(lines, args.o):
+            raise SystemExit(f"{', '.join(args.files)}: no job of two versions")
+        return
     found = settings(measured.read_records(args.files), args.machine, args.dtype)
     if args.plot == "all":
         if not args.out:
@@ -592,12 +602,12 @@ def main():
         for (place, dtype), records in found.items():
             for name, draw in DRAW.items():
                 if not all(measured.is_peer(r) for r in records):
-                    draw(records, os.path.join(args.out, f"{name}-{slug(place, dtype)}.png"))
+                    draw(records, os.path.join(args.out, f"{name}-{measured.slug(place)}-{dtype}.png"))
         return
     if not args.o:
         parser.error(f"{args.plot} needs -o OUT.png")
-    bench = {"lowering": "conv3d", "profile": "profile"}.get(args.plot)
-    found = {k: rs for k, rs in found.items() if not bench or any(r["bench"] == bench for r in rs)}
+    if args.plot == "profile":
+        found = {k: rs for k, rs in found.items() if any(r["bench"] == "profile" for r in rs)}
     if len(found) > 1:
         raise SystemExit("the files hold several; say --machine or --dtype:\n  "
                          + "\n  ".join(", ".join(k) for k in found))

@@ -1,222 +1,338 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes docs/measurements.md and the tables of README.md from the files in docs/measurements.
+"""Makes docs/measurements.md, the page of each machine, the tables of docs/gguf.md and README's figures from docs/measurements.
 
-measured.py says what the files hold, and record_tables.py makes the tables. No number is typed by
-hand; a table without records is left out. Usage: tables.py, from anywhere.
+measured.py says what the files hold, record_tables.py makes the tables, and pages.py has the words
+around them. No number is typed by hand; a table without records is left out. README shows no figure
+that is of another version, has no day or no commit of this history, or whose peers were not timed on
+the same day; what is left out, and why, is printed.
+
+    tables.py            writes the pages
+    tables.py --check    writes nothing; ends with 1 where a page is not what the files give
 """
 import argparse
 import glob
 import os
+import sys
 
-from measured import (OTHER_KINDS, TOWERS, fastest, first_word, groups, load, read_records,
-                      record_versions)
-from record_tables import (SMALL_M, actors_table, against_table, alone_table, bold, cache_table,
-                           call_table, conv3d_tables, encode_table, gemm_table, job_table, ms,
-                           over, pack_table, parity_table, patch_embed_table, preprocess_table,
-                           profile_table, python_table, speed_tables, start_table, table,
-                           tower_table, verify_table)
+import gguf_tables
+import measured
+from measured import (groups, load, made_by, place, read_records, record_files, runs,
+                      this_version, tower, transformers_best, why_stale)
+from pages import (AGREEMENT, CPU16, FRONT, H200, MACHINES, PLOTS, SECTIONS, TERMS)
+from record_tables import (OTHERS, against_table, bold, encode_table, ms, others, over,
+                           packed_records, parity_rows, parity_table, speed_tables, table,
+                           verify_table)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BEGIN, END = "<!-- measured: made by tools/tables.py -->", "<!-- /measured -->"
-PLOTS = {
-    "lowering": "Every Conv3d, each way of running it",
-    "roofline": "Everything that was timed, below the measured roofline",
-    "profile": "Where the time of a tower goes",
-    "towers": "Towers beside transformers and compiled torch",
-    "embed": "Patch embedding as GEMM and as Conv3d",
-    "fill": "How full chunks are",
-}
+MADE = "<!-- made by tools/tables.py: edits are lost -->"
 
 
-# ---- the pages ---------------------------------------------------------------------------------
+# ---- a page a machine --------------------------------------------------------------------------
 
-# heading, what and how, one command that repeats it, what makes it, the plot beside it
-PAGE = [
-    ("Patch embedding",
-     "Rows of one frame pair's pixels through the Conv3d of the checkpoint: as one GEMM, which "
-     "qwenvit picks, through the same library's own Conv3d, and through torch's; medians, on data "
-     "that lies on the device. Bare GEMM: without the bias. Floor of it from bytes: the bare GEMM, "
-     "and reading bytes and writing rows at the copy rate.",
-     "qwenvit bench patch-embed --model DIR --json=FILE.jsonl && "
-     "python tools/peers/peers.py patch-embed --model DIR --json FILE.jsonl",
-     patch_embed_table, "embed"),
-    ("Conv3d",
-     "Each case by every lowering that is legal for it; bold is the one that qwenvit picks, and "
-     "torch's is the fastest of its two memory formats and of 2D convolutions, one for each depth "
-     "tap, summed; medians, on data that lies on the device.",
-     "qwenvit bench conv3d --shapes SHAPES --json=FILE.jsonl && "
-     "python tools/peers/peers.py conv3d --shapes SHAPES --json FILE.jsonl",
-     conv3d_tables, "lowering"),
-    ("Tower",
-     "A chunk of frame pairs from pixels to tokens, its work on the device. Whole call: the same "
-     "from host memory to host memory; in a stream: with the next chunk pushed ahead, and for more "
-     "patches than a chunk has that alone. Limit: the same GEMMs and the same attention "
-     "alone, each layer with its own weights; floor: limit and the bytes of everything between "
-     "them over the copy rate. Compiled torch: the best mode of `torch.compile` on transformers' "
-     "layers with a linear patch embedding, and torch's varlen attention where segments differ. M and L "
-     "are the towers of Qwen3-VL-4B and 8B, Q25 that of Qwen2.5-VL-7B.",
-     "qwenvit bench tower --model DIR --grid 1,20,38 --json=FILE.jsonl && "
-     "python tools/peers/peers.py tower --model DIR --grid 1,20,38 --json FILE.jsonl",
-     tower_table, "towers"),
-    ("From Python",
-     "The tower called on data that lies on the device, until the device is done, medians of "
-     "interleaved rounds by the host's clock: transformers as shipped, compiled torch in the "
-     "mode reduce-overhead (which is not the best for Qwen2.5), transformers that `qwenvit.patch` patched, `Model.forward`, and `qv_encode` on the same "
-     "pointers, over which Python adds what is said. Returns after: until the host goes on.",
-     "python python/bench/patched.py --model DIR --device cuda --library libqwenvit.so "
-     "--json FILE.jsonl", python_table, None),
-    ("Actors",
-     "The same clips by one actor of `qwenvit.ray.Encoder`, and by one a device, by Ray or by as "
-     "many processes fed from one queue; from when all have loaded to the last batch. An actor "
-     "has as many cores alone as beside others.",
-     "python python/bench/actors.py --model DIR --clip FILE --devices 0,1 --json FILE.jsonl",
-     actors_table, None),
-    ("Calls",
-     "The same chunk by the host's clock, from a caller's pixels to a caller's tokens, over its work "
-     "on the device in the same run. Whole call and streamed: frames in bytes and tokens in the "
-     "model's dtype, both in page-locked memory; the others differ from it as their names say. "
-     "Device call: pixel_values and tokens that lie on the device.",
-     "qwenvit bench tower --model DIR --grid 8,20,38 --json=FILE.jsonl", call_table, None),
-    ("Packs",
-     "Clips and images of many sizes, packed into chunks of one capacity as a job packs them: all "
-     "of a list, its work on the device. Limit and floor: of those chunks, as above. Full: rows "
-     "of items over those of all chunks. Making the capacity: its plan, once in a process. "
-     "transformers and torch take all of the list in one call.",
-     "qwenvit bench tower --model DIR --pack LIST --chunk-rows N --json=FILE.jsonl && "
-     "python tools/peers/peers.py tower --model DIR --pack LIST --json FILE.jsonl",
-     pack_table, "fill"),
-    ("Alone",
-     "Each item of a list by itself, in the capacity that it takes then, against a plan of its "
-     "very size.",
-     "qwenvit bench tower --model DIR --pack LIST --alone --json=FILE.jsonl", alone_table, None),
-    ("Few rows",
-     f"The tower's projections with 1 to {SMALL_M} rows. Worst step: the largest ratio of the "
-     "times of two neighbouring M; a step shows where a library changes its kernel.",
-     "qwenvit bench gemm --model DIR --json=FILE.jsonl", gemm_table, None),
-    ("Preprocessing",
-     "Resizing a frame, making its patch rows, and decoding and resizing a whole clip, medians.",
-     "qwenvit bench preprocess CLIP --json=FILE.jsonl", preprocess_table, None),
-    ("Jobs",
-     "Clips to tokens, against each stage alone in the same run: the job whose tokens are "
-     "discarded over decoding and device, the one that writes a file a clip over these and writing "
-     "such files, the one that writes a cache over these and writing such parts. One device alone, "
-     "which packs clips into full chunks, is also set over the same clips one by one; decoding alone "
-     "over a loop over FFmpeg in one process, which leaves out the same packets and converts and "
-     "resizes by the same code.",
-     "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, "stages"),
-    ("Start",
-     "One short clip to its file, and `info` of the checkpoint, from the process's start to its end; "
-     "the first time with an empty cache folder.",
-     "qwenvit bench start --model DIR -o FOLDER --json=FILE.jsonl", start_table, None),
-    ("Caches",
-     "A cache of so many keys, page cache warm: `qwenvit cache` that finds all of a list there, "
-     "with the model that it opens; opening the folder; a random key, to its first byte.",
-     "qwenvit bench cache --model DIR -o FOLDER --json=FILE.jsonl", cache_table, None),
-    ("Where the time goes",
-     "Every operation of one chunk, timed alone and summed by kind. Of the roofline: the least time "
-     "that the measured roofline allows, over the time taken.",
-     "qwenvit profile --model DIR --json=FILE.jsonl", profile_table, "profile"),
-]
+def plots(root, kind, places):
+    """Markdown for docs/KIND-*.png of some machines, as seen from docs/."""
+    found = []
+    for path in sorted(glob.glob(os.path.join(root, "docs", kind + "-*.png"))):
+        name = os.path.basename(path)
+        if name[len(kind) + 1:-4].rpartition("-")[0] in map(measured.slug, places):
+            found.append(f"![{PLOTS[kind]}]({name})")
+    return found
 
 
-def versions(root):
-    runs = list(load(root, "*.json"))
-    if not runs:
+def machine_page(root, records, machine):
+    """The page of a machine; "": nothing was measured on it. Where the page is of several machines, each
+    has its part."""
+    places = sorted({place(r) for r in records if machine.here(place(r))})
+    if not places:
         return ""
-    keys = ("transformers", "torch", "torchvision")
-    seen = sorted({", ".join(f"{k} {r[k].split('+')[0]}" for k in keys) for r in runs})
-    commits = sorted({r["commit"] for r in runs})
-    return (f"Against {'; '.join(seen)}; qwenvit at {', '.join(commits)}. M and L are the vision "
-            "towers of Qwen3-VL-4B and 8B, Q2 and Q25 those of Qwen2-VL-7B and Qwen2.5-VL-7B, GLM that "
-            "of GLM-4.1V-9B, with seeded random weights. Repeat it with "
-            "`tools/reference/bench_side_by_side.py` and `parity.py`.")
-
-
-def plots(root, kind):
-    """Markdown for docs/KIND-*.png, as seen from docs/."""
-    files = sorted(glob.glob(os.path.join(root, "docs", kind + "-*.png")))
-    names = [os.path.basename(f) for f in files]
-    return [f"![{PLOTS[kind]} ({n[len(kind) + 1:-4]})]({n})" for n in names]
-
-
-def measurements_page(root, records):
-    parts = ["<!-- made by tools/tables.py: edits are lost -->\n# Measurements",
-             "<!-- page: not run: minutes each, and beside torch -->",
-             "Made by `tools/docs.sh` from the files in `docs/measurements`. Compare times within "
-             "a row: machines and days differ."]
-    for heading, what, command, make, kind in PAGE:
-        made = make(records)
+    parts = [f"{MADE}\n# {machine.title}", "<!-- page: not run: minutes each, and beside torch -->",
+             machine.words + " What the columns mean: [measurements.md](measurements.md#terms)."]
+    for where in places:
+        mine = [r for r in records if place(r) == where]
+        level = "##"
+        if len(places) > 1:
+            parts += [f"## {measured.machine_text(mine)}"]
+            level = "###"
+        else:
+            parts += [f"{measured.machine_text(mine)}."]
+        for heading, what, command, make, kind in SECTIONS:
+            made = [x for x in [make and make(mine)] if x]
+            drawn = plots(root, kind, [where]) if kind and (made or not make) else []
+            if made or drawn:
+                parts += [f"{level} {heading}", what, "    " + command, *made, *drawn]
+        parts += [f"Measured by {made_by(mine)}."]
+    for heading, what, command, made in (
+            ("From a file to tokens", "Medians of several runs of the command on one clip. Decoding, the tower and "
+             "writing go on at once: the whole over the slowest of them says how well.",
+             "qwenvit encode CLIP --model DIR -o FILE --json=FILE.jsonl",
+             encode_table(root, machine.here)),
+            ("Side by side with transformers", "Medians of one run, in which both take turns.",
+             "python tools/reference/bench_side_by_side.py DIR --qwenvit qwenvit", speed_tables(root, machine.here))):
         if made:
             parts += ["## " + heading, what, "    " + command, made]
-            parts += plots(root, kind) if kind else []
-    if records and plots(root, "roofline"):
-        parts += ["## The roofline",
-                  "Arithmetic intensity against speed, for all of the above; the roofline is the best "
-                  "GEMM and the best rate at which memory was read or copied that `qwenvit bench` "
-                  "saw in the same run (in records without `copy_gb_per_s`: that of a copy).",
-                  "    sh tools/docs.sh"]
-        parts += plots(root, "roofline")
-    if records:
-        parts += [f"Records: {record_versions(records)}."]
-    made = encode_table(root)
-    if made:
-        parts += ["## From a file to tokens",
-                  "Decoding, the tower and writing go on at once: the whole over the slowest of "
-                  "them alone says how well.",
-                  "    qwenvit encode CLIP --model DIR -o FILE --json=FILE.jsonl", made]
-    made = verify_table(root)
-    if made:
-        parts += ["## Verified", "The lowered model against itself. The ideal bf16 tower is the "
-                  "f32 one with every operation's output rounded to bf16 once.",
-                  "    qwenvit verify --model DIR --clip CLIP --json=FILE.jsonl", made]
-    made = against_table(root)
-    if made:
-        parts += ["## Against transformers, layer by layer",
-                  "    python tools/reference/layers.py DIR --clip CLIP --yardstick --device cuda "
-                  "-o FILE && qwenvit verify --model DIR --against FILE --json=FILE.jsonl", made]
-    speed, parity = speed_tables(root), parity_table(root)
-    if speed:
-        parts += ["## Side by side with transformers", speed]
-    if parity:
-        parts += ["## The same model", parity]
-    return "\n\n".join(parts + [x for x in (versions(root),) if x]) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-# what README shows: tower, patches, dtype, how the machine's name begins
-README_ROWS = [("M", 760, "bf16", "NVIDIA H200"), ("M", 6080, "bf16", "NVIDIA H200"),
-               ("M", 24320, "bf16", "NVIDIA H200"), ("L", 6080, "bf16", "NVIDIA H200"),
-               ("Q25", 6080, "bf16", "NVIDIA H200"), ("M", 760, "bf16", "AMD EPYC")]
+def agreement_page(root):
+    made = [(heading, what, command, text) for heading, what, command, text in (
+        ("The same model", AGREEMENT["parity"], "python tools/reference/parity.py DIR CLIP.. --qwenvit qwenvit",
+         parity_table(root)),
+        ("Layer by layer", AGREEMENT["against"],
+         "python tools/reference/layers.py DIR --clip CLIP --yardstick --device cuda -o FILE && "
+         "qwenvit verify --model DIR --against FILE --json=FILE.jsonl", against_table(root)),
+        ("With itself", AGREEMENT["verify"],
+         "qwenvit verify --model DIR --clip CLIP --json=FILE.jsonl", verify_table(root))) if text]
+    if not made:
+        return ""
+    parts = [f"{MADE}\n# Is it the same model?", "<!-- page: not run: minutes each, and beside torch -->",
+             AGREEMENT["page"]]
+    for heading, what, command, text in made:
+        parts += ["## " + heading, what, "    " + command, text]
+    seen = sorted({", ".join(f"{k} {r[k].split('+')[0]}" for k in ("transformers", "torch", "torchvision"))
+                   for r in load(root, "parity-*.json")})
+    parts += [f"Against {'; '.join(seen)}."] if seen else []
+    return "\n\n".join(parts) + "\n"
 
 
-def readme_table(records):
-    rows, found = [], groups(records, "tower", first_word, lambda r: r["patches"])
-    for tower, patches, dtype, machine in README_ROWS:
-        for key, ways in found.items():
-            if key[:3] == (tower, patches, dtype) and key[3].startswith(machine):
-                ours, shipped, linear, torch = (ways.get(w) for w in (
-                    "encode", "transformers", "transformers linear", "compiled torch"))
-                rows.append([TOWERS[tower], f"{patches:,}", key[3], ms(ours), ms(shipped),
-                             ms(linear), ms(torch), bold(over(fastest([shipped, linear]), ours)),
-                             bold(over(torch, ours))])
-    return rows and table(["tower of", "patches", "machine", "qwenvit ms", "transformers ms",
-                           "with its linear patch embedding", "compiled torch ms",
-                           "times faster than the better transformers", "than compiled torch"],
-                          rows)
+# ---- what matters of all of it -----------------------------------------------------------------
+
+def tower_ways(records, name, patches, here):
+    """{way: record} of a tower's chunk on a machine."""
+    for key, ways in groups(records, "tower", tower, lambda r: r["patches"]).items():
+        if key[:3] == (name, patches, "bf16") and here(key[3]):
+            return ways
+    return {}
 
 
-def readme_parts(records):
-    made = readme_table(records)
-    if made:
-        yield ("A chunk of frame pairs, bf16, medians on the same machine; seeded random weights "
-               "of those sizes. [docs/measurements.md](docs/measurements.md) has the rest, and how to "
-               "repeat it.")
-        yield made
+def list_ways(records, name, here):
+    """The latest and longest list of a tower that peers took too: {way: record}, ours as "packed"."""
+    for r in sorted(packed_records(records), key=lambda r: (r.get("day", ""), r["patches"], -r["median_ms"]),
+                    reverse=True):
+        ways = {x["way"]: x for x in records if x["bench"] == "tower" and measured.is_peer(x)
+                and measured.case(x) == measured.case(r) and place(x) == place(r)}
+        if ways and tower(r) == name and here(place(r)):
+            return {**ways, "packed": r}
+    return {}
 
 
-def write(path, text):
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(text)
+def faster(ours, ways):
+    """Words: how much faster than transformers' best way, and than compiled torch."""
+    best, torch = transformers_best(ways), ways.get("compiled torch")
+    return ", ".join(x for x in (
+        best and f"{bold(over(best, ours))} times faster than transformers",
+        torch and f"{bold(over(torch, ours))} than compiled torch") if x)
+
+
+def compared(ways):
+    """The records that a tower is set beside."""
+    return [r for r in (transformers_best(ways), ways.get("compiled torch")) if r]
+
+
+def spread(values):
+    low, high = min(values), max(values)
+    return f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
+
+
+def embed_words(records):
+    """(words, records): the patch embedding as a GEMM beside Conv3d, over all sizes on an H200."""
+    own, torch, linear, used = [], [], [], []
+    for key, ways in groups(records, "patch-embed", tower, lambda r: r["rows"]).items():
+        gemm = ways.get("patchify")
+        if not gemm or not H200.here(key[3]) or key[2] != "bf16":
+            continue
+        used += [ways[w] for w in ("patchify", "direct", "torch conv3d", "torch linear") if w in ways]
+        for found, way in ((own, "direct"), (torch, "torch conv3d"), (linear, "torch linear")):
+            if way in ways and ways[way].get("day") == gemm.get("day"):
+                found.append(ways[way]["median_ms"] / gemm["median_ms"])
+    if not own:
+        return "", []
+    words = f"{spread(own)} times as fast as cuDNN's own Conv3d"
+    words += f" and {spread(torch)} times as fast as torch's" if torch else ""
+    words += f"; torch's Linear takes {min(linear):.2f} to {max(linear):.2f} of its time" if linear else ""
+    return words, used
+
+
+def embed_share(records):
+    """(words, records): the most of a tower's time that the patch embedding takes, as a GEMM from bytes."""
+    shares = []
+    for key, ways in groups(records, "patch-embed", tower, lambda r: r["rows"]).items():
+        whole = tower_ways(records, key[0], key[1], H200.here).get("encode")
+        part = ways.get("patchify from bytes")
+        if whole and part and whole.get("day") == part.get("day") and H200.here(key[3]) and key[2] == "bf16":
+            shares.append((100 * part["median_ms"] / whole["median_ms"], whole, part))
+    if not shares:
+        return "", []
+    top = max(shares, key=lambda s: s[0])
+    return f"at most {top[0]:.1f} % of a tower's time", list(top[1:])
+
+
+def tower_rows(records):
+    cpu = next((p for p in (760, 4096) if compared(tower_ways(records, "Qwen3-VL-4B", p, CPU16.here))), 0)
+    for name, patches, machine in (("Qwen3-VL-4B", 6080, H200), ("Qwen2.5-VL-7B", 6080, H200),
+                                   ("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", cpu, CPU16)):
+        ways = tower_ways(records, name, patches, machine.here)
+        ours = ways.get("encode")
+        if ours and compared(ways):
+            yield (f"{name}'s tower, {patches:,} patches, {machine.short}",
+                   f"{ms(ours)} ms; {faster(ours, ways)}", machine, [ours, *compared(ways)])
+    ways = list_ways(records, "Qwen3-VL-4B", H200.here)
+    if ways:
+        ours = ways["packed"]
+        yield (f"{ours['items']} clips and images of many sizes, {ours['patches']:,} patches, {H200.short}",
+               f"{ms(ours)} ms; {faster(ours, ways)}", H200, [ours, *compared(ways)])
+
+
+def job_rows(records):
+    jobs = [r for key, ways in groups(records, "job", measured.case).items()
+            for r in [ways.get("cache") or ways.get("encode")]
+            if r and H200.here(key[-1]) and r["devices"] == 1]
+    if jobs:
+        r = max(jobs, key=lambda j: j["clips"])
+        yield (f"{r['clips']:,} clips from files to a cache of {r['token_bytes'] / 1e9:.0f} GB, {H200.short}",
+               f"{r['median_ms'] / 1e3:.1f} s, {r['clips_per_s']:.0f} clips a second; "
+               f"{r['over_slowest']:.2f} times its slowest stage alone", H200, [r])
+    for key, ways in groups(records, "start", measured.case).items():
+        if H200.here(key[-1]) and "encode" in ways:
+            yield (f"one short clip, from the process's start to its file, {H200.short}",
+                   f"{ways['encode']['median_ms'] / 1e3:.2f} s", H200, [ways["encode"]])
+
+
+def cache_rows(records):
+    for (case, _, where), ways in groups(records, "cache", lambda r: r["case"]).items():
+        for machine in MACHINES:
+            if machine.here(where) and "resume" in ways:
+                yield (f"`qwenvit cache` that finds {int(case.split()[0]):,} keys there, {machine.short}",
+                       f"{ways['resume']['median_ms'] / 1e3:.1f} s", machine, [ways["resume"]])
+
+
+def agreement_rows(root):
+    def worst(dtype, *fields):
+        return max((r[f] for _, d, rows, _ in parity_rows(root) if d == dtype for r in rows for f in fields),
+                   default=None)
+    f32, bf16 = worst("f32", "worst"), worst("bf16", "mean_ratio", "worst_ratio")
+    if f32 and bf16:
+        yield ("tokens against transformers' in f32, all towers and machines",
+               f"f32 {f32:.1e} off at worst; bf16 at most {bf16:.2f} of transformers' own bf16 distance", None, [])
+
+
+def summary_rows(root, records):
+    """(what, figure, the machine or None, records), of what a user feels first."""
+    yield from tower_rows(records)
+    yield from job_rows(records)
+    words, used = embed_words(records)
+    share, more = embed_share(records)
+    if words:
+        yield (f"the patch embedding as a GEMM, {H200.short}", "; ".join(x for x in (words, share) if x),
+               H200, used + more)
+    yield from cache_rows(records)
+    yield from agreement_rows(root)
+
+
+def front_page(root, records):
+    rows = [[what, figure, f"[page]({machine.page}.md)" if machine else "[page](measured-agreement.md)",
+             made_by(used) if used else ""]
+            for what, figure, machine, used in summary_rows(root, records)]
+    parts = [f"{MADE}\n# Measurements", FRONT]
+    parts += [table(["what", "figure", "more", "measured by"], rows)] if rows else []
+    parts += [TERMS]
+    if any(runs(root, "earlier-")) and os.path.exists(os.path.join(root, "docs", "versions.png")):
+        parts += ["## Where the time went",
+                  "The same clips from files to tokens by an earlier version and by this one: each stage alone, "
+                  "then whole jobs.", "![A job's stages alone, and jobs, of two versions](versions.png)"]
+    return "\n\n".join(parts) + "\n"
+
+
+# ---- README ------------------------------------------------------------------------------------
+
+# what README shows: a tower, its patches or "list" for the longest list that was packed, a machine
+README_ROWS = [("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", 6080, H200), ("Qwen3-VL-4B", "list", H200),
+               ("Qwen3-VL-8B", 6080, H200), ("Qwen2.5-VL-7B", 6080, H200), ("Qwen3-VL-4B", 760, CPU16)]
+
+
+def not_of_now(ours, peers):
+    """Why a record and its peers are no figure of README; "": they are one."""
+    if ours is None:
+        return "it was not measured"
+    why = why_stale(ours, this_version(ROOT), ROOT)
+    days = {p.get("day") for p in peers}
+    if not why and not peers:
+        why = "nothing was timed beside it"
+    if not why and days != {ours["day"]}:
+        then = ", ".join(sorted(day or "no day" for day in days))
+        why = f"it is of {ours['day']}, and what it is compared with of {then}"
+    return why
+
+
+def readme_table(records, left_out):
+    """(table, the records in it)"""
+    rows, used = [], []
+    for name, size, machine in README_ROWS:
+        ways = list_ways(records, name, machine.here) if size == "list" else \
+            tower_ways(records, name, size, machine.here)
+        ours = ways.get("packed" if size == "list" else "encode")
+        peers = compared(ways)
+        why = not_of_now(ours, peers)
+        if why:
+            work = size if size == "list" else f"{size:,} patches"
+            left_out.append(f"{name}, {work}, {machine.short}: {why}")
+            continue
+        what = f"{ours['items']} clips and images, {ours['patches']:,}" if size == "list" else f"{size:,}"
+        tuned = " (tuned)" if ours["machine"]["tuned"] else ""
+        rows.append([name, what, machine.short, ms(ours) + tuned, *others(ways, ours)])
+        used += [ours, *peers]
+    return table(["tower of", "patches", "on", "qwenvit, ms", *OTHERS], rows), used
+
+
+def readme_parts(records, left_out):
+    version = this_version(ROOT)
+    made, used = readme_table(records, left_out)
+    now = [r for r in records
+           if (r.get("day") if measured.is_peer(r) else not why_stale(r, version, ROOT))]
+    words, of = embed_words(now)
+    share, more = embed_share(now)
+    if words:
+        used += of + more
+        words = f"The patch embedding as a GEMM is {words}" + (f". So it takes {share}. " if share else ". ")
+    else:
+        left_out.append(f"the patch embedding: no records of {version} that say day and commit")
+    if not used:
+        return [f"No figure of version {version} has been measured yet. "
+                "[docs/measurements.md](docs/measurements.md) has those of versions before, each with its commit."]
+    modes = " and ".join(sorted({r["mode"] for r in used if "mode" in r}))
+    caption = ("Medians, bf16, from pixels to tokens, with seeded random weights of these sizes. transformers is "
+               "the fastest of its ways that need no other package, and compiled torch is `torch.compile`"
+               f"{modes and f' in the mode {modes}'}. Measured by {made_by(used)}; nothing is tuned unless it says "
+               "so. [docs/measurements.md](docs/measurements.md) has the rest, and how to repeat it.")
+    return [x for x in (made, words + caption) if x]
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+def filled(path, parts):
+    """A page's text with `parts` between its marks: a list of blocks for each pair of marks."""
+    with open(path, encoding="utf-8") as f:
+        text, *rest = f.read().split(BEGIN)
+    if len(rest) != len(parts):
+        raise SystemExit(f"{path}: {len(rest)} times {BEGIN}, {len(parts)} wanted")
+    for behind, part in zip(rest, parts):
+        text += "\n\n".join([BEGIN, *(p for p in part if p), END]) + behind.split(END)[1]
+    return text
+
+
+def all_pages(root, left_out):
+    """{path below root: text}; None: the page has nothing, and is removed."""
+    records = read_records(record_files(root))
+    pages = {"README.md": filled(os.path.join(root, "README.md"), [readme_parts(records, left_out)]),
+             "docs/measurements.md": front_page(root, records),
+             "docs/measured-agreement.md": agreement_page(root)}
+    for machine in MACHINES:
+        pages[f"docs/{machine.page}.md"] = machine_page(root, records, machine)
+    gguf = os.path.join(root, "docs", "gguf.md")
+    if os.path.exists(gguf):
+        pages["docs/gguf.md"] = filled(gguf, [[t] for t in gguf_tables.page(root)])
+    return pages
 
 
 def main():
@@ -224,17 +340,24 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=ROOT, metavar="DIR",
                         help="folder with README.md and docs (default: this repository)")
-    root = parser.parse_args().root
-    files = sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
-    records = read_records([f for f in files
-                            if not os.path.basename(f).startswith(OTHER_KINDS)])
-    path = os.path.join(root, "README.md")
-    with open(path, encoding="utf-8") as f:
-        text = f.read()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    write(path, before + "\n\n".join([BEGIN, *readme_parts(records), END]) + after)
-    write(os.path.join(root, "docs", "measurements.md"), measurements_page(root, records))
+    parser.add_argument("--check", action="store_true", help="write nothing; is each page what the files give?")
+    args = parser.parse_args()
+    left_out, other = [], []
+    for path, text in all_pages(args.root, left_out).items():
+        whole = os.path.join(args.root, path)
+        there = open(whole, encoding="utf-8").read() if os.path.exists(whole) else ""
+        if there == text:
+            continue
+        other.append(path)
+        if not args.check and text:
+            with open(whole, "w", encoding="utf-8") as f:
+                f.write(text)
+        elif not args.check:
+            os.remove(whole)
+    for line in left_out:
+        print(f"left out of README.md: {line}", file=sys.stderr)
+    if args.check and other:
+        raise SystemExit(f"{', '.join(other)}: not what docs/measurements gives; run tools/tables.py")
 
 
 if __name__ == "__main__":

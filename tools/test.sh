@@ -1,13 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Installs what is missing, builds, and runs every test: with address and undefined sanitizers, in
-# release, by clang, what has threads under the thread sanitizer, the smallest build, the Metal backend
-# in an emulator (sanitized), with the CUDA toolkit the CUDA backend as far as it goes without a GPU,
-# objects for ARM; then what clang-format, clang-tidy, cppcheck and codespell find.
-# --gpu: on a machine with an NVIDIA GPU, all tests of the CUDA backend, and compute-sanitizer over
-# checkop; nothing else.
-# --asan-python: the wheel's tests with the extension and its programs under the address sanitizer; nothing else.
-# QV_DEPS=no: libraries are there already (CMAKE_PREFIX_PATH, PKG_CONFIG_PATH say where).
+# Installs what is missing, builds, and runs every test: with address and undefined sanitizers; in
+# release; by clang; what has threads under the thread sanitizer; the smallest build; the Metal
+# backend in an emulator (sanitized); with the CUDA toolkit, the CUDA backend as far as it goes
+# without a GPU; objects for ARM. Then it prints what clang-format, clang-tidy, cppcheck and
+# codespell find.
+#   --gpu: only all tests of the CUDA backend, and compute-sanitizer over checkop, on a machine with
+#     an NVIDIA GPU.
+#   --asan-python: only the wheel's tests, with the extension and its programs under the address
+#     sanitizer.
+#   QV_DEPS=no: the libraries are there already (CMAKE_PREFIX_PATH and PKG_CONFIG_PATH say where).
 set -eu
 cd "$(dirname "$0")/.."
 gpu= asan_python=
@@ -18,12 +20,12 @@ case ${1:-} in
 *) echo "test.sh: what is $1? (--gpu, --asan-python, or nothing)" >&2; exit 2 ;;
 esac
 [ "${QV_DEPS:-}" = no ] || sh tools/deps.sh tests
-export OMP_WAIT_POLICY=passive # as the presets for tests have it (CONTRIBUTING)
+export OMP_WAIT_POLICY=passive # as the presets for tests set it (CONTRIBUTING.md)
 passed=0 failed=0 began=$(date +%s)
 say() { printf '\n== %s (after %d s)\n' "$*" "$(($(date +%s) - began))"; }
 mkdir -p build
 
-# check COMMAND...: one step that passes or fails; its output is shown if it fails
+# check COMMAND... runs one step, which passes or fails; its output is shown if it fails
 check() {
     if "$@" > build/check.log 2>&1; then
         passed=$((passed + 1))
@@ -32,13 +34,13 @@ check() {
         cat build/check.log
     fi
 }
-# build PRESET [cmake --build options]
+# build PRESET [cmake --build options] configures and builds a preset
 build() {
     preset=$1; shift
     say "Building $preset"
     cmake --preset "$preset" && cmake --build --preset "$preset" "$@"
 }
-# run PRESET [ctest options]: ctest, and its counts
+# run PRESET [ctest options] runs ctest and adds its counts
 run() {
     preset=$1; shift
     say "Testing $preset"
@@ -67,32 +69,34 @@ if [ -n "$gpu" ]; then
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
     jpeg=ON
     pkg-config --exists libjpeg || jpeg=OFF # a GPU machine may lack it; no test below reads an image
-    check cmake --preset cuda -DQV_CUDA_ARCHITECTURES="$capability" -DQV_JPEG=$jpeg # for what is here
+    # only for the GPU of this machine
+    check cmake --preset cuda -DQV_CUDA_ARCHITECTURES="$capability" -DQV_JPEG=$jpeg
     check build cuda
-    model=build/cuda/tower-m # of real size, random weights: 0.8 GB
+    model=build/cuda/tower-m # a tower of real size with random weights: 0.8 GB
     [ -e $model/config.json ] ||
         build/cuda/qwenvit synth --config tools/demo/qwen3-vl-2b -o $model > /dev/null
     export QV_TEST_MODEL=$PWD/$model
     run cuda -R 'cuda|^golden$|^api$|^threads$|^verify$' -LE absent
     for tool in memcheck racecheck initcheck synccheck; do
         say "compute-sanitizer, $tool"
-        # cuDNN orders shared memory by means that racecheck does not see: it reports its attention
+        # cuDNN orders shared memory by means that racecheck does not see: it reports cuDNN's
+        # attention
         except=
         [ $tool != racecheck ] || except='--kernel-name-exclude kernel_substring=cudnn_generated'
         # as it counts them by itself, cuDNN's attention has more barriers a block than it keeps room for
         [ $tool != synccheck ] || except='--num-cuda-barriers 1024'
-        # cuDNN keeps its kernels, which initcheck calls unused memory: leaks are test_cuda's to see
+        # cuDNN keeps its kernels, which initcheck calls unused memory; test_cuda looks for leaks
         check compute-sanitizer --tool $tool $except --error-exitcode 1 --print-limit 20 \
             build/cuda/tests/checkop --backend cuda --count 12 --seed 7
     done
     finish
 fi
 
-# the wheel, as its users have it: installed elsewhere, without numpy and with it
+# tests the wheel as its users have it: installed elsewhere, without numpy and with it
 wheel() (
     PATH=$PWD/build/deps/python/bin:$PATH here=$PWD bare=build/python/bare
-    python -m mypy --version || return # else a test is skipped
-    # pip's temporary folder lies below this one, so that one path is all that the wheel must not name
+    python -m mypy --version || return # without mypy a test is skipped
+    # pip's temporary folder is below this one, so this is the one path that the wheel must not name
     rm -rf build/python && mkdir -p build/python/tmp &&
         TMPDIR=$PWD/build/python/tmp \
             pip wheel -q --no-deps --no-build-isolation -w build/python/dist . &&
@@ -107,10 +111,11 @@ wheel() (
         PYTHONPATH=build/python/site QV_FAULTY_DECODER=$PWD/build/release/tests/faulty_decoder \
             python -m pytest -q -p no:cacheprovider python/tests
 )
-# README's first lines, and the snippets of every page behind them: the wheel's build folder is there already
+# README's first lines, and the snippets of every page after them; the wheel's build folder exists
+# already
 snippets() { python3 tests/snippets.py build/python/snippets; }
-# Python itself is not built with the sanitizer, so that comes first, with the library whose exceptions
-# it watches; Python's own memory is never all given back
+# Python itself is not built with the sanitizer, so the sanitizer is loaded first, with the library
+# whose exceptions it watches. Python never gives all of its own memory back.
 wheel_asan() (
     PATH=$PWD/build/deps/python/bin:$PATH work=build/python-asan
     rm -rf $work && mkdir -p $work &&
@@ -129,11 +134,13 @@ if [ -n "$asan_python" ]; then
 fi
 
 check build dev
-run dev -E '^buckets$' # minutes of GEMMs, whose code others pass through
+run dev -E '^buckets$' # takes minutes of GEMMs, whose code other tests run too
 check build release
-# left out: what sanitizers find, and what waits or kills, to which optimisation makes no difference
+# left out: tests of what sanitizers find, and tests that wait or kill, for which optimisation makes
+# no difference
 left_out='faults_(alloc|onednn).*|planted|isolation|job_progress|mlx_sizes|cache_crash|lost_device|verify'
-! command -v nvcc > /dev/null || left_out="$left_out|consumer" # of the CUDA build, which has all that this one has
+# the CUDA build runs it, with everything that this one has
+! command -v nvcc > /dev/null || left_out="$left_out|consumer"
 run release -E "^($left_out)\$"
 check build clang
 units='api|config|conv3d.*|dtype|geometry|golden|media|op|safetensors|weights'
@@ -141,7 +148,7 @@ run clang -R "^($units|checkop_cpu_2|symbols.*)\$"
 threaded='threads copier prefetch backend_library kernel_files media_threads isolation planted job job_progress
     cache_reader'
 check build tsan --target $(printf 'test_%s ' $threaded)
-export QV_SOAK=20 # clips are slow there
+export QV_SOAK=20 # clips are slow under the sanitizer
 run tsan -R "^($(echo $threaded | tr ' ' '|'))\$"
 unset QV_SOAK
 check build min # the core and ref, with jansson alone
@@ -149,10 +156,10 @@ metal='api golden threads conv3d_run metal'
 check build metal-dev --target checkop checkconv metal_selftest metal_translate $(printf 'test_%s ' $metal)
 run metal-dev -R "metal|^($(echo $metal | tr ' ' '|'))\$"
 if command -v nvcc > /dev/null; then
-    # the oldest, the one that was measured, the newest: all take a minute more
+    # the oldest, the measured one, and the newest; all of them would take a minute more
     check cmake --preset cuda -DQV_CUDA_ARCHITECTURES='80;90;120'
     check build cuda
-    run cuda -L absent -E '^cuda_plans_1$' # what a machine without a GPU can say; 1 is what --gpu ran on
+    run cuda -L absent -E '^cuda_plans_1$' # what a machine without a GPU can test; --gpu ran on 1
 else
     say 'CUDA: no nvcc here, skipped'
 fi
@@ -173,8 +180,8 @@ else
     say 'ARM: no aarch64-linux-gnu-gcc here, skipped'
 fi
 
-# has TOOL VERSION: what they find changes from version to version, so only Debian 12's count; and git
-# knows which files are ours
+# has TOOL VERSION: only Debian 12's versions count, as what they find differs between versions; and
+# git is needed, as it knows which files are ours
 has() {
     say "$1"
     git ls-files --error-unmatch tools/test.sh > /dev/null || {
@@ -186,7 +193,7 @@ has() {
         return 1
     }
 }
-# tidy PRESET PATTERN...: as that preset compiles them
+# tidy PRESET PATTERN... checks files as that preset compiles them
 tidy() {
     preset=$1; shift
     git ls-files "$@" | xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "build/$preset"
@@ -204,7 +211,7 @@ if has cppcheck 'Cppcheck 2.10'; then
         -j "$(nproc)" --quiet --std=c11 --enable=warning,performance,portability \
         --suppressions-list=tests/cppcheck.txt --error-exitcode=1
 fi
-if has codespell '2.2.'; then # grid_thw, "\nin", and mistakes that tests make
+if has codespell '2.2.'; then # grid_thw, "\nin", and mistakes that tests make on purpose
     check codespell -L thw,nin,kernal,hight \
         $(git ls-files ':!tests/golden' ':!tests/fuzz/corpus' ':!*.png' ':!*.json*')
 fi

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Times one actor against one a device, each a qwenvit.ray.Encoder; an object of JSON a line.
+"""Times one actor beside one for each device; each is a qwenvit.ray.Encoder. Prints a JSON object
+on each line.
 
-python python/bench/actors.py --model DIR --clip FILE [--clip FILE..] [--devices 0,1] [--fps 2] [--json FILE]
+python python/bench/actors.py --model DIR --clip FILE [--clip FILE..] [--devices 0,1] [--fps 2]
+    [--json FILE]
 
-The clips are encoded again and again, as many rows as take one actor --seconds; the same rows then by all. By Ray
-Data's map_batches where Ray can be imported (--by says otherwise), else by as many processes, fed with batches from
-one queue: no Ray, and so no object store. An actor has --cores cores, alone or not. Loading, and a first batch, come
-before and are not counted (start_s): clips_per_s is from when all actors are ready to the end of the last batch.
-times_one is all devices' over one's. Tokens must be as many in each run, and no clip may fail.
+The clips are encoded again and again: as many rows as take one actor --seconds, and then the same
+rows by all actors. They run by Ray Data's map_batches if Ray can be imported (--by decides
+otherwise), else as processes that get batches from one queue, without Ray's object store. An actor
+has --cores cores, whether alone or not. Loading and a first batch come before and are not counted
+(start_s): clips_per_s is from when all actors are ready to the end of the last batch. times_one is
+the rate of all devices over that of one. Each run must give as many tokens, and no clip may fail.
 """
 import argparse
 import math
@@ -26,18 +29,19 @@ from records import Records
 
 
 def loading(device):
-    """qwenvit.load's options, for "cpu" or the index of a GPU."""
+    """Returns qwenvit.load's options for "cpu", or for the index of a GPU."""
     place = {"backend": "cpu"} if device == "cpu" else {"backend": "cuda", "device": int(device)}
     return {**place, "dtype": "bf16"}
 
 
 class Actor:
-    """An Encoder that says when it was ready, and when a batch began and ended."""
+    """An Encoder that tells when it was ready, and when each batch began and ended."""
 
     def __init__(self, model, load_options, options, first):
         began = time.time()
         self.encoder = qwenvit.ray.Encoder(model, load_options=load_options, **options)
-        list(self.encoder(pa.Table.from_pylist(first)))  # plans, and the decoder's process
+        # makes the plans, and starts the decoder's process
+        list(self.encoder(pa.Table.from_pylist(first)))
         self.ready, self.start_s = time.time(), time.time() - began
 
     def __call__(self, batch):
@@ -55,7 +59,7 @@ class Actor:
 
 
 def counted(table):
-    """What is kept of some rows of a batch: {"ready": .., "began": .., "ended": .., "clips": .., ..}."""
+    """Returns a batch's times and counts: {"ready": .., "began": .., "ended": .., "clips": .., ..}"""
     rows = table.select(["status", "error", "shape"]).to_pylist()
     failed = [row["error"] for row in rows if row["status"] != "ok"]
     if failed:
@@ -68,7 +72,8 @@ def counted(table):
 
 
 def work(o, device, cores, batches, said):
-    """An actor's process: says ("ready", its device), then ("done", counts) of each batch."""
+    """Runs in an actor's process. It sends ("ready", its device), then ("done", counts) for each
+    batch."""
     try:
         os.sched_setaffinity(0, cores)
         actor = Actor(o.model, loading(device), o.options, rows_of(o, o.batch))
@@ -80,7 +85,7 @@ def work(o, device, cores, batches, said):
 
 
 def heard(said, actors):
-    """The next that an actor says. Raises where one failed, or ended without a word."""
+    """Returns the next message of an actor. Raises if one failed, or ended without a message."""
     while True:
         try:
             what, value = said.get(timeout=1)
@@ -95,7 +100,7 @@ def heard(said, actors):
 
 
 def by_processes(o, devices, n):
-    """(counts of all batches, the first actor's device)."""
+    """Returns (the counts of all batches, the first actor's device)."""
     context = multiprocessing.get_context("spawn")  # a model does not survive a fork
     batches, said = context.Queue(), context.Queue()
     mine = sorted(os.sched_getaffinity(0))
@@ -150,7 +155,8 @@ def rows_of(o, n):
 
 
 def measure(o, devices, n):
-    """A run of n clips. Of a batch that began before all were ready, the part of its time since then counts."""
+    """Returns a run of n clips. If a batch began before all actors were ready, only the part of its
+    time after that counts."""
     counts, machine = (by_ray if o.by == "ray" else by_processes)(o, devices, n)
     ready, end = max(c["ready"] for c in counts), max(c["ended"] for c in counts)
     share = [min(1.0, max(0.0, c["ended"] - ready) / (c["ended"] - c["began"])) for c in counts]
@@ -168,10 +174,12 @@ class Bench(Records):
         self.facts = {
             "dtype": "bf16", "by": f"Ray {qwenvit.ray.ray.__version__}" if o.by == "ray" else "processes",
             "version": qwenvit.__version__, "commit": o.commit,
+            "day": time.strftime("%Y-%m-%d", time.gmtime()),
             "machine": {"backend": "cpu", "threads": 0, "device": "unknown"}}
 
     def summary(self, way, devices, n, runs, **more):
-        """Of as many clips in a median run, so that a table has times too."""
+        """Returns the time for as many clips as a median run has, so that a table can show times
+        too."""
         rates = {k: statistics.median(r[k] for r in runs) for k in ("clips_per_s", "tokens_per_s", "start_s")}
         milliseconds = sorted(1e3 * n / r["clips_per_s"] for r in runs)
         self.write(way, median_ms=statistics.median(milliseconds), p90_ms=milliseconds[-1], repeats=len(runs),

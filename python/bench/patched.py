@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Times a vision tower called from Python, beside the same call in C; an object of JSON a line.
+"""Times a vision tower called from Python, beside the same call in C. Prints a JSON object on each
+line.
 
-python python/bench/patched.py --model DIR [--grid 1,20,38] [--device cuda] [--library libqwenvit.so] [--json FILE]
+python python/bench/patched.py --model DIR [--grid 1,20,38] [--device cuda]
+    [--library libqwenvit.so] [--json FILE]
 
-In turns, round by round, on the same pixels, from the call until the device has done its work, and until the
-call returns: transformers' own tower in bf16, the best that torch.compile makes of it (tools/peers/peers.py),
-`qwenvit.patch`ed transformers by the same call, Model.forward (grid_thw on the host), and qv_encode of --library
-on the same pointers. adds_ms is what Python takes over that. On CUDA ours are called on torch's default stream,
-where a model has a stream of its own and each call waits, and, "own stream", on one that was given to load(): then
-calls enqueue. Tokens must be transformers' up to bf16; same_bits says whether they are those of the first of our
-ways. A way that fails is a record with `failed`, in words, and the rest goes on.
+The ways take turns, round by round, on the same pixels: transformers' own tower in bf16; the best
+that torch.compile makes of it (tools/peers/peers.py); `qwenvit.patch`ed transformers by the same
+call; Model.forward (grid_thw on the host); and qv_encode of --library on the same pointers. Each is
+timed from the call until the device has done its work, and until the call returns. adds_ms is what
+Python takes more than C. On CUDA our ways are called on torch's default stream, where a model has a
+stream of its own and each call waits; and as "own stream" on a stream that was given to load(),
+where calls enqueue. Tokens must be transformers' up to bf16. same_bits says whether they have the
+bits of the first of our ways. A way that fails gives a record with `failed`, a text, and the others
+go on.
 
---library: of the wheel's sources; on CUDA it takes the wheel's libqwenvit_cuda.so, and needs no CPU backend
-(cmake -DQV_CPU=OFF -DQV_CUDA=ON -DQV_MEDIA=OFF -DQV_TOOLS=OFF -DQV_TESTS=OFF, target qwenvit_shared).
+--library is built from the wheel's sources. On CUDA it uses the wheel's libqwenvit_cuda.so and
+needs no CPU backend (cmake -DQV_CPU=OFF -DQV_CUDA=ON -DQV_MEDIA=OFF -DQV_TOOLS=OFF -DQV_TESTS=OFF,
+target qwenvit_shared).
 """
 import argparse
 import contextlib
@@ -82,7 +87,7 @@ class CTokens(ctypes.Structure):
 
 
 class CModel:
-    """A model of libqwenvit's, and its one call, all of whose arguments are made beforehand."""
+    """A model of libqwenvit, and one call of it whose arguments are all made beforehand."""
 
     def __init__(self, o, threads, stream):
         self.lib = ctypes.CDLL(o.library)
@@ -107,7 +112,8 @@ class CModel:
             raise RuntimeError(self.error.text.decode(errors="replace"))
 
     def call(self, pixels, grid, like):
-        """A function that encodes pixels f32 into tensors like those given, which it returns."""
+        """Returns a function that encodes f32 pixels into tensors shaped like those given, and
+        returns these."""
         outs = [torch.empty_like(x) for x in like]
         item = Item(data=pixels.data_ptr(), grid_thw=(ctypes.c_int64 * 3)(*grid))
         options = PlanOptions(output=QV_BF16)
@@ -122,7 +128,7 @@ class CModel:
             check(encode(*arguments))
             return result
 
-        run.keeps = pixels  # whose address is in the item
+        run.keeps = pixels  # the item holds its address
         return run
 
 
@@ -130,7 +136,8 @@ class CModel:
 
 
 class Way:
-    """run() -> (tokens, [deepstack]); setting(): what is in force around it, and is not timed."""
+    """A way to compute tokens: run() returns (tokens, [deepstack]); setting() is in force around it
+    and is not timed."""
 
     def __init__(self, run, setting, **facts):
         self.run, self.setting, self.facts, self.times = run, setting, facts, []
@@ -150,7 +157,7 @@ class Bench(Records):
         name = torch.cuda.get_device_name() if cuda else torch_times.cpu_name()
         libraries = f"torch {torch.__version__.split('+')[0]}", f"transformers {transformers.__version__}"
         self.facts = {
-            "dtype": "bf16", "version": qwenvit.__version__, "commit": o.commit or commit(),
+            "dtype": "bf16", "version": qwenvit.__version__, "commit": o.commit or commit(), "day": torch_times.day(),
             "torch": torch.__version__, "transformers": transformers.__version__,
             "machine": {"backend": o.device, "threads": self.threads, "device": f"{name}, {', '.join(libraries)}"}}
 
@@ -160,7 +167,7 @@ class Bench(Records):
         return torch.cuda.stream(stream) if stream else contextlib.nullcontext()
 
     def load(self):
-        """Each way's model; those that cannot be made are left out from here on."""
+        """Makes each way's model. Ways whose model cannot be made are left out from here on."""
         o = self.o
         self.case = f"{self.name} loading"
 
@@ -194,7 +201,7 @@ class Bench(Records):
     # ---- one grid ----
 
     def compiled(self, tower, grids, pixels, truth):
-        """The best mode, compiled anew."""
+        """Compiles the best mode anew."""
         bare, said = towers.BareTower(tower, grids), io.StringIO()
         with contextlib.redirect_stdout(said):
             found = towers.time_compiled(self.o, self.case, "bf16", bare, pixels, truth)
@@ -223,7 +230,8 @@ class Bench(Records):
         return Way(lambda: outputs(model(pixels, grid_thw=grids)), setting)
 
     def ways(self, pixels, grids, truth):
-        """Those that run and give the tokens of transformers; a first run of each is a part of making it."""
+        """Returns the ways that run and give transformers' tokens. Each way's first run counts as a
+        part of making it."""
         ways, ours = {}, None
         for name in self.models:
             way = self.attempt(name, self.way, name, pixels, grids, truth, ours)
@@ -246,7 +254,7 @@ class Bench(Records):
         return [tokens, *deepstack]
 
     def once(self, way):
-        """Milliseconds until the work is done, and until the call returned."""
+        """Returns the milliseconds until the work is done, and until the call returned."""
         with way.setting():
             self.wait()
             began = time.perf_counter()
@@ -269,7 +277,7 @@ class Bench(Records):
         ways = self.ways(pixels, grids, truth)
         order = random.Random(0)
         for _ in range(self.o.rounds):
-            for name in order.sample(list(ways), len(ways)):  # none behind the same one each time
+            for name in order.sample(list(ways), len(ways)):  # no way always follows the same one
                 taken = self.attempt(name, self.once, ways[name])
                 if taken is None:
                     del ways[name]
@@ -290,7 +298,8 @@ class Bench(Records):
 
 
 def outputs(out):
-    """transformers' objects from 5 on, tuples before, and the compiler's."""
+    """Returns the tokens of an output: an object in transformers 5 and later, a tuple before and
+    from the compiler."""
     if hasattr(out, "pooler_output"):
         return out.pooler_output, list(getattr(out, "deepstack_features", None) or [])
     return (out[0], list(out[1])) if isinstance(out, tuple) else (out, [])
@@ -304,7 +313,7 @@ def agree(tokens, truth):
 
 
 def commit():
-    """Of these sources; empty where git does not know."""
+    """Returns the commit of these sources; empty if git does not know it."""
     try:
         found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=HERE, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -333,7 +342,7 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="append the records to FILE")
     o = parser.parse_args()
     o.grid = o.grid or [[1, 20, 38], [8, 20, 38]]
-    o.repeats = 7  # of peers.py, when it looks for the best mode
+    o.repeats = 7  # peers.py reads these when it looks for the best mode
     usual = "default" if o.device == "cpu" else "reduce-overhead,max-autotune-no-cudagraphs"
     o.modes = [m for m in (usual if o.modes is None else o.modes).split(",") if m]
     if o.device == "cuda" and not torch.cuda.is_available():

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What the benches of this folder write: an object of JSON a line, for tools/tables.py."""
+"""Writes the records of the benches of this folder: a JSON object on each line, for
+tools/tables.py."""
 import json
 
 
 class Records:
-    """bench: its name; path: of the file that records are appended to, or None. `case`: what is timed now; `facts`:
-    what stands in every record."""
+    """Records of one bench. bench: its name. path: the file that records are appended to, or None.
+    `case` is what is timed now; every record has `facts`."""
 
     def __init__(self, bench, path):
         self.bench, self.path, self.case, self.facts = bench, path, None, {}
@@ -18,10 +19,10 @@ class Records:
                 f.write(line + "\n")
 
     def attempt(self, way, make, *arguments):
-        """What make gives; None where it fails, which is a record."""
+        """Returns what make() gives; None if it fails, which is recorded."""
         try:
             return make(*arguments)
-        except Exception as error:  # of whatever kind: the others are still to be timed
+        except Exception as error:  # whatever it was, the others are still to be timed
             self.write(way, median_ms=None, failed=self.reason(error))
 
     @staticmethod

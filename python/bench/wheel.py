@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Times of the wheel: importing it, reading a cache, encoding many clips; an object of JSON a line.
+"""Times the wheel: importing it, reading a cache, encoding many clips. Prints a JSON object on each
+line.
 
 python python/bench/wheel.py [--model DIR] [--clip FILE] [--rounds 3]
 
---model and --clip: 400 copies of the clip are encoded by Model.encode and by the command, in turn; a clip
-as `qwenvit synth --clip` makes. The cache is made for it, below the folder for temporary files (0.9 GB).
+With --model and --clip (such as `qwenvit synth --clip` makes), 400 copies of the clip are encoded
+by Model.encode and by the command, in turn. The cache is made below the folder for temporary files
+(0.9 GB).
 """
 import argparse
 import json
@@ -21,7 +23,7 @@ import numpy as np
 
 import qwenvit
 
-WIDTH, ROWS, KEYS, READS, CLIPS = 4096, 384, 300, 1000, 400  # 3 MiB a key, in bf16
+WIDTH, ROWS, KEYS, READS, CLIPS = 4096, 384, 300, 1000, 400  # 3 MiB for each key, in bf16
 
 
 def seconds(clock, work, *arguments):
@@ -40,7 +42,7 @@ def bench_import(rounds):
 
 
 def make_cache(folder):
-    """By hand: one part, tokens alone."""
+    """Writes a cache of one part with tokens alone, without our own writer."""
     tokens = {"dtype": "bf16", "width": WIDTH, "n_deepstack": 0, "packed": False}
     with open(os.path.join(folder, "qwenvit-cache.json"), "w") as f:
         json.dump({"format": "qwenvit-cache", "version": "1", "tokens": tokens}, f)
@@ -64,9 +66,9 @@ def make_cache(folder):
 
 
 def bench_cache(rounds):
-    """1,000 random keys copied out of a warm page cache, by a Cache that has mapped nothing before, over as
-    many copies between as many places in memory; in seconds of the processor, of which others' work on the
-    machine takes none."""
+    """Copies 1,000 random keys out of a warm page cache by a Cache that has mapped nothing before,
+    and compares with as many copies between as many places in memory. Times are seconds of the
+    processor, which other work on the machine does not change."""
     keys = [str(k) for k in np.random.default_rng(1).integers(0, KEYS, READS)]
     out = np.empty((ROWS, WIDTH), np.uint16)
     memory = np.random.default_rng(2).integers(0, 1 << 16, (KEYS, ROWS, WIDTH), np.uint16)
@@ -106,7 +108,8 @@ for t in qwenvit.load(model, backend="cpu").encode(sources):
 
 
 def bench_encode(model, clip, rounds):
-    """Both as processes, from start to the last file: seconds, and seconds of the processors."""
+    """Runs both as processes, from their start to the last file. Returns seconds, and seconds of
+    the processors."""
 
     def used():
         t = os.times()

@@ -6,8 +6,9 @@
         VisionTokens("Qwen3-VL-4B-Instruct", "/shared/tokens", options={"fps": 2})])
     pipeline.run(RayDataExecutor())
 
-Curator does a task once or more: what is in the cache is not done again, and a task that has returned is
-sealed. Files that failed are records of the cache; those of a task are counted in its metadata.
+Curator runs each task at least once. What the cache has already is not encoded again, and when a
+task has returned, its tokens are safe on the disk. A file that failed has a record in the cache;
+the task's metadata has the counts.
 """
 
 from dataclasses import dataclass, field
@@ -21,8 +22,13 @@ import qwenvit
 
 @dataclass
 class VisionTokens(ProcessingStage[FileGroupTask, FileGroupTask]):
-    """Groups of files go on as they came. model: a checkpoint's folder; out: the cache's, seen by all
-    nodes; options: of qwenvit.CacheWriter; load: of qwenvit.load."""
+    """Passes groups of files on unchanged.
+
+    model: a checkpoint's folder.
+    out: the cache's folder, which all nodes must see.
+    options: options of qwenvit.CacheWriter.
+    load: options of qwenvit.load.
+    """
 
     model: str
     out: str

@@ -3,8 +3,8 @@
 
     python -m dynamo.vllm --model Qwen3-VL-4B-Instruct --custom-encoder-class dynamo_backend.QwenvitBackend ...
 
-Images come as data: URLs or bytes, or are keys of the cache that QWENVIT_CACHE names (optional). Paths of
-the server are not taken from clients.
+Images come as data: URLs, as bytes, or as keys of the cache that QWENVIT_CACHE names (optional). A
+client cannot name paths on the server.
 """
 import base64
 import binascii
@@ -19,7 +19,7 @@ import qwenvit
 
 
 def image_of(raw):
-    """What a client sent, decoded. Its errors are shown to the client, and concern its image alone."""
+    """Decodes what a client sent. The client sees errors, which concern only its own image."""
     if isinstance(raw, str) and raw.startswith("data:"):
         about, _, data = raw.partition(",")
         try:
@@ -39,7 +39,7 @@ class QwenvitBackend(VisionEncoderBackend):
     preprocess_concurrency = 4
 
     def build(self, model_id):
-        """model_id: the checkpoint's folder."""
+        """Loads the checkpoint in the folder `model_id`."""
         self.model = qwenvit.load(model_id, dtype="bf16")
         folder = os.environ.get("QWENVIT_CACHE")
         self.cache = qwenvit.Cache(folder) if folder else {}
@@ -49,7 +49,8 @@ class QwenvitBackend(VisionEncoderBackend):
         return Preprocessed(item=image_of(raw) if found is None else found)
 
     def forward_batch(self, items, target_bucket=None):
-        """One Qwen3VLImageEncoding for each item, an image or an Entry of the cache."""
+        """Returns one Qwen3VLImageEncoding for each item, which is an image or an Entry of the
+        cache."""
         done = dict(enumerate(items))
         new = {i: item for i, item in done.items() if isinstance(item, Image.Image)}
         done.update(zip(new, self.model.encode(list(new.values()), dtype="bf16") if new else ()))
@@ -60,7 +61,7 @@ class QwenvitBackend(VisionEncoderBackend):
 
 
 def encoding_of(result):
-    """The matrix that vLLM takes, and its grid."""
+    """Returns the matrix that vLLM takes, and its grid."""
     fields = result.to_vllm(is_image=True)["image"]
     (grid,) = fields["image_grid_thw"].tolist()
     return Qwen3VLImageEncoding(embeddings=fields["image_embeds"].to(torch.bfloat16), grid_thw=tuple(grid))

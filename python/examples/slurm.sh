@@ -1,5 +1,7 @@
 #!/bin/sh
 #SBATCH --array=0-15 --gres=gpu:1 --cpus-per-task=16 --time=04:00:00 --requeue --signal=TERM@120
-# A cache of vision tokens by a Slurm array: sbatch slurm.sh --model MODEL --list LIST --out OUT [OPTION...]
-# Each task does its share of the list; ended or requeued, it goes on where it was. The array begins at 0.
+# Makes a cache of vision tokens by a Slurm array:
+#     sbatch slurm.sh --model MODEL --list LIST --out OUT [OPTION...]
+# Each task encodes its share of the list. A task that was ended or requeued continues where it was.
+# The array must begin at 0.
 exec srun qwenvit cache --shard "${SLURM_ARRAY_TASK_ID:?}/${SLURM_ARRAY_TASK_COUNT:?}" "$@"

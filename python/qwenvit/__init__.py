@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Qwen-VL vision towers in C: clips and images in, vision tokens out.
+"""Qwen-VL vision towers in C: clips and images go in, vision tokens come out.
 
     model = qwenvit.load("Qwen3-VL-4B-Instruct")
     tokens = model.encode("clip.mp4", fps=2)
     tokens.tokens      # [n, out_hidden]
-    tokens.deepstack   # a list of the same, where the family has DeepStack
+    tokens.deepstack   # a list of arrays of the same shape, if the family has DeepStack
 
-    qwenvit.patch(hf_model)           # our tower inside a loaded transformers model
+    qwenvit.patch(hf_model)           # qwenvit's tower inside a loaded transformers model
     qwenvit.Cache("tokens")["a.mp4"]  # a cache that `qwenvit cache` made, read without copies
-    qwenvit.prompt(tokens)            # the text they stand in; tokens.to_vllm() and others give them to engines
+    qwenvit.prompt(tokens)            # the text around the tokens, for an engine such as vLLM
 """
 
 from ._core import Error, version as __version__
@@ -24,7 +24,7 @@ def __dir__():
     return sorted({*globals(), *__all__})
 
 
-def __getattr__(name):  # what needs more modules is loaded when it is asked for
+def __getattr__(name):  # modules that need other packages are imported when they are first used
     if name == "Cache":
         from ._cache import Cache
 

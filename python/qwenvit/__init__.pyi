@@ -16,10 +16,10 @@ __all__ = [
 
 __version__: str
 _Path = str | PathLike[str]
-_Dtype = Any  # "f32", "bf16", torch's or numpy's
+_Dtype = Any  # "f32", "bf16", or a dtype of torch or numpy
 _M = TypeVar("_M")
 
-class _Array(Protocol):  # numpy's, torch's
+class _Array(Protocol):  # numpy's or torch's
     def __dlpack__(self, *, stream: Any = None) -> Any: ...
 
 class _Image(Protocol):  # PIL's

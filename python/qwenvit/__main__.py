@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`python -m qwenvit` is the command, and `python -m qwenvit export`."""
+"""`python -m qwenvit` runs the command, and `python -m qwenvit export` writes Parquet."""
 
 import os
 import sys

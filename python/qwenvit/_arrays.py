@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""numpy where it is there; what to do with bf16, which numpy lacks."""
+"""Uses numpy if it is installed, and represents bf16, which numpy lacks."""
 
 import sys
 from operator import index
 
 from ._core import Error
 
-MOST = 1 << 62  # of a number that the core is given
+MOST = 1 << 62  # the largest number that the core takes
 
 
 def error(status, text, key=None, place=None):
@@ -16,7 +16,7 @@ def error(status, text, key=None, place=None):
 
 
 def numpy():
-    """numpy, or None."""
+    """Returns the module numpy, or None."""
     try:
         import numpy
     except ImportError:
@@ -25,7 +25,8 @@ def numpy():
 
 
 def to_numpy(raw, bf16=False):
-    """An array of ours (uint16 for bf16) as numpy's, without a copy; as it is where there is no numpy."""
+    """Returns an array of ours as numpy's, without a copy (bf16 as uint16). Without numpy it is
+    returned as it is."""
     np = numpy()
     if np is None:
         return raw
@@ -34,7 +35,8 @@ def to_numpy(raw, bf16=False):
 
 
 def as_bf16(array):
-    """uint16 bits as ml_dtypes.bfloat16 where that package is; as they are where it is not."""
+    """Views uint16 bits as ml_dtypes.bfloat16 if that package is installed; else returns them as
+    they are."""
     try:
         import ml_dtypes
     except ImportError:
@@ -48,13 +50,13 @@ def is_torch(x):
 
 
 def no_gradient(x, what):
-    """Of torch's tensors: what this tower computes has no gradient."""
+    """Refuses a tensor of torch that wants a gradient, as the tower computes none."""
     if getattr(x, "requires_grad", False) is True:
-        raise error("QV_EINVAL", f"{what}: it wants a gradient, which this tower has not; give it .detach()")
+        raise error("QV_EINVAL", f"{what}: it requires a gradient, and this tower computes none; give it .detach()")
 
 
 def shareable(x, what):
-    """x as the binding takes it: (array, whether uint16 stands for bf16)."""
+    """Returns x as the binding takes it: (array, whether its uint16 are bf16)."""
     no_gradient(x, what)
     dtype = getattr(x, "dtype", None)
     if type(x).__module__ == "numpy" and str(dtype) in ("bfloat16", "uint16"):
@@ -63,14 +65,15 @@ def shareable(x, what):
 
 
 def current_stream(torch, device):
-    """Of a CUDA device, as a number: by the short way that torch has for its own kernels, where it is there;
-    torch.cuda.current_stream makes an object, and takes ten times as long."""
+    """Returns a CUDA device's current stream as a number. It takes torch's short way, meant for
+    torch's own kernels, if there is one: torch.cuda.current_stream makes an object and takes ten
+    times as long."""
     short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return short(device) if short else torch.cuda.current_stream(device).cuda_stream
 
 
 def integers(x, what):
-    """A list of lists of ints, from an array or a sequence of rows."""
+    """Returns a list of lists of ints, from an array or a sequence of rows."""
     x = x.tolist() if hasattr(x, "tolist") else x
     try:
         rows = [[index(v) for v in row] for row in x]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Reads what `qwenvit cache` makes (docs/cache.md): C's reader as a mapping, its tensors as arrays."""
+"""Reads a cache that `qwenvit cache` makes (docs/cache.md): the reader in C as a mapping, its
+tensors as arrays."""
 
 import collections
 import collections.abc
@@ -11,45 +12,53 @@ from ._arrays import as_bf16, error, numpy
 from ._core import CacheReader, Error
 from ._adapters import Adapters
 
-# In the part's file: where tokens begin, how far it is from there to each DeepStack output, where grid_thw begins,
-# behind which timestamps lie.
+# Offsets in a part's file: where tokens begin, the distance from there to each DeepStack output,
+# and where grid_thw begins, which timestamps follow.
 Place = collections.namedtuple("Place", "part tokens step grid rows frames")
 FRAMES_OF_A_PAIR = 2
 FILE_DTYPES = {"bf16": ("BF16", 2), "f16": ("F16", 2), "f32": ("F32", 4)}
-GRID_THW, TIMESTAMPS = -1, -2  # as CacheReader.view counts
+GRID_THW, TIMESTAMPS = -1, -2  # the numbers that CacheReader.view returns
 KEYS_AT_ONCE = 4096
 
 
 def _record(reader, index):
-    """As a dict. Python refuses numbers of many digits: they stay texts."""
+    """Returns a record as a dict. Numbers with more digits than Python accepts stay texts."""
     return json.loads(reader.record(index), parse_int=lambda d: int(d) if len(d) < 20 else d)
 
 
 def count_of(record, name):
-    """A number of frames that a record says; 0 where it says none."""
+    """Returns a number of frames from a record; 0 if it has none."""
     n = record.get(name)
     return n if type(n) is int and n > 0 else 0
 
 
 class Entry(Adapters):
-    """One key of a cache. tokens: [n, width] and deepstack: a list of the same (of a packed cache,
-    views of packed()); grid_thw: int64 [1, 3]; timestamps: float64 [frames]. numpy's, read-only, mapped
-    from the file; bf16 as ml_dtypes.bfloat16 where that package is, else as uint16 with its bits.
+    """The tokens of one key of a cache.
 
-    An entry is of the part that its cache had when it was taken, whatever refresh() finds later. A part is
-    mapped while there is an array or tensor of it, and for some time after; Error where it was removed before.
+    tokens: [n, width]; a view of packed() if the cache is packed.
+    deepstack: a list of arrays of the same shape.
+    grid_thw: int64 [1, 3]: frame pairs, patch rows, patch columns.
+    timestamps: float64 [frames], in seconds.
+    is_image, sampled_fps, second_per_grid_ts: as in Tokens. Records of older caches lack them: then
+        a key with one frame is an image, and the others are None.
+    damaged_frames: how many frames could not be decoded and were replaced by the frame before.
+    record: all that the cache knows of the key (docs/cache.md): path, bytes, mtime, frames and so
+        on.
 
-    is_image, sampled_fps, second_per_grid_ts: as of Tokens, from its record. Of a record without them, as
-    caches had before, what has one frame is an image, and the others are None. record: all that stands there, as
-    docs/cache.md has it: path, bytes, mtime, frames, damaged_frames.. damaged_frames: so many could not be
-    decoded, and were replaced by the one before."""
+    Arrays are numpy's, read-only and mapped from the file. bf16 is ml_dtypes.bfloat16 if that
+    package is installed, otherwise uint16 with the same bits.
+
+    An entry belongs to the part that its cache had when the entry was taken, whatever refresh()
+    finds later. A part is mapped while an array or tensor of it exists, and for some time after.
+    Raises Error if the part was removed before it was mapped.
+    """
 
     def __init__(self, cache, reader, index, key):
         self._cache, self._reader, self._index, self.key = cache, reader, index, key
-        self._known = None  # its record
+        self._known = None  # the record of the key
 
     def __setstate__(self, state):
-        """Parts that were there when it was pickled may be gone."""
+        """Opens the entry again where it was pickled to. Its part may be gone by then."""
         self.__dict__.update(state)
         found = self._reader.find(self.key)
         if found is None:
@@ -103,7 +112,7 @@ class Entry(Adapters):
 
     @property
     def remark(self):
-        """Of an image's pixels, as Tokens have it."""
+        """What is special about an image's pixels, as Tokens.remark has it."""
         text = self.record.get("remark")
         return text if isinstance(text, str) else ""
 
@@ -124,18 +133,19 @@ class Entry(Adapters):
         return f"<qwenvit.Entry {self.key!r}: {shape}, {kind}{damaged}>"
 
     def verify(self):
-        """Reads its tensors from the file and compares their checksum with the record's: Error, QV_EFORMAT,
-        where it is another."""
+        """Reads the tensors from the file and compares their checksum with the record's. Raises
+        Error, QV_EFORMAT, if they differ."""
         self._reader.verify(self._index)
 
     def packed(self):
-        """[n, width * (1 + deepstack)]: mapped where the cache is packed, else a copy."""
+        """Returns [n, width * (1 + deepstack)]: mapped if the cache is packed, otherwise a copy."""
         if self._cache.packed:
             return self._shown(self._view(0))
         return self._shown(numpy().concatenate(self._matrices(), axis=1))
 
     def torch(self):
-        """(tokens, deepstack) as tensors, mapped. What is written to them stays in this process."""
+        """Returns (tokens, deepstack) as mapped tensors. What is written to them is seen by this
+        process only."""
         import torch
 
         matrices = []
@@ -148,15 +158,16 @@ class Entry(Adapters):
 
 
 class Cache(collections.abc.Mapping):
-    """A mapping from key to Entry over all parts of a cache's folder. Parts that are written later are
-    seen by refresh(). Forked and spawned workers may use it: one that is unpickled opens the parts again that
-    the pickled one had.
+    """A cache's folder as a mapping from key to Entry.
 
-    Any number of parts: files are open only while they are mapped, and of parts without an array in use 1024
-    stay mapped. Error, QV_ENOMEM, where there are arrays or tensors of more than 32,768 parts at once.
+    refresh() finds parts that were written since. Forked and spawned workers may use a cache: when
+    it is unpickled, it opens the same parts again. There may be any number of parts. A file is open
+    only while it is mapped, and 1024 parts stay mapped besides those with arrays in use. Raises
+    Error, QV_ENOMEM, if arrays or tensors of more than 32,768 parts are in use at once.
 
-    failed: {key: (code, words)} of clips that failed. damaged: {part: words} of parts that break the
-    format, as `qwenvit cache --status` says them; their keys count as not there.
+    failed: {key: (code, text)} of the clips that failed.
+    damaged: {part: text} of the parts that break the format, as `qwenvit cache --status` prints
+        them. Their keys count as missing.
     """
 
     def __init__(self, folder):
@@ -164,7 +175,7 @@ class Cache(collections.abc.Mapping):
 
     @classmethod
     def _of_parts(cls, folder, parts):
-        """Of these parts alone, named by bytes."""
+        """Returns the cache with these parts alone; parts are names, as bytes."""
         cache = cls.__new__(cls)
         cache._open(folder, parts)
         return cache
@@ -187,11 +198,11 @@ class Cache(collections.abc.Mapping):
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        if len(self._reader.damaged()) > len(self.damaged):  # parts are gone
+        if len(self._reader.damaged()) > len(self.damaged):  # parts that were removed
             self.refresh()
 
     def refresh(self):
-        """Reads the headers of all parts. Entries that were taken before stay as they are."""
+        """Reads the headers of all parts again. Entries taken before stay as they are."""
         self._take(CacheReader(os.fsencode(self.folder)))
 
     @property
@@ -218,7 +229,7 @@ class Cache(collections.abc.Mapping):
         return (self._reader.find(key) or (None, False))[1]
 
     def _indices(self):
-        """(key, index) of those that are ok."""
+        """Returns (key, index) of each key that is ok."""
         reader, n = self._reader, sum(self._n)
         for first in range(0, n, KEYS_AT_ONCE):
             yield from reader.keys(first, KEYS_AT_ONCE)
@@ -230,13 +241,14 @@ class Cache(collections.abc.Mapping):
         return self._n[0]
 
     def part_of(self, key):
-        """The number of the part that has the key: keys of one part are read fastest together."""
+        """Returns the number of the part that has the key. Keys of one part are read fastest
+        together."""
         return self[key]._place.part
 
     # ---- for others' readers -------------------------------------------------------------------------
 
     def _tensors(self, place):
-        """(name, dtype, shape, where it begins in its part's file, bytes) of each."""
+        """Returns (name, dtype, shape, offset in its part's file, bytes) of each tensor."""
         dtype, size = FILE_DTYPES[self.dtype]
         matrices = 1 if self.packed else 1 + self.n_deepstack
         columns = self.width * (1 + self.n_deepstack) // matrices
@@ -247,7 +259,7 @@ class Cache(collections.abc.Mapping):
         yield "timestamps", "F64", [place.frames], place.grid + 24, 8 * place.frames
 
     def _row(self, index, parts, failed):
-        """Of the index. parts: names of all."""
+        """Returns a row of the index. parts: the names of all parts."""
         r = _record(self._reader, index)
         row = {"key": r["key"], "path": r.get("path"), "bytes": r.get("bytes")}
         if failed:
@@ -269,26 +281,32 @@ class Cache(collections.abc.Mapping):
                 yield self._row(index, parts, failed)
 
     def to_parquet_index(self, path=None):
-        """Writes a Parquet file, whole or not at all, and returns its path (default: index.parquet in the
-        cache's folder). A row a key: key; path and bytes of the clip's file; status ("ok" or "failed"), code and
-        error (of one that failed); and of one that is ok kind ("image" or "clip"), frames, damaged_frames,
-        sampled_fps, tokens (how many), part (a file in the folder), and tensors, a list of {name, dtype (as
-        safetensors calls it), shape, offset (where it begins in that file), bytes}. Needs pyarrow."""
+        """Writes the index of the cache as a Parquet file, whole or not at all, and returns its
+        path (default: index.parquet in the cache's folder). There is one row for each key: key;
+        path and bytes of the clip's file; status ("ok" or "failed"); code and error, if it failed;
+        and if it is ok: kind ("image" or "clip"), frames, damaged_frames, sampled_fps, tokens (how
+        many), part (a file in the folder), and tensors, a list of {name, dtype (safetensors' name),
+        shape, offset (in that file), bytes}. It needs pyarrow."""
         from . import _export
 
         return _export.write_index(self, path)
 
     def to_parquet(self, folder, *, compression=None, progress=None):
-        """Writes all keys that are ok as Parquet files, one for each part: rows of key, status, dtype, shape,
-        tokens and deepstack (bytes: qwenvit.ray.matrices(row) makes arrays of them), grid_thw, timestamps,
-        damaged_frames, picture and sampled_fps.
+        """Writes all keys that are ok as Parquet files, one for each part. It needs pyarrow.
 
-        A file is there whole or not at all. What is there of the same keys is left alone, so running it again
-        after any end goes on, also after the cache has grown; files of parts of which no key counts any more
-        are removed. Needs pyarrow.
+        A row has key, status, dtype, shape, tokens and deepstack (as bytes;
+        qwenvit.ray.matrices(row) makes arrays of them), grid_thw, timestamps, damaged_frames,
+        picture and sampled_fps.
 
-        compression: None, "zstd", "snappy" or "gzip". progress: a function that is given the counts so far. Returns
-        these: files written, files that were there, files removed, keys in all of them.
+        Each file appears whole or not at all. A file that has the right keys already is left alone,
+        so an export that was interrupted can be run again, also after the cache has grown. Files of
+        parts whose keys are all gone or superseded are removed.
+
+        compression: None, "zstd", "snappy" or "gzip".
+        progress: a function that is given the counts so far.
+
+        Returns the counts: files written, files that were there, files removed, and keys in all of
+        them.
         """
         from . import _export
 

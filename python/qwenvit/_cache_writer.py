@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Adds to a cache (docs/cache.md) what `qwenvit cache` would: C's fill, on a model of the caller's."""
+"""Adds clips to a cache (docs/cache.md) as `qwenvit cache` does, on a model of the caller's."""
 
 import os
 
@@ -13,21 +13,27 @@ COUNTS = ("done", "tokens", "failed", "there", "failed_before")
 
 
 class CacheWriter:
-    """A folder of vision tokens that clips and images are added to; the model stays the caller's.
+    """A folder of vision tokens that clips and images are added to, encoded on the caller's model.
 
         with qwenvit.CacheWriter(model, "tokens", fps=2) as cache:
             counts = cache.add(["a.mp4", {"path": "b.mp4", "key": "b", "max_frames": 64}])
 
-    The folder is made, or is a cache of the same model, dtype, capacity and sampling, whoever began it:
-    else Error (QV_EFORMAT) names what differs, and nothing in it has changed. Any number of processes may
-    add to one folder; one that is killed loses what its add() has not returned from, and nothing else.
+    The folder is made if it does not exist. If it is a cache already, its model, dtype, capacity
+    and sampling must be the same; otherwise Error (QV_EFORMAT) names what differs, and the cache is
+    not changed. Any number of processes may add to one folder. A process that is killed loses only
+    what its current add() was doing.
 
-    tokens: "bf16", "f16" or "f32" in the cache. deepstack: whether DeepStack's outputs are kept. packed:
-    they lie beside the tokens. retry_failed: do again what has failed before. part_bytes, part_seconds:
-    after which a part is sealed while add() runs (0: 1 GiB, 300). options: as of Model.encode.
+    tokens: dtype in the cache: "bf16", "f16" or "f32".
+    deepstack: whether to keep DeepStack's outputs.
+    packed: whether to store them beside the tokens, as one matrix.
+    retry_failed: whether to try clips again that failed before.
+    part_bytes, part_seconds: seal a part when it has so many bytes or is so old, also while add()
+        runs (0: 1 GiB, 300 seconds).
+    decoders: how many clips are decoded at once; 0: one for each core.
+    options: as in Model.encode.
 
-    damaged: words of each part that cannot be used. failed: {key: (code, words)} of clips that failed in
-    an add() of this writer.
+    damaged: a text about each part that cannot be used.
+    failed: {key: (code, text)} of the clips that failed in an add() of this writer.
     """
 
     def __init__(self, model, folder, *, tokens="bf16", deepstack=True, packed=False, retry_failed=False,
@@ -46,25 +52,28 @@ class CacheWriter:
         self._options, self._has_decoder = options, True
         try:
             decoder = _decoder.start()
-        except _core.Error:  # what is in memory as frames needs none
+        except _core.Error:  # frames in memory need no decoder
             decoder, self._has_decoder = None, False
         self._core = _core.CacheFill(model._core, decoder, os.fsencode(self.folder), how, options_of(options))
         self.damaged, self.failed = self._core.damaged(), {}
 
     def add(self, rows, progress=None):
-        """Encodes what the cache lacks of a list, and seals it: once this returns, a crash loses none of it.
+        """Encodes the rows that the cache lacks, and seals them. Once it returns, a crash loses
+        none of them.
 
-        rows: paths, or dicts as a line of `qwenvit cache --list` has them: path, key (the path), start, end,
-        fps, max_frames, max_pixels, offset, bytes. Instead of a path, a dict may have what encode() takes from
-        memory: "bytes" (those of a file), "frames" or "image", and then a key; all of a list is held until
-        this returns. What was there when the cache was opened is left out; if its path, size, time or options,
-        or the bytes in memory, are others, it is done again. What is wrong with a clip is kept as its record.
-        Returns counts: done, tokens, failed, there, failed_before.
+        rows: paths, or dicts with the keys of a line of `qwenvit cache --list`: path, key (by
+            default the path), start, end, fps, max_frames, max_pixels, offset, bytes. Instead of a
+            path, a dict may have a source in memory, as in Model.encode: "bytes" (a file's bytes),
+            "frames" or "image". It then needs a key, and is kept in memory until add() returns.
+        progress: a function that is given a dict, as in Model.encode, a few times a second.
 
-        progress: a function that is given a dict, as encode()'s, some times a second.
+        A row whose key the cache had when it was opened is skipped, unless its path, size, time,
+        options or bytes in memory have changed. A clip that fails gets a record with the reason.
 
-        Error before any work: a row without a path, with a field that is not known, a key twice. Error at
-        a device or disk that fails: what was done by then is sealed.
+        Returns the counts: done, tokens, failed, there, failed_before.
+
+        Raises Error before any work if a row has no path, an unknown field, or a key that another
+        row has. Raises Error if a device or a disk fails; what was done by then is sealed.
         """
         if progress is not None and not callable(progress):
             raise _check.wrong("progress", progress, "a function, or None")
@@ -96,11 +105,11 @@ class CacheWriter:
         if isinstance(row.get("path"), (str, bytes, os.PathLike)):
             row["path"] = local_path(row["path"])
         if not self._has_decoder and not isinstance(data, _core.Frames):
-            _decoder.start()  # says what is missing
+            _decoder.start()  # raises the error that says what is missing
         return _core.CacheRow(row, data)
 
     def _take_memory(self, row, place):
-        """Bytes or Frames, which are taken out of the row; None if it has none."""
+        """Takes the bytes or Frames out of a row; returns None if it has none."""
         kinds = [k for k in KINDS if k in row and (k != "bytes" or not isinstance(row[k], int))]
         if not kinds:
             return None
@@ -112,7 +121,7 @@ class CacheWriter:
         return data
 
     def close(self):
-        """Later calls of add() raise Error."""
+        """Closes the cache. Later calls of add() raise Error."""
         self._core.close()
 
     def __enter__(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Arguments that are held to what they must be: an Error in words where they are something else."""
+"""Checks arguments. Whatever is wrong raises an Error that says what would be right."""
 
 import os
 from operator import index
@@ -10,7 +10,7 @@ from ._core import Error
 def shown(value):
     try:
         return repr(value)[:80]
-    except Exception:  # whatever it is: a number of 5000 digits has none
+    except Exception:  # a number of 5000 digits has no repr
         return f"a {type(value).__name__}"
 
 
@@ -19,7 +19,7 @@ def wrong(name, value, wanted):
 
 
 def whole(value, name, least=0, most=MOST):
-    """A number without a fraction. True and False are none."""
+    """Returns a number without a fraction. True and False are refused."""
     try:
         number = None if isinstance(value, bool) else index(value)
     except TypeError:
@@ -30,7 +30,7 @@ def whole(value, name, least=0, most=MOST):
 
 
 def real(value, name, least=0.0, most=1e9):
-    """A number: Python's, numpy's or a tensor of one; no text."""
+    """Returns a number: Python's, numpy's, or a tensor of one. A text is refused."""
     try:
         number = None if isinstance(value, bool) else float(value + 0.0)
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -41,7 +41,7 @@ def real(value, name, least=0.0, most=1e9):
 
 
 def reals(values, name):
-    """A list of finite numbers, from an array or a sequence."""
+    """Returns a list of finite numbers, from an array or a sequence."""
     try:
         return [real(v, name, -1e300, 1e300) for v in rows_of(values)]
     except (TypeError, Error):
@@ -49,7 +49,8 @@ def reals(values, name):
 
 
 def rows_of(array):
-    """Its elements as lists and numbers; of an array of ours too where there is no numpy. TypeError if it has none."""
+    """Returns an array's elements as lists and numbers, also for our own arrays without numpy.
+    Raises TypeError if it has no elements."""
     if hasattr(array, "tolist"):
         return array.tolist() if getattr(array, "ndim", 1) else [array.tolist()]
     try:
@@ -59,7 +60,7 @@ def rows_of(array):
 
 
 def items(values, name):
-    """A list of what an iterable has."""
+    """Returns a list of what an iterable gives."""
     try:
         if not isinstance(values, (str, bytes, dict)):
             return list(values)
@@ -81,7 +82,7 @@ def one_of(value, name, choices):
 
 
 def is_text(value):
-    """Whether it can be written as UTF-8, and is not empty."""
+    """Whether a text can be written as UTF-8 and is not empty."""
     try:
         return isinstance(value, str) and "\0" not in value and bool(value.encode())
     except UnicodeEncodeError:
@@ -95,7 +96,7 @@ def text(value, name):
 
 
 def path(value, name):
-    """The bytes of a path, which may be no UTF-8."""
+    """Returns the bytes of a path, which need not be UTF-8."""
     try:
         given = os.fsencode(value)
     except (TypeError, UnicodeEncodeError):
@@ -106,12 +107,12 @@ def path(value, name):
 
 
 def optional_path(value, name):
-    """b"" for None and ""."""
+    """Returns b"" for None and ""."""
     return b"" if value is None or isinstance(value, str) and not value else path(value, name)
 
 
 def utf8(value):
-    """Any value as a text; what it has besides UTF-8 is written with backslashes."""
+    """Returns any value as a text, in which bytes that are not UTF-8 are escaped by backslashes."""
     try:
         return str(value).encode(errors="backslashreplace").decode()
     except ValueError:

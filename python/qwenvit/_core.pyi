@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The binding. What is public is in __init__.pyi."""
+"""The binding. The public interface is in __init__.pyi."""
 
 from typing import Any, Callable, Literal
 
 version: str
-cuda_major: str | None  # of the toolkit that libqwenvit_cuda.so was built with
+cuda_major: str | None  # major version of the CUDA toolkit that libqwenvit_cuda.so was built with
 
 def look_at_device(backend: str, index: int, /) -> dict[str, Any]: ...
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Finds NVIDIA's libraries, which the CUDA backend needs and the wheel has not."""
+"""Finds NVIDIA's libraries, which the CUDA backend needs and the wheel does not contain."""
 
 import ctypes
 import glob
@@ -12,7 +12,7 @@ OLDEST_CUDNN = 91500
 
 
 def _needed():
-    """{soname: the package that has it on PyPI}; empty where this was built without CUDA."""
+    """Maps a soname to the package on PyPI that has it; empty if this was built without CUDA."""
     major = _core.cuda_major
     if not major:
         return {}
@@ -20,8 +20,9 @@ def _needed():
 
 
 def _places():
-    """Where packages are installed that Python sees. The working folder is none of them, though Python puts it in
-    front for -c and -m: it may be anybody's, and libraries in it are code. Unless this package lies there."""
+    """Returns the folders of packages that Python sees. The working folder, which Python puts in
+    front for -c and -m, is not among them unless this package lies there: it may be anybody's, and
+    libraries in it are code."""
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:
         here = os.path.realpath(os.getcwd())
@@ -31,7 +32,7 @@ def _places():
 
 
 def folders():
-    """Where NVIDIA's wheels have libraries that we need, beside any package that Python sees."""
+    """Returns the folders in which NVIDIA's wheels have libraries that we need."""
     found = []
     for soname in _needed():
         for path in _places():
@@ -41,7 +42,8 @@ def folders():
 
 
 def _open(soname, places):
-    """A library by what the process has already, in folders, or as the system finds it: its handle, or words."""
+    """Loads a library: one that the process already has, else from the folders, else as the system
+    finds it. Returns its handle, or words."""
     try:
         return ctypes.CDLL(soname, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -56,7 +58,7 @@ def _open(soname, places):
 
 
 def _where(soname):
-    """The file that a library of this process was read from."""
+    """Returns the file that a library of this process was loaded from."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             path = line.rstrip("\n").partition("/")
@@ -66,10 +68,11 @@ def _where(soname):
 
 
 def prepare():
-    """Loads what libqwenvit_cuda.so is linked with, which the loader then takes by its name: what is in this
-    process (torch's), else NVIDIA's wheels, so that torch, imported later, has its own, else the system's.
-    Returns words on each that is missing or too old; "" if all is well, or there is no driver, of which the
-    core speaks."""
+    """Loads the libraries that libqwenvit_cuda.so is linked with, so that the loader then finds
+    them by name. It takes those already in the process (torch's), else those in NVIDIA's wheels, so
+    that torch, if imported later, gets its own, else the system's. Returns a text about each that
+    is missing or too old. The text is "" if all is well, and also if there is no driver, since the
+    core reports that."""
     words, needed = [], _needed()
     if not needed or isinstance(_open("libcuda.so.1", []), str):
         return ""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The programs that are linked with FFmpeg: the decoder, one for a process, and the command. There is a
-folder of them for each major of FFmpeg that this wheel was built for; its libraries are the system's."""
+"""The programs that are linked with FFmpeg: the decoder, of which each process has one, and the
+command. The wheel has a folder of them for each major of FFmpeg that it was built for. FFmpeg's
+libraries are the system's."""
 
 import contextlib
 import glob
@@ -20,18 +21,20 @@ HELP = (
 )
 
 _lock = threading.Lock()
-os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # as threading has it; who held it is not here
-_started = {}  # by process: a fork starts its own
+# a fork copies the lock, perhaps held by a thread that is not in the new process
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)
+_started = {}  # one decoder for each process; a fork starts its own
 
 
 def _environments_libraries():
-    """The folder of conda's libraries, where the loader does not look by itself; None outside of conda."""
+    """Returns the folder of conda's libraries, in which the loader does not look by itself. None
+    outside conda."""
     return os.path.join(sys.prefix, "lib") if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else None
 
 
 @contextlib.contextmanager
 def searching(*folders):
-    """Programs that are started meanwhile look for libraries there too."""
+    """Lets programs that are started meanwhile look for libraries in conda's folder too."""
     before, all_ = os.environ.get("LD_LIBRARY_PATH"), [f for f in (*folders, _environments_libraries()) if f]
     if all_:
         os.environ["LD_LIBRARY_PATH"] = ":".join([before, *all_] if before else all_)
@@ -45,7 +48,7 @@ def searching(*folders):
 
 
 def _missing(program):
-    """Why a program of ours does not start, in its loader's words; None if it does."""
+    """Returns why a program of ours does not start, in its loader's words. None if it starts."""
     try:
         with searching():
             done = subprocess.run(
@@ -60,14 +63,14 @@ def _missing(program):
 
 
 def _majors():
-    """The folders, the newest FFmpeg first."""
+    """Returns the folders, the newest FFmpeg first."""
     folders = glob.glob(os.path.join(glob.escape(FOLDER), "ffmpeg-*"))
     numbers = {f: re.fullmatch(r"ffmpeg-(\d+)", os.path.basename(f)) for f in folders}
     return sorted((f for f in folders if numbers[f]), key=lambda f: -int(numbers[f][1]))
 
 
 def find(name):
-    """The path of a program, "qwenvit-decoder" or "qwenvit", for the newest FFmpeg that it starts with."""
+    """Returns the path of "qwenvit-decoder" or "qwenvit", for the newest FFmpeg that works."""
     words = []
     for folder in _majors():
         program = os.path.join(folder, name)
@@ -79,7 +82,7 @@ def find(name):
 
 
 def start():
-    """The decoder of this process."""
+    """Returns the decoder of this process."""
     with _lock:
         if os.getpid() not in _started:
             program = find("qwenvit-decoder")

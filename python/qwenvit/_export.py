@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A cache as Parquet: its tokens, and where they lie. `python -m qwenvit export`."""
+"""Writes a cache as Parquet: the tokens, or an index of where they are. `python -m qwenvit export`
+calls this."""
 
 import argparse
 import glob
@@ -16,10 +17,11 @@ from ._arrays import error
 from ._cache import Cache, Entry
 from ._core import Error
 
-ROWS_AT_ONCE = 4096  # of an index
+ROWS_AT_ONCE = 4096  # rows of an index that are written at once
 COMPRESSIONS = ("zstd", "snappy", "gzip")
-KEYS = b"qwenvit_keys"  # in a file's metadata: of which keys it is
-OURS = f".{socket.gethostname()}-{{}}.tmp"  # behind the name of a file that is being written; {}: the process
+KEYS = b"qwenvit_keys"  # a file's metadata has this key, which tells whose tokens it holds
+# ends the name of a file that is being written; {} is the process
+OURS = f".{socket.gethostname()}-{{}}.tmp"
 
 
 def _pyarrow(what):
@@ -32,7 +34,7 @@ def _pyarrow(what):
 
 
 def _write(path, schema, tables, **how):
-    """Whole or not at all."""
+    """Writes a file whole or not at all."""
     pa, unfinished = _pyarrow(path), path + OURS.format(os.getpid())
     try:
         with open(unfinished, "wb") as f:
@@ -98,7 +100,7 @@ def export(cache, folder, compression=None, progress=None):
 
 
 def _write_part(cache, path, entries, compression):
-    """Whether it was not there."""
+    """Writes a part's file unless it is there. Returns whether it was not."""
     from ._rows import KEYED, tables_of
 
     keys = hashlib.sha256(json.dumps([entry.key for entry in entries]).encode()).hexdigest().encode()
@@ -110,7 +112,7 @@ def _write_part(cache, path, entries, compression):
 
 
 def _keys_of(path):
-    """What a file of ours says of its keys."""
+    """Returns which keys a file of ours says that it holds; None if it is not ours."""
     pa = _pyarrow(path)
     try:
         keys = (pa.parquet.read_schema(path).metadata or {}).get(KEYS)
@@ -122,7 +124,7 @@ def _keys_of(path):
 
 
 def _remove_others(folder, files):
-    """Of parts that are gone, or of which every key has a later record."""
+    """Removes the files of parts that are gone, or whose keys all have later records."""
     others = set(glob.glob(os.path.join(glob.escape(folder), "part-*.parquet"))) - files
     for path in others:
         _keys_of(path)
@@ -132,7 +134,7 @@ def _remove_others(folder, files):
 
 
 def _sweep(folder):
-    """What processes of this host left unfinished that are no more."""
+    """Removes unfinished files of processes of this host that have ended."""
     ours = re.compile(r"part-.*" + re.escape(OURS).replace(r"\{\}", r"(\d+)"))
     for name in os.listdir(folder):
         found = ours.fullmatch(name)
@@ -142,7 +144,7 @@ def _sweep(folder):
         except ProcessLookupError:
             os.remove(os.path.join(folder, name))
         except OSError:
-            pass  # another user's
+            pass  # another user's process
 
 
 # ---- the command -----------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""load, Model and Tokens."""
+"""load(), Model and Tokens."""
 
 import collections
 import math
@@ -12,12 +12,12 @@ from . import _check, _core, _sources, _stream
 from ._arrays import current_stream, error, integers, is_torch, no_gradient, numpy, shareable, to_numpy
 from ._adapters import Adapters
 
-BACKENDS = ("cuda", "metal", "cpu", "ref")  # the one that "auto" would rather have first
+BACKENDS = ("cuda", "metal", "cpu", "ref")  # in the order in which "auto" tries them
 MOST_THREADS = 1024
 
 
 def _user_cache(name):
-    """In the folder that the command has as well; "" where there is no home."""
+    """Returns the folder that the command uses as well; "" if there is no home folder."""
     cache, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
     folder = cache if cache.startswith("/") else os.path.join(home, ".cache") if home.startswith("/") else ""
     return folder and os.path.join(folder, "qwenvit", name)
@@ -27,24 +27,30 @@ def load(
     path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None, kernel_folder=None,
     image_mean=None, image_std=None, weights="bf16",
 ):
-    """Loads the vision tower of a Hugging Face checkpoint folder, or of a GGUF file as llama.cpp's converter
-    makes it (mmproj), which path names or which is the one in a folder without safetensors.
+    """Loads the vision tower of a checkpoint onto a device, and returns a Model.
 
-    backend: "auto", "cuda", "metal", "cpu" or "ref" (plain C, slow). dtype: "f32", "bf16", or None for
-    what suits the device. device: its index; or "cuda:1", "cuda", "cpu".., or a torch.device, which say the
-    backend as well. threads: of a CPU; 0 for every core. stream: a CUDA stream
-    (an integer, or torch's) on which all work is enqueued. tune_file: measured choices, kept there.
-    kernel_folder: of kernels that cuDNN compiled, for the next process; "" for none, None for the user's cache
-    folder, as the command has it. image_mean, image_std: three numbers each, of images and clips, in place of
-    the checkpoint's. weights: "stored" keeps matrices that a checkpoint holds quantised in
-    groups (MLX's) packed as they are, which takes less memory and more time and gives the same tokens;
-    "bf16" widens them to the dtype.
+    path: a Hugging Face checkpoint folder; or a GGUF file (mmproj) as llama.cpp's converter makes
+        it, or a folder with one and without safetensors.
+    backend: "auto", "cuda", "metal", "cpu" or "ref" (plain C, slow).
+    dtype: "f32", "bf16", or None for the one that suits the device.
+    device: an index; or "cpu", "cuda", "cuda:1" and so on, or a torch.device, which also say the
+        backend.
+    threads: CPU threads; 0 for every core.
+    stream: a CUDA stream, as an integer or torch's, on which all work is enqueued.
+    tune_file: a file in which measured choices are kept.
+    kernel_folder: a folder in which kernels that cuDNN compiled are kept for the next process; None
+        for the user's cache folder, which the command uses too; "" for none.
+    image_mean, image_std: three numbers each, for images and clips, in place of the checkpoint's.
+    weights: "bf16" widens matrices that the checkpoint holds quantised in groups, as MLX writes
+        them, to the dtype. "stored" keeps them packed, which takes less memory and more time and
+        gives the same tokens.
 
-    info["note"] of the model says what a GGUF file leaves open and whence that was taken. One with means that
-    its family does not have warns (UserWarning), unless both are given.
+    The model's info["note"] says what a GGUF file leaves open, and where that was taken from. A
+    GGUF file with means that its family does not have gives a UserWarning, unless image_mean and
+    image_std are given.
 
-    Raises Error: no such folder, a family that is not known, no such device; several threads of a CPU in a
-    process forked off one that had them.
+    Raises Error if the folder or the device does not exist, or the family is unknown; also for
+    several CPU threads in a process that was forked from one which had several.
     """
     folder = _check.path(path, "path")
     backend, index = _place(_check.text(backend, "backend"), device)
@@ -65,13 +71,13 @@ def load(
         warnings.warn(model.info["model_warning"], stacklevel=2)
     if model.info["backend"] == "cpu" and threads != 1:
         _with_threads.add(os.getpid())
-    if lacking:  # the core knows the first of them alone
+    if lacking:  # the core knows only the first of these
         model.info["passed_over"] = f"cuda: {lacking}"
     return model
 
 
 def _three(values, name):
-    """A colour's numbers as a list; None is an empty one."""
+    """Returns a colour's numbers as a list; None becomes an empty one."""
     try:
         numbers = [] if values is None else [float(v) for v in values]
     except (TypeError, ValueError):
@@ -82,45 +88,47 @@ def _three(values, name):
 
 
 def _place(backend, device):
-    """(backend, index) by both arguments of load()."""
-    kind, number = getattr(device, "type", None), getattr(device, "index", None)  # torch's
+    """Returns (backend, index) from load()'s two arguments."""
+    kind, number = getattr(device, "type", None), getattr(device, "index", None)  # a torch.device
     if isinstance(device, str):
         named = re.fullmatch(r"([a-z]+)(?::([0-9]{1,9}))?", device)
         kind, number = (named[1], named[2] and int(named[2])) if named else (device, None)
     elif not isinstance(kind, str):
         kind, number = None, _check.whole(0 if device is None else device, "device", 0, (1 << 31) - 1)
-    kind = {"mps": "metal"}.get(kind, kind)  # as torch calls it
+    kind = {"mps": "metal"}.get(kind, kind)  # torch's name of the backend
     if kind is not None and kind not in BACKENDS:
         named = ", ".join(map(repr, BACKENDS))
         raise _check.wrong("device", device, f'an index, a name ({named}, "cuda:1"..) or a torch.device of these')
     if kind is not None and backend not in ("auto", kind):
-        raise error("QV_EINVAL", f"backend is {backend!r} and device {str(device)!r}: say one of them, or the same")
+        raise error("QV_EINVAL", f"backend is {backend!r} and device {str(device)!r}: give only one of them, or let them agree")
     return kind or backend, _current_device(kind) if number is None else number
 
 
 def _current_device(kind):
-    """torch's, of its processes of which each has set its own."""
+    """Returns torch's current CUDA device, which each process sets for itself."""
     torch = sys.modules.get("torch")
     return torch.cuda.current_device() if kind == "cuda" and torch and torch.cuda.is_initialized() else 0
 
 
-_with_threads = set()  # this process, and those it was forked off, if a CPU's threads computed there
+# processes in which a CPU's threads have computed: this one, and those that it was forked from
+_with_threads = set()
 
 
 def _refuse_lost_threads(backend, threads):
-    """OpenMP's threads do not come along in a fork, and it waits for them without end."""
+    """Refuses several threads in a forked process. OpenMP's threads are not copied by a fork, and
+    it would wait for them for ever."""
     if backend in ("auto", "cpu") and threads != 1 and _with_threads and os.getpid() not in _with_threads:
         raise error(
             "QV_ESTATE",
-            "this process was forked off one that computed on several threads of its CPU, which do not come "
-            'along: load with threads=1, or start workers by "spawn"',
+            "this process was forked from one that computed on several CPU threads, which a fork does not "
+            'copy: load with threads=1, or start workers by "spawn"',
         )
 
 
 def devices():
-    """What load() could run on: a dict for each device, with backend, index, device (its name, with library
-    versions), dtype (what None means there), dtype_reason and warning; and for each backend that is not here
-    one with backend and error, in words."""
+    """Returns what load() could run on. There is a dict for each device, with backend, index,
+    device (its name, with library versions), dtype (what dtype=None means there), dtype_reason and
+    warning; and for each backend that is not available a dict with backend and error, a text."""
     found = []
     for backend in BACKENDS:
         words = _lacking(backend)
@@ -136,16 +144,17 @@ def devices():
 
 
 def _lacking(backend):
-    """What NVIDIA's libraries lack for a backend that wants them, in words."""
+    """Returns a text about NVIDIA libraries that the backend needs and that are missing."""
     if backend not in ("auto", "cuda"):
         return ""
-    from . import _cuda  # loads what there is
+    from . import _cuda  # loads the libraries that are there
 
     return _cuda.prepare()
 
 
 def _name(dtype):
-    """torch.bfloat16, "bf16", numpy.float32, None..: as the library calls it."""
+    """Returns the library's name of a dtype such as torch.bfloat16, "bf16" or numpy.float32, or of
+    None."""
     if dtype is None:
         return "auto"
     text = _check.utf8(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
@@ -155,18 +164,22 @@ def _name(dtype):
 class Tokens(Adapters):
     """The vision tokens of a clip or an image, or of the items of a forward().
 
-    tokens: [n, out_hidden]; deepstack: a list of as many [n, out_hidden] as the family has; grid_thw:
-    int64 [items, 3] (frame pairs, patch rows, patch columns); timestamps: float64 [frames], the seconds
-    of the sampled frames, or None; key, index: of encode(), which source, and its place among them.
-    is_image: whether it is one; None of forward(), which does not know. sampled_fps, second_per_grid_ts: of a clip's file, the frames a second
-    that were sampled, and the seconds of a frame pair as Qwen2.5-VL's processor has them; else None.
-    damaged_frames: how many could not be decoded, and are the one before them again; damage: the same in the
-    words of the command, "" where there are none. remark: what is not to be expected of an image's pixels, as that
-    gray of 16 bits is white from level 255 up; "" for nothing.
+    tokens: [n, out_hidden].
+    deepstack: a list of DeepStack's outputs, each [n, out_hidden]; empty if the family has none.
+    grid_thw: int64 [items, 3]: frame pairs, patch rows, patch columns.
+    timestamps: float64 [frames], the seconds of the sampled frames, or None.
+    key, index: the source's key, and its place among the sources of encode().
+    is_image: whether the source is an image; None after forward(), which does not know.
+    sampled_fps: frames a second that were sampled from a clip's file, else None.
+    second_per_grid_ts: seconds of a frame pair, as Qwen2.5-VL's processor gives them, else None.
+    damaged_frames: how many frames could not be decoded; each was replaced by the frame before.
+    damage: the same as a text, or "".
+    remark: what may surprise about an image's pixels, such as that gray of 16 bits is white from
+        level 255 up, or "".
 
-    Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 where that package is
-    installed, else uint16 with the same bits; torch() gives tensors of bfloat16 in any case. Without
-    numpy they are objects with DLPack and a buffer.
+    Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 if that package
+    is installed, otherwise uint16 with the same bits; torch() gives bfloat16 tensors in any case.
+    Without numpy, arrays are objects with DLPack and a buffer.
     """
 
     def __init__(self, core, model_type=None):
@@ -205,23 +218,23 @@ class Tokens(Adapters):
         return f"<qwenvit.Tokens [{c.n}, {c.width}] {c.dtype}, {c.n_deepstack} deepstack, {c.key!r}{damage}>"
 
     def torch(self):
-        """(tokens, deepstack) as tensors on the host, without a copy."""
+        """Returns (tokens, deepstack) as tensors on the host, without a copy."""
         import torch
 
         all_ = [torch.from_dlpack(self._core.matrix(i, False)) for i in range(1 + self._core.n_deepstack)]
         return all_[0], all_[1:]
 
     def packed(self):
-        """[n, out_hidden * (1 + deepstack)]: tokens, then DeepStack's outputs beside them: the matrix
-        that vLLM and SGLang take. A copy."""
+        """Returns [n, out_hidden * (1 + deepstack)], a copy: the tokens with DeepStack's outputs
+        beside them. It is the matrix that vLLM and SGLang take."""
         np = numpy()
         if np is None:
             raise error("QV_EUNSUPPORTED", "packed() needs numpy")
         return np.concatenate([self.tokens, *self.deepstack], axis=1)
 
     def save(self, path, metadata=None):
-        """Writes a safetensors file, whole or not at all, as `qwenvit encode` does: tokens, deepstack.0..,
-        grid_thw, timestamps. metadata: texts by name, to be added."""
+        """Writes a safetensors file as `qwenvit encode` does, whole or not at all: tokens,
+        deepstack.0.., grid_thw and timestamps. metadata: a dict of texts to be added."""
         texts = {"format": "qwenvit", "qwenvit_version": _core.version, "source": self.key}
         if self.index is not None:
             texts["damaged_frames"] = str(self.damaged_frames)
@@ -233,10 +246,11 @@ class Tokens(Adapters):
 
 
 class Model:
-    """A vision tower on a device: encode() files and frames, forward() patches. load() makes them.
+    """A vision tower on a device, made by load(). encode() takes files and frames, forward() takes
+    patches.
 
-    Any thread may call it; one call runs at a time. In a process that was forked it raises Error. As a context
-    manager it is closed at the end.
+    Any thread may call it; one call runs at a time. In a forked process every call raises Error.
+    Used as a context manager, it is closed at the end.
     """
 
     def __init__(self, core, stream=0):
@@ -263,15 +277,16 @@ class Model:
     # ---- patches -----------------------------------------------------------------------------------
 
     def forward(self, pixel_values, grid_thw, dtype="f32"):
-        """Patches to tokens.
+        """Computes tokens from patches.
 
-        pixel_values: [patches, row_dim] as transformers' processors make them, float32 or bfloat16 (in
-        numpy: ml_dtypes.bfloat16, or uint16 with its bits), contiguous; numpy, torch or anything with
-        DLPack; on a CUDA model in that device's memory too. grid_thw: [items, 3]. dtype: of the tokens,
-        "f32" or "bf16".
+        pixel_values: [patches, row_dim], contiguous, as transformers' processors make them: float32
+            or bfloat16 (in numpy: ml_dtypes.bfloat16, or uint16 with its bits), from numpy, torch
+            or anything with DLPack. On a CUDA model they may be in the device's memory.
+        grid_thw: [items, 3].
+        dtype: of the tokens, "f32" or "bf16".
 
-        torch's tensors come back as torch's, on the same device, as (tokens, deepstack); all else as
-        Tokens on the host. Ctrl-C ends it behind the chunk that is under way.
+        For a torch tensor it returns (tokens, deepstack), tensors on the same device; for all else
+        Tokens on the host. Ctrl-C ends it after the chunk that is being computed.
         """
         if is_torch(pixel_values):
             return self._forward_torch(pixel_values, grid_thw, _name(dtype))
@@ -285,18 +300,19 @@ class Model:
 
         if dtype not in ("f32", "bf16"):
             raise error("QV_EINVAL", f"dtype is {dtype!r}; must be 'f32' or 'bf16'")
-        no_gradient(x, "pixel_values")  # to_dlpack() does not look
+        no_gradient(x, "pixel_values")  # to_dlpack() does not check this
         try:
             outs = self._encode_torch(x, grid_thw, dtype, torch)
         except Exception:
-            self._must_be_rows(x, torch)  # has better words
+            self._must_be_rows(x, torch)  # gives a better error text
             raise
         tokens, *deepstack = outs.unbind()
         return tokens, deepstack
 
     def _encode_torch(self, x, grid_thw, dtype, torch):
-        """[1 + deepstack, n, out_hidden]. Where its code is in no cache any function of torch's takes as long as
-        a kernel: few are called before the core, and memory is taken while the device is at work."""
+        """Returns [1 + deepstack, n, out_hidden]. Any function of torch takes as long as a kernel
+        while its code is in no cache. So few are called before the core is, and memory is allocated
+        while the device works."""
         outs, index = None, x.get_device()  # -1: the host
 
         def allocate(n):
@@ -307,7 +323,7 @@ class Model:
 
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
         own = index < 0 or self._stream and self._stream == current_stream(torch, index)
-        if not own:  # else in the order of the caller's stream
+        if not own:  # otherwise the work is in the order of the caller's stream
             torch.cuda.current_stream(x.device).synchronize()
         self._core.forward_at(torch.utils.dlpack.to_dlpack(x), grid, allocate, dtype)
         if not own and self._stream:
@@ -315,7 +331,7 @@ class Model:
         return outs
 
     def _must_be_rows(self, x, torch):
-        """What can be wrong with torch's rows, in its words."""
+        """Checks torch's rows, and raises errors in torch's terms."""
         dim, backend, where = self.info["row_dim"], self.info["backend"], x.device.type
         wrong = None
         if x.dtype not in (torch.float32, torch.bfloat16):
@@ -335,27 +351,36 @@ class Model:
         self, source=None, *, frames=None, dtype="f32", progress=None, errors="raise", ordered=True, decoders=0,
         **options
     ):
-        """Tokens of a clip or image, or a generator of the Tokens of many.
+        """Returns the Tokens of one clip or image, or a generator of the Tokens of many.
 
-        source: a path, or its file:// URL; bytes of a file, or one that is open; frames, an array of bytes
-        [frames, height, width, 3] or [frames, 3, height, width] (without the first axis: an image), where 4
-        channels are RGBA, whose alpha is dropped, and 1 is gray; a PIL image; or {"path": .., "bytes": .., "frames": .. or "image": ..}
-        with "key", a text that is not empty, and options of its own. An iterable of these gives a generator:
-        they are decoded side by side and packed into full chunks, and come in the order of the sources, each
-        with its index there and its key (its path, else its place). ordered=False: as they are done.
+        source: one of these, or an iterable of them:
+        - a path, or its file:// URL;
+        - the bytes of a file, or an open file;
+        - frames: an array of bytes [frames, height, width, 3] or [frames, 3, height, width];
+          without the first axis it is an image. 4 channels are RGBA, whose alpha is dropped; 1
+          channel is gray;
+        - a PIL image;
+        - a dict with "path", "bytes", "frames" or "image", and, if wanted, "key" (a text that is
+          not empty) and options of its own.
+        frames: instead of source, one clip as a list of arrays or PIL images, or as one array. In
+            an iterable, such a list is a clip too, whereas a flat list is many images. Frames count
+            as sampled already: all are taken, and resized as the model's processor does. Their
+            seconds come from fps or timestamps.
+        dtype: of the tokens, "f32" or "bf16".
+        progress: True for a line on the terminal, or a function that is given a dict.
+        errors: "raise" stops at a source that fails; "yield" gives its Error in its place, with
+            .key and .index, and goes on.
+        ordered: whether many come in the order of the sources; if False, they come as they are
+            done.
+        decoders: how many clips are decoded at once; 0: one for each core.
+        options: start and end, in seconds, to cut a clip; fps, num_frames, min_frames, max_frames,
+            min_pixels, max_pixels, total_pixels; like ("transformers" or "qwen-vl-utils");
+            first_frame (True: the first frame of an animation or clip, as an image); threads,
+            decode_seconds, decode_memory; offset and length (the clip is these bytes of its file).
 
-        frames: in place of source, a clip as a list of arrays or PIL images, or as one array. In an iterable
-        such a list is a clip too; a flat list is many images. Frames are resized as the model's processor
-        does, and are all taken: they were sampled already. fps, or timestamps, seconds of each: theirs.
-
-        options: start and end, in seconds, of a clip that is cut; fps, num_frames, min_frames, max_frames,
-        min_pixels, max_pixels, total_pixels, like ("transformers" or "qwen-vl-utils"), first_frame (True: the
-        first frame of an animation or clip, as an image), threads,
-        decode_seconds, decode_memory. offset, length: the clip is these bytes of its file.
-
-        progress: True for a line on the terminal, or a function that is given a dict. errors: "raise" at
-        a source that fails, or "yield" its Error in its place, with .key and .index, and go on. decoders: side
-        by side, 0 for one a core. Ahead of who takes them are 1 GiB of sources and results and 64 MiB a decoder.
+        Many sources are decoded side by side and packed into full chunks. Each result has the index
+        of its source, and its key, which is by default its path, else its index. At most 1 GiB of
+        sources and results, and 64 MiB for each decoder, wait to be taken.
         """
         source = _given(source, frames)
         one = _sources.is_one(source)
@@ -368,7 +393,7 @@ class Model:
         )
         options = _sources.options_of(options)
         if not one and "timestamps" in options:
-            raise error("QV_EINVAL", "timestamps are of one clip: say them in its dict, beside frames")
+            raise error("QV_EINVAL", "timestamps belong to one clip: put them into its dict, beside frames")
         many = _stream.results(self, [source] if one else source, how, options)
         if not one:
             return many
@@ -378,10 +403,14 @@ class Model:
             many.close()
 
     def preprocess(self, source=None, *, frames=None, **options):
-        """(pixel_values, grid_thw) of one clip or image, as transformers' processors make them and forward()
-        takes them: float32 [patches, row_dim] and int64 [1, 3]. source, frames, options: as of encode(). The
-        result has key, is_image, timestamps, sampled_fps, second_per_grid_ts and damaged_frames besides, as of
-        Tokens."""
+        """Returns (pixel_values, grid_thw) of one clip or image, as transformers' processors make
+        them and as forward() takes them: float32 [patches, row_dim] and int64 [1, 3].
+
+        source, frames, options: as in encode().
+
+        The result also has key, is_image, timestamps, sampled_fps, second_per_grid_ts and
+        damaged_frames, as in Tokens.
+        """
         source = _given(source, frames)
         if not _sources.is_one(source):
             raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
@@ -399,7 +428,7 @@ class Model:
 
 
 class Pixels(collections.namedtuple("Pixels", "pixel_values grid_thw")):
-    """What Model.preprocess() gives."""
+    """What Model.preprocess() returns."""
 
     def __new__(cls, core):
         pixels = super().__new__(cls, to_numpy(core.matrix(0, False)), to_numpy(core.grid_thw()))
@@ -430,7 +459,7 @@ def _given(source, frames):
 
 
 def _length(sources):
-    """How many there are, where that is known."""
+    """Returns how many sources there are, if that is known."""
     try:
         return len(sources)
     except TypeError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Our tower inside a loaded transformers model."""
+"""Runs our tower inside a loaded transformers model."""
 
 import json
 import os
@@ -14,19 +14,26 @@ FILE_DTYPES = {"torch.float32": ("F32", "f32"), "torch.bfloat16": ("BF16", "bf16
 
 
 def patch(model, *, backend=None, threads=0, folder=None):
-    """Runs the vision tower of a loaded transformers model (4.57, 5.x) by qwenvit, until unpatch(model).
+    """Runs the vision tower of a loaded transformers model (4.57, 5.x) by qwenvit, until
+    unpatch(model).
 
-    model: the whole model, or its tower. backend: None for the one of the device that the tower is on.
-    folder: where a file of the tower's size may lie (None: the system's for temporary files). It holds
-    the weights, for unpatch(), so that they need not be in memory twice: torch's copy is released, and
-    the tower's parameters are empty and want no gradient until then. state_dict(), and what stands on it
-    (save_pretrained, torch.save of a state_dict), reads the weights from there; copies of the model itself
-    (copy.deepcopy, pickle, torch.save) raise Error.
+    model: the whole model, or its tower.
+    backend: None for the backend of the device that the tower is on.
+    threads: CPU threads; 0 for every core.
+    folder: where a file of the tower's size may be written; None for the system's folder of
+        temporary files.
 
-    Outputs are of the tower's dtype and of transformers' own classes, without last_hidden_state, which
-    our tower does not keep. Raises Error before anything is changed: weights that are quantised,
-    offloaded, sharded, of another dtype than float32 and bfloat16, with adapters or hooks; training.
-    Later calls that ask for hidden states, attentions or gradients raise too.
+    The file holds the weights until unpatch(), so that they are not in memory twice: torch's copy
+    is released, and the tower's parameters are empty and want no gradient. state_dict(), and what
+    uses it (save_pretrained, torch.save of a state_dict), reads the weights from the file. Copies
+    of the model itself (copy.deepcopy, pickle, torch.save) raise Error.
+
+    Outputs have the tower's dtype and transformers' own classes, without last_hidden_state, which
+    this tower does not keep.
+
+    Raises Error, before anything is changed, if weights are quantised, offloaded, sharded, of
+    another dtype than float32 and bfloat16, or have adapters or hooks, and if the model is in
+    training. Later calls that ask for hidden states, attentions or gradients raise Error too.
     """
     tower = _find_tower(model)
     if hasattr(tower, "_qwenvit"):
@@ -45,7 +52,7 @@ def patch(model, *, backend=None, threads=0, folder=None):
 
 
 def unpatch(model):
-    """Gives the tower its own weights and code back, to the bit."""
+    """Gives the tower its own weights and code back, with the same bits."""
     tower = _find_tower(model)
     if not hasattr(tower, "_qwenvit"):
         raise error("QV_ESTATE", "this model is not patched")
@@ -74,8 +81,8 @@ def _find_tower(model):
 
 
 def output_of(tower, tokens, deepstack):
-    """As transformers has it: objects from 5 on; before that the tokens, with DeepStack's outputs where
-    the family has them."""
+    """Returns what transformers returns: objects from version 5 on, before that the tokens, with
+    DeepStack's outputs if the family has them."""
     transformers = sys.modules["transformers"]
     if int(transformers.__version__.split(".")[0]) < 5:
         return (tokens, deepstack) if deepstack else tokens
@@ -125,7 +132,8 @@ class _Patch:
     # ---- weights: torch's memory -> a checkpoint's folder -> ours ------------------------------------
 
     def save(self):
-        """Writes a checkpoint of the tower, tensor by tensor, each then released."""
+        """Writes a checkpoint of the tower, tensor by tensor, and releases each after it was
+        written."""
         import torch
 
         self.folder = tempfile.TemporaryDirectory(prefix="qwenvit-", dir=self.folder)
@@ -177,8 +185,8 @@ class _Patch:
         self.folder.cleanup()  # the open file stays, without a name
 
     def _read(self, name):
-        """A parameter's weights, on its device. The file's own position is left alone: threads, and processes
-        that were forked, share it."""
+        """Returns a parameter's weights on its device. The file's own position is not moved, as
+        threads and forked processes share it."""
         import torch
 
         at, size, shape = self.places[name]
@@ -204,7 +212,7 @@ class _Patch:
     # ---- who asks for weights meanwhile --------------------------------------------------------------
 
     def watch(self):
-        """From now on state_dict() of the tower, of what it is in and of its parts has the weights."""
+        """Lets state_dict() of the tower, its parts and what contains it return the weights."""
         self.names = {id(p): name for name, p in self.parameters.items()}
         self.hooks = [m._register_state_dict_hook(self.fill) for _, m in self.tower.named_modules()]
 
@@ -213,7 +221,7 @@ class _Patch:
             hook.remove()
 
     def fill(self, module, state, prefix, metadata):
-        """A hook of torch's: a module's own parameters in `state` are those that are empty."""
+        """A hook of torch: fills in a module's own parameters, which are empty in `state`."""
         for name, p in module._parameters.items():
             if id(p) in self.names and not p.numel() and prefix + name in state:
                 state[prefix + name] = self._read(self.names[id(p)])
@@ -241,7 +249,7 @@ class _Patch:
         config = self.tower.config
         for name in ("output_hidden_states", "output_attentions"):
             if kwargs.get(name) or name not in kwargs and getattr(config, name, False):
-                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower keeps none")
+                raise error("QV_EUNSUPPORTED", f"{name}: a patched tower does not keep them")
         if kwargs.get("return_dict") is False:
             raise error("QV_EUNSUPPORTED", "return_dict=False: a patched tower gives objects")
         for name, value in kwargs.items():

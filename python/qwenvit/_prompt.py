@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The text that belongs to vision tokens: what a processor puts where a chat has a clip or an image."""
+"""The text that belongs to vision tokens: what a processor puts into a chat in place of a clip or
+an image."""
 
 import collections
 import math
@@ -10,15 +11,15 @@ from ._arrays import error, integers
 
 START, END = "<|vision_start|>", "<|vision_end|>"
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
-# whether each frame pair of a clip has its seconds in front of it, and markers of its own
+# whether a clip has the seconds of each frame pair in front of it, and markers around each
 FAMILIES = {
     "qwen2_vl": False, "qwen2_5_vl": False, "qwen3_vl": True, "qwen3_vl_moe": True,
     "qwen3_5": True, "qwen3_5_moe": True, "qwen4_exp": True,
 }
 NO_SECONDS = "a clip without timestamps, which its prompt needs: give timestamps=, the seconds of each frame"
 
-# One clip or image of a result: its rows of tokens, "image" or "video", its grid before merging, and
-# the seconds of its frame pairs (None where nobody says them).
+# A clip or image of a result: its rows of tokens, "image" or "video", its grid before merging, and
+# the seconds of its frame pairs (None if unknown).
 Item = collections.namedtuple("Item", "result first n kind grid seconds")
 
 
@@ -37,26 +38,28 @@ def family_of(result, model_type=None):
 def prompt(
     results, text=None, *, outer=True, is_image=None, timestamps=None, model_type=None, picture=None
 ):
-    """The text of a chat in which vision tokens stand, as transformers' processors of Qwen2-VL,
+    """Returns a chat's text around vision tokens, as transformers' processors of Qwen2-VL,
     Qwen2.5-VL, Qwen3-VL, Qwen3.5 and Qwen4-exp make it.
 
-    results: Tokens or an Entry of a Cache, or several. text: a chat template's, with one `<|image_pad|>`
-    or `<|video_pad|>` for each of their images and clips, which are put in by their order; None: the
-    text of the results alone, each between `<|vision_start|>` and `<|vision_end|>`.
+    results: Tokens or a Cache's Entry, or several of them.
+    text: what a chat template gives, with one `<|image_pad|>` or `<|video_pad|>` for each image and
+        clip of the results, which take these places in order. None: the text of the results alone,
+        each between `<|vision_start|>` and `<|vision_end|>`.
+    outer: a Qwen3 clip has `<t seconds>` and these two markers around each frame pair; outer says
+        whether the template's own markers stay around the whole (as in transformers 5.10 and later)
+        or are removed (4.57).
+    is_image, timestamps, model_type: for one result that does not know them: forward() does not
+        know what is an image, and frames have no seconds.
+    picture: the name of is_image in 0.2.
 
-    A Qwen3 clip has `<t seconds>` and these two markers around each frame pair. outer: whether the
-    template's own stay around the whole (transformers 5.10 and later) or go (4.57). is_image, timestamps,
-    model_type: of one result that does not know: forward() knows no kinds, frames have no seconds.
-    picture: the name that is_image had in 0.2.
-
-    Raises Error: a family without known prompts, a Qwen3 clip without timestamps, placeholders that do
-    not match.
+    Raises Error for a family whose prompts are unknown, a Qwen3 clip without timestamps, or
+    placeholders that do not match.
     """
     is_image = said(is_image, picture)
     if text is not None and not isinstance(text, str):
         raise _check.wrong("text", text, "a text, or None")
     outer = _check.flag(outer, "outer")
-    order = []  # (kind, what takes the placeholder's place, whether it has seconds)
+    order = []  # (kind, what replaces the placeholder, whether it has seconds)
     for result in as_list(results, is_image, timestamps):
         with_seconds = FAMILIES[family_of(result, model_type)]
         for item in items_of(result, is_image, timestamps):
@@ -67,9 +70,9 @@ def prompt(
 
 
 def said(is_image, picture):
-    """is_image=, or picture=, as it was called in 0.2."""
+    """Returns is_image, which was called picture in 0.2."""
     if is_image is not None and picture is not None:
-        raise error("QV_EINVAL", "picture is the old name of is_image: say one of them")
+        raise error("QV_EINVAL", "picture is the old name of is_image: give only one of them")
     is_image = picture if is_image is None else is_image
     return is_image if is_image is None else _check.flag(is_image, "is_image")
 
@@ -80,21 +83,22 @@ def as_list(results, *of_one):
         if not all(hasattr(result, name) for name in ("grid_thw", "key", "model_type", "timestamps", "__len__")):
             raise _check.wrong("a result", result, "Tokens, or an Entry of a Cache")
     if len(results) != 1 and any(about is not None for about in of_one):
-        raise error("QV_EINVAL", f"what is said of one result came with {len(results)}: is_image, timestamps..")
+        raise error("QV_EINVAL", f"is_image and timestamps describe one result, and there are {len(results)}")
     return results
 
 
 def items_of(result, is_image=None, timestamps=None):
-    """The Items of a result. is_image, timestamps: where it does not know, or to say otherwise."""
+    """Returns the Items of a result. is_image and timestamps are used if it does not know them, or
+    in place of what it knows."""
     grids = integers(_check.rows_of(result.grid_thw), "grid_thw")
     patches, n = sum(math.prod(grid) for grid in grids), len(result)
     per_token = patches // n if n else 0
     if not per_token or per_token * n != patches or math.isqrt(per_token) ** 2 != per_token:
         raise wrong(result, f"grid_thw has {patches} patches, for {n} tokens")
     if len(grids) > 1 and timestamps is not None:
-        raise wrong(result, f"timestamps are of one clip; this result has {len(grids)}")
+        raise wrong(result, f"timestamps belong to one clip; this result has {len(grids)} items")
     seconds = result.timestamps if timestamps is None else timestamps
-    if is_image is None:  # who made an object for 0.2 gave it a picture
+    if is_image is None:  # objects made for 0.2 have picture
         is_image = result.is_image if hasattr(result, "is_image") else result.picture
     items, first = [], 0
     for grid in grids:
@@ -115,7 +119,8 @@ def _kind(is_image, grid, result):
 
 
 def _pair_seconds(seconds, n_pairs, result):
-    """Of each frame pair: the middle of its two frames. The last of an odd number is a pair with itself."""
+    """Returns the seconds of each frame pair: the middle of its two frames. If the number of frames
+    is odd, the last frame is a pair with itself."""
     seconds = _check.reals(seconds, "timestamps")
     seconds += seconds[-1:] * (len(seconds) % 2)
     if len(seconds) != 2 * n_pairs:
@@ -124,7 +129,7 @@ def _pair_seconds(seconds, n_pairs, result):
 
 
 def _inner(item, with_seconds):
-    """What takes the place of the one placeholder."""
+    """Returns what replaces one placeholder."""
     pad = PADS[item.kind]
     if item.kind == "image" or not with_seconds:
         return pad * item.n

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Tokens as rows of Arrow's tables: the same for Ray and for Parquet.
+"""Tokens as rows of Arrow tables, the same for Ray and for Parquet.
 
-Matrices are bytes with a dtype and a shape, and no tensors of Arrow: those have no bf16, and what reads Parquet
-without Ray does not know their type. matrices(row) makes arrays of them.
+Matrices are bytes with a dtype and a shape. Arrow's tensors are not used, as they have no bf16, and
+as readers of Parquet without Ray do not know their type. matrices(row) makes arrays of them.
 """
 
 import pyarrow as pa
@@ -12,32 +12,34 @@ from ._arrays import as_bf16, numpy
 SCHEMA = pa.schema(
     [
         ("status", pa.string()),  # "ok" or "failed"
-        ("code", pa.string()),  # of one that failed: "QV_EFORMAT",
-        ("error", pa.string()),  # and words
+        ("code", pa.string()),  # if it failed, its code, such as "QV_EFORMAT"
+        ("error", pa.string()),  # if it failed, the error's text
         ("dtype", pa.string()),  # "bf16", "f16" or "f32"
-        ("shape", pa.list_(pa.int64())),  # of tokens, and of each of deepstack: [n, width]
+        # the shape of tokens, and of each of deepstack: [n, width]
+        ("shape", pa.list_(pa.int64())),
         ("tokens", pa.large_binary()),
         ("deepstack", pa.list_(pa.large_binary())),
         ("grid_thw", pa.list_(pa.int64())),  # frame pairs, patch rows, patch columns
         ("timestamps", pa.list_(pa.float64())),  # seconds of the sampled frames
         ("damaged_frames", pa.int64()),
         ("picture", pa.bool_()),
-        ("sampled_fps", pa.float64()),  # of a clip; None of an image, and of caches that do not say
+        ("sampled_fps", pa.float64()),  # a clip's; None for an image, and in caches without it
     ]
 )
-KEYED = pa.schema([("key", pa.string()), *SCHEMA])  # of a cache
-MOST_BYTES = 64 << 20  # of tokens in a table
+KEYED = pa.schema([("key", pa.string()), *SCHEMA])  # rows of a cache have the key as well
+MOST_BYTES = 64 << 20  # bytes of tokens in a table
 
 
 def matrices(row):
-    """[tokens, *deepstack] of a row: numpy's, [n, width] each. bf16 as Tokens has it."""
+    """Returns [tokens, *deepstack] of a row as numpy arrays [n, width]. bf16 is represented as in
+    Tokens."""
     kind = {"bf16": "uint16", "f16": "float16", "f32": "float32"}[row["dtype"]]
     arrays = [numpy().frombuffer(m, kind).reshape(row["shape"]) for m in (row["tokens"], *row["deepstack"])]
     return [as_bf16(a) for a in arrays] if row["dtype"] == "bf16" else arrays
 
 
 def row_of(result, deepstack=True):
-    """Of Tokens, or of an entry of a cache."""
+    """Returns the row of Tokens, or of a cache's entry."""
     tokens, seconds = result.tokens, result.timestamps
     return {
         "status": "ok", "dtype": result.dtype, "shape": list(tokens.shape), "tokens": tokens.tobytes(),
@@ -48,7 +50,7 @@ def row_of(result, deepstack=True):
 
 
 def tables(rows, schema):
-    """Tables of rows, of so many bytes of tokens each."""
+    """Gives tables of rows, each with about so many bytes of tokens."""
     ready, size = [], 0
     for row in rows:
         ready.append(row)
@@ -61,5 +63,5 @@ def tables(rows, schema):
 
 
 def tables_of(entries):
-    """Of a cache's entries, with their keys."""
+    """Gives the rows of a cache's entries, with their keys."""
     return tables(({"key": entry.key, **row_of(entry)} for entry in entries), KEYED)

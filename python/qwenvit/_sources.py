@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What can be encoded: paths, bytes, open files, arrays and images, as the binding takes them."""
+"""What can be encoded: paths, bytes, open files, arrays and images, turned into what the binding
+takes."""
 
 import os
 import sys
@@ -8,9 +9,9 @@ import urllib.parse
 from . import _check, _core
 from ._arrays import error, is_torch, shareable
 
-KINDS = ("path", "bytes", "frames", "image")  # of sources that are a dict
-OF_FRAMES = ("fps", "max_pixels", "min_pixels", "timestamps")  # what can be said of frames;
-PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # they were sampled already
+KINDS = ("path", "bytes", "frames", "image")  # what a source that is a dict may describe
+OF_FRAMES = ("fps", "max_pixels", "min_pixels", "timestamps")  # options that frames may have
+PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # options that do nothing for frames, which were sampled already
 
 
 def _is_bytes(x):
@@ -31,14 +32,14 @@ def _is_pil(x):
 
 
 def is_one(source):
-    """Whether it is a source, and not an iterable of some."""
+    """Whether this is a source, rather than an iterable of sources."""
     if isinstance(source, (str, os.PathLike, dict)) or _is_bytes(source):
         return True
     return _is_array(source) or _is_pil(source) or _is_file(source)
 
 
 def needs_decoder(sources):
-    """Of a list: whether a file is among them. Of other iterables nobody knows."""
+    """Whether a list contains a file. Other iterables are not looked into."""
     if not isinstance(sources, (list, tuple)):
         return True
     return any(
@@ -52,7 +53,8 @@ def needs_decoder(sources):
 
 
 def options_of(options):
-    """Those that were said, as the binding takes them; Error for one that there is not, or of another type."""
+    """Returns the options that were given, as the binding takes them. Raises Error for one that is
+    unknown or of a wrong type."""
     options = {k: v for k, v in options.items() if v is not None}
     if "like" in options:
         options["like"] = _core.parse_like(_check.text(options["like"], "like"))
@@ -61,7 +63,7 @@ def options_of(options):
 
 
 def _seconds_of(own, common):
-    """(fps, timestamps) of frames, as they themselves say, else as all do."""
+    """Returns (fps, timestamps) of frames: from their own dict, else those given for all."""
     for said in (own, common):
         if said.get("fps") and "timestamps" in said:
             raise error("QV_EINVAL", "frames: fps and timestamps exclude each other")
@@ -74,7 +76,8 @@ def _seconds_of(own, common):
 
 
 def _text_of(given, what, place):
-    """A key, or a path as a key: what it has besides UTF-8 is written with backslashes."""
+    """Returns a key, or a path as a key, in which bytes that are not UTF-8 are escaped by
+    backslashes."""
     try:
         text = os.fsencode(given).decode("utf-8", "backslashreplace")
     except (TypeError, UnicodeEncodeError):
@@ -85,7 +88,7 @@ def _text_of(given, what, place):
 
 
 def key_of(source, place):
-    """Its own key, else its path, else its place."""
+    """Returns a source's key, else its path, else its place."""
     if isinstance(source, dict):
         if source.get("key") is not None:
             return _text_of(source["key"], "key", place)
@@ -97,7 +100,7 @@ def key_of(source, place):
 
 
 def local_path(path):
-    """The bytes of a path, which may be a file:// URL."""
+    """Returns the bytes of a path, which may be a file:// URL."""
     given = _check.path(path, "path")
     if not given.startswith(b"file://"):
         return given
@@ -112,18 +115,19 @@ def local_path(path):
 
 
 def _array_of_pil(image):
-    """Its upright RGB, as transformers' load_image() makes it, so that it is what its file is: transparency is dropped."""
+    """Returns an image's upright RGB pixels, as transformers' load_image() makes them, so that it
+    gives the same tokens as its file. Transparency is dropped."""
     try:
         from PIL import ImageOps
 
         image = ImageOps.exif_transpose(image).convert("RGB")
         return memoryview(image.tobytes()).cast("B", (image.height, image.width, 3))
-    except Exception as e:  # a file is read here, by whichever plugin
+    except Exception as e:  # PIL reads the file here, by any of its plugins
         raise error("QV_EFORMAT", f"a PIL image that cannot be read: {e}") from None
 
 
 def _array(frame, name):
-    """As the binding takes one: bytes."""
+    """Returns an array of bytes as the binding takes it."""
     if _is_pil(frame):
         return _array_of_pil(frame)
     frame, _ = shareable(frame, name)
@@ -136,10 +140,10 @@ def _array(frame, name):
 
 
 def _frames(model, frames, is_image, own, common):
-    """frames: an array or a PIL image, or a list of these, which is a clip."""
+    """Returns Frames from an array or a PIL image, or from a list of these, which is a clip."""
     options = {**common, **own}
     if set(options) - {*OF_FRAMES, *PASSED_OVER}:
-        raise error("QV_EINVAL", f"of frames only {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]} can be said")
+        raise error("QV_EINVAL", f"frames take only the options {', '.join(OF_FRAMES[:-1])} and {OF_FRAMES[-1]}")
     if isinstance(frames, (list, tuple)):
         arrays = [_array(frame, f"frames: frame {i}") for i, frame in enumerate(frames)]
     else:
@@ -156,7 +160,7 @@ def _frames(model, frames, is_image, own, common):
 def _read(file, place):
     try:
         data = file.read()
-    except Exception as e:  # whoever made it
+    except Exception as e:  # the caller's object may raise anything
         raise error("QV_EIO", f"source {place}: a file that cannot be read: {e}") from None
     if not _is_bytes(data):
         raise error("QV_EINVAL", f'source {place}: read() gives a {type(data).__name__}; open files with "rb"')
@@ -164,9 +168,9 @@ def _read(file, place):
 
 
 def _take_dict(source, place):
-    """What it describes, its kind, and its own options."""
+    """Returns what a dict describes, its kind, and its own options."""
     own = {k: v for k, v in source.items() if k != "key"}
-    kinds = [k for k in (*KINDS, "picture") if k in own]  # picture: what image was called in 0.2
+    kinds = [k for k in (*KINDS, "picture") if k in own]  # image was called picture in 0.2
     if len(kinds) != 1:
         raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
     inner, kind = own.pop(kinds[0]), {"picture": "image"}.get(kinds[0], kinds[0])
@@ -178,14 +182,15 @@ def _take_dict(source, place):
 
 
 def describe(model, source, place, common):
-    """What the binding takes of a source: bytes of a path or of a file, or Frames; is it a path; options."""
+    """Returns what the binding takes of a source (a path's bytes, a file's bytes, or Frames),
+    whether it is a path, and its options."""
     kind, own = None, {}
     if isinstance(source, dict):
         source, kind, own = _take_dict(source, place)
     is_path = isinstance(source, (str, os.PathLike))
     if is_path or _is_bytes(source) or _is_file(source) and not _is_pil(source):
         if "timestamps" in own or "timestamps" in common:
-            raise error("QV_EINVAL", f"source {place}: timestamps are said of frames; a file has its own")
+            raise error("QV_EINVAL", f"source {place}: timestamps belong to frames; a file has its own")
         _text_of(source, "path", place) if is_path else None
         data = local_path(source) if is_path else bytes(_read(source, place) if _is_file(source) else source)
         return data, is_path, {**common, **own}

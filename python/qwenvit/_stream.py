@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Many sources through a job: a thread adds them while results are taken."""
+"""Encodes many sources by a job: a thread adds them while results are taken."""
 
 import atexit
 import collections
@@ -12,28 +12,30 @@ from . import _core
 from ._arrays import error
 from ._sources import describe, key_of, needs_decoder
 
-MOST_AHEAD = 1 << 30  # bytes of sources that were added, and of results, before they are taken;
-FOR_A_DECODER = 64 << 20  # and so many more for each decoder, so that none waits where there are many
-SECONDS = 0.5  # between two lines of progress
-OF_A_SOURCE = ("QV_EINVAL", "QV_EUNSUPPORTED", "QV_EIO", "QV_EFORMAT")  # all else ends a job
+MOST_AHEAD = 1 << 30  # bytes of sources and results that may wait to be taken
+FOR_A_DECODER = 64 << 20  # bytes added for each decoder, so that none of many decoders waits
+SECONDS = 0.5  # the time between two lines of progress
+# codes of errors that concern one source; any other ends the job
+OF_A_SOURCE = ("QV_EINVAL", "QV_EUNSUPPORTED", "QV_EIO", "QV_EFORMAT")
 
-# How sources are encoded. alone: there is one. total: how many there are, or None.
+# How sources are encoded. alone: there is one source. total: how many there are, or None.
 How = collections.namedtuple("How", "dtype progress errors ordered decoders alone total")
 
 
 class _Feeder(threading.Thread):
     """Adds sources to a job, while results are taken from it.
 
-    The caller's iterator may block for ever, so that nobody waits for this thread while it is in there: `busy` is
-    held in all else, and what follows a source that came too late is nothing. A forked process has not this thread,
-    which may have held `busy`.
+    The caller's iterator may block for ever, so nobody may wait for this thread while it is in
+    there. It holds `busy` in everything else, and after the job has ended it drops a source that
+    comes too late. A forked process lacks this thread, which may have held `busy`.
     """
 
     def __init__(self, model, job, sources, options):
         super().__init__(name="qwenvit feeder", daemon=True)
         self.model, self.job, self.sources, self.options = model, job, sources, options
         self.stop, self.failure, self.process = False, None, os.getpid()
-        self.busy = threading.RLock()  # a generator may be collected, and so end this, in this thread itself
+        # a generator may be collected, and so end this feeder, in the feeder's own thread
+        self.busy = threading.RLock()
 
     def run(self):
         try:
@@ -63,7 +65,7 @@ class _Feeder(threading.Thread):
             self.job.refuse(place, key, e.status, str(e))
 
     def end(self):
-        """Afterwards the job is this caller's alone."""
+        """Ends the thread's work. The job then belongs to the caller alone."""
         if self.process != os.getpid():
             return
         self.stop = True
@@ -72,16 +74,17 @@ class _Feeder(threading.Thread):
             pass
 
 
-_at_work = set()  # feeders
+_at_work = set()  # the feeders that run
 
 
 @atexit.register
 def _end_feeders():
-    """Of generators that were left as they are: the interpreter cannot end under a thread that is in our code."""
+    """Stops the threads of generators that were abandoned. The interpreter cannot end while a
+    thread is in our code."""
     began = time.monotonic()
     for feeder in list(_at_work):
         feeder.end()
-    for feeder in list(_at_work):  # an iterator that wakes up, as one of ours does, ends in order
+    for feeder in list(_at_work):  # an iterator that wakes up in time, as our own do, ends in order
         feeder.join(max(0, began + 1 - time.monotonic()))
 
 
@@ -89,13 +92,14 @@ def _end_feeders():
 
 
 def _time(seconds):
-    """3:05, or 2:03:05, as the command says it."""
+    """Returns 3:05 or 2:03:05, as the command prints it."""
     minutes, seconds = divmod(int(min(seconds, 1e9) + 0.5), 60)
     return f"{minutes}:{seconds:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
 class _Progress:
-    """how.progress: a function that is given a dict, or True for a line on the terminal."""
+    """Returns how.progress as a function that is given a dict; True becomes one that prints a line
+    on the terminal."""
 
     def __init__(self, how, job):
         self.job, self.total, self.said = job, how.total, 0
@@ -142,9 +146,9 @@ def _decoder_for(sources):
 
 
 def _take(job, progress):
-    """The binding's Tokens, and how it goes."""
+    """Gives the results of the job as the binding has them, and shows the progress."""
     while (core := job.next(SECONDS)) is not None:
-        if core is not False:  # there was one
+        if core is not False:  # a result came in time
             progress.show()
             yield core
         elif progress.line:
@@ -158,7 +162,7 @@ def _room(decoders):
 
 
 def results(model, sources, how, options):
-    """A generator of Tokens, and of Errors where how.errors is "yield"."""
+    """Gives Tokens, and Errors if how.errors is "yield"."""
     decoder = _decoder_for(sources)
     room = _room(how.decoders)
     job = _core.Job(model._core, decoder, how.dtype, how.decoders, how.alone, how.ordered, room)
@@ -167,7 +171,7 @@ def results(model, sources, how, options):
     feeder.start()
     try:
         for core in _take(job, progress):
-            is_cut = is_cut or core.cancelled  # the job has ended early: what is in order ends here
+            is_cut = is_cut or core.cancelled  # the job has ended early; results in order end here
             if core.cancelled or is_cut and how.ordered:
                 continue
             if core.status == "QV_OK":

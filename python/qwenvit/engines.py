@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Tokens into engines that take them precomputed: vLLM, SGLang, transformers (docs/engines.md).
+"""Gives tokens to engines that take them precomputed: vLLM, SGLang and transformers
+(docs/engines.md).
 
-One layout: [n, out_hidden * (1 + deepstack)], the merger's output and DeepStack's beside it, items one
-behind another, with grid_thw before merging. Functions over a result or several, Tokens and Entries of a
-Cache alike; both have them as methods.
+All use one layout: rows [n, out_hidden * (1 + deepstack)], which are the merger's output with
+DeepStack's outputs beside it, one item after another, and grid_thw before merging. The functions
+take one result or several, Tokens or a Cache's Entries; both have the functions as methods.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import warnings
 from . import _check
 from ._arrays import error
 
-# the oldest release whose adapter is known, and the one that was tried last
+# the oldest release whose interface is known, and the newest one that was tried
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
 HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"}
 FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16"}
@@ -26,19 +27,22 @@ def to_vllm(
     results, *, embeddings=True, is_image=None, timestamps=None, second_per_grid_ts=None, version=None,
     picture=None
 ):
-    """multi_modal_data of a prompt of vLLM, which was started with enable_mm_embeds=True.
+    """Returns multi_modal_data for a prompt of vLLM, which must be started with
+    enable_mm_embeds=True.
 
-    {"image": {"image_embeds" [n, width], "image_grid_thw" [items, 3]}}, {"video": {"video_embeds",
-    "video_grid_thw"}} or both, torch's, on the host; of Qwen3's clips with "timestamps", seconds of each
-    frame pair; of Qwen2.5's with "second_per_grid_ts". embeddings: False leaves the tokens out, for an
-    instance that gets them by its EC connector.
+    The result is {"image": {"image_embeds" [n, width], "image_grid_thw" [items, 3]}}, {"video":
+    {"video_embeds", "video_grid_thw"}}, or both, as torch tensors on the host. Clips of Qwen3 also
+    have "timestamps", the seconds of each frame pair; clips of Qwen2.5 have "second_per_grid_ts".
 
-    is_image, timestamps: of one result that does not know. second_per_grid_ts: one number or one for each
-    clip, in place of what they know; None: that. version: of vLLM, None: the one that is installed here,
-    else the one that was tried. picture: the name that is_image had in 0.2.
+    embeddings: False leaves the tokens out, for an instance that gets them by its EC connector.
+    is_image, timestamps: for one result that does not know them.
+    second_per_grid_ts: a number, or one for each clip, in place of what the results know; None for
+        that.
+    version: vLLM's; None for the one that is installed, otherwise the one that was tried.
+    picture: the name of is_image in 0.2.
 
-    Raises Error: a version older than those known (a newer one is a warning), a cache without DeepStack
-    of a model that has it, a clip without what its family needs.
+    Raises Error for an older version than those known (a newer one gives a warning), a cache
+    without the DeepStack outputs that its model has, or a clip without what its family needs.
     """
     _check_version(*VLLM, version)
     embeddings, data = _check.flag(embeddings, "embeddings"), {}
@@ -54,8 +58,11 @@ def to_vllm(
 def to_sglang(
     results, *, is_image=None, timestamps=None, second_per_grid_ts=None, version=None, picture=None
 ):
-    """{"image_data": [..], "video_data": [..]}: arguments of SGLang's Engine.generate(), beside input_ids
-    of a text that prompt() has made. Arguments and errors as of to_vllm()."""
+    """Returns {"image_data": [..], "video_data": [..]}, arguments of SGLang's Engine.generate(),
+    which also needs input_ids of a text that prompt() has made.
+
+    Arguments and errors are those of to_vllm().
+    """
     _check_version(*SGLANG, version)
     data = {}
     for kind, items in _by_kind(results, is_image, timestamps, picture).items():
@@ -63,15 +70,17 @@ def to_sglang(
         fields[f"{kind}_grid_thw"] = _grid(items)
         if kind == "video":
             fields.update(_clip_fields(items, second_per_grid_ts))
-            fields.pop("timestamps", None)  # they are in the text
+            fields.pop("timestamps", None)  # the text has them
         data[f"{kind}_data"] = [fields]
     return data
 
 
 def to_transformers(results, *, is_image=None, timestamps=None, second_per_grid_ts=None, picture=None):
-    """{"pixel_values": [n, width], "image_grid_thw"}, and "pixel_values_videos", "video_grid_thw" of
-    clips: arguments of a model of transformers that accept_tokens() was called on. Arguments and errors
-    as of to_vllm()."""
+    """Returns {"pixel_values": [n, width], "image_grid_thw"}, and for clips "pixel_values_videos"
+    and "video_grid_thw": arguments of a transformers model on which accept_tokens() was called.
+
+    Arguments and errors are those of to_vllm().
+    """
     data = {}
     for kind, items in _by_kind(results, is_image, timestamps, picture).items():
         data["pixel_values" if kind == "image" else "pixel_values_videos"] = _matrix(items)
@@ -83,9 +92,13 @@ def to_transformers(results, *, is_image=None, timestamps=None, second_per_grid_
 
 
 def save_ec(result, path, hash):
-    """Writes PATH/hash/encoder_cache.safetensors, what vLLM's ECExampleConnector reads where path is its
-    shared_storage_path and hash the multi_modal_uuid of the request. Whole or not at all; in place of
-    what is there. One clip or image. Returns the file's name."""
+    """Writes PATH/hash/encoder_cache.safetensors for vLLM's ECExampleConnector, and returns the
+    file's name.
+
+    The connector reads it if path is its shared_storage_path and hash is the request's
+    multi_modal_uuid. The result is one clip or image. The file appears whole or not at all, and
+    replaces one that was there.
+    """
     from ._prompt import as_list, wrong
 
     (result,) = as_list([result])
@@ -108,9 +121,12 @@ def save_ec(result, path, hash):
 
 
 def accept_tokens(model):
-    """Of a loaded transformers model (4.57, 5.x): its tower hands on tokens instead of computing them, so
-    that pixel_values are rows of to_transformers(). generate() and training of the rest work as ever.
-    Undone by reject_tokens(). The tower's weights are not used, and stay."""
+    """Makes the tower of a loaded transformers model (4.57, 5.x) pass tokens on instead of
+    computing them, so that pixel_values are the rows of to_transformers().
+
+    generate() works as before, and so does training of the rest of the model. reject_tokens()
+    undoes it. The tower's weights stay and are not used.
+    """
     from ._patch import _find_tower
 
     tower = _find_tower(model)
@@ -121,7 +137,7 @@ def accept_tokens(model):
 
 
 def reject_tokens(model):
-    """The tower takes pixels again."""
+    """Lets the tower take pixels again."""
     from ._patch import _find_tower
 
     tower = _find_tower(model)
@@ -132,11 +148,13 @@ def reject_tokens(model):
 
 
 def mm_token_type_ids(input_ids, of):
-    """What models of transformers 5 want beside input_ids: 1 at placeholders of images, 2 at those of clips, else 0.
+    """Returns what models of transformers 5 want beside input_ids: 1 at placeholders of images, 2
+    at those of clips, 0 elsewhere.
 
-    input_ids: a tensor or an array, of any shape, or lists of numbers; the result is of its kind. of: who knows the
-    placeholders' ids: the model of transformers, its config, processor or tokenizer, or the checkpoint's folder.
-    Raises Error where it does not.
+    input_ids: a tensor or an array of any shape, or lists of numbers; the result is of the same
+        kind.
+    of: what knows the placeholders' ids: the transformers model, its config, processor or
+        tokenizer, or the checkpoint's folder. Raises Error if it does not.
     """
     image, video = _placeholders(of)
 
@@ -151,7 +169,7 @@ def mm_token_type_ids(input_ids, of):
 
 
 def _placeholders(of):
-    """(id of an image's, of a clip's)"""
+    """Returns (id of an image's placeholder, id of a clip's)."""
     from ._prompt import PADS
 
     names = ("image_token_id", "video_token_id")
@@ -175,12 +193,12 @@ def _placeholders(of):
     for pair in pairs:
         if all(isinstance(number, int) for number in pair):
             return pair
-    raise _check.wrong("of", of, "who knows the ids of <|image_pad|> and <|video_pad|>: a model, config, processor, "
+    raise _check.wrong("of", of, "what knows the ids of <|image_pad|> and <|video_pad|>: a model, config, processor, "
                                  "tokenizer or checkpoint's folder")
 
 
 class _Stored:
-    """In a tower's place: rows of tokens and DeepStack's outputs, apart again."""
+    """Stands in a tower's place: separates rows into tokens and DeepStack's outputs."""
 
     def __init__(self, tower):
         self.tower, config = tower, tower.config
@@ -212,7 +230,7 @@ def _numbers(version):
 
 
 def _installed(engine):
-    """The version of its package here, or None."""
+    """Returns the version of an installed package, or None."""
     import importlib.metadata
 
     try:
@@ -231,8 +249,8 @@ def _check_version(engine, oldest, newest, version):
     if numbers is None or numbers < oldest:
         raise error(
             "QV_EUNSUPPORTED",
-            f"{engine} {version}: what it takes is not known; {tried} was tried, and version={tried!r} "
-            "gives what that takes",
+            f"{engine} {version}: its interface is not known; {tried} was tried, and version={tried!r} "
+            "makes what that version takes",
         )
     if numbers > newest:
         warnings.warn(f"{engine} {version} has not been tried; {tried} has", stacklevel=3)
@@ -251,7 +269,7 @@ def _check_deepstack(result):
 
 
 def _by_kind(results, is_image, timestamps, picture):
-    """{"image": Items, "video": Items}, those that are there."""
+    """Returns {"image": Items, "video": Items}, without a key that has none."""
     from ._prompt import as_list, items_of, said, wrong
 
     is_image = said(is_image, picture)
@@ -260,7 +278,7 @@ def _by_kind(results, is_image, timestamps, picture):
         _check_deepstack(result)
         this = (result.model_type, 1 + len(result.deepstack), result.tokens.shape[1], result.dtype)
         if made_by is not None and this != made_by:
-            raise wrong(result, f"of model, matrices, width, dtype {this}, others of {made_by}")
+            raise wrong(result, f"its model, matrices, width and dtype are {this}, those of other results {made_by}")
         made_by = this
         for item in items_of(result, is_image, timestamps):
             kinds.setdefault(item.kind, []).append(item)
@@ -270,7 +288,7 @@ def _by_kind(results, is_image, timestamps, picture):
 
 
 def _clip_fields(items, second_per_grid_ts):
-    """What else is known of clips: by family, as its processor gives it."""
+    """Returns what a family's processor gives with clips besides their tokens."""
     import torch
 
     from ._prompt import FAMILIES, NO_SECONDS, wrong

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""Vision tokens by Ray Data: an encoder for map_batches, a cache made by a cluster, a cache read by one.
+"""Vision tokens by Ray Data: an encoder for map_batches, a cache made by a cluster, and a cache
+read by one.
 
     rows = ray.data.read_parquet("clips").map_batches(
         qwenvit.ray.Encoder, fn_constructor_kwargs={"model": "Qwen3-VL-4B-Instruct", "fps": 2},
-        batch_format="pyarrow", batch_size=64, num_gpus=1, compute=ray.data.ActorPoolStrategy(size=8))
-
-    counts = qwenvit.ray.write_cache(dataset, "Qwen3-VL-4B-Instruct", "/shared/tokens", actors=8, num_gpus=1)
+        batch_format="pyarrow", batch_size=64, num_gpus=1,
+        compute=ray.data.ActorPoolStrategy(size=8))
+    counts = qwenvit.ray.write_cache(dataset, "Qwen3-VL-4B-Instruct", "/shared/tokens", actors=8,
+    num_gpus=1)
     rows = ray.data.read_datasource(qwenvit.ray.CacheDatasource("/shared/tokens"))
 
-Rows with tokens have the columns of SCHEMA, matrices as bytes with a dtype and a shape; matrices(row) makes
-arrays of them. Cache.to_parquet() writes the same rows.
+Rows with tokens have the columns of SCHEMA. Matrices are bytes with a dtype and a shape;
+matrices(row) makes arrays of them. Cache.to_parquet() writes the same rows.
 
-Encoder, matrices and SCHEMA need pyarrow alone: where Ray is not installed, what else feeds tables to actors
-has them too.
+Encoder, matrices and SCHEMA need only pyarrow, so other programs that feed tables to actors can use
+them without Ray.
 """
 
 import os
@@ -42,13 +44,14 @@ def _need_ray(what):
 
 
 def _absolute(path, name):
-    """As other processes find it."""
+    """Returns a path that other processes can find."""
     return os.path.abspath(os.fsdecode(_check.path(path, name)))
 
 
 def _share():
-    """Cores that this actor was given; 0, which stands for all there are, where it was given none."""
-    if ray is None or not ray.is_initialized():  # asking for its context would start it
+    """Returns how many cores this actor was given. 0 stands for all there are, if it was given
+    none."""
+    if ray is None or not ray.is_initialized():  # asking for Ray's context would start Ray
         return 0
     context = ray.get_runtime_context()
     cpus = context.get_assigned_resources().get("CPU", 0) if context.get_actor_id() else 0
@@ -56,7 +59,7 @@ def _share():
 
 
 def _load(model, load_options):
-    """On the one GPU that Ray lets this actor see, or on its share of the cores."""
+    """Loads the model on the one GPU that Ray lets this actor see, or on its share of the cores."""
     if load_options is not None and not isinstance(load_options, dict):
         raise _check.wrong("load_options", load_options, "a dict, of arguments of qwenvit.load")
     return load(model, **{"threads": _share(), **(load_options or {})})
@@ -66,16 +69,20 @@ def _load(model, load_options):
 
 
 class Encoder:
-    """For Dataset.map_batches with batch_format="pyarrow": rows with a `path` get the columns of SCHEMA.
+    """An encoder for Dataset.map_batches with batch_format="pyarrow": rows with a `path` get the
+    columns of SCHEMA.
 
-    An actor loads the model once: one a GPU (num_gpus=1), or one for each num_cpus cores, which are its
-    threads. A row may have options of its own: start, end, fps, max_frames, max_pixels, first_frame, and offset and
-    bytes of a clip inside of a file. Its other columns stay. A row that fails has status "failed", a code
-    and an error; so has one without a path. Rows stay in order; a batch is decoded side by side and packed
-    into full chunks, so let it have 32 rows or more.
+    An actor loads the model once. There is one actor for each GPU (num_gpus=1), or one for each
+    num_cpus cores, which then are its threads. A row may have options of its own: start, end, fps,
+    max_frames, max_pixels, first_frame, and the offset and bytes of a clip inside a file. Its other
+    columns are kept. A row that fails, or has no path, has status "failed", a code and an error.
+    Rows stay in order. A batch is decoded side by side and packed into full chunks, so it should
+    have 32 rows or more.
 
-    model: a checkpoint's folder. dtype: of the tokens, "bf16" or "f32". load_options: of qwenvit.load
-    (backend, dtype, threads). options: as of Model.encode.
+    model: a checkpoint's folder.
+    dtype: of the tokens, "bf16" or "f32".
+    load_options: options of qwenvit.load (backend, dtype, threads).
+    options: as in Model.encode.
     """
 
     def __init__(self, model, *, dtype="bf16", deepstack=True, load_options=None, **options):
@@ -131,16 +138,20 @@ def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, 
                 load_options=None, **options):
     """Makes the cache that `qwenvit cache` makes of the same list, in a folder that all nodes see.
 
-    dataset: rows with `path`, and where wanted key, start, end, fps, max_frames, max_pixels, first_frame, offset,
-    bytes; other columns are passed over. Keys are unique in it; of one that is not, one row counts. actors: each with
-    num_gpus GPUs or num_cpus cores, and a part for every batch of rows, sealed before Ray hears that the
-    batch is done. So what Ray does again after a crash is found in the cache, or done again and counted
-    once by those who read it; run it again after any end, and it goes on. model, load_options: as of
-    Encoder. options: as of CacheWriter.
+    dataset: rows with `path` and, optionally, key, start, end, fps, max_frames, max_pixels,
+        first_frame, offset and bytes; other columns are ignored. Keys should be unique: of rows
+        with the same key only one counts.
+    actors: how many actors; each has num_gpus GPUs or num_cpus cores.
+    model, load_options: as in Encoder.
+    options: as in CacheWriter.
 
-    Returns its counts, over all actors. Parts that are damaged (qwenvit.Cache(out).damaged) are passed
-    over, and what they had is done again. Error, with what was done kept: a row without a path, a cache of
-    another model or sampling, a disk or device that fails.
+    An actor writes a part for every batch of rows, and seals it before Ray hears that the batch is
+    done. So whatever Ray runs again after a crash is either found in the cache, or done again and
+    counted once by readers. After any end the call can be repeated, and continues. Damaged parts
+    (qwenvit.Cache(out).damaged) are skipped, and what they had is done again.
+
+    Returns the counts of CacheWriter.add over all actors. Raises Error for a row without a path, a
+    cache of another model or sampling, and a disk or device that fails; what was done is kept.
     """
     _need_ray("write_cache")
     written = dataset.map_batches(
@@ -159,7 +170,8 @@ def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, 
 
 
 class _Writer:
-    """An actor of write_cache. Its Errors are rows: Ray would wrap them, and try some of them again."""
+    """An actor of write_cache. It returns its Errors as rows, because Ray would wrap exceptions and
+    retry some of them."""
 
     def __init__(self, model, out, load_options, options):
         self.failure = None
@@ -175,7 +187,7 @@ class _Writer:
             try:
                 counts = self._add(table)
             except Error as e:
-                self.failure = e  # the run ends: what Ray still sends is not begun
+                self.failure = e  # the run ends; what Ray still sends is not begun
         words = {"code": self.failure and self.failure.status, "error": self.failure and str(self.failure)}
         return pa.table({k: [v] for k, v in {**counts, **words}.items()})
 
@@ -189,11 +201,15 @@ class _Writer:
 
 
 class CacheDatasource(Datasource):
-    """For ray.data.read_datasource: the keys of a cache that are ok, with `key` and the columns of SCHEMA.
+    """A source for ray.data.read_datasource: the keys of a cache that are ok, each a row with `key`
+    and the columns of SCHEMA.
 
-    Each task reads a run of keys in the order in which the parts have them, in blocks of 64 MiB or a
-    little more; of a key that was written twice one row comes. keys: those alone, or None for all.
-    Error: no cache, a key that it has not.
+    Each task reads a run of keys in the order of the parts, in blocks of 64 MiB or a little more. A
+    key that was written twice gives one row.
+
+    keys: the keys to read, or None for all.
+
+    Raises Error if the folder is no cache, or lacks one of the keys.
     """
 
     def __init__(self, folder, keys=None):
@@ -205,7 +221,7 @@ class CacheDatasource(Datasource):
             if key not in self.cache:
                 raise error("QV_EINVAL", f"{key!r} is not in the cache {folder}", key)
         places = {key: self.cache[key]._place for key in wanted}
-        self.keys = sorted(wanted, key=places.get)  # as the parts have them
+        self.keys = sorted(wanted, key=places.get)  # in the order of the parts
 
     def get_name(self):
         return "QwenvitCache"
@@ -226,7 +242,8 @@ class CacheDatasource(Datasource):
 
     def _task(self, keys, limit):
         folder, names = self.cache.folder, self.cache._reader.parts()
-        parts = [names[i] for i in sorted({self.cache.part_of(key) for key in keys})]  # which its process opens
+        # the parts that a task opens
+        parts = [names[i] for i in sorted({self.cache.part_of(key) for key in keys})]
         facts = BlockMetadata(
             num_rows=len(keys), size_bytes=self._bytes(keys), input_files=None, exec_stats=None
         )

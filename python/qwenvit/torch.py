@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Caches as data sets of torch."""
+"""Caches as datasets of torch."""
 
 import itertools
 import random
@@ -14,10 +14,12 @@ from ._core import Error
 
 
 class CacheDataset(Dataset):
-    """A map-style data set of a cache's keys: {"key", "tokens" [n, width], "deepstack" (a list), "grid_thw"
-    [1, 3], "timestamps" [frames]}, tensors mapped from the files. Workers may be forked or spawned.
+    """A map-style dataset of a cache's keys. A sample is {"key", "tokens" [n, width], "deepstack"
+    (a list), "grid_thw" [1, 3], "timestamps" [frames]}, with tensors mapped from the files. Workers
+    may be forked or spawned.
 
-    cache: a Cache or its folder. keys: which, in this order; None: all. Error: a key that the cache has not.
+    cache: a Cache or its folder.
+    keys: which keys, in this order; None for all. Raises Error for a key that the cache lacks.
     """
 
     def __init__(self, cache, keys=None):
@@ -31,22 +33,24 @@ class CacheDataset(Dataset):
 
 
 class CacheIterableDataset(IterableDataset):
-    """The same samples as a stream, part by part, for several processes and their workers: each sample comes
-    exactly once an epoch, to one of them. shuffle: parts in random order, and the keys within each too, in
-    another order each epoch (set_epoch()); False: as the parts have them.
+    """The samples of CacheDataset as a stream, part by part, for several processes and their
+    workers. In an epoch each sample comes exactly once, to one of them.
 
-    cache, keys: as of CacheDataset. rank, num_replicas: of this process; by default torch.distributed's, where
-    that is initialized, else 0 of 1. Where they do not divide the keys, some processes have one more.
+    cache, keys: as in CacheDataset.
+    shuffle: True for parts in random order, and keys in random order within each part, differently
+        in each epoch (set_epoch()); False for the order of the parts.
+    rank, num_replicas: of this process; by default torch.distributed's if that is initialized,
+        otherwise 0 of 1. If the keys cannot be divided evenly, some processes get one more.
     """
 
     def __init__(self, cache, keys=None, *, shuffle=True, seed=0, rank=None, num_replicas=None):
         self.cache, self.keys = _take(cache, keys)
         self.shuffle, self.seed = _check.flag(shuffle, "shuffle"), seed
         self.rank, self.num_replicas = _replica(rank, num_replicas)
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # with workers that stay alive
+        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # with persistent workers
 
     def set_epoch(self, epoch):
-        """Before each epoch: another order."""
+        """Sets the epoch. Called before each, it gives another order."""
         self._epoch[0] = _check.whole(epoch, "epoch")
 
     def __len__(self):
@@ -62,12 +66,13 @@ class CacheIterableDataset(IterableDataset):
 
 
 class PartSampler(Sampler):
-    """A shuffled order that reads part by part: parts in random order, and the keys within each too.
-    set_epoch() gives another one.
+    """A shuffled order that reads part by part: parts come in random order, and the keys within
+    each part too. set_epoch() gives another order.
 
-    rank, num_replicas: of this process, which gets as many keys as each of the others: some come twice where
-    the keys cannot be divided, or none do and some are left out with drop_last. By default torch.distributed's,
-    where that is initialized, else all keys come, once.
+    rank, num_replicas: of this process, which gets as many keys as every other process. By default
+        they are torch.distributed's if that is initialized; otherwise all keys come, once.
+    drop_last: if the keys cannot be divided evenly, True leaves some out; False lets some come
+        twice.
     """
 
     def __init__(self, dataset, seed=0, *, rank=None, num_replicas=None, drop_last=False):
@@ -111,7 +116,7 @@ def _sample(cache, key):
     except Error as e:
         if e.status != "QV_EIO":
             raise
-        cache.refresh()  # the part was pruned, and the key was done again elsewhere
+        cache.refresh()  # the part was pruned, and the key was done again in another part
         entry = cache[key]
         tokens, deepstack = entry.torch()
     return {
@@ -124,7 +129,7 @@ def _sample(cache, key):
 
 
 def _replica(rank, num_replicas):
-    """(rank, num_replicas): what was given, else torch.distributed's."""
+    """Returns (rank, num_replicas): those given, else torch.distributed's."""
     if (rank is None) != (num_replicas is None):
         raise error("QV_EINVAL", "one of rank and num_replicas was given; give both, or none")
     if rank is None:
@@ -136,12 +141,12 @@ def _replica(rank, num_replicas):
 
 
 def _share(order, i, n):
-    """The i-th of n, as equal as can be."""
+    """Returns the i-th of n shares, as equal as possible."""
     return order[i * len(order) // n : (i + 1) * len(order) // n]
 
 
 def _by_part(cache, keys, seed, epoch):
-    """Places of keys, part by part; shuffled, but for epoch None."""
+    """Returns the indices of keys, part by part; shuffled unless epoch is None."""
     parts = {}
     for i, key in enumerate(keys):
         parts.setdefault(cache.part_of(key), []).append(i)

@@ -86,9 +86,9 @@ Model::must_be_ours() const
 {
     if (owner != getpid())
         fail(QV_ESTATE,
-             "this model was loaded by process %d, and this one was forked off it: threads and "
+             "this model was loaded by process %d, and this one was forked from it: threads and "
              "devices "
-             "do not come along; load it here, or start workers by \"spawn\"",
+             "are not copied by a fork; load it here, or start workers by \"spawn\"",
              (int)owner);
 }
 

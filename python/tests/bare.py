@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The wheel in a bare environment: no numpy, no torch, no variables. Usage: bare.py MODEL"""
+"""Tests the wheel in a bare environment: no numpy, no torch, no variables. Usage: bare.py MODEL"""
 import sys
 from importlib.metadata import files
 

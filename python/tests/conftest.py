@@ -18,7 +18,8 @@ NUMPY = {"F32": np.float32, "I64": np.int64, "U8": np.uint8, "F64": np.float64, 
 
 
 def read_safetensors(path):
-    """By hand: what is written must be the format, not what our own reader makes of it."""
+    """Writes a part without our own writer, since files must be in the format, and not merely what
+    our reader accepts."""
     data = open(path, "rb").read()
     (n,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + n])
@@ -53,7 +54,7 @@ def frames():
 
 @pytest.fixture(scope="session")
 def clip(tmp_path_factory, frames):
-    """A clip of 8 frames."""
+    """Returns a clip of 8 frames."""
     image = pytest.importorskip("PIL.Image")
     path = tmp_path_factory.mktemp("clips") / "clip.gif"
     images = [image.fromarray(f) for f in [*frames, *frames[::-1]]]
@@ -68,13 +69,15 @@ def distances(x, truth):
 
 @functools.lru_cache
 def bits_depend_on_place():
-    """Whether `info` says that this CPU gives other bits at another place of a chunk (without AVX-512)."""
+    """Whether `info` says that this CPU (without AVX-512) gives other bits at another place of a
+    chunk."""
     command = [sys.executable, "-m", "qwenvit", "info", os.path.join(GOLDEN, "qwen3_vl"), "--backend", "cpu"]
     return "at other places" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 class Values:
-    """A tensor, which is another of the same bits; of nearly the same values, where bits depend on the place."""
+    """Returns a value that equals a tensor with the same bits; or with nearly the same values, if
+    bits depend on the place."""
 
     def __init__(self, array):
         self.array = array
@@ -93,7 +96,8 @@ class Values:
 
 
 def contents(folder):
-    """{key: (its record, its tensors)} by the reader's rule, and what the cache says of itself."""
+    """Returns {key: (its record, its tensors)} by the reader's rule, and the cache's description.
+    """
     best = {}
     for part in sorted(glob.glob(os.path.join(folder, "part-*.safetensors"))):
         tensors, meta = read_safetensors(part)
@@ -110,7 +114,8 @@ def contents(folder):
 
 @pytest.fixture(scope="session")
 def rows(clip, frames, tmp_path_factory):
-    """Clips and images, options of their own, a piece of a clip, an odd key, a clip inside of a file, two that fail."""
+    """Sources for a list: clips and images, options of their own, a piece of a clip, an odd key, a
+    clip inside a file, and two that fail."""
     folder = tmp_path_factory.mktemp("rows")
     for i in range(6):
         (folder / f"p{i}.ppm").write_bytes(b"P6\n90 70\n255\n" + frames[i % 4].tobytes())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""As much of torch's and transformers' classes as qwenvit.patch touches, over numpy."""
+"""Stand-ins, made of numpy, for those parts of torch's and transformers' classes that qwenvit.patch
+uses."""
 import sys
 import types
 
@@ -144,7 +145,7 @@ class no_grad:
 
 
 class Module:
-    """parameters: {name: Tensor}, those of this module's whole tree."""
+    """parameters: {name: Tensor} of this module's whole tree."""
 
     training = False
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Every argument of every public call as nobody means it: it works, or is a qwenvit.Error in words."""
+"""Tests every argument of every public call with values that nobody means: it works, or raises a
+qwenvit.Error with a text."""
 import decimal
 import importlib.util
 import itertools
@@ -23,7 +24,7 @@ OPTIONS = ["fps", "start", "end", "num_frames", "min_frames", "max_frames", "min
 
 @pytest.fixture
 def there(model, golden, expected, clip, frames, tmp_path, monkeypatch):
-    """What the calls below begin with."""
+    """The names that the calls below begin with."""
     monkeypatch.chdir(tmp_path)
     with qwenvit.CacheWriter(model, "cache") as writer:
         writer.add([clip])
@@ -35,7 +36,7 @@ def there(model, golden, expected, clip, frames, tmp_path, monkeypatch):
 
 
 def consume(results):
-    """The first of many."""
+    """Returns the first of many."""
     if hasattr(results, "close"):
         for result in itertools.islice(results, 2):
             assert isinstance(result, (qwenvit.Tokens, qwenvit.Error))
@@ -43,7 +44,7 @@ def consume(results):
 
 
 def calls(t):
-    """name: a call, and what it is given where all is right."""
+    """name: a call, and arguments with which it works."""
     model, tokens = t["model"], t["tokens"]
     options = dict.fromkeys(OPTIONS)
 
@@ -118,7 +119,7 @@ def test_wrong_arguments_are_errors_in_words(there, name):
 
 
 def test_nothing_is_left_out(there):
-    """What is public has its calls above."""
+    """Every public name has its calls above."""
     made = calls(there)
     assert set(NAMES) == set(made)
     public = {name for name in dir(qwenvit) if not name.startswith("_") and callable(getattr(qwenvit, name))}

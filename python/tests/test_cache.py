@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Caches, written here by hand as docs/cache.md has them."""
+"""Tests the reader with caches that are written here, as docs/cache.md describes them."""
 import importlib
 import json
 import multiprocessing
@@ -32,8 +32,8 @@ def make_format(folder, model_type="qwen3_vl", **changes):
 
 def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 2, 2), frames=3,
                **about):
-    """clips: {key: matrices [1 + deepstack][n, width]}; bf16 as uint16. about: what else records say. Checksums are made
-    up: nobody reads them who does not ask for it."""
+    """Writes a cache. clips: {key: matrices [1 + deepstack][n, width]}, with bf16 as uint16. about:
+    other fields of the records. Checksums are made up, as nobody reads them unasked."""
     header, data, records, n_unused = {}, b"", [], 0
 
     def put(name, array):
@@ -73,7 +73,7 @@ def whole(header, data):
 
 
 def taken_apart(path):
-    """(header, data) of a part."""
+    """Returns (header, data) of a part."""
     bits = path.read_bytes()
     n = 8 + struct.unpack("<Q", bits[:8])[0]
     return json.loads(bits[8:n]), bits[n:]
@@ -117,7 +117,7 @@ def test_arrays_are_mapped_not_copied_and_read_only(folder):
 
 
 def test_what_is_written_stays_in_the_process(folder):
-    """torch() has tensors that may be written to."""
+    """torch() gives tensors that may be written to."""
     entry = qwenvit.Cache(folder)["é"]
     before = [part.read_bytes() for part in sorted(folder.iterdir())]
     mine = entry._matrices(writable=True)
@@ -128,7 +128,8 @@ def test_what_is_written_stays_in_the_process(folder):
 
 @pytest.fixture
 def data_sets(monkeypatch):
-    """qwenvit.torch, on as much of torch as orders need where that is not installed."""
+    """Returns qwenvit.torch. If torch is not installed, it runs on stand-ins that are enough for
+    its orders."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -140,7 +141,7 @@ def data_sets(monkeypatch):
         for name, module in (("torch", fake), ("torch.utils", types.ModuleType("torch.utils")), (data.__name__, data)):
             monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, "qwenvit.torch", raising=False)
-    monkeypatch.setattr(qwenvit, "torch", None, raising=False)  # to be put back
+    monkeypatch.setattr(qwenvit, "torch", None, raising=False)  # to be restored
     module = importlib.import_module("qwenvit.torch")
     monkeypatch.setattr(module, "get_worker_info", lambda: None)
     yield module
@@ -154,7 +155,8 @@ def changes_of_part(cache, keys):
 
 @pytest.mark.parametrize("replicas, drop_last", [(1, False), (3, False), (3, True), (4, False), (11, False), (11, True)])
 def test_a_shuffle_goes_part_by_part(folder, data_sets, replicas, drop_last):
-    """Each process as many keys; of ten keys 3 have 12 in all, of which two come twice, or 9."""
+    """Each process gets as many keys. Of ten keys, 3 processes get 12 in all, of which two come
+    twice, or 9."""
     write_part(folder, 7, {f"k{i}": clip_of(i) for i in range(6)}, 40)
     dataset = data_sets.CacheDataset(folder)
     each, orders = 10 // replicas if drop_last else -(-10 // replicas), set()
@@ -192,11 +194,12 @@ def test_a_stream_gives_each_sample_once(folder, data_sets, monkeypatch, replica
                 order.extend(stream)
             assert len(order) - n == len(stream)
         assert sorted(order) == sorted(stream.cache) and changes_of_part(stream.cache, order) == 3
-        orders.add(tuple(key for key in order if key.startswith("k")))  # of one part
+        orders.add(tuple(key for key in order if key.startswith("k")))  # all of one part
     assert len(orders) > 1
     monkeypatch.setattr(data_sets, "get_worker_info", lambda: None)
     in_order = data_sets.CacheIterableDataset(folder, ["twice", "k1", "k0"], shuffle=False)
-    assert list(in_order) == ["twice", "k1", "k0"]  # parts, and in each the keys as they were given
+    # the parts, and in each the keys in the order given
+    assert list(in_order) == ["twice", "k1", "k0"]
 
 
 def test_data_sets_say_what_is_wrong(folder, data_sets):
@@ -217,7 +220,7 @@ def test_data_sets_say_what_is_wrong(folder, data_sets):
 
 
 def test_a_stream_through_torchs_loader(folder):
-    """Workers that stay alive hear of the epoch; both ways of starting them."""
+    """Persistent workers learn the epoch, whichever way they were started."""
     torch = pytest.importorskip("torch")
     from qwenvit.torch import CacheIterableDataset
 
@@ -263,7 +266,7 @@ def test_packed(tmp_path):
     [({}, 1, (True, None)), ({}, 2, (False, None)), ({"picture": False, "sampled_fps": 7.5}, 1, (False, 7.5)),
      ({"picture": False, "sampled_fps": 1}, 9, (False, 1)), ({"picture": True}, 1, (True, None))])
 def test_what_a_record_says_of_its_clip(tmp_path, about, frames, found):
-    """Of one that does not, as in caches of before, a single frame is an image."""
+    """In a cache of an older version, whose records do not say it, a single frame is an image."""
     make_format(tmp_path)
     write_part(tmp_path, 1, {"a": clip_of(1)}, 1, frames=frames, **about)
     entry = qwenvit.Cache(tmp_path)["a"]
@@ -302,7 +305,7 @@ def test_an_entry_shows_its_record(tmp_path):
 
 
 def expect_damaged(folder, part, words):
-    """That part alone, and what `qwenvit cache --status` says of it."""
+    """Only that part is damaged, with the text that `qwenvit cache --status` prints."""
     cache = qwenvit.Cache(folder)
     assert set(cache) == {"a/b.mp4", "twice", "later ok", "é"} and cache["twice"].tokens[0, 0] == 5
     assert list(cache.damaged) == [part.name] and re.search(words, cache.damaged[part.name])
@@ -454,7 +457,7 @@ def test_pickles_and_new_parts(folder):
 
 
 def test_refresh_leaves_entries_their_parts(tmp_path):
-    """Also where a part comes in front of theirs, by its name."""
+    """This holds even if a new part's name sorts in front of theirs."""
     make_format(tmp_path)
     write_part(tmp_path, 5, {"a": clip_of(1), "b": clip_of(10)}, 10)
     cache = qwenvit.Cache(tmp_path)
@@ -470,7 +473,7 @@ def test_refresh_leaves_entries_their_parts(tmp_path):
 
 
 def test_what_is_unpickled_after_parts_were_removed_has_its_own_keys(folder):
-    """As where parts are pruned between the start of a program and that of its workers."""
+    """Parts are pruned between the start of a program and that of its workers."""
     cache = qwenvit.Cache(folder)
     kept, gone = cache["é"], cache["a/b.mp4"]
     pickled = pickle.dumps((cache, kept)), pickle.dumps(gone)
@@ -497,7 +500,7 @@ def test_a_cache_that_is_pruned_under_its_readers(folder, data_sets, monkeypatch
     cache = qwenvit.Cache(folder)
     entry, pickled, data = cache["a/b.mp4"], pickle.dumps(cache["a/b.mp4"]), data_sets.CacheDataset(folder)
     before = set(os.listdir(folder))
-    prune(folder)  # "twice" of the part of "a/b.mp4" does not count
+    prune(folder)  # "twice" in the part of "a/b.mp4" does not count
     assert not before & {name for name in os.listdir(folder) if "-0001-" in name}
     for one in (entry, cache["a/b.mp4"], pickle.loads(pickled)):
         assert (one.tokens == 1).all() and (one.deepstack[1] == 3).all() and one.record["path"] == "a/b.mp4"
@@ -562,7 +565,8 @@ def maps_of(folder):
 
 
 def fake_safetensors():
-    """What the page's own reader needs of that package, where it is not installed."""
+    """Stands in for what the page's own reader needs of the safetensors package, if it is not
+    installed."""
     class Opened:
         def __init__(self, path, framework):
             self.tensors, self.meta = read_safetensors(path)
@@ -576,7 +580,8 @@ def fake_safetensors():
 
 
 def test_the_pages_own_reader_finds_the_same(folder, monkeypatch):
-    """docs/cache.md, "In Python, with safetensors alone": another reader of the format than ours."""
+    """Tests the reader in docs/cache.md, "In Python, with safetensors alone", which shares nothing
+    with ours."""
     page = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "cache.md")
     with open(page, encoding="utf-8") as f:
         (code,) = [c for c in re.findall(r"```python\n(.*?)```", f.read(), re.DOTALL) if "safe_open" in c]
@@ -596,12 +601,13 @@ def test_the_pages_own_reader_finds_the_same(folder, monkeypatch):
 
 
 def test_bytes_of_a_part_that_are_others(model, frames, tmp_path):
-    """Whatever they are: a part that is damaged, or tokens whose checksum tells, or a header that says no other tokens.
-    Nothing but Error is raised."""
+    """Whatever bytes there are: the part is damaged, or a checksum fails, or the header describes
+    the same tokens. Nothing but Error is raised."""
     with qwenvit.CacheWriter(model, tmp_path) as writer:
         for i in range(3):
             (tmp_path / f"{i}.ppm").write_bytes(b"P6\n90 70\n255\n" + frames[i].tobytes())
-        rows = [{"path": str(tmp_path / f"{i}.ppm"), "key": f"k{i}"} for i in range(4)]  # the last is not there
+        # the last one is not in the cache
+        rows = [{"path": str(tmp_path / f"{i}.ppm"), "key": f"k{i}"} for i in range(4)]
         counts = writer.add(rows)
         assert counts["done"] == 3 and counts["failed"] == 1
     (part,) = tmp_path.glob("part-*")

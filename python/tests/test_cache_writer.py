@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A cache that Python writes is the one that `qwenvit cache` makes: the same records, the same bits."""
+"""A cache that Python writes is the one that `qwenvit cache` makes: it has the same records and the
+same bits."""
 import json
 import os
 import re
@@ -71,7 +72,8 @@ def test_a_forked_child_leaves_its_parents_writer_alone(model, rows, tmp_path):
 
 
 def test_a_record_says_what_encode_says(model, golden, rows, tmp_path):
-    """And an entry what Tokens say: to the bit, as qwenvit encode's metadata."""
+    """An entry tells what Tokens tell, with the same bits, and what qwenvit encode writes as
+    metadata."""
     with qwenvit.CacheWriter(model, tmp_path / "cache", fps=3) as cache:
         cache.add(rows[:-2])
     cache = qwenvit.Cache(tmp_path / "cache")
@@ -206,7 +208,7 @@ def test_bad_options_and_calls(model, clip, tmp_path):
 
 
 def with_large_tokens(golden, folder):
-    """Its first token's first value is about 1e5."""
+    """Makes a tower whose first token's first value is about 1e5."""
     shutil.copytree(golden, folder)
     weights = folder / "model.safetensors"
     bits = bytearray(weights.read_bytes())
@@ -228,7 +230,7 @@ def test_a_token_that_f16_lacks_is_its_clips_failure(golden, model, clip, tmp_pa
 
 
 def expect_again(model, path, before, cache, **options):
-    """It is kept as the file that was there before, and done again: once."""
+    """A failed clip is kept like a file that was there before, and is tried again once."""
     record = contents(cache)[0][str(path)][0]
     assert (record["bytes"], record["mtime"]) == (before.st_size, before.st_mtime_ns)
     for done, there in [(1, 0), (0, 1)]:
@@ -317,19 +319,20 @@ def test_progress_is_told_and_what_it_raises_ends_the_run(model, clip, tmp_path)
                 cache.add(rows[3:4], progress=lambda _: call())
         with pytest.raises(ZeroDivisionError):
             cache.add(rows, progress=lambda _: 1 / 0)
-        assert cache.add(rows[3:])["done"] == 37  # and it goes on
+        assert cache.add(rows[3:])["done"] == 37  # the writer goes on
     assert len(qwenvit.Cache(tmp_path)) == 40
 
 
 def test_ctrl_c_is_heard_while_more_clips_wait_than_the_queue_holds(model, clip, tmp_path):
-    """And at any time later: what was done stays."""
+    """Whenever it is ended later, what was done stays."""
     rows = [{"path": str(clip), "key": str(i)} for i in range(600)]
     slow = {"num_frames": 768, "min_pixels": 90 * 70}
     with qwenvit.CacheWriter(model, tmp_path / "cache", **slow) as cache:
         assert cache.add([{"path": str(clip), "key": "first"}])["done"] == 1
         timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
         began = time.monotonic()
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
+        # a shell's background job ignores the signal
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             cache.add(rows)

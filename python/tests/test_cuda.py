@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where NVIDIA's libraries are found, by libraries that only have their names; and devices()."""
+"""Tests where NVIDIA's libraries are found, with libraries that have only their names; and
+devices()."""
 import os
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ print([line.split()[-1] for line in open("/proc/self/maps") if any(n in line for
 
 
 def prepare(paths, before="", cwd="/"):
-    """(words, files mapped) in a process of its own."""
+    """Returns (text, files mapped) of a process of its own."""
     code = CODE.format(names=NAMES, paths=[str(p) for p in paths], before=before)
     env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER)}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, env=env)
@@ -52,7 +53,7 @@ def test_libraries_in_the_working_folder_are_not_loaded(tmp_path):
     planted = tmp_path / "anybodys"
     for soname in NAMES:
         install(planted, soname.split(".")[0], soname)
-    for paths in ([], ["."], [planted]):  # -c puts "" in front, -m the folder's path
+    for paths in ([], ["."], [planted]):  # -c puts "" in front of sys.path, -m the folder's path
         words, files = prepare(paths, cwd=planted)
         assert not files and all(soname in words for soname in NAMES), (paths, words, files)
 

@@ -63,7 +63,8 @@ def test_a_clip_is_cut_by_seconds(model, clip):
 
 
 def test_frames_are_what_patches_are(model, expected):
-    """Frames of the tower's size are not resized: the golden frames give the golden tokens."""
+    """Frames that have the tower's size are not resized, so the golden frames give the golden
+    tokens."""
     frames = expected["frames"]
     n, h, w, _ = frames.shape
     tokens = model.encode(frames, min_pixels=1, max_pixels=n * h * w)
@@ -222,7 +223,7 @@ def refused(call):
 def test_a_forked_child_leaves_its_parents_generator_alone(golden, clip, child):
     child = child.format(golden=golden, clip=str(clip))
     program = FORKED.format(golden=golden, clip=str(clip), child=child)
-    for _ in range(3):  # the parent's threads are elsewhere at every fork
+    for _ in range(3):  # at each fork, the parent's threads are somewhere else
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
         assert (run.returncode, run.stderr) == (0, ""), run
 
@@ -260,7 +261,7 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
         (b"x", {"start": -1}, "start -1; seconds from 0 up"),
         (b"x", {"start": 2, "end": 2.0}, "end 2; above start, 2"),
         (b"x", {"end": "2"}, "end: a str; must be a number"),
-        (np.zeros((4, 64, 64, 3), np.uint8), {"start": 1}, "only fps, max_pixels, min_pixels and timestamps"),
+        (np.zeros((4, 64, 64, 3), np.uint8), {"start": 1}, "only the options fps, max_pixels, min_pixels and timestamps"),
         ({"key": "a"}, {}, "one of path, bytes, frames, image"),
         ({"path": 3}, {}, "source 0: path is 3"),
         ("\ud800.mp4", {}, "source 0: path is"),
@@ -277,7 +278,8 @@ def test_bad_sources_are_refused_in_words(model, source, options, words):
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """make(major, text): a decoder for that FFmpeg, which is a script, in place of those of the wheel."""
+    """Returns make(major, text), which puts a script in place of the wheel's decoders for that
+    FFmpeg."""
     from qwenvit import _decoder
 
     wheel = _decoder.find("qwenvit-decoder")
@@ -314,7 +316,7 @@ def test_without_decoders_too(model, clip, programs):
 def test_the_newest_ffmpeg_that_starts_is_taken(model, clip, programs):
     from qwenvit import _decoder
 
-    programs(9)  # a number, not a text: below 59
+    programs(9)  # compared as a number, 6 is below 59
     expected = programs(59)
     programs(60, "echo symbol lookup error >&2; exit 1")
     programs(61, NOT_HERE)

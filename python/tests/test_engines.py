@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What engines are given; tools/reference/engines_*.py hold it to their own code."""
+"""Tests what engines are given; tools/reference/engines_*.py try it on the engines' own code."""
 import os
 import types
 
@@ -23,7 +23,8 @@ def torch(monkeypatch):
 
 
 def cache_of(folder, model_type="qwen3_vl", matrices=1 + N_DEEPSTACK, clips=None, **changes):
-    """Clips a and b of 5 frames, an image p. clips: what records say of a and b, which else say nothing."""
+    """Makes a cache with clips a and b of 5 frames, and an image p. clips: further fields in the
+    records of a and b."""
     make_format(folder, model_type, n_deepstack=matrices - 1, **changes)
     number = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[changes.get("dtype", "f32")]
     packed = changes.get("packed", False)
@@ -37,7 +38,7 @@ def cache_of(folder, model_type="qwen3_vl", matrices=1 + N_DEEPSTACK, clips=None
 
 
 def plain(data):
-    """The same without torch's classes."""
+    """The same functions without torch's classes."""
     if isinstance(data, dict):
         return {k: plain(v) for k, v in data.items()}
     return [plain(v) for v in data] if isinstance(data, list) else getattr(data, "array", data)
@@ -52,7 +53,8 @@ def test_clips_and_images_of_a_cache(torch, tmp_path):
     assert data["video"]["video_embeds"].shape == (6, WIDTH * 3)
     assert data["video"]["video_grid_thw"].tolist() == [[3, 2, 2]] * 2
     assert data["video"]["video_grid_thw"].dtype == np.int64
-    assert data["video"]["timestamps"] == [[0.5, 2.5, 4]] * 2  # of 5 frames: the last is a pair with itself
+    # of 5 frames, the last is a pair with itself
+    assert data["video"]["timestamps"] == [[0.5, 2.5, 4]] * 2
     assert (data["image"]["image_embeds"] == p).all() and data["image"]["image_grid_thw"].tolist() == [[1, 4, 4]]
     assert set(plain(engines.to_vllm(cache["a"], embeddings=False))["video"]) == {"video_grid_thw", "timestamps"}
 
@@ -134,7 +136,7 @@ def test_a_file_of_the_ec_connector(tmp_path, dtype, packed):
     assert list(tensors) == ["ec_cache"] and tensors["ec_cache"].shape == (3, 3 * WIDTH)
     assert tensors["ec_cache"].tobytes() == cache["a"].packed().tobytes()
     os.chmod(path, 0o400)
-    assert cache["b"].save_ec(tmp_path / "ec", "0123abc") == path  # another in its place
+    assert cache["b"].save_ec(tmp_path / "ec", "0123abc") == path  # another file in its place
     assert read_safetensors(path)[0]["ec_cache"].tobytes() == cache["b"].packed().tobytes()
     assert os.listdir(os.path.dirname(path)) == ["encoder_cache.safetensors"]
 
@@ -167,7 +169,7 @@ def test_without_deepstack_nothing_goes_out(torch, tmp_path):
 def test_versions(torch, tmp_path, monkeypatch, call):
     entry = cache_of(tmp_path)["a"]
     for version in ("0.4.1", "x", "", "1"):
-        with pytest.raises(qwenvit.Error, match=f"what it takes is not known; {NEWEST[call]} was tried") as e:
+        with pytest.raises(qwenvit.Error, match=f"its interface is not known; {NEWEST[call]} was tried") as e:
             getattr(entry, call)(version=version)
         assert e.value.status == "QV_EUNSUPPORTED"
     assert getattr(entry, call)(version=NEWEST[call] + ".7")
@@ -180,7 +182,7 @@ def test_versions(torch, tmp_path, monkeypatch, call):
 
 def test_results_that_do_not_go_together(torch, tmp_path):
     a, b = cache_of(tmp_path / "a")["a"], cache_of(tmp_path / "b", "qwen3_vl_moe")["b"]
-    with pytest.raises(qwenvit.Error, match="b: of model.*qwen3_vl_moe"):
+    with pytest.raises(qwenvit.Error, match="b: its model, matrices.*qwen3_vl_moe"):
         engines.to_vllm([a, b])
     with pytest.raises(qwenvit.Error, match="no results"):
         engines.to_vllm([])
@@ -220,7 +222,8 @@ def test_a_tower_of_transformers_hands_tokens_on(monkeypatch, version, n_deepsta
 
 
 def test_mm_token_type_ids(tmp_path):
-    """As transformers' create_mm_token_type_ids has them, by whatever knows the ids."""
+    """The ids equal those of transformers' create_mm_token_type_ids, from every kind of object that
+    knows the placeholders."""
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_vl", "image_token_id": 5, "video_token_id": 6}')
     config = types.SimpleNamespace(image_token_id=5, video_token_id=6)
     tokenizer = types.SimpleNamespace(convert_tokens_to_ids={"<|image_pad|>": 5, "<|video_pad|>": 6}.get)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What lies in python/examples, started as its users would; a scheduler is stood in for, where there is none."""
+"""Starts the examples in python/examples as users would, with a stand-in for a scheduler."""
 import os
 import re
 import subprocess
@@ -15,7 +15,7 @@ EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "examples")
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """A folder for PATH: qwenvit, and an srun that runs its command here."""
+    """Returns a folder for PATH, with qwenvit and with an srun that runs its command here."""
     folder = tmp_path_factory.mktemp("bin")
     for name, line in [("qwenvit", f'exec "{sys.executable}" -m qwenvit "$@"'), ("srun", 'exec "$@"')]:
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")
@@ -44,7 +44,7 @@ def test_slurm(golden, listed, whole, programs, tmp_path):
     command = ["sh", f"{EXAMPLES}/slurm.sh", *arguments(golden, listed, tmp_path), "--quiet"]
     code, words = start(command, programs)
     assert code != 0 and "SLURM_ARRAY_TASK_ID" in words and not os.listdir(tmp_path)
-    for task in (1, 0, 1):  # the last was requeued
+    for task in (1, 0, 1):  # the last task was requeued
         code, words = start(command, programs, SLURM_ARRAY_TASK_ID=str(task), SLURM_ARRAY_TASK_COUNT="2")
         assert code in (0, 1), words
     assert " 0 done" in words and contents(tmp_path) == whole
@@ -52,7 +52,7 @@ def test_slurm(golden, listed, whole, programs, tmp_path):
 
 
 def test_kubernetes(golden, listed, whole, programs, tmp_path):
-    """Its command, found without a parser of YAML, which is not everywhere."""
+    """Finds the command in a YAML file without a YAML parser, which may be missing."""
     with open(f"{EXAMPLES}/kubernetes.yaml") as f:
         (script,) = re.findall(r"command: \[sh, -c, '([^']*)'\]", f.read())
     mine = {"MODEL": golden, "LIST": str(listed), "OUT": str(tmp_path), "SHARDS": "2"}

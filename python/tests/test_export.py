@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A cache as Parquet: the rows of Ray, part by part; skipped where pyarrow is not installed."""
+"""Tests a cache as Parquet: it has the rows of Ray, part by part. Skipped if pyarrow is not
+installed."""
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from qwenvit._rows import SCHEMA, matrices  # noqa: E402
 
 
 def rows_of(out):
-    """{key: row} of all files; none has a key that another has."""
+    """Returns {key: row} of all files, and checks that no two files have the same key."""
     rows = [row for path in sorted(out.glob("*.parquet")) for row in parquet.read_table(path).to_pylist()]
     assert len({row["key"] for row in rows}) == len(rows)
     return {row["key"]: row for row in rows}
@@ -57,12 +58,13 @@ def test_it_goes_on_as_the_cache_does(folder, tmp_path):  # noqa: F811
     expect_same(cache, out)
     files = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
     one = sorted(out.iterdir())[1]
-    one.unlink()  # as if it had been ended before this one
+    one.unlink()  # as if it had been ended before this file
     seen = []
     assert cache.to_parquet(out, progress=seen.append) == {"written": 1, "there": 2, "removed": 0, "keys": 4}
     assert [n["keys"] for n in seen] == [1, 2, 4]
     assert {p.name for p in out.iterdir() if p.stat().st_mtime_ns == files[p.name]} == files.keys() - {one.name}
-    # "twice" is done again, so that of its part no key counts; of another part one of two does
+    # "twice" is done again, so no key of its part counts any more; of another part, one of two keys
+    # does
     write_part(folder, 9, {"twice": clip_of(8), "a/b.mp4": clip_of(9), "é": clip_of(7)}, 50)
     cache.refresh()
     assert cache.to_parquet(out) == {"written": 2, "there": 0, "removed": 2, "keys": 4}
@@ -149,7 +151,7 @@ def test_the_command(folder, tmp_path, capsys):  # noqa: F811
 
 
 def test_one_that_is_killed_is_gone_on_with(folder, tmp_path):  # noqa: F811
-    """Where it was ended while it wrote a file."""
+    """Exporting is ended while it writes a file."""
     out = tmp_path / "out"
     code = ("import os, signal, sys, qwenvit\n"
             "os.fsync = lambda _: os.listdir(sys.argv[2])[1:] and os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A tower in a GGUF file, which is written here by hand as llama.cpp's converter writes it."""
+"""Tests a tower in a GGUF file, which is written here byte by byte as llama.cpp's converter writes
+it."""
 
 import os
 import struct

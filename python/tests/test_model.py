@@ -156,7 +156,8 @@ print((m.forward(x[:3600], [[1, 60, 60]]).tokens == one).all())
 
 @pytest.mark.parametrize("grid", ["[[100, 60, 60]]", "[[1, 60, 60]] * 100"])
 def test_ctrl_c_ends_a_long_forward(grid):
-    """Of 8 s and more, within a second and the chunk that is under way; the model is as it was."""
+    """Ctrl-C ends a call of 8 seconds or more within a second and the chunk that is being computed,
+    and leaves the model as it was."""
     code = INTERRUPTED.format(folder=os.path.join(GOLDEN, "qwen2_vl"), grid=grid)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout.split()) == (0, ["True", "True"]), run
@@ -215,7 +216,8 @@ def test_the_command():
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torch_in_the_same_process_before_and_after(golden):
-    """Each has an oneDNN and an OpenMP of its own, and computes as it does alone."""
+    """torch and qwenvit each have a oneDNN and an OpenMP of their own, and compute as they do
+    alone."""
     code = f"""
 import hashlib, sys
 def theirs():

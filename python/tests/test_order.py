@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The results of many sources: their order, what waits of them, and how it is told."""
+"""Tests the results of many sources: their order, how much of them waits, and how progress is told.
+"""
 import itertools
 import os
 import re
@@ -18,7 +19,7 @@ WIDE = {"min_pixels": 1, "max_pixels": 1 << 30}
 
 
 def of(n, size=32):
-    """n frames, told from others by their bytes."""
+    """Returns n frames whose bytes tell them from others."""
     return np.full((n, size, size, 3), n % 256, np.uint8)
 
 
@@ -28,7 +29,8 @@ def shape(result):
 
 @pytest.fixture(scope="module")
 def mixed(clip, frames, tmp_path_factory):
-    """Sources of every kind and length, the longest first, failures of every stage among them; what each gives."""
+    """Returns sources of every kind and length, the longest first, with failures of every stage
+    among them, and what each gives."""
     folder = tmp_path_factory.mktemp("mixed")
     (folder / "bad.mp4").write_bytes(b"nonsense" * 100)
     (folder / "image.ppm").write_bytes(b"P6\n90 70\n255\n" + frames[0].tobytes())
@@ -79,10 +81,12 @@ def test_sources_that_all_fail_come_before_their_iterator_ends(model):
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_what_is_ahead_is_bounded_in_bytes(model, monkeypatch, ordered):
-    """By adding no more: the first source is long, and its tokens alone are more than may wait."""
+    """Adding stops when more waits than may wait: the first source is long, and its tokens alone
+    are more than that."""
     token = 4 * model.info["out_hidden"] * (1 + model.info["n_deepstack"])
     monkeypatch.setattr(_stream, "FOR_A_DECODER", 0)
-    monkeypatch.setattr(_stream, "MOST_AHEAD", 60 * (token + 300))  # a result of one token, and what is said of it
+    # a result of one token, and what is kept with it
+    monkeypatch.setattr(_stream, "MOST_AHEAD", 60 * (token + 300))
     taken = []
 
     def sources():
@@ -92,7 +96,7 @@ def test_what_is_ahead_is_bounded_in_bytes(model, monkeypatch, ordered):
 
     many = model.encode(sources(), ordered=ordered, **WIDE)
     first = next(many)
-    time.sleep(0.3)  # whoever takes results is slow
+    time.sleep(0.3)  # the taker of results is slow
     assert len(taken) < 100, "sources are added without end"
     rest = list(many)
     indices = [first.index, *(r.index for r in rest)]
@@ -101,13 +105,14 @@ def test_what_is_ahead_is_bounded_in_bytes(model, monkeypatch, ordered):
 
 
 def test_a_slow_first_source_holds_nobody_up(model, tmp_path):
-    """More results come before it than would wait anywhere: a sink that waited for it would wait for ever."""
+    """More results come before it than may wait anywhere. A sink that waited for it would wait for
+    ever."""
     from qwenvit import _decoder
 
     command, path = _decoder.find("qwenvit"), str(tmp_path / "long.mp4")
     assert os.spawnv(os.P_WAIT, command, [command, "synth", "--clip", path]) == 0
     first = {"path": path, "fps": 25, "min_pixels": 100 * 480 * 360, "max_pixels": 1 << 30}
-    sources = [first, *(of(2, 64) for _ in range(600))]  # of some chunks
+    sources = [first, *(of(2, 64) for _ in range(600))]  # of several chunks
     indices = []
     thread = threading.Thread(
         target=lambda: indices.extend(r.index for r in model.encode(sources, min_pixels=1)), daemon=True)
@@ -141,7 +146,7 @@ def test_progress_has_a_total_and_an_end(model, clip):
 
 
 def test_progress_on_a_terminal(golden, clip):
-    """Its line is the command's."""
+    """The line is that of the command."""
     pty = pytest.importorskip("pty")
     code = f"import qwenvit; m = qwenvit.load({golden!r}, device='cpu')\n" \
            f"for t in m.encode([{str(clip)!r}] * 3 + ['none.mp4'], progress=True, errors='yield'): pass"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""qwenvit.patch on stand-ins for torch's classes; tools/reference/patch.py has the real ones."""
+"""Tests qwenvit.patch on stand-ins for torch's classes; tools/reference/patch.py uses the real
+ones."""
 import copy
 import json
 import os
@@ -151,7 +152,7 @@ def test_calls_that_cannot_be_done_are_refused(version):
         with pytest.raises(qwenvit.Error, match=next(iter(asked))):
             tower(pixels, grid, **asked)
     pixels.requires_grad = True
-    with pytest.raises(qwenvit.Error, match="wants a gradient"):
+    with pytest.raises(qwenvit.Error, match="requires a gradient"):
         tower(pixels, grid)
     pixels.requires_grad = False
     tower.training = True

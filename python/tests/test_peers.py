@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What tools/peers believes of times: a run without a warm-up is no record."""
+"""Tests which times tools/peers accepts: a run without a warm-up is no record."""
 import importlib.util
 import os
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Decoders in hostile hands (tests/faulty_decoder.c) between good ones: each costs its clip, in words."""
+"""Tests decoders in hostile hands (tests/faulty_decoder.c) between good ones: each costs only its
+own clip, with an error text."""
 import os
 
 import numpy as np
@@ -21,7 +22,8 @@ OPTIONS = {"num_frames": 400, "min_pixels": 1, "max_pixels": 400 * 32 * 32, "dec
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
-    """plant(fault): a clip whose decoder does so; of so many frames that requests for them would fill a socket."""
+    """Returns plant(fault), which makes a clip whose decoder has that fault. It has so many frames
+    that the requests for them would fill a socket."""
     from qwenvit import _decoder
 
     command = _decoder.find("qwenvit")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""prompts.json is what transformers' own processors make (tools/reference/prompts.py)."""
+"""Tests prompt() against prompts.json, which transformers' own processors made
+(tools/reference/prompts.py)."""
 import json
 import os
 import re
@@ -81,7 +82,7 @@ def test_several_by_their_order_and_kind():
         (clip(is_image=True), {}, "an image of 2 frame pairs"),
         (clip(), {"text": "no placeholder"}, "text has 0 <|video_pad|>; there are 1 results of a clip"),
         (clip(), {"text": "<|image_pad|>"}, "text has 1 <|image_pad|>; there are 0"),
-        ([clip(), clip()], {"timestamps": [0]}, "said of one result came with 2"),
+        ([clip(), clip()], {"timestamps": [0]}, "describe one result, and there are 2"),
     ],
 )
 def test_what_cannot_be_said_is_refused_in_words(result, options, words):
@@ -106,12 +107,12 @@ def test_of_a_model_and_a_cache(model, expected, clip, frames, tmp_path):
     rows = model.forward(expected["pixel_values"], expected["grid_thw"])
     with pytest.raises(qwenvit.Error, match="Say is_image=True"):
         qwenvit.prompt(rows)
-    assert qwenvit.engines.to_vllm  # is there without an import of its own
+    assert qwenvit.engines.to_vllm  # the module is there without an import
     assert rows.is_image is None and image.is_image and not tokens.is_image
 
 
 def test_names_of_before(model, frames):
-    """picture: what is_image, and a source's image, were called in 0.2."""
+    """is_image, and a source's image, were called picture in 0.2."""
     tokens = model.encode({"picture": frames[:1]})
     assert tokens.picture is True and tokens.is_image is True
     unsure = clip(None, (1, 4, 8), is_image=None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""qwenvit.ray on a Ray of this machine with two actors; skipped where Ray is not installed."""
+"""Tests qwenvit.ray on a Ray of this machine with two actors. Skipped if Ray is not installed."""
 import os
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def theirs(golden, listed, tmp_path_factory):
-    """The same list by the command, on as many threads as an actor has."""
+    """The command makes the cache of the same list, on as many threads as an actor has."""
     out = tmp_path_factory.mktemp("theirs") / "cache"
     run = subprocess.run(
         [sys.executable, "-m", "qwenvit", "cache", "--model", golden, "--backend", "cpu", "--threads", "1", "--dtype",
@@ -42,7 +42,8 @@ def theirs(golden, listed, tmp_path_factory):
 
 
 def dying(marker, key, when):
-    """An actor that ends its process once, in the batch with the key, before or after that is sealed."""
+    """An actor that ends its process once, in the batch with the key, before or after that batch is
+    sealed."""
 
     class Ends:
         def __init__(self, core):
@@ -86,7 +87,7 @@ def test_an_actor_is_killed_and_the_cache_is_the_commands(golden, rows, theirs, 
 
 
 def test_a_run_that_ends_in_an_error_is_gone_on_with(golden, rows, theirs, tmp_path):
-    """One actor, so that what comes before the bad row is done before it."""
+    """There is one actor, so that the rows before the bad row are done before it."""
     data = ray.data.from_items([*rows[:6], {"key": "nowhere"}, *rows[6:]], override_num_blocks=1)
     with pytest.raises(qwenvit.Error, match="row 0: no path: {'key': 'nowhere'}") as e:
         qr.write_cache(data, golden, tmp_path, **{**TWO, "actors": 1})
@@ -143,7 +144,7 @@ def encode(data, golden, **options):
 def test_rows_become_rows_with_tokens(golden, rows, theirs, tmp_path):
     empty = {"tokens": "of another", **{n: None for n in qr.FIELDS}}
     items = [{**empty, **row, "label": i} for i, row in enumerate([*rows, {}])]
-    table = pa.Table.from_pylist(items)  # one schema, whatever a block lacks
+    table = pa.Table.from_pylist(items)  # there is one schema, whatever a block lacks
     encode(ray.data.from_arrow(table), golden).write_parquet(tmp_path / "parquet")
     table = parquet.read_table(tmp_path / "parquet")
     found = {row["label"]: row for row in table.to_pylist()}

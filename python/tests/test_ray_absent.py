@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""qwenvit.ray where Ray is not installed: the encoder takes tables, and what needs Ray says so."""
+"""Tests qwenvit.ray without Ray: the encoder takes tables, and everything that needs Ray says so.
+"""
 import importlib
 import sys
 
@@ -13,9 +14,9 @@ pa = pytest.importorskip("pyarrow")
 
 @pytest.fixture
 def module(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
+    monkeypatch.setitem(sys.modules, "ray", None)  # importing ray fails
     monkeypatch.delitem(sys.modules, "qwenvit.ray", raising=False)
-    monkeypatch.setattr(qwenvit, "ray", None, raising=False)  # to be put back
+    monkeypatch.setattr(qwenvit, "ray", None, raising=False)  # to be restored
     return importlib.import_module("qwenvit.ray")
 
 

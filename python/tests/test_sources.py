@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Clips and images in every form in which people have them, and devices by every name."""
+"""Tests clips and images in every form in which people have them, and devices by every name."""
 import io
 import os
 import sys
@@ -89,7 +89,8 @@ def saved(image, kind, **options):
 
 
 def test_a_path_bytes_and_an_object_have_the_same_pixels(model, tmp_path):
-    """Transparency is dropped, EXIF turns it, CMYK and gray of 16 bits are Pillow's."""
+    """Transparency is dropped, EXIF turns the image, and CMYK and gray of 16 bits are converted as
+    Pillow does."""
     image = pytest.importorskip("PIL.Image")
     exif = image.Exif()
     exif[274] = 6
@@ -176,7 +177,7 @@ def test_an_input_that_wants_a_gradient_is_refused_in_one_way(model, monkeypatch
     calls = [(model.encode, frames), (model.preprocess, frames), (lambda x: model.encode(frames=[x]), frames),
              (lambda x: model.forward(x, [[1, 4, 4]]), rows)]
     for call, x in calls:
-        with pytest.raises(qwenvit.Error, match="it wants a gradient, which this tower has not; give it .detach") as e:
+        with pytest.raises(qwenvit.Error, match="it requires a gradient, and this tower computes none; give it .detach") as e:
             call(x)
         assert e.value.status == "QV_EINVAL"
 
@@ -184,7 +185,7 @@ def test_an_input_that_wants_a_gradient_is_refused_in_one_way(model, monkeypatch
 def test_torchs_own_tensors_are_held_to_it_too(model):
     torch = pytest.importorskip("torch")
     rows = torch.zeros(16, model.info["row_dim"], requires_grad=True)
-    with pytest.raises(qwenvit.Error, match="wants a gradient"):
+    with pytest.raises(qwenvit.Error, match="requires a gradient"):
         model.forward(rows, [[1, 4, 4]])
     assert len(model.forward(rows.detach(), [[1, 4, 4]])[0]) == 4
 
@@ -225,9 +226,9 @@ def test_seconds_that_are_none(model, frames, options, words):
 
 def test_seconds_of_others(model, frames, clip):
     for source, options in ((str(clip), {"timestamps": [0]}), ({"path": clip, "timestamps": [0]}, {})):
-        with pytest.raises(qwenvit.Error, match="timestamps are said of frames"):
+        with pytest.raises(qwenvit.Error, match="timestamps belong to frames"):
             model.encode(source, **options)
-    with pytest.raises(qwenvit.Error, match="say them in its dict"):
+    with pytest.raises(qwenvit.Error, match="put them into its dict"):
         model.encode([frames], timestamps=[0, 1, 2, 3])
 
 
@@ -280,7 +281,7 @@ def test_urls_of_files(model, clip, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_preprocess_gives_what_transformers_processor_gives(family):
-    """To the bit."""
+    """pixel_values have transformers' bits."""
     folder = os.path.join(GOLDEN, family)
     expected = read_safetensors(os.path.join(folder, "expected.safetensors"))[0]
     frames = expected["frames"]
@@ -335,8 +336,8 @@ def test_what_a_name_means(device, place):
 @pytest.mark.parametrize(
     "backend, device, words",
     [
-        ("cpu", "cuda:1", "backend is 'cpu' and device 'cuda:1': say one of them, or the same"),
-        ("cuda", torchs("cpu"), "say one of them, or the same"),
+        ("cpu", "cuda:1", "backend is 'cpu' and device 'cuda:1': give only one of them, or let them agree"),
+        ("cuda", torchs("cpu"), "give only one of them, or let them agree"),
         ("auto", "gpu", "device is 'gpu'; must be an index"),
         ("auto", "auto", "must be an index"),
         ("auto", "cuda:", "must be an index"),

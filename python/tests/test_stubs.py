@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the stubs say: of the code, by its own names; of what pages show, by mypy."""
+"""Tests the type stubs: the code against their names, and the pages' snippets by mypy."""
 import ast
 import glob
 import inspect
@@ -15,7 +15,7 @@ import qwenvit
 
 TOP = os.path.join(os.path.dirname(__file__), "..", "..")
 STUB = os.path.join(os.path.dirname(qwenvit.__file__), "__init__.pyi")
-# names that a page's snippets take for granted, as their text says
+# names that the snippets of a page use without defining them, as the page's text says
 GIVEN = {
     "python/README.md": "import torch\npaths: list[str]\nchat_text: str\nhf_model: object\nPATH: str\n"
                         "u: qwenvit.Tokens\nimages: list[object]\n",
@@ -35,7 +35,7 @@ ignore_errors = True
 
 
 def pages():
-    """{page: its snippets, one behind another}"""
+    """Returns {page: its snippets, joined}."""
     found = {}
     for path in ("README.md", "python/README.md", *sorted(glob.glob("docs/*.md", root_dir=TOP))):
         with open(os.path.join(TOP, path), encoding="utf-8") as f:
@@ -59,7 +59,7 @@ def test_mypy_finds_nothing_in_what_pages_show(tmp_path):
         capture_output=True, text=True, env={**os.environ, **here})
     errors = [line for line in run.stdout.splitlines() if ": error:" in line]
     wrong = [line for line in errors if line.startswith("wrong.py")]
-    assert len(wrong) == 2, run.stdout + run.stderr  # it does look
+    assert len(wrong) == 2, run.stdout + run.stderr  # mypy does look at them
     assert errors == wrong, "\n".join(errors)
 
 
@@ -67,7 +67,7 @@ def test_mypy_finds_nothing_in_what_pages_show(tmp_path):
 
 
 def parameters(function):
-    """Names and kinds, of a function or of one in a stub."""
+    """Returns the names and kinds of a function's parameters, in the code or in a stub."""
     if isinstance(function, ast.FunctionDef):
         a = function.args
         names = [x.arg for x in (*a.posonlyargs, *a.args)]

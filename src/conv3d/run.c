@@ -184,7 +184,8 @@ qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err)
     if (!conv || !x || !y)
         return qv_fail(err, QV_EINVAL, "conv, x or y is NULL");
     if (!conv->weighted)
-        return qv_fail(err, QV_ESTATE, "this conv3d was made to be asked: it has no weights");
+        return qv_fail(err, QV_ESTATE,
+                       "this conv3d has no weights: none were given when it was made");
     struct qv_memory memory[2];
     struct qv_call calls[QV_CONV3D_MOST_STEPS];
     bool there[2];

@@ -1,84 +1,94 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The seam. A backend is one const table of verbs; nothing above it knows a device, nothing below
- * it knows a tower. A call that can fail returns a status and words in err.
+ * The seam between the engine and devices. A backend is one const table of functions. Nothing above
+ * it knows a device, and nothing below it knows a tower. Functions that can fail return a status
+ * and leave a text in err.
  */
 #ifndef QV_ENGINE_BACKEND_H
 #define QV_ENGINE_BACKEND_H
 
 #include "op.h"
 
-/* Memory of a device. The backend makes it; only the backend reads `base`. */
+/* Memory of a device. The backend makes it, and only the backend reads `base`. */
 struct qv_memory {
     void *base;
     size_t bytes;
 };
 struct qv_buffer {
-    struct qv_memory *memory; /* NULL: operand not used */
-    size_t offset;            /* bytes; a multiple of caps.alignment for whole operands, and for one
-                                 with a row stride whole columns of its width more, as k is */
+    struct qv_memory *memory; /* NULL: the operand is not used */
+    /* in bytes. A whole operand begins at a multiple of caps.alignment. One with a row stride
+     * may begin a multiple of its columns further, as k does in rows of q, k and v. */
+    size_t offset;
 };
 
-struct qv_device; /* the backend's own; starts with its table */
+struct qv_device; /* a backend's own struct, which begins with a struct qv_device */
 struct qv_kernel; /* one operation, ready to run */
 
-/* What plans of different capacities have the same bits in: a row of a GEMM, a segment of an
- * attention, whatever number of rows is beside it. Seen and held by tests (test_buckets.c); libraries
- * promise nothing. QV_NOT_SEEN: in none. */
+/* When plans of different capacities give the same bits: for a row of a GEMM, and for a segment
+ * of an attention, whatever rows lie beside it. Libraries promise nothing of the kind; these
+ * numbers were observed, and test_buckets.c holds the devices to them. QV_NOT_SEEN: never. */
 enum { QV_NOT_SEEN = -1 };
 struct qv_same_bits {
-    int64_t gemm_rows; /* in GEMMs of so many rows and more; 0: in all */
-    int64_t head_dim;  /* in attention over equal segments (dense) as over any (ragged), of heads of
-                          this size; 0: of all. Ragged ones agree with one another */
+    int64_t gemm_rows; /* GEMMs of at least so many rows agree; 0: all do */
+    /* equal segments (dense) and segments of any lengths (ragged) give the same bits for heads
+     * of this size; 0: of every size. Ragged ones always agree with one another. */
+    int64_t head_dim;
 };
 
-/* Where one lowering of a Conv3d starts to pay over another (conv3d/decide.c), as it was measured; all
- * zero: the device's own 3D convolution pays everywhere. */
+/* Measured bounds at which one lowering of a Conv3d becomes faster than another
+ * (conv3d/decide.c). If all are zero, the device's own 3D convolution is always used. */
 struct qv_conv3d_thresholds {
-    int64_t by_depth_max_kd; /* kernels deeper than this go to direct */
-    int64_t by_depth_min_c;  /* dense ones of fewer channels too; depthwise goes by depth */
-    int64_t rows_min_o; /* with fewer outputs, channels-last frames are not copied into rows for a
-                           GEMM, but go to frames, by depth or direct */
+    int64_t by_depth_max_kd; /* a dense kernel deeper than this is run directly */
+    /* so is a dense one with fewer channels; depthwise kernels always go by depth */
+    int64_t by_depth_min_c;
+    /* with fewer output channels than this, channels-last frames are not copied into rows for a
+     * GEMM, but take another lowering */
+    int64_t rows_min_o;
 };
 
 struct qv_caps {
-    char device[128]; /* what computes, and library versions */
-    size_t alignment; /* of operands, in bytes */
-    int threads;      /* 0 where it does not apply */
-    qv_dtype dtype;   /* what QV_DTYPE_AUTO means */
+    char device[128]; /* the device's name and its libraries' versions */
+    size_t alignment; /* alignment of operands, in bytes */
+    int threads;      /* 0 if the backend has no threads of its own */
+    qv_dtype dtype;   /* what QV_DTYPE_AUTO stands for */
     char dtype_reason[128];
-    int64_t chunk_rows;  /* rows of work at which GEMMs are efficient: aim of a chunk */
-    int64_t pack_rows;   /* the same of a chunk into which items are packed; 0: chunk_rows */
-    int64_t bucket_rows; /* capacities are multiples of so many rows, */
-    int64_t least_rows;  /* and none is below this */
-    bool free_segments;  /* room for more segments and windows in a chunk costs nothing */
-    bool quick_plans;    /* making a plan costs less than the rows that a smaller one spares */
-    bool bits_by_place;  /* a row of a gemm may have other bits as another row of it */
-    struct qv_same_bits same_f32, same_bf16; /* in plans of different capacities */
-    bool wrong_sparse_bf16; /* wrong bf16 convolutions that qv_op_conv_is_sparse() */
+    int64_t chunk_rows; /* rows at which GEMMs become efficient; chunks aim at it */
+    int64_t pack_rows;  /* likewise for a chunk that several items are packed into; 0: chunk_rows */
+    int64_t bucket_rows; /* capacities are multiples of this many rows */
+    int64_t least_rows;  /* no capacity has fewer rows */
+    bool free_segments;  /* a capacity with more segments and windows costs no time */
+    bool quick_plans;    /* making a smaller plan takes less time than it saves */
+    bool bits_by_place;  /* the same row of a GEMM may get other bits in another place */
+    /* when plans of different capacities give the same bits */
+    struct qv_same_bits same_f32, same_bf16;
+    bool wrong_sparse_bf16; /* bf16 convolutions that qv_op_conv_is_sparse() come out wrong */
     struct qv_conv3d_thresholds conv3d;
-    int chunks; /* of a plan that may be under way at once: 2 where copies overlap with work */
-    bool has_choices;       /* of kernels: prepare takes more than choice 0 */
-    int64_t width_multiple; /* widths inside the tower that GEMMs like; 0: any */
+    int chunks;       /* chunks of a plan under way at once: 2 if copies overlap with work */
+    bool has_choices; /* prepare() offers other choices than 0 */
+    /* padding inside the tower to this multiple suits GEMMs; 0: none needed */
+    int64_t width_multiple;
     int64_t
-        gated_rows; /* of a gated MLP at a time, so that a cache holds what its GEMM gives; 0: all */
-    bool side;      /* calls on a side stream gain by it */
-    bool residual_apart;     /* a gemm's residual must not be its y: that would be rounded twice */
-    double tanh_error;       /* relative, of the tanh in a bf16 gemm's GELU; 0: as good as f32 */
-    bool attention_of_gemms; /* there is no attention of a library's: it is ours, on two GEMMs */
-    bool has_naive;          /* simple kernels besides: qv_device_options.naive */
-    char warning[240]; /* what is wrong with the device or its libraries, and what follows; "" */
+        /* rows of a gated MLP to compute at a time, so that a cache holds fc1's output; 0: all */
+        gated_rows;
+    bool side; /* work on a side stream saves time */
+    /* a gemm's residual must not be its y, as the sum would be rounded twice */
+    bool residual_apart;
+    double tanh_error; /* relative error of tanh in the GELU of a bf16 gemm; 0: as small as f32's */
+    bool attention_of_gemms; /* attention is made of two GEMMs, as no library has one */
+    bool has_naive;          /* there are simple kernels besides (qv_device_options.naive) */
+    /* what is wrong with the device or its libraries, and what follows from that; "" */
+    char warning[240];
 };
 
-/* A weight matrix [n,k] of gemms of any m, in the form the device wants; or of one convolution
- * [o, c/groups*kd*kh*kw], which is packed as a whole. */
+/* A weight matrix as the device packs it: [n,k] for gemms of any m, or [o, c/groups*kd*kh*kw]
+ * for one convolution, which is packed as a whole. */
 struct qv_matrix {
     int64_t n, k;
     qv_dtype dtype;
-    const struct qv_op *conv; /* NULL for a gemm; read during the call only */
+    const struct qv_op *conv; /* the convolution, or NULL for a gemm; read only during the call */
     struct qv_groups groups;  /* bits 0: it is not quantised */
 };
-/* The one that operand v of an operation is, which has the role of a weight. */
+/* The matrix that operand v of an operation is, if its role is that of a weight. */
 static inline struct qv_matrix
 qv_matrix_of(const struct qv_op *op, const struct qv_view *v)
 {
@@ -87,21 +97,23 @@ qv_matrix_of(const struct qv_op *op, const struct qv_view *v)
 }
 struct qv_layout {
     size_t bytes;
-    int64_t row_multiple; /* pack() takes slices that start at multiples of this */
+    int64_t row_multiple; /* slices given to pack() begin at multiples of this */
 };
 
-/* One step of a chunk's work. scratch.memory may be NULL if the kernel needs none. A call on
- * the side stream starts when all before it are done; nothing waits for it but such calls that follow,
- * a call that waits, and the end of the list. A device may run all in their order. */
+/* One operation of a chunk's work, with its operands. scratch.memory may be NULL if the kernel
+ * needs none. A call with `side` may run on a side stream: it starts when all calls before it
+ * are done. Only three things wait for it: later side calls, a call with `waits`, and the end of
+ * the list. A device may also run all calls in order. */
 struct qv_call {
     struct qv_kernel *kernel;
     struct qv_buffer operands[QV_MAX_OPERANDS], scratch;
     bool side, waits;
 };
 
-/* What was compiled for an operation, kept for the next process by device and library versions, under a key
- * that says the rest. find: bytes that the caller frees; NULL: nothing is kept, or nothing whole. Verbs,
- * for a backend may be in a library of its own. */
+/* Keeps compiled kernels for the next process, by device and library versions and under a key
+ * that says the rest. find() returns bytes that the caller frees, or NULL if nothing is kept or
+ * it is damaged. These are pointers to functions because a backend may be in a library of its
+ * own. */
 struct qv_plan_cache {
     void *files;
     void *(*find)(void *files, const char *key, size_t *bytes);
@@ -110,14 +122,16 @@ struct qv_plan_cache {
 
 struct qv_device_options {
     int ordinal, threads;
-    bool tf32;            /* f32 GEMMs may be computed in TF32 */
-    void *stream;         /* the caller's, for a backend that has streams; NULL: an own one */
-    uint32_t naive;       /* operations, 1 << enum qv_op_kind, that run on simple kernels */
-    const char *backends; /* the folder of backends in libraries of their own; NULL: usual places */
-    const struct qv_plan_cache *plan_cache; /* lives as long as the device; NULL: none */
+    bool tf32;    /* f32 GEMMs may be computed in TF32 */
+    void *stream; /* the caller's stream, if the backend has streams; NULL: the backend makes one */
+    uint32_t naive; /* operations, as bits 1 << enum qv_op_kind, that run on simple kernels */
+    /* the folder of backends that are libraries of their own; NULL: the usual places */
+    const char *backends;
+    const struct qv_plan_cache *plan_cache; /* must live as long as the device; NULL: none */
 };
 
-/* Points in the work that can be waited for and timed: the end of a chunk, and a tool's own. */
+/* Marks are points in the enqueued work that can be waited for and timed. One is for the end of
+ * each chunk; tools use the other two. */
 enum { QV_MARK_CHUNK, QV_MARK_BEGIN = QV_MARK_CHUNK + 2, QV_MARK_END, QV_MARKS };
 
 struct qv_recording; /* a list of calls that the device can repeat as one */
@@ -125,19 +139,21 @@ struct qv_recording; /* a list of calls that the device can repeat as one */
 struct qv_backend {
     const char *name;
 
-    /* device. open: the device may be of another table (its `backend`), which is used from then on:
-     * that of a library which was opened now. */
+    /* The device. open() may return a device of another table, which is its `backend` and is
+     * used from then on: this is how a backend in a library takes over. */
     qv_status (*open)(const struct qv_device_options *options, struct qv_device **out,
                       qv_error *err);
     void (*close)(struct qv_device *dev);
     void (*caps)(const struct qv_device *dev, struct qv_caps *out);
 
-    /* memory; alloc'ed memory is zero.
-     * wrap: memory that the caller has and the device can use in place, or false. unwrap: it is not
-     * used any more; NULL: nobody needs to know. upload: src is read before the return; dst is in use by no work that was enqueued;
-     * later work and downloads see it. download: src is complete (synced, or its mark waited for).
-     * src and dst may be memory that wrap takes: then on a stream of the caller's both are copied
-     * in its order, and nothing is waited for. */
+    /* Memory, which is zero after alloc.
+     * - wrap: makes an operand of the caller's memory if the device can use it in place; else it
+     *   returns false. unwrap: ends that; it may be NULL.
+     * - upload: src has been read when it returns. No enqueued work may use dst. Later work and
+     *   downloads see the data.
+     * - download: the work that writes src must be complete (by sync or a mark).
+     * If src or dst is memory that wrap takes, and the stream is the caller's, upload and
+     * download copy in that stream's order and wait for nothing. */
     qv_status (*alloc)(struct qv_device *dev, size_t bytes, struct qv_memory **out, qv_error *err);
     void (*free)(struct qv_device *dev, struct qv_memory *memory);
     bool (*wrap)(struct qv_device *dev, const void *p, size_t bytes, struct qv_memory *out);
@@ -146,38 +162,42 @@ struct qv_backend {
                         qv_error *err);
     qv_status (*download)(struct qv_device *dev, void *dst, struct qv_buffer src, size_t bytes,
                           qv_error *err);
-    /* page-locked memory of the host, from which and to which copies go without another in between;
-     * by any thread, while others use the device. NULL verbs: any memory is as good. */
+    /* Page-locked host memory, which copies go to and come from directly. Any thread may call
+     * these, also while others use the device. If they are NULL, all host memory is equally
+     * good. */
     qv_status (*lock_pages)(struct qv_device *dev, size_t bytes, void **out, qv_error *err);
     void (*unlock_pages)(struct qv_device *dev, void *p);
 
-    /* weights: the layout is a function of the matrix (and of the convolution, if it is one's)
-     * alone, so that all plans share one copy.
-     * pack: rows row0 .. row0+rows of the matrix, src[rows,k] in the matrix's dtype on the host, or
-     * quantised in the canonical form of grouped.h */
+    /* Weights. The layout follows from the matrix (and its convolution, if it has one) alone, so
+     * that all plans share one copy.
+     * - pack: takes rows row0 to row0 + rows: src[rows,k] on the host, in the matrix's dtype, or
+     *   quantised in the canonical form of grouped.h. */
     qv_status (*layout)(struct qv_device *dev, const struct qv_matrix *matrix,
                         struct qv_layout *out, qv_error *err);
     qv_status (*pack)(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
                       int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
 
-    /* kernels: prepare may fail and be slow, QV_EUNSUPPORTED names operation and reason. choice:
-     * 0 is the best guess; others, up to QV_MOST_CHOICES, are there to be timed where
-     * caps.has_choices, QV_EUNSUPPORTED beyond the last. run only enqueues and allocates nothing */
+    /* Kernels. prepare() may be slow and may fail; QV_EUNSUPPORTED names the operation and the
+     * reason. Choice 0 is the best guess. If caps.has_choices, there are others to be timed, at
+     * most QV_MOST_CHOICES; QV_EUNSUPPORTED beyond the last. run() only enqueues and allocates
+     * nothing. */
     qv_status (*prepare)(struct qv_device *dev, const struct qv_op *op, int choice,
                          struct qv_kernel **out, size_t *scratch_bytes, qv_error *err);
     void (*release)(struct qv_device *dev, struct qv_kernel *kernel);
-    /* Which kernel runs it ("oneDNN brg_matmul:avx512_core"), and where that is not the fast one
-     * it could be, why. */
+    /* Names the kernel, such as "oneDNN brg_matmul:avx512_core". If a faster one could not be
+     * used, the text says why. */
     void (*describe)(const struct qv_kernel *kernel, char *text, size_t size);
-    /* Kernels like this will be prepared soon: what takes long to start for them starts, beside what
-     * the caller does meanwhile. What fails there fails again in prepare, in words. NULL: nothing
-     * takes long. */
+    /* Tells that kernels like this will be prepared soon. The backend starts what takes long to
+     * load, while the caller does other things. It reports no failure, since prepare() will meet
+     * the same one. NULL: nothing takes long. */
     void (*warm)(struct qv_device *dev, const struct qv_op *op);
     qv_status (*run)(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);
 
-    /* work. record: the calls as one, to be enqueued by replay; their operands stay where they
-     * are. NULL verbs: run the list. mark: a point behind all that was enqueued; wait: until it is
-     * reached; elapsed: milliseconds from one to the other, both of which were waited for. */
+    /* Enqueued work.
+     * - record: makes one piece of work of the calls, which replay enqueues. Operands stay where
+     *   they are. If NULL, the calls are run one by one.
+     * - mark: sets a mark behind all that is enqueued. wait: returns when the mark is reached.
+     * - elapsed: milliseconds between two marks, both waited for before. */
     qv_status (*record)(struct qv_device *dev, const struct qv_call *calls, size_t n,
                         struct qv_recording **out, qv_error *err);
     qv_status (*replay)(struct qv_device *dev, struct qv_recording *recording, qv_error *err);
@@ -188,14 +208,16 @@ struct qv_backend {
     qv_status (*sync)(struct qv_device *dev, qv_error *err);
 };
 
-enum { QV_MOST_CHOICES = 8, QV_KERNEL_BYTES = 240 /* of what describe says */ };
+enum { QV_MOST_CHOICES = 8, QV_KERNEL_BYTES = 240 /* of the text that describe() writes */ };
 
 struct qv_device {
     const struct qv_backend *backend;
-    double marks_s[QV_MARKS]; /* where work is done when run returns: when that was */
+    /* when each mark was set, on backends whose run() returns after the work */
+    double marks_s[QV_MARKS];
 };
 
-/* Every backend, best first, NULL at the end; and one by name, or NULL. */
+/* All backends, the best first and NULL last. qv_backend_find() returns one by its name, or
+ * NULL. */
 extern const struct qv_backend *const qv_backends[];
 const struct qv_backend *qv_backend_find(const char *name);
 
@@ -204,23 +226,23 @@ extern const struct qv_backend qv_backend_cpu;
 extern const struct qv_backend qv_backend_cuda;
 extern const struct qv_backend qv_backend_metal;
 
-/* A backend in a library of its own: a name, and an `open` that finds the library when it is first
- * asked for (engine/backend_library.c). */
+/* A backend in a library of its own has a name and an open(), which finds the library when it is
+ * first called (engine/backend_library.c). */
 extern const struct qv_backend qv_backend_library_cuda;
-/* What such a library exports: its table, or NULL if it was built with another seam than the
- * caller, whose build_id says which; *own is the library's. */
+/* Exported by such a library. Returns its table, or NULL if it was built with another version of
+ * this header: build_id names the caller's version, *own becomes the library's. */
 QV_API const struct qv_backend *qv_backend_entry(const char *build_id, const char **own);
 
 void qv_unwrap(struct qv_device *dev, struct qv_memory *memory);
 
-/* src[o, c, taps] of a convolution -> dst[o, taps, c] */
+/* Reorders a convolution's weights from src[o, c, taps] to dst[o, taps, c]. */
 void qv_channels_last(const struct qv_matrix *matrix, const void *src, void *dst);
 
-/* Host memory, shared by the backends that compute on the host. */
+/* Memory, copies and marks for the backends that compute on the host. */
 qv_status qv_host_alloc_memory(struct qv_device *dev, size_t bytes, struct qv_memory **out,
                                qv_error *err);
 void qv_host_free_memory(struct qv_device *dev, struct qv_memory *memory);
-/* What qv_host_alloc gives where memory is not locked: whole pages, for free(). */
+/* Host memory in whole pages, for free(); qv_host_alloc gives this if the device locks none. */
 qv_status qv_host_alloc_pages(size_t bytes, void **out, qv_error *err);
 qv_status qv_host_upload(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
                          qv_error *err);
@@ -232,7 +254,7 @@ qv_status qv_host_mark(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_host_wait(struct qv_device *dev, int mark, qv_error *err);
 qv_status qv_host_elapsed(struct qv_device *dev, int begin, int end, double *ms, qv_error *err);
 
-/* Sizes rounded up so that what comes behind is aligned for any backend. */
+/* Rounds up a size, so that what lies behind it is aligned for any backend. */
 static inline size_t
 qv_aligned(size_t bytes)
 {

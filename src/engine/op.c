@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as data: the list as tables, what operands look like, what is legal, what it costs. */
+/* Operations as data: tables made from the list in ops.inc, and functions that tell what
+ * operands look like, what is valid and what it costs. */
 #include "op.h"
 
 #include <float.h>
@@ -11,7 +12,7 @@
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* Products and sums of sizes; they stay at INT64_MAX once they have overflowed. */
+/* Products and sums of sizes saturate: they stay at INT64_MAX once they have overflowed. */
 static int64_t
 product(const int64_t *factors, size_t n)
 {
@@ -72,7 +73,7 @@ double_product(const int64_t *factors, size_t n)
 }
 #define FLOPS(...) OF_LIST(double_product, __VA_ARGS__)
 
-/* Rows of a segment; where they have any length, as if they were equal. */
+/* The mean rows of a segment. For segments of any lengths they are taken as equal. */
 static double
 mean_segment(const struct qv_op_attention *op)
 {
@@ -82,7 +83,7 @@ mean_segment(const struct qv_op_attention *op)
 
 /* ---- the list, as tables --------------------------------------------------------------------- */
 
-/* An operand that is not used has no size. */
+/* Completes a view's sizes. An operand that is not used gets none. */
 static struct qv_view
 sized(struct qv_view v, bool used)
 {
@@ -97,7 +98,8 @@ sized(struct qv_view v, bool used)
     return v;
 }
 
-/* The fields of each operation, the number of its operands, their views, and its cost. */
+/* Tables made from the list: each operation's fields, its number of operands, their views, and
+ * its cost. */
 #define DTYPE_FIELD_OWN(name) { #name, QV_FIELD_DTYPE },
 #define DTYPE_FIELD_FREE(condition) DTYPE_FIELD_OWN
 #define DTYPE_FIELD_GROUPED(name)                                                                  \
@@ -285,7 +287,7 @@ qv_op_conv_epilogue(const struct qv_op_conv *op)
                                     .y_dtype = op->y_dtype };
 }
 
-/* Whether every position of a kernel of k taps sees at least one of `size` values. */
+/* Whether every position of a kernel with k taps sees at least one of `size` values. */
 static bool
 always_sees(int64_t size, int64_t out, int64_t k, int64_t stride, int64_t dilation, int64_t front)
 {
@@ -313,7 +315,8 @@ qv_op_conv_is_sparse(const struct qv_op_conv *op)
 
 /* ---- check ----------------------------------------------------------------------------------- */
 
-/* Whether operands of an operation's own dtype may have it: what sums are rounded to. */
+/* Whether a dtype is one that sums are rounded to, as operands with a dtype of their own must
+ * be. */
 static bool
 is_real(int64_t dtype)
 {
@@ -343,11 +346,11 @@ check_field(const char *op, const struct qv_field *field, const void *at, qv_err
     case QV_FIELD_STRIDE: wrong = i >= 0 ? NULL : "it must not be negative"; break;
     case QV_FIELD_FLAG: wrong = i == 0 || i == 1 ? NULL : "it must be 0 or 1"; break;
     case QV_FIELD_ACT: wrong = i >= 0 && i < QV_ACT_COUNT ? NULL : "it is no activation"; break;
-    case QV_FIELD_REAL: /* as float, because that is what kernels hold */
+    case QV_FIELD_REAL: /* kernels hold it as a float */
         return fabs(d) <= FLT_MAX
                    ? QV_OK
                    : qv_fail(err, QV_EINVAL, "%s: %s=%g is not a finite float", op, field->name, d);
-    case QV_FIELD_DTYPE: break; /* check_view's */
+    case QV_FIELD_DTYPE: break; /* check_view checks these */
     }
     return wrong ? qv_fail(err, QV_EINVAL, "%s: %s=%lld; %s", op, field->name, (long long)i, wrong)
                  : QV_OK;
@@ -393,7 +396,7 @@ check_conv(const struct qv_op_conv *op, qv_error *err)
     return check_residual("conv", op->residual_rows, "", qv_op_conv_epilogue(op).rows, err);
 }
 
-/* Numbers of rows, items and patches are int32 in the tables. */
+/* Rows, items and patches are numbered by int32 in the tables, so they must fit. */
 static qv_status
 check_tables(const char *op, const char *field, int64_t n, qv_error *err)
 {
@@ -528,7 +531,8 @@ check_gate(const struct qv_op_gate *op, qv_error *err)
     return QV_OK;
 }
 
-/* What one field alone cannot tell; an operation that lacks a check_NAME does not compile. */
+/* A check_NAME checks what no field tells by itself. It does not compile if an operation lacks
+ * one. */
 #define QV_OP(name, fields, operands, flops)                                                       \
     static qv_status name##_check(const struct qv_op *op, qv_error *err)                           \
     {                                                                                              \
@@ -581,7 +585,7 @@ qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err)
 {
     struct qv_view views[QV_MAX_OPERANDS];
     int n = qv_op_views(op, views);
-    if (!is_kind(op->kind)) /* backends look it up in a table */
+    if (!is_kind(op->kind)) /* backends index their tables by the kind afterwards */
         return qv_fail(err, QV_EUNSUPPORTED, "operation %d has no kernel", (int)op->kind);
     for (int i = 0; i < n; i++)
         if (views[i].own_dtype && views[i].bytes && !views[i].groups.bits &&
@@ -624,7 +628,8 @@ qv_op_bytes(const struct qv_op *op)
     struct qv_view views[QV_MAX_OPERANDS];
     double all = 0;
     int n = qv_op_views(op, views);
-    for (int i = 0; i < n && op->kind == QV_OP_rope; i++) /* of the angles no more than rows use */
+    /* rows use at most one row of angles each */
+    for (int i = 0; i < n && op->kind == QV_OP_rope; i++)
         views[i].rows = views[i].rows < op->u.rope.rows ? views[i].rows : op->u.rope.rows;
     if (op->kind == QV_OP_gather && op->u.gather.x_rows > op->u.gather.rows)
         views[0].rows = op->u.gather.rows;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations as data: what a plan lists, a backend prepares, checkop tries, a repro line says. */
+/* Operations as data. A plan lists them, a backend prepares them, checkop tries them, and a line
+ * of text repeats one. */
 #ifndef QV_ENGINE_OP_H
 #define QV_ENGINE_OP_H
 
 #include "grouped.h"
-#include "qwenvit_conv3d.h" /* qv_act */
+#include "qwenvit_conv3d.h" /* for enum qv_act */
 
 enum qv_op_kind {
 #define QV_OP(name, fields, operands, flops) QV_OP_##name,
@@ -12,7 +13,8 @@ enum qv_op_kind {
     QV_OP_COUNT
 };
 
-/* struct qv_op_gemm: its fields, then what its operands have of their own: x_dtype, ... */
+/* struct qv_op_gemm and the others: first the operation's fields, then those of its operands,
+ * such as x_dtype. */
 #define QV_OP_DTYPE_OWN(name) int64_t name##_dtype;
 #define QV_OP_DTYPE_FREE(condition) QV_OP_DTYPE_OWN
 #define QV_OP_DTYPE_GROUPED(name) int64_t name##_bits, name##_group, name##_dtype;
@@ -46,39 +48,41 @@ struct qv_op {
     } u;
 };
 
-enum { QV_SEGMENT_LISTS = 4 }; /* of an attention, see ops.inc */
-enum { QV_MAX_OPERANDS = 5 };  /* most that one operation takes */
+enum { QV_SEGMENT_LISTS = 4 }; /* attention's lists of segments, see ops.inc */
+enum { QV_MAX_OPERANDS = 5 };  /* the most operands of an operation */
 
 enum qv_role {
     QV_ROLE_READ,
-    QV_ROLE_WEIGHT, /* read; a matrix that a backend packs */
+    QV_ROLE_WEIGHT, /* read; a matrix that backends pack */
     QV_ROLE_WRITE,
     QV_ROLE_UPDATE /* read and written in place */
 };
 
-/* What an operand looks like, for whoever allocates, fills or reads it: element (i, j) is the one
- * number i * row_stride + j, but in a quantised matrix, which lies row by row as grouped.h has it. Where
- * in its buffer it begins the call says. */
+/* The shape of an operand, for whoever allocates, fills or reads it. Element (i, j) is number i
+ * * row_stride + j; a quantised matrix instead lies row by row as in grouped.h. The call says
+ * where in its buffer the operand begins. */
 struct qv_view {
     const char *name;
     enum qv_role role;
     qv_dtype dtype;
-    bool own_dtype;          /* a field of the operation, else the only one */
-    bool free_dtype;         /* which may differ from that of other operands */
-    struct qv_groups groups; /* of a quantised matrix, whose dtype is that of scales and offsets */
-    int64_t rows, cols;      /* a matrix; the frames are one row per frame */
-    int64_t row_stride;      /* in elements; cols where rows lie one behind the other */
-    size_t bytes; /* from the first element to the last; canonical, unpacked. 0: not used */
+    bool own_dtype;          /* its dtype is a field of the operation; otherwise it is fixed */
+    bool free_dtype;         /* that dtype may differ from other operands' */
+    struct qv_groups groups; /* how it is quantised; its dtype is then that of scales and offsets */
+    int64_t rows, cols;      /* a matrix; frames count as one row each */
+    int64_t row_stride;      /* in elements; equal to cols if rows follow one another */
+    /* from the first element to the last, in canonical form, unpacked; 0: the operand is not
+     * used */
+    size_t bytes;
 };
 
-/* What the list says of an operation: the fields of its struct in their order, 8 bytes each. */
+/* The kinds of fields. An operation's struct has its fields in the list's order, 8 bytes each. */
 enum qv_field_kind {
     QV_FIELD_SIZE,
     QV_FIELD_COUNT,
     QV_FIELD_FLAG,
     QV_FIELD_REAL,
     QV_FIELD_ACT,
-    QV_FIELD_DTYPE, /* `name` is the operand's */
+    QV_FIELD_DTYPE, /* its name is the operand's */
     QV_FIELD_STRIDE
 };
 struct qv_field {
@@ -93,27 +97,29 @@ qv_op_field(struct qv_op *op, size_t i)
     return (char *)&op->u + 8 * i;
 }
 
-const char *qv_op_name(enum qv_op_kind kind); /* "unknown operation" beyond the last */
+/* "unknown operation" for a kind that is not in the list */
+const char *qv_op_name(enum qv_op_kind kind);
 int qv_op_n_operands(enum qv_op_kind kind);
 bool qv_op_equal(const struct qv_op *a, const struct qv_op *b);
 
-/* "gemm m=760 n=1024 ..." into text; always terminated. Returns text. dtype= is what most operands
- * have, those that have another stand before it by name: "y=f32 dtype=bf16". */
+/* Writes "gemm m=760 n=1024 ..." into text, always terminated, and returns text. dtype= at the
+ * end is the dtype of most operands; one that has another is named before it: "y=f32
+ * dtype=bf16". */
 const char *qv_op_print(const struct qv_op *op, char *text, size_t size);
-extern const char *const qv_act_names[]; /* by qv_act, as they stand there; NULL at the end */
+extern const char *const qv_act_names[]; /* indexed by qv_act; NULL is the last */
 
-/* "gemm,norm" or "all" -> operations as bits, 1 << kind; NULL: none. */
+/* Parses "gemm,norm" or "all" into bits, 1 << kind; NULL gives none. */
 qv_status qv_op_parse_kinds(const char *text, uint32_t *out, qv_error *err);
 
-/* Gives every operand that has a dtype of its own this one. */
+/* Sets the dtype of every operand that has one of its own. */
 void qv_op_set_dtype(struct qv_op *op, qv_dtype dtype);
 
-/* Fields are what they may be, and sizes fit into an address. */
+/* Checks that fields have valid values and sizes fit into an address. */
 qv_status qv_op_check(const struct qv_op *op, qv_error *err);
-/* What prepare() asks of operands' own dtypes, QV_EUNSUPPORTED naming the operand: whether each is
- * one of `takes` (bits, 1 << dtype); and whether all are one, where kernels need that. Those of
- * convert and gather need not be, nor need a conv's bare sums; nor are scales of a quantised matrix
- * asked for. */
+/* For a backend's prepare(): QV_EUNSUPPORTED, naming the operand, if one with a dtype of its own
+ * has another than `takes` allows (bits, 1 << dtype). qv_op_takes_one() also wants the same
+ * dtype for all, except for the operands of convert and gather, a conv's bare sums, and the
+ * scales of a quantised matrix. */
 qv_status qv_op_takes(const struct qv_op *op, uint32_t takes, qv_error *err);
 qv_status qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err);
 
@@ -129,18 +135,19 @@ qv_row_stride(int64_t field, int64_t cols)
     return field ? field : cols;
 }
 
-/* Operand i may lie in the rows of operand *first, behind as many columns as this returns: so do q,
- * k and v in packed rows, where strides leave room for all. Else *first is i. */
+/* Tells whether operand i may lie in the same packed rows as an operand before it, as q, k and v
+ * do if their strides leave room for all. *first becomes that operand, and the columns between
+ * the two are returned. Otherwise *first is i. */
 int64_t qv_views_beside(const struct qv_view *views, int i, int *first);
 
 void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* the output's d', h', w' */
 /* Whether a stride exceeds its kernel, or some position of the kernel sees nothing but padding. */
 bool qv_op_conv_is_sparse(const struct qv_op_conv *op);
-/* What follows the sums of a GEMM, as an operation on them. */
+/* What a GEMM or a convolution does to its sums, as an operation by itself. */
 struct qv_op_epilogue qv_op_gemm_epilogue(const struct qv_op_gemm *op);
 struct qv_op_epilogue qv_op_conv_epilogue(const struct qv_op_conv *op);
 
 double qv_op_flops(const struct qv_op *op); /* a multiply-add counts two */
-double qv_op_bytes(const struct qv_op *op); /* every operand read or written once */
+double qv_op_bytes(const struct qv_op *op); /* as if each operand were read or written once */
 
 #endif

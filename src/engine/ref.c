@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The reference backend: every operation in plain C, summed in double, rounded once. It is the
- * definition that checkop holds the others to, and runs on any machine.
+ * The reference backend has every operation in plain C, summed in double and rounded once. It is
+ * the definition that checkop holds the other backends to, and it runs on any machine.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ struct qv_kernel {
     struct qv_op op;
 };
 
-/* What a function finds behind the operands. */
+/* Scratch is the pointer behind those of the operands. */
 enum { SCRATCH = QV_MAX_OPERANDS };
 
 static double
@@ -69,7 +69,7 @@ bias_at(int64_t used, const void *bias, int64_t dtype, int64_t i)
     return used ? qv_load(bias, dtype, i) : 0;
 }
 
-/* Value l of row j of a gemm's w; a quantised one is rounded to x's dtype, but where rows are few. */
+/* Value l of row j of a gemm's w. A quantised one is rounded to x's dtype, except with `few`. */
 static double
 weight_at(const struct qv_op_gemm *op, const void *w, int64_t j, int64_t l)
 {
@@ -139,12 +139,12 @@ rope_ref(const struct qv_op_rope *op, void *const *p)
             }
 }
 
-/* Rows [first, first + n) that attend to one another. */
+/* Rows [first, first + n), which attend to one another. */
 struct segment {
     int64_t first, n;
 };
 
-/* One query row of a segment against its keys; scores[n] is scratch. */
+/* Computes one query row of a segment against the segment's keys. scores[n] is scratch. */
 static void
 attend_row(const struct qv_op_attention *op, void *const *p, struct segment s, int64_t query,
            int64_t head, double *scores)
@@ -244,7 +244,7 @@ im2col_ref(const struct qv_op_im2col *op, void *const *p)
     }
 }
 
-/* The sum below one position of the kernel for one output channel. at: n, d', h', w'. */
+/* The sum that a kernel at one position gives for one output channel; at: n, d', h', w'. */
 static double
 convolve(const struct qv_op_conv *op, const void *x, const void *w, const int64_t at[4], int64_t o)
 {
@@ -305,7 +305,7 @@ epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
     }
 }
 
-/* By kind; an operation that lacks a function does not compile. */
+/* Functions by kind. It does not compile if an operation lacks one. */
 #define QV_OP(name, fields, operands, flops)                                                       \
     static void run_##name(const struct qv_op *op, void *const *p)                                 \
     {                                                                                              \

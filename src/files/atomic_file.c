@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* realpath, F_FULLFSYNC */
+#define _DEFAULT_SOURCE /* for realpath and F_FULLFSYNC */
 #define _DARWIN_C_SOURCE
 
 #include "atomic_file.h"
@@ -15,8 +15,9 @@
 #include "error.h"
 #include "sync_file.h"
 
-/* Temporary names. Whoever takes one out owns it, so that no handler reads freed memory. Blocks of them
- * are added at the front and stay, so that a handler may walk along them at any moment. */
+/* The names of temporary files, which a signal handler removes. Whoever takes a name out of its
+ * slot owns it, so a handler never reads freed memory. Blocks of slots are added at the front
+ * and never freed, so a handler may walk along them at any moment. */
 typedef _Atomic(char *) name_slot;
 struct name_block {
     name_slot names[16];
@@ -36,7 +37,7 @@ find_free_slot(struct name_block *block, char *name)
     return NULL;
 }
 
-/* NULL: out of memory. */
+/* Returns the slot that the name is put into; NULL if out of memory. */
 static name_slot *
 put_name(char *name)
 {
@@ -83,7 +84,8 @@ fail_errno(const struct qv_atomic_file *f, const char *doing, int e, qv_error *e
     return qv_fail(err, QV_EIO, "%s: %s: %s", qv_path_tail(f->path), doing, strerror(e));
 }
 
-/* The name is only taken once the file is ours: another process' is not to be removed. */
+/* Creates the temporary file. Its name is put among those to remove only once the file is ours,
+ * as another process's file must not be removed. */
 static qv_status
 create_temporary(struct qv_atomic_file *f, qv_error *err)
 {
@@ -114,7 +116,8 @@ qv_atomic_file_open(const char *path, struct qv_atomic_file *out, qv_error *err)
     struct qv_atomic_file f = { .fd = -1 };
     struct stat st;
     const bool there = stat(path, &st) == 0;
-    if (!there && errno != ENOENT) /* it may be a link or a device, which a rename would replace */
+    /* the path may be a link or a device, which a rename would replace */
+    if (!there && errno != ENOENT)
         return qv_fail(err, QV_EIO, "%s: %s", qv_path_tail(path), strerror(errno));
     f.path = there ? realpath(path, NULL) : strdup(path);
     if (!f.path)
@@ -148,7 +151,7 @@ qv_atomic_file_write(struct qv_atomic_file *f, uint64_t offset, const void *data
     return QV_OK;
 }
 
-/* Opens the folder that a path lies in; -1 with errno. */
+/* Opens the folder that a path lies in. Returns -1 and sets errno if it cannot. */
 static int
 open_folder_of(const char *path)
 {
@@ -164,7 +167,7 @@ open_folder_of(const char *path)
     return fd;
 }
 
-/* Syncs an open folder and closes it. 0, or errno. */
+/* Syncs an open folder and closes it. Returns 0 or errno. */
 static int
 sync_and_close(int fd)
 {
@@ -173,7 +176,7 @@ sync_and_close(int fd)
     return e;
 }
 
-/* The rename is only kept over a power loss once the folder is on the disk as well. */
+/* Syncs the folder, without which a power loss could undo the rename. */
 static qv_status
 sync_folder(const struct qv_atomic_file *f, qv_error *err)
 {
@@ -226,8 +229,9 @@ qv_atomic_file_abort(struct qv_atomic_file *f)
     *f = (struct qv_atomic_file){ 0 };
 }
 
-/* One that is not on the disk would take along what is put into it: it is not kept. Who may not read the
- * folder above cannot sync that, and does without. */
+/* Makes a folder, and removes it again if the folder above cannot be synced: a power loss would
+ * take it away with all that was put into it. If the folder above cannot be read, it cannot be
+ * synced, and the new one is kept without. */
 static void
 make_folder(const char *path)
 {

@@ -12,22 +12,23 @@
 #define INDEX "model.safetensors.index.json"
 
 struct shard {
-    const char *name; /* in the index's JSON */
+    const char *name; /* the string in the index's JSON */
     struct qv_safetensors *file;
 };
 
 struct qv_checkpoint {
     char *dir;
-    struct qv_safetensors *single; /* or: */
+    struct qv_safetensors *single; /* set if there is no index */
     char *index_path;
     json_t *index;
     const json_t *weight_map;
-    struct shard *shards; /* those opened so far */
+    struct shard *shards; /* the shards opened so far */
     size_t n_shards;
 };
 
-/* What stands in an index may only name a file in the same folder. Where a symbolic link of that
- * name leads is the owner's business: the Hugging Face cache has nothing else. */
+/* Whether a name in an index is a bare file name. An index may name only files in its own
+ * folder. If that name is a symbolic link, it may lead anywhere: the Hugging Face cache consists
+ * of such links. */
 static bool
 is_bare_name(const char *name)
 {
@@ -74,7 +75,8 @@ open_files(struct qv_checkpoint *c, qv_error *err)
     c->index_path = qv_path_join(c->dir, INDEX);
     if (!single || !c->index_path)
         s = qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
-    else if (qv_path_exists(single)) /* a dangling link too: half a download */
+    /* a dangling link counts as there: it is half a download, and opening it says so */
+    else if (qv_path_exists(single))
         s = qv_safetensors_open(single, &c->single, err);
     else if (qv_path_exists(c->index_path))
         s = open_index(c, err);
@@ -173,7 +175,8 @@ qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
     const struct qv_safetensor *found = qv_safetensors_find(in, name);
     if (!found && shard) {
         char quoted[QV_QUOTE_SIZE];
-        return qv_fail(err, QV_EFORMAT, "%s: weight_map puts tensor %s in %.80s, which has it not",
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: weight_map puts tensor %s in %.80s, which does not have it",
                        qv_path_tail(checkpoint->index_path), qv_json_quote(name, quoted), shard);
     }
     *tensor = found;

@@ -6,6 +6,7 @@
  */
 #include "gguf_types.h"
 
+#include "clones.h"
 #include "dtype.h"
 
 /* The f16 at p, of any alignment. */
@@ -17,7 +18,7 @@ half(const uint8_t *p)
 
 /* ---- blocks of 32 values ---------------------------------------------------------------------- */
 
-static void
+QV_CLONES static void
 split_q8_0(const uint8_t *b, struct qv_gguf_block *out)
 {
     out->scales[0] = half(b);
@@ -28,7 +29,7 @@ split_q8_0(const uint8_t *b, struct qv_gguf_block *out)
 
 /* What the types of 4 and 5 bits share: scale, then maybe a least value, then maybe a fifth bit of each
  * value, then nibbles: those of the first 16 values are the lower ones. */
-static void
+static inline void
 split_nibbles(bool has_least, bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
 {
     const int fifths = has_least ? 4 : 2, low = has_fifth ? fifths + 4 : fifths;
@@ -41,25 +42,25 @@ split_nibbles(bool has_least, bool has_fifth, const uint8_t *b, struct qv_gguf_b
     }
 }
 
-static void
+QV_CLONES static void
 split_q4_0(const uint8_t *block, struct qv_gguf_block *out)
 {
     split_nibbles(false, false, block, out);
 }
 
-static void
+QV_CLONES static void
 split_q4_1(const uint8_t *block, struct qv_gguf_block *out)
 {
     split_nibbles(true, false, block, out);
 }
 
-static void
+QV_CLONES static void
 split_q5_0(const uint8_t *block, struct qv_gguf_block *out)
 {
     split_nibbles(false, true, block, out);
 }
 
-static void
+QV_CLONES static void
 split_q5_1(const uint8_t *block, struct qv_gguf_block *out)
 {
     split_nibbles(true, true, block, out);
@@ -82,7 +83,7 @@ unpack_group(const uint8_t *packed, int group, int *scale, int *least)
 
 /* Q4_K and Q5_K: two f16, the groups' 12 bytes, maybe the fifth bits (bit g of byte i is that of value i of
  * group g), then nibbles: two groups share 32 bytes. */
-static void
+static inline void
 split_groups(bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
 {
     const int fifths = 16, low = has_fifth ? 48 : 16;
@@ -101,13 +102,13 @@ split_groups(bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
     }
 }
 
-static void
+QV_CLONES static void
 split_q4_k(const uint8_t *block, struct qv_gguf_block *out)
 {
     split_groups(false, block, out);
 }
 
-static void
+QV_CLONES static void
 split_q5_k(const uint8_t *block, struct qv_gguf_block *out)
 {
     split_groups(true, block, out);
@@ -115,16 +116,24 @@ split_q5_k(const uint8_t *block, struct qv_gguf_block *out)
 
 /* 128 bytes of lower nibbles, 64 of two upper bits, 16 scales of 16 values each, one f16. Each half of the
  * block has 64 and 32 of the former; its four quarters of 32 values take the nibbles low, low, high, high. */
-static void
-widen_q6_k(const uint8_t *b, float *out)
+QV_CLONES static void
+widen_q6_k(const void *blocks, int64_t n, float *out)
 {
-    const float d = half(b + 208);
-    for (int i = 0; i < 256; i++) {
-        const int in = i % 128, quarter = in / 32, at = in % 32;
-        const int low = b[i / 128 * 64 + quarter % 2 * 32 + at] >> quarter / 2 * 4 & 15;
-        const int high = b[128 + i / 128 * 32 + at] >> quarter * 2 & 3;
-        const float scale = d * (float)(int8_t)b[192 + i / 16];
-        out[i] = scale * (float)((low | high << 4) - 32);
+    const uint8_t *b = blocks;
+    for (; n > 0; n -= 256, b += 210, out += 256) {
+        const float d = half(b + 208);
+        for (int part = 0; part < 8; part++) { /* a quarter of a half: 32 values of two scales */
+            const int quarter = part % 4;
+            const uint8_t *low = b + part / 4 * 64 + quarter % 2 * 32,
+                          *high = b + 128 + part / 4 * 32;
+            const float scales[2] = { d * (float)(int8_t)b[192 + 2 * part],
+                                      d * (float)(int8_t)b[193 + 2 * part] };
+            for (int i = 0; i < 32; i++) {
+                const int value = (low[i] >> quarter / 2 * 4 & 15) | (high[i] >> quarter * 2 & 3)
+                                                                         << 4;
+                out[part * 32 + i] = scales[i / 16] * (float)(value - 32);
+            }
+        }
     }
 }
 
@@ -183,16 +192,15 @@ qv_gguf_types_read(void)
     return "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K";
 }
 
-/* A block that is taken apart. Where there is a zero, -0 stays what it is in ggml. */
-static void
-widen_split(const struct qv_gguf_type *type, const uint8_t *block, float *out)
+/* The values of groups. Where there is a zero, -0 stays what it is in ggml. */
+QV_CLONES static void
+widen_groups(const struct qv_gguf_block *b, int n, int zero, float *out)
 {
-    struct qv_gguf_block b;
-    type->split(block, &b);
-    for (int i = 0; i < type->values; i++) {
-        const float scale = b.scales[i / QV_GGUF_GROUP];
-        out[i] = type->zero ? (float)(b.codes[i] - type->zero) * scale
-                            : (float)b.codes[i] * scale + b.offsets[i / QV_GGUF_GROUP];
+    for (int group = 0; group < n; group++, out += QV_GGUF_GROUP) {
+        const uint8_t *codes = b->codes + group * QV_GGUF_GROUP;
+        const float scale = b->scales[group], offset = zero ? -0.0f : b->offsets[group];
+        for (int i = 0; i < QV_GGUF_GROUP; i++)
+            out[i] = (float)(codes[i] - zero) * scale + offset;
     }
 }
 
@@ -200,15 +208,17 @@ void
 qv_gguf_widen(const struct qv_gguf_type *type, const void *blocks, int64_t n, float *out)
 {
     const uint8_t *block = blocks;
-    if (type->dtype == QV_F32) {
+    struct qv_gguf_block apart;
+    if (type->widen)
+        type->widen(blocks, n, out);
+    else if (type->dtype == QV_F32)
         memcpy(out, blocks, (size_t)n * sizeof *out);
-        return;
-    }
-    for (int64_t i = 0; i < n; i += type->values, block += type->bytes)
-        if (type->split)
-            widen_split(type, block, out + i);
-        else if (type->widen)
-            type->widen(block, out + i);
-        else
-            out[i] = (float)qv_load(block, type->dtype, 0);
+    else if (type->dtype != QV_DTYPE_AUTO)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (float)qv_load(blocks, type->dtype, i);
+    else
+        for (int64_t i = 0; i < n; i += type->values, block += type->bytes) {
+            type->split(block, &apart);
+            widen_groups(&apart, type->values / QV_GGUF_GROUP, type->zero, out + i);
+        }
 }

@@ -24,8 +24,8 @@ struct qv_gguf_type {
     void (*split)(const uint8_t *block, struct qv_gguf_block *out);
     int bits, zero;   /* that codes need, of 4 and 8; the code of 0, if offsets are -zero * scale */
     qv_dtype factors; /* that scales and offsets are exact in */
-    /* Makes f32 of a block that is not split, as ggml's dequantize_row does. */
-    void (*widen)(const uint8_t *block, float *out);
+    /* Makes f32 of n values, whole blocks, of a type that is not split. */
+    void (*widen)(const void *blocks, int64_t n, float *out);
 };
 
 /* The type of that number; NULL if ggml has none that is known here. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* dladdr */
+#define _GNU_SOURCE /* for dladdr */
 #include "installed.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
 
 enum own { IN_PROGRAM = 1, IN_LIBRARY = 2, IN_EITHER = IN_PROGRAM | IN_LIBRARY };
 
-/* The path of the program or library that this code is in; empty if unknown. */
+/* Finds the path of the program or library that this code is in; *out is empty if it is unknown. */
 static enum own
 own_path(char *out, size_t size)
 {
@@ -22,7 +22,7 @@ own_path(char *out, size_t size)
     const bool known = dladdr(&anchor, &here) && here.dli_fname;
     *out = 0;
 #ifdef __linux__
-    /* a program's name for the linker is what whoever started it made of argv[0] */
+    /* dladdr knows a program by argv[0], which whoever started it chose, so the kernel is asked */
     Dl_info program;
     const void *headers = (const void *)getauxval(AT_PHDR);
     if (!known || (dladdr(headers, &program) && program.dli_fbase == here.dli_fbase)) {

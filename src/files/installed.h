@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Files that were installed along with this code: programs that it starts, libraries it opens. */
+/* Finds files that were installed along with this code: programs that it starts and libraries
+ * that it opens. */
 #ifndef QV_FILES_INSTALLED_H
 #define QV_FILES_INSTALLED_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Looks for a file in the folder of the library that this code is in, or of the running program where it
- * is in no library, and then in from_lib below a library's, or in from_bin below a program's: a tree may
- * be moved, and nothing is looked for anywhere else. A library that was found by a relative path has no
- * folder, as the working folder may be anybody's. mode: as for access(). False: it is at neither; path is
- * then the last place, or the name alone. */
+/* Looks for a file beside the library that this code is in, and then in from_lib below that
+ * folder; or, if this code is in no library, beside the running program, and then in from_bin.
+ * It looks nowhere else, so an installed tree may be moved. A library that was loaded by a
+ * relative path has no folder here, as the working folder may be anybody's. mode is as for
+ * access(). If it returns false, path is the last place that was tried, or the name alone. */
 bool qv_find_installed(const char *name, const char *from_lib, const char *from_bin, int mode,
                        char *path, size_t size);
 

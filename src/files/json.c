@@ -130,11 +130,12 @@ qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets,
                        qv_path_tail(path), brackets, max_brackets);
     json_t *json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (!json) {
-        /* For most of its allocations jansson says nothing when they fail; no text is that. */
+        /* jansson reports no error for most allocations that fail; an empty text then means out
+         * of memory. */
         if (json_error_code(&e) == json_error_out_of_memory || !*e.text)
             return qv_fail(err, QV_ENOMEM, "%s: out of memory for %zu bytes of JSON",
                            qv_path_tail(path), n);
-        /* jansson's text quotes the input as it stands, control characters too. */
+        /* jansson's error text quotes the input with its control characters, so it is cleaned. */
         char quoted[QV_QUOTE_SIZE];
         return qv_fail(err, QV_EFORMAT, "%s, line %d, column %d: not the JSON it should be: %s%s",
                        qv_path_tail(path), e.line, e.column, qv_json_quote(e.text, quoted),
@@ -203,14 +204,14 @@ struct shown {
     size_t n;
 };
 
-/* Takes what fits and then stops the dump: values can be as long as a file. */
+/* Collects what fits and then stops the dump, because values can be as long as a file. */
 static int
 show_some(const char *piece, size_t n, void *user)
 {
     struct shown *s = user;
     const size_t room = QV_QUOTE_SIZE - 1 - s->n;
     const bool fits = n <= room;
-    for (size_t i = 0; i < (fits ? n : room); i++) /* JSON leaves DEL as it is */
+    for (size_t i = 0; i < (fits ? n : room); i++) /* JSON does not escape DEL */
         s->text[s->n++] = (char)(piece[i] == 0x7f ? '?' : piece[i]);
     if (!fits)
         memcpy(s->text + s->n - 3, "...", 3);
@@ -272,7 +273,7 @@ qv_status
 qv_json_check_int(const struct qv_json_object *object, const char *key, const json_t *found,
                   int64_t min, int64_t max, int64_t *value, qv_error *err)
 {
-    const json_int_t v = json_integer_value(found); /* 0 for anything else */
+    const json_int_t v = json_integer_value(found); /* it is 0 if `found` is no integer */
     if (!json_is_integer(found) || v < min || v > max) {
         char wanted[80];
         snprintf(wanted, sizeof wanted, "it must be an integer from %lld to %lld", (long long)min,

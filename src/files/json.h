@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files and JSON read with suspicion: regular files only, whole or not at all, and numbers that are
- * what they should be. Every failure names the file, the field, the value found and what would be
+ * Reads files and JSON with suspicion: only regular files, only whole, and numbers only within
+ * their ranges. Every error text names the file, the field, the value found and what would be
  * right.
  */
 #ifndef QV_FILES_JSON_H
@@ -16,32 +16,34 @@
 #define QV_JSON_MAX_BRACKETS ((size_t)1 << 18)
 #define QV_QUOTE_SIZE 80
 
-/* dir/name, for free(); NULL if out of memory. */
+/* Returns dir/name, for free(), or NULL if out of memory. */
 char *qv_path_join(const char *dir, const char *name);
 
-/* Whether the name is there; a dangling link is, and so is what may not be looked at. */
+/* Whether the name exists. A dangling link does, and so does a name that may not be looked at. */
 bool qv_path_exists(const char *path);
 
-/* Opens a regular file for reading; refuses everything else without waiting for it. */
+/* Opens a regular file for reading. It refuses anything else, and does not block on a FIFO. */
 qv_status qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err);
-/* Reads all of [offset, offset + bytes); a file that ends before is QV_EIO. */
+/* Reads all of [offset, offset + bytes). A file that ends before is QV_EIO. */
 qv_status qv_file_read(int fd, const char *path, uint64_t offset, void *dst, uint64_t bytes,
                        qv_error *err);
 /* Says what a file seems to be from its first bytes, if it is a well-known wrong one; else "". */
 const char *qv_file_hint(const void *head, size_t n);
 
-/* Reads and parses a file of at most `cap` bytes and QV_JSON_MAX_BRACKETS whose top is an object.
- * json_decref(*root). */
+/* Reads and parses a file of at most `cap` bytes and QV_JSON_MAX_BRACKETS brackets whose top is
+ * an object. The caller does json_decref(*root). */
 qv_status qv_json_read(const char *path, size_t cap, json_t **root, qv_error *err);
-/* The same for text in memory; `path` is for error texts. What jansson allocates for [] or {} is a
- * hundred times their two bytes: hence the limit. */
+/* Does the same with text in memory; `path` is for error texts. Brackets are limited because
+ * jansson allocates for [] or {} a hundred times their two bytes. */
 qv_status qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets,
                         json_t **root, qv_error *err);
 
-/* A value's text, for free(); NULL for lack of memory, where json_dumps may leave out keys instead. */
+/* Returns a value as text, for free(), or NULL if out of memory. Trap: json_dumps itself may
+ * leave out keys when it is out of memory; this does not. */
 char *qv_json_text(const json_t *value, size_t flags);
 
-/* A value or a text as it may stand in an error text: JSON in ASCII, cut. Returns `text`. */
+/* Writes a value, or a text, as it may stand in an error text: as JSON in ASCII, cut to size.
+ * Returns `text`. */
 const char *qv_json_show(const json_t *value, char text[QV_QUOTE_SIZE]);
 const char *qv_json_quote(const char *string, char text[QV_QUOTE_SIZE]);
 
@@ -49,17 +51,19 @@ const char *qv_json_quote(const char *string, char text[QV_QUOTE_SIZE]);
 struct qv_json_object {
     const json_t *json;
     const char *file;
-    const char *prefix; /* of its fields in error texts: "vision_config." */
+    const char *prefix; /* stands before its fields in error texts: "vision_config." */
     bool null_is_absent;
     const json_t
-        *names; /* what a file that is no JSON calls keys, for error texts; NULL: the same */
+        /* the names that another file format has for the keys, for error texts; NULL: the keys
+         * themselves */
+        *names;
 };
 
-/* NULL if there is no such key. */
+/* Returns NULL if there is no such key. */
 const json_t *qv_json_get(const struct qv_json_object *object, const char *key);
 
-/* Typed getters leave *value alone if there is no such key: it then holds the default. Ranges
- * include both ends. */
+/* Each reads one value of the given type. If there is no such key, *value stays as it is, so
+ * that it may hold the default. Ranges include both ends. */
 qv_status qv_json_int(const struct qv_json_object *object, const char *key, int64_t min,
                       int64_t max, int64_t *value, qv_error *err);
 qv_status qv_json_real(const struct qv_json_object *object, const char *key, double min, double max,
@@ -68,18 +72,19 @@ qv_status qv_json_reals(const struct qv_json_object *object, const char *key, do
                         double max, double *values, size_t n, qv_error *err);
 qv_status qv_json_string(const struct qv_json_object *object, const char *key, const char **value,
                          qv_error *err);
-/* The same check for a value that stands elsewhere, as in a list; `key` is for the error text. */
+/* Checks a value that was found elsewhere, such as in a list, as qv_json_int() does. `key` is
+ * for the error text. */
 qv_status qv_json_check_int(const struct qv_json_object *object, const char *key,
                             const json_t *found, int64_t min, int64_t max, int64_t *value,
                             qv_error *err);
-/* *child is the object under `key`, its json NULL if there is no such key. */
+/* Sets *child to the object under `key`. Its json is NULL if there is no such key. */
 qv_status qv_json_child(const struct qv_json_object *object, const char *key, const char *prefix,
                         struct qv_json_object *child, qv_error *err);
 
-/* "FILE: FIELD is VALUE; WANTED" as QV_EFORMAT; a field without a value is said to be missing. */
+/* Fails with "FILE: FIELD is VALUE; WANTED" and QV_EFORMAT. A NULL value is said to be missing. */
 qv_status qv_json_wrong(const struct qv_json_object *object, const char *key, const json_t *value,
                         const char *wanted, qv_error *err);
-/* The same for a value that makes sense and is not supported: QV_EUNSUPPORTED. */
+/* Fails in the same form with QV_EUNSUPPORTED, for a value that is valid but not supported. */
 qv_status qv_json_unsupported(const struct qv_json_object *object, const char *key,
                               const json_t *value, const char *wanted, qv_error *err);
 

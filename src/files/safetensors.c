@@ -12,18 +12,18 @@
 #include "json.h"
 
 #define MAX_TENSORS ((size_t)1 << 20)
-#define MAX_BRACKETS (4 * MAX_TENSORS) /* an entry has three; unknown fields may have more */
+#define MAX_BRACKETS (4 * MAX_TENSORS) /* an entry takes three; unknown fields may take more */
 
 struct qv_safetensors {
     char *path;
     int fd;
     uint64_t size;
-    struct qv_safetensor *tensors; /* in the order of their data */
+    struct qv_safetensor *tensors; /* in the order of their data in the file */
     const struct qv_safetensor **by_name;
     size_t n;
 };
 
-/* Every dtype of the format, its size, and whether qv_safetensors_writer writes it. */
+/* The format's dtypes: name, bits, and whether qv_safetensors_writer writes it. */
 static const struct qv_safetensors_dtype dtypes[] = {
     { "BOOL", 8, false },        { "F4", 4, false },          { "F6_E2M3", 6, false },
     { "F6_E3M2", 6, false },     { "U8", 8, true },           { "I8", 8, false },
@@ -44,7 +44,8 @@ qv_safetensors_dtype(const char *name)
     return NULL;
 }
 
-/* One entry of the header while it is read; field names come out as `tensor "NAME": dtype`. */
+/* An entry of the header while it is read. Error texts name its fields like `tensor "NAME":
+ * dtype`. */
 struct entry {
     struct qv_json_object object;
     char prefix[QV_QUOTE_SIZE + 16];
@@ -66,7 +67,7 @@ read_dtype(const struct entry *e, struct qv_safetensor *t, unsigned *bits, qv_er
     return QV_OK;
 }
 
-/* The shape, and from it the data's size. */
+/* Reads the shape and computes the size of the data from it. */
 static qv_status
 read_shape(const struct entry *e, unsigned bits, struct qv_safetensor *t, qv_error *err)
 {
@@ -97,7 +98,7 @@ read_shape(const struct entry *e, unsigned bits, struct qv_safetensor *t, qv_err
     return QV_OK;
 }
 
-/* The offset is left relative to the data's begin. */
+/* Reads the offsets, which count from where the data begin. */
 static qv_status
 read_offsets(const struct entry *e, struct qv_safetensor *t, qv_error *err)
 {
@@ -223,8 +224,9 @@ compare_key(const void *key, const void *b)
     return strcmp(key, (*y)->name);
 }
 
-/* The data must be covered without holes or overlaps to the file's last byte: otherwise bytes hide
- * in the file, or a small file makes much memory. Offsets become those in the file. */
+/* Checks that tensors cover the data to the file's last byte, without holes or overlaps.
+ * Otherwise bytes could hide in the file, or a small file could fill much memory. Offsets become
+ * those in the file. */
 static qv_status
 check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
 {
@@ -242,7 +244,7 @@ check_layout(struct qv_safetensors *f, uint64_t data, qv_error *err)
                            (unsigned long long)t->offset, (unsigned long long)end,
                            t->offset < end ? "overlaps" : "holes");
         }
-        /* Both were signed when read, so this cannot wrap: as long as read_offsets says so. */
+        /* This cannot wrap, because read_offsets takes signed numbers only. */
         if (__builtin_add_overflow(end, t->bytes, &end) ||
             __builtin_add_overflow(data, t->offset, &t->offset))
             return qv_fail(err, QV_EFORMAT, "%s: the data's size overflows 64 bits",
@@ -271,8 +273,8 @@ sort_names(struct qv_safetensors *f)
     qsort(f->by_name, f->n, sizeof *f->by_name, compare_names);
 }
 
-/* Reads the 8 bytes before the header; what is wrong with them is mostly that the file is another
- * one, and its first bytes say which. */
+/* Reads the 8 bytes before the header. If they are wrong, the file is mostly of another format,
+ * which its first bytes tell. */
 static qv_status
 read_header_length(const struct qv_safetensors *f, uint64_t *n, qv_error *err)
 {

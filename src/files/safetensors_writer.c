@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* fallocate */
+#define _GNU_SOURCE /* for fallocate */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,11 +13,11 @@
 #include "safetensors.h"
 #include "utf8.h"
 
-#define AMEND_ROOM 32 /* bytes by which amended metadata may grow */
+#define AMEND_ROOM 32 /* bytes by which metadata may grow when amended */
 
 struct slot {
-    uint64_t offset, bytes; /* in the file */
-    uint64_t put;           /* bytes so far */
+    uint64_t offset, bytes; /* offset: in the file */
+    uint64_t put;           /* how many bytes were put so far */
 };
 
 struct qv_safetensors_writer {
@@ -26,7 +26,7 @@ struct qv_safetensors_writer {
     struct slot *slots;
     size_t n;
     json_t *header;
-    size_t header_bytes; /* with the length and the spaces behind */
+    size_t header_bytes; /* including the length before it and the spaces behind it */
 };
 
 static qv_status
@@ -50,7 +50,7 @@ fail_tensor(const struct qv_safetensors_writer *w, const struct qv_safetensor *t
                    qv_json_quote(t->name, quoted), what);
 }
 
-/* Asked before jansson is, which does not tell what is not UTF-8 from a lack of memory. */
+/* Checks the text before jansson does, as jansson does not tell bad UTF-8 from a lack of memory. */
 static bool
 is_utf8(const char *text)
 {
@@ -70,7 +70,7 @@ tensor_bytes(const struct qv_safetensors_writer *w, const struct qv_safetensor *
     if (t->n_dims < 0 || t->n_dims > QV_SAFETENSORS_MAX_DIMS)
         return fail_tensor(w, t, "must have 0 to 8 dimensions", err);
 
-    int64_t size = dtype->bits / 8; /* signed: offsets in files are */
+    int64_t size = dtype->bits / 8; /* signed, as offsets in files are */
     for (int i = 0; i < t->n_dims; i++) {
         if (t->shape[i] < 0)
             return fail_tensor(w, t, "a size in its shape is negative", err);
@@ -118,7 +118,8 @@ add_metadata(struct qv_safetensors_writer *w, json_t *header, const char *const 
     return QV_OK;
 }
 
-/* Adds the tensors' entries, and their slots with offsets from the data's begin. */
+/* Adds an entry of the header for each tensor, and its slot, with offsets that count from where
+ * the data begin. */
 static qv_status
 add_tensors(struct qv_safetensors_writer *w, json_t *header, const struct qv_safetensor *tensors,
             qv_error *err)
@@ -143,8 +144,8 @@ add_tensors(struct qv_safetensors_writer *w, json_t *header, const struct qv_saf
     return QV_OK;
 }
 
-/* Length and header, with spaces behind so that data begin at a multiple of 8. The caller frees;
- * NULL for lack of memory. */
+/* Makes the header's length and the header, padded with spaces so that data begin at a multiple
+ * of 8. The caller frees it; NULL if out of memory. */
 static char *
 print_header(const struct qv_safetensors_writer *w)
 {
@@ -186,11 +187,12 @@ make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors
     return QV_OK;
 }
 
-/* Takes the space now: a full disk is better known before the work than after. */
+/* Reserves the file's space at the beginning, so that a full disk is known before the work is
+ * done. */
 static qv_status
 reserve(struct qv_safetensors_writer *w, uint64_t size, qv_error *err)
 {
-    if (!w->file.temporary) /* a device has no size */
+    if (!w->file.temporary) /* a device or a pipe has no size */
         return QV_OK;
 #ifdef __linux__
     int r;

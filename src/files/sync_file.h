@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What is written, and outlives a loss of power, on every system: for files that appear whole. Each
- * returns 0, or errno. */
+/* Writing and syncing so that the data outlive a loss of power on every system, for files that
+ * appear whole. Each function returns 0 or errno. */
 #ifndef QV_FILES_SYNC_FILE_H
 #define QV_FILES_SYNC_FILE_H
 
@@ -10,10 +10,10 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#define QV_MAX_WRITE ((uint64_t)1 << 30) /* Linux moves at most 2 GiB a call */
+#define QV_MAX_WRITE ((uint64_t)1 << 30) /* Linux moves at most 2 GiB in a call */
 
-/* Writes all bytes at an offset. is_next: they follow what was written last, so a pipe, which has no
- * offsets, may take them too. */
+/* Writes all bytes at an offset. is_next tells that they follow the bytes written last, so that
+ * a pipe, which has no offsets, can take them too. */
 static inline int
 qv_write_all(int fd, uint64_t offset, const void *data, uint64_t bytes, bool is_next)
 {
@@ -34,18 +34,19 @@ qv_write_all(int fd, uint64_t offset, const void *data, uint64_t bytes, bool is_
     return 0;
 }
 
-/* A failure is final: the kernel may have dropped the pages, and a second call succeeds without them. */
+/* Syncs a file. A failure is final: the kernel may have dropped the pages, and a second call
+ * would succeed without them. */
 static inline int
 qv_sync_file(int fd)
 {
-#ifdef F_FULLFSYNC /* macOS: fsync does not reach through the drive's cache */
+#ifdef F_FULLFSYNC /* on macOS fsync leaves data in the drive's cache */
     if (fcntl(fd, F_FULLFSYNC) == 0)
         return 0;
 #endif
     return fsync(fd) ? errno : 0;
 }
 
-/* Of an open folder: names in it. A file system that cannot sync folders does without. */
+/* Syncs the names in an open folder. A file system that cannot sync folders is no failure. */
 static inline int
 qv_sync_folder(int fd)
 {

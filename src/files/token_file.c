@@ -11,7 +11,7 @@
 enum { MOST_TENSORS = 3 + QV_MAX_DEEPSTACK };
 
 struct qv_token_file {
-    struct qv_token_file_options o; /* its texts may be gone */
+    struct qv_token_file_options o; /* copied; the texts in it may be gone after opening */
     int n_matrices;
     int64_t columns;
     size_t row_bytes;
@@ -25,7 +25,7 @@ struct list {
     size_t n;
 };
 
-/* Adds a tensor, and returns where its name goes; columns 0: it has one dimension. */
+/* Adds a tensor, and returns where its name goes. With columns 0 it has one dimension. */
 static char *
 add(struct list *l, const char *dtype, int64_t rows, int64_t columns)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A safetensors file of one source's tokens: what `encode`, `cache --get` and Python's save() write. It
- * appears whole, or not at all. */
+/* A safetensors file of one source's tokens, as `encode`, `cache --get` and Python's save()
+ * write it. It appears whole or not at all. */
 #ifndef QV_FILES_TOKEN_FILE_H
 #define QV_FILES_TOKEN_FILE_H
 
@@ -8,18 +8,19 @@
 
 #include "qwenvit.h"
 
-/* The file holds tokens [rows, width] and as many of DeepStack's outputs, or both in one matrix [rows,
- * width * (1 + n_deepstack)], grid_thw [n_grids, 3] and timestamps [n_timestamps]. */
+/* The file holds tokens [rows, width] and DeepStack's outputs of the same shape, or all of them
+ * in one matrix [rows, width * (1 + n_deepstack)]; grid_thw [n_grids, 3]; and timestamps
+ * [n_timestamps]. */
 struct qv_token_file_options {
-    const char *path;   /* of the file */
+    const char *path;   /* of the file to write */
     const char *source; /* for error texts */
-    qv_dtype dtype;     /* of tokens: f32, bf16 or f16 */
+    qv_dtype dtype;     /* dtype of the tokens: f32, bf16 or f16 */
     int64_t rows, width, n_grids, n_timestamps;
     int n_deepstack;
     bool packed;
 };
 
-/* The name of matrix i: "tokens" (or "packed"), "deepstack.0", ... */
+/* Writes the name of matrix i: "tokens" (or "packed"), "deepstack.0", ... */
 static inline void
 qv_token_file_name(bool packed, int i, char out[24])
 {
@@ -29,7 +30,7 @@ qv_token_file_name(bool packed, int i, char out[24])
         snprintf(out, 24, "%s", packed ? "packed" : "tokens");
 }
 
-/* How many matrices of tokens a file has, and how many columns each has. */
+/* How many matrices of tokens a file has, and how many columns each of them has. */
 static inline int
 qv_token_file_matrices(bool packed, int n_deepstack)
 {
@@ -44,20 +45,20 @@ qv_token_file_columns(bool packed, int n_deepstack, int64_t width)
 
 struct qv_token_file;
 
-/* Begins a file; metadata[n_metadata] are pairs of keys and values. */
+/* Begins a file. metadata[n_metadata] are pairs of a key and a value. */
 qv_status qv_token_file_open(const struct qv_token_file_options *options,
                              const char *const (*metadata)[2], size_t n_metadata,
                              struct qv_token_file **out, qv_error *err);
-/* Removes what was not committed; NULL is accepted. */
+/* Closes a file, which is removed unless it was committed. NULL is accepted. */
 void qv_token_file_close(struct qv_token_file **file);
 
 /* Writes rows [first, first + n) of tokens and of each of DeepStack's outputs. */
 qv_status qv_token_file_put(struct qv_token_file *file, const void *tokens,
                             const void *const *deepstack, int64_t first, int64_t n, qv_error *err);
-/* Writes what is known at the end: grid_thw [n_grids, 3] and the timestamps. */
+/* Writes what is known only at the end: grid_thw [n_grids, 3] and the timestamps. */
 qv_status qv_token_file_fill_in(struct qv_token_file *file, const int64_t *grid_thw,
                                 const double *timestamps_s, qv_error *err);
-/* Replaces the value of a metadata's key, as qv_safetensors_writer_amend does. */
+/* Replaces the value of a metadata key, as qv_safetensors_writer_amend does. */
 qv_status qv_token_file_amend(struct qv_token_file *file, const char *key, const char *value,
                               qv_error *err);
 /* Makes the file appear under its name. */

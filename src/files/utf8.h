@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* Bytes of the UTF-8 character at the begin of a text that is not empty; 0: there is none. */
+/* How many bytes the UTF-8 character at the beginning of a text has; 0 if there is none. The
+ * text must not be empty. */
 static inline size_t
 qv_utf8_bytes(const char *text)
 {
@@ -23,7 +24,8 @@ qv_utf8_bytes(const char *text)
     return right ? (size_t)more + 1 : 0;
 }
 
-/* A file's name as text, for free(): bytes that are not UTF-8 become %XX. NULL for lack of memory. */
+/* Returns a file's name as text, for free(); bytes that are not UTF-8 become %XX. NULL if out of
+ * memory. */
 char *qv_utf8_text(const char *bytes);
 
 #endif

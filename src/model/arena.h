@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory that the plans of a model share: of each chunk under way what is its own (input, tables,
- * tokens), then what all have in turn (activations, scratch), as their work is done in order.
+ * The arena is the memory that a model's plans share. Each chunk under way has a part of its own
+ * (input, tables, tokens). Activations and scratch lie behind those parts and are used by all
+ * chunks in turn, which is safe because the device works in order.
  */
 #ifndef QV_MODEL_ARENA_H
 #define QV_MODEL_ARENA_H
@@ -12,23 +13,26 @@ enum { QV_MOST_CHUNKS = QV_MARK_BEGIN - QV_MARK_CHUNK };
 
 struct qv_arena {
     struct qv_memory *memory;
-    size_t own_bytes, work_bytes;          /* of one chunk; of all in turn */
-    int n_chunks;                          /* that may be under way */
-    const qv_plan *chunks[QV_MOST_CHUNKS]; /* whose chunk each is; NULL: free */
-    int users;                             /* plans, and the model */
+    size_t own_bytes, work_bytes; /* own_bytes: of one chunk; work_bytes: used by all in turn */
+    int n_chunks;                 /* how many chunks may be under way */
+    /* the plan whose chunk is under way in each place; NULL: free */
+    const qv_plan *chunks[QV_MOST_CHUNKS];
+    int users; /* the plans that use it, and the model */
 };
 
 qv_status qv_arena_open(qv_context *ctx, size_t own_bytes, size_t work_bytes, struct qv_arena **out,
                         qv_error *err);
-/* Another user; and one less: the last one frees it. */
+/* Users are counted: share() adds one, leave() takes one away, and the last one to leave frees
+ * the arena. */
 struct qv_arena *qv_arena_share(struct qv_arena *arena);
 void qv_arena_leave(qv_context *ctx, struct qv_arena **arena);
 
-/* Where a byte of a chunk's own memory lies, and one of the common. */
+/* Both return an offset into `memory`: own() that of a byte of a chunk's own part, work() that
+ * of a byte which all chunks use in turn. */
 size_t qv_arena_own(const struct qv_arena *arena, int chunk, size_t at);
 size_t qv_arena_work(const struct qv_arena *arena, size_t at);
 
-/* A chunk that is not under way, or -1. */
+/* Returns the index of a chunk that is not under way, or -1. */
 int qv_arena_free_chunk(const struct qv_arena *arena);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The short case: items at once, packed into chunks, with as many under way as the device takes. */
+/* qv_encode(): all items are there at once. They are packed into chunks, with as many chunks
+ * under way as the device takes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 #include "packer.h"
 #include "plan.h"
 
-/* A chunk that was pushed: the rows of the output at which its items' tokens begin. */
+/* A chunk that was pushed. Its items' tokens begin at these rows of the output. */
 struct pushed {
     int64_t first_rows[QV_PACK_ITEMS];
 };
@@ -19,13 +20,13 @@ struct encoder {
     const qv_item *items;
     size_t n;
     const qv_tokens *out;
-    int64_t *first_rows;     /* [n], of the output */
-    qv_capacity *capacities; /* [n], of the chunks that several items go to */
-    bool began;              /* a chunk was pushed */
-    qv_plan *plan;           /* that chunks go through; NULL: none was needed yet */
-    qv_capacity capacity;    /* that was asked of it */
+    int64_t *first_rows;     /* [n]: the output row at which an item's tokens begin */
+    qv_capacity *capacities; /* [n]: the capacity that an item is packed by */
+    bool began;              /* at least one chunk was pushed */
+    qv_plan *plan;           /* the plan in use; NULL before the first chunk */
+    qv_capacity capacity;    /* what the plan was asked for */
     int n_pushed;
-    struct pushed pushed[QV_MOST_CHUNKS]; /* oldest first */
+    struct pushed pushed[QV_MOST_CHUNKS]; /* the oldest comes first */
 };
 
 static int64_t
@@ -53,7 +54,8 @@ pull_all(struct encoder *e, qv_error *err)
     return status;
 }
 
-/* Has the plan of this capacity. What is under way in another is pulled before that goes. */
+/* Makes the plan of this capacity the one in use. Chunks under way belong to the plan before it,
+ * so they are pulled first. */
 static qv_status
 take_plan(struct encoder *e, const qv_capacity *capacity, qv_error *err)
 {
@@ -68,8 +70,8 @@ take_plan(struct encoder *e, const qv_capacity *capacity, qv_error *err)
     return qv_plan_create(e->model, &options, &e->plan, err);
 }
 
-/* n items, whose tokens go to rows of the output, through the plan. Before every chunk but the first the caller
- * may stop it. */
+/* Pushes a chunk of n items, whose tokens go to first_rows[n] of the output. The caller's `stop`
+ * is asked before every chunk but the first. */
 static qv_status
 push(struct encoder *e, const qv_item *items, const int64_t *first_rows, size_t n, qv_error *err)
 {
@@ -86,7 +88,8 @@ push(struct encoder *e, const qv_item *items, const int64_t *first_rows, size_t 
     return status;
 }
 
-/* An item's frame pairs from `first` on, as many as that, and the row at which their tokens begin. */
+/* Returns n frame pairs of item i, from pair `first` on. *row is the output row at which their
+ * tokens begin. */
 static qv_item
 piece_of(const struct encoder *e, size_t i, int64_t first, int64_t n, int64_t *row)
 {
@@ -104,7 +107,7 @@ pair_of(const struct encoder *e, size_t i)
 
 /* ---- one item -------------------------------------------------------------------------------- */
 
-/* Whole frame pairs at a time. */
+/* A chunk of one item holds whole frame pairs, as many as fit. */
 static qv_status
 encode_alone(struct encoder *e, qv_error *err)
 {
@@ -127,8 +130,8 @@ encode_alone(struct encoder *e, qv_error *err)
 
 /* ---- several --------------------------------------------------------------------------------- */
 
-/* Sets the capacity of the chunks that each item's pairs go to: those that the caller has described, if
- * they fit, else those that suit the pairs. */
+/* Sets the capacity that each item is packed by. A capacity that the caller has described is
+ * taken if a frame pair fits it; otherwise one is chosen that suits the pair. */
 static void
 choose_capacities(struct encoder *e)
 {
@@ -144,8 +147,9 @@ choose_capacities(struct encoder *e)
     }
 }
 
-/* The capacity of items from `first` on that have this one: where no size was asked for, the smallest bucket
- * that holds all of them and has its bits. */
+/* The capacity of the chunks for those items from `first` on that are packed by the same one. If
+ * the caller asked for no size, it is the smallest bucket that holds all of them and gives the
+ * same bits. */
 static qv_capacity
 capacity_of_all(const struct encoder *e, size_t first)
 {
@@ -162,8 +166,8 @@ capacity_of_all(const struct encoder *e, size_t first)
     return qv_capacity_for_part(&e->model->ctx->caps, &e->model->config, &bits, &chunk, &all);
 }
 
-/* The next chunk of what waits. Where no size was asked for one that is not full takes a smaller plan, as in
- * a job. */
+/* Packs the next chunk from the waiting items and pushes it. If the caller asked for no size, a
+ * chunk that is not full takes a smaller plan, as it does in a job. */
 static qv_status
 push_next(struct encoder *e, struct qv_packer *packer, const qv_capacity *chunk, qv_error *err)
 {
@@ -185,8 +189,9 @@ push_next(struct encoder *e, struct qv_packer *packer, const qv_capacity *chunk,
     return status ? status : push(e, items, rows, n, err);
 }
 
-/* Items from `first` on that have its capacity, with a window of those that wait. Those that went in are left
- * without one. */
+/* Encodes the items from `first` on that are packed by the same capacity as item `first`. Only a
+ * window of them waits in the packer at a time. The capacity of an item that went in is cleared,
+ * which marks it as done. */
 static qv_status
 encode_packed(struct encoder *e, size_t first, qv_error *err)
 {
@@ -223,7 +228,7 @@ encode_several(struct encoder *e, qv_error *err)
     return status;
 }
 
-/* Every item's place in the output; QV_EINVAL for what is no item, before any work. */
+/* Gives every item its place in the output. A bad item is QV_EINVAL here, before any work. */
 static qv_status
 place_items(struct encoder *e, int64_t capacity, int64_t *rows, qv_error *err)
 {
@@ -234,7 +239,7 @@ place_items(struct encoder *e, int64_t capacity, int64_t *rows, qv_error *err)
             return status;
         e->first_rows[i] = *rows;
         if (__builtin_add_overflow(*rows, item_tokens(&e->model->config, &e->items[i]), rows))
-            return qv_fail(err, QV_EINVAL, "items 0 to %zu are more rows than can be counted", i);
+            return qv_fail(err, QV_EINVAL, "items 0 to %zu have more rows than can be counted", i);
     }
     return capacity >= *rows ? QV_OK
                              : qv_fail(err, QV_EINVAL, "capacity is %lld rows, %lld are needed",

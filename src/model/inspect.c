@@ -23,7 +23,8 @@ qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES])
     ctx->backend->describe(ctx->kernels.entries[plan->kernels[step]].kernel, text, QV_KERNEL_BYTES);
 }
 
-/* What attention's FLOPs go by: of windows of one side, the sum of their sides' squares. */
+/* Attention's FLOPs grow with the square of a window's rows. This is the sum of the squared
+ * sides of the windows along one axis; the product of both axes is the sum over windows. */
 static double
 window_squares(int64_t cells, int64_t side)
 {
@@ -32,7 +33,8 @@ window_squares(int64_t cells, int64_t side)
 }
 
 struct work {
-    double rows, squares, window_squares; /* patches; of segments', of windows' */
+    /* rows: patches; squares: the sum of the squared rows of the segments, and of the windows */
+    double rows, squares, window_squares;
 };
 
 static struct work

@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* What tools that measure and verify see of a plan: its steps, and the kernels and work of each. */
+/* What tools that measure and verify see of a plan: its steps, the kernel that runs each, and
+ * the FLOPs. */
 #ifndef QV_MODEL_INSPECT_H
 #define QV_MODEL_INSPECT_H
 
 #include "plan.h"
 
-/* A probe sees every step of a chunk when it has been done (work is waited for), and may read and
- * write its operands through the backend. A plan with a probe runs step by step. NULL takes the probe
- * off; so does qv_plan_free. */
+/* A probe is called after every step of a chunk, when the device has finished it, and may read
+ * and write the step's operands through the backend. A plan with a probe runs step by step,
+ * without its recording. A NULL probe, or qv_plan_free(), takes the probe off. */
 void qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user);
 
-/* The steps and calls [n] of a chunk. */
+/* The steps of the plan's list and chunk 0's calls, both [n]; returns n. */
 size_t qv_plan_steps(const qv_plan *plan, const struct qv_step **steps,
                      const struct qv_call **calls);
 
-/* Which kernel runs one of these steps (qv_backend.describe); of a described model too. */
+/* Writes the name of the kernel that runs a step (qv_backend.describe). It works for a described
+ * model too. */
 void qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES]);
 
-/* Of a step of the list, or of all (NULL): FLOPs that are those of a chunk's items. */
+/* FLOPs of one step, or of all steps if `step` is NULL, that the items of a chunk need: the
+ * plan's unused rows do not count. */
 double qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_item *items,
                      size_t n);
 
-/* Enqueues the work of a chunk as it is recorded, between the marks QV_MARK_BEGIN and QV_MARK_END,
- * without taking input in or tokens out: for timing. A chunk must have been pushed before. */
+/* Enqueues a chunk's work as it was recorded, between the marks QV_MARK_BEGIN and QV_MARK_END,
+ * to time it: no input is uploaded and no token downloaded. A chunk must have been pushed
+ * before. */
 qv_status qv_plan_work(qv_plan *plan, qv_error *err);
 
 #endif

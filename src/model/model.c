@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _POSIX_C_SOURCE 200809L /* strdup */
+#define _POSIX_C_SOURCE 200809L /* for strdup */
 #include "model.h"
 
 #include <math.h>
@@ -10,12 +10,13 @@
 #include "options.h"
 #include "plan.h"
 
-/* A plan will follow, and whatever its capacity is, it has GEMMs and attention of this kind. */
+/* Lets the backend load what every plan of this model needs, whatever its capacity: libraries'
+ * GEMMs and attention of this dtype. */
 static void
 warm(const qv_model *model)
 {
     const struct qv_config *c = &model->config;
-    const struct qv_tower_shape shape = { /* as of the smaller buckets */
+    const struct qv_tower_shape shape = { /* the size of a small bucket */
                                           .capacity = { .rows = 1024, .segments = 8 },
                                           .dtype = model->dtype
     };
@@ -30,8 +31,8 @@ warm(const qv_model *model)
         model->ctx->backend->warm(model->ctx->dev, &ops[i]);
 }
 
-/* Whether the kernel of the checkpoint's Conv3d is its stride, and with that how it is run, is the same
- * for every chunk; it is asked for one of the device's own size. */
+/* Decides how the patch embedding is run. A Conv3d whose kernel is its stride is lowered in the
+ * same way at every size, so one decision, made at the device's chunk size, serves all plans. */
 static qv_status
 decide_patch_embed(qv_model *model, qv_error *err)
 {
@@ -42,8 +43,8 @@ decide_patch_embed(qv_model *model, qv_error *err)
     return qv_conv3d_decide(&desc, &ctx->caps, -1, &model->patch_embed, err);
 }
 
-/* Puts the caller's means and deviations in place of the checkpoint's. Both together answer a warning of
- * them. */
+/* Puts the caller's means and deviations in place of the checkpoint's. A caller who gives both
+ * has answered the checkpoint's warning about them, which is dropped. */
 static qv_status
 overrule(const qv_model_options *o, struct qv_config *c, qv_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A tower on a device. */
+/* A model: a tower's weights on a device, and the plans that it keeps. */
 #ifndef QV_MODEL_MODEL_H
 #define QV_MODEL_MODEL_H
 
@@ -7,8 +7,9 @@
 #include "conv3d/decide.h"
 #include "towers/weights.h"
 
-/* Plans that were freed and may be wanted again, most recently freed first: the buckets of the ladder
- * up to a chunk, and some. They hold kernels and recordings; memory they share. */
+/* Freed plans are kept, the most recently freed first, since they may be wanted again. This is
+ * enough for every bucket up to a full chunk and some more. An idle plan holds kernels and
+ * recordings; its memory is the arena that all plans share. */
 enum { QV_IDLE_PLANS = 32 };
 
 struct qv_model {
@@ -18,9 +19,10 @@ struct qv_model {
     struct qv_tower tower;
     qv_dtype dtype;
     bool describe;
-    struct qv_conv3d_decision patch_embed; /* how its Conv3d is run, whatever the chunk */
+    /* how the Conv3d of the patch embedding is run, at every capacity */
+    struct qv_conv3d_decision patch_embed;
     struct qv_weights weights;
-    struct qv_arena *arena; /* the largest one, which new plans share if it is large enough */
+    struct qv_arena *arena; /* the largest arena so far; a new plan uses it if it fits */
     qv_plan *idle[QV_IDLE_PLANS];
     int n_idle;
 };

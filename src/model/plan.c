@@ -69,7 +69,9 @@ qv_plan_capacity(const qv_model *model, const qv_capacity *asked)
     qv_capacity c = qv_capacity_pack(caps, &model->config, asked->rows);
     if (asked->segments)
         c.segments = asked->segments;
-    if (asked->segment_rows) { /* dense: as many whole segments as there were rows asked for */
+    /* dense: every segment has segment_rows, and as many fit as the rows that were asked for
+     * hold */
+    if (asked->segment_rows) {
         int64_t rows = asked->rows ? asked->rows : caps->chunk_rows;
         c.segments = rows < asked->segment_rows ? 1 : rows / asked->segment_rows;
         c.segment_rows = asked->segment_rows;
@@ -97,12 +99,14 @@ shape_of(const struct qv_plan *plan)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* scratch: of calls in turn, and of those on the side stream. */
+/* Prepares a kernel for each operation. scratch[0] is the most scratch that a call on the main
+ * stream needs, scratch[1] the most on the side stream. */
 static qv_status
 prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
 {
     qv_context *ctx = plan->model->ctx;
-    const size_t room = plan->steps.n + 1; /* no list is empty, but that is said elsewhere */
+    /* one more, as calloc(0) may return NULL; a list that is empty is refused elsewhere */
+    const size_t room = plan->steps.n + 1;
     plan->kernels = calloc(room, sizeof *plan->kernels);
     plan->calls = calloc(QV_MOST_CHUNKS * room, sizeof *plan->calls);
     if (!plan->kernels || !plan->calls)
@@ -119,14 +123,14 @@ prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
     return QV_OK;
 }
 
-/* What is a chunk's own while others are under way. */
+/* Whether a slot is a chunk's own while other chunks are under way. */
 static bool
 is_own(int slot)
 {
     return slot <= SLOT_LAST_INPUT || slot >= SLOT_TOKENS;
 }
 
-/* Each slot is as large as its largest use; scratch comes last. */
+/* Gives each slot the bytes of its largest use, and an offset. Scratch comes last. */
 static void
 lay_out(struct qv_plan *plan, const size_t scratch[2])
 {
@@ -166,8 +170,9 @@ drop_idle(qv_model *model)
         qv_plan_destroy(remove_idle(model, model->n_idle - 1));
 }
 
-/* The model's arena if it is large enough; else a larger one, as a full chunk will want it, so that
- * the ladder is climbed once. Idle plans on a smaller one go. */
+/* Takes the model's arena if it is large enough. Otherwise a larger one is opened, of the size
+ * that a full chunk will want, so that buckets of growing size do not each open another. Idle
+ * plans on the smaller arena are dropped. */
 static qv_status
 take_arena(struct qv_plan *plan, qv_error *err)
 {
@@ -229,7 +234,7 @@ wire(struct qv_plan *plan, int chunk)
     }
 }
 
-/* Each chunk's list as one, where the device can. */
+/* Records each chunk's calls as one piece of work, on devices that can. */
 static qv_status
 record(struct qv_plan *plan, qv_error *err)
 {
@@ -297,7 +302,7 @@ same_shape(const struct qv_tower_shape *a, const struct qv_tower_shape *b)
            a->output == b->output;
 }
 
-/* An idle plan of this shape, no longer idle; NULL if there is none. */
+/* Takes an idle plan of this shape out of the idle ones; NULL if there is none. */
 static qv_plan *
 take_idle(qv_model *model, const struct qv_tower_shape *shape)
 {
@@ -346,7 +351,7 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
     return status;
 }
 
-/* What is under way still uses the arena. */
+/* The plan becomes idle. Work under way still uses the arena, so it is waited for first. */
 void
 qv_plan_free(qv_plan **plan)
 {

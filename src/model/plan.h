@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A plan's inside: what plan.c makes, stream.c runs and inspect.c shows to tools. */
+/* The inside of a plan. plan.c makes it, stream.c runs chunks through it, inspect.c shows it to
+ * tools. */
 #ifndef QV_MODEL_PLAN_H
 #define QV_MODEL_PLAN_H
 
@@ -8,10 +9,10 @@
 #include "tables.h"
 #include "towers/steps.h"
 
-/* Sees a step of a chunk when it has been done (inspect.h). */
+/* Called when a step of a chunk has been done; see qv_plan_set_probe in inspect.h. */
 typedef void qv_probe(void *user, const struct qv_step *step, const struct qv_call *call);
 
-/* A chunk that was pushed and not pulled. */
+/* A chunk that was pushed and not yet pulled. */
 struct qv_pending {
     int chunk;
     size_t n_items;
@@ -24,38 +25,42 @@ struct qv_plan {
     struct qv_capacity capacity;
     struct qv_tower_shape shape;
     struct qv_steps steps;
-    size_t *kernels; /* [steps.n] entries of the context's cache, of which n_kernels are held */
+    /* [steps.n] indices of kernels in the context's cache; the first n_kernels of them are held */
+    size_t *kernels;
     size_t n_kernels;
     struct qv_call
-        *calls; /* [QV_MOST_CHUNKS][steps.n]: chunks differ in where their own memory is */
+        /* [QV_MOST_CHUNKS][steps.n]: a chunk's calls differ from another's in the memory that is
+         * its own */
+        *calls;
     struct qv_recording *recordings[QV_MOST_CHUNKS];
     struct qv_arena *arena;
-    size_t slots[SLOT_COUNT], slot_bytes[SLOT_COUNT]; /* of the chunk's own memory, or the common */
+    /* offsets in the chunk's own part of the arena, or in the part used in turn */
+    size_t slots[SLOT_COUNT], slot_bytes[SLOT_COUNT];
     size_t own_bytes, work_bytes;
     struct qv_tables tables;
-    int64_t *item_rows;                        /* [QV_MOST_CHUNKS][segments], of what is pending */
-    struct qv_pending pending[QV_MOST_CHUNKS]; /* oldest first */
+    int64_t *item_rows; /* [QV_MOST_CHUNKS][segments]: patch rows of each pending item */
+    struct qv_pending pending[QV_MOST_CHUNKS]; /* the oldest comes first */
     int n_pending;
     qv_probe *probe;
     void *probe_user;
 };
 
-/* QV_EINVAL naming what no plan can be. */
+/* Returns QV_EINVAL if no plan can be made with these options, and names the field. */
 qv_status qv_plan_options_check(const qv_model *model, const qv_plan_options *options,
                                 qv_error *err);
-/* That of a plan's chunks, for one that was asked for. */
+/* The whole capacity of a chunk's plan, from one in which the caller may have left fields zero. */
 qv_capacity qv_plan_capacity(const qv_model *model, const qv_capacity *asked);
 
 void qv_plan_destroy(qv_plan *plan);
-void qv_plans_free_idle(qv_model *model); /* and the arena that they share */
+void qv_plans_free_idle(qv_model *model); /* also leaves the arena that they share */
 
-/* The buffer of a slot of a chunk, or of a weight; it has no memory for QV_NO_OPERAND. */
+/* The buffer of a slot of a chunk, or of a weight. It has no memory if id is QV_NO_OPERAND. */
 struct qv_buffer qv_plan_operand(const qv_plan *plan, int chunk, int id);
-/* The calls of a chunk, of which there are steps.n. */
+/* The calls of a chunk, [steps.n]. */
 const struct qv_call *qv_plan_calls(const qv_plan *plan, int chunk);
 
-/* Pulls the oldest chunk's tokens, each item's to rows of `out` of its own; first_rows NULL: all
- * items' one behind the other, from row 0 on. */
+/* Pulls the oldest chunk's tokens. Item i's go to rows of `out` from first_rows[i] on; if
+ * first_rows is NULL, the items' tokens lie one after another from row 0 on. */
 qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows,
                              qv_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Chunks through a plan: items in, tokens out. */
+/* Runs chunks through a plan: items go in, tokens come out. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,8 @@
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
-/* Frames of an item behind those before; an odd last one twice. */
+/* Uploads an item's frames to *at and moves it past them. A clip with an odd number of frames
+ * has its last frame uploaded twice. */
 static qv_status
 upload_frames(struct qv_plan *plan, const qv_item *item, struct qv_buffer *at, qv_error *err)
 {
@@ -40,8 +41,8 @@ upload_rows(struct qv_plan *plan, const qv_item *item, struct qv_buffer *at, qv_
     return status;
 }
 
-/* Of all rows, for operations look up those beyond the items' too, and what another plan left in the
- * arena leads anywhere. */
+/* The tables are uploaded for all rows of the capacity, not only for the items' rows. Operations
+ * run on every row, and the arena may hold indices of another plan, which would lead anywhere. */
 static qv_status
 upload_tables(struct qv_plan *plan, int chunk, qv_error *err)
 {
@@ -65,7 +66,8 @@ upload_tables(struct qv_plan *plan, int chunk, qv_error *err)
     };
     qv_status status = QV_OK;
     for (size_t i = 0; i < sizeof uploads / sizeof *uploads && !status; i++)
-        if (plan->slot_bytes[uploads[i].slot]) /* else no operation of the list asks for it */
+        /* a slot without bytes is one that no operation of this list reads */
+        if (plan->slot_bytes[uploads[i].slot])
             status = ctx->backend->upload(ctx->dev, qv_plan_operand(plan, chunk, uploads[i].slot),
                                           uploads[i].data, uploads[i].bytes, err);
     return status;
@@ -84,7 +86,7 @@ upload_input(struct qv_plan *plan, int chunk, const qv_item *items, size_t n, qv
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Shows a layer's rows that are items', in f32. */
+/* Gives the caller's hook the rows of a layer that belong to items, as f32. */
 static qv_status
 show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_call *call,
            int64_t chunk_rows, qv_error *err)
@@ -92,7 +94,8 @@ show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_cal
     qv_context *ctx = plan->model->ctx;
     int y = qv_op_output(&step->op);
     struct qv_view view = qv_op_view(&step->op, y);
-    int64_t all = view.rows * view.cols / step->layer_cols; /* convert's are one row */
+    /* the output of a convert is one long row, hence the division */
+    int64_t all = view.rows * view.cols / step->layer_cols;
     int64_t rows = all * chunk_rows / plan->capacity.rows, values = rows * step->layer_cols;
     size_t bytes = (size_t)values * qv_dtype_bytes(view.dtype);
     float *values_f32 = malloc((size_t)values * sizeof *values_f32);
@@ -112,7 +115,7 @@ show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_cal
     return status;
 }
 
-/* Enqueues the operations of a chunk, as its recording where there is one. */
+/* Enqueues the operations of a chunk: as its recording if there is one, otherwise one by one. */
 static qv_status
 enqueue(struct qv_plan *plan, int chunk, qv_error *err)
 {
@@ -122,7 +125,7 @@ enqueue(struct qv_plan *plan, int chunk, qv_error *err)
     return ctx->backend->run(ctx->dev, qv_plan_calls(plan, chunk), plan->steps.n, err);
 }
 
-/* Runs a chunk's list, step by step where a hook or a probe looks on. */
+/* Runs a chunk's list. If a hook or a probe is set, it runs step by step. */
 static qv_status
 run(struct qv_plan *plan, int chunk, int64_t rows, qv_error *err)
 {
@@ -160,7 +163,7 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
     if (!plan)
         return qv_fail(err, QV_EINVAL, "plan is NULL");
     if (plan->model->describe)
-        return qv_fail(err, QV_ESTATE, "the model was opened to be described: it has no weights");
+        return qv_fail(err, QV_ESTATE, "the model has no weights: it was loaded with describe");
     int64_t rows;
     qv_status status =
         qv_items_check(plan->model, plan->options.input, &plan->capacity, items, n, &rows, err);
@@ -172,7 +175,8 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
                        plan->arena->n_chunks > 1 ? "the chunk before the last" : "the chunk");
     qv_context *ctx = plan->model->ctx;
     status = upload_input(plan, chunk, items, n, err);
-    if (!status) { /* beside the copy, where there is one */
+    /* the tables are made while the copy is under way, on devices that copy asynchronously */
+    if (!status) {
         qv_tables_fill(&plan->tables, &plan->capacity, &plan->model->config, items, n);
         status = upload_tables(plan, chunk, err);
     }
@@ -194,7 +198,7 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* A run of rows of a chunk's tokens, and the row of the output that is its first. */
+/* Rows `from` to `from` + n of a chunk's tokens go to rows of the output from `to` on. */
 struct run {
     int64_t from, n, to;
 };
@@ -207,8 +211,8 @@ row_of(const struct qv_plan *plan, void *rows, int64_t row)
     return rows ? (char *)rows + bytes : NULL;
 }
 
-/* Whether every output that is wanted goes to the device's memory, in the order of the caller's
- * stream. */
+/* Whether every wanted output is in the device's memory, and work is in the order of the
+ * caller's stream. */
 static bool
 stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t rows)
 {

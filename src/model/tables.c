@@ -46,8 +46,9 @@ qv_tables_close(struct qv_tables *t)
     *t = (struct qv_tables){ 0 };
 }
 
-/* mean = std = 1/2 in all: (2u - 255) / 255, where 2u - 255 is exact in bf16 and 1/255 is the GEMM's
- * alpha. Else normalised in f32 and rounded once. */
+/* With mean = std = 1/2 in all channels a normalised byte is (2u - 255) / 255. Then 2u - 255 is
+ * exact in bf16, and 1/255 is left to the GEMM's alpha. With other values the byte is normalised
+ * in f32 and rounded once. */
 static struct qv_item_norm
 norm_of(const struct qv_config *c, const qv_preprocess *p)
 {
@@ -60,7 +61,8 @@ norm_of(const struct qv_config *c, const qv_preprocess *p)
     return norm;
 }
 
-/* Segment i of a list that has slots of them: rows from `first` on. */
+/* Writes segment i, which is `rows` rows from `first` on, into all QV_SEGMENT_LISTS lists. A
+ * list has one entry more than it has slots. */
 static void
 put_segment(int32_t *list, int64_t slots, int64_t i, const struct qv_config *c, int64_t first,
             int64_t rows)
@@ -71,7 +73,7 @@ put_segment(int32_t *list, int64_t slots, int64_t i, const struct qv_config *c, 
         list[at * (slots + 1) + i] = (int32_t)lists[at];
 }
 
-/* Slots beyond the last are empty, and begin where it ends. */
+/* Makes the slots beyond the last segment empty: they begin where it ends. */
 static void
 put_empty_segments(int32_t *list, int64_t slots, int64_t used, const struct qv_config *c,
                    int64_t first)
@@ -80,7 +82,8 @@ put_empty_segments(int32_t *list, int64_t slots, int64_t used, const struct qv_c
         put_segment(list, slots, i, c, first, 0);
 }
 
-/* The patches of one cell, whose merged row is `to`, and which without windows would be `from`. */
+/* Writes the patches of one cell (merge x merge patches, which become one merged row). `from` is
+ * its merged row in the order of the frame, `to` its row in window order. */
 static void
 put_cell(struct qv_tables *t, const struct qv_config *c, int64_t grid_w, int64_t pair, int64_t cell,
          int64_t from, int64_t to)
@@ -96,8 +99,9 @@ put_cell(struct qv_tables *t, const struct qv_config *c, int64_t grid_w, int64_t
     }
 }
 
-/* A frame pair in window order: windows, and the cells of each, from left to right and down; those at
- * the right and lower edges are smaller (transformers' get_vision_window_index). */
+/* Adds a frame pair in window order: windows from left to right and down, and the cells of each
+ * likewise. Windows at the right and lower edges are smaller (transformers'
+ * get_vision_window_index). */
 static void
 add_windows(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
             const int64_t g[3], int64_t pair)
@@ -117,7 +121,8 @@ add_windows(struct qv_tables *t, const struct qv_capacity *capacity, const struc
         }
 }
 
-/* The pairs of one item lie behind one another, and differ in their number alone. */
+/* Adds an item. Its frame pairs lie one after another, and their rows differ only in the number
+ * of the pair. */
 static void
 add_item(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
          const qv_item *item, int64_t side)
@@ -152,7 +157,8 @@ void
 qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const struct qv_config *c,
                const qv_item *items, size_t n)
 {
-    int64_t used = 0, side = qv_config_position_side(c); /* used: of the input, in patches */
+    /* used: patches of the input before this item */
+    int64_t used = 0, side = qv_config_position_side(c);
     t->n_rows = t->n_segments = t->n_windows = t->n_items = 0;
     for (size_t i = 0; i < n; i++) {
         const qv_item *item = &items[i];
@@ -165,13 +171,13 @@ qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const st
         t->n_items++;
         used += qv_item_pair_frames(c, item) * patches;
     }
-    /* rows beyond the items' look at what is there: the first patch of the first, the first position */
+    /* rows beyond the items' must read something valid: patch 0 of item 0, and position 0 */
     const size_t beyond = (size_t)(capacity->rows - t->n_rows);
     memset(t->coords + t->n_rows, 0, beyond * sizeof *t->coords);
     const size_t taps = (size_t)qv_interpolation_taps(c->family->interpolation);
     memset(t->index + (size_t)t->n_rows * taps, 0, beyond * taps * sizeof *t->index);
     const int64_t tokens = t->n_rows / (c->merge * c->merge);
-    if (c->window) { /* else nothing looks there */
+    if (c->window) { /* without windows no operation reads order and back */
         memset(t->order + t->n_rows, 0, beyond * sizeof *t->order);
         memset(t->back + tokens, 0, (size_t)(capacity->rows - tokens) * sizeof *t->back);
     }

@@ -13,7 +13,7 @@
 #include "files/json.h"
 #include "preprocess.h"
 
-/* hidden_act of a plain MLP, and of a gated one. */
+/* Names of hidden_act, and the activation that each means for a plain MLP and for a gated one. */
 static const struct {
     const char *name;
     int act;
@@ -69,7 +69,7 @@ read_family(const struct qv_json_object *top, const struct qv_json_object *visio
 
 /* ---- config.json: the tower ------------------------------------------------------------- */
 
-/* [p, p] counts as p: transformers takes both. */
+/* Returns the pair, or the one p of [p, p]. Transformers reads patch sizes in both forms. */
 static const json_t *
 pair_or_self(const json_t *value)
 {
@@ -79,9 +79,9 @@ pair_or_self(const json_t *value)
     return json_equal(first, json_array_get(value, 1)) ? first : value;
 }
 
-/* What transformers' attribute_map calls the vision config's integers as well, where they go in struct
- * qv_config, their bounds, and the default that every family shares (0: each family has its own, or no
- * such key). */
+/* The vision config's integers: the other name that transformers' attribute_map has for each,
+ * where it goes in struct qv_config, its bounds, and the default that all families share. The
+ * default is 0 if each family has its own, or has no such key. */
 static const struct {
     const char *alias;
     size_t offset;
@@ -185,7 +185,7 @@ read_norm(const struct qv_json_object *vision, struct qv_config *c, qv_error *er
     return key ? qv_json_real(vision, key, 0.0, 1.0, &c->norm_eps, err) : QV_OK;
 }
 
-/* Families with biases have them whatever config.json says. */
+/* Families with biases have them, so config.json may not say otherwise. */
 static qv_status
 check_bias(const struct qv_json_object *vision, const struct qv_config *c, qv_error *err)
 {
@@ -198,7 +198,7 @@ check_bias(const struct qv_json_object *vision, const struct qv_config *c, qv_er
     return qv_json_unsupported(vision, key, found, "only false is supported", err);
 }
 
-/* The blocks whose attention is full, where that of the others stays within windows. */
+/* Reads which blocks' attention is full. The other blocks attend within windows. */
 static qv_status
 read_full_attention(const struct qv_json_object *vision, struct qv_config *c, qv_error *err)
 {
@@ -217,7 +217,9 @@ read_full_attention(const struct qv_json_object *vision, struct qv_config *c, qv
                                                       c->depth - 1, &block, err);
         if (s)
             return s;
-        if (block < c->depth) /* transformers' default for fewer blocks names some that are not */
+        /* transformers' default names blocks beyond the depth of small towers; those are left
+         * out */
+        if (block < c->depth)
             c->full_attention[block] = true;
     }
     return QV_OK;
@@ -255,7 +257,7 @@ read_deepstack(const struct qv_json_object *vision, struct qv_config *c, qv_erro
                            (long long)c->deepstack[i], (long long)c->depth);
         for (int64_t j = 0; j < i; j++)
             if (c->deepstack[j] == c->deepstack[i])
-                return qv_json_wrong(vision, key, list, "no block may stand there twice", err);
+                return qv_json_wrong(vision, key, list, "no block may be listed twice", err);
     }
     return QV_OK;
 }
@@ -285,7 +287,7 @@ static qv_status
 read_rope(const struct qv_json_object *vision, struct qv_config *c, qv_error *err)
 {
     struct qv_json_object in = *vision, rope;
-    in.null_is_absent = true; /* null is what the class itself writes */
+    in.null_is_absent = true; /* transformers' own config class writes null for "not set" */
     c->rope_theta = 10000.0;
     const char *type = "axial";
     qv_status s = qv_json_real(&in, "rope_theta", 1.0, 1e12, &c->rope_theta, err);
@@ -298,14 +300,14 @@ read_rope(const struct qv_json_object *vision, struct qv_config *c, qv_error *er
         s = qv_json_string(&rope, "type", &type, err);
     if (!s)
         s = qv_json_string(&rope, "rope_type", &type, err);
-    /* "default" is what checkpoints said before the class had a name for it. */
+    /* "default" is what checkpoints said before transformers had a name for this type. */
     if (!s && strcmp(type, "axial") && strcmp(type, "default"))
         s = qv_json_unsupported(&rope, "rope_type", qv_json_get(&rope, "rope_type"),
                                 "only \"axial\" is supported", err);
     return s;
 }
 
-/* An Omni model has its vision config one floor down. */
+/* Reads the vision config. An Omni model has it one level deeper, in "thinker_config". */
 static qv_status
 read_vision(const struct qv_json_object *top, struct qv_config *c, qv_error *err)
 {
@@ -362,7 +364,8 @@ qv_config_pixels_are_exact(const struct qv_config *c)
     return exact;
 }
 
-/* Whoever names no folder may have meant what a hub calls a model. */
+/* Fails because there is no such folder. The user may have meant a model's name on the hub, so
+ * the text tells how to download that. */
 static qv_status
 fail_without_folder(const char *dir, qv_error *err)
 {

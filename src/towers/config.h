@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* config.json and the preprocessor files of a checkpoint -> the tower's numbers. */
+/* Reads config.json and the preprocessor files of a checkpoint into the tower's numbers. */
 #ifndef QV_TOWERS_CONFIG_H
 #define QV_TOWERS_CONFIG_H
 
@@ -10,23 +10,27 @@ enum { QV_MOST_DEPTH = 512 };
 
 struct qv_config {
     const struct qv_family *family;
-    char model_type[64]; /* of the whole model: "qwen3_vl" */
+    char model_type[64]; /* the whole model's, such as "qwen3_vl" */
     int64_t depth, hidden, heads, intermediate, out_hidden;
-    int64_t merger_intermediate; /* of a gated merger */
-    int64_t mlp_padding; /* values of 0 behind `intermediate`, for the device (not from the file) */
+    int64_t merger_intermediate; /* width of a gated merger's MLP */
+    int64_t mlp_padding; /* the device pads `intermediate` with this many zeros; not in the file */
     int64_t in_channels, patch, temporal, merge;
-    int64_t n_positions; /* learned position table [n_positions, hidden], a square grid; 0: none */
-    int64_t image_size;  /* side of images that the table has a position for each patch of, where
-                            config.json says that instead; 0: it does not */
-    int64_t window;      /* side of an attention window, in pixels; 0: there are none */
-    bool full_attention[QV_MOST_DEPTH]; /* of a block: it does not look at windows */
+    /* the learned position table is [n_positions, hidden], a square grid; 0: there is none */
+    int64_t n_positions;
+    /* pixels a side of the image for whose patches the table has one position each, which some
+     * config.json give instead of n_positions; 0: not given */
+    int64_t image_size;
+    int64_t window; /* pixels a side of an attention window; 0: there are no windows */
+    bool full_attention[QV_MOST_DEPTH]; /* whether a block attends to its whole frame pair */
     int64_t n_deepstack;
-    int64_t deepstack[QV_MAX_DEEPSTACK]; /* block indices, in the order of their mergers */
+    /* blocks that have a DeepStack merger, in the mergers' order */
+    int64_t deepstack[QV_MAX_DEEPSTACK];
     double norm_eps, rope_theta;
-    int act; /* enum qv_act of the MLP */
+    int act; /* enum qv_act of the blocks' MLP */
     qv_preprocess image, video;
-    /* Of a GGUF file: what it does not say, and whence that is; what it seems to say wrongly of means and
-     * deviations. "" where there is nothing to say. */
+    /* For a GGUF file, note tells what the file leaves out and where that was taken from, and
+     * warning tells of means and deviations that look wrong. Each is "" if there is nothing to
+     * tell. */
     char note[QV_MMPROJ_TEXT], warning[QV_MMPROJ_TEXT];
 };
 
@@ -36,7 +40,7 @@ qv_config_head_dim(const struct qv_config *c)
     return c->hidden / c->heads;
 }
 
-/* Side of a window in merged cells; 0: there are none. */
+/* The side of a window in merged cells; 0 if there are no windows. */
 static inline int64_t
 qv_config_window_cells(const struct qv_config *c)
 {
@@ -50,21 +54,23 @@ qv_config_row_dim(const struct qv_config *c)
     return c->in_channels * c->temporal * c->patch * c->patch;
 }
 
-/* The learned positions are a square of so many a side. */
+/* The side of the square grid of learned positions. */
 int64_t qv_config_position_side(const struct qv_config *c);
 
-/* Means and deviations of images and clips are all 1/2: then 255 times a normalised byte is a whole
- * number, exact in bf16. */
+/* Whether all means and deviations, of images and clips, are 1/2. Then 255 times a normalised
+ * byte is a whole number, which is exact in bf16. */
 bool qv_config_pixels_are_exact(const struct qv_config *c);
 
 /*
- * Reads dir/config.json; for images the "image_processor" of dir/processor_config.json (where
- * transformers 5 writes both), else dir/preprocessor_config.json; for clips its "video_processor",
- * else dir/video_preprocessor_config.json, else dir/preprocessor_config.json. Keys left out, and
- * files that are not there, take transformers' class defaults; patch sizes the tower's. Of a GGUF file, or
- * a folder with one and no safetensors, the file's keys are read in place of these (mmproj.h). QV_EIO,
- * QV_EFORMAT naming file, field and value, QV_EUNSUPPORTED for a family that is known but not done,
- * or not known, and for preprocessing that is not.
+ * Reads dir/config.json and the preprocessor files.
+ * - For images: "image_processor" in dir/processor_config.json (transformers 5 writes both there),
+ *   else dir/preprocessor_config.json.
+ * - For clips: "video_processor" in dir/processor_config.json, else
+ *   dir/video_preprocessor_config.json, else dir/preprocessor_config.json.
+ * Keys and files that are missing take the defaults of transformers' classes; the patch sizes are
+ * the tower's. If dir is a GGUF file, or a folder with one and without safetensors, the file's keys
+ * stand for all of these (mmproj.h). Returns QV_EIO; QV_EFORMAT naming file, field and value;
+ * QV_EUNSUPPORTED for a family or a preprocessing that is not supported.
  */
 qv_status qv_config_read(const char *dir, struct qv_config *out, qv_error *err);
 

@@ -31,7 +31,9 @@ qv_family_size_key(const struct qv_family *family, enum qv_size size)
     return own ? own : keys[size];
 }
 
-/* "qwen4_exp" and "qwen4_exp_vision" are the same family; the parts of an Omni model are named so. */
+/* Finds a family. A part of an Omni model has a suffix behind the family's name
+ * ("_vision_encoder", "_thinker"), and so has a tower's config ("_vision"); the suffix is
+ * ignored. */
 const struct qv_family *
 qv_family_find(const char *model_type, const char **name)
 {

@@ -18,15 +18,16 @@ qv_geometry_angles(int64_t n, int64_t head_dim, double theta, float *cos_out, fl
     }
 }
 
-/* The neighbours of a position on an axis of the table, and what each weighs. */
+/* The table's positions that a patch's position lies between on one axis, and the weight of
+ * each. */
 enum { MOST_NEIGHBOURS = 4 };
 struct axis {
     int64_t at[MOST_NEIGHBOURS];
     float weight[MOST_NEIGHBOURS];
 };
 
-/* Of position i of n. f32, and in this order of operations: that is what makes the bits those of
- * transformers. */
+/* The neighbours of position i of n. It is computed in f32 and in this order of operations,
+ * which gives the same bits as transformers. */
 static struct axis
 linear_neighbours(int64_t i, int64_t n, int64_t side)
 {
@@ -41,7 +42,8 @@ linear_neighbours(int64_t i, int64_t n, int64_t side)
     return axis;
 }
 
-/* Cubic convolution (Keys, 1981, a = -3/4) at a distance below 1, and from 1 to 2. */
+/* Keys' cubic convolution (1981) with a = -3/4, for distances below 1 and, in the function after
+ * it, from 1 to 2. */
 static float
 cubic_near(float x)
 {
@@ -56,7 +58,8 @@ cubic_far(float x)
     return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
 }
 
-/* Centres of n patches over centres of `side` positions; what lies outside is the border. */
+/* The centres of n patches are laid over the centres of `side` positions. A neighbour outside
+ * the table is its border. */
 static struct axis
 cubic_neighbours(int64_t i, int64_t n, int64_t side)
 {

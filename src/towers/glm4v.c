@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* GLM-4.1V and GLM-4.5V (transformers, models/glm4v and glm4v_moe): RMSNorm, gated MLPs, no biases but
- * those of the two convolutions. A norm behind the Conv3d, then learned positions, interpolated
- * bicubically; a Conv2d of 2x2 patches before the merger. Its intermediate_size is the merger's: the
- * blocks' MLPs are as wide as tokens. */
+/* GLM-4.1V and GLM-4.5V (transformers, models/glm4v and glm4v_moe). They have RMSNorm and gated
+ * MLPs; only the two convolutions have biases. A norm follows the Conv3d, then learned positions
+ * are added, interpolated bicubically. A Conv2d of 2x2 patches stands before the merger. The
+ * config's intermediate_size is the merger's; the blocks' MLPs are as wide as tokens. */
 #include "family.h"
 
 static const struct qv_tensor_names names = {

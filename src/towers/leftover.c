@@ -8,7 +8,7 @@
 #include "error.h"
 #include "part.h"
 
-/* Names that the tower looks for, below its prefix; sorted. */
+/* The names that the tower reads, without its prefix, sorted. */
 struct used {
     const char **names;
     size_t n;
@@ -40,8 +40,8 @@ has(const struct used *used, const char *name)
     return bsearch(&name, used->names, used->n, sizeof *used->names, by_name) != NULL;
 }
 
-/* Whether the tower uses a tensor of that name, which may also be the patch embedding's other name,
- * or that of a quantised matrix's scales or biases. */
+/* Whether the tower reads a tensor of that name. The name may also be the patch embedding's
+ * other name, or that of a quantised matrix's scales or biases. */
 static bool
 is_used(const struct used *used, const char *name)
 {
@@ -82,7 +82,7 @@ see(void *user, const char *name)
 
 /* ---- of a GGUF file ---------------------------------------------------------------------------- */
 
-/* Marks each tensor of the file that a tower's tensor is made of. */
+/* Marks each tensor of the GGUF file that a tower's tensor is made from. */
 static qv_status
 mark_used(const struct qv_stored_tower *in, const struct qv_config *config,
           const struct qv_tower *tower, bool *used, qv_error *err)
@@ -100,7 +100,8 @@ mark_used(const struct qv_stored_tower *in, const struct qv_config *config,
     return QV_OK;
 }
 
-/* A vision tower's names there begin with "v." or "mm.", an audio tower's with "a." */
+/* Counts and names the tensors that are not read. In a GGUF file a vision tower's names begin
+ * with "v." or "mm.", an audio tower's with "a.". */
 static qv_status
 look_through(const struct qv_stored_tower *in, const struct qv_config *config,
              const struct qv_tower *tower, struct qv_leftover *out, qv_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a checkpoint holds that its vision tower does not use. */
+/* The tensors of a checkpoint that its vision tower does not read. */
 #ifndef QV_TOWERS_LEFTOVER_H
 #define QV_TOWERS_LEFTOVER_H
 
@@ -8,13 +8,15 @@
 enum { QV_LEFTOVER_NAMES = 3 };
 
 struct qv_leftover {
-    int64_t of_tower;                  /* tensors that have the tower's prefix all the same */
-    int64_t of_others;                 /* of other parts: the language model */
-    char names[QV_LEFTOVER_NAMES][96]; /* the tower's first, below its prefix */
-    const char *prefix;                /* "model.visual." */
+    int64_t of_tower;  /* tensors not read although they have the tower's prefix */
+    int64_t of_others; /* tensors of other parts, such as the language model */
+    /* some of their names; those of the tower come first and lack its prefix */
+    char names[QV_LEFTOVER_NAMES][96];
+    const char *prefix; /* the tower's prefix, such as "model.visual." */
 };
 
-/* Looks through a checkpoint that can be loaded. QV_EIO, QV_EFORMAT, QV_ENOMEM. */
+/* Looks through the names of a checkpoint that has been loaded before. Returns QV_EIO,
+ * QV_EFORMAT or QV_ENOMEM. */
 qv_status qv_leftover_find(const char *dir, const struct qv_config *config,
                            const struct qv_tower *tower, struct qv_leftover *out, qv_error *err);
 

@@ -17,11 +17,11 @@
 
 /* ---- which file -------------------------------------------------------------------------------- */
 
-/* GGUF files of a folder: those with "mmproj" in their names, else all. */
+/* The GGUF files of a folder: those with "mmproj" in their names, or all if none has it. */
 struct listing {
     char *first, names[160];
     int n;
-    bool mmproj; /* those counted have it */
+    bool mmproj; /* the files counted have "mmproj" in their names */
 };
 
 static bool
@@ -87,7 +87,8 @@ look_for_safetensors(const char *dir, bool *has, qv_error *err)
     return QV_OK;
 }
 
-/* A file of another name may have been meant for the folder that it is in. */
+/* Checks that a file is a GGUF file. Someone who names another file may have meant its folder,
+ * which the error says. */
 static qv_status
 check_file(const char *path, qv_error *err)
 {
@@ -137,11 +138,11 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
 
 #define VISION "clip.vision."
 
-/* What the published checkpoints of a family say of pixels, which no GGUF file does. */
+/* Sizes, means and deviations that a family's published checkpoints have, and no GGUF file. */
 struct published {
     const char *model_type;
-    int64_t image[2], video[2]; /* least and most pixels */
-    bool halves;                /* means and deviations are 1/2, not CLIP's */
+    int64_t image[2], video[2]; /* the least and the most pixels */
+    bool halves;                /* means and deviations are 1/2; otherwise they are CLIP's */
 };
 
 static const struct published families[] = {
@@ -166,11 +167,11 @@ static const struct {
 
 struct reader {
     struct qv_mmproj *m;
-    struct qv_json_object keys; /* the file's */
+    struct qv_json_object keys; /* the keys of the GGUF file */
     const struct qv_family *family;
     const struct published *published;
     json_t *vision;
-    bool lost; /* no memory for a value */
+    bool lost; /* a value could not be made, for want of memory */
     qv_error *err;
 };
 
@@ -180,7 +181,7 @@ is_true(const struct reader *r, const char *key)
     return json_is_true(qv_json_get(&r->keys, key));
 }
 
-/* What of several blocks has DeepStack; the converter writes one boolean a block. */
+/* Whether any block has a DeepStack merger. The converter writes one boolean per block. */
 static bool
 has_deepstack(const struct reader *r)
 {
@@ -191,8 +192,8 @@ has_deepstack(const struct reader *r)
     return false;
 }
 
-/* The projector's name is that of Qwen3-VL for its kin too: Qwen3.5's has no DeepStack, and Qwen3-Omni's
- * file has an audio tower as well. */
+/* Returns the model_type. The projector's name is that of Qwen3-VL for three families: Qwen3.5
+ * has no DeepStack, and Qwen3-Omni's file has an audio tower as well. */
 static const char *
 kin_of_qwen3(const struct reader *r)
 {
@@ -239,7 +240,8 @@ find_family(struct reader *r)
 
 /* ---- the tower's numbers ----------------------------------------------------------------------- */
 
-/* The value becomes `key` in place of the file's `name`. NULL: the file has none. */
+/* Sets `key` to a value that came from the file's key `name`; the file has no such key if name
+ * is NULL. */
 static void
 set(struct reader *r, const char *key, const char *name, json_t *value)
 {
@@ -280,7 +282,8 @@ copy_sizes(struct reader *r)
         copy(r, "spatial_merge_size", keys[QV_SIZE_MERGE]);
 }
 
-/* Transformers has a default for each of these; a GGUF file without one is no tower's. */
+/* Checks for the keys without which a file has no tower. Transformers has a default for each of
+ * them; here a missing key is an error. */
 static qv_status
 check_required(const struct reader *r)
 {
@@ -295,8 +298,8 @@ check_required(const struct reader *r)
     return QV_OK;
 }
 
-/* The MLP's width is that of block 0's weights: the converter writes the language model's for Qwen2-VL, and
- * an old one writes 0. */
+/* Takes the MLP's width from the shape of block 0's weights. The converter writes the language
+ * model's width for Qwen2-VL, and older ones write 0. */
 static qv_status
 set_intermediate(struct reader *r)
 {
@@ -320,7 +323,8 @@ set_intermediate(struct reader *r)
     return QV_OK;
 }
 
-/* image_size is the side of an image that has as many patches as there are learned positions. */
+/* Sets the number of learned positions. image_size is the side of an image with one patch for
+ * each position. */
 static qv_status
 set_positions(struct reader *r)
 {
@@ -335,7 +339,7 @@ set_positions(struct reader *r)
     return QV_OK;
 }
 
-/* Every n_wa_pattern-th block looks at all of a frame. */
+/* Makes every n_wa_pattern-th block attend to a whole frame pair. */
 static qv_status
 set_full_attention(struct reader *r)
 {
@@ -369,7 +373,7 @@ set_deepstack(struct reader *r)
     return QV_OK;
 }
 
-/* The family says which activation there is; the file may not say another. */
+/* Checks the activation. The family says which one there is, and the file may not contradict it. */
 static qv_status
 check_act(const struct reader *r)
 {
@@ -412,7 +416,7 @@ static const double norms[2][2][3] = {
     { { 0.5, 0.5, 0.5 }, { 0.5, 0.5, 0.5 } },
 };
 
-/* Whether three values of the file are these, of which it has f32. */
+/* Whether a list of the file has these three values, rounded to f32. */
 static bool
 is_f32_of(const json_t *list, const double *values)
 {
@@ -422,7 +426,8 @@ is_f32_of(const json_t *list, const double *values)
     return equal;
 }
 
-/* A converter that sees no preprocessor_config.json writes CLIP's means and deviations. */
+/* Warns of CLIP's means and deviations, which a converter writes if it saw no
+ * preprocessor_config.json. */
 static void
 warn_of_means(struct reader *r, const json_t *mean, const json_t *std)
 {
@@ -440,8 +445,8 @@ warn_of_means(struct reader *r, const json_t *mean, const json_t *std)
              w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
-/* Means and deviations as config files have them: more digits than f32 has. A file without is taken for one
- * of the family's. */
+/* Returns means or deviations with as many digits as config files have, since the GGUF file has
+ * only f32. A file without them gets the family's. */
 static json_t *
 norm(const struct reader *r, const char *key, int which)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A vision tower in a GGUF file, as llama.cpp's converter writes it ("mmproj"): where it is, and what its
- * keys say in the words of the config.json and the preprocessor files that it was made of.
+ * A vision tower in a GGUF file, as llama.cpp's converter writes it ("mmproj"). This finds the
+ * file, and turns its keys back into the config.json and the preprocessor files that it was made
+ * from.
  */
 #ifndef QV_TOWERS_MMPROJ_H
 #define QV_TOWERS_MMPROJ_H
@@ -10,25 +11,27 @@
 #include "files/gguf.h"
 #include "files/json.h"
 
-/* The GGUF file that a path means, for free(): the path itself if it is a file; the one with "mmproj" in its
- * name, or the only one, of a folder that has no safetensors. *file is NULL where a path means a folder of
- * Hugging Face's. QV_EFORMAT: several, which are named. */
+/* Sets *file to the GGUF file that a path means, which the caller free()s. A file means itself;
+ * a folder without safetensors means its file with "mmproj" in the name, or its only one. *file
+ * is NULL if the path is a folder as Hugging Face has it. QV_EFORMAT if there are several; it
+ * names them. */
 qv_status qv_mmproj_find(const char *path, char **file, qv_error *err);
 
-/* Bytes of a text about a file. */
+/* Bytes of the texts about a file, below. */
 enum { QV_MMPROJ_TEXT = 640 };
 
 struct qv_mmproj {
     struct qv_gguf *file;
-    json_t *config;            /* as config.json: {"model_type", "vision_config": {..}} */
-    json_t *names;             /* config's keys -> the file's, for error texts */
-    json_t *image, *video;     /* as preprocessor_config.json and video_preprocessor_config.json */
-    char note[QV_MMPROJ_TEXT]; /* what the file does not say, and whence it is: whole sentences */
-    char warning[QV_MMPROJ_TEXT]; /* what it seems to say wrongly; "" */
+    json_t *config;        /* as in config.json: {"model_type", "vision_config": {..}} */
+    json_t *names;         /* maps keys of `config` to those of the file, for error texts */
+    json_t *image, *video; /* as in preprocessor_config.json and video_preprocessor_config.json */
+    /* whole sentences about what the file does not say, and where that was taken from; "" */
+    char note[QV_MMPROJ_TEXT];
+    char warning[QV_MMPROJ_TEXT]; /* what the file seems to say wrongly; "" */
 };
 
-/* Opens a file and reads its keys. QV_EUNSUPPORTED: no vision tower, or one of a family that is not known
- * here. Close it also after a failure. */
+/* Opens a file and reads its keys. QV_EUNSUPPORTED if it has no vision tower, or one of an
+ * unknown family. It must be closed even after a failure. */
 qv_status qv_mmproj_open(const char *file, struct qv_mmproj *out, qv_error *err);
 void qv_mmproj_close(struct qv_mmproj *mmproj);
 

@@ -24,7 +24,7 @@ find(const struct qv_stored_tower *in, const char *name, struct qv_found *out, q
     return qv_checkpoint_find(in->checkpoint, full, &out->tensor, &out->file, err);
 }
 
-/* "patch_embed.proj.weight" is also known as "patch_embed.linear_proj.weight". */
+/* Finds a tensor, where "patch_embed.linear_proj.weight" counts as "patch_embed.proj.weight". */
 static qv_status
 find_either_name(const struct qv_stored_tower *in, const char *name, struct qv_found *out,
                  qv_error *err)
@@ -146,7 +146,8 @@ is_quantised(const struct qv_safetensor *t, const struct qv_tensor_spec *spec)
     return spec->form == QV_TENSOR_MATRIX && !strcmp(t->dtype_name, "U32");
 }
 
-/* How many bits and how large groups are, the shapes say; MLX's config.json is not needed. */
+/* Finds out from the shapes how many bits a value has and how large groups are, so MLX's
+ * config.json is not needed for it. */
 static qv_status
 check_quantised(const struct qv_tensor_spec *spec, struct qv_tensor_part *part, qv_error *err)
 {
@@ -203,7 +204,7 @@ find_quantised(const struct qv_stored_tower *in, const struct qv_tensor_spec *sp
     return check_quantised(spec, part, err);
 }
 
-/* q * scale + bias in f32: out[rows, k] of packed[rows, k*bits/32]. */
+/* Computes out[rows, k] = q * scale + bias in f32 from packed[rows, k*bits/32]. */
 static void
 dequantise(const struct qv_tensor_part *part, int64_t rows, const uint32_t *packed,
            const void *scales, const void *biases, float *out)
@@ -219,9 +220,9 @@ dequantise(const struct qv_tensor_part *part, int64_t rows, const uint32_t *pack
     }
 }
 
-/* Bytes that a row takes in the file. */
+/* The bytes that a row takes in the file. */
 struct quantised_row {
-    size_t packed, scales; /* and as many of biases */
+    size_t packed, scales; /* there are as many bytes of biases as of scales */
 };
 
 static struct quantised_row
@@ -331,7 +332,7 @@ qv_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
              const struct qv_part_room *room, void **values, qv_error *err)
 {
     const size_t needed = (size_t)rows * qv_part_row_bytes(part);
-    if (needed > room->bytes) /* whatever it was that let this through */
+    if (needed > room->bytes) /* a safeguard: callers size the room by qv_part_row_bytes */
         return qv_fail(err, QV_EFORMAT,
                        "%s: tensor %s: %lld rows take %zu bytes, and there is room for %zu",
                        part->path, part->name, (long long)rows, needed, room->bytes);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A tensor in a checkpoint, as it is found in the wild: under several names and prefixes, the patch
- * embedding in several layouts, matrices quantised in groups as MLX writes them, and in GGUF files under
- * other names, cut into pieces and quantised in blocks. Most tensors of a tower are one such part.
+ * A part is a tensor as checkpoints in the wild hold it: under several names and prefixes, with the
+ * patch embedding in several layouts, with matrices quantised in groups as MLX writes them, and in
+ * GGUF files under other names, cut into pieces and quantised in blocks. Most tensors of a tower
+ * are one part; some are made of several.
  */
 #ifndef QV_TOWERS_PART_H
 #define QV_TOWERS_PART_H
@@ -15,15 +16,16 @@
 /* Prefixes that checkpoints put before the names of a tower's tensors; NULL is the last. */
 extern const char *const qv_tower_prefixes[];
 
-/* A tower as a checkpoint has it: its names are below a prefix; or it is in a GGUF file. */
+/* A tower as a checkpoint holds it. Either its names stand below a prefix, or it is in a GGUF
+ * file. */
 struct qv_stored_tower {
     struct qv_checkpoint *checkpoint;
-    struct qv_gguf *gguf; /* or this one */
+    struct qv_gguf *gguf; /* NULL unless it is a GGUF file */
     const char *dir, *prefix;
 };
 
-/* Opens what a path means (mmproj.h): a folder, of which the prefix is found by where the patch embedding
- * is, or a GGUF file. Close it also after a failure. */
+/* Opens what a path means (mmproj.h): a folder, whose prefix is found from the patch embedding's
+ * name, or a GGUF file. It must be closed even after a failure. */
 qv_status qv_stored_tower_open(const char *path, const struct qv_tensor_spec *patch_embed,
                                struct qv_stored_tower *out, qv_error *err);
 void qv_stored_tower_close(struct qv_stored_tower *in);
@@ -33,55 +35,56 @@ struct qv_found {
     const struct qv_safetensors *file;
 };
 
-/* Rows of a tensor of a GGUF file. */
+/* Some rows of a part, which are a tensor in a GGUF file. */
 struct qv_gguf_piece {
     const struct qv_gguf_tensor *tensor;
     int64_t row, rows;
 };
-enum { QV_MOST_PIECES = 8 }; /* q, k and v apart; the frames of a patch embedding */
+enum { QV_MOST_PIECES = 8 }; /* enough for q, k and v, or for the frames of a patch embedding */
 
 struct qv_tensor_part {
-    const char *path, *name, *dtype_name; /* in the file, which has the first of several pieces */
+    const char *path, *name, *dtype_name; /* in the file; of several pieces, the first one's */
     struct qv_found weight;
-    qv_dtype dtype; /* of the values that are read */
-    int64_t k;      /* values of a row */
-    /* A row is stored as a matrix [rows, cols] and read as its transpose: of a patch embedding
-     * stored [O, T, P, P, C], of a Conv2d stored [O, C, merge, merge]. cols 0: a row is read as it
-     * is stored. */
+    qv_dtype dtype; /* what qv_part_read gives */
+    int64_t k;      /* values in a row */
+    /* If stored_cols is not 0, a row is stored as a matrix [stored_rows, stored_cols] and must
+     * be transposed: of a patch embedding stored [O, T, P, P, C], of a Conv2d stored [O, C,
+     * merge, merge]. */
     int64_t stored_rows, stored_cols;
-    /* A quantised weight is U32 [n, k*bits/32], the lowest bits first; a value is q * scale + bias
-     * of its group. bits 0: the weight is not quantised. */
+    /* A quantised weight is stored as U32 [n, k*bits/32], the lowest bits first; a value is q *
+     * scale + bias of its group. If bits is 0, the weight is not quantised. */
     int bits;
-    int64_t group;                  /* 32, 64 or 128 values, as MLX has them */
+    int64_t group;                  /* values in a group: 32, 64 or 128 in MLX */
     struct qv_found scales, biases; /* [n, k/group] */
-    /* Of a GGUF file: pieces one behind the other; or, where there are frames, a piece each, which has of
-     * every row [channels, frames, p*p] its part [channels, p*p]. */
+    /* In a GGUF file, the pieces are rows that follow one another. With frames not 0 there is
+     * one piece for each frame; a row [channels, frames, p*p] has its part [channels, p*p] in
+     * each. */
     const struct qv_gguf *gguf;
     struct qv_gguf_piece pieces[QV_MOST_PIECES];
     int n_pieces;
-    int64_t piece_cols, frames, channels; /* frames 0: pieces are whole rows */
-    bool widens;                          /* some piece is of another dtype than is read */
+    int64_t piece_cols, frames, channels; /* frames 0: each piece has whole rows */
+    bool widens;                          /* some piece has another dtype than the part */
 };
 
-/* Sets the prefix that a checkpoint uses, by where its patch embedding is. QV_EFORMAT: none, or
- * several. */
+/* Sets the prefix by looking for the patch embedding under each one. QV_EFORMAT if it is found
+ * under none, or under several. */
 qv_status qv_part_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *patch_embed,
                               qv_error *err);
 
-/* Finds part i of a tensor. QV_EFORMAT (it is missing, or has another shape: both are named),
- * QV_EUNSUPPORTED (its dtype). */
+/* Finds part i of a tensor. Returns QV_EFORMAT if it is missing, or has another shape (the text
+ * names both), and QV_EUNSUPPORTED for its dtype. */
 qv_status qv_part_find(const struct qv_stored_tower *in, const struct qv_config *config,
                        const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
                        qv_error *err);
 
-/* Memory into which rows of a part are read: one block for what the file has, one for what is
- * made of it. */
+/* Memory for the rows that are read: raw for the bytes of the file, canonical for the values
+ * made from them. */
 struct qv_part_room {
     void *raw, *canonical;
-    size_t bytes; /* of each */
+    size_t bytes; /* size of each block */
 };
 
-/* How a part is quantised, as a device may keep it; bits 0: it is not. */
+/* Tells how a part is quantised, as a device may keep it; bits is 0 if it is not. */
 struct qv_groups qv_part_groups(const struct qv_tensor_part *part);
 
 /* Makes the canonical form of a quantised matrix (engine/grouped.h) of rows that qv_part_read has read into
@@ -90,11 +93,11 @@ struct qv_groups qv_part_groups(const struct qv_tensor_part *part);
 qv_status qv_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
                        const struct qv_part_room *room, int64_t k, void *out, qv_error *err);
 
-/* The bytes that a row takes in each block of a room. */
+/* The bytes that each block of a room needs for a row. */
 size_t qv_part_row_bytes(const struct qv_tensor_part *part);
 
-/* Reads rows row .. row+rows: *values is in the room's raw or in its canonical. QV_EFORMAT if the
- * room is too small for them. */
+/* Reads `rows` rows from `row` on. *values points into the room's raw or canonical block.
+ * QV_EFORMAT if the room is too small. */
 qv_status qv_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
                        const struct qv_part_room *room, void **values, qv_error *err);
 

@@ -9,7 +9,7 @@
 #include "error.h"
 #include "threads.h"
 
-/* More do not read faster: memory is then busy, or the one thread that takes. */
+/* More threads do not read faster: then memory is busy, or the one thread that takes items. */
 enum { MOST_THREADS = 8 };
 
 struct slot {
@@ -23,14 +23,15 @@ struct qv_prefetch {
     pthread_t threads[MOST_THREADS - 1];
     int n_threads;
     pthread_mutex_t lock;
-    pthread_cond_t room, ready; /* for the threads: a slot is free; for the caller: the rest */
-    /* under the lock, counts of items, each in their order */
+    /* room: a slot is free (threads wait for it); ready: anything else (the caller waits for it) */
+    pthread_cond_t room, ready;
+    /* counts of items in their order, guarded by the lock */
     size_t begun, followed, taken, released;
     bool following, ending;
     struct slot slots[];
 };
 
-/* Of an item that was begun and is not released. */
+/* The slot of item i, which was begun and is not yet released. */
 static struct slot *
 slot_of(struct qv_prefetch *p, size_t i)
 {
@@ -53,7 +54,8 @@ may_follow(struct qv_prefetch *p)
     return slot->ready && !slot->status;
 }
 
-/* Whoever made an item ready follows it, and those behind it, unless another thread is at it. */
+/* Calls follow() for the items that are ready, in their order. A thread does this after it has
+ * made an item ready, unless another thread is doing it. */
 static void
 follow_ready(struct qv_prefetch *p)
 {
@@ -96,7 +98,7 @@ help(void *prefetch)
         else
             pthread_cond_wait(&p->room, &p->lock);
     }
-    pthread_cond_broadcast(&p->room); /* the others have nothing to wait for either */
+    pthread_cond_broadcast(&p->room); /* the other threads have nothing to wait for any more */
     pthread_mutex_unlock(&p->lock);
     return NULL;
 }

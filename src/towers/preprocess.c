@@ -12,18 +12,18 @@
 
 struct processor {
     bool clips;
-    /* min_pixels and max_pixels are known too, and win over `size` */
+    /* min_pixels and max_pixels are keys as well, and override `size` */
     bool old_pixels;
-    /* has no numbers of frames, neither num_frames nor least and most: fps and max_duration */
+    /* the processor takes fps and max_duration, and has no numbers of frames (num_frames,
+     * min_frames, max_frames) */
     bool by_duration;
-    /* takes the frames that it is given unless it is asked to sample, and says so in its file; here
-     * it is always asked */
+    /* the processor's file may say do_sample_frames false; here clips are always sampled */
     bool may_not_sample;
-    qv_preprocess preset; /* transformers' class defaults; patches are the tower's */
+    qv_preprocess preset; /* defaults of transformers' class; patch sizes are the tower's */
 };
 
-/* Where the processors of images and of clips are described: in a part of processor_config.json,
- * else in the first of some files that is there. */
+/* Where the processors of images and clips are described: in a part of processor_config.json,
+ * else in the first of these files that exists. */
 static const struct {
     const char *part, *prefix, *files[3];
 } places[2] = {
@@ -48,7 +48,8 @@ static const struct processor glm_images = {
                 .processor = QV_PROCESSOR_GLM4V },
 };
 
-/* Qwen2VLVideoProcessor has no fps of its own: 2 is what its users ask for, and qwen-vl-utils'. */
+/* Qwen2VLVideoProcessor has no default fps. The 2 here is what its users pass, and the default
+ * of qwen-vl-utils. */
 static const struct processor clips[] = {
     [QV_PROCESSOR_QWEN3_VL] = { .clips = true,
                                 .preset = { .min_pixels = 128 * 32 * 32,
@@ -79,7 +80,8 @@ static const struct processor clips[] = {
                                          .processor = QV_PROCESSOR_GLM4V } },
 };
 
-/* What the processor may leave out or do otherwise, and we would not know how. */
+/* Refuses files that leave out a step of the processing or change it, as they could not be
+ * followed. */
 static qv_status
 check_steps(const struct qv_json_object *o, const struct processor *which, qv_error *err)
 {
@@ -112,7 +114,8 @@ check_steps(const struct qv_json_object *o, const struct processor *which, qv_er
     const json_t *resample = qv_json_get(o, "resample");
     if (resample && (!json_is_integer(resample) || json_integer_value(resample) != 3))
         return qv_json_unsupported(o, "resample", resample, "only 3 (bicubic) is supported", err);
-    const bool counts = which->clips && !which->by_duration; /* else it is there, and unused */
+    /* other processors ignore num_frames */
+    const bool counts = which->clips && !which->by_duration;
     const json_t *num_frames = counts ? qv_json_get(o, "num_frames") : NULL;
     if (num_frames)
         return qv_json_unsupported(o, "num_frames", num_frames, "only fps is supported", err);
@@ -204,7 +207,8 @@ read_numbers(const struct qv_json_object *o, const struct qv_config *c,
     return s;
 }
 
-/* A file of the folder; *root is NULL if it is not there. free(*path), json_decref(*root). */
+/* Opens a file of the folder; *root is NULL if there is none. The caller does free(*path) and
+ * json_decref(*root). */
 static qv_status
 read_optional(const char *dir, const char *name, char **path, json_t **root, qv_error *err)
 {
@@ -215,8 +219,9 @@ read_optional(const char *dir, const char *name, char **path, json_t **root, qv_
     return qv_path_exists(*path) ? qv_json_read(*path, QV_JSON_MAX_CONFIG, root, err) : QV_OK;
 }
 
-/* As get_video_processor_dict and its twin for images do: the part of processor_config.json, else
- * the first file. None at all is class defaults here, a failure there. */
+/* Reads a processor as transformers' get_video_processor_dict and its twin for images do: from
+ * its part of processor_config.json, else from the first file that exists. If there is none, the
+ * defaults apply, while transformers fails. */
 static qv_status
 read_processor(const char *dir, const struct processor *which, const struct qv_config *c,
                qv_preprocess *out, qv_error *err)

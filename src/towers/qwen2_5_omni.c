@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The tower inside of Qwen2.5-Omni (transformers, models/qwen2_5_omni): that of Qwen2.5-VL, with q, k
- * and v apart. */
+/* The vision tower of Qwen2.5-Omni (transformers, models/qwen2_5_omni). It is that of
+ * Qwen2.5-VL, with q, k and v stored as three tensors. */
 #include "family.h"
 
 static const struct qv_tensor_names names = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Qwen2.5-VL (transformers, models/qwen2_5_vl): RMSNorm, gated MLPs with biases, and windows, which
- * are segments: rows lie in window order, so that a frame pair stays one segment for the blocks with
- * full attention. */
+/* Qwen2.5-VL (transformers, models/qwen2_5_vl): RMSNorm, gated MLPs with biases, and attention
+ * within windows. Rows lie in window order, so a window is a segment, and a frame pair is still
+ * one segment for the blocks with full attention. */
 #include "family.h"
 
 static const struct qv_tensor_names names = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Qwen2-VL (transformers, models/qwen2_vl): no learned positions, no bias of the Conv3d. Its
- * hidden_size is the language model's: the tower's own is embed_dim. */
+/* Qwen2-VL (transformers, models/qwen2_vl): it has no learned positions, and its Conv3d has no
+ * bias. Trap: its config's hidden_size is the language model's; the tower's is embed_dim. */
 #include "family.h"
 
 static const struct qv_tensor_names names = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Qwen3.5 and Qwen4-exp: the tower of Qwen3-VL without DeepStack (transformers, models/qwen3_5,
- * qwen3_5_moe and qwen4_exp). */
+/* Qwen3.5 and Qwen4-exp (transformers, models/qwen3_5, qwen3_5_moe and qwen4_exp): the tower of
+ * Qwen3-VL without DeepStack. */
 #include "family.h"
 
 const struct qv_family qv_family_qwen3_5 = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The tower inside of Qwen3-Omni (transformers, models/qwen3_omni_moe): that of Qwen3-VL, whose
- * mergers have other names. */
+/* The vision tower of Qwen3-Omni (transformers, models/qwen3_omni_moe). It is that of Qwen3-VL,
+ * with other names for the mergers. */
 #include "family.h"
 
 static const struct qv_tensor_names names = {

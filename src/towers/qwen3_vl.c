@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Qwen3-VL, dense and mixture of experts: the tower is the same (transformers, models/qwen3_vl).
- * Learned positions, LayerNorm, biases everywhere, DeepStack mergers behind some blocks. */
+/* Qwen3-VL (transformers, models/qwen3_vl), dense or mixture of experts, which have the same
+ * tower: learned positions, LayerNorm, biases everywhere, and DeepStack mergers behind some
+ * blocks. */
 #include "family.h"
 
 const struct qv_tensor_names qv_names_qwen3 = {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A Qwen vision tower as a list of operations (transformers' models are the definition). Reads from
- * top to bottom as a chunk flows:
+ * A vision tower as a list of operations, as transformers' models define it. The functions stand in
+ * the order in which a chunk flows through them:
  *
- *   rows    = patches of the frames, those of all items one behind the other
- *   x       = conv3d(rows) + position embedding, where the family has one
+ *   rows    = patches of the frames of all items, one item after another
+ *   x       = conv3d(rows) + position embedding, if the family has one
  *   x      += proj(attention(rope(qkv(norm1(x)))))      } depth times; attention stays
  *   x      += fc2(gelu(fc1(norm2(x))))                  } within a segment
  *   tokens  = fc2(gelu(fc1(merge(norm(x)))))            merge: 2x2 patches become one row
- *   DeepStack's mergers do the same after their block, with the norm after the merge.
+ *   DeepStack's mergers do the same behind their block, with the norm after the merge.
  *
- * A gated MLP is fc2(silu(gate) * up), of one GEMM with both. Where the family has a norm behind the
- * Conv3d, positions are added to what that gives; where it has a Conv2d before its merger, tokens =
- * fc2(silu(gate) * up) of gelu(norm(proj(conv2d(norm(x))))). Where attention stays within windows,
- * rows come in window order from the first operation on, so that a window is a segment and a frame
- * pair still is one; the last operation puts the tokens back.
+ * A gated MLP is fc2(silu(gate) * up), where one GEMM computes gate and up. If the family has a
+ * norm behind the Conv3d, positions are added to the norm's output. If it has a Conv2d before its
+ * merger, tokens = fc2(silu(gate) * up) of gelu(norm(proj(conv2d(norm(x))))). If attention stays
+ * within windows, rows are in window order from the first operation on, which makes a window a
+ * segment and leaves a frame pair one; the last operation puts the tokens back in order.
  */
 #include "steps.h"
 
@@ -26,20 +26,20 @@
 #include "error.h"
 #include "geometry.h"
 
-/* The chunk being built: sizes by name, and the list that grows. */
+/* The list being built, and the sizes of its chunk. */
 struct builder {
     const struct qv_config *c;
     const struct qv_tower *tower;
     const struct qv_tower_shape *s;
     struct qv_steps *out;
-    int64_t rows, merged_rows; /* patches and tokens of the chunk */
-    int x;                     /* where the residual stream is */
+    int64_t rows, merged_rows; /* the chunk's patches, and its tokens */
+    int x;                     /* the slot that the residual stream is in */
 };
 
 static struct qv_step *
 append(struct builder *b, struct qv_op op, const int operands[QV_MAX_OPERANDS])
 {
-    static struct qv_step lost; /* what is written to it after ENOMEM is not read */
+    static struct qv_step lost; /* after ENOMEM, steps are written here and never read */
     struct qv_steps *list = b->out;
     if (list->n == list->capacity) {
         size_t capacity = list->capacity ? 2 * list->capacity : 64;
@@ -115,7 +115,7 @@ linear(struct builder *b, int64_t rows, int x, struct qv_linear w, int act, int 
     return append(b, op, OPERANDS(x, tensor(w.weight), tensor(w.bias), residual, y));
 }
 
-/* x += GEMM */
+/* Adds x += the linear layer of `from`. */
 static struct qv_step *
 add_linear(struct builder *b, int from, struct qv_linear w)
 {
@@ -125,7 +125,7 @@ add_linear(struct builder *b, int from, struct qv_linear w)
     return step;
 }
 
-/* The operand that holds values, and their dtype. */
+/* A slot and the dtype of its values. */
 struct values {
     int at;
     qv_dtype dtype;
@@ -139,7 +139,7 @@ convert(struct builder *b, int64_t n, struct values x, struct values y)
     append(b, op, OPERANDS(x.at, y.at));
 }
 
-/* y[i] = x[index[i]], in another dtype */
+/* Adds y[i] = x[index[i]], where y may have another dtype. */
 static void
 gather(struct builder *b, int64_t rows, int64_t cols, struct values x, int index, struct values y)
 {
@@ -165,8 +165,8 @@ position_embedding(struct builder *b)
     append(b, op, OPERANDS(tensor(b->tower->positions), SLOT_INDEX, SLOT_WEIGHT, SLOT_POS));
 }
 
-/* Converts x[n] to f32, into `wide`, unless the model's dtype is f32; returns the operand that
- * has it. */
+/* Adds a conversion of x[n] to f32 into the slot `wide`, unless the model's dtype is f32.
+ * Returns the slot that has the f32 values. */
 static int
 widened(struct builder *b, int64_t n, int x, int wide)
 {
@@ -176,7 +176,7 @@ widened(struct builder *b, int64_t n, int x, int wide)
     return wide;
 }
 
-/* y = act(x) + residual, where x is f32. */
+/* Adds y = act(x) + residual, where x is f32. */
 static void
 finish(struct builder *b, int64_t rows, int64_t cols, int act, int residual, int x, int y)
 {
@@ -203,8 +203,8 @@ qv_input_dtype(qv_input input)
     return QV_U8;
 }
 
-/* Makes patch rows in the model's dtype of frames or pixel_values; returns the operand that
- * holds them. */
+/* Adds what turns frames or pixel_values into patch rows of the model's dtype. Returns their
+ * slot. */
 static int
 patch_rows(struct builder *b)
 {
@@ -232,7 +232,7 @@ patch_rows(struct builder *b)
     return SLOT_ROWS;
 }
 
-/* The operations of the Conv3d's lowering work between the slots of a chunk. */
+/* Adds the operations of the Conv3d's lowering, with the chunk's slots as their operands. */
 static void
 patch_embed(struct builder *b, qv_lowering lowering)
 {
@@ -278,7 +278,8 @@ qv_steps_attention(const struct qv_config *c, const struct qv_tower_shape *s)
     return op;
 }
 
-/* q, k and v are views of packed rows [3, heads, head_dim]; q and k of one view to rope. */
+/* Adds rope and attention. q, k and v are views of packed rows [3, heads, head_dim]; rope turns
+ * q and k as one view. */
 static void
 attention(struct builder *b, const struct qv_block *block, bool within_windows)
 {
@@ -312,7 +313,7 @@ attention(struct builder *b, const struct qv_block *block, bool within_windows)
     add_linear(b, SLOT_A, block->proj);
 }
 
-/* y = act(gate) * up, both columns of what fc1 gave. */
+/* Adds y = act(gate) * up, where x has the columns of both, as fc1 computes them. */
 static struct qv_step *
 gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
 {
@@ -326,8 +327,8 @@ gate(struct builder *b, int64_t rows, int64_t cols, int x, int y)
     return step;
 }
 
-/* Into how many pieces of about gated_rows rows a gated MLP is cut, so that a cache holds what
- * fc1 gives of a piece until the gate has read it. */
+/* The number of pieces, of about gated_rows rows each, that a gated MLP is cut into, so that
+ * fc1's output for a piece is still in the cache when the gate reads it. */
 static int64_t
 gated_pieces(const struct builder *b)
 {
@@ -335,12 +336,12 @@ gated_pieces(const struct builder *b)
     return n ? n : 1;
 }
 
-/* Computes the inside of x's gated MLP into slot B; returns at how many bytes of that slot it
- * begins, which is behind the GEMM of a piece. */
+/* Adds the inside of x's gated MLP, into slot B. Returns the byte of the slot at which it
+ * begins, as fc1's output for a piece lies in front of it. */
 static int64_t
 gated(struct builder *b, struct qv_linear fc1, int x)
 {
-    enum { ALIGNED_ROWS = 128 }; /* as GEMMs like them */
+    enum { ALIGNED_ROWS = 128 }; /* GEMMs are fastest at multiples of this */
     const int64_t element = (int64_t)qv_dtype_bytes(b->s->dtype), n = gated_pieces(b);
     const int64_t cols = b->c->intermediate + b->c->mlp_padding, width = b->c->hidden;
     int64_t piece = (b->rows + n - 1) / n;
@@ -368,9 +369,9 @@ mlp(struct builder *b, const struct qv_block *block)
     add_linear(b, SLOT_B, block->fc2)->offsets[0] = at;
 }
 
-/* Goes on from what the merger's norm left in slot a to what its last layer sees, and returns
- * the slot of that. The Conv2d is one GEMM: the patches of a token are one row, in the order of
- * its kernel. */
+/* Adds the Conv2d and what follows it, up to the input of the merger's last layer, and returns
+ * that input's slot. The merger's norm is in slot a. The Conv2d is one GEMM, as the patches of a
+ * token are one row in the order of its kernel. */
 static int
 merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner)
 {
@@ -379,7 +380,8 @@ merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner
     completes(b, "downsample", -1, cols);
     linear(b, rows, inner, m->proj, QV_ACT_NONE, QV_NO_OPERAND, a);
     norm(b, rows, cols, a, m->proj_norm, inner);
-    const bool wide = b->s->dtype != QV_F32; /* then a is in use while this is written */
+    /* the f32 copy is in slot a then, so the result goes to the other slot */
+    const bool wide = b->s->dtype != QV_F32;
     const int x = wide ? inner : a, y = wide ? a : inner;
     finish(b, rows, cols, QV_ACT_GELU_ERF, QV_NO_OPERAND, widened(b, rows * cols, inner, a), x);
     linear(b, rows, x, m->fc1, QV_ACT_NONE, QV_NO_OPERAND, y);
@@ -387,8 +389,9 @@ merge_downsampled(struct builder *b, const struct qv_merger *m, int a, int inner
     return x;
 }
 
-/* merger 0: the tokens; 1 + i: DeepStack i, whose norm sees merged rows. Nothing waits for a
- * DeepStack's output, so what follows its norm may run on the side stream, beside the next blocks. */
+/* Adds a merger: 0 makes the tokens, 1 + i DeepStack i, whose norm reads merged rows. Nothing in
+ * the list waits for a DeepStack's output, so the steps behind its norm may run on the side
+ * stream, beside the next blocks. */
 static void
 merge(struct builder *b, int64_t merger)
 {
@@ -418,7 +421,8 @@ merge(struct builder *b, int64_t merger)
         convert(b, b->merged_rows * b->c->out_hidden, own, pulled);
     if (!side || b->out->status)
         return;
-    b->out->steps[n - 1].waits = true; /* for the merger before, whose input it overwrites */
+    /* the norm overwrites the input of the merger before, which may still run */
+    b->out->steps[n - 1].waits = true;
     for (; n < b->out->n; n++)
         b->out->steps[n].side = true;
 }

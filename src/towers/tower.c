@@ -11,11 +11,11 @@ struct builder {
     const struct qv_config *c;
     struct qv_tower *tower;
     size_t capacity;
-    char prefix[48]; /* "blocks.0." */
-    bool lost;       /* no memory for a tensor */
+    char prefix[48]; /* such as "blocks.0." */
+    bool lost;       /* there was no memory for a tensor */
 };
 
-/* names: of the tensor's parts, NULL behind the last. */
+/* Adds a tensor. names are those of its parts, with NULL behind the last. */
 static int
 add(struct builder *b, const char *const names[QV_MOST_PARTS], const char *suffix,
     struct qv_tensor_spec spec)
@@ -44,8 +44,8 @@ add(struct builder *b, const char *const names[QV_MOST_PARTS], const char *suffi
         name                                                                                       \
     }
 
-/* Adds a linear layer whose weight has parts [n, k], each with pad_n rows and pad_k columns of
- * zeros behind. */
+/* Adds a linear layer whose weight has parts [n, k]. Behind each part the device has pad_n rows
+ * of zeros, and behind each row pad_k zeros. */
 static struct qv_linear
 linear(struct builder *b, const char *const names[QV_MOST_PARTS], bool bias_too,
        struct qv_tensor_spec weight)
@@ -109,13 +109,14 @@ add_block(struct builder *b, int64_t i)
         linear(b, names->qkv, bias, (struct qv_tensor_spec){ .n = one ? 3 * h : h, .k = h });
     block->proj = linear(b, ONE("attn.proj"), bias, (struct qv_tensor_spec){ .n = h, .k = h });
     block->norm2 = norm(b, "norm2", h);
-    /* GELU(0) = 0, or SiLU(0) * 0, times a weight of 0: nothing is added */
+    /* Padding adds nothing: GELU(0) = 0, and SiLU(0) * 0 = 0, and both meet a weight of 0 */
     block->fc1 = linear(b, fc1, bias, (struct qv_tensor_spec){ .n = m, .k = h, .pad_n = pad });
     block->fc2 =
         linear(b, ONE(names->fc2), bias, (struct qv_tensor_spec){ .n = h, .k = m, .pad_k = pad });
 }
 
-/* The Conv2d has a bias where no other layer has; the norm's eps is torch's own. */
+/* Adds the Conv2d of a merger and what follows it. The Conv2d has a bias although no other layer
+ * of the family has; the norm's eps is torch's default. */
 static void
 add_downsample(struct builder *b, struct qv_merger *merger)
 {

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "clones.h"
 #include "dtype.h"
 #include "error.h"
 #include "geometry.h"
@@ -15,10 +16,10 @@
 #include <xxhash.h>
 #endif
 
-/* A slice has SLICE_BYTES where one thread reads, and AHEAD_BYTES where several do, which need
- * more slices. It has a place of three times its bytes (a row may be longer), and all places
- * stay below the 64 MiB promised. Another thread is worth its while from BYTES_PER_THREAD of
- * weights on. */
+/* Slices are SLICE_BYTES if one thread reads, and AHEAD_BYTES if several do, as those need more
+ * slices. A slice in memory takes three times its bytes, or more if one row is longer; all
+ * together stay below the 64 MiB that are promised. Another thread is worth starting for every
+ * BYTES_PER_THREAD of weights. */
 enum {
     SLICE_BYTES = 8 << 20,
     AHEAD_BYTES = 2 << 20,
@@ -30,35 +31,35 @@ enum {
 struct source {
     struct qv_tensor_spec spec;
     struct qv_tensor_part parts[QV_MOST_PARTS];
-    struct qv_groups groups; /* that it keeps on the device; bits 0: it is widened */
-    struct qv_layout layout; /* on the device */
-    size_t row_bytes;        /* that a row takes in a place, the most of what is there */
+    struct qv_groups groups; /* how it stays quantised on the device; bits 0: it is widened */
+    struct qv_layout layout; /* how the device lays it out */
+    size_t row_bytes;        /* bytes that a row needs in each block of a place */
 };
 
-/* Rows of a tensor as the device has it. */
+/* Some rows of a tensor as the device has it, which may span several parts. */
 struct slice {
     const struct source *source;
     int64_t row, rows;
 };
 
-/* Rows of one part within a slice. */
+/* Those rows of a slice that come from one part. */
 struct piece {
     int part;
-    int64_t row, rows; /* of the part */
-    int64_t at;        /* the row of the slice that is the first of these */
+    int64_t row, rows; /* the part's rows */
+    int64_t at;        /* the slice's row at which they begin */
 };
 
-/* Rows of a part as the file has them, for the digest. */
+/* Rows of a part as the file has them, which the digest takes. */
 struct stored {
     const void *values;
     size_t bytes;
-    const char *name, *dtype; /* NULL: not its first rows */
+    const char *name, *dtype; /* set for the part's first rows only, else NULL */
 };
 
-/* A slice in memory. */
+/* The memory that a slice is read and converted in. */
 struct place {
     char *raw, *canonical, *converted;
-    size_t bytes; /* of each */
+    size_t bytes; /* size of each block */
     struct stored stored[QV_MOST_PARTS];
     int n_stored;
 };
@@ -69,10 +70,10 @@ struct loader {
     const struct qv_tower *tower;
     struct qv_stored_tower stored;
     qv_dtype dtype;
-    bool keeps; /* quantised matrices as they are */
+    bool keeps; /* quantised matrices stay quantised */
     struct source *sources;
-    int threads;          /* that read */
-    struct slice *slices; /* of all sources, in their order */
+    int threads;          /* how many threads read */
+    struct slice *slices; /* the slices of all sources, in their order */
     size_t n_slices, slice_bytes;
     struct place places[MOST_PLACES]; /* slice i is in places[i % n_places] */
     int n_places;
@@ -83,15 +84,15 @@ struct loader {
 
 size_t qv_weights_slice_bytes;
 
-/* Values of a row as the device has it, which has no fewer. */
+/* Values in a row on the device. A row in the file has no more. */
 static int64_t
 longest_row(const struct source *s)
 {
     return s->spec.k + s->spec.pad_k;
 }
 
-/* A row takes the most bytes either converted, which is to f32 at the most, or as the file has
- * a part. */
+/* The bytes that a row needs in a block: as the file has it, or converted, which is to f32 at
+ * the most. */
 static size_t
 bytes_of_row(const struct source *s)
 {
@@ -109,8 +110,9 @@ groups_equal(const struct qv_groups *a, const struct qv_groups *b)
     return a->bits == b->bits && a->group == b->group && a->dtype == b->dtype;
 }
 
-/* What all parts of a matrix have in common, and what zeros behind its rows leave whole. The patch
- * embedding is no linear layer everywhere, and stays as it always is. */
+/* Tells how a matrix stays quantised. All of its parts must be quantised in the same way, and
+ * its padding must be whole groups. The patch embedding is always widened, since not every
+ * device runs it as a linear layer. */
 static struct qv_groups
 groups_to_keep(const struct loader *l, const struct source *s)
 {
@@ -185,7 +187,7 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
         w->groups[id] = s->groups;
         w->n_stored += s->groups.bits != 0;
     }
-    for (int i = 0; i < 2; i++) { /* cosines, sines */
+    for (int i = 0; i < 2; i++) { /* the rotary angles' cosines and sines */
         w->buffers[w->n + i].offset = w->bytes;
         w->bytes += qv_aligned(angle_values(l->config) * sizeof(float));
     }
@@ -194,10 +196,10 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void
+QV_CLONES static void
 convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
 {
-    const uint16_t *h = src; /* bf16 or f16 */
+    const uint16_t *h = src; /* both bf16 and f16 */
     const float *f = src;
     float *y = dst;
     qv_bf16 *z = dst;
@@ -221,15 +223,16 @@ convert(const void *src, qv_dtype from, void *dst, qv_dtype to, int64_t n)
 }
 
 /* Returns the index of the first value that is not finite, or n. The loops over all values have
- * no branch and one width, so that compilers make vectors of them. */
+ * no branch and one width, so that compilers vectorise them. */
 static int64_t
 first_not_finite(const void *values, qv_dtype dtype, int64_t n)
 {
     const float *f = values;
     const qv_bf16 *h = values;
-    bool finite = dtype == QV_F32 || dtype == QV_BF16; /* else not known before the loop below */
+    /* other dtypes are looked at by the last loop alone */
+    bool finite = dtype == QV_F32 || dtype == QV_BF16;
     int beyond = 0;
-    uint16_t carry = 0; /* of an exponent of ones, into the sign's place */
+    uint16_t carry = 0; /* an exponent of all ones carries into the sign bit */
     if (dtype == QV_F32)
         for (int64_t i = 0; i < n; i++)
             beyond |= !(fabsf(f[i]) <= 3.4028235e38f);
@@ -243,8 +246,8 @@ first_not_finite(const void *values, qv_dtype dtype, int64_t n)
     return i;
 }
 
-/* Reads a piece as [rows, spec.k] to where the place has converted rows. What is in the file as it
- * is on the device is not copied. */
+/* Reads a piece as [rows, spec.k] to `to`, which is in the place's converted rows. If the file
+ * has the values as the device wants them, they are read there without a copy. */
 static qv_status
 read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, struct place *place,
            void *to, qv_error *err)
@@ -275,7 +278,8 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
     return QV_OK;
 }
 
-/* Makes values[rows, k] to [rows, k + pad]. The last row moves first, as rows move up. */
+/* Spreads values[rows, k] to [rows, k + pad], with zeros behind. The last row moves first, since
+ * rows move up. */
 static void
 pad_rows(void *values, size_t element, int64_t rows, int64_t k, int64_t pad)
 {
@@ -293,8 +297,8 @@ dtype_of(const struct loader *l, const struct source *s)
     return s->spec.form == QV_TENSOR_VECTOR ? QV_F32 : l->dtype;
 }
 
-/* Reads a slice's rows into its place as the device has them, [rows, k + pad_k]. They may be of
- * several parts, with rows of zeros between. */
+/* Reads a slice's rows into its place as the device has them, [rows, k + pad_k]. They may come
+ * from several parts, with rows of zeros between. */
 static qv_status
 read_slice(void *loader, size_t i, qv_error *err)
 {
@@ -327,7 +331,7 @@ read_slice(void *loader, size_t i, qv_error *err)
     return status;
 }
 
-/* Adds a slice to the digest, for which slices come in their order. */
+/* Adds a slice to the digest. It is called in the slices' order. */
 static void
 digest_slice(void *loader, size_t i)
 {
@@ -348,8 +352,8 @@ digest_slice(void *loader, size_t i)
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* Cuts all sources into slices, or only counts them while l->slices is NULL. Rows of zeros
- * behind a tensor's last row need no slice: the device's memory is zero. */
+/* Cuts all sources into slices; while l->slices is NULL it only counts them. The rows of zeros
+ * behind a tensor's last part need no slice, as the device's memory is zeroed. */
 static void
 cut_slices(struct loader *l, size_t n_sources)
 {
@@ -366,7 +370,7 @@ cut_slices(struct loader *l, size_t n_sources)
     }
 }
 
-/* Makes one place for one thread, and for several as many as the longest slice allows. */
+/* Makes one place if one thread reads, otherwise as many as the longest slice allows. */
 static qv_status
 make_places(struct loader *l, size_t n_sources, qv_error *err)
 {
@@ -415,7 +419,7 @@ put_slice(struct loader *l, const struct slice *slice, const void *rows, struct 
     return be->upload(l->dev, dst, rows, (size_t)slice->rows * row_bytes, err);
 }
 
-/* Slices are read, converted and digested ahead by other threads, if there are any. */
+/* Loads all slices. If there are other threads, they read, convert and digest ahead of this one. */
 static qv_status
 load_all(struct loader *l, struct qv_weights *w, int threads, qv_error *err)
 {
@@ -446,7 +450,7 @@ load_all(struct loader *l, struct qv_weights *w, int threads, qv_error *err)
     return status;
 }
 
-/* Computes the angles that positions are turned by, which are not in the checkpoint. */
+/* Computes the rotary angles' cosines and sines, which are not in the checkpoint. */
 static qv_status
 load_angles(struct loader *l, struct qv_weights *w, qv_error *err)
 {

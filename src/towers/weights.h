@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A tower's tensors on a device: found by name, checked, converted, packed slice by slice. */
+/* A tower's tensors on a device. Loading finds them by name, checks and converts them, and packs
+ * them slice by slice. */
 #ifndef QV_TOWERS_WEIGHTS_H
 #define QV_TOWERS_WEIGHTS_H
 
@@ -7,31 +8,33 @@
 #include "tower.h"
 
 struct qv_weights {
-    struct qv_memory *memory;  /* one allocation for all; NULL if only described */
-    struct qv_buffer *buffers; /* [n], by tensor id; then the tower's cosines and sines */
+    /* one allocation for all tensors; NULL if the model is only described */
+    struct qv_memory *memory;
+    /* [n], by tensor id; the rotary cosines and sines are the last two */
+    struct qv_buffer *buffers;
     struct qv_groups
-        *groups; /* [n], how tensors are quantised on the device; bits 0: they are not */
+        *groups; /* [n], how each tensor is quantised on the device; bits 0: it is not */
     size_t n, bytes;
-    int64_t n_parameters, n_stored; /* n_stored: tensors that are quantised on the device */
+    int64_t n_parameters, n_stored; /* n_stored: how many tensors are quantised on the device */
     char digest[40];
 };
 
-/* Slices have so many bytes, or the fewest rows that a device packs; 0 stands for megabytes.
- * Tests set it before anything is loaded, so that small tensors are read in slices too. */
+/* The bytes of a slice, if not 0; a slice has at least as many rows as the device packs at once.
+ * Tests set it before they load anything, so that small tensors are read in several slices too. */
 extern size_t qv_weights_slice_bytes;
 
 /* How weights are loaded. */
 struct qv_weights_loading {
-    qv_dtype dtype; /* that the device has them in */
-    int threads;    /* that read at the most; the caller's alone does what is the device's */
-    bool describe;  /* they are only found and checked */
-    bool stored;    /* quantised matrices stay so */
+    qv_dtype dtype; /* the dtype on the device */
+    int threads;    /* the most threads that read; only the caller's thread calls the device */
+    bool describe;  /* tensors are found and checked, and not loaded */
+    bool stored;    /* quantised matrices stay quantised */
 };
 
 /*
- * Finds every tensor of the tower in the checkpoint folder or GGUF file `dir`, checks its shape and dtype, and
- * (unless `describe`) reads it in slices, converts it to dtype, and packs it for the device. A
- * value that is not finite, in the file or after conversion, is QV_EFORMAT.
+ * Finds every tensor of the tower in the checkpoint folder or GGUF file `dir` and checks its shape
+ * and dtype. Unless `describe`, it also reads each in slices, converts it to dtype and packs it for
+ * the device. A value that is not finite, in the file or after conversion, is QV_EFORMAT.
  */
 qv_status qv_weights_load(struct qv_device *dev, const struct qv_config *config,
                           const struct qv_tower *tower, const char *dir,

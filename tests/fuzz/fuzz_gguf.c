@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A GGUF file: what its header says of tensors holds, and what is a tower's is loaded on the reference. */
+/* A GGUF file: reads the tensors that its header claims, and loads a tower from it on ref. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 
@@ -8,7 +8,8 @@
 #include "towers/leftover.h"
 #include "towers/weights.h"
 
-/* Whole and in two pieces, which must be the same bytes; and not beyond its end. */
+/* Reads a tensor whole and in two pieces, which must give the same bytes, and not beyond its
+ * end. */
 static void
 read_tensor(const struct qv_gguf *file, const struct qv_gguf_tensor *t)
 {
@@ -50,7 +51,7 @@ check_file(const char *path, size_t size)
         sum += t->bytes;
         read_tensor(file, t);
     }
-    FUZZ_CHECK(sum <= size); /* no byte belongs to two */
+    FUZZ_CHECK(sum <= size); /* no byte belongs to two tensors */
     FUZZ_CHECK(json_is_object(qv_gguf_keys(file)));
     qv_gguf_close(&file);
     FUZZ_CHECK(!file);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Images: which way up any file says that it is, and JPEG files through libjpeg-turbo, of up to a million pixels as
- * their headers say. */
+/* Images: reads from any file which way up it says that it is, and decodes JPEG files by
+ * libjpeg-turbo, of up to a million pixels as their headers say. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 #include "../media/media.h"
@@ -11,7 +11,7 @@ say_nothing(void *user)
     (void)user;
 }
 
-/* Of the largest header that any decoder could find. */
+/* Whether the largest header that any decoder could find gives a small image. */
 static bool
 is_small(const uint8_t *data, size_t size)
 {

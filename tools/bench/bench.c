@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -272,6 +273,18 @@ machine_json(const struct bench *b, qv_dtype dtype)
                      b->memory_bytes * 1e-9, "copy_gb_per_s", b->copy_bytes * 1e-9);
 }
 
+/* Returns the day as 2026-01-31, in UTC. Tables take records of one day for one run. */
+static json_t *
+day_json(void)
+{
+    char day[16] = "";
+    struct tm utc;
+    const time_t now = time(NULL);
+    if (gmtime_r(&now, &utc))
+        strftime(day, sizeof day, "%Y-%m-%d", &utc);
+    return json_string(day);
+}
+
 static json_t *
 record_json(const struct bench *b, const struct bench_record *r)
 {
@@ -290,6 +303,7 @@ record_json(const struct bench *b, const struct bench_record *r)
     json_object_set_new(j, "machine", machine_json(b, r->dtype));
     json_object_set_new(j, "version", json_string(qv_version()));
     json_object_set_new(j, "commit", json_string(QV_COMMIT));
+    json_object_set_new(j, "day", day_json());
     return j;
 }
 

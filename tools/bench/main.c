@@ -4,27 +4,30 @@
 
 static const struct tool tools[] = {
     { .name = "bench",
-      .arguments = "patch-embed|conv3d|tower|gemm|preprocess [CLIP]|job|cache|packing|start [CLIP]",
-      .does =
-          "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the measured "
-          "roofline.\n"
-          "patch-embed: the library's own Conv3d against the GEMM. conv3d: every legal "
-          "lowering.\n"
-          "tower: a chunk, or a list of grids packed into chunks, against limit and floor.\n"
-          "gemm: the projections from 1 row up. preprocess: decoding, resizing, patch rows.\n"
-          "job: clips to tokens, against decoding, device and writing alone. cache: of many "
-          "keys.\n"
-          "packing: frame pairs in chunks against whole clips in them, and jobs of frames.\n"
-          "start: this command, from the process's start to the clip's file.",
+      .arguments = "WHAT [CLIP]",
+      .does = "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the "
+              "measured roofline.\n"
+              "WHAT is one of: patch-embed (the device's own Conv3d against the GEMM); conv3d "
+              "(every legal\n"
+              "lowering); tower (a chunk, or grids packed into chunks, against limit and floor); "
+              "gemm (a tower's\n"
+              "matrices from 1 row up, also with --weights q4g64, q8g64, q4_0 or q8_0); preprocess "
+              "(decoding,\n"
+              "resizing and patch rows of CLIP); job (clips to tokens, against decoding, device "
+              "and writing\n"
+              "alone); cache (one with many keys); packing (frame pairs in chunks against whole "
+              "clips in them,\n"
+              "and jobs of frames); start (this command, from the start of the process to the file "
+              "of CLIP).",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
                 GROUP_BENCH | GROUP_JSON,
       .run = tool_bench },
     { .name = "profile",
       .arguments = "[CLIP]",
-      .does =
-          "Shows where the time goes: every layer and operation with its time, bytes, FLOPs and "
-          "share of the roofline.",
+      .does = "Shows where the time goes: the time, bytes, FLOPs and share of the roofline of "
+              "every layer and\n"
+              "operation.",
       .example = "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4 --trace trace.json",
       .groups =
           GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON,

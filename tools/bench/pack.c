@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench tower --pack FILE: clips and images of many grids, packed into chunks as a job packs
- * them, against the limit of those chunks. With --alone each by itself instead: by the plan that suits
- * it, against a dense one of its very size.
+ * qwenvit bench tower --pack FILE: clips and images of many grids, packed into chunks as a job
+ * packs them, compared with the limit of those chunks. With --alone each is run by itself instead:
+ * by the plan that suits it, compared with a dense plan of exactly its size.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct chunk {
     size_t n;
 };
 
-/* A plan for one item by itself, in pieces of so many frame pairs. */
+/* A plan for one item by itself, which is run in pieces of `pairs` frame pairs. */
 struct lone {
     struct pack_bench *p;
     qv_plan *plan;
@@ -31,7 +31,7 @@ struct lone {
 
 struct pack_bench {
     struct bench b;
-    char name[100]; /* of the model */
+    char name[100]; /* the model's */
     qv_model *model;
     qv_model_info m;
     qv_plan *plan;
@@ -42,16 +42,17 @@ struct pack_bench {
     size_t n_chunks;
     struct bench_chunk *contents; /* [n_chunks]: the same, for the limit */
     int64_t rows;                 /* patches of all items */
+    int64_t least, most;          /* patches of the smallest and of the largest item */
     double flops;
-    uint8_t *frames; /* of the largest item: all are the same pixels */
+    uint8_t *frames; /* pixels for the largest item, which all items share */
     qv_tokens tokens;
     struct bench_limit limit;
-    struct bench_run runs[1 + BENCH_LIMIT_RUNS]; /* the chunks, and their limit's */
-    double new_ms, seen_ms;                      /* of making the plan */
+    struct bench_run runs[1 + BENCH_LIMIT_RUNS]; /* of the chunks, and of their limit */
+    double new_ms, seen_ms;                      /* the time to make the plan */
     struct {
         double p90_ms, ms, exact_ms, ratio, new_ms, seen_ms, flops, bytes;
-        size_t n_new; /* capacities that came for the first time */
-    } sum;            /* of items alone */
+        size_t n_new; /* how many capacities were new */
+    } sum;            /* over items run alone */
 };
 
 static void
@@ -76,7 +77,7 @@ rows_of(const qv_item *item)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* "t,h,w" */
+/* Reads a line "t,h,w". */
 static qv_status
 read_grid(void *user, char *line, qv_error *err)
 {
@@ -104,7 +105,10 @@ read_grid(void *user, char *line, qv_error *err)
                        "%lld patches of a frame pair; a chunk takes %lld (--chunk-rows)",
                        (long long)pair.rows, (long long)p->info.capacity.rows);
     p->items[p->n_items++] = item;
-    p->rows += rows_of(&item);
+    const int64_t rows = rows_of(&item);
+    p->rows += rows;
+    p->least = p->n_items == 1 || rows < p->least ? rows : p->least;
+    p->most = rows > p->most ? rows : p->most;
     return QV_OK;
 }
 
@@ -124,11 +128,8 @@ read_items(struct pack_bench *p, qv_error *err)
 static qv_status
 open_data(struct pack_bench *p, qv_error *err)
 {
-    int64_t most = 1; /* every item has rows */
-    for (size_t i = 0; i < p->n_items; i++)
-        most = rows_of(&p->items[i]) > most ? rows_of(&p->items[i]) : most;
-    size_t bytes = (size_t)(most * p->m.row_dim);
-    p->tokens.capacity = most > p->info.capacity.rows ? most : p->info.capacity.rows;
+    size_t bytes = (size_t)(p->most * p->m.row_dim);
+    p->tokens.capacity = p->most > p->info.capacity.rows ? p->most : p->info.capacity.rows;
     p->frames = malloc(bytes);
     p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
     if (!p->frames || !p->tokens.tokens)
@@ -139,7 +140,7 @@ open_data(struct pack_bench *p, qv_error *err)
     return QV_OK;
 }
 
-/* As a job does: of the frame pairs that wait the best go. */
+/* Packs as a job does: the best frame pairs of those that wait go into each chunk. */
 static qv_status
 pack(struct pack_bench *p, qv_error *err)
 {
@@ -216,9 +217,10 @@ pack_json(const struct pack_bench *p)
     const double ms = p->runs[0].times.median_ms;
     const int64_t tokens = p->rows / (p->m.merge_size * p->m.merge_size);
     char base[100];
-    return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "list",
+    return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "list",
                      tool_json_text(bench_base_name(p->b.o->pack, base, sizeof base)), "items",
-                     (json_int_t)p->n_items, "patches", (json_int_t)p->rows, "chunks",
+                     (json_int_t)p->n_items, "patches", (json_int_t)p->rows, "least_patches",
+                     (json_int_t)p->least, "most_patches", (json_int_t)p->most, "chunks",
                      (json_int_t)p->n_chunks, "capacity", (json_int_t)p->info.capacity.rows,
                      "capacity_segments", (json_int_t)p->info.capacity.segments, "fill",
                      (double)p->rows / (double)((int64_t)p->n_chunks * p->info.capacity.rows),
@@ -308,7 +310,7 @@ run_lone(void *user, double *ms, qv_error *err)
     return status;
 }
 
-/* One that came before had this capacity. */
+/* Whether an item before this one had the same capacity. */
 static bool
 was_seen(const struct pack_bench *p, size_t item, const qv_plan_options *options)
 {
@@ -324,7 +326,7 @@ was_seen(const struct pack_bench *p, size_t item, const qv_plan_options *options
 
 enum { DEFAULT, EXACT, N_LONE };
 
-/* lone[DEFAULT], lone[EXACT], runs likewise. */
+/* Adds one item to the sums. lone and runs are indexed by DEFAULT and EXACT. */
 static void
 add_lone(struct pack_bench *p, const struct lone *lone, const struct bench_run *runs,
          const struct bench_record *r, bool seen)
@@ -376,7 +378,7 @@ report_lone(struct pack_bench *p, const struct lone *lone, const struct bench_ru
     return bench_report(&p->b, &r, err);
 }
 
-/* Times are sums, the ratio and the making of plans means. */
+/* Reports the sum of the times, and the means of the ratio and of the time to make plans. */
 static qv_status
 report_all_alone(struct pack_bench *p, int64_t repeats, qv_error *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit synth --clip, bench job, bench start: discs that move before a gradient or before a surface with detail, to
- * try on. */
+/* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`: discs that move
+ * before a gradient, or before a detailed surface. */
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/opt.h>
@@ -16,12 +16,13 @@ const struct tool_clip_shape tool_clip_shape = {
     .width = 320, .height = 240, .fps = 25, .frames = 100
 };
 
-enum { SURFACE = 1024 }; /* side of what a filmed clip pans over, in pixels; a power of 2 */
+/* side of the surface that a filmed clip pans over, in pixels; a power of 2 */
+enum { SURFACE = 1024 };
 
 struct recorder {
     struct tool_clip_shape shape;
     int8_t *surface;  /* [SURFACE, SURFACE] added to luma; NULL: nothing is */
-    const char *path; /* of the temporary file */
+    const char *path; /* the temporary file's */
     AVFormatContext *file;
     AVCodecContext *codec;
     AVStream *stream;
@@ -30,7 +31,7 @@ struct recorder {
 };
 
 static const struct {
-    double radius, speed, phase; /* radius: of an image of 240 rows */
+    double radius, speed, phase; /* radius: in an image of 240 rows */
     uint8_t yuv[3];
 } discs[] = { { 46, 0.9, 0.0, { 200, 90, 190 } },
               { 34, 1.7, 2.1, { 120, 200, 90 } },
@@ -39,10 +40,11 @@ enum { N_DISCS = sizeof discs / sizeof *discs };
 
 struct scene {
     int width, height;
-    double x[N_DISCS], y[N_DISCS], square[N_DISCS]; /* where discs are, and their radius squared */
+    /* the discs' centres, and their squared radii */
+    double x[N_DISCS], y[N_DISCS], square[N_DISCS];
 };
 
-/* At time t (seconds). */
+/* The scene at time t, in seconds. */
 static struct scene
 scene_at(const struct tool_clip_shape *shape, double t)
 {
@@ -56,7 +58,7 @@ scene_at(const struct tool_clip_shape *shape, double t)
     return s;
 }
 
-/* Luma and chroma of one pixel. */
+/* Writes luma and chroma of one pixel. */
 static void
 look(const struct scene *s, int x, int y, uint8_t yuv[3])
 {
@@ -75,8 +77,8 @@ next_random(uint32_t *state)
     return *state >> 8;
 }
 
-/* Detail of all sizes: noise on grids of 64 pixels down to 2, each half as strong as the one before, smooth in
- * between. */
+/* Makes detail of all sizes: noise on grids from 64 pixels down to 2, smooth in between. Each
+ * grid is half as strong as the one before. */
 static int8_t *
 make_surface(void)
 {
@@ -103,7 +105,7 @@ make_surface(void)
     return surface;
 }
 
-/* The surface, which pans by 40 pixels a second, and grain that each frame has its own of. */
+/* Adds the surface, panned by 40 pixels a second, and grain that differs in each frame. */
 static void
 add_detail(AVFrame *f, const int8_t *surface, double t, uint32_t random)
 {
@@ -134,7 +136,8 @@ draw(AVFrame *f, const struct scene *s)
         }
 }
 
-/* libx264 has its own defaults: groups of up to 250 frames, three B-pictures in a row, a constant quality. */
+/* libx264 keeps its own defaults: groups of up to 250 frames, three B-pictures in a row, and
+ * constant quality. */
 static const AVCodec *
 find_encoder(const struct tool_clip_shape *shape)
 {
@@ -183,7 +186,7 @@ open_recorder(struct recorder *r)
     return avformat_write_header(r->file, NULL);
 }
 
-/* frame NULL: flush. */
+/* A NULL frame flushes the encoder. */
 static int
 encode_frame(struct recorder *r, const AVFrame *frame)
 {
@@ -234,21 +237,21 @@ make_clip(const char *path, const void *user)
     av_frame_free(&r.frame);
     avcodec_free_context(&r.codec);
     if (r.file && r.file->pb) {
-        int closed = avio_closep(&r.file->pb); /* reports errors of earlier writes too */
+        int closed = avio_closep(&r.file->pb); /* closing reports errors of earlier writes too */
         e = e < 0 ? e : closed;
     }
     avformat_free_context(r.file);
     return e;
 }
 
-/* A file that appears whole: `make` writes it at a path, and returns what FFmpeg says. */
+/* Writes a file that appears whole. `make` writes it at a path and returns FFmpeg's error code. */
 static qv_status
 write_clip(const char *path, int (*make)(const char *path, const void *user), const void *user,
            qv_error *err)
 {
     struct qv_atomic_file file = { 0 };
     qv_status status = qv_atomic_file_open(path, &file, err);
-    av_log_set_level(AV_LOG_ERROR); /* libx264 tells of each clip that it made */
+    av_log_set_level(AV_LOG_ERROR); /* libx264 logs a line for each clip */
     int e = status ? 0 : make(file.temporary ? file.temporary : file.path, user);
     if (e < 0) {
         char text[AV_ERROR_MAX_STRING_SIZE];
@@ -274,7 +277,7 @@ struct repetition {
     int times;
 };
 
-/* All packets of the first stream once more, `shift` later. */
+/* Appends all packets of the first stream once more, `shift` later. */
 static int
 append_packets(AVFormatContext *from, AVFormatContext *to, AVPacket *packet, int64_t shift)
 {

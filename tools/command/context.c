@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The device and the model that options name, and what there is to say of them. */
+/* Opens the device and the model that the options name, and prints their warnings. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,8 @@
 #include "files/atomic_file.h"
 #include "tool.h"
 
-/* $XDG_CACHE_HOME/qwenvit/NAME or ~/.cache/qwenvit/NAME; NULL where there is no home. */
+/* Returns $XDG_CACHE_HOME/qwenvit/NAME or ~/.cache/qwenvit/NAME; NULL if there is no home
+ * folder. */
 static const char *
 in_user_cache(const char *name, char *path, size_t size)
 {
@@ -65,7 +66,7 @@ qv_status
 tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir, bool describe,
                 qv_model **out, qv_error *err)
 {
-    static char said[640]; /* of several devices' models once */
+    static char said[640]; /* a note is printed once for the models of several devices */
     const qv_model_options options = { .dtype = o->dtype,
                                        .describe = describe,
                                        .image_mean = tool_three(&o->image_mean),

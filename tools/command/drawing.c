@@ -127,17 +127,15 @@ orthonormalise(double *v, int which, int64_t dim)
     return length > 0;
 }
 
-/* Computes v[COMPONENTS, dim] by orthogonal iteration on x^T x, from fixed starts. y[n] is
- * scratch. */
+/* Computes v[COMPONENTS, dim] by power iteration on x^T x, from fixed starts, one vector after
+ * another. A vector is of length 1 before the next one is held orthogonal to it. y[n] is scratch. */
 static void
 principal_components(const float *x, int64_t n, int64_t dim, double *v, double *y)
 {
     for (int64_t j = 0; j < COMPONENTS * dim; j++)
         v[j] = (double)(j * 2654435761u % 1000003) / 1000003 - 0.5;
-    for (int k = 0; k < COMPONENTS; k++)
-        for (int iteration = 0; iteration < ITERATIONS; iteration++) {
-            if (!orthonormalise(v, k, dim))
-                break;
+    for (int k = 0; k < COMPONENTS; k++) {
+        for (int iteration = 0; iteration < ITERATIONS && orthonormalise(v, k, dim); iteration++) {
             for (int64_t i = 0; i < n; i++)
                 y[i] = dot(x + i * dim, v + k * dim, dim);
             memset(v + k * dim, 0, (size_t)dim * sizeof *v);
@@ -145,8 +143,8 @@ principal_components(const float *x, int64_t n, int64_t dim, double *v, double *
                 for (int64_t j = 0; j < dim; j++)
                     v[k * dim + j] += y[i] * x[i * dim + j];
         }
-    for (int k = 0; k < COMPONENTS; k++)
         orthonormalise(v, k, dim);
+    }
 }
 
 /* Computes colours[n, 3]: each component from its 2nd to its 98th percentile. sorted[n] is
@@ -165,6 +163,22 @@ colour(const float *x, int64_t n, int64_t dim, const double *v, double *sorted, 
             colours[i * 3 + k] = (uint8_t)(share * 255 + 0.5);
         }
     }
+}
+
+bool
+tool_drawing_colours(float *tokens, int64_t n, int64_t dim, uint8_t *colours)
+{
+    double *v = malloc((size_t)(COMPONENTS * dim) * sizeof *v);
+    double *y = malloc((size_t)n * sizeof *y);
+    if (v && y) {
+        center(tokens, n, dim);
+        principal_components(tokens, n, dim, v, y);
+        colour(tokens, n, dim, v, y, colours);
+    }
+    const bool done = v && y;
+    free(v);
+    free(y);
+    return done;
 }
 
 /* ---- drawing --------------------------------------------------------------------------------- */
@@ -195,22 +209,15 @@ tool_drawing_write(struct tool_drawing *p, const char *path, qv_error *err)
     int width = GAP + (int)p->n_shown * (p->cell_w + GAP), height = 3 * GAP + 2 * p->cell_h;
     uint8_t *rgb = malloc((size_t)width * (size_t)height * 3);
     uint8_t *colours = malloc((size_t)n * COMPONENTS);
-    double *v = malloc((size_t)(COMPONENTS * p->dim) * sizeof *v);
-    double *y = malloc((size_t)n * sizeof *y);
     qv_status status = QV_ENOMEM;
     err->status = status;
     snprintf(err->text, sizeof err->text, "%.300s: no memory for the drawing", path);
-    if (rgb && colours && v && y) {
+    if (rgb && colours && tool_drawing_colours(p->tokens, n, p->dim, colours)) {
         memset(rgb, 255, (size_t)width * (size_t)height * 3);
-        center(p->tokens, n, p->dim);
-        principal_components(p->tokens, n, p->dim, v, y);
-        colour(p->tokens, n, p->dim, v, y, colours);
         draw(p, colours, rgb, width);
         status = qv_write_png(path, rgb, height, width, err);
     }
     free(rgb);
     free(colours);
-    free(v);
-    free(y);
     return status;
 }

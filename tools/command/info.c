@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit info: what a checkpoint or a clip is, and what encoding it costs. */
+/* qwenvit info: tells what a checkpoint, a clip or a cache is, and what encoding it costs. */
 #define _POSIX_C_SOURCE 200809L
 #include <ctype.h>
 #include <stdio.h>
@@ -22,9 +22,9 @@ struct scene {
     const struct tool_options *o;
     qv_context *ctx;
     qv_context_info context;
-    qv_model *model; /* described, or NULL */
+    qv_model *model; /* described only; may be NULL */
     qv_model_info info;
-    const char *dir; /* of the model */
+    const char *dir; /* the model's */
 };
 
 static const char *
@@ -76,7 +76,7 @@ print_windows(const struct qv_config *c)
     printf("\n");
 }
 
-/* Of a GGUF file, how many tensors of which type. */
+/* Prints how many tensors of which type a GGUF file has. */
 static void
 print_types(const char *dir)
 {
@@ -97,7 +97,8 @@ print_types(const char *dir)
     free(path);
 }
 
-/* What else there is: a tensor that the tower should have used shows a checkpoint of another kind. */
+/* Prints the tensors that the tower does not read. One that it should have read shows a
+ * checkpoint of another kind. */
 static void
 print_leftover(const struct qv_leftover *l)
 {
@@ -189,14 +190,15 @@ model_json(const struct scene *s)
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-/* What runs a plan's operations: an entry for each kind and kernel, in their order. */
+/* What runs a plan's operations: one entry for each pair of operation and kernel, in their
+ * order. */
 struct kernel {
     const char *op;
     int64_t calls;
     char text[QV_KERNEL_BYTES];
 };
 
-/* NULL where there is no memory; the caller frees. */
+/* Returns NULL if out of memory. The caller frees it. */
 static struct kernel *
 list_kernels(const qv_plan *plan, size_t *n)
 {
@@ -252,7 +254,8 @@ bits_of(const struct scene *s)
                             s->info.head_dim);
 }
 
-/* Where tokens may have other bits in another capacity, or at another place; how many such there are. */
+/* Describes when tokens may have other bits in another capacity or at another place. Returns the
+ * number of texts. */
 static int
 differences(const struct scene *s, char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES])
 {
@@ -303,12 +306,12 @@ print_capacities(const struct scene *s)
         printf("  %-11s%s\n", i ? "" : "bits", texts[i]);
 }
 
-/* What encoding any list of clips takes on the host at most; 0 where that is not known. */
+/* The most host memory that encoding any list of clips takes; 0 if that is not known. */
 static int64_t
 job_bytes(const struct scene *s)
 {
     int64_t bytes = 0;
-    const qv_job_options options = { .output = s->info.dtype }; /* as encode has it */
+    const qv_job_options options = { .output = s->info.dtype }; /* the options of `encode` */
     return qv_job_memory(&s->model, 1, &options, &bytes, NULL) ? 0 : bytes;
 }
 
@@ -330,7 +333,8 @@ capacities_json(const struct scene *s)
                      "segments", (json_int_t)pack.segments, "alone", alone, "bits_differ", list);
 }
 
-/* Whether a clip gives the same bits by itself, in the capacity of its plan, as packed with others. */
+/* Whether a clip gives the same bits alone, in the capacity of its own plan, as packed with
+ * others. */
 static bool
 same_alone_as_packed(const struct scene *s, const qv_plan *plan)
 {
@@ -367,7 +371,7 @@ print_clip(const char *path, const qv_clip_info *c)
         printf("  pixels     %s\n", qv_remark_text(c->remark));
 }
 
-/* What a clip by itself takes: chunks of so many frame pairs. */
+/* What encoding a clip by itself takes, in chunks of chunk_pairs frame pairs. */
 struct cost {
     int64_t tokens, chunk_pairs, chunks;
     double flops, bytes;
@@ -483,8 +487,8 @@ show_clip(struct scene *s, const char *path, qv_error *err)
     return QV_OK;
 }
 
-/* A plan of the device's own capacity, into which clips and images are packed; NULL where there can
- * be none, which is no failure of who asks what the model is. */
+/* Makes a plan of the device's capacity for packed clips and images. Returns NULL if it cannot:
+ * a user who asks what the model is must not get a failure for that. */
 static qv_plan *
 default_plan(const struct scene *s, qv_error *err)
 {
@@ -530,7 +534,8 @@ show_model(struct scene *s, const char *dir, qv_error *err)
 
 /* ---- what a path is -------------------------------------------------------------------------- */
 
-/* ORG/NAME, as a hub calls models: of nothing that is here, and no file's name by its ending. */
+/* Whether this is a name ORG/NAME on a hub. It must not exist as a path, nor end like a file's
+ * name. */
 static bool
 is_hub_name(const char *path)
 {
@@ -552,7 +557,7 @@ is_cache(const char *dir)
     return is;
 }
 
-/* An exit code, told. */
+/* Shows what one path is. Returns an exit code, after it has printed the error. */
 static int
 show(struct scene *s, const char *path)
 {
@@ -592,7 +597,7 @@ tool_info(const struct tool_options *o)
     }
     if (!status && o->list)
         code = tool_info_list(o, s.model ? &s.info : NULL);
-    if (code && n > 1) /* a part of the work */
+    if (code && n > 1) /* only a part of the work failed */
         code = TOOL_FAILED;
     qv_model_free(&s.model);
     tool_close_context(&s.ctx, &s.context);

@@ -22,7 +22,7 @@ print_usage(const struct tool_program *p, FILE *to)
     for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
         fprintf(to, "  %-8s %.*s\n", t->name, (int)strcspn(t->does, ":.\n"), t->does);
     fprintf(to,
-            "\n%s SUBCOMMAND --help says more.\n"
+            "\n%s SUBCOMMAND --help lists its options.\n"
             "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad "
             "input;\n4 device or environment\n",
             p->name);
@@ -197,10 +197,10 @@ tool_main(const struct tool_program *p, int argc, char **argv)
         return become(tool, argv);
     catch_signals();
     struct tool_options o;
-    bool help = false;
+    const char *help = NULL;
     int code = tool_parse(tool, argc - 2, argv + 2, &o, &help);
     if (help)
-        tool_print_help(tool);
+        tool_print_help(tool, help);
     else if (!code) {
         start_decoder(tool, &o);
         code = tool->run(&o);

@@ -139,11 +139,12 @@ int tool_verify(const struct tool_options *o);
 int tool_profile(const struct tool_options *o);
 int tool_cache(const struct tool_options *o);
 
-/* Fills *out. On a mistake it complains on stderr and returns TOOL_USAGE. --help prints and sets
- * *help. The caller frees out->arguments. */
+/* Fills *out. On a mistake it complains on stderr and returns TOOL_USAGE. If --help is given, *help
+ * becomes the page that it asks for: "" for the subcommand's own, or the page of options that
+ * subcommands share. The caller frees out->arguments. */
 int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
-               bool *help);
-void tool_print_help(const struct tool *tool);
+               const char **help);
+void tool_print_help(const struct tool *tool, const char *page);
 
 /* Prints "qwenvit: text" on stderr, on a line of its own. */
 void tool_complain(const char *format, ...)
@@ -240,5 +241,9 @@ void tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_f
                       const float *tokens);
 qv_status tool_drawing_write(struct tool_drawing *p, const char *path, qv_error *err);
 void tool_drawing_close(struct tool_drawing **p);
+/* Computes colours[n, 3] of tokens[n, dim], which are centred in place: red, green and blue are the
+ * first three principal components, each from its 2nd to its 98th percentile. Returns false where
+ * there is no memory. */
+bool tool_drawing_colours(float *tokens, int64_t n, int64_t dim, uint8_t *colours);
 
 #endif

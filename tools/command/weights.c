@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* --dtype and --weights: the values that they may have. */
+/* The values of --dtype and --weights. */
 #include <string.h>
 
 #include "dtype.h"
@@ -12,7 +12,8 @@ tool_parse_dtype(const char *text, qv_dtype *out)
            (*out == QV_DTYPE_AUTO || *out == QV_F32 || *out == QV_BF16);
 }
 
-/* MLX's groups, whose scales are bf16 as a rule, and GGUF's types as they are kept. */
+/* MLX's quantised groups, whose scales are mostly bf16, and the types of GGUF that are kept as
+ * they are. */
 static const struct tool_weights weights[] = {
     { "bf16", false, { 0 } },
     { "stored", true, { 0 } },

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""torch's Conv3d: of a checkpoint's patch embedding, and of a list of shapes."""
+"""Times torch's Conv3d, for a checkpoint's patch embedding and for a list of shapes."""
 import os
 
-from torch_times import common, left_out, measure, reason, report  # first, as common must be
+# first, as common must be imported before torch
+from torch_times import common, left_out, measure, reason, report
 import torch
 import torch.nn.functional as F
 
@@ -37,11 +38,12 @@ NUMBERS = ("n", "d", "h", "w", "c", "o", "groups", "bias", "merge", "residual_ro
 NAMES = {"layout": ("channels_first", "channels_last", "patch_rows", "frames_u8"),
          "causal": ("none", "zeros", "first"), "act": ("none", "gelu_tanh", "gelu_erf"),
          "dtype": ("auto", "f32", "bf16")}
-IGNORED = ("alpha", "pixel_scale", "pixel_shift")  # nothing that changes the convolution's time
+# fields that do not change the convolution's time
+IGNORED = ("alpha", "pixel_scale", "pixel_shift")
 
 
 def parse_shape(line, where):
-    """A shapes line as a dict with every default filled in, and its name and text."""
+    """Returns a shapes line as a dict with all defaults filled in, and its name and text."""
     name, colon, text = line.partition(":")
     text = text if colon else line
     d = dict(n=1, groups=1, bias=0, stride=(1, 1, 1), dilation=(1, 1, 1), pad_front=(0, 0, 0),
@@ -92,8 +94,8 @@ def read_shapes(path):
 
 
 def make_conv(d, x, weight, bias):
-    """The call that a user of torch would write. Padding that conv3d cannot do (more on one side,
-    the first frame again) is a copy before it, and is timed with it."""
+    """Returns the call that a user of torch would write. Padding that conv3d cannot do (more on one
+    side, the first frame again) is a copy before it, and is timed with it."""
     front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
     first = front[0] if d["causal"] == "first" else 0
     front[0] -= first
@@ -113,8 +115,8 @@ def make_conv(d, x, weight, bias):
 
 
 def make_conv_by_depth(d, x, weight, bias):
-    """A 2D convolution for each depth tap, over all frames at once, and their sum; channels last.
-    Padding in depth is a copy before it, and is timed with it."""
+    """Returns a 2D convolution for each depth tap, over all frames at once, and their sum; channels
+    last. Padding in depth is a copy before it, and is timed with it."""
     front, back, same = list(d["pad_front"]), list(d["pad_back"]), [0, 0, 0]
     for axis in (1, 2):
         if front[axis] == back[axis]:
@@ -150,7 +152,7 @@ def make_conv_by_depth(d, x, weight, bias):
 
 
 def bench_conv3d(args):
-    torch.backends.cudnn.benchmark = True  # the rest runs as it is shipped, without
+    torch.backends.cudnn.benchmark = True  # the rest runs as it is shipped, without cuDNN's search
     for d in read_shapes(args.shapes):
         for dtype in args.dtype:
             if d["dtype"] not in ("auto", dtype):
@@ -191,7 +193,7 @@ def time_conv(args, d, dtype):
         run = make()
         try:
             times = measure(args, run, graph=True)
-        except RuntimeError as error:  # no memory, or no kernel for it
+        except RuntimeError as error:  # there is no memory, or no kernel, for it
             left_out(d["case"], dtype, way, reason(error))
             continue
         report(args, ("conv3d", d["case"], dtype), way, times, (flops, moved), desc=d["desc"])

@@ -32,7 +32,7 @@ def numbers(count=None):
 
 
 def read_pack(path):
-    """Grids, one T,H,W a line, as `qwenvit bench tower --pack FILE` reads them."""
+    """Reads grids, one T,H,W on each line, as `qwenvit bench tower --pack FILE` does."""
     grids = []
     with open(path, encoding="utf-8") as f:
         for number, line in enumerate(f, 1):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Which times are worth a record. Needs no torch: python/tests/test_peers.py holds it to that."""
+"""Decides which times are worth a record. It needs no torch, and python/tests/test_peers.py tests
+it."""
 
 LEAST_REPEATS = 3
-MOST_SPREAD = 3.0  # slowest over fastest: a first run, with what it compiles and reads, is far beyond
+MOST_SPREAD = 3.0  # slowest over fastest; a first run, which compiles and reads, is far beyond this
 
 
 def quantile(values, q):
@@ -10,8 +11,8 @@ def quantile(values, q):
 
 
 def summary(warmups, times):
-    """median_ms, p90_ms, repeats of single runs; with `refused`, the reason in words, where they are no
-    measurement: runs without a warm-up, too few of them, or too far apart."""
+    """Returns median_ms, p90_ms and repeats of single runs. `refused` gives the reason if they are
+    no measurement: runs without a warm-up, too few of them, or too far apart."""
     refused = None
     if not warmups or len(times) < LEAST_REPEATS:
         refused = (f"{len(times)} runs after {warmups} to warm up; a record takes {LEAST_REPEATS} after 1 "

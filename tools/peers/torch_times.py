@@ -88,6 +88,11 @@ def machine(args):
                        f"transformers {transformers.__version__}")
 
 
+def day():
+    """The day as 2026-01-31, in UTC. Tables take records of one day for one run."""
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
 def report(args, of, way, times, work, **extra):
     """Prints a line and appends a record, unless times are refused. of: (bench, case, dtype); work: FLOPs,
     and bytes read and written, each once."""
@@ -99,7 +104,7 @@ def report(args, of, way, times, work, **extra):
     record = dict(bench=bench, case=case, way=way, dtype=dtype, **times, flops=flops, bytes=moved,
                   tflops_per_s=flops / seconds / 1e12, gb_per_s=moved / seconds / 1e9,
                   machine=machine(args), version=f"torch {torch.__version__.split('+')[0]}",
-                  **extra)
+                  day=day(), **extra)
     print(f"{case:40} {dtype:4} {way:28} {times['median_ms']:10.3f} ms  "
           f"p90 {times['p90_ms']:10.3f}  n {times['repeats']:2}  "
           f"{record['tflops_per_s']:8.3f} TFLOP/s", flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The tower by transformers as shipped, with its linear patch embedding, and compiled by torch."""
+"""The tower by transformers: as shipped, with its linear patch embedding, and compiled by torch."""
 import contextlib
 import importlib
 import io
@@ -7,15 +7,16 @@ import itertools
 import os
 import time
 
-from torch_times import common, left_out, measure, reason, report  # first, as common must be
+# first, as common must be imported before torch
+from torch_times import common, left_out, measure, reason, report
 import torch
 import torch.nn.functional as F
 
 
 def linear_tower(folder, shipped):
-    """The same tower with transformers' own opt-in linear patch embedding, which is
+    """Returns the tower with transformers' own opt-in linear patch embedding, which is
     from_pretrained(..., fusion_config={"patch_embeddings": True}). It shares its weights with
-    `shipped`. None where the installed version has no such switch for this model."""
+    `shipped`. None if the installed version has no such switch for this model."""
     try:
         from transformers.fusion_mapping import register_fusion_patches
         from transformers.monkey_patching import clear_patch_mapping
@@ -26,7 +27,7 @@ def linear_tower(folder, shipped):
     weight = shipped.patch_embed.proj.weight
     with torch.device("meta"):
         model = model_class._from_config(config, dtype=weight.dtype, attn_implementation="sdpa")
-    clear_patch_mapping()  # or towers made later have it too
+    clear_patch_mapping()  # otherwise towers made later would have it too
     if not hasattr(model.patch_embed, "linear_proj"):
         return None
     state = {k.replace("patch_embed.proj.", "patch_embed.linear_proj."): v
@@ -38,8 +39,8 @@ def linear_tower(folder, shipped):
 
 
 def segment_attention(attention, rotate, segments):
-    """Attention of all segments at once, where transformers loops over them: of equal ones as a
-    batch, of others by torch's kernel for them. `segments`: their lengths."""
+    """Attention over all segments at once, where transformers loops over them. Equal segments are a
+    batch; others take torch's kernel for them. `segments` has their lengths."""
     longest, equal = max(segments), min(segments) == max(segments)
     if not equal:
         from torch.nn.attention.varlen import varlen_attn
@@ -61,8 +62,8 @@ def segment_attention(attention, rotate, segments):
 
 
 class BareTower(torch.nn.Module):
-    """transformers' layers for given grids, for the compiler: what depends on the grids alone
-    is computed beforehand, and nothing breaks the graph."""
+    """transformers' layers for given grids, written for the compiler: whatever depends only on the
+    grids is computed beforehand, and nothing breaks the graph."""
 
     def __init__(self, model, grids):
         super().__init__()
@@ -92,7 +93,8 @@ class BareTower(torch.nn.Module):
                 block.attn, modeling.apply_rotary_pos_emb_vision, segments if i in full else windows)
 
     def use_windows(self, grids, vision_utils):
-        """Rows in window order, and tokens back; the lengths of windows."""
+        """Returns the indices of rows in window order, those that put tokens back, and the lengths
+        of windows."""
         model, area = self.model, self.model.spatial_merge_size ** 2
         index, starts = vision_utils.get_vision_window_index(
             grids, model.spatial_merge_size, model.window_size, model.patch_size)
@@ -132,21 +134,21 @@ def compiler_setting(args, mode):
 
 
 def compiled(bare, mode):
-    """To be called in the mode's compiler_setting, the first time and each time after it."""
+    """Call this in the mode's compiler_setting, the first time and every time after it."""
     return torch.compile(bare, fullgraph=True, dynamic=False,
                          mode="default" if mode == "freezing" else mode)
 
 
 def time_compiled(args, case, dtype, bare, pixels, truth):
-    """The best of the compiler's modes, as (times, mode); None where none works."""
+    """Returns (times, mode) of the best of the compiler's modes; None if none works."""
     best = None
     for mode in args.modes:
         try:
             torch._dynamo.reset()
             began = time.perf_counter()
             run = compiled(bare, mode)
-            with compiler_setting(args, mode), torch.no_grad():  # one without graphs gets ours
-                with contextlib.redirect_stderr(io.StringIO()):  # statistics of the search
+            with compiler_setting(args, mode), torch.no_grad():  # a mode without graphs gets ours
+                with contextlib.redirect_stderr(io.StringIO()):  # the search's statistics
                     tokens = run(pixels)[0]
                 compiled_s = time.perf_counter() - began
                 worst = common.mean_and_worst(tokens, truth)[1]
@@ -156,7 +158,7 @@ def time_compiled(args, case, dtype, bare, pixels, truth):
                 times = measure(args, lambda: run(pixels), graph)
             if "refused" in times:
                 raise ValueError(times["refused"])
-        except Exception as error:  # no compiler, or one that cannot compile this
+        except Exception as error:  # there is no compiler, or it cannot compile this
             left_out(case, dtype, f"compiled torch, {mode}", reason(error))
             continue
         print(f"  torch.compile, {mode}: {times['median_ms']:.2f} ms, compiled in "
@@ -172,7 +174,8 @@ def patches(grids):
 
 
 def attention_squares(config, grids):
-    """Squares of segments' rows, summed over the blocks: of frame pairs, or of windows."""
+    """Returns the sum over the blocks of the squared rows of segments, which are frame pairs or
+    windows."""
     full = sum(t * (h * w) ** 2 for t, h, w in grids)
     if not hasattr(config, "fullatt_block_indexes"):
         return config.depth * full
@@ -185,7 +188,7 @@ def attention_squares(config, grids):
 
 
 def tower_work(config, grids, size):
-    """(flops, bytes) of a tower: bytes are weights, pixels and tokens, each once."""
+    """Returns (flops, bytes) of a tower. bytes are weights, pixels and tokens, each once."""
     n, width = patches(grids), common.width_of(config)
     inner = getattr(config, "intermediate_size", None) or int(width * config.mlp_ratio)
     matrices = 3 if hasattr(config, "fullatt_block_indexes") else 2  # gate, up and down, or two
@@ -242,7 +245,7 @@ def time_towers(args, dtype, grids, towers):
     model = towers.get("transformers linear", shipped)
     found = time_compiled(args, case, dtype, BareTower(model, grids), pixels, truth)
     for block in model.blocks:
-        del block.attn.forward  # the class's own again
+        del block.attn.forward  # the class's own attention again
     if found is None:
         left_out(case, dtype, "compiled torch", "no mode of torch.compile worked")
         return

@@ -19,7 +19,8 @@ import common
 
 
 def qwenvit_records(args, *words):
-    """What `qwenvit WORDS... --json` prints: JSON objects, a line each. [] where it fails."""
+    """Returns the JSON objects that `qwenvit WORDS... --json` prints, one on each line. [] if it
+    fails."""
     if not args.qwenvit:
         return []
     command = shlex.split(args.qwenvit) + list(words) + shlex.split(args.extra)
@@ -37,7 +38,8 @@ def qwenvit_records(args, *words):
 
 
 def grids_of(args):
-    """Frame pairs of 20x38 patches (a 16:9 clip of 320x608) for --patches, others as given."""
+    """Returns grids: frame pairs of 20x38 patches (a 16:9 clip of 320x608) for --patches, or those
+    given."""
     grids = [[int(x) for x in g.split(",")] for g in args.grid or []]
     for n in args.patches.split(",") if args.patches else []:
         pairs, rest = divmod(int(n), 20 * 38)
@@ -48,7 +50,7 @@ def grids_of(args):
 
 
 def time_tower(args, model, grid):
-    """transformers' (tower, patch embedding alone) in ms, for a seeded input."""
+    """Returns transformers' times (tower, patch embedding alone) in ms, for a seeded input."""
     config = model.config
     row = config.in_channels * config.temporal_patch_size * config.patch_size ** 2
     random = torch.Generator().manual_seed(0)
@@ -94,7 +96,8 @@ def bench_tower(args, results):
 
 
 def bench_preprocess(args, results):
-    """torchvision's resize and transformers' normalise and cut, on frames already decoded."""
+    """Times torchvision's resize, and transformers' normalising and cutting, on frames already
+    decoded."""
     processor = common.video_processor(args.model)
     if args.clip:
         frames, _ = common.clip_frames(processor, args.clip)
@@ -123,7 +126,7 @@ def bench_preprocess(args, results):
     ours = {}
     for record in qwenvit_records(args, "bench", "preprocess", "--size",
                                   "{},{}".format(*row["source"])):
-        ours.update(record)  # the ways differ in the names of their times
+        ours.update(record)  # the ways name their times differently
     row["qwenvit"] = ours or None
     print("preprocess {} frames, {}x{} to {}x{}".format(n, *row["source"][::-1],
                                                        *row["target"][::-1]))

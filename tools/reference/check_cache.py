@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 try:
     import xxhash
-except ImportError:  # checksums are then left out, and that is said
+except ImportError:  # without xxhash the checksums are skipped, and a line says so
     xxhash = None
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -39,7 +39,7 @@ def names_of(description):
 
 
 def check_key(f, record, description):
-    """The key's tensors by name."""
+    """Returns the key's tensors by name."""
     key, tokens = record["key"], description["tokens"]
     names = names_of(description) + ["grid_thw", "timestamps"]
     found = {name: f.get_tensor(f"{key}/{name}") for name in names}
@@ -75,7 +75,8 @@ def check_part(path, description, records):
 
 
 def choose(found):
-    """(its record, its part) of a key's records: the last, or the last that is ok if it is of the same source."""
+    """Returns (record, part) of the key's last record; or of its last ok record, if that is of the
+    same source."""
     _, path, last = max(found, key=lambda one: one[:2])
     good = [one for one in found if one[2]["status"] == "ok"]
     if good:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the reference tools share: transformers' vision tower alone, its processors, distances."""
+"""What the reference tools share: transformers' vision tower by itself, its processors, and
+distances."""
 import importlib
 import json
 import os
@@ -16,7 +17,7 @@ from safetensors import safe_open
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
 
-# model_type in config.json, which is transformers' module: its classes of the tower and of its config
+# model_type in config.json, and the module of transformers with the classes of its tower and config
 FAMILIES = {
     "qwen2_vl": ("Qwen2VisionTransformerPretrainedModel", "Qwen2VLVisionConfig"),
     "qwen2_5_vl": ("Qwen2_5_VisionTransformerPretrainedModel", "Qwen2_5_VLVisionConfig"),
@@ -41,7 +42,7 @@ def read_json(*parts):
 
 
 def weight_files(folder):
-    """The safetensors files of a checkpoint, one or shards."""
+    """Returns the safetensors files of a checkpoint: one file, or shards."""
     index = os.path.join(folder, "model.safetensors.index.json")
     if os.path.exists(index):
         names = sorted(set(read_json(index)["weight_map"].values()))
@@ -51,7 +52,8 @@ def weight_files(folder):
 
 
 def read_weights(folder, config):
-    """The tower's tensors as stored, named as in transformers' module, Conv3d weight in 5D."""
+    """Returns the tower's tensors as stored, with the names of transformers' module and the Conv3d
+    weight in 5D."""
     weights = {}
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as f:
@@ -71,7 +73,7 @@ def read_weights(folder, config):
 
 
 def vision_classes(folder):
-    """(model class, vision config) of a checkpoint folder."""
+    """Returns (model class, vision config) of a checkpoint folder."""
     config = read_json(folder, "config.json")
     family = config["model_type"]
     if family not in FAMILIES:
@@ -89,17 +91,19 @@ def vision_classes(folder):
 
 
 def load_tower(folder, dtype="f32", attention="sdpa", round_weights=False, device="cpu"):
-    """transformers' vision tower with the folder's weights. round_weights: through bf16 first.
+    """Returns transformers' vision tower with the folder's weights. round_weights: round them
+    through bf16 first.
 
-    As from `from_pretrained`: parameters in `dtype`, inv_freq in f32 (.to(bfloat16) on the whole
-    module would round inv_freq too)."""
+    It is as `from_pretrained` makes it: parameters in `dtype`, inv_freq in f32. (.to(bfloat16) on
+    the whole module would round inv_freq too.)
+    """
     if dtype == "f64" and attention != "sdpa":
         raise SystemExit("f64 needs sdpa: transformers' eager attention has its softmax in f32")
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     model_class, config = vision_classes(folder)
     weights = read_weights(folder, config)
     torch_dtype = DTYPES[dtype]
-    with torch.device("meta"):  # no memory, no random initialisation
+    with torch.device("meta"):  # takes no memory, and skips random initialisation
         model = model_class._from_config(config, dtype=torch_dtype, attn_implementation=attention)
     if round_weights:
         weights = {k: v.bfloat16() for k, v in weights.items()}
@@ -113,12 +117,14 @@ def load_tower(folder, dtype="f32", attention="sdpa", round_weights=False, devic
 
 
 def width_of(config):
-    """Of the tower's rows: Qwen2-VL's hidden_size is the language model's."""
+    """Returns the columns of the tower's rows. Trap: Qwen2-VL's hidden_size is the language
+    model's."""
     return getattr(config, "embed_dim", config.hidden_size)
 
 
 def use_doubles(model):
-    """f64 all the way: transformers itself computes rotary angles and rotation in f32."""
+    """Computes rotary embeddings in f64 throughout; transformers itself computes angles and
+    rotation in f32."""
     modeling = importlib.import_module(type(model).__module__)
     head_dim = width_of(model.config) // model.config.num_heads
     theta = model.config.rope_parameters["rope_theta"]
@@ -144,7 +150,8 @@ def use_doubles(model):
 
 
 def position_interpolation(grids, side, merge):
-    """transformers' bilinear (align_corners) taps into the position table, weights in f64."""
+    """Returns transformers' bilinear taps (align_corners) into the position table, with weights in
+    f64."""
     all_taps, all_weights = [], []
     for t, h, w in grids.tolist():
         axis = []
@@ -163,7 +170,7 @@ def position_interpolation(grids, side, merge):
 
 
 def one_pair_each(grids):
-    """GLM's positions count clips by their frame pairs, as its model hands them over."""
+    """Counts a clip's frame pairs as images, as GLM's model does for its positions."""
     return torch.cat([torch.tensor([[1, h, w]]).repeat(t, 1) for t, h, w in grids.tolist()])
 
 
@@ -171,9 +178,9 @@ def one_pair_each(grids):
 
 @torch.no_grad()
 def run_tower(model, pixel_values, grids):
-    """Every layer's output in the tower's dtype, by the names that checkpoints use; "patch_embed"
-    is the input of the first block, so with the position embedding; GLM has a norm between the
-    two, and there that is "embeddings"."""
+    """Returns every layer's output in the tower's dtype, by the names that checkpoints use.
+    "patch_embed" is the input of the first block, so it includes the position embedding. GLM has a
+    norm between the two; its input to the first block is called "embeddings"."""
     layers, handles = {}, []
 
     def keep(name, tensor):
@@ -202,7 +209,8 @@ def run_tower(model, pixel_values, grids):
         extra = {name: x.to(device) for name, x in extra.items()}
     try:
         out = model(pixel_values.to(device, dtype), grid_thw=grids.to(device), **extra)
-        keep("merger", out.pooler_output)  # with windows, the merger's own are not yet put back
+        # with windows, the merger's own rows are still in window order
+        keep("merger", out.pooler_output)
     finally:
         for handle in handles:
             handle.remove()
@@ -210,7 +218,7 @@ def run_tower(model, pixel_values, grids):
 
 
 def output_names(layers):
-    """What a caller of the tower gets: tokens, then DeepStack outputs."""
+    """Returns what a caller of the tower gets: tokens, then DeepStack's outputs."""
     return ["merger"] + sorted(n for n in layers if n.startswith("deepstack_merger_list."))
 
 
@@ -224,7 +232,7 @@ def video_processor(folder):
     from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
     name = os.path.join(folder, "video_preprocessor_config.json")
-    if not os.path.exists(name):  # older checkpoints keep one file for both
+    if not os.path.exists(name):  # older checkpoints have one file for images and clips
         name = os.path.join(folder, "preprocessor_config.json")
     values = read_json(name)
     values.pop("video_processor_type", None)
@@ -245,7 +253,7 @@ def count_frames(path):
 
 
 def quarter_turns(path):
-    """The display rotation of a clip, in quarter turns counterclockwise."""
+    """Returns the display rotation of a clip, in quarter turns counterclockwise."""
     import av
     with av.open(path) as container:
         frame = next(container.decode(video=0))
@@ -253,11 +261,13 @@ def quarter_turns(path):
 
 
 def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
-    """(frames uint8 [n, H, W, 3], seconds of each), decoded by PyAV and sampled by transformers.
+    """Returns (frames uint8 [n, H, W, 3], seconds of each), decoded by PyAV and sampled by
+    transformers.
 
-    What transformers leaves out and qwenvit does: frames are counted where the container does not
-    say how many there are, a frame that is sampled twice comes twice (the PyAV reader gives it
-    once), the display rotation is applied, one frame counts as two."""
+    It adds what transformers leaves out and qwenvit does: frames are counted if the container does
+    not give their number, a frame that is sampled twice comes twice (the PyAV reader gives it
+    once), the display rotation is applied, and one frame counts as two.
+    """
     from transformers.video_utils import load_video
 
     def sample(metadata, **_):
@@ -267,7 +277,7 @@ def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
 
     frames, metadata = load_video(path, backend="pyav", sample_indices_fn=sample)
     order = np.unique(metadata.frames_indices, return_inverse=True)[1]
-    order = order[order < len(frames)]  # a damaged clip may have fewer than it says
+    order = order[order < len(frames)]  # a damaged clip may have fewer frames than it says
     frames, seconds = frames[order], list(metadata.timestamps)[:len(order)]
     if rotate:
         frames = np.ascontiguousarray(np.rot90(frames, quarter_turns(path), axes=(1, 2)))
@@ -278,7 +288,7 @@ def clip_frames(processor, path, num_frames=None, fps=None, rotate=True):
 
 def clip_pixels(folder, path, num_frames=None, fps=None, min_pixels=None, max_pixels=None,
                 cap_pixels=False, rotate=True):
-    """(pixel_values, grid_thw, seconds of each sampled frame): resized and cut into rows by
+    """Returns (pixel_values, grid_thw, seconds of each sampled frame), resized and cut into rows by
     transformers."""
     processor = video_processor(folder)
     frames, seconds = clip_frames(processor, path, num_frames, fps, rotate)
@@ -290,7 +300,7 @@ def clip_pixels(folder, path, num_frames=None, fps=None, min_pixels=None, max_pi
 
 
 def image_pixels(folder, path, min_pixels=None, max_pixels=None):
-    """(pixel_values, grid_thw) of one image, by the family's image processor."""
+    """Returns (pixel_values, grid_thw) of one image, by the family's image processor."""
     from PIL import Image
     from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
@@ -305,7 +315,7 @@ def image_pixels(folder, path, min_pixels=None, max_pixels=None):
 # ---- distances -----------------------------------------------------------------------------------
 
 def row_distances(x, truth):
-    """|x - truth| / |truth| of each row, in f64."""
+    """Returns |x - truth| / |truth| of each row, in f64."""
     x, truth = x.double(), truth.double()
     if x.shape != truth.shape:
         raise ValueError(f"shape {list(x.shape)} instead of {list(truth.shape)}")
@@ -313,7 +323,7 @@ def row_distances(x, truth):
 
 
 def mean_and_worst(x, truth):
-    """Of the rows' distances. A NaN anywhere gives NaN in both."""
+    """Returns mean and worst of the rows' distances. A NaN anywhere makes both NaN."""
     d = row_distances(x, truth)
     return float(d.mean()), float("nan") if bool(d.isnan().any()) else float(d.max())
 
@@ -338,7 +348,7 @@ def median_ms(function, repeat, warmup=1):
 
 
 def setting(args):
-    """Where and with what the numbers were taken."""
+    """Returns the machine and the versions with which the numbers were measured."""
     import torchvision
     import transformers
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], text=True,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the scripts that try engines share: a tiny whole model of random weights around a golden tower,
-as a checkpoint's folder with tokenizer and processors, and a chat of clips and images."""
+"""What the scripts that try engines share: a tiny whole model with random weights around a golden
+tower, as a checkpoint folder with tokenizer and processors, and a chat with clips and images."""
 import argparse
 import json
 import os
@@ -17,7 +17,7 @@ IDS = {"image": "<|image_pad|>", "video": "<|video_pad|>", "vision_start": "<|vi
 
 
 def arguments(doc, clips=True):
-    """Of a script: clips, and the golden tower that the model is made around."""
+    """Parses a script's arguments: clips, and the golden tower that the model is made around."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if clips:
         parser.add_argument("clips", nargs="+")
@@ -27,7 +27,7 @@ def arguments(doc, clips=True):
 
 
 def make_folder(golden, folder):
-    """A checkpoint's folder without weights; returns (config, processor)."""
+    """Makes a checkpoint folder without weights; returns (config, processor)."""
     _, processor = prompts.make_processor(golden)
     tokenizer = processor.tokenizer
     ids = {f"{kind}_token_id": tokenizer.convert_tokens_to_ids(token) for kind, token in IDS.items()}
@@ -39,7 +39,7 @@ def make_folder(golden, folder):
 
 
 def make_cache(golden, files, folder, tokens="f32"):
-    """A cache of files, by the command."""
+    """Makes a cache of files, by the command."""
     import subprocess
     import sys
 
@@ -61,6 +61,6 @@ def write_image(folder):
 
 
 def chat(results):
-    """Text with a placeholder for each result, and words between them."""
+    """Returns a text with a placeholder for each result, and words between them."""
     kinds = ["image" if r.is_image else "video" for r in results]
     return "say " + " and ".join(f"<|vision_start|><|{kind}_pad|><|vision_end|>" for kind in kinds) + "?"

@@ -70,7 +70,8 @@ def main():
     first, cached, third = image["image_embeds"].split(n)
     assert torch.equal(cached, stored["image_embeds"]) and torch.equal(first, third)
     distance = ((first.double() - cached.double()).norm(dim=1) / cached.double().norm(dim=1)).max()
-    assert distance < 0.1, distance  # computed in bf16 against f32, in a tower with heads of 16
+    # it is computed in bf16 and compared with f32, in a tower with heads of 16
+    assert distance < 0.1, distance
     print(f"adapter: {type(adapter).__name__}, 3 images of {n} tokens, {float(distance):.2g} from the cache's")
     print(f"ai-dynamo {importlib.metadata.version('ai-dynamo')}")
 

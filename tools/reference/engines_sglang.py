@@ -23,14 +23,16 @@ from qwenvit import engines
 
 
 def processor_of(config, processor):
-    """One with what it reads for precomputed tokens; the whole needs a server's arguments."""
+    """Returns a processor with only what it reads for precomputed tokens; a whole one needs a
+    server's arguments."""
     ours = QwenVLImageProcessor.__new__(QwenVLImageProcessor)
     ours.hf_config, ours.model_type, ours._processor = config, config.model_type, processor
     ours._tokenizer, ours.mm_processor_executor = processor.tokenizer, None
     ours.image_config = ours.video_config = {}
     ours.use_cuda_ipc = ours.precompute_hash_before_cpu_transfer = False
     ours.vision_start_token_id, ours.vision_end_token_id = config.vision_start_token_id, config.vision_end_token_id
-    ours._mark_cuda_ipc_features_for_deferred_reconstruction = lambda items: None  # nothing lies on a GPU
+    # nothing is on a GPU
+    ours._mark_cuda_ipc_features_for_deferred_reconstruction = lambda items: None
     ours.audio_start_token_id = ours.audio_token_id = None
     ours._spatial_merge_size = config.vision_config.spatial_merge_size
     ours._tokens_per_second = getattr(config.vision_config, "tokens_per_second", None)

@@ -24,7 +24,7 @@ from qwenvit import engines
 
 
 def load_whole(golden, config):
-    """Random weights, but for the tower's, which are the folder's."""
+    """Returns a model with random weights, except for the tower's, which are the folder's."""
     whole = tiny_models.make_model(config)
     tower = whole.model.visual
     tower.load_state_dict({k: v.float() for k, v in common.read_weights(golden, tower.config).items()})

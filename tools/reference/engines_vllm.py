@@ -23,7 +23,7 @@ from qwenvit import engines
 
 
 def apply(folder, ids, data, uuids=None, **config):
-    """(prompt ids, placeholders, kwargs, hashes) that vLLM's processor makes."""
+    """Returns (prompt ids, placeholders, kwargs, hashes) that vLLM's processor makes."""
     from vllm.config import ModelConfig
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.processing import ProcessorInputs
@@ -50,7 +50,8 @@ def check_processor(folder, tokenizer, entries):
 
 
 def check_parser(entries):
-    """What clips must bring; what an instance takes that gets its tokens by a connector."""
+    """Tests what clips must bring, and what an instance takes that gets its tokens by a connector.
+    """
     from vllm.model_executor.models.qwen3_vl import Qwen3VLMultiModalDataParser
 
     data = engines.to_vllm(entries)
@@ -68,7 +69,7 @@ def check_parser(entries):
 
 
 def check_model(out, entries):
-    """The model's methods, on an object that has only what they read."""
+    """Tests the model's methods, on an object that has only what they read."""
     from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration as Model
 
     width, n_deepstack = entries[0].tokens.shape[1], len(entries[0].deepstack)
@@ -95,11 +96,11 @@ def check_model(out, entries):
 
 
 def check_connector(folder, tokenizer, entry, storage):
-    """A consumer finds and loads the file of the uuid that the request names."""
+    """Tests that a consumer finds and loads the file of the uuid that the request names."""
     from vllm.distributed.ec_transfer.ec_connector import example_connector as ec
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
 
-    vllm.platforms._current_platform = vllm.platforms.cpu.CpuPlatform()  # where to load to
+    vllm.platforms._current_platform = vllm.platforms.cpu.CpuPlatform()  # the device to load to
     entry.save_ec(storage, "clip-1")
     kind = "image" if entry.is_image else "video"
     ids = tokenizer(engine_models.chat([entry]))["input_ids"]

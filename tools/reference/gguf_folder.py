@@ -63,30 +63,35 @@ def write(path, tensors):
             f.write(numpy.ascontiguousarray(t, "<f4").data)
 
 
+def write_folder(file, folder, out):
+    """Makes the folder `out` of the values of a GGUF file that was made of the checkpoint `folder`."""
+    tensors = {}
+    for t in GGUFReader(file).tensors:
+        shape = [int(n) for n in reversed(t.shape)]
+        tensors[t.name] = dequantize(t.data, t.tensor_type).astype(numpy.float32).reshape(shape)
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    config = config.get("thinker_config", config)
+    deepstack = config["vision_config"].get("deepstack_visual_indexes", [])
+    values = {}
+    for name, shape in headers(folder).items():
+        if "visual." in name:
+            below = name.split("visual.", 1)[1]
+            values[name] = value(below, shape, tensors, sorted(deepstack)).reshape(shape)
+    os.makedirs(out, exist_ok=True)
+    for name in os.listdir(folder):
+        if name.endswith(".json") and "index" not in name:
+            shutil.copy(os.path.join(folder, name), out)
+    write(os.path.join(out, "model.safetensors"), values)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file")
     parser.add_argument("folder", help="the checkpoint that it was made of: its names, shapes and configs")
     parser.add_argument("out")
     args = parser.parse_args()
-    tensors = {}
-    for t in GGUFReader(args.file).tensors:
-        shape = [int(n) for n in reversed(t.shape)]
-        tensors[t.name] = dequantize(t.data, t.tensor_type).astype(numpy.float32).reshape(shape)
-    with open(os.path.join(args.folder, "config.json"), encoding="utf-8") as f:
-        config = json.load(f)
-    config = config.get("thinker_config", config)
-    deepstack = config["vision_config"].get("deepstack_visual_indexes", [])
-    out = {}
-    for name, shape in headers(args.folder).items():
-        if "visual." in name:
-            below = name.split("visual.", 1)[1]
-            out[name] = value(below, shape, tensors, sorted(deepstack)).reshape(shape)
-    os.makedirs(args.out, exist_ok=True)
-    for file in os.listdir(args.folder):
-        if file.endswith(".json") and "index" not in file:
-            shutil.copy(os.path.join(args.folder, file), args.out)
-    write(os.path.join(args.out, "model.safetensors"), out)
+    write_folder(args.file, args.folder, args.out)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Prints what the `gguf` package (of PyPI) makes of seeded blocks of each quantised type: the table in
-tests/test_gguf.c, which holds the library to it."""
+"""Prints what the `gguf` package (on PyPI) makes of seeded blocks of each quantised type. This is
+the table in tests/test_gguf.c, which the library is compared with."""
 
 import sys
 
 import numpy
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
-# where a block has f16 numbers, whose upper exponent bit is cleared, so that none is infinite
+# where a block has f16 numbers; their upper exponent bit is cleared, so that none is infinite
 HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
           "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}  # fmt: skip
 BLOCKS = 64

@@ -19,7 +19,7 @@ CLIP = dict(image_mean=[0.48145466, 0.4578275, 0.40821073],
             image_std=[0.26862954, 0.26130258, 0.27577711])
 
 CASES = {
-    # no positions, no bias of the Conv3d, the tower's width under another name, quick GELU
+    # no learned positions, no bias in the Conv3d, the tower's width under another key, quick GELU
     "qwen2_vl": dict(
         seed=5, model_type="qwen2_vl", vision_type="qwen2_vl", pixels=CLIP,
         architecture="Qwen2VLForConditionalGeneration",
@@ -36,7 +36,7 @@ CASES = {
                     hidden_act="silu"),
         prefix="visual.", dtype=torch.bfloat16, shards=1,
         frames=4, grids=[[2, 4, 6], [1, 6, 10], [1, 8, 8], [3, 2, 6]]),
-    # q, k and v apart, a vision config one floor down
+    # q, k and v stored apart, the vision config one level deeper
     "qwen2_5_omni": dict(
         seed=7, model_type="qwen2_5_omni", vision_type="qwen2_5_omni_vision_encoder", pixels=CLIP,
         architecture="Qwen2_5OmniModel", thinker=True,
@@ -88,7 +88,7 @@ CASES = {
                     out_hidden_size=40, num_position_embeddings=16),
         prefix="visual.", dtype=torch.bfloat16, shards=1,
         frames=4, grids=[[2, 4, 4], [2, 2, 6]]),
-    # norms and convolutions around the blocks, bicubic positions, names of the tower's own floor
+    # norms and convolutions around the blocks, bicubic positions, the tower's names for tensors
     "glm4v": dict(
         seed=12, model_type="glm4v", vision_type="glm4v_vision", pixels=CLIP,
         architecture="Glm4vForConditionalGeneration",
@@ -128,8 +128,8 @@ def write_configs(folder, case):
 
 
 def random_weights(folder, random):
-    """Seeded weights that leave no term idle: norms off 1, biases off 0, attention not flat.
-    Rounded to bf16."""
+    """Makes seeded weights that leave no term idle: norms differ from 1, biases from 0, and
+    attention is not flat. They are rounded to bf16."""
     model_class, config = common.vision_classes(folder)
     weights = {}
     for name, parameter in sorted(model_class(config).state_dict().items()):
@@ -152,7 +152,8 @@ def write_weights(folder, case, weights, random):
     tensors = {case["prefix"] + k: v.to(case["dtype"]) for k, v in weights.items()}
     other = ("model.language_model.embed_tokens.weight" if case["prefix"].startswith("model.")
              else "model.embed_tokens.weight")
-    tensors[other] = torch.randn(6, 8, generator=random).to(case["dtype"])  # must be ignored
+    # a tensor that must be ignored
+    tensors[other] = torch.randn(6, 8, generator=random).to(case["dtype"])
     names, shards = sorted(tensors), case["shards"]
     if shards == 1:
         save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
@@ -170,7 +171,8 @@ def write_weights(folder, case, weights, random):
 
 
 def random_frames(n, height, width, random):
-    """uint8 [n, height, width, 3]: moving waves and noise, with the extremes 0 and 255."""
+    """Makes frames uint8 [n, height, width, 3]: moving waves and noise, with the extremes 0 and
+    255."""
     t = torch.arange(n).view(n, 1, 1, 1)
     y = torch.arange(height).view(1, height, 1, 1) / height
     x = torch.arange(width).view(1, 1, width, 1) / width

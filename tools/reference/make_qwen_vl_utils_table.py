@@ -36,7 +36,7 @@ IMAGES = ((97, 131), (1080, 1920), (30, 500), (11, 13), (5000, 7000), (1, 200), 
 IMAGE_OPTIONS = ({}, {"min_pixels": 300000}, {"max_pixels": 50000}, {"max_pixels": 500},
                  {"min_pixels": 9000, "max_pixels": 8000})
 CUT_CLIPS = ((325, 25.0), (300, 30000 / 1001), (100000, 24.0), (53946, 59.94), (7, 10.0), (2, 30.0))
-CUTS = (  # parts of its length: start, end; 0: left out
+CUTS = (  # parts of the length: start, end; 0: left out
     (0.1, 0.5), (0.25, 0), (0, 0.75), (0.5, 0.51), (0.99, 0), (0.3, 40.0), (1.0, 0), (7.0, 9.0),
     (0.123456789, 0.987654321), (1 / 3, 2 / 3), (0.9, 1.0),
 )
@@ -65,7 +65,8 @@ def hash_of(numbers):
 
 
 def clip_row(clip, options, patch):
-    """(frames, height, width, hash of their numbers), all 0 where the package refuses."""
+    """Returns (frames, height, width, hash of the frame numbers); all are 0 if the package refuses.
+    """
     total, fps, height, width = clip
     made = {}
 
@@ -108,7 +109,7 @@ def image_row(size, options, patch):
 
 
 def cut_row(clip, options):
-    """As the package's readers do it."""
+    """Reads frames as the package's readers do."""
     total, fps = clip
     try:
         first, last, total = package.calculate_video_frame_range(options, total, fps)

@@ -30,7 +30,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 
 def options(args, dtype):
-    """The options of `qwenvit encode` that mirror this tool's."""
+    """Returns the options of `qwenvit encode` that equal this tool's."""
     out = ["--model", args.model, "--dtype", dtype, "--output-dtype", "f32"]
     for name in ("num_frames", "fps", "min_pixels", "max_pixels"):  # images ignore the first two
         if getattr(args, name) is not None:
@@ -39,7 +39,7 @@ def options(args, dtype):
 
 
 def run_encode(args, clips, output, more):
-    """What `qwenvit encode` prints."""
+    """Returns what `qwenvit encode` prints."""
     command = shlex.split(args.qwenvit) + ["encode", *clips, "-o", output] + more
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           timeout=args.timeout)
@@ -50,7 +50,8 @@ def run_encode(args, clips, output, more):
 
 
 def read_output(path):
-    """A file of `qwenvit encode`: its tensors, under the names of the layers here."""
+    """Reads a file of `qwenvit encode` and returns its tensors, under the names that layers have
+    here."""
     tensors = load_file(path)
     out = {"merger": tensors.pop("tokens")}
     for name, x in tensors.items():
@@ -59,7 +60,7 @@ def read_output(path):
 
 
 def encode(args, clips, grids, dtype):
-    """What qwenvit makes of a clip alone, or of several that are one chunk: outputs of each."""
+    """Returns qwenvit's outputs for a clip alone, or for each of several that are one chunk."""
     more = options(args, dtype)
     with tempfile.TemporaryDirectory() as folder:
         if len(clips) == 1:
@@ -76,7 +77,7 @@ def encode(args, clips, grids, dtype):
 
 
 class Towers:
-    """transformers' towers, each loaded when first asked for."""
+    """transformers' towers, each loaded when it is first needed."""
 
     def __init__(self, folder, device):
         self.folder, self.device, self.loaded = folder, device, {}
@@ -101,7 +102,7 @@ def check_f32(found, truth):
 
 
 def check_bf16(found, truth, rounded_truth, peers):
-    """`peers`: outputs of transformers' bf16 runs, by attention path."""
+    """`peers`: the outputs of transformers' bf16 runs, by attention path."""
     rows = []
     for name in truth:
         bars = {path: common.mean_and_worst(out[name], rounded_truth[name])
@@ -121,14 +122,15 @@ def check_bf16(found, truth, rounded_truth, peers):
 
 
 def time_error(found, seconds):
-    """Largest difference of the frames' timestamps; None where they cannot be compared."""
+    """Returns the largest difference of the frames' timestamps; None if they cannot be compared."""
     if found is None or found.numel() != seconds.numel():
         return None
     return float((found.reshape(-1).double() - seconds).abs().max())
 
 
 def read_pixels(args, path):
-    """(pixel_values, grid_thw, timestamps) of a clip, or of an image by the image processor."""
+    """Returns (pixel_values, grid_thw, timestamps) of a clip, or of an image by the image
+    processor."""
     if os.path.splitext(path)[1].lower() in IMAGES:
         pixels, grids = common.image_pixels(args.model, path, args.min_pixels, args.max_pixels)
         return pixels, grids, torch.zeros(0)
@@ -137,7 +139,7 @@ def read_pixels(args, path):
 
 
 def check_dtype(args, towers, clips, pixels, grids, truth, dtype):
-    """What qwenvit makes of each clip, and the rows of the table: of all clips together."""
+    """Encodes each clip by qwenvit, and returns the table's rows for all clips together."""
     found = encode(args, clips, grids, dtype)
     for clip, one, grid in zip(clips, found, grids.tolist()):
         if one["grid_thw"].reshape(-1).tolist() != grid:
@@ -155,7 +157,7 @@ def check_dtype(args, towers, clips, pixels, grids, truth, dtype):
 
 
 def check_clips(args, towers, clips):
-    """One clip, or several in one call of each."""
+    """Compares one clip, or several in one call of each program."""
     read = [read_pixels(args, clip) for clip in clips]
     pixels, grids = (torch.cat([r[i] for r in read]) for i in (0, 1))
     names = ", ".join(os.path.basename(clip) for clip in clips)

@@ -65,7 +65,8 @@ def check(folder):
 
 
 def check_saving(model, before):
-    """What a patched model saves has the weights, to the bit; what cannot be saved or copied says so."""
+    """What a patched model saves has the weights, with the same bits; what cannot be saved or
+    copied raises."""
     def is_whole(state):
         assert state.keys() == before.keys(), state.keys() ^ before.keys()
         for k, v in before.items():
@@ -94,7 +95,7 @@ IDS = {"image_token_id": 190, "video_token_id": 191, "vision_start_token_id": 19
 
 
 def an_image(whole, seed, sign=1):
-    """What a processor makes of an image of 4 x 8 patches, and of text around it."""
+    """Returns what a processor makes of an image of 4 x 8 patches and of the text around it."""
     torch.manual_seed(seed)
     vision = whole.config.vision_config
     pixels = torch.rand(32, vision.in_channels * vision.temporal_patch_size * vision.patch_size**2) * 2 - 1
@@ -109,8 +110,8 @@ def an_image(whole, seed, sign=1):
 
 @torch.no_grad()
 def check_generate(folder):
-    """A tiny model of random weights writes the same text with an image, patched and not, in f32; in
-    bf16 its logits are as near to those of f32 as transformers' own are."""
+    """A tiny model with random weights writes the same text about an image, patched and not, in
+    f32. In bf16 its logits are as near to those of f32 as transformers' own are."""
     config = common.read_json(folder, "config.json")
     if config["model_type"] not in tiny_models.WHOLE:
         print("  no class for", config["model_type"])
@@ -132,8 +133,9 @@ def check_generate(folder):
 
 
 def check_bf16_logits(whole):
-    """In bf16, patched and not: the logits' distance to those of f32 on the same rounded weights and pixels. The
-    language model is what it is in all three: f32, given the tower's tokens, which are rounded to bf16 in two."""
+    """Returns the distances, patched and not, of bf16 logits to those of f32 on the same rounded
+    weights and pixels. The language model computes in f32 in all three; it is given the tower's
+    tokens, which two of them round to bf16."""
     whole.load_state_dict({k: v.bfloat16().float() for k, v in whole.state_dict().items()})
     images = [an_image(whole, seed) for seed in range(32)]
 
@@ -142,7 +144,8 @@ def check_bf16_logits(whole):
     truth = logits()
     (tower,) = (m for m in whole.modules() if hasattr(m, "patch_embed") and hasattr(m, "blocks"))
     tower.bfloat16()
-    tower.rotary_pos_emb = type(tower.rotary_pos_emb)(tower.config)  # f32, as from_pretrained leaves it
+    # f32, as from_pretrained leaves it
+    tower.rotary_pos_emb = type(tower.rotary_pos_emb)(tower.config)
     theirs = distances(logits(), truth).mean().item()
     qwenvit.patch(tower)
     ours = distances(logits(), truth).mean().item()

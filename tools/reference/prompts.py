@@ -24,12 +24,12 @@ from transformers.video_utils import VideoMetadata, load_video
 import common
 import qwenvit
 
-PROCESSORS = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL"}  # and Qwen3VL
+PROCESSORS = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL"}  # Qwen3VL too
 SPECIAL = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|endoftext|>"]
 TEXT = {kind: f"a <b> <|vision_start|><|{kind}_pad|><|vision_end|>\nsays <0.5 seconds>?" for kind in ("image", "video")}
 OUTER = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 10)
 
-# frames sampled: their numbers, and the clip's frames a second
+# the numbers of sampled frames, and the clip's frames a second
 CLIPS = [
     ([0, 8, 16, 24], 30.0), ([0, 12, 24], 24.0), ([0, 12, 25, 37, 49], 25.0), ([0], 25.0),
     ([0, 12, 24, 36, 47], 24000 / 1001), ([0, 15, 30, 45, 59, 74, 89], 30000 / 1001),
@@ -44,7 +44,7 @@ def make_processor(folder):
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    # 4.57 takes no other class, and 5.x makes of that class what it likes
+    # 4.57 takes only this class, and 5.x converts it as it needs
     new = transformers.__version__ >= "5"
     fast = transformers.PreTrainedTokenizerFast if new else transformers.Qwen2TokenizerFast
     tokenizer = fast(tokenizer_object=tokenizer)
@@ -63,7 +63,7 @@ def make_processor(folder):
 
 
 def theirs(processor, kind, media, metadata=None):
-    """(text, grid) that the processor makes of the chat."""
+    """Returns (text, grid) that the processor makes of the chat."""
     if kind == "image":
         out = processor(text=[TEXT[kind]], images=[media], return_tensors="pt")
     else:
@@ -74,10 +74,10 @@ def theirs(processor, kind, media, metadata=None):
 
 
 def made_up(family, processor):
-    """Cases without files: (what a result would know, the text between the chat's)."""
+    """Gives cases without files: (what a result would know, the text between the chat's)."""
     merge = processor.video_processor.merge_size
     for indices, fps in CLIPS:
-        if len(indices) < 2:  # an error there: a single frame is paired with itself here
+        if len(indices) < 2:  # the processor fails here; qwenvit pairs a single frame with itself
             continue
         frames = np.zeros((len(indices), 64, 96, 3), np.uint8)
         metadata = VideoMetadata(total_num_frames=indices[-1] + 1, fps=fps, frames_indices=list(indices))
@@ -102,12 +102,13 @@ def short(text):
 
 
 def sampler(processor, fps):
-    """Which frames, as load_video asks for it."""
+    """Chooses frames in the form in which load_video calls this."""
     return lambda metadata, **_: processor.video_processor.sample_frames(metadata, fps=fps)
 
 
 def real(path, processor, model):
-    """Of a file, at several rates: (name, our result, their text, their grid, their seconds, their ids)."""
+    """Gives cases of a file at several rates: (name, our result, their text, their grid, their
+    seconds, their ids)."""
     if path.endswith((".png", ".jpg")):
         from PIL import Image
 

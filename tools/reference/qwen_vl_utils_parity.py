@@ -33,7 +33,7 @@ IMAGE_OPTIONS = ({}, {"min_pixels": 300000}, {"max_pixels": 50000},
 
 
 def read_with_pyav(ele):
-    """As the package's readers do it, on PyAV's frames."""
+    """Does what the package's readers do, on PyAV's frames."""
     with av.open(ele["video"]) as container:
         stream = container.streams.best("video")
         decoded = list(container.decode(stream))
@@ -80,7 +80,7 @@ def dump(tool, path, options, patch):
 
 
 def difference(ours, theirs, with_pixels):
-    """In words; None where all is the same."""
+    """Returns the differences as a text; None if there are none."""
     if "error" in ours or "error" in theirs:
         if ("error" in ours) == ("error" in theirs):
             return None
@@ -101,7 +101,7 @@ def difference(ours, theirs, with_pixels):
 def attempt(fetch, *arguments):
     try:
         return fetch(*arguments)
-    except Exception as error:  # whatever the package fails with
+    except Exception as error:  # the package may fail with anything
         return {"error": f"{type(error).__name__}: {error}"}
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Whole models of random weights around a tower's config, as small as can be: for scripts that need the
-language model too."""
+"""Makes whole models with random weights around a tower's config, as small as possible, for scripts
+that need the language model too."""
 import torch
 import transformers
 
-# model_type: transformers' class, and what its text config needs beside the sizes
+# model_type: transformers' class, and what its text config needs besides the sizes
 MOE = {"head_dim": 10, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
        "mlp_only_layers": [], "decoder_sparse_step": 1}
 HYBRID = {"head_dim": 20, "linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
@@ -27,9 +27,8 @@ WHOLE = {
 
 
 def make_config(config, vocab_size, ids):
-    """transformers' config (4.57 or 5.x) of a whole model around the tower of a config.json.
-
-    ids: image_token_id, video_token_id, vision_start_token_id, vision_end_token_id."""
+    """Returns transformers' config (4.57 or 5.x) of a whole model around the tower of a
+    config.json. ids: image_token_id, video_token_id, vision_start_token_id, vision_end_token_id."""
     name, extra = WHOLE[config["model_type"]]
     config = config.get("thinker_config", config)
     vision = {k: v for k, v in config["vision_config"].items() if k != "dtype"}
@@ -45,8 +44,9 @@ def make_config(config, vocab_size, ids):
         text["rope_parameters"] = rope
     else:
         text.update(rope_scaling=rope, rope_theta=rope["rope_theta"])
-    ids = {**ids, **{k.replace("_id", "_index"): v for k, v in ids.items()}}  # as the Omni models call them
-    if "Omni" in name:  # with as small a tower for sound as can be
+    # the names of the Omni models
+    ids = {**ids, **{k.replace("_id", "_index"): v for k, v in ids.items()}}
+    if "Omni" in name:  # the tower for sound is as small as possible
         ids["audio_config"] = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2,
                                "encoder_ffn_dim": 16, "output_dim": hidden}
     config_class = getattr(transformers, name).config_class
@@ -54,6 +54,6 @@ def make_config(config, vocab_size, ids):
 
 
 def make_model(config):
-    """The model of such a config."""
+    """Returns the model of such a config."""
     torch.manual_seed(3)
     return getattr(transformers, config.architectures[0])(config).eval()

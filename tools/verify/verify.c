@@ -96,7 +96,8 @@ read_frames(qv_clip *clip, const struct qv_config *c, struct verify_input *input
     size_t frame = (size_t)info.width * (size_t)info.height * 3;
     double seconds[MOST_PAIRS * 8];
     if (frames > (int64_t)(sizeof seconds / sizeof *seconds))
-        return qv_fail(err, QV_EUNSUPPORTED, "%lld frames in a pair", (long long)c->temporal);
+        return qv_fail(err, QV_EUNSUPPORTED, "a frame pair of %lld frames is not supported",
+                       (long long)c->temporal);
     int64_t thw[3] = { pairs, info.grid_thw[1], info.grid_thw[2] };
     qv_status status = take_grid(input, thw, err);
     if (!status)

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* QV_CLONES before a function compiles it once for each instruction set, of which one is chosen when the
+ * library is loaded, where the compiler and the loader can do so. It is for plain loops over many values. */
+#ifndef QV_CLONES_H
+#define QV_CLONES_H
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) &&       \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define QV_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define QV_CLONES
+#endif
+
+#endif

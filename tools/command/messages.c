@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/* What all subcommands tell their user with: complaints, exit codes, JSON and progress; and folders
+ * that they clear. */
+#define _GNU_SOURCE /* for flock and nftw */
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "files/json.h"
+#include "files/utf8.h"
+#include "tool.h"
+
+/* Whether the terminal's last line is a progress bar, which has no newline yet. A signal handler
+ * reads it too. */
+static volatile sig_atomic_t bar_is_shown;
+
+bool
+tool_bar_is_shown(void)
+{
+    return bar_is_shown;
+}
+
+void
+tool_bar_end(void)
+{
+    if (bar_is_shown)
+        fputc('\n', stderr);
+    bar_is_shown = 0;
+}
+
+void
+tool_bar_show(const char *text, bool terminal)
+{
+    fprintf(stderr, terminal ? "\r%s \033[K" : "%s\n", text);
+    bar_is_shown = terminal;
+}
+
+void
+tool_complain(const char *format, ...)
+{
+    va_list ap;
+    tool_bar_end();
+    va_start(ap, format);
+    fputs("qwenvit: ", stderr);
+    vfprintf(stderr, format, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+}
+
+int
+tool_exit_code(qv_status status)
+{
+    switch (status) {
+    case QV_OK: return TOOL_DONE;
+    case QV_EINVAL: return TOOL_USAGE;
+    case QV_EIO:
+    case QV_EFORMAT:
+    case QV_EUNSUPPORTED: return TOOL_BAD_INPUT;
+    case QV_ENOMEM:
+    case QV_ENODEVICE:
+    case QV_EBACKEND:
+    case QV_ESTATE:
+    case QV_STATUS_MAX: break;
+    }
+    return TOOL_DEVICE;
+}
+
+int
+tool_fail(qv_status status, const qv_error *err)
+{
+    tool_complain("%s", err->text);
+    return tool_exit_code(status);
+}
+
+bool
+tool_is_folder(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+static int
+remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type;
+    return at->level ? remove(path) : 0;
+}
+
+void
+tool_clear_folder(const char *folder)
+{
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void
+tool_remove_folder(const char *folder)
+{
+    tool_clear_folder(folder);
+    rmdir(folder);
+}
+
+json_t *
+tool_json_text(const char *bytes)
+{
+    char *text = qv_utf8_text(bytes);
+    json_t *json = text ? json_string(text) : NULL;
+    free(text);
+    return json;
+}
+
+int64_t
+tool_peak_bytes(void)
+{
+#ifdef __APPLE__
+    enum { UNIT = 1 };
+#else
+    enum { UNIT = 1024 };
+#endif
+    struct rusage used;
+    return getrusage(RUSAGE_SELF, &used) ? 0 : (int64_t)used.ru_maxrss * UNIT;
+}
+
+void
+tool_print_json(json_t *object)
+{
+    char *text = qv_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    puts(text ? text : "{}");
+    fflush(stdout);
+    free(text);
+    json_decref(object);
+}
+
+/* Appends the line and its newline in one write, so that lines of several processes do not mix.
+ * If the disk becomes full half way, the file is cut back to what it was. */
+static qv_status
+append_line(const char *path, char *text, qv_error *err)
+{
+    const size_t n = strlen(text) + 1;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return qv_fail(err, QV_EIO, "%s: cannot append a result: %s", path, strerror(errno));
+    text[n - 1] = '\n';
+    flock(fd, LOCK_EX); /* locking may fail, as it does on a device */
+    const off_t end = lseek(fd, 0, SEEK_END);
+    const ssize_t put = write(fd, text, n);
+    int why = put < 0 ? errno : put < (ssize_t)n ? ENOSPC : 0;
+    if (why && put > 0 && ftruncate(fd, end))
+        why = errno;
+    if (close(fd) && !why)
+        why = errno;
+    return why ? qv_fail(err, QV_EIO, "%s: cannot append a result: %s", path, strerror(why))
+               : QV_OK;
+}
+
+qv_status
+tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err)
+{
+    if (!o->json_file) {
+        tool_print_json(object);
+        return QV_OK;
+    }
+    char *text = qv_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(object);
+    qv_status status = text ? append_line(o->json_file, text, err)
+                            : qv_fail(err, QV_ENOMEM, "%s: no memory for a result", o->json_file);
+    free(text);
+    return status;
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+void
+tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet)
+{
+    *p = (struct tool_progress){ .label = label,
+                                 .unit = "frames",
+                                 .total = total,
+                                 .started_s = qv_seconds(),
+                                 .shown_s = qv_seconds(),
+                                 .quiet = quiet,
+                                 .terminal = isatty(2) };
+}
+
+void
+tool_progress_show(struct tool_progress *p, int64_t done)
+{
+    enum { WIDTH = 30 };
+    double now = qv_seconds(), every_s = p->terminal ? 0.1 : 10;
+    if (p->quiet || (now - p->shown_s < every_s && done < p->total) ||
+        (!p->terminal && done >= p->total))
+        return;
+    p->shown_s = now;
+    double rate = (double)done / (now - p->started_s + 1e-9);
+    if (!p->terminal) {
+        fprintf(stderr, "%s: %lld of %lld %s, %.1f a second\n", p->label, (long long)done,
+                (long long)p->total, p->unit, rate);
+        return;
+    }
+    char bar[WIDTH + 1];
+    int64_t filled = p->total ? done * WIDTH / p->total : WIDTH;
+    for (int i = 0; i < WIDTH; i++)
+        bar[i] = i < filled ? '#' : '.';
+    bar[WIDTH] = 0;
+    fprintf(stderr, "\r%s [%s] %lld/%lld %s, %.1f/s \033[K", p->label, bar, (long long)done,
+            (long long)p->total, p->unit, rate);
+    bar_is_shown = 1;
+}
+
+void
+tool_progress_end(struct tool_progress *p, int64_t done)
+{
+    tool_progress_show(p, done);
+    tool_bar_end();
+}
