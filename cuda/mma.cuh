@@ -21,6 +21,28 @@ begin_copy(bf16 *to, const bf16 *from, bool there)
                  : "memory");
 }
 
+/* The same of what is there; end_copies() makes a group of those that were begun since the last one. */
+static __device__ __forceinline__ void
+begin_copy(void *to, const void *from)
+{
+    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+}
+
+static __device__ __forceinline__ void
+end_copies()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits for all groups but the last N. */
+template <int N>
+static __device__ __forceinline__ void
+await_copies_but()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
 static __device__ __forceinline__ void
 await_copies()
 {
@@ -62,6 +84,16 @@ multiply_blocks(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same without sums before it. */
+static __device__ __forceinline__ void
+multiply_first_blocks(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+                 : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
 }
 
 #endif

@@ -8,7 +8,8 @@
 qv_status
 qv_packed_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out)
 {
-    *out = (struct qv_layout){ qv_packed_cuda(matrix->n, matrix->k, &matrix->groups).bytes, 1 };
+    *out = (struct qv_layout){ qv_packed_cuda(matrix->n, matrix->k, &matrix->groups).bytes,
+                               QV_PACKED_ROWS_CUDA };
     return QV_OK;
 }
 
@@ -21,28 +22,32 @@ even_nibbles(uint32_t word)
     return (word | word >> 8) & 0xffff;
 }
 
-/* Rows of codes, and of factors as [k/group] pairs, of canonical rows. */
+/* Lays a canonical row's codes, and its scales and offsets in pairs, into the chunks of its tile. */
 static void
-lay_rows(const struct qv_matrix *matrix, int64_t rows, const char *src, char *codes, char *factors)
+lay_row(const struct qv_matrix *matrix, const struct qv_packed_cuda *p, int row, const char *src,
+        char *tile)
 {
     const struct qv_groups *g = &matrix->groups;
-    const struct qv_packed_cuda p = qv_packed_cuda(matrix->n, matrix->k, g);
-    const size_t row_bytes = qv_grouped_row_bytes(g, matrix->k), element = qv_dtype_bytes(g->dtype);
-    const int64_t groups = matrix->k / g->group;
-    for (int64_t i = 0; i < rows; i++, src += row_bytes, codes += p.code_row) {
-        for (int64_t k = 0; k < matrix->k; k += 8) {
-            char *to = codes + qv_code_at_cuda(g->bits, k).byte;
-            uint32_t word;
-            memcpy(&word, src + k * g->bits / 8, sizeof word);
-            if (g->bits == 4)
-                word = even_nibbles(word) | even_nibbles(word >> 4) << 16;
-            memcpy(to, &word, sizeof word);
-            if (g->bits == 8)
-                memcpy(to + 4, src + k + 4, 4);
-        }
-        const char *from = src + matrix->k * g->bits / 8;
-        for (int64_t j = 0; j < 2 * groups; j++, factors += element)
-            memcpy(factors, from + (size_t)(j % 2 * groups + j / 2) * element, element);
+    const size_t element = qv_dtype_bytes(g->dtype);
+    const int64_t chunk = QV_PACKED_CHUNK_CUDA, groups = matrix->k / g->group;
+    for (int64_t k = 0; k < matrix->k; k += 8) {
+        char *to = tile + k / chunk * p->per_chunk;
+        uint32_t word;
+        to += qv_code_at_cuda(g->bits, row, (int)(k % chunk)).byte;
+        memcpy(&word, src + k * g->bits / 8, sizeof word);
+        if (g->bits == 4)
+            word = even_nibbles(word) | even_nibbles(word >> 4) << 16;
+        memcpy(to, &word, sizeof word);
+        if (g->bits == 8)
+            memcpy(to + 4, src + k + 4, 4);
+    }
+    const char *factors = src + matrix->k * g->bits / 8;
+    for (int64_t k = 0; k < matrix->k; k += g->group) {
+        char *to = tile + k / chunk * p->per_chunk + p->code_bytes;
+        to += 2 * element * (size_t)qv_pair_at_cuda(g->group, row, (int)(k % chunk));
+        for (int64_t which = 0; which < 2; which++)
+            memcpy(to + (size_t)which * element,
+                   factors + (size_t)(which * groups + k / g->group) * element, element);
     }
 }
 
@@ -51,18 +56,17 @@ qv_packed_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, 
                     int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
 {
     const struct qv_packed_cuda p = qv_packed_cuda(matrix->n, matrix->k, &matrix->groups);
-    const size_t codes = (size_t)(rows * p.code_row);
-    const size_t factors_row = (p.bytes - (size_t)p.code_bytes) / (size_t)matrix->n;
-    char *laid = calloc(1, codes + (size_t)rows * factors_row); /* zeros behind a row's end */
+    const size_t row_bytes = qv_grouped_row_bytes(&matrix->groups, matrix->k);
+    const int64_t tile_rows = QV_PACKED_ROWS_CUDA, tile_bytes = p.chunks * p.per_chunk;
+    const size_t bytes = (size_t)((rows + tile_rows - 1) / tile_rows * tile_bytes);
+    char *laid = calloc(1, bytes); /* zeros behind a row's end, and behind the last row */
     if (!laid)
-        return qv_fail(err, QV_ENOMEM, "no memory to pack %zu bytes of weights", codes);
-    lay_rows(matrix, rows, src, laid, laid + codes);
-    struct qv_buffer to = dst;
-    to.offset += (size_t)(row0 * p.code_row);
-    qv_status status = qv_upload_cuda(&dev->base, to, laid, codes, err);
-    to.offset = dst.offset + (size_t)p.code_bytes + (size_t)row0 * factors_row;
-    if (!status)
-        status = qv_upload_cuda(&dev->base, to, laid + codes, (size_t)rows * factors_row, err);
+        return qv_fail(err, QV_ENOMEM, "no memory to pack %zu bytes of weights", bytes);
+    for (int64_t i = 0; i < rows; i++)
+        lay_row(matrix, &p, (int)(i % tile_rows), (const char *)src + (size_t)i * row_bytes,
+                laid + i / tile_rows * tile_bytes);
+    dst.offset += (size_t)(row0 / tile_rows * tile_bytes);
+    const qv_status status = qv_upload_cuda(&dev->base, dst, laid, bytes, err);
     free(laid);
     return status;
 }

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A gemm's quantised w, as cuda/packed.c lays it: up to 16 rows of x by its codes, each of which is read
+ * A gemm's quantised w, as cuda/packed.h lays it: up to 16 rows of x by its codes, each of which is read
  * once for all of them; and its values, for cuBLASLt.
  *
  * Few rows of bf16: a warp has 16 columns of y, which are rows of w, on the tensor cores: codes are exact
  * in bf16, and of each group
  *     sum += scale * (codes . x) + offset * (ones . x)
- * in f32, so that no value of w is rounded. A block has 32 columns, for which four warps each share k.
+ * in f32, so that no value of w is rounded. Codes of 4 bits are multiplied with 16 added, which saves a
+ * subtraction, and offset - 16 scale takes them back. The warps of a block share k: each has every SHARES'th chunk of
+ * 128 columns, and copies its next chunks to shared memory while it multiplies one, because only what is
+ * under way keeps the memory busy. Bits of y do not depend on how many rows there are.
  */
 #include <cuda_fp16.h>
 
@@ -15,62 +18,58 @@
 
 enum {
     CHUNK = QV_PACKED_CHUNK_CUDA,
-    QUARTER = CHUNK / 4, /* of k: two products' worth */
-    TILE_COLS = 16,      /* of y */
-    ROW_TILE = 8,        /* rows of x in a product */
-    COLS = 32,           /* of a block */
-    SHARES = 4           /* of k */
+    QUARTER = CHUNK / 4,             /* of columns: two products' worth */
+    TILE_COLS = QV_PACKED_ROWS_CUDA, /* of y */
+    ROW_TILE = 8,                    /* rows of x in a product */
+    SHARES = THREADS / WARP          /* of k */
 };
 
 struct packed_shape {
-    int64_t n, k, code_row, groups; /* bytes of a row's codes; groups of a row */
-    int dtype;                      /* of factors */
-    const uint8_t *codes;
-    const void *factors;
+    int64_t n, k;
+    int64_t tiles, chunks, per_chunk; /* of packed.h */
+    int dtype;                        /* of scales and offsets */
+    const uint8_t *at;
 };
 
 static struct packed_shape
 shape_of(int64_t n, int64_t k, const struct qv_groups *groups, const void *w)
 {
-    const struct qv_packed_cuda sizes = qv_packed_cuda(n, k, groups);
-    return { n,
-             k,
-             sizes.code_row,
-             k / groups->group,
-             (int)groups->dtype,
-             (const uint8_t *)w,
-             (const char *)w + sizes.code_bytes };
+    const struct qv_packed_cuda p = qv_packed_cuda(n, k, groups);
+    return { n, k, p.tiles, p.chunks, p.per_chunk, (int)groups->dtype, (const uint8_t *)w };
 }
 
-/* Scale and offset of a group of a row. */
+/* Bytes of a chunk's codes; its pairs of a scale and an offset. */
+template <int BITS> constexpr int CODES = TILE_COLS *CHUNK *BITS / 8;
+template <int GROUP> constexpr int PAIRS = CHUNK / GROUP *TILE_COLS;
+
+/* Scale and offset: a chunk's pair `at`. */
 static __device__ __forceinline__ float2
-factors_of(const struct packed_shape &s, int64_t row, int64_t group)
+factors_of(int dtype, const void *pairs, int at)
 {
-    const int64_t at = row * s.groups + group;
-    if (s.dtype == QV_F32)
-        return ((const float2 *)s.factors)[at];
-    const uint32_t both = ((const uint32_t *)s.factors)[at];
-    if (s.dtype == QV_BF16)
+    if (dtype == QV_F32)
+        return ((const float2 *)pairs)[at];
+    const uint32_t both = ((const uint32_t *)pairs)[at];
+    if (dtype == QV_BF16)
         return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
     return make_float2(__half2float(__ushort_as_half((unsigned short)both)),
                        __half2float(__ushort_as_half((unsigned short)(both >> 16))));
 }
 
-/* The codes of a lane's 8 values of a quarter, as four pairs of bf16, first to last. A half of 0x4300 and
- * a code of 4 bits is 128 + code. Of 8 bits: 0x4b0000 and a code is 2^23 + code as a float, and a float of
- * 8 bits has nothing in its lower half. */
+/* What is added to codes of so many bits in pairs_of(). */
+template <int BITS> constexpr float BIAS = BITS == 4 ? 16 : 0;
+
+/* The codes of a lane's 8 values of a quarter, as four pairs of bf16, first to last. Of 4 bits, 0x4180 with
+ * a code in the upper bits of its fraction is 16 + code. Of 8 bits: 0x4b0000 and a code is 2^23 + code as a
+ * float, and a float of 8 bits has nothing in its lower half. */
 template <int BITS>
 static __device__ __forceinline__ void
-pairs_of(uint32_t (&pairs)[4], const uint32_t (&words)[2])
+pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         if constexpr (BITS == 4) {
-            const uint32_t both = (words[0] >> (4 * i) & 0x000f000f) | 0x43004300;
-            __nv_bfloat162 values;
-            memcpy(&values, &both, sizeof both);
-            values = __hsub2(values, __float2bfloat162_rn(128));
-            memcpy(&pairs[i], &values, sizeof values);
+            const uint32_t word = i ? words[0] >> (4 * i - 3) : words[0] << 3;
+            pairs[i] = (word & 0x00780078) | 0x41804180;
         } else {
             const uint32_t word = words[i / 2], at = (uint32_t)(i % 2 * 2);
             const float low = __uint_as_float(__byte_perm(word, 0x4b000000, 0x7650 | at)) - 8388608;
@@ -81,92 +80,156 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t (&words)[2])
     }
 }
 
-/* What a lane has of a row's chunk: 16 bytes of 4 bits, twice as many of 8. */
-template <int BITS> struct chunk_codes {
-    uint4 words[BITS / 4];
+/* Where a warp keeps chunks that are on their way to it, of DEPTH steps, and scales and offsets of the one
+ * that it multiplies. */
+template <int BITS, int GROUP, int DEPTH> struct few_ring {
+    struct {
+        uint4 codes[CODES<BITS> / 16];
+        uint4 pairs[PAIRS<GROUP> / 2]; /* of f32; others take less */
+    } chunks[DEPTH];
+    float2 factors[PAIRS<GROUP>];
 };
 
-template <int BITS>
-static __device__ __forceinline__ chunk_codes<BITS>
-fetch_codes(const struct packed_shape &s, int64_t row, int64_t chunk, int t)
-{
-    chunk_codes<BITS> c;
-    const uint8_t *from = s.codes + row * s.code_row + chunk * (CHUNK * BITS / 8) + 16 * t;
-#pragma unroll
-    for (int i = 0; i < BITS / 4; i++)
-        c.words[i] = __ldg((const uint4 *)(from + 64 * i));
-    return c;
-}
-
-/* The words of a quarter. */
-template <int BITS>
+/* Begins to copy a chunk: a lane's first 16 bytes are at `from`, and so many lanes copy pairs. */
+template <int BITS, typename C>
 static __device__ __forceinline__ void
-words_of(uint32_t (&words)[2], const chunk_codes<BITS> &c, int quarter)
+begin_chunk(C &to, const uint4 *from, int pairs)
 {
-    uint32_t all[BITS];
-    memcpy(all, &c, sizeof all);
-    words[0] = BITS == 4 ? all[quarter] : all[2 * quarter];
-    words[1] = BITS == 4 ? 0 : all[2 * quarter + 1];
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int j = 0; j < CODES<BITS> / 16; j += WARP)
+        begin_copy(&to.codes[j + lane], from + j);
+    if (lane < pairs)
+        begin_copy(&to.pairs[lane], from + CODES<BITS> / 16);
 }
 
-/* sums[tile] += of 16 columns from `row` on (a lane: of row and row + 8), over every SHARES'th chunk. */
+/* Makes f32 of a chunk's scales and offsets, which take the bias back: a lane does some for all. */
+template <int BITS, int GROUP>
+static __device__ __forceinline__ void
+unpack_factors(float2 (&to)[PAIRS<GROUP>], const void *pairs, int dtype)
+{
+    for (int i = threadIdx.x % WARP; i < PAIRS<GROUP>; i += WARP) {
+        const float2 f = factors_of(dtype, pairs, i);
+        to[i] = make_float2(f.x, fmaf(-BIAS<BITS>, f.x, f.y));
+    }
+}
+
+/* sums[tile] += of a tile's 16 columns (a lane: of lane / 4 and lane / 4 + 8) with x's rows of a tile over
+ * one chunk, of whose groups plain[group][tile] are x's sums. */
 template <int BITS, int GROUP, int TILES>
 static __device__ __forceinline__ void
-few_sums(float (&sums)[TILES][4], const struct packed_shape &s, const bf16 *x, int64_t m,
-         int64_t first, int share)
+multiply_chunk(float (&sums)[TILES][4], const uint4 *codes, const float2 *factors,
+               const uint4 (&b)[TILES][4], const float (&plain)[CHUNK / GROUP][TILES][4])
 {
-    const int lane = threadIdx.x % WARP, t = lane % 4;
-    const int64_t row0 = min(first + lane / 4, s.n - 1), row1 = min(first + lane / 4 + 8, s.n - 1);
-    const uint32_t ones[4] = { 0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80 };
-    const int64_t chunks = (s.k + CHUNK - 1) / CHUNK;
-    chunk_codes<BITS> next0, next1;
-    if (share < chunks) {
-        next0 = fetch_codes<BITS>(s, row0, share, t);
-        next1 = fetch_codes<BITS>(s, row1, share, t);
+    const int lane = threadIdx.x % WARP;
+    uint32_t words[2][BITS]; /* of rows lane / 4 and lane / 4 + 8 */
+    float products[TILES][4];
+#pragma unroll
+    for (int i = 0; i < BITS / 2; i++) {
+        const uint4 part = codes[i * WARP + lane];
+        memcpy(&words[i / (BITS / 4)][i % (BITS / 4) * 4], &part, sizeof part);
     }
-    for (int64_t chunk = share; chunk < chunks; chunk += SHARES) {
-        const chunk_codes<BITS> codes0 = next0, codes1 = next1;
-        if (chunk + SHARES < chunks) {
-            next0 = fetch_codes<BITS>(s, row0, chunk + SHARES, t);
-            next1 = fetch_codes<BITS>(s, row1, chunk + SHARES, t);
+#pragma unroll
+    for (int quarter = 0; quarter < 4; quarter++) {
+        uint32_t pairs0[4], pairs1[4];
+        pairs_of<BITS>(pairs0, &words[0][quarter * BITS / 4]);
+        pairs_of<BITS>(pairs1, &words[1][quarter * BITS / 4]);
+        const uint32_t a0[4] = { pairs0[0], pairs1[0], pairs0[1], pairs1[1] };
+        const uint32_t a1[4] = { pairs0[2], pairs1[2], pairs0[3], pairs1[3] };
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            if (quarter * QUARTER % GROUP)
+                multiply_blocks(products[tile], a0, b[tile][quarter].x, b[tile][quarter].y);
+            else
+                multiply_first_blocks(products[tile], a0, b[tile][quarter].x, b[tile][quarter].y);
+            multiply_blocks(products[tile], a1, b[tile][quarter].z, b[tile][quarter].w);
         }
-        float products[TILES][4] = {}, plain[TILES][4] = {};
+        if ((quarter + 1) * QUARTER % GROUP)
+            continue;
+        const int group = quarter * QUARTER / GROUP;
+        const float2 f[2] = { factors[group * TILE_COLS + lane / 4],
+                              factors[group * TILE_COLS + lane / 4 + 8] };
 #pragma unroll
-        for (int quarter = 0; quarter < 4; quarter++) {
-            const int64_t k = chunk * CHUNK + quarter * QUARTER;
-            uint32_t words[2], pairs0[4], pairs1[4];
-            if (k >= s.k) /* whole quarters are behind the end */
-                break;
-            words_of(words, codes0, quarter);
-            pairs_of<BITS>(pairs0, words);
-            words_of(words, codes1, quarter);
-            pairs_of<BITS>(pairs1, words);
+        for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
-            for (int tile = 0; tile < TILES; tile++) {
-                const int64_t row = tile * ROW_TILE + lane / 4;
-                uint4 b = make_uint4(0, 0, 0, 0);
-                if (row < m)
-                    b = __ldg((const uint4 *)(x + row * s.k + k + 8 * t));
-                const uint32_t a0[4] = { pairs0[0], pairs1[0], pairs0[1], pairs1[1] };
-                const uint32_t a1[4] = { pairs0[2], pairs1[2], pairs0[3], pairs1[3] };
-                multiply_blocks(products[tile], a0, b.x, b.y);
-                multiply_blocks(products[tile], a1, b.z, b.w);
-                multiply_blocks(plain[tile], ones, b.x, b.y);
-                multiply_blocks(plain[tile], ones, b.z, b.w);
+            for (int j = 0; j < 4; j++) {
+                sums[tile][j] = fmaf(f[j / 2].x, products[tile][j], sums[tile][j]);
+                sums[tile][j] = fmaf(f[j / 2].y, plain[group][tile][j], sums[tile][j]);
             }
-            if ((quarter + 1) * QUARTER % GROUP && k + QUARTER < s.k)
-                continue;
-            const float2 f0 = factors_of(s, row0, k / GROUP), f1 = factors_of(s, row1, k / GROUP);
+    }
+}
+
+/* plain[group][tile]: the sums of x's rows over each group of a chunk. */
+template <int GROUP, int TILES>
+static __device__ __forceinline__ void
+add_groups(float (&plain)[CHUNK / GROUP][TILES][4], const uint4 (&b)[TILES][4])
+{
+    const uint32_t ones[4] = { 0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80 };
 #pragma unroll
-            for (int tile = 0; tile < TILES; tile++)
+    for (int quarter = 0; quarter < 4; quarter++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float2 f = i < 2 ? f0 : f1;
-                    sums[tile][i] = fmaf(f.x, products[tile][i], sums[tile][i]);
-                    sums[tile][i] = fmaf(f.y, plain[tile][i], sums[tile][i]);
-                    products[tile][i] = plain[tile][i] = 0;
-                }
+        for (int tile = 0; tile < TILES; tile++) {
+            float(&sum)[4] = plain[quarter * QUARTER / GROUP][tile];
+            if (quarter * QUARTER % GROUP)
+                multiply_blocks(sum, ones, b[tile][quarter].x, b[tile][quarter].y);
+            else
+                multiply_first_blocks(sum, ones, b[tile][quarter].x, b[tile][quarter].y);
+            multiply_blocks(sum, ones, b[tile][quarter].z, b[tile][quarter].w);
         }
+}
+
+/* A lane's part of x in a chunk, which has `left` columns: quarters behind the end are zeros. */
+template <int TILES>
+static __device__ __forceinline__ void
+fetch_rows(uint4 (&b)[TILES][4], const bf16 *const (&rows)[TILES], int64_t k, int64_t left)
+{
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+        for (int quarter = 0; quarter < 4; quarter++)
+            if (left >= CHUNK || quarter * QUARTER < left)
+                b[tile][quarter] = __ldg((const uint4 *)(rows[tile] + k + quarter * QUARTER));
+            else
+                b[tile][quarter] = make_uint4(0, 0, 0, 0);
+}
+
+/* sums += of a tile, over every SHARES'th chunk. Rows behind the last one of x are the last one, whose sums
+ * nobody reads. */
+template <int BITS, int GROUP, int TILES, int DEPTH>
+static __device__ __forceinline__ void
+few_sums(float (&sums)[TILES][4], few_ring<BITS, GROUP, DEPTH> &ring, const struct packed_shape &s,
+         const bf16 *x, int64_t m, int64_t tile)
+{
+    const int share = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int pairs = PAIRS<GROUP> * (s.dtype == QV_F32 ? 8 : 4) / 16;
+    const uint4 *from = (const uint4 *)(s.at + (tile * s.chunks + share) * s.per_chunk) + lane;
+    const int64_t apart = SHARES * s.per_chunk / 16; /* of a share's chunks */
+    const bf16 *rows[TILES];
+    int to_copy = (int)((s.chunks - share + SHARES - 1) / SHARES), steps = to_copy;
+    const auto copy_next = [&](int slot) {
+        if (to_copy-- > 0)
+            begin_chunk<BITS>(ring.chunks[slot], from, pairs);
+        end_copies();
+        from += apart;
+    };
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+        rows[i] = x + min((int64_t)(i * ROW_TILE + lane / 4), m - 1) * s.k + lane % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < DEPTH - 1; i++)
+        copy_next(i);
+    int64_t k = share * (int64_t)CHUNK;
+    for (int slot = 0; steps-- > 0; k += SHARES * CHUNK, slot = slot + 1 < DEPTH ? slot + 1 : 0) {
+        uint4 b[TILES][4];
+        float plain[CHUNK / GROUP][TILES][4];
+        fetch_rows(b, rows, k, s.k - k);
+        copy_next(slot ? slot - 1 : DEPTH - 1);
+        await_copies_but<DEPTH - 1>();
+        __syncwarp(); /* lanes copied for each other, and have multiplied by the factors before these */
+        unpack_factors<BITS, GROUP>(ring.factors, ring.chunks[slot].pairs, s.dtype);
+        __syncwarp();
+        add_groups<GROUP>(plain, b);
+        multiply_chunk<BITS, GROUP>(sums, ring.chunks[slot].codes, ring.factors, b, plain);
     }
 }
 
@@ -189,45 +252,44 @@ finish(const struct few_epilogue &e, int64_t row, int64_t col, float sum, T *y)
     set(y + row * e.n + col, v);
 }
 
-template <int BITS, int GROUP, int TILES>
-static __global__ BLOCK void
-few_kernel(const struct packed_shape s, const struct few_epilogue e, const bf16 *x, bf16 *y)
+/* BLOCKS: at least so many on a multiprocessor at once. */
+template <int BITS, int GROUP, int TILES, int DEPTH, int BLOCKS>
+static __global__
+__launch_bounds__(THREADS, BLOCKS) void few_kernel(const struct packed_shape s,
+                                                   const struct few_epilogue e, const bf16 *x,
+                                                   bf16 *y)
 {
-    __shared__ float all[SHARES][COLS][TILES * ROW_TILE];
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int share = warp / (COLS / TILE_COLS), half = warp % (COLS / TILE_COLS) * TILE_COLS;
-    for (int64_t col0 = blockIdx.x * (int64_t)COLS; col0 < s.n; col0 += gridDim.x * (int64_t)COLS) {
-        float sums[TILES][4] = {};
-        few_sums<BITS, GROUP, TILES>(sums, s, x, e.m, col0 + half, share);
+    extern __shared__ uint4 shared[];
+    __shared__ float all[SHARES][TILE_COLS][TILES * ROW_TILE];
+    const int share = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    auto *rings = reinterpret_cast<few_ring<BITS, GROUP, DEPTH> *>(shared);
+    float sums[TILES][4] = {};
+    few_sums(sums, rings[share], s, x, e.m, blockIdx.x);
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++)
+    for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                all[share][half + lane / 4 + i / 2 * 8][tile * ROW_TILE + lane % 4 * 2 + i % 2] =
-                    sums[tile][i];
-        __syncthreads();
-        for (int i = threadIdx.x; i < COLS * TILES * ROW_TILE; i += THREADS) {
-            const int col = i % COLS, row = i / COLS;
-            float sum = 0;
+        for (int j = 0; j < 4; j++)
+            all[share][lane / 4 + j / 2 * 8][tile * ROW_TILE + lane % 4 * 2 + j % 2] =
+                sums[tile][j];
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE_COLS * TILES * ROW_TILE; i += THREADS) {
+        const int row = i / TILE_COLS;
+        const int64_t col = blockIdx.x * (int64_t)TILE_COLS + i % TILE_COLS;
+        float sum = 0;
 #pragma unroll
-            for (int j = 0; j < SHARES; j++)
-                sum += all[j][col][row];
-            if (row < e.m && col0 + col < s.n)
-                finish(e, row, col0 + col, sum, y);
-        }
-        __syncthreads();
+        for (int j = 0; j < SHARES; j++)
+            sum += all[j][i % TILE_COLS][row];
+        if (row < e.m && col < s.n)
+            finish(e, row, col, sum, y);
     }
 }
 
 /* ---- f32, and values ------------------------------------------------------------------------- */
 
-/* Where the code of k lies in its row: the byte, and of 4 bits how far up in it. */
-template <int BITS>
-static __device__ __forceinline__ int
-code_at(const uint8_t *row, int64_t k)
+static __device__ __forceinline__ const uint8_t *
+chunk_of(const struct packed_shape &s, int64_t row, int64_t k)
 {
-    const struct qv_code_at_cuda at = qv_code_at_cuda(BITS, k);
-    return row[at.byte] >> at.shift & ((1 << BITS) - 1);
+    return s.at + (row / TILE_COLS * s.chunks + k / CHUNK) * s.per_chunk;
 }
 
 /* Few rows of f32: right, not fast. A warp has a column, its lanes every 32nd k. */
@@ -237,14 +299,17 @@ few_f32_kernel(const struct packed_shape s, const struct few_epilogue e, int64_t
                const float *x, float *y)
 {
     const int64_t col = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP, row = (int)(col % TILE_COLS);
     float sums[QV_FEW_ROWS] = {};
     if (col >= s.n)
         return;
     for (int64_t k = lane; k < s.k; k += WARP) {
-        const float2 f = factors_of(s, col, k / group);
-        const float w =
-            __fadd_rn(__fmul_rn((float)code_at<BITS>(s.codes + col * s.code_row, k), f.x), f.y);
+        const uint8_t *chunk = chunk_of(s, col, k);
+        const struct qv_code_at_cuda at = qv_code_at_cuda(BITS, row, (int)(k % CHUNK));
+        const float2 f =
+            factors_of(s.dtype, chunk + CODES<BITS>, qv_pair_at_cuda(group, row, (int)(k % CHUNK)));
+        const int code = chunk[at.byte] >> at.shift & ((1 << BITS) - 1);
+        const float w = __fadd_rn(__fmul_rn((float)code, f.x), f.y);
 #pragma unroll
         for (int i = 0; i < QV_FEW_ROWS; i++)
             if (i < e.m)
@@ -259,45 +324,71 @@ few_f32_kernel(const struct packed_shape s, const struct few_epilogue e, int64_t
     }
 }
 
-/* 8 values a thread, in the order of k: a product, then a sum, as a checkpoint is loaded; rounded once
- * more to T. */
+/* A thread has a chunk's 16 bytes of codes, 8 neighbours of every quarter of 4 bits and of two quarters of
+ * 8. A value is a product, then a sum, as a checkpoint is loaded; rounded once more to T. */
 template <typename T, int BITS>
 static __global__ BLOCK void
-widen_kernel(const struct packed_shape s, const struct divisor per_row, int64_t group, T *y)
+widen_kernel(const struct packed_shape s, const struct divisor per_tile, int64_t group, T *y)
 {
+    constexpr int PIECES = CODES<BITS> / 16, QUARTERS = 16 / BITS;
     int64_t at;
     const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
-    if (i >= s.n * (s.k / 8))
+    const int64_t tile = divide(i / PIECES, per_tile, &at);
+    const int piece = (int)(i % PIECES), lane = piece % WARP, load = piece / WARP;
+    const int in_tile = (BITS == 4 ? load : load / 2) * 8 + lane / 4;
+    const int64_t row = tile * TILE_COLS + in_tile;
+    if (tile >= s.tiles || row >= s.n)
         return;
-    const int64_t row = divide(i, per_row, &at), k = 8 * at;
-    const float2 f = factors_of(s, row, k / group);
-    const uint8_t *from = s.codes + row * s.code_row + qv_code_at_cuda(BITS, k).byte;
-    uint32_t words[BITS / 4];
-    float values[8];
+    const uint8_t *chunk = s.at + (tile * s.chunks + at) * s.per_chunk;
+    const uint4 codes = __ldg((const uint4 *)chunk + piece);
+    uint32_t words[4];
+    memcpy(words, &codes, sizeof words);
 #pragma unroll
-    for (int j = 0; j < BITS / 4; j++)
-        words[j] = __ldg((const uint32_t *)from + j);
+    for (int q = 0; q < QUARTERS; q++) {
+        const int col = (BITS == 4 ? q : load % 2 * 2 + q) * QUARTER + lane % 4 * 8;
+        float values[8];
+        if (at * CHUNK + col >= s.k)
+            break;
+        const float2 f =
+            factors_of(s.dtype, chunk + CODES<BITS>, qv_pair_at_cuda(group, in_tile, col));
 #pragma unroll
-    for (int j = 0; j < 8; j++) { /* of 4 bits even ones come first */
-        const int shift = BITS == 4 ? j % 2 * 16 + j / 2 * 4 : j % 4 * 8;
-        const uint32_t code = words[BITS == 4 ? 0 : j / 4] >> shift & ((1 << BITS) - 1);
-        values[j] = __fadd_rn(__fmul_rn((float)code, f.x), f.y);
+        for (int j = 0; j < 8; j++) { /* of 4 bits even ones come first */
+            const int shift = BITS == 4 ? j % 2 * 16 + j / 2 * 4 : j % 4 * 8;
+            const uint32_t word = words[BITS == 4 ? q : 2 * q + j / 4];
+            const uint32_t code = word >> shift & ((1 << BITS) - 1);
+            values[j] = __fadd_rn(__fmul_rn((float)code, f.x), f.y);
+        }
+        store(y + row * s.k + at * CHUNK + col, values);
     }
-    store(y + row * s.k + k, values);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-template <int BITS, int GROUP>
+template <int BITS, int GROUP, int TILES, int BLOCKS>
 static cudaError_t
 launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_epilogue &e,
            const void *x, void *y)
 {
-    const int64_t blocks = ceil_div(s.n, COLS);
-    return e.m <= ROW_TILE ? launch(stream, blocks, dim3(THREADS), few_kernel<BITS, GROUP, 1>, s, e,
-                                    (const bf16 *)x, (bf16 *)y)
-                           : launch(stream, blocks, dim3(THREADS), few_kernel<BITS, GROUP, 2>, s, e,
-                                    (const bf16 *)x, (bf16 *)y);
+    constexpr int DEPTH = BITS == 4 ? 5 : 3;
+    const auto kernel = few_kernel<BITS, GROUP, TILES, DEPTH, BLOCKS>;
+    const size_t bytes = SHARES * sizeof(few_ring<BITS, GROUP, DEPTH>);
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (error) {
+        (void)cudaGetLastError(); /* returned here, so the next caller must not find it again */
+        return error;
+    }
+    return launch_shared(stream, s.tiles, dim3(THREADS), bytes, kernel, s, e, (const bf16 *)x,
+                         (bf16 *)y);
+}
+
+template <int BITS, int GROUP>
+static cudaError_t
+launch_rows(cudaStream_t stream, const struct packed_shape &s, const struct few_epilogue &e,
+            const void *x, void *y)
+{
+    return e.m <= ROW_TILE ? launch_few<BITS, GROUP, 1, 4>(stream, s, e, x, y)
+                           : launch_few<BITS, GROUP, 2, 2>(stream, s, e, x, y);
 }
 
 template <int BITS>
@@ -305,9 +396,9 @@ static cudaError_t
 launch_group(cudaStream_t stream, int64_t group, const struct packed_shape &s,
              const struct few_epilogue &e, const void *x, void *y)
 {
-    return group == 32   ? launch_few<BITS, 32>(stream, s, e, x, y)
-           : group == 64 ? launch_few<BITS, 64>(stream, s, e, x, y)
-                         : launch_few<BITS, 128>(stream, s, e, x, y);
+    return group == 32   ? launch_rows<BITS, 32>(stream, s, e, x, y)
+           : group == 64 ? launch_rows<BITS, 64>(stream, s, e, x, y)
+                         : launch_rows<BITS, 128>(stream, s, e, x, y);
 }
 
 cudaError_t
@@ -338,15 +429,16 @@ qv_widen_cuda(cudaStream_t stream, const struct qv_matrix_cuda *matrix, int64_t 
               const void *w, void *y)
 {
     const struct packed_shape s = shape_of(matrix->n, matrix->k, &matrix->groups, w);
-    const struct divisor per_row = divisor_of(matrix->k / 8);
-    const int64_t blocks = ceil_div(matrix->n * (matrix->k / 8), THREADS);
+    const struct divisor per_tile = divisor_of(s.chunks);
+    const int64_t pieces = TILE_COLS * CHUNK / 8 * matrix->groups.bits / 16;
+    const int64_t blocks = ceil_div(s.tiles * s.chunks * pieces, THREADS);
     if (blocks > INT32_MAX)
         return cudaErrorInvalidConfiguration;
     return typed(dtype, [&](auto t) {
         typedef decltype(t) T;
         return matrix->groups.bits == 4 ? launch(stream, blocks, dim3(THREADS), widen_kernel<T, 4>,
-                                                 s, per_row, matrix->groups.group, (T *)y)
+                                                 s, per_tile, matrix->groups.group, (T *)y)
                                         : launch(stream, blocks, dim3(THREADS), widen_kernel<T, 8>,
-                                                 s, per_row, matrix->groups.group, (T *)y);
+                                                 s, per_tile, matrix->groups.group, (T *)y);
     });
 }

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a quantised matrix [n,k] lies on the device: codes row by row, then [n, k/group] pairs of a scale and
- * an offset. Of a row, chunks of 128 codes, zeros behind its end: four lanes of a warp (mma.cuh) load 16
- * bytes of a chunk each (of 8 bits, twice), and have 8 neighbours of each quarter of 32, so that one product
- * is of one group. Of 4 bits the even ones of these 8 are the lower half of a word, the odd ones its upper,
- * so that one mask gives two.
+ * How a quantised matrix [n,k] lies on the device: tiles of 16 rows, of each its chunks of 128 columns one
+ * behind the other, of each chunk its codes and behind them its [128/group, 16] pairs of a scale and an
+ * offset. Zeros are behind the last row and column. So a warp streams a tile in order, and each of its
+ * loads is of 512 bytes in a row: 16 for each lane.
+ *
+ * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows lane / 4
+ * and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product is of one group. Of 4
+ * bits the even ones of these 8 are the lower half of a word, the odd ones its upper, so that one mask gives
+ * two.
  */
 #ifndef QV_CUDA_PACKED_H
 #define QV_CUDA_PACKED_H
@@ -17,10 +21,11 @@
 #define QV_BOTH_CUDA
 #endif
 
-enum { QV_PACKED_CHUNK_CUDA = 128 };
+enum { QV_PACKED_ROWS_CUDA = 16, QV_PACKED_CHUNK_CUDA = 128 };
 
 struct qv_packed_cuda {
-    int64_t code_row, code_bytes; /* of a row's codes; of all, as factors begin behind them */
+    int64_t tiles, chunks;         /* of 16 rows; of a tile */
+    int64_t code_bytes, per_chunk; /* of a chunk's codes; with its scales and offsets */
     size_t bytes;
 };
 
@@ -28,30 +33,38 @@ static inline struct qv_packed_cuda
 qv_packed_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
 {
     struct qv_packed_cuda p;
-    const int64_t chunk = QV_PACKED_CHUNK_CUDA, alignment = 256;
-    p.code_row = (k + chunk - 1) / chunk * chunk * groups->bits / 8;
-    p.code_bytes = (n * p.code_row + alignment - 1) / alignment * alignment;
-    p.bytes = (size_t)p.code_bytes +
-              2 * (size_t)(n * (k / groups->group)) * qv_dtype_bytes(groups->dtype);
+    const int64_t rows = QV_PACKED_ROWS_CUDA, chunk = QV_PACKED_CHUNK_CUDA;
+    p.tiles = (n + rows - 1) / rows;
+    p.chunks = (k + chunk - 1) / chunk;
+    p.code_bytes = rows * chunk * groups->bits / 8;
+    p.per_chunk =
+        p.code_bytes + 2 * rows * (chunk / groups->group) * (int64_t)qv_dtype_bytes(groups->dtype);
+    p.bytes = (size_t)(p.tiles * p.chunks * p.per_chunk);
     return p;
 }
 
-/* Where code k of a row lies. */
+/* Where a code lies in its chunk: its byte, and of 4 bits how far up in it. */
 struct qv_code_at_cuda {
-    int64_t byte;
-    int shift;
+    int byte, shift;
 };
 
 static inline QV_BOTH_CUDA struct qv_code_at_cuda
-qv_code_at_cuda(int64_t bits, int64_t k)
+qv_code_at_cuda(int64_t bits, int row, int col)
 {
-    const int in = (int)(k % QV_PACKED_CHUNK_CUDA), quarter = in / 32, lane = in % 32 / 8;
-    const int e = in % 8, nibble = e % 2 * 4 + e / 2;
+    const int lane = row % 8 * 4 + col % 32 / 8, quarter = col / 32, e = col % 8;
+    const int nibble = e % 2 * 4 + e / 2;
     struct qv_code_at_cuda at;
-    at.byte = k / QV_PACKED_CHUNK_CUDA * (QV_PACKED_CHUNK_CUDA / 8) * bits + 16 * lane;
-    at.byte += bits == 4 ? 4 * quarter + nibble / 2 : quarter / 2 * 64 + quarter % 2 * 8 + e;
+    at.byte = 16 * lane + (bits == 4 ? row / 8 * 512 + 4 * quarter + nibble / 2
+                                     : row / 8 * 1024 + quarter / 2 * 512 + quarter % 2 * 8 + e);
     at.shift = bits == 4 ? nibble % 2 * 4 : 0;
     return at;
+}
+
+/* Which pair of a chunk's scales and offsets is that of a code. */
+static inline QV_BOTH_CUDA int
+qv_pair_at_cuda(int64_t group, int row, int col)
+{
+    return col / (int)group * QV_PACKED_ROWS_CUDA + row;
 }
 
 #endif

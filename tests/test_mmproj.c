@@ -238,6 +238,54 @@ wide_folder(void)
     return dir;
 }
 
+/* Kept as they are stored, matrices give the widened model's tokens to the bit, and its digest, however they
+ * are cut into slices to be read. Returns how many are kept. */
+static int64_t
+stored_is_widened(const char *what, const char *file, const char *backend, qv_dtype dtype)
+{
+    qv_model_options options = { .dtype = dtype };
+    struct tiny widened = tiny_open_model(file, backend, &options, 1);
+    options.weights = QV_WEIGHTS_STORED;
+    qv_weights_slice_bytes = 3000;
+    struct tiny stored = tiny_open_model(file, backend, &options, 2);
+    qv_weights_slice_bytes = 0;
+    const int64_t kept = stored.info.stored_matrices;
+    size_t n, m;
+    float *wanted = tokens_of(&widened, &n), *found = tokens_of(&stored, &m);
+    assert_int_equal(n, m);
+    if (memcmp(wanted, found, n))
+        fail_msg("%s on %s: stored, tokens are other ones", what, backend);
+    assert_string_equal(stored.info.digest, widened.info.digest);
+    assert_true(kept ? stored.info.weight_bytes < widened.info.weight_bytes
+                     : stored.info.weight_bytes == widened.info.weight_bytes);
+    free(wanted);
+    free(found);
+    tiny_close(&widened);
+    tiny_close(&stored);
+    return kept;
+}
+
+/* A type's matrices are kept if its groups are of 32; q, k and v together only if all of theirs are alike. */
+static void
+expect_stored(const char *what, const char *file, uint32_t type, bool mixed)
+{
+    static const struct {
+        uint32_t type;
+        int64_t all, mixed;
+    } kept[] = { { 8, 8, 8 }, { 2, 8, 7 },  { 3, 8, 7 },  { 6, 8, 8 },
+                 { 7, 8, 8 }, { 12, 5, 5 }, { 13, 5, 5 }, { 14, 0, 0 } };
+    for (size_t i = 0; i < COUNT(kept); i++) {
+        const int64_t wanted = mixed ? kept[i].mixed : kept[i].all;
+        if (kept[i].type != type)
+            continue;
+        assert_int_equal(stored_is_widened(what, file, "ref", QV_F32), wanted);
+        if (mixed && qv_backend_find("cpu"))
+            assert_int_equal(stored_is_widened(what, file, "cpu", QV_F32), wanted);
+        return;
+    }
+    fail_msg("%s is in no table", what);
+}
+
 static void
 every_quantised_type_is_what_it_stands_for(void **state)
 {
@@ -266,6 +314,7 @@ every_quantised_type_is_what_it_stands_for(void **state)
             same_model(what, temp_path("values"), file, QV_F32, 0);
             if (split)
                 same_model(what, temp_path("values"), file, QV_BF16, 0);
+            expect_stored(what, file, types[i], split);
         }
 }
 
@@ -400,6 +449,21 @@ other_types_are_refused_by_name(void **state)
     }
 }
 
+/* A scale of 8192: -128 of them are no f16, so that the matrix cannot be kept; it can be widened. */
+static void
+scales_that_cannot_be_kept_are_told(void **state)
+{
+    (void)state;
+    const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8, .scale = 0x70 };
+    const qv_model_options stored = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
+    const char *file = mmproj_make(wide_folder(), &how, "mmproj.gguf", NULL);
+    qv_model_info info;
+    qv_error err = { 0 };
+    expect_failure("stored", QV_EUNSUPPORTED, "attn_qkv.weight has a scale of |weights bf16",
+                   load(file, &stored, &info, &err), &err);
+    assert_int_equal(load(file, &(qv_model_options){ .dtype = QV_F32 }, &info, &err), QV_OK);
+}
+
 /* ---- which file ------------------------------------------------------------------------------------- */
 
 static void
@@ -450,6 +514,7 @@ main(void)
         TEST(wrong_means_are_told_and_can_be_overruled),
         TEST(what_is_no_tower_is_refused),
         TEST(other_types_are_refused_by_name),
+        TEST(scales_that_cannot_be_kept_are_told),
         TEST(a_folder_with_one_mmproj_is_a_model),
         TEST(what_the_tower_does_not_use_is_found),
     };

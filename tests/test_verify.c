@@ -20,6 +20,7 @@
 #include "dtype.h"
 #include "towers/geometry.h"
 #include "model/plan.h"
+#include "mmproj_file.h"
 #include "tempdir.h"
 #include "verify/verify.h"
 
@@ -624,6 +625,40 @@ backends_agree(void **state)
     qv_context_close(&other);
 }
 
+/* A tower whose weights stay quantised is held to the truth of widened ones. */
+static void
+stored_weights_pass(void **state)
+{
+    (void)state;
+    static const int64_t thw[3] = { 1, 8, 12 };
+    static const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8 };
+    const char *file = mmproj_make(QV_GOLDEN "/qwen3_vl", &how, "mmproj.gguf", NULL);
+    for (int i = 0; i < N_TEST_BACKENDS; i++) {
+        qv_error err = { 0 };
+        struct verify_table table = { 0 };
+        if (!backend_is_here(test_backends[i]))
+            continue;
+        qv_context *ctx = open_backend(test_backends[i]);
+        const struct verify_job job = { .ctx = ctx, .dir = file, .weights = QV_WEIGHTS_STORED };
+        for (int rounding = VERIFY_AS_STORED; rounding <= VERIFY_ROUND_WEIGHTS; rounding++) {
+            qv_model *model = NULL;
+            qv_model_info info;
+            if (verify_load(&job, ctx, QV_F32, rounding, &model, NULL, &err))
+                fail_msg("%s", err.text);
+            qv_model_get_info(model, &info);
+            assert_true((info.stored_matrices > 0) == (rounding == VERIFY_AS_STORED));
+            qv_model_free(&model);
+        }
+        struct verify_input input = frames_of(file, thw, false, 7);
+        if (verify_model(&job, &input, &table, &err))
+            fail_msg("%s", err.text);
+        expect_green(file, test_backends[i], &table, 8);
+        verify_table_free(&table);
+        verify_input_free(&input);
+        qv_context_close(&ctx);
+    }
+}
+
 /* Inputs of few rows, where the scatter of an honest tower makes up most of a bar. These are the
  * farthest of 150 seeds: up to 2.1 times the ideal tower's worst row and 1.5 times its mean. */
 static void
@@ -703,6 +738,7 @@ main(void)
         cmocka_unit_test(golden_towers_pass),
         cmocka_unit_test(small_inputs_pass),
         cmocka_unit_test(backends_agree),
+        cmocka_unit_test_setup_teardown(stored_weights_pass, tempdir_make, tempdir_remove),
         cmocka_unit_test_setup_teardown(an_image_of_other_means_passes, tempdir_make,
                                         tempdir_remove),
         cmocka_unit_test_setup_teardown(planted_faults_are_found, tempdir_make, tempdir_remove),

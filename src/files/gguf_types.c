@@ -19,61 +19,51 @@ half(const uint8_t *p)
 /* ---- blocks of 32 values ---------------------------------------------------------------------- */
 
 QV_CLONES static void
-widen_q8_0(const void *blocks, int64_t n, float *out)
+split_q8_0(const uint8_t *b, struct qv_gguf_block *out)
 {
-    const uint8_t *b = blocks;
-    for (; n > 0; n -= 32, b += 34, out += 32) {
-        const float scale = half(b);
-        for (int i = 0; i < 32; i++)
-            out[i] = (float)(int8_t)b[2 + i] * scale;
-    }
+    out->scales[0] = half(b);
+    out->offsets[0] = -128 * out->scales[0];
+    for (int i = 0; i < 32; i++)
+        out->codes[i] = b[2 + i] ^ 0x80; /* a signed byte + 128 */
 }
 
 /* What the types of 4 and 5 bits share: scale, then maybe a least value, then maybe a fifth bit of each
  * value, then nibbles: those of the first 16 values are the lower ones. */
-struct nibbles {
-    bool has_least, has_fifth;
-};
-
 static inline void
-widen_nibbles(struct nibbles kind, const void *blocks, int64_t n, float *out)
+split_nibbles(bool has_least, bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
 {
-    const uint8_t *b = blocks;
-    const int fifths = kind.has_least ? 4 : 2, low = kind.has_fifth ? fifths + 4 : fifths;
-    const int zero = kind.has_least ? 0 : kind.has_fifth ? 16 : 8;
-    for (; n > 0; n -= 32, b += low + 16, out += 32) {
-        const float scale = half(b), least = kind.has_least ? half(b + 2) : 0;
-        for (int i = 0; i < 32; i++) {
-            const int nibble = b[low + i % 16] >> (i < 16 ? 0 : 4) & 15;
-            const int fifth = kind.has_fifth ? b[fifths + i / 8] >> i % 8 & 1 : 0;
-            const float value = (float)((nibble | fifth << 4) - zero) * scale;
-            out[i] = kind.has_least ? value + least : value; /* -0 + 0 would be 0 */
-        }
+    const int fifths = has_least ? 4 : 2, low = has_fifth ? fifths + 4 : fifths;
+    out->scales[0] = half(b);
+    out->offsets[0] = has_least ? half(b + 2) : (has_fifth ? -16 : -8) * out->scales[0];
+    for (int i = 0; i < 32; i++) {
+        const int nibble = b[low + i % 16] >> (i < 16 ? 0 : 4) & 15;
+        const int fifth = has_fifth ? b[fifths + i / 8] >> i % 8 & 1 : 0;
+        out->codes[i] = (uint8_t)(nibble | fifth << 4);
     }
 }
 
 QV_CLONES static void
-widen_q4_0(const void *blocks, int64_t n, float *out)
+split_q4_0(const uint8_t *block, struct qv_gguf_block *out)
 {
-    widen_nibbles((struct nibbles){ false, false }, blocks, n, out);
+    split_nibbles(false, false, block, out);
 }
 
 QV_CLONES static void
-widen_q4_1(const void *blocks, int64_t n, float *out)
+split_q4_1(const uint8_t *block, struct qv_gguf_block *out)
 {
-    widen_nibbles((struct nibbles){ true, false }, blocks, n, out);
+    split_nibbles(true, false, block, out);
 }
 
 QV_CLONES static void
-widen_q5_0(const void *blocks, int64_t n, float *out)
+split_q5_0(const uint8_t *block, struct qv_gguf_block *out)
 {
-    widen_nibbles((struct nibbles){ false, true }, blocks, n, out);
+    split_nibbles(false, true, block, out);
 }
 
 QV_CLONES static void
-widen_q5_1(const void *blocks, int64_t n, float *out)
+split_q5_1(const uint8_t *block, struct qv_gguf_block *out)
 {
-    widen_nibbles((struct nibbles){ true, true }, blocks, n, out);
+    split_nibbles(true, true, block, out);
 }
 
 /* ---- blocks of 256 values --------------------------------------------------------------------- */
@@ -94,36 +84,34 @@ unpack_group(const uint8_t *packed, int group, int *scale, int *least)
 /* Q4_K and Q5_K: two f16, the groups' 12 bytes, maybe the fifth bits (bit g of byte i is that of value i of
  * group g), then nibbles: two groups share 32 bytes. */
 static inline void
-widen_groups(bool has_fifth, const void *blocks, int64_t n, float *out)
+split_groups(bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
 {
-    const uint8_t *b = blocks;
     const int fifths = 16, low = has_fifth ? 48 : 16;
-    for (; n > 0; n -= 256, b += low + 128, out += 256) {
-        const float d = half(b), dmin = half(b + 2);
-        for (int group = 0; group < 8; group++) {
-            int scale, least;
-            unpack_group(b + 4, group, &scale, &least);
-            const float step = d * (float)scale, from = dmin * (float)least;
-            const uint8_t *nibbles = b + low + group / 2 * 32;
-            for (int i = 0; i < 32; i++) {
-                const int nibble = nibbles[i] >> group % 2 * 4 & 15;
-                const int fifth = has_fifth ? b[fifths + i] >> group & 1 : 0;
-                out[group * 32 + i] = step * (float)(nibble | fifth << 4) - from;
-            }
+    const float d = half(b), dmin = half(b + 2);
+    for (int group = 0; group < 8; group++) {
+        int scale, least;
+        unpack_group(b + 4, group, &scale, &least);
+        out->scales[group] = d * (float)scale;
+        out->offsets[group] = -(dmin * (float)least);
+        const uint8_t *nibbles = b + low + group / 2 * 32;
+        for (int i = 0; i < 32; i++) {
+            const int nibble = nibbles[i] >> group % 2 * 4 & 15;
+            const int fifth = has_fifth ? b[fifths + i] >> group & 1 : 0;
+            out->codes[group * 32 + i] = (uint8_t)(nibble | fifth << 4);
         }
     }
 }
 
 QV_CLONES static void
-widen_q4_k(const void *blocks, int64_t n, float *out)
+split_q4_k(const uint8_t *block, struct qv_gguf_block *out)
 {
-    widen_groups(false, blocks, n, out);
+    split_groups(false, block, out);
 }
 
 QV_CLONES static void
-widen_q5_k(const void *blocks, int64_t n, float *out)
+split_q5_k(const uint8_t *block, struct qv_gguf_block *out)
 {
-    widen_groups(true, blocks, n, out);
+    split_groups(true, block, out);
 }
 
 /* 128 bytes of lower nibbles, 64 of two upper bits, 16 scales of 16 values each, one f16. Each half of the
@@ -153,40 +141,40 @@ widen_q6_k(const void *blocks, int64_t n, float *out)
 
 /* Types that are not read are here too: their sizes say where the next tensor lies. */
 static const struct qv_gguf_type types[] = {
-    { 0, "F32", 1, 4, QV_F32, NULL },
-    { 1, "F16", 1, 2, QV_F16, NULL },
-    { 30, "BF16", 1, 2, QV_BF16, NULL },
-    { 8, "Q8_0", 32, 34, QV_DTYPE_AUTO, widen_q8_0 },
-    { 2, "Q4_0", 32, 18, QV_DTYPE_AUTO, widen_q4_0 },
-    { 3, "Q4_1", 32, 20, QV_DTYPE_AUTO, widen_q4_1 },
-    { 6, "Q5_0", 32, 22, QV_DTYPE_AUTO, widen_q5_0 },
-    { 7, "Q5_1", 32, 24, QV_DTYPE_AUTO, widen_q5_1 },
-    { 12, "Q4_K", 256, 144, QV_DTYPE_AUTO, widen_q4_k },
-    { 13, "Q5_K", 256, 176, QV_DTYPE_AUTO, widen_q5_k },
-    { 14, "Q6_K", 256, 210, QV_DTYPE_AUTO, widen_q6_k },
-    { 9, "Q8_1", 32, 40, QV_DTYPE_AUTO, NULL },
-    { 10, "Q2_K", 256, 84, QV_DTYPE_AUTO, NULL },
-    { 11, "Q3_K", 256, 110, QV_DTYPE_AUTO, NULL },
-    { 15, "Q8_K", 256, 292, QV_DTYPE_AUTO, NULL },
-    { 16, "IQ2_XXS", 256, 66, QV_DTYPE_AUTO, NULL },
-    { 17, "IQ2_XS", 256, 74, QV_DTYPE_AUTO, NULL },
-    { 18, "IQ3_XXS", 256, 98, QV_DTYPE_AUTO, NULL },
-    { 19, "IQ1_S", 256, 50, QV_DTYPE_AUTO, NULL },
-    { 20, "IQ4_NL", 32, 18, QV_DTYPE_AUTO, NULL },
-    { 21, "IQ3_S", 256, 110, QV_DTYPE_AUTO, NULL },
-    { 22, "IQ2_S", 256, 82, QV_DTYPE_AUTO, NULL },
-    { 23, "IQ4_XS", 256, 136, QV_DTYPE_AUTO, NULL },
-    { 24, "I8", 1, 1, QV_DTYPE_AUTO, NULL },
-    { 25, "I16", 1, 2, QV_DTYPE_AUTO, NULL },
-    { 26, "I32", 1, 4, QV_DTYPE_AUTO, NULL },
-    { 27, "I64", 1, 8, QV_DTYPE_AUTO, NULL },
-    { 28, "F64", 1, 8, QV_DTYPE_AUTO, NULL },
-    { 29, "IQ1_M", 256, 56, QV_DTYPE_AUTO, NULL },
-    { 34, "TQ1_0", 256, 54, QV_DTYPE_AUTO, NULL },
-    { 35, "TQ2_0", 256, 66, QV_DTYPE_AUTO, NULL },
-    { 39, "MXFP4", 32, 17, QV_DTYPE_AUTO, NULL },
-    { 40, "NVFP4", 64, 36, QV_DTYPE_AUTO, NULL },
-    { 41, "Q1_0", 128, 18, QV_DTYPE_AUTO, NULL },
+    { 0, "F32", 1, 4, .dtype = QV_F32 },
+    { 1, "F16", 1, 2, .dtype = QV_F16 },
+    { 30, "BF16", 1, 2, .dtype = QV_BF16 },
+    { 8, "Q8_0", 32, 34, QV_DTYPE_AUTO, split_q8_0, 8, 128, QV_F16, NULL },
+    { 2, "Q4_0", 32, 18, QV_DTYPE_AUTO, split_q4_0, 4, 8, QV_F16, NULL },
+    { 3, "Q4_1", 32, 20, QV_DTYPE_AUTO, split_q4_1, 4, 0, QV_F16, NULL },
+    { 6, "Q5_0", 32, 22, QV_DTYPE_AUTO, split_q5_0, 8, 16, QV_F16, NULL },
+    { 7, "Q5_1", 32, 24, QV_DTYPE_AUTO, split_q5_1, 8, 0, QV_F16, NULL },
+    { 12, "Q4_K", 256, 144, QV_DTYPE_AUTO, split_q4_k, 4, 0, QV_F32, NULL },
+    { 13, "Q5_K", 256, 176, QV_DTYPE_AUTO, split_q5_k, 8, 0, QV_F32, NULL },
+    { 14, "Q6_K", 256, 210, .dtype = QV_DTYPE_AUTO, .widen = widen_q6_k },
+    { 9, "Q8_1", 32, 40, .dtype = QV_DTYPE_AUTO },
+    { 10, "Q2_K", 256, 84, .dtype = QV_DTYPE_AUTO },
+    { 11, "Q3_K", 256, 110, .dtype = QV_DTYPE_AUTO },
+    { 15, "Q8_K", 256, 292, .dtype = QV_DTYPE_AUTO },
+    { 16, "IQ2_XXS", 256, 66, .dtype = QV_DTYPE_AUTO },
+    { 17, "IQ2_XS", 256, 74, .dtype = QV_DTYPE_AUTO },
+    { 18, "IQ3_XXS", 256, 98, .dtype = QV_DTYPE_AUTO },
+    { 19, "IQ1_S", 256, 50, .dtype = QV_DTYPE_AUTO },
+    { 20, "IQ4_NL", 32, 18, .dtype = QV_DTYPE_AUTO },
+    { 21, "IQ3_S", 256, 110, .dtype = QV_DTYPE_AUTO },
+    { 22, "IQ2_S", 256, 82, .dtype = QV_DTYPE_AUTO },
+    { 23, "IQ4_XS", 256, 136, .dtype = QV_DTYPE_AUTO },
+    { 24, "I8", 1, 1, .dtype = QV_DTYPE_AUTO },
+    { 25, "I16", 1, 2, .dtype = QV_DTYPE_AUTO },
+    { 26, "I32", 1, 4, .dtype = QV_DTYPE_AUTO },
+    { 27, "I64", 1, 8, .dtype = QV_DTYPE_AUTO },
+    { 28, "F64", 1, 8, .dtype = QV_DTYPE_AUTO },
+    { 29, "IQ1_M", 256, 56, .dtype = QV_DTYPE_AUTO },
+    { 34, "TQ1_0", 256, 54, .dtype = QV_DTYPE_AUTO },
+    { 35, "TQ2_0", 256, 66, .dtype = QV_DTYPE_AUTO },
+    { 39, "MXFP4", 32, 17, .dtype = QV_DTYPE_AUTO },
+    { 40, "NVFP4", 64, 36, .dtype = QV_DTYPE_AUTO },
+    { 41, "Q1_0", 128, 18, .dtype = QV_DTYPE_AUTO },
 };
 
 const struct qv_gguf_type *
@@ -204,14 +192,33 @@ qv_gguf_types_read(void)
     return "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K";
 }
 
+/* The values of groups. Where there is a zero, -0 stays what it is in ggml. */
+QV_CLONES static void
+widen_groups(const struct qv_gguf_block *b, int n, int zero, float *out)
+{
+    for (int group = 0; group < n; group++, out += QV_GGUF_GROUP) {
+        const uint8_t *codes = b->codes + group * QV_GGUF_GROUP;
+        const float scale = b->scales[group], offset = zero ? -0.0f : b->offsets[group];
+        for (int i = 0; i < QV_GGUF_GROUP; i++)
+            out[i] = (float)(codes[i] - zero) * scale + offset;
+    }
+}
+
 void
 qv_gguf_widen(const struct qv_gguf_type *type, const void *blocks, int64_t n, float *out)
 {
+    const uint8_t *block = blocks;
+    struct qv_gguf_block apart;
     if (type->widen)
         type->widen(blocks, n, out);
     else if (type->dtype == QV_F32)
         memcpy(out, blocks, (size_t)n * sizeof *out);
-    else
+    else if (type->dtype != QV_DTYPE_AUTO)
         for (int64_t i = 0; i < n; i++)
             out[i] = (float)qv_load(blocks, type->dtype, i);
+    else
+        for (int64_t i = 0; i < n; i += type->values, block += type->bytes) {
+            type->split(block, &apart);
+            widen_groups(&apart, type->values / QV_GGUF_GROUP, type->zero, out + i);
+        }
 }

@@ -256,16 +256,20 @@ read_quantised(const struct qv_tensor_part *part, int64_t row, int64_t rows, cha
 struct qv_groups
 qv_part_groups(const struct qv_tensor_part *part)
 {
+    if (part->gguf)
+        return qv_gguf_part_groups(part);
     if (!part->bits)
         return (struct qv_groups){ 0 };
     return (struct qv_groups){ part->bits, part->group, part->scales.tensor->dtype };
 }
 
 /* MLX's words of 32 bits have their first value lowest: as bytes they are canonical. */
-void
-qv_part_keep(const struct qv_tensor_part *part, int64_t rows, const struct qv_part_room *room,
-             int64_t k, void *out)
+qv_status
+qv_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
+             const struct qv_part_room *room, int64_t k, void *out, qv_error *err)
 {
+    if (part->gguf)
+        return qv_gguf_part_keep(part, row, rows, room, k, out, err);
     const struct qv_groups groups = { part->bits, part->group, part->scales.tensor->dtype };
     const struct quantised_row one = quantised_row(part);
     const size_t to = qv_grouped_row_bytes(&groups, k), codes = (size_t)(k * part->bits / 8);
@@ -273,12 +277,13 @@ qv_part_keep(const struct qv_tensor_part *part, int64_t rows, const struct qv_pa
     const char *raw = room->raw, *factors = raw + (size_t)rows * one.packed;
     memset(out, 0, (size_t)rows * to);
     for (int64_t i = 0; i < rows; i++) {
-        char *row = (char *)out + (size_t)i * to;
-        memcpy(row, raw + (size_t)i * one.packed, one.packed);
+        char *at = (char *)out + (size_t)i * to;
+        memcpy(at, raw + (size_t)i * one.packed, one.packed);
         for (int64_t which = 0; which < 2; which++)
-            memcpy(row + codes + (size_t)which * scales,
+            memcpy(at + codes + (size_t)which * scales,
                    factors + (size_t)(which * rows + i) * one.scales, one.scales);
     }
+    return QV_OK;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */

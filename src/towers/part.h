@@ -88,9 +88,10 @@ struct qv_part_room {
 struct qv_groups qv_part_groups(const struct qv_tensor_part *part);
 
 /* Makes the canonical form of a quantised matrix (engine/grouped.h) of rows that qv_part_read has read into
- * the room, of k values each, which may be more than the part has: groups of zeros behind. */
-void qv_part_keep(const struct qv_tensor_part *part, int64_t rows, const struct qv_part_room *room,
-                  int64_t k, void *out);
+ * the room, of k values each, which may be more than the part has: groups of zeros behind.
+ * QV_EUNSUPPORTED: a GGUF file's scale is so large that its offset overflows the dtype. */
+qv_status qv_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
+                       const struct qv_part_room *room, int64_t k, void *out, qv_error *err);
 
 /* The bytes that each block of a room needs for a row. */
 size_t qv_part_row_bytes(const struct qv_tensor_part *part);

@@ -2,6 +2,7 @@
 /* A tensor of a tower in a GGUF file: its name there, the tensors that it is cut into, and its values. */
 #include "part_gguf.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +165,7 @@ add_piece(const struct search *s, const char *name, int64_t first, int64_t rows,
                 ? "of this type only matrices can be loaded"
                 : "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K can be");
     const bool same = !part->n_pieces || part->dtype == t->type->dtype;
-    part->dtype = same && !t->type->widen ? t->type->dtype : QV_F32;
+    part->dtype = same && t->type->dtype != QV_DTYPE_AUTO ? t->type->dtype : QV_F32;
     part->pieces[part->n_pieces++] = (struct qv_gguf_piece){ t, first, rows };
     return QV_OK;
 }
@@ -278,16 +279,23 @@ stored_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece)
     return (size_t)(part->piece_cols / type->values) * (size_t)type->bytes;
 }
 
-/* In the room's first block the file's bytes and behind them a row of values, in the second all values. */
-size_t
-qv_gguf_part_row_bytes(const struct qv_tensor_part *part)
+/* The most that a row of any piece has: rows lie so far apart in the room's first block. */
+static size_t
+longest_stored_row(const struct qv_tensor_part *part)
 {
     size_t most = 0;
     for (int i = 0; i < part->n_pieces; i++) {
         const size_t stored = stored_row(part, &part->pieces[i]);
         most = stored > most ? stored : most;
     }
-    return most + (size_t)part->k * qv_dtype_bytes(part->dtype);
+    return most;
+}
+
+/* In the room's first block the file's bytes and behind them a row of values, in the second all values. */
+size_t
+qv_gguf_part_row_bytes(const struct qv_tensor_part *part)
+{
+    return longest_stored_row(part) + (size_t)part->k * qv_dtype_bytes(part->dtype);
 }
 
 /* One row's values in the part's dtype. */
@@ -340,30 +348,118 @@ read_frames(const struct qv_tensor_part *part, int64_t row, int64_t rows,
     return status;
 }
 
+/* Which rows of a piece rows row .. row+rows of a part are; none: rows <= 0. */
+struct cut {
+    const struct qv_gguf_piece *piece;
+    int64_t row, rows; /* of the piece */
+    int64_t at;        /* the first one's place among those that were asked for */
+};
+
+static struct cut
+cut_of(const struct qv_tensor_part *part, int p, int64_t row, int64_t rows)
+{
+    int64_t first = 0; /* of the piece, in the part */
+    for (int i = 0; i < p; i++)
+        first += part->pieces[i].rows;
+    const int64_t end = first + part->pieces[p].rows, from = row > first ? row : first;
+    const int64_t to = row + rows < end ? row + rows : end;
+    return (struct cut){ &part->pieces[p], from - first, to - from, from - row };
+}
+
 qv_status
 qv_gguf_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
                   const struct qv_part_room *room, void **values, qv_error *err)
 {
     const size_t out_bytes = (size_t)part->k * qv_dtype_bytes(part->dtype);
-    char *raw = room->raw, *out = room->canonical;
+    const size_t apart = longest_stored_row(part);
     qv_status status = QV_OK;
-    int64_t first = 0; /* of the piece, in the part */
-    *values = out;
+    *values = part->widens || part->frames ? room->canonical : room->raw;
     if (part->frames)
         return read_frames(part, row, rows, room, err);
-    for (int p = 0; p < part->n_pieces && !status; first += part->pieces[p++].rows) {
-        const struct qv_gguf_piece *piece = &part->pieces[p];
-        const int64_t from = row > first ? row : first;
-        const int64_t to = row + rows < first + piece->rows ? row + rows : first + piece->rows;
-        const size_t bytes = stored_row(part, piece), before = (size_t)(from - row) * out_bytes;
-        if (from >= to)
+    for (int p = 0; p < part->n_pieces && !status; p++) {
+        const struct cut cut = cut_of(part, p, row, rows);
+        const size_t bytes = stored_row(part, cut.piece);
+        char *raw = (char *)room->raw + (size_t)cut.at * apart;
+        char *out = (char *)room->canonical + (size_t)cut.at * out_bytes;
+        if (cut.rows <= 0)
             continue;
-        status =
-            read_rows(part, piece, from - first, to - from, part->widens ? raw : raw + before, err);
-        for (int64_t i = 0; part->widens && i < to - from && !status; i++)
-            widen_row(part, piece, raw + (size_t)i * bytes, out + before + (size_t)i * out_bytes);
+        status = read_rows(part, cut.piece, cut.row, cut.rows, raw, err);
+        for (int64_t i = 0; part->widens && i < cut.rows && !status; i++)
+            widen_row(part, cut.piece, raw + (size_t)i * bytes, out + (size_t)i * out_bytes);
     }
-    if (!part->widens)
-        *values = raw;
+    return status;
+}
+
+/* ---- kept as they are quantised ---------------------------------------------------------------- */
+
+struct qv_groups
+qv_gguf_part_groups(const struct qv_tensor_part *part)
+{
+    struct qv_groups all = { 0 };
+    for (int i = 0; i < part->n_pieces; i++) {
+        const struct qv_gguf_type *type = part->pieces[i].tensor->type;
+        const bool same = !i || (all.bits == type->bits && all.dtype == type->factors);
+        if (!type->split || !same || part->frames || part->stored_cols)
+            return (struct qv_groups){ 0 };
+        all = (struct qv_groups){ type->bits, QV_GGUF_GROUP, type->factors };
+    }
+    return all;
+}
+
+/* Adds a block's codes and factors, which begin at group `first`, to a row in canonical form. */
+static void
+keep_block(const struct qv_groups *groups, const struct qv_gguf_block *block, int n, int64_t first,
+           int64_t k, char *row)
+{
+    uint8_t *codes = (uint8_t *)row + first * QV_GGUF_GROUP * groups->bits / 8;
+    char *factors = row + k * groups->bits / 8;
+    if (groups->bits == 8)
+        memcpy(codes, block->codes, (size_t)n * QV_GGUF_GROUP);
+    for (int i = 0; groups->bits == 4 && i < n * QV_GGUF_GROUP; i += 2)
+        codes[i / 2] = (uint8_t)(block->codes[i] | block->codes[i + 1] << 4);
+    for (int i = 0; i < n; i++) {
+        qv_store(factors, groups->dtype, first + i, (double)block->scales[i]);
+        qv_store(factors, groups->dtype, k / QV_GGUF_GROUP + first + i, (double)block->offsets[i]);
+    }
+}
+
+static qv_status
+keep_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece,
+         const uint8_t *stored, int64_t k, char *row, qv_error *err)
+{
+    const struct qv_groups groups = qv_gguf_part_groups(part);
+    const struct qv_gguf_type *type = piece->tensor->type;
+    const int n = type->values / QV_GGUF_GROUP;
+    for (int64_t at = 0; at < part->piece_cols; at += type->values, stored += type->bytes) {
+        struct qv_gguf_block block;
+        type->split(stored, &block);
+        for (int i = 0; i < n && groups.dtype == QV_F16; i++)
+            if (!(fabsf(block.offsets[i]) <= 65504))
+                return qv_fail(err, QV_EUNSUPPORTED,
+                               "%s: tensor %s has a scale of %g, and %d times that is no f16: this "
+                               "file can be loaded with weights bf16, not stored",
+                               qv_path_tail(part->path), piece->tensor->name,
+                               (double)block.scales[i], -type->zero);
+        keep_block(&groups, &block, n, at / QV_GGUF_GROUP, k, row);
+    }
+    return QV_OK;
+}
+
+qv_status
+qv_gguf_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
+                  const struct qv_part_room *room, int64_t k, void *out, qv_error *err)
+{
+    const struct qv_groups groups = qv_gguf_part_groups(part);
+    const size_t to = qv_grouped_row_bytes(&groups, k), apart = longest_stored_row(part);
+    qv_status status = QV_OK;
+    memset(out, 0, (size_t)rows * to);
+    for (int p = 0; p < part->n_pieces; p++) {
+        const struct cut cut = cut_of(part, p, row, rows);
+        const size_t bytes = stored_row(part, cut.piece);
+        const uint8_t *raw = (const uint8_t *)room->raw + (size_t)cut.at * apart;
+        for (int64_t i = 0; i < cut.rows && !status; i++)
+            status = keep_row(part, cut.piece, raw + (size_t)i * bytes, k,
+                              (char *)out + (size_t)(cut.at + i) * to, err);
+    }
     return status;
 }

@@ -9,12 +9,15 @@
 /* Bytes of a name that is looked for. */
 enum { QV_GGUF_NAME = 128 };
 
-/* What qv_part_find, qv_part_row_bytes and qv_part_read do, of a GGUF file. */
+/* What the functions of part.h without "gguf" in their names do, of a GGUF file. */
 qv_status qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
                             const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
                             qv_error *err);
 size_t qv_gguf_part_row_bytes(const struct qv_tensor_part *part);
 qv_status qv_gguf_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
                             const struct qv_part_room *room, void **values, qv_error *err);
+struct qv_groups qv_gguf_part_groups(const struct qv_tensor_part *part);
+qv_status qv_gguf_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
+                            const struct qv_part_room *room, int64_t k, void *out, qv_error *err);
 
 #endif

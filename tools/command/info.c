@@ -156,7 +156,7 @@ print_model(const struct scene *s)
            s->o->dtype ? "asked for" : s->context.dtype_reason);
     printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
     printf("  memory     weights %s, packed", size_text((double)m->weight_bytes, weights));
-    if (m->stored_matrices)
+    if (s->o->weights.stored)
         printf("; %lld quantised matrices as they are stored", (long long)m->stored_matrices);
     printf("\n");
     print_types(s->dir);

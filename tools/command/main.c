@@ -59,7 +59,7 @@ static const struct tool tools[] = {
               "devices. Exit code 1\n"
               "names the first row that fails.",
       .example = "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
-      .groups = GROUP_DEVICE | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON,
       .run = tool_verify },
     { .name = "bench", .does = "Times this machine", .program = "qwenvit-bench" },
     { .name = "profile", .does = "Shows where the time goes", .program = "qwenvit-bench" },

@@ -369,7 +369,8 @@ verify_load_layout(const struct verify_job *job, const struct qv_config *config,
         status = qv_model_load(job->ctx, copy.dir,
                                &(qv_model_options){ .dtype = dtype,
                                                     .image_mean = job->image_mean,
-                                                    .image_std = job->image_std },
+                                                    .image_std = job->image_std,
+                                                    .weights = job->weights },
                                out, err);
     if (copy.dir[0])
         tool_remove_folder(copy.dir);
