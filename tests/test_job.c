@@ -967,6 +967,26 @@ clips_in_any_order_are_the_same_bits(void **state)
     }
 }
 
+/* A chunk that has room for all of a clip has it in parts, as they are decoded: where there is memory for
+ * none of them, each is computed before the next is read. */
+static void
+a_clip_is_read_in_parts_of_a_chunk(void **state)
+{
+    (void)state;
+    enum { K = 10 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *alone = clips_alone(&t), *c = collector_make(&t);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = 24 * 24, .memory = 1 }, c);
+    add_clip(job, clips[K].name, K, true);
+    const qv_job_progress p = job_end(&job);
+    const int64_t whole = (int64_t)clips[K].sampled * clips[K].width * clips[K].height * 3;
+    assert_in_range(p.most_frame_bytes, 1, whole / 8);
+    expect_same(&t, c, alone, clips[K].name, clips[K].name);
+    collector_free(c);
+    collector_free(alone);
+    tiny_close(&t);
+}
+
 /* The bytes of a file give what the file gives. */
 static void
 a_file_in_memory(void **state)
@@ -1233,6 +1253,7 @@ main(void)
         cmocka_unit_test(a_job_is_closed_early),
         cmocka_unit_test(nothing_waits_for_ever),
         cmocka_unit_test(clips_in_any_order_are_the_same_bits),
+        cmocka_unit_test(a_clip_is_read_in_parts_of_a_chunk),
         cmocka_unit_test(a_file_in_memory),
         cmocka_unit_test(a_source_that_is_wrong_costs_itself),
         cmocka_unit_test(decoders_are_killed_at_random),
