@@ -334,8 +334,9 @@ typedef struct qv_pack_run {
 
 /*
  * Which frame pairs go into the next chunk. Of waiting[n], oldest first, a pair of each of which fits by
- * itself: as many of the oldest as fit, so that none waits for ever, then of those whose pairs are the
- * largest that still fit, the older of two alike. Looks at the first QV_PACK_ITEMS. How many go of each is left in
+ * itself: as many of the oldest as fit, so that none waits for ever, then those of the others that leave least
+ * empty (or, where these are more segments than there is room for, the largest that still fit), the older of
+ * two alike. Looks at the first QV_PACK_ITEMS. How many go of each is left in
  * taken[QV_PACK_ITEMS], 0 of those that wait on; returns of how many some go.
  */
 QV_API size_t qv_pack_choose(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n,
