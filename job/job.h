@@ -187,6 +187,7 @@ struct qv_job {
     qv_job_options o; /* defaults filled in */
     qv_model_info model;
     qv_plan_options pack; /* of the plan that most pairs are packed in; rows 0: none are packed */
+    qv_capacity usual;    /* of the plan through which a full chunk of large pairs goes */
     int64_t usual_tokens; /* of a chunk that few frame pairs are larger than */
     int cores;
     qv_decoder *decoder, *own_decoder;

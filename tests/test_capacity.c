@@ -287,6 +287,12 @@ pairs_of_clips_fill_chunks(void **state)
     for (size_t i = 0; i < N; i++)
         waiting[i] = (qv_pack_run){ { .rows = 720, .segments = 1 }, 10 };
     assert_true(fill_of(&c, waiting, N) >= 0.97);
+    static const int64_t sizes[] = { 884, 1184, 1560, 2024, 2576, 3080, 3648 };
+    for (size_t i = 0; i < 42; i++) /* of large ones those go together that leave least empty */
+        waiting[i] = (qv_pack_run){ { .rows = sizes[i % 7], .segments = 1 }, 8 };
+    const double mixed = fill_of(&c, waiting, 42);
+    printf("large ones: %.3f full\n", mixed);
+    assert_true(mixed >= 0.97);
     for (int turn = 0; turn < 4; turn++) {
         for (size_t i = 0; i < N; i++) {
             seed = seed * 1664525 + 1013904223;
@@ -455,6 +461,33 @@ chunks_that_are_alike_are_dense(void **state)
     }
 }
 
+/* Where room for segments costs, a full chunk of large frame pairs has no more than it needs, and the bits of
+ * those that have. */
+static void
+large_pairs_have_room_for_few(void **state)
+{
+    (void)state;
+    static const struct {
+        int device;
+        struct qv_capacity used;
+        int64_t rows, segments;
+    } cases[] = { { 4, { .rows = 12240, .segments = 17 }, 12288, 32 },
+                  { 4, { .rows = 12288, .segments = 32 }, 12288, 32 },
+                  { 4, { .rows = 12288, .segments = 33 }, 12288, 128 },
+                  { 4, { .rows = 3000, .segments = 3 }, 3072, 32 },
+                  { 1, { .rows = 640, .segments = 2 }, 640, 8 },
+                  { 6, { .rows = 640, .segments = 2 }, 640, 160 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct qv_caps *caps = &devices[cases[i].device];
+        const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
+        const struct qv_capacity chunk =
+            qv_capacity_for_chunk(caps, &plain, &same, &pack, &cases[i].used, false, 0);
+        assert_int_equal(chunk.rows, cases[i].rows);
+        assert_int_equal(chunk.segments, cases[i].segments);
+        assert_true(qv_capacity_same_bits(&same, &chunk, &pack));
+    }
+}
+
 /* Segments bound a chunk as rows do; what is older goes first though others would fill it better. */
 static void
 the_oldest_is_never_left(void **state)
@@ -550,6 +583,7 @@ main(void)
         cmocka_unit_test(a_part_of_a_pack_has_a_smaller_bucket),
         cmocka_unit_test(parts_are_few_where_plans_are_slow),
         cmocka_unit_test(chunks_that_are_alike_are_dense),
+        cmocka_unit_test(large_pairs_have_room_for_few),
         cmocka_unit_test(the_oldest_is_never_left),
         cmocka_unit_test(windows_bound_a_chunk),
         cmocka_unit_test(any_items_go_in_turn),

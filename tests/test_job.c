@@ -636,7 +636,8 @@ options_are_checked(void **state)
         { one, 1, { .sink = collect, .memory = -5 }, "memory is -5" },
         { one, 1, { .sink = collect, .max_wait_s = NAN }, "max_wait_s is" },
         { one, 1, { .sink = collect, .output = QV_U8 }, "output is u8" },
-        { one, 1, { .sink = collect, .chunk_rows = -1 }, "rows is -1" },
+        { one, 1, { .sink = collect, .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
+        { one, 1, { .sink = collect, .chunk_rows = INT32_MAX }, "rows is 2147483648; must be" },
         { one, 1, { .sink = collect, .reserved = { 1 } }, "reserved" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
