@@ -13,7 +13,7 @@
  * tokens are the same bits in any order of the sources, with any number of decoders.
  *
  * Memory on the host, whatever is added, is at most
- *     options.memory                  frames that wait, or those of one item that is larger
+ *     options.memory                  frames that wait, or what is read at once where that is more
  *   + 3 chunks of tokens a model      with DeepStack's outputs (qv_job_memory tells how much)
  *   + 64 MiB, or 2 frames, a decoder  shared with its process, and each such process's own
  *                                     clip.decode_memory at most
@@ -80,8 +80,8 @@ QV_API qv_clip_options qv_row_options(const qv_row_own *own, const qv_clip_optio
 /* ---- results --------------------------------------------------------------------------------- */
 
 /*
- * What the sink is told: tokens [first_row, first_row + n) of a source, in order, in as many calls as there
- * are chunks that it lies in. Every source that was added has exactly one with `last`. All memory is the
+ * What the sink is told: tokens [first_row, first_row + n) of a source, in order, in one call or several for
+ * each chunk that it lies in: a clip is read an eighth of a chunk at a time. Every source that was added has exactly one with `last`. All memory is the
  * job's, and good during the call.
  */
 typedef struct qv_job_result {
