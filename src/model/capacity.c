@@ -249,9 +249,9 @@ qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
         (!bits || qv_capacity_same_bits(bits, used, pack)))
         return *used;
     struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more);
-    const int64_t few = at_least(pack->rows / LARGE_SEGMENT_ROWS, LEAST_SEGMENTS);
-    if (!caps->free_segments && chunk.rows == pack->rows && used->segments <= few &&
-        few < pack->segments)
+    const int64_t few = at_least(chunk.rows / LARGE_SEGMENT_ROWS, LEAST_SEGMENTS);
+    if (!caps->free_segments && (more || chunk.rows == pack->rows) && used->segments <= few &&
+        few < chunk.segments)
         chunk.segments = few;
     return chunk;
 }
