@@ -172,7 +172,8 @@ open_parts(struct qv_device_cuda *dev, int threads, qv_error *err)
     if (!status)
         status = qv_copier_open(threads, &dev->copier, err);
     for (int i = 0; i < QV_MARKS && !status; i++)
-        status = qv_check_cuda(dev, cudaEventCreate(&dev->marks[i]), "cudaEventCreate", err);
+        status = qv_check_cuda(dev, cudaEventCreateWithFlags(&dev->marks[i], cudaEventBlockingSync),
+                               "cudaEventCreate", err);
     cudaEvent_t *const events[] = { &dev->uploaded, &dev->fork, &dev->join };
     for (size_t i = 0; i < sizeof events / sizeof *events && !status; i++)
         status = qv_check_cuda(dev, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),

@@ -14,7 +14,7 @@
  * number of decoders.
  *
  * However much is added, memory on the host is at most the sum of
- *     options.memory                  frames that wait, or those of one item that is larger
+ *     options.memory                  frames that wait, or what is read at once where that is more
  *     3 chunks of tokens a model      with DeepStack's outputs (qv_job_memory tells how much)
  *     64 MiB, or 2 frames, a decoder  shared with its process; each such process takes its own
  *                                     clip.decode_memory at most
@@ -83,8 +83,9 @@ QV_API qv_clip_options qv_row_options(const qv_row_own *own, const qv_clip_optio
 
 /*
  * What the sink is given: tokens [first_row, first_row + n) of a source. They come in order, in one
- * call for each chunk that the source lies in. For every source that was added, exactly one call
- * has `last`. All memory belongs to the job and is valid during the call.
+ * call or several for each chunk that the source lies in, because a clip is read an eighth of a
+ * chunk at a time. For every source that was added, exactly one call has `last`. All memory belongs
+ * to the job and is valid during the call.
  */
 typedef struct qv_job_result {
     const char *key;

@@ -47,7 +47,7 @@ gather(const struct qv_job_device *d, const struct qv_job_pack *pack, struct off
         offer->all.rows += size.rows;
         offer->all.segments += size.segments;
         offer->all.windows += size.windows;
-        offer->blocks |= item->state == QV_JOB_READING && item->ready >= QV_JOB_READY;
+        offer->blocks |= item->state == QV_JOB_READING && !qv_job_has_room(item);
         offer->at[offer->n] = i;
         offer->runs[offer->n++] = (qv_pack_run){ item->pair, p->part.grid_thw[0] };
     }
@@ -125,11 +125,11 @@ take(struct qv_job_device *d, struct qv_job_pack *pack, const struct offer *offe
             p = cut(d->job, p, taken[i]);
         } else {
             qv_job_queue_take(&pack->queue, at);
-            p->item->ready--;
             gone++;
         }
         if (!p)
             return false;
+        p->item->ready -= taken[i];
         p->item->device = d->index;
         chunk->pieces[chunk->n++] = p;
     }

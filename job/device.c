@@ -28,7 +28,7 @@ take_plan(struct qv_job_device *d, const qv_plan_options *options, struct qv_job
           qv_error *err)
 {
     struct qv_job_plan *place = NULL;
-    const bool pack = qv_capacity_equal(&options->capacity, &d->job->pack.capacity);
+    const bool pack = qv_capacity_equal(&options->capacity, &d->job->usual);
     const int first = pack ? (int)options->input : QV_JOB_INPUTS,
               end = pack ? first + 1 : QV_JOB_PLANS;
     for (int i = first; i < end; i++) {
@@ -54,6 +54,17 @@ take_plan(struct qv_job_device *d, const qv_plan_options *options, struct qv_job
     return QV_OK;
 }
 
+/* The capacity that most pairs are packed in, which the smallest are as well as any. */
+static void
+set_pack(qv_job *job, const qv_model *model)
+{
+    const int64_t m = job->model.merge_size, least[3] = { 1, m, m };
+    job->pack.output = job->o.output;
+    job->pack.capacity = qv_pack_capacity(model, job->o.chunk_rows, least);
+    const qv_capacity full = { .rows = job->pack.capacity.rows, .segments = 1 };
+    job->usual = qv_pack_part(model, &job->pack.capacity, &full, false, 0);
+}
+
 qv_status
 qv_job_device_open(struct qv_job_device *d, qv_error *err)
 {
@@ -62,18 +73,14 @@ qv_job_device_open(struct qv_job_device *d, qv_error *err)
     d->ahead = QV_JOB_AHEAD; /* as many as the first plan says */
     if (job->o.alone && !job->o.chunk_rows)
         return QV_OK;
-    qv_plan_options options = { .capacity.rows = job->o.chunk_rows, .output = job->o.output };
-    qv_status status =
-        qv_plan_create(d->model, d->index ? &job->pack : &options, &first->plan, err);
-    if (status)
-        return status;
-    qv_plan_get_info(first->plan, &first->info);
-    if (!d->index) {
-        job->pack = options;
-        job->pack.capacity = first->info.capacity;
-    }
+    if (!d->index)
+        set_pack(job, d->model);
     first->options = job->pack;
-    return QV_OK;
+    first->options.capacity = job->usual;
+    const qv_status status = qv_plan_create(d->model, &first->options, &first->plan, err);
+    if (!status)
+        qv_plan_get_info(first->plan, &first->info);
+    return status;
 }
 
 void
@@ -121,8 +128,9 @@ push(struct qv_job_device *d, struct qv_job_chunk *chunk, qv_error *err)
     qv_item items[QV_PACK_ITEMS];
     for (size_t i = 0; i < chunk->n; i++)
         items[i] = chunk->pieces[i]->part;
-    qv_status status = size_buffer(d, chunk->buffer, chunk->plan->info.tokens, err);
-    return status ? status : qv_plan_push(chunk->plan->plan, items, chunk->n, err);
+    qv_status status = qv_plan_push(chunk->plan->plan, items, chunk->n, err);
+    /* locking pages takes as long as a chunk, which the device computes meanwhile */
+    return status ? status : size_buffer(d, chunk->buffer, chunk->plan->info.tokens, err);
 }
 
 /* Fails a chunk whose plan could not be made, which concerns only its items: the sink gets its

@@ -83,6 +83,7 @@ check_options(const qv_job_options *o, qv_error *err)
     } numbers[] = { { "decoders", o->decoders, MOST_THREADS },
                     { "sinks", o->sinks, MOST_THREADS },
                     { "queue", o->queue, MOST_QUEUE },
+                    { "chunk_rows", o->chunk_rows, INT32_MAX }, /* a plan may take fewer */
                     { "memory", o->memory, INT64_MAX / 2 } };
     if (!QV_RESERVED_IS_ZERO(o))
         return qv_fail(err, QV_EINVAL, "reserved job options must be 0");

@@ -20,7 +20,9 @@ enum {
     QV_JOB_AHEAD = 2,
     QV_JOB_BUFFERS = 3,
     QV_JOB_PLANS = QV_JOB_INPUTS + QV_JOB_AHEAD, /* packs' own, and as many as chunks under way */
-    QV_JOB_READY = 2 /* pieces of an item, each a chunk's worth, that wait at most */
+    QV_JOB_READY = 2,                            /* chunks' worth of an item that wait at most */
+    QV_JOB_PARTS =
+        8 /* of a chunk: a clip's frame pairs wait for one from when so much of it is read */
 };
 
 /* What a kind of source is to a device. */
@@ -125,7 +127,7 @@ struct qv_job_item {
     /* under the lock */
     enum qv_job_state state;
     size_t holders;                   /* its reader, and pieces under way */
-    size_t ready;                     /* pieces that wait for a device */
+    int64_t ready;                    /* frame pairs that wait for a device */
     int device;                       /* that has its pieces; -1: any */
     const struct qv_job_worker *sink; /* that is making a call for it; NULL: none */
     qv_status status;                 /* why it has failed */
@@ -185,6 +187,7 @@ struct qv_job {
     qv_job_options o; /* defaults filled in */
     qv_model_info model;
     qv_plan_options pack; /* of the plan that most pairs are packed in; rows 0: none are packed */
+    qv_capacity usual;    /* of the plan through which a full chunk of large pairs goes */
     int64_t usual_tokens; /* of a chunk that few frame pairs are larger than */
     int cores;
     qv_decoder *decoder, *own_decoder;
@@ -214,6 +217,14 @@ struct qv_job {
     double opened_s;
     qv_job_progress progress;
 };
+
+/* Whether an item's next piece may wait beside those that do. */
+static inline bool
+qv_job_has_room(const struct qv_job_item *item)
+{
+    const int64_t chunk = qv_capacity_fits(&item->pack->options.capacity, &item->pair);
+    return item->ready + item->piece_pairs <= QV_JOB_READY * chunk;
+}
 
 /* The model that the core is asked with about items; all models of a job answer the same. */
 static inline const qv_model *

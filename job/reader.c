@@ -28,7 +28,7 @@ is_over(const qv_job *job, const struct qv_job_item *item)
 static bool
 has_place(const struct qv_job_item *item)
 {
-    return item->ready < QV_JOB_READY && item->pack->queue.n < item->pack->queue.room;
+    return qv_job_has_room(item) && item->pack->queue.n < item->pack->queue.room;
 }
 
 /* Waits until there is so much memory, in the order in which readers ask, so that a large piece gets it
@@ -81,7 +81,7 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
     } else {
         piece->ready_s = job->ready_s = qv_seconds();
         item->holders++;
-        item->ready++;
+        item->ready += piece->part.grid_thw[0];
         qv_job_queue_put(queue, piece);
         qv_job_wake(job, QV_JOB_DEVICES);
     }

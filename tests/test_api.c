@@ -14,6 +14,7 @@
 #include "backends.h"
 #include "distance.h"
 #include "engine/block_order.h"
+#include "error.h"
 #include "model/model.h"
 #include "model/plan.h"
 #include "tiny.h"
@@ -105,6 +106,74 @@ host_memory_serves_any_call(void **state)
         qv_host_free(t.ctx, out.tokens);
         tiny_close(&t);
     }
+}
+
+/* A backend that locks pages; `locked` counts them. */
+static int n_locked, locked_now;
+static bool lock_fails;
+
+static qv_status
+lock_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
+{
+    (void)dev;
+    if (lock_fails && locked_now)
+        return qv_fail(err, QV_ENOMEM, "no more than one block can be locked");
+    n_locked++;
+    locked_now++;
+    return qv_host_alloc_pages(bytes, out, err);
+}
+
+static void
+unlock_pages(struct qv_device *dev, void *p)
+{
+    (void)dev;
+    locked_now--;
+    free(p);
+}
+
+/* Locking is slow: the smallest block that is large enough serves again, four are kept, the largest, and none
+ * stands in the way of memory that is asked for. */
+static void
+locked_pages_are_kept(void **state)
+{
+    (void)state;
+    qv_context *ctx = NULL;
+    qv_error err = { 0 };
+    void *p[6];
+    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), 0);
+    struct qv_backend locking = *ctx->backend;
+    locking.lock_pages = lock_pages;
+    locking.unlock_pages = unlock_pages;
+    ctx->backend = ctx->dev->backend = &locking;
+    for (size_t i = 0; i < 6; i++) {
+        assert_int_equal(qv_host_alloc(ctx, (i + 1) * 1000, &p[i], &err), 0);
+        assert_int_equal((uintptr_t)p[i] % alignof(max_align_t), 0);
+        memset(p[i], (int)i, (i + 1) * 1000);
+    }
+    for (size_t i = 0; i < 6; i++)
+        qv_host_free(ctx, p[i]);
+    assert_int_equal(locked_now, 4);
+    void *first = NULL, *second = NULL;
+    assert_int_equal(qv_host_alloc(ctx, 1500, &first, &err), 0);
+    assert_ptr_equal(first, p[2]); /* 3000 */
+    assert_int_equal(qv_host_alloc(ctx, 3000, &second, &err), 0);
+    assert_ptr_equal(second, p[3]);
+    assert_int_equal(n_locked, 6);
+    qv_host_free(ctx, first);
+    qv_host_free(ctx, second);
+    lock_fails = true; /* but for the first */
+    assert_int_equal(qv_host_alloc(ctx, 7000, &first, &err), 0);
+    assert_int_equal(locked_now, 1);
+    assert_int_equal(qv_host_alloc(ctx, 7000, &second, &err), QV_ENOMEM);
+    assert_int_equal(qv_host_alloc(ctx, SIZE_MAX, &second, &err), QV_ENOMEM);
+    lock_fails = false;
+    assert_int_equal(qv_host_alloc(ctx, ((size_t)256 << 20) + 1, &second, &err), 0);
+    qv_host_free(ctx, second); /* more than is kept */
+    assert_int_equal(locked_now, 1);
+    qv_host_free(ctx, first);
+    assert_int_equal(locked_now, 1);
+    qv_context_close(&ctx);
+    assert_int_equal(locked_now, 0);
 }
 
 static void
@@ -786,6 +855,7 @@ main(void)
         cmocka_unit_test(items_are_cut_at_frame_pairs),
         cmocka_unit_test(same_bits_every_time),
         cmocka_unit_test(host_memory_serves_any_call),
+        cmocka_unit_test(locked_pages_are_kept),
         cmocka_unit_test(host_memory_that_cannot_be),
         cmocka_unit_test(chunks_do_not_depend_on_length),
         cmocka_unit_test(a_nan_is_the_worst_distance),

@@ -289,6 +289,12 @@ pairs_of_clips_fill_chunks(void **state)
     for (size_t i = 0; i < N; i++)
         waiting[i] = (qv_pack_run){ { .rows = 720, .segments = 1 }, 10 };
     assert_true(fill_of(&c, waiting, N) >= 0.97);
+    static const int64_t sizes[] = { 884, 1184, 1560, 2024, 2576, 3080, 3648 };
+    for (size_t i = 0; i < 42; i++) /* of large ones those go together that leave least empty */
+        waiting[i] = (qv_pack_run){ { .rows = sizes[i % 7], .segments = 1 }, 8 };
+    const double mixed = fill_of(&c, waiting, 42);
+    printf("large ones: %.3f full\n", mixed);
+    assert_true(mixed >= 0.97);
     for (int turn = 0; turn < 4; turn++) {
         for (size_t i = 0; i < N; i++) {
             seed = seed * 1664525 + 1013904223;
@@ -431,8 +437,8 @@ chunks_that_are_alike_are_dense(void **state)
         int64_t repeats;
         const struct qv_capacity_bits *bits;
         bool dense;
-    } cases[] = { { 4, 31, &same, false },
-                  { 4, 32, &same, true },
+    } cases[] = { { 4, 63, &same, false },
+                  { 4, 64, &same, true },
                   { 4, 99, &dense_differs, false },
                   { 4, 99, &all_differ, false },
                   { 4, 99, NULL, true },
@@ -459,6 +465,35 @@ chunks_that_are_alike_are_dense(void **state)
         assert_true(
             qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, false, 0).rows <=
             pack.rows);
+    }
+}
+
+/* Where room for segments costs, a chunk of large frame pairs has little more than it needs, and the bits of
+ * those that have; what is left at the end takes one of few plans. */
+static void
+large_pairs_have_room_for_few(void **state)
+{
+    (void)state;
+    static const struct {
+        int device;
+        struct qv_capacity used;
+        int64_t rows, segments;
+        bool more;
+    } cases[] = { { 4, { .rows = 12240, .segments = 17 }, 12288, 32, false },
+                  { 4, { .rows = 12288, .segments = 32 }, 12288, 32, false },
+                  { 4, { .rows = 12288, .segments = 33 }, 12288, 128, false },
+                  { 4, { .rows = 3000, .segments = 3 }, 3072, 32, false },
+                  { 4, { .rows = 8160, .segments = 1 }, 8192, 21, true },
+                  { 1, { .rows = 640, .segments = 2 }, 640, 8, false },
+                  { 6, { .rows = 640, .segments = 2 }, 640, 160, false } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct qv_caps *caps = &devices[cases[i].device];
+        const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
+        const struct qv_capacity chunk =
+            qv_capacity_for_chunk(caps, &plain, &same, &pack, &cases[i].used, cases[i].more, 0);
+        assert_int_equal(chunk.rows, cases[i].rows);
+        assert_int_equal(chunk.segments, cases[i].segments);
+        assert_true(qv_capacity_same_bits(&same, &chunk, &pack));
     }
 }
 
@@ -559,6 +594,7 @@ main(void)
         cmocka_unit_test(a_part_of_a_pack_has_a_smaller_bucket),
         cmocka_unit_test(parts_are_few_where_plans_are_slow),
         cmocka_unit_test(chunks_that_are_alike_are_dense),
+        cmocka_unit_test(large_pairs_have_room_for_few),
         cmocka_unit_test(the_oldest_is_never_left),
         cmocka_unit_test(windows_bound_a_chunk),
         cmocka_unit_test(any_items_go_in_turn),

@@ -636,7 +636,8 @@ options_are_checked(void **state)
         { one, 1, { .sink = collect, .memory = -5 }, "memory is -5" },
         { one, 1, { .sink = collect, .max_wait_s = NAN }, "max_wait_s is" },
         { one, 1, { .sink = collect, .output = QV_U8 }, "output is u8" },
-        { one, 1, { .sink = collect, .chunk_rows = -1 }, "rows is -1" },
+        { one, 1, { .sink = collect, .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
+        { one, 1, { .sink = collect, .chunk_rows = INT32_MAX }, "rows is 2147483648; must be" },
         { one, 1, { .sink = collect, .reserved = { 1 } }, "reserved" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -967,6 +968,26 @@ clips_in_any_order_are_the_same_bits(void **state)
     }
 }
 
+/* A chunk that has room for all of a clip has it in parts, as they are decoded: where there is memory for
+ * none of them, each is computed before the next is read. */
+static void
+a_clip_is_read_in_parts_of_a_chunk(void **state)
+{
+    (void)state;
+    enum { K = 10 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *alone = clips_alone(&t), *c = collector_make(&t);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = 24 * 24, .memory = 1 }, c);
+    add_clip(job, clips[K].name, K, true);
+    const qv_job_progress p = job_end(&job);
+    const int64_t whole = (int64_t)clips[K].sampled * clips[K].width * clips[K].height * 3;
+    assert_in_range(p.most_frame_bytes, 1, whole / 8);
+    expect_same(&t, c, alone, clips[K].name, clips[K].name);
+    collector_free(c);
+    collector_free(alone);
+    tiny_close(&t);
+}
+
 /* The bytes of a file give what the file gives. */
 static void
 a_file_in_memory(void **state)
@@ -1233,6 +1254,7 @@ main(void)
         cmocka_unit_test(a_job_is_closed_early),
         cmocka_unit_test(nothing_waits_for_ever),
         cmocka_unit_test(clips_in_any_order_are_the_same_bits),
+        cmocka_unit_test(a_clip_is_read_in_parts_of_a_chunk),
         cmocka_unit_test(a_file_in_memory),
         cmocka_unit_test(a_source_that_is_wrong_costs_itself),
         cmocka_unit_test(decoders_are_killed_at_random),

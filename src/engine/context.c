@@ -72,6 +72,7 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
         free(ctx);
         return qv_fail(err, status, "%s", failure.text);
     }
+    qv_locked_pages_open(&ctx->locked_pages);
     ctx->backend = ctx->dev->backend; /* differs from *b if that loaded a library */
     ctx->backend->caps(ctx->dev, &ctx->caps);
     ctx->threads = ctx->caps.threads > 1 ? 1 : o->threads > 0 ? o->threads : qv_usable_cores();
@@ -99,6 +100,7 @@ qv_context_close(qv_context **ctx)
         return;
     qv_kernels_free(*ctx);
     qv_tune_close(&(*ctx)->tune);
+    qv_locked_pages_close(&(*ctx)->locked_pages, (*ctx)->dev);
     (*ctx)->backend->close((*ctx)->dev);
     qv_kernel_files_close(&(*ctx)->kernel_files);
     free(*ctx);
@@ -132,8 +134,9 @@ qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err)
         return qv_fail(err, QV_EINVAL, "%s is NULL", ctx ? "out" : "context");
     if (!bytes)
         return qv_fail(err, QV_EINVAL, "0 bytes were asked for; at least 1 is needed");
-    return ctx->backend->lock_pages ? ctx->backend->lock_pages(ctx->dev, bytes, out, err)
-                                    : qv_host_alloc_pages(bytes, out, err);
+    return ctx->backend->lock_pages
+               ? qv_locked_pages_take(&ctx->locked_pages, ctx->dev, bytes, out, err)
+               : qv_host_alloc_pages(bytes, out, err);
 }
 
 void
@@ -142,7 +145,7 @@ qv_host_free(qv_context *ctx, void *p)
     if (!ctx || !p)
         return;
     if (ctx->backend->unlock_pages)
-        ctx->backend->unlock_pages(ctx->dev, p);
+        qv_locked_pages_give(&ctx->locked_pages, ctx->dev, p);
     else
         free(p);
 }

@@ -5,6 +5,7 @@
 
 #include "kernel_cache.h"
 #include "kernel_files.h"
+#include "locked_pages.h"
 #include "tune.h"
 
 struct qv_context {
@@ -14,6 +15,7 @@ struct qv_context {
     struct qv_kernel_cache kernels;
     struct qv_tune tune;
     struct qv_kernel_files kernel_files;
+    struct qv_locked_pages locked_pages;
     struct qv_plan_cache plan_cache; /* callbacks over kernel_files */
     /* Threads of the host for work beside the device. It is 1, the caller's own, if the device
      * computes on threads of its own: these wait by spinning, and more threads would slow them down

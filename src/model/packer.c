@@ -6,6 +6,9 @@
 
 #include "capacity.h"
 
+/* Where no more than this part of a chunk is left empty, nothing better is looked for. */
+enum { WORTH_A_SEARCH = 128 };
+
 qv_capacity
 qv_item_size(const qv_model *model, const int64_t grid_thw[3])
 {
@@ -42,27 +45,117 @@ qv_pack_part(const qv_model *model, const qv_capacity *chunk, const qv_capacity 
                                  chunk, used, more, repeats);
 }
 
-size_t
-qv_pack_choose(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n,
-               int64_t taken[QV_PACK_ITEMS])
+static void
+take_out(qv_capacity *left, const qv_capacity *pair, int64_t n)
+{
+    left->rows -= n * pair->rows;
+    left->segments -= n * pair->segments;
+    left->windows -= n * pair->windows;
+}
+
+/* As many of the oldest as fit, then of the largest that still fit. Returns what is left of the chunk. */
+static qv_capacity
+take_largest(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n,
+             int64_t taken[QV_PACK_ITEMS])
 {
     qv_capacity left = *chunk;
-    size_t used = 0;
-    n = n < QV_PACK_ITEMS ? n : QV_PACK_ITEMS;
-    memset(taken, 0, QV_PACK_ITEMS * sizeof *taken);
-    for (size_t best = 0; best < n; used++) {
+    for (size_t best = 0; best < n;) {
         const qv_pack_run *run = &waiting[best];
         const int64_t fit = qv_capacity_fits(&left, &run->pair);
         taken[best] = fit < run->pairs ? fit : run->pairs;
-        left.rows -= taken[best] * run->pair.rows;
-        left.segments -= taken[best] * run->pair.segments;
-        left.windows -= taken[best] * run->pair.windows;
+        take_out(&left, &run->pair, taken[best]);
         best = n;
         for (size_t i = 0; i < n; i++)
             if (!taken[i] && qv_capacity_fits(&left, &waiting[i].pair) &&
                 (best == n || waiting[i].pair.rows > waiting[best].pair.rows))
                 best = i;
     }
+    return left;
+}
+
+/* Sums of rows, in grains of so many that MOST_SUMS are a chunk: how each is reached. */
+enum { MOST_SUMS = 4096, NO_RUN = -1 };
+struct sums {
+    int64_t grain, most;
+    int16_t last[MOST_SUMS + 1]; /* run of which one is added last; NO_RUN: it is not reached */
+    int16_t n[MOST_SUMS + 1];    /* of that run in the sum */
+};
+
+static int64_t
+grains_of(const struct sums *s, const qv_pack_run *run)
+{
+    return (run->pair.rows + s->grain - 1) / s->grain;
+}
+
+/* Finds what `pairs[run]` of each run but the first come to, of which there are none of runs that are like an
+ * older one. Returns the largest sum. */
+static int64_t
+find_sums(struct sums *s, const qv_pack_run *waiting, const int64_t *pairs, size_t n)
+{
+    int64_t best = 0;
+    for (int64_t at = 1; at <= s->most; at++)
+        s->last[at] = NO_RUN;
+    s->last[0] = 0;
+    for (size_t i = 1; i < n && best < s->most; i++) {
+        const int64_t grains = grains_of(s, &waiting[i]);
+        for (int64_t at = grains; pairs[i] && at <= s->most; at++) {
+            const int64_t from = at - grains;
+            const int16_t before = s->last[from] == (int16_t)i ? s->n[from] : 0;
+            if (s->last[at] != NO_RUN || s->last[from] == NO_RUN || before == pairs[i])
+                continue;
+            s->last[at] = (int16_t)i;
+            s->n[at] = (int16_t)(before + 1);
+            best = at > best ? at : best;
+        }
+    }
+    return best;
+}
+
+/* Beside the oldest, those that leave least empty, the older of two alike, if that is less than `rows`
+ * and the chunk has room for their segments. */
+static void
+take_best(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n, int64_t rows,
+          int64_t taken[QV_PACK_ITEMS])
+{
+    struct sums s;
+    int64_t pairs[QV_PACK_ITEMS] = { 0 };
+    size_t like[QV_PACK_ITEMS]; /* the oldest that each run is like */
+    qv_capacity left = *chunk;
+    take_out(&left, &waiting[0].pair, taken[0]);
+    s.grain = left.rows / (MOST_SUMS + 1) + 1;
+    s.most = left.rows / s.grain;
+    for (size_t i = 1; i < n; i++) {
+        for (like[i] = 1; !qv_capacity_equal(&waiting[like[i]].pair, &waiting[i].pair);)
+            like[i]++;
+        const int64_t all = pairs[like[i]] + waiting[i].pairs;
+        pairs[like[i]] = all < s.most ? all : s.most;
+    }
+    int64_t at = find_sums(&s, waiting, pairs, n);
+    memset(pairs, 0, sizeof pairs);
+    for (; at; at -= grains_of(&s, &waiting[s.last[at]])) {
+        take_out(&left, &waiting[s.last[at]].pair, 1);
+        pairs[s.last[at]]++;
+    }
+    if (left.rows >= rows || left.segments < 0 || left.windows < 0)
+        return;
+    for (size_t i = 1; i < n; i++) {
+        taken[i] = pairs[like[i]] < waiting[i].pairs ? pairs[like[i]] : waiting[i].pairs;
+        pairs[like[i]] -= taken[i];
+    }
+}
+
+size_t
+qv_pack_choose(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n,
+               int64_t taken[QV_PACK_ITEMS])
+{
+    size_t used = 0;
+    n = n < QV_PACK_ITEMS ? n : QV_PACK_ITEMS;
+    memset(taken, 0, QV_PACK_ITEMS * sizeof *taken);
+    const qv_capacity left = take_largest(chunk, waiting, n, taken);
+    if (n > 1 && left.rows > chunk->rows / WORTH_A_SEARCH)
+        take_best(chunk, waiting, n, left.rows, taken);
+    for (size_t i = 0; i < n; i++)
+        used += taken[i] > 0;
     return used;
 }
 

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* Page-locked memory for the caller. A driver takes 0.4 ms a MB to lock pages, longer than a device computes
+ * what fills them: so blocks that were given back are kept for the next that asks. */
+#ifndef QV_ENGINE_LOCKED_PAGES_H
+#define QV_ENGINE_LOCKED_PAGES_H
+
+#include <pthread.h>
+
+#include "backend.h"
+
+/* As many as a job has buffers, and one of a caller's. */
+enum { QV_IDLE_BLOCKS = 4 };
+#define QV_IDLE_BYTES ((size_t)256 << 20)
+
+struct qv_locked_block; /* its size lies before what the caller has of it */
+
+struct qv_locked_pages {
+    pthread_mutex_t lock;
+    struct qv_locked_block *idle[QV_IDLE_BLOCKS];
+    int n_idle;
+    size_t idle_bytes;
+};
+
+void qv_locked_pages_open(struct qv_locked_pages *pages);
+void qv_locked_pages_close(struct qv_locked_pages *pages, struct qv_device *dev);
+
+/* The smallest of the blocks given back that has so many bytes, or a new one; aligned for every type. These two
+ * may be called by any thread. */
+qv_status qv_locked_pages_take(struct qv_locked_pages *pages, struct qv_device *dev, size_t bytes,
+                               void **out, qv_error *err);
+/* Gives a block back. QV_IDLE_BLOCKS and QV_IDLE_BYTES are kept at most, the largest. */
+void qv_locked_pages_give(struct qv_locked_pages *pages, struct qv_device *dev, void *p);
+
+#endif
