@@ -202,31 +202,21 @@ start_stream(struct device *d, const qvm_order *order, const int fds[QVM_GPU_FDS
     end_stream(s);
 }
 
-static void
-say_unlocked(qvm_gpu_hello *hello, const char *failed)
-{
-    snprintf(hello->text, sizeof hello->text,
-             "the process that has it open cannot be locked in (%s: %s); --trusted does without",
-             failed, strerror(errno));
-}
-
-/* Files are shut off before the driver has threads, calls once it has opened what it needs. What fails is said in
- * `hello`. */
+/* What fails is said in `hello`. */
 static void
 open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *hello)
 {
     const char *why = qvm_nvdec_load(&d->gpu);
-    const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
-    if (!why && !failed)
-        why = qvm_nvdec_open(d->gpu, atoi(number));
-    if (!why && !failed) {
-        qvm_nvdec_warm_up(d->gpu);
-        failed = unlocked ? NULL : qvm_sandbox_device();
-    }
+    if (!why)
+        why = qvm_nvdec_open(d->gpu, atoi(number), !unlocked);
+    const char *failed = why || unlocked ? NULL : qvm_sandbox_device();
     if (why)
         snprintf(hello->text, sizeof hello->text, "%s", why);
     else if (failed)
-        say_unlocked(hello, failed);
+        snprintf(hello->text, sizeof hello->text,
+                 "the process that has it open cannot be locked in (%s: %s); --trusted does "
+                 "without",
+                 failed, strerror(errno));
     hello->ready = !why && !failed;
 }
 

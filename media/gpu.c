@@ -14,7 +14,7 @@
 #define START_S 60.0 /* for what takes a second */
 #define CLIPS                                                                                      \
     64 /* that a process serves: what was done to it by one of them does not last longer */
-#define CLIPS_AHEAD 16 /* before that the next process is started */
+#define CLIPS_AHEAD 64 /* before that the next process is started */
 #define MOST_LOSSES 3  /* processes in a row that ended before they had served so many clips */
 
 /* ---- its life -------------------------------------------------------------------------------- */
@@ -97,6 +97,16 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     return false;
 }
 
+/* It is in doubt. Where that comes again and again, nothing is decoded there any more. */
+static void
+lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
+{
+    g->losses = g->now.given >= CLIPS_AHEAD ? 0 : g->losses + 1;
+    retire(gpus, &g->now);
+    if (g->losses > MOST_LOSSES)
+        snprintf(g->why, sizeof g->why, "the processes that decode there end again and again");
+}
+
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /* What decodes the next clip; NULL: nothing does, yet or for good. */
@@ -106,7 +116,7 @@ find(qv_decoder *d, int gpu, bool unlocked, bool wait)
     struct qvm_gpus *gpus = d->gpus;
     struct qvm_gpu *g = &gpus->at[gpu];
     reap(gpus);
-    if (g->now.pid && (g->now.given == CLIPS || g->unlocked != unlocked))
+    if (g->now.pid && (g->now.given >= QVM_GPU_CLIPS || g->unlocked != unlocked))
         retire(gpus, &g->now);
     if (!g->now.pid) {
         g->now = g->next;
@@ -114,7 +124,7 @@ find(qv_decoder *d, int gpu, bool unlocked, bool wait)
     }
     g->unlocked = unlocked;
     struct qvm_gpu_process *missing = !g->now.pid ? &g->now
-                                      : g->now.given == CLIPS - CLIPS_AHEAD && !g->next.pid
+                                      : g->now.given >= QVM_GPU_CLIPS - CLIPS_AHEAD && !g->next.pid
                                           ? &g->next
                                           : NULL;
     if (missing && !start(d, gpu, unlocked, missing))
@@ -137,13 +147,10 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
         if (qvm_order_send(p->socket, &request->order, request->fds, QVM_GPU_FDS)) {
             *pid = p->pid;
             p->given++;
-        } else { /* it has ended, or hears nothing */
-            g->losses = p->given >= CLIPS_AHEAD ? 0 : g->losses + 1;
-            kill(p->pid, SIGKILL);
-            retire(d->gpus, p);
+        } else {
+            kill(p->pid, SIGKILL); /* it has ended, or hears nothing */
+            lose(d->gpus, g);
         }
-        if (g->losses > MOST_LOSSES)
-            snprintf(g->why, sizeof g->why, "the processes that decode there end again and again");
     }
     if (!*pid)
         status = qv_fail(err, QV_EBACKEND, "GPU %d decodes nothing: %s", gpu, g->why);
@@ -175,37 +182,32 @@ qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
 {
     pthread_mutex_lock(&d->gpus->lock);
     struct qvm_gpu *g = &d->gpus->at[gpu];
-    if (g->now.pid == pid) {
-        g->losses = g->now.given >= CLIPS_AHEAD ? 0 : g->losses + 1;
-        retire(d->gpus, &g->now);
-    }
+    if (g->now.pid == pid)
+        lose(d->gpus, g);
     pthread_mutex_unlock(&d->gpus->lock);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
+/* No clip is under way. */
 static void
-stop(struct qvm_gpu_process *p, double until_s)
+stop(struct qvm_gpu_process *p)
 {
-    char none;
     if (!p->pid)
         return;
-    shutdown(p->socket, SHUT_WR);
-    if (!p->ready || qvm_receive_until(p->socket, &none, 1, until_s) != ECONNRESET)
-        kill(p->pid, SIGKILL);
+    kill(p->pid, SIGKILL);
     while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
         ;
     close(p->socket);
 }
 
 void
-qvm_gpus_stop(struct qvm_gpus *gpus, double patience_s)
+qvm_gpus_stop(struct qvm_gpus *gpus)
 {
-    const double until_s = qv_seconds() + patience_s;
     for (int i = 0; i < QVM_MOST_GPUS; i++) {
-        stop(&gpus->at[i].now, until_s);
-        stop(&gpus->at[i].next, until_s);
+        stop(&gpus->at[i].now);
+        stop(&gpus->at[i].next);
     }
     for (int i = 0; i < QVM_MOST_RETIRED; i++)
-        stop(&gpus->retired[i], until_s);
+        stop(&gpus->retired[i]);
 }

@@ -8,6 +8,8 @@
 enum {
     QVM_MOST_GPUS = 16,
     QVM_MOST_RETIRED = 8,
+    QVM_GPU_CLIPS =
+        512,        /* that a process serves: what one of them did to it does not last longer */
     QVM_SLOTS = 20, /* for a clip's sampled frames under way: more than any codec holds back */
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };
@@ -54,6 +56,6 @@ qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_
                        qv_error *err);
 /* A clip had to leave that process: it gets no further ones. */
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
-void qvm_gpus_stop(struct qvm_gpus *gpus, double patience_s);
+void qvm_gpus_stop(struct qvm_gpus *gpus);
 
 #endif

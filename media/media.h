@@ -624,11 +624,7 @@ void qvm_sandbox_prepare(void);
  * output, and the calls that decoding needs: no file is opened, no network, no other process. Where
  * the system has no such filter (macOS), the limits alone. NULL, or what failed, with errno. */
 const char *qvm_sandbox(int64_t memory, int first_fd);
-/* The same for a process that has a GPU open, whose driver opens its devices anew for each decoder. Before the driver is
- * begun: from here on files can be read that belong to the system (/usr, /lib, /proc, /sys), the GPU's devices
- * written, and nothing else (Landlock). */
-const char *qvm_sandbox_files(void);
-/* After that: no network, no other process, no change of files, so many calls as the driver needs; in all threads. */
+/* The same for a process that has a GPU open, in all its threads: besides, what is open may be controlled (ioctl). */
 const char *qvm_sandbox_device(void);
 
 #endif

@@ -16,7 +16,9 @@ enum {
     MOST_SURFACES = 32, /* of a decoder: what the parser numbers */
     EXTRA_SURFACES = 4, /* beside those that it asks for, so that it need not wait */
     DISPLAY_DELAY = 2,
-    MOST_IDLE = 16, /* decoders that are kept open between clips */
+    MOST_IDLE = 32,      /* decoders that are kept open between clips */
+    AHEAD_SIDE = 1920,   /* pixels: of frames that the decoders which are made ahead take, */
+    AHEAD_SURFACES = 20, /* and so many */
 };
 #define MOST_BYTES ((int64_t)16 << 30) /* of the surfaces of all decoders */
 
@@ -64,17 +66,20 @@ struct decoder {
     int64_t bytes;
 };
 
+/* What is decoded, and how many at a time by decoders that are made ahead. */
 static const struct codec {
     enum AVCodecID id;
     cudaVideoCodec codec;
-} codecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
-               { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
+    int ahead[2]; /* of 8 and of 10 bits */
+} codecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264, { 12, 0 } },
+               { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC, { 10, 2 } } };
 enum { N_CODECS = sizeof codecs / sizeof *codecs };
 
 struct qvm_nvdec {
     struct calls call;
     CUcontext context;
     CUVIDDECODECAPS caps[N_CODECS][2]; /* of 8 and of 10 bits */
+    bool ahead;                        /* no more decoders are made */
     pthread_mutex_t lock;
     /* under the lock */
     struct decoder idle[MOST_IDLE]; /* [n_idle], the one that was used last at the end */
@@ -137,30 +142,6 @@ qvm_nvdec_load(qvm_nvdec **out)
 {
     *out = calloc(1, sizeof **out);
     return *out ? load(&(*out)->call) : "there is no memory";
-}
-
-const char *
-qvm_nvdec_open(qvm_nvdec *g, int number)
-{
-    CUdevice device;
-    CUcontext context;
-    const char *text = NULL;
-    CUresult code = g->call.cuInit(0);
-    if (!code)
-        code = g->call.cuDeviceGet(&device, number);
-    if (!code)
-        code = g->call.cuCtxCreate(&g->context, CU_CTX_SCHED_BLOCKING_SYNC, device);
-    if (code) {
-        g->call.cuGetErrorString(code, &text);
-        return text ? text : "it cannot be opened";
-    }
-    pthread_mutex_init(&g->lock, NULL);
-    ask_for_caps(g);
-    g->call.cuCtxPopCurrent(&context);
-    for (int i = 0; i < N_CODECS; i++)
-        if (g->caps[i][0].bIsSupported)
-            return NULL;
-    return "it has no video decoders";
 }
 
 /* ---- decoders -------------------------------------------------------------------------------- */
@@ -255,7 +236,7 @@ take_decoder(qvm_nvdec *g, const struct shape *s, struct decoder *d)
             best = i;
     if (best >= 0) {
         *d = g->idle[best];
-    } else {
+    } else if (!g->ahead) {
         if (g->n_idle && g->bytes + surface_bytes(s) > MOST_BYTES)
             spare = g->idle[best = 0];
         g->bytes += surface_bytes(s);
@@ -265,10 +246,12 @@ take_decoder(qvm_nvdec *g, const struct shape *s, struct decoder *d)
         memmove(g->idle + best, g->idle + best + 1, (size_t)(g->n_idle - best) * sizeof *g->idle);
     }
     const bool full = g->bytes > MOST_BYTES + spare.bytes;
-    const bool made = best < 0 || spare.handle;
+    const bool found = best >= 0 && !spare.handle;
     pthread_mutex_unlock(&g->lock);
     free_decoder(g, &spare);
-    if (!made)
+    if (!found && g->ahead)
+        return "no decoder of the GPU that can take it is free";
+    if (found)
         return change_decoder(g, s, d) ? NULL : "the GPU's decoder cannot be changed";
     if (!full && make_decoder(g, s, d))
         return NULL;
@@ -291,6 +274,49 @@ give_back(qvm_nvdec *g, struct decoder *d)
     pthread_mutex_unlock(&g->lock);
     free_decoder(g, &oldest);
     d->handle = NULL;
+}
+
+/* Makes the decoders that streams will have; false: there is not one. */
+static bool
+make_all(qvm_nvdec *g)
+{
+    for (int i = 0; i < N_CODECS; i++)
+        for (unsigned deep = 0; deep < 2; deep++)
+            for (int k = 0; g->caps[i][deep].bIsSupported && k < codecs[i].ahead[deep]; k++) {
+                const struct shape s = { codecs[i].codec, 2 * deep, AHEAD_SIDE, AHEAD_SIDE,
+                                         AHEAD_SURFACES };
+                if (make_decoder(g, &s, &g->idle[g->n_idle]))
+                    g->bytes += g->idle[g->n_idle++].bytes;
+            }
+    return g->n_idle > 0;
+}
+
+const char *
+qvm_nvdec_open(qvm_nvdec *g, int number, bool ahead)
+{
+    CUdevice device;
+    CUcontext context;
+    const char *text = NULL;
+    CUresult code = g->call.cuInit(0);
+    if (!code)
+        code = g->call.cuDeviceGet(&device, number);
+    if (!code)
+        code = g->call.cuCtxCreate(&g->context, CU_CTX_SCHED_BLOCKING_SYNC, device);
+    if (code) {
+        g->call.cuGetErrorString(code, &text);
+        return text ? text : "it cannot be opened";
+    }
+    pthread_mutex_init(&g->lock, NULL);
+    ask_for_caps(g);
+    const bool made = !ahead || make_all(g);
+    g->ahead = ahead;
+    g->call.cuCtxPopCurrent(&context);
+    if (!made)
+        return "it has no memory for its decoders";
+    for (int i = 0; i < N_CODECS; i++)
+        if (g->caps[i][0].bIsSupported)
+            return NULL;
+    return "it has no video decoders";
 }
 
 /* ---- what the parser says -------------------------------------------------------------------- */
@@ -326,6 +352,9 @@ on_sequence(void *user, CUVIDEOFORMAT *f)
         return fail(s, "its headers say another format");
     if (!f->progressive_sequence)
         return fail(s, "it is interlaced");
+    if (s->gpu->ahead && shape.surfaces > AHEAD_SURFACES &&
+        f->min_num_decode_surfaces <= AHEAD_SURFACES)
+        shape.surfaces = AHEAD_SURFACES;
     if (shape.surfaces > MOST_SURFACES || f->coded_width > s->most_width ||
         f->coded_height > s->most_height)
         return fail(s, "its frames are too large");
@@ -552,22 +581,6 @@ qvm_nvstream_close(qvm_nvstream *s)
     free(s);
 }
 
-/* A decoder of each codec and all that copying needs. */
-void
-qvm_nvdec_warm_up(qvm_nvdec *g)
-{
-    CUcontext context;
-    if (g->call.cuCtxPushCurrent(g->context))
-        return;
-    for (int i = 0; i < N_CODECS; i++) {
-        const struct shape usual = { codecs[i].codec, 0, 1280, 720, 20 };
-        struct decoder d;
-        if (g->caps[i][0].bIsSupported && !take_decoder(g, &usual, &d))
-            give_back(g, &d);
-    }
-    g->call.cuCtxPopCurrent(&context);
-}
-
 #else
 
 static const char none[] = "this build has no decoders of GPUs: the headers ffnvcodec were missing";
@@ -580,17 +593,12 @@ qvm_nvdec_load(qvm_nvdec **out)
 }
 
 const char *
-qvm_nvdec_open(qvm_nvdec *gpu, int number)
+qvm_nvdec_open(qvm_nvdec *gpu, int number, bool ahead)
 {
     (void)gpu;
     (void)number;
+    (void)ahead;
     return none;
-}
-
-void
-qvm_nvdec_warm_up(qvm_nvdec *gpu)
-{
-    (void)gpu;
 }
 
 qvm_nvstream *

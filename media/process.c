@@ -236,7 +236,7 @@ qv_decoder_stop(qv_decoder **decoder)
         return;
     if (d->owner == getpid()) {
         char none;
-        qvm_gpus_stop(d->gpus, d->patience_s);
+        qvm_gpus_stop(d->gpus);
         shutdown(d->socket, SHUT_WR);
         if (!d->used ||
             qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s) != ECONNRESET)

@@ -27,7 +27,7 @@ restart(qvm_reader *r, bool single, const char *why, qv_error *err)
 static qv_status
 leave_gpu(qvm_reader *r, qv_error *err)
 {
-    r->not_gpu = *r->remote->why ? r->remote->why : "its frames have other times than its packets";
+    r->not_gpu = *r->remote->why ? r->remote->why : "its frames have other times";
     qv_status status = restart(r, r->single, NULL, err);
     qvm_source_leave_out(&r->source, &r->times);
     r->by_time = true;

@@ -9,12 +9,7 @@
 #include "media.h"
 
 #ifdef __linux__
-#include <fcntl.h>
-#include <glob.h>
 #include <linux/filter.h>
-#if __has_include(<linux/landlock.h>)
-#include <linux/landlock.h>
-#endif
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -75,14 +70,9 @@ static const int allowed[] = {
     SCMP_SYS(rseq), SCMP_SYS(poll), SCMP_SYS(ppoll),
 };
 
-/* What NVIDIA's driver and taking orders need besides. Which files may be opened is Landlock's. */
-static const int of_device[] = {
-    SCMP_SYS(ioctl), SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(stat), SCMP_SYS(lstat),
-    SCMP_SYS(statx), SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
-    SCMP_SYS(readlink), SCMP_SYS(readlinkat), SCMP_SYS(getuid), SCMP_SYS(geteuid),
-    SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getppid), SCMP_SYS(fcntl), SCMP_SYS(recvmsg),
-    SCMP_SYS(getdents64), SCMP_SYS(sched_setaffinity), SCMP_SYS(eventfd2), SCMP_SYS(dup),
-};
+/* What NVIDIA's driver and taking orders need besides. It opens its devices for each decoder that is made: there is none
+ * made any more. */
+static const int of_device[] = { SCMP_SYS(ioctl), SCMP_SYS(getppid), SCMP_SYS(recvmsg) };
 /* clang-format on */
 
 /* Stands in the filter for the number of the process that it is for. */
@@ -157,61 +147,6 @@ filter_calls(unsigned flags)
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter) ? "seccomp" : NULL;
 }
 
-#ifdef LANDLOCK_ACCESS_FS_READ_FILE
-
-/* May what lies there be read, or (devices) written too? What is not there needs no rule. */
-static bool
-let(int rules, const char *path, bool device)
-{
-    struct landlock_path_beneath_attr beneath = {
-        .allowed_access = LANDLOCK_ACCESS_FS_READ_FILE |
-                          (device ? LANDLOCK_ACCESS_FS_WRITE_FILE : LANDLOCK_ACCESS_FS_READ_DIR),
-        .parent_fd = open(path, O_PATH | O_CLOEXEC),
-    };
-    if (beneath.parent_fd < 0)
-        return true;
-    const bool done =
-        !syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
-    close(beneath.parent_fd);
-    return done;
-}
-
-const char *
-qvm_sandbox_files(void)
-{
-    static const char *const systems[] = { "/usr", "/lib", "/lib64", "/proc", "/sys" };
-    const struct landlock_ruleset_attr all = {
-        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1, /* of its first version */
-    };
-    const int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
-    if (rules < 0)
-        return "Landlock";
-    glob_t devices = { .gl_pathc = 0 };
-    bool done = true;
-    if (!glob("/dev/nvidia*", 0, NULL, &devices))
-        for (size_t i = 0; i < devices.gl_pathc; i++)
-            done = done &&
-                   (strstr(devices.gl_pathv[i], "-caps") || let(rules, devices.gl_pathv[i], true));
-    globfree(&devices);
-    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++)
-        done = done && let(rules, systems[i], false);
-    done = done && !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
-           !syscall(SYS_landlock_restrict_self, rules, 0);
-    close(rules);
-    return done ? NULL : "Landlock";
-}
-
-#else
-
-const char *
-qvm_sandbox_files(void)
-{
-    errno = ENOTSUP;
-    return "Landlock";
-}
-
-#endif
-
 #else
 
 void
@@ -224,13 +159,6 @@ filter_calls(unsigned flags)
 {
     (void)flags;
     return NULL;
-}
-
-const char *
-qvm_sandbox_files(void)
-{
-    errno = ENOTSUP;
-    return "this system";
 }
 
 #endif

@@ -5,10 +5,12 @@
  * "FAULT N": from the Nth packet on that this process is given.
  */
 #define _GNU_SOURCE
-#include <libavutil/opt.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../media/nvdec.h"
@@ -39,6 +41,16 @@ is(const char *fault)
            atomic_load(&gpu.n_packets) >= atoi(value + n);
 }
 
+const char *__real_qvm_sandbox_device(void);
+const char *__wrap_qvm_sandbox_device(void);
+
+const char *
+__wrap_qvm_sandbox_device(void)
+{
+    errno = ENOTSUP;
+    return is("no lock") ? "no such filter" : __real_qvm_sandbox_device();
+}
+
 const char *
 qvm_nvdec_load(qvm_nvdec **out)
 {
@@ -48,20 +60,14 @@ qvm_nvdec_load(qvm_nvdec **out)
 }
 
 const char *
-qvm_nvdec_open(qvm_nvdec *g, int number)
+qvm_nvdec_open(qvm_nvdec *g, int number, bool ahead)
 {
     (void)g;
+    if (ahead)
+        qvm_warm_up(); /* Nothing is opened later. */
     if (is("dies at its start"))
         _exit(1);
     return number > 1 ? "invalid device ordinal" : NULL;
-}
-
-/* Has the codecs make their tables, as nothing is opened later. */
-void
-qvm_nvdec_warm_up(qvm_nvdec *g)
-{
-    (void)g;
-    qvm_warm_up();
 }
 
 static bool
@@ -154,14 +160,35 @@ put_frame(qvm_nvstream *s)
                            .height = f->height,
                            .crop = { (int)f->crop_left, (int)f->crop_top, (int)f->crop_right,
                                      (int)f->crop_bottom } };
-    uint8_t *to = s->sink.find(s->sink.user, f->pts,
-                               (int64_t)f->width * f->height * 3 / 2 << deep, &e.slot);
+    uint8_t *to =
+        s->sink.find(s->sink.user, f->pts, (int64_t)f->width * f->height * 3 / 2 << deep, &e.slot);
     if (f->decode_error_flags || f->flags & AV_FRAME_FLAG_CORRUPT)
         s->why = "it is damaged";
     if (to)
         put_planes(f, deep, to);
     if (!s->why && change(&e, to))
         s->sink.frame(s->sink.user, &e);
+}
+
+/* Tries what a process that is locked in cannot do. */
+static bool
+escapes(void)
+{
+    const int tries[] = { open("/etc/passwd", O_RDONLY),
+                          open("/tmp", O_RDONLY | O_DIRECTORY),
+                          open("escaped", O_WRONLY | O_CREAT, 0600),
+                          open("/proc/self/mem", O_RDWR),
+                          socket(AF_UNIX, SOCK_STREAM, 0),
+                          socket(AF_INET, SOCK_STREAM, 0),
+                          (int)fork(),
+                          kill(getppid(), SIGUSR1),
+                          unlink("x264-pyramid.mkv"),
+                          chmod("x264-pyramid.mkv", 0),
+                          rename("x264-pyramid.mkv", "taken") };
+    bool out = false;
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++)
+        out = out || tries[i] >= 0;
+    return out;
 }
 
 static void
@@ -183,6 +210,8 @@ qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts)
     go_wrong();
     if (is("damage"))
         s->why = "it is damaged";
+    if (is("escape") && escapes())
+        s->why = "it got out";
     if (code < 0)
         return "the GPU's process has no memory";
     if (data) {
