@@ -208,7 +208,7 @@ open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *
 {
     const char *why = qvm_nvdec_load(&d->gpu);
     if (!why)
-        why = qvm_nvdec_open(d->gpu, atoi(number), !unlocked);
+        why = qvm_nvdec_open(d->gpu, atoi(number));
     const char *failed = why || unlocked ? NULL : qvm_sandbox_device();
     if (why)
         snprintf(hello->text, sizeof hello->text, "%s", why);

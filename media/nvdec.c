@@ -38,7 +38,6 @@ struct calls {
     CALL(cuvid, cuvidGetDecoderCaps, tcuvidGetDecoderCaps, "cuvidGetDecoderCaps")                  \
     CALL(cuvid, cuvidCreateDecoder, tcuvidCreateDecoder, "cuvidCreateDecoder")                     \
     CALL(cuvid, cuvidDestroyDecoder, tcuvidDestroyDecoder, "cuvidDestroyDecoder")                  \
-    CALL(cuvid, cuvidReconfigureDecoder, tcuvidReconfigureDecoder, "cuvidReconfigureDecoder")      \
     CALL(cuvid, cuvidDecodePicture, tcuvidDecodePicture, "cuvidDecodePicture")                     \
     CALL(cuvid, cuvidGetDecodeStatus, tcuvidGetDecodeStatus, "cuvidGetDecodeStatus")               \
     CALL(cuvid, cuvidMapVideoFrame, tcuvidMapVideoFrame64, "cuvidMapVideoFrame64")                 \
@@ -62,24 +61,21 @@ struct shape {
 struct decoder {
     CUvideodecoder handle; /* NULL: none */
     CUstream queue;
-    struct shape made, now; /* it can become what is no larger than it was made for */
+    struct shape shape;
     int64_t bytes;
 };
 
-/* What is decoded, and how many at a time by decoders that are made ahead. */
 static const struct codec {
     enum AVCodecID id;
     cudaVideoCodec codec;
-    int ahead[2]; /* of 8 and of 10 bits */
-} codecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264, { 12, 0 } },
-               { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC, { 10, 2 } } };
+} codecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
+               { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
 enum { N_CODECS = sizeof codecs / sizeof *codecs };
 
 struct qvm_nvdec {
     struct calls call;
     CUcontext context;
     CUVIDDECODECAPS caps[N_CODECS][2]; /* of 8 and of 10 bits */
-    bool ahead;                        /* no more decoders are made */
     pthread_mutex_t lock;
     /* under the lock */
     struct decoder idle[MOST_IDLE]; /* [n_idle], the one that was used last at the end */
@@ -174,7 +170,7 @@ make_decoder(qvm_nvdec *g, const struct shape *s, struct decoder *d)
     };
     info.display_area.right = (short)s->width;
     info.display_area.bottom = (short)s->height;
-    *d = (struct decoder){ .made = *s, .now = *s, .bytes = surface_bytes(s) };
+    *d = (struct decoder){ .shape = *s, .bytes = surface_bytes(s) };
     if (g->call.cuStreamCreate(&d->queue, 1 /* CU_STREAM_NON_BLOCKING */))
         return false;
     if (!g->call.cuvidCreateDecoder(&d->handle, &info))
@@ -197,68 +193,56 @@ free_decoder(qvm_nvdec *g, struct decoder *d)
     d->handle = NULL;
 }
 
-/* Has a decoder that was made for larger or equal pictures decode these. */
 static bool
-change_decoder(qvm_nvdec *g, const struct shape *s, struct decoder *d)
+is_same(const struct shape *a, const struct shape *b)
 {
-    CUVIDRECONFIGUREDECODERINFO info = {
-        .ulWidth = s->width,
-        .ulHeight = s->height,
-        .ulTargetWidth = s->width,
-        .ulTargetHeight = s->height,
-        .ulNumDecodeSurfaces = s->surfaces,
-    };
-    info.display_area.right = (short)s->width;
-    info.display_area.bottom = (short)s->height;
-    if (d->now.width == s->width && d->now.height == s->height && d->now.surfaces == s->surfaces)
-        return true;
-    d->now = *s;
-    return !g->call.cuvidReconfigureDecoder(d->handle, &info);
+    return a->codec == b->codec && a->bit_depth == b->bit_depth && a->width == b->width &&
+           a->height == b->height && a->surfaces == b->surfaces;
 }
 
-/* Whether one for `made` can decode `s`. */
-static bool
-can_become(const struct shape *made, const struct shape *s)
+/* Under the lock: takes an idle decoder out of the list. */
+static struct decoder
+pick(qvm_nvdec *g, int i)
 {
-    return made->codec == s->codec && made->bit_depth == s->bit_depth && made->width >= s->width &&
-           made->height >= s->height && made->surfaces >= s->surfaces;
+    const struct decoder d = g->idle[i];
+    g->n_idle--;
+    memmove(g->idle + i, g->idle + i + 1, (size_t)(g->n_idle - i) * sizeof *g->idle);
+    return d;
 }
 
-/* Takes an idle decoder, the smallest that will do, or makes one. NULL, or why there is none. */
+/* Takes an idle decoder, or makes one, for which others are given up where they have too much memory. NULL, or why there is
+ * none. */
 static const char *
 take_decoder(qvm_nvdec *g, const struct shape *s, struct decoder *d)
 {
-    struct decoder spare = { .handle = NULL };
-    int best = -1;
+    struct decoder spare[MOST_IDLE];
+    const int64_t bytes = surface_bytes(s);
+    int n_spare = 0, i;
     pthread_mutex_lock(&g->lock);
-    for (int i = g->n_idle; i-- > 0;)
-        if (can_become(&g->idle[i].made, s) && (best < 0 || g->idle[i].bytes < g->idle[best].bytes))
-            best = i;
-    if (best >= 0) {
-        *d = g->idle[best];
-    } else if (!g->ahead) {
-        if (g->n_idle && g->bytes + surface_bytes(s) > MOST_BYTES)
-            spare = g->idle[best = 0];
-        g->bytes += surface_bytes(s);
+    for (i = g->n_idle; i-- > 0 && !is_same(&g->idle[i].shape, s);)
+        ;
+    if (i >= 0)
+        *d = pick(g, i);
+    int64_t given = 0;
+    while (i < 0 && g->n_idle && g->bytes + bytes - given > MOST_BYTES) {
+        spare[n_spare] = pick(g, 0);
+        given += spare[n_spare++].bytes;
     }
-    if (best >= 0) {
-        g->n_idle--;
-        memmove(g->idle + best, g->idle + best + 1, (size_t)(g->n_idle - best) * sizeof *g->idle);
-    }
-    const bool full = g->bytes > MOST_BYTES + spare.bytes;
-    const bool found = best >= 0 && !spare.handle;
+    const bool full = i < 0 && g->bytes + bytes - given > MOST_BYTES;
+    g->bytes += i < 0 && !full ? bytes : 0;
     pthread_mutex_unlock(&g->lock);
-    free_decoder(g, &spare);
-    if (!found && g->ahead)
-        return "no decoder of the GPU that can take it is free";
-    if (found)
-        return change_decoder(g, s, d) ? NULL : "the GPU's decoder cannot be changed";
-    if (!full && make_decoder(g, s, d))
+    for (int k = 0; k < n_spare; k++)
+        free_decoder(g, &spare[k]);
+    if (i >= 0)
+        return NULL;
+    if (full)
+        return "the GPU's decoders have no more memory";
+    if (make_decoder(g, s, d))
         return NULL;
     pthread_mutex_lock(&g->lock);
-    g->bytes -= surface_bytes(s);
+    g->bytes -= bytes;
     pthread_mutex_unlock(&g->lock);
-    return full ? "the GPU's decoders have no more memory" : "the GPU makes no more decoders";
+    return "the GPU makes no more decoders";
 }
 
 static void
@@ -266,33 +250,16 @@ give_back(qvm_nvdec *g, struct decoder *d)
 {
     struct decoder oldest = { .handle = NULL };
     pthread_mutex_lock(&g->lock);
-    if (g->n_idle == MOST_IDLE) {
-        oldest = g->idle[0];
-        memmove(g->idle, g->idle + 1, (size_t)--g->n_idle * sizeof *g->idle);
-    }
+    if (g->n_idle == MOST_IDLE)
+        oldest = pick(g, 0);
     g->idle[g->n_idle++] = *d;
     pthread_mutex_unlock(&g->lock);
     free_decoder(g, &oldest);
     d->handle = NULL;
 }
 
-/* Makes the decoders that streams will have; false: there is not one. */
-static bool
-make_all(qvm_nvdec *g)
-{
-    for (int i = 0; i < N_CODECS; i++)
-        for (unsigned deep = 0; deep < 2; deep++)
-            for (int k = 0; g->caps[i][deep].bIsSupported && k < codecs[i].ahead[deep]; k++) {
-                const struct shape s = { codecs[i].codec, 2 * deep, AHEAD_SIDE, AHEAD_SIDE,
-                                         AHEAD_SURFACES };
-                if (make_decoder(g, &s, &g->idle[g->n_idle]))
-                    g->bytes += g->idle[g->n_idle++].bytes;
-            }
-    return g->n_idle > 0;
-}
-
 const char *
-qvm_nvdec_open(qvm_nvdec *g, int number, bool ahead)
+qvm_nvdec_open(qvm_nvdec *g, int number)
 {
     CUdevice device;
     CUcontext context;
@@ -308,11 +275,7 @@ qvm_nvdec_open(qvm_nvdec *g, int number, bool ahead)
     }
     pthread_mutex_init(&g->lock, NULL);
     ask_for_caps(g);
-    const bool made = !ahead || make_all(g);
-    g->ahead = ahead;
     g->call.cuCtxPopCurrent(&context);
-    if (!made)
-        return "it has no memory for its decoders";
     for (int i = 0; i < N_CODECS; i++)
         if (g->caps[i][0].bIsSupported)
             return NULL;
@@ -345,16 +308,13 @@ on_sequence(void *user, CUVIDEOFORMAT *f)
             f->coded_width == s->format.coded_width && f->coded_height == s->format.coded_height &&
             !memcmp(&f->display_area, &s->format.display_area, sizeof f->display_area) &&
             f->min_num_decode_surfaces <= s->format.min_num_decode_surfaces;
-        return same ? (int)s->decoder.now.surfaces : fail(s, "the size of its frames changes");
+        return same ? (int)s->decoder.shape.surfaces : fail(s, "the size of its frames changes");
     }
     if (f->codec != codecs[s->codec].codec || f->chroma_format != cudaVideoChromaFormat_420 ||
         f->bit_depth_luma_minus8 != s->bit_depth || f->bit_depth_chroma_minus8 != s->bit_depth)
         return fail(s, "its headers say another format");
     if (!f->progressive_sequence)
         return fail(s, "it is interlaced");
-    if (s->gpu->ahead && shape.surfaces > AHEAD_SURFACES &&
-        f->min_num_decode_surfaces <= AHEAD_SURFACES)
-        shape.surfaces = AHEAD_SURFACES;
     if (shape.surfaces > MOST_SURFACES || f->coded_width > s->most_width ||
         f->coded_height > s->most_height)
         return fail(s, "its frames are too large");
@@ -593,11 +553,10 @@ qvm_nvdec_load(qvm_nvdec **out)
 }
 
 const char *
-qvm_nvdec_open(qvm_nvdec *gpu, int number, bool ahead)
+qvm_nvdec_open(qvm_nvdec *gpu, int number)
 {
     (void)gpu;
     (void)number;
-    (void)ahead;
     return none;
 }
 

@@ -24,9 +24,8 @@ typedef struct qvm_nvstream qvm_nvstream;
 
 /* Loads NVIDIA's libraries: NULL, or why they are not. The caller's, whatever came of it, until the process ends. */
 const char *qvm_nvdec_load(qvm_nvdec **out);
-/* Opens a GPU: NULL, or why it is not. With `ahead` all decoders are made that streams will have, as the driver opens
- * files to make one; what does not fit those is then not taken. */
-const char *qvm_nvdec_open(qvm_nvdec *gpu, int number, bool ahead);
+/* Opens a GPU: NULL, or why it is not. */
+const char *qvm_nvdec_open(qvm_nvdec *gpu, int number);
 
 /* Takes a stream; NULL, and why the GPU does not, in words that follow "since". */
 qvm_nvstream *qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about,

@@ -60,11 +60,11 @@ qvm_nvdec_load(qvm_nvdec **out)
 }
 
 const char *
-qvm_nvdec_open(qvm_nvdec *g, int number, bool ahead)
+qvm_nvdec_open(qvm_nvdec *g, int number)
 {
     (void)g;
-    if (ahead)
-        qvm_warm_up(); /* Nothing is opened later. */
+    (void)g;
+    qvm_warm_up(); /* Nothing is opened later. */
     if (is("dies at its start"))
         _exit(1);
     return number > 1 ? "invalid device ordinal" : NULL;
