@@ -103,7 +103,10 @@ typedef struct qv_job_result {
     const double *timestamps_s; /* [clip->n_frames]; of a clip's last call, else NULL */
     int64_t damaged_frames;     /* so far, */
     int64_t decoded_frames;     /* qv_clip_decoded, so far */
-    const uint8_t *frames;      /* [n_frames, height, width, 3], with options.keep_frames */
+    qv_decode
+        decoded_by; /* QV_DECODE_CPU or QV_DECODE_GPU; and why not by a GPU that was asked for, */
+    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* so far, in words that follow "since" */
+    const uint8_t *frames; /* [n_frames, height, width, 3], with options.keep_frames */
     int64_t n_frames;
     /* Seconds, so far: since it was taken up; decoding, in its decoder; waiting for that; of the
      * chunks that it was in, on the device; waiting for the sink. */
@@ -136,8 +139,12 @@ typedef struct qv_job_options {
     bool alone;         /* no packing: each source in the capacity that suits it by itself, as
                              qv_encode does with one item */
     bool keep_frames;   /* until their tokens are with the sink */
-    qv_clip_options clip; /* of paths and bytes. threads 0: every core where few sources wait, else
-                             1. decoder NULL, and not trusted: the job starts one */
+    /* Of paths and bytes. threads 0: every core where few sources wait, else 1. decoder NULL, and not trusted: the job
+     * starts one. decode QV_DECODE_AUTO: where the first model is on a CUDA device and more than 16 sources were
+     * added, 12 more decoders give clips to that of number clip.gpu, in a process that is locked in, as long as half of
+     * `memory` is free; the others are the CPU's, and all are where that cannot be. QV_DECODE_GPU: 12 decoders, all of the
+     * GPU; where that decodes nothing, the job ends with QV_EBACKEND. */
+    qv_clip_options clip;
     /* Sees what each stage did, from its thread: "decode" of a decoder, "push" and "pull" of a device,
      * "sink" of a sink's thread; lane: its number. Seconds as CLOCK_MONOTONIC counts; key: of the
      * source, NULL where there are several. */

@@ -112,6 +112,26 @@ set_options(qv_job *job, const qv_job_options *o)
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
+/* A clip that a GPU decodes has its frames converted and resized by the CPU all the same, which takes a good half of a
+ * core beside each of so many that are decoded at once. */
+static void
+choose_decoders(qv_job *job, const qv_model *model)
+{
+    enum { GPU_READERS = 12, THEIR_CORES = 6 };
+    qv_context_info device = { .backend = "" };
+    qv_context_get_info(qv_model_context(model), &device);
+    const qv_decode decode = job->o.clip.decode;
+    job->may_use_gpu =
+        decode == QV_DECODE_AUTO && !strcmp(device.backend, "cuda") && !job->o.clip.trusted;
+    if (!job->may_use_gpu && decode != QV_DECODE_GPU)
+        return;
+    const int others = job->may_use_gpu && job->cores > THEIR_CORES ? job->cores - THEIR_CORES : 0;
+    if (!job->o.decoders)
+        job->n_readers = GPU_READERS + others;
+    job->gpu_readers =
+        decode == QV_DECODE_GPU || job->n_readers < GPU_READERS ? job->n_readers : GPU_READERS;
+}
+
 /* Checks that all models are of one tower, so that their tokens mean the same. */
 static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
@@ -272,6 +292,8 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
     status = check_models(job, models, n_models, err);
     job->n_devices = (int)n_models;
     if (!status)
+        choose_decoders(job, models[0]);
+    if (!status)
         status = open_queues(job, err);
     if (!status)
         status = open_lock(job, err);
@@ -415,6 +437,7 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
     }
     if (status)
         return status;
+    choose_decoders(&job, models[0]);
     const bool packs = !options->alone || options->chunk_rows;
     const int64_t pack_rows = packs ? qv_model_pack_rows(models[0], options->chunk_rows) : 0;
     int64_t tokens;

@@ -131,6 +131,8 @@ struct qv_job_item {
     qv_status status;                 /* why it has failed */
     qv_error error;
     int64_t damaged, decoded;
+    qv_decode decoded_by;
+    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
     struct qv_job_clock room; /* its reader's waits for room */
     double began_s, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
 };
@@ -187,6 +189,8 @@ struct qv_job {
     qv_plan_options pack; /* of the plan that most pairs are packed in; rows 0: none are packed */
     int64_t usual_tokens; /* of a chunk that few frame pairs are larger than */
     int cores;
+    int gpu_readers;  /* the first ones, which give clips to a GPU; */
+    bool may_use_gpu; /* where they can (QV_DECODE_AUTO) */
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
     struct qv_job_worker *readers, *sinks;

@@ -261,8 +261,9 @@ accept_event(struct qvm_far *far, qvm_event *e)
         return false;
     make_printable(e->not_gpu, sizeof e->not_gpu);
     memcpy(far->not_gpu, e->not_gpu, sizeof far->not_gpu);
-    if (far->on_gpu && !e->on_gpu)
+    if (far->gives_planes && e->gpu_lost && !far->gpu_lost)
         qvm_gpu_doubt(far->decoder, far->gpu, far->gpu_process);
+    far->gpu_lost = e->gpu_lost != 0;
     far->on_gpu = e->on_gpu != 0;
     make_printable(e->why, sizeof e->why);
     memcpy(far->why, e->why, sizeof far->why);

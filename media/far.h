@@ -26,7 +26,7 @@ struct qvm_far {
     /* what it said last */
     bool has_plan; /* what will be decoded */
     char why[sizeof((qv_clip_info *)0)->decodes_all];
-    bool on_gpu; /* it is decoded there */
+    bool on_gpu, gpu_lost;
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
     int64_t damaged, decoded;
     double busy_s;

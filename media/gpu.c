@@ -97,14 +97,32 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     return false;
 }
 
-/* It is in doubt. Where that comes again and again, nothing is decoded there any more. */
+/* Whether it has ended, or does so within 0.1 s. */
+static bool
+has_ended(const struct qvm_gpu_process *p)
+{
+    for (int i = 0; i < 20; i++) {
+        if (waitpid(p->pid, NULL, WNOHANG))
+            return true;
+        usleep(5000);
+    }
+    return false;
+}
+
+/* It is in doubt, and gets no further clips. Where such processes end again and again, nothing is decoded there. */
 static void
 lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 {
-    g->losses = g->now.given >= CLIPS_AHEAD ? 0 : g->losses + 1;
-    retire(gpus, &g->now);
+    struct qvm_gpu_process *p = &g->now;
+    if (!has_ended(p)) {
+        retire(gpus, p);
+        return;
+    }
+    g->losses = p->given >= CLIPS_AHEAD ? 0 : g->losses + 1;
     if (g->losses > MOST_LOSSES)
         snprintf(g->why, sizeof g->why, "the processes that decode there end again and again");
+    close(p->socket);
+    *p = (struct qvm_gpu_process){ 0 };
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */

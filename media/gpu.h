@@ -54,7 +54,7 @@ typedef struct qvm_gpu_request {
 /* Gives a process the clip's end of a stream. Waits until one is ready. QV_EBACKEND: nothing is decoded there. */
 qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_t *pid,
                        qv_error *err);
-/* A clip had to leave that process: it gets no further ones. */
+/* That process has ended, is silent, or said what cannot be, as a clip says: it gets no further ones. */
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
 void qvm_gpus_stop(struct qvm_gpus *gpus);
 

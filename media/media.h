@@ -482,7 +482,8 @@ typedef struct qvm_event {
     int64_t needed;  /* PLAN: packets that are decoded for the frames that were asked for */
     double busy_s;
     char why[sizeof((qv_clip_info *)0)->decodes_all]; /* more than what is needed is decoded; "" */
-    int32_t on_gpu;                                   /* PLAN and after: it is decoded there */
+    int32_t gpu_lost; /* the process that has the GPU ended, is silent, or said what cannot be */
+    int32_t on_gpu;   /* PLAN and after: it is decoded there */
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* why it is not, or will not be */
     int64_t plane_bytes; /* FACTS: of a frame as a GPU gives it; 0: none is to decode it */
     int64_t index_bytes; /* FACTS, where it is wanted: of an index that follows the event */

@@ -47,6 +47,25 @@ follow(qvm_reader *r, bool got)
     return true;
 }
 
+static qv_status next_frame(qvm_reader *r, bool *got, qv_error *err);
+
+/* Goes back to the beginning, and on to the frame after the last one; *got is false where that is not reached. */
+static qv_status
+start_over(qvm_reader *r, bool damaged, bool *got, qv_error *err)
+{
+    const int64_t resume = r->n_decoded;
+    qv_status status =
+        r->source.remote
+            ? leave_gpu(r, err)
+            : restart(r, damaged || r->single,
+                      damaged ? "it is damaged" : "its frames have other times than its packets",
+                      err);
+    *got = true;
+    while (!status && *got && r->n_decoded < resume)
+        status = next_frame(r, got, err);
+    return status;
+}
+
 /*
  * Decodes one more frame into r->last; *got is false at the end of the file. What threads make of
  * damaged data depends on their timing, and what comes of it where packets are left out on which. Frames
@@ -67,19 +86,8 @@ next_frame(qvm_reader *r, bool *got, qv_error *err)
         const bool astray = r->by_time && !stopped && (damaged || !follow(r, *got));
         if (astray || (damaged && !r->single && !stopped)) {
             av_frame_unref(r->frame);
-            const int64_t resume = r->n_decoded;
-            status = r->source.remote
-                         ? leave_gpu(r, err)
-                         : restart(r, damaged || r->single,
-                                   damaged ? "it is damaged"
-                                           : "its frames have other times than its packets",
-                                   err);
-            while (!status && r->n_decoded < resume) {
-                status = next_frame(r, got, err);
-                if (!status && !*got)
-                    return QV_OK;
-            }
-            if (status)
+            status = start_over(r, damaged, got, err);
+            if (status || !*got)
                 return status;
             continue;
         }
@@ -427,11 +435,9 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     }
     if (atomic_load(r->watch->stop))
         return QV_OK;
-    if (r->source.remote && r->last && !r->last->buf[0]) { /* it never had a slot */
-        const int64_t resume = r->n_decoded;
-        status = leave_gpu(r, err);
-        for (bool got = true; !status && got && r->n_decoded < resume;)
-            status = next_frame(r, &got, err);
+    if (r->source.remote && !r->last->buf[0]) { /* there was no slot for it */
+        bool got;
+        status = start_over(r, false, &got, err);
         if (status)
             return status;
     }

@@ -66,6 +66,14 @@ fail(qvm_remote *r, const char *why)
     return AVERROR_EXTERNAL;
 }
 
+/* The process is none that is asked any more, by any clip. */
+static int
+lose(qvm_remote *r, const char *why)
+{
+    r->lost = true;
+    return fail(r, why);
+}
+
 /* Waits until the socket is ready, and returns for what; 0 for nothing: it failed, or the clip is stopped. */
 static int
 wait_for(qvm_remote *r, short events)
@@ -78,11 +86,11 @@ wait_for(qvm_remote *r, short events)
         if (ready > 0)
             return at.revents;
         if (ready < 0 && errno != EINTR) {
-            fail(r, "no process of the GPU can be heard");
+            lose(r, "no process of the GPU can be heard");
             return 0;
         }
         if (!ready && qv_seconds() > until_s) {
-            fail(r, "the GPU's process is silent");
+            lose(r, "the GPU's process is silent");
             return 0;
         }
     }
@@ -96,13 +104,13 @@ take_event(qvm_remote *r, bool wait)
 {
     qvm_remote_event *to = &r->came[(r->first + r->n) % QVM_MOST_EVENTS];
     if (r->n == QVM_MOST_EVENTS)
-        return fail(r, "the GPU's process said too much");
+        return lose(r, "the GPU's process said too much");
     for (size_t done = 0; done < sizeof *to;) {
         const ssize_t got = recv(r->socket, (char *)to + done, sizeof *to - done, MSG_DONTWAIT);
         if (got > 0)
             done += (size_t)got;
         else if (!got || (errno != EAGAIN && errno != EINTR))
-            return fail(r, "the GPU's process has ended");
+            return lose(r, "the GPU's process has ended");
         else if (errno == EAGAIN && !done && !wait)
             return AVERROR(EAGAIN);
         else if (errno == EAGAIN && !wait_for(r, POLLIN))
@@ -125,7 +133,7 @@ send_all(qvm_remote *r, const void *bytes, size_t n)
             continue;
         }
         if (errno != EAGAIN && errno != EINTR)
-            return fail(r, "the GPU's process has ended");
+            return lose(r, "the GPU's process has ended");
         const int ready = wait_for(r, POLLIN | POLLOUT);
         if (!ready)
             return AVERROR_EXTERNAL;
@@ -193,7 +201,7 @@ qvm_remote_open(qvm_remote *r, const AVStream *stream, const AVCodecContext *cod
     if (!code)
         code = next_event(r, true, &event);
     if (!code && event.kind != QVM_REMOTE_OPENED)
-        code = fail(r, "the GPU's process said what cannot be");
+        code = lose(r, "the GPU's process said what cannot be");
     return !code;
 }
 
@@ -372,7 +380,7 @@ take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
 {
     const AVFrame *like = r->like;
     if (!is_possible(r, e))
-        return fail(r, "the GPU's process said what cannot be");
+        return lose(r, "the GPU's process said what cannot be");
     frame->format = like->format;
     frame->width = e->width;
     frame->height = e->height;
@@ -401,7 +409,7 @@ qvm_remote_receive(qvm_remote *r, AVFrame *frame)
         return AVERROR_EOF;
     }
     if (e.kind != QVM_REMOTE_FRAME)
-        return fail(r, "the GPU's process said what cannot be");
+        return lose(r, "the GPU's process said what cannot be");
     frame->pts = e.pts;
     frame->color_range = r->like->color_range;
     frame->colorspace = r->like->colorspace;

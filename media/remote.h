@@ -74,6 +74,7 @@ typedef struct qvm_remote {
     bool emptying;
     qvm_remote_event came[QVM_MOST_EVENTS]; /* a ring */
     unsigned first, n;
+    bool lost;               /* the process ended, is silent, or said what cannot be */
     char why[QVM_WHY_BYTES]; /* it is of no use any more, since; "": it is */
 } qvm_remote;
 

@@ -121,6 +121,7 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
         event.needed = qvm_reader_needed(&s->reader, s->last);
     snprintf(event.why, sizeof event.why, "%s", s->reader.why ? s->reader.why : "");
     event.on_gpu = s->reader.source.remote != NULL;
+    event.gpu_lost = s->remote && s->remote->lost;
     snprintf(event.not_gpu, sizeof event.not_gpu, "%s", s->reader.not_gpu ? s->reader.not_gpu : "");
     event.plane_bytes = kind == QVM_FACTS ? s->plane_bytes : 0;
     event.index_bytes = kind == QVM_FACTS ? s->index_bytes : 0;

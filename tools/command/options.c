@@ -31,6 +31,7 @@ enum kind {
     SECONDS,
     DTYPE,
     LIKE,
+    DECODE,
     TRIPLE,
     THREE,
     PAIR,
@@ -138,6 +139,8 @@ static const struct option options[] = {
       GROUP_CLIP, AT(clip.cap_pixels), 0 },
     { "--trusted", NULL, "decode in this process, not in one with limits", FLAG, GROUP_CLIP,
       AT(clip.trusted), 0 },
+    { "--decode", "WHERE", "auto, cpu or gpu: whose decoders give frames (default auto)", DECODE,
+      GROUP_CLIP, AT(clip.decode), 0 },
     { "--decode-threads", "N", "for a clip (default: every core, but 1 for HEVC)", INTEGER,
       GROUP_CLIP, AT(decode_threads), 1 },
     { "--decode-memory", "BYTES", "that decoding a clip may take (default 4 GiB)", INTEGER,
@@ -364,6 +367,8 @@ parse_value(const struct option *o, const char *text, unsigned groups, struct to
     case LIKE:
         return qv_like_parse(text, (qv_like *)(void *)field) ? NULL
                                                              : "transformers or qwen-vl-utils";
+    case DECODE:
+        return qv_decode_parse(text, (qv_decode *)(void *)field) ? NULL : "auto, cpu or gpu";
     case SHARD:
         return parse_shard(text, (int64_t *)(void *)field)
                    ? NULL
