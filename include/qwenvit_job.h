@@ -126,11 +126,11 @@ typedef qv_status (*qv_job_sink)(void *user, const qv_job_result *result, qv_err
 
 typedef struct qv_job_options {
     qv_job_sink sink;
-    void *user;            /* the sink's */
-    qv_dtype output;       /* of tokens: QV_F32 (default) or QV_BF16 */
-    int decoders;          /* side by side; 0: as many as there are cores */
-    int sinks;             /* threads that call the sink; 0: 1 */
-    int64_t queue;         /* sources that wait to be taken up, before adding one waits; 0: 512 */
+    void *user;      /* the sink's */
+    qv_dtype output; /* of tokens: QV_F32 (default) or QV_BF16 */
+    int decoders;    /* side by side; 0: as many as there are cores, 12 and more for a GPU's */
+    int sinks;       /* threads that call the sink; 0: 1 */
+    int64_t queue;   /* sources that wait to be taken up, before adding one waits; 0: 512 */
     bool refuse_when_full; /* adding then fails with QV_ESTATE instead */
     int64_t memory;        /* bytes of frames between decoders and devices; 0: 512 MiB */
     double max_wait_s;  /* that a frame pair waits for its chunk to fill, while more are being read;
@@ -140,10 +140,7 @@ typedef struct qv_job_options {
                              qv_encode does with one item */
     bool keep_frames;   /* until their tokens are with the sink */
     /* Of paths and bytes. threads 0: every core where few sources wait, else 1. decoder NULL, and not trusted: the job
-     * starts one. decode QV_DECODE_AUTO: where the first model is on a CUDA device and more than 16 sources were
-     * added, 12 more decoders give clips to that of number clip.gpu, in a process that is locked in, as long as half of
-     * `memory` is free; the others are the CPU's, and all are where that cannot be. QV_DECODE_GPU: 12 decoders, all of the
-     * GPU; where that decodes nothing, the job ends with QV_EBACKEND. */
+     * starts one. decode QV_DECODE_GPU: where the GPU decodes nothing, the job ends with QV_EBACKEND. */
     qv_clip_options clip;
     /* Sees what each stage did, from its thread: "decode" of a decoder, "push" and "pull" of a device,
      * "sink" of a sink's thread; lane: its number. Seconds as CLOCK_MONOTONIC counts; key: of the

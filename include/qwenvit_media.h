@@ -31,7 +31,7 @@ QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is no
 
 /* Whose video decoders: the CPU's, or those of an NVIDIA GPU, whose frames are the same to the byte. */
 typedef enum qv_decode {
-    QV_DECODE_AUTO = 0, /* of a clip by itself the CPU's; of many see qwenvit_job.h */
+    QV_DECODE_AUTO = 0, /* the CPU's: damage that a GPU does not notice would give other frames */
     QV_DECODE_CPU,
     QV_DECODE_GPU,
     QV_DECODE_MAX = 0x7fff
@@ -74,7 +74,7 @@ typedef struct qv_clip_options {
      * QV_LIKE_QWEN_VL_UTILS, its last frame is the one at end_s or before. See docs/preprocessing.md. */
     double start_s, end_s;
     bool first_frame; /* is read as an image, and nothing else: of an animation, or of any clip */
-    /* Linux. QV_DECODE_GPU: the frames of a clip (H.264, HEVC, VP8, VP9 or AV1, 4:2:0) come from the decoders of the
+    /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, 4:2:0, progressive) come from the decoders of the
      * CUDA device of this number, in a process of `decoder` (or of this clip alone) that has it open; the clip's own
      * process still reads the file, converts and resizes. What the device does not take, and a clip in which anything
      * unforeseen is met, is decoded by the CPU from its beginning: qv_clip_info.not_gpu. */

@@ -13,6 +13,7 @@
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
 #define DEFAULT_WAIT_S 2.0
+#define GPU_READERS 12                 /* keep an H200's decoders busy */
 #define RING_BYTES ((int64_t)64 << 20) /* that a clip shares with its decoder, as media has it */
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -108,28 +109,11 @@ set_options(qv_job *job, const qv_job_options *o)
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
     job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
-    job->n_readers = o->decoders ? o->decoders : job->cores;
+    /* of clips that a GPU decodes more wait at a time than there are cores that convert and resize */
+    const int usual =
+        o->clip.decode == QV_DECODE_GPU && job->cores < GPU_READERS ? GPU_READERS : job->cores;
+    job->n_readers = o->decoders ? o->decoders : usual;
     job->n_sinks = o->sinks ? o->sinks : 1;
-}
-
-/* A clip that a GPU decodes has its frames converted and resized by the CPU all the same, which takes a good half of a
- * core beside each of so many that are decoded at once. */
-static void
-choose_decoders(qv_job *job, const qv_model *model)
-{
-    enum { GPU_READERS = 12, THEIR_CORES = 6 };
-    qv_context_info device = { .backend = "" };
-    qv_context_get_info(qv_model_context(model), &device);
-    const qv_decode decode = job->o.clip.decode;
-    job->may_use_gpu =
-        decode == QV_DECODE_AUTO && !strcmp(device.backend, "cuda") && !job->o.clip.trusted;
-    if (!job->may_use_gpu && decode != QV_DECODE_GPU)
-        return;
-    const int others = job->may_use_gpu && job->cores > THEIR_CORES ? job->cores - THEIR_CORES : 0;
-    if (!job->o.decoders)
-        job->n_readers = GPU_READERS + others;
-    job->gpu_readers =
-        decode == QV_DECODE_GPU || job->n_readers < GPU_READERS ? job->n_readers : GPU_READERS;
 }
 
 /* Checks that all models are of one tower, so that their tokens mean the same. */
@@ -292,8 +276,6 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
     status = check_models(job, models, n_models, err);
     job->n_devices = (int)n_models;
     if (!status)
-        choose_decoders(job, models[0]);
-    if (!status)
         status = open_queues(job, err);
     if (!status)
         status = open_lock(job, err);
@@ -437,7 +419,6 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
     }
     if (status)
         return status;
-    choose_decoders(&job, models[0]);
     const bool packs = !options->alone || options->chunk_rows;
     const int64_t pack_rows = packs ? qv_model_pack_rows(models[0], options->chunk_rows) : 0;
     int64_t tokens;

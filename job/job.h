@@ -189,8 +189,6 @@ struct qv_job {
     qv_plan_options pack; /* of the plan that most pairs are packed in; rows 0: none are packed */
     int64_t usual_tokens; /* of a chunk that few frame pairs are larger than */
     int cores;
-    int gpu_readers;  /* the first ones, which give clips to a GPU; */
-    bool may_use_gpu; /* where they can (QV_DECODE_AUTO) */
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
     struct qv_job_worker *readers, *sinks;

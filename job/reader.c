@@ -114,46 +114,16 @@ name_of(const struct qv_job_item *item)
     return item->source.path ? item->source.path : item->source.key;
 }
 
-/* Whether this reader gives its clip to the GPU, where a clip is not told: in a job of many, once the GPU is
- * open, and not where frames wait for the device, which then has less of its time left. Asking has the GPU opened. */
-static bool
-gives_to_gpu(qv_job *job, const struct qv_job_worker *w, const qv_clip_options *o)
-{
-    enum { MANY = 16 };
-    pthread_mutex_lock(&job->lock);
-    const bool wanted = job->may_use_gpu && w->lane < job->gpu_readers &&
-                        job->progress.added > MANY && job->used <= (size_t)job->o.memory / 2;
-    pthread_mutex_unlock(&job->lock);
-    return wanted && o->decoder && !o->trusted &&
-           !qv_decoder_gpu(o->decoder, o->gpu, false, false, NULL);
-}
-
-/* A GPU that was not asked for is none that could fail. */
 static qv_status
-open_file(qv_job *job, const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
-{
-    qv_clip_options *o = &item->clip_options;
-    const qv_preprocess *image = &job->model.image, *video = &job->model.video;
-    qv_status status = QV_EBACKEND;
-    const bool chosen = o->decode == QV_DECODE_AUTO && gives_to_gpu(job, w, o);
-    if (chosen) {
-        o->decode = QV_DECODE_GPU;
-        status = qv_clip_open(name_of(item), image, video, o, &item->clip, err);
-        o->decode = status == QV_EBACKEND ? QV_DECODE_CPU : QV_DECODE_GPU;
-    }
-    return status == QV_EBACKEND ? qv_clip_open(name_of(item), image, video, o, &item->clip, err)
-                                 : status;
-}
-
-static qv_status
-open_clip(qv_job *job, const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
+open_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
     qv_clip_options *o = &item->clip_options;
     pthread_mutex_lock(&job->lock);
     if (!o->threads)
         o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
     pthread_mutex_unlock(&job->lock);
-    qv_status status = open_file(job, w, item, err);
+    qv_status status =
+        qv_clip_open(name_of(item), &job->model.image, &job->model.video, o, &item->clip, err);
     if (status)
         return status;
     qv_clip_get_info(item->clip, &item->info);
@@ -258,11 +228,10 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
 /* Reads a clip piece by piece, so that little of it is in memory at a time, whatever its
  * length. */
 static qv_status
-read_clip(struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
+read_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
-    qv_job *job = w->job;
     bool more = true;
-    qv_status status = open_clip(job, w, item, err);
+    qv_status status = open_clip(job, item, err);
     const int64_t pairs = item->whole.grid_thw[0], step = item->piece_pairs;
     for (int64_t pair = 0; !status && more && pair < pairs; pair += step)
         status = read_piece(job, item, pair, &more, err);
@@ -351,7 +320,7 @@ qv_job_read(void *worker)
     for (struct qv_job_item *item; (item = take_source(w)) != NULL;) {
         const bool is_clip = qv_job_kind_of(item)->is_clip;
         qv_error err = { 0 };
-        qv_status status = is_clip ? read_clip(w, item, &err) : cut_item(job, item, &err);
+        qv_status status = is_clip ? read_clip(job, item, &err) : cut_item(job, item, &err);
         qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_seconds());
         finish_reading(w, item, status, &err);
     }

@@ -207,16 +207,21 @@ static void
 open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *hello)
 {
     const char *why = qvm_nvdec_load(&d->gpu);
-    if (!why)
+    const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
+    if (!why && !failed)
         why = qvm_nvdec_open(d->gpu, atoi(number));
-    const char *failed = why || unlocked ? NULL : qvm_sandbox_device();
-    if (why)
-        snprintf(hello->text, sizeof hello->text, "%s", why);
-    else if (failed)
+    if (!why && !failed && !unlocked)
+        failed = qvm_sandbox_device();
+    if (!why && !failed && !unlocked && !qvm_nvdec_try(d->gpu))
+        failed = "its driver makes no decoder then";
+    if (failed)
         snprintf(hello->text, sizeof hello->text,
                  "the process that has it open cannot be locked in (%s: %s); --trusted does "
                  "without",
                  failed, strerror(errno));
+    else if (why)
+        snprintf(hello->text, sizeof hello->text, "%s%s", why,
+                 unlocked ? "" : " (perhaps as its process is locked in; --trusted does without)");
     hello->ready = !why && !failed;
 }
 

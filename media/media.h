@@ -625,7 +625,11 @@ void qvm_sandbox_prepare(void);
  * output, and the calls that decoding needs: no file is opened, no network, no other process. Where
  * the system has no such filter (macOS), the limits alone. NULL, or what failed, with errno. */
 const char *qvm_sandbox(int64_t memory, int first_fd);
-/* The same for a process that has a GPU open, in all its threads: besides, what is open may be controlled (ioctl). */
+/* The same for a process that has a GPU open, in two steps. Before the driver is begun, which makes threads: the system's
+ * files (/usr, /lib, /proc, /sys) may be read, the GPU's devices and what /proc has of the process itself written, and
+ * nothing else opened (Landlock). */
+const char *qvm_sandbox_files(void);
+/* Once the GPU is open, in all threads: no network, no other process, no change of files. */
 const char *qvm_sandbox_device(void);
 
 #endif

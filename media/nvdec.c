@@ -68,8 +68,7 @@ struct decoder {
 static const struct codec {
     enum AVCodecID id;
     cudaVideoCodec codec;
-} codecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
-               { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
+} codecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 } };
 enum { N_CODECS = sizeof codecs / sizeof *codecs };
 
 struct qvm_nvdec {
@@ -279,7 +278,22 @@ qvm_nvdec_open(qvm_nvdec *g, int number)
     for (int i = 0; i < N_CODECS; i++)
         if (g->caps[i][0].bIsSupported)
             return NULL;
-    return "it has no video decoders";
+    return "it has no decoders of H.264";
+}
+
+bool
+qvm_nvdec_try(qvm_nvdec *g)
+{
+    const struct shape usual = { codecs[0].codec, 0, 1280, 720, 9 };
+    struct decoder d;
+    CUcontext context;
+    if (g->call.cuCtxPushCurrent(g->context))
+        return false;
+    const bool made = !take_decoder(g, &usual, &d);
+    if (made)
+        give_back(g, &d);
+    g->call.cuCtxPopCurrent(&context);
+    return made;
 }
 
 /* ---- what the parser says -------------------------------------------------------------------- */
@@ -336,27 +350,12 @@ is_whole(const qvm_nvstream *s, int surface)
 static bool
 has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 {
-    bool has = true;
-    if (codecs[s->codec].id == AV_CODEC_ID_H264) {
-        for (int i = 0; i < 16; i++) {
-            const CUVIDH264DPBENTRY *e = &p->CodecSpecific.h264.dpb[i];
-            if (e->used_for_reference && (e->not_existing || !is_whole(s, e->PicIdx)) &&
-                !p->intra_pic_flag)
-                has = false;
-        }
-        return has;
+    for (int i = 0; i < 16 && !p->intra_pic_flag; i++) {
+        const CUVIDH264DPBENTRY *e = &p->CodecSpecific.h264.dpb[i];
+        if (e->used_for_reference && (e->not_existing || !is_whole(s, e->PicIdx)))
+            return false;
     }
-    const CUVIDHEVCPICPARAMS *h = &p->CodecSpecific.hevc;
-    const struct {
-        int n;
-        const unsigned char *at;
-    } sets[] = { { h->NumPocStCurrBefore, h->RefPicSetStCurrBefore },
-                 { h->NumPocStCurrAfter, h->RefPicSetStCurrAfter },
-                 { h->NumPocLtCurr, h->RefPicSetLtCurr } };
-    for (size_t k = 0; k < sizeof sets / sizeof *sets; k++)
-        for (int i = 0; i < sets[k].n && i < 8; i++)
-            has = has && is_whole(s, h->RefPicIdx[sets[k].at[i] & 15]);
-    return has;
+    return true;
 }
 
 /* Asks of surfaces whether they were decoded without damage. */
@@ -558,6 +557,13 @@ qvm_nvdec_open(qvm_nvdec *gpu, int number)
     (void)gpu;
     (void)number;
     return none;
+}
+
+bool
+qvm_nvdec_try(qvm_nvdec *gpu)
+{
+    (void)gpu;
+    return false;
 }
 
 qvm_nvstream *

@@ -26,6 +26,8 @@ typedef struct qvm_nvstream qvm_nvstream;
 const char *qvm_nvdec_load(qvm_nvdec **out);
 /* Opens a GPU: NULL, or why it is not. */
 const char *qvm_nvdec_open(qvm_nvdec *gpu, int number);
+/* Whether it makes decoders, now that the process is locked in. */
+bool qvm_nvdec_try(qvm_nvdec *gpu);
 
 /* Takes a stream; NULL, and why the GPU does not, in words that follow "since". */
 qvm_nvstream *qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about,

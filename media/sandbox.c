@@ -9,7 +9,12 @@
 #include "media.h"
 
 #ifdef __linux__
+#include <fcntl.h>
+#include <glob.h>
 #include <linux/filter.h>
+#if __has_include(<linux/landlock.h>)
+#include <linux/landlock.h>
+#endif
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -70,9 +75,14 @@ static const int allowed[] = {
     SCMP_SYS(rseq), SCMP_SYS(poll), SCMP_SYS(ppoll),
 };
 
-/* What NVIDIA's driver and taking orders need besides. It opens its devices for each decoder that is made: there is none
- * made any more. */
-static const int of_device[] = { SCMP_SYS(ioctl), SCMP_SYS(getppid), SCMP_SYS(recvmsg) };
+/* What NVIDIA's driver and taking orders need besides: it opens its devices anew for each decoder. Which files may be
+ * opened is Landlock's. */
+static const int of_device[] = {
+    SCMP_SYS(ioctl), SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(stat), SCMP_SYS(lstat),
+    SCMP_SYS(statx), SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
+    SCMP_SYS(readlink), SCMP_SYS(readlinkat), SCMP_SYS(getuid), SCMP_SYS(geteuid),
+    SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getppid), SCMP_SYS(fcntl), SCMP_SYS(recvmsg),
+};
 /* clang-format on */
 
 /* Stands in the filter for the number of the process that it is for. */
@@ -147,6 +157,66 @@ filter_calls(unsigned flags)
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter) ? "seccomp" : NULL;
 }
 
+#ifdef LANDLOCK_ACCESS_FS_READ_FILE
+
+#define MAY_READ (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
+#define MAY_WRITE (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE)
+
+/* What is not there needs no rule. */
+static bool
+let(int rules, const char *path, uint64_t access)
+{
+    struct landlock_path_beneath_attr beneath = { .allowed_access = access,
+                                                  .parent_fd = open(path, O_PATH | O_CLOEXEC) };
+    if (beneath.parent_fd < 0)
+        return true;
+    const bool done =
+        !syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
+    close(beneath.parent_fd);
+    return done;
+}
+
+static bool
+let_all(int rules)
+{
+    static const char *const systems[] = { "/usr", "/lib", "/lib64", "/proc", "/sys" };
+    glob_t devices = { .gl_pathc = 0 };
+    bool done = let(rules, "/proc/self", MAY_READ | MAY_WRITE); /* names of threads */
+    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++)
+        done = done && let(rules, systems[i], MAY_READ);
+    if (!glob("/dev/nvidia[0-9cu]*", 0, NULL, &devices)) /* nvidia0, nvidiactl and nvidia-uvm */
+        for (size_t i = 0; i < devices.gl_pathc; i++)
+            done = done && let(rules, devices.gl_pathv[i], MAY_WRITE);
+    globfree(&devices);
+    return done && let(rules, "/dev/nvidia-uvm", MAY_WRITE);
+}
+
+const char *
+qvm_sandbox_files(void)
+{
+    const struct landlock_ruleset_attr all = {
+        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1, /* of its first version */
+    };
+    const int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
+    if (rules < 0)
+        return "Landlock";
+    const bool done = let_all(rules) && !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+                      !syscall(SYS_landlock_restrict_self, rules, 0);
+    close(rules);
+    return done ? NULL : "Landlock";
+}
+
+#else
+
+const char *
+qvm_sandbox_files(void)
+{
+    errno = ENOTSUP;
+    return "Landlock";
+}
+
+#endif
+
 #else
 
 void
@@ -159,6 +229,13 @@ filter_calls(unsigned flags)
 {
     (void)flags;
     return NULL;
+}
+
+const char *
+qvm_sandbox_files(void)
+{
+    errno = ENOTSUP;
+    return "this system";
 }
 
 #endif

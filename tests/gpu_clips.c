@@ -75,7 +75,7 @@ read_clip(const char *path, struct read *r)
         r->damaged = qv_clip_damaged(clip);
         qv_clip_close(&clip);
     }
-    snprintf(r->text, sizeof r->text, "%s", err.text);
+    snprintf(r->text, sizeof r->text, "%.*s", (int)sizeof r->text - 1, err.text);
 }
 
 static void *

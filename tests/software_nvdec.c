@@ -41,14 +41,14 @@ is(const char *fault)
            atomic_load(&gpu.n_packets) >= atoi(value + n);
 }
 
-const char *__real_qvm_sandbox_device(void);
-const char *__wrap_qvm_sandbox_device(void);
+const char *__real_qvm_sandbox_files(void);
+const char *__wrap_qvm_sandbox_files(void);
 
 const char *
-__wrap_qvm_sandbox_device(void)
+__wrap_qvm_sandbox_files(void)
 {
     errno = ENOTSUP;
-    return is("no lock") ? "no such filter" : __real_qvm_sandbox_device();
+    return is("no lock") ? "Landlock" : __real_qvm_sandbox_files();
 }
 
 const char *
@@ -68,6 +68,13 @@ qvm_nvdec_open(qvm_nvdec *g, int number)
     if (is("dies at its start"))
         _exit(1);
     return number > 1 ? "invalid device ordinal" : NULL;
+}
+
+bool
+qvm_nvdec_try(qvm_nvdec *g)
+{
+    (void)g;
+    return !is("no decoder");
 }
 
 static bool
@@ -174,10 +181,13 @@ put_frame(qvm_nvstream *s)
 static bool
 escapes(void)
 {
+    char memory_of_parent[64];
+    snprintf(memory_of_parent, sizeof memory_of_parent, "/proc/%d/mem", (int)getppid());
     const int tries[] = { open("/etc/passwd", O_RDONLY),
                           open("/tmp", O_RDONLY | O_DIRECTORY),
                           open("escaped", O_WRONLY | O_CREAT, 0600),
-                          open("/proc/self/mem", O_RDWR),
+                          open(memory_of_parent, O_RDONLY),
+                          open("/dev/null", O_WRONLY),
                           socket(AF_UNIX, SOCK_STREAM, 0),
                           socket(AF_INET, SOCK_STREAM, 0),
                           (int)fork(),

@@ -103,19 +103,16 @@ test_bytes(void **state)
         { "x264-refresh.mkv", "" },
         { "x264-cropped.mp4", "" },
         { "x264-full.mp4", "" },
-        { "x265.mp4", "" },
-        { "x265-leading.ts", "" },
-        { "x265-layers.mkv", "" },
-        { "x265-deep.mkv", "" },
+        { "x265.mp4", "its codec is not H.264" },
         { "x264-fields.mkv", "it is interlaced" },
-        { "vp9.webm", "its codec is neither H.264 nor HEVC" },
+        { "vp9.webm", "its codec is not H.264" },
     };
     qv_clip_options options = { .decoder = start("") };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!clip_is_possible(cases[i].clip))
             continue;
         clip_write(cases[i].clip);
-        for (int fps = 1; fps <= 10; fps += 3) { /* few frames, and all of them */
+        for (int fps = 1; fps <= 10; fps += 9) { /* few frames, and all of them */
             options.fps = fps;
             expect(cases[i].clip, &options, cases[i].why);
         }
@@ -223,8 +220,8 @@ test_none(void **state)
         { "dies at its start", 0,
           "GPU 0 decodes nothing: the process that is to decode there ended" },
         { "", 7, "GPU 7 decodes nothing: invalid device ordinal" },
-        { "no lock", 0,
-          "cannot be locked in (no such filter: Operation not supported); --trusted" },
+        { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
+        { "no lock", 0, "cannot be locked in (Landlock: Operation not supported); --trusted" },
     };
     qv_error err;
     clip_write("x264.mp4");
@@ -249,9 +246,24 @@ test_none(void **state)
     unlink("x264.mp4");
 }
 
+/* Whether this system has Landlock, without which no process that has a GPU open is locked in. */
+static bool
+has_landlock(void)
+{
+    qv_error err = { QV_OK, "" };
+    qv_decoder *decoder = start("");
+    qv_decoder_gpu(decoder, 0, false, true, &err);
+    qv_decoder_stop(&decoder);
+    return !strstr(err.text, "(Landlock");
+}
+
 int
 main(void)
 {
+    if (!has_landlock()) {
+        puts("This system has no Landlock.");
+        return 77;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),  cmocka_unit_test(test_alone),
         cmocka_unit_test(test_faults), cmocka_unit_test(test_replaced),

@@ -350,7 +350,7 @@ class Model:
 
         options: start and end, in seconds, of a clip that is cut; fps, num_frames, min_frames, max_frames,
         min_pixels, max_pixels, total_pixels, like ("transformers" or "qwen-vl-utils"), first_frame (True: the
-        first frame of an animation or clip, as an image), threads,
+        first frame of an animation or clip, as an image), decode ("cpu", or "gpu": an NVIDIA GPU's decoders, of number gpu), threads,
         decode_seconds, decode_memory. offset, length: the clip is these bytes of its file.
 
         progress: True for a line on the terminal, or a function that is given a dict. errors: "raise" at
