@@ -17,6 +17,8 @@
 
 #include "../media/gpu.h"
 #include "make_clips.h"
+#include "qwenvit_job.h"
+#include "tiny.h"
 
 enum { ROOM = 64 << 20 };
 
@@ -246,6 +248,83 @@ test_none(void **state)
     unlink("x264.mp4");
 }
 
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+enum { CLIPS = 12 };
+
+struct results {
+    size_t row;             /* bytes */
+    uint64_t tokens[CLIPS]; /* Their hashes, in the order of the sources' keys, "0" and so on. */
+    int by[3];              /* Clips, by qv_decode. */
+    char why[sizeof((qv_clip_info *)0)->not_gpu];
+};
+
+static qv_status
+take(void *user, const qv_job_result *r, qv_error *err)
+{
+    struct results *results = user;
+    const uint8_t *at = r->tokens;
+    uint64_t *sum = &results->tokens[atoi(r->key)];
+    (void)err;
+    for (size_t i = 0; r->clip && i < (size_t)r->n * results->row; i++)
+        *sum = (*sum ^ at[i]) * 1099511628211U;
+    if (r->last && !r->status)
+        results->by[r->decoded_by]++;
+    if (r->last && *r->not_gpu)
+        snprintf(results->why, sizeof results->why, "%s", r->not_gpu);
+    return QV_OK;
+}
+
+static qv_status
+run_job(const struct tiny *t, const char *fault, qv_decode decode, struct results *results)
+{
+    char key[8];
+    const qv_job_options o = {
+        .sink = take,
+        .user = results,
+        .decoders = 3,
+        .clip = { .decoder = start(fault), .decode = decode, .fps = 5, .max_pixels = 12 * 32 * 32 }
+    };
+    qv_job *job = NULL;
+    qv_decoder *decoder = o.clip.decoder;
+    qv_model_info model;
+    qv_model_get_info(t->model, &model);
+    *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float) };
+    assert_int_equal(qv_job_open(&(qv_model *){ t->model }, 1, &o, &job, NULL), QV_OK);
+    qv_status status = QV_OK;
+    for (int i = 0; !status && i < CLIPS; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        status = qv_job_add(job, &(qv_job_source){ .key = key, .path = "x264-pyramid.mkv" }, NULL);
+    }
+    status = qv_job_end(job, NULL);
+    qv_job_close(&job);
+    qv_decoder_stop(&decoder);
+    return status;
+}
+
+/* A process that crashes in the midst costs the clips under way a second decoding; without a GPU the job ends. */
+static void
+test_job(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct results cpu, gpu;
+    clip_write("x264-pyramid.mkv");
+    assert_int_equal(run_job(&t, "", QV_DECODE_AUTO, &cpu), QV_OK);
+    assert_int_equal(cpu.by[QV_DECODE_CPU], CLIPS);
+    assert_int_equal(run_job(&t, "", QV_DECODE_GPU, &gpu), QV_OK);
+    assert_int_equal(gpu.by[QV_DECODE_GPU], CLIPS);
+    assert_memory_equal(gpu.tokens, cpu.tokens, sizeof cpu.tokens);
+    assert_int_equal(run_job(&t, "crash 200", QV_DECODE_GPU, &gpu), QV_OK);
+    assert_memory_equal(gpu.tokens, cpu.tokens, sizeof cpu.tokens);
+    assert_int_equal(gpu.by[QV_DECODE_CPU] + gpu.by[QV_DECODE_GPU], CLIPS);
+    assert_in_range(gpu.by[QV_DECODE_CPU], 1, CLIPS - 3);
+    assert_string_equal(gpu.why, "the GPU's process has ended");
+    assert_int_equal(run_job(&t, "no driver", QV_DECODE_GPU, &gpu), QV_EBACKEND);
+    tiny_close(&t);
+    unlink("x264-pyramid.mkv");
+}
+
 /* Whether this system has Landlock, without which no process that has a GPU open is locked in. */
 static bool
 has_landlock(void)
@@ -267,7 +346,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),  cmocka_unit_test(test_alone),
         cmocka_unit_test(test_faults), cmocka_unit_test(test_replaced),
-        cmocka_unit_test(test_none),
+        cmocka_unit_test(test_none),   cmocka_unit_test(test_job),
     };
     return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }
