@@ -1130,7 +1130,7 @@ static const recipe recipes[] = {
     { .name = "x264-cropped.mp4",
       .frames = 20,
       .encoder = "libx264",
-      .encoder_options = "threads=1:x264-params=crop-rect=2,4,6,8" },
+      .encoder_options = "threads=1:x264-params=crop-rect=64,4,2,8" },
     { .name = "x264-full.mp4",
       .frames = 20,
       .encoder = "libx264",

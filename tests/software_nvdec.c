@@ -183,22 +183,13 @@ escapes(void)
 {
     char memory_of_parent[64];
     snprintf(memory_of_parent, sizeof memory_of_parent, "/proc/%d/mem", (int)getppid());
-    const int tries[] = { open("/etc/passwd", O_RDONLY),
-                          open("/tmp", O_RDONLY | O_DIRECTORY),
-                          open("escaped", O_WRONLY | O_CREAT, 0600),
-                          open(memory_of_parent, O_RDONLY),
-                          open("/dev/null", O_WRONLY),
-                          socket(AF_UNIX, SOCK_STREAM, 0),
-                          socket(AF_INET, SOCK_STREAM, 0),
-                          (int)fork(),
-                          kill(getppid(), SIGUSR1),
-                          unlink("x264-pyramid.mkv"),
-                          chmod("x264-pyramid.mkv", 0),
-                          rename("x264-pyramid.mkv", "taken") };
-    bool out = false;
-    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++)
-        out = out || tries[i] >= 0;
-    return out;
+    return open("/etc/passwd", O_RDONLY) >= 0 || open("/tmp", O_RDONLY | O_DIRECTORY) >= 0 ||
+           open("escaped", O_WRONLY | O_CREAT, 0600) >= 0 ||
+           open(memory_of_parent, O_RDONLY) >= 0 || open("/dev/null", O_WRONLY) >= 0 ||
+           socket(AF_UNIX, SOCK_STREAM, 0) >= 0 || socket(AF_INET, SOCK_STREAM, 0) >= 0 ||
+           kill(getppid(), 0) >= 0 || unlink("x264-pyramid.mkv") >= 0 ||
+           chmod("x264-pyramid.mkv", 0) >= 0 || rename("x264-pyramid.mkv", "taken") >= 0 ||
+           fork() >= 0;
 }
 
 static void

@@ -166,7 +166,8 @@ test_faults(void **state)
     clip_write("x264-pyramid.mkv");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qv_clip_options options = { .decoder = start(cases[i].fault),
-                                    .decode_seconds = 1.5,
+                                    .decode_seconds =
+                                        !strncmp(cases[i].fault, "silent", 6) ? 1.5 : 0,
                                     .fps = 3 };
         expect("x264-pyramid.mkv", &options, cases[i].why);
         qv_decoder_stop(&options.decoder);
