@@ -279,7 +279,7 @@ take(void *user, const qv_job_result *r, qv_error *err)
 static qv_status
 run_job(const struct tiny *t, const char *fault, qv_decode decode, struct results *results)
 {
-    char key[8];
+    char key[16];
     const qv_job_options o = {
         .sink = take,
         .user = results,
