@@ -106,7 +106,10 @@ typedef struct qv_job_result {
     const double *timestamps_s; /* [clip->n_frames]; of a clip's last call, else NULL */
     int64_t damaged_frames;     /* so far, */
     int64_t decoded_frames;     /* qv_clip_decoded, so far */
-    const uint8_t *frames;      /* [n_frames, height, width, 3], with options.keep_frames */
+    qv_decode decoded_by;       /* so far: QV_DECODE_CPU or QV_DECODE_GPU */
+    /* why the GPU was not used where it was asked for, so far, in words that follow "since" */
+    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
+    const uint8_t *frames; /* [n_frames, height, width, 3], with options.keep_frames */
     int64_t n_frames;
     /* Seconds so far: since the source was taken up; decoding, in its decoder; waiting for that;
      * the device's time for the chunks that it was in; waiting for the sink. */
@@ -129,7 +132,8 @@ typedef struct qv_job_options {
     qv_job_sink sink;
     void *user;      /* given to the sink */
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
-    int decoders;    /* clips that are decoded at once; 0: as many as there are cores */
+    int decoders;    /* clips that are decoded at once; 0: as many as there are cores, and at
+                      * least 12 for a GPU's decoders */
     int sinks;       /* threads that call the sink; 0: 1 */
     int64_t queue;   /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
     bool refuse_when_full; /* instead of waiting, adding fails with QV_ESTATE */
@@ -143,7 +147,8 @@ typedef struct qv_job_options {
     bool alone;
     bool keep_frames; /* frames are kept until their tokens are with the sink */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, else 1. If
-     * decoder is NULL and clips are not trusted, the job starts a decoder. */
+     * decoder is NULL and clips are not trusted, the job starts a decoder. With QV_DECODE_GPU the
+     * job ends with QV_EBACKEND if the GPU decodes nothing. */
     qv_clip_options clip;
     /* Told what each stage did, from its own thread: "decode" of a decoder, "push" and "pull" of
      * a device, "sink" of a sink thread. lane is the thread's number, times are seconds of

@@ -30,6 +30,17 @@ typedef enum qv_like {
 QV_API const char *qv_like_name(qv_like like);             /* "qwen-vl-utils"; never NULL */
 QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is none of that name */
 
+/* Whose video decoders: the CPU's, or those of an NVIDIA GPU, whose frames are the same to the byte. */
+typedef enum qv_decode {
+    QV_DECODE_AUTO = 0, /* the CPU's: damage that a GPU does not notice would give other frames */
+    QV_DECODE_CPU,
+    QV_DECODE_GPU,
+    QV_DECODE_MAX = 0x7fff
+} qv_decode;
+QV_API const char *qv_decode_name(qv_decode decode); /* "gpu"; never NULL */
+QV_API bool qv_decode_parse(const char *name,
+                            qv_decode *out); /* false: there is none of that name */
+
 /* In brackets: what the fields are called in qwen-vl-utils where that differs. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
@@ -67,7 +78,13 @@ typedef struct qv_clip_options {
      * QV_LIKE_QWEN_VL_UTILS, its last frame is the one at end_s or before. See docs/preprocessing.md. */
     double start_s, end_s;
     bool first_frame; /* is read as an image, and nothing else: of an animation, or of any clip */
-    uint64_t reserved[7];
+    /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, 4:2:0, progressive) come from the decoders of the
+     * CUDA device of this number, in a process of `decoder` (or of this clip alone) that has it open; the clip's own
+     * process still reads the file, converts and resizes. What the device does not take, and a clip in which anything
+     * unforeseen is met, is decoded by the CPU from its beginning: qv_clip_info.not_gpu. */
+    qv_decode decode;
+    int gpu;
+    uint64_t reserved[6];
 } qv_clip_options;
 
 /* What may surprise about an image's pixels. */
@@ -113,7 +130,11 @@ typedef struct qv_clip_info {
      * they are 0. */
     int64_t file_bytes, file_mtime_ns;
     qv_remark remark;
-    uint64_t reserved[7];
+    /* QV_DECODE_CPU or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames are read; and where a GPU was asked for and
+     * is not used, why, in words that follow "since". */
+    qv_decode decoded_by;
+    char not_gpu[64];
+    uint64_t reserved[4];
 } qv_clip_info;
 
 /* Returns the version of the FFmpeg libraries that this process has, "5.1.6" for instance, as
@@ -133,6 +154,11 @@ QV_API qv_preprocess qv_preprocess_default(bool is_image);
  * clips' processes: what uses it then fails with QV_EBACKEND, at once. QV_EBACKEND where there is none, QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
+/* Whether clips can be decoded by the CUDA device of this number (QV_DECODE_GPU): starts a process that opens it, which takes
+ * some 0.5 s, and with `wait` waits for that. It is locked in, but for clips that are trusted. QV_ESTATE: not yet;
+ * QV_EBACKEND: it cannot, and why. */
+QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool trusted, bool wait,
+                                qv_error *err);
 /* After its clips are closed. Takes 60 s at most, usually no time. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 
@@ -146,7 +172,8 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  * read the file is one of these three. The caller's: QV_EINVAL (options that exclude each other or are
  * out of range, start_s and end_s with no frame between them, or of an image). Of what is on this side:
  * QV_ENOMEM (no memory here), QV_EBACKEND (qwenvit-decoder is missing, has ended, makes no more
- * processes, or these cannot lock themselves in). `trusted`: QV_ENOMEM where decoding has no memory.
+ * processes, or these cannot lock themselves in; QV_DECODE_GPU: there is no such GPU, its driver or its decoders are
+ * missing, or the process that has it cannot be locked in, which `trusted` does without). `trusted`: QV_ENOMEM where decoding has no memory.
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,

@@ -196,11 +196,12 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     }
     qv_status status = QV_OK;
     pthread_mutex_lock(&job->lock);
-    if (!o->trusted && !job->decoder) {
+    const bool needed = !o->trusted || o->decode == QV_DECODE_GPU;
+    if (needed && !job->decoder) {
         status = qv_decoder_start(NULL, &job->own_decoder, err);
         job->decoder = job->own_decoder;
     }
-    o->decoder = o->trusted ? NULL : job->decoder;
+    o->decoder = needed ? job->decoder : NULL;
     pthread_mutex_unlock(&job->lock);
     return status;
 }

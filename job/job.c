@@ -13,6 +13,7 @@
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
 #define DEFAULT_WAIT_S 2.0
+#define GPU_READERS 12                 /* keep an H200's decoders busy */
 #define RING_BYTES ((int64_t)64 << 20) /* bytes that a clip shares with its decoder, as in media */
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -109,7 +110,10 @@ set_options(qv_job *job, const qv_job_options *o)
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
     job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
-    job->n_readers = o->decoders ? o->decoders : job->cores;
+    /* of clips that a GPU decodes more wait at a time than there are cores that convert and resize */
+    const int usual =
+        o->clip.decode == QV_DECODE_GPU && job->cores < GPU_READERS ? GPU_READERS : job->cores;
+    job->n_readers = o->decoders ? o->decoders : usual;
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 

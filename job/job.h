@@ -133,6 +133,8 @@ struct qv_job_item {
     qv_status status;                 /* why it has failed */
     qv_error error;
     int64_t damaged, decoded;
+    qv_decode decoded_by;
+    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
     struct qv_job_clock room; /* its reader's waits for room */
     double began_s, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
 };

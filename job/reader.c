@@ -208,7 +208,11 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
         status = read_frames(job, item, piece, first, more, err);
     const double decode_s = qv_clip_busy_seconds(item->clip);
     const int64_t damaged = qv_clip_damaged(item->clip), decoded = qv_clip_decoded(item->clip);
+    qv_clip_info now;
+    qv_clip_get_info(item->clip, &now);
     pthread_mutex_lock(&job->lock);
+    item->decoded_by = now.decoded_by;
+    memcpy(item->not_gpu, now.not_gpu, sizeof item->not_gpu);
     item->wait_decode_s += qv_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;

@@ -23,12 +23,14 @@ describe(const qv_job *job, const struct qv_job_item *item)
                         .dtype = job->o.output,
                         .damaged_frames = item->damaged,
                         .decoded_frames = item->decoded,
+                        .decoded_by = item->decoded_by,
                         .seconds = item->began_s > 0 ? qv_seconds() - item->began_s : 0,
                         .decode_s = item->decode_s,
                         .wait_decode_s = item->wait_decode_s,
                         .wait_device_s = item->wait_device_s,
                         .wait_sink_s = item->wait_sink_s };
     memcpy(r.grid_thw, item->whole.grid_thw, sizeof r.grid_thw);
+    memcpy(r.not_gpu, item->not_gpu, sizeof r.not_gpu);
     return r;
 }
 

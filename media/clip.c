@@ -194,7 +194,7 @@ keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
 }
 
 static qv_status
-ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
+ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_error *err)
 {
     qvm_request open = { .kind = QVM_OPEN,
                          .threads = o->threads,
@@ -220,15 +220,17 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, qv_error *err)
         status = qvm_far_next(&clip->far, &event, err);
     if (!status && event.index_bytes)
         status = keep_index(clip, event.index_bytes, err);
-    if (!status)
-        take_facts(&clip->info, &event.facts);
-    return status;
+    if (status)
+        return status;
+    take_facts(&clip->info, &event.facts);
+    *plane_bytes = (event.plane_bytes + PAGE - 1) / PAGE * PAGE;
+    return QV_OK;
 }
 
 /* Allocates shared memory for the frame numbers, and behind them slots for frames, which begin
  * on pages, and asks the decoder for the frames. */
 static qv_status
-ask_for_frames(qv_clip *clip, qv_error *err)
+ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
 {
     const int64_t n = clip->info.n_frames;
     qvm_request *r = &clip->start;
@@ -242,8 +244,10 @@ ask_for_frames(qv_clip *clip, qv_error *err)
     slots = slots < 2 ? 2 : slots > RING_FRAMES ? RING_FRAMES : slots;
     r->n_slots = (int)(slots > n ? n : slots);
     r->memory = r->frames_at + r->n_slots * r->slot_bytes;
+    r->plane_bytes = plane_bytes;
+    r->gpu_patience_s = clip->far.patience_s / 3;
     void *shared = MAP_FAILED;
-    if (qvm_shared_memory_size(clip->far.session.shared, r->memory))
+    if (qvm_shared_memory_size(clip->far.session.shared, r->memory + QVM_SLOTS * plane_bytes))
         shared = mmap(NULL, (size_t)r->memory, PROT_READ | PROT_WRITE, MAP_SHARED,
                       clip->far.session.shared, 0);
     if (shared == MAP_FAILED)
@@ -253,7 +257,10 @@ ask_for_frames(qv_clip *clip, qv_error *err)
     clip->far.gives_frames = true;
     memcpy(clip->shared, clip->indices, (size_t)n * sizeof *clip->indices);
     qvm_event event;
-    qv_status status = qvm_far_tell(&clip->far, r, err);
+    qv_status status =
+        plane_bytes ? qvm_far_give_gpu(&clip->far, r->memory, plane_bytes, err) : QV_OK;
+    if (!status)
+        status = qvm_far_tell(&clip->far, r, err);
     if (!status)
         status = qvm_far_next(&clip->far, &event, err);
     if (!status)
@@ -265,11 +272,12 @@ static qv_status
 open_clip(qv_clip *clip, const qv_preprocess *image, const qv_preprocess *video,
           const qv_clip_options *o, qv_error *err)
 {
+    int64_t plane_bytes = 0;
     qv_status status = open_file(clip, o, err);
     if (!status)
         status = qvm_far_start(&clip->far, o, err);
     if (!status)
-        status = ask_for_facts(clip, o, err);
+        status = ask_for_facts(clip, o, &plane_bytes, err);
     if (status)
         return status;
     const bool is_image = clip->info.is_image;
@@ -278,7 +286,7 @@ open_clip(qv_clip *clip, const qv_preprocess *image, const qv_preprocess *video,
     if (!p)
         p = &standard;
     status = qvm_choose(clip->path, p, o, &clip->info, &clip->indices, err);
-    return status ? status : ask_for_frames(clip, err);
+    return status ? status : ask_for_frames(clip, plane_bytes, err);
 }
 
 qv_status
@@ -295,8 +303,8 @@ qv_clip_open(const char *path, const qv_preprocess *image, const qv_preprocess *
     qv_clip *clip = calloc(1, sizeof *clip);
     if (!clip)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
-    clip->far.session = (qvm_session){ .socket = -1, .clip = -1, .shared = -1 };
-    clip->far.socket = -1;
+    clip->far.session = (qvm_session){ .socket = -1, .clip = -1, .shared = -1, .codec = -1 };
+    clip->far.socket = clip->far.codec = -1;
     clip->far.path = clip->path = strdup(path);
     status = clip->path ? open_clip(clip, image, video, o, err)
                         : qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
@@ -329,6 +337,8 @@ qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
 {
     *out = clip->info;
     memcpy(out->decodes_all, clip->far.why, sizeof out->decodes_all);
+    out->decoded_by = clip->far.on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU;
+    memcpy(out->not_gpu, clip->far.not_gpu, sizeof out->not_gpu);
 }
 
 double

@@ -2,7 +2,7 @@
 /* Checks which options of a clip go together, and their bounds. */
 #include <math.h>
 
-#include "media.h"
+#include "gpu.h"
 
 #define MAX_PIXELS ((int64_t)1 << 40) /* the bound of sizes in preprocessor files too */
 
@@ -46,9 +46,13 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
         return qv_fail(err, QV_EUNSUPPORTED,
                        "%s: trusted; this build decodes in processes of their own alone", path);
 #else
-    if (o->trusted && o->decoder)
+    if (o->trusted && o->decoder && o->decode != QV_DECODE_GPU)
         return qv_fail(err, QV_EINVAL, "%s: trusted, and with a decoder: one of the two", path);
 #endif
+    if ((int)o->decode < QV_DECODE_AUTO || o->decode > QV_DECODE_GPU)
+        return qv_fail(err, QV_EINVAL, "%s: decode is %d; see qv_decode", path, (int)o->decode);
+    if (o->gpu < 0 || o->gpu >= QVM_MOST_GPUS)
+        return qv_fail(err, QV_EINVAL, "%s: gpu %d; from 0 to %d", path, o->gpu, QVM_MOST_GPUS - 1);
     if (o->offset < 0 || o->length < 0 || (o->bytes && (o->offset || o->length)))
         return qv_fail(err, QV_EINVAL, "%s: offset %lld, length %lld; from 0 up, of a file", path,
                        (long long)o->offset, (long long)o->length);

@@ -95,7 +95,7 @@ count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *cou
         status = qvm_source_open_decoder(&source, threads, err);
     if (!status) {
         /* the number of frames does not depend on their last filter */
-        source.codec->skip_loop_filter = AVDISCARD_ALL;
+        source.codec.av->skip_loop_filter = AVDISCARD_ALL;
         bool got = true;
         count->frames = 0;
         while (!status && got) {

@@ -24,96 +24,32 @@
 
 #include "media.h"
 
-#ifdef MSG_CMSG_CLOEXEC
-#define CLOSE_ON_EXEC MSG_CMSG_CLOEXEC
-#else
-#define CLOSE_ON_EXEC 0 /* macOS; nothing is executed here */
-#endif
-
 enum { FIRST_FD = 3, END_FD = FIRST_FD + QVM_SESSION_FDS };
 enum { MOST_SERVING = 4096, MOST_DROPPED = 16 };
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-static void
-close_fds(const int *fds, int n)
-{
-    for (int i = 0; i < n; i++)
-        close(fds[i]);
-}
-
-/* The descriptors that came with a message, if they are a session's; else none stays open, and
- * fds[0] is -1. Of those that found no room here (MSG_CTRUNC) the system keeps none. */
-static void
-take_fds(struct msghdr *message, int fds[QVM_SESSION_FDS])
-{
-    int came[sizeof(union qvm_control) / sizeof *fds], n = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        const size_t bytes = c->cmsg_len - CMSG_LEN(0);
-        memcpy(came + n, CMSG_DATA(c), bytes);
-        n += (int)(bytes / sizeof *came);
-    }
-    fds[0] = -1;
-    if (n == QVM_SESSION_FDS && !(message->msg_flags & MSG_CTRUNC))
-        memcpy(fds, came, QVM_SESSION_FDS * sizeof *fds);
-    else
-        close_fds(came, n);
-}
-
-/* The next order and the descriptors of its session; fds[0] is -1 if it has none. False: there
- * are no more. */
+/* Whether so many descriptors came as a session has; its last one may be missing. */
 static bool
-take_order(int socket, qvm_order *order, int fds[QVM_SESSION_FDS])
+is_session(int n)
 {
-    union qvm_control control;
-    struct iovec data = { order, sizeof *order };
-    struct msghdr message = { .msg_iov = &data,
-                              .msg_iovlen = 1,
-                              .msg_control = control.bytes,
-                              .msg_controllen = sizeof control.bytes };
-    ssize_t n;
-    do
-        n = recvmsg(socket, &message, CLOSE_ON_EXEC);
-    while (n < 0 && errno == EINTR);
-    if (n < 0)
-        return false;
-    take_fds(&message, fds);
-    if (n == (ssize_t)sizeof *order)
-        return true;
-    if (fds[0] >= 0)
-        close_fds(fds, QVM_SESSION_FDS);
-    return false;
-}
-
-/* The next order, unless `parent`, which gives them, has gone: then a process that was forked off it
- * may still hold its end of the socket. */
-static bool
-wait_for_order(int socket, pid_t parent)
-{
-    enum { LOOK_MS = 1000 };
-    struct pollfd order = { .fd = socket, .events = POLLIN };
-    int ready;
-    do
-        ready = poll(&order, 1, LOOK_MS);
-    while (getppid() == parent && (!ready || (ready < 0 && errno == EINTR)));
-    return getppid() == parent && ready > 0;
+    return n == QVM_SESSION_FDS || n == QVM_SESSION_FDS - 1;
 }
 
 /* ---- in a process for a clip ----------------------------------------------------------------- */
 
 static void
-serve(const qvm_order *order, const int fds[QVM_SESSION_FDS])
+serve(const qvm_order *order, const int *fds, int n)
 {
     int high[QVM_SESSION_FDS];
-    for (int i = 0; i < QVM_SESSION_FDS; i++)
+    for (int i = 0; i < n; i++)
         high[i] = fcntl(fds[i], F_DUPFD, END_FD);
-    for (int i = 0; i < QVM_SESSION_FDS; i++)
+    for (int i = 0; i < n; i++)
         dup2(high[i], FIRST_FD + i);
-    const char *failed = qvm_sandbox(order->memory, END_FD);
+    const char *failed = qvm_sandbox(order->memory, FIRST_FD + n);
     if (!failed) {
-        qvm_serve(&(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, true });
+        const int codec = n == QVM_SESSION_FDS ? FIRST_FD + 3 : -1;
+        qvm_serve(&(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, codec, true });
         return;
     }
     qvm_event event;
@@ -157,12 +93,12 @@ make_spare(void)
     s.pid = fork();
     if (!s.pid) {
         qvm_order order;
-        int fds[QVM_SESSION_FDS];
+        int fds[QVM_SESSION_FDS], n;
         end_with(parent);
         close(s.socket);
         close(STDIN_FILENO);
-        if (take_order(there, &order, fds) && fds[0] >= 0)
-            serve(&order, fds);
+        if (qvm_order_take(there, &order, fds, &n) && is_session(n))
+            serve(&order, fds, n);
         _exit(0);
     }
     close(there);
@@ -225,10 +161,10 @@ strike(pid_t pid)
 /* Gives the spare process an order, if it lives: then it is no spare any more, and its number is
  * returned. Else it is ended, and -1. */
 static pid_t
-give_order(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FDS])
+give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
     const pid_t pid = s->pid;
-    const bool sent = qvm_order_send(s->socket, order, fds);
+    const bool sent = qvm_order_send(s->socket, order, fds, n);
     close(s->socket);
     s->pid = -1;
     if (!sent)
@@ -239,17 +175,17 @@ give_order(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FD
 /* The number of the process that serves the session from now on, or -1. One that was ended while it
  * waited (by a system without memory, say) costs no clip. */
 static pid_t
-use_spare(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FDS])
+use_spare(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
     pid_t *at = find_serving(0), pid = -1;
-    if (fds[0] < 0 || !at)
+    if (!is_session(n) || !at)
         return -1;
     for (int tries = 0; tries < 8 && pid < 0; tries++) {
         if (s->pid < 0)
             *s = make_spare();
         if (s->pid < 0)
             return -1;
-        pid = give_order(s, order, fds);
+        pid = give_order(s, order, fds, n);
     }
     if (pid > 0)
         *at = pid;
@@ -258,15 +194,16 @@ use_spare(struct spare *s, const qvm_order *order, const int fds[QVM_SESSION_FDS
 
 /* The answer to an order; what cannot be done is -1. */
 static int32_t
-obey(struct spare *spare, const qvm_order *order, const int fds[QVM_SESSION_FDS])
+obey(struct spare *spare, const qvm_order *order, const int *fds, int n)
 {
     switch ((qvm_order_kind)order->kind) {
-    case QVM_SERVE: return use_spare(spare, order, fds);
+    case QVM_SERVE: return use_spare(spare, order, fds, n);
     case QVM_KILL: return strike(order->pid) ? end_process(order->pid) : -1;
     case QVM_DROP:
         if (strike(order->pid))
             drop_process(order->pid);
         return 0;
+    case QVM_DECODE: break; /* is for those that have a GPU open */
     }
     return -1;
 }
@@ -300,16 +237,17 @@ main(int argc, char **argv)
               stderr);
         return 2;
     }
+    if (argc >= 3 && !strcmp(argv[1], "--device"))
+        return qvm_device_run(STDIN_FILENO, argv[2], argc > 3 && !strcmp(argv[3], "--trusted"));
     keep_freed_memory();
     qvm_warm_up();
     qvm_sandbox_prepare();
     struct spare spare = make_spare();
     qvm_order order;
-    int fds[QVM_SESSION_FDS];
-    while (wait_for_order(STDIN_FILENO, parent) && take_order(STDIN_FILENO, &order, fds)) {
-        const int32_t answer = obey(&spare, &order, fds);
-        if (fds[0] >= 0)
-            close_fds(fds, QVM_SESSION_FDS);
+    int fds[QVM_SESSION_FDS], n;
+    while (qvm_order_wait(STDIN_FILENO, parent) && qvm_order_take(STDIN_FILENO, &order, fds, &n)) {
+        const int32_t answer = obey(&spare, &order, fds, n);
+        qvm_close_all(fds, n);
         if (order.kind != QVM_DROP && !qvm_send(STDIN_FILENO, &answer, sizeof answer))
             break;
         if (spare.pid < 0)

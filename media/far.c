@@ -42,18 +42,26 @@ close_fd(int *fd)
 }
 
 static qv_status
+find_decoder(struct qvm_far *far, qv_decoder *shared, qv_error *err)
+{
+    far->decoder = shared;
+    if (shared)
+        return QV_OK;
+    qv_status status = qv_decoder_start(NULL, &far->own_decoder, err);
+    far->decoder = far->own_decoder;
+    return status;
+}
+
+static qv_status
 start_process(struct qvm_far *far, qv_decoder *shared, qv_error *err)
 {
     qv_error inner;
     qv_status status = QV_OK;
-    far->decoder = shared;
-    if (!shared) {
-        status = qv_decoder_start(NULL, &far->own_decoder, &inner);
-        far->decoder = far->own_decoder;
-    }
+    status = find_decoder(far, shared, &inner);
     if (!status)
         status = qvm_session_start(far->decoder, &far->session, far->memory, &far->pid, &inner);
     close_fd(&far->session.socket); /* or it would not show here that the process has ended */
+    close_fd(&far->session.codec);
     return status ? qv_fail(err, status, "%s: %s", far->path, inner.text) : QV_OK;
 }
 
@@ -67,8 +75,16 @@ qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error *err)
     if (far->session.shared < 0 || !qvm_stream(&far->socket, &far->session.socket))
         return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a decoder: %s", far->path,
                        strerror(errno));
+    if (o->decode == QV_DECODE_GPU && !qvm_stream(&far->codec, &far->session.codec))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a GPU's process: %s", far->path,
+                       strerror(errno));
+    far->gpu = o->gpu;
     if (!o->trusted)
         return start_process(far, o->decoder, err);
+    qv_error inner;
+    qv_status status = far->codec < 0 ? QV_OK : find_decoder(far, o->decoder, &inner);
+    if (status)
+        return qv_fail(err, status, "%s: %s", far->path, inner.text);
     far->has_thread = !pthread_create(&far->thread, NULL, serve, &far->session);
     return far->has_thread ? QV_OK
                            : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", far->path);
@@ -80,10 +96,13 @@ end(struct qvm_far *far, bool ask)
 {
     int how = 0;
     close_fd(&far->socket); /* a thread ends once it sees that */
+    close_fd(&far->codec);
     if (far->has_thread)
         pthread_join(far->thread, NULL);
-    else
+    else {
         close_fd(&far->session.socket);
+        close_fd(&far->session.codec);
+    }
     if (far->pid && ask)
         how = qvm_session_end(far->decoder, far->pid);
     else if (far->pid)
@@ -100,6 +119,22 @@ qvm_far_close(struct qvm_far *far)
     qv_decoder_stop(&far->own_decoder);
     close_fd(&far->session.clip);
     close_fd(&far->session.shared);
+}
+
+qv_status
+qvm_far_give_gpu(struct qvm_far *far, int64_t memory, int64_t plane_bytes, qv_error *err)
+{
+    qv_error inner;
+    const qvm_gpu_request request = {
+        .gpu = far->gpu,
+        .unlocked = !far->session.alone,
+        .order = { .kind = QVM_DECODE, .memory = memory, .plane_bytes = plane_bytes },
+        .fds = { far->codec, far->session.shared },
+    };
+    qv_status status = qvm_gpu_give(far->decoder, &request, &far->gpu_process, &inner);
+    close_fd(&far->codec); /* or it would not show there that the process has ended */
+    far->gives_planes = !status;
+    return status ? qv_fail(err, status, "%s: %s", far->path, inner.text) : QV_OK;
 }
 
 /* ---- what the far end says ------------------------------------------------------------------- */
@@ -220,6 +255,16 @@ accept_event(struct qvm_far *far, qvm_event *e)
         !is_between(e->busy_s, 0, MAX_BUSY_S) || e->index_bytes < 0 ||
         e->index_bytes > (e->kind == QVM_FACTS && far->gives_index ? QVM_MOST_INDEX : 0))
         return false;
+    const bool can_plan = e->kind == QVM_FACTS && far->codec >= 0;
+    if (e->plane_bytes < 0 || e->plane_bytes > (can_plan ? QVM_MOST_PLANES : 0) ||
+        (e->on_gpu && !far->gives_planes))
+        return false;
+    make_printable(e->not_gpu, sizeof e->not_gpu);
+    memcpy(far->not_gpu, e->not_gpu, sizeof far->not_gpu);
+    if (far->gives_planes && e->gpu_lost && !far->gpu_lost)
+        qvm_gpu_doubt(far->decoder, far->gpu, far->gpu_process);
+    far->gpu_lost = e->gpu_lost != 0;
+    far->on_gpu = e->on_gpu != 0;
     make_printable(e->why, sizeof e->why);
     memcpy(far->why, e->why, sizeof far->why);
     far->decoded = e->decoded;

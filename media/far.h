@@ -4,7 +4,7 @@
 #ifndef QVM_FAR_H
 #define QVM_FAR_H
 
-#include "media.h"
+#include "gpu.h"
 
 struct qvm_far {
     const char *path; /* the clip's, for error texts */
@@ -19,9 +19,15 @@ struct qvm_far {
     bool asked;        /* it may have read the file, and is whoever made that */
     bool gives_frames; /* it may say that a frame is there */
     bool gives_index;  /* it may send an index behind the facts */
+    bool gives_planes; /* it may say that a GPU decodes */
+    int codec; /* the other end of session.codec, for the process that has a GPU; -1: none */
+    int gpu;
+    pid_t gpu_process; /* that has it; 0: none */
     /* what it said last */
     bool has_plan; /* what will be decoded */
     char why[sizeof((qv_clip_info *)0)->decodes_all];
+    bool on_gpu, gpu_lost;
+    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
     int64_t damaged, decoded;
     double busy_s;
 };
@@ -31,6 +37,10 @@ struct qvm_far {
 qv_status qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error *err);
 /* Ends the decoder and closes its descriptors. */
 void qvm_far_close(struct qvm_far *far);
+
+/* Has a GPU's process decode into what is behind the first `memory` bytes of the shared memory, in slots of so many
+ * bytes. QV_EBACKEND. */
+qv_status qvm_far_give_gpu(struct qvm_far *far, int64_t memory, int64_t plane_bytes, qv_error *err);
 
 /* Sends a request. */
 qv_status qvm_far_tell(struct qvm_far *far, const qvm_request *request, qv_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What `like` is called. Caches write it too, and stand beside media, not above it. */
+/* What `like` and `decode` are called. Caches write it too, and stand beside media, not above it. */
 #include <string.h>
 
 #include "qwenvit_media.h"
@@ -30,13 +30,44 @@ qv_remark_text(qv_remark remark)
     }
 }
 
-bool
-qv_like_parse(const char *name, qv_like *out)
+static bool
+parse(const char *name, const char *const *all, int n, int *out)
 {
-    for (int i = 0; i < N_NAMES; i++)
-        if (!strcmp(name, names[i])) {
-            *out = (qv_like)i;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(name, all[i])) {
+            *out = i;
             return true;
         }
     return false;
+}
+
+bool
+qv_like_parse(const char *name, qv_like *out)
+{
+    int found;
+    const bool is_one = parse(name, names, N_NAMES, &found);
+    if (is_one)
+        *out = (qv_like)found;
+    return is_one;
+}
+
+static const char *const decoders[] = {
+    [QV_DECODE_AUTO] = "auto", [QV_DECODE_CPU] = "cpu", [QV_DECODE_GPU] = "gpu"
+};
+enum { N_DECODERS = sizeof decoders / sizeof *decoders };
+
+const char *
+qv_decode_name(qv_decode decode)
+{
+    return (size_t)decode < N_DECODERS ? decoders[decode] : "no qv_decode";
+}
+
+bool
+qv_decode_parse(const char *name, qv_decode *out)
+{
+    int found;
+    const bool is_one = parse(name, decoders, N_DECODERS, &found);
+    if (is_one)
+        *out = (qv_decode)found;
+    return is_one;
 }

@@ -132,7 +132,8 @@ typedef struct qvm_time {
     int32_t packet; /* its number in the file's order */
     int8_t layer;
     bool start, spare; /* as in qvm_packet; spare: nobody at all refers to it */
-    bool needed;       /* to decode the frames that are asked for */
+    bool sampled;      /* it is asked for */
+    bool needed;       /* to decode those that are */
     bool fresh; /* a keyframe in front of which references were left out: the decoder is emptied */
 } qvm_time;
 
@@ -178,6 +179,31 @@ bool qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t 
 /* The first needed frame from number i on, or `times->n`. */
 int64_t qvm_times_next(const qvm_times *times, int64_t i);
 
+/* ---- codec.c: a decoder of FFmpeg's, and what it complains of ---------------------------------- */
+
+typedef struct qvm_codec {
+    AVCodecContext *av;
+    atomic_int complaints; /* errors that it has logged, from any of its threads */
+    int heard;
+    atomic_bool recovers; /* decoding began at a recovery point */
+    atomic_int has_words; /* 2: the first of them stands in words, 1: it is being written */
+    char words[128];
+} qvm_codec;
+
+/* Keeps FFmpeg from printing, once per process. */
+void qvm_quiet(void);
+/* Has the usual decoders make their tables, which processes that are forked off then have. */
+void qvm_warm_up(void);
+
+/* `threads` as FFmpeg counts them. FFmpeg's codes; whatever it was, avcodec_free_context(&codec->av). `codec` begins as
+ * zeros, and stays where it is. */
+int qvm_codec_open(qvm_codec *codec, const AVCodecParameters *par, AVRational time_base,
+                   int threads);
+/* Whether the decoder has complained since the last question. */
+bool qvm_codec_complained(qvm_codec *codec);
+/* Goes on with a keyframe, in front of which packets were left out. It was emptied. */
+void qvm_codec_begin_anew(qvm_codec *codec);
+
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
 
 /* How a long call is stopped from elsewhere, and shows that it goes on; and whose choices it makes,
@@ -204,7 +230,9 @@ typedef struct qvm_source {
     AVIOContext *io;
     AVFormatContext *format;
     AVStream *stream;
-    AVCodecContext *codec;
+    qvm_codec codec;
+    struct qvm_remote *remote; /* decodes instead; NULL: `codec` does */
+    bool sampled;              /* the packet's frame is asked for */
     AVPacket *packet;
     bool draining;          /* no packet follows */
     bool emptying;          /* the packet waits until the decoder has given all frames before it */
@@ -215,17 +243,7 @@ typedef struct qvm_source {
     int64_t n_left;         /* needed ones that it has not */
     int64_t next_start;     /* of the times' starts */
     int64_t errors;         /* packets that were lost, or that the decoder complained about */
-    atomic_int complaints;  /* errors that the decoder has logged, from any of its threads */
-    int heard;
-    atomic_bool recovers; /* decoding began at a recovery point */
-    atomic_int has_words; /* 2: the first of them stands in words, 1: it is being written */
-    char words[128];
 } qvm_source;
-
-/* Keeps FFmpeg from printing, once per process. */
-void qvm_quiet(void);
-/* Has the usual decoders make their tables, which processes that are forked off then have. */
-void qvm_warm_up(void);
 
 /* Of images: other programs take 0 to 1, or 0 to 255, for black to white. */
 #define QVM_FLOATS "its samples are floating-point numbers; integers of 8 or 16 bits are read"
@@ -368,12 +386,16 @@ typedef struct qvm_reader {
     bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
     const char *why; /* it is not so */
     int64_t n_given; /* packets, to decoders that are closed */
+    struct qvm_remote *remote; /* that frames are to come from; the caller's; NULL: none */
+    const char *not_gpu;       /* why they do not; NULL: they do, or none is there */
 } qvm_reader;
 
 /* Opens and looks into a file: `info` gets what the file says, and no decisions (n_frames, size,
  * grid). Call close, whatever came of it. */
 qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
                           qv_clip_info *info, qv_error *err);
+/* Bytes of a frame of the clip as a GPU gives it; 0: none is to decode it, and why is in not_gpu. */
+int64_t qvm_reader_plane_bytes(qvm_reader *reader);
 /* Says which frames will be read, ascending: what these do not need is then not decoded, where the file's packets
  * tell what that is. */
 qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, qv_error *err);
@@ -437,6 +459,9 @@ typedef struct qvm_request {
     int64_t index_bytes;            /* OPEN: of an index that follows the request */
     int32_t height, width, n_slots; /* START */
     int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */
+    int64_t
+        plane_bytes; /* START: behind these, of each of QVM_SLOTS frames that a GPU decodes; 0: none does */
+    double gpu_patience_s; /* START: how long its process may be silent */
 } qvm_request;
 
 /* READY is said before anything of the clip can have been read, and at no other time. */
@@ -457,6 +482,10 @@ typedef struct qvm_event {
     int64_t needed;  /* PLAN: packets that are decoded for the frames that were asked for */
     double busy_s;
     char why[sizeof((qv_clip_info *)0)->decodes_all]; /* more than what is needed is decoded; "" */
+    int32_t gpu_lost; /* the process that has the GPU ended, is silent, or said what cannot be */
+    int32_t on_gpu;   /* PLAN and after: it is decoded there */
+    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* why it is not, or will not be */
+    int64_t plane_bytes; /* FACTS: of a frame as a GPU gives it; 0: none is to decode it */
     int64_t index_bytes; /* FACTS, where it is wanted: of an index that follows the event */
     qv_clip_info facts;  /* FACTS */
     char text[sizeof((qv_error *)0)->text];
@@ -466,10 +495,11 @@ typedef struct qvm_session {
     int socket; /* closed at the end */
     int clip;   /* the file; the caller's */
     int shared; /* the memory file; the caller's */
+    int codec;  /* to the process that has a GPU open; closed at the end; -1: none */
     bool alone; /* in a process of its own, which ends when the clip goes away */
 } qvm_session;
 
-enum { QVM_SESSION_FDS = 3 };
+enum { QVM_SESSION_FDS = 4 }; /* the last one may be missing */
 
 #ifdef MSG_NOSIGNAL
 #define QVM_NOSIGNAL MSG_NOSIGNAL
@@ -528,6 +558,8 @@ struct qv_decoder {
     char lost[96]; /* why it is not asked any more; empty: it is */
     pthread_mutex_t kept_lock;
     struct qvm_kept kept; /* under that lock */
+    char *program;
+    struct qvm_gpus *gpus; /* gpu.c */
 };
 
 /* Memory in a file without a name, of no size yet; -1 with errno. */
@@ -545,6 +577,9 @@ int qvm_receive_until(int socket, void *message, size_t n, double until_s);
  * in time. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 
+/* Starts the program with the socket as its standard input; `options` end with NULL, 3 at most. 0 or an errno. */
+int qvm_spawn(const char *path, char *const *options, int socket, pid_t *pid);
+
 /* Has a process serve the session, with `memory` bytes as its limit. */
 qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                             pid_t *pid, qv_error *err);
@@ -555,18 +590,24 @@ void qvm_session_drop(qv_decoder *decoder, pid_t pid);
 
 /* What the program is told over its standard input: to have a process serve a session, whose
  * descriptors come along, which it answers with the process's number; to end one, which it answers
- * with how that went; or to drop one, which it does not answer. */
-typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP } qvm_order_kind;
+ * with how that went; or to drop one, which it does not answer. A process that has a GPU open is told to decode for a
+ * session, whose socket and shared memory come along, which it does not answer. */
+typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP, QVM_DECODE } qvm_order_kind;
 
 typedef struct qvm_order {
     int32_t kind;
-    int32_t pid;    /* KILL, DROP */
-    int64_t memory; /* SERVE */
+    int32_t pid;         /* KILL, DROP */
+    int64_t memory;      /* SERVE; DECODE: where the frames are in the shared memory, */
+    int64_t plane_bytes; /* each with so many bytes */
 } qvm_order;
 
-/* fds: three to go along, or NULL. False with errno: nothing was sent; EAGAIN: the other end has to
- * listen first. */
-bool qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS]);
+/* So many descriptors go along. False with errno: nothing was sent; EAGAIN: the other end has to listen first. */
+bool qvm_order_send(int socket, const qvm_order *order, const int *fds, int n);
+void qvm_close_all(const int *fds, int n);
+/* The next order, and how many descriptors came with it; false: there are no more. */
+bool qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n);
+/* The same, unless `parent`, which gives them, has gone. */
+bool qvm_order_wait(int socket, pid_t parent);
 /* Room for descriptors beside a message. */
 union qvm_control {
     struct cmsghdr align;
@@ -575,11 +616,20 @@ union qvm_control {
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 
+/* device.c: the program where it has a GPU open; its exit code. */
+int qvm_device_run(int socket, const char *number, bool unlocked);
+
 /* Once, before processes are forked off that call qvm_sandbox: does what takes a while. */
 void qvm_sandbox_prepare(void);
 /* Leaves this process, for good, with `memory` bytes, descriptors below `first_fd` but no standard
  * output, and the calls that decoding needs: no file is opened, no network, no other process. Where
  * the system has no such filter (macOS), the limits alone. NULL, or what failed, with errno. */
 const char *qvm_sandbox(int64_t memory, int first_fd);
+/* The same for a process that has a GPU open, in two steps. Before the driver is begun, which makes threads: the system's
+ * files (/usr, /lib, /proc, /sys) may be read, the GPU's devices and what /proc has of the process itself written, and
+ * nothing else opened (Landlock). */
+const char *qvm_sandbox_files(void);
+/* Once the GPU is open, in all threads: no network, no other process, no change of files. */
+const char *qvm_sandbox_device(void);
 
 #endif

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "files/installed.h"
-#include "media.h"
+#include "gpu.h"
 
 #define PROGRAM "qwenvit-decoder"
 #define PATIENCE_S 60.0 /* for what takes fractions of a second */
@@ -140,14 +140,16 @@ qvm_send_until(int socket, const void *message, size_t n, double until_s)
 
 /* With the socket as its standard input, no blocked or changed signals, and in a group of its own:
  * an interrupt from the terminal is for the program that started it. */
-static int
-spawn(const char *path, int socket, pid_t *pid)
+int
+qvm_spawn(const char *path, char *const *options, int socket, pid_t *pid)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none, all;
     char name[] = PROGRAM;
-    char *const argv[] = { name, NULL };
+    char *argv[5] = { name };
+    for (int i = 0; i < 3 && options && options[i]; i++)
+        argv[1 + i] = options[i];
     sigemptyset(&none);
     sigfillset(&all);
     int code = posix_spawn_file_actions_init(&actions);
@@ -174,6 +176,16 @@ spawn(const char *path, int socket, pid_t *pid)
     return code;
 }
 
+static void
+free_decoder(qv_decoder *d)
+{
+    if (d) {
+        free(d->program);
+        free(d->gpus);
+    }
+    free(d);
+}
+
 qv_status
 qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
 {
@@ -190,21 +202,26 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
     const char *path = program ? program : found;
     qv_decoder *d = calloc(1, sizeof *d);
     int there = -1;
-    if (!d || !qvm_stream(&d->socket, &there)) {
-        free(d);
+    if (d) {
+        d->program = strdup(path);
+        d->gpus = calloc(1, sizeof *d->gpus);
+    }
+    if (!d || !d->program || !d->gpus || !qvm_stream(&d->socket, &there)) {
+        free_decoder(d);
         return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
     }
-    const int code = spawn(path, there, &d->pid);
+    const int code = qvm_spawn(path, NULL, there, &d->pid);
     close(there); /* or it would not show here that the program has ended */
     if (code) {
         close(d->socket);
-        free(d);
+        free_decoder(d);
         return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", path, strerror(code));
     }
     d->owner = getpid();
     d->patience_s = PATIENCE_S;
     pthread_mutex_init(&d->lock, NULL); /* these allocate nothing */
     pthread_mutex_init(&d->kept_lock, NULL);
+    pthread_mutex_init(&d->gpus->lock, NULL);
     *out = d;
     return QV_OK;
 }
@@ -219,6 +236,7 @@ qv_decoder_stop(qv_decoder **decoder)
         return;
     if (d->owner == getpid()) {
         char none;
+        qvm_gpus_stop(d->gpus);
         shutdown(d->socket, SHUT_WR);
         if (!d->used ||
             qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s) != ECONNRESET)
@@ -229,23 +247,24 @@ qv_decoder_stop(qv_decoder **decoder)
     close(d->socket);
     pthread_mutex_destroy(&d->lock);
     pthread_mutex_destroy(&d->kept_lock);
+    pthread_mutex_destroy(&d->gpus->lock);
     qvm_kept_free(&d->kept);
-    free(d);
+    free_decoder(d);
     *decoder = NULL;
 }
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
 bool
-qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS])
+qvm_order_send(int socket, const qvm_order *order, const int *fds, int n)
 {
-    const size_t bytes = QVM_SESSION_FDS * sizeof *fds;
+    const size_t bytes = (size_t)n * sizeof *fds;
     union qvm_control control = { .bytes = { 0 } };
     struct iovec data = { (void *)(uintptr_t)order, sizeof *order };
     struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1 };
-    if (fds) {
+    if (n) {
         message.msg_control = control.bytes;
-        message.msg_controllen = sizeof control.bytes;
+        message.msg_controllen = CMSG_SPACE(bytes);
         control.align = (struct cmsghdr){ .cmsg_len = CMSG_LEN(bytes),
                                           .cmsg_level = SOL_SOCKET,
                                           .cmsg_type = SCM_RIGHTS };
@@ -262,10 +281,13 @@ qvm_order_send(int socket, const qvm_order *order, const int fds[QVM_SESSION_FDS
 
 /* 0, or an errno: then nothing was sent. */
 static int
-send_order(const qv_decoder *d, const qvm_order *order, const int *fds, double until_s)
+send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, double until_s)
 {
+    const int fds[QVM_SESSION_FDS] = { s ? s->socket : -1, s ? s->clip : -1, s ? s->shared : -1,
+                                       s ? s->codec : -1 };
+    const int n = !s ? 0 : s->codec < 0 ? QVM_SESSION_FDS - 1 : QVM_SESSION_FDS;
     int code = 0;
-    while (!code && !qvm_order_send(d->socket, order, fds))
+    while (!code && !qvm_order_send(d->socket, order, fds, n))
         code = errno == EAGAIN ? wait_for(d->socket, POLLOUT, until_s) : errno;
     return code;
 }
@@ -287,10 +309,11 @@ give_up(qv_decoder *d, int code)
 
 /* Under the lock: an order and its answer, 0 where it has none. */
 static qv_status
-exchange(qv_decoder *d, const qvm_order *order, const int *fds, int32_t *answer, qv_error *err)
+exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer,
+         qv_error *err)
 {
     const double until_s = qv_seconds() + d->patience_s;
-    int code = send_order(d, order, fds, until_s);
+    int code = send_order(d, order, session, until_s);
     if (code && code != ETIMEDOUT && code != EPIPE && code != ECONNRESET)
         return qv_fail(err, QV_EBACKEND, "the program that decodes cannot be told: %s",
                        strerror(code));
@@ -306,7 +329,8 @@ exchange(qv_decoder *d, const qvm_order *order, const int *fds, int32_t *answer,
 
 /* Takes patience_s at most, and no time once the decoder is lost. */
 static qv_status
-ask(qv_decoder *d, const qvm_order *order, const int *fds, int32_t *answer, qv_error *err)
+ask(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer,
+    qv_error *err)
 {
     if (d->owner != getpid())
         return qv_fail(err, QV_EBACKEND,
@@ -314,7 +338,7 @@ ask(qv_decoder *d, const qvm_order *order, const int *fds, int32_t *answer, qv_e
     pthread_mutex_lock(&d->lock);
     const qv_status status = *d->lost
                                  ? qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost)
-                                 : exchange(d, order, fds, answer, err);
+                                 : exchange(d, order, session, answer, err);
     pthread_mutex_unlock(&d->lock);
     return status;
 }
@@ -323,10 +347,9 @@ qv_status
 qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory, pid_t *pid,
                   qv_error *err)
 {
-    const int fds[QVM_SESSION_FDS] = { session->socket, session->clip, session->shared };
     const qvm_order order = { .kind = QVM_SERVE, .memory = memory };
     int32_t answer;
-    const qv_status status = ask(decoder, &order, fds, &answer, err);
+    const qv_status status = ask(decoder, &order, session, &answer, err);
     if (status)
         return status;
     if (answer <= 0)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "media.h"
+#include "remote.h"
 
 #define DEFAULT_FPS 24.0
 
@@ -23,6 +23,17 @@ restart(qvm_reader *r, bool single, const char *why, qv_error *err)
     return status ? status : qvm_source_open_decoder(&r->source, single ? 1 : r->threads, err);
 }
 
+/* Decodes here, from the beginning, what was to be decoded by a GPU: as if there were none. */
+static qv_status
+leave_gpu(qvm_reader *r, qv_error *err)
+{
+    r->not_gpu = *r->remote->why ? r->remote->why : "its frames have other times";
+    qv_status status = restart(r, r->single, NULL, err);
+    qvm_source_leave_out(&r->source, &r->times);
+    r->by_time = true;
+    return status;
+}
+
 /* Whether the frame that came, or the end, is what comes next of what is needed. Then it has its number. */
 static bool
 follow(qvm_reader *r, bool got)
@@ -34,6 +45,25 @@ follow(qvm_reader *r, bool got)
         return false;
     r->n_decoded = next;
     return true;
+}
+
+static qv_status next_frame(qvm_reader *r, bool *got, qv_error *err);
+
+/* Goes back to the beginning, and on to the frame after the last one; *got is false where that is not reached. */
+static qv_status
+start_over(qvm_reader *r, bool damaged, bool *got, qv_error *err)
+{
+    const int64_t resume = r->n_decoded;
+    qv_status status =
+        r->source.remote
+            ? leave_gpu(r, err)
+            : restart(r, damaged || r->single,
+                      damaged ? "it is damaged" : "its frames have other times than its packets",
+                      err);
+    *got = true;
+    while (!status && *got && r->n_decoded < resume)
+        status = next_frame(r, got, err);
+    return status;
 }
 
 /*
@@ -56,17 +86,8 @@ next_frame(qvm_reader *r, bool *got, qv_error *err)
         const bool astray = r->by_time && !stopped && (damaged || !follow(r, *got));
         if (astray || (damaged && !r->single && !stopped)) {
             av_frame_unref(r->frame);
-            const int64_t resume = r->n_decoded;
-            status =
-                restart(r, damaged || r->single,
-                        damaged ? "it is damaged" : "its frames have other times than its packets",
-                        err);
-            while (!status && r->n_decoded < resume) {
-                status = next_frame(r, got, err);
-                if (!status && !*got)
-                    return QV_OK;
-            }
-            if (status)
+            status = start_over(r, damaged, got, err);
+            if (status || !*got)
                 return status;
             continue;
         }
@@ -157,13 +178,13 @@ fail_unread(const qvm_reader *r, const qv_clip_info *info, qv_error *err)
 {
     const qvm_source *s = &r->source;
     const char *why = qvm_why_unread(s);
-    const bool spoke = atomic_load(&s->has_words) == 2;
+    const bool spoke = atomic_load(&s->codec.has_words) == 2;
     unsigned long size[2];
     if (why)
         return qv_fail(err, QV_EFORMAT, "%s", why);
     if (!s->errors)
         return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
-    if (spoke && find_refused_size(s->words, size))
+    if (spoke && find_refused_size(s->codec.words, size))
         return qv_fail(err, QV_EFORMAT, "frames of %lux%lu; at most 16384x16384 pixels are read",
                        size[0], size[1]);
     return qv_fail(err, QV_EFORMAT,
@@ -172,7 +193,7 @@ fail_unread(const qvm_reader *r, const qv_clip_info *info, qv_error *err)
                    info->codec,
                    spoke ? "FFmpeg's decoder says: "
                          : "it is damaged, or of a kind that this FFmpeg lacks",
-                   spoke ? s->words : "");
+                   spoke ? s->codec.words : "");
 }
 
 static qv_status
@@ -311,6 +332,41 @@ qvm_reader_open(qvm_reader *r, int fd, int threads, const qvm_watch *watch, qv_c
     return look_into(r, info, err);
 }
 
+int64_t
+qvm_reader_plane_bytes(qvm_reader *r)
+{
+    if (!r->times.n || r->times.unsure) {
+        r->not_gpu = r->times.n ? r->times.unsure : "it is an image";
+        return 0;
+    }
+    return qvm_remote_slot_bytes(r->source.codec.av, r->last, &r->not_gpu);
+}
+
+/* Has a GPU decode from the first packet on, if it takes the stream. */
+static qv_status
+begin_on_gpu(qvm_reader *r, qv_error *err)
+{
+    qvm_source *s = &r->source;
+    if (!qvm_remote_open(r->remote, s->stream, s->codec.av, r->last)) {
+        r->not_gpu = r->remote->why;
+        return QV_OK;
+    }
+    r->n_given += s->n_given;
+    s->n_given = 0;
+    if (r->times.can_rewind && qvm_source_rewind(s, r->times.at[0].pts)) {
+        avcodec_free_context(&s->codec.av);
+        s->draining = s->emptying = false;
+    } else {
+        qvm_source_close(s);
+        qv_status status = qvm_source_open(s, r->fd, r->watch, err);
+        if (status)
+            return status;
+    }
+    s->remote = r->remote;
+    r->n_decoded = 0;
+    return QV_OK;
+}
+
 qv_status
 qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
 {
@@ -320,8 +376,13 @@ qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
     if (r->source.errors || r->n_corrupt)
         qvm_times_doubt(&r->times, "it is damaged");
     r->why = r->times.unsure;
-    if (r->why)
+    if (r->why) {
+        r->not_gpu = r->remote ? r->why : NULL;
         return QV_OK;
+    }
+    qv_status status = r->remote ? begin_on_gpu(r, err) : QV_OK;
+    if (status)
+        return status;
     if (!qvm_times_need(&r->times, frames, n, r->source.n_read))
         return qv_fail(err, QV_ENOMEM, "no memory to choose among %lld packets",
                        (long long)r->times.n);
@@ -374,6 +435,12 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     }
     if (atomic_load(r->watch->stop))
         return QV_OK;
+    if (r->source.remote && !r->last->buf[0]) { /* there was no slot for it */
+        bool got;
+        status = start_over(r, false, &got, err);
+        if (status)
+            return status;
+    }
     r->n_missing += index >= r->n_decoded;
     if (r->n_image != r->n_decoded - 1) {
         status = qvm_convert(&r->converter, r->last, r->turn, &r->image, err);

@@ -9,7 +9,12 @@
 #include "media.h"
 
 #ifdef __linux__
+#include <fcntl.h>
+#include <glob.h>
 #include <linux/filter.h>
+#if __has_include(<linux/landlock.h>)
+#include <linux/landlock.h>
+#endif
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -67,7 +72,16 @@ static const int allowed[] = {
     SCMP_SYS(nanosleep), SCMP_SYS(gettimeofday), SCMP_SYS(getrandom), SCMP_SYS(getpid),
     SCMP_SYS(gettid), SCMP_SYS(sysinfo), SCMP_SYS(uname), SCMP_SYS(getrusage),
     SCMP_SYS(restart_syscall), SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(membarrier),
-    SCMP_SYS(rseq),
+    SCMP_SYS(rseq), SCMP_SYS(poll), SCMP_SYS(ppoll),
+};
+
+/* What NVIDIA's driver and taking orders need besides: it opens its devices anew for each decoder. Which files may be
+ * opened is Landlock's. */
+static const int of_device[] = {
+    SCMP_SYS(ioctl), SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(stat), SCMP_SYS(lstat),
+    SCMP_SYS(statx), SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
+    SCMP_SYS(readlink), SCMP_SYS(readlinkat), SCMP_SYS(getuid), SCMP_SYS(geteuid),
+    SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getppid), SCMP_SYS(fcntl), SCMP_SYS(recvmsg),
 };
 /* clang-format on */
 
@@ -78,14 +92,22 @@ static const int allowed[] = {
 static struct sock_fprog filter;
 
 static bool
+allow(scmp_filter_ctx rules, const int *calls, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (calls[i] >= 0 && seccomp_rule_add(rules, SCMP_ACT_ALLOW, calls[i], 0))
+            return false;
+    return true;
+}
+
+static bool
 add_rules(scmp_filter_ctx rules)
 {
     const struct scmp_arg_cmp of_threads = { CLONE_FLAGS_AT, SCMP_CMP_MASKED_EQ, CLONE_THREAD,
                                              CLONE_THREAD };
     const struct scmp_arg_cmp of_itself = { 0, SCMP_CMP_EQ, ITSELF, 0 }; /* as abort() does */
-    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
-        if (seccomp_rule_add(rules, SCMP_ACT_ALLOW, allowed[i], 0))
-            return false;
+    if (!allow(rules, allowed, sizeof allowed / sizeof *allowed))
+        return false;
     /* no clone3: threads are then made by clone, whose flags can be seen */
     return !seccomp_rule_add(rules, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) &&
            !seccomp_rule_add_array(rules, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, &of_threads) &&
@@ -94,12 +116,13 @@ add_rules(scmp_filter_ctx rules)
 }
 
 /* Any other call fails with EPERM, as if it were for root alone: libraries live with that. */
-void
-qvm_sandbox_prepare(void)
+static void
+make_filter(const int *more, size_t n)
 {
     scmp_filter_ctx rules = seccomp_init(SCMP_ACT_ERRNO(EPERM));
     const int fd = qvm_shared_memory();
-    if (rules && fd >= 0 && add_rules(rules) && !seccomp_export_bpf(rules, fd)) {
+    if (rules && fd >= 0 && add_rules(rules) && allow(rules, more, n) &&
+        !seccomp_export_bpf(rules, fd)) {
         const off_t bytes = lseek(fd, 0, SEEK_END);
         void *at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
         if (at != MAP_FAILED)
@@ -110,8 +133,15 @@ qvm_sandbox_prepare(void)
     seccomp_release(rules);
 }
 
+void
+qvm_sandbox_prepare(void)
+{
+    make_filter(NULL, 0);
+}
+
+/* Of this thread, or (SECCOMP_FILTER_FLAG_TSYNC) of all. */
 static const char *
-filter_calls(void)
+filter_calls(unsigned flags)
 {
     int named = 0;
     for (int i = 0; i < filter.len; i++)
@@ -124,8 +154,68 @@ filter_calls(void)
         return "libseccomp";
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return "prctl(PR_SET_NO_NEW_PRIVS)";
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) ? "prctl(PR_SET_SECCOMP)" : NULL;
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter) ? "seccomp" : NULL;
 }
+
+#ifdef LANDLOCK_ACCESS_FS_READ_FILE
+
+#define MAY_READ (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
+#define MAY_WRITE (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE)
+
+/* What is not there needs no rule. */
+static bool
+let(int rules, const char *path, uint64_t access)
+{
+    struct landlock_path_beneath_attr beneath = { .allowed_access = access,
+                                                  .parent_fd = open(path, O_PATH | O_CLOEXEC) };
+    if (beneath.parent_fd < 0)
+        return true;
+    const bool done =
+        !syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
+    close(beneath.parent_fd);
+    return done;
+}
+
+static bool
+let_all(int rules)
+{
+    static const char *const systems[] = { "/usr", "/lib", "/lib64", "/proc", "/sys" };
+    glob_t devices = { .gl_pathc = 0 };
+    bool done = let(rules, "/proc/self", MAY_READ | MAY_WRITE); /* names of threads */
+    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++)
+        done = done && let(rules, systems[i], MAY_READ);
+    if (!glob("/dev/nvidia[0-9cu]*", 0, NULL, &devices)) /* nvidia0, nvidiactl and nvidia-uvm */
+        for (size_t i = 0; i < devices.gl_pathc; i++)
+            done = done && let(rules, devices.gl_pathv[i], MAY_WRITE);
+    globfree(&devices);
+    return done && let(rules, "/dev/nvidia-uvm", MAY_WRITE);
+}
+
+const char *
+qvm_sandbox_files(void)
+{
+    const struct landlock_ruleset_attr all = {
+        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1, /* of its first version */
+    };
+    const int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
+    if (rules < 0)
+        return "Landlock";
+    const bool done = let_all(rules) && !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+                      !syscall(SYS_landlock_restrict_self, rules, 0);
+    close(rules);
+    return done ? NULL : "Landlock";
+}
+
+#else
+
+const char *
+qvm_sandbox_files(void)
+{
+    errno = ENOTSUP;
+    return "Landlock";
+}
+
+#endif
 
 #else
 
@@ -135,9 +225,17 @@ qvm_sandbox_prepare(void)
 }
 
 static const char *
-filter_calls(void)
+filter_calls(unsigned flags)
 {
+    (void)flags;
     return NULL;
+}
+
+const char *
+qvm_sandbox_files(void)
+{
+    errno = ENOTSUP;
+    return "this system";
 }
 
 #endif
@@ -156,5 +254,19 @@ qvm_sandbox(int64_t memory, int first_fd)
         return "setrlimit";
     if (memory && !set_limit(RLIMIT_DATA, (rlim_t)memory))
         return "setrlimit(RLIMIT_DATA)";
-    return filter_calls();
+    return filter_calls(0);
+}
+
+const char *
+qvm_sandbox_device(void)
+{
+#ifdef __linux__
+    make_filter(of_device, sizeof of_device / sizeof *of_device);
+    if (!set_limit(RLIMIT_CORE, 0) || !set_limit(RLIMIT_FSIZE, 0))
+        return "setrlimit";
+    return filter_calls(SECCOMP_FILTER_FLAG_TSYNC);
+#else
+    errno = ENOTSUP;
+    return "this system";
+#endif
 }

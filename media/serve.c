@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "media.h"
+#include "remote.h"
 
 #define ALIVE_S 1.0 /* between signs of life while a frame takes long */
 #ifndef MAP_POPULATE
@@ -27,6 +27,8 @@ struct server {
     double busy_s;
     int64_t last;        /* frame that was asked for */
     int64_t index_bytes; /* of what follows the facts */
+    int64_t plane_bytes; /* of a frame that a GPU decodes; 0: none is to */
+    qvm_remote *remote;  /* that does; NULL: none does */
     atomic_bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -118,6 +120,10 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
     if (kind == QVM_PLAN)
         event.needed = qvm_reader_needed(&s->reader, s->last);
     snprintf(event.why, sizeof event.why, "%s", s->reader.why ? s->reader.why : "");
+    event.on_gpu = s->reader.source.remote != NULL;
+    event.gpu_lost = s->remote && s->remote->lost;
+    snprintf(event.not_gpu, sizeof event.not_gpu, "%s", s->reader.not_gpu ? s->reader.not_gpu : "");
+    event.plane_bytes = kind == QVM_FACTS ? s->plane_bytes : 0;
     event.index_bytes = kind == QVM_FACTS ? s->index_bytes : 0;
     event.busy_s = s->busy_s;
     if (facts)
@@ -153,12 +159,34 @@ map_shared(struct server *s, qv_error *err)
     return QV_OK;
 }
 
+/* Has the reader take its frames from the process that has a GPU open. */
+static qv_status
+map_planes(struct server *s, qv_error *err)
+{
+    const qvm_request *r = &s->start;
+    void *at = mmap(NULL, QVM_SLOTS * (size_t)r->plane_bytes, PROT_READ, MAP_SHARED,
+                    s->session->shared, (off_t)r->memory);
+    s->remote = at == MAP_FAILED ? NULL : calloc(1, sizeof *s->remote);
+    if (!s->remote)
+        return qv_fail(err, QV_ENOMEM, "no memory for the frames of a GPU");
+    s->remote->socket = s->session->codec;
+    s->remote->planes = at;
+    s->remote->slot_bytes = r->plane_bytes;
+    s->remote->patience_s = r->gpu_patience_s;
+    s->remote->watch = s->reader.watch;
+    s->reader.remote = s->remote;
+    return QV_OK;
+}
+
 static qv_status
 decode_frames(struct server *s, qv_error *err)
 {
     const qvm_request *r = &s->start;
     const int64_t *indices = (const int64_t *)(const void *)s->shared;
-    qv_status status = qvm_reader_start(&s->reader, indices, r->n_frames, err);
+    qv_status status = r->plane_bytes ? map_planes(s, err) : QV_OK;
+    if (status)
+        return status;
+    status = qvm_reader_start(&s->reader, indices, r->n_frames, err);
     if (status)
         return status;
     s->last = indices[r->n_frames - 1];
@@ -206,6 +234,8 @@ decode(struct server *s, qv_error *err)
     s->busy_s = qv_seconds() - began_s;
     if (status)
         return status;
+    if (s->session->codec >= 0)
+        s->plane_bytes = qvm_reader_plane_bytes(&s->reader);
     say_facts(s, &facts);
     if (!wait_for_request(s, &s->start))
         return QV_OK;
@@ -233,6 +263,13 @@ qvm_serve(const qvm_session *session)
     qvm_reader_close(&s.reader);
     if (s.shared)
         munmap(s.shared, (size_t)s.start.memory);
+    if (s.remote) {
+        qvm_remote_close(s.remote);
+        munmap((void *)(uintptr_t)s.remote->planes, QVM_SLOTS * (size_t)s.start.plane_bytes);
+    }
+    free(s.remote);
+    if (session->codec >= 0)
+        close(session->codec);
     if (session->alone) /* the listener goes with it, whatever it is about */
         _exit(0);
     if (listening) {

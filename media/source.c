@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "ffmpeg_compat.h"
-#include "media.h"
+#include "remote.h"
 
 #define IO_BYTES 65536
 #define MAX_BAD_READS 64    /* in a row, before the rest of a file is given up */
@@ -24,83 +24,6 @@ static const char allowed_formats[] =
     "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,ogg,asf,gif,apng,mjpeg,h264,hevc,"
     "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
     "jpegxl_pipe,j2k_pipe,ppm_pipe,pgm_pipe,pbm_pipe,pam_pipe,qoi_pipe";
-
-/* Chooses as FFmpeg does by default; hear_log knows our codec contexts by it. */
-static enum AVPixelFormat
-choose_format(AVCodecContext *codec, const enum AVPixelFormat *formats)
-{
-    return avcodec_default_get_format(codec, formats);
-}
-
-/* What FFmpeg's H.264 decoder says where it is to forget a picture that it does not have. Behind a recovery point
- * at which decoding began these are the pictures from before it, to which nothing behind it refers. */
-static const char forgets[] = "mmco: unref short failure";
-
-/* Keeps the first complaint, without the end of its line. */
-static void
-keep_words(qvm_source *source, const char *format, va_list args)
-{
-    int none = 0;
-    if (!atomic_compare_exchange_strong(&source->has_words, &none, 1))
-        return;
-    vsnprintf(source->words, sizeof source->words, format, args);
-    source->words[strcspn(source->words, "\r\n")] = 0;
-    atomic_store(&source->has_words, 2);
-}
-
-/* Says nothing, but counts errors: most decoders conceal damage and tell of it only here, the
- * H.264 decoder at times with this one message alone. What refuses a size speaks in a decoder's name. */
-static void
-hear_log(void *who, int level, const char *format, va_list args)
-{
-    const bool serious = level <= AV_LOG_ERROR || !strncmp(format, "concealing", 10);
-    if (!serious || !who || !*(const AVClass *const *)who)
-        return;
-    const int parent_at = (*(const AVClass *const *)who)->parent_log_context_offset;
-    const void *speaker =
-        parent_at ? *(void *const *)(const void *)((const char *)who + parent_at) : who;
-    if (!speaker || *(const AVClass *const *)speaker != avcodec_get_class())
-        return;
-    const AVCodecContext *codec = speaker;
-    if (codec->get_format != choose_format)
-        return;
-    qvm_source *source = codec->opaque;
-    if (atomic_load(&source->recovers) && !strncmp(format, forgets, sizeof forgets - 1))
-        return;
-    keep_words(source, format, args);
-    if (speaker == who)
-        atomic_fetch_add(&source->complaints, 1);
-}
-
-static void
-quiet_once(void)
-{
-    av_log_set_callback(hear_log);
-}
-
-void
-qvm_quiet(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, quiet_once);
-}
-
-void
-qvm_warm_up(void)
-{
-    static const enum AVCodecID usual[] = { AV_CODEC_ID_H264,  AV_CODEC_ID_HEVC,  AV_CODEC_ID_VP9,
-                                            AV_CODEC_ID_MPEG4, AV_CODEC_ID_MJPEG, AV_CODEC_ID_PNG };
-    qvm_quiet();
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
-        const AVCodec *codec = avcodec_find_decoder(usual[i]);
-        AVCodecContext *context = codec ? avcodec_alloc_context3(codec) : NULL;
-        if (context) {
-            context->thread_count = 1;
-            avcodec_open2(context, codec, NULL);
-        }
-        avcodec_free_context(&context);
-    }
-}
 
 /* ---- reading the file ------------------------------------------------------------------------ */
 
@@ -308,48 +231,14 @@ choose_stream(qvm_source *source, qv_error *err)
     return qvm_check_count(avformat_index_get_entries_count(source->stream), err);
 }
 
-/* Of damaged data these decoders make other frames with several threads than with one, at times
- * from run to run, and do not report it. */
-static bool
-do_threads_differ(enum AVCodecID codec)
-{
-    switch (codec) {
-    case AV_CODEC_ID_MPEG1VIDEO:
-    case AV_CODEC_ID_MPEG2VIDEO:
-    case AV_CODEC_ID_MPEG4:
-    case AV_CODEC_ID_VP8:
-    case AV_CODEC_ID_PNG:
-    case AV_CODEC_ID_APNG: return true;
-    default: return false;
-    }
-}
-
-/* HEVC's differ too, but gain much: they are used where the caller asks for them. */
-static int
-choose_threads(enum AVCodecID codec, int asked)
-{
-    return do_threads_differ(codec) || (codec == AV_CODEC_ID_HEVC && !asked) ? 1 : asked;
-}
-
 qv_status
 qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err)
 {
     const AVCodecParameters *par = source->stream->codecpar;
-    const AVCodec *codec = avcodec_find_decoder(par->codec_id);
-    if (!codec)
+    const int code = qvm_codec_open(&source->codec, par, source->stream->time_base, threads);
+    if (code == AVERROR_DECODER_NOT_FOUND)
         return qv_fail(err, QV_EFORMAT, "codec '%s' has no decoder in this FFmpeg",
                        avcodec_get_name(par->codec_id));
-    source->codec = avcodec_alloc_context3(codec);
-    if (!source->codec)
-        return qv_fail(err, QV_ENOMEM, "no memory for the decoder");
-    int code = avcodec_parameters_to_context(source->codec, par);
-    source->codec->thread_count = choose_threads(par->codec_id, threads);
-    source->codec->pkt_timebase = source->stream->time_base;
-    source->codec->max_pixels = QVM_MAX_PIXELS;
-    source->codec->opaque = source;
-    source->codec->get_format = choose_format;
-    if (code >= 0)
-        code = avcodec_open2(source->codec, codec, NULL);
     return code < 0 ? fail_av(source, code, "opening the decoder", err) : QV_OK;
 }
 
@@ -401,7 +290,7 @@ qvm_source_close(qvm_source *source)
 {
     av_packet_free(&source->packet);
     av_packet_free(&source->parameters);
-    avcodec_free_context(&source->codec);
+    avcodec_free_context(&source->codec.av);
     avformat_close_input(&source->format);
     if (source->io)
         av_freep(&source->io->buffer);
@@ -516,6 +405,7 @@ is_needed(qvm_source *source)
     }
     const qvm_time *time = &source->times->at[i];
     if (time->needed) {
+        source->sampled = time->sampled;
         source->n_left--;
         source->emptying = time->fresh;
         return true;
@@ -545,27 +435,32 @@ add_parameters(qvm_source *source, qv_error *err)
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
-/* Whether the decoder has complained since the last question. */
-static bool
-complained(qvm_source *source)
+/* The decoder is here, or in the process that has the device. */
+static int
+send_packet(qvm_source *source, const AVPacket *packet)
 {
-    const int now = atomic_load(&source->complaints);
-    const bool grown = now != source->heard;
-    source->heard = now;
-    return grown;
+    return source->remote ? qvm_remote_send(source->remote, packet, source->sampled)
+                          : avcodec_send_packet(source->codec.av, packet);
+}
+
+static int
+receive_frame(qvm_source *source, AVFrame *frame)
+{
+    return source->remote ? qvm_remote_receive(source->remote, frame)
+                          : avcodec_receive_frame(source->codec.av, frame);
 }
 
 /* Gives the decoder the packet, or NULL: it is to give what it has. */
 static qv_status
 give(qvm_source *source, AVPacket *packet, qv_error *err)
 {
-    const int code = avcodec_send_packet(source->codec, packet);
+    const int code = send_packet(source, packet);
     source->n_given += packet != NULL;
     if (packet)
         av_packet_unref(packet);
     if (code == AVERROR(ENOMEM))
         return fail_av(source, code, "decoding", err);
-    if ((code < 0 && code != AVERROR_EOF) | complained(source))
+    if ((code < 0 && code != AVERROR_EOF) | qvm_codec_complained(&source->codec))
         source->errors++;
     return QV_OK;
 }
@@ -593,18 +488,15 @@ feed_decoder(qvm_source *source, qv_error *err)
     return give(source, got && !source->emptying ? source->packet : NULL, err);
 }
 
-/* The decoder has given all that came before the packet that waits. FFmpeg's H.264 decoder holds frames back that
- * follow a recovery point and come when it is emptied, before the recovery point itself was given: this
- * one is exact, so that they are right. */
+/* The decoder has given all that came before the packet that waits. */
 static qv_status
 begin_anew(qvm_source *source, qv_error *err)
 {
     source->emptying = false;
-    avcodec_flush_buffers(source->codec);
-    if (source->codec->codec_id == AV_CODEC_ID_H264) {
-        source->codec->flags |= AV_CODEC_FLAG_OUTPUT_CORRUPT;
-        atomic_store(&source->recovers, true);
-    }
+    if (source->remote)
+        qvm_remote_begin_anew(source->remote);
+    else
+        qvm_codec_begin_anew(&source->codec);
     return give(source, source->packet, err);
 }
 
@@ -614,10 +506,10 @@ qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
     int bad = 0;
     *got = false;
     while (!is_stopped(source)) {
-        const int code = avcodec_receive_frame(source->codec, frame);
+        const int code = receive_frame(source, frame);
         const bool error = code < 0 && code != AVERROR_EOF && code != AVERROR(EAGAIN);
         qv_status status = QV_OK;
-        if (error | complained(source))
+        if (error | qvm_codec_complained(&source->codec))
             source->errors++;
         if (code == 0) {
             *got = true;

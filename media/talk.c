@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* What both ends of a clip need to talk to each other. */
-#define _POSIX_C_SOURCE 200809L
+/* What both ends of a clip need to talk to each other, and programs to take orders. */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "media.h"
 
@@ -35,4 +38,75 @@ qvm_receive(int socket, void *message, size_t n)
         n -= (size_t)got;
     }
     return true;
+}
+
+/* ---- orders ---------------------------------------------------------------------------------- */
+
+#ifdef MSG_CMSG_CLOEXEC
+#define CLOSE_ON_EXEC MSG_CMSG_CLOEXEC
+#else
+#define CLOSE_ON_EXEC 0 /* macOS; nothing is executed where orders are taken */
+#endif
+
+void
+qvm_close_all(const int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+/* Takes the descriptors that came with a message, unless they are more than a session's: then none stays open. Of those
+ * that found no room here (MSG_CTRUNC) the system keeps none. */
+static int
+take_fds(struct msghdr *message, int fds[QVM_SESSION_FDS])
+{
+    int came[sizeof(union qvm_control) / sizeof *fds], n = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        const size_t bytes = c->cmsg_len - CMSG_LEN(0);
+        memcpy(came + n, CMSG_DATA(c), bytes);
+        n += (int)(bytes / sizeof *came);
+    }
+    if (n <= QVM_SESSION_FDS && !(message->msg_flags & MSG_CTRUNC)) {
+        memcpy(fds, came, (size_t)n * sizeof *fds);
+        return n;
+    }
+    qvm_close_all(came, n);
+    return 0;
+}
+
+bool
+qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n)
+{
+    union qvm_control control;
+    struct iovec data = { order, sizeof *order };
+    struct msghdr message = { .msg_iov = &data,
+                              .msg_iovlen = 1,
+                              .msg_control = control.bytes,
+                              .msg_controllen = sizeof control.bytes };
+    ssize_t bytes;
+    do
+        bytes = recvmsg(socket, &message, CLOSE_ON_EXEC);
+    while (bytes < 0 && errno == EINTR);
+    if (bytes < 0)
+        return false;
+    *n = take_fds(&message, fds);
+    if (bytes == (ssize_t)sizeof *order)
+        return true;
+    qvm_close_all(fds, *n);
+    return false;
+}
+
+/* A process that was forked off `parent` may still hold its end of the socket. */
+bool
+qvm_order_wait(int socket, pid_t parent)
+{
+    enum { LOOK_MS = 1000 };
+    struct pollfd order = { .fd = socket, .events = POLLIN };
+    int ready;
+    do
+        ready = poll(&order, 1, LOOK_MS);
+    while (getppid() == parent && (!ready || (ready < 0 && errno == EINTR)));
+    return getppid() == parent && ready > 0;
 }

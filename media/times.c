@@ -198,6 +198,7 @@ list_starts(qvm_times *t, const int32_t *order)
 {
     int64_t before = 0;
     t->n_starts = 0;
+    free(t->starts);
     t->starts = malloc((size_t)t->n * sizeof *t->starts);
     for (int64_t p = 0; t->starts && p < t->n; p++) {
         qvm_time *time = &t->at[order[p]];
@@ -219,9 +220,12 @@ qvm_times_need(qvm_times *t, const int64_t *frames, int64_t n, int64_t n_read)
     for (int64_t i = 0; i < t->n; i++) {
         order[t->at[i].packet] = (int32_t)i;
         t->at[i].needed = t->at[i].packet < n_read;
+        t->at[i].sampled = false;
     }
-    for (int64_t i = 0; i < n; i++)
-        t->at[frames[i] < t->n ? frames[i] : t->n - 1].needed = true;
+    for (int64_t i = 0; i < n; i++) {
+        qvm_time *time = &t->at[frames[i] < t->n ? frames[i] : t->n - 1];
+        time->needed = time->sampled = true;
+    }
     bool all = false;
     for (int64_t end = t->n; end > 0;) {
         const struct group g = find_group(t, order, end);
@@ -229,6 +233,7 @@ qvm_times_need(qvm_times *t, const int64_t *frames, int64_t n, int64_t n_read)
         all = g.leading_needed;
         end = g.first;
     }
+    t->n_needed = 0;
     for (int64_t i = 0; i < t->n; i++)
         t->n_needed += t->at[i].needed;
     const bool done = list_starts(t, order);

@@ -42,6 +42,9 @@ static const struct {
     { "end", AT(end_s), REAL },
     { "like", AT(like), NUMBER }, /* an enum is an int here */
     { "first_frame", AT(first_frame), FLAG },
+    { "trusted", AT(trusted), FLAG },
+    { "decode", AT(decode), NUMBER },
+    { "gpu", AT(gpu), NUMBER },
 #undef AT
 };
 

@@ -376,7 +376,7 @@ decoders_differ_in_threads(void **state)
         if (qvm_source_open(&source, fd, &watch, &err) ||
             qvm_source_open_decoder(&source, cases[i].asked, &err))
             fail_msg("%s: %s", cases[i].name, err.text);
-        const int n = source.codec->thread_count;
+        const int n = source.codec.av->thread_count;
         if (n < cases[i].least || n > cases[i].most)
             fail_msg("%s: %d threads where %d were asked for", cases[i].name, n, cases[i].asked);
         qvm_source_close(&source);
@@ -400,14 +400,14 @@ complaints_are_counted(void **state)
     const int fd = open("back.mp4", O_RDONLY);
     if (qvm_source_open(&source, fd, &watch, &err) || qvm_source_open_decoder(&source, 1, &err))
         fail_msg("%s", err.text);
-    const int before = source.complaints;
-    av_log(source.codec, AV_LOG_WARNING, "deprecated\n");
+    const int before = source.codec.complaints;
+    av_log(source.codec.av, AV_LOG_WARNING, "deprecated\n");
     av_log(NULL, AV_LOG_ERROR, "of nobody\n");
-    assert_int_equal(source.complaints, before);
-    av_log(source.codec, AV_LOG_INFO, "concealing %d DC errors\n", 7);
-    assert_int_equal(source.complaints, before + 1);
-    av_log(source.codec, AV_LOG_ERROR, "bad block\n");
-    assert_int_equal(source.complaints, before + 2);
+    assert_int_equal(source.codec.complaints, before);
+    av_log(source.codec.av, AV_LOG_INFO, "concealing %d DC errors\n", 7);
+    assert_int_equal(source.codec.complaints, before + 1);
+    av_log(source.codec.av, AV_LOG_ERROR, "bad block\n");
+    assert_int_equal(source.codec.complaints, before + 2);
     qvm_source_close(&source);
     close(fd);
     unlink("back.mp4");

@@ -415,7 +415,7 @@ static void
 test_orders(void **state)
 {
     (void)state;
-    static const int too_few_or_many[] = { 0, 1, QVM_SESSION_FDS - 1, QVM_SESSION_FDS + 1, 16 };
+    static const int too_few_or_many[] = { 0, 1, QVM_SESSION_FDS - 2, QVM_SESSION_FDS + 1, 16 };
     int socket;
     const pid_t program = start_program(&socket);
     const pid_t none_of_its[] = { 0, -program, program, getpid() };

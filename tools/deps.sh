@@ -43,7 +43,8 @@ need() {
     [ -z "$missing" ] || install $missing
 }
 need gcc g++ libc6-dev make cmake ninja-build pkg-config libjansson-dev libcmocka-dev libxxhash-dev \
-    libavformat-dev libavcodec-dev libswscale-dev libavutil-dev libseccomp-dev libjpeg-dev
+    libavformat-dev libavcodec-dev libswscale-dev libavutil-dev libseccomp-dev libjpeg-dev \
+    libffmpeg-nvenc-dev # headers alone
 if [ "${1:-}" = tests ]; then
     cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
     [ "$(uname -m)" != aarch64 ] || cross=

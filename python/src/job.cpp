@@ -255,6 +255,18 @@ Job::take(const qv_job_result *r, qv_error *)
     return QV_OK;
 }
 
+/* Returns the number of a name of `decode`. */
+static int64_t
+parse_decode(nb::handle name)
+{
+    qv_decode decode;
+    const char *text = "";
+    if (!nb::isinstance<nb::str>(name) || !nb::try_cast(name, text) ||
+        !qv_decode_parse(text, &decode))
+        fail(QV_EINVAL, "decode is %.80s; must be 'auto', 'cpu' or 'gpu'", nb::repr(name).c_str());
+    return decode;
+}
+
 /* Returns the number of a name of `like`. */
 static int
 parse_like(nb::handle name)
@@ -307,7 +319,7 @@ take_clip_options(nb::dict options, qv_clip_options *o)
                   { "start", &o->start_s },
                   { "end", &o->end_s },
                   { "decode_seconds", &o->decode_seconds } };
-    int64_t threads = 0, like = 0;
+    int64_t threads = 0, like = 0, decode = 0, gpu = 0;
     const struct {
         const char *name;
         int64_t *at;
@@ -321,7 +333,9 @@ take_clip_options(nb::dict options, qv_clip_options *o)
                      { "offset", &o->offset },
                      { "length", &o->length },
                      { "threads", &threads },
-                     { "like", &like } }; /* parse_like has made it a number */
+                     { "gpu", &gpu },
+                     { "like", &like }, /* parse_like and parse_decode have made these numbers */
+                     { "decode", &decode } };
     for (auto [key, value] : options) {
         const std::string name = nb::str(key).c_str();
         bool known = false;
@@ -349,6 +363,10 @@ take_clip_options(nb::dict options, qv_clip_options *o)
         fail(QV_EINVAL, "threads is %lld; 0 to %d", (long long)threads, MOST_THREADS);
     o->threads = (int)threads;
     o->like = (qv_like)like;
+    if (gpu < 0 || gpu > MOST_THREADS)
+        fail(QV_EINVAL, "gpu is %lld; an index from 0 up", (long long)gpu);
+    o->decode = (qv_decode)decode;
+    o->gpu = (int)gpu;
 }
 
 int64_t
@@ -571,6 +589,7 @@ void
 bind_job(nb::module_ &m)
 {
     m.def("parse_like", parse_like);
+    m.def("parse_decode", parse_decode);
     m.def("check_options", [](nb::dict options) {
         qv_clip_options o = {};
         take_clip_options(options, &o);

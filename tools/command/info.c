@@ -367,6 +367,9 @@ print_clip(const char *path, const qv_clip_info *c)
     if (!c->is_image)
         printf("  decodes    %lld of %lld frames%s%s\n", (long long)c->decoded_frames,
                (long long)c->source_frames, *c->decodes_all ? ", since " : "", c->decodes_all);
+    if (c->decoded_by == QV_DECODE_GPU || *c->not_gpu)
+        printf("  decoded by the %s%s%s\n", c->decoded_by == QV_DECODE_GPU ? "GPU" : "CPU",
+               *c->not_gpu ? ", since " : "", c->not_gpu);
     if (c->remark)
         printf("  pixels     %s\n", qv_remark_text(c->remark));
 }
@@ -414,7 +417,7 @@ clip_json(const char *path, const qv_clip_info *c)
 {
     return json_pack(
         "{s:o, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:i, "
-        "s:i, s:[I,I,I], s:I, s:s, s:s}",
+        "s:i, s:[I,I,I], s:I, s:s, s:s, s:s, s:s}",
         "clip", tool_json_text(path), "kind", c->is_image ? "image" : "clip", "like",
         qv_like_name(c->like), "codec", c->codec, "format", c->format, "source_width",
         c->source_width, "source_height", c->source_height, "rotation", c->rotation, "source_fps",
@@ -423,7 +426,8 @@ clip_json(const char *path, const qv_clip_info *c)
         (json_int_t)c->cut_frames, "frames", (json_int_t)c->n_frames, "width", c->width, "height",
         c->height, "grid_thw", (json_int_t)c->grid_thw[0], (json_int_t)c->grid_thw[1],
         (json_int_t)c->grid_thw[2], "decoded_frames", (json_int_t)c->decoded_frames, "decodes_all",
-        c->decodes_all, "remark", qv_remark_text(c->remark));
+        c->decodes_all, "remark", qv_remark_text(c->remark), "decoded_by",
+        qv_decode_name(c->decoded_by), "not_gpu", c->not_gpu);
 }
 
 static void

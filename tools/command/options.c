@@ -18,6 +18,7 @@ enum kind {
     SECONDS,
     DTYPE,
     LIKE,
+    DECODE,
     TRIPLE,
     THREE,
     PAIR,
@@ -105,8 +106,8 @@ static const struct option options[] = {
     { "--clip", "FILE.mp4", "make a short clip with motion, instead of a checkpoint", TEXT,
       GROUP_SYNTH, AT(make_clip), 0 },
     { "--like", "WHOSE",
-      "whose rules for frames and sizes: transformers (default) or qwen-vl-utils", LIKE,
-      GROUP_CLIP, AT(clip.like), 0 },
+      "whose rules for frames and sizes: transformers (default) or qwen-vl-utils", LIKE, GROUP_CLIP,
+      AT(clip.like), 0 },
     { "--fps", "F", "sample F frames a second (default: the checkpoint's rate)", REAL, GROUP_CLIP,
       AT(clip.fps), 0 },
     { "--start", "S", "begin at this second of the clip (default: its beginning)", SECONDS,
@@ -130,6 +131,8 @@ static const struct option options[] = {
       FLAG, GROUP_CLIP, AT(clip.cap_pixels), 0 },
     { "--trusted", NULL, "decode in this process, instead of one that is locked in", FLAG,
       GROUP_CLIP, AT(clip.trusted), 0 },
+    { "--decode", "WHERE", "whose decoders give frames: auto (default: the CPU's), cpu or gpu",
+      DECODE, GROUP_CLIP, AT(clip.decode), 0 },
     { "--decode-threads", "N", "threads that decode a clip (default: every core, but 1 for HEVC)",
       INTEGER, GROUP_CLIP, AT(decode_threads), 1 },
     { "--decode-memory", "BYTES", "most memory that decoding a clip may take (default 4 GiB)",
@@ -361,6 +364,8 @@ parse_value(const struct option *o, const char *text, unsigned groups, struct to
     case LIKE:
         return qv_like_parse(text, (qv_like *)(void *)field) ? NULL
                                                              : "transformers or qwen-vl-utils";
+    case DECODE:
+        return qv_decode_parse(text, (qv_decode *)(void *)field) ? NULL : "auto, cpu or gpu";
     case SHARD:
         return parse_shard(text, (int64_t *)(void *)field)
                    ? NULL

@@ -50,15 +50,15 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
     missing |= json_object_set_new(j, "status", json_string("ok")) |
                json_object_set_new(j, "output", tool_json_text(output->path));
     missing |= json_object_update_new(
-        j,
-        json_pack("{s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:I, s:s, s:I}", "decoder",
-                  r->decoder, "grid_thw", (json_int_t)g[0], (json_int_t)g[1], (json_int_t)g[2],
-                  "tokens", (json_int_t)r->n_tokens, "width", (json_int_t)e->model.out_hidden,
-                  "frames", (json_int_t)r->clip->n_frames, "seconds", r->seconds, "precision",
-                  qv_dtype_name(e->model.dtype), "damaged_frames", (json_int_t)r->damaged_frames,
-                  "source_frames", (json_int_t)r->clip->source_frames, "decoded_frames",
-                  (json_int_t)r->decoded_frames, "lowering", e->model.lowering, "peak_rss_bytes",
-                  (json_int_t)peak_rss_bytes()));
+        j, json_pack("{s:s, s:s, s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:I, s:s, s:I}",
+                     "decoder", r->decoder, "decoded_by", qv_decode_name(r->decoded_by), "not_gpu",
+                     r->not_gpu, "grid_thw", (json_int_t)g[0], (json_int_t)g[1], (json_int_t)g[2],
+                     "tokens", (json_int_t)r->n_tokens, "width", (json_int_t)e->model.out_hidden,
+                     "frames", (json_int_t)r->clip->n_frames, "seconds", r->seconds, "precision",
+                     qv_dtype_name(e->model.dtype), "damaged_frames", (json_int_t)r->damaged_frames,
+                     "source_frames", (json_int_t)r->clip->source_frames, "decoded_frames",
+                     (json_int_t)r->decoded_frames, "lowering", e->model.lowering, "peak_rss_bytes",
+                     (json_int_t)peak_rss_bytes()));
     missing |= json_object_update_new(
         j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s", r->decode_s, "write_s",
                      output->write_s, "wait_decode_s", r->wait_decode_s, "wait_device_s",

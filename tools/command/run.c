@@ -49,16 +49,21 @@ print_version(const struct tool_program *p)
 }
 
 /* Starts the decoder once, before the first clip, if any argument may be a clip (a folder is a
- * checkpoint). A failure is not reported here, as opening a clip will say why. */
-static void
-start_decoder(const struct tool *tool, struct tool_options *o)
+ * checkpoint). A failure is not reported here, as opening a clip will say why, but that of a GPU that was asked for. */
+static qv_status
+start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 {
     o->clip.threads = (int)(o->decode_threads < 1 << 10 ? o->decode_threads : 1 << 10);
     bool clips = o->verify_clip != NULL || (o->list != NULL && !o->cache_status && !o->cache_prune);
     for (size_t i = 0; i < o->n_arguments; i++)
         clips = clips || !tool_is_folder(o->arguments[i]);
-    if (tool->groups & GROUP_CLIP && clips && !o->clip.trusted)
+    const bool gpu = o->clip.decode == QV_DECODE_GPU;
+    o->clip.gpu = (int)(o->device < 1 << 10 ? o->device : 1 << 10);
+    if (tool->groups & GROUP_CLIP && clips && (!o->clip.trusted || gpu))
         qv_decoder_start(NULL, &o->clip.decoder, NULL);
+    return gpu && o->clip.decoder
+               ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, o->clip.trusted, true, err)
+               : QV_OK;
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */
@@ -202,8 +207,9 @@ tool_main(const struct tool_program *p, int argc, char **argv)
     if (help)
         tool_print_help(tool, help);
     else if (!code) {
-        start_decoder(tool, &o);
-        code = tool->run(&o);
+        qv_error err;
+        const qv_status status = start_decoder(tool, &o, &err);
+        code = status ? tool_fail(status, &err) : tool->run(&o);
         qv_decoder_stop(&o.clip.decoder);
     }
     free(o.arguments);

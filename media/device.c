@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit-decoder where it has a GPU open: decodes for many clips, a thread each, and lives longer than they do. It sees
+ * no file, but each clip's packets, which its process sends (remote.h); from whoever started the program it has the
+ * socket to that and the memory in which the clip wants its frames.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "gpu.h"
+#include "nvdec.h"
+
+enum { MOST_STREAMS = 32 };
+
+struct device {
+    qvm_nvdec *gpu;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    int n_streams; /* under the lock */
+};
+
+/* A clip. */
+struct stream {
+    struct device *device;
+    int socket;
+    uint8_t *planes; /* [QVM_SLOTS, slot_bytes] */
+    int64_t slot_bytes;
+    struct {
+        bool wanted;
+        int64_t pts;
+    } slots[QVM_SLOTS];
+    qvm_nvstream *nv;
+    uint8_t *data; /* [room] of a packet */
+    size_t room;
+};
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static bool
+answer(const struct stream *s, qvm_remote_answer kind)
+{
+    const qvm_remote_event e = { .kind = (int32_t)kind, .slot = -1 };
+    return qvm_send(s->socket, &e, sizeof e);
+}
+
+static bool
+refuse(const struct stream *s, const char *why)
+{
+    qvm_remote_event e = { .kind = QVM_REMOTE_FAILED, .slot = -1 };
+    snprintf(e.why, sizeof e.why, "%s", why);
+    qvm_send(s->socket, &e, sizeof e);
+    return false;
+}
+
+static uint8_t *
+find_slot(void *user, int64_t pts, int64_t bytes, int32_t *slot)
+{
+    struct stream *s = user;
+    for (int i = 0; i < QVM_SLOTS; i++)
+        if (s->slots[i].wanted && s->slots[i].pts == pts && bytes <= s->slot_bytes) {
+            s->slots[i].wanted = false;
+            *slot = i;
+            return s->planes + i * s->slot_bytes;
+        }
+    return NULL;
+}
+
+static void
+send_frame(void *user, const qvm_remote_event *event)
+{
+    const struct stream *s = user;
+    qvm_send(s->socket, event, sizeof *event); /* where it fails, the next request does not come */
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* The bytes behind a request into s->data. */
+static bool
+receive_data(struct stream *s, int32_t bytes)
+{
+    if (bytes < 0 || bytes > QVM_MOST_PACKET)
+        return refuse(s, "a packet is too large");
+    if ((size_t)bytes > s->room) {
+        free(s->data);
+        s->room = (size_t)bytes;
+        s->data = malloc(s->room);
+    }
+    if (!s->data && bytes) {
+        s->room = 0;
+        return refuse(s, "the GPU's process has no memory");
+    }
+    return qvm_receive(s->socket, s->data, (size_t)bytes);
+}
+
+static bool
+open_stream(struct stream *s, int32_t bytes)
+{
+    const qvm_nvdec_sink sink = { find_slot, send_frame, s };
+    qvm_remote_stream about;
+    const char *why;
+    if (s->nv || bytes != (int32_t)sizeof about)
+        return refuse(s, "it asks for what cannot be");
+    memcpy(&about, s->data, sizeof about);
+    s->nv = qvm_nvstream_open(s->device->gpu, &about, &sink, &why);
+    return s->nv ? answer(s, QVM_REMOTE_OPENED) : refuse(s, why);
+}
+
+static bool
+decode(struct stream *s, const qvm_remote_request *r)
+{
+    if (r->slot >= QVM_SLOTS || !r->bytes)
+        return refuse(s, "it asks for what cannot be");
+    if (r->slot >= 0) {
+        s->slots[r->slot].wanted = true;
+        s->slots[r->slot].pts = r->pts;
+    }
+    const char *why = qvm_nvstream_give(s->nv, s->data, (size_t)r->bytes, r->pts);
+    return why ? refuse(s, why) : true;
+}
+
+/* False where nothing more is done for the clip. */
+static bool
+obey(struct stream *s, const qvm_remote_request *r)
+{
+    const char *why;
+    if (!receive_data(s, r->bytes))
+        return false;
+    if (r->kind == QVM_REMOTE_OPEN)
+        return open_stream(s, r->bytes);
+    if (!s->nv)
+        return refuse(s, "it asks for what cannot be");
+    switch ((qvm_remote_kind)r->kind) {
+    case QVM_REMOTE_PACKET: return decode(s, r);
+    case QVM_REMOTE_EMPTY:
+        why = qvm_nvstream_give(s->nv, NULL, 0, 0);
+        return why ? refuse(s, why) : answer(s, QVM_REMOTE_EMPTIED);
+    case QVM_REMOTE_ANEW: why = qvm_nvstream_begin_anew(s->nv); return why ? refuse(s, why) : true;
+    default: return refuse(s, "it asks for what cannot be");
+    }
+}
+
+static void
+end_stream(struct stream *s)
+{
+    struct device *d = s->device;
+    close(s->socket);
+    if (s->planes)
+        munmap(s->planes, QVM_SLOTS * (size_t)s->slot_bytes);
+    free(s->data);
+    free(s);
+    pthread_mutex_lock(&d->lock);
+    d->n_streams--;
+    pthread_cond_signal(&d->ended);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void *
+serve(void *user)
+{
+    struct stream *s = user;
+    qvm_remote_request request;
+    while (qvm_receive(s->socket, &request, sizeof request) && obey(s, &request))
+        ;
+    if (s->nv)
+        qvm_nvstream_close(s->nv);
+    end_stream(s);
+    return NULL;
+}
+
+/* ---- orders ---------------------------------------------------------------------------------- */
+
+/* The descriptors are the stream's from here on. The order is believed: it is not from the clip. */
+static void
+start_stream(struct device *d, const qvm_order *order, const int fds[QVM_GPU_FDS])
+{
+    pthread_t thread;
+    struct stream *s = calloc(1, sizeof *s);
+    void *at = MAP_FAILED;
+    if (s)
+        at = mmap(NULL, QVM_SLOTS * (size_t)order->plane_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                  fds[1], (off_t)order->memory);
+    close(fds[1]);
+    if (!s) {
+        close(fds[0]);
+        return;
+    }
+    *s = (struct stream){ .device = d, .socket = fds[0], .slot_bytes = order->plane_bytes };
+    s->planes = at == MAP_FAILED ? NULL : at;
+    pthread_mutex_lock(&d->lock);
+    const bool full = d->n_streams++ == MOST_STREAMS;
+    pthread_mutex_unlock(&d->lock);
+    if (!full && s->planes && !pthread_create(&thread, NULL, serve, s)) {
+        pthread_detach(thread);
+        return;
+    }
+    refuse(s, full ? "the GPU has too many streams" : "the GPU's process has no memory");
+    end_stream(s);
+}
+
+/* What fails is said in `hello`. */
+static void
+open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *hello)
+{
+    const char *why = qvm_nvdec_load(&d->gpu);
+    const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
+    if (!why && !failed)
+        why = qvm_nvdec_open(d->gpu, atoi(number));
+    if (!why && !failed && !unlocked)
+        failed = qvm_sandbox_device();
+    if (!why && !failed && !unlocked && !qvm_nvdec_try(d->gpu))
+        failed = "its driver makes no decoder then";
+    if (failed)
+        snprintf(hello->text, sizeof hello->text,
+                 "the process that has it open cannot be locked in (%s: %s); --trusted does "
+                 "without",
+                 failed, strerror(errno));
+    else if (why)
+        snprintf(hello->text, sizeof hello->text, "%s%s", why,
+                 unlocked ? "" : " (perhaps as its process is locked in; --trusted does without)");
+    hello->ready = !why && !failed;
+}
+
+int
+qvm_device_run(int socket, const char *number, bool unlocked)
+{
+    struct device d = { .gpu = NULL };
+    const pid_t parent = getppid();
+    qvm_gpu_hello hello = { .ready = 0 };
+    qvm_order order;
+    int fds[QVM_SESSION_FDS], n;
+    pthread_mutex_init(&d.lock, NULL);
+    pthread_cond_init(&d.ended, NULL);
+    open_device(&d, number, unlocked, &hello);
+    if (!qvm_send(socket, &hello, sizeof hello) || !hello.ready)
+        return 1;
+    while (qvm_order_wait(socket, parent) && qvm_order_take(socket, &order, fds, &n)) {
+        if (order.kind == QVM_DECODE && n == QVM_GPU_FDS && order.plane_bytes > 0)
+            start_stream(&d, &order, fds);
+        else
+            qvm_close_all(fds, n);
+    }
+    pthread_mutex_lock(&d.lock);
+    while (d.n_streams)
+        pthread_cond_wait(&d.ended, &d.lock);
+    _exit(0); /* the driver's own threads are still there */
+}

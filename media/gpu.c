@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* The processes that have a GPU open and decode for the clips of a decoder (device.c), from outside: started when they
+ * are first asked for, replaced when they have ended, are in doubt, or have served so many clips. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gpu.h"
+
+#define START_S 60.0 /* for what takes a second */
+#define CLIPS                                                                                      \
+    64 /* that a process serves: what was done to it by one of them does not last longer */
+#define CLIPS_AHEAD 64 /* before that the next process is started */
+#define MOST_LOSSES 3  /* processes in a row that ended before they had served so many clips */
+
+/* ---- its life -------------------------------------------------------------------------------- */
+
+/* Hears that no more orders come: it ends with its last stream. */
+static void
+retire(struct qvm_gpus *gpus, struct qvm_gpu_process *p)
+{
+    if (!p->pid)
+        return;
+    shutdown(p->socket, SHUT_WR);
+    struct qvm_gpu_process *oldest = &gpus->retired[gpus->next_retired];
+    gpus->next_retired = (gpus->next_retired + 1) % QVM_MOST_RETIRED;
+    if (oldest->pid) {
+        kill(oldest->pid, SIGKILL);
+        while (waitpid(oldest->pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+        close(oldest->socket);
+    }
+    *oldest = *p;
+    *p = (struct qvm_gpu_process){ 0 };
+}
+
+static void
+reap(struct qvm_gpus *gpus)
+{
+    for (int i = 0; i < QVM_MOST_RETIRED; i++) {
+        struct qvm_gpu_process *p = &gpus->retired[i];
+        if (!p->pid || !waitpid(p->pid, NULL, WNOHANG))
+            continue;
+        close(p->socket);
+        *p = (struct qvm_gpu_process){ 0 };
+    }
+}
+
+static bool
+start(const qv_decoder *d, int gpu, bool unlocked, struct qvm_gpu_process *p)
+{
+    char number[16];
+    int there;
+    char device[] = "--device", trusted[] = "--trusted";
+    snprintf(number, sizeof number, "%d", gpu);
+    char *const options[] = { device, number, unlocked ? trusted : NULL, NULL };
+    *p = (struct qvm_gpu_process){ .began_s = qv_seconds() };
+    if (!qvm_stream(&p->socket, &there))
+        return false;
+    const int code = qvm_spawn(d->program, options, there, &p->pid);
+    close(there);
+    if (!code)
+        return true;
+    close(p->socket);
+    *p = (struct qvm_gpu_process){ 0 };
+    errno = code;
+    return false;
+}
+
+/* Hears whether it is ready; false: it is not, yet or for good (gpus->at[].why). */
+static bool
+hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool wait)
+{
+    qvm_gpu_hello hello;
+    if (p->ready)
+        return true;
+    const double until_s = wait ? p->began_s + START_S : qv_seconds();
+    const int code = qvm_receive_until(p->socket, &hello, sizeof hello, until_s);
+    if (code == ETIMEDOUT && qv_seconds() < p->began_s + START_S)
+        return false;
+    hello.text[sizeof hello.text - 1] = 0;
+    if (!code && hello.ready) {
+        p->ready = true;
+        return true;
+    }
+    if (code)
+        snprintf(g->why, sizeof g->why, "the process that is to decode there %s",
+                 code == ETIMEDOUT ? "is not ready after 60 s" : "ended at its start");
+    else
+        snprintf(g->why, sizeof g->why, "%s", hello.text);
+    kill(p->pid, SIGKILL);
+    retire(gpus, p);
+    return false;
+}
+
+/* Whether it has ended, or does so within 0.1 s. */
+static bool
+has_ended(const struct qvm_gpu_process *p)
+{
+    for (int i = 0; i < 20; i++) {
+        if (waitpid(p->pid, NULL, WNOHANG))
+            return true;
+        usleep(5000);
+    }
+    return false;
+}
+
+/* It is in doubt, and gets no further clips. Where such processes end again and again, nothing is decoded there. */
+static void
+lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
+{
+    struct qvm_gpu_process *p = &g->now;
+    if (!has_ended(p)) {
+        retire(gpus, p);
+        return;
+    }
+    g->losses = p->given >= CLIPS_AHEAD ? 0 : g->losses + 1;
+    if (g->losses > MOST_LOSSES)
+        snprintf(g->why, sizeof g->why, "the processes that decode there end again and again");
+    close(p->socket);
+    *p = (struct qvm_gpu_process){ 0 };
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* What decodes the next clip; NULL: nothing does, yet or for good. */
+static struct qvm_gpu_process *
+find(qv_decoder *d, int gpu, bool unlocked, bool wait)
+{
+    struct qvm_gpus *gpus = d->gpus;
+    struct qvm_gpu *g = &gpus->at[gpu];
+    reap(gpus);
+    if (g->now.pid && (g->now.given >= QVM_GPU_CLIPS || g->unlocked != unlocked))
+        retire(gpus, &g->now);
+    if (!g->now.pid) {
+        g->now = g->next;
+        g->next = (struct qvm_gpu_process){ 0 };
+    }
+    g->unlocked = unlocked;
+    struct qvm_gpu_process *missing = !g->now.pid ? &g->now
+                                      : g->now.given >= QVM_GPU_CLIPS - CLIPS_AHEAD && !g->next.pid
+                                          ? &g->next
+                                          : NULL;
+    if (missing && !start(d, gpu, unlocked, missing))
+        snprintf(g->why, sizeof g->why, "%s cannot be started: %s", d->program, strerror(errno));
+    return !*g->why && hear(gpus, g, &g->now, wait) ? &g->now : NULL;
+}
+
+qv_status
+qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error *err)
+{
+    const int gpu = request->gpu;
+    qv_status status = QV_OK;
+    pthread_mutex_lock(&d->gpus->lock);
+    struct qvm_gpu *g = &d->gpus->at[gpu];
+    struct qvm_gpu_process *p = NULL;
+    for (int tries = 0; tries <= MOST_LOSSES && !*g->why && !*pid; tries++) {
+        p = find(d, gpu, request->unlocked, true);
+        if (!p)
+            break;
+        if (qvm_order_send(p->socket, &request->order, request->fds, QVM_GPU_FDS)) {
+            *pid = p->pid;
+            p->given++;
+        } else {
+            kill(p->pid, SIGKILL); /* it has ended, or hears nothing */
+            lose(d->gpus, g);
+        }
+    }
+    if (!*pid)
+        status = qv_fail(err, QV_EBACKEND, "GPU %d decodes nothing: %s", gpu, g->why);
+    pthread_mutex_unlock(&d->gpus->lock);
+    return status;
+}
+
+qv_status
+qv_decoder_gpu(qv_decoder *d, int gpu, bool unlocked, bool wait, qv_error *err)
+{
+    qv_status status = QV_OK;
+    if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS)
+        return qv_fail(err, QV_EINVAL, "GPU %d of a decoder: from 0 to %d, of one that is started",
+                       gpu, QVM_MOST_GPUS - 1);
+    if (d->owner != getpid())
+        return qv_fail(err, QV_EBACKEND,
+                       "the program that decodes was started by another process than this one");
+    pthread_mutex_lock(&d->gpus->lock);
+    const struct qvm_gpu *g = &d->gpus->at[gpu];
+    if (*g->why || !find(d, gpu, unlocked, wait))
+        status = *g->why ? qv_fail(err, QV_EBACKEND, "GPU %d decodes nothing: %s", gpu, g->why)
+                         : qv_fail(err, QV_ESTATE, "GPU %d is being opened", gpu);
+    pthread_mutex_unlock(&d->gpus->lock);
+    return status;
+}
+
+void
+qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
+{
+    pthread_mutex_lock(&d->gpus->lock);
+    struct qvm_gpu *g = &d->gpus->at[gpu];
+    if (g->now.pid == pid)
+        lose(d->gpus, g);
+    pthread_mutex_unlock(&d->gpus->lock);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* No clip is under way. */
+static void
+stop(struct qvm_gpu_process *p)
+{
+    if (!p->pid)
+        return;
+    kill(p->pid, SIGKILL);
+    while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    close(p->socket);
+}
+
+void
+qvm_gpus_stop(struct qvm_gpus *gpus)
+{
+    for (int i = 0; i < QVM_MOST_GPUS; i++) {
+        stop(&gpus->at[i].now);
+        stop(&gpus->at[i].next);
+    }
+    for (int i = 0; i < QVM_MOST_RETIRED; i++)
+        stop(&gpus->retired[i]);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* The processes that have a GPU open, from outside (gpu.c). */
+#ifndef QVM_GPU_H
+#define QVM_GPU_H
+
+#include "media.h"
+
+enum {
+    QVM_MOST_GPUS = 16,
+    QVM_MOST_RETIRED = 8,
+    QVM_GPU_CLIPS =
+        512,        /* that a process serves: what one of them did to it does not last longer */
+    QVM_SLOTS = 20, /* for a clip's sampled frames under way: more than any codec holds back */
+    QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
+};
+
+/* What such a process says first, and nothing after that. */
+typedef struct qvm_gpu_hello {
+    int32_t ready;
+    char text[156]; /* why it is not */
+} qvm_gpu_hello;
+
+struct qvm_gpu_process {
+    pid_t pid; /* 0: none */
+    int socket;
+    double began_s;
+    bool ready;
+    int given; /* clips */
+};
+
+struct qvm_gpu {
+    struct qvm_gpu_process now, next;
+    bool unlocked;
+    int losses;                                 /* in a row */
+    char why[sizeof((qvm_gpu_hello *)0)->text]; /* nothing is decoded there any more; "" */
+};
+
+struct qvm_gpus {
+    pthread_mutex_t lock;
+    struct qvm_gpu at[QVM_MOST_GPUS];
+    struct qvm_gpu_process retired[QVM_MOST_RETIRED]; /* they end by themselves */
+    int next_retired;
+};
+
+enum { QVM_GPU_FDS = 2 }; /* the clip's socket, and the memory that it shares */
+
+typedef struct qvm_gpu_request {
+    int gpu;
+    bool unlocked;
+    qvm_order order;
+    int fds[QVM_GPU_FDS];
+} qvm_gpu_request;
+
+/* Gives a process the clip's end of a stream. Waits until one is ready. QV_EBACKEND: nothing is decoded there. */
+qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_t *pid,
+                       qv_error *err);
+/* That process has ended, is silent, or said what cannot be, as a clip says: it gets no further ones. */
+void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
+void qvm_gpus_stop(struct qvm_gpus *gpus);
+
+#endif

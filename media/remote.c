@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: MIT */
+/* A clip's decoder in the process that has the device, from the clip's side (remote.h). */
+#define _GNU_SOURCE
+#include "remote.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ffmpeg_compat.h"
+
+#define LOOK_MS 200 /* between looks at whether the clip is stopped */
+
+/* ---- which streams --------------------------------------------------------------------------- */
+
+/* What brings a stream's packets into Annex B's form; NULL for codecs that are left to the CPU. Of MPEG-1, 2 and 4 the
+ * standards leave the rounding open; of VP8 and VP9 a GPU tells of no damage; of HEVC an H200 gave frames in another
+ * order, and other ones, where packets were left out. */
+static const char *
+find_filter(enum AVCodecID codec)
+{
+    return codec == AV_CODEC_ID_H264 ? "h264_mp4toannexb" : NULL;
+}
+
+/* Bytes of a sample; 0: of a format that is not put together from what devices give. */
+static int
+sample_bytes(int format)
+{
+    switch (format) {
+    case AV_PIX_FMT_YUV420P:
+    case AV_PIX_FMT_YUVJ420P: return 1;
+    case AV_PIX_FMT_YUV420P10: return 2;
+    default: return 0;
+    }
+}
+
+int64_t
+qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why)
+{
+    const int64_t width = (codec->coded_width + 1) & ~1, height = (codec->coded_height + 1) & ~1;
+    const int64_t bytes = width * height * 3 / 2 * sample_bytes(first->format);
+    *why = !find_filter(codec->codec_id) ? "its codec is not H.264"
+           : !bytes                      ? "its pixels are not 4:2:0 of 8 or 10 bits"
+           : qvm_is_interlaced(first)    ? "it is interlaced"
+           : bytes > QVM_MOST_PLANES     ? "its frames are too large"
+                                         : NULL;
+    return *why ? 0 : bytes;
+}
+
+/* ---- talking --------------------------------------------------------------------------------- */
+
+/* It is of no use any more. */
+static int
+fail(qvm_remote *r, const char *why)
+{
+    if (!*r->why)
+        snprintf(r->why, sizeof r->why, "%s", why);
+    return AVERROR_EXTERNAL;
+}
+
+/* The process is none that is asked any more, by any clip. */
+static int
+lose(qvm_remote *r, const char *why)
+{
+    r->lost = true;
+    return fail(r, why);
+}
+
+/* Waits until the socket is ready, and returns for what; 0 for nothing: it failed, or the clip is stopped. */
+static int
+wait_for(qvm_remote *r, short events)
+{
+    const double until_s = qv_seconds() + r->patience_s;
+    struct pollfd at = { .fd = r->socket, .events = events };
+    while (!atomic_load(r->watch->stop)) {
+        r->watch->alive(r->watch->user);
+        const int ready = poll(&at, 1, LOOK_MS);
+        if (ready > 0)
+            return at.revents;
+        if (ready < 0 && errno != EINTR) {
+            lose(r, "no process of the GPU can be heard");
+            return 0;
+        }
+        if (!ready && qv_seconds() > until_s) {
+            lose(r, "the GPU's process is silent");
+            return 0;
+        }
+    }
+    fail(r, "it was stopped");
+    return 0;
+}
+
+/* Takes the next event; without `wait` only where one is there. AVERROR(EAGAIN): none is. */
+static int
+take_event(qvm_remote *r, bool wait)
+{
+    qvm_remote_event *to = &r->came[(r->first + r->n) % QVM_MOST_EVENTS];
+    if (r->n == QVM_MOST_EVENTS)
+        return lose(r, "the GPU's process said too much");
+    for (size_t done = 0; done < sizeof *to;) {
+        const ssize_t got = recv(r->socket, (char *)to + done, sizeof *to - done, MSG_DONTWAIT);
+        if (got > 0)
+            done += (size_t)got;
+        else if (!got || (errno != EAGAIN && errno != EINTR))
+            return lose(r, "the GPU's process has ended");
+        else if (errno == EAGAIN && !done && !wait)
+            return AVERROR(EAGAIN);
+        else if (errno == EAGAIN && !wait_for(r, POLLIN))
+            return AVERROR_EXTERNAL;
+    }
+    r->n++;
+    return 0;
+}
+
+/* Sends all, and takes what comes meanwhile, so that the two never wait for each other. */
+static int
+send_all(qvm_remote *r, const void *bytes, size_t n)
+{
+    const char *at = bytes;
+    while (n) {
+        const ssize_t sent = send(r->socket, at, n, QVM_NOSIGNAL | MSG_DONTWAIT);
+        if (sent > 0) {
+            at += sent;
+            n -= (size_t)sent;
+            continue;
+        }
+        if (errno != EAGAIN && errno != EINTR)
+            return lose(r, "the GPU's process has ended");
+        const int ready = wait_for(r, POLLIN | POLLOUT);
+        if (!ready)
+            return AVERROR_EXTERNAL;
+        const int code = ready & POLLOUT ? 0 : take_event(r, false);
+        if (code && code != AVERROR(EAGAIN))
+            return code;
+    }
+    return 0;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static int
+send_stream(qvm_remote *r, const AVCodecContext *codec)
+{
+    const qvm_remote_stream about = { .codec_id = codec->codec_id,
+                                      .format = r->like->format,
+                                      .width = codec->coded_width,
+                                      .height = codec->coded_height };
+    const qvm_remote_request open = { .kind = QVM_REMOTE_OPEN, .bytes = (int32_t)sizeof about };
+    const int code = send_all(r, &open, sizeof open);
+    return code ? code : send_all(r, &about, sizeof about);
+}
+
+static bool
+open_filter(qvm_remote *r, const AVStream *stream)
+{
+    const AVBitStreamFilter *found = av_bsf_get_by_name(find_filter(stream->codecpar->codec_id));
+    r->packet = av_packet_alloc();
+    if (!found || !r->packet || av_bsf_alloc(found, &r->annexb) < 0)
+        return false;
+    r->annexb->time_base_in = stream->time_base;
+    r->begins = true;
+    return avcodec_parameters_copy(r->annexb->par_in, stream->codecpar) >= 0 &&
+           av_bsf_init(r->annexb) >= 0;
+}
+
+/* The next event, which is none of a failure. */
+static int
+next_event(qvm_remote *r, bool wait, qvm_remote_event *event)
+{
+    const int code = r->n ? 0 : take_event(r, wait);
+    if (code)
+        return code;
+    *event = r->came[r->first];
+    r->first = (r->first + 1) % QVM_MOST_EVENTS;
+    r->n--;
+    if (event->kind != QVM_REMOTE_FAILED)
+        return 0;
+    event->why[sizeof event->why - 1] = 0;
+    return fail(r, event->why);
+}
+
+bool
+qvm_remote_open(qvm_remote *r, const AVStream *stream, const AVCodecContext *codec,
+                const AVFrame *first)
+{
+    qvm_remote_event event;
+    r->like = av_frame_clone(first);
+    for (int i = 0; i < QVM_SLOTS; i++)
+        r->free[i] = true;
+    if (!r->like || !open_filter(r, stream))
+        return !fail(r, "its packets cannot be prepared");
+    int code = send_stream(r, codec);
+    if (!code)
+        code = next_event(r, true, &event);
+    if (!code && event.kind != QVM_REMOTE_OPENED)
+        code = lose(r, "the GPU's process said what cannot be");
+    return !code;
+}
+
+void
+qvm_remote_close(qvm_remote *r)
+{
+    av_frame_free(&r->like);
+    av_packet_free(&r->packet);
+    av_bsf_free(&r->annexb);
+}
+
+/* ---- packets --------------------------------------------------------------------------------- */
+
+/* -1: all are on their way. */
+static int
+find_slot(const qvm_remote *r)
+{
+    for (int i = 0; i < QVM_SLOTS; i++)
+        if (r->free[i])
+            return i;
+    return -1;
+}
+
+/* The parameter sets of the container, in Annex B's form, are in front of the first packet, as a keyframe by which
+ * decoding may begin need not have any. */
+static int
+send_packet(qvm_remote *r, const AVPacket *packet, int slot)
+{
+    const AVCodecParameters *par = r->annexb->par_out;
+    const int ahead = r->begins ? par->extradata_size : 0;
+    const qvm_remote_request request = {
+        .kind = QVM_REMOTE_PACKET, .slot = slot, .bytes = packet->size + ahead, .pts = packet->pts
+    };
+    if (packet->size > QVM_MOST_PACKET - ahead)
+        return fail(r, "a packet is too large");
+    r->begins = false;
+    int code = send_all(r, &request, sizeof request);
+    if (!code)
+        code = send_all(r, par->extradata, (size_t)ahead);
+    return code ? code : send_all(r, packet->data, (size_t)packet->size);
+}
+
+int
+qvm_remote_send(qvm_remote *r, const AVPacket *packet, bool sampled)
+{
+    const qvm_remote_request empty = { .kind = QVM_REMOTE_EMPTY };
+    const int slot = sampled && packet ? find_slot(r) : -1;
+    if (*r->why)
+        return AVERROR_EXTERNAL;
+    r->emptying = !packet;
+    if (!packet)
+        return send_all(r, &empty, sizeof empty);
+    if (av_packet_ref(r->packet, packet) < 0)
+        return AVERROR(ENOMEM);
+    if (av_bsf_send_packet(r->annexb, r->packet) < 0 ||
+        av_bsf_receive_packet(r->annexb, r->packet) < 0)
+        return fail(r, "its packets are damaged");
+    if (slot >= 0)
+        r->free[slot] = false;
+    const int code = send_packet(r, r->packet, slot);
+    av_packet_unref(r->packet);
+    return code;
+}
+
+void
+qvm_remote_begin_anew(qvm_remote *r)
+{
+    const qvm_remote_request request = { .kind = QVM_REMOTE_ANEW };
+    r->begins = true;
+    if (!*r->why)
+        send_all(r, &request, sizeof request);
+}
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+/* One row of pairs of chroma: those of 10 bits stand in the upper bits of 16. */
+static void
+split_row(const uint8_t *from, uint8_t *u, uint8_t *v, int n, bool deep)
+{
+    if (!deep) {
+        for (int x = 0; x < n; x++) {
+            u[x] = from[2 * x];
+            v[x] = from[2 * x + 1];
+        }
+        return;
+    }
+    const uint16_t *pairs = (const uint16_t *)(const void *)from;
+    uint16_t *u16 = (uint16_t *)(void *)u, *v16 = (uint16_t *)(void *)v;
+    for (int x = 0; x < n; x++) {
+        u16[x] = pairs[2 * x] >> 6;
+        v16[x] = pairs[2 * x + 1] >> 6;
+    }
+}
+
+static void
+copy_luma(const uint8_t *from, uint8_t *to, int n, bool deep)
+{
+    if (!deep) {
+        memcpy(to, from, (size_t)n);
+        return;
+    }
+    const uint16_t *from16 = (const uint16_t *)(const void *)from;
+    uint16_t *to16 = (uint16_t *)(void *)to;
+    for (int x = 0; x < n; x++)
+        to16[x] = from16[x] >> 6;
+}
+
+/* Lays a frame out as this process's own decoder does, with the same lengths of lines, by which conversion to RGB
+ * chooses its routines. */
+static int
+lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVFrame *frame)
+{
+    enum { ALIGN = 64 };
+    const bool deep = sample_bytes(r->like->format) == 2;
+    const int width = e->width, height = e->height;
+    const size_t row = (size_t)width << deep;
+    const int *lines = r->like->linesize;
+    if (lines[0] < (int)row || lines[1] < (int)row / 2 || lines[2] != lines[1])
+        return AVERROR_INVALIDDATA;
+    const size_t luma = ((size_t)lines[0] * (size_t)height + ALIGN - 1) / ALIGN * ALIGN;
+    const size_t chroma = ((size_t)lines[1] * (size_t)height / 2 + ALIGN - 1) / ALIGN * ALIGN;
+    frame->buf[0] = av_buffer_alloc(luma + 2 * chroma + ALIGN);
+    if (!frame->buf[0])
+        return AVERROR(ENOMEM);
+    uint8_t *at = frame->buf[0]->data;
+    at += (ALIGN - (uintptr_t)at % ALIGN) % ALIGN;
+    for (int p = 0; p < 3; p++) {
+        frame->data[p] = at + (p ? luma + (size_t)(p - 1) * chroma : 0);
+        frame->linesize[p] = lines[p];
+    }
+    for (int y = 0; y < height; y++, from += row)
+        copy_luma(from, frame->data[0] + (size_t)y * (size_t)lines[0], width, deep);
+    for (int y = 0; y < height / 2; y++, from += row)
+        split_row(from, frame->data[1] + (size_t)y * (size_t)lines[1],
+                  frame->data[2] + (size_t)y * (size_t)lines[2], width / 2, deep);
+    frame->crop_left = (size_t)e->crop[0];
+    frame->crop_top = (size_t)e->crop[1];
+    frame->crop_right = (size_t)e->crop[2];
+    frame->crop_bottom = (size_t)e->crop[3];
+    return av_frame_apply_cropping(frame, 0);
+}
+
+/* Whether two frames of one size and format have the same samples. */
+static bool
+are_equal(const AVFrame *a, const AVFrame *b)
+{
+    const int deep = sample_bytes(a->format) == 2;
+    for (int p = 0; p < 3; p++) {
+        const int width = p ? (a->width + 1) / 2 : a->width;
+        const int height = p ? (a->height + 1) / 2 : a->height;
+        for (int y = 0; y < height; y++)
+            if (memcmp(a->data[p] + (ptrdiff_t)y * a->linesize[p],
+                       b->data[p] + (ptrdiff_t)y * b->linesize[p], (size_t)width << deep) != 0)
+                return false;
+    }
+    return true;
+}
+
+/* Whether an event tells of a frame that fits into its slot, and that slot is on its way. */
+static bool
+is_possible(const qvm_remote *r, const qvm_remote_event *e)
+{
+    if (e->slot < 0 || e->slot >= QVM_SLOTS || r->free[e->slot] || e->width < 1 || e->height < 1 ||
+        e->width > QVM_MAX_SIDE || e->height > QVM_MAX_SIDE || e->width % 2 || e->height % 2)
+        return false;
+    for (int i = 0; i < 4; i++)
+        if (e->crop[i] < 0 || e->crop[i] > QVM_MAX_SIDE)
+            return false;
+    return e->crop[0] + e->crop[2] < e->width && e->crop[1] + e->crop[3] < e->height &&
+           (int64_t)e->width * e->height * 3 / 2 * sample_bytes(r->like->format) <= r->slot_bytes;
+}
+
+/* The first frame is there already, and shows that the device makes the same one. */
+static int
+take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
+{
+    const AVFrame *like = r->like;
+    if (!is_possible(r, e))
+        return lose(r, "the GPU's process said what cannot be");
+    frame->format = like->format;
+    frame->width = e->width;
+    frame->height = e->height;
+    const int code = lay_out(r, e, r->planes + e->slot * r->slot_bytes, frame);
+    r->free[e->slot] = true;
+    if (code == AVERROR(ENOMEM))
+        return code;
+    if (code < 0 || frame->width != like->width || frame->height != like->height)
+        return fail(r, "the size of its frames changes");
+    if (e->pts == like->pts && !are_equal(frame, like))
+        return fail(r, "the GPU's first frame is not the CPU's");
+    return 0;
+}
+
+int
+qvm_remote_receive(qvm_remote *r, AVFrame *frame)
+{
+    qvm_remote_event e;
+    if (*r->why)
+        return AVERROR_EXTERNAL;
+    int code = next_event(r, r->emptying || find_slot(r) < 0, &e);
+    if (code)
+        return code;
+    if (e.kind == QVM_REMOTE_EMPTIED && r->emptying) {
+        r->emptying = false;
+        return AVERROR_EOF;
+    }
+    if (e.kind != QVM_REMOTE_FRAME)
+        return lose(r, "the GPU's process said what cannot be");
+    frame->pts = e.pts;
+    frame->color_range = r->like->color_range;
+    frame->colorspace = r->like->colorspace;
+    code = e.slot == -1 ? 0 : take_frame(r, &e, frame);
+    if (code)
+        av_frame_unref(frame);
+    return code;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A decoder in another process, which has a device open and decodes for many clips (device.c). The clip's own process
+ * (remote.c) reads the file, gives it the packets, and takes those frames that are sampled out of memory that both
+ * have; all else is done there. The two talk over a stream socket, neither believes the other, and whatever is
+ * unforeseen ends with the clip's being decoded again in its own process.
+ */
+#ifndef QVM_REMOTE_H
+#define QVM_REMOTE_H
+
+#include <libavcodec/bsf.h>
+
+#include "gpu.h"
+
+#define QVM_WHY_BYTES sizeof((qv_clip_info *)0)->not_gpu
+
+enum { QVM_MOST_PACKET = 64 << 20 };
+
+/* Each is followed by `bytes` bytes. EMPTY: no packet follows those before, all frames are to come. ANEW: a keyframe
+ * follows, in front of which packets were left out. */
+typedef enum qvm_remote_kind {
+    QVM_REMOTE_OPEN,
+    QVM_REMOTE_PACKET,
+    QVM_REMOTE_EMPTY,
+    QVM_REMOTE_ANEW
+} qvm_remote_kind;
+
+typedef struct qvm_remote_request {
+    int32_t kind;
+    int32_t slot; /* PACKET: where its frame is wanted; -1: nowhere */
+    int32_t
+        bytes; /* OPEN: a qvm_remote_stream; PACKET: in Annex B's form, with parameter sets where it begins */
+    int64_t pts;
+} qvm_remote_request;
+
+typedef struct qvm_remote_stream {
+    int32_t codec_id, format, width, height; /* FFmpeg's, of the coded frames */
+} qvm_remote_stream;
+
+/* OPEN: it is taken. FRAME: of every packet, in the order in which they are shown. EMPTY: there are no more.
+ * FAILED: nothing more comes. */
+typedef enum qvm_remote_answer {
+    QVM_REMOTE_OPENED,
+    QVM_REMOTE_FRAME,
+    QVM_REMOTE_EMPTIED,
+    QVM_REMOTE_FAILED
+} qvm_remote_answer;
+
+/* A slot holds NV12 or P010, as the format of the stream has 8 or 10 bits: `height` rows of luma and half as many of
+ * chroma, without gaps, of the coded picture, whose sizes are even. */
+typedef struct qvm_remote_event {
+    int32_t kind;
+    int32_t slot; /* -1: the frame is not wanted */
+    int64_t pts;
+    int32_t width, height;
+    int32_t crop[4];         /* left, top, right, bottom */
+    char why[QVM_WHY_BYTES]; /* FAILED: in words that follow "since" */
+} qvm_remote_event;
+
+enum { QVM_MOST_EVENTS = 1024 };
+
+typedef struct qvm_remote {
+    int socket;
+    const uint8_t *planes; /* [QVM_SLOTS, slot_bytes] */
+    int64_t slot_bytes;
+    double patience_s;
+    const qvm_watch *watch;
+    AVFrame *like; /* the first frame, as this process's own decoder made it */
+    AVBSFContext *annexb;
+    AVPacket *packet;
+    bool
+        begins; /* the next packet is the first one, or a keyframe in front of which packets were left out */
+    bool free[QVM_SLOTS];
+    bool emptying;
+    qvm_remote_event came[QVM_MOST_EVENTS]; /* a ring */
+    unsigned first, n;
+    bool lost;               /* the process ended, is silent, or said what cannot be */
+    char why[QVM_WHY_BYTES]; /* it is of no use any more, since; "": it is */
+} qvm_remote;
+
+/* Bytes of a slot for the frames of a stream; 0: of none that a device decodes to the same bytes, and why. */
+int64_t qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why);
+
+/* Asks whether the device takes the stream. `remote` has its first five fields; `first` is the stream's first frame,
+ * as `codec` made it, which it refers to from then on. False, and `why`. */
+bool qvm_remote_open(qvm_remote *remote, const AVStream *stream, const AVCodecContext *codec,
+                     const AVFrame *first);
+void qvm_remote_close(qvm_remote *remote);
+/* As avcodec_send_packet and avcodec_receive_frame; frames that were not sampled come without their data. Any failure
+ * is one for good. */
+int qvm_remote_send(qvm_remote *remote, const AVPacket *packet, bool sampled);
+int qvm_remote_receive(qvm_remote *remote, AVFrame *frame);
+void qvm_remote_begin_anew(qvm_remote *remote);
+
+#endif

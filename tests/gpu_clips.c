@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gpu_clips PROGRAM [threads=N] [repeat=N] [trusted=1] [gpu=N] [fps=F] [only=gpu|cpu] [quiet=1] CLIP...: whether a GPU's
+ * decoders give the CPU's frames. Reads each clip with both, side by side in so many threads and so often, and says
+ * what was equal, what was left to the CPU and why, what failed, and how long each took. Exits with 1 where frames differ.
+ * PROGRAM: qwenvit-decoder.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "clock.h"
+#include "qwenvit_media.h"
+
+struct read {
+    qv_status status;
+    int64_t n, damaged;
+    uint64_t sum;
+    qv_clip_info info;
+    char text[200];
+};
+
+static struct {
+    int threads, repeat, gpu, quiet;
+    bool trusted;
+    double fps;
+    const char *only;
+    char **clips;
+    int n_clips;
+    qv_decoder *decoder;
+} o = { .threads = 1, .repeat = 1, .only = "" };
+
+static struct read *reads[3]; /* [QV_DECODE_CPU and GPU][n_clips] */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int next_clip;
+static qv_decode decode;
+
+static uint64_t
+add_up(uint64_t sum, const uint8_t *at, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        sum = (sum ^ at[i]) * 1099511628211U;
+    return sum;
+}
+
+static void
+read_clip(const char *path, struct read *r)
+{
+    qv_clip_options options = { .threads = o.threads > 1,
+                                .fps = o.fps,
+                                .trusted = o.trusted,
+                                .decoder = o.trusted && decode != QV_DECODE_GPU ? NULL : o.decoder,
+                                .decode = decode,
+                                .gpu = o.gpu };
+    qv_clip *clip = NULL;
+    qv_error err = { QV_OK, "" };
+    *r = (struct read){ .sum = 14695981039346656037U };
+    r->status = qv_clip_open(path, NULL, NULL, &options, &clip, &err);
+    if (!r->status) {
+        qv_clip_get_info(clip, &r->info);
+        const size_t bytes = 3 * (size_t)r->info.width * (size_t)r->info.height;
+        uint8_t *frame = malloc(bytes);
+        int64_t n = 1;
+        while (!r->status && n) {
+            r->status = qv_clip_read(clip, frame, 1, &n, NULL, &err);
+            if (!r->status && n) {
+                r->n++;
+                r->sum = add_up(r->sum, frame, o.quiet ? 64 : bytes);
+            }
+        }
+        free(frame);
+        qv_clip_get_info(clip, &r->info);
+        r->damaged = qv_clip_damaged(clip);
+        qv_clip_close(&clip);
+    }
+    snprintf(r->text, sizeof r->text, "%.*s", (int)sizeof r->text - 1, err.text);
+}
+
+static void *
+work(void *none)
+{
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        const int i = next_clip++;
+        pthread_mutex_unlock(&lock);
+        if (i >= o.n_clips * o.repeat)
+            return none;
+        read_clip(o.clips[i % o.n_clips], &reads[decode][i]);
+    }
+}
+
+static double
+cpu_seconds(int who)
+{
+    struct rusage u;
+    getrusage(who, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+static void
+run(qv_decode which)
+{
+    pthread_t threads[64];
+    decode = which;
+    next_clip = 0;
+    reads[which] = calloc((size_t)(o.n_clips * o.repeat), sizeof **reads);
+    const double began_s = qv_seconds();
+    for (int i = 0; i < o.threads; i++)
+        pthread_create(&threads[i], NULL, work, NULL);
+    for (int i = 0; i < o.threads; i++)
+        pthread_join(threads[i], NULL);
+    const double took_s = qv_seconds() - began_s;
+    double frames = 0;
+    for (int i = 0; i < o.n_clips * o.repeat; i++)
+        frames += (double)reads[which][i].info.source_frames;
+    printf("%s: %d clips in %.2f s: %.2f clips and %.0f frames of the clips a second\n",
+           qv_decode_name(which), o.n_clips * o.repeat, took_s, o.n_clips * o.repeat / took_s,
+           frames / took_s);
+}
+
+/* 1 where they differ. */
+static int
+compare(int i, int counts[3])
+{
+    const struct read *c = &reads[QV_DECODE_CPU][i], *g = &reads[QV_DECODE_GPU][i];
+    const bool same =
+        c->status == g->status && c->n == g->n && c->sum == g->sum && c->damaged == g->damaged;
+    const bool there = g->info.decoded_by == QV_DECODE_GPU;
+    counts[!same ? 2 : !there]++;
+    if (!same || !o.quiet)
+        printf("%s: %s, %lld frames of %s %dx%d, by the %s%s%s%s%s\n", o.clips[i % o.n_clips],
+               same ? "equal" : "DIFFERS", (long long)c->n, c->info.codec, c->info.source_width,
+               c->info.source_height, qv_decode_name(g->info.decoded_by),
+               *g->info.not_gpu ? " since " : "", g->info.not_gpu, *g->text ? ": " : "", g->text);
+    return !same;
+}
+
+static bool
+set_option(const char *text)
+{
+    char value[16];
+    if (sscanf(text, "only=%3s", value) == 1) {
+        o.only = value[0] == 'g' ? "gpu" : "cpu";
+        return true;
+    }
+    int trusted;
+    if (sscanf(text, "trusted=%d", &trusted) == 1) {
+        o.trusted = trusted != 0;
+        return true;
+    }
+    return sscanf(text, "threads=%d", &o.threads) == 1 ||
+           sscanf(text, "repeat=%d", &o.repeat) == 1 || sscanf(text, "gpu=%d", &o.gpu) == 1 ||
+           sscanf(text, "fps=%lf", &o.fps) == 1 || sscanf(text, "quiet=%d", &o.quiet) == 1;
+}
+
+int
+main(int argc, char **argv)
+{
+    qv_error err;
+    int a = 2, different = 0, counts[3] = { 0 };
+    for (; a < argc && set_option(argv[a]); a++)
+        ;
+    o.clips = argv + a;
+    o.n_clips = argc - a;
+    if (argc < 3 || o.n_clips < 1 || o.threads > 64)
+        return 2;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (qv_decoder_start(argv[1], &o.decoder, &err) ||
+        qv_decoder_gpu(o.decoder, o.gpu, o.trusted, true, &err)) {
+        printf("%s\n", err.text);
+        return 4;
+    }
+    if (strcmp(o.only, "gpu") != 0)
+        run(QV_DECODE_CPU);
+    if (strcmp(o.only, "cpu") != 0)
+        run(QV_DECODE_GPU);
+    for (int i = 0; !*o.only && i < o.n_clips * o.repeat; i++)
+        different += compare(i, counts);
+    const double here_s = cpu_seconds(RUSAGE_SELF);
+    qv_decoder_stop(&o.decoder);
+    printf("equal on the GPU %d, equal on the CPU %d, different %d; CPU seconds: here %.2f, "
+           "processes %.2f\n",
+           counts[0], counts[1], counts[2], here_s, cpu_seconds(RUSAGE_CHILDREN));
+    for (int i = 0; i < 3; i++)
+        free(reads[i]);
+    return different != 0;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Stands in for a GPU's decoders (media/nvdec.c): FFmpeg decodes, and frames come as a GPU gives them. With device.c and
+ * decoder.c it is a qwenvit-decoder that needs no GPU. QV_GPU_FAULT says what goes wrong with it, "FAULT" or
+ * "FAULT N": from the Nth packet on that this process is given.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../media/nvdec.h"
+
+struct qvm_nvdec {
+    atomic_int n_packets;
+};
+
+struct qvm_nvstream {
+    qvm_nvdec *gpu;
+    qvm_nvdec_sink sink;
+    qvm_remote_stream about;
+    AVCodecContext *codec;
+    AVPacket *packet;
+    AVFrame *frame;
+    const char *why;
+};
+
+static qvm_nvdec gpu;
+
+/* Whether this is the fault, and its time has come. */
+static bool
+is(const char *fault)
+{
+    const char *value = getenv("QV_GPU_FAULT");
+    const size_t n = strlen(fault);
+    return value && !strncmp(value, fault, n) && (!value[n] || value[n] == ' ') &&
+           atomic_load(&gpu.n_packets) >= atoi(value + n);
+}
+
+const char *__real_qvm_sandbox_files(void);
+const char *__wrap_qvm_sandbox_files(void);
+
+const char *
+__wrap_qvm_sandbox_files(void)
+{
+    errno = ENOTSUP;
+    return is("no lock") ? "Landlock" : __real_qvm_sandbox_files();
+}
+
+const char *
+qvm_nvdec_load(qvm_nvdec **out)
+{
+    *out = &gpu;
+    qvm_quiet();
+    return is("no driver") ? "NVIDIA's driver (libcuda.so.1) is not here" : NULL;
+}
+
+const char *
+qvm_nvdec_open(qvm_nvdec *g, int number)
+{
+    (void)g;
+    (void)g;
+    qvm_warm_up(); /* Nothing is opened later. */
+    if (is("dies at its start"))
+        _exit(1);
+    return number > 1 ? "invalid device ordinal" : NULL;
+}
+
+bool
+qvm_nvdec_try(qvm_nvdec *g)
+{
+    (void)g;
+    return !is("no decoder");
+}
+
+static bool
+open_codec(qvm_nvstream *s)
+{
+    const AVCodec *codec = avcodec_find_decoder((enum AVCodecID)s->about.codec_id);
+    s->codec = codec ? avcodec_alloc_context3(codec) : NULL;
+    if (!s->codec)
+        return false;
+    s->codec->thread_count = 1;
+    s->codec->apply_cropping = 0; /* The coded pictures are asked for. */
+    return !avcodec_open2(s->codec, codec, NULL);
+}
+
+qvm_nvstream *
+qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_sink *sink,
+                  const char **why)
+{
+    qvm_nvstream *s = calloc(1, sizeof *s);
+    *why = about->width < 48 ? "its frames are smaller than the GPU decodes" : NULL;
+    if (!s || *why) {
+        free(s);
+        return NULL;
+    }
+    *s = (qvm_nvstream){ .gpu = g, .sink = *sink, .about = *about };
+    s->packet = av_packet_alloc();
+    s->frame = av_frame_alloc();
+    if (s->packet && s->frame && open_codec(s))
+        return s;
+    qvm_nvstream_close(s);
+    *why = "the GPU opens no more streams";
+    return NULL;
+}
+
+/* Lays planes out as NV12 or P010. */
+static void
+put_planes(const AVFrame *f, bool deep, uint8_t *to)
+{
+    for (int y = 0; y < f->height; y++)
+        for (int x = 0; x < f->width; x++) {
+            const uint8_t *row = f->data[0] + (ptrdiff_t)y * f->linesize[0];
+            if (deep)
+                ((uint16_t *)(void *)to)[y * f->width + x] =
+                    (uint16_t)(((const uint16_t *)(const void *)row)[x] << 6);
+            else
+                to[y * f->width + x] = row[x];
+        }
+    to += (size_t)f->width * (size_t)f->height << deep;
+    for (int y = 0; y < f->height / 2; y++)
+        for (int x = 0; x < f->width; x++) {
+            const uint8_t *row = f->data[1 + x % 2] + (ptrdiff_t)y * f->linesize[1 + x % 2];
+            if (deep)
+                ((uint16_t *)(void *)to)[y * f->width + x] =
+                    (uint16_t)(((const uint16_t *)(const void *)row)[x / 2] << 6);
+            else
+                to[y * f->width + x] = row[x / 2];
+        }
+}
+
+/* Whether a frame is told of at all; the faults change what is told. */
+static bool
+change(qvm_remote_event *e, uint8_t *to)
+{
+    if (is("time"))
+        e->pts += 7;
+    if (is("slot"))
+        e->slot = 77;
+    if (is("slot again"))
+        e->slot = 3;
+    if (is("size"))
+        e->width += 16;
+    if (is("crop"))
+        e->crop[2] = e->width;
+    if (is("kind"))
+        e->kind = 99;
+    if (is("pixel") && to)
+        to[5] ^= 1;
+    return !is("lost");
+}
+
+static void
+put_frame(qvm_nvstream *s)
+{
+    const AVFrame *f = s->frame;
+    const bool deep = s->about.format == AV_PIX_FMT_YUV420P10;
+    qvm_remote_event e = { .kind = QVM_REMOTE_FRAME,
+                           .slot = -1,
+                           .pts = f->pts,
+                           .width = f->width,
+                           .height = f->height,
+                           .crop = { (int)f->crop_left, (int)f->crop_top, (int)f->crop_right,
+                                     (int)f->crop_bottom } };
+    uint8_t *to =
+        s->sink.find(s->sink.user, f->pts, (int64_t)f->width * f->height * 3 / 2 << deep, &e.slot);
+    if (f->decode_error_flags || f->flags & AV_FRAME_FLAG_CORRUPT)
+        s->why = "it is damaged";
+    if (to)
+        put_planes(f, deep, to);
+    if (!s->why && change(&e, to))
+        s->sink.frame(s->sink.user, &e);
+}
+
+/* Tries what a process that is locked in cannot do. */
+static bool
+escapes(void)
+{
+    char memory_of_parent[64];
+    snprintf(memory_of_parent, sizeof memory_of_parent, "/proc/%d/mem", (int)getppid());
+    return open("/etc/passwd", O_RDONLY) >= 0 || open("/tmp", O_RDONLY | O_DIRECTORY) >= 0 ||
+           open("escaped", O_WRONLY | O_CREAT, 0600) >= 0 ||
+           open(memory_of_parent, O_RDONLY) >= 0 || open("/dev/null", O_WRONLY) >= 0 ||
+           socket(AF_UNIX, SOCK_STREAM, 0) >= 0 || socket(AF_INET, SOCK_STREAM, 0) >= 0 ||
+           kill(getppid(), 0) >= 0 || unlink("x264-pyramid.mkv") >= 0 ||
+           chmod("x264-pyramid.mkv", 0) >= 0 || rename("x264-pyramid.mkv", "taken") >= 0 ||
+           fork() >= 0;
+}
+
+static void
+go_wrong(void)
+{
+    if (is("crash"))
+        raise(SIGSEGV);
+    if (is("exit"))
+        _exit(0);
+    while (is("silent"))
+        sleep(1);
+}
+
+const char *
+qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts)
+{
+    int code = data ? av_new_packet(s->packet, (int)n) : 0;
+    atomic_fetch_add(&gpu.n_packets, 1);
+    go_wrong();
+    if (is("damage"))
+        s->why = "it is damaged";
+    if (is("escape") && escapes())
+        s->why = "it got out";
+    if (code < 0)
+        return "the GPU's process has no memory";
+    if (data) {
+        memcpy(s->packet->data, data, n);
+        s->packet->pts = pts;
+    }
+    code = avcodec_send_packet(s->codec, data ? s->packet : NULL);
+    av_packet_unref(s->packet);
+    if (code < 0)
+        s->why = "it is damaged";
+    while (!s->why && avcodec_receive_frame(s->codec, s->frame) >= 0) {
+        put_frame(s);
+        av_frame_unref(s->frame);
+    }
+    return s->why;
+}
+
+const char *
+qvm_nvstream_begin_anew(qvm_nvstream *s)
+{
+    avcodec_flush_buffers(s->codec);
+    if (s->codec->codec_id == AV_CODEC_ID_H264)
+        s->codec->flags |= AV_CODEC_FLAG_OUTPUT_CORRUPT;
+    return s->why;
+}
+
+void
+qvm_nvstream_close(qvm_nvstream *s)
+{
+    av_packet_free(&s->packet);
+    av_frame_free(&s->frame);
+    avcodec_free_context(&s->codec);
+    free(s);
+}

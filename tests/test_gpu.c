@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: MIT */
+/* Tests that clips which a GPU decodes are the CPU's to the byte, and that whatever goes wrong there costs no more than
+ * decoding them again. software_nvdec.c stands in for the GPU; all else is what runs on one. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../media/gpu.h"
+#include "make_clips.h"
+#include "qwenvit_job.h"
+#include "tiny.h"
+
+enum { ROOM = 64 << 20 };
+
+struct frames {
+    qv_status status;
+    uint8_t *at; /* [n] frames */
+    size_t bytes;
+    int64_t n, damaged;
+    qv_clip_info info;
+    qv_error error;
+};
+
+static struct frames
+read_clip(const char *path, const qv_clip_options *options)
+{
+    struct frames f = { .at = malloc(ROOM) };
+    qv_clip *clip = NULL;
+    f.status = qv_clip_open(path, NULL, NULL, options, &clip, &f.error);
+    if (f.status)
+        return f;
+    qv_clip_get_info(clip, &f.info);
+    const size_t frame = 3 * (size_t)f.info.width * (size_t)f.info.height;
+    for (int64_t got = 1; !f.status && got && f.bytes + frame <= ROOM;) {
+        f.status = qv_clip_read(clip, f.at + f.bytes, 1, &got, NULL, &f.error);
+        f.n += f.status ? 0 : got;
+        f.bytes += f.status ? 0 : (size_t)got * frame;
+    }
+    qv_clip_get_info(clip, &f.info);
+    f.damaged = qv_clip_damaged(clip);
+    qv_clip_close(&clip);
+    return f;
+}
+
+static qv_decoder *
+start(const char *fault)
+{
+    qv_decoder *decoder = NULL;
+    setenv("QV_GPU_FAULT", fault, 1);
+    assert_int_equal(qv_decoder_start(QV_SOFTWARE_GPU, &decoder, NULL), QV_OK);
+    return decoder;
+}
+
+/* Reads a clip with the CPU and with the GPU, and compares. Returns what is said of the latter. */
+static qv_clip_info
+compare(const char *path, qv_clip_options options)
+{
+    qv_clip_options cpu = options;
+    cpu.decode = QV_DECODE_CPU;
+    cpu.decoder = cpu.trusted ? NULL : cpu.decoder;
+    options.decode = QV_DECODE_GPU;
+    struct frames a = read_clip(path, &cpu), b = read_clip(path, &options);
+    if (a.status != b.status || a.n != b.n || a.bytes != b.bytes ||
+        (a.bytes && memcmp(a.at, b.at, a.bytes) != 0) || a.damaged != b.damaged)
+        fail_msg("%s: %d '%s', %lld frames, %lld damaged; by the GPU %d '%s', %lld, %lld", path,
+                 a.status, a.error.text, (long long)a.n, (long long)a.damaged, b.status,
+                 b.error.text, (long long)b.n, (long long)b.damaged);
+    free(a.at);
+    free(b.at);
+    return b.info;
+}
+
+static void
+expect(const char *path, const qv_clip_options *options, const char *why)
+{
+    const qv_clip_info info = compare(path, *options);
+    const qv_decode by = *why ? QV_DECODE_CPU : QV_DECODE_GPU;
+    if (info.decoded_by != by || strcmp(info.not_gpu, why) != 0)
+        fail_msg("%s: by the %s, since '%s'; expected '%s'", path, qv_decode_name(info.decoded_by),
+                 info.not_gpu, why);
+}
+
+/* What a device takes, and what it does not. */
+static void
+test_bytes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *clip, *why;
+    } cases[] = {
+        { "x264.mp4", "" },
+        { "x264-open.mkv", "" },
+        { "x264-pyramid.mkv", "" },
+        { "x264-pyramid.ts", "" },
+        { "x264-refresh.mkv", "" },
+        { "x264-cropped.mp4", "" },
+        { "x264-full.mp4", "" },
+        { "x265.mp4", "its codec is not H.264" },
+        { "x264-fields.mkv", "it is interlaced" },
+        { "vp9.webm", "its codec is not H.264" },
+    };
+    qv_clip_options options = { .decoder = start("") };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!clip_is_possible(cases[i].clip))
+            continue;
+        clip_write(cases[i].clip);
+        for (int fps = 1; fps <= 10; fps += 9) { /* few frames, and all of them */
+            options.fps = fps;
+            expect(cases[i].clip, &options, cases[i].why);
+        }
+        options.start_s = 1.5; /* which leaps over what comes before, where the clip allows it */
+        expect(cases[i].clip, &options, cases[i].why);
+        options.start_s = 0;
+        unlink(cases[i].clip);
+    }
+    qv_decoder_stop(&options.decoder);
+}
+
+/* A clip of its own decoder, and one that is trusted. */
+static void
+test_alone(void **state)
+{
+    (void)state;
+    qv_clip_options options = { .trusted = true, .decoder = start("") };
+    clip_write("x264.mp4");
+    expect("x264.mp4", &options, "");
+    options.trusted =
+        false; /* the process that has the GPU open is then another one, which is locked in */
+    expect("x264.mp4", &options, "");
+    qv_decoder_stop(&options.decoder);
+    unlink("x264.mp4");
+}
+
+/* Whatever goes wrong, the frames are the CPU's. */
+static void
+test_faults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fault, *why;
+    } cases[] = {
+        { "crash 3", "the GPU's process has ended" },
+        { "exit 20", "the GPU's process has ended" },
+        { "silent 5", "the GPU's process is silent" },
+        { "damage 9", "it is damaged" },
+        { "time 4", "its frames have other times" },
+        { "lost 4", "its frames have other times" },
+        { "slot 4", "the GPU's process said what cannot be" },
+        { "slot again 12", "the GPU's process said what cannot be" },
+        { "size 4", "the size of its frames changes" },
+        { "crop 4", "the GPU's process said what cannot be" },
+        { "kind 4", "the GPU's process said what cannot be" },
+        { "pixel", "the GPU's first frame is not the CPU's" },
+        { "escape", "" },
+    };
+    clip_write("x264-pyramid.mkv");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_clip_options options = { .decoder = start(cases[i].fault),
+                                    .decode_seconds =
+                                        !strncmp(cases[i].fault, "silent", 6) ? 1.5 : 0,
+                                    .fps = 3 };
+        expect("x264-pyramid.mkv", &options, cases[i].why);
+        qv_decoder_stop(&options.decoder);
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+        assert_int_equal(errno, ECHILD);
+    }
+    unlink("x264-pyramid.mkv");
+}
+
+/* A process that has ended is replaced, until that helps no more; and one that has served so many clips. */
+static void
+test_replaced(void **state)
+{
+    (void)state;
+    qv_clip_options options = { .decoder = start("crash 30"), .fps = 5 };
+    clip_write("x264.mp4");
+    expect("x264.mp4", &options, "the GPU's process has ended");
+    for (int i = 0; i < 3; i++)
+        expect("x264.mp4", &options, "the GPU's process has ended");
+    options.decode = QV_DECODE_GPU;
+    struct frames f = read_clip("x264.mp4", &options);
+    assert_int_equal(f.status, QV_EBACKEND);
+    assert_non_null(strstr(f.error.text, "end again and again"));
+    free(f.at);
+    qv_decoder_stop(&options.decoder);
+
+    options.decoder = start("");
+    expect("x264.mp4", &options, "");
+    struct qvm_gpu_process *now = &options.decoder->gpus->at[0].now;
+    const pid_t first = now->pid;
+    expect("x264.mp4", &options, "");
+    assert_int_equal(now->pid, first);
+    assert_int_equal(now->given, 2);
+    now->given = QVM_GPU_CLIPS;
+    expect("x264.mp4", &options, "");
+    assert_true(now->pid != first);
+    qv_decoder_stop(&options.decoder);
+    assert_int_equal(kill(first, 0), -1);
+    unlink("x264.mp4");
+}
+
+/* Where there is none, in words. */
+static void
+test_none(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fault;
+        int gpu;
+        const char *text;
+    } cases[] = {
+        { "no driver", 0, "GPU 0 decodes nothing: NVIDIA's driver (libcuda.so.1) is not here" },
+        { "dies at its start", 0,
+          "GPU 0 decodes nothing: the process that is to decode there ended" },
+        { "", 7, "GPU 7 decodes nothing: invalid device ordinal" },
+        { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
+        { "no lock", 0, "cannot be locked in (Landlock: Operation not supported); --trusted" },
+    };
+    qv_error err;
+    clip_write("x264.mp4");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_clip_options options = { .decoder = start(cases[i].fault),
+                                    .decode = QV_DECODE_GPU,
+                                    .gpu = cases[i].gpu };
+        struct frames f = read_clip("x264.mp4", &options);
+        assert_int_equal(f.status, QV_EBACKEND);
+        if (!strstr(f.error.text, cases[i].text))
+            fail_msg("'%s' is not in '%s'", cases[i].text, f.error.text);
+        free(f.at);
+        assert_int_equal(qv_decoder_gpu(options.decoder, cases[i].gpu, false, false, &err),
+                         QV_EBACKEND);
+        options.decode = QV_DECODE_AUTO; /* of a clip by itself the CPU's */
+        f = read_clip("x264.mp4", &options);
+        assert_int_equal(f.status, QV_OK);
+        assert_int_equal(f.info.decoded_by, QV_DECODE_CPU);
+        free(f.at);
+        qv_decoder_stop(&options.decoder);
+    }
+    unlink("x264.mp4");
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+enum { CLIPS = 12 };
+
+struct results {
+    size_t row;             /* bytes */
+    uint64_t tokens[CLIPS]; /* Their hashes, in the order of the sources' keys, "0" and so on. */
+    int by[3];              /* Clips, by qv_decode. */
+    char why[sizeof((qv_clip_info *)0)->not_gpu];
+};
+
+static qv_status
+take(void *user, const qv_job_result *r, qv_error *err)
+{
+    struct results *results = user;
+    const uint8_t *at = r->tokens;
+    uint64_t *sum = &results->tokens[atoi(r->key)];
+    (void)err;
+    for (size_t i = 0; r->clip && i < (size_t)r->n * results->row; i++)
+        *sum = (*sum ^ at[i]) * 1099511628211U;
+    if (r->last && !r->status)
+        results->by[r->decoded_by]++;
+    if (r->last && *r->not_gpu)
+        snprintf(results->why, sizeof results->why, "%s", r->not_gpu);
+    return QV_OK;
+}
+
+static qv_status
+run_job(const struct tiny *t, const char *fault, qv_decode decode, struct results *results)
+{
+    char key[16];
+    const qv_job_options o = {
+        .sink = take,
+        .user = results,
+        .decoders = 3,
+        .clip = { .decoder = start(fault), .decode = decode, .fps = 5, .max_pixels = 12 * 32 * 32 }
+    };
+    qv_job *job = NULL;
+    qv_decoder *decoder = o.clip.decoder;
+    qv_model_info model;
+    qv_model_get_info(t->model, &model);
+    *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float) };
+    assert_int_equal(qv_job_open(&(qv_model *){ t->model }, 1, &o, &job, NULL), QV_OK);
+    qv_status status = QV_OK;
+    for (int i = 0; !status && i < CLIPS; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        status = qv_job_add(job, &(qv_job_source){ .key = key, .path = "x264-pyramid.mkv" }, NULL);
+    }
+    status = qv_job_end(job, NULL);
+    qv_job_close(&job);
+    qv_decoder_stop(&decoder);
+    return status;
+}
+
+/* A process that crashes in the midst costs the clips under way a second decoding; without a GPU the job ends. */
+static void
+test_job(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct results cpu, gpu;
+    clip_write("x264-pyramid.mkv");
+    assert_int_equal(run_job(&t, "", QV_DECODE_AUTO, &cpu), QV_OK);
+    assert_int_equal(cpu.by[QV_DECODE_CPU], CLIPS);
+    assert_int_equal(run_job(&t, "", QV_DECODE_GPU, &gpu), QV_OK);
+    assert_int_equal(gpu.by[QV_DECODE_GPU], CLIPS);
+    assert_memory_equal(gpu.tokens, cpu.tokens, sizeof cpu.tokens);
+    assert_int_equal(run_job(&t, "crash 200", QV_DECODE_GPU, &gpu), QV_OK);
+    assert_memory_equal(gpu.tokens, cpu.tokens, sizeof cpu.tokens);
+    assert_int_equal(gpu.by[QV_DECODE_CPU] + gpu.by[QV_DECODE_GPU], CLIPS);
+    assert_in_range(gpu.by[QV_DECODE_CPU], 1, CLIPS - 3);
+    assert_string_equal(gpu.why, "the GPU's process has ended");
+    assert_int_equal(run_job(&t, "no driver", QV_DECODE_GPU, &gpu), QV_EBACKEND);
+    tiny_close(&t);
+    unlink("x264-pyramid.mkv");
+}
+
+/* Whether this system has Landlock, without which no process that has a GPU open is locked in. */
+static bool
+has_landlock(void)
+{
+    qv_error err = { QV_OK, "" };
+    qv_decoder *decoder = start("");
+    qv_decoder_gpu(decoder, 0, false, true, &err);
+    qv_decoder_stop(&decoder);
+    return !strstr(err.text, "(Landlock");
+}
+
+int
+main(void)
+{
+    if (!has_landlock()) {
+        puts("This system has no Landlock.");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes),  cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_faults), cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_none),   cmocka_unit_test(test_job),
+    };
+    return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
+}
