@@ -21,8 +21,7 @@ enum {
     QV_JOB_BUFFERS = 3,
     QV_JOB_PLANS = QV_JOB_INPUTS + QV_JOB_AHEAD, /* packs' own, and as many as chunks under way */
     QV_JOB_READY = 2,                            /* chunks' worth of an item that wait at most */
-    QV_JOB_PARTS =
-        8 /* of a chunk: a clip's frame pairs wait for one from when so much of it is read */
+    QV_JOB_PARTS = 8 /* of a chunk: as soon as a clip has so much, it waits for one */
 };
 
 /* What a kind of source is to a device. */
