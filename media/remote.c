@@ -248,7 +248,7 @@ qvm_remote_send(qvm_remote *r, const AVPacket *packet, bool sampled)
     if (!packet)
         return send_all(r, &empty, sizeof empty);
     if (av_packet_ref(r->packet, packet) < 0)
-        return AVERROR(ENOMEM);
+        return fail(r, "there is no memory");
     if (av_bsf_send_packet(r->annexb, r->packet) < 0 ||
         av_bsf_receive_packet(r->annexb, r->packet) < 0)
         return fail(r, "its packets are damaged");
@@ -380,7 +380,7 @@ take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
     const int code = lay_out(r, e, r->planes + e->slot * r->slot_bytes, frame);
     r->free[e->slot] = true;
     if (code == AVERROR(ENOMEM))
-        return code;
+        return fail(r, "there is no memory");
     if (code < 0 || frame->width != like->width || frame->height != like->height)
         return fail(r, "the size of its frames changes");
     if (e->pts == like->pts && !are_equal(frame, like))
