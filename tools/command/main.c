@@ -46,18 +46,19 @@ static const struct tool tools[] = {
       .run = tool_synth },
     { .name = "verify",
       .arguments = "",
-      .does = "Tests whether qwenvit computes what the checkpoint says.\n"
-              "Without --against it compares qwenvit with itself: the patch embedding with the seven "
-              "loops of a\n"
-              "Conv3d, and the tower in bf16 with the tower in f32, layer by layer, once more, and "
-              "loaded from\n"
-              "other layouts. That finds faults in lowering, rounding and memory, but no "
-              "misreading of the model.\n"
-              "--against FILE finds that too: it compares every layer with what another program "
-              "computed, such as\n"
-              "transformers (tools/reference/layers.py). --against-backend NAME compares two "
-              "devices. Exit code 1\n"
-              "names the first row that fails.",
+      .does =
+          "Tests whether qwenvit computes what the checkpoint says.\n"
+          "Without --against it compares qwenvit with itself: the patch embedding with the seven "
+          "loops of a\n"
+          "Conv3d, and the tower in bf16 with the tower in f32, layer by layer, once more, and "
+          "loaded from\n"
+          "other layouts. That finds faults in lowering, rounding and memory, but no "
+          "misreading of the model.\n"
+          "--against FILE finds that too: it compares every layer with what another program "
+          "computed, such as\n"
+          "transformers (tools/reference/layers.py). --against-backend NAME compares two "
+          "devices. Exit code 1\n"
+          "names the first row that fails.",
       .example = "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON,
       .run = tool_verify },
