@@ -209,7 +209,8 @@ open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *
     const char *why = qvm_nvdec_load(&d->gpu);
     const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
     if (!why && !failed)
-        why = qvm_nvdec_open(d->gpu, atoi(number));
+        why =
+            qvm_nvdec_open(d->gpu, (int)strtol(number, NULL, 10)); /* as our own program wrote it */
     if (!why && !failed && !unlocked)
         failed = qvm_sandbox_device();
     if (!why && !failed && !unlocked && !qvm_nvdec_try(d->gpu))
@@ -231,7 +232,7 @@ qvm_device_run(int socket, const char *number, bool unlocked)
     struct device d = { .gpu = NULL };
     const pid_t parent = getppid();
     qvm_gpu_hello hello = { .ready = 0 };
-    qvm_order order;
+    qvm_order order = { 0 };
     int fds[QVM_SESSION_FDS], n;
     pthread_mutex_init(&d.lock, NULL);
     pthread_cond_init(&d.ended, NULL);

@@ -181,7 +181,8 @@ let_all(int rules)
 {
     static const char *const systems[] = { "/usr", "/lib", "/lib64", "/proc", "/sys" };
     glob_t devices = { .gl_pathc = 0 };
-    bool done = let(rules, "/proc/self", MAY_READ | MAY_WRITE); /* names of threads */
+    bool done =
+        let(rules, "/proc/self", MAY_READ | LANDLOCK_ACCESS_FS_WRITE_FILE); /* names of threads */
     for (size_t i = 0; i < sizeof systems / sizeof *systems; i++)
         done = done && let(rules, systems[i], MAY_READ);
     if (!glob("/dev/nvidia[0-9cu]*", 0, NULL, &devices)) /* nvidia0, nvidiactl and nvidia-uvm */

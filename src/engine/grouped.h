@@ -28,6 +28,8 @@ struct qv_groups {
 static inline size_t
 qv_grouped_row_bytes(const struct qv_groups *g, int64_t k)
 {
+    if (!g->bits || !g->group)
+        return 0;
     return (size_t)(g->bits == 8 ? k : k / 2) +
            2 * (size_t)(k / g->group) * qv_dtype_bytes(g->dtype);
 }

@@ -34,7 +34,7 @@ split_nibbles(bool has_least, bool has_fifth, const uint8_t *b, struct qv_gguf_b
 {
     const int fifths = has_least ? 4 : 2, low = has_fifth ? fifths + 4 : fifths;
     out->scales[0] = half(b);
-    out->offsets[0] = has_least ? half(b + 2) : (has_fifth ? -16 : -8) * out->scales[0];
+    out->offsets[0] = has_least ? half(b + 2) : (has_fifth ? -16.0f : -8.0f) * out->scales[0];
     for (int i = 0; i < 32; i++) {
         const int nibble = b[low + i % 16] >> (i < 16 ? 0 : 4) & 15;
         const int fifth = has_fifth ? b[fifths + i / 8] >> i % 8 & 1 : 0;
@@ -122,12 +122,12 @@ widen_q6_k(const void *blocks, int64_t n, float *out)
     const uint8_t *b = blocks;
     for (; n > 0; n -= 256, b += 210, out += 256) {
         const float d = half(b + 208);
+        const int8_t *codes = (const int8_t *)(b + 192); /* of the scales */
         for (int part = 0; part < 8; part++) { /* a quarter of a half: 32 values of two scales */
             const int quarter = part % 4;
             const uint8_t *low = b + part / 4 * 64 + quarter % 2 * 32,
                           *high = b + 128 + part / 4 * 32;
-            const float scales[2] = { d * (float)(int8_t)b[192 + 2 * part],
-                                      d * (float)(int8_t)b[193 + 2 * part] };
+            const float scales[2] = { d * (float)codes[2 * part], d * (float)codes[2 * part + 1] };
             for (int i = 0; i < 32; i++) {
                 const int value = (low[i] >> quarter / 2 * 4 & 15) | (high[i] >> quarter * 2 & 3)
                                                                          << 4;

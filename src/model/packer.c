@@ -100,7 +100,7 @@ find_sums(struct sums *s, const qv_pack_run *waiting, const int64_t *pairs, size
         const int64_t grains = grains_of(s, &waiting[i]);
         for (int64_t at = grains; pairs[i] && at <= s->most; at++) {
             const int64_t from = at - grains;
-            const int16_t before = s->last[from] == (int16_t)i ? s->n[from] : 0;
+            const int before = s->last[from] == (int16_t)i ? s->n[from] : 0;
             if (s->last[at] != NO_RUN || s->last[from] == NO_RUN || before == pairs[i])
                 continue;
             s->last[at] = (int16_t)i;
