@@ -11,13 +11,23 @@
 
 #include "gpu.h"
 
-#define START_S 60.0 /* for what takes a second */
-#define CLIPS                                                                                      \
-    64 /* that a process serves: what was done to it by one of them does not last longer */
-#define CLIPS_AHEAD 64 /* before that the next process is started */
+#define START_S 60.0   /* for what takes a second */
+#define CLIPS_AHEAD 64 /* before QVM_GPU_CLIPS the next process is started */
 #define MOST_LOSSES 3  /* processes in a row that ended before they had served so many clips */
 
 /* ---- its life -------------------------------------------------------------------------------- */
+
+/* Ends it at once. */
+static void
+stop(struct qvm_gpu_process *p)
+{
+    if (!p->pid)
+        return;
+    kill(p->pid, SIGKILL);
+    while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    close(p->socket);
+}
 
 /* Hears that no more orders come: it ends with its last stream. */
 static void
@@ -28,12 +38,7 @@ retire(struct qvm_gpus *gpus, struct qvm_gpu_process *p)
     shutdown(p->socket, SHUT_WR);
     struct qvm_gpu_process *oldest = &gpus->retired[gpus->next_retired];
     gpus->next_retired = (gpus->next_retired + 1) % QVM_MOST_RETIRED;
-    if (oldest->pid) {
-        kill(oldest->pid, SIGKILL);
-        while (waitpid(oldest->pid, NULL, 0) < 0 && errno == EINTR)
-            ;
-        close(oldest->socket);
-    }
+    stop(oldest);
     *oldest = *p;
     *p = (struct qvm_gpu_process){ 0 };
 }
@@ -208,17 +213,6 @@ qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* No clip is under way. */
-static void
-stop(struct qvm_gpu_process *p)
-{
-    if (!p->pid)
-        return;
-    kill(p->pid, SIGKILL);
-    while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
-        ;
-    close(p->socket);
-}
-
 void
 qvm_gpus_stop(struct qvm_gpus *gpus)
 {

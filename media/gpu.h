@@ -8,8 +8,8 @@
 enum {
     QVM_MOST_GPUS = 16,
     QVM_MOST_RETIRED = 8,
-    QVM_GPU_CLIPS =
-        512,        /* that a process serves: what one of them did to it does not last longer */
+    /* Clips that a process serves: what one of them did to it does not last longer. */
+    QVM_GPU_CLIPS = 512,
     QVM_SLOTS = 20, /* for a clip's sampled frames under way: more than any codec holds back */
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };

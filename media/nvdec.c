@@ -16,9 +16,7 @@ enum {
     MOST_SURFACES = 32, /* of a decoder: what the parser numbers */
     EXTRA_SURFACES = 4, /* beside those that it asks for, so that it need not wait */
     DISPLAY_DELAY = 2,
-    MOST_IDLE = 32,      /* decoders that are kept open between clips */
-    AHEAD_SIDE = 1920,   /* pixels: of frames that the decoders which are made ahead take, */
-    AHEAD_SURFACES = 20, /* and so many */
+    MOST_IDLE = 32, /* decoders that are kept open between clips */
 };
 #define MOST_BYTES ((int64_t)16 << 30) /* of the surfaces of all decoders */
 

@@ -28,8 +28,8 @@ typedef enum qvm_remote_kind {
 typedef struct qvm_remote_request {
     int32_t kind;
     int32_t slot; /* PACKET: where its frame is wanted; -1: nowhere */
-    int32_t
-        bytes; /* OPEN: a qvm_remote_stream; PACKET: in Annex B's form, with parameter sets where it begins */
+    /* OPEN: a qvm_remote_stream. PACKET: in Annex B's form, with parameter sets where it begins. */
+    int32_t bytes;
     int64_t pts;
 } qvm_remote_request;
 
@@ -68,8 +68,8 @@ typedef struct qvm_remote {
     AVFrame *like; /* the first frame, as this process's own decoder made it */
     AVBSFContext *annexb;
     AVPacket *packet;
-    bool
-        begins; /* the next packet is the first one, or a keyframe in front of which packets were left out */
+    /* The next packet is the first one, or a keyframe in front of which packets were left out. */
+    bool begins;
     bool free[QVM_SLOTS];
     bool emptying;
     qvm_remote_event came[QVM_MOST_EVENTS]; /* a ring */
