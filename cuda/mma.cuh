@@ -21,7 +21,8 @@ begin_copy(bf16 *to, const bf16 *from, bool there)
                  : "memory");
 }
 
-/* The same of what is there; end_copies() makes a group of those that were begun since the last one. */
+/* Begins to copy 16 bytes that are surely there. end_copies() makes a group of the copies that were begun since
+ * the last group. */
 static __device__ __forceinline__ void
 begin_copy(void *to, const void *from)
 {
@@ -86,7 +87,7 @@ multiply_blocks(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The same without sums before it. */
+/* Multiplies two blocks as multiply_blocks does, but into sums that begin at zero. */
 static __device__ __forceinline__ void
 multiply_first_blocks(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {

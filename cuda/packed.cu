@@ -55,7 +55,7 @@ factors_of(int dtype, const void *pairs, int at)
                        __half2float(__ushort_as_half((unsigned short)(both >> 16))));
 }
 
-/* What is added to codes of so many bits in pairs_of(). */
+/* pairs_of() adds this to codes of so many bits. */
 template <int BITS> constexpr float BIAS = BITS == 4 ? 16 : 0;
 
 /* The codes of a lane's 8 values of a quarter, as four pairs of bf16, first to last. Of 4 bits, 0x4180 with
@@ -80,7 +80,7 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
     }
 }
 
-/* Where a warp keeps chunks that are on their way to it, of DEPTH steps, and scales and offsets of the one
+/* A warp keeps here the chunks of DEPTH steps that are on their way to it, and the scales and offsets of the one
  * that it multiplies. */
 template <int BITS, int GROUP, int DEPTH> struct few_ring {
     struct {

@@ -24,8 +24,9 @@
 enum { QV_PACKED_ROWS_CUDA = 16, QV_PACKED_CHUNK_CUDA = 128 };
 
 struct qv_packed_cuda {
-    int64_t tiles, chunks;         /* of 16 rows; of a tile */
-    int64_t code_bytes, per_chunk; /* of a chunk's codes; with its scales and offsets */
+    int64_t tiles, chunks; /* tiles of 16 rows in the matrix, chunks in a tile */
+    /* bytes of a chunk's codes, and of the chunk with its scales and offsets */
+    int64_t code_bytes, per_chunk;
     size_t bytes;
 };
 
@@ -43,7 +44,7 @@ qv_packed_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
     return p;
 }
 
-/* Where a code lies in its chunk: its byte, and of 4 bits how far up in it. */
+/* The place of a code in its chunk: its byte, and for 4 bits how far up the code is in that byte. */
 struct qv_code_at_cuda {
     int byte, shift;
 };
@@ -60,7 +61,7 @@ qv_code_at_cuda(int64_t bits, int row, int col)
     return at;
 }
 
-/* Which pair of a chunk's scales and offsets is that of a code. */
+/* Returns the index of a code's pair among its chunk's scales and offsets. */
 static inline QV_BOTH_CUDA int
 qv_pair_at_cuda(int64_t group, int row, int col)
 {

@@ -30,7 +30,7 @@ typedef enum qv_like {
 QV_API const char *qv_like_name(qv_like like);             /* "qwen-vl-utils"; never NULL */
 QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is none of that name */
 
-/* Whose video decoders: the CPU's, or those of an NVIDIA GPU, whose frames are the same to the byte. */
+/* Chooses between the CPU's video decoders and those of an NVIDIA GPU, whose frames are the same to the byte. */
 typedef enum qv_decode {
     QV_DECODE_AUTO = 0, /* the CPU's: damage that a GPU does not notice would give other frames */
     QV_DECODE_CPU,

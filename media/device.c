@@ -202,7 +202,7 @@ start_stream(struct device *d, const qvm_order *order, const int fds[QVM_GPU_FDS
     end_stream(s);
 }
 
-/* What fails is said in `hello`. */
+/* Opens the device. `hello` says what failed. */
 static void
 open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *hello)
 {

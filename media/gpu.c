@@ -17,7 +17,7 @@
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
-/* Ends it at once. */
+/* Ends a process at once. */
 static void
 stop(struct qvm_gpu_process *p)
 {
@@ -29,7 +29,7 @@ stop(struct qvm_gpu_process *p)
     close(p->socket);
 }
 
-/* Hears that no more orders come: it ends with its last stream. */
+/* Tells a process that no more orders come, so that it ends with its last stream. */
 static void
 retire(struct qvm_gpus *gpus, struct qvm_gpu_process *p)
 {
@@ -102,7 +102,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     return false;
 }
 
-/* Whether it has ended, or does so within 0.1 s. */
+/* Returns whether the process has ended, or ends within 0.1 s. */
 static bool
 has_ended(const struct qvm_gpu_process *p)
 {
@@ -132,7 +132,7 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* What decodes the next clip; NULL: nothing does, yet or for good. */
+/* Returns the process that decodes the next clip. NULL: none does, yet or for good. */
 static struct qvm_gpu_process *
 find(qv_decoder *d, int gpu, bool unlocked, bool wait)
 {

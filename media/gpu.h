@@ -14,7 +14,7 @@ enum {
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };
 
-/* What such a process says first, and nothing after that. */
+/* The message by which a process with a GPU says whether it is ready. It sends no other. */
 typedef struct qvm_gpu_hello {
     int32_t ready;
     char text[156]; /* why it is not */

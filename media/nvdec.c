@@ -20,7 +20,7 @@ enum {
 };
 #define MOST_BYTES ((int64_t)16 << 30) /* of the surfaces of all decoders */
 
-/* What is called of NVIDIA's libraries. */
+/* The functions that are called in NVIDIA's libraries. */
 struct calls {
 #define CALLS                                                                                      \
     CALL(cuda, cuInit, tcuInit, "cuInit")                                                          \
@@ -48,7 +48,7 @@ struct calls {
 #undef CALL
 };
 
-/* What a decoder was made for. */
+/* A decoder can be used again for streams of the shape that it was made for. */
 struct shape {
     cudaVideoCodec codec;
     unsigned bit_depth;     /* above 8 */
@@ -344,7 +344,7 @@ is_whole(const qvm_nvstream *s, int surface)
     return surface >= 0 && surface < MOST_SURFACES && (s->whole >> surface & 1);
 }
 
-/* Whether all that a picture refers to is there, and of this stream. */
+/* Returns whether all pictures that a picture refers to are there, and of this stream. */
 static bool
 has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 {

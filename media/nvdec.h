@@ -14,7 +14,8 @@ typedef struct qvm_nvdec qvm_nvdec;
 
 /* Who takes what comes out of a stream. */
 typedef struct qvm_nvdec_sink {
-    /* Where the frame of that time is wanted, with room for so many bytes; NULL: nowhere. */
+    /* Returns the place in which the frame of that time is wanted, with room for so many bytes. NULL: it is not
+     * wanted. */
     uint8_t *(*find)(void *user, int64_t pts, int64_t bytes, int32_t *slot);
     void (*frame)(void *user, const qvm_remote_event *event);
     void *user;
@@ -26,7 +27,7 @@ typedef struct qvm_nvstream qvm_nvstream;
 const char *qvm_nvdec_load(qvm_nvdec **out);
 /* Opens a GPU: NULL, or why it is not. */
 const char *qvm_nvdec_open(qvm_nvdec *gpu, int number);
-/* Whether it makes decoders, now that the process is locked in. */
+/* Returns whether the GPU makes decoders, now that the process is locked in. */
 bool qvm_nvdec_try(qvm_nvdec *gpu);
 
 /* Takes a stream; NULL, and why the GPU does not, in words that follow "since". */
