@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a plan is made for. Capacities are rounded up to buckets, so that a handful of plans serve
- * every size. Which bucket an item goes to depends on that item alone. All of these are pure
- * functions.
+ * Decides capacities: what a plan is made for. They are rounded up to buckets, so that a handful of
+ * plans serves every size. Which bucket an item goes to depends on that item alone. All of these
+ * are pure functions.
  */
 #ifndef QV_MODEL_CAPACITY_H
 #define QV_MODEL_CAPACITY_H
@@ -25,14 +25,14 @@ int64_t qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t ro
 struct qv_capacity qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c,
                                     int64_t rows);
 
-/* Which capacities give a tower's tokens the same bits, by what the device says of its
+/* Tells which capacities give a tower's tokens the same bits, by what the device says of its
  * operations. */
 struct qv_capacity_bits {
-    bool by_place;     /* not even different places in one chunk do */
+    bool by_place;     /* an item's bits may depend on its place in a chunk */
     int64_t gemm_rows; /* GEMMs with fewer rows may round otherwise; 0: none does */
-    /* so may capacities with fewer rows than this; 0: none does, QV_NOT_SEEN: any may */
+    /* capacities with fewer rows may round otherwise; 0: none does; QV_NOT_SEEN: any may */
     int64_t rows;
-    bool dense; /* attention in chunks of equal segments may round otherwise than in packs */
+    bool dense; /* attention may round otherwise in chunks of equal segments than in packs */
 };
 struct qv_capacity_bits qv_capacity_bits(const struct qv_caps *caps, qv_dtype dtype, int64_t merge,
                                          int64_t head_dim);
@@ -63,11 +63,16 @@ struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
 
-/* The same for one of many chunks, where a plan that is slow to make must serve several of them: for pairs of
- * a size that leaves more than a tenth empty (more wait that did not fit), or of a half, a quarter and so on.
- * used->segment_rows: of pairs that are all of this size, else 0; so many chunks before this one were the same.
- * They are dense where that has the pack's bits, and enough of them come to be worth a plan; but what is left at the
- * end, a chunk of few segments has room for no more where room costs. */
+/* Returns the capacity for one of many chunks of a pack. `used` says what the chunk has; its
+ * segment_rows is the rows of each pair if all are alike, else 0. `more`: other pairs wait that did
+ * not fit. `repeats`: so many chunks before this one used the same. bits NULL: others are allowed.
+ *  - Alike chunks get a dense plan of exactly their size, if it has the pack's bits and enough of
+ *    them came to pay for making it.
+ *  - On a device that is slow to make plans, one plan must serve several chunks. So the pack itself
+ *    serves chunks that are nine tenths full; of the others those with `more` get the bucket for
+ *    their rows, and those that took all that waited one of the pack's half, quarter and so on.
+ *  - On a device where room for segments costs, a chunk with few segments gets room for few, unless
+ *    it is a part that took all that waited. */
 struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits,
                                          const struct qv_capacity *pack,
