@@ -4,11 +4,11 @@
 
 measured.py says what the files hold, record_tables.py makes the tables, and pages.py has the words
 around them. No number is typed by hand; a table without records is left out. README shows no figure
-that is of another version, has no day or no commit of this history, or whose peers were not timed on
-the same day; what is left out, and why, is printed.
+that is of another version, that has no day or no commit of this history, or that was not timed on
+the same day as its peers. What is left out, and why, is printed.
 
     tables.py            writes the pages
-    tables.py --check    writes nothing; ends with 1 where a page is not what the files give
+    tables.py --check    writes nothing, and ends with 1 if a page is not what the files give
 """
 import argparse
 import glob
@@ -32,7 +32,7 @@ MADE = "<!-- made by tools/tables.py: edits are lost -->"
 # ---- a page a machine --------------------------------------------------------------------------
 
 def plots(root, kind, places):
-    """Markdown for docs/KIND-*.png of some machines, as seen from docs/."""
+    """Returns Markdown for docs/KIND-*.png of some machines, as seen from docs/."""
     found = []
     for path in sorted(glob.glob(os.path.join(root, "docs", kind + "-*.png"))):
         name = os.path.basename(path)
@@ -42,8 +42,8 @@ def plots(root, kind, places):
 
 
 def machine_page(root, records, machine):
-    """The page of a machine; "": nothing was measured on it. Where the page is of several machines, each
-    has its part."""
+    """Returns the page of a machine, or "" if nothing was measured on it. Several machines of one kind share a
+    page, and each has a part of it."""
     places = sorted({place(r) for r in records if machine.here(place(r))})
     if not places:
         return ""
@@ -99,7 +99,7 @@ def agreement_page(root):
 # ---- what matters of all of it -----------------------------------------------------------------
 
 def tower_ways(records, name, patches, here):
-    """{way: record} of a tower's chunk on a machine."""
+    """Returns {way: record} of a tower's chunk on a machine."""
     for key, ways in groups(records, "tower", tower, lambda r: r["patches"]).items():
         if key[:3] == (name, patches, "bf16") and here(key[3]):
             return ways
@@ -107,7 +107,7 @@ def tower_ways(records, name, patches, here):
 
 
 def list_ways(records, name, here):
-    """The latest and longest list of a tower that peers took too: {way: record}, ours as "packed"."""
+    """Returns {way: record} of the latest, longest list of a tower that peers took too; ours is "packed"."""
     for r in sorted(packed_records(records), key=lambda r: (r.get("day", ""), r["patches"], -r["median_ms"]),
                     reverse=True):
         ways = {x["way"]: x for x in records if x["bench"] == "tower" and measured.is_peer(x)
@@ -118,7 +118,7 @@ def list_ways(records, name, here):
 
 
 def faster(ours, ways):
-    """Words: how much faster than transformers' best way, and than compiled torch."""
+    """Returns in words how much faster ours is than transformers' best way, and than compiled torch."""
     best, torch = transformers_best(ways), ways.get("compiled torch")
     return ", ".join(x for x in (
         best and f"{bold(over(best, ours))} times faster than transformers",
@@ -126,7 +126,7 @@ def faster(ours, ways):
 
 
 def compared(ways):
-    """The records that a tower is set beside."""
+    """Returns the records that a tower is compared with."""
     return [r for r in (transformers_best(ways), ways.get("compiled torch")) if r]
 
 
@@ -136,7 +136,7 @@ def spread(values):
 
 
 def embed_words(records):
-    """(words, records): the patch embedding as a GEMM beside Conv3d, over all sizes on an H200."""
+    """Returns (words, records): the patch embedding as a GEMM beside Conv3d, over all sizes on an H200."""
     own, torch, linear, used = [], [], [], []
     for key, ways in groups(records, "patch-embed", tower, lambda r: r["rows"]).items():
         gemm = ways.get("patchify")
@@ -155,7 +155,7 @@ def embed_words(records):
 
 
 def embed_share(records):
-    """(words, records): the most of a tower's time that the patch embedding takes, as a GEMM from bytes."""
+    """Returns (words, records): the largest share of a tower's time that the patch embedding takes."""
     shares = []
     for key, ways in groups(records, "patch-embed", tower, lambda r: r["rows"]).items():
         whole = tower_ways(records, key[0], key[1], H200.here).get("encode")
@@ -218,7 +218,7 @@ def agreement_rows(root):
 
 
 def summary_rows(root, records):
-    """(what, figure, the machine or None, records), of what a user feels first."""
+    """Yields (what, figure, the machine or None, records) for what a user feels first."""
     yield from tower_rows(records)
     yield from job_rows(records)
     words, used = embed_words(records)
@@ -246,13 +246,13 @@ def front_page(root, records):
 
 # ---- README ------------------------------------------------------------------------------------
 
-# what README shows: a tower, its patches or "list" for the longest list that was packed, a machine
+# README's rows: a tower, its patches or "list" for the longest list that was packed, and a machine
 README_ROWS = [("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", 6080, H200), ("Qwen3-VL-4B", "list", H200),
                ("Qwen3-VL-8B", 6080, H200), ("Qwen2.5-VL-7B", 6080, H200), ("Qwen3-VL-4B", 760, CPU16)]
 
 
 def not_of_now(ours, peers):
-    """Why a record and its peers are no figure of README; "": they are one."""
+    """Returns why README may not show a record beside its peers, or ""."""
     if ours is None:
         return "it was not measured"
     why = why_stale(ours, this_version(ROOT), ROOT)
@@ -266,7 +266,7 @@ def not_of_now(ours, peers):
 
 
 def readme_table(records, left_out):
-    """(table, the records in it)"""
+    """Returns README's table, and the records in it."""
     rows, used = [], []
     for name, size, machine in README_ROWS:
         ways = list_ways(records, name, machine.here) if size == "list" else \
@@ -311,7 +311,7 @@ def readme_parts(records, left_out):
 # ---- the command -------------------------------------------------------------------------------
 
 def filled(path, parts):
-    """A page's text with `parts` between its marks: a list of blocks for each pair of marks."""
+    """Returns a page's text with `parts` between its marks, a list of blocks for each pair of marks."""
     with open(path, encoding="utf-8") as f:
         text, *rest = f.read().split(BEGIN)
     if len(rest) != len(parts):
@@ -322,7 +322,7 @@ def filled(path, parts):
 
 
 def all_pages(root, left_out):
-    """{path below root: text}; None: the page has nothing, and is removed."""
+    """Returns {path below root: text}; a page without text is removed."""
     records = read_records(record_files(root))
     pages = {"README.md": filled(os.path.join(root, "README.md"), [readme_parts(records, left_out)]),
              "docs/measurements.md": front_page(root, records),
