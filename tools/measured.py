@@ -20,7 +20,8 @@ import subprocess
 TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Q2": "Qwen2-VL-7B",
           "Q25": "Qwen2.5-VL-7B", "Q25-3B": "Qwen2.5-VL-3B", "Qwen2.5": "Qwen2.5-VL-7B",
           "GLM": "GLM-4.1V-9B", "m_qwen2-vl-7b": "Qwen2-VL-7B", "m_qwen2.5-vl-7b": "Qwen2.5-VL-7B",
-          "synthetic": "sizes of Qwen3-VL-4B"}  # a folder's short name -> the model whose tower it has
+          "synthetic": "sizes of Qwen3-VL-4B",
+          "tower-m": "Qwen3-VL-2B"}  # a folder's short name -> the model whose tower it has
 OTHER_KINDS = ("verify-", "encode-", "earlier-", "gguf-")  # prefixes of files that hold something else
 
 
@@ -149,6 +150,12 @@ def case(record):
 def fastest(records):
     records = [r for r in records if r]
     return min(records, key=lambda r: r["median_ms"]) if records else None
+
+
+def of_day(ways, ours):
+    """Returns {way: record} without the peers that were timed on another day than ours."""
+    return {way: r for way, r in ways.items()
+            if not is_peer(r) or r.get("day", "") == (ours or {}).get("day", "")}
 
 
 def transformers_best(ways):

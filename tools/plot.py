@@ -308,15 +308,17 @@ def towers(records, path):
     for (tower, patches, *_), ways in measured.groups(
             records, "tower", measured.tower, lambda r: r["patches"]).items():
         ours = ways.get("encode") or measured.fastest(packed.get((tower, patches), []))
+        ways = measured.of_day(ways, ours)
         best, torch = measured.transformers_best(ways), ways.get("compiled torch")
-        if ours and best and torch and (patches == 6080 or "items" in ours):
+        if ours and best and (patches == 6080 or "items" in ours):
             label = (f"{tower}: {patches:,} patches, "
                      + (f"{ours['items']} clips and images" if "items" in ours else "a clip of 16 frames"))
-            drawn.append((label, ours, {best["way"]: best, "compiled torch": torch}))
+            peers = {"transformers": best, "compiled torch": torch}
+            drawn.append((label, ours, {way: r for way, r in peers.items() if r}))
     groups, used = newest(drawn)
     if groups:
         side_by_side(used, groups, "Vision towers, from pixels to tokens",
-                     "medians; transformers is the fastest of its ways; bars are in proportion within a group", path)
+                     "medians; transformers is the fastest of its own ways; bars are in proportion within a group", path)
     return bool(groups)
 
 
@@ -324,6 +326,7 @@ def embed(records, path):
     drawn = []
     for (tower, rows, dtype, _), ways in measured.groups(
             records, "patch-embed", measured.tower, lambda r: r["rows"]).items():
+        ways = measured.of_day(ways, ways.get("patchify"))
         peers = {n: ways[w] for n, w in (("torch conv3d", "torch conv3d"), ("the library's Conv3d", "direct"),
                                          ("torch linear", "torch linear")) if w in ways}
         if tower == "Qwen3-VL-4B" and dtype == "bf16" and "patchify" in ways and "torch conv3d" in peers:
@@ -337,13 +340,15 @@ def embed(records, path):
 
 def sizes(r):
     """Returns in words the smallest and the largest item of a list; records before 0.3.0 lack them."""
-    return f" of {r['least_patches']:,} to {r['most_patches']:,}" if "least_patches" in r else ""
+    return f" of {r['least_patches']:,} to {r['most_patches']:,} patches" if "least_patches" in r else ""
 
 
 def fill(records, path):
-    """Draws how much of the chunks is patches, for each list and capacity."""
+    """Draws how much of the chunks is patches, for each list and capacity. Lists that say their items' sizes are
+    drawn alone, if there are any."""
     packed = sorted((r for r in records if r["bench"] == "tower" and r["way"] == "packed"),
                     key=lambda r: (r["items"], r["patches"], r["capacity"]))
+    packed = [r for r in packed if sizes(r)] or packed
     seen = {(r["items"], r["patches"], r["capacity"]): r for r in packed}
     if not seen:
         return False
@@ -359,7 +364,7 @@ def fill(records, path):
         axes.annotate(f"{100 * r['fill']:.1f} %", (r["fill"], i), xytext=(-5, 0), ha="right",
                       textcoords="offset points", va="center", fontsize=9.5, color="white")
     axes.set_yticks(range(len(seen)), [
-        f"{r['items']} items{sizes(r)}, {r['patches']:,} patches in {r['chunks']} chunks of {r['capacity']:,}"
+        f"{r['items']} items{sizes(r)}: {r['patches']:,} in {r['chunks']} chunks of {r['capacity']:,}"
         for r in seen.values()])
     axes.set_ylim(len(seen) - 0.45, -0.55)
     axes.set_xlim(0, 1)

@@ -3,7 +3,7 @@
 import re
 import statistics
 
-from measured import (TOWERS, case, digits, fastest, groups, is_peer, load, place, runs,
+from measured import (TOWERS, case, digits, fastest, groups, is_peer, load, of_day, place, runs,
                       short_version, tower, transformers_best, verify_runs)
 
 SMALL_M = 16  # a "small" GEMM has so many rows at most
@@ -63,6 +63,7 @@ def both(*parts):
 def patch_embed_table(records):
     beside, bounds = [], []
     for key, ways in groups(records, "patch-embed", tower, lambda r: r["rows"]).items():
+        ways = of_day(ways, ways.get("patchify"))
         gemm, pixels, bare, own, peer, linear = (ways.get(w) for w in (
             "patchify", "patchify from bytes", "GEMM alone", "direct", "torch conv3d",
             "torch linear"))
@@ -84,6 +85,7 @@ def patch_embed_table(records):
 
 def others(ways, ours):
     """Returns four cells: the times of transformers' best way and of compiled torch, and how much faster ours is."""
+    ways = of_day(ways, ours)
     best, torch = transformers_best(ways), ways.get("compiled torch")
     return [ms(best), ms(torch), bold(over(best, ours)), bold(over(torch, ours))]
 
@@ -180,10 +182,10 @@ def conv3d_table(records):
     for (name, dtype, _), ways in groups(records, "conv3d", case).items():
         own = [r for r in ways.values() if not is_peer(r)]
         chosen = next((r for r in own if r.get("chosen")), None)
-        peer = fastest([r for r in ways.values() if is_peer(r)])
         best = fastest(own)
         if chosen is None:
             continue
+        peer = fastest([r for r in of_day(ways, chosen).values() if is_peer(r)])
         name = re.sub(r"^patch embed (\S+)", lambda m: "patch embed of " + TOWERS.get(m[1], m[1]), name)
         ratios.append((chosen["median_ms"] / best["median_ms"], name, dtype))
         rows.append([name, dtype, chosen["way"], ms(chosen), "" if best is chosen else best["way"],

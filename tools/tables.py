@@ -17,7 +17,7 @@ import sys
 
 import gguf_tables
 import measured
-from measured import (groups, load, made_by, place, read_records, record_files, runs,
+from measured import (groups, load, made_by, of_day, place, read_records, record_files, runs,
                       this_version, tower, transformers_best, why_stale)
 from pages import (AGREEMENT, CPU16, FRONT, H200, MACHINES, PLOTS, SECTIONS, TERMS)
 from record_tables import (OTHERS, against_table, bold, encode_table, ms, others, over,
@@ -112,27 +112,29 @@ def list_ways(records, name, here):
                     reverse=True):
         ways = {x["way"]: x for x in records if x["bench"] == "tower" and measured.is_peer(x)
                 and measured.case(x) == measured.case(r) and place(x) == place(r)}
-        if ways and tower(r) == name and here(place(r)):
+        if compared(ways, r) and tower(r) == name and here(place(r)):
             return {**ways, "packed": r}
     return {}
 
 
 def faster(ours, ways):
     """Returns in words how much faster ours is than transformers' best way, and than compiled torch."""
+    ways = of_day(ways, ours)
     best, torch = transformers_best(ways), ways.get("compiled torch")
     return ", ".join(x for x in (
         best and f"{bold(over(best, ours))} times faster than transformers",
         torch and f"{bold(over(torch, ours))} than compiled torch") if x)
 
 
-def compared(ways):
-    """Returns the records that a tower is compared with."""
+def compared(ways, ours):
+    """Returns the records, of the same day, that ours is compared with."""
+    ways = of_day(ways, ours)
     return [r for r in (transformers_best(ways), ways.get("compiled torch")) if r]
 
 
-def spread(values):
-    low, high = min(values), max(values)
-    return f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
+def spread(values, places=0):
+    low, high = (f"{x:.{places}f}" for x in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def embed_words(records):
@@ -150,7 +152,7 @@ def embed_words(records):
         return "", []
     words = f"{spread(own)} times as fast as cuDNN's own Conv3d"
     words += f" and {spread(torch)} times as fast as torch's" if torch else ""
-    words += f"; torch's Linear takes {min(linear):.2f} to {max(linear):.2f} of its time" if linear else ""
+    words += f"; torch's Linear takes {spread(linear, 2)} of its time" if linear else ""
     return words, used
 
 
@@ -169,19 +171,20 @@ def embed_share(records):
 
 
 def tower_rows(records):
-    cpu = next((p for p in (760, 4096) if compared(tower_ways(records, "Qwen3-VL-4B", p, CPU16.here))), 0)
+    cpu = next((p for p in (760, 4096) for ways in [tower_ways(records, "Qwen3-VL-4B", p, CPU16.here)]
+                if compared(ways, ways.get("encode"))), 0)
     for name, patches, machine in (("Qwen3-VL-4B", 6080, H200), ("Qwen2.5-VL-7B", 6080, H200),
                                    ("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", cpu, CPU16)):
         ways = tower_ways(records, name, patches, machine.here)
         ours = ways.get("encode")
-        if ours and compared(ways):
+        if ours and compared(ways, ours):
             yield (f"{name}'s tower, {patches:,} patches, {machine.short}",
-                   f"{ms(ours)} ms; {faster(ours, ways)}", machine, [ours, *compared(ways)])
+                   f"{ms(ours)} ms; {faster(ours, ways)}", machine, [ours, *compared(ways, ours)])
     ways = list_ways(records, "Qwen3-VL-4B", H200.here)
     if ways:
         ours = ways["packed"]
         yield (f"{ours['items']} clips and images of many sizes, {ours['patches']:,} patches, {H200.short}",
-               f"{ms(ours)} ms; {faster(ours, ways)}", H200, [ours, *compared(ways)])
+               f"{ms(ours)} ms; {faster(ours, ways)}", H200, [ours, *compared(ways, ours)])
 
 
 def job_rows(records):
@@ -252,16 +255,14 @@ README_ROWS = [("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", 6080, H200), ("Qwen3-
 
 
 def not_of_now(ours, peers):
-    """Returns why README may not show a record beside its peers, or ""."""
+    """Returns why README may not show a record beside its peers, {way: record}, or ""."""
     if ours is None:
         return "it was not measured"
     why = why_stale(ours, this_version(ROOT), ROOT)
-    days = {p.get("day") for p in peers}
-    if not why and not peers:
-        why = "nothing was timed beside it"
-    if not why and days != {ours["day"]}:
-        then = ", ".join(sorted(day or "no day" for day in days))
-        why = f"it is of {ours['day']}, and what it is compared with of {then}"
+    if not why and not compared(peers, ours):
+        days = sorted({p.get("day") or "no day" for p in peers.values()})
+        why = (f"it is of {ours['day']}, and what it is compared with of {', '.join(days)}" if days
+               else "nothing was timed beside it")
     return why
 
 
@@ -272,16 +273,15 @@ def readme_table(records, left_out):
         ways = list_ways(records, name, machine.here) if size == "list" else \
             tower_ways(records, name, size, machine.here)
         ours = ways.get("packed" if size == "list" else "encode")
-        peers = compared(ways)
-        why = not_of_now(ours, peers)
+        why = not_of_now(ours, {way: r for way, r in ways.items() if measured.is_peer(r)})
         if why:
             work = size if size == "list" else f"{size:,} patches"
             left_out.append(f"{name}, {work}, {machine.short}: {why}")
             continue
         what = f"{ours['items']} clips and images, {ours['patches']:,}" if size == "list" else f"{size:,}"
         tuned = " (tuned)" if ours["machine"]["tuned"] else ""
-        rows.append([name, what, machine.short, ms(ours) + tuned, *others(ways, ours)])
-        used += [ours, *peers]
+        rows.append([name, what, machine.short, ms(ours) + tuned, *(x or "not timed" for x in others(ways, ours))])
+        used += [ours, *compared(ways, ours)]
     return table(["tower of", "patches", "on", "qwenvit, ms", *OTHERS], rows), used
 
 
