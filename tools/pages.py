@@ -58,8 +58,8 @@ TERMS = """## Terms
 
 A row compares what was timed on one machine and, from 0.3.0 on, on one day; records of earlier versions have no day. Two rows of the same
 tower may differ in transformers' time: if a tower has little work, or many segments (the windows of Qwen2.5-VL), transformers is as fast as Python can
-launch kernels, which depends on one core of the host, and hosts of the same GPU differ in that. The tables "From Python" and "Calls" are timed
-by the host's clock, and all others by events on the device."""
+launch kernels, which depends on one core of the host, and hosts of the same GPU differ in that. Calls, Python,
+jobs, starts and caches are timed by the host's clock, and work on a device by events on the device."""
 
 AGREEMENT = {
     "page": "How far tokens are from those of transformers, and from qwenvit's own in other ways. Distances are per token: the length of "
