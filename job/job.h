@@ -199,8 +199,8 @@ struct qv_job {
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
     struct qv_job_worker *readers, *sinks;
-    int n_devices, n_readers, n_sinks;                         /* as many as are wanted */
-    int n_devices_running, n_readers_running, n_sinks_running; /* threads that must be joined */
+    int n_devices, n_readers, n_sinks;                         /* asked for */
+    int n_devices_running, n_readers_running, n_sinks_running; /* threads to be joined */
 
     pthread_mutex_t lock;
     bool has_lock;
@@ -214,12 +214,12 @@ struct qv_job {
     size_t n_items;
     struct qv_job_queue sources;  /* items that no reader has taken up */
     struct qv_job_pack *packs;    /* the packs of all items that are not done */
-    struct qv_job_queue told;     /* pieces that the sink is to be given */
-    struct qv_job_queue failures; /* `end` of each failed item that the sink is to be told of */
+    struct qv_job_queue told;     /* pieces for the sink */
+    struct qv_job_queue failures; /* items' ends */
     int n_reading;
-    size_t used;             /* bytes of frames in memory */
-    int64_t ticket, serving; /* readers get memory in the order of their tickets */
-    double ready_s;          /* when the last piece became ready */
+    size_t used;             /* bytes of frames */
+    int64_t ticket, serving; /* readers that ask for memory get it in their order */
+    double ready_s;          /* when a piece became ready last */
     double opened_s;
     qv_job_progress progress;
 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that clips which a GPU decodes are the CPU's to the byte, and that whatever goes wrong
- * there costs no more than decoding them again. software_nvdec.c stands in for the GPU; all else is
- * what runs on one. */
+/* Tests that clips which a GPU decodes are the CPU's to the byte, and that whatever goes wrong there costs no more than
+ * decoding them again. software_nvdec.c stands in for the GPU; all else is what runs on one. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <setjmp.h>
@@ -91,7 +90,7 @@ expect(const char *path, const qv_clip_options *options, const char *why)
                  info.not_gpu, why);
 }
 
-/* A GPU takes some streams, and leaves others to the CPU. */
+/* What a device takes, and what it does not. */
 static void
 test_bytes(void **state)
 {
@@ -178,8 +177,7 @@ test_faults(void **state)
     unlink("x264-pyramid.mkv");
 }
 
-/* A process that has ended is replaced, until that helps no more; and one that has served so many
- * clips. */
+/* A process that has ended is replaced, until that helps no more; and one that has served so many clips. */
 static void
 test_replaced(void **state)
 {
@@ -211,7 +209,7 @@ test_replaced(void **state)
     unlink("x264.mp4");
 }
 
-/* Without a GPU an error says so. */
+/* Where there is none, in words. */
 static void
 test_none(void **state)
 {
@@ -305,8 +303,7 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     return status;
 }
 
-/* A process that crashes in the midst costs the clips under way a second decoding; without a GPU
- * the job ends. */
+/* A process that crashes in the midst costs the clips under way a second decoding; without a GPU the job ends. */
 static void
 test_job(void **state)
 {
@@ -329,8 +326,7 @@ test_job(void **state)
     unlink("x264-pyramid.mkv");
 }
 
-/* Returns whether this system has Landlock, without which no process that has a GPU open is locked
- * in. */
+/* Whether this system has Landlock, without which no process that has a GPU open is locked in. */
 static bool
 has_landlock(void)
 {
