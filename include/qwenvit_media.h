@@ -119,12 +119,11 @@ typedef struct qv_clip_info {
     /* n_frames / cut_frames * source_fps; 0 for images. A frame pair is temporal_patch_size /
      * sampled_fps seconds, which is second_per_grid_ts of transformers' Qwen2_5_VLProcessor */
     double sampled_fps;
-    /* So many frames of the file are decoded for those that are sampled: frames to which neither
-     * these nor what they refer to refer are left out, where the file's packets tell which those
-     * are. `decodes_all` is why they do not, in words that follow "since" ("a packet has no time"):
-     * every frame up to the last sampled one is then decoded. It is "" where only what is needed
-     * is, and may come while frames are read: a clip in which something unforeseen is met, as
-     * damage, is decoded again from its beginning. */
+    /* decoded_frames: how many frames of the file are decoded. If the file's packets tell which
+     * frames the sampled ones need, all others are left out, and decodes_all is "". Else every
+     * frame up to the last sampled one is decoded, and decodes_all says why, in words that follow
+     * "since" ("a packet has no time"). It may be set while frames are read: if something
+     * unforeseen is met, such as damage, the clip is decoded again from its beginning. */
     int64_t decoded_frames;
     char decodes_all[64];
     int width, height; /* the size of frames, after smart_resize */
@@ -151,13 +150,13 @@ QV_API const char *qv_ffmpeg_version(void);
 QV_API qv_preprocess qv_preprocess_default(bool is_image);
 
 /*
- * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it:
- * worth it for many clips, or ahead of the first, as loading FFmpeg takes some 50 ms. `program` is
- * its path; NULL: where it was built or installed. Any thread may use it. It ends with this
- * process, within a second or two where that is killed, and on Linux the processes that it made end
- * with it. Does not wait until the program runs. One that does not answer for 60 s is ended, on
- * Linux with its clips' processes: what uses it then fails with QV_EBACKEND, at once. QV_EBACKEND
- * where there is none, QV_ENOMEM.
+ * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it.
+ * This is worth it for many clips, or ahead of the first, as loading FFmpeg takes some 50 ms.
+ * `program` is its path; NULL: where it was built or installed. Any thread may use the decoder. The
+ * program ends with this process (within a second or two if that is killed), and on Linux the
+ * processes that it made end with it. The call does not wait until the program runs. A program that
+ * does not answer for 60 s is ended, on Linux with its clips' processes, and calls that use it then
+ * fail with QV_EBACKEND at once. Returns QV_EBACKEND if there is no such program, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
 /* Finds out whether the CUDA device of this number can decode clips (QV_DECODE_GPU). It starts a
@@ -166,21 +165,23 @@ QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_erro
  * is not known yet; QV_EBACKEND, and why, if it cannot. */
 QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool trusted, bool wait,
                                 qv_error *err);
-/* After its clips are closed. Takes 60 s at most, usually no time. */
+/* Ends the program. Its clips must be closed before. It takes 60 s at most, usually no time. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 
 /*
  * Opens a clip or an image (PNG, JPEG, WebP, ...) and decides which frames are read and at which
  * size. `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in the
- * background. The clip's faults: QV_EIO, QV_EUNSUPPORTED, QV_EFORMAT (not decodable, no video in
- * it, encrypted, aspect ratio above 200, more than 4194304 frames; its process crashed, left, hung,
- * took no requests, said what cannot be, or needed more than decode_memory). Whatever that process
- * does once it may have read the file is one of these three. The caller's: QV_EINVAL (options that
- * exclude each other or are out of range, start_s and end_s with no frame between them, or of an
- * image). Of what is on this side: QV_ENOMEM (no memory here), QV_EBACKEND (qwenvit-decoder is
- * missing, has ended, makes no more processes, or these cannot lock themselves in; QV_DECODE_GPU:
- * there is no such GPU, its driver or its decoders are missing, or the process that has it cannot
- * be locked in, which `trusted` does without). `trusted`: QV_ENOMEM where decoding has no memory.
+ * background. Returns
+ *  - for a fault of the clip QV_EIO, QV_EUNSUPPORTED or QV_EFORMAT (it cannot be decoded, has no
+ *    video, is encrypted, has an aspect ratio above 200 or more than 4194304 frames; or its process
+ *    crashed, ended, hung, took no requests, said what cannot be, or needed more than
+ *    decode_memory). Whatever that process does after it may have read the file is one of these.
+ *  - for a fault of the caller QV_EINVAL (options that exclude each other or are out of range;
+ *    start_s and end_s with no frame between them, or for an image).
+ *  - for a fault on this side QV_ENOMEM (no memory here; with `trusted` also none for decoding) or
+ *    QV_EBACKEND (qwenvit-decoder is missing, has ended, makes no more processes, or these cannot
+ *    lock themselves in; with QV_DECODE_GPU, there is no such GPU, its driver or its decoders are
+ *    missing, or the process that has it cannot be locked in, which `trusted` does without).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One file's frames through FFmpeg, with nothing but that file ever opened. */
+/* Reads one file's frames through FFmpeg, and never opens any other file. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #define FAR_PACKETS 48      /* a keyframe this far ahead is sought; one closer is read up to */
 #define MAX_BAD_FRAMES 1024 /* errors in a row, after which a decoder counts as emptied */
 
-/* No playlists, no text formats, nothing that names other files. */
+/* The formats that are read. None is a playlist or a text, and none names other files. */
 static const char allowed_formats[] =
     "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,ogg,asf,gif,apng,mjpeg,h264,hevc,"
     "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
