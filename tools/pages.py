@@ -65,7 +65,7 @@ AGREEMENT = {
     "page": "How far tokens are from those of transformers, and from qwenvit's own in other ways. Distances are per token: the length of "
             "the difference over the length of the token.",
     "parity": "Tokens against transformers in f32 on the same weights, rounded to bf16: the largest distance over all clips, tokens and "
-              "DeepStack outputs. bf16 is set over transformers' own bf16 distance as well, which must stay below 1.05.",
+              "DeepStack outputs. For bf16 it is also divided by transformers' own bf16 distance; the ratio must stay below 1.05.",
     "against": "Every layer of the tower against transformers' layer, from a file that `tools/reference/layers.py` writes.",
     "verify": "The lowered model against itself. The ideal bf16 tower is the f32 one with every operation's output rounded to bf16 once.",
 }
