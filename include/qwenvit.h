@@ -271,8 +271,7 @@ QV_API void qv_model_free(qv_model **model);
 QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
 QV_API qv_context *qv_model_context(const qv_model *model); /* the context that it was loaded on */
 
-/* ---- items: clips and images
- * ------------------------------------------------------------------ */
+/* ---- items: clips and images ----------------------------------------------------------------- */
 
 typedef enum qv_input {
     QV_INPUT_FRAMES = 0, /* bytes, RGB, resized already */
@@ -310,8 +309,7 @@ QV_API qv_status qv_item_check(const qv_model *model, qv_input input, const qv_i
 QV_API qv_item qv_item_piece(const qv_model *model, qv_input input, const qv_item *item,
                              int64_t first, int64_t n);
 
-/* ---- capacity: what a chunk holds, and what an item takes of it
- * ------------------------------- */
+/* ---- capacity: what a chunk holds, and what an item takes of it ------------------------------ */
 
 /* For a chunk, a capacity says how much it holds at most; for an item, or several, how much they
  * take. */

@@ -135,8 +135,7 @@ walk_tiff(const qvm_source *source, struct places *p)
     return true;
 }
 
-/* ---- what they say: 0 for nothing, -1 for a file that cannot be read
- * --------------------------- */
+/* ---- what they say: 0 for nothing, -1 for a file that cannot be read ------------------------- */
 
 /* Reads the orientation from EXIF: entries of 12 bytes, which are a tag, a type, the number of
  * values, and the values. */

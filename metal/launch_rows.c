@@ -205,8 +205,7 @@ launch_gather(const struct qv_op_gather *op, bool naive, struct launch_metal *ou
     return QV_OK;
 }
 
-/* ---- interpolate, epilogue
- * ---------------------------------------------------------------------------- */
+/* ---- interpolate, epilogue ------------------------------------------------------------------- */
 
 static qv_status
 launch_interpolate(const struct qv_op_interpolate *op, bool naive, struct launch_metal *out,

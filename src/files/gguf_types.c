@@ -16,8 +16,7 @@ half(const uint8_t *p)
     return qv_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
 }
 
-/* ---- blocks of 32 values
- * ---------------------------------------------------------------------- */
+/* ---- blocks of 32 values --------------------------------------------------------------------- */
 
 QV_CLONES static void
 split_q8_0(const uint8_t *b, struct qv_gguf_block *out)
@@ -67,8 +66,7 @@ split_q5_1(const uint8_t *block, struct qv_gguf_block *out)
     split_nibbles(true, true, block, out);
 }
 
-/* ---- blocks of 256 values
- * --------------------------------------------------------------------- */
+/* ---- blocks of 256 values -------------------------------------------------------------------- */
 
 /* Returns a group's scale and least value. Those of 8 groups, 6 bits each, are packed into 12
  * bytes. */
@@ -142,8 +140,7 @@ widen_q6_k(const void *blocks, int64_t n, float *out)
     }
 }
 
-/* ---- all types
- * -------------------------------------------------------------------------------- */
+/* ---- all types ------------------------------------------------------------------------------- */
 
 /* Types that cannot be read are listed too, because their sizes say where the next tensor lies. */
 static const struct qv_gguf_type types[] = {

@@ -80,8 +80,7 @@ see(void *user, const char *name)
     out->of_tower++;
 }
 
-/* ---- of a GGUF file
- * ---------------------------------------------------------------------------- */
+/* ---- of a GGUF file -------------------------------------------------------------------------- */
 
 /* Marks each tensor of the GGUF file that a tower's tensor is made from. */
 static qv_status

@@ -11,9 +11,7 @@
 #include "dtype.h"
 #include "error.h"
 
-/* ---- names
- * -------------------------------------------------------------------------------------
- * */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 /* Maps the names that families use to the names in GGUF files, both without ".weight" and ".bias";
  * # stands for a number. If there are several, the family's tensor is their rows one after the
@@ -123,8 +121,7 @@ unless_swapped(const struct qv_gguf *file, const struct qv_config *c, const stru
     return is_up ? down : up;
 }
 
-/* ---- finding
- * ----------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 struct search {
     const struct qv_gguf *file;
@@ -274,8 +271,7 @@ qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
     return QV_OK;
 }
 
-/* ---- reading
- * ----------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* Returns the bytes of a piece's row in the file. */
 static size_t
@@ -397,8 +393,7 @@ qv_gguf_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
     return status;
 }
 
-/* ---- kept as they are quantised
- * ---------------------------------------------------------------- */
+/* ---- kept as they are quantised -------------------------------------------------------------- */
 
 struct qv_groups
 qv_gguf_part_groups(const struct qv_tensor_part *part)
