@@ -159,12 +159,12 @@ QV_API qv_status qv_context_open(const qv_context_options *options, qv_context *
 QV_API void qv_context_close(qv_context **ctx);
 QV_API void qv_context_get_info(const qv_context *ctx, qv_context_info *out);
 
-/* Memory of the host that this device copies from and to fastest, for frames, patches and
- * tokens: page-locked for CUDA (a copy goes at the link's rate; locking takes 0.4 ms a
- * MB, so of what is given back the context keeps up to four blocks of together 256 MiB,
- * the largest, for later calls), which places it where in a page it likes, aligned for
- * every type; elsewhere it begins at a page. Its contents are undefined. QV_EINVAL for 0
- * bytes, QV_ENOMEM where there is not so much. */
+/* Allocates memory of the host, for frames, patches and tokens, that this device copies from and to
+ * fastest. For CUDA it is page-locked, so that a copy runs at the rate of the link, and begins
+ * anywhere in a page, aligned for every type; on other devices it begins at a page. Locking takes
+ * 0.4 ms a MB, so the context keeps up to four blocks that were given back, the largest, of
+ * together 256 MiB, for later calls. The contents are undefined. Returns QV_EINVAL for 0 bytes, and
+ * QV_ENOMEM if there is not so much memory. */
 QV_API qv_status qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err);
 /* Frees memory of qv_host_alloc of the same context, before the context is closed. NULL is
  * accepted; the caller's pointer stays as it is. */

@@ -571,8 +571,8 @@ test_other_caches(void **state)
                    qv_cache_writer_open(temp_path("no/such"), &o, &w, &err), &err);
 }
 
-/* A cache that was filled by another rule of packing, or before there was one, is never gone on
- * with. */
+/* Nothing is added to a cache that was filled by another rule of packing, or before there was a
+ * rule. */
 static void
 test_packing(const qv_model_info *model, const qv_clip_options *clip)
 {

@@ -332,9 +332,9 @@ test_kinds(void **state)
     check_clips(clips, LENGTH(clips));
 }
 
-/* Nothing but the file itself is ever read: clips.sh watches the system calls, and a decoder that
- * is ended at the first try to open anything gives the same. (Newer FFmpeg knows HLS by a file's
- * name alone, which it is not told.) */
+/* Nothing but the file itself is ever read. clips.sh watches the system calls for that; here a
+ * decoder that is ended when it tries to open anything gives the same. (Newer versions of FFmpeg
+ * know HLS by the file's name alone, and are not told the name.) */
 static void
 test_references(void **state)
 {
@@ -449,8 +449,8 @@ test_bit_flips(void **state)
     }
 }
 
-/* A JPEG that ends early, but for its very end, or whose bits are flipped, is told as damaged, or
- * refused. */
+/* A JPEG that ends early (but not just before its end marker), or whose bits are flipped, is
+ * reported as damaged, or is refused. */
 static void
 test_damaged_jpeg(void **state)
 {
@@ -496,8 +496,8 @@ peak_mib(void)
 #endif
 }
 
-/* In a process of its own, whose peak is not the tests'. Its own time counts: others may
- * be busy. */
+/* Reads the clip in a process of its own, because the peak of memory must not be that of the tests.
+ * The time is that of the process, since other processes may be busy. */
 static void
 check_bomb(const expected *e)
 {
@@ -687,8 +687,8 @@ grow(void)
     assert_int_equal(truncate("long.avi", 1 << 22), 0);
 }
 
-/* Whatever the moment: it ends, with frames or with words, and frames of a file that grew meanwhile
- * are no clip of either size. */
+/* Reading a file that changes ends at every moment, with frames or with an error, and the frames of
+ * a file that grew meanwhile are never given as a whole clip of either size. */
 static void
 test_changing_files(void **state)
 {

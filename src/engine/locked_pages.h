@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Page-locked memory for the caller. A driver takes 0.4 ms a MB to lock pages, longer than a device
- * computes what fills them: so blocks that were given back are kept for the next that asks. */
+/* Page-locked memory for callers. A driver takes 0.4 ms a MB to lock pages, which is longer than a
+ * device computes what fills them. So blocks that were given back are kept, for the next call that
+ * asks. */
 #ifndef QV_ENGINE_LOCKED_PAGES_H
 #define QV_ENGINE_LOCKED_PAGES_H
 

@@ -88,8 +88,8 @@ grains_of(const struct sums *s, const qv_pack_run *run)
     return (run->pair.rows + s->grain - 1) / s->grain;
 }
 
-/* Finds what `pairs[run]` of each run but the first come to, of which there are none of runs that
- * are like an older one. Returns the largest sum. */
+/* Finds the sums of rows that the pairs of all runs but the first can make, up to pairs[run] of
+ * each. pairs[run] is 0 for a run that is like an older one. Returns the largest sum. */
 static int64_t
 find_sums(struct sums *s, const qv_pack_run *waiting, const int64_t *pairs, size_t n)
 {
@@ -112,8 +112,9 @@ find_sums(struct sums *s, const qv_pack_run *waiting, const int64_t *pairs, size
     return best;
 }
 
-/* Beside the oldest, those that leave least empty, the older of two alike, if that is less than
- * `rows` and the chunk has room for their segments. */
+/* Fills what the oldest pairs leave of the chunk with the pairs that leave least of it empty, if
+ * these leave less than `rows` empty and the chunk has room for their segments. Of two runs that
+ * are alike the older is taken. */
 static void
 take_best(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n, int64_t rows,
           int64_t taken[QV_PACK_ITEMS])

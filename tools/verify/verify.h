@@ -80,9 +80,9 @@ qv_status verify_against_backend(const struct verify_job *job, qv_context *other
 qv_status verify_against_file(const struct verify_job *job, const char *path,
                               struct verify_input *input, struct verify_table *out, qv_error *err);
 
-/* Each layer of the model in another folder or GGUF file, in f32 and bf16, held to this one's in
- * f32: told, with what this one's own bf16 is off, and not judged. QV_EFORMAT: the towers' sizes
- * differ. */
+/* Compares each layer of the model in another folder or GGUF file, in f32 and bf16, with this
+ * model's in f32, and prints the distances beside those of this model's own bf16, without judging
+ * them. Returns QV_EFORMAT if the towers' sizes differ. */
 qv_status verify_against_model(const struct verify_job *job, const char *other,
                                const struct verify_input *input, struct verify_table *out,
                                qv_error *err);
