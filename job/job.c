@@ -110,8 +110,7 @@ set_options(qv_job *job, const qv_job_options *o)
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
     job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
-    /* few cores convert and resize for many clips that a GPU decodes, so readers may
-     * exceed cores */
+    /* of clips that a GPU decodes more wait at a time than there are cores that convert and resize */
     const int usual =
         o->clip.decode == QV_DECODE_GPU && job->cores < GPU_READERS ? GPU_READERS : job->cores;
     job->n_readers = o->decoders ? o->decoders : usual;

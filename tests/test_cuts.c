@@ -191,7 +191,7 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
     close(fd);
 }
 
-/* So many frames of a clip, spread over it, or unevenly. */
+/* Chooses n of a clip's frames, spread over it evenly or unevenly. */
 static int64_t
 choose(int64_t *frames, int64_t of, int64_t n, bool evenly)
 {
@@ -419,7 +419,7 @@ complaints_are_counted(void **state)
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
-/* By the numbers that timestamps are. */
+/* A cut's bounds are compared with the very numbers that timestamps are. */
 static void
 bounds_are_timestamps(void **state)
 {

@@ -263,7 +263,8 @@ check_family(const char *dir, const char *backend)
     tiny_close(&t);
 }
 
-/* With DeepStack's outputs, and with windows. */
+/* Tokens have the same bits in any order of the sources, with DeepStack's outputs and
+ * with windows. */
 static void
 any_order_gives_the_same_bits(void **state)
 {
