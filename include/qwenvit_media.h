@@ -181,7 +181,7 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  *  - for a fault on this side QV_ENOMEM (no memory here; with `trusted` also none for decoding) or
  *    QV_EBACKEND (qwenvit-decoder is missing, has ended, makes no more processes, or these cannot
  *    lock themselves in; with QV_DECODE_GPU, there is no such GPU, its driver or its decoders are
- *    missing, or the process that has it cannot be locked in, which `trusted` does without).
+ *    missing, or the process that has it cannot be locked in, which `trusted` does not do).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,
