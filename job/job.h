@@ -174,10 +174,10 @@ struct qv_job_device {
     struct qv_job_plan plans[QV_JOB_PLANS];
     struct qv_job_chunk chunks[QV_JOB_AHEAD]; /* under way */
     int64_t ahead, n_pushed, n_pulled;
-    qv_capacity last; /* the capacity that its last chunk used */
-    int64_t repeats;  /* how many chunks before that one used the same */
-    struct qv_job_buffer buffers[QV_JOB_BUFFERS]; /* the lock guards `users` and `taken` */
-    struct qv_job_clock busy;                     /* guarded by the lock */
+    qv_capacity last;                             /* what its last chunk took, */
+    int64_t repeats;                              /* as so many before that did */
+    struct qv_job_buffer buffers[QV_JOB_BUFFERS]; /* users, taken: under the lock */
+    struct qv_job_clock busy;                     /* under the lock */
 };
 
 struct qv_job_worker {

@@ -63,16 +63,11 @@ struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
 
-/* Returns the capacity for one of many chunks of a pack. `used` says what the chunk has; its
- * segment_rows is the rows of each pair if all are alike, else 0. `more`: other pairs wait that did
- * not fit. `repeats`: so many chunks before this one used the same. bits NULL: others are allowed.
- *  - Alike chunks get a dense plan of exactly their size, if it has the pack's bits and enough of
- *    them came to pay for making it.
- *  - On a device that is slow to make plans, one plan must serve several chunks. So the pack itself
- *    serves chunks that are nine tenths full; of the others those with `more` get the bucket for
- *    their rows, and those that took all that waited one of the pack's half, quarter and so on.
- *  - On a device where room for segments costs, a chunk with few segments gets room for few, unless
- *    it is a part that took all that waited. */
+/* The same for one of many chunks, where a plan that is slow to make must serve several of them: for pairs of
+ * a size that leaves more than a tenth empty (more wait that did not fit), or of a half, a quarter and so on.
+ * used->segment_rows: of pairs that are all of this size, else 0; so many chunks before this one were the same.
+ * They are dense where that has the pack's bits, and enough of them come to be worth a plan; but what is left at the
+ * end, a chunk of few segments has room for no more where room costs. */
 struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits,
                                          const struct qv_capacity *pack,
