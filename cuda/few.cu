@@ -15,7 +15,21 @@
 #include "mma.cuh"
 #include "packed.cuh"
 
-enum { ROW_TILE = 8 }; /* rows of x in a product */
+/* One row takes as many products as 16, because a kernel of 8 rows, though a sixth faster, makes a step from 8 rows
+ * to 9. */
+enum {
+    ROW_TILE = 8,                   /* rows of x in a product */
+    TILES = QV_FEW_ROWS / ROW_TILE, /* of x */
+    WIDE = 2,                       /* tiles of w that a warp multiplies at once */
+    COLS = WIDE * TILE_COLS,
+    WARPS = 8,
+    MOST_UNITS = 16, /* units of a cluster */
+    RANKS = 2        /* blocks of a cluster: wherever two have room, a cluster of two has */
+};
+static_assert(WIDE <= 2, "few_sums() has a unit of one tile for what is left");
+
+/* Steps that a warp has on their way, and one that it multiplies. */
+template <int BITS> constexpr int DEPTH = BITS == 4 ? 4 : 3;
 
 /* pairs_of() adds this to codes of so many bits. */
 template <int BITS> constexpr float BIAS = BITS == 4 ? 16 : -128;
@@ -76,7 +90,7 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
 }
 
 /* A step of a warp: a chunk of each of WIDE tiles, on its way to the warp. */
-template <int BITS, int GROUP, int WIDE> struct few_step {
+template <int BITS, int GROUP> struct few_step {
     struct {
         uint4 codes[CODES<BITS> / 16];
         uint32_t pairs[PAIRS<GROUP>];
@@ -108,91 +122,93 @@ factors_of_pair(uint32_t both, bool is_half)
     return make_float2(f.x, fmaf(-BIAS<BITS>, f.x, f.y));
 }
 
-/* sums[wide][tile] += of the columns of WIDE tiles (a lane: of lane / 4 and lane / 4 + 8) with x's rows of a tile
- * over one chunk. x: a lane's 16 bytes of a tile's row, of which quarters are x_apart further on. Products with ones are
- * x's sums over a group. Products of different tiles are between those that wait for each other. */
-template <int BITS, int GROUP, int TILES, int WIDE>
+/* A lane's part of a step's first N tiles, of rows lane / 4 and lane / 4 + 8: codes, and scales and offsets. */
+template <int BITS, int GROUP, int N> struct few_part {
+    enum { GROUPS = CHUNK / GROUP };
+    uint32_t words[N][2][BITS];
+    float2 factors[N][GROUPS][2];
+};
+
+template <int BITS, int GROUP, int N>
 static __device__ __forceinline__ void
-multiply_step(float (&sums)[WIDE][TILES][4], const few_step<BITS, GROUP, WIDE> &step,
-              const uint4 *const (&x)[TILES], int x_apart, bool is_half)
+fetch_part(few_part<BITS, GROUP, N> &to, const few_step<BITS, GROUP> &step, bool is_half)
 {
     enum { GROUPS = CHUNK / GROUP };
     const int lane = threadIdx.x % WARP;
-    uint32_t words[WIDE][2][BITS], both[WIDE][GROUPS][2]; /* of rows lane / 4 and lane / 4 + 8 */
-    float2 f[WIDE][GROUPS][2];
-    float products[WIDE][TILES][4], plain[TILES][4];
-    const uint32_t ones[4] = { 0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80 };
+    uint32_t both[N][GROUPS * 2];
 #pragma unroll
-    for (int w = 0; w < WIDE; w++) {
+    for (int tile = 0; tile < N; tile++) {
 #pragma unroll
         for (int i = 0; i < BITS / 2; i++) {
-            const uint4 part = step.tiles[w].codes[i * WARP + lane];
-            memcpy(&words[w][i / (BITS / 4)][i % (BITS / 4) * 4], &part, sizeof part);
+            const uint4 part = step.tiles[tile].codes[i * WARP + lane];
+            memcpy(&to.words[tile][i / (BITS / 4)][i % (BITS / 4) * 4], &part, sizeof part);
         }
 #pragma unroll
         for (int i = 0; i < GROUPS * 2; i++)
-            both[w][i / 2][i % 2] = step.tiles[w].pairs[i / 2 * TILE_COLS + i % 2 * 8 + lane / 4];
+            both[tile][i] = step.tiles[tile].pairs[i / 2 * TILE_COLS + i % 2 * 8 + lane / 4];
     }
-    if (is_half) {
+    const auto convert = [&](bool from_half) {
 #pragma unroll
-        for (int i = 0; i < WIDE * GROUPS * 2; i++)
-            f[i / 2 / GROUPS][i / 2 % GROUPS][i % 2] =
-                factors_of_pair<BITS>(both[i / 2 / GROUPS][i / 2 % GROUPS][i % 2], true);
-    } else {
-#pragma unroll
-        for (int i = 0; i < WIDE * GROUPS * 2; i++)
-            f[i / 2 / GROUPS][i / 2 % GROUPS][i % 2] =
-                factors_of_pair<BITS>(both[i / 2 / GROUPS][i / 2 % GROUPS][i % 2], false);
-    }
+        for (int i = 0; i < N * GROUPS * 2; i++)
+            to.factors[i / 2 / GROUPS][i / 2 % GROUPS][i % 2] =
+                factors_of_pair<BITS>(both[i / 2 / GROUPS][i % (GROUPS * 2)], from_half);
+    };
+    if (is_half) /* asked once for all, since a branch keeps loads apart */
+        convert(true);
+    else
+        convert(false);
+}
+
+/* sums[wide][tile] += of the columns of a step's first N tiles with x's rows of a tile over one chunk. x: a lane's
+ * 16 bytes of a tile's row, of which quarters are x_apart further on. Products with ones are x's sums over a
+ * group. Products of different tiles are between those that wait for each other. */
+template <int BITS, int GROUP, int N>
+static __device__ __forceinline__ void
+multiply_step(float (&sums)[WIDE][TILES][4], const few_step<BITS, GROUP> &step,
+              const uint4 *const (&x)[TILES], int x_apart, bool is_half)
+{
+    const uint32_t ones[4] = { 0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80 };
+    float products[N + 1][TILES][4]; /* the last are those with ones */
+    few_part<BITS, GROUP, N> part;
+    fetch_part(part, step, is_half);
 #pragma unroll
     for (int quarter = 0; quarter < 4; quarter++) {
-        const int group = quarter * QUARTER / GROUP;
-        uint32_t a[2][WIDE][4];
+        uint32_t a[2][N + 1][4];
         uint4 b[TILES];
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++)
             b[tile] = x[tile][quarter * x_apart];
 #pragma unroll
-        for (int w = 0; w < WIDE; w++) {
-            uint32_t pairs0[4], pairs1[4];
-            pairs_of<BITS>(pairs0, &words[w][0][quarter * BITS / 4]);
-            pairs_of<BITS>(pairs1, &words[w][1][quarter * BITS / 4]);
+        for (int i = 0; i < N * 2; i++) {
+            uint32_t pairs[4];
+            pairs_of<BITS>(pairs, &part.words[i / 2][i % 2][quarter * BITS / 4]);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                a[i / 2][w][i % 2 * 2] = pairs0[i];
-                a[i / 2][w][i % 2 * 2 + 1] = pairs1[i];
-            }
+            for (int j = 0; j < 4; j++)
+                a[j / 2][i / 2][j % 2 * 2 + i % 2] = pairs[j];
         }
-        const auto multiply = [&](float(&sum)[4], const uint32_t(&by)[4], int tile) {
+        memcpy(a[0][N], ones, sizeof ones);
+        memcpy(a[1][N], ones, sizeof ones);
+#pragma unroll
+        for (int i = 0; i < (N + 1) * TILES; i++) {
+            float(&sum)[4] = products[i / TILES][i % TILES];
             if (quarter * QUARTER % GROUP)
-                multiply_blocks(sum, by, b[tile].x, b[tile].y);
+                multiply_blocks(sum, a[0][i / TILES], b[i % TILES].x, b[i % TILES].y);
             else
-                multiply_first_blocks(sum, by, b[tile].x, b[tile].y);
-        };
+                multiply_first_blocks(sum, a[0][i / TILES], b[i % TILES].x, b[i % TILES].y);
+        }
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++)
-            multiply(plain[tile], ones, tile);
-#pragma unroll
-        for (int i = 0; i < WIDE * TILES; i++)
-            multiply(products[i / TILES][i % TILES], a[0][i / TILES], i % TILES);
-#pragma unroll
-        for (int tile = 0; tile < TILES; tile++)
-            multiply_blocks(plain[tile], ones, b[tile].z, b[tile].w);
-#pragma unroll
-        for (int i = 0; i < WIDE * TILES; i++)
+        for (int i = 0; i < (N + 1) * TILES; i++)
             multiply_blocks(products[i / TILES][i % TILES], a[1][i / TILES], b[i % TILES].z,
                             b[i % TILES].w);
         if ((quarter + 1) * QUARTER % GROUP)
             continue;
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-#pragma unroll
-            for (int i = 0; i < WIDE * 4; i++) {
-                float &sum = sums[i / 4][tile][i % 4];
-                const float2 by = f[i / 4][group][i % 4 / 2];
-                sum = fmaf(by.x, products[i / 4][tile][i % 4], sum);
-                sum = fmaf(by.y, plain[tile][i % 2], sum);
-            }
+        for (int i = 0; i < N * TILES * 4; i++) {
+            const int wide = i / 4 / TILES, tile = i / 4 % TILES;
+            const float2 by = part.factors[wide][quarter * QUARTER / GROUP][i % 4 / 2];
+            float &sum = sums[wide][tile][i % 4];
+            sum = fmaf(by.x, products[wide][tile][i % 4], sum);
+            sum = fmaf(by.y, products[N][tile][i % 2], sum);
         }
     }
 }
@@ -237,45 +253,52 @@ peek(const float *p, int rank)
 #endif
 }
 
-/* How a product is cut. A unit is WIDE tiles, so many columns of y. Each cluster of blocks has some units, at
- * most most_units; each of its `ranks` blocks has every ranks'th run of `chunks` chunks of k, a run in a pass, so that
+/* How a product is cut. A unit is WIDE tiles, or what is left of a cluster's. Each cluster of blocks has at most
+ * most_units; each of its `ranks` blocks has every ranks'th run of `chunks` chunks of k, a run in a pass, so that
  * it keeps x's part of the run in shared memory. Of its units times chunks each warp of a block has as many,
  * in a row. */
 struct few_cut {
-    int64_t units, clusters;
+    int64_t clusters;
     int most_units, ranks, passes, chunks;
 };
 
 /* The first of the steps of a block that a warp has. */
-template <int WARPS>
 static __device__ __forceinline__ int
 first_step(int steps, int warp)
 {
     return steps * warp / WARPS;
 }
 
-/* The warp that has a step. */
-template <int WARPS>
-static __device__ __forceinline__ int
-warp_of(int steps, int step)
+/* The columns of y that a cluster has: tiles `first` to `end` of w, in so many units, of which the last may have
+ * fewer tiles. */
+struct few_columns {
+    int64_t first, end;
+    int units;
+};
+
+static __device__ __forceinline__ struct few_columns
+columns_of(const struct packed_shape &s, const struct few_cut &cut, int64_t cluster)
 {
-    return ((step + 1) * WARPS - 1) / steps;
+    struct few_columns c;
+    c.first = s.tiles * cluster / cut.clusters;
+    c.end = s.tiles * (cluster + 1) / cut.clusters;
+    c.units = (int)(c.end - c.first + WIDE - 1) / WIDE;
+    return c;
 }
 
 /* Shared memory of a block. */
-template <int BITS, int GROUP, int TILES, int WIDE, int DEPTH, int WARPS> struct few_shared {
-    enum { COLS = WIDE * TILE_COLS, ROWS = TILES * ROW_TILE, GROUPS = CHUNK / GROUP };
-    typedef few_step<BITS, GROUP, WIDE> step;
+template <int BITS, int GROUP> struct few_shared {
+    typedef few_step<BITS, GROUP> step;
     step *ring;  /* [WARPS][DEPTH] */
-    float *sums; /* [most_units + WARPS][COLS][ROWS]: those of unit u and warp w at u + w */
+    float *sums; /* [most_units + WARPS][COLS][QV_FEW_ROWS]: those of unit u and warp w at u + w */
     uint4 *x;    /* [chunks][4 quarters][m][4] */
 
     __host__ __device__
     few_shared(void *at, const few_cut &cut)
     {
         ring = (step *)at;
-        sums = (float *)(ring + WARPS * DEPTH);
-        x = (uint4 *)(sums + (cut.most_units + WARPS) * COLS * ROWS);
+        sums = (float *)(ring + WARPS * DEPTH<BITS>);
+        x = (uint4 *)(sums + (cut.most_units + WARPS) * COLS * QV_FEW_ROWS);
     }
 
     static size_t
@@ -300,62 +323,63 @@ begin_x(uint4 *to, const bf16 *x, int m, int64_t k, int64_t first, int chunks)
         }
 }
 
-/* What a warp multiplies in a pass: steps `at` to `end` of its block's, of which chunks begin at first_chunk of k and
- * tiles at first_tile. */
+/* What a warp multiplies in a pass: steps `at` to `end` of its block's, of which chunks begin at first_chunk of k, and
+ * units are of tiles first_tile to end_tile. */
 struct few_work {
     int at, end, chunks;
-    int64_t first_chunk, first_tile;
+    int64_t first_chunk, first_tile, end_tile;
 };
 
 /* sums[unit + warp] += of the warp's steps. `more`: there are sums of earlier passes. */
-template <int BITS, int GROUP, int TILES, int WIDE, int DEPTH, int WARPS, typename F>
+template <int BITS, int GROUP, typename F>
 static __device__ __forceinline__ void
-few_sums(const few_shared<BITS, GROUP, TILES, WIDE, DEPTH, WARPS> &shared,
-         const struct packed_shape &s, const struct few_work &w, int m, bool more, F await_x)
+few_sums(const few_shared<BITS, GROUP> &shared, const struct packed_shape &s,
+         const struct few_work &w, int m, bool more, F await_x)
 {
-    typedef few_shared<BITS, GROUP, TILES, WIDE, DEPTH, WARPS> S;
+    typedef few_shared<BITS, GROUP> S;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    typename S::step *ring = shared.ring + warp * DEPTH;
+    typename S::step *ring = shared.ring + warp * DEPTH<BITS>;
     __syncwarp();
     float sums[WIDE][TILES][4] = {};
     const int there = (int)min((int64_t)w.chunks, s.chunks - w.first_chunk);
     int unit = w.at / w.chunks, chunk = w.at % w.chunks;
     int to_copy = w.end - w.at, next_chunk = chunk;
-    int64_t next_tile = w.first_tile + unit * WIDE;
+    int next_wide = 0;
     const uint4 *next[WIDE];
-    const auto begin_unit =
-        [&] { /* tiles behind the last one are the last one */
+    const auto begin_unit = [&](int at) {
+        const int64_t tile = w.first_tile + (int64_t)at * WIDE;
+        next_wide = (int)min((int64_t)WIDE, w.end_tile - tile);
 #pragma unroll
-              for (int i = 0; i < WIDE; i++)
-                  next[i] = (const uint4 *)(s.at + (min(next_tile + i, s.tiles - 1) * s.chunks +
-                                                    w.first_chunk + next_chunk) *
-                                                       s.per_chunk) +
-                            lane;
-              next_tile += WIDE;
-        };
-    begin_unit();
+        for (int i = 0; i < WIDE; i++)
+            next[i] = (const uint4 *)(s.at + ((tile + i) * s.chunks + w.first_chunk + next_chunk) *
+                                                 s.per_chunk) +
+                      lane;
+    };
+    int next_unit = unit;
+    begin_unit(next_unit);
     const auto copy_next = [&](int slot) {
         if (to_copy-- > 0 && next_chunk < there)
 #pragma unroll
             for (int i = 0; i < WIDE; i++) {
-                begin_chunk<BITS, GROUP>(ring[slot].tiles[i], next[i]);
+                if (i < next_wide)
+                    begin_chunk<BITS, GROUP>(ring[slot].tiles[i], next[i]);
                 next[i] += (int)s.per_chunk / 16;
             }
         end_copies();
         if (++next_chunk == w.chunks) {
             next_chunk = 0;
-            begin_unit();
+            begin_unit(++next_unit);
         }
     };
 #pragma unroll
-    for (int i = 0; i < DEPTH - 1; i++)
+    for (int i = 0; i < DEPTH<BITS> - 1; i++)
         copy_next(i);
     await_x();
     int slot = 0;
     for (int step = w.at; step < w.end; step++) {
         __syncwarp(); /* lanes have read all of the step before, whose place is filled now */
-        copy_next(slot ? slot - 1 : DEPTH - 1);
-        await_copies_but<DEPTH - 1>();
+        copy_next(slot ? slot - 1 : DEPTH<BITS> - 1);
+        await_copies_but<DEPTH<BITS> - 1>();
         __syncwarp(); /* lanes copied for each other */
         if (chunk < there) {
             const uint4 *rows[TILES];
@@ -363,17 +387,20 @@ few_sums(const few_shared<BITS, GROUP, TILES, WIDE, DEPTH, WARPS> &shared,
             for (int i = 0; i < TILES; i++)
                 rows[i] =
                     shared.x + chunk * 16 * m + min(i * ROW_TILE + lane / 4, m - 1) * 4 + lane % 4;
-            multiply_step<BITS, GROUP, TILES, WIDE>(sums, ring[slot], rows, m * 4,
-                                                    s.dtype == QV_F16);
+            const bool whole = w.first_tile + (unit + 1) * WIDE <= w.end_tile;
+            if (whole)
+                multiply_step<BITS, GROUP, WIDE>(sums, ring[slot], rows, m * 4, s.dtype == QV_F16);
+            else
+                multiply_step<BITS, GROUP, 1>(sums, ring[slot], rows, m * 4, s.dtype == QV_F16);
         }
-        slot = slot + 1 < DEPTH ? slot + 1 : 0;
+        slot = slot + 1 < DEPTH<BITS> ? slot + 1 : 0;
         if (++chunk < w.chunks && step + 1 < w.end)
             continue;
-        float *all = shared.sums + (unit + warp) * S::COLS * S::ROWS;
+        float *all = shared.sums + (unit + warp) * COLS * QV_FEW_ROWS;
 #pragma unroll
         for (int i = 0; i < WIDE * TILES * 4; i++) {
             const int wide = i / 4 / TILES, tile = i / 4 % TILES, j = i % 4;
-            float *to = all + (wide * TILE_COLS + lane / 4 + j / 2 * 8) * S::ROWS +
+            float *to = all + (wide * TILE_COLS + lane / 4 + j / 2 * 8) * QV_FEW_ROWS +
                         tile * ROW_TILE + lane % 4 * 2 + j % 2;
             *to = more ? *to + sums[wide][tile][j] : sums[wide][tile][j];
             sums[wide][tile][j] = 0;
@@ -383,50 +410,56 @@ few_sums(const few_shared<BITS, GROUP, TILES, WIDE, DEPTH, WARPS> &shared,
     }
 }
 
-/* Writes a cluster's units of y. Blocks share its values, and each adds what all warps of all have of one, in their
- * order. */
-template <int WARPS, typename S>
+/* Writes a cluster's units of y, columns up to `end`. Blocks share its values, and each adds what all warps of all
+ * have of one, in their order. */
+template <typename S>
 static __device__ __forceinline__ void
 finish_units(const S &shared, const struct few_cut &cut, const struct few_epilogue &e,
-             int64_t first, int units, bf16 *y)
+             const struct few_columns &c, bf16 *y)
 {
-    const int rank = blockIdx.x % cut.ranks, steps = units * cut.chunks, m = (int)e.m;
-    for (int i = rank * blockDim.x + threadIdx.x; i < units * S::COLS * m;
-         i += cut.ranks * blockDim.x) {
-        const int row = i / S::COLS % m, unit = i / S::COLS / m;
-        const int64_t col = (first + unit) * S::COLS + i % S::COLS;
-        const int begin = warp_of<WARPS>(steps, unit * cut.chunks);
-        const int end = warp_of<WARPS>(steps, (unit + 1) * cut.chunks - 1);
-        const float *from = shared.sums + (unit * S::COLS + i % S::COLS) * S::ROWS + row;
+    const int m = (int)e.m, col = threadIdx.x % COLS, apart = cut.ranks * WARPS * WARP / COLS;
+    const int steps = c.units * cut.chunks;
+    int row = (blockIdx.x % cut.ranks * WARPS * WARP + threadIdx.x) / COLS, unit = 0;
+    for (;; row += apart) {
+        for (; row >= m; row -= m)
+            unit++;
+        if (unit >= c.units)
+            return;
+        const int begin = unit * cut.chunks, end = begin + cut.chunks;
+        const float *from = shared.sums + (unit * COLS + col) * QV_FEW_ROWS + row;
         float sum = 0;
         for (int other = 0; other < cut.ranks; other++)
-            for (int warp = begin; warp <= end; warp++)
-                if (first_step<WARPS>(steps, warp) < first_step<WARPS>(steps, warp + 1))
-                    sum += peek(from + warp * S::COLS * S::ROWS, other);
-        if (col < e.n)
-            finish(e, row, col, sum, y);
+#pragma unroll
+            for (int warp = 0; warp < WARPS; warp++)
+                if (max(begin, first_step(steps, warp)) < min(end, first_step(steps, warp + 1)))
+                    sum += peek(from + warp * COLS * QV_FEW_ROWS, other);
+        const int64_t at = (c.first + unit * WIDE) * TILE_COLS + col;
+        if (at < min(e.n, c.end * TILE_COLS))
+            finish(e, row, at, sum, y);
     }
 }
 
-template <int BITS, int GROUP, int TILES, int WIDE, int DEPTH, int WARPS>
+template <int BITS, int GROUP>
 static __global__
 __launch_bounds__(WARPS *WARP) void few_kernel(const struct packed_shape s,
                                                const struct few_cut cut,
                                                const struct few_epilogue e, const bf16 *x, bf16 *y)
 {
     extern __shared__ uint4 at[];
-    typedef few_shared<BITS, GROUP, TILES, WIDE, DEPTH, WARPS> S;
+    typedef few_shared<BITS, GROUP> S;
     const S shared(at, cut);
     const int warp = threadIdx.x / WARP, m = (int)e.m;
-    const int64_t cluster = blockIdx.x / cut.ranks, first = cut.units * cluster / cut.clusters;
-    const int units = (int)(cut.units * (cluster + 1) / cut.clusters - first);
-    const int steps = units * cut.chunks;
+    const struct few_columns c = columns_of(s, cut, blockIdx.x / cut.ranks);
+    const int steps = c.units * cut.chunks;
     for (int pass = 0; pass < cut.passes; pass++) {
-        const struct few_work w = {
-            first_step<WARPS>(steps, warp), first_step<WARPS>(steps, warp + 1), cut.chunks,
-            (pass * cut.ranks + blockIdx.x % cut.ranks) * (int64_t)cut.chunks, first * WIDE
-        };
-        few_sums<BITS, GROUP, TILES, WIDE, DEPTH, WARPS>(shared, s, w, m, pass > 0, [&] {
+        const struct few_work w = { first_step(steps, warp),
+                                    first_step(steps, warp + 1),
+                                    cut.chunks,
+                                    (pass * cut.ranks + blockIdx.x % cut.ranks) *
+                                        (int64_t)cut.chunks,
+                                    c.first,
+                                    c.end };
+        few_sums<BITS, GROUP>(shared, s, w, m, pass > 0, [&] {
             if (pass)
                 __syncthreads(); /* all have read x of the pass before */
             else
@@ -437,7 +470,7 @@ __launch_bounds__(WARPS *WARP) void few_kernel(const struct packed_shape s,
         });
     }
     await_cluster();
-    finish_units<WARPS>(shared, cut, e, first, units, y);
+    finish_units(shared, cut, e, c, y);
     await_cluster(); /* others read this block's sums until here */
 }
 
@@ -462,9 +495,6 @@ ask_device(struct few_device *out)
     return error;
 }
 
-/* A cluster of two blocks is what any device with clusters has room for wherever it has room for two blocks. */
-enum { FEW_WARPS = 8, FEW_WIDE = 2, RANKS = 2, MOST_UNITS = 16 };
-
 /* How to cut a product on a device: the same for any number of rows, so that bits are. passes 0: shared memory does
  * not suffice. */
 template <typename S>
@@ -472,11 +502,10 @@ static struct few_cut
 cut_for(const struct packed_shape &s, const struct few_device &d)
 {
     struct few_cut cut = {};
-    cut.units = ceil_div(s.tiles, FEW_WIDE);
     cut.ranks = d.major >= 9 ? RANKS : 1;
-    cut.clusters = min(cut.units, (int64_t)max(d.processors / cut.ranks, 1));
-    cut.clusters = max(cut.clusters, ceil_div(cut.units, MOST_UNITS));
-    cut.most_units = (int)ceil_div(cut.units, cut.clusters);
+    cut.clusters = min(s.tiles, (int64_t)max(d.processors / cut.ranks, 1));
+    cut.clusters = max(cut.clusters, ceil_div(s.tiles, MOST_UNITS * WIDE));
+    cut.most_units = (int)ceil_div(ceil_div(s.tiles, cut.clusters), WIDE);
     do
         cut.chunks = (int)ceil_div(s.chunks, cut.ranks * ++cut.passes);
     while (cut.chunks > 1 && S::bytes(cut, QV_FEW_ROWS) > (size_t)d.shared_bytes);
@@ -485,13 +514,17 @@ cut_for(const struct packed_shape &s, const struct few_device &d)
     return cut;
 }
 
-template <int BITS, int GROUP, int TILES, int DEPTH>
+template <int BITS, int GROUP>
 static cudaError_t
 launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_epilogue &e,
-           const struct few_device &d, const bf16 *x, bf16 *y, bool *taken)
+           const bf16 *x, bf16 *y, bool *taken)
 {
-    typedef few_shared<BITS, GROUP, TILES, FEW_WIDE, DEPTH, FEW_WARPS> S;
-    const auto kernel = few_kernel<BITS, GROUP, TILES, FEW_WIDE, DEPTH, FEW_WARPS>;
+    typedef few_shared<BITS, GROUP> S;
+    const auto kernel = few_kernel<BITS, GROUP>;
+    struct few_device d;
+    cudaError_t error = ask_device(&d);
+    if (error)
+        return error;
     const struct few_cut cut = cut_for<S>(s, d);
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
@@ -505,11 +538,11 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
     config.attrs = attributes;
     config.numAttrs = d.major >= 9 ? 2 : 0;
     config.gridDim = dim3((unsigned)(cut.clusters * cut.ranks));
-    config.blockDim = dim3(FEW_WARPS * WARP);
+    config.blockDim = dim3(WARPS * WARP);
     config.dynamicSmemBytes = S::bytes(cut, e.m);
     config.stream = stream;
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)config.dynamicSmemBytes);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)config.dynamicSmemBytes);
     if (!error)
         error = cudaLaunchKernelEx(&config, kernel, s, cut, e, x, y);
     if (error)
@@ -517,28 +550,14 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
     return error;
 }
 
-template <int BITS, int GROUP>
-static cudaError_t
-launch_rows(cudaStream_t stream, const struct packed_shape &s, const struct few_epilogue &e,
-            const bf16 *x, bf16 *y, bool *taken)
-{
-    constexpr int DEPTH = BITS == 4 ? 4 : 3;
-    struct few_device d;
-    const cudaError_t error = ask_device(&d);
-    if (error)
-        return error;
-    return e.m <= ROW_TILE ? launch_few<BITS, GROUP, 1, DEPTH>(stream, s, e, d, x, y, taken)
-                           : launch_few<BITS, GROUP, 2, DEPTH>(stream, s, e, d, x, y, taken);
-}
-
 template <int BITS>
 static cudaError_t
 launch_group(cudaStream_t stream, int64_t group, const struct packed_shape &s,
              const struct few_epilogue &e, const bf16 *x, bf16 *y, bool *taken)
 {
-    return group == 32   ? launch_rows<BITS, 32>(stream, s, e, x, y, taken)
-           : group == 64 ? launch_rows<BITS, 64>(stream, s, e, x, y, taken)
-                         : launch_rows<BITS, 128>(stream, s, e, x, y, taken);
+    return group == 32   ? launch_few<BITS, 32>(stream, s, e, x, y, taken)
+           : group == 64 ? launch_few<BITS, 64>(stream, s, e, x, y, taken)
+                         : launch_few<BITS, 128>(stream, s, e, x, y, taken);
 }
 
 cudaError_t
