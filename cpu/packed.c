@@ -2,9 +2,9 @@
 /*
  * gemm with a quantised w and many rows. Blocks of w's columns are widened, one after another, into
  * the panels that oneDNN's matmul takes, in a block of scratch that a cache holds. The values are
- * those that a checkpoint has when it is loaded in x's dtype, and the same matmul multiplies them. It gives a
- * block's columns of y by themselves, because oneDNN's fast matmul takes no y whose rows lie apart: its plain one, which does,
- * takes hundreds of times as long.
+ * those that a checkpoint has when it is loaded in x's dtype, and the same matmul multiplies them.
+ * It gives a block's columns of y by themselves, because oneDNN's fast matmul takes no y whose rows
+ * lie apart; the plain one, which does, takes hundreds of times as long.
  */
 #include <stdlib.h>
 

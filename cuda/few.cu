@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Up to 16 rows of bf16 by codes, as cuda/packed.h lays them, each of which is read once for all rows.
+ * Up to 16 rows of bf16 by codes, as cuda/packed.h lays them, each of which is read once for all
+ * rows.
  *
- * A warp has 16 columns of y, which are rows of w, on the tensor cores: codes are exact in bf16, and of each group
+ * A warp multiplies 16 columns of y at a time, which are rows of w, on the tensor cores: codes are
+ * exact in bf16, and of each group
  *     sum += scale * (codes . x) + offset * (ones . x)
- * in f32, so that no value of w is rounded. Codes of 4 bits are multiplied with 16 added and those of 8 with 128 taken,
- * as unpacking gives them; the offset is corrected for it.
+ * in f32, so that no value of w is rounded. Codes of 4 bits are multiplied with 16 added and
+ * those of 8 with 128 taken, as unpacking gives them; the offset is corrected for it.
  *
- * Only what is under way keeps the memory busy, so each warp copies its next chunks to shared memory while it
- * multiplies one, and begins before the kernel in front of this one has ended. x lies in shared memory,
- * once for all tiles of a block; for that, the two blocks of a cluster share k. Bits of y do not depend on how many
- * rows there are.
+ * Only what is under way keeps the memory busy, so each warp copies its next chunks to shared
+ * memory while it multiplies one, and begins before the kernel in front of this one has ended. x
+ * lies in shared memory, once for all tiles of a block; for that, the two blocks of a cluster
+ * share k. Bits of y do not depend on how many rows there are.
  */
 #include "mma.cuh"
 #include "packed.cuh"
 
-/* One row takes as many products as 16, because a kernel of 8 rows, though a sixth faster, makes a step from 8 rows
- * to 9. */
+/* One row takes as many products as 16, because a kernel of 8 rows, though a sixth faster, makes
+ * a step from 8 rows to 9. */
 enum {
     ROW_TILE = 8,                   /* rows of x in a product */
     TILES = QV_FEW_ROWS / ROW_TILE, /* of x */
@@ -34,7 +36,8 @@ template <int BITS> constexpr int DEPTH = BITS == 4 ? 4 : 3;
 /* pairs_of() adds this to codes of so many bits. */
 template <int BITS> constexpr float BIAS = BITS == 4 ? 16 : -128;
 
-/* (a & b) | c and (a & b) ^ c by one instruction, which nvcc 13.0 makes two where b and c are constants. */
+/* (a & b) | c and (a & b) ^ c by one instruction, which nvcc 13.0 makes two where b and c are
+ * constants. */
 static __device__ __forceinline__ uint32_t
 and_or(uint32_t a, uint32_t b, uint32_t c)
 {
@@ -69,9 +72,10 @@ add_pairs(uint32_t a, uint32_t b)
     return a;
 }
 
-/* The codes of a lane's 8 values of a quarter, as four pairs of bf16, first to last. Of 4 bits, 0x4180 with
- * a code in the upper bits of its fraction is 16 + code. Of 8 bits, 0x4300 with a code's lower 7 bits as its
- * fraction is 128 and these, from which 256 is taken, or 128 where the upper bit is set: exactly. */
+/* The codes of a lane's 8 values of a quarter, as four pairs of bf16, first to last. Of 4 bits,
+ * 0x4180 with a code in the upper bits of its fraction is 16 + code. Of 8 bits, 0x4300 with a
+ * code's lower 7 bits as its fraction is 128 and these, from which 256 is taken, or 128 where
+ * the upper bit is set: exactly. */
 template <int BITS>
 static __device__ __forceinline__ void
 pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
@@ -122,7 +126,8 @@ factors_of_pair(uint32_t both, bool is_half)
     return make_float2(f.x, fmaf(-BIAS<BITS>, f.x, f.y));
 }
 
-/* A lane's part of a step's first N tiles, of rows lane / 4 and lane / 4 + 8: codes, and scales and offsets. */
+/* A lane's part of a step's first N tiles, of rows lane / 4 and lane / 4 + 8: codes, and scales
+ * and offsets. */
 template <int BITS, int GROUP, int N> struct few_part {
     enum { GROUPS = CHUNK / GROUP };
     uint32_t words[N][2][BITS];
@@ -159,9 +164,10 @@ fetch_part(few_part<BITS, GROUP, N> &to, const few_step<BITS, GROUP> &step, bool
         convert(false);
 }
 
-/* sums[wide][tile] += of the columns of a step's first N tiles with x's rows of a tile over one chunk. x: a lane's
- * 16 bytes of a tile's row, of which quarters are x_apart further on. Products with ones are x's sums over a
- * group. Products of different tiles are between those that wait for each other. */
+/* sums[wide][tile] += of the columns of a step's first N tiles with x's rows of a tile over one
+ * chunk. x: a lane's 16 bytes of a tile's row, of which quarters are x_apart further on.
+ * Products with ones are x's sums over a group. Products of different tiles are between those
+ * that wait for each other. */
 template <int BITS, int GROUP, int N>
 static __device__ __forceinline__ void
 multiply_step(float (&sums)[WIDE][TILES][4], const few_step<BITS, GROUP> &step,
@@ -213,8 +219,8 @@ multiply_step(float (&sums)[WIDE][TILES][4], const few_step<BITS, GROUP> &step,
     }
 }
 
-/* Waits until the kernel in front of this one has ended: weights may be read before that, what it wrote only
- * then. Lets the kernel behind this one begin, as far as there is room. */
+/* Waits until the kernel in front of this one has ended: weights may be read before that, what
+ * it wrote only then. Lets the kernel behind this one begin, as far as there is room. */
 static __device__ __forceinline__ void
 await_launch()
 {
@@ -253,10 +259,10 @@ peek(const float *p, int rank)
 #endif
 }
 
-/* How a product is cut. A unit is WIDE tiles, or what is left of a cluster's. Each cluster of blocks has at most
- * most_units; each of its `ranks` blocks has every ranks'th run of `chunks` chunks of k, a run in a pass, so that
- * it keeps x's part of the run in shared memory. Of its units times chunks each warp of a block has as many,
- * in a row. */
+/* How a product is cut. A unit is WIDE tiles, or what is left of a cluster's. Each cluster of
+ * blocks has at most most_units; each of its `ranks` blocks has every ranks'th run of `chunks`
+ * chunks of k, a run in a pass, so that it keeps x's part of the run in shared memory. Of its
+ * units times chunks each warp of a block has as many, in a row. */
 struct few_cut {
     int64_t clusters;
     int most_units, ranks, passes, chunks;
@@ -269,8 +275,8 @@ first_step(int steps, int warp)
     return steps * warp / WARPS;
 }
 
-/* The columns of y that a cluster has: tiles `first` to `end` of w, in so many units, of which the last may have
- * fewer tiles. */
+/* The columns of y that a cluster has: tiles `first` to `end` of w, in so many units, of which
+ * the last may have fewer tiles. */
 struct few_columns {
     int64_t first, end;
     int units;
@@ -309,8 +315,8 @@ template <int BITS, int GROUP> struct few_shared {
     }
 };
 
-/* Copies x's rows of a run of chunks that begins at chunk `first`, with zeros behind the end: a warp copies 16 bytes a
- * lane of two chunks at once. */
+/* Copies x's rows of a run of chunks that begins at chunk `first`, with zeros behind the end: a
+ * warp copies 16 bytes a lane of two chunks at once. */
 static __device__ __forceinline__ void
 begin_x(uint4 *to, const bf16 *x, int m, int64_t k, int64_t first, int chunks)
 {
@@ -323,8 +329,8 @@ begin_x(uint4 *to, const bf16 *x, int m, int64_t k, int64_t first, int chunks)
         }
 }
 
-/* What a warp multiplies in a pass: steps `at` to `end` of its block's, of which chunks begin at first_chunk of k, and
- * units are of tiles first_tile to end_tile. */
+/* What a warp multiplies in a pass: steps `at` to `end` of its block's, of which chunks begin at
+ * first_chunk of k, and units are of tiles first_tile to end_tile. */
 struct few_work {
     int at, end, chunks;
     int64_t first_chunk, first_tile, end_tile;
@@ -410,8 +416,8 @@ few_sums(const few_shared<BITS, GROUP> &shared, const struct packed_shape &s,
     }
 }
 
-/* Writes a cluster's units of y, columns up to `end`. Blocks share its values, and each adds what all warps of all
- * have of one, in their order. */
+/* Writes a cluster's units of y, columns up to `end`. Blocks share its values, and each adds
+ * what all warps of all have of one, in their order. */
 template <typename S>
 static __device__ __forceinline__ void
 finish_units(const S &shared, const struct few_cut &cut, const struct few_epilogue &e,
@@ -495,8 +501,8 @@ ask_device(struct few_device *out)
     return error;
 }
 
-/* How to cut a product on a device: the same for any number of rows, so that bits are. passes 0: shared memory does
- * not suffice. */
+/* How to cut a product on a device: the same for any number of rows, so that bits are. passes 0:
+ * shared memory does not suffice. */
 template <typename S>
 static struct few_cut
 cut_for(const struct packed_shape &s, const struct few_device &d)

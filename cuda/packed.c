@@ -30,7 +30,8 @@ even_bytes(uint32_t word)
     return (word | word >> 8) & 0xffff;
 }
 
-/* Lays a canonical row's codes, and its scales and offsets in pairs, into the chunks of its tile. */
+/* Lays a canonical row's codes, and its scales and offsets in pairs, into the chunks of its
+ * tile. */
 static void
 lay_row(const struct qv_matrix *matrix, const struct qv_packed_cuda *p, int row, const char *src,
         char *tile)

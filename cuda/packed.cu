@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A gemm's quantised w, as cuda/packed.h lays it: few rows by it, where they are not bf16 on the tensor cores
- * (few.cu); and its values, for cuBLASLt.
+ * A gemm's quantised w, as cuda/packed.h lays it: few rows by it, where they are not bf16 on the
+ * tensor cores (few.cu); and its values, for cuBLASLt.
  */
 #include "packed.cuh"
 
@@ -11,7 +11,8 @@ chunk_of(const struct packed_shape &s, int64_t row, int64_t k)
     return s.at + (row / TILE_COLS * s.chunks + k / CHUNK) * s.per_chunk;
 }
 
-/* Few rows of f32, or with scales of f32: right, not fast. A warp has a column, its lanes every 32nd k. */
+/* Few rows of f32, or with scales of f32: right, not fast. A warp has a column, its lanes every
+ * 32nd k. */
 template <int BITS, typename T>
 static __global__ BLOCK void
 few_simple_kernel(const struct packed_shape s, const struct few_epilogue e, int64_t group,
@@ -44,8 +45,9 @@ few_simple_kernel(const struct packed_shape s, const struct few_epilogue e, int6
     }
 }
 
-/* A thread has a chunk's 16 bytes of codes, 8 neighbours of every quarter of 4 bits and of two quarters of
- * 8. A value is a product, then a sum, as a checkpoint is loaded; rounded once more to T. */
+/* A thread has a chunk's 16 bytes of codes, 8 neighbours of every quarter of 4 bits and of two
+ * quarters of 8. A value is a product, then a sum, as a checkpoint is loaded; rounded once more
+ * to T. */
 template <typename T, int BITS>
 static __global__ BLOCK void
 widen_kernel(const struct packed_shape s, const struct divisor per_tile, int64_t group, T *y)

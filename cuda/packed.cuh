@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What kernels on packed weights share: how a matrix lies (packed.h), its scales and offsets, what follows sums. */
+/* What kernels on packed weights share: how a matrix lies (packed.h), its scales and offsets,
+ * what follows sums. */
 #ifndef QV_CUDA_PACKED_CUH
 #define QV_CUDA_PACKED_CUH
 
@@ -64,8 +65,8 @@ finish(const struct few_epilogue &e, int64_t row, int64_t col, float sum, T *y)
     set(y + row * e.n + col, v);
 }
 
-/* cuda/few.cu: few rows of bf16 on the tensor cores. *taken false: nothing was launched, since scales are f32 or a
- * block's shared memory is small. */
+/* cuda/few.cu: few rows of bf16 on the tensor cores. *taken false: nothing was launched, since
+ * scales are f32 or a block's shared memory is small. */
 cudaError_t qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups,
                              const struct packed_shape &s, const struct few_epilogue &e,
                              const void *x, void *y, bool *taken);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a quantised matrix [n,k] lies on the device: tiles of 16 rows, of each its chunks of 128 columns one
- * behind the other, of each chunk its codes and behind them its [128/group, 16] pairs of a scale and an
- * offset. Zeros are behind the last row and column. So a warp streams a tile in order, and each of its
- * loads is of 512 bytes in a row: 16 for each lane.
+ * How a quantised matrix [n,k] lies on the device: tiles of 16 rows, of each its chunks of 128
+ * columns one behind the other, of each chunk its codes and behind them its [128/group, 16]
+ * pairs of a scale and an offset. Zeros are behind the last row and column. So a warp streams a
+ * tile in order, and each of its loads is of 512 bytes in a row: 16 for each lane.
  *
- * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows lane / 4
- * and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product is of one group. In a word the
- * even codes of 8 (of 4 bits) or 4 (of 8 bits) are in the lower half, the odd ones in its upper, so that one mask gives
- * two. Words of 4 bits are rotated by 3 bits, where the first two codes need no shift.
+ * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows
+ * lane / 4 and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product
+ * is of one group. In a word the even codes of 8 (of 4 bits) or 4 (of 8 bits) are in the lower
+ * half, the odd ones in its upper, so that one mask gives two. Words of 4 bits are rotated by 3
+ * bits, so that the first two codes need no shift.
  */
 #ifndef QV_CUDA_PACKED_H
 #define QV_CUDA_PACKED_H
@@ -44,8 +45,8 @@ qv_packed_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
     return p;
 }
 
-/* The place of a code in its chunk: the byte at which its word begins, and how far the word is rotated to the right to
- * have the code lowest. */
+/* The place of a code in its chunk: the byte at which its word begins, and how far the word is
+ * rotated to the right to have the code lowest. */
 struct qv_code_at_cuda {
     int word, rotate;
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests which matmul of oneDNN multiplies by widened weights: the one that multiplies by weights that never were
- * packed. A matrix that is widened in several blocks of columns must not fall to a matmul that is hundreds of times
- * as slow, whose results are as right.
+ * Tests which matmul of oneDNN multiplies by widened weights: the one that multiplies by weights
+ * that never were packed. A matrix that is widened in several blocks of columns must not fall to
+ * a matmul that is hundreds of times as slow, whose results are as right.
  */
 #include <setjmp.h>
 #include <stdarg.h>
