@@ -336,6 +336,22 @@ struct few_work {
     int64_t first_chunk, first_tile, end_tile;
 };
 
+/* to[COLS][rows] = a lane's sums of a unit, or += if there are some of earlier passes. The lane's sums
+ * are zero then. */
+static __device__ __forceinline__ void
+keep_sums(float *to, float (&sums)[WIDE][TILES][4], bool more)
+{
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < WIDE * TILES * 4; i++) {
+        float &sum = sums[i / 4 / TILES][i / 4 % TILES][i % 4];
+        const int col = i / 4 / TILES * TILE_COLS + lane / 4 + i % 4 / 2 * 8;
+        float *at = to + col * QV_FEW_ROWS + i / 4 % TILES * ROW_TILE + lane % 4 * 2 + i % 2;
+        *at = more ? *at + sum : sum;
+        sum = 0;
+    }
+}
+
 /* sums[unit + warp] += of the warp's steps. `more`: there are sums of earlier passes. */
 template <int BITS, int GROUP, typename F>
 static __device__ __forceinline__ void
@@ -402,15 +418,7 @@ few_sums(const few_shared<BITS, GROUP> &shared, const struct packed_shape &s,
         slot = slot + 1 < DEPTH<BITS> ? slot + 1 : 0;
         if (++chunk < w.chunks && step + 1 < w.end)
             continue;
-        float *all = shared.sums + (unit + warp) * COLS * QV_FEW_ROWS;
-#pragma unroll
-        for (int i = 0; i < WIDE * TILES * 4; i++) {
-            const int wide = i / 4 / TILES, tile = i / 4 % TILES, j = i % 4;
-            float *to = all + (wide * TILE_COLS + lane / 4 + j / 2 * 8) * QV_FEW_ROWS +
-                        tile * ROW_TILE + lane % 4 * 2 + j % 2;
-            *to = more ? *to + sums[wide][tile][j] : sums[wide][tile][j];
-            sums[wide][tile][j] = 0;
-        }
+        keep_sums(shared.sums + (unit + warp) * COLS * QV_FEW_ROWS, sums, more);
         chunk = 0;
         unit++;
     }
