@@ -86,6 +86,7 @@ struct wide_cpu {
     struct panels_cpu panels[PACKED_BLOCKS]; /* in which a block is widened */
     int64_t cols;                            /* of a block */
     size_t bytes;                            /* of a block in scratch */
+    size_t y_bytes;                          /* of its part of y there; 0: a block is the matrix */
 };
 
 /* Attention: the GEMMs for each number of keys in a block, and of queries, and a thread's
@@ -253,12 +254,11 @@ qv_status qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *
 qv_status qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                            int64_t rows, const void *src, void *dst, qv_error *err);
 
-/* A GEMM of an operation's rows and epilogue, over some of its columns, with weights packed as
- * `packed` says; desc describes all columns. When it runs, p are the operands; those with
- * columns begin at the first of these columns. */
+/* A GEMM with weights packed as `packed` says; NULL: plain rows. When it runs, p are the operands,
+ * and y has the residual already. */
 qv_status qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               dnnl_memory_desc_t *out, qv_error *err);
-qv_status qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op, int64_t cols,
+qv_status qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
                            const_dnnl_memory_desc_t packed, struct gemm_cpu *out, qv_error *err);
 qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
                           const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);

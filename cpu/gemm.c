@@ -125,19 +125,18 @@ open_parts(struct qv_device_cpu *dev, const struct qv_op_gemm *op, struct matmul
 }
 
 qv_status
-qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op, int64_t cols,
+qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
                  const_dnnl_memory_desc_t packed, struct gemm_cpu *out, qv_error *err)
 {
-    struct matmul_desc_cpu desc = { .n = cols,
+    struct matmul_desc_cpu desc = { .n = op->n,
                                     .k = op->k,
                                     .src_stride = op->k,
                                     .weights = packed,
-                                    .weights_strides = { cols, 1 },
+                                    .weights_strides = { op->n, 1 },
                                     .dst_stride = op->n,
                                     .type = dnnl_type_cpu(op->x_dtype),
                                     .dst_type = dnnl_type_cpu(op->y_dtype) };
-    struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
-    epilogue.cols = cols;
+    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     desc.bias_arg = qv_epilogue_bias_arg_cpu(&epilogue);
     divide(dev, op->m, out);
     dnnl_status_t s = dnnl_primitive_attr_create(&desc.attr);
@@ -166,7 +165,7 @@ prepare_gemm(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
     status = qv_gemm_weights_cpu(dev, &matrix, &packed, err);
     if (status)
         return status;
-    status = qv_gemm_open_cpu(dev, op, op->n, packed, &kernel->gemm, err);
+    status = qv_gemm_open_cpu(dev, op, packed, &kernel->gemm, err);
     dnnl_memory_desc_destroy(packed);
     *scratch_bytes = kernel->gemm.part_bytes * (size_t)kernel->gemm.n_parts;
     return status;

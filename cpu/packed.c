@@ -3,6 +3,8 @@
  * gemm with a quantised w and many rows. Blocks of w's columns are widened, one after another, into
  * the panels that oneDNN's matmul takes, in a block of scratch that a cache holds. The values are
  * those that a checkpoint has when it is loaded in x's dtype, and the same matmul multiplies them.
+ * It gives a block's columns of y by themselves, because oneDNN's fast matmul takes no y whose rows
+ * lie apart; the plain one, which does, takes hundreds of times as long.
  */
 #include <stdlib.h>
 
@@ -309,8 +311,10 @@ open_block(struct qv_device_cpu *dev, const struct qv_op_gemm *op, int64_t cols,
         *panels = (struct panels_cpu){
             op->k, cols, cols, 1, op->k * cols, (size_t)(op->k * cols) * qv_dtype_bytes(op->x_dtype)
         };
+    struct qv_op_gemm block = *op;
+    block.n = cols;
     status = s ? qv_dnnl_check_cpu(s, "layout of a weight", err)
-               : qv_gemm_open_cpu(dev, op, cols, known ? md : NULL, gemm, err);
+               : qv_gemm_open_cpu(dev, &block, known ? md : NULL, gemm, err);
     dnnl_memory_desc_destroy(md);
     return status;
 }
@@ -337,7 +341,40 @@ qv_packed_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_
         const size_t parts = g->part_bytes * (size_t)g->n_parts;
         scratch = parts > scratch ? parts : scratch;
     }
-    *scratch_bytes = wide->bytes + scratch;
+    if (wide->cols < op->n)
+        wide->y_bytes = qv_aligned((size_t)(op->m * wide->cols) * qv_dtype_bytes(op->y_dtype));
+    *scratch_bytes = wide->bytes + wide->y_bytes + scratch;
+    return status;
+}
+
+/* Copies rows of so many bytes, which lie from_stride and to_stride bytes apart. */
+static void
+copy_rows(const struct qv_device_cpu *dev, int64_t rows, size_t bytes, const char *from,
+          size_t from_stride, char *to, size_t to_stride)
+{
+#pragma omp parallel for num_threads(dev->threads) schedule(static)
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(to + (size_t)i * to_stride, from + (size_t)i * from_stride, bytes);
+}
+
+/* Multiplies by the columns from `col` on, as many as block.n says, which are widened. */
+static qv_status
+run_block(struct qv_device_cpu *dev, const struct qv_kernel *kernel, const struct qv_op_gemm *block,
+          int64_t col, void *const *p, void *scratch, qv_error *err)
+{
+    const struct wide_cpu *wide = &kernel->wide;
+    const size_t row = (size_t)kernel->op.u.gemm.n * qv_dtype_bytes(block->y_dtype);
+    const size_t bytes = (size_t)block->n * qv_dtype_bytes(block->y_dtype);
+    char *const y = at_cpu(p[4], block->y_dtype, col), *const own = (char *)scratch + wide->bytes;
+    void *const operands[QV_MAX_OPERANDS] = { p[0], scratch,
+                                              p[2] ? at_cpu(p[2], block->bias_dtype, col) : NULL,
+                                              NULL, wide->y_bytes ? own : y };
+    if (wide->y_bytes && block->residual_rows)
+        copy_rows(dev, block->m, bytes, y, row, own, bytes);
+    const qv_status status = qv_gemm_run_cpu(dev, block, &wide->gemms[block->n < wide->cols],
+                                             operands, own + wide->y_bytes, err);
+    if (wide->y_bytes && !status)
+        copy_rows(dev, block->m, bytes, own, bytes, y, row);
     return status;
 }
 
@@ -350,12 +387,10 @@ qv_packed_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, voi
     qv_status status = QV_OK;
     for (int64_t col = 0; col < op->n && !status; col += wide->cols) {
         const bool last = op->n - col < wide->cols;
-        void *const operands[QV_MAX_OPERANDS] = { p[0], scratch,
-                                                  p[2] ? at_cpu(p[2], op->bias_dtype, col) : NULL,
-                                                  NULL, at_cpu(p[4], op->y_dtype, col) };
+        struct qv_op_gemm block = *op;
+        block.n = last ? op->n - col : wide->cols;
         widen_block(dev, op, &wide->panels[last], p[1], col, scratch);
-        status = qv_gemm_run_cpu(dev, op, &wide->gemms[last], operands,
-                                 (char *)scratch + wide->bytes, err);
+        status = run_block(dev, kernel, &block, col, p, scratch, err);
     }
     return status;
 }

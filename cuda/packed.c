@@ -22,7 +22,16 @@ even_nibbles(uint32_t word)
     return (word | word >> 8) & 0xffff;
 }
 
-/* Lays a canonical row's codes, and its scales and offsets in pairs, into the chunks of its tile. */
+/* Bytes 0 and 2 side by side. */
+static uint32_t
+even_bytes(uint32_t word)
+{
+    word &= 0x00ff00ff;
+    return (word | word >> 8) & 0xffff;
+}
+
+/* Lays a canonical row's codes, and its scales and offsets in pairs, into the chunks of its
+ * tile. */
 static void
 lay_row(const struct qv_matrix *matrix, const struct qv_packed_cuda *p, int row, const char *src,
         char *tile)
@@ -32,14 +41,16 @@ lay_row(const struct qv_matrix *matrix, const struct qv_packed_cuda *p, int row,
     const int64_t chunk = QV_PACKED_CHUNK_CUDA, groups = matrix->k / g->group;
     for (int64_t k = 0; k < matrix->k; k += 8) {
         char *to = tile + k / chunk * p->per_chunk;
-        uint32_t word;
-        to += qv_code_at_cuda(g->bits, row, (int)(k % chunk)).byte;
-        memcpy(&word, src + k * g->bits / 8, sizeof word);
-        if (g->bits == 4)
-            word = even_nibbles(word) | even_nibbles(word >> 4) << 16;
-        memcpy(to, &word, sizeof word);
-        if (g->bits == 8)
-            memcpy(to + 4, src + k + 4, 4);
+        to += qv_code_at_cuda(g->bits, row, (int)(k % chunk)).word;
+        for (int64_t i = 0; i < g->bits; i += 4) { /* 4 bytes each */
+            uint32_t word;
+            memcpy(&word, src + k * g->bits / 8 + i, sizeof word);
+            word = g->bits == 4 ? even_nibbles(word) | even_nibbles(word >> 4) << 16
+                                : even_bytes(word) | even_bytes(word >> 8) << 16;
+            if (g->bits == 4)
+                word = word << QV_ROTATED_CUDA | word >> (32 - QV_ROTATED_CUDA);
+            memcpy(to + i, &word, sizeof word);
+        }
     }
     const char *factors = src + matrix->k * g->bits / 8;
     for (int64_t k = 0; k < matrix->k; k += g->group) {

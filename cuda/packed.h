@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a quantised matrix [n,k] lies on the device: tiles of 16 rows, of each its chunks of 128 columns one
- * behind the other, of each chunk its codes and behind them its [128/group, 16] pairs of a scale and an
- * offset. Zeros are behind the last row and column. So a warp streams a tile in order, and each of its
- * loads is of 512 bytes in a row: 16 for each lane.
+ * How a quantised matrix [n,k] lies on the device: tiles of 16 rows, of each its chunks of 128
+ * columns one behind the other, of each chunk its codes and behind them its [128/group, 16]
+ * pairs of a scale and an offset. Zeros are behind the last row and column. So a warp streams a
+ * tile in order, and each of its loads is of 512 bytes in a row: 16 for each lane.
  *
- * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows lane / 4
- * and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product is of one group. Of 4
- * bits the even ones of these 8 are the lower half of a word, the odd ones its upper, so that one mask gives
- * two.
+ * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows
+ * lane / 4 and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product
+ * is of one group. In a word the even codes of 8 (of 4 bits) or 4 (of 8 bits) are in the lower
+ * half, the odd ones in its upper, so that one mask gives two. Words of 4 bits are rotated by 3
+ * bits, so that the first two codes need no shift.
  */
 #ifndef QV_CUDA_PACKED_H
 #define QV_CUDA_PACKED_H
@@ -21,7 +22,7 @@
 #define QV_BOTH_CUDA
 #endif
 
-enum { QV_PACKED_ROWS_CUDA = 16, QV_PACKED_CHUNK_CUDA = 128 };
+enum { QV_PACKED_ROWS_CUDA = 16, QV_PACKED_CHUNK_CUDA = 128, QV_ROTATED_CUDA = 3 };
 
 struct qv_packed_cuda {
     int64_t tiles, chunks; /* tiles of 16 rows in the matrix, chunks in a tile */
@@ -44,20 +45,22 @@ qv_packed_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
     return p;
 }
 
-/* The place of a code in its chunk: its byte, and for 4 bits how far up the code is in that byte. */
+/* The place of a code in its chunk: the byte at which its word begins, and how far the word is
+ * rotated to the right to have the code lowest. */
 struct qv_code_at_cuda {
-    int byte, shift;
+    int word, rotate;
 };
 
 static inline QV_BOTH_CUDA struct qv_code_at_cuda
 qv_code_at_cuda(int64_t bits, int row, int col)
 {
     const int lane = row % 8 * 4 + col % 32 / 8, quarter = col / 32, e = col % 8;
-    const int nibble = e % 2 * 4 + e / 2;
     struct qv_code_at_cuda at;
-    at.byte = 16 * lane + (bits == 4 ? row / 8 * 512 + 4 * quarter + nibble / 2
-                                     : row / 8 * 1024 + quarter / 2 * 512 + quarter % 2 * 8 + e);
-    at.shift = bits == 4 ? nibble % 2 * 4 : 0;
+    at.word =
+        16 * lane + (bits == 4 ? row / 8 * 512 + 4 * quarter
+                               : row / 8 * 1024 + quarter / 2 * 512 + quarter % 2 * 8 + e / 4 * 4);
+    at.rotate = e % 2 * 16 + (bits == 4 ? e / 2 * 4 + QV_ROTATED_CUDA : e % 4 / 2 * 8);
+    at.rotate %= 32;
     return at;
 }
 

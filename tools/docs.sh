@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 set -- $(ls docs/measurements/*.jsonl | grep -v -e '/verify-' -e '/encode-' -e '/earlier-' -e '/gguf-' -e '/channels-')
 "$python" -c 'import matplotlib' || { echo "docs.sh: $python has no matplotlib" >&2; exit 4; }
-for image in roofline profile towers embed fill stages job; do rm -f docs/$image-*.png; done
+for image in roofline profile towers embed fill stages rows job; do rm -f docs/$image-*.png; done
 "$python" tools/plot.py all "$@" --out docs
 for file in docs/measurements/*.trace; do
     [ ! -e "$file" ] || "$python" tools/plot.py job "$file" -o "docs/job-$(basename "$file" .trace).png"

@@ -209,7 +209,7 @@ def gemm_table(records):
             model = r.get("model", "")
             name = re.sub(r"[, ]*\bm=\d+", "", f"{TOWERS.get(model, model)} {case(r)}").strip()
             lines.setdefault((place(r), name, r["way"], r["dtype"]), {})[r["m"]] = r
-    for (_, name, _, dtype), by_m in sorted(lines.items()):
+    for (_, name, way, dtype), by_m in sorted(lines.items()):
         steps = sorted(by_m)
         if len(steps) < 2:
             continue
@@ -217,11 +217,13 @@ def gemm_table(records):
         jump, i = max((b / a, i) for i, (a, b) in enumerate(zip(times, times[1:])))
         some = by_m[steps[0]]
         flat = max(by_m[m].get("over_m1", by_m[m]["median_ms"] / times[0]) for m in steps)
-        rows.append([name, f"{some['k']} x {some['n']}", dtype, f"{steps[0]} to {steps[-1]}",
-                     ms(by_m[steps[0]]), bold(f"{jump:.2f}"), f"{steps[i]} to {steps[i + 1]} rows",
+        read = f"{some['over_copy']:.2f}" if "over_copy" in some else ""
+        rows.append([name, f"{some['k']} x {some['n']}", dtype, "" if way == "gemm" else way,
+                     f"{steps[0]} to {steps[-1]}", ms(by_m[steps[0]]), read, bold(f"{jump:.2f}"), f"{steps[i]} to {steps[i + 1]} rows",
                      f"{flat:.2f}", versions([some])])
-    return table(["projection", "K x N", "dtype", "rows", "first, ms", "worst step", "where",
-                  "worst over one row", "version"], rows)
+    return table(["projection", "K x N", "dtype", "weights", "rows", "first, ms",
+                  "over copying its weights", "worst step", "where", "worst over one row", "version"],
+                 rows)
 
 
 def preprocess_table(records):

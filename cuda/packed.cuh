@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/* What kernels on packed weights share: how a matrix lies (packed.h), its scales and offsets,
+ * what follows sums. */
+#ifndef QV_CUDA_PACKED_CUH
+#define QV_CUDA_PACKED_CUH
+
+#include <cuda_fp16.h>
+
+#include "device.cuh"
+#include "packed.h"
+
+enum {
+    CHUNK = QV_PACKED_CHUNK_CUDA,
+    QUARTER = CHUNK / 4,            /* of columns: two products' worth */
+    TILE_COLS = QV_PACKED_ROWS_CUDA /* of y */
+};
+
+struct packed_shape {
+    int64_t n, k;
+    int64_t tiles, chunks, per_chunk; /* of packed.h */
+    int dtype;                        /* of scales and offsets */
+    const uint8_t *at;
+};
+
+static inline struct packed_shape
+shape_of(int64_t n, int64_t k, const struct qv_groups *groups, const void *w)
+{
+    const struct qv_packed_cuda p = qv_packed_cuda(n, k, groups);
+    return { n, k, p.tiles, p.chunks, p.per_chunk, (int)groups->dtype, (const uint8_t *)w };
+}
+
+/* Bytes of a chunk's codes; its pairs of a scale and an offset. */
+template <int BITS> constexpr int CODES = TILE_COLS *CHUNK *BITS / 8;
+template <int GROUP> constexpr int PAIRS = CHUNK / GROUP *TILE_COLS;
+
+/* Scale and offset: a chunk's pair `at`. */
+static __device__ __forceinline__ float2
+factors_of(int dtype, const void *pairs, int at)
+{
+    if (dtype == QV_F32)
+        return ((const float2 *)pairs)[at];
+    const uint32_t both = ((const uint32_t *)pairs)[at];
+    if (dtype == QV_BF16)
+        return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
+    return make_float2(__half2float(__ushort_as_half((unsigned short)both)),
+                       __half2float(__ushort_as_half((unsigned short)(both >> 16))));
+}
+
+/* What follows the sums: y[row, col] of a sum. */
+struct few_epilogue {
+    int64_t m, n, residual_rows;
+    float alpha;
+    int act;
+    const void *bias, *residual; /* NULL: none */
+};
+
+template <typename T>
+static __device__ __forceinline__ void
+finish(const struct few_epilogue &e, int64_t row, int64_t col, float sum, T *y)
+{
+    const T *bias = (const T *)e.bias, *residual = (const T *)e.residual;
+    float v = activate<T>(e.act, e.alpha * sum + (bias ? value(bias + col) : 0));
+    if (residual)
+        v += value(residual + row % e.residual_rows * e.n + col);
+    set(y + row * e.n + col, v);
+}
+
+/* cuda/few.cu: few rows of bf16 on the tensor cores. *taken false: nothing was launched, since
+ * scales are f32 or a block's shared memory is small. */
+cudaError_t qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups,
+                             const struct packed_shape &s, const struct few_epilogue &e,
+                             const void *x, void *y, bool *taken);
+
+#endif
