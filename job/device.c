@@ -183,6 +183,23 @@ options_for(struct qv_job_device *d, const struct qv_job_chunk *chunk)
     return options;
 }
 
+/* Makes the plan that the next chunk takes if it is like this one, where another chunk is computed meanwhile. The
+ * chunk that takes it tells of what fails here. */
+static void
+make_next_plan(struct qv_job_device *d, const struct qv_job_chunk *chunk)
+{
+    qv_plan_options options = chunk->pieces[0]->item->pack->options;
+    qv_plan *plan = NULL;
+    qv_error ignored;
+    if (!chunk->more || d->job->o.alone || d->ahead < 2)
+        return;
+    options.capacity =
+        qv_pack_part(d->model, &options.capacity, &d->last, chunk->more, d->repeats + 1);
+    if (!qv_capacity_equal(&options.capacity, &chunk->plan->options.capacity) &&
+        !qv_plan_create(d->model, &options, &plan, &ignored))
+        qv_plan_free(&plan);
+}
+
 /* Pushes the chunk that was chosen. The lock is held before and after, and released while the
  * device works. */
 static void
@@ -200,6 +217,8 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
         if (d->ahead > chunk->plan->info.chunks_ahead)
             d->ahead = chunk->plan->info.chunks_ahead;
         status = push(d, chunk, &err);
+        if (!status)
+            make_next_plan(d, chunk);
     }
     const double ended_s = qv_seconds();
     qv_job_span(job, "push", d->index, chunk->n == 1 ? first->source.key : NULL, began_s, ended_s);

@@ -437,8 +437,8 @@ chunks_that_are_alike_are_dense(void **state)
         int64_t repeats;
         const struct qv_capacity_bits *bits;
         bool dense;
-    } cases[] = { { 4, 63, &same, false },
-                  { 4, 64, &same, true },
+    } cases[] = { { 4, 4, &same, false },
+                  { 4, 5, &same, true },
                   { 4, 99, &dense_differs, false },
                   { 4, 99, &all_differ, false },
                   { 4, 99, NULL, true },

@@ -563,6 +563,41 @@ few_pay_for_few(void **state)
     }
 }
 
+/* Whether a dense plan was made for chunks of these many segments of so many rows. */
+static bool
+has_dense_plan(const qv_model *model, int64_t segments, int64_t rows)
+{
+    for (int i = 0; i < model->n_idle; i++)
+        if (model->idle[i]->capacity.segments == segments &&
+            model->idle[i]->capacity.segment_rows == rows)
+            return true;
+    return false;
+}
+
+/* Where plans are slow to make, that of chunks to come is made while the device computes those before: 5 chunks of 4
+ * pairs are followed by one of a pair here, which does not take it. */
+static void
+the_next_plan_is_made_meanwhile(void **state)
+{
+    (void)state;
+    for (int chunks = 1; chunks <= 2; chunks++) { /* under way at a time */
+        struct tiny t = tiny_open("ref", QV_F32, 1);
+        t.ctx->caps.quick_plans = false;
+        t.ctx->caps.chunks = chunks;
+        uint8_t *frames = tiny_frames(&t, 42, 4, 4, 1);
+        struct collector *c = collector_make(&t);
+        const qv_item item = { .data = frames, .grid_thw = { 21, 4, 4 } };
+        qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .max_wait_s = 10 }, c);
+        job_add(job, &(qv_job_source){ .key = "a", .kind = QV_SOURCE_FRAMES, .item = item });
+        const qv_job_progress p = job_end(&job);
+        assert_int_equal(p.chunks, 6);
+        assert_int_equal(has_dense_plan(t.model, 4, 16), chunks == 2);
+        collector_free(c);
+        free(frames);
+        tiny_close(&t);
+    }
+}
+
 /* ---- sources that are wrong ------------------------------------------------------------------ */
 
 static void
@@ -1247,6 +1282,7 @@ main(void)
         cmocka_unit_test(clips_lie_in_several_chunks),
         cmocka_unit_test(thin_items_have_many_windows),
         cmocka_unit_test(few_pay_for_few),
+        cmocka_unit_test(the_next_plan_is_made_meanwhile),
         cmocka_unit_test(sources_are_checked_when_they_are_added),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(a_sink_refuses_one),

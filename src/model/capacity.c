@@ -13,15 +13,19 @@ enum { USUAL_SEGMENT_ROWS = 96, LARGE_SEGMENT_ROWS = 384, LEAST_SEGMENTS = 8 };
  * cost more than a plan does in which there are fewer. */
 enum { SMALL_STEPS = 8, LARGE_STEPS = 32 };
 
-/* After so many alike chunks for each of their segments a dense plan is made for them where that is slow. On an
- * H200 it takes 50 ms where kernels of its kind are at hand, and spares of a chunk of 12,288 rows of tower M 1.1 ms
- * where it has 3 segments, 0.35 where 6, 0.25 where 16: it has paid after 45, 140 and 200 chunks. */
-enum { WORTH_A_PLAN = 16 };
-
 static int64_t
 at_least(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+/* After how many alike chunks of so many segments a dense plan is made for them where that is slow. On an H200 attention
+ * in a pack of 12,288 rows of tower M takes 1.6 ms a chunk more where it has 3 segments, 0.35 where 6, 0.25 where 16; a
+ * plan takes 50 ms, most of which a job spends while the device computes two chunks. */
+static int64_t
+chunks_worth_a_plan(int64_t segments)
+{
+    return at_least(4, segments * segments / 3);
 }
 
 static int64_t
@@ -245,7 +249,8 @@ qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                       const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
                       const struct qv_capacity *used, bool more, int64_t repeats)
 {
-    if (used->segment_rows && repeats >= (caps->quick_plans ? 1 : WORTH_A_PLAN * used->segments) &&
+    if (used->segment_rows &&
+        repeats >= (caps->quick_plans ? 1 : chunks_worth_a_plan(used->segments)) &&
         (!bits || qv_capacity_same_bits(bits, used, pack)))
         return *used;
     struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more);
