@@ -422,6 +422,9 @@ parts_are_few_where_plans_are_slow(void **state)
             assert_int_equal(
                 qv_capacity_for_chunk(caps, &plain, &all_differ, &pack, &used, more, 99).rows,
                 pack.rows);
+            const struct qv_capacity first =
+                qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, 0);
+            assert_int_equal(first.rows, more ? pack.rows : part.rows);
         }
     }
 }
@@ -437,13 +440,10 @@ chunks_that_are_alike_are_dense(void **state)
         int64_t repeats;
         const struct qv_capacity_bits *bits;
         bool dense;
-    } cases[] = { { 4, 4, &same, false },
-                  { 4, 5, &same, true },
-                  { 4, 99, &dense_differs, false },
-                  { 4, 99, &all_differ, false },
-                  { 4, 99, NULL, true },
-                  { 6, 0, &same, false },
-                  { 6, 1, &same, true },
+    } cases[] = { { 4, 0, &same, false },        { 4, 4, &same, false },
+                  { 4, 5, &same, true },         { 4, 99, &dense_differs, false },
+                  { 4, 99, &all_differ, false }, { 4, 99, NULL, true },
+                  { 6, 0, &same, false },        { 6, 1, &same, true },
                   { 6, 1, &all_differ, false } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct qv_caps caps = devices[cases[i].device];
@@ -490,7 +490,7 @@ large_pairs_have_room_for_few(void **state)
         const struct qv_caps *caps = &devices[cases[i].device];
         const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
         const struct qv_capacity chunk =
-            qv_capacity_for_chunk(caps, &plain, &same, &pack, &cases[i].used, cases[i].more, 0);
+            qv_capacity_for_chunk(caps, &plain, &same, &pack, &cases[i].used, cases[i].more, 1);
         assert_int_equal(chunk.rows, cases[i].rows);
         assert_int_equal(chunk.segments, cases[i].segments);
         assert_true(qv_capacity_same_bits(&same, &chunk, &pack));

@@ -19,15 +19,6 @@ at_least(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* After how many alike chunks of so many segments a dense plan is made for them where that is slow. On an H200 attention
- * in a pack of 12,288 rows of tower M takes 1.6 ms a chunk more where it has 3 segments, 0.35 where 6, 0.25 where 16; a
- * plan takes 50 ms, most of which a job spends while the device computes two chunks. */
-static int64_t
-chunks_worth_a_plan(int64_t segments)
-{
-    return at_least(4, segments * segments / 3);
-}
-
 static int64_t
 round_up(int64_t n, int64_t multiple)
 {
@@ -230,13 +221,32 @@ qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
     return *pack;
 }
 
+/* Whether so much of a pack is used that nothing smaller is looked for where plans are slow to make. */
+static bool
+is_nearly_full(const struct qv_capacity *pack, const struct qv_capacity *used)
+{
+    return 10 * used->rows >= 9 * pack->rows;
+}
+
+/* After how many alike chunks a dense plan is made for them. On an H200 attention in a pack of 12,288 rows of tower M takes
+ * 1.6 ms a chunk more where it has 3 segments, 0.35 where 6, 0.25 where 16; a plan takes 50 to 130 ms, of which a
+ * job spends most while the device computes two chunks. What leaves a pack much too empty has its plan for the second. */
+static int64_t
+chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
+                    const struct qv_capacity *used)
+{
+    const bool at_once = caps->quick_plans || !is_nearly_full(pack, used);
+    return at_once ? 1 : at_least(4, used->segments * used->segments / 3);
+}
+
+/* Where plans are slow to make, one chunk of many is worth none of its own. */
 static struct qv_capacity
 rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
-               const struct qv_capacity *used, bool more)
+               const struct qv_capacity *used, bool more, int64_t repeats)
 {
     struct qv_capacity part = *used;
-    if (!caps->quick_plans && used->rows * 10 >= pack->rows * 9)
+    if (!caps->quick_plans && (is_nearly_full(pack, used) || (more && !repeats)))
         return *pack;
     if (!caps->quick_plans && !more)
         for (part.rows = pack->rows; part.rows > 1 && part.rows / 2 >= used->rows;)
@@ -249,11 +259,10 @@ qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                       const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
                       const struct qv_capacity *used, bool more, int64_t repeats)
 {
-    if (used->segment_rows &&
-        repeats >= (caps->quick_plans ? 1 : chunks_worth_a_plan(used->segments)) &&
+    if (used->segment_rows && repeats >= chunks_worth_a_plan(caps, pack, used) &&
         (!bits || qv_capacity_same_bits(bits, used, pack)))
         return *used;
-    struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more);
+    struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more, repeats);
     const int64_t few = at_least(chunk.rows / LARGE_SEGMENT_ROWS, LEAST_SEGMENTS);
     if (!caps->free_segments && (more || chunk.rows == pack->rows) && used->segments <= few &&
         few < chunk.segments)
