@@ -200,7 +200,7 @@ options_for(struct qv_job_device *d, const struct qv_job_chunk *chunk)
     return options;
 }
 
-/* Makes the plan that the next chunk takes if it is like this one and the one before, where the device computes them
+/* Makes the plan that the next chunk takes if it is like this one and two before, where the device computes them
  * meanwhile. The chunk that takes it tells of what fails here. */
 static void
 make_next_plan(struct qv_job_device *d, const struct qv_job_chunk *chunk)
@@ -208,7 +208,7 @@ make_next_plan(struct qv_job_device *d, const struct qv_job_chunk *chunk)
     qv_plan_options options = chunk->pieces[0]->item->pack->options;
     qv_plan *plan = NULL;
     qv_error ignored;
-    if (!chunk->more || !d->repeats || d->job->o.alone || d->ahead < 2)
+    if (!chunk->more || d->repeats < 2 || d->job->o.alone || d->ahead < 2)
         return;
     options.capacity =
         qv_pack_part(d->model, &options.capacity, &d->last, chunk->more, d->repeats + 1);

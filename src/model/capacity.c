@@ -228,25 +228,31 @@ is_nearly_full(const struct qv_capacity *pack, const struct qv_capacity *used)
     return 10 * used->rows >= 9 * pack->rows;
 }
 
-/* After how many alike chunks a dense plan is made for them. On an H200 attention in a pack of 12,288 rows of tower M takes
- * 1.6 ms a chunk more where it has 3 segments, 0.35 where 6, 0.25 where 16; a plan takes 50 to 130 ms, of which a
- * job spends most while the device computes two chunks. What leaves a pack much too empty has its plan for the second. */
+/* After how many alike chunks they have a plan of their own where plans are slow to make: those that leave a pack much too
+ * empty after few, as two come by chance; those that are nearly full, which are dense then, after as many as it takes to
+ * pay. On an H200 attention in a pack of 12,288 rows of tower M takes 1.6 ms a chunk more where it has 3 segments,
+ * 0.35 where 6, 0.25 where 16; a plan takes 50 to 130 ms, of which a job spends most while the device computes
+ * two chunks. */
+enum { FEW_ALIKE = 2, NEARLY_FULL_ALIKE = 4 };
 static int64_t
 chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
                     const struct qv_capacity *used)
 {
-    const bool at_once = caps->quick_plans || !is_nearly_full(pack, used);
-    return at_once ? 1 : at_least(4, used->segments * used->segments / 3);
+    if (caps->quick_plans)
+        return 1;
+    return is_nearly_full(pack, used)
+               ? at_least(NEARLY_FULL_ALIKE, used->segments * used->segments / 3)
+               : FEW_ALIKE;
 }
 
-/* Where plans are slow to make, one chunk of many is worth none of its own. */
+/* Where plans are slow to make, a few chunks of many are worth none of their own. */
 static struct qv_capacity
 rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
                const struct qv_capacity *used, bool more, int64_t repeats)
 {
     struct qv_capacity part = *used;
-    if (!caps->quick_plans && (is_nearly_full(pack, used) || (more && !repeats)))
+    if (!caps->quick_plans && (is_nearly_full(pack, used) || (more && repeats < FEW_ALIKE)))
         return *pack;
     if (!caps->quick_plans && !more)
         for (part.rows = pack->rows; part.rows > 1 && part.rows / 2 >= used->rows;)
