@@ -230,11 +230,11 @@ is_nearly_full(const struct qv_capacity *pack, const struct qv_capacity *used)
     return 10 * used->rows >= 9 * pack->rows;
 }
 
-/* After how many alike chunks they have a plan of their own where plans are slow to make: those that leave a pack much too
- * empty after few, as two come by chance; those that are nearly full, which are dense then, after as many as it takes to
- * pay. On an H200 attention in a pack of 12,288 rows of tower M takes 1.6 ms a chunk more where it has 3 segments,
- * 0.35 where 6, 0.25 where 16; a plan takes 50 to 130 ms, of which a job spends most while the device computes
- * two chunks. */
+/* After how many alike chunks they have a plan of their own, where plans are slow to make. Chunks that leave a pack
+ * much too empty have one after few, as two come by chance. Those that are nearly full are dense after as many as
+ * it takes to pay: on an H200 attention in a pack of 12,288 rows of tower M takes 1.6 ms a chunk more where it has 3
+ * segments, 0.35 where 6, 0.25 where 16, and a plan takes 50 to 130 ms, of which a job spends most while
+ * the device computes two chunks. */
 enum { FEW_ALIKE = 2, NEARLY_FULL_ALIKE = 4 };
 static int64_t
 chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
