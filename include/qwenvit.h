@@ -373,9 +373,9 @@ QV_API size_t qv_pack_choose(const qv_capacity *chunk, const qv_pack_run *waitin
 /* Returns the capacity for a chunk that would take `used` of the capacity `chunk`.
  * - If the chunk is not full: the smallest capacity that holds it and gives the same bits, or
  *   any bits if the device promises none.
- * - On devices where plans take long to make: `chunk` itself if nine tenths of it are used; else
- *   the capacity that suits `used`, if `more` waits that did not fit, or a half, a quarter and
- *   so on of `chunk`.
+ * - On devices where plans take long to make: `chunk` itself if nine tenths of it are used, or if
+ *   it is one of many (`more`) and fewer than two alike were before; for others of many the
+ *   capacity that suits `used`, and else a half, a quarter and so on of `chunk`.
  * - If all pairs have one size (used->segment_rows is not 0), as in `repeats` chunks before:
  *   `used` itself, which is dense, if that gives the same bits and so many chunks are worth a
  *   plan. */

@@ -11,6 +11,8 @@
 #include "dtype.h"
 #include "job.h"
 
+enum { MANY_ROWS = 16 }; /* patches for each row that may be left empty for want of a plan */
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 static bool
@@ -167,6 +169,20 @@ size_of(const struct qv_job_chunk *chunk)
     return used;
 }
 
+/* Whether a chunk is one of many: more wait, or what it leaves empty is little beside all that was computed,
+ * and takes the device less time than making a plan for it takes. */
+static bool
+is_one_of_many(struct qv_job_device *d, const struct qv_job_chunk *chunk, const qv_capacity *pack,
+               const qv_capacity *used)
+{
+    const int64_t spared = d->spared + pack->rows - used->rows;
+    const bool little = MANY_ROWS * spared <= d->rows;
+    d->rows += used->rows;
+    if (!chunk->more && little)
+        d->spared = spared;
+    return chunk->more || little;
+}
+
 /* Returns the options of the plan for a chunk's pairs, which they all share. A chunk that is not
  * full takes a smaller plan with the same bits, or any smaller one if the device promises no
  * bits. */
@@ -177,10 +193,28 @@ options_for(struct qv_job_device *d, const struct qv_job_chunk *chunk)
     const qv_capacity used = size_of(chunk);
     d->repeats = qv_capacity_equal(&used, &d->last) ? d->repeats + 1 : 0;
     d->last = used;
-    if (!d->job->o.alone)
-        options.capacity =
-            qv_pack_part(d->model, &options.capacity, &used, chunk->more, d->repeats);
+    if (!d->job->o.alone) {
+        const bool many = is_one_of_many(d, chunk, &options.capacity, &used);
+        options.capacity = qv_pack_part(d->model, &options.capacity, &used, many, d->repeats);
+    }
     return options;
+}
+
+/* Makes the plan that the next chunk takes if it is like this one and two before, where the device computes them
+ * meanwhile. The chunk that takes it tells of what fails here. */
+static void
+make_next_plan(struct qv_job_device *d, const struct qv_job_chunk *chunk)
+{
+    qv_plan_options options = chunk->pieces[0]->item->pack->options;
+    qv_plan *plan = NULL;
+    qv_error ignored;
+    if (!chunk->more || d->repeats < 2 || d->job->o.alone || d->ahead < 2)
+        return;
+    options.capacity =
+        qv_pack_part(d->model, &options.capacity, &d->last, chunk->more, d->repeats + 1);
+    if (!qv_capacity_equal(&options.capacity, &chunk->plan->options.capacity) &&
+        !qv_plan_create(d->model, &options, &plan, &ignored))
+        qv_plan_free(&plan);
 }
 
 /* Pushes the chunk that was chosen. The lock is held before and after, and released while the
@@ -200,6 +234,8 @@ push_chunk(struct qv_job_device *d, struct qv_job_chunk *chunk)
         if (d->ahead > chunk->plan->info.chunks_ahead)
             d->ahead = chunk->plan->info.chunks_ahead;
         status = push(d, chunk, &err);
+        if (!status)
+            make_next_plan(d, chunk);
     }
     const double ended_s = qv_seconds();
     qv_job_span(job, "push", d->index, chunk->n == 1 ? first->source.key : NULL, began_s, ended_s);

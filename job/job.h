@@ -174,8 +174,9 @@ struct qv_job_device {
     struct qv_job_plan plans[QV_JOB_PLANS];
     struct qv_job_chunk chunks[QV_JOB_AHEAD]; /* under way */
     int64_t ahead, n_pushed, n_pulled;
-    qv_capacity last;                             /* what its last chunk took, */
-    int64_t repeats;                              /* as so many before that did */
+    qv_capacity last;     /* what its last chunk took, */
+    int64_t repeats;      /* as so many before that did */
+    int64_t rows, spared; /* patches; rows for none where no plan was made */
     struct qv_job_buffer buffers[QV_JOB_BUFFERS]; /* users, taken: under the lock */
     struct qv_job_clock busy;                     /* under the lock */
 };

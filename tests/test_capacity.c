@@ -400,7 +400,7 @@ a_part_of_a_pack_has_a_smaller_bucket(void **state)
 
 /* If plans are slow to make, the same few serve all chunks: a half, a quarter and so on of a
  * pack for what is left at the end, and what suits their size for pairs that leave much of it
- * empty. */
+ * empty, from the third such chunk on. */
 static void
 parts_are_few_where_plans_are_slow(void **state)
 {
@@ -422,6 +422,11 @@ parts_are_few_where_plans_are_slow(void **state)
             assert_int_equal(
                 qv_capacity_for_chunk(caps, &plain, &all_differ, &pack, &used, more, 99).rows,
                 pack.rows);
+            for (int alike = 0; alike < 3; alike++) {
+                const struct qv_capacity early =
+                    qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, alike);
+                assert_int_equal(early.rows, more && alike < 2 ? pack.rows : part.rows);
+            }
         }
     }
 }
@@ -437,13 +442,10 @@ chunks_that_are_alike_are_dense(void **state)
         int64_t repeats;
         const struct qv_capacity_bits *bits;
         bool dense;
-    } cases[] = { { 4, 63, &same, false },
-                  { 4, 64, &same, true },
-                  { 4, 99, &dense_differs, false },
-                  { 4, 99, &all_differ, false },
-                  { 4, 99, NULL, true },
-                  { 6, 0, &same, false },
-                  { 6, 1, &same, true },
+    } cases[] = { { 4, 0, &same, false },        { 4, 4, &same, false },
+                  { 4, 5, &same, true },         { 4, 99, &dense_differs, false },
+                  { 4, 99, &all_differ, false }, { 4, 99, NULL, true },
+                  { 6, 0, &same, false },        { 6, 1, &same, true },
                   { 6, 1, &all_differ, false } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct qv_caps caps = devices[cases[i].device];
@@ -490,7 +492,7 @@ large_pairs_have_room_for_few(void **state)
         const struct qv_caps *caps = &devices[cases[i].device];
         const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
         const struct qv_capacity chunk =
-            qv_capacity_for_chunk(caps, &plain, &same, &pack, &cases[i].used, cases[i].more, 0);
+            qv_capacity_for_chunk(caps, &plain, &same, &pack, &cases[i].used, cases[i].more, 2);
         assert_int_equal(chunk.rows, cases[i].rows);
         assert_int_equal(chunk.segments, cases[i].segments);
         assert_true(qv_capacity_same_bits(&same, &chunk, &pack));

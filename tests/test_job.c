@@ -565,6 +565,49 @@ few_pay_for_few(void **state)
     }
 }
 
+/* Whether a dense plan was made for chunks of these many segments of so many rows. */
+static bool
+has_dense_plan(const qv_model *model, int64_t segments, int64_t rows)
+{
+    for (int i = 0; i < model->n_idle; i++)
+        if (model->idle[i]->capacity.segments == segments &&
+            model->idle[i]->capacity.segment_rows == rows)
+            return true;
+    return false;
+}
+
+/* Where plans are slow to make, that of chunks to come is made while the device computes those before: 5 chunks of 4
+ * pairs are followed by one of a pair here, which does not take it. Nor is there one for the pair if so many
+ * chunks were before that what it leaves empty of theirs is little. */
+static void
+few_plans_are_made(void **state)
+{
+    (void)state;
+    static const struct {
+        int under_way;
+        int64_t chunks, rest;
+    } cases[] = { { 1, 5, 16 }, { 2, 5, 16 }, { 1, 11, 16 }, { 1, 12, ROWS }, { 2, 12, ROWS } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t pairs = 4 * cases[i].chunks + 1;
+        struct tiny t = tiny_open("ref", QV_F32, 1);
+        t.ctx->caps.quick_plans = false;
+        t.ctx->caps.chunks = cases[i].under_way;
+        uint8_t *frames = tiny_frames(&t, 2 * pairs, 4, 4, 1);
+        struct collector *c = collector_make(&t);
+        const qv_item item = { .data = frames, .grid_thw = { pairs, 4, 4 } };
+        qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .max_wait_s = 10 }, c);
+        job_add(job, &(qv_job_source){ .key = "a", .kind = QV_SOURCE_FRAMES, .item = item });
+        const qv_job_progress p = job_end(&job);
+        assert_int_equal(p.chunks, cases[i].chunks + 1);
+        assert_int_equal(p.rest_capacity_rows, cases[i].rest);
+        if (cases[i].chunks == 5)
+            assert_int_equal(has_dense_plan(t.model, 4, 16), cases[i].under_way == 2);
+        collector_free(c);
+        free(frames);
+        tiny_close(&t);
+    }
+}
+
 /* ---- sources that are wrong ------------------------------------------------------------------ */
 
 static void
@@ -1249,6 +1292,7 @@ main(void)
         cmocka_unit_test(clips_lie_in_several_chunks),
         cmocka_unit_test(thin_items_have_many_windows),
         cmocka_unit_test(few_pay_for_few),
+        cmocka_unit_test(few_plans_are_made),
         cmocka_unit_test(sources_are_checked_when_they_are_added),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(a_sink_refuses_one),

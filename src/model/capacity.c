@@ -14,11 +14,6 @@ enum { USUAL_SEGMENT_ROWS = 96, LARGE_SEGMENT_ROWS = 384, LEAST_SEGMENTS = 8 };
  * large chunk empty rows cost more than another plan does. */
 enum { SMALL_STEPS = 8, LARGE_STEPS = 32 };
 
-/* After so many alike chunks for each of their segments a dense plan is made for them where that is slow. On an
- * H200 it takes 50 ms where kernels of its kind are at hand, and spares of a chunk of 12,288 rows of tower M 1.1 ms
- * where it has 3 segments, 0.35 where 6, 0.25 where 16: it has paid after 45, 140 and 200 chunks. */
-enum { WORTH_A_PLAN = 16 };
-
 static int64_t
 at_least(int64_t a, int64_t b)
 {
@@ -228,13 +223,38 @@ qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
     return *pack;
 }
 
+/* Whether so much of a pack is used that nothing smaller is looked for where plans are slow to make. */
+static bool
+is_nearly_full(const struct qv_capacity *pack, const struct qv_capacity *used)
+{
+    return 10 * used->rows >= 9 * pack->rows;
+}
+
+/* After how many alike chunks they have a plan of their own, where plans are slow to make. Chunks that leave a pack
+ * much too empty have one after few, as two come by chance. Those that are nearly full are dense after as many as
+ * it takes to pay: on an H200 attention in a pack of 12,288 rows of tower M takes 1.6 ms a chunk more where it has 3
+ * segments, 0.35 where 6, 0.25 where 16, and a plan takes 50 to 130 ms, of which a job spends most while
+ * the device computes two chunks. */
+enum { FEW_ALIKE = 2, NEARLY_FULL_ALIKE = 4 };
+static int64_t
+chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
+                    const struct qv_capacity *used)
+{
+    if (caps->quick_plans)
+        return 1;
+    return is_nearly_full(pack, used)
+               ? at_least(NEARLY_FULL_ALIKE, used->segments * used->segments / 3)
+               : FEW_ALIKE;
+}
+
+/* Where plans are slow to make, a few chunks of many are worth none of their own. */
 static struct qv_capacity
 rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
-               const struct qv_capacity *used, bool more)
+               const struct qv_capacity *used, bool more, int64_t repeats)
 {
     struct qv_capacity part = *used;
-    if (!caps->quick_plans && used->rows * 10 >= pack->rows * 9)
+    if (!caps->quick_plans && (is_nearly_full(pack, used) || (more && repeats < FEW_ALIKE)))
         return *pack;
     if (!caps->quick_plans && !more)
         for (part.rows = pack->rows; part.rows > 1 && part.rows / 2 >= used->rows;)
@@ -247,10 +267,10 @@ qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                       const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
                       const struct qv_capacity *used, bool more, int64_t repeats)
 {
-    if (used->segment_rows && repeats >= (caps->quick_plans ? 1 : WORTH_A_PLAN * used->segments) &&
+    if (used->segment_rows && repeats >= chunks_worth_a_plan(caps, pack, used) &&
         (!bits || qv_capacity_same_bits(bits, used, pack)))
         return *used;
-    struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more);
+    struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more, repeats);
     const int64_t few = at_least(chunk.rows / LARGE_SEGMENT_ROWS, LEAST_SEGMENTS);
     if (!caps->free_segments && (more || chunk.rows == pack->rows) && used->segments <= few &&
         few < chunk.segments)

@@ -63,11 +63,12 @@ struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
 
-/* The same for one of many chunks, where a plan that is slow to make must serve several of them: for pairs of
- * a size that leaves more than a tenth empty (more wait that did not fit), or of a half, a quarter and so on.
- * used->segment_rows: of pairs that are all of this size, else 0; so many chunks before this one were the same.
- * They are dense where that has the pack's bits, and enough of them come to be worth a plan; but what is left at the
- * end, a chunk of few segments has room for no more where room costs. */
+/* The same for a chunk where a plan that is slow to make must serve several: so many chunks before this one were the
+ * same. Of many chunks (`more`) one that leaves more than a tenth empty has the capacity that suits it from the third
+ * on; what is all there is has a half, a quarter and so on of the pack.
+ * used->segment_rows: of pairs that are all of this size, else 0. They are dense where that has the pack's bits, and
+ * enough of them come to be worth a plan; but what is all there is, a chunk of few segments has room for no more
+ * where room costs. */
 struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits,
                                          const struct qv_capacity *pack,

@@ -25,6 +25,8 @@ struct encoder {
     bool began;              /* at least one chunk was pushed */
     qv_plan *plan;           /* the plan in use; NULL before the first chunk */
     qv_capacity capacity;    /* what the plan was asked for */
+    qv_capacity last;        /* what the last chunk of a pack took, */
+    int64_t repeats;         /* as so many before that did */
     int n_pushed;
     struct pushed pushed[QV_MOST_CHUNKS]; /* the oldest comes first */
 };
@@ -182,8 +184,10 @@ push_next(struct encoder *e, struct qv_packer *packer, const qv_capacity *chunk,
         const qv_capacity size = qv_item_size(e->model, items[i].grid_thw);
         qv_capacity_count(&used, &size, 1);
     }
+    e->repeats = qv_capacity_equal(&used, &e->last) ? e->repeats + 1 : 0;
+    e->last = used;
     const qv_capacity part = qv_capacity_equal(&e->options.capacity, &none)
-                                 ? qv_pack_part(e->model, chunk, &used, packer->n > 0, 0)
+                                 ? qv_pack_part(e->model, chunk, &used, packer->n > 0, e->repeats)
                                  : *chunk;
     const qv_status status = take_plan(e, &part, err);
     return status ? status : push(e, items, rows, n, err);

@@ -436,6 +436,16 @@ bench_close_folder(char **folder)
     *folder = NULL;
 }
 
+bool
+bench_is_asked(const char *ways, const char *way)
+{
+    const size_t n = strlen(way);
+    for (const char *at = ways; at && *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == n && !strncmp(at, way, n))
+            return true;
+    return !ways;
+}
+
 /* ---- the table of benches -------------------------------------------------------------------- */
 
 int

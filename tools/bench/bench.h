@@ -97,6 +97,9 @@ double bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, dou
  * 0. */
 qv_status bench_ended(const char *what, int code, qv_error *err);
 
+/* Whether --ways names this way; without --ways (NULL) all are asked for. */
+bool bench_is_asked(const char *ways, const char *way);
+
 /* Reads a user's list, a text file of up to a megabyte; the text ends with a NUL, and the caller
  * frees it. */
 qv_status bench_read_list(const char *path, char **out, qv_error *err);

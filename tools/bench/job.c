@@ -237,15 +237,6 @@ find_way(const char *text, const char **end)
     return -1;
 }
 
-static bool
-is_asked_for(const char *list, enum bench_job_way way)
-{
-    bool asked = !list;
-    while (!asked && *list)
-        asked = find_way(list, &list) == (int)way;
-    return asked;
-}
-
 /* Checks that all ways in the given list exist. */
 static bool
 check_ways(const char *list)
@@ -268,7 +259,7 @@ ways_of(const struct job_bench *j, enum bench_job_way out[BENCH_JOB_WAYS])
 {
     int n = 0;
     for (int way = 0; way < BENCH_JOB_WAYS; way++)
-        if (is_asked_for(j->b.o->ways, (enum bench_job_way)way) &&
+        if (bench_is_asked(j->b.o->ways, bench_job_ways[way].name) &&
             (way != BENCH_JOB_DEVICES || j->devices.n > 1) &&
             ((way != BENCH_JOB_PARTS && way != BENCH_JOB_CACHE) || bench_parts))
             out[n++] = (enum bench_job_way)way;

@@ -140,9 +140,23 @@ open_data(struct pack_bench *p, qv_error *err)
     return QV_OK;
 }
 
-/* Packs as a job does: the best frame pairs of those that wait go into each chunk. */
+static void
+count_most(const struct pack_bench *p, const struct chunk *chunk, qv_capacity *most)
+{
+    qv_capacity used = { 0 };
+    for (size_t i = 0; i < chunk->n; i++) {
+        const qv_capacity size = qv_item_size(p->model, chunk->items[i].grid_thw);
+        qv_capacity_count(&used, &size, 1);
+    }
+    most->rows = used.rows > most->rows ? used.rows : most->rows;
+    most->segments = used.segments > most->segments ? used.segments : most->segments;
+    most->windows = used.windows > most->windows ? used.windows : most->windows;
+}
+
+/* Packs as a job does: the best frame pairs of those that wait go into each chunk. *most is what all chunks are to
+ * have room for. */
 static qv_status
-pack(struct pack_bench *p, qv_error *err)
+pack(struct pack_bench *p, qv_capacity *most, qv_error *err)
 {
     struct qv_packer packer = { .n = 0 };
     struct qv_pack_piece pieces[QV_PACK_ITEMS];
@@ -162,6 +176,7 @@ pack(struct pack_bench *p, qv_error *err)
             chunk->items[i] = qv_item_piece(p->model, QV_INPUT_FRAMES, &p->items[pieces[i].item],
                                             pieces[i].first, pieces[i].n);
         p->flops += qv_plan_flops(p->plan, NULL, chunk->items, chunk->n);
+        count_most(p, chunk, most);
     }
     p->contents = calloc(p->n_chunks, sizeof *p->contents);
     for (size_t i = 0; p->contents && i < p->n_chunks; i++)
@@ -188,7 +203,15 @@ open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
         status = open_data(p, err);
     if (status || o->alone)
         return status;
-    status = pack(p, err);
+    struct qv_capacity most = { 0 };
+    status = pack(p, &most, err);
+    if (!status) { /* one plan for all, as a job has it for the chunk that asks for most */
+        capacity.capacity = qv_pack_part(p->model, &p->info.capacity, &most, true, 0);
+        qv_plan_free(&p->plan);
+        status = qv_plan_create(p->model, &capacity, &p->plan, err);
+    }
+    if (!status)
+        qv_plan_get_info(p->plan, &p->info);
     return status || o->no_limit
                ? status
                : bench_limit_open(p->b.ctx, p->plan, p->contents, p->n_chunks, &p->limit, err);

@@ -6,8 +6,10 @@
  * more than a second, and one clip in a job over qv_encode.
  */
 #define _GNU_SOURCE
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench.h"
 #include "clock.h"
@@ -17,6 +19,8 @@
 #include "qwenvit_job.h"
 
 enum { SIZES = 25, LEAST_ROWS = 300, LEAST_MOST_ROWS = 4096, MOST_ITEMS = 2048, MOST_PAIRS = 16 };
+enum { USUAL_CHUNK = 12288 }; /* of which sizes of jobs' clips are parts */
+#define PAIRS_OF "pairs of "
 
 struct set {
     qv_item items[MOST_ITEMS];
@@ -37,7 +41,7 @@ struct packing_bench {
 
 /* The totals of some chunks. */
 struct sum {
-    double ms;
+    double ms, plan_ms; /* plan_ms: of making plans, by the host's clock */
     int64_t rows, room, chunks;
     qv_capacity last; /* what the last chunk took */
     int64_t repeats;  /* as this many chunks before it did */
@@ -115,9 +119,11 @@ run_chunk(struct packing_bench *p, const qv_capacity *capacity, const qv_item *i
     qv_plan *plan = NULL;
     qv_plan_info info;
     double ms = 0;
+    const double began_s = qv_seconds();
     qv_status status = qv_plan_create(p->model, &options, &plan, err);
     if (status)
         return status;
+    sum->plan_ms += 1e3 * (qv_seconds() - began_s);
     qv_plan_get_info(plan, &info);
     status = bench_run_chunk(plan, items, n, &p->tokens, &ms, err);
     qv_plan_free(&plan);
@@ -242,54 +248,100 @@ fill_of(const struct sum *s)
     return (double)s->rows / ((double)s->room + 1e-9);
 }
 
+/* A set that is run in one of two ways, and what the last run came to. */
+struct set_run {
+    struct packing_bench *p;
+    qv_status (*run)(struct packing_bench *p, struct sum *sum, qv_error *err);
+    struct sum sum;
+};
+
+static qv_status
+run_set(void *user, double *ms, qv_error *err)
+{
+    struct set_run *r = user;
+    r->sum = (struct sum){ .ms = 0 };
+    const qv_status status = r->run(r->p, &r->sum, err);
+    *ms = r->sum.ms;
+    return status;
+}
+
+/* Times a set by pairs and by clips. A device's own clock need not be read more than once; what the host's clock
+ * says scatters. */
+static qv_status
+time_set(struct packing_bench *p, struct set_run sets[2], double ms[2], qv_error *err)
+{
+    struct bench_run runs[2] = { { .work = run_set, .user = &sets[0] },
+                                 { .work = run_set, .user = &sets[1] } };
+    qv_status status = QV_OK;
+    if (p->b.ctx->caps.quick_plans)
+        status = bench_time(&p->b, runs, 2, err);
+    for (int i = 0; i < 2 && !status; i++) {
+        ms[i] = runs[i].times.median_ms;
+        if (!p->b.ctx->caps.quick_plans)
+            status = run_set(&sets[i], &ms[i], err);
+    }
+    return status;
+}
+
 /* Runs clips of 1 to 16 pairs, as many as fill some chunks. */
 static qv_status
 run_size(struct packing_bench *p, int64_t rows, double *log_sum, qv_error *err)
 {
     static const int64_t pairs[] = { 5, 1, 16, 2 };
-    struct sum s[2] = { { .ms = 0 } };
+    struct set_run sets[2] = { { .p = p, .run = run_pairs }, { .p = p, .run = run_clips } };
+    const struct sum *s = &sets[0].sum, *clips = &sets[1].sum;
+    double ms[2];
+    char way[40];
     int64_t grid[3];
     empty(p);
     do
         for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
             add_clip(p, pairs[i], rows);
     while (p->set.rows < 6 * p->chunk && p->set.n < MOST_ITEMS);
-    qv_status status = run_pairs(p, &s[0], err);
-    if (!status)
-        status = run_clips(p, &s[1], err);
+    const qv_status status = time_set(p, sets, ms, err);
     if (status)
         return status;
-    const double ratio = s[0].ms / s[1].ms;
+    const double ratio = ms[0] / ms[1];
     rows = grid_of(p, rows, grid);
     *log_sum += log(ratio);
     if (bench_talks(&p->b))
         printf("  %6lld patches a pair: %10.2f ms, %10.2f by clips: %.3f; full %.3f, %.3f\n",
-               (long long)rows, s[0].ms, s[1].ms, ratio, fill_of(&s[0]), fill_of(&s[1]));
-    return emit(p, "one size", s[0].ms,
-                json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "pair_rows", (json_int_t)rows,
-                          "patches", (json_int_t)p->set.rows, "chunks", (json_int_t)s[0].chunks,
-                          "clips_ms", s[1].ms, "over_clips", ratio, "fill", fill_of(&s[0]),
-                          "clips_fill", fill_of(&s[1])),
+               (long long)rows, ms[0], ms[1], ratio, fill_of(s), fill_of(clips));
+    snprintf(way, sizeof way, "pairs of %lld", (long long)rows);
+    return emit(p, way, ms[0],
+                json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "pair_rows",
+                          (json_int_t)rows, "patches", (json_int_t)p->set.rows, "chunks",
+                          (json_int_t)s->chunks, "clips_chunks", (json_int_t)clips->chunks,
+                          "clips_ms", ms[1], "over_clips", ratio, "fill", fill_of(s), "clips_fill",
+                          fill_of(clips), "plan_ms", s->plan_ms, "clips_plan_ms", clips->plan_ms),
                 err);
 }
 
+/* Runs sets of the sizes that --ways asks for, or of 25. */
 static qv_status
 run_sizes(struct packing_bench *p, qv_error *err)
 {
+    const char *ways = p->b.o->ways;
     double log_sum = 0;
+    int n = 0;
     qv_status status = QV_OK;
-    for (int i = 0; i < SIZES && !status; i++)
-        status = run_size(p,
-                          (int64_t)(LEAST_ROWS *
-                                        pow((double)p->most / LEAST_ROWS, (double)i / (SIZES - 1)) +
-                                    0.5),
-                          &log_sum, err);
-    if (status)
+    for (int64_t rows; ways && *ways && !status; ways += *ways == ',') {
+        if (sscanf(ways, PAIRS_OF "%" SCNd64, &rows) == 1) {
+            status = run_size(p, rows, &log_sum, err);
+            n++;
+        }
+        ways += strcspn(ways, ",");
+    }
+    for (; !ways && n < SIZES && !status; n++) {
+        const double step = pow((double)p->most / LEAST_ROWS, (double)n / (SIZES - 1));
+        status = run_size(p, (int64_t)(LEAST_ROWS * step + 0.5), &log_sum, err);
+    }
+    if (status || !n)
         return status;
-    const double mean = exp(log_sum / SIZES);
+    const double mean = exp(log_sum / n);
     if (bench_talks(&p->b))
         printf("  geometric mean over clips: %.3f\n", mean);
-    return emit(p, "all sizes", 0, json_pack("{s:f}", "over_clips", mean), err);
+    return emit(p, "all sizes", 0, json_pack("{s:f, s:i}", "over_clips", mean, "sizes", n), err);
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -301,14 +353,22 @@ discard(void *user, const qv_job_result *r, qv_error *err)
     return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
 }
 
+/* What a job came to, and what opening it took, which its own clock leaves out. */
+struct job_times {
+    qv_job_progress progress;
+    double open_ms;
+};
+
 static qv_status
-run_job(struct packing_bench *p, qv_job_progress *progress, qv_error *err)
+run_job(struct packing_bench *p, struct job_times *times, qv_error *err)
 {
     const qv_job_options options = {
         .sink = discard, .output = QV_BF16, .decoders = 1, .queue = MOST_ITEMS
     };
     qv_job *job = NULL;
+    const double began_s = qv_seconds();
     qv_status s = qv_job_open(&p->model, 1, &options, &job, err);
+    times->open_ms = 1e3 * (qv_seconds() - began_s);
     if (s)
         return s;
     for (size_t i = 0; i < p->set.n && !s; i++) {
@@ -321,37 +381,40 @@ run_job(struct packing_bench *p, qv_job_progress *progress, qv_error *err)
     }
     if (!s)
         s = qv_job_end(job, err);
-    qv_job_get_progress(job, progress);
+    qv_job_get_progress(job, &times->progress);
     qv_job_close(&job);
     return s;
 }
 
 /* Returns how full all chunks are, except those that took what was left. */
 static double
-job_fill(const qv_job_progress *g)
+job_fill(const struct job_times *times)
 {
+    const qv_job_progress *g = &times->progress;
     return (double)(g->rows - g->rest_rows) /
            ((double)(g->capacity_rows - g->rest_capacity_rows) + 1e-9);
 }
 
-/* Runs 42 clips of seven sizes with 16 frames through a first job and a second, and compares
+/* Runs 42 clips of seven sizes with so many frames through a first job and a second, and compares
  * their chunks' time with that of as many patches in full chunks of one size. The model is new. */
 static qv_status
-run_first(struct packing_bench *p, qv_error *err)
+run_first(struct packing_bench *p, const char *way, int64_t frames, qv_error *err)
 {
-    static const double parts[] = { 0.072, 0.097, 0.127, 0.166, 0.21, 0.253, 0.3 };
-    qv_job_progress first = { .done = 0 }, second = { .done = 0 };
+    static const double sizes[] = { 0.072, 0.097, 0.127, 0.166, 0.21, 0.253, 0.3 };
+    struct job_times jobs[2] = { { .open_ms = 0 } };
+    const qv_job_progress *first = &jobs[0].progress, *second = &jobs[1].progress;
     struct sum mixed = { .ms = 0 }, full = { .ms = 0 };
     for (int i = 0; i < 42; i++)
-        add_clip(p, 8, (int64_t)(parts[i % 7] * (double)p->chunk));
-    qv_status status = run_job(p, &first, err);
+        add_clip(p, frames / 2, (int64_t)(sizes[i % 7] * (double)p->chunk));
+    qv_status status = run_job(p, &jobs[0], err);
     if (!status)
-        status = run_job(p, &second, err);
+        status = run_job(p, &jobs[1], err);
     if (!status)
         status = run_pairs(p, &mixed, err);
-    const double ratio = first.elapsed_s / second.elapsed_s;
+    const double ratio = first->elapsed_s / second->elapsed_s;
     empty(p);
-    add_clip(p, 12, p->chunk / 6);
+    for (int i = 0; i < 12; i++)
+        add_clip(p, 6, p->chunk / 6);
     if (!status)
         status = run_pairs(p, &full, err);
     if (status)
@@ -360,43 +423,50 @@ run_first(struct packing_bench *p, qv_error *err)
     if (bench_talks(&p->b))
         printf("  42 clips of 7 sizes: %.3f s, then %.3f: %.3f; device %.3f of full chunks, %.3f "
                "full\n",
-               first.elapsed_s, second.elapsed_s, ratio, over, job_fill(&second));
-    return emit(p, "seven sizes", 1e3 * second.elapsed_s,
-                json_pack("{s:f, s:f, s:f, s:f, s:I}", "first_ms", 1e3 * first.elapsed_s,
-                          "first_over_second", ratio, "device_over_full", over, "fill",
-                          job_fill(&second), "chunks", (json_int_t)second.chunks),
+               first->elapsed_s, second->elapsed_s, ratio, over, job_fill(&jobs[1]));
+    return emit(p, way, 1e3 * second->elapsed_s,
+                json_pack("{s:f, s:f, s:f, s:f, s:f, s:I}", "first_open_ms", jobs[0].open_ms,
+                          "first_ms", 1e3 * first->elapsed_s, "first_over_second", ratio,
+                          "device_over_full", over, "fill", job_fill(&jobs[1]), "chunks",
+                          (json_int_t)second->chunks),
                 err);
 }
 
 static qv_status
 run_fill(struct packing_bench *p, const char *way, qv_error *err)
 {
-    qv_job_progress g;
-    qv_status status = run_job(p, &g, err);
+    struct job_times job;
+    const qv_job_progress *g = &job.progress;
+    qv_status status = run_job(p, &job, err);
     if (status)
         return status;
     if (bench_talks(&p->b))
-        printf("  %s: %.3f full, %lld chunks\n", way, job_fill(&g), (long long)g.chunks);
-    return emit(p, way, 1e3 * g.elapsed_s,
-                json_pack("{s:f, s:I, s:I}", "fill", job_fill(&g), "patches",
-                          (json_int_t)p->set.rows, "chunks", (json_int_t)g.chunks),
+        printf("  %s: %.3f full, %lld chunks\n", way, job_fill(&job), (long long)g->chunks);
+    return emit(p, way, 1e3 * g->elapsed_s,
+                json_pack("{s:f, s:I, s:I}", "fill", job_fill(&job), "patches",
+                          (json_int_t)p->set.rows, "chunks", (json_int_t)g->chunks),
                 err);
 }
 
+/* Pairs of many sizes, the largest of such a part of a chunk. */
 static qv_status
-run_fills(struct packing_bench *p, qv_error *err)
+run_small(struct packing_bench *p, const char *way, int64_t part, qv_error *err)
 {
     uint32_t seed = 1;
-    empty(p);
     while (p->set.rows < 30 * p->chunk && p->set.n < MOST_ITEMS) {
         seed = seed * 1664525 + 1013904223;
-        add_clip(p, 1 + (seed >> 28), p->chunk / 48 + (seed >> 8) % (uint32_t)(p->chunk / 10));
+        add_clip(p, 1 + (seed >> 28),
+                 p->chunk / 48 + (seed >> 8) % (uint32_t)(p->chunk / part - p->chunk / 48));
     }
-    qv_status status = run_fill(p, "fill, pairs up to an eighth", err);
-    empty(p);
+    return run_fill(p, way, err);
+}
+
+static qv_status
+run_alike(struct packing_bench *p, const char *way, int64_t rows, qv_error *err)
+{
     while (p->set.rows < 30 * p->chunk && p->set.n < MOST_ITEMS)
-        add_clip(p, 10, p->chunk * 720 / 12288);
-    return status ? status : run_fill(p, "fill, pairs of 720", err);
+        add_clip(p, 10, p->chunk * rows / USUAL_CHUNK);
+    return run_fill(p, way, err);
 }
 
 /* ---- one clip -------------------------------------------------------------------------------- */
@@ -404,9 +474,9 @@ run_fills(struct packing_bench *p, qv_error *err)
 static qv_status
 job_once(void *user, double *ms, qv_error *err)
 {
-    qv_job_progress g;
-    const qv_status status = run_job(user, &g, err);
-    *ms = 1e3 * g.elapsed_s;
+    struct job_times job;
+    const qv_status status = run_job(user, &job, err);
+    *ms = 1e3 * job.progress.elapsed_s;
     return status;
 }
 
@@ -431,13 +501,11 @@ ask_for_all(struct packing_bench *p)
 }
 
 static qv_status
-run_alone(struct packing_bench *p, int64_t pairs, qv_error *err)
+run_alone(struct packing_bench *p, const char *way, int64_t pairs, qv_error *err)
 {
     struct bench_run runs[2] = { { .work = job_once, .user = p },
                                  { .work = encode_once, .user = p } };
-    char way[60];
-    empty(p);
-    add_clip(p, pairs, p->chunk * 760 / 12288);
+    add_clip(p, pairs, p->chunk * 760 / USUAL_CHUNK);
     const qv_tokens tokens = p->tokens;
     ask_for_all(p);
     qv_status status = bench_time(&p->b, runs, 2, err);
@@ -448,10 +516,47 @@ run_alone(struct packing_bench *p, int64_t pairs, qv_error *err)
     if (bench_talks(&p->b))
         printf("  one clip of %lld pairs: %.3f ms by a job, %.3f of qv_encode\n", (long long)pairs,
                ms, ratio);
-    snprintf(way, sizeof way, "one clip, %lld pairs", (long long)pairs);
     return emit(p, way, ms,
                 json_pack("{s:f, s:f}", "encode_ms", runs[1].times.median_ms, "over_encode", ratio),
                 err);
+}
+
+/* ---- what is timed --------------------------------------------------------------------------- */
+
+/* What is timed beside sets of one size, by the names that records have. */
+static const struct part {
+    const char *way;
+    qv_status (*run)(struct packing_bench *p, const char *way, int64_t of, qv_error *err);
+    int64_t of;
+} parts[] = { { "seven sizes", run_first, 16 },
+              { "one clip of 1 pair", run_alone, 1 },
+              { "one clip of 8 pairs", run_alone, 8 },
+              { "fill: pairs up to an eighth", run_small, 8 },
+              { "fill: pairs of 720", run_alike, 720 } };
+enum { PARTS = sizeof parts / sizeof *parts };
+
+/* Checks that each of the given ways exists. */
+static bool
+check_ways(const struct packing_bench *p, const char *ways)
+{
+    for (const char *end; ways && *ways; ways = end + (*end == ',')) {
+        const size_t n = strcspn(ways, ",");
+        long long rows = 0;
+        int read = 0;
+        end = ways + n;
+        bool known = sscanf(ways, PAIRS_OF "%lld%n", &rows, &read) == 1 && (size_t)read == n &&
+                     rows >= p->m.merge_size * p->m.merge_size && rows <= p->most;
+        for (int i = 0; i < PARTS; i++)
+            known |= strlen(parts[i].way) == n && !strncmp(parts[i].way, ways, n);
+        if (!known) {
+            tool_complain("bench packing: --ways %.*s is not known; " PAIRS_OF
+                          "N (up to %lld patches), %s, %s, %s, %s, %s",
+                          (int)n, ways, (long long)p->most, parts[0].way, parts[1].way,
+                          parts[2].way, parts[3].way, parts[4].way);
+            return false;
+        }
+    }
+    return true;
 }
 
 int
@@ -467,19 +572,17 @@ bench_packing(const struct tool_options *o)
     p->b.o = o;
     p->b.name = "packing";
     qv_status status = open_all(p, o, &err);
-    if (!status && bench_talks(&p->b))
+    const bool known = status || check_ways(p, o->ways);
+    if (!status && known && bench_talks(&p->b))
         printf("%s on %s: %s, chunks of %lld patches\n", p->name, p->b.info.backend,
                p->b.info.device, (long long)p->chunk);
-    if (!status)
-        status = run_first(p, &err);
-    if (!status)
-        status = run_alone(p, 1, &err);
-    if (!status)
-        status = run_alone(p, 8, &err);
-    if (!status)
-        status = run_fills(p, &err);
-    if (!status)
+    for (int i = 0; i < PARTS && !status && known; i++)
+        if (bench_is_asked(o->ways, parts[i].way)) {
+            empty(p);
+            status = parts[i].run(p, parts[i].way, parts[i].of, &err);
+        }
+    if (!status && known)
         status = run_sizes(p, &err);
     close_all(p);
-    return status ? tool_fail(status, &err) : TOOL_DONE;
+    return !known ? TOOL_USAGE : status ? tool_fail(status, &err) : TOOL_DONE;
 }
