@@ -6,7 +6,6 @@
  * more than a second, and one clip in a job over qv_encode.
  */
 #define _GNU_SOURCE
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,6 +316,18 @@ run_size(struct packing_bench *p, int64_t rows, double *log_sum, qv_error *err)
                 err);
 }
 
+/* The N of a way of n characters that is "pairs of N"; 0: it is another. */
+static int64_t
+pair_rows_of(const char *way, size_t n)
+{
+    const size_t before = strlen(PAIRS_OF);
+    if (n <= before || strncmp(way, PAIRS_OF, before) || way[before] < '0' || way[before] > '9')
+        return 0;
+    char *end;
+    const int64_t rows = strtoll(way + before, &end, 10);
+    return end == way + n ? rows : 0;
+}
+
 /* Runs sets of the sizes that --ways asks for, or of 25. */
 static qv_status
 run_sizes(struct packing_bench *p, qv_error *err)
@@ -325,12 +336,13 @@ run_sizes(struct packing_bench *p, qv_error *err)
     double log_sum = 0;
     int n = 0;
     qv_status status = QV_OK;
-    for (int64_t rows; ways && *ways && !status; ways += *ways == ',') {
-        if (sscanf(ways, PAIRS_OF "%" SCNd64, &rows) == 1) {
-            status = run_size(p, rows, &log_sum, err);
-            n++;
-        }
-        ways += strcspn(ways, ",");
+    for (size_t length; ways && *ways && !status; ways += length + (ways[length] == ',')) {
+        length = strcspn(ways, ",");
+        const int64_t rows = pair_rows_of(ways, length);
+        if (!rows)
+            continue;
+        status = run_size(p, rows, &log_sum, err);
+        n++;
     }
     for (; !ways && n < SIZES && !status; n++) {
         const double step = pow((double)p->most / LEAST_ROWS, (double)n / (SIZES - 1));
@@ -474,7 +486,7 @@ run_alike(struct packing_bench *p, const char *way, int64_t rows, qv_error *err)
 static qv_status
 job_once(void *user, double *ms, qv_error *err)
 {
-    struct job_times job;
+    struct job_times job = { .open_ms = 0 };
     const qv_status status = run_job(user, &job, err);
     *ms = 1e3 * job.progress.elapsed_s;
     return status;
@@ -541,11 +553,9 @@ check_ways(const struct packing_bench *p, const char *ways)
 {
     for (const char *end; ways && *ways; ways = end + (*end == ',')) {
         const size_t n = strcspn(ways, ",");
-        long long rows = 0;
-        int read = 0;
+        const int64_t rows = pair_rows_of(ways, n);
         end = ways + n;
-        bool known = sscanf(ways, PAIRS_OF "%lld%n", &rows, &read) == 1 && (size_t)read == n &&
-                     rows >= p->m.merge_size * p->m.merge_size && rows <= p->most;
+        bool known = rows >= p->m.merge_size * p->m.merge_size && rows <= p->most;
         for (int i = 0; i < PARTS; i++)
             known |= strlen(parts[i].way) == n && !strncmp(parts[i].way, ways, n);
         if (!known) {
