@@ -10,7 +10,10 @@ enum {
     QVM_MOST_RETIRED = 8,
     /* Clips that a process serves: what one of them did to it does not last longer. */
     QVM_GPU_CLIPS = 512,
-    QVM_SLOTS = 20, /* for a clip's sampled frames under way: more than any codec holds back */
+    QVM_MOST_HELD = 16, /* frames of a clip that wait for one which is shown before them */
+    QVM_GPU_DELAY = 3,  /* frames that are being decoded while the next packets come */
+    /* Room for a clip's sampled frames under way: with one more than can wait, a next one always comes. */
+    QVM_SLOTS = QVM_MOST_HELD + QVM_GPU_DELAY + 1,
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };
 

@@ -114,6 +114,7 @@ typedef struct qvm_packet {
     bool spare; /* no picture of its layer or a lower one refers to its own */
     bool
         start; /* a keyframe with which decoding may begin: what is shown behind it is right to the bit */
+    bool resets;     /* H.264, HEVC: the count of the pictures' order begins anew */
     bool parameters; /* it has parameter sets */
     bool may_hide;   /* a picture that `shown` counts may stay hidden */
     bool changes;    /* the container changes the format from here on */

@@ -66,7 +66,8 @@ struct decoder {
 static const struct codec {
     enum AVCodecID id;
     cudaVideoCodec codec;
-} codecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 } };
+} codecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
+               { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
 enum { N_CODECS = sizeof codecs / sizeof *codecs };
 
 struct qvm_nvdec {
@@ -90,6 +91,15 @@ struct qvm_nvstream {
     struct decoder decoder;
     CUVIDEOFORMAT format;
     bool has_format;
+    int64_t pts, order; /* of the packet that is parsed; `order` of its period's first picture */
+    int n_pictures;     /* of it, so far */
+    struct waiting {
+        int surface;
+        uint8_t *to; /* NULL: it is not wanted */
+        qvm_remote_event event;
+    } waiting[QVM_GPU_DELAY]; /* [n_waiting], decoded but not told of */
+    int n_waiting;
+    int32_t order_of[MOST_SURFACES];
     uint32_t whole;   /* surfaces with a picture of this stream, */
     uint32_t unasked; /* and of these, those of which it is not known whether they are damaged */
     const char *why;  /* it is of no use any more */
@@ -276,7 +286,7 @@ qvm_nvdec_open(qvm_nvdec *g, int number)
     for (int i = 0; i < N_CODECS; i++)
         if (g->caps[i][0].bIsSupported)
             return NULL;
-    return "it has no decoders of H.264";
+    return "it has no decoders of H.264 or HEVC";
 }
 
 bool
@@ -344,16 +354,55 @@ is_whole(const qvm_nvstream *s, int surface)
     return surface >= 0 && surface < MOST_SURFACES && (s->whole >> surface & 1);
 }
 
-/* Returns whether all pictures that a picture refers to are there, and of this stream. */
 static bool
-has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
+has_h264_references(const qvm_nvstream *s, const CUVIDH264PICPARAMS *p)
 {
-    for (int i = 0; i < 16 && !p->intra_pic_flag; i++) {
-        const CUVIDH264DPBENTRY *e = &p->CodecSpecific.h264.dpb[i];
+    for (int i = 0; i < 16; i++) {
+        const CUVIDH264DPBENTRY *e = &p->dpb[i];
         if (e->used_for_reference && (e->not_existing || !is_whole(s, e->PicIdx)))
             return false;
     }
     return true;
+}
+
+/* Of the pictures that a slice lists, only those that the picture itself refers to have to be there. */
+static bool
+has_hevc_references(const qvm_nvstream *s, const CUVIDHEVCPICPARAMS *p)
+{
+    const struct {
+        int n;
+        const unsigned char *at;
+    } sets[] = { { p->NumPocStCurrBefore, p->RefPicSetStCurrBefore },
+                 { p->NumPocStCurrAfter, p->RefPicSetStCurrAfter },
+                 { p->NumPocLtCurr, p->RefPicSetLtCurr } };
+    for (size_t k = 0; k < sizeof sets / sizeof *sets; k++)
+        for (int i = 0; i < sets[k].n; i++) {
+            const int at = i < 8 ? sets[k].at[i] : 16;
+            const int surface = at < 16 ? p->RefPicIdx[at] : -1;
+            if (!is_whole(s, surface) || s->order_of[surface] != p->PicOrderCntVal[at])
+                return false;
+        }
+    return true;
+}
+
+/* Returns whether all pictures that a picture refers to are there, and of this stream. */
+static bool
+has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
+{
+    if (p->intra_pic_flag)
+        return true;
+    return codecs[s->codec].codec == cudaVideoCodec_H264
+               ? has_h264_references(s, &p->CodecSpecific.h264)
+               : has_hevc_references(s, &p->CodecSpecific.hevc);
+}
+
+static int32_t
+order_of(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
+{
+    const int *fields = p->CodecSpecific.h264.CurrFieldOrderCnt;
+    if (codecs[s->codec].codec == cudaVideoCodec_HEVC)
+        return p->CodecSpecific.hevc.CurrPicOrderCntVal;
+    return fields[0] < fields[1] ? fields[0] : fields[1];
 }
 
 /* Asks of surfaces whether they were decoded without damage. */
@@ -375,36 +424,16 @@ ask(qvm_nvstream *s, uint32_t surfaces)
     return true;
 }
 
-static int CUDAAPI
-on_picture(void *user, CUVIDPICPARAMS *p)
-{
-    qvm_nvstream *s = user;
-    if (s->why || !s->has_format || p->CurrPicIdx < 0 || p->CurrPicIdx >= MOST_SURFACES)
-        return fail(s, "its pictures cannot be decoded");
-    const uint32_t here = 1U << p->CurrPicIdx;
-    if (p->field_pic_flag)
-        return fail(s, "it is interlaced");
-    if (!has_references(s, p))
-        return fail(s, "pictures that it refers to are missing");
-    if (!ask(s, here))
-        return 0;
-    if (s->gpu->call.cuvidDecodePicture(s->decoder.handle, p))
-        return fail(s, "the GPU fails to decode it");
-    s->whole |= here;
-    s->unasked |= here;
-    return 1;
-}
-
 /* Copies a surface, as qvm_remote_event tells. */
 static bool
-fetch(qvm_nvstream *s, const CUVIDPARSERDISPINFO *d, uint8_t *to)
+fetch(qvm_nvstream *s, int surface, uint8_t *to)
 {
     const struct calls *call = &s->gpu->call;
     const CUVIDEOFORMAT *f = &s->format;
     unsigned long long from = 0;
     unsigned pitch = 0;
     CUVIDPROCPARAMS how = { .progressive_frame = 1, .output_stream = s->decoder.queue };
-    if (call->cuvidMapVideoFrame(s->decoder.handle, d->picture_index, &from, &pitch, &how))
+    if (call->cuvidMapVideoFrame(s->decoder.handle, surface, &from, &pitch, &how))
         return false;
     const size_t row = (size_t)f->coded_width << (s->bit_depth != 0);
     CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
@@ -427,31 +456,85 @@ fetch(qvm_nvstream *s, const CUVIDPARSERDISPINFO *d, uint8_t *to)
     return !code;
 }
 
+/* Tells of the picture that waits for longest. */
+static bool
+hand_out(qvm_nvstream *s)
+{
+    const struct waiting w = s->waiting[0];
+    s->n_waiting--;
+    memmove(s->waiting, s->waiting + 1, (size_t)s->n_waiting * sizeof *s->waiting);
+    if (w.to && !fetch(s, w.surface, w.to))
+        return fail(s, "the GPU's frames cannot be copied");
+    /* it is there, and so is all that it refers to, which was decoded before */
+    if (w.to && !ask(s, ~0U))
+        return false;
+    s->sink.frame(s->sink.user, &w.event);
+    return true;
+}
+
+static bool
+is_waiting(const qvm_nvstream *s, int surface)
+{
+    for (int i = 0; i < s->n_waiting; i++)
+        if (s->waiting[i].surface == surface)
+            return true;
+    return false;
+}
+
+static void
+let_wait(qvm_nvstream *s, int surface)
+{
+    const CUVIDEOFORMAT *f = &s->format;
+    struct waiting *w = &s->waiting[s->n_waiting++];
+    *w = (struct waiting){ .surface = surface,
+                           .event = {
+                               .kind = QVM_REMOTE_FRAME,
+                               .slot = -1,
+                               .pts = s->pts,
+                               .order = s->order + s->order_of[surface],
+                               .width = (int32_t)f->coded_width,
+                               .height = (int32_t)f->coded_height,
+                               .crop = { f->display_area.left, f->display_area.top,
+                                         (int32_t)f->coded_width - f->display_area.right,
+                                         (int32_t)f->coded_height - f->display_area.bottom } } };
+    const int64_t bytes = (int64_t)f->coded_width * f->coded_height * 3 / 2 << (s->bit_depth != 0);
+    w->to = s->sink.find(s->sink.user, s->pts, bytes, &w->event.slot);
+}
+
+/* The picture of the packet that is parsed, whose time it has. When it is shown by the parser is of no importance: the
+ * parser may have another idea of that where packets were left out. */
+static int CUDAAPI
+on_picture(void *user, CUVIDPICPARAMS *p)
+{
+    qvm_nvstream *s = user;
+    const int surface = p->CurrPicIdx;
+    if (s->why || !s->has_format || surface < 0 || surface >= MOST_SURFACES)
+        return fail(s, "its pictures cannot be decoded");
+    if (p->field_pic_flag)
+        return fail(s, "it is interlaced");
+    if (s->n_pictures++)
+        return fail(s, "a packet has several pictures");
+    if (!has_references(s, p))
+        return fail(s, "pictures that it refers to are missing");
+    while (s->n_waiting == QVM_GPU_DELAY || is_waiting(s, surface))
+        if (!hand_out(s))
+            return 0;
+    if (!ask(s, 1U << surface))
+        return 0;
+    if (s->gpu->call.cuvidDecodePicture(s->decoder.handle, p))
+        return fail(s, "the GPU fails to decode it");
+    s->whole |= 1U << surface;
+    s->unasked |= 1U << surface;
+    s->order_of[surface] = order_of(s, p);
+    let_wait(s, surface);
+    return 1;
+}
+
 static int CUDAAPI
 on_display(void *user, CUVIDPARSERDISPINFO *d)
 {
-    qvm_nvstream *s = user;
-    if (!d || s->why)
-        return d == NULL;
-    const CUVIDEOFORMAT *f = &s->format;
-    qvm_remote_event e = { .kind = QVM_REMOTE_FRAME,
-                           .slot = -1,
-                           .pts = d->timestamp,
-                           .width = (int32_t)f->coded_width,
-                           .height = (int32_t)f->coded_height,
-                           .crop = { f->display_area.left, f->display_area.top,
-                                     (int32_t)f->coded_width - f->display_area.right,
-                                     (int32_t)f->coded_height - f->display_area.bottom } };
-    const int64_t bytes = (int64_t)e.width * e.height * 3 / 2 << (s->bit_depth != 0);
-    uint8_t *to = s->sink.find(s->sink.user, e.pts, bytes, &e.slot);
-    if (!is_whole(s, d->picture_index))
-        return fail(s, "a picture is shown that is not there");
-    if (to && !fetch(s, d, to))
-        return fail(s, "the GPU's frames cannot be copied");
-    /* it is there, and so is all that it refers to, which was decoded before */
-    if (to && !ask(s, ~0U))
-        return 0;
-    s->sink.frame(s->sink.user, &e);
+    (void)user;
+    (void)d;
     return 1;
 }
 
@@ -504,15 +587,22 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts)
+qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, int32_t period)
 {
     CUVIDSOURCEDATAPACKET packet = { .flags = data ? CUVID_PKT_TIMESTAMP | CUVID_PKT_ENDOFPICTURE
                                                    : CUVID_PKT_ENDOFSTREAM,
                                      .payload = data,
                                      .payload_size = n,
                                      .timestamp = pts };
+    s->pts = pts;
+    s->order = ((int64_t)period << 32);
+    s->n_pictures = data ? 0 : 1; /* at the end none is left */
     if (!s->why && s->gpu->call.cuvidParseVideoData(s->parser, &packet))
         fail(s, "its packets cannot be parsed");
+    if (!s->why && !s->n_pictures)
+        fail(s, "a packet has no picture");
+    while (!data && !s->why && s->n_waiting)
+        hand_out(s);
     if (!data && !s->why)
         ask(s, ~0U);
     return s->why;
@@ -576,12 +666,13 @@ qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about, const qvm_nvde
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *stream, const uint8_t *data, size_t n, int64_t pts)
+qvm_nvstream_give(qvm_nvstream *stream, const uint8_t *data, size_t n, int64_t pts, int32_t period)
 {
     (void)stream;
     (void)data;
     (void)n;
     (void)pts;
+    (void)period;
     return none;
 }
 

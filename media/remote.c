@@ -12,15 +12,18 @@
 
 #define LOOK_MS 200 /* between looks at whether the clip is stopped */
 
+static const char other_times[] = "its frames have other times";
+
 /* ---- which streams --------------------------------------------------------------------------- */
 
 /* What brings a stream's packets into Annex B's form; NULL for codecs that are left to the CPU. Of MPEG-1, 2 and 4 the
- * standards leave the rounding open; of VP8 and VP9 a GPU tells of no damage; of HEVC an H200 gave frames in another
- * order, and other ones, where packets were left out. */
+ * standards leave the rounding open; of VP8 and VP9 a GPU tells of no damage. */
 static const char *
 find_filter(enum AVCodecID codec)
 {
-    return codec == AV_CODEC_ID_H264 ? "h264_mp4toannexb" : NULL;
+    return codec == AV_CODEC_ID_H264   ? "h264_mp4toannexb"
+           : codec == AV_CODEC_ID_HEVC ? "hevc_mp4toannexb"
+                                       : NULL;
 }
 
 /* Bytes of a sample; 0: of a format that is not put together from what devices give. */
@@ -40,7 +43,7 @@ qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const c
 {
     const int64_t width = (codec->coded_width + 1) & ~1, height = (codec->coded_height + 1) & ~1;
     const int64_t bytes = width * height * 3 / 2 * sample_bytes(first->format);
-    *why = !find_filter(codec->codec_id) ? "its codec is not H.264"
+    *why = !find_filter(codec->codec_id) ? "its codec is neither H.264 nor HEVC"
            : !bytes                      ? "its pixels are not 4:2:0 of 8 or 10 bits"
            : qvm_is_interlaced(first)    ? "it is interlaced"
            : bytes > QVM_MOST_PLANES     ? "its frames are too large"
@@ -188,6 +191,8 @@ qvm_remote_open(qvm_remote *r, const AVStream *stream, const AVCodecContext *cod
     r->like = av_frame_clone(first);
     for (int i = 0; i < QVM_SLOTS; i++)
         r->free[i] = true;
+    r->most_held = codec->has_b_frames < QVM_MOST_HELD ? codec->has_b_frames : QVM_MOST_HELD;
+    r->last_order = INT64_MIN;
     if (!r->like || !open_filter(r, stream))
         return !fail(r, "its packets cannot be prepared");
     int code = send_stream(r, codec);
@@ -226,7 +231,11 @@ send_packet(qvm_remote *r, const AVPacket *packet, int slot)
     const AVCodecParameters *par = r->annexb->par_out;
     const int ahead = r->begins ? par->extradata_size : 0;
     const qvm_remote_request request = {
-        .kind = QVM_REMOTE_PACKET, .slot = slot, .bytes = packet->size + ahead, .pts = packet->pts
+        .kind = QVM_REMOTE_PACKET,
+        .slot = slot,
+        .period = r->period,
+        .bytes = packet->size + ahead,
+        .pts = packet->pts,
     };
     if (packet->size > QVM_MOST_PACKET - ahead)
         return fail(r, "a packet is too large");
@@ -249,6 +258,7 @@ qvm_remote_send(qvm_remote *r, const AVPacket *packet, bool sampled)
         return send_all(r, &empty, sizeof empty);
     if (av_packet_ref(r->packet, packet) < 0)
         return fail(r, "there is no memory");
+    r->period += qvm_look_at_packet(r->annexb->par_in, packet).resets;
     if (av_bsf_send_packet(r->annexb, r->packet) < 0 ||
         av_bsf_receive_packet(r->annexb, r->packet) < 0)
         return fail(r, "its packets are damaged");
@@ -264,6 +274,7 @@ qvm_remote_begin_anew(qvm_remote *r)
 {
     const qvm_remote_request request = { .kind = QVM_REMOTE_ANEW };
     r->begins = true;
+    r->period++;
     if (!*r->why)
         send_all(r, &request, sizeof request);
 }
@@ -388,21 +399,54 @@ take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
     return 0;
 }
 
+/* Takes the next event, a frame, and holds it. */
+static int
+hold_frame(qvm_remote *r)
+{
+    qvm_remote_event *e = &r->held[r->n_held];
+    const int code = next_event(r, r->emptying || find_slot(r) < 0, e);
+    if (code)
+        return code;
+    if (e->kind == QVM_REMOTE_EMPTIED && r->emptying) {
+        r->emptying = false;
+        return r->n_held ? fail(r, other_times) : AVERROR_EOF;
+    }
+    if (e->kind != QVM_REMOTE_FRAME)
+        return lose(r, "the GPU's process said what cannot be");
+    r->n_held++;
+    return 0;
+}
+
+/* Takes the frame that is shown next out of those that are held. False: it has not come yet. */
+static bool
+find_next(qvm_remote *r, qvm_remote_event *e)
+{
+    const int64_t next = qvm_times_next(r->times, r->next);
+    int i = 0;
+    while (i < r->n_held && (next == r->times->n || r->held[i].pts != r->times->at[next].pts))
+        i++;
+    if (i == r->n_held)
+        return false;
+    *e = r->held[i];
+    r->held[i] = r->held[--r->n_held];
+    r->next = next + 1;
+    return true;
+}
+
+/* Frames come in the order of their packets, and are given in that of their times, of which FFmpeg's decoder holds no
+ * more back than it says. The order by the pictures' headers has to be the same, as FFmpeg's decoder goes by that one. */
 int
 qvm_remote_receive(qvm_remote *r, AVFrame *frame)
 {
     qvm_remote_event e;
-    if (*r->why)
-        return AVERROR_EXTERNAL;
-    int code = next_event(r, r->emptying || find_slot(r) < 0, &e);
+    int code = *r->why ? AVERROR_EXTERNAL : 0;
+    while (!code && !find_next(r, &e))
+        code = r->n_held > r->most_held ? fail(r, other_times) : hold_frame(r);
+    if (!code && e.order <= r->last_order)
+        code = fail(r, other_times);
     if (code)
         return code;
-    if (e.kind == QVM_REMOTE_EMPTIED && r->emptying) {
-        r->emptying = false;
-        return AVERROR_EOF;
-    }
-    if (e.kind != QVM_REMOTE_FRAME)
-        return lose(r, "the GPU's process said what cannot be");
+    r->last_order = e.order;
     frame->pts = e.pts;
     frame->color_range = r->like->color_range;
     frame->colorspace = r->like->colorspace;

@@ -27,7 +27,8 @@ typedef enum qvm_remote_kind {
 
 typedef struct qvm_remote_request {
     int32_t kind;
-    int32_t slot; /* PACKET: where its frame is wanted; -1: nowhere */
+    int32_t slot;   /* PACKET: where its frame is wanted; -1: nowhere */
+    int32_t period; /* PACKET: how often the count of the pictures' order has begun anew */
     /* OPEN: a qvm_remote_stream. PACKET: in Annex B's form, with parameter sets where it begins. */
     int32_t bytes;
     int64_t pts;
@@ -37,7 +38,7 @@ typedef struct qvm_remote_stream {
     int32_t codec_id, format, width, height; /* FFmpeg's, of the coded frames */
 } qvm_remote_stream;
 
-/* OPEN: it is taken. FRAME: of every packet, in the order in which they are shown. EMPTY: there are no more.
+/* OPENED: the stream is taken. FRAME: of every packet, in the order of the packets. EMPTIED: there are no more frames.
  * FAILED: nothing more comes. */
 typedef enum qvm_remote_answer {
     QVM_REMOTE_OPENED,
@@ -52,6 +53,7 @@ typedef struct qvm_remote_event {
     int32_t kind;
     int32_t slot; /* -1: the frame is not wanted */
     int64_t pts;
+    int64_t order; /* in which frames are shown, by the headers of their pictures: ascending */
     int32_t width, height;
     int32_t crop[4];         /* left, top, right, bottom */
     char why[QVM_WHY_BYTES]; /* FAILED: in words that follow "since" */
@@ -65,7 +67,8 @@ typedef struct qvm_remote {
     int64_t slot_bytes;
     double patience_s;
     const qvm_watch *watch;
-    AVFrame *like; /* the first frame, as this process's own decoder made it */
+    const qvm_times *times; /* of the frames that are to come */
+    AVFrame *like;          /* the first frame, as this process's own decoder made it */
     AVBSFContext *annexb;
     AVPacket *packet;
     /* The next packet is the first one, or a keyframe in front of which packets were left out. */
@@ -74,6 +77,12 @@ typedef struct qvm_remote {
     bool emptying;
     qvm_remote_event came[QVM_MOST_EVENTS]; /* a ring */
     unsigned first, n;
+    /* frames that came before one that is shown earlier: [n_held], of most_held and the next */
+    qvm_remote_event held[QVM_MOST_HELD + 1];
+    int n_held, most_held;
+    int32_t period;
+    int64_t next;            /* frame, by its number in `times` */
+    int64_t last_order;      /* of the frame before */
     bool lost;               /* the process ended, is silent, or said what cannot be */
     char why[QVM_WHY_BYTES]; /* it is of no use any more, since; "": it is */
 } qvm_remote;
@@ -81,7 +90,7 @@ typedef struct qvm_remote {
 /* Bytes of a slot for the frames of a stream; 0: of none that a device decodes to the same bytes, and why. */
 int64_t qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why);
 
-/* Asks whether the device takes the stream. `remote` has its first five fields; `first` is the stream's first frame,
+/* Asks whether the device takes the stream. `remote` has its first six fields; `first` is the stream's first frame,
  * as `codec` made it, which it refers to from then on. False, and `why`. */
 bool qvm_remote_open(qvm_remote *remote, const AVStream *stream, const AVCodecContext *codec,
                      const AVFrame *first);

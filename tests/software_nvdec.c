@@ -15,6 +15,8 @@
 
 #include "../media/nvdec.h"
 
+enum { MOST_SENT = 64 };
+
 struct qvm_nvdec {
     atomic_int n_packets;
 };
@@ -26,6 +28,13 @@ struct qvm_nvstream {
     AVCodecContext *codec;
     AVPacket *packet;
     AVFrame *frame;
+    struct sent {
+        int64_t pts;
+        AVFrame *frame; /* NULL: it has not come yet */
+        int64_t order;
+    } sent[MOST_SENT]; /* [n_sent]: frames come in the order of their packets, as from a GPU */
+    int n_sent;
+    int64_t n_shown;
     const char *why;
 };
 
@@ -156,13 +165,14 @@ change(qvm_remote_event *e, uint8_t *to)
 }
 
 static void
-put_frame(qvm_nvstream *s)
+put_frame(qvm_nvstream *s, const struct sent *sent)
 {
-    const AVFrame *f = s->frame;
+    const AVFrame *f = sent->frame;
     const bool deep = s->about.format == AV_PIX_FMT_YUV420P10;
     qvm_remote_event e = { .kind = QVM_REMOTE_FRAME,
                            .slot = -1,
                            .pts = f->pts,
+                           .order = sent->order,
                            .width = f->width,
                            .height = f->height,
                            .crop = { (int)f->crop_left, (int)f->crop_top, (int)f->crop_right,
@@ -175,6 +185,28 @@ put_frame(qvm_nvstream *s)
         put_planes(f, deep, to);
     if (!s->why && change(&e, to))
         s->sink.frame(s->sink.user, &e);
+}
+
+static void
+forget(qvm_nvstream *s)
+{
+    av_frame_free(&s->sent[0].frame);
+    memmove(s->sent, s->sent + 1, (size_t)--s->n_sent * sizeof *s->sent);
+}
+
+/* Takes what FFmpeg shows next, and gives what is complete in the order of the packets. */
+static void
+take_frame(qvm_nvstream *s)
+{
+    int i = 0;
+    while (i < s->n_sent && s->sent[i].pts != s->frame->pts)
+        i++;
+    if (i == s->n_sent)
+        return;
+    s->sent[i].frame = av_frame_clone(s->frame);
+    s->sent[i].order = s->n_shown++;
+    for (; s->n_sent && s->sent[0].frame; forget(s))
+        put_frame(s, &s->sent[0]);
 }
 
 /* Tries what a process that is locked in cannot do. */
@@ -204,9 +236,10 @@ go_wrong(void)
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts)
+qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, int32_t period)
 {
     int code = data ? av_new_packet(s->packet, (int)n) : 0;
+    (void)period;
     atomic_fetch_add(&gpu.n_packets, 1);
     go_wrong();
     if (is("damage"))
@@ -218,15 +251,20 @@ qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts)
     if (data) {
         memcpy(s->packet->data, data, n);
         s->packet->pts = pts;
+        if (s->n_sent == MOST_SENT)
+            forget(s);
+        s->sent[s->n_sent++] = (struct sent){ .pts = pts };
     }
     code = avcodec_send_packet(s->codec, data ? s->packet : NULL);
     av_packet_unref(s->packet);
     if (code < 0)
         s->why = "it is damaged";
     while (!s->why && avcodec_receive_frame(s->codec, s->frame) >= 0) {
-        put_frame(s);
+        take_frame(s);
         av_frame_unref(s->frame);
     }
+    while (!data && s->n_sent)
+        forget(s);
     return s->why;
 }
 
@@ -242,6 +280,8 @@ qvm_nvstream_begin_anew(qvm_nvstream *s)
 void
 qvm_nvstream_close(qvm_nvstream *s)
 {
+    while (s->n_sent)
+        forget(s);
     av_packet_free(&s->packet);
     av_frame_free(&s->frame);
     avcodec_free_context(&s->codec);

@@ -105,9 +105,10 @@ test_bytes(void **state)
         { "x264-refresh.mkv", "" },
         { "x264-cropped.mp4", "" },
         { "x264-full.mp4", "" },
-        { "x265.mp4", "its codec is not H.264" },
+        { "x265.mp4", "" },
+        { "x265-layers.mkv", "" },
         { "x264-fields.mkv", "it is interlaced" },
-        { "vp9.webm", "its codec is not H.264" },
+        { "vp9.webm", "its codec is neither H.264 nor HEVC" },
     };
     qv_clip_options options = { .decoder = start("") };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
