@@ -117,6 +117,24 @@ set_options(qv_job *job, const qv_job_options *o)
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
+/* A clip that a GPU decodes has its frames converted and resized by the CPU all the same, which takes half a core for each
+ * of so many that are decoded at once. */
+static void
+choose_decoders(qv_job *job, const qv_model *model)
+{
+    enum { THEIR_CORES = GPU_READERS / 2 };
+    qv_context_info device = { .backend = "" };
+    qv_context_get_info(qv_model_context(model), &device);
+    if (job->o.clip.decode != QV_DECODE_AUTO || job->o.clip.trusted || job->o.decoders ||
+        strcmp(device.backend, "cuda") != 0)
+        return;
+    const int others = job->cores > THEIR_CORES ? job->cores - THEIR_CORES : 0;
+    const int all = GPU_READERS + others;
+    job->gpu_readers = GPU_READERS;
+    job->cpu_readers = job->cores;
+    job->n_readers = all > job->cores ? all : job->cores;
+}
+
 /* Checks that all models are of one tower, so that their tokens mean the same. */
 static qv_status
 check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
@@ -277,6 +295,8 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
     status = check_models(job, models, n_models, err);
     job->n_devices = (int)n_models;
     if (!status)
+        choose_decoders(job, models[0]);
+    if (!status)
         status = open_queues(job, err);
     if (!status)
         status = open_lock(job, err);
@@ -420,6 +440,7 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
     }
     if (status)
         return status;
+    choose_decoders(&job, models[0]);
     const bool packs = !options->alone || options->chunk_rows;
     const int64_t pack_rows = packs ? qv_model_pack_rows(models[0], options->chunk_rows) : 0;
     int64_t tokens;

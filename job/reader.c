@@ -114,16 +114,54 @@ name_of(const struct qv_job_item *item)
     return item->source.path ? item->source.path : item->source.key;
 }
 
-static qv_status
-open_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
+/* Whether this reader has its clip decoded by a GPU, with QV_DECODE_AUTO: in a job of many clips, once the GPU's decoders
+ * are ready. The first reader that asks has them opened. */
+static bool
+gives_to_gpu(const struct qv_job_worker *w, const qv_clip_options *o)
 {
+    enum { MANY = 16 };
+    qv_job *job = w->job;
+    pthread_mutex_lock(&job->lock);
+    const bool asks = w->lane < job->gpu_readers && job->progress.added > MANY && o->decoder &&
+                      o->decode == QV_DECODE_AUTO && !o->trusted;
+    pthread_mutex_unlock(&job->lock);
+    if (!asks)
+        return false;
+    const bool ready = !qv_decoder_gpu(o->decoder, o->gpu, false, false, NULL);
+    pthread_mutex_lock(&job->lock);
+    job->gpu_is_ready = ready;
+    qv_job_wake(job, QV_JOB_READERS);
+    pthread_mutex_unlock(&job->lock);
+    return ready;
+}
+
+/* A GPU that was not asked for by name is none that fails. */
+static qv_status
+open_file(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
+{
+    const qv_job *job = w->job;
+    qv_clip_options o = item->clip_options;
+    qv_status status = QV_EBACKEND;
+    if (gives_to_gpu(w, &o)) {
+        o.decode = QV_DECODE_GPU;
+        status =
+            qv_clip_open(name_of(item), &job->model.image, &job->model.video, &o, &item->clip, err);
+    }
+    return status == QV_EBACKEND ? qv_clip_open(name_of(item), &job->model.image, &job->model.video,
+                                                &item->clip_options, &item->clip, err)
+                                 : status;
+}
+
+static qv_status
+open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
+{
+    qv_job *job = w->job;
     qv_clip_options *o = &item->clip_options;
     pthread_mutex_lock(&job->lock);
     if (!o->threads)
         o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
     pthread_mutex_unlock(&job->lock);
-    qv_status status =
-        qv_clip_open(name_of(item), &job->model.image, &job->model.video, o, &item->clip, err);
+    qv_status status = open_file(w, item, err);
     if (status)
         return status;
     qv_clip_get_info(item->clip, &item->info);
@@ -228,10 +266,11 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
 /* Reads a clip piece by piece, so that little of it is in memory at a time, whatever its
  * length. */
 static qv_status
-read_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
+read_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
+    qv_job *job = w->job;
     bool more = true;
-    qv_status status = open_clip(job, item, err);
+    qv_status status = open_clip(w, item, err);
     const int64_t pairs = item->whole.grid_thw[0], step = item->piece_pairs;
     for (int64_t pair = 0; !status && more && pair < pairs; pair += step)
         status = read_piece(job, item, pair, &more, err);
@@ -255,12 +294,25 @@ cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
+/* Whether a reader may take up a source. While frames wait for the device, its decoders rest, as they take time from
+ * it. */
+static bool
+may_read(const struct qv_job_worker *w)
+{
+    const qv_job *job = w->job;
+    if (!job->sources.n || !job->gpu_readers)
+        return job->sources.n;
+    if (!job->gpu_is_ready)
+        return job->n_reading < job->cpu_readers;
+    return w->lane >= job->gpu_readers || job->used <= (size_t)job->o.memory / 2;
+}
+
 static struct qv_job_item *
 take_source(struct qv_job_worker *w)
 {
     qv_job *job = w->job;
     pthread_mutex_lock(&job->lock);
-    while (!job->stopping && !job->sources.n)
+    while (!job->stopping && !may_read(w))
         qv_job_wait(job, QV_JOB_READERS);
     struct qv_job_item *item = NULL;
     if (!job->stopping) {
@@ -309,6 +361,8 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     if (qv_job_let_go(job, item) == QV_JOB_FAILED)
         queue_failure(job, item);
     qv_job_wake(job, QV_JOB_DEVICES); /* perhaps nothing more is on its way */
+    if (job->gpu_readers)
+        qv_job_wake(job, QV_JOB_READERS);
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -320,7 +374,7 @@ qv_job_read(void *worker)
     for (struct qv_job_item *item; (item = take_source(w)) != NULL;) {
         const bool is_clip = qv_job_kind_of(item)->is_clip;
         qv_error err = { 0 };
-        qv_status status = is_clip ? read_clip(job, item, &err) : cut_item(job, item, &err);
+        qv_status status = is_clip ? read_clip(w, item, &err) : cut_item(job, item, &err);
         qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_seconds());
         finish_reading(w, item, status, &err);
     }
