@@ -10,6 +10,10 @@ enum {
     QVM_MOST_RETIRED = 8,
     /* Clips that a process serves: what one of them did to it does not last longer. */
     QVM_GPU_CLIPS = 512,
+    /* One process in so many clips may come into doubt, and three at once, before the GPU is left alone: what clips can
+     * do to it would otherwise have processes start without end. */
+    QVM_GPU_DOUBT = 64,
+    QVM_MOST_DOUBTS = 3 * QVM_GPU_DOUBT,
     QVM_MOST_HELD = 16, /* frames of a clip that wait for one which is shown before them */
     QVM_GPU_DELAY = 3,  /* frames that are being decoded while the next packets come */
     /* Room for a clip's sampled frames under way: with one more than can wait, a next one always comes. */
@@ -34,7 +38,7 @@ struct qvm_gpu_process {
 struct qvm_gpu {
     struct qvm_gpu_process now, next;
     bool unlocked;
-    int losses;                                 /* in a row */
+    int doubts; /* QVM_GPU_DOUBT for each process in doubt, less one for each clip that was given */
     char why[sizeof((qvm_gpu_hello *)0)->text]; /* nothing is decoded there any more; "" */
 };
 

@@ -191,7 +191,7 @@ test_replaced(void **state)
     options.decode = QV_DECODE_GPU;
     struct frames f = read_clip("x264.mp4", &options);
     assert_int_equal(f.status, QV_EBACKEND);
-    assert_non_null(strstr(f.error.text, "end again and again"));
+    assert_non_null(strstr(f.error.text, "fail again and again"));
     free(f.at);
     qv_decoder_stop(&options.decoder);
 
@@ -252,7 +252,19 @@ test_none(void **state)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-enum { CLIPS = 12 };
+enum { CLIPS = 20 };
+
+static bool is_cuda; /* whether jobs are told that their device is one of CUDA */
+
+void __real_qv_context_get_info(const qv_context *ctx, qv_context_info *out);
+void __wrap_qv_context_get_info(const qv_context *ctx, qv_context_info *out);
+
+void
+__wrap_qv_context_get_info(const qv_context *ctx, qv_context_info *out)
+{
+    __real_qv_context_get_info(ctx, out);
+    out->backend = is_cuda ? "cuda" : out->backend;
+}
 
 struct results {
     size_t row;             /* bytes */
@@ -284,11 +296,12 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     const qv_job_options o = {
         .sink = take,
         .user = results,
-        .decoders = 3,
+        .decoders = is_cuda ? 0 : 3,
         .clip = { .decoder = start(fault), .decode = decode, .fps = 5, .max_pixels = 12 * 32 * 32 }
     };
     qv_job *job = NULL;
     qv_decoder *decoder = o.clip.decoder;
+    qv_decoder_gpu(decoder, 0, false, true, NULL);
     qv_model_info model;
     qv_model_get_info(t->model, &model);
     *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float) };
@@ -327,6 +340,30 @@ test_job(void **state)
     unlink("x264-pyramid.mkv");
 }
 
+/* Of a job on a device of CUDA both decode, and what a GPU does not is the CPU's. */
+static void
+test_both(void **state)
+{
+    (void)state;
+    static const char *const faults[] = { "", "crash 200", "no lock" };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct results cpu, both;
+    clip_write("x264-pyramid.mkv");
+    assert_int_equal(run_job(&t, "", QV_DECODE_CPU, &cpu), QV_OK);
+    is_cuda = true;
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        assert_int_equal(run_job(&t, faults[i], QV_DECODE_AUTO, &both), QV_OK);
+        assert_memory_equal(both.tokens, cpu.tokens, sizeof cpu.tokens);
+        assert_int_equal(both.by[QV_DECODE_CPU] + both.by[QV_DECODE_GPU], CLIPS);
+        assert_in_range(both.by[QV_DECODE_GPU], i ? 0 : 1, i < 2 ? CLIPS : 0);
+    }
+    assert_int_equal(run_job(&t, "", QV_DECODE_CPU, &both), QV_OK);
+    assert_int_equal(both.by[QV_DECODE_CPU], CLIPS);
+    is_cuda = false;
+    tiny_close(&t);
+    unlink("x264-pyramid.mkv");
+}
+
 /* Whether this system has Landlock, without which no process that has a GPU open is locked in. */
 static bool
 has_landlock(void)
@@ -349,6 +386,7 @@ main(void)
         cmocka_unit_test(test_bytes),  cmocka_unit_test(test_alone),
         cmocka_unit_test(test_faults), cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_none),   cmocka_unit_test(test_job),
+        cmocka_unit_test(test_both),
     };
     return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }
