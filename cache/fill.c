@@ -355,9 +355,6 @@ open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *e
     qv_model_info info;
     qv_model_get_info(models[0], &info);
     const qv_cache_layout layout = layout_of(&f->o, &info);
-    qv_clip_options clip = f->o.clip;
-    if (clip.decode == QV_DECODE_AUTO) /* other frames of a damaged clip would stay */
-        clip.decode = QV_DECODE_CPU;
     const qv_job_options options = { .sink = take_result,
                                      .user = f,
                                      .output = qv_filling_dtype(&layout),
@@ -365,7 +362,7 @@ open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *e
                                      .sinks = SINKS,
                                      .queue = QUEUE,
                                      .chunk_rows = f->o.chunk_rows,
-                                     .clip = clip };
+                                     .clip = f->o.clip };
     const qv_status s = qv_job_open(models, n_models, &options, &f->job, err);
     return s ? s : qv_cache_fill_begin(f, models[0], err);
 }

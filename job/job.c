@@ -100,6 +100,18 @@ check_options(const qv_job_options *o, qv_error *err)
     return QV_OK;
 }
 
+/* The CPU converts and resizes the frames of a clip that a GPU decodes, which takes half a core for each of so many clips
+ * at once. The other cores decode clips themselves. */
+static void
+choose_decoders(qv_job *job)
+{
+    if (job->o.clip.decode != QV_DECODE_GPU)
+        return;
+    const int others = job->cores > GPU_READERS / 2 ? job->cores - GPU_READERS / 2 : 0;
+    job->gpu_readers = job->o.decoders ? job->o.decoders : GPU_READERS;
+    job->n_readers = job->o.decoders ? job->o.decoders : GPU_READERS + others;
+}
+
 static void
 set_options(qv_job *job, const qv_job_options *o)
 {
@@ -110,29 +122,9 @@ set_options(qv_job *job, const qv_job_options *o)
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
     job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
-    /* of clips that a GPU decodes more wait at a time than there are cores that convert and resize */
-    const int usual =
-        o->clip.decode == QV_DECODE_GPU && job->cores < GPU_READERS ? GPU_READERS : job->cores;
-    job->n_readers = o->decoders ? o->decoders : usual;
+    job->n_readers = o->decoders ? o->decoders : job->cores;
     job->n_sinks = o->sinks ? o->sinks : 1;
-}
-
-/* A clip that a GPU decodes has its frames converted and resized by the CPU all the same, which takes half a core for each
- * of so many that are decoded at once. */
-static void
-choose_decoders(qv_job *job, const qv_model *model)
-{
-    enum { THEIR_CORES = GPU_READERS / 2 };
-    qv_context_info device = { .backend = "" };
-    qv_context_get_info(qv_model_context(model), &device);
-    if (job->o.clip.decode != QV_DECODE_AUTO || job->o.clip.trusted || job->o.decoders ||
-        strcmp(device.backend, "cuda") != 0)
-        return;
-    const int others = job->cores > THEIR_CORES ? job->cores - THEIR_CORES : 0;
-    const int all = GPU_READERS + others;
-    job->gpu_readers = GPU_READERS;
-    job->cpu_readers = job->cores;
-    job->n_readers = all > job->cores ? all : job->cores;
+    choose_decoders(job);
 }
 
 /* Checks that all models are of one tower, so that their tokens mean the same. */
@@ -295,8 +287,6 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
     status = check_models(job, models, n_models, err);
     job->n_devices = (int)n_models;
     if (!status)
-        choose_decoders(job, models[0]);
-    if (!status)
         status = open_queues(job, err);
     if (!status)
         status = open_lock(job, err);
@@ -440,7 +430,6 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
     }
     if (status)
         return status;
-    choose_decoders(&job, models[0]);
     const bool packs = !options->alone || options->chunk_rows;
     const int64_t pack_rows = packs ? qv_model_pack_rows(models[0], options->chunk_rows) : 0;
     int64_t tokens;

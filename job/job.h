@@ -194,11 +194,9 @@ struct qv_job {
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
     struct qv_job_worker *readers, *sinks;
-    int n_devices, n_readers, n_sinks; /* asked for */
-    /* of the readers, the first so many give clips to a GPU's decoders where these are ready, with
-     * QV_DECODE_AUTO; without these only cpu_readers read at once. 0: all are the same */
-    int gpu_readers, cpu_readers;
+    int n_devices, n_readers, n_sinks;                         /* asked for */
     int n_devices_running, n_readers_running, n_sinks_running; /* threads to be joined */
+    int gpu_readers; /* the first so many readers have a GPU decode; 0: the clips' options decide */
 
     pthread_mutex_t lock;
     bool has_lock;
@@ -215,7 +213,6 @@ struct qv_job {
     struct qv_job_queue told;     /* pieces for the sink */
     struct qv_job_queue failures; /* items' ends */
     int n_reading;
-    bool gpu_is_ready;       /* its decoders are */
     size_t used;             /* bytes of frames */
     int64_t ticket, serving; /* readers that ask for memory get it in their order */
     double ready_s;          /* when a piece became ready last */

@@ -114,42 +114,15 @@ name_of(const struct qv_job_item *item)
     return item->source.path ? item->source.path : item->source.key;
 }
 
-/* Whether this reader has its clip decoded by a GPU, with QV_DECODE_AUTO: in a job of many clips, once the GPU's decoders
- * are ready. The first reader that asks has them opened. */
-static bool
-gives_to_gpu(const struct qv_job_worker *w, const qv_clip_options *o)
-{
-    enum { MANY = 16 };
-    qv_job *job = w->job;
-    pthread_mutex_lock(&job->lock);
-    const bool asks = w->lane < job->gpu_readers && job->progress.added > MANY && o->decoder &&
-                      o->decode == QV_DECODE_AUTO && !o->trusted;
-    pthread_mutex_unlock(&job->lock);
-    if (!asks)
-        return false;
-    const bool ready = !qv_decoder_gpu(o->decoder, o->gpu, false, false, NULL);
-    pthread_mutex_lock(&job->lock);
-    job->gpu_is_ready = ready;
-    qv_job_wake(job, QV_JOB_READERS);
-    pthread_mutex_unlock(&job->lock);
-    return ready;
-}
-
-/* A GPU that was not asked for by name is none that fails. */
+/* Opens the clip, which a GPU decodes, or the CPU, as the reader is one of its. */
 static qv_status
 open_file(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
     const qv_job *job = w->job;
-    qv_clip_options o = item->clip_options;
-    qv_status status = QV_EBACKEND;
-    if (gives_to_gpu(w, &o)) {
-        o.decode = QV_DECODE_GPU;
-        status =
-            qv_clip_open(name_of(item), &job->model.image, &job->model.video, &o, &item->clip, err);
-    }
-    return status == QV_EBACKEND ? qv_clip_open(name_of(item), &job->model.image, &job->model.video,
-                                                &item->clip_options, &item->clip, err)
-                                 : status;
+    qv_clip_options *o = &item->clip_options;
+    if (job->gpu_readers && w->lane >= job->gpu_readers)
+        o->decode = QV_DECODE_CPU;
+    return qv_clip_open(name_of(item), &job->model.image, &job->model.video, o, &item->clip, err);
 }
 
 static qv_status
@@ -294,17 +267,12 @@ cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Whether a reader may take up a source. While frames wait for the device, its decoders rest, as they take time from
- * it. */
+/* Whether a reader may take up a source. Where a GPU decodes, the CPU's readers get what is more than the GPU's take. */
 static bool
 may_read(const struct qv_job_worker *w)
 {
     const qv_job *job = w->job;
-    if (!job->sources.n || !job->gpu_readers)
-        return job->sources.n;
-    if (!job->gpu_is_ready)
-        return job->n_reading < job->cpu_readers;
-    return w->lane >= job->gpu_readers || job->used <= (size_t)job->o.memory / 2;
+    return job->sources.n && (w->lane < job->gpu_readers || job->n_reading >= job->gpu_readers);
 }
 
 static struct qv_job_item *
@@ -323,6 +291,7 @@ take_source(struct qv_job_worker *w)
         w->item = item;
         job->n_reading++;
         qv_job_wake(job, QV_JOB_ADDERS);
+        qv_job_wake(job, QV_JOB_READERS);
     }
     pthread_mutex_unlock(&job->lock);
     return item;
@@ -361,8 +330,7 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     if (qv_job_let_go(job, item) == QV_JOB_FAILED)
         queue_failure(job, item);
     qv_job_wake(job, QV_JOB_DEVICES); /* perhaps nothing more is on its way */
-    if (job->gpu_readers)
-        qv_job_wake(job, QV_JOB_READERS);
+    qv_job_wake(job, QV_JOB_READERS);
     pthread_mutex_unlock(&job->lock);
 }
 

@@ -94,7 +94,8 @@ wait_for(qvm_remote *r, short events)
     return 0;
 }
 
-/* Takes the next event; without `wait` only where one is there. AVERROR(EAGAIN): none is. */
+/* Takes the next event; without `wait` only where one is there. AVERROR(EAGAIN): none is. A failure that it tells of is
+ * returned at once, whatever came before. */
 static int
 take_event(qvm_remote *r, bool wait)
 {
@@ -112,8 +113,12 @@ take_event(qvm_remote *r, bool wait)
         else if (errno == EAGAIN && !wait_for(r, POLLIN))
             return AVERROR_EXTERNAL;
     }
-    r->n++;
-    return 0;
+    if (to->kind != QVM_REMOTE_FAILED) {
+        r->n++;
+        return 0;
+    }
+    to->why[sizeof to->why - 1] = 0;
+    return fail(r, to->why);
 }
 
 /* Sends all, and takes what comes meanwhile, so that the two never wait for each other. */
@@ -128,12 +133,11 @@ send_all(qvm_remote *r, const void *bytes, size_t n)
             n -= (size_t)sent;
             continue;
         }
-        if (errno != EAGAIN && errno != EINTR)
-            return lose(r, "the GPU's process has ended");
-        const int ready = wait_for(r, POLLIN | POLLOUT);
+        const bool closed = errno != EAGAIN && errno != EINTR; /* it may have said why */
+        const int ready = closed ? POLLIN : wait_for(r, POLLIN | POLLOUT);
         if (!ready)
             return AVERROR_EXTERNAL;
-        const int code = ready & POLLOUT ? 0 : take_event(r, false);
+        const int code = ready & POLLOUT ? 0 : take_event(r, closed);
         if (code && code != AVERROR(EAGAIN))
             return code;
     }
@@ -167,7 +171,6 @@ open_filter(qvm_remote *r, const AVStream *stream)
            av_bsf_init(r->annexb) >= 0;
 }
 
-/* The next event, which is none of a failure. */
 static int
 next_event(qvm_remote *r, bool wait, qvm_remote_event *event)
 {
@@ -177,10 +180,7 @@ next_event(qvm_remote *r, bool wait, qvm_remote_event *event)
     *event = r->came[r->first];
     r->first = (r->first + 1) % QVM_MOST_EVENTS;
     r->n--;
-    if (event->kind != QVM_REMOTE_FAILED)
-        return 0;
-    event->why[sizeof event->why - 1] = 0;
-    return fail(r, event->why);
+    return 0;
 }
 
 bool
