@@ -207,11 +207,9 @@ static void
 open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *hello)
 {
     const char *why = qvm_nvdec_load(&d->gpu);
-    const char *failed = NULL;
-    if (!why) /* our own program wrote the number */
+    const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
+    if (!why && !failed) /* our own program wrote the number */
         why = qvm_nvdec_open(d->gpu, (int)strtol(number, NULL, 10));
-    if (!why && !unlocked)
-        failed = qvm_sandbox_files();
     if (!why && !failed && !unlocked)
         failed = qvm_sandbox_device();
     if (!why && !failed && !unlocked && !qvm_nvdec_try(d->gpu))

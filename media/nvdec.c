@@ -20,6 +20,10 @@ enum {
 };
 #define MOST_BYTES ((int64_t)16 << 30) /* of the surfaces of all decoders */
 
+/* Types that the headers lack. */
+typedef CUresult CUDAAPI cuda_alloc(void **at, size_t bytes);
+typedef CUresult CUDAAPI cuda_free(void *at);
+
 /* The functions that are called in NVIDIA's libraries. */
 struct calls {
 #define CALLS                                                                                      \
@@ -32,6 +36,8 @@ struct calls {
     CALL(cuda, cuStreamDestroy, tcuStreamDestroy_v2, "cuStreamDestroy_v2")                         \
     CALL(cuda, cuStreamSynchronize, tcuStreamSynchronize, "cuStreamSynchronize")                   \
     CALL(cuda, cuMemcpy2DAsync, tcuMemcpy2DAsync_v2, "cuMemcpy2DAsync_v2")                         \
+    CALL(cuda, cuMemAllocHost, cuda_alloc, "cuMemAllocHost_v2")                                    \
+    CALL(cuda, cuMemFreeHost, cuda_free, "cuMemFreeHost")                                          \
     CALL(cuda, cuGetErrorString, tcuGetErrorString, "cuGetErrorString")                            \
     CALL(cuvid, cuvidGetDecoderCaps, tcuvidGetDecoderCaps, "cuvidGetDecoderCaps")                  \
     CALL(cuvid, cuvidCreateDecoder, tcuvidCreateDecoder, "cuvidCreateDecoder")                     \
@@ -59,6 +65,8 @@ struct shape {
 struct decoder {
     CUvideodecoder handle; /* NULL: none */
     CUstream queue;
+    void *
+        host; /* a picture's planes in locked pages: copies to others take turns in the whole process */
     struct shape shape;
     int64_t bytes;
 };
@@ -150,9 +158,27 @@ qvm_nvdec_load(qvm_nvdec **out)
 /* ---- decoders -------------------------------------------------------------------------------- */
 
 static int64_t
+picture_bytes(const struct shape *s)
+{
+    return (int64_t)s->width * s->height * 3 / 2 * (s->bit_depth ? 2 : 1);
+}
+
+static int64_t
 surface_bytes(const struct shape *s)
 {
-    return (int64_t)s->width * s->height * 3 / 2 * (s->bit_depth ? 2 : 1) * s->surfaces;
+    return picture_bytes(s) * s->surfaces;
+}
+
+static void
+free_parts(const qvm_nvdec *g, struct decoder *d)
+{
+    if (d->handle)
+        g->call.cuvidDestroyDecoder(d->handle);
+    if (d->host)
+        g->call.cuMemFreeHost(d->host);
+    if (d->queue)
+        g->call.cuStreamDestroy(d->queue);
+    *d = (struct decoder){ .handle = NULL };
 }
 
 /* Makes a decoder for what is no larger; false: it cannot. */
@@ -178,26 +204,23 @@ make_decoder(qvm_nvdec *g, const struct shape *s, struct decoder *d)
     info.display_area.right = (short)s->width;
     info.display_area.bottom = (short)s->height;
     *d = (struct decoder){ .shape = *s, .bytes = surface_bytes(s) };
-    if (g->call.cuStreamCreate(&d->queue, 1 /* CU_STREAM_NON_BLOCKING */))
-        return false;
-    if (!g->call.cuvidCreateDecoder(&d->handle, &info))
+    if (!g->call.cuStreamCreate(&d->queue, 1 /* CU_STREAM_NON_BLOCKING */) &&
+        !g->call.cuMemAllocHost(&d->host, (size_t)picture_bytes(s)) &&
+        !g->call.cuvidCreateDecoder(&d->handle, &info))
         return true;
-    g->call.cuStreamDestroy(d->queue);
     d->handle = NULL;
+    free_parts(g, d);
     return false;
 }
 
 static void
 free_decoder(qvm_nvdec *g, struct decoder *d)
 {
-    if (!d->handle)
-        return;
-    g->call.cuvidDestroyDecoder(d->handle);
-    g->call.cuStreamDestroy(d->queue);
+    const int64_t bytes = d->handle ? d->bytes : 0;
+    free_parts(g, d);
     pthread_mutex_lock(&g->lock);
-    g->bytes -= d->bytes;
+    g->bytes -= bytes;
     pthread_mutex_unlock(&g->lock);
-    d->handle = NULL;
 }
 
 static bool
@@ -440,19 +463,21 @@ fetch(qvm_nvstream *s, int surface, uint8_t *to)
                            .srcDevice = from,
                            .srcPitch = pitch,
                            .dstMemoryType = CU_MEMORYTYPE_HOST,
-                           .dstHost = to,
+                           .dstHost = s->decoder.host,
                            .dstPitch = row,
                            .WidthInBytes = row,
                            .Height = f->coded_height };
     CUresult code = call->cuMemcpy2DAsync(&copy, s->decoder.queue);
     copy.srcDevice += (size_t)pitch * f->coded_height;
-    copy.dstHost = to + row * f->coded_height;
+    copy.dstHost = (uint8_t *)s->decoder.host + row * f->coded_height;
     copy.Height /= 2;
     if (!code)
         code = call->cuMemcpy2DAsync(&copy, s->decoder.queue);
     if (call->cuStreamSynchronize(s->decoder.queue))
         code = CUDA_ERROR_UNKNOWN;
     call->cuvidUnmapVideoFrame(s->decoder.handle, from);
+    if (!code)
+        memcpy(to, s->decoder.host, (size_t)picture_bytes(&s->decoder.shape));
     return !code;
 }
 
@@ -487,16 +512,15 @@ let_wait(qvm_nvstream *s, int surface)
     const CUVIDEOFORMAT *f = &s->format;
     struct waiting *w = &s->waiting[s->n_waiting++];
     *w = (struct waiting){ .surface = surface,
-                           .event = {
-                               .kind = QVM_REMOTE_FRAME,
-                               .slot = -1,
-                               .pts = s->pts,
-                               .order = s->order + s->order_of[surface],
-                               .width = (int32_t)f->coded_width,
-                               .height = (int32_t)f->coded_height,
-                               .crop = { f->display_area.left, f->display_area.top,
-                                         (int32_t)f->coded_width - f->display_area.right,
-                                         (int32_t)f->coded_height - f->display_area.bottom } } };
+                           .event = { .kind = QVM_REMOTE_FRAME,
+                                      .slot = -1,
+                                      .pts = s->pts,
+                                      .order = s->order + s->order_of[surface],
+                                      .width = (int32_t)f->coded_width,
+                                      .height = (int32_t)f->coded_height,
+                                      .right = (int32_t)f->coded_width - f->display_area.right,
+                                      .bottom =
+                                          (int32_t)f->coded_height - f->display_area.bottom } };
     const int64_t bytes = (int64_t)f->coded_width * f->coded_height * 3 / 2 << (s->bit_depth != 0);
     w->to = s->sink.find(s->sink.user, s->pts, bytes, &w->event.slot);
 }

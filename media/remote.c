@@ -41,7 +41,8 @@ sample_bytes(int format)
 int64_t
 qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why)
 {
-    const int64_t width = (codec->coded_width + 1) & ~1, height = (codec->coded_height + 1) & ~1;
+    const int64_t width = (codec->coded_width + 15) & ~15,
+                  height = (codec->coded_height + 15) & ~15;
     const int64_t bytes = width * height * 3 / 2 * sample_bytes(first->format);
     *why = !find_filter(codec->codec_id) ? "its codec is neither H.264 nor HEVC"
            : !bytes                      ? "its pixels are not 4:2:0 of 8 or 10 bits"
@@ -314,7 +315,8 @@ copy_luma(const uint8_t *from, uint8_t *to, int n, bool deep)
 }
 
 /* Lays a frame out as this process's own decoder does, with the same lengths of lines, by which conversion to RGB
- * chooses its routines. */
+ * chooses its routines. The GPU tells where the picture ends, and not where it begins (NVIDIA's parser says 0 for the left
+ * and the top): its size is that of the frames before. */
 static int
 lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVFrame *frame)
 {
@@ -323,8 +325,11 @@ lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVF
     const int width = e->width, height = e->height;
     const size_t row = (size_t)width << deep;
     const int *lines = r->like->linesize;
-    if (lines[0] < (int)row || lines[1] < (int)row / 2 || lines[2] != lines[1])
+    const int left = width - e->right - r->like->width, top = height - e->bottom - r->like->height;
+    if (left < 0 || top < 0 || left + r->like->width > lines[0] >> deep || lines[2] != lines[1])
         return AVERROR_INVALIDDATA;
+    const int n = width < lines[0] >> deep ? width : lines[0] >> deep;
+    const int n2 = n / 2 < lines[1] >> deep ? n / 2 : lines[1] >> deep;
     const size_t luma = ((size_t)lines[0] * (size_t)height + ALIGN - 1) / ALIGN * ALIGN;
     const size_t chroma = ((size_t)lines[1] * (size_t)height / 2 + ALIGN - 1) / ALIGN * ALIGN;
     frame->buf[0] = av_buffer_alloc(luma + 2 * chroma + ALIGN);
@@ -337,15 +342,15 @@ lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVF
         frame->linesize[p] = lines[p];
     }
     for (int y = 0; y < height; y++, from += row)
-        copy_luma(from, frame->data[0] + (size_t)y * (size_t)lines[0], width, deep);
+        copy_luma(from, frame->data[0] + (size_t)y * (size_t)lines[0], n, deep);
     for (int y = 0; y < height / 2; y++, from += row)
         split_row(from, frame->data[1] + (size_t)y * (size_t)lines[1],
-                  frame->data[2] + (size_t)y * (size_t)lines[2], width / 2, deep);
-    frame->crop_left = (size_t)e->crop[0];
-    frame->crop_top = (size_t)e->crop[1];
-    frame->crop_right = (size_t)e->crop[2];
-    frame->crop_bottom = (size_t)e->crop[3];
-    return av_frame_apply_cropping(frame, 0);
+                  frame->data[2] + (size_t)y * (size_t)lines[2], n2, deep);
+    frame->crop_left = (size_t)left;
+    frame->crop_top = (size_t)top;
+    frame->crop_right = (size_t)e->right;
+    frame->crop_bottom = (size_t)e->bottom;
+    return av_frame_apply_cropping(frame, AV_FRAME_CROP_UNALIGNED);
 }
 
 /* Whether two frames of one size and format have the same samples. */
@@ -371,10 +376,7 @@ is_possible(const qvm_remote *r, const qvm_remote_event *e)
     if (e->slot < 0 || e->slot >= QVM_SLOTS || r->free[e->slot] || e->width < 1 || e->height < 1 ||
         e->width > QVM_MAX_SIDE || e->height > QVM_MAX_SIDE || e->width % 2 || e->height % 2)
         return false;
-    for (int i = 0; i < 4; i++)
-        if (e->crop[i] < 0 || e->crop[i] > QVM_MAX_SIDE)
-            return false;
-    return e->crop[0] + e->crop[2] < e->width && e->crop[1] + e->crop[3] < e->height &&
+    return e->right >= 0 && e->right < e->width && e->bottom >= 0 && e->bottom < e->height &&
            (int64_t)e->width * e->height * 3 / 2 * sample_bytes(r->like->format) <= r->slot_bytes;
 }
 

@@ -55,7 +55,7 @@ typedef struct qvm_remote_event {
     int64_t pts;
     int64_t order; /* in which frames are shown, by the headers of their pictures: ascending */
     int32_t width, height;
-    int32_t crop[4];         /* left, top, right, bottom */
+    int32_t right, bottom;   /* so much is cut off there */
     char why[QVM_WHY_BYTES]; /* FAILED: in words that follow "since" */
 } qvm_remote_event;
 

@@ -2,9 +2,6 @@
 /* What a decoding process may still do: read the clip, fill the shared memory, and end. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -13,7 +10,6 @@
 
 #ifdef __linux__
 #include <fcntl.h>
-#include <dirent.h>
 #include <glob.h>
 #include <linux/filter.h>
 #if __has_include(<linux/landlock.h>)
@@ -196,75 +192,18 @@ let_all(int rules)
     return done && let(rules, "/dev/nvidia-uvm", MAY_WRITE);
 }
 
-static struct {
-    int rules;
-    atomic_int n_done, n_failed;
-} everywhere;
-
-static void
-restrict_thread(int signal)
-{
-    const int error = errno;
-    (void)signal;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-        syscall(SYS_landlock_restrict_self, everywhere.rules, 0))
-        atomic_fetch_add(&everywhere.n_failed, 1);
-    atomic_fetch_add(&everywhere.n_done, 1);
-    errno = error;
-}
-
-/* The C library's own signal to all threads (it serves setuid), which no thread blocks. The library lets nobody handle it, and
- * so the kernel is told what it was told of another one. */
-enum { TO_ALL = 33, ANOTHER = SIGUSR1 };
-
-static bool
-handle_signal(void)
-{
-    struct {
-        void *handler;
-        unsigned long flags, more[4];
-    } action;
-    const struct sigaction ours = { .sa_handler = restrict_thread, .sa_flags = SA_RESTART };
-    const size_t mask = _NSIG / 8;
-    return !sigaction(ANOTHER, &ours, NULL) &&
-           !syscall(SYS_rt_sigaction, ANOTHER, NULL, &action, mask) &&
-           !syscall(SYS_rt_sigaction, TO_ALL, &action, NULL, mask);
-}
-
-/* Has each thread restrict itself, and waits for it. */
-static bool
-interrupt_threads(void)
-{
-    enum { WAIT_MS = 2000 };
-    int n = 0;
-    DIR *threads = opendir("/proc/self/task");
-    atomic_store(&everywhere.n_done, 0);
-    for (struct dirent *e; threads && (e = readdir(threads));) {
-        const long thread = strtol(e->d_name, NULL, 10);
-        n += thread > 0 && !syscall(SYS_tgkill, getpid(), thread, TO_ALL);
-    }
-    if (threads)
-        closedir(threads);
-    for (int ms = 0; ms < WAIT_MS && atomic_load(&everywhere.n_done) < n; ms++)
-        usleep(1000);
-    errno = ETIMEDOUT;
-    return n && atomic_load(&everywhere.n_done) == n && !atomic_load(&everywhere.n_failed);
-}
-
-/* Landlock is a thread's, and of those that it makes later. A thread that was made while others were restricted is
- * found by the second look, and makes none that are not. */
 const char *
 qvm_sandbox_files(void)
 {
     const struct landlock_ruleset_attr all = {
         .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1, /* of its first version */
     };
-    everywhere.rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
-    if (everywhere.rules < 0)
+    const int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
+    if (rules < 0)
         return "Landlock";
-    const bool done =
-        let_all(everywhere.rules) && handle_signal() && interrupt_threads() && interrupt_threads();
-    close(everywhere.rules);
+    const bool done = let_all(rules) && !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+                      !syscall(SYS_landlock_restrict_self, rules, 0);
+    close(rules);
     return done ? NULL : "Landlock";
 }
 

@@ -180,7 +180,7 @@ change(qvm_remote_event *e, uint8_t *to)
     if (is("size"))
         e->width += 16;
     if (is("crop"))
-        e->crop[2] = e->width;
+        e->right = e->width;
     if (is("kind"))
         e->kind = 99;
     if (is("pixel") && to)
@@ -199,8 +199,8 @@ put_frame(qvm_nvstream *s, const struct sent *sent)
                            .order = sent->order,
                            .width = f->width,
                            .height = f->height,
-                           .crop = { (int)f->crop_left, (int)f->crop_top, (int)f->crop_right,
-                                     (int)f->crop_bottom } };
+                           .right = (int)f->crop_right,
+                           .bottom = (int)f->crop_bottom };
     uint8_t *to =
         s->sink.find(s->sink.user, f->pts, (int64_t)f->width * f->height * 3 / 2 << deep, &e.slot);
     if (f->decode_error_flags || f->flags & AV_FRAME_FLAG_CORRUPT)
