@@ -380,6 +380,16 @@ is_possible(const qvm_remote *r, const qvm_remote_event *e)
            (int64_t)e->width * e->height * 3 / 2 * sample_bytes(r->like->format) <= r->slot_bytes;
 }
 
+/* Whether a frame has the shape of those before. */
+static bool
+keeps_shape(qvm_remote *r, const qvm_remote_event *e)
+{
+    const int32_t shape[] = { e->width, e->height, e->right, e->bottom };
+    if (!r->shape[0])
+        memcpy(r->shape, shape, sizeof shape);
+    return !memcmp(r->shape, shape, sizeof shape);
+}
+
 /* The first frame is there already, and shows that the device makes the same one. */
 static int
 take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
@@ -390,7 +400,8 @@ take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
     frame->format = like->format;
     frame->width = e->width;
     frame->height = e->height;
-    const int code = lay_out(r, e, r->planes + e->slot * r->slot_bytes, frame);
+    const int code = keeps_shape(r, e) ? lay_out(r, e, r->planes + e->slot * r->slot_bytes, frame)
+                                       : AVERROR_INVALIDDATA;
     r->free[e->slot] = true;
     if (code == AVERROR(ENOMEM))
         return fail(r, "there is no memory");

@@ -81,7 +81,9 @@ typedef struct qvm_remote {
     qvm_remote_event held[QVM_MOST_HELD + 1];
     int n_held, most_held;
     int32_t period;
-    int64_t next;            /* frame, by its number in `times` */
+    int64_t next; /* frame, by its number in `times` */
+    int32_t
+        shape[4]; /* of all frames: width, height, right and bottom of the events; 0: none came */
     int64_t last_order;      /* of the frame before */
     bool lost;               /* the process ended, is silent, or said what cannot be */
     char why[QVM_WHY_BYTES]; /* it is of no use any more, since; "": it is */
