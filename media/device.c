@@ -220,7 +220,8 @@ open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *
                  "without",
                  failed, strerror(errno));
     else if (why)
-        snprintf(hello->text, sizeof hello->text, "%s", why);
+        snprintf(hello->text, sizeof hello->text, "%s%s", why,
+                 unlocked ? "" : " (perhaps as its process is locked in; --trusted does without)");
     hello->ready = !why && !failed;
 }
 

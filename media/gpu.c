@@ -177,7 +177,8 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
         }
     }
     if (!*pid)
-        status = qv_fail(err, QV_EBACKEND, "GPU %d decodes nothing: %s", gpu, g->why);
+        status = qv_fail(err, g->doubts > QVM_MOST_DOUBTS ? QV_ESTATE : QV_EBACKEND,
+                         "GPU %d decodes nothing: %s", gpu, g->why);
     pthread_mutex_unlock(&d->gpus->lock);
     return status;
 }

@@ -196,11 +196,10 @@ test_replaced(void **state)
         options.decoder = start(cases[i].fault);
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
             expect("x264.mp4", &options, cases[i].why);
-        options.decode = QV_DECODE_GPU;
-        struct frames f = read_clip("x264.mp4", &options);
-        assert_int_equal(f.status, QV_EBACKEND);
-        assert_non_null(strstr(f.error.text, "fail again and again"));
-        free(f.at);
+        expect("x264.mp4", &options, "the GPU's processes failed again and again");
+        qv_error err;
+        assert_int_equal(qv_decoder_gpu(options.decoder, 0, false, true, &err), QV_EBACKEND);
+        assert_non_null(strstr(err.text, "fail again and again"));
         qv_decoder_stop(&options.decoder);
     }
 
