@@ -224,6 +224,8 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     pthread_mutex_lock(&job->lock);
     item->decoded_by = now.decoded_by;
     memcpy(item->not_gpu, now.not_gpu, sizeof item->not_gpu);
+    if (job->gpu_readers && now.decoded_by == QV_DECODE_CPU && !*item->not_gpu)
+        snprintf(item->not_gpu, sizeof item->not_gpu, "a core was free first");
     item->wait_decode_s += qv_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;

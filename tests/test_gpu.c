@@ -370,6 +370,8 @@ test_both(void **state)
         assert_int_equal(both.by[QV_DECODE_CPU] + both.by[QV_DECODE_GPU], CLIPS);
         assert_in_range(both.by[QV_DECODE_CPU], 1, CLIPS);
         assert_in_range(both.by[QV_DECODE_GPU], i ? 0 : 12, CLIPS - 1);
+        if (!i)
+            assert_string_equal(both.why, "a core was free first");
     }
     cores = 0;
     tiny_close(&t);
