@@ -260,7 +260,7 @@ test_none(void **state)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-enum { CLIPS = 20 };
+enum { CLIPS = 16 };
 
 static int cores; /* that this process is told of; 0: as many as there are */
 
