@@ -41,6 +41,7 @@ sample_bytes(int format)
 int64_t
 qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why)
 {
+    /* NVIDIA's parser rounds sizes up */
     const int64_t width = (codec->coded_width + 15) & ~15,
                   height = (codec->coded_height + 15) & ~15;
     const int64_t bytes = width * height * 3 / 2 * sample_bytes(first->format);

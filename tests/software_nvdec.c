@@ -142,29 +142,31 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_
     return NULL;
 }
 
-/* Lays planes out as NV12 or P010. */
+/* Lays a plane out, of `step` interleaved ones, in rows of `width` samples. */
 static void
-put_planes(const AVFrame *f, bool deep, uint8_t *to)
+put_plane(const AVFrame *f, int plane, bool deep, uint8_t *to, int width, int step)
 {
-    for (int y = 0; y < f->height; y++)
-        for (int x = 0; x < f->width; x++) {
-            const uint8_t *row = f->data[0] + (ptrdiff_t)y * f->linesize[0];
+    const int across = plane ? f->width / 2 : f->width, down = plane ? f->height / 2 : f->height;
+    for (int y = 0; y < down; y++)
+        for (int x = 0; x < across; x++) {
+            const uint8_t *row = f->data[plane] + (ptrdiff_t)y * f->linesize[plane];
+            const int at = y * width + x * step;
             if (deep)
-                ((uint16_t *)(void *)to)[y * f->width + x] =
+                ((uint16_t *)(void *)to)[at] =
                     (uint16_t)(((const uint16_t *)(const void *)row)[x] << 6);
             else
-                to[y * f->width + x] = row[x];
+                to[at] = row[x];
         }
-    to += (size_t)f->width * (size_t)f->height << deep;
-    for (int y = 0; y < f->height / 2; y++)
-        for (int x = 0; x < f->width; x++) {
-            const uint8_t *row = f->data[1 + x % 2] + (ptrdiff_t)y * f->linesize[1 + x % 2];
-            if (deep)
-                ((uint16_t *)(void *)to)[y * f->width + x] =
-                    (uint16_t)(((const uint16_t *)(const void *)row)[x / 2] << 6);
-            else
-                to[y * f->width + x] = row[x / 2];
-        }
+}
+
+/* Lays planes out as NV12 or P010, in rows of `width` samples. */
+static void
+put_planes(const AVFrame *f, bool deep, uint8_t *to, int width, int height)
+{
+    put_plane(f, 0, deep, to, width, 1);
+    to += (size_t)width * (size_t)height << deep;
+    put_plane(f, 1, deep, to, width, 2);
+    put_plane(f, 2, deep, to + (deep ? 2 : 1), width, 2);
 }
 
 /* Whether a frame is told of at all; the faults change what is told. */
@@ -193,20 +195,22 @@ put_frame(qvm_nvstream *s, const struct sent *sent)
 {
     const AVFrame *f = sent->frame;
     const bool deep = s->about.format == AV_PIX_FMT_YUV420P10;
+    const int width = (f->width + 15) & ~15,
+              height = (f->height + 15) & ~15; /* as NVIDIA's parser */
     qvm_remote_event e = { .kind = QVM_REMOTE_FRAME,
                            .slot = -1,
                            .pts = f->pts,
                            .order = sent->order,
-                           .width = f->width,
-                           .height = f->height,
-                           .right = (int)f->crop_right,
-                           .bottom = (int)f->crop_bottom };
+                           .width = width,
+                           .height = height,
+                           .right = width - f->width + (int)f->crop_right,
+                           .bottom = height - f->height + (int)f->crop_bottom };
     uint8_t *to =
-        s->sink.find(s->sink.user, f->pts, (int64_t)f->width * f->height * 3 / 2 << deep, &e.slot);
+        s->sink.find(s->sink.user, f->pts, (int64_t)width * height * 3 / 2 << deep, &e.slot);
     if (f->decode_error_flags || f->flags & AV_FRAME_FLAG_CORRUPT)
         s->why = "it is damaged";
     if (to)
-        put_planes(f, deep, to);
+        put_planes(f, deep, to, width, height);
     if (!s->why && change(&e, to))
         s->sink.frame(s->sink.user, &e);
 }

@@ -108,6 +108,7 @@ test_bytes(void **state)
         { "x264-full.mp4", "" },
         { "x265.mp4", "" },
         { "x265-layers.mkv", "" },
+        { "x265-deep.mp4", "" },
         { "x264-fields.mkv", "it is interlaced" },
         { "vp9.webm", "its codec is neither H.264 nor HEVC" },
     };
