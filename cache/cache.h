@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the writer and the reader of a cache share: names, texts, qwenvit-cache.json. */
+/* Declares what the writer and the reader of a cache share: names, texts, qwenvit-cache.json. */
 #ifndef QV_CACHE_CACHE_H
 #define QV_CACHE_CACHE_H
 

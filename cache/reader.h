@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the reader share: an open cache, its parts, and which of them are damaged. */
+/* Declares what the files of the reader share: an open cache, its parts, and which of them are
+ * damaged. */
 #ifndef QV_CACHE_READER_H
 #define QV_CACHE_READER_H
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# What `cmake --install` installs where, the packages for find_package and pkg-config, and Debian's.
+# Says what `cmake --install` installs where, and makes the packages for find_package, pkg-config
+# and Debian.
 # The components are runtime (the command, its benches, shared libraries), cuda (the backend that
 # these open) and dev.
 if(QV_SANITIZE OR (QV_METAL AND NOT APPLE))

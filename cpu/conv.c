@@ -32,7 +32,8 @@ batch(const struct qv_op_conv *op)
     return op->x_depth == op->d ? op->n : 1;
 }
 
-/* With sums 2 the values in y are the residual. */
+/* Returns what is done to the sums. If op->sums is 2, the values that y has already are the
+ * residual. */
 static struct qv_op_epilogue
 epilogue_of(const struct qv_op_conv *op)
 {

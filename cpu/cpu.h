@@ -57,10 +57,11 @@ struct panels_cpu {
     size_t bytes;
 };
 
-/* How a quantised matrix [n,k] lies on the CPU: in panels of PACKED_COLS of its rows, which are columns
- * of a GEMM's result, zeros beyond n. Of a panel, group by group: scales of all columns, offsets of all,
- * then for each pair of k's a byte (4 bits) or two (8 bits) of each column, the first k in the lower
- * half. So a vector of columns is read at once, and once more is bf16 in pairs as panels_cpu has it. */
+/* Says how a quantised matrix [n,k] lies on the CPU: in panels of PACKED_COLS of its rows, which
+ * are columns of a GEMM's result; a panel has zeros beyond n. A panel holds, group by group, the
+ * scales of all its columns, their offsets, and then for each pair of k one byte (4 bits) or two (8
+ * bits) of each column, with the first k in the lower half. So a vector of columns is read at once,
+ * and its values become pairs of bf16 in the order of panels_cpu. */
 enum { PACKED_COLS = 16 };
 struct packed_cpu {
     int64_t n, k;
@@ -68,8 +69,8 @@ struct packed_cpu {
     size_t factors, pair, group_bytes, panel_bytes; /* factors: bytes of scales, and of offsets */
 };
 
-/* A gemm whose w is quantised: of few rows, or of blocks of columns that are widened in turn, where the
- * last may have fewer than the others. */
+/* A gemm whose w is quantised runs either on few rows (few_cpu), or on blocks of columns that are
+ * widened one after another (wide_cpu). The last block may have fewer columns than the others. */
 enum { PACKED_BLOCKS = 2 }; /* kinds of them */
 struct few_cpu {
     struct packed_cpu w;
@@ -276,8 +277,8 @@ qv_status qv_packed_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *k
 void qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out);
 void qv_packed_describe_cpu(const struct qv_kernel *kernel, char *text, size_t size);
 
-/* cpu/few.c: few rows of x, by the packed bytes of w; cpu/few_avx512.c: bf16 with AVX-512's products of
- * pairs. */
+/* cpu/few.c multiplies few rows of x by the packed bytes of w; cpu/few_avx512.c does so in bf16, by
+ * the products of pairs that AVX-512 has. */
 void qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes);
 void qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
                     void *scratch);

@@ -102,7 +102,7 @@ qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out)
 
 /* ---- widening -------------------------------------------------------------------------------- */
 
-/* Where the values of k and k + 1 go for a panel's columns: into pairs of bf16, or into a row
+/* Says where the values of k and k + 1 go for a panel's columns: into pairs of bf16, or into a row
  * each. */
 struct wide_row {
     void *at;
@@ -141,7 +141,8 @@ store_pair(const floats_cpu *low, const floats_cpu *high, const struct wide_row 
     memcpy((char *)to->at + to->next, &second, sizeof second);
 }
 
-/* How a panel's group is widened. to: its first pair; step: bytes from one pair to the next. */
+/* Says how a panel's group is widened. to: its first pair; step: bytes from one pair to
+ * the next. */
 struct widening {
     const struct packed_cpu *w;
     qv_dtype dtype;

@@ -102,7 +102,8 @@ struct graph_cuda {
     bool last_resort; /* cuDNN's heuristics had no better engine */
 };
 
-/* One GEMM, on cuBLASLt or on a graph of cuDNN's. The four sizes are of parts of scratch, in this order. */
+/* A GEMM, on cuBLASLt or on a graph of cuDNN's. The four sizes are those of the parts of scratch,
+ * in this order. */
 struct gemm_cuda {
     struct qv_matrix_cuda packed; /* w, if it is quantised: groups.bits 0 if not */
     bool few;                     /* it is our own kernel's, and nothing that follows is used */

@@ -189,7 +189,7 @@ algorithm_value(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttrib
     return value;
 }
 
-/* Whether an algorithm splits sums. The heuristic may return one although the preference
+/* Returns whether an algorithm splits sums. The heuristic may return one although the preference
  * excludes it. */
 static bool
 splits_sums(const cublasLtMatmulAlgo_t *algo)
@@ -323,8 +323,8 @@ prepare(struct qv_device_cuda *dev, struct qv_kernel *kernel, bool f32_sums, int
     return QV_OK;
 }
 
-/* Whether cuBLASLt would round twice. If rows of y do not begin at multiples of 16 bytes, its
- * kernels round sums to bf16 before they add bias and residual. Its GELU in f32 is also off by
+/* Returns whether cuBLASLt would round twice. If rows of y do not begin at multiples of 16 bytes,
+ * its kernels round sums to bf16 before they add bias and residual. Its GELU in f32 is also off by
  * up to 5e-6. */
 static bool
 rounds_twice(const struct qv_op_gemm *op)

@@ -285,7 +285,8 @@ struct conv_shape {
         residual_rows;
 };
 
-/* Where the kernel lies for a row of y: its first frame, line and pixel; padding is below 0. */
+/* Says where the kernel lies for a row of y: its first frame, line and pixel; padding is
+ * below 0. */
 struct place {
     int64_t frame, line, pixel;
 };

@@ -12,7 +12,7 @@ struct rows_shape {
     const float2 *norms; /* 3 float2 for each item */
 };
 
-/* Where a row's patch begins in its first frame, and how its bytes become values. */
+/* Says where a row's patch begins in its first frame, and how its bytes become values. */
 struct patch_place {
     int64_t first, line, frame; /* bytes: offset of the patch, step to the next line, step to the
                                  * next frame */

@@ -144,7 +144,7 @@ typedef struct qv_context_info {
     int threads;         /* 0 if the backend has no threads of its own */
     qv_dtype dtype;      /* what QV_DTYPE_AUTO means on this device */
     char dtype_reason[128]; /* a sentence that says why */
-    /* What is wrong so far with the device, its libraries, the tune file or a kept kernel; "" if
+    /* what is wrong so far with the device, its libraries, the tune file or a kept kernel; "" if
      * nothing is. */
     char warning[512];
     /* backends that "auto" would have preferred, and why it did not take them: "cuda: there is
@@ -159,11 +159,12 @@ QV_API qv_status qv_context_open(const qv_context_options *options, qv_context *
 QV_API void qv_context_close(qv_context **ctx);
 QV_API void qv_context_get_info(const qv_context *ctx, qv_context_info *out);
 
-/* Memory of the host that this device copies from and to fastest, for frames, patches and tokens:
- * page-locked for CUDA (a copy goes at the link's rate; locking takes 0.4 ms a MB, so of what is given back
- * the context keeps up to four blocks of together 256 MiB, the largest, for later calls), which places
- * it where in a page it likes, aligned for every type; elsewhere it begins at a page. Its contents
- * are undefined. QV_EINVAL for 0 bytes, QV_ENOMEM where there is not so much. */
+/* Allocates memory of the host, for frames, patches and tokens, that this device copies from and to
+ * fastest. For CUDA it is page-locked, so that a copy runs at the rate of the link, and begins
+ * anywhere in a page, aligned for every type; on other devices it begins at a page. Locking takes
+ * 0.4 ms a MB, so the context keeps up to four blocks that were given back, the largest, of
+ * together 256 MiB, for later calls. The contents are undefined. Returns QV_EINVAL for 0 bytes, and
+ * QV_ENOMEM if there is not so much memory. */
 QV_API qv_status qv_host_alloc(qv_context *ctx, size_t bytes, void **out, qv_error *err);
 /* Frees memory of qv_host_alloc of the same context, before the context is closed. NULL is
  * accepted; the caller's pointer stays as it is. */
@@ -186,7 +187,8 @@ typedef enum qv_processor {
     QV_PROCESSOR_MAX = 0x7fff
 } qv_processor;
 
-/* How clips or images become frames for this model, from the checkpoint's preprocessor files. */
+/* Says how clips or images become frames for this model, from the checkpoint's
+ * preprocessor files. */
 typedef struct qv_preprocess {
     /* of a clip, counted as its processor counts; of an image: H*W */
     int64_t min_pixels, max_pixels;
@@ -200,13 +202,14 @@ typedef struct qv_preprocess {
     qv_processor processor;
 } qv_preprocess;
 
-/* How matrices are kept that a checkpoint holds quantised in groups (MLX's, with 4 or 8 bits). */
+/* Says how matrices are kept that a checkpoint holds quantised in groups (MLX's, with 4
+ * or 8 bits). */
 typedef enum qv_weight_kind {
     QV_WEIGHTS_WIDENED = 0, /* in the model's dtype, as all others are */
-    /* packed as they are stored, and widened whenever they are multiplied. That takes less
-     * memory (with 4 bits 0.3 of bf16's) and more time, and gives tokens with the same bits if
-     * scales are bf16 or f16. Matrices that cannot be kept so, and those that are not quantised, are
-     * widened; qv_model_info counts those that are kept. */
+    /* packed as they are stored, and widened whenever they are multiplied. That takes less memory
+     * (with 4 bits 0.3 of bf16's) and more time, and gives tokens with the same bits if scales are
+     * bf16 or f16. Matrices that cannot be kept so, and those that are not quantised, are widened;
+     * qv_model_info counts those that are kept. */
     QV_WEIGHTS_STORED,
     QV_WEIGHTS_MAX = 0x7fff
 } qv_weight_kind;
@@ -237,8 +240,8 @@ typedef struct qv_model_info {
      * xxhash */
     char digest[40];
     qv_preprocess image, video;
-    /* How every plan runs the Conv3d of the patch embedding on this device, and why. The reason
-     * names the GEMM of a chunk of the device's own size. */
+    /* These say how every plan runs the Conv3d of the patch embedding on this device, and why. The
+     * reason names the GEMM of a chunk of the device's own size. */
     const char *lowering; /* static text, such as "patchify" */
     char lowering_reason[QV_REASON_BYTES];
     const char *folder; /* what it was loaded from, as the caller gave it; belongs to the model */
@@ -268,7 +271,7 @@ QV_API void qv_model_free(qv_model **model);
 QV_API void qv_model_get_info(const qv_model *model, qv_model_info *out);
 QV_API qv_context *qv_model_context(const qv_model *model); /* the context that it was loaded on */
 
-/* ---- items: clips and images ------------------------------------------------------------------ */
+/* ---- items: clips and images ----------------------------------------------------------------- */
 
 typedef enum qv_input {
     QV_INPUT_FRAMES = 0, /* bytes, RGB, resized already */
@@ -286,7 +289,7 @@ typedef struct qv_item {
     const void *data;
     /* frame pairs t; patch rows and columns, which are multiples of merge_size */
     int64_t grid_thw[3];
-    /* How many frames are in data. 0 means 2*t for a clip and 1 for an image. If there are
+    /* the number of frames in data. 0 means 2*t for a clip and 1 for an image. If there are
      * 2*t - 1, the last one is paired with itself. */
     int64_t n_frames;
     /* there is one frame, which is both frames of every pair; it is normalised as images are */
@@ -306,7 +309,7 @@ QV_API qv_status qv_item_check(const qv_model *model, qv_input input, const qv_i
 QV_API qv_item qv_item_piece(const qv_model *model, qv_input input, const qv_item *item,
                              int64_t first, int64_t n);
 
-/* ---- capacity: what a chunk holds, and what an item takes of it ------------------------------- */
+/* ---- capacity: what a chunk holds, and what an item takes of it ------------------------------ */
 
 /* For a chunk, a capacity says how much it holds at most; for an item, or several, how much they
  * take. */
@@ -319,11 +322,11 @@ typedef struct qv_capacity {
     int64_t windows;
 } qv_capacity;
 
-/* Whether all four numbers are equal, so that plans of both capacities compute alike. */
+/* Returns whether all four numbers are equal, so that plans of both capacities compute alike. */
 QV_API bool qv_capacity_equal(const qv_capacity *a, const qv_capacity *b);
 
-/* How many of this size fit into a chunk together, by rows, segments and windows; 0: not even
- * one. segment_rows does not count. */
+/* Returns how many of this size fit into a chunk together, by rows, segments and windows; 0: not
+ * even one. segment_rows does not count. */
 QV_API int64_t qv_capacity_fits(const qv_capacity *chunk, const qv_capacity *size);
 
 /* Returns what an item of this grid takes. The grid must be valid (qv_item_check). Any thread
@@ -389,7 +392,7 @@ typedef void (*qv_layer_hook)(void *user, const char *name, const float *rows, i
 
 /* A plan does not depend on grids: any mix of items that fits can be one push. */
 typedef struct qv_plan_options {
-    /* Of a chunk. rows is rounded up to a bucket; 0: the device's own size. If segments or
+    /* the chunk's. rows is rounded up to a bucket; 0: the device's own size. If segments or
      * windows is 0, it follows from rows. With segment_rows a chunk takes only frame pairs of
      * that size, which is faster on some devices. */
     qv_capacity capacity;
@@ -418,7 +421,7 @@ typedef struct qv_plan_info {
     uint64_t reserved[8];
 } qv_plan_info;
 
-/* Where tokens go; the caller owns all memory. */
+/* Says where tokens go; the caller owns all memory. */
 typedef struct qv_tokens {
     void *tokens;                      /* [n, out_hidden] in the plan's output dtype */
     void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden]; NULL: not wanted */

@@ -51,19 +51,22 @@ typedef struct qv_cache_source {
 struct qv_clip_options; /* qwenvit_media.h */
 
 #define QV_CACHE_OPTIONS_BYTES 192
-/* The source that `qwenvit cache` has of a clip, whose file is looked at: one that is not there has no
- * size and no time. own: what is asked of this clip alone, or NULL. start_s and end_s become the piece;
- * fps, max_frames, max_pixels, offset, length and first_frame the options, if one of them is not 0; the rest is not
- * looked at. What comes back points to `path` and to `text`, which are the caller's. It cannot fail. For
- * a record, bytes and mtime_ns are to be qv_clip_info's: the file may be another since it was read. */
+/* Returns the source that `qwenvit cache` records for a clip, whose file it looks at; a file that
+ * does not exist has no size and no time. `own` has the options of this clip alone, or is NULL:
+ * start_s and end_s become the piece, and fps, max_frames, max_pixels, offset, length and
+ * first_frame the options, if one of them is not 0; other fields are ignored. The result points to
+ * `path` and `text`, which belong to the caller. It cannot fail. In a record, bytes and mtime_ns
+ * must be those of qv_clip_info, because the file may have been replaced since it was read. */
 QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
                                           char text[QV_CACHE_OPTIONS_BYTES]);
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* For qv_cache_writer_options.made_by, as `qwenvit cache` says it: the model, its weights and dtype, the
- * capacity that frame pairs are packed in (qv_model_pack_rows of the job's chunk_rows), the rule by which they
- * are (QV_PACKING), and how clips without options of their own are sampled and resized. *out: a JSON object, for free(). QV_EINVAL, QV_ENOMEM. */
+/* Makes the text for qv_cache_writer_options.made_by, as `qwenvit cache` has it: the model, its
+ * weights and dtype, the capacity that frame pairs are packed in (qv_model_pack_rows of the job's
+ * chunk_rows), the rule by which they are packed (QV_PACKING), and how clips without options of
+ * their own are sampled and resized. *out is a JSON object, for free(). Returns QV_EINVAL and
+ * QV_ENOMEM. */
 QV_API qv_status qv_cache_made_by(const qv_model_info *model, int64_t capacity,
                                   const struct qv_clip_options *clip, char **out, qv_error *err);
 
@@ -166,8 +169,8 @@ QV_API bool qv_cache_exists(const char *dir);
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
-/* How fast a run filled a cache: the work in the parts that it sealed after its first one, and the
- * time between the first and the last. */
+/* Says how fast a run filled a cache: the work in the parts that it sealed after its first one, and
+ * the time between the first and the last. */
 typedef struct qv_cache_rate {
     int64_t clips, tokens; /* clips counts failed clips as well */
     int64_t parts;         /* the first one included */
@@ -245,7 +248,7 @@ typedef enum qv_cache_state {
                            * gone */
     QV_CACHE_STATE_MAX = 0x7fff
 } qv_cache_state;
-/* What is not compared of a source. Piece and options always are. */
+/* Says what is not compared of a source. Piece and options always are. */
 typedef enum qv_cache_trust {
     QV_CACHE_TRUST_NOTHING,
     QV_CACHE_TRUST_TIMES, /* times are not compared: a file of the same path and size is the same,

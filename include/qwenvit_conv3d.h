@@ -35,8 +35,8 @@ typedef enum qv_lowering {
         QV_LOWERING_COUNT
 } qv_lowering;
 
-/* How the input x lies in memory. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel = stride, no
- * padding. */
+/* Says how the input x lies in memory. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel =
+ * stride, no padding. */
 typedef enum qv_conv3d_layout {
     QV_LAYOUT_CHANNELS_FIRST, /* x[n, c, d, h, w] */
     QV_LAYOUT_CHANNELS_LAST,  /* x[n, d, h, w, c] */
@@ -46,7 +46,7 @@ typedef enum qv_conv3d_layout {
     QV_LAYOUT_COUNT
 } qv_conv3d_layout;
 
-/* What the pad_front[0] frames in front of x hold. Height and width are padded with zeros. */
+/* Says what the pad_front[0] frames in front of x hold. Height and width are padded with zeros. */
 typedef enum qv_causal {
     QV_CAUSAL_NONE,  /* zeros in front, and pad_back[0] frames of zeros behind */
     QV_CAUSAL_ZEROS, /* zeros in front, nothing behind: pad_back[0] must be 0 */

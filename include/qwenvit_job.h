@@ -37,7 +37,7 @@ typedef struct qv_job qv_job;
 
 /* ---- rows of a list -------------------------------------------------------------------------- */
 
-/* What a row asks of its clip alone. A field that the row leaves out is 0. */
+/* The options that a row sets for its own clip. A field that the row leaves out is 0. */
 typedef struct qv_row_own {
     double fps, start_s, end_s;
     int64_t max_frames, max_pixels;
@@ -82,8 +82,8 @@ QV_API qv_clip_options qv_row_options(const qv_row_own *own, const qv_clip_optio
 /* ---- results --------------------------------------------------------------------------------- */
 
 /*
- * What the sink is given: tokens [first_row, first_row + n) of a source. They come in order, in one
- * call or several for each chunk that the source lies in, because a clip is read an eighth of a
+ * A call of the sink gives it tokens [first_row, first_row + n) of a source. They come in order, in
+ * one call or several for each chunk that the source lies in, because a clip is read an eighth of a
  * chunk at a time. For every source that was added, exactly one call has `last`. All memory belongs
  * to the job and is valid during the call.
  */
@@ -104,7 +104,7 @@ typedef struct qv_job_result {
     const void *tokens;                      /* [n, out_hidden] */
     const void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden]; as many as the model has */
     const double *timestamps_s; /* [clip->n_frames]; of a clip's last call, else NULL */
-    int64_t damaged_frames;     /* so far, */
+    int64_t damaged_frames;     /* qv_clip_damaged, so far */
     int64_t decoded_frames;     /* qv_clip_decoded, so far */
     qv_decode decoded_by;       /* so far: QV_DECODE_CPU or QV_DECODE_GPU */
     /* why the GPU was not used where it was asked for, so far, in words that follow "since" */
@@ -195,10 +195,9 @@ typedef struct qv_job_progress {
     /* the chunks that they were packed into, and the patches in these */
     int64_t packed_chunks, packed_rows;
     int64_t pack_rows; /* the capacity of most of these chunks; 0 before there is one */
-    int64_t rest_rows,
-        /* the part of rows and capacity_rows that is in chunks which took all that waited for
-         * them, as a job's last ones do */
-        rest_capacity_rows;
+    /* rows and capacity_rows of those chunks that took everything that waited, as a job's last
+     * chunks do */
+    int64_t rest_rows, rest_capacity_rows;
     double elapsed_s;
     double decode_s, room_s;            /* of decoders: reading; waiting for space behind them */
     double device_s, starved_s, full_s; /* of devices: at work; without work; waiting for a sink */

@@ -30,7 +30,8 @@ typedef enum qv_like {
 QV_API const char *qv_like_name(qv_like like);             /* "qwen-vl-utils"; never NULL */
 QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is none of that name */
 
-/* Chooses between the CPU's video decoders and those of an NVIDIA GPU, whose frames are the same to the byte. */
+/* Chooses between the CPU's video decoders and those of an NVIDIA GPU, whose frames are the same to
+ * the byte. */
 typedef enum qv_decode {
     QV_DECODE_AUTO = 0, /* the CPU's: damage that a GPU does not notice would give other frames */
     QV_DECODE_CPU,
@@ -41,7 +42,7 @@ QV_API const char *qv_decode_name(qv_decode decode); /* "gpu"; never NULL */
 QV_API bool qv_decode_parse(const char *name,
                             qv_decode *out); /* false: there is none of that name */
 
-/* In brackets: what the fields are called in qwen-vl-utils where that differs. */
+/* The brackets have the fields' names in qwen-vl-utils, if these differ. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
     int64_t num_frames; /* [nframes] exactly so many frames instead; excludes fps */
@@ -73,9 +74,10 @@ typedef struct qv_clip_options {
     /* The clip is inside the file, as in a tar shard: `length` bytes (0: to the end) from byte
      * `offset` on. */
     int64_t offset, length;
-    /* [video_start, video_end] Seconds of the clip, as timestamps count them: the frames from start_s on
-     * and before end_s are the clip to sample from. 0: from its beginning, to its end. Where `like` is
-     * QV_LIKE_QWEN_VL_UTILS, its last frame is the one at end_s or before. See docs/preprocessing.md. */
+    /* [video_start, video_end] Seconds of the clip, as timestamps count them: the frames from
+     * start_s on and before end_s are the clip to sample from. 0: from its beginning, to its end.
+     * Where `like` is QV_LIKE_QWEN_VL_UTILS, its last frame is the one at end_s or before. See
+     * docs/preprocessing.md. */
     double start_s, end_s;
     bool first_frame; /* is read as an image, and nothing else: of an animation, or of any clip */
     /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, HEVC of 8 or 10, 4:2:0, progressive) come from the decoders of the
@@ -87,7 +89,7 @@ typedef struct qv_clip_options {
     uint64_t reserved[6];
 } qv_clip_options;
 
-/* What may surprise about an image's pixels. */
+/* Says what may surprise about an image's pixels. */
 typedef enum qv_remark {
     QV_REMARK_NONE = 0,
     QV_REMARK_GRAY16, /* 16-bit gray: all above 255 is white, as in Pillow */
@@ -116,11 +118,11 @@ typedef struct qv_clip_info {
     /* n_frames / cut_frames * source_fps; 0 for images. A frame pair is temporal_patch_size /
      * sampled_fps seconds, which is second_per_grid_ts of transformers' Qwen2_5_VLProcessor */
     double sampled_fps;
-    /* So many frames of the file are decoded for those that are sampled: frames to which neither these nor what they
-     * refer to refer are left out, where the file's packets tell which those are. `decodes_all` is why they do
-     * not, in words that follow "since" ("a packet has no time"): every frame up to the last sampled one is then decoded. It is ""
-     * where only what is needed is, and may come while frames are read: a clip in which something unforeseen
-     * is met, as damage, is decoded again from its beginning. */
+    /* decoded_frames: how many frames of the file are decoded. If the file's packets tell which
+     * frames the sampled ones need, all others are left out, and decodes_all is "". Else every
+     * frame up to the last sampled one is decoded, and decodes_all says why, in words that follow
+     * "since" ("a packet has no time"). It may be set while frames are read: if something
+     * unforeseen is met, such as damage, the clip is decoded again from its beginning. */
     int64_t decoded_frames;
     char decodes_all[64];
     int width, height; /* the size of frames, after smart_resize */
@@ -130,8 +132,9 @@ typedef struct qv_clip_info {
      * they are 0. */
     int64_t file_bytes, file_mtime_ns;
     qv_remark remark;
-    /* QV_DECODE_CPU or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames are read; and where a GPU was asked for and
-     * is not used, why, in words that follow "since". */
+    /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
+     * are read. not_gpu says why a GPU that was asked for is not used, in words that follow
+     * "since". */
     qv_decode decoded_by;
     char not_gpu[64];
     uint64_t reserved[4];
@@ -146,34 +149,38 @@ QV_API const char *qv_ffmpeg_version(void);
 QV_API qv_preprocess qv_preprocess_default(bool is_image);
 
 /*
- * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it:
- * worth it for many clips, or ahead of the first, as loading FFmpeg takes some 50 ms. `program` is
- * its path; NULL: where it was built or installed. Any thread may use it. It ends with this process,
- * within a second or two where that is killed, and on Linux the processes that it made end with it.
- * Does not wait until the program runs. One that does not answer for 60 s is ended, on Linux with its
- * clips' processes: what uses it then fails with QV_EBACKEND, at once. QV_EBACKEND where there is none, QV_ENOMEM.
+ * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it.
+ * This is worth it for many clips, or ahead of the first, as loading FFmpeg takes some 50 ms.
+ * `program` is its path; NULL: where it was built or installed. Any thread may use the decoder. The
+ * program ends with this process (within a second or two if that is killed), and on Linux the
+ * processes that it made end with it. The call does not wait until the program runs. A program that
+ * does not answer for 60 s is ended, on Linux with its clips' processes, and calls that use it then
+ * fail with QV_EBACKEND at once. Returns QV_EBACKEND if there is no such program, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
-/* Whether clips can be decoded by the CUDA device of this number (QV_DECODE_GPU): starts a process that opens it, which takes
- * some 0.5 s, and with `wait` waits for that. It is locked in, but for clips that are trusted. QV_ESTATE: not yet;
- * QV_EBACKEND: it cannot, and why. */
+/* Finds out whether the CUDA device of this number can decode clips (QV_DECODE_GPU). It starts a
+ * process that opens the device, which takes some 0.5 s, and with `wait` waits for that. The
+ * process is locked in unless its clips are trusted. Returns QV_OK if it can; QV_ESTATE while that
+ * is not known yet; QV_EBACKEND, and why, if it cannot. */
 QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool trusted, bool wait,
                                 qv_error *err);
-/* After its clips are closed. Takes 60 s at most, usually no time. */
+/* Ends the program. Its clips must be closed before. It takes 60 s at most, usually no time. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 
 /*
  * Opens a clip or an image (PNG, JPEG, WebP, ...) and decides which frames are read and at which
- * size. `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in
- * the background.
- * The clip's faults: QV_EIO, QV_EUNSUPPORTED, QV_EFORMAT (not decodable, no video in it, encrypted,
- * aspect ratio above 200, more than 4194304 frames; its process crashed, left, hung, took no requests,
- * said what cannot be, or needed more than decode_memory). Whatever that process does once it may have
- * read the file is one of these three. The caller's: QV_EINVAL (options that exclude each other or are
- * out of range, start_s and end_s with no frame between them, or of an image). Of what is on this side:
- * QV_ENOMEM (no memory here), QV_EBACKEND (qwenvit-decoder is missing, has ended, makes no more
- * processes, or these cannot lock themselves in; QV_DECODE_GPU: there is no such GPU, its driver or its decoders are
- * missing, or the process that has it cannot be locked in, which `trusted` does without). `trusted`: QV_ENOMEM where decoding has no memory.
+ * size. `image` and `video` are a model's preprocessing numbers. Decoding and resizing start in the
+ * background. Returns
+ *  - for a fault of the clip QV_EIO, QV_EUNSUPPORTED or QV_EFORMAT (it cannot be decoded, has no
+ *    video, is encrypted, has an aspect ratio above 200 or more than 4194304 frames; or its process
+ *    crashed, ended, hung, took no requests, said what cannot be, or needed more than
+ *    decode_memory). Whatever that process does after it may have read the file is one of these.
+ *  - for a fault of the caller QV_EINVAL (options that exclude each other or are out of range;
+ *    start_s and end_s with no frame between them, or for an image).
+ *  - for a fault on this side QV_ENOMEM (no memory here; with `trusted` also none for decoding) or
+ *    QV_EBACKEND (qwenvit-decoder is missing, has ended, makes no more processes, or these cannot
+ *    lock themselves in; with QV_DECODE_GPU, there is no such GPU, its driver or its decoders are
+ *    missing, or the process that has it cannot be locked in, which `trusted` does not do).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,

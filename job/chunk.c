@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Which frame pairs go into a device's next chunk. All of it is under the job's lock. */
+/* Chooses the frame pairs that go into a device's next chunk. The job's lock is held throughout. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "job.h"
 
-#define GRACE_S 0.002 /* after which sources that come one by one come no more */
+#define GRACE_S 0.002 /* with no piece for so long, no more sources are expected to come */
 
 qv_capacity
 qv_job_size(const struct qv_job_piece *piece, int64_t n)
@@ -16,18 +16,18 @@ qv_job_size(const struct qv_job_piece *piece, int64_t n)
                           .windows = n * pair->windows };
 }
 
-/* What a device may take of a pack: an item stays on the device that its first pieces went to, so that its
- * tokens come in order, and are of one device. */
+/* The pieces of a pack that a device may take. An item stays on the device that its first piece
+ * went to, so that its tokens come in order, and from one device. */
 struct offer {
     qv_pack_run runs[QV_PACK_ITEMS];
-    size_t at[QV_PACK_ITEMS]; /* places in the pack's queue */
+    size_t at[QV_PACK_ITEMS]; /* each run's place in the pack's queue */
     size_t n;
     qv_capacity all;
     double oldest_s;
-    bool blocks; /* a reader waits until some of it goes */
+    bool blocks; /* a reader waits until some of these pieces go */
 };
 
-/* An item that is not packed with others has its chunks for itself. */
+/* Lists what the device may take. With the option `alone` a chunk has pieces of one item only. */
 static void
 gather(const struct qv_job_device *d, const struct qv_job_pack *pack, struct offer *offer)
 {
@@ -53,8 +53,9 @@ gather(const struct qv_job_device *d, const struct qv_job_pack *pack, struct off
     }
 }
 
-/* Whether there is enough for a chunk, and as much again to choose from; pairs that have a capacity of their own
- * fill it, and need no choice. */
+/* Returns whether enough pairs wait. For the usual pack these are two chunks, so that there is a
+ * choice of what fits together. Pairs with a capacity of their own are all alike, so one chunk is
+ * enough. */
 static bool
 is_enough(const qv_job *job, const qv_capacity *c, const struct offer *offer)
 {
@@ -65,8 +66,8 @@ is_enough(const qv_job *job, const qv_capacity *c, const struct offer *offer)
            (c->windows && all->windows >= 2 * c->windows);
 }
 
-/* Whether a chunk is filled now, because there is enough or nothing to wait for. Otherwise *wait_s becomes
- * the time after which to look again, if that is sooner. */
+/* Returns whether a chunk is filled now, because enough pairs wait or nothing more is expected. If
+ * not, *wait_s is lowered to the time after which to look again. */
 static bool
 may_go(const qv_job *job, const struct qv_job_pack *pack, const struct offer *offer, double now_s,
        double *wait_s)
@@ -85,8 +86,8 @@ may_go(const qv_job *job, const struct qv_job_pack *pack, const struct offer *of
     return false;
 }
 
-/* The first n frame pairs of a piece as one of its own, which has gone; what is left of it waits on. NULL:
- * there is no memory. */
+/* Cuts the first n frame pairs off a piece, which keeps the rest, and returns them as a new piece
+ * outside of the queue; NULL if there is no memory. */
 static struct qv_job_piece *
 cut(const qv_job *job, struct qv_job_piece *piece, int64_t n)
 {
@@ -109,12 +110,12 @@ cut(const qv_job *job, struct qv_job_piece *piece, int64_t n)
     return head;
 }
 
-/* Takes so many pairs of what is offered out of the pack. */
+/* Moves taken[i] pairs of each offered run from the pack into the chunk. */
 static bool
 take(struct qv_job_device *d, struct qv_job_pack *pack, const struct offer *offer,
      const int64_t taken[QV_PACK_ITEMS], struct qv_job_chunk *chunk)
 {
-    size_t gone = 0; /* from the queue, of those before */
+    size_t gone = 0; /* pieces before this one that have left the queue */
     for (size_t i = 0; i < offer->n; i++) {
         const size_t at = offer->at[i] - gone;
         struct qv_job_piece *p = taken[i] ? qv_job_queue_at(&pack->queue, at) : NULL;

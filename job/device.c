@@ -54,7 +54,7 @@ take_plan(struct qv_job_device *d, const qv_plan_options *options, struct qv_job
     return QV_OK;
 }
 
-/* The capacity that most pairs are packed in, which the smallest are as well as any. */
+/* Sets the capacity that most pairs are packed in: it is the one that the smallest pairs have. */
 static void
 set_pack(qv_job *job, const qv_model *model)
 {
@@ -70,7 +70,7 @@ qv_job_device_open(struct qv_job_device *d, qv_error *err)
 {
     qv_job *job = d->job;
     struct qv_job_plan *first = &d->plans[QV_INPUT_FRAMES];
-    d->ahead = QV_JOB_AHEAD; /* as many as the first plan says */
+    d->ahead = QV_JOB_AHEAD; /* push_chunk lowers it to what each plan allows */
     if (job->o.alone && !job->o.chunk_rows)
         return QV_OK;
     if (!d->index)

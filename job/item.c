@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* An item's way: added, decided on, failed or not, and freed when its last call was made. */
+/* Follows an item: it is added, gets a pack, may fail, and is freed after its last call. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +51,7 @@ qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece)
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-/* Gives back one hold of a pack. */
+/* Gives back one hold of a pack. A pack that nobody holds is freed. */
 static void
 leave_pack(qv_job *job, struct qv_job_pack *pack)
 {
@@ -110,7 +110,7 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
 
 /* ---- deciding -------------------------------------------------------------------------------- */
 
-/* Takes one more hold of the pack of this capacity, which is made where there is none. */
+/* Takes a hold of the pack with this capacity and input, and makes it if there is none. */
 static qv_status
 join_pack(qv_job *job, const qv_plan_options *options, struct qv_job_pack **out, qv_error *err)
 {
@@ -155,7 +155,8 @@ qv_job_decide(qv_job *job, struct qv_job_item *item, const char *name, qv_error 
     item->pair = qv_item_size(model, pair_grid);
     item->n_tokens = g[0] * item->pair.rows / (job->model.merge_size * job->model.merge_size);
     int64_t pairs = qv_capacity_fits(&options.capacity, &item->pair);
-    if (qv_job_kind_of(item)->is_clip && !job->o.alone) /* chunks fill while it is decoded */
+    if (qv_job_kind_of(item)->is_clip &&
+        !job->o.alone) /* small pieces: chunks can be filled while the clip is decoded */
         pairs = pairs > QV_JOB_PARTS ? pairs / QV_JOB_PARTS : 1;
     item->piece_pairs = pairs < g[0] ? pairs : g[0];
     pthread_mutex_lock(&job->lock);
@@ -230,7 +231,7 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
             status = qv_job_decide(job, item, name, err);
     }
     if (status)
-        qv_job_free_item(job, item); /* which has no pack */
+        qv_job_free_item(job, item); /* it has no pack, so the lock is not needed */
     else
         *out = item;
     return status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A job as seen from outside: opening, adding, ending; and what its stages share. */
+/* Opens and ends a job, checks its options, and has the waiting that its stages share. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of a job share. A source is an item (reader.c takes it up), which is read in pieces; of
- * those that wait chunks are filled, of the last piece with as many frame pairs as fit (chunk.c, device.c);
- * what went in comes with its tokens to the sink (sink.c). All of
- * a job is under one lock, but what a stage is about: a reader its item's clip, a device its plans.
+ * Declares what the files of a job share. Each source that is added becomes an item. A reader takes
+ * the item up and cuts it into pieces of frame pairs (reader.c). A device fills its next chunk from
+ * the pieces that wait, and cuts a piece of which only some pairs fit (chunk.c, device.c). The
+ * sink gets the pieces back with their tokens (sink.c). One lock guards all of a job, except what
+ * one thread alone uses: a reader its item's clip, a device its model, plans and chunks.
  */
 #ifndef QV_JOB_JOB_H
 #define QV_JOB_JOB_H
@@ -15,25 +16,27 @@
 #include "qwenvit_job.h"
 
 enum {
-    QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1, /* of sources */
-    QV_JOB_INPUTS = QV_INPUT_PATCHES_BF16 + 1, /* of plans */
-    QV_JOB_AHEAD = 2,
-    QV_JOB_BUFFERS = 3,
-    QV_JOB_PLANS = QV_JOB_INPUTS + QV_JOB_AHEAD, /* packs' own, and as many as chunks under way */
-    QV_JOB_READY = 2,                            /* chunks' worth of an item that wait at most */
-    QV_JOB_PARTS = 8 /* of a chunk: as soon as a clip has so much, it waits for one */
+    QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1,   /* kinds of sources */
+    QV_JOB_INPUTS = QV_INPUT_PATCHES_BF16 + 1,   /* kinds of input that a plan may have */
+    QV_JOB_AHEAD = 2,                            /* most chunks under way on a device */
+    QV_JOB_BUFFERS = 3,                          /* buffers of tokens that a device has */
+    QV_JOB_PLANS = QV_JOB_INPUTS + QV_JOB_AHEAD, /* one for packs of each input, one for each
+                                                  * chunk under way */
+    QV_JOB_READY = 2, /* chunks that the waiting pieces of one item may fill at most */
+    QV_JOB_PARTS = 8  /* a piece of a clip is this part of a chunk, so that it waits early */
 };
 
-/* What a kind of source is to a device. */
+/* Says how the sources of a kind reach a device. */
 struct qv_job_kind {
-    bool is_clip; /* a file, which is decoded */
+    bool is_clip; /* the source is a file, which is decoded */
     qv_input input;
 };
 extern const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS];
 
-/* How long a stage has been about something, counted as it goes. Under the job's lock. */
+/* A stage's clock: how long the stage has been busy, readable while it runs. It is used under the
+ * job's lock. */
 struct qv_job_clock {
-    double sum_s, since_s; /* since 0: it stands still */
+    double sum_s, since_s; /* since_s: when it was started; 0: it stands still */
 };
 
 static inline void
@@ -54,87 +57,89 @@ qv_job_clock_stop(struct qv_job_clock *c, double now_s)
     *c = (struct qv_job_clock){ .sum_s = qv_job_clock_read(c, now_s) };
 }
 
-/* A queue with room for so many, which is used under the job's lock. */
+/* A queue with room for a fixed number of entries. It is used under the job's lock. */
 struct qv_job_queue {
     void **at;
     size_t first, n, room;
 };
 qv_status qv_job_queue_open(struct qv_job_queue *q, size_t room, qv_error *err);
 void qv_job_queue_close(struct qv_job_queue *q);
-void qv_job_queue_put(struct qv_job_queue *q, void *what);     /* there is room */
-void *qv_job_queue_at(const struct qv_job_queue *q, size_t i); /* from the oldest */
+void qv_job_queue_put(struct qv_job_queue *q, void *what);     /* the queue must have room */
+void *qv_job_queue_at(const struct qv_job_queue *q, size_t i); /* entry 0 is the oldest */
 void *qv_job_queue_take(struct qv_job_queue *q, size_t i);
 
-/* A chunk's tokens, for its pieces' items to be given to the sink. */
+/* Memory for the tokens of one chunk, until the sink has had all of them. */
 struct qv_job_buffer {
     qv_tokens tokens;
-    qv_context *ctx; /* whose memory they are in; NULL: there is none */
-    size_t users;    /* pieces; 0: free */
-    bool taken;      /* for a chunk that is under way */
+    qv_context *ctx; /* the context that allocated it; NULL: nothing is allocated */
+    size_t users;    /* pieces whose tokens lie in it */
+    bool taken;      /* a chunk that is under way will write to it */
 };
 
-/* Frames that were read, freed once the device has them. */
+/* Frames that were read. They are freed once the device has them. */
 struct qv_job_frames {
     void *at;
-    size_t bytes, users; /* users: pieces */
+    size_t bytes, users; /* users: pieces that lie in them */
 };
 
-/* Frame pairs of an item, one behind the other. */
+/* Consecutive frame pairs of one item. */
 struct qv_job_piece {
     struct qv_job_item *item;
-    qv_item part;                 /* of the item, as it is pushed */
-    struct qv_job_frames *frames; /* that its data lies in; NULL: it is the caller's */
-    double ready_s;               /* since when it waits: for a chunk, then for the sink */
-    struct qv_job_buffer *buffer;
-    int64_t buffer_row, first_row, n; /* tokens: in the buffer; of the item */
-    bool last;                        /* of its item */
+    qv_item part;                 /* these pairs, as they are pushed to a plan */
+    struct qv_job_frames *frames; /* the frames that part.data points into; NULL: the caller's */
+    double ready_s;               /* since when it waits, first for a chunk, then for the sink */
+    struct qv_job_buffer *buffer; /* where its tokens are */
+    /* tokens: its first one's row in the buffer, that one's row in the item, and their number */
+    int64_t buffer_row, first_row, n;
+    bool last; /* the item ends with it */
 };
 
-/* How far an item is. It goes from one to the next; QV_JOB_FAILED is passed by what has not failed. */
+/* Says how far an item is. An item goes through these states in their order, and skips
+ * QV_JOB_FAILED unless it has failed. */
 enum qv_job_state {
-    QV_JOB_WAITING, /* for a reader */
+    QV_JOB_WAITING, /* it waits for a reader */
     QV_JOB_READING, /* a reader makes pieces of it */
     QV_JOB_READ,    /* there will be no more pieces; some may be under way */
-    QV_JOB_FAILED,  /* none is under way, and its last call has still to be made */
-    QV_JOB_TOLD,    /* its last call was made */
-    QV_JOB_DONE,    /* and nobody holds it: it is no more */
+    QV_JOB_FAILED,  /* no piece is under way; the sink's last call is still to be made */
+    QV_JOB_TOLD,    /* the sink's last call was made */
+    QV_JOB_DONE,    /* nobody held it any more, and it was freed */
 };
 
-/* Pieces that wait for chunks of one capacity. */
+/* The pieces that wait for chunks of one capacity and one input. */
 struct qv_job_pack {
-    struct qv_job_pack *next; /* among all there are */
+    struct qv_job_pack *next; /* in the list of all packs */
     qv_plan_options options;
-    size_t users;              /* items */
-    struct qv_job_queue queue; /* oldest first */
+    size_t users;              /* items whose pieces come here */
+    struct qv_job_queue queue; /* pieces, the oldest first */
 };
 
 struct qv_job_item {
-    struct qv_job_item *next, **link; /* among all there are */
+    struct qv_job_item *next, **link; /* in the list of all items */
     qv_job_source source;
     qv_clip_options clip_options;
-    qv_clip *clip; /* the reader's */
+    qv_clip *clip; /* used by the reader alone */
     qv_clip_info info;
     bool has_info;
-    qv_item
-        whole; /* the source's, or of a clip its grid and number of frames; zeros before it is open */
+    /* the caller's item; or a clip's grid and number of frames, which are zeros until it is open */
+    qv_item whole;
     int64_t n_tokens;
-    qv_capacity pair;         /* what a frame pair takes */
-    int64_t piece_pairs;      /* of all pieces that are read but the last */
-    struct qv_job_pack *pack; /* that its pieces go to; NULL: it has not been decided */
+    qv_capacity pair;         /* the capacity that one frame pair takes */
+    int64_t piece_pairs;      /* frame pairs that a reader puts into a piece; the last has fewer */
+    struct qv_job_pack *pack; /* where its pieces wait; NULL: not decided yet */
     double *timestamps_s;
-    struct qv_job_piece end; /* what tells of a failure */
-    /* under the lock */
+    struct qv_job_piece end; /* stands in a queue for the call that tells of a failure */
+    /* the lock guards what follows */
     enum qv_job_state state;
-    size_t holders;                   /* its reader, and pieces under way */
+    size_t holders;                   /* its reader and its pieces under way */
     int64_t ready;                    /* frame pairs that wait for a device */
-    int device;                       /* that has its pieces; -1: any */
-    const struct qv_job_worker *sink; /* that is making a call for it; NULL: none */
-    qv_status status;                 /* why it has failed */
+    int device;                       /* the device that encodes it; -1: not decided yet */
+    const struct qv_job_worker *sink; /* the thread that calls the sink for it; NULL: none */
+    qv_status status;                 /* QV_OK, or why it has failed */
     qv_error error;
     int64_t damaged, decoded;
     qv_decode decoded_by;
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
-    struct qv_job_clock room; /* its reader's waits for room */
+    struct qv_job_clock room; /* runs while its reader waits for room */
     double began_s, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
 };
 
@@ -148,7 +153,7 @@ struct qv_job_plan {
     qv_plan *plan;
     qv_plan_options options;
     qv_plan_info info;
-    int users; /* chunks */
+    int users; /* chunks under way */
 };
 
 struct qv_job_chunk {
@@ -156,11 +161,11 @@ struct qv_job_chunk {
     struct qv_job_buffer *buffer;
     struct qv_job_piece *pieces[QV_PACK_ITEMS];
     size_t n;
-    bool more; /* waited that did not fit */
+    bool more; /* there were more pairs, which did not fit */
     double device_s;
 };
 
-/* A device: its thread alone has the model, the plans and the chunks. */
+/* A device. Only its own thread uses the model, the plans and the chunks. */
 struct qv_job_device {
     qv_job *job;
     int index;
@@ -179,17 +184,17 @@ struct qv_job_worker {
     qv_job *job;
     int lane;
     pthread_t thread;
-    /* under the lock */
-    struct qv_job_clock busy;       /* a sink's */
-    const struct qv_job_item *item; /* that a reader has; NULL: none */
+    /* the lock guards what follows */
+    struct qv_job_clock busy;       /* a sink thread's: it runs during calls */
+    const struct qv_job_item *item; /* a reader's: the item that it reads; NULL: none */
 };
 
 struct qv_job {
     qv_job_options o; /* defaults filled in */
     qv_model_info model;
-    qv_plan_options pack; /* of the plan that most pairs are packed in; rows 0: none are packed */
-    qv_capacity usual;    /* of the plan through which a full chunk of large pairs goes */
-    int64_t usual_tokens; /* of a chunk that few frame pairs are larger than */
+    qv_plan_options pack; /* the options for packing most pairs; rows 0: nothing is packed */
+    qv_capacity usual;    /* the capacity that a full chunk of large pairs is computed in */
+    int64_t usual_tokens; /* tokens that a buffer keeps room for; few frame pairs have more */
     int cores;
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
@@ -200,16 +205,16 @@ struct qv_job {
 
     pthread_mutex_t lock;
     bool has_lock;
-    pthread_cond_t changed[5]; /* by qv_job_who */
+    pthread_cond_t changed[5]; /* indexed by qv_job_who */
     int n_conds;
-    /* under the lock */
-    bool ended, stopping; /* no more sources; threads are to leave */
-    qv_status status;     /* what has ended it */
+    /* the lock guards what follows */
+    bool ended, stopping; /* no more sources will be added; all threads must return */
+    qv_status status;     /* QV_OK, or the failure that has ended the job */
     qv_error error;
-    struct qv_job_item *items; /* that are not done */
+    struct qv_job_item *items; /* all items that are not done */
     size_t n_items;
-    struct qv_job_queue sources;  /* items to be read */
-    struct qv_job_pack *packs;    /* that items which are not done go to */
+    struct qv_job_queue sources;  /* items that no reader has taken up */
+    struct qv_job_pack *packs;    /* the packs of all items that are not done */
     struct qv_job_queue told;     /* pieces for the sink */
     struct qv_job_queue failures; /* items' ends */
     int n_reading;
@@ -220,7 +225,7 @@ struct qv_job {
     qv_job_progress progress;
 };
 
-/* Whether an item's next piece may wait beside those that do. */
+/* Returns whether one more piece of the item may wait for a chunk. */
 static inline bool
 qv_job_has_room(const struct qv_job_item *item)
 {
@@ -228,63 +233,69 @@ qv_job_has_room(const struct qv_job_item *item)
     return item->ready + item->piece_pairs <= QV_JOB_READY * chunk;
 }
 
-/* The model that the core is asked with about items; all models of a job answer the same. */
+/* Returns a model to ask the core about items with. All models of a job answer the same. */
 static inline const qv_model *
 qv_job_model(const qv_job *job)
 {
     return job->devices[0].model;
 }
 
-/* Those who wait, and what they wait for. */
+/* Each kind of thread that waits, and what it waits for. */
 enum qv_job_who {
-    QV_JOB_ADDERS,  /* room among the sources */
-    QV_JOB_READERS, /* a source, memory, room among what is ready */
-    QV_JOB_DEVICES, /* pieces, a buffer */
-    QV_JOB_SINKS,   /* pieces with tokens */
-    QV_JOB_ENDERS,  /* that all is done */
+    QV_JOB_ADDERS,  /* wait for room among the sources */
+    QV_JOB_READERS, /* wait for a source, for memory, or for room in a queue */
+    QV_JOB_DEVICES, /* wait for pieces or for a buffer */
+    QV_JOB_SINKS,   /* wait for pieces with tokens, or for failures */
+    QV_JOB_ENDERS,  /* wait until all items are done */
 };
 
 /* These are called under the lock. */
 void qv_job_wake(qv_job *job, enum qv_job_who who);
 void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
-/* Ends the job with this failure, if nothing has ended it before. */
+/* Ends the job. The job keeps the first failure that it is ended with. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
-/* Fails an item that has not failed yet; what is no matter of the item alone ends the job. */
+/* Fails the item, if it has not failed before. A status that concerns more than one item (a lost
+ * device, no memory) ends the job as well. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
-/* Gives back one hold of an item: without a holder the item goes on as far as it can without a
- * call of the sink. Returns its state: with QV_JOB_FAILED the caller has the last call made;
- * with QV_JOB_DONE the item was freed. */
+/* Gives back one hold of an item. An item without holders moves on as far as it can without a call
+ * of the sink. Returns its state: after QV_JOB_FAILED the caller must have the last call made;
+ * after QV_JOB_DONE the item was freed. */
 enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
-/* What n frame pairs of the piece's item take. */
+/* Returns the capacity that n frame pairs of the piece's item take. */
 qv_capacity qv_job_size(const struct qv_job_piece *piece, int64_t n);
-void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece); /* a piece's hold of them */
-void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece);  /* and its frames */
+/* Gives back the piece's hold of its frames, which frees them if it was the last. */
+void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece);
+/* Frees a piece, and gives back its frames. */
+void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece);
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
 
-/* Threads. */
+/* The threads' functions. */
 void *qv_job_read(void *worker);
 void *qv_job_compute(void *device);
 void *qv_job_sink_thread(void *worker);
 
 /* item.c */
-void qv_job_free_item(qv_job *job, struct qv_job_item *item);   /* under the lock */
-void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* from the list of all */
-/* Decides which chunks the item's frame pairs go to. QV_EINVAL: the grid cannot be. */
+void qv_job_free_item(qv_job *job, struct qv_job_item *item);   /* the lock must be held */
+void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* takes it from the job's list */
+/* Decides in which pack the item's frame pairs wait. Returns QV_EINVAL if its grid is not valid. */
 qv_status qv_job_decide(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);
 
-/* chunk.c: under the lock. Fills a device's next chunk with the oldest of what may go, and what fits beside
- * it; false: nothing may, before *wait_s seconds are over. No memory ends the job. */
+/* chunk.c. Fills a device's next chunk with the oldest pairs that may go and what fits beside them.
+ * Returns false if nothing may go yet; *wait_s is lowered to the seconds after which to ask again.
+ * The lock must be held. A lack of memory ends the job. */
 bool qv_job_choose(struct qv_job_device *d, struct qv_job_chunk *chunk, double *wait_s);
 
 /* device.c */
-qv_status qv_job_device_open(struct qv_job_device *d, qv_error *err); /* the plan for packs */
+qv_status qv_job_device_open(struct qv_job_device *d, qv_error *err); /* makes the plan for packs */
 void qv_job_device_close(struct qv_job_device *d);
-int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens); /* with DeepStack's outputs */
+/* Returns the bytes of so many tokens, DeepStack's outputs included. */
+int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens);
 
-/* sink.c: the item's last call where the job has ended before it was done; without the lock. */
+/* sink.c. Makes the last call for an item that was not done when the job ended. The lock must not
+ * be held. */
 void qv_job_cancel_item(qv_job *job, struct qv_job_item *item);
 
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Readers: each takes up a source, opens it, and reads its frames, a piece at a time, into memory of
- * which there is only so much.
+ * Runs the readers' threads. Each takes up a source, opens it and reads its frames a piece at a
+ * time. The memory for the frames of all readers together is limited.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "job.h"
 
-/* How many threads decode a clip: every core's (0) where few sources wait, else one, as there
- * are as many clips side by side. */
+/* Returns how many threads decode a clip: 0, which means one a core, if few sources wait; else 1,
+ * because then a clip for each core is decoded at once. */
 static int
 clip_threads(const qv_job *job, size_t wanted)
 {
@@ -24,28 +24,32 @@ is_over(const qv_job *job, const struct qv_job_item *item)
     return job->stopping || item->status;
 }
 
-/* Whether there is room for a piece among those that are ready. */
+/* Returns whether one more piece of the item may be queued for a device. */
 static bool
 has_place(const struct qv_job_item *item)
 {
     return qv_job_has_room(item) && item->pack->queue.n < item->pack->queue.room;
 }
 
-/* Waits until there is so much memory, in the order in which readers ask, so that a large piece gets it
- * too; one that is more than there may be gets it where nobody else has any. */
+/* Waits for memory. Readers get it in the order in which they ask, so that small pieces do not keep
+ * a large one waiting forever. A piece above the limit gets its memory once no other piece has
+ * any. */
 static void
 wait_for_memory(qv_job *job, size_t bytes)
 {
     const int64_t ticket = job->ticket++;
     const size_t most = (size_t)job->o.memory;
-    qv_job_wake(job, QV_JOB_DEVICES); /* which may then have to do with what is ready */
+    qv_job_wake(
+        job,
+        QV_JOB_DEVICES); /* no piece may come for a while, so they fill chunks with what there is */
     while (!job->stopping && (job->serving != ticket || (job->used && job->used + bytes > most)))
         qv_job_wait(job, QV_JOB_READERS);
     job->serving++;
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-/* Waits until a piece may be made, and takes its memory. False where the job or the item is over. */
+/* Waits until a piece may be made, and takes its memory. Returns false if the job or the item is
+ * over. */
 static bool
 take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
@@ -74,7 +78,7 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
     while (!job->stopping && queue->n == queue->room)
-        qv_job_wait(job, QV_JOB_READERS); /* others came before */
+        qv_job_wait(job, QV_JOB_READERS); /* other readers have filled it since take_room */
     qv_job_clock_stop(&item->room, qv_seconds());
     if (job->stopping) {
         qv_job_drop_piece(job, piece);
@@ -88,7 +92,7 @@ put_ready(qv_job *job, struct qv_job_piece *piece)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* Makes the piece that begins with a frame pair; a clip's comes without its frames. */
+/* Makes the piece that begins with the given frame pair. A clip's piece has no frames yet. */
 static struct qv_job_piece *
 make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
 {
@@ -157,8 +161,8 @@ is_over_now(qv_job *job, const struct qv_job_item *item)
     return over;
 }
 
-/* Reads a piece's frames one at a time, so that the end of a job waits for no more than one.
- * *more is false where the job or the item is over. */
+/* Reads a piece's frames one at a time, so that the end of a job waits for one frame at most. *more
+ * becomes false if the job or the item is over. */
 static qv_status
 read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, int64_t first,
             bool *more, qv_error *err)
@@ -180,7 +184,7 @@ read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, i
     return QV_OK;
 }
 
-/* Memory for a piece's frames, which it has then. */
+/* Allocates memory for a piece's frames, which the piece then owns. */
 static qv_status
 hold_frames(struct qv_job_piece *piece, size_t bytes, qv_error *err)
 {
@@ -198,7 +202,7 @@ hold_frames(struct qv_job_piece *piece, size_t bytes, qv_error *err)
     return QV_OK;
 }
 
-/* Reads a piece of the clip and queues it. *more is false where the job or the item is over. */
+/* Reads a piece of the clip and queues it. *more becomes false if the job or the item is over. */
 static qv_status
 read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
 {
@@ -238,8 +242,8 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     return status;
 }
 
-/* Reads a clip piece by piece, so that little of it is in memory at a time, whatever its
- * length. */
+/* Reads a clip piece by piece, so that little of it is in memory at a time, however long it
+ * is. */
 static qv_status
 read_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How many frames a file has: by its packets where these tell, else by decoding all. */
+/* Counts a file's frames: by its packets if each holds one frame, else by decoding all. */
 #include "media.h"
 
 qv_status

@@ -29,7 +29,8 @@ enum { MOST_SERVING = 4096, MOST_DROPPED = 16 };
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-/* Whether so many descriptors came as a session has; its last one may be missing. */
+/* Returns whether n is the number of a session's descriptors. The last, which leads to the
+ * GPU's process, may be missing. */
 static bool
 is_session(int n)
 {
@@ -63,8 +64,9 @@ serve(const qvm_order *order, const int *fds, int n)
 
 /* ---- in the program -------------------------------------------------------------------------- */
 
-/* A process for a clip ends with the one that made it, whatever runs in it by then: what the sandbox
- * leaves cannot take that back. Elsewhere than on Linux it has to hear that its clip has gone. */
+/* Makes a clip's process end with the process that made it, whatever code has taken it over: no
+ * call that the sandbox allows can undo this. On systems other than Linux the process ends when its
+ * clip's end of the socket is closed. */
 static void
 end_with(pid_t parent)
 {
@@ -76,9 +78,9 @@ end_with(pid_t parent)
 #endif
 }
 
-/* A process that waits for its order, so that no clip waits for a process. */
+/* A process that was forked ahead and waits for its order, so that no clip waits for a fork. */
 struct spare {
-    pid_t pid; /* or -1 */
+    pid_t pid; /* -1: there is none */
     int socket;
 };
 
@@ -107,7 +109,7 @@ make_spare(void)
     return s;
 }
 
-/* How a process of ours ended; one that has not is ended now. */
+/* Returns the wait status of one of our processes, which is killed if it still runs. */
 static int32_t
 end_process(pid_t pid)
 {
@@ -120,8 +122,8 @@ end_process(pid_t pid)
     return how;
 }
 
-/* Ends a process whose end nobody waits for: giving back its memory takes milliseconds. It is
- * waited for once the next ones are dropped. */
+/* Kills a process without waiting for its end, because giving back its memory takes
+ * milliseconds. It is reaped when MOST_DROPPED more have been dropped. */
 static void
 drop_process(pid_t pid)
 {
@@ -136,7 +138,7 @@ drop_process(pid_t pid)
     next = (next + 1) % MOST_DROPPED;
 }
 
-/* The processes that serve a clip: orders may name these and no others. 0: room for one more. */
+/* The processes that serve a clip. Orders may name no others. An entry of 0 is free. */
 static pid_t serving[MOST_SERVING];
 
 static pid_t *
@@ -148,7 +150,7 @@ find_serving(pid_t pid)
     return NULL;
 }
 
-/* Takes a number back; false if it was not given out. */
+/* Removes a process from the table; returns false if it was not in it. */
 static bool
 strike(pid_t pid)
 {
@@ -158,8 +160,8 @@ strike(pid_t pid)
     return at != NULL;
 }
 
-/* Gives the spare process an order, if it lives: then it is no spare any more, and its number is
- * returned. Else it is ended, and -1. */
+/* Sends the spare process an order, after which it is no spare. Returns its number, or -1 if it
+ * could not be reached; then it is killed. */
 static pid_t
 give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
@@ -172,8 +174,8 @@ give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
     return sent ? pid : -1;
 }
 
-/* The number of the process that serves the session from now on, or -1. One that was ended while it
- * waited (by a system without memory, say) costs no clip. */
+/* Returns the number of the process that serves the session from now on, or -1. A spare that died
+ * while it waited (killed by a system without memory, say) costs no clip: another is made. */
 static pid_t
 use_spare(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
@@ -192,7 +194,7 @@ use_spare(struct spare *s, const qvm_order *order, const int *fds, int n)
     return pid;
 }
 
-/* The answer to an order; what cannot be done is -1. */
+/* Carries out an order and returns the answer, which is -1 if it cannot be done. */
 static int32_t
 obey(struct spare *spare, const qvm_order *order, const int *fds, int n)
 {
@@ -203,20 +205,18 @@ obey(struct spare *spare, const qvm_order *order, const int *fds, int n)
         if (strike(order->pid))
             drop_process(order->pid);
         return 0;
-    case QVM_DECODE: break; /* is for those that have a GPU open */
+    case QVM_DECODE: break; /* only a process that has a GPU open takes this order */
     }
     return -1;
 }
 
-/* A clip's first decoder only looks at it: the frames that it frees are those of the next one, and no pages come
- * anew for them. */
+/* Has malloc keep freed frames. A clip is decoded twice, first only to look at it, and the second
+ * decoder then reuses the first one's pages instead of faulting in new ones. */
 static void
 keep_freed_memory(void)
 {
 #ifdef __GLIBC__
-    enum {
-        FRAME_BYTES = 16 << 20
-    }; /* larger ones go back to the system, whatever lies behind them */
+    enum { FRAME_BYTES = 16 << 20 }; /* larger blocks are mapped one by one, and given back */
     mallopt(M_MMAP_THRESHOLD, FRAME_BYTES);
     mallopt(M_TRIM_THRESHOLD, 16 * FRAME_BYTES);
 #endif
@@ -227,7 +227,8 @@ main(int argc, char **argv)
 {
     struct stat input;
     const pid_t parent = getppid();
-    if (argc == 2 && !strcmp(argv[1], "--version")) { /* whoever asks sees that FFmpeg is here */
+    if (argc == 2 &&
+        !strcmp(argv[1], "--version")) { /* it runs only if FFmpeg's libraries were found */
         puts("qwenvit-decoder " QV_VERSION);
         return 0;
     }
@@ -254,7 +255,7 @@ main(int argc, char **argv)
             spare = make_spare();
     }
     if (spare.pid > 0) {
-        close(spare.socket); /* it ends once it sees that */
+        close(spare.socket); /* it then ends by itself */
         end_process(spare.pid);
     }
     return 0;

@@ -257,7 +257,7 @@ qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err)
     return status;
 }
 
-/* Whether the file is what Pillow reads: Huffman or arithmetic coding, 8 bits, 1, 3 or 4
+/* Returns whether the file is what Pillow reads: Huffman or arithmetic coding, 8 bits, 1, 3 or 4
  * components. FFmpeg may read others. */
 bool
 qvm_jpeg_is_readable(const qvm_source *source)

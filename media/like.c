@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What `like` and `decode` are called. Caches write it too, and stand beside media, not above it. */
+/* Names the values of `like` and `decode`. Caches write these names too; they may not include
+ * anything else of media, so this file stands alone. */
 #include <string.h>
 
 #include "qwenvit_media.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which way up an image is, by EXIF or XMP, found where Pillow finds these. FFmpeg passes on
- * only some of it, only for some formats, and which depends on its version. */
+/* Finds which way up an image is, by EXIF or XMP, in the places where Pillow finds these. FFmpeg
+ * passes on only some of it, only for some formats, and which depends on its version. */
 #include <string.h>
 
 #include "media.h"
@@ -135,7 +135,7 @@ walk_tiff(const qvm_source *source, struct places *p)
     return true;
 }
 
-/* ---- what they say: 0 for nothing, -1 for a file that cannot be read --------------------------- */
+/* ---- what they say: 0 for nothing, -1 for a file that cannot be read ------------------------- */
 
 /* Reads the orientation from EXIF: entries of 12 bytes, which are a tag, a type, the number of
  * values, and the values. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a packet's headers say of its pictures, without decoding them: whether other pictures may
- * refer to them, whether decoding may begin with them, and how many of them are shown.
+ * Reads what a packet's headers say of its pictures, without decoding them: whether other pictures
+ * may refer to them, whether decoding may begin with them, and how many of them are shown.
  *
  * A picture to which no other refers may be left out, and every other is decoded to the same bytes.
  * By codec:
@@ -118,7 +118,8 @@ find_length_bytes(const AVCodecParameters *par)
 
 /* ---- H.264 ----------------------------------------------------------------------------------- */
 
-/* Whether a recovery point (D.2.8) says that all pictures from here on are right to the bit. */
+/* Returns whether a recovery point (D.2.8) says that all pictures from here on are right to the
+ * bit. */
 static bool
 is_exact_recovery(const uint8_t *unit, const uint8_t *end)
 {

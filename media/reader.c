@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Decodes a file: what it is, then the frames that are asked for, upright, in RGB and resized. */
+/* Reads a file: finds out what it is, then gives the frames that are asked for, upright, in RGB
+ * and resized. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 
 #define DEFAULT_FPS 24.0
 
-/* Starts over from the beginning of the file, and decodes all of it, since `why`. */
+/* Goes back to the beginning of the file, to decode all of it. `why` says what is wrong. */
 static qv_status
 restart(qvm_reader *r, bool single, const char *why, qv_error *err)
 {
@@ -23,7 +24,7 @@ restart(qvm_reader *r, bool single, const char *why, qv_error *err)
     return status ? status : qvm_source_open_decoder(&r->source, single ? 1 : r->threads, err);
 }
 
-/* Decodes here, from the beginning, what was to be decoded by a GPU: as if there were none. */
+/* Gives up decoding by a GPU, and starts from the beginning as if there were none. */
 static qv_status
 leave_gpu(qvm_reader *r, qv_error *err)
 {
@@ -34,7 +35,8 @@ leave_gpu(qvm_reader *r, qv_error *err)
     return status;
 }
 
-/* Whether the frame that came, or the end, is what comes next of what is needed. Then it has its number. */
+/* Returns whether the frame that came (got), or the end of the file, is the next that is needed. If
+ * it is a frame, r->n_decoded becomes its number. */
 static bool
 follow(qvm_reader *r, bool got)
 {
@@ -49,7 +51,8 @@ follow(qvm_reader *r, bool got)
 
 static qv_status next_frame(qvm_reader *r, bool *got, qv_error *err);
 
-/* Goes back to the beginning, and on to the frame after the last one; *got is false where that is not reached. */
+/* Goes back to the beginning, and decodes up to the frame after the last one. *got becomes false if
+ * that is not reached. */
 static qv_status
 start_over(qvm_reader *r, bool damaged, bool *got, qv_error *err)
 {
@@ -67,10 +70,10 @@ start_over(qvm_reader *r, bool damaged, bool *got, qv_error *err)
 }
 
 /*
- * Decodes one more frame into r->last; *got is false at the end of the file. What threads make of
- * damaged data depends on their timing, and what comes of it where packets are left out on which. Frames
- * that came before the first damage do not: decoding starts over with one thread and with all packets, and those
- * are skipped.
+ * Decodes one more frame into r->last; *got becomes false at the end of the file. The frames that
+ * come of damaged data depend on the threads' timing, and on the packets that were left out. The
+ * frames before the first damage depend on neither. So at damage decoding starts over, with one
+ * thread and all packets, and skips the frames that were given already.
  */
 static qv_status
 next_frame(qvm_reader *r, bool *got, qv_error *err)
@@ -107,7 +110,8 @@ is_animation(const char *format)
     return !strcmp(format, "gif") || !strcmp(format, "apng");
 }
 
-/* Whose conversion to RGB the pixels are held to: of clips, and of the first frame of one, PyAV's. */
+/* Returns whose conversion to RGB the pixels must equal. Clips, and the first frame of a clip,
+ * follow PyAV. */
 static qvm_colour
 find_colour(const qvm_reader *r, bool is_image)
 {
@@ -125,7 +129,7 @@ find_colour(const qvm_reader *r, bool is_image)
     }
 }
 
-/* What its reader is not to expect of the pixels. */
+/* Returns what may surprise about the pixels. */
 static qv_remark
 find_remark(const qvm_reader *r)
 {
@@ -141,7 +145,7 @@ find_remark(const qvm_reader *r)
                                                                                  : QV_REMARK_NONE;
 }
 
-/* Reads all packets of a clip, unless another reader did, and goes back to the first. */
+/* Lists all packets of a clip, unless another reader has done so, and goes back to the first. */
 static qv_status
 read_packets(qvm_reader *r, int64_t *n, qv_error *err)
 {
@@ -159,7 +163,8 @@ read_packets(qvm_reader *r, int64_t *n, qv_error *err)
     return qvm_source_open(&r->source, r->fd, r->watch, err);
 }
 
-/* "Picture size 65535x65535 is invalid", or exceeds what is asked for: FFmpeg's words where it refuses a size. */
+/* Finds the size in FFmpeg's words for a size that it refuses: "Picture size 65535x65535 is
+ * invalid" or "... exceeds". */
 static bool
 find_refused_size(const char *words, unsigned long size[2])
 {
@@ -172,7 +177,7 @@ find_refused_size(const char *words, unsigned long size[2])
     return size[0] && size[1];
 }
 
-/* In words, why no frame came. */
+/* Fails, and says why no frame came. */
 static qv_status
 fail_unread(const qvm_reader *r, const qv_clip_info *info, qv_error *err)
 {
@@ -222,7 +227,8 @@ read_first_frame(qvm_reader *r, const qv_clip_info *info, qv_error *err)
     return QV_OK;
 }
 
-/* The number of frames: of packets, where these tell, else as many as can be decoded. */
+/* Sets the number of frames: the number of packets if each holds one frame, else the number of
+ * frames that can be decoded. Also collects why packets' times cannot be trusted. */
 static qv_status
 settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
 {
@@ -248,7 +254,8 @@ settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
     return QV_OK;
 }
 
-/* Images by EXIF, clips by their container. qwen-vl-utils turns no image; Pillow turns TIFF by itself. */
+/* Finds how frames must be turned: images by their EXIF, clips by their container. qwen-vl-utils
+ * turns no image, except TIFF, which Pillow turns by itself. */
 static qv_status
 find_turn(qvm_reader *r, bool is_image, qv_error *err)
 {
@@ -262,7 +269,8 @@ find_turn(qvm_reader *r, bool is_image, qv_error *err)
     return QV_OK;
 }
 
-/* qwen-vl-utils puts an image on white. The fourth byte of a BMP's pixel is transparency where that has masks. */
+/* Decides whether transparent pixels are put on white, as qwen-vl-utils does with images. The
+ * fourth byte of a BMP's pixel is transparency only if the file has bit masks. */
 static qv_status
 find_white(qvm_reader *r, bool is_image, qv_error *err)
 {
@@ -342,7 +350,7 @@ qvm_reader_plane_bytes(qvm_reader *r)
     return qvm_remote_slot_bytes(r->source.codec.av, r->last, &r->not_gpu);
 }
 
-/* Has a GPU decode from the first packet on, if it takes the stream. */
+/* Has a GPU decode the stream from its first packet on, if it can. */
 static qv_status
 begin_on_gpu(qvm_reader *r, qv_error *err)
 {
@@ -435,7 +443,7 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     }
     if (atomic_load(r->watch->stop))
         return QV_OK;
-    if (r->source.remote && !r->last->buf[0]) { /* there was no slot for it */
+    if (r->source.remote && !r->last->buf[0]) { /* the GPU's process had no slot for this frame */
         bool got;
         status = start_over(r, false, &got, err);
         if (status)

@@ -158,7 +158,7 @@ axis_close(axis *a)
 
 /* ---- kernels: a row across, n bytes (a multiple of LANES) down ------------------------------- */
 
-/* How many of so many taps, after the first, have products that are rounded before they are
+/* Returns how many of so many taps, after the first, have products that are rounded before they are
  * added. */
 static inline int
 rounded_taps(int taps)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a decoding process may still do: read the clip, fill the shared memory, and end. */
+/* Locks a decoding process in: it may read the clip, fill the shared memory, and end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -23,13 +23,13 @@
 #include <sys/syscall.h>
 
 #ifdef __s390__
-#define CLONE_FLAGS_AT 1 /* the number of the argument */
+#define CLONE_FLAGS_AT 1 /* the number of clone's argument `flags` */
 #else
 #define CLONE_FLAGS_AT 0
 #endif
 #endif
 
-/* The sanitizers reserve terabytes before main. */
+/* The sanitizers reserve terabytes before main, so a sanitized process has no memory limit. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
 #elif defined(__has_feature)
@@ -45,7 +45,7 @@ set_limit(int what, rlim_t most)
     return !setrlimit(what, &limit);
 }
 
-/* Descriptors of a parent that did not mark them to be closed. */
+/* Closes descriptors that were inherited because a parent did not mark them close-on-exec. */
 static void
 close_from(int first)
 {
@@ -59,8 +59,9 @@ close_from(int first)
 
 #ifdef __linux__
 
-/* What the C library, FFmpeg's threads, and the sanitizers' reports need. Nothing that opens a
- * file, makes a socket or a process, or changes a file (newfstatat: newer C libraries' fstat). */
+/* The system calls that the C library, FFmpeg's threads and the sanitizers' reports need. None of
+ * them opens a file, makes a socket or a process, or changes a file. newfstatat is how newer C
+ * libraries do fstat. */
 /* clang-format off */
 static const int allowed[] = {
     SCMP_SYS(read), SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(fstat), SCMP_SYS(newfstatat),
@@ -75,8 +76,9 @@ static const int allowed[] = {
     SCMP_SYS(rseq), SCMP_SYS(poll), SCMP_SYS(ppoll),
 };
 
-/* What NVIDIA's driver and taking orders need besides: it opens its devices anew for each decoder. Which files may be
- * opened is Landlock's. */
+/* The system calls that a process with a GPU open needs besides, for NVIDIA's driver, which opens
+ * its devices anew for each decoder, and for taking orders. Landlock limits the files that it may
+ * open. */
 static const int of_device[] = {
     SCMP_SYS(ioctl), SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(stat), SCMP_SYS(lstat),
     SCMP_SYS(statx), SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
@@ -85,10 +87,10 @@ static const int of_device[] = {
 };
 /* clang-format on */
 
-/* Stands in the filter for the number of the process that it is for. */
+/* Stands in the filter for the process's own number, which is filled in after the fork. */
 #define ITSELF 0x7fffffff
 
-/* What the kernel takes: libseccomp's work, done once. */
+/* The filter as the kernel takes it. libseccomp makes it once, before the forks. */
 static struct sock_fprog filter;
 
 static bool
@@ -105,17 +107,19 @@ add_rules(scmp_filter_ctx rules)
 {
     const struct scmp_arg_cmp of_threads = { CLONE_FLAGS_AT, SCMP_CMP_MASKED_EQ, CLONE_THREAD,
                                              CLONE_THREAD };
-    const struct scmp_arg_cmp of_itself = { 0, SCMP_CMP_EQ, ITSELF, 0 }; /* as abort() does */
+    const struct scmp_arg_cmp of_itself = { 0, SCMP_CMP_EQ, ITSELF,
+                                            0 }; /* abort() signals its own process */
     if (!allow(rules, allowed, sizeof allowed / sizeof *allowed))
         return false;
-    /* no clone3: threads are then made by clone, whose flags can be seen */
+    /* without clone3 the C library makes threads by clone, whose flags a filter can see */
     return !seccomp_rule_add(rules, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) &&
            !seccomp_rule_add_array(rules, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, &of_threads) &&
            !seccomp_rule_add_array(rules, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, &of_itself) &&
            !seccomp_attr_set(rules, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 }
 
-/* Any other call fails with EPERM, as if it were for root alone: libraries live with that. */
+/* Makes the filter. Calls that are not listed fail with EPERM, as if they were for root alone,
+ * because libraries cope with that. */
 static void
 make_filter(const int *more, size_t n)
 {
@@ -139,7 +143,8 @@ qvm_sandbox_prepare(void)
     make_filter(NULL, 0);
 }
 
-/* Of this thread, or (SECCOMP_FILTER_FLAG_TSYNC) of all. */
+/* Filters the system calls of this thread, or with SECCOMP_FILTER_FLAG_TSYNC of all threads.
+ * Returns NULL, or what has failed, with errno. */
 static const char *
 filter_calls(unsigned flags)
 {
@@ -162,7 +167,7 @@ filter_calls(unsigned flags)
 #define MAY_READ (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
 #define MAY_WRITE (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE)
 
-/* What is not there needs no rule. */
+/* Allows access to the files below a path. A path that does not exist needs no rule. */
 static bool
 let(int rules, const char *path, uint64_t access)
 {
@@ -182,7 +187,7 @@ let_all(int rules)
     static const char *const systems[] = { "/usr", "/lib", "/lib64", "/proc", "/sys" };
     glob_t devices = { .gl_pathc = 0 };
     bool done =
-        let(rules, "/proc/self", MAY_READ | LANDLOCK_ACCESS_FS_WRITE_FILE); /* names of threads */
+        let(rules, "/proc/self", MAY_READ | LANDLOCK_ACCESS_FS_WRITE_FILE); /* for naming threads */
     for (size_t i = 0; i < sizeof systems / sizeof *systems; i++)
         done = done && let(rules, systems[i], MAY_READ);
     if (!glob("/dev/nvidia[0-9cu]*", 0, NULL, &devices)) /* nvidia0, nvidiactl and nvidia-uvm */
@@ -196,7 +201,8 @@ const char *
 qvm_sandbox_files(void)
 {
     const struct landlock_ruleset_attr all = {
-        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1, /* of its first version */
+        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) -
+                             1, /* all rights that Landlock's first version knows */
     };
     const int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
     if (rules < 0)
@@ -247,7 +253,7 @@ qvm_sandbox(int64_t memory, int first_fd)
 #ifdef SANITIZED
     memory = 0;
 #else
-    close(STDOUT_FILENO); /* a terminal obeys what is written to it */
+    close(STDOUT_FILENO); /* a terminal obeys control sequences that are written to it */
     close(STDERR_FILENO);
 #endif
     close_from(first_fd);

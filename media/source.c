@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One file's frames through FFmpeg, with nothing but that file ever opened. */
+/* Reads one file's frames through FFmpeg, and never opens any other file. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
@@ -14,12 +14,12 @@
 #include "remote.h"
 
 #define IO_BYTES 65536
-#define MAX_BAD_READS 64    /* in a row, before the rest of a file is given up */
-#define MAX_STREAMS 100     /* each that is looked into may take a decoder */
-#define FAR_PACKETS 48      /* to a keyframe that is sought rather than read up to */
-#define MAX_BAD_FRAMES 1024 /* in a row, while the decoder is emptied */
+#define MAX_BAD_READS 64    /* failed reads in a row, after which the rest of a file is given up */
+#define MAX_STREAMS 100     /* looking into a stream may take a decoder, so there is a limit */
+#define FAR_PACKETS 48      /* a keyframe this far ahead is sought; one closer is read up to */
+#define MAX_BAD_FRAMES 1024 /* errors in a row, after which a decoder counts as emptied */
 
-/* No playlists, no text formats, nothing that names other files. */
+/* The formats that are read. None is a playlist or a text, and none names other files. */
 static const char allowed_formats[] =
     "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,ogg,asf,gif,apng,mjpeg,h264,hevc,"
     "ivf,obu,nut,mxf,dv,yuv4mpegpipe,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe,tiff_pipe,"
@@ -33,7 +33,8 @@ is_stopped(const qvm_source *source)
     return atomic_load_explicit(source->watch->stop, memory_order_relaxed);
 }
 
-/* One read, of n bytes from `at` of the clip on at most: 0 behind its end, -1 with errno. */
+/* Reads at most n bytes from byte `at` of the clip on. Returns how many; 0 behind its end; -1 with
+ * errno. */
 static ssize_t
 read_once(const qvm_source *source, int64_t at, void *to, size_t n)
 {
@@ -123,7 +124,7 @@ open_file(qvm_source *source, qv_error *err)
     return qv_fail(err, QV_ENOMEM, "no memory for reading");
 }
 
-/* A failure of FFmpeg while opening, in words. */
+/* Fails with the words for an error of FFmpeg while opening. */
 static qv_status
 fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 {
@@ -179,7 +180,7 @@ open_format(qvm_source *source, const AVInputFormat *found, qv_error *err)
     return code < 0 ? fail_av(source, code, "opening the container", err) : QV_OK;
 }
 
-/* Looks into the streams. A decoder used for that obeys the pixel cap too. */
+/* Looks into the streams. The decoders used for that obey the limit on pixels too. */
 static qv_status
 probe_streams(qvm_source *source, qv_error *err)
 {
@@ -242,7 +243,7 @@ qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err)
     return code < 0 ? fail_av(source, code, "opening the decoder", err) : QV_OK;
 }
 
-/* The streams of what FFmpeg decodes. */
+/* Opens the file in the format that was found, looks into its streams, and chooses one. */
 static qv_status
 open_streams(qvm_source *source, const AVInputFormat *found, qv_error *err)
 {
@@ -372,8 +373,8 @@ qvm_source_leave_out(qvm_source *source, const qvm_times *times)
         source->n_left += times->at[i].needed && times->at[i].packet >= source->n_read;
 }
 
-/* Goes to the next keyframe from which on frames are needed, if that is far away. Where it lands before it, what
- * comes next is left out. */
+/* Seeks the next keyframe after which frames are needed, if it is far away. If the seek lands
+ * before it, the packets up to it are left out as usual. */
 static void
 leap(qvm_source *source, int32_t packet)
 {
@@ -383,7 +384,7 @@ leap(qvm_source *source, int32_t packet)
         source->next_start++;
     if (!t->can_seek || source->next_start == t->n_starts ||
         t->starts[source->next_start].n_left < source->n_left)
-        return; /* some lie before it */
+        return; /* needed frames lie before it */
     const qvm_time *start = &t->at[t->starts[source->next_start].frame];
     if (start->packet - packet < FAR_PACKETS)
         return;
@@ -392,7 +393,8 @@ leap(qvm_source *source, int32_t packet)
         source->errors++;
 }
 
-/* Whether the packet that was read is decoded. What is left out leaves its parameter sets. */
+/* Returns whether the packet that was read is to be decoded. The parameter sets in a packet that is
+ * left out are kept. */
 static bool
 is_needed(qvm_source *source)
 {
@@ -435,7 +437,7 @@ add_parameters(qvm_source *source, qv_error *err)
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
-/* The decoder is here, or in the process that has the device. */
+/* Gives the decoder a packet. The decoder is in this process, or in the one that has the GPU. */
 static int
 send_packet(qvm_source *source, const AVPacket *packet)
 {
@@ -450,7 +452,7 @@ receive_frame(qvm_source *source, AVFrame *frame)
                           : avcodec_receive_frame(source->codec.av, frame);
 }
 
-/* Gives the decoder the packet, or NULL: it is to give what it has. */
+/* Gives the decoder the packet; NULL makes it give all frames that it still has. */
 static qv_status
 give(qvm_source *source, AVPacket *packet, qv_error *err)
 {
@@ -488,7 +490,7 @@ feed_decoder(qvm_source *source, qv_error *err)
     return give(source, got && !source->emptying ? source->packet : NULL, err);
 }
 
-/* The decoder has given all that came before the packet that waits. */
+/* Lets the packet that waits be decoded, now that the decoder has given all frames before it. */
 static qv_status
 begin_anew(qvm_source *source, qv_error *err)
 {

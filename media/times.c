@@ -178,7 +178,8 @@ mark_group(qvm_times *t, const int32_t *order, const struct group *g, bool all)
     }
 }
 
-/* Whether the last picture before packet `first` that others may refer to is not decoded. */
+/* Returns whether the last picture before packet `first` that others may refer to is not
+ * decoded. */
 static bool
 is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the host passes to a kernel: function constants, which a pipeline is compiled for, and one
- * struct of arguments at buffer(0). buffer(1 + i) is operand i of the operation, in the order of
- * ops.inc. Both the host's C and the kernels include this file. Counts have 32 bits, strides 64;
- * both count elements.
+ * Declares what the host passes to a kernel: function constants, which a pipeline is compiled for,
+ * and one struct of arguments at buffer(0). buffer(1 + i) is operand i of the operation, in the
+ * order of ops.inc. Both the host's C and the kernels include this file. Counts have 32 bits,
+ * strides 64; both count elements.
  */
 #ifndef QV_METAL_ARGUMENTS_H
 #define QV_METAL_ARGUMENTS_H

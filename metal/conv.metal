@@ -11,8 +11,8 @@ struct conv_tap {
     uint c, w, h, d;
 };
 
-/* Where an output's window begins: its first value in x, its image row and column. It may begin in
- * the padding. */
+/* Says where an output's window begins: its first value in x, its image row and column. It may
+ * begin in the padding. */
 struct conv_window {
     long at;
     int top, left;

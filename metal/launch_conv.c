@@ -29,7 +29,7 @@ sizes_of(const struct qv_op_conv *op)
     return s;
 }
 
-/* Whether windows along an axis lie side by side, and the values in each are contiguous. */
+/* Returns whether windows along an axis lie side by side, and the values in each are contiguous. */
 static bool
 is_tiled(const struct sizes *s, int axis)
 {
@@ -57,7 +57,7 @@ fold(struct sizes *s)
     }
 }
 
-/* Whether y's rows are x's rows times w. */
+/* Returns whether y's rows are x's rows times w. */
 static bool
 is_gemm(const struct sizes *s)
 {

@@ -205,7 +205,7 @@ launch_gather(const struct qv_op_gather *op, bool naive, struct launch_metal *ou
     return QV_OK;
 }
 
-/* ---- interpolate, epilogue ---------------------------------------------------------------------------- */
+/* ---- interpolate, epilogue ------------------------------------------------------------------- */
 
 static qv_status
 launch_interpolate(const struct qv_op_interpolate *op, bool naive, struct launch_metal *out,
@@ -269,7 +269,8 @@ im2col_args_of(const struct qv_op_im2col *op)
     };
 }
 
-/* Whether four neighbours in a row of y are neighbours in x, and begin at vectors in both. */
+/* Returns whether four neighbours in a row of y are neighbours in x, and begin at vectors
+ * in both. */
 static bool
 im2col_is_aligned(const struct qv_op_im2col *op)
 {

@@ -63,7 +63,7 @@ fail_with(qv_error *err, const char *what, const char *name, NSError *error)
     return qv_fail(err, QV_EBACKEND, "%s %s: Metal says \"%.300s\"", what, name, words);
 }
 
-/* What REAL is in the kernels' source. prepare refuses all dtypes but these two. */
+/* Returns what REAL is in the kernels' source. prepare refuses all dtypes but these two. */
 static const char *
 real_name(qv_dtype dtype)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* QV_CLONES before a function compiles it once for each instruction set, of which one is chosen when the
- * library is loaded, where the compiler and the loader can do so. It is for plain loops over many values. */
+/* QV_CLONES in front of a function compiles it once for each instruction set, if the compiler and
+ * the loader can choose one of them when the library is loaded. It is for plain loops over many
+ * values. */
 #ifndef QV_CLONES_H
 #define QV_CLONES_H
 

@@ -77,7 +77,7 @@ void segment_put(struct data *data, int64_t i, struct segment segment);
 /* Returns the segment that a row is in; n is 0 if there is none. */
 struct segment segment_of(const struct data *data, int64_t row);
 
-/* ---- checkop_moved.c: the same rows at other places, beside others ---------------------------- */
+/* ---- checkop_moved.c: the same rows at other places, beside others --------------------------- */
 
 /* Puts the rows of operands (for an attention, the segments) in reverse order, and NaN or
  * infinity into some. Returns for each row of the output where it is now, or -1; NULL if the
@@ -167,7 +167,7 @@ struct family {
     int passed, failed, skipped, mistrusted;
 };
 void family_add(struct family *family, const struct outcome *outcome);
-/* Whether nothing failed, and not everything that ran was mistrusted. */
+/* Returns whether nothing failed, and not everything that ran was mistrusted. */
 bool family_ok(const struct family *family);
 
 /* ---- checkop_bench.c ------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@
 #include "error.h"
 #include "op_parse.h"
 
-/* What the wrapped functions need to know. There is one fault at a time. */
+/* Says what the wrapped functions need to know. There is one fault at a time. */
 static struct {
     const struct qv_backend *base;
     const struct fault *fault;
@@ -685,7 +685,7 @@ found(const struct fault *fault, const struct outcome *o)
                                              : o->mistrusted && !family_ok(&family));
 }
 
-/* Whether the case passes without the fault, and fails as it should with it. */
+/* Returns whether the case passes without the fault, and fails as it should with it. */
 static bool
 try_seed(const struct side *ref, const struct side *faulty, const struct fault *fault,
          const struct check_case *one)

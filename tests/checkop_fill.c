@@ -448,7 +448,7 @@ reference_op(const struct qv_op *op)
     return small;
 }
 
-/* How many rows of `operand` differ, the later ones being copies of them; 0: all do. */
+/* Returns how many rows of `operand` differ, the later ones being copies of them; 0: all do. */
 static int64_t
 period_of(const struct qv_op *op, int operand)
 {

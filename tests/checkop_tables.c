@@ -18,7 +18,7 @@ least(int64_t a, int64_t b)
 
 enum { PLACES = 1, NORMS, COORDS };
 
-/* How much the items so far take. */
+/* Says how much the items so far take. */
 struct room {
     int64_t rows, patches; /* taken so far */
     int64_t item;

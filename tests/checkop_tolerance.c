@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How far a right result may be from the exact one, derived from dtypes and lengths and never
- * tuned. */
+/* Computes how far a right result may be from the exact one, derived from dtypes and lengths and
+ * never tuned. */
 #include <float.h>
 #include <math.h>
 
@@ -81,8 +81,8 @@ norm_error(const struct qv_op_norm *op, double expected, double max_x, double ma
 /* Scores as a gemm's; a score's absolute error is its exponential's relative error, on top of 4 for
  * the function and one for each time its argument is scaled or shifted (that is, up to twice the
  * largest score); the same again in the divisor. The sum of exponentials and that of weighted
- * values are wrong by up to half the segment's rows each, relative to the first. A device may round probabilities to
- * v's dtype before the second product. */
+ * values are wrong by up to half the segment's rows each, relative to the first. A device may round
+ * probabilities to v's dtype before the second product. */
 static double
 attention_error(const struct qv_op_attention *op, double max_x, double max_w)
 {

@@ -56,8 +56,8 @@ echo "$n clips refused, the others of a call done"
 command -v strace > /dev/null || { echo 'no strace here: what is opened was not watched'; exit 0; }
 strace -f -o trace.txt true 2> /dev/null ||
     { echo 'strace cannot trace here: what is opened was not watched'; exit 0; }
-# In one process (the other way, qwenvit-decoder cannot open anything, which test_clips.c shows).
-# Lists what a run opens, without what it opens for any clip: libraries, the model, files in /proc.
+# Lists what a run in one process opens, without what it opens for any clip: libraries, the model,
+# files in /proc. (qwenvit-decoder can open nothing at all, which test_clips.c shows.)
 opened() {
     LSAN_OPTIONS=detect_leaks=0 strace -f -e trace=open,openat,openat2,creat,socket,connect \
         -o trace.txt "$qwenvit" encode "$1" --trusted --model "$model" -o out > out.txt 2>&1 || true

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# What the tests of the command share. They include it (.) before they change to their folder.
+# This is what the tests of the command share. They include it (.) before they change to their
+# folder.
 n=0 # how many commands were run
 
 fail() { echo "FAILED: $*"; cat out.txt err.txt; exit 1; }

@@ -261,7 +261,7 @@ enum { DEPTH = 4, SIDE = 5, IN = 2, OUT = 3, KERNEL = 2, N_Y = DEPTH * SIDE * SI
 
 enum { MOST_RGB = 64 * 64 * 3, CUT_S = 3, AVC_S = 7 };
 
-/* What a job produces in addition to its files. */
+/* Says what a job produces in addition to its files. */
 struct made {
     float y[N_Y];
     uint8_t rgb[MOST_RGB], late[MOST_RGB], avc[MOST_RGB];

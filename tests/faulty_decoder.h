@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a test and the faulty decoder that it starts agree on. */
+/* Declares what a test and the faulty decoder that it starts agree on. */
 #ifndef QV_TESTS_FAULTY_DECODER_H
 #define QV_TESTS_FAULTY_DECODER_H
 

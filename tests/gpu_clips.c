@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpu_clips PROGRAM [threads=N] [repeat=N] [trusted=1] [gpu=N] [fps=F] [only=gpu|cpu] [quiet=1] CLIP...: whether a GPU's
- * decoders give the CPU's frames. Reads each clip with both, side by side in so many threads and so often, and says
- * what was equal, what was left to the CPU and why, what failed, and how long each took. Exits with 1 where frames differ.
- * PROGRAM: qwenvit-decoder.
+ * gpu_clips PROGRAM [threads=N] [repeat=N] [trusted=1] [gpu=N] [fps=F] [only=gpu|cpu] [quiet=1]
+ * CLIP... tests whether a GPU's decoders give the CPU's frames. It reads each clip with both, in so
+ * many threads at once and so often, and says what was equal, what was left to the CPU and why,
+ * what failed, and how long each took. It exits with 1 if frames differ. PROGRAM is
+ * qwenvit-decoder.
  */
 #include <pthread.h>
 #include <stdio.h>

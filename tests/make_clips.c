@@ -47,7 +47,7 @@ clips_leave_folder(void **state)
 
 /* ---- how a clip is made ---------------------------------------------------------------------- */
 
-/* What frames look like. A clip that changes on the way has several looks, with a key frame at
+/* Says what frames look like. A clip that changes on the way has several looks, with a key frame at
  * each. */
 typedef struct look {
     int width, height;         /* 0: the usual size */
@@ -698,7 +698,7 @@ huge_png(clip_bytes *file)
     }
 }
 
-/* ---- images that cannot be read ---------------------------------------------------------------- */
+/* ---- images that cannot be read -------------------------------------------------------------- */
 
 static void
 cut_half(clip_bytes *file)
@@ -931,7 +931,7 @@ lie_elsewhere_by_alias(clip_bytes *file)
     "encryption_scheme=cenc-aes-ctr:encryption_key=000102030405060708090a0b0c0d0e0f:"              \
     "encryption_kid=101112131415161718191a1b1c1d1e1f"
 
-/* ---- keyframes --------------------------------------------------------------------------------- */
+/* ---- keyframes ------------------------------------------------------------------------------- */
 
 static void
 hide_key(AVPacket *packet, int number)
@@ -948,7 +948,7 @@ claim_key(AVPacket *packet, int number)
         packet->flags |= AV_PKT_FLAG_KEY;
 }
 
-/* ---- fields ------------------------------------------------------------------------------------ */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 /* A clip of frames and fields. It is coded in the order 0 3 1 2 6 4 5 9 7 8, and every third is
  * referred to. */

@@ -15,7 +15,7 @@
 
 enum { F32_TYPE = 0, F16_TYPE = 1, BF16_TYPE = 30 };
 
-/* How the file is made, and what is wrong with it. */
+/* Says how the file is made, and what is wrong with it. */
 struct mmproj_how {
     const char *projector;
     uint32_t type;      /* for matrices whose rows are whole blocks; others are F32 */

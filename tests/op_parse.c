@@ -9,8 +9,8 @@
 #include "dtype.h"
 #include "error.h"
 
-/* What has been read: one bit, 1 << field, for each field, and dtype=, which is for the operands
- * that were not named. */
+/* Says what has been read: one bit, 1 << field, for each field, and dtype=, which is for the
+ * operands that were not named. */
 struct reading {
     struct qv_op op;
     uint64_t seen;

@@ -93,6 +93,9 @@ with tempfile.TemporaryDirectory() as work:
         text, said = readme(work, record("encode", 2.0, **more))
         assert ROW not in text and f"No figure of version {VERSION}" in text, f"{why}: {text}"
         assert f"760 patches, one H200: {why}" in said or why in said, f"{why}: not in {said}"
+    text, _ = readme(work, record("encode", 2.0), [record("transformers", 10.0),
+                                                   record("compiled torch", 3.0, day="2026-02-02")])
+    assert f"{ROW} 2 | 10 | not timed | **5.00** | not timed |" in text, text  # a peer of another day
     text, said = readme(work, record("encode", 2.0), [])
     assert ROW not in text and "nothing was timed beside it" in said, said
 print(f"the pages are what the records give; {len(stale) + 1} stale records are refused")

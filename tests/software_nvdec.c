@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Stands in for a GPU's decoders (media/nvdec.c): FFmpeg decodes, and frames come as a GPU gives them. With device.c and
- * decoder.c it is a qwenvit-decoder that needs no GPU. QV_GPU_FAULT says what goes wrong with it, "FAULT" or
- * "FAULT N": from the Nth packet on that this process is given.
+ * Stands in for a GPU's decoders (media/nvdec.c): FFmpeg decodes, and frames come as a GPU gives
+ * them. With device.c and decoder.c it is a qwenvit-decoder that needs no GPU. QV_GPU_FAULT says
+ * what goes wrong with it, "FAULT" or "FAULT N": from the Nth packet on that this process is given.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -42,7 +42,7 @@ struct qvm_nvstream {
 
 static qvm_nvdec gpu;
 
-/* Whether this is the fault, and its time has come. */
+/* Returns whether this is the fault, and its time has come. */
 static bool
 is(const char *fault)
 {
@@ -169,7 +169,7 @@ put_planes(const AVFrame *f, bool deep, uint8_t *to, int width, int height)
     put_plane(f, 2, deep, to + (deep ? 2 : 1), width, 2);
 }
 
-/* Whether a frame is told of at all; the faults change what is told. */
+/* Returns whether a frame is told of at all; the faults change what is told. */
 static bool
 change(qvm_remote_event *e, uint8_t *to)
 {

@@ -131,8 +131,9 @@ unlock_pages(struct qv_device *dev, void *p)
     free(p);
 }
 
-/* Locking is slow: the smallest block that is large enough serves again, four are kept, the largest, and none
- * stands in the way of memory that is asked for. */
+/* Locking is slow, so blocks are kept: the smallest kept block that is large enough serves again,
+ * the four largest are kept, and kept blocks are freed when memory that is asked for is not there
+ * otherwise. */
 static void
 locked_pages_are_kept(void **state)
 {

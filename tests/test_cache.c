@@ -427,7 +427,7 @@ test_compare(void **state)
     qv_cache_close(&c);
 }
 
-/* What a source record holds for a file and its options. */
+/* Checks what a source record holds for a file and its options. */
 static void
 test_source_of(void **state)
 {
@@ -571,7 +571,8 @@ test_other_caches(void **state)
                    qv_cache_writer_open(temp_path("no/such"), &o, &w, &err), &err);
 }
 
-/* A cache that was filled by another rule of packing, or before there was one, is never gone on with. */
+/* Nothing is added to a cache that was filled by another rule of packing, or before there was a
+ * rule. */
 static void
 test_packing(const qv_model_info *model, const qv_clip_options *clip)
 {
@@ -604,7 +605,7 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
     free(by);
 }
 
-/* What a model and sampling say of themselves, and that a cache of others is told apart by it. */
+/* A cache says which model and sampling made it, and refuses others. */
 static void
 test_made_by(void **state)
 {

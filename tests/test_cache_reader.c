@@ -120,7 +120,7 @@ hold_key(const qv_cache *c, int i, qv_cache_item *item)
 
 /* ---- many parts ------------------------------------------------------------------------------ */
 
-/* How many of this process's maps are maps of parts. */
+/* Returns how many of this process's maps are maps of parts. */
 static size_t
 count_maps(void)
 {

@@ -332,9 +332,9 @@ test_kinds(void **state)
     check_clips(clips, LENGTH(clips));
 }
 
-/* Nothing but the file itself is ever read: clips.sh watches the system calls, and a decoder that is
- * ended at the first try to open anything gives the same. (Newer FFmpeg knows HLS by a file's name
- * alone, which it is not told.) */
+/* Nothing but the file itself is ever read. clips.sh watches the system calls for that; here a
+ * decoder that is ended when it tries to open anything gives the same. (Newer versions of FFmpeg
+ * know HLS by the file's name alone, and are not told the name.) */
 static void
 test_references(void **state)
 {
@@ -449,7 +449,8 @@ test_bit_flips(void **state)
     }
 }
 
-/* A JPEG that ends early, but for its very end, or whose bits are flipped, is told as damaged, or refused. */
+/* A JPEG that ends early (but not just before its end marker), or whose bits are flipped, is
+ * reported as damaged, or is refused. */
 static void
 test_damaged_jpeg(void **state)
 {
@@ -495,7 +496,8 @@ peak_mib(void)
 #endif
 }
 
-/* In a process of its own, whose peak is not the tests'. Its own time counts: others may be busy. */
+/* Reads the clip in a process of its own, because the peak of memory must not be that of the tests.
+ * The time is that of the process, since other processes may be busy. */
 static void
 check_bomb(const expected *e)
 {
@@ -579,7 +581,7 @@ test_no_files(void **state)
 
 #ifndef __APPLE__ /* whose linker cannot wrap functions */
 
-/* What happens to reads of regular files; the linker sends them all here. */
+/* Says what happens to reads of regular files; the linker sends them all here. */
 static atomic_int reads, reads_until; /* something goes wrong: 0 is never */
 static void (*wrong)(void);           /* what it is; NULL: the read fails */
 static bool crumbs;                   /* every read gives one byte and is interrupted before it */
@@ -589,7 +591,7 @@ ssize_t __wrap_read(int fd, void *buffer, size_t n);
 ssize_t __real_pread(int fd, void *buffer, size_t n, off_t at);
 ssize_t __wrap_pread(int fd, void *buffer, size_t n, off_t at);
 
-/* How many bytes may be read; -1 with errno for none. */
+/* Returns how many bytes may be read; -1 with errno for none. */
 static ssize_t
 meddle(int fd, size_t n)
 {
@@ -685,8 +687,8 @@ grow(void)
     assert_int_equal(truncate("long.avi", 1 << 22), 0);
 }
 
-/* Whatever the moment: it ends, with frames or with words, and frames of a file that grew meanwhile are
- * no clip of either size. */
+/* Reading a file that changes ends at every moment, with frames or with an error, and the frames of
+ * a file that grew meanwhile are never given as a whole clip of either size. */
 static void
 test_changing_files(void **state)
 {

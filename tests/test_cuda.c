@@ -361,8 +361,8 @@ recorded_is_step_by_step(void **state)
     tiny_close(&t);
 }
 
-/* A clip by itself, larger than a chunk or not, against the same among others, whose frame pairs it then shares
- * chunks with: in bf16 the same bits, whatever the size of heads. */
+/* A clip by itself, larger than a chunk or not, has the same bits in bf16 as among other clips,
+ * with which its frame pairs share chunks, for every size of heads. */
 static void
 check_pairs(const char *dir)
 {

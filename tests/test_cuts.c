@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Cuts of clips: every frame of one is, byte for byte, the frame of that number of the whole clip,
- * whether it was reached by a seek or from the beginning; and a seek reads what it must, no more. */
+/* Tests cuts of clips: every frame of a cut is, byte for byte, the frame of that number of the
+ * whole clip, whether it was reached by a seek or from the beginning; and after a seek no more is
+ * read than is needed. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <setjmp.h>
@@ -147,8 +148,8 @@ struct sampled {
     uint64_t hash[MOST_FRAMES];
 };
 
-/* Reads frames[n] of a clip and no others, in its own size. n 0: all, the long way. An index that another reader made
- * is used; else one is made. */
+/* Reads frames[n] of a clip and no others, in the clip's own size; with n 0 it reads all, one after
+ * another. An index that another reader made is used; without one it is made. */
 static void
 read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm_index **index,
             struct sampled *f)
@@ -190,7 +191,7 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
     close(fd);
 }
 
-/* So many frames of a clip, spread over it, or unevenly. */
+/* Chooses n of a clip's frames, spread over it evenly or unevenly. */
 static int64_t
 choose(int64_t *frames, int64_t of, int64_t n, bool evenly)
 {
@@ -258,7 +259,8 @@ samplings_are_of_the_whole(void **state)
     }
 }
 
-/* Of what each codec and container tells, so many packets are decoded, and so many to count the frames. */
+/* The number of packets that are decoded, and that are decoded to count the frames, follows from
+ * what each codec and container tells. */
 static void
 decodes_what_is_needed(void **state)
 {
@@ -313,8 +315,9 @@ decodes_what_is_needed(void **state)
     }
 }
 
-/* Of two fields in a packet both have to be referred to by nobody (7.4.1), which of FFmpeg's decoder, that has no
- * pairs of two kinds, no clip shows. */
+/* A packet of two fields may be left out only if no picture refers to either of them
+ * (7.4.1). No clip of FFmpeg's encoders has fields of two kinds in a packet, so the
+ * packets are written here. */
 static void
 fields_are_told(void **state)
 {
@@ -348,8 +351,8 @@ fields_are_told(void **state)
     assert_true(p.start && p.parameters && !p.spare && p.shown == 1);
 }
 
-/* Some decoders make other frames of damaged data with several threads, at times: which no outcome shows
- * for sure, so how many there are. */
+/* Some decoders make other frames of damaged data with several threads, but only sometimes, so that
+ * no outcome shows it for sure. So the number of threads is tested. */
 static void
 decoders_differ_in_threads(void **state)
 {
@@ -385,7 +388,8 @@ decoders_differ_in_threads(void **state)
     }
 }
 
-/* What a decoder says of damage and of nothing else is an error of it, whatever level it has for FFmpeg. */
+/* A message that a decoder writes only about damage counts as an error, whatever its level in
+ * FFmpeg. */
 static void
 complaints_are_counted(void **state)
 {
@@ -415,7 +419,7 @@ complaints_are_counted(void **state)
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
-/* By the numbers that timestamps are. */
+/* A cut's bounds are compared with the very numbers that timestamps are. */
 static void
 bounds_are_timestamps(void **state)
 {

@@ -100,8 +100,8 @@ tensor(const struct qv_safetensors *file, const char *name, void **data)
     return t;
 }
 
-/* Whether mean and worst of a layer in bf16 are no further off than transformers' own, or little
- * more. */
+/* Returns whether mean and worst of a layer in bf16 are no further off than transformers' own, or
+ * little more. */
 static bool
 is_as_near_as_transformers(const struct qv_safetensors *expected, const char *name, double mean,
                            double worst, const char *what)

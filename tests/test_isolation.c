@@ -469,7 +469,7 @@ test_fork(void **state)
 
 /* ---- several cuts of one file ---------------------------------------------------------------- */
 
-/* How many frames the whole file has, as a cut from there on says. */
+/* Returns how many frames the whole file has, as a cut from there on says. */
 static int64_t
 count_frames(const char *path, double start_s, qv_decoder *decoder)
 {
@@ -484,8 +484,9 @@ count_frames(const char *path, double start_s, qv_decoder *decoder)
     return info.source_frames;
 }
 
-/* What the first cut found serves the others, which a number that is changed in between shows; but no other file, nor
- * the same one once it was written to, and no clip that is not cut. */
+/* The index that the first cut made serves other cuts, which is shown by a number in it that is
+ * changed in between. It serves no other file, not the same file after it was written to, and no
+ * clip that is not cut. */
 static void
 test_cuts_share(void **state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Jobs: each source's tokens are those that its item alone gives in the same capacity, in any order, with any
- * number of decoders, sinks and devices; every source is told of exactly once to the end; what is wrong
- * with one costs that one; memory stays below its bound.
+ * Tests jobs. Each source has the tokens that its item gives alone in the same capacity, in any
+ * order, with any number of decoders, sinks and devices. The sink is told exactly once that a
+ * source has ended. A fault of one source costs only that one. Memory stays below its bound.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,8 +29,9 @@ enum { ROWS = 64 };
 
 /* ---- what came ------------------------------------------------------------------------------- */
 
-/* The thread sanitizer sees the job's own threads, which are the same on every backend; of oneDNN's, which
- * is built without it, it sees half, and takes a lock of theirs for one that nobody has. */
+/* The thread sanitizer sees the job's own threads, which are the same on every backend. oneDNN is
+ * built without it: of its threads the sanitizer sees half, and reports races that its locks
+ * prevent. */
 static bool
 is_tried(const char *backend)
 {
@@ -120,8 +121,8 @@ static const size_t value_bytes[] = { [QV_INPUT_FRAMES] = 1,
                                       [QV_INPUT_PATCHES] = sizeof(float),
                                       [QV_INPUT_PATCHES_BF16] = sizeof(uint16_t) };
 
-/* Frame pair by frame pair, each of which is the same bits wherever it lies, in the capacity that a job with
- * chunks of so many rows takes for them. */
+/* Encodes an item frame pair by frame pair, in the capacity that a job with chunks of so many rows
+ * takes for them. A pair has the same bits wherever it lies in a chunk. */
 static char *
 encode_pairs(const struct tiny *t, qv_input input, const qv_item *item, int64_t rows,
              qv_dtype output, size_t *bytes)
@@ -207,7 +208,7 @@ expect_alone(const struct tiny *t, struct collector *c, const struct mixed *m, i
         fail_msg("%s has other bits than alone", g->key);
 }
 
-/* How many chunks the items would take if none shared one. */
+/* Returns how many chunks the items would take if none shared one. */
 static int64_t
 chunks_unshared(const struct tiny *t, const struct mixed *m)
 {
@@ -262,7 +263,8 @@ check_family(const char *dir, const char *backend)
     tiny_close(&t);
 }
 
-/* With DeepStack's outputs, and with windows. */
+/* Tokens have the same bits in any order of the sources, with DeepStack's outputs and
+ * with windows. */
 static void
 any_order_gives_the_same_bits(void **state)
 {
@@ -431,9 +433,9 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
     collector_free(c);
 }
 
-/* Frame pairs are packed, so that a clip lies in several chunks: its tokens come in their order, all of one
- * device, and are those of its pairs, where all goes well, its sink fails amid its calls, or the job is
- * cancelled amid everybody's. */
+/* Frame pairs are packed, so that a clip lies in several chunks. Its tokens come in their order,
+ * all from one device, and are those of its pairs; so it is too if its sink fails between its
+ * calls, or if the job is cancelled while calls are under way. */
 static void
 clips_lie_in_several_chunks(void **state)
 {
@@ -476,8 +478,8 @@ open_large_windows(void)
     return tiny_open_family(tempdir, "ref", QV_F32, 1);
 }
 
-/* A frame pair two patches high has twice the windows that a chunk of its rows has room for: it goes to the
- * chunk that suits it by itself, as in the short case, whether it fits a pack in rows or not. */
+/* A frame pair that is two patches high has twice the windows that a chunk of its rows has room
+ * for. It goes to the chunk that suits it by itself, whether its rows fit a pack or not. */
 static void
 thin_items_have_many_windows(void **state)
 {
@@ -512,8 +514,8 @@ thin_items_have_many_windows(void **state)
     tiny_close(&t);
 }
 
-/* Small sources in a list fill chunks, and a few of them pay for no full one where a smaller has the same
- * bits: which capacity a device then takes is qv_capacity_for_chunk's to say. */
+/* Small sources in a list fill chunks, and a few of them do not pay for a full chunk if a smaller
+ * one has the same bits. qv_capacity_for_chunk says which capacity a device then takes. */
 static void
 few_pay_for_few(void **state)
 {
@@ -900,7 +902,7 @@ add_clip(qv_job *job, const char *key, int i, bool trusted)
     job_add(job, &(qv_job_source){ .key = key, .path = clip_paths[i], .clip = &o });
 }
 
-/* What each of the clips gives, by a job of that clip alone. */
+/* Returns what each of the clips gives, by a job of that clip alone. */
 static struct collector *
 clips_alone(const struct tiny *t)
 {
@@ -954,8 +956,8 @@ clips_in_any_order_are_the_same_bits(void **state)
             const qv_job_progress p = job_end(&job);
             assert_int_equal(p.failed, 0);
             assert_true(p.most_frame_bytes > 0);
-            /* one by itself is more: a clip whose frame pairs are more than a chunk of 64 patches goes
-             * to the device's own chunk */
+            /* one piece may exceed the limit: a clip whose frame pairs are larger than a chunk of
+             * 64 patches goes to the device's own chunk */
             const bool whole = strcmp(test_backends[on], "ref") != 0;
             if (turn % 2)
                 assert_true(p.most_frame_bytes <= (whole ? 9 * 160 * 128 * 3 : 130000));
@@ -968,8 +970,8 @@ clips_in_any_order_are_the_same_bits(void **state)
     }
 }
 
-/* A chunk that has room for all of a clip has it in parts, as they are decoded: where there is memory for
- * none of them, each is computed before the next is read. */
+/* A clip that fits into one chunk still comes in parts, as they are decoded. If there is memory for
+ * none of them, each part is computed before the next one is read. */
 static void
 a_clip_is_read_in_parts_of_a_chunk(void **state)
 {

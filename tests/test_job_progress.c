@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A job's progress: it may be asked for by any thread until qv_job_end returns, whatever the job is about,
- * and the stage that it says limits is the one that does, however early it is asked.
+ * Tests a job's progress. Any thread may ask for it until qv_job_end returns, whatever the job is
+ * doing, and the stage that it names as the limit is the one that limits, however early it is
+ * asked.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -51,7 +52,8 @@ add(qv_job *job, const uint8_t *frames, const int64_t g[3])
         fail_msg("%s", err.text);
 }
 
-/* Hundreds of items are told of as cancelled, and freed, while another thread looks at all there are. */
+/* Hundreds of items are reported as cancelled, and freed, while another thread asks for progress,
+ * which looks at all items. */
 static void
 progress_may_be_asked_for_until_the_end(void **state)
 {
@@ -89,8 +91,8 @@ run_slowly(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_erro
     return quick->run(dev, calls, n, err);
 }
 
-/* Sources that wait for a place, of chunks or of packs, in a job of one slow stage. That stage limits,
- * whenever it is asked, from a second after it began its work (first_s) on. */
+/* Runs a job with one slow stage, in which sources wait for room in chunks or in packs. From a
+ * second after that stage began its work (first_s) on, progress always names it as the limit. */
 static void
 expect_limit(const struct tiny *t, const int64_t g[3], int n, useconds_t slow_us, const char *limit)
 {

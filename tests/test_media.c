@@ -716,7 +716,7 @@ test_clip_options(void **state)
     }
 }
 
-/* As qwen-vl-utils does it: an even number of frames, both ends among them, at least 128 tokens. */
+/* Frames and sizes are qwen-vl-utils' own: an even number of frames, both ends among them, at least 128 tokens. */
 static void
 test_like_qwen_vl_utils(void **state)
 {

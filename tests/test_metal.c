@@ -233,7 +233,7 @@ tuning_takes_from_its_file(void **state)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* What a job makes. It has whole pages, so that the convolution's data lie in the device's
+/* Says what a job makes. It has whole pages, so that the convolution's data lie in the device's
  * memory. */
 enum { CHUNKS = 2, GRID = 4, ROWS = CHUNKS * GRID * GRID / 4, MOST_HIDDEN = 256 };
 struct made {
@@ -278,7 +278,7 @@ job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
     return status;
 }
 
-/* How a job ended in which call n fails; with n -1 none fails. */
+/* Says how a job ended in which call n fails; with n -1 none fails. */
 enum end { NOTHING_FAILED, ABSORBED, IN_WORDS, WITHOUT_WORDS, OTHER_VALUES };
 
 /* Runs the job in a process of its own, because a process compiles its kernels only once. */

@@ -30,8 +30,8 @@ struct written {
     size_t bytes[MOST], n;
 };
 
-/* How it is written: quantised, or as the values that the quantised matrices stand for; and what is
- * wrong with it. */
+/* Says how it is written: quantised, or as the values that the quantised matrices stand for; and
+ * what is wrong with it. */
 struct how {
     int bits;
     bool as_values;
@@ -257,7 +257,8 @@ quantised_is_what_it_stands_for(void **state)
         }
 }
 
-/* Tokens of the written checkpoint, and facts of its model; NULL where the device has no such dtype. */
+/* Returns the tokens of the written checkpoint, and facts of its model; NULL if the device lacks
+ * the dtype. */
 static float *
 tokens_by(const char *backend, const qv_model_options *options, qv_model_info *info, size_t *bytes)
 {
@@ -273,7 +274,8 @@ tokens_by(const char *backend, const qv_model_options *options, qv_model_info *i
     return tokens;
 }
 
-/* Kept as they are stored, they give the bits of the widened model, and its digest, in less memory. */
+/* Matrices that are kept as they are stored give the bits and the digest of the widened model, in
+ * less memory. */
 static void
 expect_stored(const char *backend, qv_dtype dtype, int64_t quantised)
 {
@@ -312,7 +314,8 @@ stored_is_the_widened_model(void **state)
     }
 }
 
-/* Of tower M's matrices of 4 bits in groups of 64 with scales of bf16, on the CPU: 0.281 and padding. */
+/* Tower M's matrices, in 4 bits and groups of 64 with scales of bf16, take 0.281 of bf16's memory
+ * on the CPU, and padding. */
 static void
 stored_takes_a_third(void **state)
 {

@@ -238,8 +238,8 @@ wide_folder(void)
     return dir;
 }
 
-/* Kept as they are stored, matrices give the widened model's tokens to the bit, and its digest, however they
- * are cut into slices to be read. Returns how many are kept. */
+/* Matrices that are kept as they are stored give the tokens of the widened model bit for bit, and
+ * its digest, however they are cut into slices to be read. Returns how many are kept. */
 static int64_t
 stored_is_widened(const char *what, const char *file, const char *backend, qv_dtype dtype)
 {
@@ -265,7 +265,8 @@ stored_is_widened(const char *what, const char *file, const char *backend, qv_dt
     return kept;
 }
 
-/* A type's matrices are kept if its groups are of 32; q, k and v together only if all of theirs are alike. */
+/* Matrices of a type are kept if its groups have 32 values; q, k and v are kept together only if
+ * all three are of alike types. */
 static void
 expect_stored(const char *what, const char *file, uint32_t type, bool mixed)
 {
@@ -449,7 +450,8 @@ other_types_are_refused_by_name(void **state)
     }
 }
 
-/* A scale of 8192: -128 of them are no f16, so that the matrix cannot be kept; it can be widened. */
+/* -128 times a scale of 8192 overflows f16, so such a matrix cannot be kept; but it can
+ * be widened. */
 static void
 scales_that_cannot_be_kept_are_told(void **state)
 {

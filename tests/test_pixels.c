@@ -176,8 +176,8 @@ a_clip_inside_of_a_file_ends_where_it_is_said(void **state)
 
 /* ---- orientations ---------------------------------------------------------------------------- */
 
-/* Where the corner of the first row and column is seen, and where the first row runs from there:
- * what EXIF says for each orientation. */
+/* EXIF says for each orientation where the corner of the first row and column is seen, and in which
+ * direction the first row runs from there. */
 static void
 exif_turns_a_image(void **state)
 {

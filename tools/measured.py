@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""What was measured: the files in docs/measurements, and the records in them.
+"""Reads what was measured: the files in docs/measurements, and the records in them.
 
 speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py. A
 *.jsonl holds records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE),
 tools/peers/peers.py, python/bench/patched.py and actors.py (--json FILE). Four kinds of *.jsonl hold
 something else: verify-*.jsonl and encode-*.jsonl come from `qwenvit verify` and `qwenvit encode`,
 gguf-*.jsonl from gguf_parity.py, mtmd_steps.py and mtmd.py, and earlier-*.jsonl are records of an
-earlier version, to compare with. Where two records are of the same
-work, the one of the later day counts, and of one day the later line.
+earlier version, to compare with. If two records are of the same work, the one of the later day
+counts; on one day the later line counts.
 """
 import functools
 import glob
@@ -20,8 +20,9 @@ import subprocess
 TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Q2": "Qwen2-VL-7B",
           "Q25": "Qwen2.5-VL-7B", "Q25-3B": "Qwen2.5-VL-3B", "Qwen2.5": "Qwen2.5-VL-7B",
           "GLM": "GLM-4.1V-9B", "m_qwen2-vl-7b": "Qwen2-VL-7B", "m_qwen2.5-vl-7b": "Qwen2.5-VL-7B",
-          "synthetic": "sizes of Qwen3-VL-4B"}  # whose vision tower a folder's short name means
-OTHER_KINDS = ("verify-", "encode-", "earlier-", "gguf-")  # of files in docs/measurements
+          "synthetic": "sizes of Qwen3-VL-4B",
+          "tower-m": "Qwen3-VL-2B"}  # a folder's short name -> the model whose tower it has
+OTHER_KINDS = ("verify-", "encode-", "earlier-", "gguf-")  # prefixes of files that hold something else
 
 
 # ---- files -------------------------------------------------------------------------------------
@@ -33,7 +34,7 @@ def load(root, pattern):
 
 
 def record_files(root):
-    """The files whose records make the tables and plots."""
+    """Returns the files whose records make the tables and plots."""
     return [f for f in sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
             if not os.path.basename(f).startswith(OTHER_KINDS)]
 
@@ -42,7 +43,7 @@ WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.js
 
 
 def read_text(path, wanted=WANTED):
-    """Of a file; one that cannot be read is an error that says what is wanted."""
+    """Returns a file's text. A file that cannot be read ends the program, which says what is wanted."""
     try:
         with open(path, encoding="utf-8") as f:
             return f.read()
@@ -52,7 +53,7 @@ def read_text(path, wanted=WANTED):
 
 
 def read_records(paths):
-    """The records of some files. A line that is no JSON is an error that names it."""
+    """Returns the records of some files. A line that is no record ends the program, which names it."""
     records = []
     for path in paths:
         for i, line in enumerate(read_text(path).splitlines(), 1):
@@ -66,7 +67,7 @@ def read_records(paths):
                        if not isinstance(record, dict) or k not in record]
             if missing:
                 raise SystemExit(f"{path}:{i}: no {', '.join(missing)}; {WANTED}")
-            if "failed" not in record:  # words, and no time
+            if "failed" not in record:  # such a record has words and no time
                 records.append(record)
     if not records:
         raise SystemExit(f"{', '.join(paths)}: no records; {WANTED}")
@@ -74,7 +75,7 @@ def read_records(paths):
 
 
 def latest(records):
-    """Of records of the same work the last one; of profiles the last run."""
+    """Returns the last record of each work, and the last run of each profile."""
     kept, profile = {}, {}
     for r in sorted(records, key=lambda r: r.get("day", "")):  # a stable sort: lines keep their order
         key = r["dtype"], place(r)
@@ -91,21 +92,21 @@ def latest(records):
 
 
 def runs(root, kind):
-    """What `qwenvit verify` or `encode` appended to its files."""
+    """Yields what `qwenvit verify` or `encode` appended to its files."""
     for path in sorted(glob.glob(os.path.join(root, "docs", "measurements", kind + "*.jsonl"))):
         with open(path, encoding="utf-8") as f:
             yield from (json.loads(line) for line in f if line.strip())
 
 
 def verify_runs(root, check):
-    """The runs of `qwenvit verify` that hold a check."""
+    """Returns the runs of `qwenvit verify` that hold a check."""
     return (run for run in runs(root, "verify-") if any(r["check"] == check for r in run["rows"]))
 
 
 # ---- records -----------------------------------------------------------------------------------
 
 def place(record):
-    """What records of the same machine have in common, whoever wrote them."""
+    """Returns the machine's name, which is equal in all records of it, whoever wrote them."""
     m = record["machine"]
     name = " ".join(m["device"].split(",")[0].split())
     gpu = m["backend"] in ("cuda", "metal") or name.startswith("NVIDIA")
@@ -117,7 +118,7 @@ def is_peer(record):
 
 
 def machine_text(records):
-    """The fullest description of the machine of some records: qwenvit's, where there is one."""
+    """Returns the fullest description of the machine of some records: qwenvit's, if one is of qwenvit."""
     r = sorted(records, key=is_peer)[0]
     threads = place(r).split(", ")[1:]
     device = place(r).split(", ")[0] if is_peer(r) else r["machine"]["device"]
@@ -125,7 +126,7 @@ def machine_text(records):
 
 
 def groups(records, bench, *keys):
-    """{(key values.., dtype, place): {way: record}} of a bench, in the order of the values."""
+    """Returns {(key values.., dtype, place): {way: record}} of a bench, in the order of the values."""
     out = {}
     for r in records:
         if r["bench"] == bench:
@@ -135,13 +136,13 @@ def groups(records, bench, *keys):
 
 
 def tower(record):
-    """Whose vision tower it is, which the first word of the case says: the name of its folder."""
+    """Returns the model whose vision tower a record is of. The case begins with its folder's name."""
     name = record["case"].split(",")[0].split()[0]
     return TOWERS.get(name, name)
 
 
 def case(record):
-    """The case, with the tower by its name."""
+    """Returns the case of a record, with the model's name in place of a short one."""
     name = record["case"].split(",")[0].split()[0]
     return TOWERS[name] + record["case"][len(name):] if name in TOWERS else record["case"]
 
@@ -151,20 +152,26 @@ def fastest(records):
     return min(records, key=lambda r: r["median_ms"]) if records else None
 
 
+def of_day(ways, ours):
+    """Returns {way: record} without the peers that were timed on another day than ours."""
+    return {way: r for way, r in ways.items()
+            if not is_peer(r) or r.get("day", "") == (ours or {}).get("day", "")}
+
+
 def transformers_best(ways):
-    """The fastest of transformers' own ways: as shipped, with its linear patch embedding, .."""
+    """Returns the fastest of transformers' own ways: as shipped, with its linear patch embedding, .."""
     return fastest([r for way, r in ways.items() if way.split()[0] == "transformers"])
 
 
 def digits(x):
-    """Three digits, or all in front of the point."""
+    """Returns a number with three digits, or with all digits in front of the point."""
     return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
 
 
 # ---- of which version, and when ----------------------------------------------------------------
 
 def this_version(root):
-    """The version in the public header."""
+    """Returns the version in the public header."""
     for line in read_text(os.path.join(root, "include", "qwenvit.h"), "a header").splitlines():
         if line.startswith("#define QV_VERSION "):
             return line.split('"')[1]
@@ -172,13 +179,13 @@ def this_version(root):
 
 
 def short_version(record):
-    """The version of a record of qwenvit, and whether kernels were chosen by timing them."""
+    """Returns the version of a record of qwenvit, and ", tuned" if kernels were chosen by timing them."""
     tuned = record["machine"].get("tuned")
     return record.get("version", "") + (", tuned" if tuned else "")
 
 
 def made_by(records):
-    """Which version, commit and day some records are of: a sentence's part, each once."""
+    """Returns the versions, commits and days of some records, each once, as a part of a sentence."""
     own, peers = set(), set()
     for r in records:
         if is_peer(r):
@@ -193,7 +200,7 @@ def made_by(records):
 
 @functools.cache
 def _in_history(root, commit):
-    """Whether a commit is one that HEAD comes from; None where git cannot tell (a clone of few commits)."""
+    """Returns whether HEAD descends from a commit; None if git cannot tell, as in a shallow clone."""
     def git(*args):
         return subprocess.run(["git", "-C", root, *args], capture_output=True, text=True, check=False)
     if not shutil.which("git"):
@@ -205,7 +212,7 @@ def _in_history(root, commit):
 
 
 def why_stale(record, version, root):
-    """Why README shows no figure of a record of qwenvit; "": it may."""
+    """Returns why README may not show a record of qwenvit, or ""."""
     commit = record.get("commit", "")
     if record.get("version") != version:
         return f"it is of {record.get('version')}, not of {version}"
@@ -223,5 +230,5 @@ def why_stale(record, version, root):
 
 
 def slug(where):
-    """A machine as a part of a file's name."""
+    """Returns a machine's name as a part of a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", where, flags=re.I).lower()).strip("-")

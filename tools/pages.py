@@ -36,36 +36,36 @@ PLOTS = {
 }
 
 FRONT = ("<!-- page: not run: minutes each, and beside torch -->\n\n"
-         "Every figure here is made by `tools/tables.py` from the records in `docs/measurements`, and `sh tools/docs.sh` "
-         "makes all pages and pictures anew. Compare times within a row: machines and days differ. Each machine has a page: "
-         "[an H200](measured-h200.md), [16 cores of its host](measured-cpu16.md), [2 threads](measured-2threads.md), which "
+         "How fast is qwenvit, and how close to transformers? This page has the figures that matter most, and the terms. Each machine has a page with all "
+         "of its figures: [an H200](measured-h200.md), [16 cores of its host](measured-cpu16.md), and [2 threads](measured-2threads.md), which "
          "are for developers. [measured-agreement.md](measured-agreement.md) says how far tokens are from transformers', and "
-         "[found.md](found.md) what was learned on the way. What matters most:")
+         "[found.md](found.md) what was learned on the way. Compare times within a row only, because machines and days differ. `tools/tables.py` makes "
+         "every figure from the records in `docs/measurements`; `sh tools/docs.sh` makes all pages and pictures.")
 
 TERMS = """## Terms
 | term | is |
 |---|---|
 | patch | a square of 14 or 16 pixels of two frames in a row (a frame pair); 6,080 patches are 16 frames of 608x320 for Qwen3-VL |
-| tower of Qwen3-VL-4B .. | the vision part of that model, with seeded random weights of its sizes: times do not depend on values |
-| chunk | the patches that are computed at once. Its capacity is a number of rows, a row a patch; the ladder of capacities has buckets |
-| list, pack | clips and images of many sizes. A pack is such a list laid into chunks; "full" is the part of the chunks' rows that are patches |
-| qwenvit, ms | work on the device, from pixels that lie there to tokens that lie there. "Whole call" is from host memory to host memory; "in a stream" the same with the next chunk pushed ahead |
-| limit, floor | the least that the same libraries need. The limit is the same GEMMs and the same attention alone, each layer with its own weights; the floor adds the bytes of everything between them at the measured copy rate |
-| transformers | the fastest of transformers' ways that need no other package: as shipped, with torch's attention (sdpa) in a loop over segments, and the same with its linear patch embedding, which is off by default. Its ways by flash-attn were not timed |
+| tower of Qwen3-VL-4B .. | the vision part of that model, with seeded random weights of its sizes; times do not depend on the weights' values |
+| chunk | the patches that are computed at once. Its capacity is the number of rows that it has room for, a row a patch. Capacities come in steps, which are called buckets |
+| list, pack | clips and images of many sizes. A pack is such a list laid into chunks; "full" is the part of the chunks' rows that hold patches |
+| qwenvit, ms | the device's work, from pixels in its memory to tokens in its memory. "Whole call" is from the host's memory to the host's memory; "in a stream" is the same with the next chunk pushed before the last one is pulled |
+| limit, floor | the least time that the same libraries need. The limit is the time of the GEMMs and the attention alone, each layer with its own weights. The floor adds the time to move the bytes of all other operations at the measured copy rate |
+| transformers | the fastest of transformers' ways that need no other package: as shipped, with torch's attention (sdpa) in a loop over segments, and the same with its linear patch embedding, which is off by default. Its ways with the package flash-attn were not timed |
 | compiled torch | `torch.compile` in its best mode (reduce-overhead in all records of an H200) on transformers' layers with a linear patch embedding, and torch's varlen attention where segments differ |
-| tuned | `--tune`: kernels were chosen by timing them on that machine. What does not say so was not tuned |
+| tuned | with `--tune`, kernels were chosen by timing them on that machine. Figures that do not say "tuned" were made without |
 | roofline | the least time that the measured peak rates of GEMMs and of memory allow |
 
 A row compares what was timed on one machine and, from 0.3.0 on, on one day; records of earlier versions have no day. Two rows of the same
-tower may differ in transformers' time. Where a tower has little work, or many segments (the windows of Qwen2.5-VL), it is the time in which
-Python launches kernels, and so the speed of one core of the host: hosts of the same GPU differ in it. Tables "From Python" are timed
-by the host's clock, and all others by events on the device."""
+tower may differ in transformers' time: if a tower has little work, or many segments (the windows of Qwen2.5-VL), transformers is as fast as Python can
+launch kernels, which depends on one core of the host, and hosts of the same GPU differ in that. Calls, Python,
+jobs, starts and caches are timed by the host's clock, and work on a device by events on the device."""
 
 AGREEMENT = {
     "page": "How far tokens are from those of transformers, and from qwenvit's own in other ways. Distances are per token: the length of "
             "the difference over the length of the token.",
     "parity": "Tokens against transformers in f32 on the same weights, rounded to bf16: the largest distance over all clips, tokens and "
-              "DeepStack outputs. bf16 is set over transformers' own bf16 distance as well, which must stay below 1.05.",
+              "DeepStack outputs. For bf16 it is also divided by transformers' own bf16 distance; the ratio must stay below 1.05.",
     "against": "Every layer of the tower against transformers' layer, from a file that `tools/reference/layers.py` writes.",
     "verify": "The lowered model against itself. The ideal bf16 tower is the f32 one with every operation's output rounded to bf16 once.",
 }
@@ -73,8 +73,8 @@ AGREEMENT = {
 # heading, what and how, one command that repeats it, what makes the table, the plot beside it
 SECTIONS = [
     ("Towers",
-     "A chunk of frame pairs from pixels to tokens. The first table sets it beside transformers and compiled torch, the second "
-     "beside the least that the same libraries need.",
+     "A chunk of frame pairs from pixels to tokens. The first table compares it with transformers and compiled torch, the second "
+     "with the least time that the same libraries need.",
      "qwenvit bench tower --model DIR --grid 8,20,38 --json=FILE.jsonl && "
      "python tools/peers/peers.py tower --model DIR --grid 8,20,38 --json FILE.jsonl",
      tower_table, "towers"),
@@ -88,15 +88,15 @@ SECTIONS = [
      "Each item of a list by itself, in the bucket that it takes, against a plan of its very size.",
      "qwenvit bench tower --model DIR --pack LIST --alone --json=FILE.jsonl", alone_table, None),
     ("Jobs",
-     "Clips in files to tokens, against each stage alone in the same run. A job is set over the slowest of the stages that it is "
-     "made of, and over their sum.",
+     "Clips in files to tokens, beside each stage alone in the same run. The time of a job is divided by that of its slowest "
+     "stage, and by the sum of its stages.",
      "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, "stages"),
     ("Start",
      "One short clip to its file, and `info` of the checkpoint, from the process's start to its end; the first time is with an "
      "empty folder of kept kernels.",
      "qwenvit bench start --model DIR -o FOLDER --json=FILE.jsonl", start_table, None),
     ("Calls",
-     "The same chunk by the host's clock, from a caller's pixels to a caller's tokens, over its work on the device in the same run. "
+     "The same chunk by the host's clock, from a caller's pixels to a caller's tokens, divided by its work on the device in the same run. "
      "A whole call and a streamed one have frames in bytes and tokens in the model's dtype, both in page-locked memory; each "
      "column after them changes one thing. A device call has pixel_values and tokens that lie on the device.",
      "qwenvit bench tower --model DIR --grid 8,20,38 --json=FILE.jsonl", call_table, None),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Plots of measurements: PNG files 900 pixels wide, made by matplotlib from record files.
+"""Draws measurements as PNG files 900 pixels wide, by matplotlib, from record files.
 
-    plot.py roofline FILE.jsonl.. -o OUT.png    what was timed below the measured roofline
+    plot.py roofline FILE.jsonl.. -o OUT.png    what was timed, below the measured roofline
     plot.py profile  FILE.jsonl.. -o OUT.png    where the time of a tower goes
     plot.py towers   FILE.jsonl.. -o OUT.png    towers beside transformers and compiled torch
     plot.py embed    FILE.jsonl.. -o OUT.png    patch embedding, as GEMM and as Conv3d
@@ -10,7 +10,7 @@
     plot.py stages   FILE.jsonl.. -o OUT.png    a job beside its stages alone: what works, what waits
     plot.py rows     FILE.jsonl.. -o OUT.png    GEMMs from one row up, packed weights beside others
     plot.py versions FILE.jsonl.. -o OUT.png    a job by two versions: each stage, and all of it
-    plot.py all      FILE.jsonl.. --out DIR     those that the records suffice for, a machine and dtype each
+    plot.py all      FILE.jsonl.. --out DIR     every plot that has records, for each machine and dtype
     plot.py job      FILE.trace   -o OUT.png    the stages of a job over time (encode --trace)
 
 The files hold records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE) and
@@ -39,15 +39,15 @@ from PIL import Image
 import measured
 
 WIDTH_IN, DPI = 9, 100
-MOST_BYTES = 150_000  # of a plot in full colour
+MOST_BYTES = 150_000  # a larger file gets a palette
 plt.rcParams.update({
     "font.size": 10, "axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 9.5,
     "xtick.labelsize": 9.5, "ytick.labelsize": 9.5, "axes.spines.top": False,
     "axes.spines.right": False, "font.family": "DejaVu Sans", "hatch.linewidth": 0.6,
     "legend.frameon": False})
 
-# One look for one way in all plots: colour (Okabe and Ito's, dark to light) and hatch. qwenvit
-# is plain, torch hatched, bounds grey.
+# Every way has one look in all plots: a colour (Okabe and Ito's, dark to light) and a hatch.
+# qwenvit is plain, torch is hatched, and bounds are grey.
 LOOKS = {
     "patchify": ("#0072b2", ""), "still": ("#56b4e9", ""), "pointwise": ("#004a75", ""),
     "frames": ("#009e73", ""), "by depth": ("#8fd9c0", ""), "direct": ("#f0e442", ""),
@@ -56,14 +56,14 @@ LOOKS = {
     "torch conv2d by depth": ("#e69f00", "xxxx"),
     "torch linear": ("#cc79a7", "...."), "transformers": ("#d55e00", "////"),
     "transformers linear": ("#cc79a7", "...."), "compiled torch": ("#e69f00", "xxxx"),
-    # kinds of operation
+    # the kinds of operation follow
     "gemm": ("#0072b2", ""), "attention": ("#9467bd", "////"), "norm": ("#009e73", "...."),
     "rope": ("#8c564b", "xxxx"), "rows": ("#56b4e9", "\\\\\\\\"), "interpolate": ("#f7c6de", "oo"),
     "convert": ("#dddddd", "--"), "conv": ("#f0e442", "++"),
 }
 OTHERS = [("#000000", ""), ("#7f3c8d", "++"), ("#80ba5a", "--"), ("#a5aa99", "oo"),
           ("#4b4b8f", "**"), ("#e68310", "||")]
-# mark, size and colour of a roofline's series
+# the mark, size and colour of each series of a roofline
 MARKS = {"qwenvit's towers": ("*", 130, "#0072b2"), "compiled torch's towers": ("*", 130, "#e69f00"),
          "GEMMs": ("o", 36, "#56b4e9"), "attention": ("s", 42, "#9467bd")}
 
@@ -72,7 +72,7 @@ ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")  # Okabe a
 
 
 def look(name):
-    """(colour, hatch) of a way or operation; of an unknown one by its letters."""
+    """Returns (colour, hatch) of a way or operation; an unknown one gets a look by its letters."""
     return LOOKS.get(name) or OTHERS[sum(map(ord, name)) % len(OTHERS)]
 
 
@@ -81,20 +81,20 @@ def name_order(name):
 
 
 def save(figure, path):
-    """As a PNG without a date in it, packed as well as PNG can."""
+    """Writes a PNG without a date in it, packed as well as PNG can."""
     raw = io.BytesIO()
     figure.savefig(raw, format="png", dpi=DPI, metadata={"Software": None})
     plt.close(figure)
     image = Image.open(raw).convert("RGB")
     image.save(path, optimize=True)
-    if os.path.getsize(path) > MOST_BYTES:  # MAXCOVERAGE keeps colours that are rare
+    if os.path.getsize(path) > MOST_BYTES:  # MAXCOVERAGE keeps rare colours
         image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
             path, optimize=True)
     print(f"{path}: {image.width}x{image.height}, {os.path.getsize(path) / 1000:.0f} kB")
 
 
 def heading(records, text):
-    """Two lines: what it is, then machine, dtype, and which versions are in it."""
+    """Returns two lines: what the plot shows; then machine, dtype, and the versions in it."""
     own = sorted({measured.short_version(r) for r in records if not measured.is_peer(r)})
     return f"{text}\n{measured.place(records[0])}, {records[0]['dtype']}; qwenvit {'; '.join(own)}"
 
@@ -107,7 +107,7 @@ def plain_ticks(axis):
 # ---- roofline ----------------------------------------------------------------------------------
 
 def work_of(records):
-    """flops and bytes by work, as qwenvit counts them: a peer's point stands above or below it."""
+    """Returns {work: (flops, bytes)} as qwenvit counts them, so that a peer's point stands above or below ours."""
     out = {}
     for r in records:
         if not measured.is_peer(r) and r.get("flops") and r.get("bytes"):
@@ -116,7 +116,7 @@ def work_of(records):
 
 
 def series(r):
-    """Which of the four series of a roofline a record is of; None: of none."""
+    """Returns the name of the series of a roofline that a record belongs to, or None."""
     if r["bench"] == "tower":
         return {"encode": "qwenvit's towers", "compiled torch": "compiled torch's towers"}.get(r["way"])
     kind = {"profile": r.get("op"), "gemm": "gemm"}.get(r["bench"])
@@ -124,7 +124,7 @@ def series(r):
 
 
 def roof_points(records):
-    """{series: [(FLOP/byte, TFLOP/s)]}; of an operation's calls the median."""
+    """Returns {series: [(FLOP/byte, TFLOP/s)]}; an operation that is called often has one point, its median."""
     work, calls = work_of(records), {}
     for r in records:
         flops, moved = r.get("flops"), r.get("bytes")
@@ -144,7 +144,7 @@ def roofline(records, path):
     rooflines = [r["machine"] for r in records if r["machine"].get("roof_tflops_per_s")]
     if not points or not rooflines:
         return False
-    peak = max(m["roof_tflops_per_s"] for m in rooflines)  # the best that any run saw
+    peak = max(m["roof_tflops_per_s"] for m in rooflines)  # the best of any run
     rate = max(m["roof_gb_per_s"] for m in rooflines) / 1e3  # TB/s
 
     below, height = 0.97, 6.37
@@ -192,12 +192,12 @@ def roofline(records, path):
 # ---- profile -----------------------------------------------------------------------------------
 
 def layer_group(name):
-    """blocks.3.attn.qkv -> blocks.*.attn.qkv"""
+    """Returns a layer's name with stars for numbers: blocks.3.attn.qkv -> blocks.*.attn.qkv."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 
 def bars(axes, sums, counts, total):
-    """Horizontal stacked bars: sums {label: {op: ms}}, longest first."""
+    """Draws horizontal stacked bars of sums, {label: {op: ms}}, the longest first."""
     labels = sorted(sums, key=lambda k: (-sum(sums[k].values()), k))
     for i, label in enumerate(labels):
         left = 0.0
@@ -253,13 +253,13 @@ def profile(records, path):
 # ---- side by side ------------------------------------------------------------------------------
 
 def side_by_side(records, groups, title, note, path):
-    """Bars in groups: {label: {way: ms}}, each way over the last of its group, which is ours."""
-    bar, gap, head = 0.21, 0.13, 0.24  # inches: of a bar, between groups, of a group's name
+    """Draws bars in groups, {label: {way: ms}}. Each way is set over the last of its group, which is ours."""
+    bar, gap, head = 0.21, 0.13, 0.24  # inches that a bar, a gap and a group's name take
     inner = sum(len(ways) * bar + head + gap for ways in groups.values())
     height = inner + 1.15
     figure = plt.figure(figsize=(WIDTH_IN, height))
     axes = figure.add_axes([0.21, 0.45 / height, 0.75, inner / height])
-    axes.set_xlim(0, 1.28)  # of the slowest of a group: sizes differ, ratios are what is shown
+    axes.set_xlim(0, 1.28)  # the slowest of each group has length 1, as ratios are what is shown
     y, ticks, labels = 0.0, [], []
     for label, ways in groups.items():
         axes.text(0, y + 0.12, label, va="center", fontsize=10, fontweight="bold")
@@ -289,8 +289,8 @@ def side_by_side(records, groups, title, note, path):
 
 
 def newest(drawn):
-    """Of what may be drawn the groups of the newest version, and the records in them. drawn: (label, our
-    record, {way: record of a peer}) each."""
+    """Returns the groups of the newest version among those that may be drawn, and the records in them.
+    `drawn` is a list of (label, our record, {way: record of a peer})."""
     last = max((ours.get("version", "") for _, ours, _ in drawn), default="")
     kept = [d for d in drawn if d[1].get("version", "") == last]
     return ({label: {**{way: r["median_ms"] for way, r in peers.items()}, "qwenvit": ours["median_ms"]}
@@ -299,7 +299,7 @@ def newest(drawn):
 
 
 def towers(records, path):
-    """A clip of 6,080 patches, and the longest list that was packed, of each tower."""
+    """Draws, for each tower, a clip of 6,080 patches, and lists that were packed."""
     packed = {}
     for r in records:
         if r["bench"] == "tower" and r["way"] == "packed":
@@ -308,15 +308,17 @@ def towers(records, path):
     for (tower, patches, *_), ways in measured.groups(
             records, "tower", measured.tower, lambda r: r["patches"]).items():
         ours = ways.get("encode") or measured.fastest(packed.get((tower, patches), []))
+        ways = measured.of_day(ways, ours)
         best, torch = measured.transformers_best(ways), ways.get("compiled torch")
-        if ours and best and torch and (patches == 6080 or "items" in ours):
+        if ours and best and (patches == 6080 or "items" in ours):
             label = (f"{tower}: {patches:,} patches, "
                      + (f"{ours['items']} clips and images" if "items" in ours else "a clip of 16 frames"))
-            drawn.append((label, ours, {best["way"]: best, "compiled torch": torch}))
+            peers = {"transformers": best, "compiled torch": torch}
+            drawn.append((label, ours, {way: r for way, r in peers.items() if r}))
     groups, used = newest(drawn)
     if groups:
         side_by_side(used, groups, "Vision towers, from pixels to tokens",
-                     "medians; transformers is the fastest of its ways; bars are in proportion within a group", path)
+                     "medians; transformers is the fastest of its own ways; bars are in proportion within a group", path)
     return bool(groups)
 
 
@@ -324,6 +326,7 @@ def embed(records, path):
     drawn = []
     for (tower, rows, dtype, _), ways in measured.groups(
             records, "patch-embed", measured.tower, lambda r: r["rows"]).items():
+        ways = measured.of_day(ways, ways.get("patchify"))
         peers = {n: ways[w] for n, w in (("torch conv3d", "torch conv3d"), ("the library's Conv3d", "direct"),
                                          ("torch linear", "torch linear")) if w in ways}
         if tower == "Qwen3-VL-4B" and dtype == "bf16" and "patchify" in ways and "torch conv3d" in peers:
@@ -336,14 +339,16 @@ def embed(records, path):
 
 
 def sizes(r):
-    """Words: the smallest and the largest item of a list; records before 0.3.0 do not say them."""
-    return f" of {r['least_patches']:,} to {r['most_patches']:,}" if "least_patches" in r else ""
+    """Returns in words the smallest and the largest item of a list; records before 0.3.0 lack them."""
+    return f" of {r['least_patches']:,} to {r['most_patches']:,} patches" if "least_patches" in r else ""
 
 
 def fill(records, path):
-    """How much of the chunks is patches, of each list at each capacity."""
+    """Draws how much of the chunks is patches, for each list and capacity. Lists that say their items' sizes are
+    drawn alone, if there are any."""
     packed = sorted((r for r in records if r["bench"] == "tower" and r["way"] == "packed"),
                     key=lambda r: (r["items"], r["patches"], r["capacity"]))
+    packed = [r for r in packed if sizes(r)] or packed
     seen = {(r["items"], r["patches"], r["capacity"]): r for r in packed}
     if not seen:
         return False
@@ -359,7 +364,7 @@ def fill(records, path):
         axes.annotate(f"{100 * r['fill']:.1f} %", (r["fill"], i), xytext=(-5, 0), ha="right",
                       textcoords="offset points", va="center", fontsize=9.5, color="white")
     axes.set_yticks(range(len(seen)), [
-        f"{r['items']} items{sizes(r)}, {r['patches']:,} patches in {r['chunks']} chunks of {r['capacity']:,}"
+        f"{r['items']} items{sizes(r)}: {r['patches']:,} in {r['chunks']} chunks of {r['capacity']:,}"
         for r in seen.values()])
     axes.set_ylim(len(seen) - 0.45, -0.55)
     axes.set_xlim(0, 1)
@@ -374,7 +379,7 @@ def fill(records, path):
 # ---- a job -------------------------------------------------------------------------------------
 
 def stage_shares(r):
-    """(stage, [(seconds of a job's record, what of)]): what each stage's threads do on average."""
+    """Returns [(stage, [(seconds, what it does)])] of a job: what its threads do, on average over a stage."""
     all_s = r["elapsed_s"]
     parts = [("decoders", [(r["decode_s"] / r["decoders"], "works"),
                            (r["room_s"] / r["decoders"], "waits for the next stage")]),
@@ -388,7 +393,7 @@ def stage_shares(r):
 
 
 def stages(records, path):
-    """A job whose tokens are discarded, beside each of its stages alone."""
+    """Draws a job whose tokens are discarded, beside each of its stages alone."""
     cases = {}
     for r in records:
         if r["bench"] == "job":
@@ -400,7 +405,7 @@ def stages(records, path):
     kinds = {"alone": ("#bbbbbb", ""), "works": look("encode"),
              "waits for the next stage": look("transformers"),
              "waits for the stage before": ("#eeeeee", "")}
-    bars = []  # (label, [(seconds, kind)]); None: a gap with the case's name
+    bars = []  # (label, [(seconds, kind)]), or (a case's name, None)
     for case, ways in cases.items():
         bars.append((case, None))
         alone = {"bare": "FFmpeg in a bare loop", "decode": "decoding alone",
@@ -437,7 +442,7 @@ def stages(records, path):
 
 
 def versions(records, path):
-    """The same clips by two versions, a group each: the stages alone, then whole jobs."""
+    """Draws the same clips by two versions: each stage alone, then whole jobs."""
     names = {"decode": "decoding alone", "device": "the device alone", "files": "writing files, alone",
              "parts": "writing a cache, alone", "discard": "job, tokens discarded",
              "encode": "job, a file a clip", "cache": "job, a cache"}
@@ -484,7 +489,7 @@ def versions(records, path):
 
 
 def rows(records, path):
-    """Times of GEMMs over their rows, and of copying their packed weights: a plot a matrix."""
+    """Draws the times of GEMMs over their rows, and of copying their packed weights, for each matrix."""
     matrices = {}
     for r in records:
         if r["bench"] == "gemm" and "weight_bytes" in r:
@@ -494,7 +499,7 @@ def rows(records, path):
                 if any(len(by_m) > 1 for by_m in ways.values())}
     if not matrices:
         return False
-    one, head = 3.4, 0.75  # inches: of a matrix, of the heading
+    one, head = 3.4, 0.75  # inches that a matrix and the heading take
     height = one * len(matrices) + head
     figure = plt.figure(figsize=(WIDTH_IN, height))
     for i, (case, ways) in enumerate(matrices.items()):
@@ -521,7 +526,7 @@ def rows(records, path):
 
 
 def job(path, out):
-    """What the decoders, devices and sinks of `qwenvit encode --trace FILE` did when."""
+    """Draws when each decoder, device and sink of `qwenvit encode --trace FILE` did what."""
     wanted = "trace events are wanted, as `qwenvit encode --list .. --trace FILE` writes them"
     try:
         events = json.loads(measured.read_text(path, wanted))["traceEvents"]
@@ -564,7 +569,7 @@ DRAW = {"roofline": roofline, "profile": profile, "towers": towers,
 
 
 def settings(records, machine="", dtype=""):
-    """{(place, dtype): records, qwenvit's first}, of the machines and dtypes wanted."""
+    """Returns {(place, dtype): records, qwenvit's first} of the machines and dtypes that are wanted."""
     found = {}
     for r in sorted(records, key=measured.is_peer):
         found.setdefault((measured.place(r), r["dtype"]), []).append(r)
@@ -588,7 +593,7 @@ def main():
         if not job(args.files[0], args.o):
             raise SystemExit(f"{args.files[0]}: no spans in it")
         return
-    if args.plot == "versions":  # records of the same work by several versions: none replaces another
+    if args.plot == "versions":  # several versions timed the same work, and no record may replace another
         lines = [json.loads(x) for f in args.files for x in measured.read_text(f).splitlines() if x.strip()]
         if not args.o:
             parser.error("versions needs -o OUT.png")

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""Tables in Markdown of what was measured, one function each; empty where nothing was."""
+"""Makes tables in Markdown of what was measured, one a function. A table without records is ""."""
 import re
 import statistics
 
-from measured import (TOWERS, case, digits, fastest, groups, is_peer, load, place, runs,
+from measured import (TOWERS, case, digits, fastest, groups, is_peer, load, of_day, place, runs,
                       short_version, tower, transformers_best, verify_runs)
 
-SMALL_M = 16  # rows of a "small" GEMM
-LIFTED = ("dtype", "version", "machine")  # columns that a sentence replaces where all rows agree
+SMALL_M = 16  # a "small" GEMM has so many rows at most
+LIFTED = ("dtype", "version", "machine")  # a sentence replaces these columns if all rows agree
 
 
 # ---- writing -----------------------------------------------------------------------------------
 
 def table(head, rows):
-    """Markdown, without the columns that are empty in all rows. What LIFTED names is said once, above
-    the table, where it is the same in all rows."""
+    """Returns a table in Markdown without empty columns. A column of LIFTED that is equal in all rows is said
+    once, above the table."""
     if not rows:
         return ""
     keep = [i for i in range(len(head)) if any(r[i] for r in rows)]
@@ -28,12 +28,12 @@ def table(head, rows):
 
 
 def ms(record):
-    """Milliseconds; empty where there is no record."""
+    """Returns a record's milliseconds, or "" for None."""
     return "" if record is None else digits(record["median_ms"])
 
 
 def over(a, b):
-    """How many times b's time a's is; empty where one is missing."""
+    """Returns a's time divided by b's, or "" if one is None."""
     if a is None or b is None or not b["median_ms"]:
         return ""
     x = a["median_ms"] / b["median_ms"]
@@ -41,7 +41,7 @@ def over(a, b):
 
 
 def field(record, name):
-    """A number of a record's own, to two decimals; empty where it has none."""
+    """Returns a field of a record to two decimals, or "" if it has none."""
     return f"{record[name]:.2f}" if record and name in record else ""
 
 
@@ -50,7 +50,7 @@ def bold(text):
 
 
 def versions(records):
-    """Of the records of one row, each once, those of peers left out."""
+    """Returns the versions of qwenvit in some records, each once."""
     return "; ".join(sorted({short_version(r) for r in records if r and not is_peer(r)}))
 
 
@@ -63,6 +63,7 @@ def both(*parts):
 def patch_embed_table(records):
     beside, bounds = [], []
     for key, ways in groups(records, "patch-embed", tower, lambda r: r["rows"]).items():
+        ways = of_day(ways, ways.get("patchify"))
         gemm, pixels, bare, own, peer, linear = (ways.get(w) for w in (
             "patchify", "patchify from bytes", "GEMM alone", "direct", "torch conv3d",
             "torch linear"))
@@ -83,7 +84,8 @@ def patch_embed_table(records):
 
 
 def others(ways, ours):
-    """Cells for transformers' best way and compiled torch: their times, and how much faster ours is."""
+    """Returns four cells: the times of transformers' best way and of compiled torch, and how much faster ours is."""
+    ways = of_day(ways, ours)
     best, torch = transformers_best(ways), ways.get("compiled torch")
     return [ms(best), ms(torch), bold(over(best, ours)), bold(over(torch, ours))]
 
@@ -97,7 +99,7 @@ def tower_table(records):
     for key, ways in groups(records, "tower", tower, lambda r: r["patches"]).items():
         chunk, call, stream, limit, floor = (ways.get(w) for w in (
             "encode", "whole call", "streamed", "limit", "floor"))
-        ours = chunk or stream  # a clip of several chunks has the stream alone
+        ours = chunk or stream  # a clip of several chunks was timed as a stream only
         if ours is None:
             continue
         first, rest = [key[0], f"{key[1]:,}", key[2], ms(chunk)], others(ways, ours)
@@ -118,12 +120,12 @@ CALLS = ["whole call", "streamed", "whole call, pageable", "whole call, f32 toke
 
 
 def call_table(records):
-    """A chunk as callers see it, over its work on the device in the same run."""
+    """Makes the table of a chunk as callers see it, over its work on the device in the same run."""
     rows = []
     for key, ways in groups(records, "tower", tower, lambda r: r["patches"]).items():
         calls = {w: ways[w] for w in CALLS if "memory" in ways.get(w, {})}
         if calls:
-            one = next(iter(calls.values()))  # of the same run, as is not every record of "encode"
+            one = next(iter(calls.values()))  # its over_encode is of its own run
             rows.append([key[0], f"{key[1]:,}", key[2],
                          digits(one["median_ms"] / one["over_encode"]), ms(calls.get("whole call"))]
                         + [field(calls.get(w), "over_encode") for w in CALLS] + [versions([one])])
@@ -138,7 +140,7 @@ def packed_records(records):
 
 
 def pack_table(records):
-    """Lists of grids in one capacity and another, beside peers that take all of a list at once."""
+    """Makes the tables of lists at each capacity, beside peers that take a whole list at once."""
     peers, beside, bounds = groups(records, "tower", case), [], []
     for r in packed_records(records):
         first = [tower(r), str(r["items"]), f"{r['patches']:,}", r["dtype"], f"{r['capacity']:,}",
@@ -156,7 +158,7 @@ def pack_table(records):
 
 
 def alone_table(records):
-    """All items of a list, each by itself: the capacity that it takes, over a plan of its size."""
+    """Makes the table of lists whose items are encoded one by one, over plans of their very sizes."""
     rows = []
     for key, ways in groups(records, "tower", tower, lambda r: r["patches"]).items():
         r = ways.get("all alone")
@@ -174,16 +176,16 @@ def alone_table(records):
 
 
 def conv3d_table(records):
-    """A row for each case: the lowering that is chosen over the fastest, and torch beside it. The
-    paragraph above counts the cases in which another lowering was faster."""
+    """Makes the table of Conv3d: for each case the lowering that is chosen over the fastest, and torch. A
+    paragraph above it counts the cases in which another lowering was faster."""
     rows, ratios = [], []
     for (name, dtype, _), ways in groups(records, "conv3d", case).items():
         own = [r for r in ways.values() if not is_peer(r)]
         chosen = next((r for r in own if r.get("chosen")), None)
-        peer = fastest([r for r in ways.values() if is_peer(r)])
         best = fastest(own)
         if chosen is None:
             continue
+        peer = fastest([r for r in of_day(ways, chosen).values() if is_peer(r)])
         name = re.sub(r"^patch embed (\S+)", lambda m: "patch embed of " + TOWERS.get(m[1], m[1]), name)
         ratios.append((chosen["median_ms"] / best["median_ms"], name, dtype))
         rows.append([name, dtype, chosen["way"], ms(chosen), "" if best is chosen else best["way"],
@@ -243,7 +245,7 @@ JOB_WAYS = [("bare", "FFmpeg in a bare loop"), ("decode", "decoding alone"),
 
 
 def job_table(records):
-    """A table for each list of clips: the stages alone, then the jobs."""
+    """Makes a table for each list of clips: the stages alone, then the jobs."""
     parts = []
     for (name, dtype, _), ways in groups(records, "job", case).items():
         some = next(iter(ways.values()))
@@ -296,11 +298,11 @@ def profile_table(records):
                   "of the roofline, %", "version"], rows)
 
 
-OWN_STREAM = ", own stream"  # of a way of python/bench/patched.py
+OWN_STREAM = ", own stream"  # ends the names of some ways of python/bench/patched.py
 
 
 def python_table(records):
-    """A row for each stream; what torch does beside it was timed once."""
+    """Makes the tables of Python's calls, a row a stream; torch beside it was timed once."""
     beside, adds = [], []
     for key, ways in groups(records, "python", tower, lambda r: r["patches"]).items():
         for suffix, stream in (("", "torch's default"), (OWN_STREAM, "given to load()")):
@@ -337,7 +339,7 @@ def actors_table(records):
 # ---- tables of runs of the command -------------------------------------------------------------
 
 def encode_table(root, here):
-    """Medians of the runs of one clip on the machines that `here` takes."""
+    """Makes the table of single clips: medians of the runs on the machines that `here` accepts."""
     found, rows = {}, []
     for r in runs(root, "encode-"):
         if here(place(r)):
@@ -401,7 +403,7 @@ def verify_table(root):
 # ---- tables of side by side runs ---------------------------------------------------------------
 
 def speed_tables(root, here):
-    """Runs of tools/reference/bench_side_by_side.py on the machines that `here` takes."""
+    """Makes the tables of tools/reference/bench_side_by_side.py, of the machines that `here` accepts."""
     towers, pixels = [], []
     for run in load(root, "speed-*.json"):
         if not here(f"{run['cpu'].split(' with ')[0]}, {run['threads']} threads"):
@@ -429,7 +431,7 @@ def speed_tables(root, here):
 
 
 def parity_rows(root):
-    """(run, dtype, its rows, how many clips) of tools/reference/parity.py."""
+    """Yields (run, dtype, its rows, how many clips) of tools/reference/parity.py."""
     for run in load(root, "parity-*.json"):
         clips = [c for c in run["clips"] if "rows" in c]
         for dtype in ("f32", "bf16"):

@@ -4,11 +4,11 @@
 
 measured.py says what the files hold, record_tables.py makes the tables, and pages.py has the words
 around them. No number is typed by hand; a table without records is left out. README shows no figure
-that is of another version, has no day or no commit of this history, or whose peers were not timed on
-the same day; what is left out, and why, is printed.
+that is of another version, that has no day or no commit of this history, or that was not timed on
+the same day as its peers. What is left out, and why, is printed.
 
     tables.py            writes the pages
-    tables.py --check    writes nothing; ends with 1 where a page is not what the files give
+    tables.py --check    writes nothing, and ends with 1 if a page is not what the files give
 """
 import argparse
 import glob
@@ -17,7 +17,7 @@ import sys
 
 import gguf_tables
 import measured
-from measured import (groups, load, made_by, place, read_records, record_files, runs,
+from measured import (groups, load, made_by, of_day, place, read_records, record_files, runs,
                       this_version, tower, transformers_best, why_stale)
 from pages import (AGREEMENT, CPU16, FRONT, H200, MACHINES, PLOTS, SECTIONS, TERMS)
 from record_tables import (OTHERS, against_table, bold, encode_table, ms, others, over,
@@ -32,7 +32,7 @@ MADE = "<!-- made by tools/tables.py: edits are lost -->"
 # ---- a page a machine --------------------------------------------------------------------------
 
 def plots(root, kind, places):
-    """Markdown for docs/KIND-*.png of some machines, as seen from docs/."""
+    """Returns Markdown for docs/KIND-*.png of some machines, as seen from docs/."""
     found = []
     for path in sorted(glob.glob(os.path.join(root, "docs", kind + "-*.png"))):
         name = os.path.basename(path)
@@ -42,8 +42,8 @@ def plots(root, kind, places):
 
 
 def machine_page(root, records, machine):
-    """The page of a machine; "": nothing was measured on it. Where the page is of several machines, each
-    has its part."""
+    """Returns the page of a machine, or "" if nothing was measured on it. Several machines of one kind share a
+    page, and each has a part of it."""
     places = sorted({place(r) for r in records if machine.here(place(r))})
     if not places:
         return ""
@@ -99,7 +99,7 @@ def agreement_page(root):
 # ---- what matters of all of it -----------------------------------------------------------------
 
 def tower_ways(records, name, patches, here):
-    """{way: record} of a tower's chunk on a machine."""
+    """Returns {way: record} of a tower's chunk on a machine."""
     for key, ways in groups(records, "tower", tower, lambda r: r["patches"]).items():
         if key[:3] == (name, patches, "bf16") and here(key[3]):
             return ways
@@ -107,36 +107,38 @@ def tower_ways(records, name, patches, here):
 
 
 def list_ways(records, name, here):
-    """The latest and longest list of a tower that peers took too: {way: record}, ours as "packed"."""
+    """Returns {way: record} of the latest, longest list of a tower that peers took too; ours is "packed"."""
     for r in sorted(packed_records(records), key=lambda r: (r.get("day", ""), r["patches"], -r["median_ms"]),
                     reverse=True):
         ways = {x["way"]: x for x in records if x["bench"] == "tower" and measured.is_peer(x)
                 and measured.case(x) == measured.case(r) and place(x) == place(r)}
-        if ways and tower(r) == name and here(place(r)):
+        if compared(ways, r) and tower(r) == name and here(place(r)):
             return {**ways, "packed": r}
     return {}
 
 
 def faster(ours, ways):
-    """Words: how much faster than transformers' best way, and than compiled torch."""
+    """Returns in words how much faster ours is than transformers' best way, and than compiled torch."""
+    ways = of_day(ways, ours)
     best, torch = transformers_best(ways), ways.get("compiled torch")
     return ", ".join(x for x in (
         best and f"{bold(over(best, ours))} times faster than transformers",
         torch and f"{bold(over(torch, ours))} than compiled torch") if x)
 
 
-def compared(ways):
-    """The records that a tower is set beside."""
+def compared(ways, ours):
+    """Returns the records, of the same day, that ours is compared with."""
+    ways = of_day(ways, ours)
     return [r for r in (transformers_best(ways), ways.get("compiled torch")) if r]
 
 
-def spread(values):
-    low, high = min(values), max(values)
-    return f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
+def spread(values, places=0):
+    low, high = (f"{x:.{places}f}" for x in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def embed_words(records):
-    """(words, records): the patch embedding as a GEMM beside Conv3d, over all sizes on an H200."""
+    """Returns (words, records): the patch embedding as a GEMM beside Conv3d, over all sizes on an H200."""
     own, torch, linear, used = [], [], [], []
     for key, ways in groups(records, "patch-embed", tower, lambda r: r["rows"]).items():
         gemm = ways.get("patchify")
@@ -150,12 +152,12 @@ def embed_words(records):
         return "", []
     words = f"{spread(own)} times as fast as cuDNN's own Conv3d"
     words += f" and {spread(torch)} times as fast as torch's" if torch else ""
-    words += f"; torch's Linear takes {min(linear):.2f} to {max(linear):.2f} of its time" if linear else ""
+    words += f"; torch's Linear takes {spread(linear, 2)} of its time" if linear else ""
     return words, used
 
 
 def embed_share(records):
-    """(words, records): the most of a tower's time that the patch embedding takes, as a GEMM from bytes."""
+    """Returns (words, records): the largest share of a tower's time that the patch embedding takes."""
     shares = []
     for key, ways in groups(records, "patch-embed", tower, lambda r: r["rows"]).items():
         whole = tower_ways(records, key[0], key[1], H200.here).get("encode")
@@ -169,19 +171,20 @@ def embed_share(records):
 
 
 def tower_rows(records):
-    cpu = next((p for p in (760, 4096) if compared(tower_ways(records, "Qwen3-VL-4B", p, CPU16.here))), 0)
+    cpu = next((p for p in (760, 4096) for ways in [tower_ways(records, "Qwen3-VL-4B", p, CPU16.here)]
+                if compared(ways, ways.get("encode"))), 0)
     for name, patches, machine in (("Qwen3-VL-4B", 6080, H200), ("Qwen2.5-VL-7B", 6080, H200),
                                    ("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", cpu, CPU16)):
         ways = tower_ways(records, name, patches, machine.here)
         ours = ways.get("encode")
-        if ours and compared(ways):
+        if ours and compared(ways, ours):
             yield (f"{name}'s tower, {patches:,} patches, {machine.short}",
-                   f"{ms(ours)} ms; {faster(ours, ways)}", machine, [ours, *compared(ways)])
+                   f"{ms(ours)} ms; {faster(ours, ways)}", machine, [ours, *compared(ways, ours)])
     ways = list_ways(records, "Qwen3-VL-4B", H200.here)
     if ways:
         ours = ways["packed"]
         yield (f"{ours['items']} clips and images of many sizes, {ours['patches']:,} patches, {H200.short}",
-               f"{ms(ours)} ms; {faster(ours, ways)}", H200, [ours, *compared(ways)])
+               f"{ms(ours)} ms; {faster(ours, ways)}", H200, [ours, *compared(ways, ours)])
 
 
 def job_rows(records):
@@ -218,7 +221,7 @@ def agreement_rows(root):
 
 
 def summary_rows(root, records):
-    """(what, figure, the machine or None, records), of what a user feels first."""
+    """Yields (what, figure, the machine or None, records) for what a user feels first."""
     yield from tower_rows(records)
     yield from job_rows(records)
     words, used = embed_words(records)
@@ -246,42 +249,39 @@ def front_page(root, records):
 
 # ---- README ------------------------------------------------------------------------------------
 
-# what README shows: a tower, its patches or "list" for the longest list that was packed, a machine
+# README's rows: a tower, its patches or "list" for the longest list that was packed, and a machine
 README_ROWS = [("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", 6080, H200), ("Qwen3-VL-4B", "list", H200),
                ("Qwen3-VL-8B", 6080, H200), ("Qwen2.5-VL-7B", 6080, H200), ("Qwen3-VL-4B", 760, CPU16)]
 
 
 def not_of_now(ours, peers):
-    """Why a record and its peers are no figure of README; "": they are one."""
+    """Returns why README may not show a record beside its peers, {way: record}, or ""."""
     if ours is None:
         return "it was not measured"
     why = why_stale(ours, this_version(ROOT), ROOT)
-    days = {p.get("day") for p in peers}
-    if not why and not peers:
-        why = "nothing was timed beside it"
-    if not why and days != {ours["day"]}:
-        then = ", ".join(sorted(day or "no day" for day in days))
-        why = f"it is of {ours['day']}, and what it is compared with of {then}"
+    if not why and not compared(peers, ours):
+        days = sorted({p.get("day") or "no day" for p in peers.values()})
+        why = (f"it is of {ours['day']}, and what it is compared with of {', '.join(days)}" if days
+               else "nothing was timed beside it")
     return why
 
 
 def readme_table(records, left_out):
-    """(table, the records in it)"""
+    """Returns README's table, and the records in it."""
     rows, used = [], []
     for name, size, machine in README_ROWS:
         ways = list_ways(records, name, machine.here) if size == "list" else \
             tower_ways(records, name, size, machine.here)
         ours = ways.get("packed" if size == "list" else "encode")
-        peers = compared(ways)
-        why = not_of_now(ours, peers)
+        why = not_of_now(ours, {way: r for way, r in ways.items() if measured.is_peer(r)})
         if why:
             work = size if size == "list" else f"{size:,} patches"
             left_out.append(f"{name}, {work}, {machine.short}: {why}")
             continue
         what = f"{ours['items']} clips and images, {ours['patches']:,}" if size == "list" else f"{size:,}"
         tuned = " (tuned)" if ours["machine"]["tuned"] else ""
-        rows.append([name, what, machine.short, ms(ours) + tuned, *others(ways, ours)])
-        used += [ours, *peers]
+        rows.append([name, what, machine.short, ms(ours) + tuned, *(x or "not timed" for x in others(ways, ours))])
+        used += [ours, *compared(ways, ours)]
     return table(["tower of", "patches", "on", "qwenvit, ms", *OTHERS], rows), used
 
 
@@ -294,24 +294,25 @@ def readme_parts(records, left_out):
     share, more = embed_share(now)
     if words:
         used += of + more
-        words = f"The patch embedding as a GEMM is {words}" + (f". So it takes {share}. " if share else ". ")
+        words = f"The patch embedding as a GEMM is {words}" + (f". It takes {share}." if share else ".")
     else:
         left_out.append(f"the patch embedding: no records of {version} that say day and commit")
     if not used:
         return [f"No figure of version {version} has been measured yet. "
                 "[docs/measurements.md](docs/measurements.md) has those of versions before, each with its commit."]
     modes = " and ".join(sorted({r["mode"] for r in used if "mode" in r}))
-    caption = ("Medians, bf16, from pixels to tokens, with seeded random weights of these sizes. transformers is "
-               "the fastest of its ways that need no other package, and compiled torch is `torch.compile`"
+    caption = ("Times are medians in bf16, from pixels to tokens on the device, with random weights of these sizes. A patch is a "
+               "square of 14 or 16 pixels of two frames; a clip of 16 frames of 608x320 has 6,080 for Qwen3-VL. transformers is "
+               "the fastest of its own ways that need no other package; compiled torch is `torch.compile`"
                f"{modes and f' in the mode {modes}'}. Measured by {made_by(used)}; nothing is tuned unless it says "
                "so. [docs/measurements.md](docs/measurements.md) has the rest, and how to repeat it.")
-    return [x for x in (made, words + caption) if x]
+    return [x for x in (made, words, caption) if x]
 
 
 # ---- the command -------------------------------------------------------------------------------
 
 def filled(path, parts):
-    """A page's text with `parts` between its marks: a list of blocks for each pair of marks."""
+    """Returns a page's text with `parts` between its marks, a list of blocks for each pair of marks."""
     with open(path, encoding="utf-8") as f:
         text, *rest = f.read().split(BEGIN)
     if len(rest) != len(parts):
@@ -322,7 +323,7 @@ def filled(path, parts):
 
 
 def all_pages(root, left_out):
-    """{path below root: text}; None: the page has nothing, and is removed."""
+    """Returns {path below root: text}; a page without text is removed."""
     records = read_records(record_files(root))
     pages = {"README.md": filled(os.path.join(root, "README.md"), [readme_parts(records, left_out)]),
              "docs/measurements.md": front_page(root, records),

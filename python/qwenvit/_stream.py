@@ -18,7 +18,7 @@ SECONDS = 0.5  # the time between two lines of progress
 # codes of errors that concern one source; any other ends the job
 OF_A_SOURCE = ("QV_EINVAL", "QV_EUNSUPPORTED", "QV_EIO", "QV_EFORMAT")
 
-# How sources are encoded. alone: there is one source. total: how many there are, or None.
+# Says how sources are encoded. alone: there is one source. total: how many there are, or None.
 How = collections.namedtuple("How", "dtype progress errors ordered decoders alone total")
 
 

@@ -12,7 +12,7 @@
 #include "decide.h"
 #include "ready.h"
 
-/* How x is cut along depth: into `planes` runs of frames. */
+/* Says how x is cut along depth: into `planes` runs of frames. */
 struct qv_conv3d_cut {
     int64_t planes, frames; /* frames of a call, in each plane */
     size_t frame_bytes;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Page-locked memory for the caller. A driver takes 0.4 ms a MB to lock pages, longer than a device computes
- * what fills them: so blocks that were given back are kept for the next that asks. */
+/* Page-locked memory for callers. A driver takes 0.4 ms a MB to lock pages, which is longer than a
+ * device computes what fills them. So blocks that were given back are kept, for the next call that
+ * asks. */
 #ifndef QV_ENGINE_LOCKED_PAGES_H
 #define QV_ENGINE_LOCKED_PAGES_H
 
@@ -8,7 +9,7 @@
 
 #include "backend.h"
 
-/* As many as a job has buffers, and one of a caller's. */
+/* There are as many as a job has buffers, and one for a caller. */
 enum { QV_IDLE_BLOCKS = 4 };
 #define QV_IDLE_BYTES ((size_t)256 << 20)
 
@@ -24,11 +25,11 @@ struct qv_locked_pages {
 void qv_locked_pages_open(struct qv_locked_pages *pages);
 void qv_locked_pages_close(struct qv_locked_pages *pages, struct qv_device *dev);
 
-/* The smallest of the blocks given back that has so many bytes, or a new one; aligned for every type. These two
- * may be called by any thread. */
+/* Returns the smallest idle block with so many bytes, or a new one. It is aligned for every type.
+ * Any thread may call this function and the next. */
 qv_status qv_locked_pages_take(struct qv_locked_pages *pages, struct qv_device *dev, size_t bytes,
                                void **out, qv_error *err);
-/* Gives a block back. QV_IDLE_BLOCKS and QV_IDLE_BYTES are kept at most, the largest. */
+/* Gives a block back. The largest blocks are kept, up to QV_IDLE_BLOCKS and QV_IDLE_BYTES. */
 void qv_locked_pages_give(struct qv_locked_pages *pages, struct qv_device *dev, void *p);
 
 #endif

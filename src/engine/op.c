@@ -39,7 +39,7 @@ sum(const int64_t *terms, size_t n)
 #define MUL(...) OF_LIST(product, __VA_ARGS__)
 #define ADD(...) OF_LIST(sum, __VA_ARGS__)
 
-/* How many positions a kernel takes along an axis. */
+/* Returns how many positions a kernel takes along an axis. */
 static int64_t
 positions(int64_t size, int64_t kernel, int64_t dilation, int64_t stride)
 {
@@ -287,7 +287,7 @@ qv_op_conv_epilogue(const struct qv_op_conv *op)
                                     .y_dtype = op->y_dtype };
 }
 
-/* Whether every position of a kernel with k taps sees at least one of `size` values. */
+/* Returns whether every position of a kernel with k taps sees at least one of `size` values. */
 static bool
 always_sees(int64_t size, int64_t out, int64_t k, int64_t stride, int64_t dilation, int64_t front)
 {
@@ -315,8 +315,8 @@ qv_op_conv_is_sparse(const struct qv_op_conv *op)
 
 /* ---- check ----------------------------------------------------------------------------------- */
 
-/* Whether a dtype is one that sums are rounded to, as operands with a dtype of their own must
- * be. */
+/* Returns whether a dtype is one that sums are rounded to, as operands with a dtype of their own
+ * must be. */
 static bool
 is_real(int64_t dtype)
 {

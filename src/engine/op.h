@@ -141,9 +141,10 @@ qv_row_stride(int64_t field, int64_t cols)
 int64_t qv_views_beside(const struct qv_view *views, int i, int *first);
 
 void qv_op_conv_output(const struct qv_op_conv *op, int64_t out[3]); /* the output's d', h', w' */
-/* Whether a stride exceeds its kernel, or some position of the kernel sees nothing but padding. */
+/* Returns whether a stride exceeds its kernel, or some position of the kernel sees nothing but
+ * padding. */
 bool qv_op_conv_is_sparse(const struct qv_op_conv *op);
-/* What a GEMM or a convolution does to its sums, as an operation by itself. */
+/* Returns what a GEMM or a convolution does to its sums, as an operation by itself. */
 struct qv_op_epilogue qv_op_gemm_epilogue(const struct qv_op_gemm *op);
 struct qv_op_epilogue qv_op_conv_epilogue(const struct qv_op_conv *op);
 

@@ -26,7 +26,7 @@ struct qv_checkpoint {
     size_t n_shards;
 };
 
-/* Whether a name in an index is a bare file name. An index may name only files in its own
+/* Returns whether a name in an index is a bare file name. An index may name only files in its own
  * folder. If that name is a symbolic link, it may lead anywhere: the Hugging Face cache consists
  * of such links. */
 static bool

@@ -31,7 +31,7 @@ qv_status qv_gguf_open(const char *path, struct qv_gguf **out, qv_error *err);
 void qv_gguf_close(struct qv_gguf **file); /* sets the pointer to NULL */
 const char *qv_gguf_path(const struct qv_gguf *file);
 
-/* Whether a file begins as a GGUF file does; false if it cannot be read. */
+/* Returns whether a file begins as a GGUF file does; false if it cannot be read. */
 bool qv_gguf_is(const char *path);
 
 /* Returns the keys that begin with "general." and "clip." as an object of numbers, booleans,

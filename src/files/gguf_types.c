@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Blocks of ggml's quantised types. Every product here is exact in f32 (a scale has 11 bits, a number of a
- * block up to 8, a scale of a scale up to 8), so that only a sum rounds, and no order of operations nor a
- * fused multiply-add makes other bits than ggml's.
+ * Takes blocks of ggml's quantised types apart. Every product here is exact in f32, because a scale
+ * has 11 bits, a value's code at most 8, and a scale's own scale at most 8. So only sums round, and
+ * neither another order of operations nor a fused multiply-add gives other bits than ggml's.
  */
 #include "gguf_types.h"
 
 #include "clones.h"
 #include "dtype.h"
 
-/* The f16 at p, of any alignment. */
+/* Returns the f16 at p, which need not be aligned. */
 static float
 half(const uint8_t *p)
 {
     return qv_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
 }
 
-/* ---- blocks of 32 values ---------------------------------------------------------------------- */
+/* ---- blocks of 32 values --------------------------------------------------------------------- */
 
 QV_CLONES static void
 split_q8_0(const uint8_t *b, struct qv_gguf_block *out)
@@ -27,8 +27,8 @@ split_q8_0(const uint8_t *b, struct qv_gguf_block *out)
         out->codes[i] = b[2 + i] ^ 0x80; /* a signed byte + 128 */
 }
 
-/* What the types of 4 and 5 bits share: scale, then maybe a least value, then maybe a fifth bit of each
- * value, then nibbles: those of the first 16 values are the lower ones. */
+/* Splits a block of a type of 4 or 5 bits. It has a scale, perhaps a least value, perhaps the fifth
+ * bits, then bytes of two nibbles, of which the lower ones are the first 16 values. */
 static inline void
 split_nibbles(bool has_least, bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
 {
@@ -66,9 +66,10 @@ split_q5_1(const uint8_t *block, struct qv_gguf_block *out)
     split_nibbles(true, true, block, out);
 }
 
-/* ---- blocks of 256 values --------------------------------------------------------------------- */
+/* ---- blocks of 256 values -------------------------------------------------------------------- */
 
-/* Of 8 groups of 32 values the scale and the least value, 6 bits each, packed into 12 bytes. */
+/* Returns a group's scale and least value. Those of 8 groups, 6 bits each, are packed into 12
+ * bytes. */
 static void
 unpack_group(const uint8_t *packed, int group, int *scale, int *least)
 {
@@ -81,8 +82,8 @@ unpack_group(const uint8_t *packed, int group, int *scale, int *least)
     }
 }
 
-/* Q4_K and Q5_K: two f16, the groups' 12 bytes, maybe the fifth bits (bit g of byte i is that of value i of
- * group g), then nibbles: two groups share 32 bytes. */
+/* Splits a block of Q4_K or Q5_K. It has two f16, the groups' 12 bytes, in Q5_K the fifth bits (bit
+ * g of byte i is that of value i of group g), then nibbles, of which two groups share 32 bytes. */
 static inline void
 split_groups(bool has_fifth, const uint8_t *b, struct qv_gguf_block *out)
 {
@@ -114,16 +115,18 @@ split_q5_k(const uint8_t *block, struct qv_gguf_block *out)
     split_groups(true, block, out);
 }
 
-/* 128 bytes of lower nibbles, 64 of two upper bits, 16 scales of 16 values each, one f16. Each half of the
- * block has 64 and 32 of the former; its four quarters of 32 values take the nibbles low, low, high, high. */
+/* Converts blocks of Q6_K. A block has 128 bytes of lower nibbles, 64 bytes of two upper bits, 16
+ * scales of 16 values each, and one f16. Each half of the block has 64 bytes of nibbles and 32 of
+ * upper bits. Its four quarters of 32 values take the nibbles low, low, high, high. */
 QV_CLONES static void
 widen_q6_k(const void *blocks, int64_t n, float *out)
 {
     const uint8_t *b = blocks;
     for (; n > 0; n -= 256, b += 210, out += 256) {
         const float d = half(b + 208);
-        const int8_t *codes = (const int8_t *)(b + 192); /* of the scales */
-        for (int part = 0; part < 8; part++) { /* a quarter of a half: 32 values of two scales */
+        const int8_t *codes = (const int8_t *)(b + 192); /* the scales' codes */
+        for (int part = 0; part < 8;
+             part++) { /* a part is a quarter of a half: 32 values with two scales */
             const int quarter = part % 4;
             const uint8_t *low = b + part / 4 * 64 + quarter % 2 * 32,
                           *high = b + 128 + part / 4 * 32;
@@ -137,9 +140,9 @@ widen_q6_k(const void *blocks, int64_t n, float *out)
     }
 }
 
-/* ---- all types -------------------------------------------------------------------------------- */
+/* ---- all types ------------------------------------------------------------------------------- */
 
-/* Types that are not read are here too: their sizes say where the next tensor lies. */
+/* Types that cannot be read are listed too, because their sizes say where the next tensor lies. */
 static const struct qv_gguf_type types[] = {
     { 0, "F32", 1, 4, .dtype = QV_F32 },
     { 1, "F16", 1, 2, .dtype = QV_F16 },
@@ -192,7 +195,7 @@ qv_gguf_types_read(void)
     return "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K";
 }
 
-/* The values of groups. Where there is a zero, -0 stays what it is in ggml. */
+/* Computes the values of groups. With a code of 0 the offset is -0, which keeps -0 as ggml does. */
 QV_CLONES static void
 widen_groups(const struct qv_gguf_block *b, int n, int zero, float *out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The types that tensors of a GGUF file have: ggml's numbers for them, their sizes, and what their values
- * are. */
+/* Lists the types that tensors of a GGUF file have: ggml's numbers for them, their sizes, and how
+ * their values are read. */
 #ifndef QV_FILES_GGUF_TYPES_H
 #define QV_FILES_GGUF_TYPES_H
 
@@ -8,8 +8,8 @@
 
 enum { QV_GGUF_GROUP = 32, QV_GGUF_MOST_GROUPS = 8 };
 
-/* A block in groups of 32 values, each of which is code * scale + offset: the product is exact, and where
- * the type has a zero, so is the sum. */
+/* A block as groups of 32 values. A value is code * scale + offset. The product is exact, and so is
+ * the sum if the type has a code for 0. */
 struct qv_gguf_block {
     uint8_t codes[QV_GGUF_GROUP * QV_GGUF_MOST_GROUPS];
     float scales[QV_GGUF_MOST_GROUPS], offsets[QV_GGUF_MOST_GROUPS];
@@ -18,31 +18,33 @@ struct qv_gguf_block {
 struct qv_gguf_type {
     uint32_t id;
     const char *name;  /* "Q8_0" */
-    int values, bytes; /* of a block, which is the least that is stored */
-    qv_dtype dtype;    /* of the values in the file: QV_F32, QV_F16, QV_BF16; else QV_DTYPE_AUTO */
-    /* Takes a block apart; NULL: it has no groups of 32. */
+    int values, bytes; /* the values and the bytes of a block */
+    qv_dtype dtype; /* QV_F32, QV_F16 or QV_BF16 if values are stored as such, else QV_DTYPE_AUTO */
+    /* Takes a block apart; NULL if the type has no groups of 32 values. */
     void (*split)(const uint8_t *block, struct qv_gguf_block *out);
-    int bits, zero;   /* that codes need, of 4 and 8; the code of 0, if offsets are -zero * scale */
-    qv_dtype factors; /* that scales and offsets are exact in */
-    /* Makes f32 of n values, whole blocks, of a type that is not split. */
+    /* bits: those that a code is kept in, 4 or 8. zero: the code of 0, if offsets are
+     * -zero * scale */
+    int bits, zero;
+    qv_dtype factors; /* the dtype in which scales and offsets are exact */
+    /* Makes f32 of n values, whole blocks, for a type without `split`. */
     void (*widen)(const void *blocks, int64_t n, float *out);
 };
 
-/* The type of that number; NULL if ggml has none that is known here. */
+/* Returns ggml's type of that number; NULL if it is not known here. */
 const struct qv_gguf_type *qv_gguf_type_find(uint32_t id);
 
-/* Whether qv_gguf_widen knows its values. */
+/* Returns whether qv_gguf_widen can read values of the type. */
 static inline bool
 qv_gguf_type_can_be_read(const struct qv_gguf_type *type)
 {
     return type->split || type->widen || type->dtype != QV_DTYPE_AUTO;
 }
 
-/* The values of a type that can be read, in f32: n of them, whole blocks, as ggml's dequantize_row has
- * them. */
+/* Converts n values, whole blocks of a type that can be read, to f32, with the bits of ggml's
+ * dequantize_row. */
 void qv_gguf_widen(const struct qv_gguf_type *type, const void *blocks, int64_t n, float *out);
 
-/* Names of all types that can be read, "F32, F16, ..", for error texts. */
+/* Returns the names of all types that can be read, "F32, F16, ..", for error texts. */
 const char *qv_gguf_types_read(void);
 
 #endif

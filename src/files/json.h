@@ -19,7 +19,8 @@
 /* Returns dir/name, for free(), or NULL if out of memory. */
 char *qv_path_join(const char *dir, const char *name);
 
-/* Whether the name exists. A dangling link does, and so does a name that may not be looked at. */
+/* Returns whether the name exists. A dangling link does, and so does a name that may not be looked
+ * at. */
 bool qv_path_exists(const char *path);
 
 /* Opens a regular file for reading. It refuses anything else, and does not block on a FIFO. */

@@ -30,7 +30,7 @@ qv_token_file_name(bool packed, int i, char out[24])
         snprintf(out, 24, "%s", packed ? "packed" : "tokens");
 }
 
-/* How many matrices of tokens a file has, and how many columns each of them has. */
+/* Returns how many matrices of tokens a file has, and how many columns each of them has. */
 static inline int
 qv_token_file_matrices(bool packed, int n_deepstack)
 {

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* How many bytes the UTF-8 character at the beginning of a text has; 0 if there is none. The
- * text must not be empty. */
+/* Returns how many bytes the UTF-8 character at the beginning of a text has; 0 if there is none.
+ * The text must not be empty. */
 static inline size_t
 qv_utf8_bytes(const char *text)
 {

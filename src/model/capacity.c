@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "capacity.h"
 
-/* Segments in a chunk cost on some devices whether they are used or not (cuDNN's ragged attention in a
- * graph takes on an H200, for 8 segments of 760 rows, 64 us where there is room for 8, 72 for 64, 151
- * for 512), so there is room for those of usual images, which have 256 patches at least, and in a
- * second step for the smallest there are; and a chunk of frames of clips, which are large, has room for few
- * (12,288 rows of tower M: 17.1 ms for 32, 17.9 for 128). Where they are free there is room for as many as can
- * be. */
+/* On some devices a chunk's room for segments costs time even where it is empty: on an H200 cuDNN's
+ * ragged attention in a graph takes 64 us for 8 segments of 760 rows with room for 8, 72 us with
+ * room for 64, and 151 us with room for 512. There a chunk has room for the segments of usual
+ * images, which have 256 patches or more. Pairs that need more segments get a bucket with room for
+ * the smallest pairs (pack_for), and a chunk of clips' frames, which are large, has room for few:
+ * 12,288 rows of tower M take 17.1 ms with room for 32, and 17.9 ms with room for 128. On devices
+ * where room is free a chunk has room for the smallest pairs. */
 enum { USUAL_SEGMENT_ROWS = 96, LARGE_SEGMENT_ROWS = 384, LEAST_SEGMENTS = 8 };
 
-/* A bucket is at most this part of its rows above the one before. Rows that are empty in a large chunk
- * cost more than a plan does in which there are fewer. */
+/* A bucket exceeds the one below by at most 1/8, or 1/32 from half of the device's chunk on: in a
+ * large chunk empty rows cost more than another plan does. */
 enum { SMALL_STEPS = 8, LARGE_STEPS = 32 };
 
 /* After so many alike chunks for each of their segments a dense plan is made for them where that is slow. On an
@@ -30,7 +31,7 @@ round_up(int64_t n, int64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* What the device packs pairs into where nothing else was asked for. */
+/* Returns the rows of a chunk that pairs are packed into, if no number was asked for. */
 static int64_t
 own_rows(const struct qv_caps *caps)
 {
@@ -41,7 +42,7 @@ int64_t
 qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
 {
     const int64_t least = round_up(caps->bucket_rows, merge * merge);
-    int64_t steps[2] = { least, least }; /* the second: of what fills half a chunk */
+    int64_t steps[2] = { least, least }; /* the second is for buckets above half a chunk */
     rows = at_least(rows, caps->least_rows);
     for (int i = 0; i < 2; i++)
         while (steps[i] * (i ? 2 * LARGE_STEPS : 2 * SMALL_STEPS) <= rows)
@@ -96,8 +97,8 @@ qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one, int si
     all->windows += sign * one->windows;
 }
 
-/* Those at the edges are smaller: 20x38 patches are 15 windows of 8x8, 10x10 patches are 4. There is
- * room for windows of half the size. */
+/* Windows at a frame's edges are smaller: 20x38 patches have 15 windows of 8x8, and 10x10 patches
+ * have 4. So there is room for windows of half the full size. */
 static int64_t
 usual_windows(const struct qv_config *c, int64_t rows)
 {
@@ -116,7 +117,7 @@ qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t 
                                  .windows = windows ? at_least(windows, most) : 0 };
 }
 
-/* A bucket of so many rows, with room for all that `size` has. */
+/* Returns the bucket for so many rows, with room for the segments and windows of `size`. */
 static struct qv_capacity
 pack_for(const struct qv_caps *caps, const struct qv_config *c, int64_t rows,
          const struct qv_capacity *size)
@@ -130,7 +131,7 @@ pack_for(const struct qv_caps *caps, const struct qv_config *c, int64_t rows,
     return bucket;
 }
 
-/* Of the buckets up to `most` rows, and above half of that, the one that pairs of so many rows fill best. */
+/* Returns the bucket, above half of `most` and up to it, that pairs of so many rows fill best. */
 static int64_t
 best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t rows)
 {
@@ -142,7 +143,7 @@ best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t row
     return best;
 }
 
-/* Whether pairs of so many rows leave more than a tenth of a pack empty. */
+/* Returns whether pairs of so many rows leave more than a tenth of a pack empty. */
 static bool
 leaves_much(const struct qv_capacity *pack, int64_t rows)
 {
@@ -155,12 +156,13 @@ qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
                       const struct qv_capacity *pair)
 {
     const struct qv_capacity pack = qv_capacity_pack(caps, c, rows);
-    struct qv_caps costly =
-        *caps; /* so that where pairs go does not depend on what segments cost */
+    /* where pairs go must not depend on what segments cost on this device */
+    struct qv_caps costly = *caps;
     costly.free_segments = false;
     const struct qv_capacity room = qv_capacity_pack(&costly, c, rows);
     const bool fits = qv_capacity_fits(&room, pair) > 0;
-    const bool others = bits->by_place || bits->rows != QV_NOT_SEEN; /* a part may take them */
+    /* a smaller part of the pack may then take them with the same bits */
+    const bool others = bits->by_place || bits->rows != QV_NOT_SEEN;
     if (fits && (others || !leaves_much(&pack, pair->rows)))
         return pack;
     rows = fits ? best_bucket(caps, c->merge, pack.rows, pair->rows) : pair->rows;
@@ -189,10 +191,10 @@ qv_capacity_bits(const struct qv_caps *caps, qv_dtype dtype, int64_t merge, int6
                                      .gemm_rows = same->gemm_rows,
                                      .rows = same->gemm_rows,
                                      .dense = same->head_dim && same->head_dim != head_dim };
-    if (bits.rows > 0) /* a merger's GEMMs have a row for so many patches */
+    if (bits.rows > 0) /* a merger's GEMMs have one row for merge * merge patches */
         bits.rows *= merge * merge;
     if (bits.rows > 0 && bits.rows <= qv_capacity_bucket(caps, merge, 1))
-        bits.rows = bits.gemm_rows = 0; /* no bucket is so small */
+        bits.rows = bits.gemm_rows = 0; /* no bucket has so few rows */
     return bits;
 }
 
@@ -202,7 +204,7 @@ qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capac
 {
     if (bits->by_place)
         return false;
-    struct qv_capacity same_windows = *a; /* how many there may be changes no bits */
+    struct qv_capacity same_windows = *a; /* room for windows changes no bits */
     same_windows.windows = b->windows;
     if (qv_capacity_equal(&same_windows, b))
         return true;

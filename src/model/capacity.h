@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a plan is made for. Capacities are rounded up to buckets, so that a handful of plans serve
- * every size. Which bucket an item goes to depends on that item alone. All of these are pure
- * functions.
+ * Decides capacities: what a plan is made for. They are rounded up to buckets, so that a handful of
+ * plans serves every size. Which bucket an item goes to depends on that item alone. All of these
+ * are pure functions.
  */
 #ifndef QV_MODEL_CAPACITY_H
 #define QV_MODEL_CAPACITY_H
@@ -25,14 +25,14 @@ int64_t qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t ro
 struct qv_capacity qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c,
                                     int64_t rows);
 
-/* Which capacities give a tower's tokens the same bits, by what the device says of its
+/* Tells which capacities give a tower's tokens the same bits, by what the device says of its
  * operations. */
 struct qv_capacity_bits {
-    bool by_place;     /* not even different places in one chunk do */
+    bool by_place;     /* an item's bits may depend on its place in a chunk */
     int64_t gemm_rows; /* GEMMs with fewer rows may round otherwise; 0: none does */
-    /* so may capacities with fewer rows than this; 0: none does, QV_NOT_SEEN: any may */
+    /* capacities with fewer rows may round otherwise; 0: none does; QV_NOT_SEEN: any may */
     int64_t rows;
-    bool dense; /* attention in chunks of equal segments may round otherwise than in packs */
+    bool dense; /* attention may round otherwise in chunks of equal segments than in packs */
 };
 struct qv_capacity_bits qv_capacity_bits(const struct qv_caps *caps, qv_dtype dtype, int64_t merge,
                                          int64_t head_dim);

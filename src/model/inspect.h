@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What tools that measure and verify see of a plan: its steps, the kernel that runs each, and
- * the FLOPs. */
+/* Declares what tools that measure and verify see of a plan: its steps, the kernel that runs each,
+ * and the FLOPs. */
 #ifndef QV_MODEL_INSPECT_H
 #define QV_MODEL_INSPECT_H
 

@@ -6,7 +6,7 @@
 
 #include "capacity.h"
 
-/* Where no more than this part of a chunk is left empty, nothing better is looked for. */
+/* If no more than this part of a chunk (1/128) is left empty, nothing better is looked for. */
 enum { WORTH_A_SEARCH = 128 };
 
 qv_capacity
@@ -53,7 +53,8 @@ take_out(qv_capacity *left, const qv_capacity *pair, int64_t n)
     left->windows -= n * pair->windows;
 }
 
-/* As many of the oldest as fit, then of the largest that still fit. Returns what is left of the chunk. */
+/* Takes as many of the oldest pairs as fit, then of the largest that still fit. Returns the room
+ * that is left in the chunk. */
 static qv_capacity
 take_largest(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n,
              int64_t taken[QV_PACK_ITEMS])
@@ -87,8 +88,8 @@ grains_of(const struct sums *s, const qv_pack_run *run)
     return (run->pair.rows + s->grain - 1) / s->grain;
 }
 
-/* Finds what `pairs[run]` of each run but the first come to, of which there are none of runs that are like an
- * older one. Returns the largest sum. */
+/* Finds the sums of rows that the pairs of all runs but the first can make, up to pairs[run] of
+ * each. pairs[run] is 0 for a run that is like an older one. Returns the largest sum. */
 static int64_t
 find_sums(struct sums *s, const qv_pack_run *waiting, const int64_t *pairs, size_t n)
 {
@@ -111,8 +112,9 @@ find_sums(struct sums *s, const qv_pack_run *waiting, const int64_t *pairs, size
     return best;
 }
 
-/* Beside the oldest, those that leave least empty, the older of two alike, if that is less than `rows`
- * and the chunk has room for their segments. */
+/* Fills what the oldest pairs leave of the chunk with the pairs that leave least of it empty, if
+ * these leave less than `rows` empty and the chunk has room for their segments. Of two runs that
+ * are alike the older is taken. */
 static void
 take_best(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n, int64_t rows,
           int64_t taken[QV_PACK_ITEMS])

@@ -12,7 +12,7 @@ struct qv_pack_piece {
     int64_t first, n;
 };
 
-/* What waits, the oldest first. It begins as zeros. */
+/* Holds the runs of frame pairs that wait, the oldest first. It begins as zeros. */
 struct qv_packer {
     qv_pack_run runs[QV_PACK_ITEMS];
     struct qv_pack_piece pieces[QV_PACK_ITEMS];

@@ -123,7 +123,7 @@ prepare(struct qv_plan *plan, size_t scratch[2], qv_error *err)
     return QV_OK;
 }
 
-/* Whether a slot is a chunk's own while other chunks are under way. */
+/* Returns whether a slot is a chunk's own while other chunks are under way. */
 static bool
 is_own(int slot)
 {

@@ -211,7 +211,7 @@ row_of(const struct qv_plan *plan, void *rows, int64_t row)
     return rows ? (char *)rows + bytes : NULL;
 }
 
-/* Whether every wanted output is in the device's memory, and work is in the order of the
+/* Returns whether every wanted output is in the device's memory, and work is in the order of the
  * caller's stream. */
 static bool
 stays_on_device(const struct qv_plan *plan, const qv_tokens *out, int64_t rows)

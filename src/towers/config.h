@@ -57,8 +57,8 @@ qv_config_row_dim(const struct qv_config *c)
 /* The side of the square grid of learned positions. */
 int64_t qv_config_position_side(const struct qv_config *c);
 
-/* Whether all means and deviations, of images and clips, are 1/2. Then 255 times a normalised
- * byte is a whole number, which is exact in bf16. */
+/* Returns whether all means and deviations, of images and clips, are 1/2. Then 255 times a
+ * normalised byte is a whole number, which is exact in bf16. */
 bool qv_config_pixels_are_exact(const struct qv_config *c);
 
 /*

@@ -14,7 +14,7 @@ enum qv_norm_kind {
     QV_NORM_RMS,   /* RMSNorm: divides by the root of the mean square; has a weight alone */
 };
 
-/* How the learned position table is interpolated to a grid (towers/geometry.h). */
+/* Says how the learned position table is interpolated to a grid (towers/geometry.h). */
 enum qv_interpolation {
     QV_BILINEAR,
     QV_BICUBIC,
@@ -100,7 +100,7 @@ extern const struct qv_family qv_family_qwen3_omni;
 extern const struct qv_family qv_family_qwen3_5;
 extern const struct qv_family qv_family_glm4v;
 
-/* Whether the MLP is act(gate) * up, where one GEMM computes gate and up. */
+/* Returns whether the MLP is act(gate) * up, where one GEMM computes gate and up. */
 static inline bool
 qv_family_is_gated(const struct qv_family *family)
 {

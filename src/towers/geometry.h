@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where patches lie, as pure functions of the grid. Grids are in patches, and both sides are
+ * Tells where patches lie, by pure functions of the grid. Grids are in patches, and both sides are
  * multiples of merge. Rows are in block order (engine/block_order.h). All frame pairs of a clip
  * have the same geometry.
  */
@@ -29,7 +29,7 @@ void qv_geometry_angles(int64_t n, int64_t head_dim, double theta, float *cos_ou
 void qv_geometry_interpolation(enum qv_interpolation how, int64_t grid_h, int64_t grid_w,
                                int64_t merge, int64_t side, int32_t *index, float *weight);
 
-/* How many positions of the table a patch's position is interpolated from, on both axes
+/* Returns how many positions of the table a patch's position is interpolated from, on both axes
  * together. */
 static inline int64_t
 qv_interpolation_taps(enum qv_interpolation how)

@@ -40,7 +40,7 @@ has(const struct used *used, const char *name)
     return bsearch(&name, used->names, used->n, sizeof *used->names, by_name) != NULL;
 }
 
-/* Whether the tower reads a tensor of that name. The name may also be the patch embedding's
+/* Returns whether the tower reads a tensor of that name. The name may also be the patch embedding's
  * other name, or that of a quantised matrix's scales or biases. */
 static bool
 is_used(const struct used *used, const char *name)
@@ -80,7 +80,7 @@ see(void *user, const char *name)
     out->of_tower++;
 }
 
-/* ---- of a GGUF file ---------------------------------------------------------------------------- */
+/* ---- of a GGUF file -------------------------------------------------------------------------- */
 
 /* Marks each tensor of the GGUF file that a tower's tensor is made from. */
 static qv_status

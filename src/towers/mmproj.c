@@ -15,7 +15,7 @@
 #include "config.h"
 #include "error.h"
 
-/* ---- which file -------------------------------------------------------------------------------- */
+/* ---- which file ------------------------------------------------------------------------------ */
 
 /* The GGUF files of a folder: those with "mmproj" in their names, or all if none has it. */
 struct listing {
@@ -134,7 +134,7 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
     return s;
 }
 
-/* ---- families ---------------------------------------------------------------------------------- */
+/* ---- families -------------------------------------------------------------------------------- */
 
 #define VISION "clip.vision."
 
@@ -181,7 +181,7 @@ is_true(const struct reader *r, const char *key)
     return json_is_true(qv_json_get(&r->keys, key));
 }
 
-/* Whether any block has a DeepStack merger. The converter writes one boolean per block. */
+/* Returns whether any block has a DeepStack merger. The converter writes one boolean per block. */
 static bool
 has_deepstack(const struct reader *r)
 {
@@ -238,7 +238,7 @@ find_family(struct reader *r)
     return QV_OK;
 }
 
-/* ---- the tower's numbers ----------------------------------------------------------------------- */
+/* ---- the tower's numbers --------------------------------------------------------------------- */
 
 /* Sets `key` to a value that came from the file's key `name`; the file has no such key if name
  * is NULL. */
@@ -409,14 +409,14 @@ read_tower(struct reader *r)
     return s;
 }
 
-/* ---- preprocessing ----------------------------------------------------------------------------- */
+/* ---- preprocessing --------------------------------------------------------------------------- */
 
 static const double norms[2][2][3] = {
     { { 0.48145466, 0.4578275, 0.40821073 }, { 0.26862954, 0.26130258, 0.27577711 } },
     { { 0.5, 0.5, 0.5 }, { 0.5, 0.5, 0.5 } },
 };
 
-/* Whether a list of the file has these three values, rounded to f32. */
+/* Returns whether a list of the file has these three values, rounded to f32. */
 static bool
 is_f32_of(const json_t *list, const double *values)
 {
@@ -497,7 +497,7 @@ read_processors(struct reader *r)
     warn_of_means(r, mean, std);
 }
 
-/* ---- all ---------------------------------------------------------------------------------------- */
+/* ---- all ------------------------------------------------------------------------------------- */
 
 static qv_status
 read_keys(struct reader *r)

@@ -87,9 +87,10 @@ struct qv_part_room {
 /* Tells how a part is quantised, as a device may keep it; bits is 0 if it is not. */
 struct qv_groups qv_part_groups(const struct qv_tensor_part *part);
 
-/* Makes the canonical form of a quantised matrix (engine/grouped.h) of rows that qv_part_read has read into
- * the room, of k values each, which may be more than the part has: groups of zeros behind.
- * QV_EUNSUPPORTED: a GGUF file's scale is so large that its offset overflows the dtype. */
+/* Makes the canonical form (engine/grouped.h) of rows of a quantised matrix that qv_part_read has
+ * read into the room. A row gets k values, which may be more than the part has; the others are
+ * groups of zeros. Returns QV_EUNSUPPORTED if a GGUF file's scale is so large that its offset
+ * overflows the dtype. */
 qv_status qv_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
                        const struct qv_part_room *room, int64_t k, void *out, qv_error *err);
 

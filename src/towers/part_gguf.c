@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A tensor of a tower in a GGUF file: its name there, the tensors that it is cut into, and its values. */
+/* Finds and reads a tower's tensor in a GGUF file, where it has another name, and may be stored as
+ * several tensors. */
 #include "part_gguf.h"
 
 #include <math.h>
@@ -10,10 +11,11 @@
 #include "dtype.h"
 #include "error.h"
 
-/* ---- names ------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
-/* Names of families -> names in GGUF files, without ".weight" and ".bias"; # is a number. Several are one
- * behind the other in the family's tensor. */
+/* Maps the names that families use to the names in GGUF files, both without ".weight" and ".bias";
+ * # stands for a number. If there are several, the family's tensor is their rows one after the
+ * other. */
 static const struct {
     const char *name, *in_file[QV_MOST_PIECES];
 } names[] = {
@@ -56,7 +58,7 @@ static const struct {
     { "merger_list.#.mlp.2", { "v.deepstack.#.fc2" } },
 };
 
-/* A family's name taken apart: "blocks.3.attn.qkv.weight" is "blocks.#.attn.qkv", 3, ".weight". */
+/* A family's name in parts: "blocks.3.attn.qkv.weight" is "blocks.#.attn.qkv", 3 and ".weight". */
 struct taken {
     char stem[96], suffix[8];
     int64_t number;
@@ -69,7 +71,7 @@ take_apart(const char *name)
     const char *dot = strrchr(name, '.'), *digits = strpbrk(name, "0123456789");
     size_t n = 0;
     snprintf(t.suffix, sizeof t.suffix, "%.7s", dot);
-    /* of "merger.mlp.0" the number is part of the name; of "linear_fc1" too */
+    /* the digits in "merger.mlp.0" and in "linear_fc1" are part of the name */
     const bool numbered = digits && digits > name && digits[-1] == '.' &&
                           (!strncmp(name, "blocks.", 7) || strstr(name, "_list."));
     for (const char *p = name; p < dot && n + 1 < sizeof t.stem;) {
@@ -96,8 +98,8 @@ put_together(const char *in_file, const struct taken *t, char name[QV_GGUF_NAME]
         snprintf(name, QV_GGUF_NAME, "%s%s", in_file, t->suffix);
 }
 
-/* Files of before 2025 have ffn_up and ffn_down exchanged: then what should make the hidden size of the
- * MLP's width takes the hidden size. */
+/* Returns whether ffn_up and ffn_down have each other's names, as in files from before 2025. There
+ * ffn_down, which should take the MLP's width and make the hidden size, does the reverse. */
 static bool
 is_swapped(const struct qv_gguf *file, const struct qv_config *c, int64_t block)
 {
@@ -119,7 +121,7 @@ unless_swapped(const struct qv_gguf *file, const struct qv_config *c, const stru
     return is_up ? down : up;
 }
 
-/* ---- finding ----------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 struct search {
     const struct qv_gguf *file;
@@ -140,7 +142,7 @@ wrong_shape(const struct search *s, const struct qv_gguf_tensor *t, int64_t rows
                    (long long)rows, (long long)cols);
 }
 
-/* Adds rows first .. first + rows of a tensor of `all` rows to the part. */
+/* Adds rows [first, first + rows) of the named tensor, which must have `all` rows, to the part. */
 static qv_status
 add_piece(const struct search *s, const char *name, int64_t first, int64_t rows, int64_t all)
 {
@@ -153,7 +155,7 @@ add_piece(const struct search *s, const char *name, int64_t first, int64_t rows,
                        name);
     int64_t values = 1;
     for (int i = 0; i < t->n_dims; i++)
-        values *= t->shape[i]; /* the file was checked for this */
+        values *= t->shape[i]; /* opening the file has checked that this does not overflow */
     if (t->shape[0] != all || values != all * part->piece_cols ||
         (!conv && t->n_dims != (vector ? 1 : 2)))
         return wrong_shape(s, t, all, part->piece_cols);
@@ -170,7 +172,8 @@ add_piece(const struct search *s, const char *name, int64_t first, int64_t rows,
     return QV_OK;
 }
 
-/* v.patch_embd.weight, v.patch_embd.weight.1: a frame each. */
+/* Finds the patch embedding, which is a tensor for each frame: v.patch_embd.weight and
+ * v.patch_embd.weight.1. */
 static qv_status
 find_frames(const struct search *s, const char *name)
 {
@@ -187,7 +190,8 @@ find_frames(const struct search *s, const char *name)
     return status;
 }
 
-/* q, k, v as three or in one: `which` of three of the family's, or all of them, -1. */
+/* Finds rows of the file's fused attn_qkv: those of q, k or v (which is 0, 1 or 2) for a family
+ * that has three tensors, or all of them (-1). */
 static qv_status
 find_fused(const struct search *s, const struct taken *t, int which)
 {
@@ -235,8 +239,6 @@ find_pieces(const struct search *s, const struct taken *t, const char *const *in
     return status;
 }
 
-/* Whether a checkpoint's prefix or the file's own calls it so does not matter here: what is "merger.norm"
- * in one family is below "" in another. */
 qv_status
 qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
                   const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
@@ -269,9 +271,9 @@ qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
     return QV_OK;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-/* Bytes of a row of a piece in the file. */
+/* Returns the bytes of a piece's row in the file. */
 static size_t
 stored_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece)
 {
@@ -279,7 +281,7 @@ stored_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece)
     return (size_t)(part->piece_cols / type->values) * (size_t)type->bytes;
 }
 
-/* The most that a row of any piece has: rows lie so far apart in the room's first block. */
+/* Returns the bytes of the longest row of any piece, which is the stride of rows in room->raw. */
 static size_t
 longest_stored_row(const struct qv_tensor_part *part)
 {
@@ -291,14 +293,15 @@ longest_stored_row(const struct qv_tensor_part *part)
     return most;
 }
 
-/* In the room's first block the file's bytes and behind them a row of values, in the second all values. */
+/* room->raw takes the file's bytes, and behind them a row of values; room->canonical takes all
+ * values. */
 size_t
 qv_gguf_part_row_bytes(const struct qv_tensor_part *part)
 {
     return longest_stored_row(part) + (size_t)part->k * qv_dtype_bytes(part->dtype);
 }
 
-/* One row's values in the part's dtype. */
+/* Converts a row's values to the part's dtype. */
 static void
 widen_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece, const void *stored,
           void *out)
@@ -348,17 +351,17 @@ read_frames(const struct qv_tensor_part *part, int64_t row, int64_t rows,
     return status;
 }
 
-/* Which rows of a piece rows row .. row+rows of a part are; none: rows <= 0. */
+/* The rows of one piece that are among the rows of a part which were asked for. */
 struct cut {
     const struct qv_gguf_piece *piece;
-    int64_t row, rows; /* of the piece */
-    int64_t at;        /* the first one's place among those that were asked for */
+    int64_t row, rows; /* the first, in the piece, and their number; <= 0: there are none */
+    int64_t at;        /* the first one's place among the rows that were asked for */
 };
 
 static struct cut
 cut_of(const struct qv_tensor_part *part, int p, int64_t row, int64_t rows)
 {
-    int64_t first = 0; /* of the piece, in the part */
+    int64_t first = 0; /* the piece's first row in the part */
     for (int i = 0; i < p; i++)
         first += part->pieces[i].rows;
     const int64_t end = first + part->pieces[p].rows, from = row > first ? row : first;
@@ -390,7 +393,7 @@ qv_gguf_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
     return status;
 }
 
-/* ---- kept as they are quantised ---------------------------------------------------------------- */
+/* ---- kept as they are quantised -------------------------------------------------------------- */
 
 struct qv_groups
 qv_gguf_part_groups(const struct qv_tensor_part *part)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* A tensor of a tower in a GGUF file (part.h has the tensor in any checkpoint). */
+/* Finds and reads a tower's tensor in a GGUF file. part.h does so for any checkpoint. */
 #ifndef QV_TOWERS_PART_GGUF_H
 #define QV_TOWERS_PART_GGUF_H
 
 #include "config.h"
 #include "part.h"
 
-/* Bytes of a name that is looked for. */
+/* The most bytes of a tensor's name that is looked for. */
 enum { QV_GGUF_NAME = 128 };
 
-/* What the functions of part.h without "gguf" in their names do, of a GGUF file. */
+/* These are the functions of part.h, whose names lack "gguf", for a tensor in a GGUF file. */
 qv_status qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
                             const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
                             qv_error *err);

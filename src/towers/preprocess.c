@@ -22,7 +22,7 @@ struct processor {
     qv_preprocess preset; /* defaults of transformers' class; patch sizes are the tower's */
 };
 
-/* Where the processors of images and clips are described: in a part of processor_config.json,
+/* Says where the processors of images and clips are described: in a part of processor_config.json,
  * else in the first of these files that exists. */
 static const struct {
     const char *part, *prefix, *files[3];

@@ -58,7 +58,7 @@ struct qv_steps {
     qv_status status; /* QV_ENOMEM if the list could not grow */
 };
 
-/* What a chunk's list of operations is made for. */
+/* Says what a chunk's list of operations is made for. */
 struct qv_tower_shape {
     struct qv_capacity capacity;
     qv_input input;

@@ -42,7 +42,7 @@ struct slice {
     int64_t row, rows;
 };
 
-/* Those rows of a slice that come from one part. */
+/* The rows of a slice that come from one part. */
 struct piece {
     int part;
     int64_t row, rows; /* the part's rows */

@@ -23,7 +23,7 @@ struct qv_weights {
  * Tests set it before they load anything, so that small tensors are read in several slices too. */
 extern size_t qv_weights_slice_bytes;
 
-/* How weights are loaded. */
+/* Says how weights are loaded. */
 struct qv_weights_loading {
     qv_dtype dtype; /* the dtype on the device */
     int threads;    /* the most threads that read; only the caller's thread calls the device */

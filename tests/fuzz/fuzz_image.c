@@ -11,7 +11,7 @@ say_nothing(void *user)
     (void)user;
 }
 
-/* Whether the largest header that any decoder could find gives a small image. */
+/* Returns whether the largest header that any decoder could find gives a small image. */
 static bool
 is_small(const uint8_t *data, size_t size)
 {

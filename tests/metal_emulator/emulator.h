@@ -45,7 +45,7 @@ const struct emulator_kernel *emulator_find(const char *library, const char *nam
 bool emulator_run(const struct emulator_dispatch *dispatch, char *error, size_t error_size);
 void emulator_seed(uint64_t seed);
 
-/* How many calls of the stand-in for Metal that make something or run a command buffer still
+/* Says how many calls of the stand-in for Metal that make something or run a command buffer still
  * succeed. The call after them fails as Metal reports failures. With -1, the initial value, none
  * fails. */
 extern long emulator_calls_left;

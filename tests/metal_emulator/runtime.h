@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What metal_stdlib, the output of translate.c, and emulator.c share. */
+/* Declares what metal_stdlib, the output of translate.c, and emulator.c share. */
 #ifndef QV_METAL_RUNTIME_H
 #define QV_METAL_RUNTIME_H
 
@@ -48,7 +48,7 @@ struct emulator_library {
 /* All libraries that are linked, then NULL (libraries.c). */
 extern const struct emulator_library *const emulator_libraries[];
 
-/* What the lanes of a simdgroup hand each other. Lanes that go on may fill the next set while
+/* Says what the lanes of a simdgroup hand each other. Lanes that go on may fill the next set while
  * others still read this one. */
 struct emulator_simdgroup {
     float a[64], b[64], c[64], d[64]; /* The matrices of a product, by rows. */

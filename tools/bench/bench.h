@@ -241,7 +241,8 @@ qv_status bench_report_bounds(struct bench *b, const struct bench_limit *l,
 
 /* ---- calls.c: a chunk as callers see it ------------------------------------------------------ */
 
-/* Where pixels come from and tokens go to: memory of qv_host_alloc, of malloc, or of the device. */
+/* Says where pixels come from and tokens go to: memory of qv_host_alloc, of malloc, or of the
+ * device. */
 enum bench_place { BENCH_LOCKED, BENCH_PAGEABLE, BENCH_ON_DEVICE };
 struct bench_block {
     enum bench_place place;

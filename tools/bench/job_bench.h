@@ -49,16 +49,17 @@ typedef qv_status job_crew_work(struct job_bench *j, size_t i, qv_error *err);
 /* Works on each number below `times`, by so many threads; *ms: how long it took. */
 qv_status job_by_crew(struct job_bench *j, job_crew_work *work, size_t times, int n_threads,
                       double *ms, qv_error *err);
-/* How many threads decode entry i, as a job decides: one, but every core where few clips are left. */
+/* Returns how many threads decode entry i, as a job decides: one, but every core where few clips
+ * are left. */
 int job_decoding_threads(const struct job_bench *j, size_t i);
 
-/* job_bare.c: the clips through FFmpeg's libraries in this process, without anything of ours but which packets are
- * needed, conversion and resizing. */
+/* job_bare.c runs the clips through FFmpeg's libraries in this process. Of our own code it uses
+ * only the choice of packets that are needed, conversion and resizing. */
 bench_work job_time_bare;
 void job_free_bare(struct job_bench *j);
 
-/* job_clips.c: the shape of the clips that are made and copied; how often each is repeated in its file; and all
- * files, with their list. */
+/* job_clips.c knows the shape of the clips that are made and copied, and how often each is repeated
+ * in its file; it makes all files, and their list. */
 struct tool_clip_shape job_clip_shape(const struct tool_options *o);
 int job_repetitions(const struct tool_options *o);
 qv_status job_make_clips(const struct job_bench *j, qv_error *err);

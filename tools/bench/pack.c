@@ -310,7 +310,7 @@ run_lone(void *user, double *ms, qv_error *err)
     return status;
 }
 
-/* Whether an item before this one had the same capacity. */
+/* Returns whether an item before this one had the same capacity. */
 static bool
 was_seen(const struct pack_bench *p, size_t item, const qv_plan_options *options)
 {

@@ -190,7 +190,7 @@ model_json(const struct scene *s)
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-/* What runs a plan's operations: one entry for each pair of operation and kernel, in their
+/* Says what runs a plan's operations: one entry for each pair of operation and kernel, in their
  * order. */
 struct kernel {
     const char *op;
@@ -333,7 +333,7 @@ capacities_json(const struct scene *s)
                      "segments", (json_int_t)pack.segments, "alone", alone, "bits_differ", list);
 }
 
-/* Whether a clip gives the same bits alone, in the capacity of its own plan, as packed with
+/* Returns whether a clip gives the same bits alone, in the capacity of its own plan, as packed with
  * others. */
 static bool
 same_alone_as_packed(const struct scene *s, const qv_plan *plan)
@@ -374,7 +374,7 @@ print_clip(const char *path, const qv_clip_info *c)
         printf("  pixels     %s\n", qv_remark_text(c->remark));
 }
 
-/* What encoding a clip by itself takes, in chunks of chunk_pairs frame pairs. */
+/* Says what encoding a clip by itself takes, in chunks of chunk_pairs frame pairs. */
 struct cost {
     int64_t tokens, chunk_pairs, chunks;
     double flops, bytes;
@@ -538,8 +538,8 @@ show_model(struct scene *s, const char *dir, qv_error *err)
 
 /* ---- what a path is -------------------------------------------------------------------------- */
 
-/* Whether this is a name ORG/NAME on a hub. It must not exist as a path, nor end like a file's
- * name. */
+/* Returns whether this is a name ORG/NAME on a hub. It must not exist as a path, nor end like a
+ * file's name. */
 static bool
 is_hub_name(const char *path)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What all subcommands tell their user with: complaints, exit codes, JSON and progress; and folders
- * that they clear. */
+/* Has what all subcommands talk to their user with: complaints, exit codes, JSON and progress; and
+ * folders that they clear. */
 #define _GNU_SOURCE /* for flock and nftw */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +20,8 @@
 #include "files/utf8.h"
 #include "tool.h"
 
-/* Whether the terminal's last line is a progress bar, which has no newline yet. A signal handler
- * reads it too. */
+/* Says whether the terminal's last line is a progress bar, which has no newline yet. A signal
+ * handler reads it too. */
 static volatile sig_atomic_t bar_is_shown;
 
 bool

@@ -400,7 +400,7 @@ takes_value(const struct option *o)
     return o->kind != FLAG && o->kind != JSON;
 }
 
-/* Whether an argument asks for help. *page becomes the name of the page. */
+/* Returns whether an argument asks for help. *page becomes the name of the page. */
 static bool
 asks_for_help(const char *arg, const char **page)
 {

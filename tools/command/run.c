@@ -49,7 +49,8 @@ print_version(const struct tool_program *p)
 }
 
 /* Starts the decoder once, before the first clip, if any argument may be a clip (a folder is a
- * checkpoint). A failure is not reported here, as opening a clip will say why, but that of a GPU that was asked for. */
+ * checkpoint). A failure is not reported here, because opening a clip will say why; only the
+ * failure of a GPU that was asked for is. */
 static qv_status
 start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 {

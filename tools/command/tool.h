@@ -25,7 +25,7 @@ struct tool_three {
     bool given;
     double values[3];
 };
-/* As the library wants them: NULL where they were not given. */
+/* Returns the values as the library wants them: NULL if they were not given. */
 static inline const double *
 tool_three(const struct tool_three *three)
 {
@@ -161,13 +161,14 @@ int tool_exit_code(qv_status status);
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
 /* auto, f32 or bf16; false: it is none of these. */
 bool tool_parse_dtype(const char *text, qv_dtype *out);
-/* What --weights must be, for the error text; NULL if `text` is that. bench: `bench gemm` may be meant. */
+/* Parses --weights. Returns NULL, or what the text must be, for the error text. With `bench` the
+ * kinds of `bench gemm` are accepted too. */
 const char *tool_parse_weights(const char *text, bool bench, struct tool_weights *out);
 /* Says a warning that came since the context was opened: the tune file could not be written. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 
-/* Loads the model in `dir` as the options say (dtype, means, weights), and prints its warning. describe: as in
- * qv_model_options. */
+/* Loads the model in `dir` as the options say (dtype, means, weights), and prints its warning.
+ * `describe` is that of qv_model_options. */
 qv_status tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir,
                           bool describe, qv_model **out, qv_error *err);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit verify --against FILE: another implementation's layer outputs; --against-model: another checkpoint's. */
+/* qwenvit verify --against FILE compares layers with another implementation's outputs;
+ * --against-model compares them with another checkpoint's. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

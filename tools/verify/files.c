@@ -107,8 +107,8 @@ layout_of(const struct qv_config *c, const struct qv_safetensor *t)
     return first ? VERIFY_5D : VERIFY_CHANNELS_LAST;
 }
 
-/* A tensor of a GGUF file as f32. Of the patch embedding there is one a frame: [o, c, kh, kw] here becomes
- * every `frames`-th piece of [o, c, frames, kh, kw]. */
+/* Reads a tensor of a GGUF file as f32. The patch embedding is one tensor for each frame: [o, c,
+ * kh, kw] becomes every `frames`-th piece of [o, c, frames, kh, kw]. */
 static qv_status
 read_gguf_frame(const struct qv_gguf *file, const char *name, int64_t frame, int64_t frames,
                 int64_t piece, struct verify_tensor *out, qv_error *err)

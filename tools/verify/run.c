@@ -287,7 +287,7 @@ round_all(float *x, size_t n)
     return inexact;
 }
 
-/* Whether rows that stay quantised hold a value that bf16 has not. */
+/* Returns whether rows that stay quantised hold a value that bf16 has not. */
 static bool
 is_inexact(const struct qv_matrix *matrix, int64_t rows, const void *src)
 {

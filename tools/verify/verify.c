@@ -334,7 +334,8 @@ say(const char *what)
     fprintf(stderr, "verify: %s\n", what);
 }
 
-/* Of wrong means, unless options overrule them. What cannot be read is said where it is loaded. */
+/* Warns of means and deviations that are not the tower's, unless options overrule them. A file that
+ * cannot be read is reported when it is loaded. */
 static void
 warn(const char *path, const struct verify_job *job)
 {

@@ -15,7 +15,7 @@ struct qv_config;
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* How far x is from the truth. All values are NaN if any value of either is not finite. */
+/* Says how far x is from the truth. All values are NaN if any value of either is not finite. */
 struct verify_distance {
     double worst, mean; /* over rows; a row whose truth is zero counts 0 if equal, else infinite */
     double worst_cosine, pooled_cosine; /* pooled: cosine of the means over all rows */
@@ -80,8 +80,9 @@ qv_status verify_against_backend(const struct verify_job *job, qv_context *other
 qv_status verify_against_file(const struct verify_job *job, const char *path,
                               struct verify_input *input, struct verify_table *out, qv_error *err);
 
-/* Each layer of the model in another folder or GGUF file, in f32 and bf16, held to this one's in f32: told,
- * with what this one's own bf16 is off, and not judged. QV_EFORMAT: the towers' sizes differ. */
+/* Compares each layer of the model in another folder or GGUF file, in f32 and bf16, with this
+ * model's in f32, and prints the distances beside those of this model's own bf16, without judging
+ * them. Returns QV_EFORMAT if the towers' sizes differ. */
 qv_status verify_against_model(const struct verify_job *job, const char *other,
                                const struct verify_input *input, struct verify_table *out,
                                qv_error *err);
@@ -166,7 +167,7 @@ qv_status verify_layer(const char *check, qv_dtype dtype, const struct verify_la
 qv_status verify_same_layer(const struct verify_layers *in, const char *name,
                             const struct verify_layer *like, const float **rows, qv_error *err);
 
-/* What the job's model says of itself. */
+/* Reads the config of the job's model. */
 qv_status verify_config(const struct verify_job *job, struct qv_config *out, qv_error *err);
 
 void verify_say(const struct verify_job *job, const char *what);
@@ -210,7 +211,7 @@ struct verify_tensor {
 qv_status verify_read_tensor(const char *dir, const struct qv_config *config, const char *name,
                              struct verify_tensor *out, qv_error *err);
 
-/* Whether a model is a GGUF file, which knows one layout. */
+/* Says whether a model is a GGUF file, which knows one layout. */
 qv_status verify_is_gguf(const char *dir, bool *is, qv_error *err);
 
 /* Loads the checkpoint with its patch weight stored in another layout, through a temporary folder
