@@ -132,8 +132,8 @@ typedef struct qv_job_options {
     qv_job_sink sink;
     void *user;      /* given to the sink */
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
-    int decoders;    /* clips that are decoded at once; 0: as many as there are cores, and at
-                      * least 12 for a GPU's decoders */
+    int decoders;    /* clips that are decoded at once; 0: as many as there are cores, or 12 by a
+                      * GPU and as many besides as there are cores beyond 6 */
     int sinks;       /* threads that call the sink; 0: 1 */
     int64_t queue;   /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
     bool refuse_when_full; /* instead of waiting, adding fails with QV_ESTATE */
@@ -148,7 +148,8 @@ typedef struct qv_job_options {
     bool keep_frames; /* frames are kept until their tokens are with the sink */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, else 1. If
      * decoder is NULL and clips are not trusted, the job starts a decoder. With QV_DECODE_GPU the
-     * job ends with QV_EBACKEND if the GPU decodes nothing. */
+     * job ends with QV_EBACKEND if the GPU decodes nothing; of `decoders` at once, all are the
+     * GPU's; with 0 the CPU decodes those that are more than 12. */
     qv_clip_options clip;
     /* Told what each stage did, from its own thread: "decode" of a decoder, "push" and "pull" of
      * a device, "sink" of a sink thread. lane is the thread's number, times are seconds of
@@ -205,8 +206,9 @@ typedef struct qv_job_progress {
     size_t frame_bytes, most_frame_bytes; /* bytes of frames that wait: now, and at most */
     /* the stage that limits: "decoding", "device", "sink"; or "input" if sources come too slowly */
     const char *limit;
-    bool ended; /* the job ended early; qv_job_end says why */
-    uint64_t reserved[6];
+    bool ended;        /* the job ended early; qv_job_end says why */
+    int64_t gpu_clips; /* clips that are done and whose frames came from a GPU's decoders */
+    uint64_t reserved[5];
 } qv_job_progress;
 
 /*

@@ -80,7 +80,7 @@ typedef struct qv_clip_options {
      * docs/preprocessing.md. */
     double start_s, end_s;
     bool first_frame; /* is read as an image, and nothing else: of an animation, or of any clip */
-    /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, 4:2:0, progressive) come from the decoders of the
+    /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, HEVC of 8 or 10, 4:2:0, progressive) come from the decoders of the
      * CUDA device of this number, in a process of `decoder` (or of this clip alone) that has it open; the clip's own
      * process still reads the file, converts and resizes. What the device does not take, and a clip in which anything
      * unforeseen is met, is decoded by the CPU from its beginning: qv_clip_info.not_gpu. */

@@ -99,6 +99,7 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
     if (item->has_info && !item->info.is_image) {
         job->progress.source_frames += item->info.source_frames;
         job->progress.decoded_frames += item->decoded;
+        job->progress.gpu_clips += item->decoded_by == QV_DECODE_GPU;
     }
     qv_job_unlink_item(job, item);
     qv_job_free_item(job, item);

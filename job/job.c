@@ -100,6 +100,18 @@ check_options(const qv_job_options *o, qv_error *err)
     return QV_OK;
 }
 
+/* The CPU converts and resizes the frames of a clip that a GPU decodes, which takes half a core for each of so many clips
+ * at once. The other cores decode clips themselves. */
+static void
+choose_decoders(qv_job *job)
+{
+    if (job->o.clip.decode != QV_DECODE_GPU)
+        return;
+    const int others = job->cores > GPU_READERS / 2 ? job->cores - GPU_READERS / 2 : 0;
+    job->gpu_readers = job->o.decoders ? job->o.decoders : GPU_READERS;
+    job->n_readers = job->o.decoders ? job->o.decoders : GPU_READERS + others;
+}
+
 static void
 set_options(qv_job *job, const qv_job_options *o)
 {
@@ -110,11 +122,9 @@ set_options(qv_job *job, const qv_job_options *o)
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
     job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
-    /* of clips that a GPU decodes more wait at a time than there are cores that convert and resize */
-    const int usual =
-        o->clip.decode == QV_DECODE_GPU && job->cores < GPU_READERS ? GPU_READERS : job->cores;
-    job->n_readers = o->decoders ? o->decoders : usual;
+    job->n_readers = o->decoders ? o->decoders : job->cores;
     job->n_sinks = o->sinks ? o->sinks : 1;
+    choose_decoders(job);
 }
 
 /* Checks that all models are of one tower, so that their tokens mean the same. */

@@ -202,6 +202,7 @@ struct qv_job {
     struct qv_job_worker *readers, *sinks;
     int n_devices, n_readers, n_sinks;                         /* asked for */
     int n_devices_running, n_readers_running, n_sinks_running; /* threads to be joined */
+    int gpu_readers; /* the first so many readers have a GPU decode; 0: the clips' options decide */
 
     pthread_mutex_t lock;
     bool has_lock;

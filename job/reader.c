@@ -118,16 +118,27 @@ name_of(const struct qv_job_item *item)
     return item->source.path ? item->source.path : item->source.key;
 }
 
+/* Opens the clip, which a GPU decodes, or the CPU, as the reader is one of its. */
 static qv_status
-open_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
+open_file(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
+    const qv_job *job = w->job;
+    qv_clip_options *o = &item->clip_options;
+    if (job->gpu_readers && w->lane >= job->gpu_readers)
+        o->decode = QV_DECODE_CPU;
+    return qv_clip_open(name_of(item), &job->model.image, &job->model.video, o, &item->clip, err);
+}
+
+static qv_status
+open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
+{
+    qv_job *job = w->job;
     qv_clip_options *o = &item->clip_options;
     pthread_mutex_lock(&job->lock);
     if (!o->threads)
         o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
     pthread_mutex_unlock(&job->lock);
-    qv_status status =
-        qv_clip_open(name_of(item), &job->model.image, &job->model.video, o, &item->clip, err);
+    qv_status status = open_file(w, item, err);
     if (status)
         return status;
     qv_clip_get_info(item->clip, &item->info);
@@ -217,6 +228,8 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     pthread_mutex_lock(&job->lock);
     item->decoded_by = now.decoded_by;
     memcpy(item->not_gpu, now.not_gpu, sizeof item->not_gpu);
+    if (job->gpu_readers && now.decoded_by == QV_DECODE_CPU && !*item->not_gpu)
+        snprintf(item->not_gpu, sizeof item->not_gpu, "a core was free first");
     item->wait_decode_s += qv_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;
@@ -232,10 +245,11 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
 /* Reads a clip piece by piece, so that little of it is in memory at a time, however long it
  * is. */
 static qv_status
-read_clip(qv_job *job, struct qv_job_item *item, qv_error *err)
+read_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
+    qv_job *job = w->job;
     bool more = true;
-    qv_status status = open_clip(job, item, err);
+    qv_status status = open_clip(w, item, err);
     const int64_t pairs = item->whole.grid_thw[0], step = item->piece_pairs;
     for (int64_t pair = 0; !status && more && pair < pairs; pair += step)
         status = read_piece(job, item, pair, &more, err);
@@ -259,12 +273,20 @@ cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
+/* Whether a reader may take up a source. Where a GPU decodes, the CPU's readers get what is more than the GPU's take. */
+static bool
+may_read(const struct qv_job_worker *w)
+{
+    const qv_job *job = w->job;
+    return job->sources.n && (w->lane < job->gpu_readers || job->n_reading >= job->gpu_readers);
+}
+
 static struct qv_job_item *
 take_source(struct qv_job_worker *w)
 {
     qv_job *job = w->job;
     pthread_mutex_lock(&job->lock);
-    while (!job->stopping && !job->sources.n)
+    while (!job->stopping && !may_read(w))
         qv_job_wait(job, QV_JOB_READERS);
     struct qv_job_item *item = NULL;
     if (!job->stopping) {
@@ -275,6 +297,7 @@ take_source(struct qv_job_worker *w)
         w->item = item;
         job->n_reading++;
         qv_job_wake(job, QV_JOB_ADDERS);
+        qv_job_wake(job, QV_JOB_READERS);
     }
     pthread_mutex_unlock(&job->lock);
     return item;
@@ -313,6 +336,7 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     if (qv_job_let_go(job, item) == QV_JOB_FAILED)
         queue_failure(job, item);
     qv_job_wake(job, QV_JOB_DEVICES); /* perhaps nothing more is on its way */
+    qv_job_wake(job, QV_JOB_READERS);
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -324,7 +348,7 @@ qv_job_read(void *worker)
     for (struct qv_job_item *item; (item = take_source(w)) != NULL;) {
         const bool is_clip = qv_job_kind_of(item)->is_clip;
         qv_error err = { 0 };
-        qv_status status = is_clip ? read_clip(job, item, &err) : cut_item(job, item, &err);
+        qv_status status = is_clip ? read_clip(w, item, &err) : cut_item(job, item, &err);
         qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_seconds());
         finish_reading(w, item, status, &err);
     }

@@ -259,6 +259,10 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     qvm_event event;
     qv_status status =
         plane_bytes ? qvm_far_give_gpu(&clip->far, r->memory, plane_bytes, err) : QV_OK;
+    if (status == QV_ESTATE) {
+        r->plane_bytes = 0;
+        status = QV_OK;
+    }
     if (!status)
         status = qvm_far_tell(&clip->far, r, err);
     if (!status)

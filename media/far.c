@@ -134,6 +134,7 @@ qvm_far_give_gpu(struct qvm_far *far, int64_t memory, int64_t plane_bytes, qv_er
     qv_status status = qvm_gpu_give(far->decoder, &request, &far->gpu_process, &inner);
     close_fd(&far->codec); /* or it would not show there that the process has ended */
     far->gives_planes = !status;
+    far->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed again and again" : NULL;
     return status ? qv_fail(err, status, "%s: %s", far->path, inner.text) : QV_OK;
 }
 
@@ -261,6 +262,8 @@ accept_event(struct qvm_far *far, qvm_event *e)
         return false;
     make_printable(e->not_gpu, sizeof e->not_gpu);
     memcpy(far->not_gpu, e->not_gpu, sizeof far->not_gpu);
+    if (far->gpu_is_avoided)
+        snprintf(far->not_gpu, sizeof far->not_gpu, "%s", far->gpu_is_avoided);
     if (far->gives_planes && e->gpu_lost && !far->gpu_lost)
         qvm_gpu_doubt(far->decoder, far->gpu, far->gpu_process);
     far->gpu_lost = e->gpu_lost != 0;

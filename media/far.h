@@ -22,7 +22,9 @@ struct qvm_far {
     bool gives_planes; /* it may say that a GPU decodes */
     int codec; /* the other end of session.codec, for the process that has a GPU; -1: none */
     int gpu;
-    pid_t gpu_process; /* that has it; 0: none */
+    pid_t gpu_process; /* that has it open and decodes the clip; 0: none does */
+    const char
+        *gpu_is_avoided; /* why no process was given the clip; NULL: one was, or none was to be */
     /* what it said last */
     bool has_plan; /* what will be decoded */
     char why[sizeof((qv_clip_info *)0)->decodes_all];
@@ -39,7 +41,7 @@ qv_status qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error 
 void qvm_far_close(struct qvm_far *far);
 
 /* Has a GPU's process decode into what is behind the first `memory` bytes of the shared memory, in slots of so many
- * bytes. QV_EBACKEND. */
+ * bytes. QV_EBACKEND: nothing is decoded there. QV_ESTATE: clips did too much to such processes, and the CPU decodes. */
 qv_status qvm_far_give_gpu(struct qvm_far *far, int64_t memory, int64_t plane_bytes, qv_error *err);
 
 /* Sends a request. */

@@ -13,7 +13,7 @@
 
 #define START_S 60.0   /* for what takes a second */
 #define CLIPS_AHEAD 64 /* before QVM_GPU_CLIPS the next process is started */
-#define MOST_LOSSES 3  /* processes in a row that ended before they had served so many clips */
+#define MOST_TRIES 3   /* processes that a clip is given to, as each turns out to have ended */
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
@@ -114,18 +114,18 @@ has_ended(const struct qvm_gpu_process *p)
     return false;
 }
 
-/* It is in doubt, and gets no further clips. Where such processes end again and again, nothing is decoded there. */
+/* The process is in doubt and gets no further clips. Where that happens too often, nothing is decoded there any more. */
 static void
 lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 {
     struct qvm_gpu_process *p = &g->now;
+    g->doubts += QVM_GPU_DOUBT;
+    if (g->doubts > QVM_MOST_DOUBTS)
+        snprintf(g->why, sizeof g->why, "the processes that decode there fail again and again");
     if (!has_ended(p)) {
         retire(gpus, p);
         return;
     }
-    g->losses = p->given >= CLIPS_AHEAD ? 0 : g->losses + 1;
-    if (g->losses > MOST_LOSSES)
-        snprintf(g->why, sizeof g->why, "the processes that decode there end again and again");
     close(p->socket);
     *p = (struct qvm_gpu_process){ 0 };
 }
@@ -163,20 +163,22 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
     pthread_mutex_lock(&d->gpus->lock);
     struct qvm_gpu *g = &d->gpus->at[gpu];
     struct qvm_gpu_process *p = NULL;
-    for (int tries = 0; tries <= MOST_LOSSES && !*g->why && !*pid; tries++) {
+    for (int tries = 0; tries <= MOST_TRIES && !*g->why && !*pid; tries++) {
         p = find(d, gpu, request->unlocked, true);
         if (!p)
             break;
         if (qvm_order_send(p->socket, &request->order, request->fds, QVM_GPU_FDS)) {
             *pid = p->pid;
             p->given++;
+            g->doubts -= g->doubts > 0;
         } else {
             kill(p->pid, SIGKILL); /* it has ended, or hears nothing */
             lose(d->gpus, g);
         }
     }
     if (!*pid)
-        status = qv_fail(err, QV_EBACKEND, "GPU %d decodes nothing: %s", gpu, g->why);
+        status = qv_fail(err, g->doubts > QVM_MOST_DOUBTS ? QV_ESTATE : QV_EBACKEND,
+                         "GPU %d decodes nothing: %s", gpu, g->why);
     pthread_mutex_unlock(&d->gpus->lock);
     return status;
 }

@@ -114,6 +114,7 @@ typedef struct qvm_packet {
     bool spare; /* no picture of its layer or a lower one refers to its own */
     bool
         start; /* a keyframe with which decoding may begin: what is shown behind it is right to the bit */
+    bool resets;     /* H.264, HEVC: the count of the pictures' order begins anew */
     bool parameters; /* it has parameter sets */
     bool may_hide;   /* a picture that `shown` counts may stay hidden */
     bool changes;    /* the container changes the format from here on */
@@ -231,8 +232,9 @@ typedef struct qvm_source {
     AVFormatContext *format;
     AVStream *stream;
     qvm_codec codec;
-    struct qvm_remote *remote; /* decodes instead; NULL: `codec` does */
-    bool sampled;              /* the packet's frame is asked for */
+    struct qvm_remote
+        *remote;  /* the GPU's decoder, which is used instead of `codec`; NULL: `codec` is used */
+    bool sampled; /* the packet's frame is asked for */
     AVPacket *packet;
     bool draining;          /* no packet follows */
     bool emptying;          /* the packet waits until the decoder has given all frames before it */
@@ -386,15 +388,16 @@ typedef struct qvm_reader {
     bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
     const char *why; /* it is not so */
     int64_t n_given; /* packets, to decoders that are closed */
-    struct qvm_remote *remote; /* that frames are to come from; the caller's; NULL: none */
-    const char *not_gpu;       /* why they do not; NULL: they do, or none is there */
+    struct qvm_remote *
+        remote; /* the caller's decoder on a GPU, which is to give the frames; NULL: there is none */
+    const char *not_gpu; /* why the GPU does not give the frames; NULL: it does, or none was to */
 } qvm_reader;
 
 /* Opens and looks into a file: `info` gets what the file says, and no decisions (n_frames, size,
  * grid). Call close, whatever came of it. */
 qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
                           qv_clip_info *info, qv_error *err);
-/* Bytes of a frame of the clip as a GPU gives it; 0: none is to decode it, and why is in not_gpu. */
+/* Returns the bytes of a frame's planes as a GPU gives them, or 0 where no GPU is to decode the clip, for the reason in not_gpu. */
 int64_t qvm_reader_plane_bytes(qvm_reader *reader);
 /* Says which frames will be read, ascending: what these do not need is then not decoded, where the file's packets
  * tell what that is. */
@@ -460,8 +463,8 @@ typedef struct qvm_request {
     int32_t height, width, n_slots; /* START */
     int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */
     int64_t
-        plane_bytes; /* START: behind these, of each of QVM_SLOTS frames that a GPU decodes; 0: none does */
-    double gpu_patience_s; /* START: how long its process may be silent */
+        plane_bytes; /* START: of a slot for the planes of a frame, of which a GPU fills QVM_SLOTS behind `memory`; 0: no GPU decodes */
+    double gpu_patience_s; /* START: how long the GPU's process may be silent */
 } qvm_request;
 
 /* READY is said before anything of the clip can have been read, and at no other time. */
@@ -483,9 +486,10 @@ typedef struct qvm_event {
     double busy_s;
     char why[sizeof((qv_clip_info *)0)->decodes_all]; /* more than what is needed is decoded; "" */
     int32_t gpu_lost; /* the process that has the GPU ended, is silent, or said what cannot be */
-    int32_t on_gpu;   /* PLAN and after: it is decoded there */
-    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* why it is not, or will not be */
-    int64_t plane_bytes; /* FACTS: of a frame as a GPU gives it; 0: none is to decode it */
+    int32_t on_gpu;   /* PLAN and after: a GPU decodes the clip */
+    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* why no GPU decodes the clip, or is to */
+    int64_t
+        plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: no GPU is to decode the clip */
     int64_t index_bytes; /* FACTS, where it is wanted: of an index that follows the event */
     qv_clip_info facts;  /* FACTS */
     char text[sizeof((qv_error *)0)->text];
@@ -495,7 +499,7 @@ typedef struct qvm_session {
     int socket; /* closed at the end */
     int clip;   /* the file; the caller's */
     int shared; /* the memory file; the caller's */
-    int codec;  /* to the process that has a GPU open; closed at the end; -1: none */
+    int codec; /* socket to the process that has a GPU open; closed at the end; -1: no GPU is to decode */
     bool alone; /* in a process of its own, which ends when the clip goes away */
 } qvm_session;
 

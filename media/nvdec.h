@@ -33,8 +33,10 @@ bool qvm_nvdec_try(qvm_nvdec *gpu);
 /* Takes a stream; NULL, and why the GPU does not, in words that follow "since". */
 qvm_nvstream *qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about,
                                 const qvm_nvdec_sink *sink, const char **why);
-/* A packet in Annex B's form, or NULL: all frames are to come. NULL, or why it is of no use any more. */
-const char *qvm_nvstream_give(qvm_nvstream *stream, const uint8_t *data, size_t n, int64_t pts);
+/* Takes a packet of one picture, in Annex B's form, or NULL: all frames are to come. Frames come in the order of the
+ * packets. Returns NULL, or why the stream is of no use any more. */
+const char *qvm_nvstream_give(qvm_nvstream *stream, const uint8_t *data, size_t n, int64_t pts,
+                              int32_t period);
 /* Goes on with a keyframe that refers to nothing before. */
 const char *qvm_nvstream_begin_anew(qvm_nvstream *stream);
 void qvm_nvstream_close(qvm_nvstream *stream);

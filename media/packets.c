@@ -164,6 +164,7 @@ look_at_h264(struct units units, qvm_packet *p)
     }
     p->spare = p->shown && !referred;
     p->start = idr || recovery;
+    p->resets = idr;
 }
 
 /* ---- HEVC ------------------------------------------------------------------------------------ */
@@ -217,6 +218,7 @@ look_at_hevc(struct units units, qvm_packet *p)
             !layer) {
             referred = referred || type > 14 || type % 2;
             p->start = p->start || (type >= 16 && type <= 21);
+            p->resets = p->resets || (type >= 16 && type <= 20); /* not CRA, 21 */
             p->layer = (unit[1] & 7) - 1;
             p->shown += (unit[2] & 0x80) != 0;
         } else if (type >= 32 && type <= 34) {

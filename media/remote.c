@@ -12,15 +12,18 @@
 
 #define LOOK_MS 200 /* between looks at whether the clip is stopped */
 
+static const char other_times[] = "its frames have other times";
+
 /* ---- which streams --------------------------------------------------------------------------- */
 
 /* What brings a stream's packets into Annex B's form; NULL for codecs that are left to the CPU. Of MPEG-1, 2 and 4 the
- * standards leave the rounding open; of VP8 and VP9 a GPU tells of no damage; of HEVC an H200 gave frames in another
- * order, and other ones, where packets were left out. */
+ * standards leave the rounding open; of VP8 and VP9 a GPU tells of no damage. */
 static const char *
 find_filter(enum AVCodecID codec)
 {
-    return codec == AV_CODEC_ID_H264 ? "h264_mp4toannexb" : NULL;
+    return codec == AV_CODEC_ID_H264   ? "h264_mp4toannexb"
+           : codec == AV_CODEC_ID_HEVC ? "hevc_mp4toannexb"
+                                       : NULL;
 }
 
 /* Bytes of a sample; 0: of a format that is not put together from what devices give. */
@@ -38,9 +41,11 @@ sample_bytes(int format)
 int64_t
 qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why)
 {
-    const int64_t width = (codec->coded_width + 1) & ~1, height = (codec->coded_height + 1) & ~1;
+    /* NVIDIA's parser rounds sizes up */
+    const int64_t width = (codec->coded_width + 15) & ~15,
+                  height = (codec->coded_height + 15) & ~15;
     const int64_t bytes = width * height * 3 / 2 * sample_bytes(first->format);
-    *why = !find_filter(codec->codec_id) ? "its codec is not H.264"
+    *why = !find_filter(codec->codec_id) ? "its codec is neither H.264 nor HEVC"
            : !bytes                      ? "its pixels are not 4:2:0 of 8 or 10 bits"
            : qvm_is_interlaced(first)    ? "it is interlaced"
            : bytes > QVM_MOST_PLANES     ? "its frames are too large"
@@ -91,7 +96,8 @@ wait_for(qvm_remote *r, short events)
     return 0;
 }
 
-/* Takes the next event; without `wait` only where one is there. AVERROR(EAGAIN): none is. */
+/* Takes the next event; without `wait` only where one is there. AVERROR(EAGAIN): none is. A failure that it tells of is
+ * returned at once, whatever came before. */
 static int
 take_event(qvm_remote *r, bool wait)
 {
@@ -109,8 +115,12 @@ take_event(qvm_remote *r, bool wait)
         else if (errno == EAGAIN && !wait_for(r, POLLIN))
             return AVERROR_EXTERNAL;
     }
-    r->n++;
-    return 0;
+    if (to->kind != QVM_REMOTE_FAILED) {
+        r->n++;
+        return 0;
+    }
+    to->why[sizeof to->why - 1] = 0;
+    return fail(r, to->why);
 }
 
 /* Sends all, and takes what comes meanwhile, so that the two never wait for each other. */
@@ -125,12 +135,11 @@ send_all(qvm_remote *r, const void *bytes, size_t n)
             n -= (size_t)sent;
             continue;
         }
-        if (errno != EAGAIN && errno != EINTR)
-            return lose(r, "the GPU's process has ended");
-        const int ready = wait_for(r, POLLIN | POLLOUT);
+        const bool closed = errno != EAGAIN && errno != EINTR; /* it may have said why */
+        const int ready = closed ? POLLIN : wait_for(r, POLLIN | POLLOUT);
         if (!ready)
             return AVERROR_EXTERNAL;
-        const int code = ready & POLLOUT ? 0 : take_event(r, false);
+        const int code = ready & POLLOUT ? 0 : take_event(r, closed);
         if (code && code != AVERROR(EAGAIN))
             return code;
     }
@@ -164,7 +173,6 @@ open_filter(qvm_remote *r, const AVStream *stream)
            av_bsf_init(r->annexb) >= 0;
 }
 
-/* The next event, which is none of a failure. */
 static int
 next_event(qvm_remote *r, bool wait, qvm_remote_event *event)
 {
@@ -174,10 +182,7 @@ next_event(qvm_remote *r, bool wait, qvm_remote_event *event)
     *event = r->came[r->first];
     r->first = (r->first + 1) % QVM_MOST_EVENTS;
     r->n--;
-    if (event->kind != QVM_REMOTE_FAILED)
-        return 0;
-    event->why[sizeof event->why - 1] = 0;
-    return fail(r, event->why);
+    return 0;
 }
 
 bool
@@ -188,6 +193,8 @@ qvm_remote_open(qvm_remote *r, const AVStream *stream, const AVCodecContext *cod
     r->like = av_frame_clone(first);
     for (int i = 0; i < QVM_SLOTS; i++)
         r->free[i] = true;
+    r->most_held = codec->has_b_frames < QVM_MOST_HELD ? codec->has_b_frames : QVM_MOST_HELD;
+    r->last_order = INT64_MIN;
     if (!r->like || !open_filter(r, stream))
         return !fail(r, "its packets cannot be prepared");
     int code = send_stream(r, codec);
@@ -226,7 +233,11 @@ send_packet(qvm_remote *r, const AVPacket *packet, int slot)
     const AVCodecParameters *par = r->annexb->par_out;
     const int ahead = r->begins ? par->extradata_size : 0;
     const qvm_remote_request request = {
-        .kind = QVM_REMOTE_PACKET, .slot = slot, .bytes = packet->size + ahead, .pts = packet->pts
+        .kind = QVM_REMOTE_PACKET,
+        .slot = slot,
+        .period = r->period,
+        .bytes = packet->size + ahead,
+        .pts = packet->pts,
     };
     if (packet->size > QVM_MOST_PACKET - ahead)
         return fail(r, "a packet is too large");
@@ -249,6 +260,7 @@ qvm_remote_send(qvm_remote *r, const AVPacket *packet, bool sampled)
         return send_all(r, &empty, sizeof empty);
     if (av_packet_ref(r->packet, packet) < 0)
         return fail(r, "there is no memory");
+    r->period += qvm_look_at_packet(r->annexb->par_in, packet).resets;
     if (av_bsf_send_packet(r->annexb, r->packet) < 0 ||
         av_bsf_receive_packet(r->annexb, r->packet) < 0)
         return fail(r, "its packets are damaged");
@@ -264,6 +276,7 @@ qvm_remote_begin_anew(qvm_remote *r)
 {
     const qvm_remote_request request = { .kind = QVM_REMOTE_ANEW };
     r->begins = true;
+    r->period++;
     if (!*r->why)
         send_all(r, &request, sizeof request);
 }
@@ -303,7 +316,8 @@ copy_luma(const uint8_t *from, uint8_t *to, int n, bool deep)
 }
 
 /* Lays a frame out as this process's own decoder does, with the same lengths of lines, by which conversion to RGB
- * chooses its routines. */
+ * chooses its routines. The GPU tells where the picture ends, and not where it begins (NVIDIA's parser says 0 for the left
+ * and the top): its size is that of the frames before. */
 static int
 lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVFrame *frame)
 {
@@ -312,8 +326,11 @@ lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVF
     const int width = e->width, height = e->height;
     const size_t row = (size_t)width << deep;
     const int *lines = r->like->linesize;
-    if (lines[0] < (int)row || lines[1] < (int)row / 2 || lines[2] != lines[1])
+    const int left = width - e->right - r->like->width, top = height - e->bottom - r->like->height;
+    if (left < 0 || top < 0 || left + r->like->width > lines[0] >> deep || lines[2] != lines[1])
         return AVERROR_INVALIDDATA;
+    const int n = width < lines[0] >> deep ? width : lines[0] >> deep;
+    const int n2 = n / 2 < lines[1] >> deep ? n / 2 : lines[1] >> deep;
     const size_t luma = ((size_t)lines[0] * (size_t)height + ALIGN - 1) / ALIGN * ALIGN;
     const size_t chroma = ((size_t)lines[1] * (size_t)height / 2 + ALIGN - 1) / ALIGN * ALIGN;
     frame->buf[0] = av_buffer_alloc(luma + 2 * chroma + ALIGN);
@@ -326,15 +343,15 @@ lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVF
         frame->linesize[p] = lines[p];
     }
     for (int y = 0; y < height; y++, from += row)
-        copy_luma(from, frame->data[0] + (size_t)y * (size_t)lines[0], width, deep);
+        copy_luma(from, frame->data[0] + (size_t)y * (size_t)lines[0], n, deep);
     for (int y = 0; y < height / 2; y++, from += row)
         split_row(from, frame->data[1] + (size_t)y * (size_t)lines[1],
-                  frame->data[2] + (size_t)y * (size_t)lines[2], width / 2, deep);
-    frame->crop_left = (size_t)e->crop[0];
-    frame->crop_top = (size_t)e->crop[1];
-    frame->crop_right = (size_t)e->crop[2];
-    frame->crop_bottom = (size_t)e->crop[3];
-    return av_frame_apply_cropping(frame, 0);
+                  frame->data[2] + (size_t)y * (size_t)lines[2], n2, deep);
+    frame->crop_left = (size_t)left;
+    frame->crop_top = (size_t)top;
+    frame->crop_right = (size_t)e->right;
+    frame->crop_bottom = (size_t)e->bottom;
+    return av_frame_apply_cropping(frame, AV_FRAME_CROP_UNALIGNED);
 }
 
 /* Whether two frames of one size and format have the same samples. */
@@ -360,11 +377,18 @@ is_possible(const qvm_remote *r, const qvm_remote_event *e)
     if (e->slot < 0 || e->slot >= QVM_SLOTS || r->free[e->slot] || e->width < 1 || e->height < 1 ||
         e->width > QVM_MAX_SIDE || e->height > QVM_MAX_SIDE || e->width % 2 || e->height % 2)
         return false;
-    for (int i = 0; i < 4; i++)
-        if (e->crop[i] < 0 || e->crop[i] > QVM_MAX_SIDE)
-            return false;
-    return e->crop[0] + e->crop[2] < e->width && e->crop[1] + e->crop[3] < e->height &&
+    return e->right >= 0 && e->right < e->width && e->bottom >= 0 && e->bottom < e->height &&
            (int64_t)e->width * e->height * 3 / 2 * sample_bytes(r->like->format) <= r->slot_bytes;
+}
+
+/* Whether a frame has the shape of those before. */
+static bool
+keeps_shape(qvm_remote *r, const qvm_remote_event *e)
+{
+    const int32_t shape[] = { e->width, e->height, e->right, e->bottom };
+    if (!r->shape[0])
+        memcpy(r->shape, shape, sizeof shape);
+    return !memcmp(r->shape, shape, sizeof shape);
 }
 
 /* The first frame is there already, and shows that the device makes the same one. */
@@ -377,7 +401,8 @@ take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
     frame->format = like->format;
     frame->width = e->width;
     frame->height = e->height;
-    const int code = lay_out(r, e, r->planes + e->slot * r->slot_bytes, frame);
+    const int code = keeps_shape(r, e) ? lay_out(r, e, r->planes + e->slot * r->slot_bytes, frame)
+                                       : AVERROR_INVALIDDATA;
     r->free[e->slot] = true;
     if (code == AVERROR(ENOMEM))
         return fail(r, "there is no memory");
@@ -388,21 +413,54 @@ take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
     return 0;
 }
 
+/* Takes the next event, a frame, and holds it. */
+static int
+hold_frame(qvm_remote *r)
+{
+    qvm_remote_event *e = &r->held[r->n_held];
+    const int code = next_event(r, r->emptying || find_slot(r) < 0, e);
+    if (code)
+        return code;
+    if (e->kind == QVM_REMOTE_EMPTIED && r->emptying) {
+        r->emptying = false;
+        return r->n_held ? fail(r, other_times) : AVERROR_EOF;
+    }
+    if (e->kind != QVM_REMOTE_FRAME)
+        return lose(r, "the GPU's process said what cannot be");
+    r->n_held++;
+    return 0;
+}
+
+/* Takes the frame that is shown next out of those that are held. False: it has not come yet. */
+static bool
+find_next(qvm_remote *r, qvm_remote_event *e)
+{
+    const int64_t next = qvm_times_next(r->times, r->next);
+    int i = 0;
+    while (i < r->n_held && (next == r->times->n || r->held[i].pts != r->times->at[next].pts))
+        i++;
+    if (i == r->n_held)
+        return false;
+    *e = r->held[i];
+    r->held[i] = r->held[--r->n_held];
+    r->next = next + 1;
+    return true;
+}
+
+/* Frames come in the order of their packets, and are given in that of their times, of which FFmpeg's decoder holds no
+ * more back than it says. The order by the pictures' headers has to be the same, as FFmpeg's decoder goes by that one. */
 int
 qvm_remote_receive(qvm_remote *r, AVFrame *frame)
 {
     qvm_remote_event e;
-    if (*r->why)
-        return AVERROR_EXTERNAL;
-    int code = next_event(r, r->emptying || find_slot(r) < 0, &e);
+    int code = *r->why ? AVERROR_EXTERNAL : 0;
+    while (!code && !find_next(r, &e))
+        code = r->n_held > r->most_held ? fail(r, other_times) : hold_frame(r);
+    if (!code && e.order <= r->last_order)
+        code = fail(r, other_times);
     if (code)
         return code;
-    if (e.kind == QVM_REMOTE_EMPTIED && r->emptying) {
-        r->emptying = false;
-        return AVERROR_EOF;
-    }
-    if (e.kind != QVM_REMOTE_FRAME)
-        return lose(r, "the GPU's process said what cannot be");
+    r->last_order = e.order;
     frame->pts = e.pts;
     frame->color_range = r->like->color_range;
     frame->colorspace = r->like->colorspace;

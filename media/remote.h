@@ -27,17 +27,19 @@ typedef enum qvm_remote_kind {
 
 typedef struct qvm_remote_request {
     int32_t kind;
-    int32_t slot; /* PACKET: where its frame is wanted; -1: nowhere */
-    /* OPEN: a qvm_remote_stream. PACKET: in Annex B's form, with parameter sets where it begins. */
+    int32_t slot; /* PACKET: the slot in which the packet's frame is wanted; -1: it is not wanted */
+    int32_t period; /* PACKET: how often the count of the pictures' order has begun anew */
+    /* OPEN: of a qvm_remote_stream that follows. PACKET: of a packet in Annex B's form that follows, with parameter sets
+     * in front where decoding begins. */
     int32_t bytes;
     int64_t pts;
 } qvm_remote_request;
 
 typedef struct qvm_remote_stream {
-    int32_t codec_id, format, width, height; /* FFmpeg's, of the coded frames */
+    int32_t codec_id, format, width, height; /* of the coded frames, in FFmpeg's numbers */
 } qvm_remote_stream;
 
-/* OPEN: it is taken. FRAME: of every packet, in the order in which they are shown. EMPTY: there are no more.
+/* OPENED: the stream is taken. FRAME: of every packet, in the order of the packets. EMPTIED: there are no more frames.
  * FAILED: nothing more comes. */
 typedef enum qvm_remote_answer {
     QVM_REMOTE_OPENED,
@@ -52,8 +54,9 @@ typedef struct qvm_remote_event {
     int32_t kind;
     int32_t slot; /* -1: the frame is not wanted */
     int64_t pts;
+    int64_t order; /* by the headers of the pictures: frames are shown in ascending order */
     int32_t width, height;
-    int32_t crop[4];         /* left, top, right, bottom */
+    int32_t right, bottom;   /* columns and rows that are cut off at these sides */
     char why[QVM_WHY_BYTES]; /* FAILED: in words that follow "since" */
 } qvm_remote_event;
 
@@ -65,23 +68,33 @@ typedef struct qvm_remote {
     int64_t slot_bytes;
     double patience_s;
     const qvm_watch *watch;
-    AVFrame *like; /* the first frame, as this process's own decoder made it */
+    const qvm_times *times; /* times of the frames that are to come */
+    AVFrame *like;          /* the first frame, as this process's own decoder made it */
     AVBSFContext *annexb;
     AVPacket *packet;
-    /* The next packet is the first one, or a keyframe in front of which packets were left out. */
+    /* the next packet is the first one, or a keyframe in front of which packets were left out. */
     bool begins;
     bool free[QVM_SLOTS];
     bool emptying;
     qvm_remote_event came[QVM_MOST_EVENTS]; /* a ring */
     unsigned first, n;
-    bool lost;               /* the process ended, is silent, or said what cannot be */
-    char why[QVM_WHY_BYTES]; /* it is of no use any more, since; "": it is */
+    /* frames that came before one that is shown earlier: [n_held], of most_held and the next */
+    qvm_remote_event held[QVM_MOST_HELD + 1];
+    int n_held, most_held;
+    int32_t period;
+    int64_t next; /* number in `times` from which on the next frame to be shown is looked for */
+    /* width, height, right and bottom of all events; 0: no frame came yet */
+    int32_t shape[4];
+    int64_t last_order; /* of the frame that was given last */
+    bool lost;          /* the process ended, is silent, or said what cannot be */
+    char why
+        [QVM_WHY_BYTES]; /* why the device is of no use any more, in words that follow "since"; "": it is of use */
 } qvm_remote;
 
-/* Bytes of a slot for the frames of a stream; 0: of none that a device decodes to the same bytes, and why. */
+/* Returns the bytes of a slot for the frames of a stream; 0: no device decodes the stream to the same bytes, and `why`. */
 int64_t qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why);
 
-/* Asks whether the device takes the stream. `remote` has its first five fields; `first` is the stream's first frame,
+/* Asks whether the device takes the stream. `remote` has its first six fields; `first` is the stream's first frame,
  * as `codec` made it, which it refers to from then on. False, and `why`. */
 bool qvm_remote_open(qvm_remote *remote, const AVStream *stream, const AVCodecContext *codec,
                      const AVFrame *first);

@@ -174,6 +174,7 @@ map_planes(struct server *s, qv_error *err)
     s->remote->slot_bytes = r->plane_bytes;
     s->remote->patience_s = r->gpu_patience_s;
     s->remote->watch = s->reader.watch;
+    s->remote->times = &s->reader.times;
     s->reader.remote = s->remote;
     return QV_OK;
 }

@@ -46,19 +46,26 @@ add_up(uint64_t sum, const uint8_t *at, size_t n)
     return sum;
 }
 
+static qv_status
+open_clip(const char *path, qv_decode by, qv_clip **clip, qv_error *err)
+{
+    const qv_clip_options options = { .threads = o.threads > 1,
+                                      .fps = o.fps,
+                                      .trusted = o.trusted,
+                                      .decoder =
+                                          o.trusted && by != QV_DECODE_GPU ? NULL : o.decoder,
+                                      .decode = by,
+                                      .gpu = o.gpu };
+    return qv_clip_open(path, NULL, NULL, &options, clip, err);
+}
+
 static void
 read_clip(const char *path, struct read *r)
 {
-    qv_clip_options options = { .threads = o.threads > 1,
-                                .fps = o.fps,
-                                .trusted = o.trusted,
-                                .decoder = o.trusted && decode != QV_DECODE_GPU ? NULL : o.decoder,
-                                .decode = decode,
-                                .gpu = o.gpu };
     qv_clip *clip = NULL;
     qv_error err = { QV_OK, "" };
     *r = (struct read){ .sum = 14695981039346656037U };
-    r->status = qv_clip_open(path, NULL, NULL, &options, &clip, &err);
+    r->status = open_clip(path, decode, &clip, &err);
     if (!r->status) {
         qv_clip_get_info(clip, &r->info);
         const size_t bytes = 3 * (size_t)r->info.width * (size_t)r->info.height;
@@ -122,6 +129,52 @@ run(qv_decode which)
            frames / took_s);
 }
 
+/* Reads the next frame of each and says where they differ. False: they do not, and more may come. */
+static bool
+explain_frame(qv_clip *clips[2], uint8_t *frames[2], const qv_clip_info *info, int frame)
+{
+    const int bytes = 3 * info->width * info->height;
+    int64_t n[2] = { 0, 0 };
+    int different = 0, most = 0, first = -1;
+    for (int i = 0; i < 2; i++)
+        if (qv_clip_read(clips[i], frames[i], 1, &n[i], NULL, NULL))
+            n[i] = -1;
+    for (int i = 0; n[0] == 1 && n[1] == 1 && i < bytes; i++) {
+        const int by = abs(frames[0][i] - frames[1][i]);
+        first = by && first < 0 ? i : first;
+        different += by > 0;
+        most = by > most ? by : most;
+    }
+    if (different)
+        printf("  frame %d: %d of %d bytes differ, by %d at most, from x %d, y %d on\n", frame,
+               different, bytes, most, first / 3 % info->width, first / 3 / info->width);
+    if (n[0] != n[1])
+        printf("  frame %d: %d by the CPU, %d by the GPU\n", frame, (int)n[0], (int)n[1]);
+    return different || n[0] != n[1] || n[0] != 1;
+}
+
+static void
+explain(const char *path)
+{
+    qv_clip *clips[2] = { NULL, NULL };
+    qv_clip_info info = { .width = 0 };
+    if (!open_clip(path, QV_DECODE_CPU, &clips[0], NULL) &&
+        !open_clip(path, QV_DECODE_GPU, &clips[1], NULL)) {
+        qv_clip_get_info(clips[0], &info);
+        uint8_t *frames[2];
+        for (int i = 0; i < 2; i++)
+            frames[i] = malloc(3 * (size_t)info.width * (size_t)info.height);
+        for (int frame = 0; !explain_frame(clips, frames, &info, frame); frame++)
+            ;
+        for (int i = 0; i < 2; i++)
+            free(frames[i]);
+        printf("  damaged: %lld by the CPU, %lld by the GPU\n",
+               (long long)qv_clip_damaged(clips[0]), (long long)qv_clip_damaged(clips[1]));
+    }
+    for (int i = 0; i < 2; i++)
+        qv_clip_close(&clips[i]);
+}
+
 /* 1 where they differ. */
 static int
 compare(int i, int counts[3])
@@ -136,6 +189,8 @@ compare(int i, int counts[3])
                same ? "equal" : "DIFFERS", (long long)c->n, c->info.codec, c->info.source_width,
                c->info.source_height, qv_decode_name(g->info.decoded_by),
                *g->info.not_gpu ? " since " : "", g->info.not_gpu, *g->text ? ": " : "", g->text);
+    if (!same)
+        explain(o.clips[i % o.n_clips]);
     return !same;
 }
 

@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +16,8 @@
 #include <unistd.h>
 
 #include "../media/nvdec.h"
+
+enum { MOST_SENT = 64 };
 
 struct qvm_nvdec {
     atomic_int n_packets;
@@ -26,6 +30,13 @@ struct qvm_nvstream {
     AVCodecContext *codec;
     AVPacket *packet;
     AVFrame *frame;
+    struct sent {
+        int64_t pts;
+        AVFrame *frame; /* NULL: it has not come yet */
+        int64_t order;
+    } sent[MOST_SENT]; /* [n_sent]: frames come in the order of their packets, as from a GPU */
+    int n_sent;
+    int64_t n_shown;
     const char *why;
 };
 
@@ -59,11 +70,33 @@ qvm_nvdec_load(qvm_nvdec **out)
     return is("no driver") ? "NVIDIA's driver (libcuda.so.1) is not here" : NULL;
 }
 
+static bool escapes(void);
+
+static sem_t asked, told;
+static bool got_out;
+
+/* A thread that the driver made before the process was locked in, in which no signal is let through. */
+static void *
+wait_to_escape(void *none)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    while (sem_wait(&asked))
+        ;
+    got_out = escapes();
+    sem_post(&told);
+    return none;
+}
+
 const char *
 qvm_nvdec_open(qvm_nvdec *g, int number)
 {
+    pthread_t thread;
     (void)g;
-    (void)g;
+    sem_init(&asked, 0, 0);
+    sem_init(&told, 0, 0);
+    pthread_create(&thread, NULL, wait_to_escape, NULL);
     qvm_warm_up(); /* Nothing is opened later. */
     if (is("dies at its start"))
         _exit(1);
@@ -109,29 +142,31 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_
     return NULL;
 }
 
-/* Lays planes out as NV12 or P010. */
+/* Lays a plane out, of `step` interleaved ones, in rows of `width` samples. */
 static void
-put_planes(const AVFrame *f, bool deep, uint8_t *to)
+put_plane(const AVFrame *f, int plane, bool deep, uint8_t *to, int width, int step)
 {
-    for (int y = 0; y < f->height; y++)
-        for (int x = 0; x < f->width; x++) {
-            const uint8_t *row = f->data[0] + (ptrdiff_t)y * f->linesize[0];
+    const int across = plane ? f->width / 2 : f->width, down = plane ? f->height / 2 : f->height;
+    for (int y = 0; y < down; y++)
+        for (int x = 0; x < across; x++) {
+            const uint8_t *row = f->data[plane] + (ptrdiff_t)y * f->linesize[plane];
+            const int at = y * width + x * step;
             if (deep)
-                ((uint16_t *)(void *)to)[y * f->width + x] =
+                ((uint16_t *)(void *)to)[at] =
                     (uint16_t)(((const uint16_t *)(const void *)row)[x] << 6);
             else
-                to[y * f->width + x] = row[x];
+                to[at] = row[x];
         }
-    to += (size_t)f->width * (size_t)f->height << deep;
-    for (int y = 0; y < f->height / 2; y++)
-        for (int x = 0; x < f->width; x++) {
-            const uint8_t *row = f->data[1 + x % 2] + (ptrdiff_t)y * f->linesize[1 + x % 2];
-            if (deep)
-                ((uint16_t *)(void *)to)[y * f->width + x] =
-                    (uint16_t)(((const uint16_t *)(const void *)row)[x / 2] << 6);
-            else
-                to[y * f->width + x] = row[x / 2];
-        }
+}
+
+/* Lays planes out as NV12 or P010, in rows of `width` samples. */
+static void
+put_planes(const AVFrame *f, bool deep, uint8_t *to, int width, int height)
+{
+    put_plane(f, 0, deep, to, width, 1);
+    to += (size_t)width * (size_t)height << deep;
+    put_plane(f, 1, deep, to, width, 2);
+    put_plane(f, 2, deep, to + (deep ? 2 : 1), width, 2);
 }
 
 /* Returns whether a frame is told of at all; the faults change what is told. */
@@ -147,7 +182,7 @@ change(qvm_remote_event *e, uint8_t *to)
     if (is("size"))
         e->width += 16;
     if (is("crop"))
-        e->crop[2] = e->width;
+        e->right = e->width;
     if (is("kind"))
         e->kind = 99;
     if (is("pixel") && to)
@@ -156,25 +191,50 @@ change(qvm_remote_event *e, uint8_t *to)
 }
 
 static void
-put_frame(qvm_nvstream *s)
+put_frame(qvm_nvstream *s, const struct sent *sent)
 {
-    const AVFrame *f = s->frame;
+    const AVFrame *f = sent->frame;
     const bool deep = s->about.format == AV_PIX_FMT_YUV420P10;
+    const int width = (f->width + 15) & ~15,
+              height = (f->height + 15) & ~15; /* as NVIDIA's parser */
     qvm_remote_event e = { .kind = QVM_REMOTE_FRAME,
                            .slot = -1,
                            .pts = f->pts,
-                           .width = f->width,
-                           .height = f->height,
-                           .crop = { (int)f->crop_left, (int)f->crop_top, (int)f->crop_right,
-                                     (int)f->crop_bottom } };
+                           .order = sent->order,
+                           .width = width,
+                           .height = height,
+                           .right = width - f->width + (int)f->crop_right,
+                           .bottom = height - f->height + (int)f->crop_bottom };
     uint8_t *to =
-        s->sink.find(s->sink.user, f->pts, (int64_t)f->width * f->height * 3 / 2 << deep, &e.slot);
+        s->sink.find(s->sink.user, f->pts, (int64_t)width * height * 3 / 2 << deep, &e.slot);
     if (f->decode_error_flags || f->flags & AV_FRAME_FLAG_CORRUPT)
         s->why = "it is damaged";
     if (to)
-        put_planes(f, deep, to);
+        put_planes(f, deep, to, width, height);
     if (!s->why && change(&e, to))
         s->sink.frame(s->sink.user, &e);
+}
+
+static void
+forget(qvm_nvstream *s)
+{
+    av_frame_free(&s->sent[0].frame);
+    memmove(s->sent, s->sent + 1, (size_t)--s->n_sent * sizeof *s->sent);
+}
+
+/* Takes what FFmpeg shows next, and gives what is complete in the order of the packets. */
+static void
+take_frame(qvm_nvstream *s)
+{
+    int i = 0;
+    while (i < s->n_sent && s->sent[i].pts != s->frame->pts)
+        i++;
+    if (i == s->n_sent)
+        return;
+    s->sent[i].frame = av_frame_clone(s->frame);
+    s->sent[i].order = s->n_shown++;
+    for (; s->n_sent && s->sent[0].frame; forget(s))
+        put_frame(s, &s->sent[0]);
 }
 
 /* Tries what a process that is locked in cannot do. */
@@ -204,29 +264,41 @@ go_wrong(void)
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts)
+qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, int32_t period)
 {
     int code = data ? av_new_packet(s->packet, (int)n) : 0;
+    (void)period;
     atomic_fetch_add(&gpu.n_packets, 1);
     go_wrong();
     if (is("damage"))
         s->why = "it is damaged";
-    if (is("escape") && escapes())
-        s->why = "it got out";
+    if (is("escape")) {
+        sem_post(&asked);
+        while (sem_wait(&told))
+            ;
+        sem_post(&told); /* for later packets */
+        if (got_out || escapes())
+            s->why = "it got out";
+    }
     if (code < 0)
         return "the GPU's process has no memory";
     if (data) {
         memcpy(s->packet->data, data, n);
         s->packet->pts = pts;
+        if (s->n_sent == MOST_SENT)
+            forget(s);
+        s->sent[s->n_sent++] = (struct sent){ .pts = pts };
     }
     code = avcodec_send_packet(s->codec, data ? s->packet : NULL);
     av_packet_unref(s->packet);
     if (code < 0)
         s->why = "it is damaged";
     while (!s->why && avcodec_receive_frame(s->codec, s->frame) >= 0) {
-        put_frame(s);
+        take_frame(s);
         av_frame_unref(s->frame);
     }
+    while (!data && s->n_sent)
+        forget(s);
     return s->why;
 }
 
@@ -242,6 +314,8 @@ qvm_nvstream_begin_anew(qvm_nvstream *s)
 void
 qvm_nvstream_close(qvm_nvstream *s)
 {
+    while (s->n_sent)
+        forget(s);
     av_packet_free(&s->packet);
     av_frame_free(&s->frame);
     avcodec_free_context(&s->codec);

@@ -3,6 +3,7 @@
  * decoding them again. software_nvdec.c stands in for the GPU; all else is what runs on one. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -105,9 +106,11 @@ test_bytes(void **state)
         { "x264-refresh.mkv", "" },
         { "x264-cropped.mp4", "" },
         { "x264-full.mp4", "" },
-        { "x265.mp4", "its codec is not H.264" },
+        { "x265.mp4", "" },
+        { "x265-layers.mkv", "" },
+        { "x265-deep.mp4", "" },
         { "x264-fields.mkv", "it is interlaced" },
-        { "vp9.webm", "its codec is not H.264" },
+        { "vp9.webm", "its codec is neither H.264 nor HEVC" },
     };
     qv_clip_options options = { .decoder = start("") };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -177,22 +180,29 @@ test_faults(void **state)
     unlink("x264-pyramid.mkv");
 }
 
-/* A process that has ended is replaced, until that helps no more; and one that has served so many clips. */
+/* A process that has ended or lies is replaced, until that happens too often; and one that has served so many clips. */
 static void
 test_replaced(void **state)
 {
     (void)state;
-    qv_clip_options options = { .decoder = start("crash 30"), .fps = 5 };
+    static const struct {
+        const char *fault, *why;
+    } cases[] = {
+        { "crash 30", "the GPU's process has ended" },
+        { "slot 4", "the GPU's process said what cannot be" },
+    };
+    qv_clip_options options = { .fps = 5 };
     clip_write("x264.mp4");
-    expect("x264.mp4", &options, "the GPU's process has ended");
-    for (int i = 0; i < 3; i++)
-        expect("x264.mp4", &options, "the GPU's process has ended");
-    options.decode = QV_DECODE_GPU;
-    struct frames f = read_clip("x264.mp4", &options);
-    assert_int_equal(f.status, QV_EBACKEND);
-    assert_non_null(strstr(f.error.text, "end again and again"));
-    free(f.at);
-    qv_decoder_stop(&options.decoder);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        options.decoder = start(cases[i].fault);
+        for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
+            expect("x264.mp4", &options, cases[i].why);
+        expect("x264.mp4", &options, "the GPU's processes failed again and again");
+        qv_error err;
+        assert_int_equal(qv_decoder_gpu(options.decoder, 0, false, true, &err), QV_EBACKEND);
+        assert_non_null(strstr(err.text, "fail again and again"));
+        qv_decoder_stop(&options.decoder);
+    }
 
     options.decoder = start("");
     expect("x264.mp4", &options, "");
@@ -251,7 +261,23 @@ test_none(void **state)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-enum { CLIPS = 12 };
+enum { CLIPS = 16 };
+
+static int cores; /* that this process is told of; 0: as many as there are */
+
+int __real_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
+int __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
+
+int
+__wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
+{
+    if (!cores)
+        return __real_sched_getaffinity(pid, bytes, set);
+    CPU_ZERO_S(bytes, set);
+    for (int i = 0; i < cores; i++)
+        CPU_SET_S((size_t)i, bytes, set);
+    return 0;
+}
 
 struct results {
     size_t row;             /* bytes */
@@ -283,11 +309,12 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     const qv_job_options o = {
         .sink = take,
         .user = results,
-        .decoders = 3,
+        .decoders = cores ? 0 : 3,
         .clip = { .decoder = start(fault), .decode = decode, .fps = 5, .max_pixels = 12 * 32 * 32 }
     };
     qv_job *job = NULL;
     qv_decoder *decoder = o.clip.decoder;
+    qv_decoder_gpu(decoder, 0, false, true, NULL);
     qv_model_info model;
     qv_model_get_info(t->model, &model);
     *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float) };
@@ -326,6 +353,32 @@ test_job(void **state)
     unlink("x264-pyramid.mkv");
 }
 
+/* Where cores are left, both decode. */
+static void
+test_both(void **state)
+{
+    (void)state;
+    static const char *const faults[] = { "", "crash 200" };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct results cpu, both;
+    clip_write("x264-pyramid.mkv");
+    assert_int_equal(run_job(&t, "", QV_DECODE_CPU, &cpu), QV_OK);
+    assert_int_equal(cpu.by[QV_DECODE_CPU], CLIPS);
+    cores = 8;
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        assert_int_equal(run_job(&t, faults[i], QV_DECODE_GPU, &both), QV_OK);
+        assert_memory_equal(both.tokens, cpu.tokens, sizeof cpu.tokens);
+        assert_int_equal(both.by[QV_DECODE_CPU] + both.by[QV_DECODE_GPU], CLIPS);
+        assert_in_range(both.by[QV_DECODE_CPU], 1, CLIPS);
+        assert_in_range(both.by[QV_DECODE_GPU], i ? 0 : 12, CLIPS - 1);
+        if (!i)
+            assert_string_equal(both.why, "a core was free first");
+    }
+    cores = 0;
+    tiny_close(&t);
+    unlink("x264-pyramid.mkv");
+}
+
 /* Whether this system has Landlock, without which no process that has a GPU open is locked in. */
 static bool
 has_landlock(void)
@@ -348,6 +401,7 @@ main(void)
         cmocka_unit_test(test_bytes),  cmocka_unit_test(test_alone),
         cmocka_unit_test(test_faults), cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_none),   cmocka_unit_test(test_job),
+        cmocka_unit_test(test_both),
     };
     return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }

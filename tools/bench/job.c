@@ -161,13 +161,15 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
     if (p->devices)
         json_object_update_new(
             e,
-            json_pack("{s:s, s:f, s:I, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:I, s:I}",
-                      "limit", p->limit, "elapsed_s", p->elapsed_s, "chunks", (json_int_t)p->chunks,
-                      "fill", (double)p->rows / ((double)p->capacity_rows + 1e-9), "decoders",
-                      p->decoders, "decode_s", p->decode_s, "room_s", p->room_s, "device_s",
-                      p->device_s, "starved_s", p->starved_s, "full_s", p->full_s, "sinks",
-                      p->sinks, "sink_s", p->sink_s, "source_frames", (json_int_t)p->source_frames,
-                      "decoded_frames", (json_int_t)p->decoded_frames));
+            json_pack(
+                "{s:s, s:f, s:I, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:I, s:I, s:s, s:I}",
+                "limit", p->limit, "elapsed_s", p->elapsed_s, "chunks", (json_int_t)p->chunks,
+                "fill", (double)p->rows / ((double)p->capacity_rows + 1e-9), "decoders",
+                p->decoders, "decode_s", p->decode_s, "room_s", p->room_s, "device_s", p->device_s,
+                "starved_s", p->starved_s, "full_s", p->full_s, "sinks", p->sinks, "sink_s",
+                p->sink_s, "source_frames", (json_int_t)p->source_frames, "decoded_frames",
+                (json_int_t)p->decoded_frames, "decode", qv_decode_name(j->b.o->clip.decode),
+                "gpu_clips", (json_int_t)p->gpu_clips));
     if (way == BENCH_JOB_DECODE && all_ms[BENCH_JOB_BARE] > 0)
         json_object_set_new(e, "over_bare", json_real(ms / all_ms[BENCH_JOB_BARE]));
     if (way == BENCH_JOB_DEVICE && all_ms[BENCH_JOB_ONE] > 0)

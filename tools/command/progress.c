@@ -115,15 +115,15 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
     qv_job_progress p;
     qv_job_get_progress(e->job, &p);
     const double s = p.elapsed_s + 1e-9, room = (double)p.capacity_rows + 1e-9;
-    json_t *j =
-        json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:s, s:s}",
-                  "clips", (json_int_t)p.done, "failed", (json_int_t)p.failed, "tokens",
-                  (json_int_t)p.tokens, "seconds", p.elapsed_s, "clips_per_s", (double)p.done / s,
-                  "tokens_per_s", (double)p.tokens / s, "limit", p.limit, "chunks",
-                  (json_int_t)p.chunks, "fill", (double)p.rows / room, "most_frame_bytes",
-                  (json_int_t)p.most_frame_bytes, "peak_bytes", (json_int_t)tool_peak_bytes(),
-                  "source_frames", (json_int_t)p.source_frames, "decoded_frames",
-                  (json_int_t)p.decoded_frames, "version", qv_version(), "commit", QV_COMMIT);
+    json_t *j = json_pack(
+        "{s:I, s:I, s:I, s:f, s:f, s:f, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "clips",
+        (json_int_t)p.done, "failed", (json_int_t)p.failed, "tokens", (json_int_t)p.tokens,
+        "seconds", p.elapsed_s, "clips_per_s", (double)p.done / s, "tokens_per_s",
+        (double)p.tokens / s, "limit", p.limit, "chunks", (json_int_t)p.chunks, "fill",
+        (double)p.rows / room, "most_frame_bytes", (json_int_t)p.most_frame_bytes, "peak_bytes",
+        (json_int_t)tool_peak_bytes(), "source_frames", (json_int_t)p.source_frames,
+        "decoded_frames", (json_int_t)p.decoded_frames, "gpu_clips", (json_int_t)p.gpu_clips,
+        "version", qv_version(), "commit", QV_COMMIT);
     json_t *stages = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i}", "decode_s",
                                p.decode_s, "room_s", p.room_s, "device_s", p.device_s, "starved_s",
                                p.starved_s, "full_s", p.full_s, "sink_s", p.sink_s, "decoders",

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* What nvdec.c and nvstream.c share: NVIDIA's functions and a GPU's video decoders. It needs FFmpeg's headers ffnvcodec. */
+#ifndef QVM_NVCUVID_H
+#define QVM_NVCUVID_H
+
+#include <ffnvcodec/dynlink_cuda.h>
+#include <ffnvcodec/dynlink_cuviddec.h>
+#include <ffnvcodec/dynlink_nvcuvid.h>
+
+#include "nvdec.h"
+
+enum { QVM_NVIDLE = 32 }; /* decoders that are kept open between clips */
+
+/* Types that the headers lack. */
+typedef CUresult CUDAAPI cuda_alloc(void **at, size_t bytes);
+typedef CUresult CUDAAPI cuda_free(void *at);
+
+/* The functions that are called in NVIDIA's libraries. */
+struct qvm_nvcalls {
+#define CALLS                                                                                      \
+    CALL(cuda, cuInit, tcuInit, "cuInit")                                                          \
+    CALL(cuda, cuDeviceGet, tcuDeviceGet, "cuDeviceGet")                                           \
+    CALL(cuda, cuCtxCreate, tcuCtxCreate_v2, "cuCtxCreate_v2")                                     \
+    CALL(cuda, cuCtxPushCurrent, tcuCtxPushCurrent_v2, "cuCtxPushCurrent_v2")                      \
+    CALL(cuda, cuCtxPopCurrent, tcuCtxPopCurrent_v2, "cuCtxPopCurrent_v2")                         \
+    CALL(cuda, cuStreamCreate, tcuStreamCreate, "cuStreamCreate")                                  \
+    CALL(cuda, cuStreamDestroy, tcuStreamDestroy_v2, "cuStreamDestroy_v2")                         \
+    CALL(cuda, cuStreamSynchronize, tcuStreamSynchronize, "cuStreamSynchronize")                   \
+    CALL(cuda, cuMemcpy2DAsync, tcuMemcpy2DAsync_v2, "cuMemcpy2DAsync_v2")                         \
+    CALL(cuda, cuMemAllocHost, cuda_alloc, "cuMemAllocHost_v2")                                    \
+    CALL(cuda, cuMemFreeHost, cuda_free, "cuMemFreeHost")                                          \
+    CALL(cuda, cuGetErrorString, tcuGetErrorString, "cuGetErrorString")                            \
+    CALL(cuvid, cuvidGetDecoderCaps, tcuvidGetDecoderCaps, "cuvidGetDecoderCaps")                  \
+    CALL(cuvid, cuvidCreateDecoder, tcuvidCreateDecoder, "cuvidCreateDecoder")                     \
+    CALL(cuvid, cuvidDestroyDecoder, tcuvidDestroyDecoder, "cuvidDestroyDecoder")                  \
+    CALL(cuvid, cuvidDecodePicture, tcuvidDecodePicture, "cuvidDecodePicture")                     \
+    CALL(cuvid, cuvidGetDecodeStatus, tcuvidGetDecodeStatus, "cuvidGetDecodeStatus")               \
+    CALL(cuvid, cuvidMapVideoFrame, tcuvidMapVideoFrame64, "cuvidMapVideoFrame64")                 \
+    CALL(cuvid, cuvidUnmapVideoFrame, tcuvidUnmapVideoFrame64, "cuvidUnmapVideoFrame64")           \
+    CALL(cuvid, cuvidCreateVideoParser, tcuvidCreateVideoParser, "cuvidCreateVideoParser")         \
+    CALL(cuvid, cuvidParseVideoData, tcuvidParseVideoData, "cuvidParseVideoData")                  \
+    CALL(cuvid, cuvidDestroyVideoParser, tcuvidDestroyVideoParser, "cuvidDestroyVideoParser")
+#define CALL(library, name, type, symbol) type *name;
+    CALLS
+#undef CALL
+};
+
+/* A decoder can be used again for streams of the shape that it was made for. */
+struct qvm_nvshape {
+    cudaVideoCodec codec;
+    unsigned bit_depth;     /* above 8 */
+    unsigned width, height; /* coded */
+    unsigned surfaces;
+};
+
+struct qvm_nvdecoder {
+    CUvideodecoder handle; /* NULL: none */
+    CUstream queue;
+    void *
+        host; /* a picture's planes in locked pages: copies to others take turns in the whole process */
+    struct qvm_nvshape shape;
+    int64_t bytes;
+};
+
+enum { QVM_NVCODECS = 2 };
+extern const struct qvm_nvcodec {
+    enum AVCodecID id;
+    cudaVideoCodec codec;
+} qvm_nvcodecs[QVM_NVCODECS];
+
+struct qvm_nvdec {
+    struct qvm_nvcalls call;
+    CUcontext context;
+    CUVIDDECODECAPS caps[QVM_NVCODECS][2]; /* of 8 and of 10 bits */
+    pthread_mutex_t lock;
+    /* under the lock */
+    struct qvm_nvdecoder idle[QVM_NVIDLE]; /* [n_idle], the one that was used last at the end */
+    int n_idle;
+    int64_t bytes; /* of all decoders */
+};
+
+/* Takes an idle decoder, or makes one, for which others are given up where they have too much memory. Returns NULL, or why
+ * there is none. */
+const char *qvm_nvdecoder_take(qvm_nvdec *gpu, const struct qvm_nvshape *shape,
+                               struct qvm_nvdecoder *decoder);
+/* Keeps the decoder for a later stream of its shape. */
+void qvm_nvdecoder_give_back(qvm_nvdec *gpu, struct qvm_nvdecoder *decoder);
+/* Returns the bytes of a picture. */
+int64_t qvm_nvdecoder_bytes(const struct qvm_nvshape *shape);
+
+#endif

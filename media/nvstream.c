@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: MIT */
+/* A stream of packets that an NVIDIA GPU decodes (nvdec.h): NVIDIA's parser reads them and calls back. */
+#include "nvdec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef QV_WITH_NVDEC
+#include "nvcuvid.h"
+
+enum {
+    MOST_SURFACES = 32, /* of a decoder, which the parser numbers */
+    EXTRA_SURFACES = 4, /* beside those that the parser asks for, so that it need not wait */
+    DISPLAY_DELAY = 2,
+};
+
+struct qvm_nvstream {
+    qvm_nvdec *gpu;
+    qvm_nvdec_sink sink;
+    int codec;
+    unsigned bit_depth;
+    unsigned most_width, most_height;
+    CUvideoparser parser;
+    struct qvm_nvdecoder decoder;
+    CUVIDEOFORMAT format;
+    bool has_format;
+    int64_t pts,
+        order; /* of the packet that is parsed: its time, and the order of its period's first picture */
+    int n_pictures; /* pictures of that packet so far */
+    struct waiting {
+        int surface;
+        uint8_t *to; /* NULL: it is not wanted */
+        qvm_remote_event event;
+    } waiting[QVM_GPU_DELAY]; /* [n_waiting] pictures that are decoded and not told of */
+    int n_waiting;
+    int32_t order_of[MOST_SURFACES];
+    uint32_t whole;   /* surfaces that hold a picture of this stream */
+    uint32_t unasked; /* surfaces whose picture may be damaged, as the GPU has not said yet */
+    const char *why;  /* why the stream is of no use any more; NULL: it is of use */
+};
+
+/* ---- what the parser says -------------------------------------------------------------------- */
+
+static int
+fail(qvm_nvstream *s, const char *why)
+{
+    if (!s->why)
+        s->why = why;
+    return 0;
+}
+
+/* The sizes and the format of the pictures that follow: of one stream always the same. Returns how many surfaces there
+ * are, 0 where it fails. */
+static int CUDAAPI
+on_sequence(void *user, CUVIDEOFORMAT *f)
+{
+    qvm_nvstream *s = user;
+    struct qvm_nvshape shape = { .codec = f->codec,
+                                 .bit_depth = f->bit_depth_luma_minus8,
+                                 .width = f->coded_width,
+                                 .height = f->coded_height,
+                                 .surfaces = f->min_num_decode_surfaces + EXTRA_SURFACES };
+    if (s->has_format) {
+        const bool same =
+            f->coded_width == s->format.coded_width && f->coded_height == s->format.coded_height &&
+            !memcmp(&f->display_area, &s->format.display_area, sizeof f->display_area) &&
+            f->min_num_decode_surfaces <= s->format.min_num_decode_surfaces;
+        return same ? (int)s->decoder.shape.surfaces : fail(s, "the size of its frames changes");
+    }
+    if (f->codec != qvm_nvcodecs[s->codec].codec || f->chroma_format != cudaVideoChromaFormat_420 ||
+        f->bit_depth_luma_minus8 != s->bit_depth || f->bit_depth_chroma_minus8 != s->bit_depth)
+        return fail(s, "its headers say another format");
+    if (!f->progressive_sequence)
+        return fail(s, "it is interlaced");
+    if (shape.surfaces > MOST_SURFACES || f->coded_width > s->most_width ||
+        f->coded_height > s->most_height)
+        return fail(s, "its frames are too large");
+    s->why = qvm_nvdecoder_take(s->gpu, &shape, &s->decoder);
+    if (s->why)
+        return 0;
+    s->format = *f;
+    s->has_format = true;
+    return (int)shape.surfaces;
+}
+
+static bool
+is_whole(const qvm_nvstream *s, int surface)
+{
+    return surface >= 0 && surface < MOST_SURFACES && (s->whole >> surface & 1);
+}
+
+static bool
+has_h264_references(const qvm_nvstream *s, const CUVIDH264PICPARAMS *p)
+{
+    for (int i = 0; i < 16; i++) {
+        const CUVIDH264DPBENTRY *e = &p->dpb[i];
+        if (e->used_for_reference && (e->not_existing || !is_whole(s, e->PicIdx)))
+            return false;
+    }
+    return true;
+}
+
+/* Of the pictures that a slice lists, only those that the picture itself refers to have to be there. */
+static bool
+has_hevc_references(const qvm_nvstream *s, const CUVIDHEVCPICPARAMS *p)
+{
+    const struct {
+        int n;
+        const unsigned char *at;
+    } sets[] = { { p->NumPocStCurrBefore, p->RefPicSetStCurrBefore },
+                 { p->NumPocStCurrAfter, p->RefPicSetStCurrAfter },
+                 { p->NumPocLtCurr, p->RefPicSetLtCurr } };
+    for (size_t k = 0; k < sizeof sets / sizeof *sets; k++)
+        for (int i = 0; i < sets[k].n; i++) {
+            const int at = i < 8 ? sets[k].at[i] : 16;
+            const int surface = at < 16 ? p->RefPicIdx[at] : -1;
+            if (!is_whole(s, surface) || s->order_of[surface] != p->PicOrderCntVal[at])
+                return false;
+        }
+    return true;
+}
+
+/* Returns whether all pictures that a picture refers to are there, and of this stream. */
+static bool
+has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
+{
+    if (p->intra_pic_flag)
+        return true;
+    return qvm_nvcodecs[s->codec].codec == cudaVideoCodec_H264
+               ? has_h264_references(s, &p->CodecSpecific.h264)
+               : has_hevc_references(s, &p->CodecSpecific.hevc);
+}
+
+/* Of HEVC with coding tree blocks of 16x16 pixels an H200 made other colours than FFmpeg in all but intra pictures; those
+ * of 64x64 were right, and 32x32 was not tried. */
+static bool
+has_small_blocks(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
+{
+    const CUVIDHEVCPICPARAMS *h = &p->CodecSpecific.hevc;
+    return qvm_nvcodecs[s->codec].codec == cudaVideoCodec_HEVC &&
+           h->log2_min_luma_coding_block_size_minus3 + h->log2_diff_max_min_luma_coding_block_size <
+               3;
+}
+
+static int32_t
+order_of(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
+{
+    const int *fields = p->CodecSpecific.h264.CurrFieldOrderCnt;
+    if (qvm_nvcodecs[s->codec].codec == cudaVideoCodec_HEVC)
+        return p->CodecSpecific.hevc.CurrPicOrderCntVal;
+    return fields[0] < fields[1] ? fields[0] : fields[1];
+}
+
+/* Asks of surfaces whether they were decoded without damage. */
+static bool
+ask(qvm_nvstream *s, uint32_t surfaces)
+{
+    for (int i = 0; i < MOST_SURFACES; i++) {
+        CUVIDGETDECODESTATUS status = { .decodeStatus = cuvidDecodeStatus_Invalid };
+        if (!(surfaces & s->unasked & 1U << i))
+            continue;
+        if (s->gpu->call.cuvidGetDecodeStatus(s->decoder.handle, i, &status))
+            return fail(s, "the GPU does not say whether it is damaged");
+        if (status.decodeStatus == cuvidDecodeStatus_Error ||
+            status.decodeStatus == cuvidDecodeStatus_Error_Concealed)
+            return fail(s, "it is damaged");
+        if (status.decodeStatus == cuvidDecodeStatus_Success)
+            s->unasked &= ~(1U << i);
+    }
+    return true;
+}
+
+/* Copies a surface, as qvm_remote_event tells. */
+static bool
+fetch(qvm_nvstream *s, int surface, uint8_t *to)
+{
+    const struct qvm_nvcalls *call = &s->gpu->call;
+    const CUVIDEOFORMAT *f = &s->format;
+    unsigned long long from = 0;
+    unsigned pitch = 0;
+    CUVIDPROCPARAMS how = { .progressive_frame = 1, .output_stream = s->decoder.queue };
+    if (call->cuvidMapVideoFrame(s->decoder.handle, surface, &from, &pitch, &how))
+        return false;
+    const size_t row = (size_t)f->coded_width << (s->bit_depth != 0);
+    CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = from,
+                           .srcPitch = pitch,
+                           .dstMemoryType = CU_MEMORYTYPE_HOST,
+                           .dstHost = s->decoder.host,
+                           .dstPitch = row,
+                           .WidthInBytes = row,
+                           .Height = f->coded_height };
+    CUresult code = call->cuMemcpy2DAsync(&copy, s->decoder.queue);
+    copy.srcDevice += (size_t)pitch * f->coded_height;
+    copy.dstHost = (uint8_t *)s->decoder.host + row * f->coded_height;
+    copy.Height /= 2;
+    if (!code)
+        code = call->cuMemcpy2DAsync(&copy, s->decoder.queue);
+    if (call->cuStreamSynchronize(s->decoder.queue))
+        code = CUDA_ERROR_UNKNOWN;
+    call->cuvidUnmapVideoFrame(s->decoder.handle, from);
+    if (!code)
+        memcpy(to, s->decoder.host, (size_t)qvm_nvdecoder_bytes(&s->decoder.shape));
+    return !code;
+}
+
+/* Tells of the picture that waits for longest. */
+static bool
+hand_out(qvm_nvstream *s)
+{
+    const struct waiting w = s->waiting[0];
+    s->n_waiting--;
+    memmove(s->waiting, s->waiting + 1, (size_t)s->n_waiting * sizeof *s->waiting);
+    if (w.to && !fetch(s, w.surface, w.to))
+        return fail(s, "the GPU's frames cannot be copied");
+    /* it is there, and so is all that it refers to, which was decoded before */
+    if (w.to && !ask(s, ~0U))
+        return false;
+    s->sink.frame(s->sink.user, &w.event);
+    return true;
+}
+
+static bool
+is_waiting(const qvm_nvstream *s, int surface)
+{
+    for (int i = 0; i < s->n_waiting; i++)
+        if (s->waiting[i].surface == surface)
+            return true;
+    return false;
+}
+
+static void
+let_wait(qvm_nvstream *s, int surface)
+{
+    const CUVIDEOFORMAT *f = &s->format;
+    struct waiting *w = &s->waiting[s->n_waiting++];
+    *w = (struct waiting){ .surface = surface,
+                           .event = { .kind = QVM_REMOTE_FRAME,
+                                      .slot = -1,
+                                      .pts = s->pts,
+                                      .order = s->order + s->order_of[surface],
+                                      .width = (int32_t)f->coded_width,
+                                      .height = (int32_t)f->coded_height,
+                                      .right = (int32_t)f->coded_width - f->display_area.right,
+                                      .bottom =
+                                          (int32_t)f->coded_height - f->display_area.bottom } };
+    const int64_t bytes = (int64_t)f->coded_width * f->coded_height * 3 / 2 << (s->bit_depth != 0);
+    w->to = s->sink.find(s->sink.user, s->pts, bytes, &w->event.slot);
+}
+
+/* The picture of the packet that is parsed, whose time it has. When it is shown by the parser is of no importance: the
+ * parser may have another idea of that where packets were left out. */
+static int CUDAAPI
+on_picture(void *user, CUVIDPICPARAMS *p)
+{
+    qvm_nvstream *s = user;
+    const int surface = p->CurrPicIdx;
+    if (s->why || !s->has_format || surface < 0 || surface >= MOST_SURFACES)
+        return fail(s, "its pictures cannot be decoded");
+    if (p->field_pic_flag)
+        return fail(s, "it is interlaced");
+    if (s->n_pictures++)
+        return fail(s, "a packet has several pictures");
+    if (has_small_blocks(s, p))
+        return fail(s, "its blocks are too small for the GPU");
+    if (!has_references(s, p))
+        return fail(s, "pictures that it refers to are missing");
+    while (s->n_waiting == QVM_GPU_DELAY || is_waiting(s, surface))
+        if (!hand_out(s))
+            return 0;
+    if (!ask(s, 1U << surface))
+        return 0;
+    if (s->gpu->call.cuvidDecodePicture(s->decoder.handle, p))
+        return fail(s, "the GPU fails to decode it");
+    s->whole |= 1U << surface;
+    s->unasked |= 1U << surface;
+    s->order_of[surface] = order_of(s, p);
+    let_wait(s, surface);
+    return 1;
+}
+
+static int CUDAAPI
+on_display(void *user, CUVIDPARSERDISPINFO *d)
+{
+    (void)user;
+    (void)d;
+    return 1;
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static bool
+make_parser(qvm_nvstream *s)
+{
+    CUVIDPARSERPARAMS p = { .CodecType = qvm_nvcodecs[s->codec].codec,
+                            .ulMaxNumDecodeSurfaces = 1,
+                            .ulMaxDisplayDelay = DISPLAY_DELAY,
+                            .pUserData = s,
+                            .pfnSequenceCallback = on_sequence,
+                            .pfnDecodePicture = on_picture,
+                            .pfnDisplayPicture = on_display };
+    s->whole = s->unasked = 0;
+    return !s->gpu->call.cuvidCreateVideoParser(&s->parser, &p);
+}
+
+qvm_nvstream *
+qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_sink *sink,
+                  const char **why)
+{
+    int codec = 0;
+    while (codec < QVM_NVCODECS && (int)qvm_nvcodecs[codec].id != about->codec_id)
+        codec++;
+    const unsigned deep = about->format == AV_PIX_FMT_YUV420P10;
+    const CUVIDDECODECAPS *c = codec < QVM_NVCODECS ? &g->caps[codec][deep] : NULL;
+    *why = !c || !c->bIsSupported ? "the GPU does not decode its kind"
+           : about->width < c->nMinWidth || about->height < c->nMinHeight
+               ? "its frames are smaller than the GPU decodes"
+           : about->width > (int)c->nMaxWidth || about->height > (int)c->nMaxHeight
+               ? "its frames are larger than the GPU decodes"
+               : NULL;
+    qvm_nvstream *s = *why ? NULL : calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    *s = (qvm_nvstream){ .gpu = g,
+                         .sink = *sink,
+                         .codec = codec,
+                         .bit_depth = 2 * deep,
+                         .most_width = c->nMaxWidth,
+                         .most_height = c->nMaxHeight };
+    if (g->call.cuCtxPushCurrent(g->context) || !make_parser(s)) {
+        *why = "the GPU opens no more streams";
+        free(s);
+        return NULL;
+    }
+    return s;
+}
+
+const char *
+qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, int32_t period)
+{
+    CUVIDSOURCEDATAPACKET packet = { .flags = data ? CUVID_PKT_TIMESTAMP | CUVID_PKT_ENDOFPICTURE
+                                                   : CUVID_PKT_ENDOFSTREAM,
+                                     .payload = data,
+                                     .payload_size = n,
+                                     .timestamp = pts };
+    s->pts = pts;
+    s->order = ((int64_t)period << 32);
+    s->n_pictures = data ? 0 : 1; /* at the end none is left */
+    if (!s->why && s->gpu->call.cuvidParseVideoData(s->parser, &packet))
+        fail(s, "its packets cannot be parsed");
+    if (!s->why && !s->n_pictures)
+        fail(s, "a packet has no picture");
+    while (!data && !s->why && s->n_waiting)
+        hand_out(s);
+    if (!data && !s->why)
+        ask(s, ~0U);
+    return s->why;
+}
+
+const char *
+qvm_nvstream_begin_anew(qvm_nvstream *s)
+{
+    s->gpu->call.cuvidDestroyVideoParser(s->parser);
+    s->parser = NULL;
+    return make_parser(s) ? s->why : "the GPU opens no more streams";
+}
+
+void
+qvm_nvstream_close(qvm_nvstream *s)
+{
+    CUcontext context;
+    if (s->parser)
+        s->gpu->call.cuvidDestroyVideoParser(s->parser);
+    if (s->decoder.handle)
+        qvm_nvdecoder_give_back(s->gpu, &s->decoder);
+    s->gpu->call.cuCtxPopCurrent(&context);
+    free(s);
+}
+
+#else
+
+static const char none[] = "this build has no decoders of GPUs";
+
+qvm_nvstream *
+qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about, const qvm_nvdec_sink *sink,
+                  const char **why)
+{
+    (void)gpu;
+    (void)about;
+    (void)sink;
+    *why = none;
+    return NULL;
+}
+
+const char *
+qvm_nvstream_give(qvm_nvstream *stream, const uint8_t *data, size_t n, int64_t pts, int32_t period)
+{
+    (void)stream;
+    (void)data;
+    (void)n;
+    (void)pts;
+    (void)period;
+    return none;
+}
+
+const char *
+qvm_nvstream_begin_anew(qvm_nvstream *stream)
+{
+    (void)stream;
+    return none;
+}
+
+void
+qvm_nvstream_close(qvm_nvstream *stream)
+{
+    (void)stream;
+}
+
+#endif
