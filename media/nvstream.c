@@ -131,15 +131,15 @@ has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
                : has_hevc_references(s, &p->CodecSpecific.hevc);
 }
 
-/* Of HEVC with coding tree blocks of 16x16 pixels an H200 made other colours than FFmpeg in all but intra pictures; those
- * of 64x64 were right, and 32x32 was not tried. */
+/* FFmpeg 5.1 decodes some HEVC whose coding tree blocks have 16x16 pixels to other colours than the encoder's own: the
+ * stream's MD5 of the plane Cr differs. An H200 did not make FFmpeg's colours there, so such streams are left to the CPU. */
 static bool
 has_small_blocks(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 {
     const CUVIDHEVCPICPARAMS *h = &p->CodecSpecific.hevc;
     return qvm_nvcodecs[s->codec].codec == cudaVideoCodec_HEVC &&
            h->log2_min_luma_coding_block_size_minus3 + h->log2_diff_max_min_luma_coding_block_size <
-               3;
+               2;
 }
 
 static int32_t
