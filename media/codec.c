@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* A decoder of FFmpeg's, and what it complains of. */
+/* A decoder of FFmpeg's, whose complaints are counted. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <string.h>
 
 #include "media.h"
 
-/* Chooses as FFmpeg does by default; hear_log knows our codec contexts by it. */
+/* Chooses the pixel format as FFmpeg does by default. hear_log recognises our codec contexts by this function. */
 static enum AVPixelFormat
 choose_format(AVCodecContext *av, const enum AVPixelFormat *formats)
 {
     return avcodec_default_get_format(av, formats);
 }
 
-/* What FFmpeg's H.264 decoder says where it is to forget a picture that it does not have. Behind a recovery point
- * at which decoding began these are the pictures from before it, to which nothing behind it refers. */
+/* FFmpeg's H.264 decoder says this if it is told to forget a picture that it does not have. If decoding began at a
+ * recovery point, these are pictures from before it, and nothing behind it refers to them. */
 static const char forgets[] = "mmco: unref short failure";
 
-/* Keeps the first complaint, without the end of its line. */
+/* Keeps the first complaint, without its newline. */
 static void
 keep_words(qvm_codec *codec, const char *format, va_list args)
 {
@@ -29,8 +29,8 @@ keep_words(qvm_codec *codec, const char *format, va_list args)
     atomic_store(&codec->has_words, 2);
 }
 
-/* Says nothing, but counts errors: most decoders conceal damage and tell of it only here, the
- * H.264 decoder at times with this one message alone. What refuses a size speaks in a decoder's name. */
+/* Counts errors and prints nothing. Most decoders conceal damage and tell of it only in the log, the H.264 decoder
+ * at times with a single message. FFmpeg's check of frame sizes logs in a decoder's name too. */
 static void
 hear_log(void *who, int level, const char *format, va_list args)
 {
@@ -83,8 +83,8 @@ qvm_warm_up(void)
     }
 }
 
-/* Of damaged data these decoders make other frames with several threads than with one, at times
- * from run to run, and do not report it. */
+/* Returns whether a decoder makes other frames of damaged data with several threads than with one, at times other
+ * ones in each run, without reporting it. */
 static bool
 do_threads_differ(enum AVCodecID codec)
 {
@@ -99,7 +99,7 @@ do_threads_differ(enum AVCodecID codec)
     }
 }
 
-/* HEVC's differ too, but gain much: they are used where the caller asks for them. */
+/* HEVC's threads make other frames of damaged data too, but gain much, so they are used if the caller asks for them. */
 static int
 choose_threads(enum AVCodecID codec, int asked)
 {
@@ -133,8 +133,8 @@ qvm_codec_complained(qvm_codec *codec)
     return grown;
 }
 
-/* FFmpeg's H.264 decoder holds frames back that follow a recovery point and come when it is emptied, before the
- * recovery point itself was given: those at which decoding begins anew are exact, so that they are right. */
+/* FFmpeg's H.264 decoder holds back frames behind a recovery point if it was emptied before that point was given to
+ * it. Decoding begins anew only at recovery points that are exact, so these frames are right. */
 void
 qvm_codec_begin_anew(qvm_codec *codec)
 {

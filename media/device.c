@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit-decoder where it has a GPU open: decodes for many clips, a thread each, and lives longer than they do. It sees
- * no file, but each clip's packets, which its process sends (remote.h); from whoever started the program it has the
- * socket to that and the memory in which the clip wants its frames.
+ * The program qwenvit-decoder as the process that has a GPU open. It decodes for many clips, a thread each, and lives
+ * longer than they do. It sees no file, only the packets that each clip's process sends (remote.h). The program that
+ * started it passes the socket to that process, and the memory in which the clip wants its frames.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,10 +21,10 @@ struct device {
     qvm_nvdec *gpu;
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    int n_streams; /* under the lock */
+    int n_streams; /* that are open; read and written under the lock */
 };
 
-/* A clip. */
+/* The stream of one clip. */
 struct stream {
     struct device *device;
     int socket;
@@ -35,7 +35,7 @@ struct stream {
         int64_t pts;
     } slots[QVM_SLOTS];
     qvm_nvstream *nv;
-    uint8_t *data; /* [room] of a packet */
+    uint8_t *data; /* [room] bytes of a packet */
     size_t room;
 };
 
@@ -74,12 +74,12 @@ static void
 send_frame(void *user, const qvm_remote_event *event)
 {
     const struct stream *s = user;
-    qvm_send(s->socket, event, sizeof *event); /* where it fails, the next request does not come */
+    qvm_send(s->socket, event, sizeof *event); /* if it fails, no further request comes */
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* The bytes behind a request into s->data. */
+/* Receives the bytes that follow a request into s->data. */
 static bool
 receive_data(struct stream *s, int32_t bytes)
 {
@@ -123,7 +123,7 @@ decode(struct stream *s, const qvm_remote_request *r)
     return why ? refuse(s, why) : true;
 }
 
-/* False where nothing more is done for the clip. */
+/* Does what a request asks for. Returns false if nothing more is done for the clip. */
 static bool
 obey(struct stream *s, const qvm_remote_request *r)
 {
@@ -174,7 +174,7 @@ serve(void *user)
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-/* The descriptors are the stream's from here on. The order is believed: it is not from the clip. */
+/* Starts a stream, which owns the descriptors from here on. The order is trusted, as it is not from the clip. */
 static void
 start_stream(struct device *d, const qvm_order *order, const int fds[QVM_GPU_FDS])
 {
@@ -202,13 +202,13 @@ start_stream(struct device *d, const qvm_order *order, const int fds[QVM_GPU_FDS
     end_stream(s);
 }
 
-/* Opens the device. `hello` says what failed. */
+/* Opens the device and locks the process in. `hello` says what failed. */
 static void
 open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *hello)
 {
     const char *why = qvm_nvdec_load(&d->gpu);
     const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
-    if (!why && !failed) /* our own program wrote the number */
+    if (!why && !failed) /* the number is ours and needs no checks */
         why = qvm_nvdec_open(d->gpu, (int)strtol(number, NULL, 10));
     if (!why && !failed && !unlocked)
         failed = qvm_sandbox_device();
@@ -247,5 +247,5 @@ qvm_device_run(int socket, const char *number, bool unlocked)
     pthread_mutex_lock(&d.lock);
     while (d.n_streams)
         pthread_cond_wait(&d.ended, &d.lock);
-    _exit(0); /* the driver's own threads are still there */
+    _exit(0); /* ends the driver's own threads as well */
 }

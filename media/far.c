@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The far end of a clip, which decodes (serve.c): how it is started, asked, heard and ended. Nothing that
- * it says is believed that cannot be. */
+/* The clip's side of its far end, which decodes (serve.c). This file starts it, asks it, listens to it and ends it, and
+ * checks all that it says. */
 #define _GNU_SOURCE
 #include "far.h"
 
@@ -13,11 +13,11 @@
 #define DEFAULT_MEMORY ((int64_t)4 << 30)
 #define DEFAULT_PATIENCE_S 60.0
 
-/* The most that a far end can honestly say. */
-#define MAX_RATE 2147483648.0 /* frames a second, a quotient of two int */
+/* These bounds hold for every honest far end. */
+#define MAX_RATE 2147483648.0 /* frames a second; a rate is a quotient of two int */
 #define MAX_SECONDS (QVM_MAX_FRAMES * MAX_RATE)
 #define MAX_BUSY_S 1e9
-#define MAX_DAMAGED ((int64_t)1 << 40) /* packets of any file */
+#define MAX_DAMAGED ((int64_t)1 << 40) /* packets, more than any file has */
 #define MAX_DECODED MAX_DAMAGED
 
 /* ---- its life -------------------------------------------------------------------------------- */
@@ -25,7 +25,7 @@
 static void *
 serve(void *user)
 {
-#ifdef QVM_CLIENT /* without FFmpeg: qvm_check_options lets nobody come here */
+#ifdef QVM_CLIENT /* a build without FFmpeg; qvm_check_options refuses all clips before this is called */
     (void)user;
 #else
     qvm_serve(user);
@@ -60,7 +60,7 @@ start_process(struct qvm_far *far, qv_decoder *shared, qv_error *err)
     status = find_decoder(far, shared, &inner);
     if (!status)
         status = qvm_session_start(far->decoder, &far->session, far->memory, &far->pid, &inner);
-    close_fd(&far->session.socket); /* or it would not show here that the process has ended */
+    close_fd(&far->session.socket); /* else this side would not see that the process has ended */
     close_fd(&far->session.codec);
     return status ? qv_fail(err, status, "%s: %s", far->path, inner.text) : QV_OK;
 }
@@ -90,12 +90,13 @@ qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error *err)
                            : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", far->path);
 }
 
-/* With `ask`, waits until it has ended: waitpid's status, -1 if nobody knows. Else 0. */
+/* Ends the far end. With `ask`, waits until it has ended and returns waitpid's status, or -1 if it is unknown; else
+ * returns 0. */
 static int
 end(struct qvm_far *far, bool ask)
 {
     int how = 0;
-    close_fd(&far->socket); /* a thread ends once it sees that */
+    close_fd(&far->socket); /* a thread ends once it sees the closed socket */
     close_fd(&far->codec);
     if (far->has_thread)
         pthread_join(far->thread, NULL);
@@ -132,7 +133,7 @@ qvm_far_give_gpu(struct qvm_far *far, int64_t memory, int64_t plane_bytes, qv_er
         .fds = { far->codec, far->session.shared },
     };
     qv_status status = qvm_gpu_give(far->decoder, &request, &far->gpu_process, &inner);
-    close_fd(&far->codec); /* or it would not show there that the process has ended */
+    close_fd(&far->codec); /* else that process would not see this one end */
     far->gives_planes = !status;
     far->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed again and again" : NULL;
     return status ? qv_fail(err, status, "%s: %s", far->path, inner.text) : QV_OK;
@@ -140,15 +141,15 @@ qvm_far_give_gpu(struct qvm_far *far, int64_t memory, int64_t plane_bytes, qv_er
 
 /* ---- what the far end says ------------------------------------------------------------------- */
 
-/* Whether what the far end says, or how it ends, is the clip's doing. */
+/* Returns whether the clip's author may be behind what the far end says and how it ends. */
 static bool
 is_strange(const struct qvm_far *far)
 {
     return far->asked && far->session.alone;
 }
 
-/* The error for a far end that has gone or, if `silent` says so in words, is silent. Frames that came
- * before are good. */
+/* Sets the error for a far end that has gone, or that is silent, for which `silent` has the words. Frames that came before
+ * are good. */
 static qv_status
 explain_end(struct qvm_far *far, const char *silent, qv_error *err)
 {
@@ -166,7 +167,7 @@ explain_end(struct qvm_far *far, const char *silent, qv_error *err)
                    WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
 
-/* The socket fails here; the far end is well, and is ended. */
+/* Sets the error for a socket that fails on this side. The far end works, and is ended. */
 static qv_status
 lose_it(struct qvm_far *far, int why, qv_error *err)
 {
@@ -175,15 +176,15 @@ lose_it(struct qvm_far *far, int why, qv_error *err)
                    strerror(why));
 }
 
-/* How long the far end is waited for. A thread cannot be ended: as long as it takes. */
+/* Returns until when the far end is waited for. A thread cannot be ended, so it is waited for without a limit. */
 static double
 until(const struct qvm_far *far)
 {
     return far->pid ? qv_seconds() + far->patience_s : INFINITY;
 }
 
-/* A far end that has gone is no error yet: what it sent last is still to be read, and says why. One
- * that is there and takes nothing is, as is any other failure, or both ends would wait for ever. */
+/* If the far end has gone, this is no error yet, because its last words are still to be read and say why. If it is there
+ * and takes nothing, this is an error, as any other failure is: else both ends would wait for ever. */
 qv_status
 qvm_far_send(struct qvm_far *far, const void *bytes, size_t n, qv_error *err)
 {
@@ -210,8 +211,8 @@ qvm_far_receive(struct qvm_far *far, void *bytes, size_t n, qv_error *err)
     return code ? lose_it(far, code, err) : QV_OK;
 }
 
-/* Terminates a text and replaces what is no ASCII, which JSON may refuse, and control characters, which
- * a terminal would obey. */
+/* Terminates a text and replaces all bytes that are not ASCII, which JSON may refuse, and control characters, which a
+ * terminal would obey. */
 static void
 make_printable(char *text, size_t size)
 {
@@ -221,7 +222,7 @@ make_printable(char *text, size_t size)
             *c = '?';
 }
 
-/* False for what is no number. */
+/* Returns whether value lies between the bounds; it does not if it is no number (NaN). */
 static bool
 is_between(double value, double least, double most)
 {
@@ -232,7 +233,7 @@ static bool
 are_facts_possible(const qv_clip_info *f)
 {
     unsigned char is_image;
-    memcpy(&is_image, &f->is_image, 1); /* to read another value as a bool is undefined */
+    memcpy(&is_image, &f->is_image, 1); /* reading any other value as a bool is undefined */
     if (is_image > 1 || f->source_width < 1 || f->source_width > QVM_MAX_SIDE ||
         f->source_height < 1 || f->source_height > QVM_MAX_SIDE ||
         (int64_t)f->source_width * f->source_height > QVM_MAX_PIXELS)
@@ -248,7 +249,7 @@ are_facts_possible(const qv_clip_info *f)
            is_between(f->duration_s, 0, MAX_SECONDS);
 }
 
-/* Takes what an event tells; false if it cannot come now, or tells what cannot be. */
+/* Takes an event's contents. Returns false if the event cannot come now, or if its contents are impossible. */
 static bool
 accept_event(struct qvm_far *far, qvm_event *e)
 {
@@ -293,8 +294,8 @@ accept_event(struct qvm_far *far, qvm_event *e)
     }
 }
 
-/* A stranger's process can only have failed for its clip: it knows no fault of a device, of memory on this
- * side, or of a caller. */
+/* Returns the status for the end that the far end told. A process that its clip may have taken over can only have failed
+ * for its clip; it cannot know of a fault of a device, of memory on this side, or of a caller. */
 static qv_status
 status_of_end(const struct qvm_far *far, qv_status said)
 {

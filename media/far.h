@@ -7,26 +7,26 @@
 #include "gpu.h"
 
 struct qvm_far {
-    const char *path; /* the clip's, for error texts */
+    const char *path; /* the clip's path, for error texts */
     int64_t memory;   /* the most memory of the decoding process, in bytes */
     double patience_s;
-    qvm_session session; /* what the decoder is given; descriptors that are not open are -1 */
+    qvm_session session; /* descriptors that the decoder is given; those that are not open are -1 */
     qv_decoder *decoder, *own_decoder;
-    pid_t pid; /* 0: a thread */
+    pid_t pid; /* the decoder's process; 0: it is a thread */
     pthread_t thread;
     bool has_thread;
-    int socket;        /* to it; -1: none */
-    bool asked;        /* it may have read the file, and is whoever made that */
-    bool gives_frames; /* it may say that a frame is there */
-    bool gives_index;  /* it may send an index behind the facts */
-    bool gives_planes; /* it may say that a GPU decodes */
+    int socket;        /* this end of the socket to the decoder; -1: none is open */
+    bool asked;        /* it may have read the file, whose author may control it since */
+    bool gives_frames; /* it may now say that a frame is there */
+    bool gives_index;  /* it may now send an index behind the facts */
+    bool gives_planes; /* it may now say that a GPU decodes */
     int codec; /* the other end of session.codec, for the process that has a GPU; -1: none */
     int gpu;
-    pid_t gpu_process; /* that has it open and decodes the clip; 0: none does */
+    pid_t gpu_process; /* the process that has the GPU open and decodes the clip; 0: none does */
     const char
         *gpu_is_avoided; /* why no process was given the clip; NULL: one was, or none was to be */
-    /* what it said last */
-    bool has_plan; /* what will be decoded */
+    /* the members below hold what the decoder said last */
+    bool has_plan; /* it has said which packets it will decode */
     char why[sizeof((qv_clip_info *)0)->decodes_all];
     bool on_gpu, gpu_lost;
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
@@ -37,20 +37,21 @@ struct qvm_far {
 /* Starts the decoder; session.clip must be open. Returns QV_ENOMEM, or why the decoder's program
  * could not be started. */
 qv_status qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error *err);
-/* Ends the decoder and closes its descriptors. */
+/* Ends the decoder and closes all descriptors of `far`. */
 void qvm_far_close(struct qvm_far *far);
 
-/* Has a GPU's process decode into what is behind the first `memory` bytes of the shared memory, in slots of so many
- * bytes. QV_EBACKEND: nothing is decoded there. QV_ESTATE: clips did too much to such processes, and the CPU decodes. */
+/* Lets a GPU's process decode into the shared memory behind its first `memory` bytes, in slots of plane_bytes bytes.
+ * Returns QV_EBACKEND if nothing can be decoded there, and QV_ESTATE if such processes failed too often, so that the CPU
+ * decodes. */
 qv_status qvm_far_give_gpu(struct qvm_far *far, int64_t memory, int64_t plane_bytes, qv_error *err);
 
 /* Sends a request. */
 qv_status qvm_far_tell(struct qvm_far *far, const qvm_request *request, qv_error *err);
-/* Sends, or waits for, n bytes that belong to the request before, or to the event. */
+/* Send and receive n bytes that belong to the last request or event. */
 qv_status qvm_far_send(struct qvm_far *far, const void *bytes, size_t n, qv_error *err);
 qv_status qvm_far_receive(struct qvm_far *far, void *bytes, size_t n, qv_error *err);
-/* Waits for an event, skipping mere signs of life. The error says why there is none: how the
- * decoder ended, or what it failed with. */
+/* Waits for an event and skips mere signs of life. If no event comes, the error says how the decoder ended, or with what
+ * it failed. */
 qv_status qvm_far_next(struct qvm_far *far, qvm_event *event, qv_error *err);
 
 #endif

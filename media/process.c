@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Starts and ends the program that decodes, and makes the memory that is shared with it. */
+/* This file starts and ends the program that decodes, and makes the memory that is shared with it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include "gpu.h"
 
 #define PROGRAM "qwenvit-decoder"
-#define PATIENCE_S 60.0 /* for what takes fractions of a second */
+#define PATIENCE_S 60.0 /* the longest wait for an answer, which takes fractions of a second */
 
 #ifdef __APPLE__
 #include <crt_externs.h>
@@ -53,10 +53,10 @@ qvm_shared_memory_size(int fd, int64_t bytes)
     if (ftruncate(fd, (off_t)bytes))
         return false;
 #ifdef __linux__
-    /* to read memory that the other side has cut off ends a process (SIGBUS) */
+    /* sealed, because reading memory that the other side has cut off ends a process (SIGBUS) */
     return !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 #else
-    return true; /* macOS sizes it once */
+    return true; /* macOS lets a shared memory object be sized only once */
 #endif
 }
 
@@ -80,7 +80,7 @@ qvm_stream(int *here, int *there)
     return true;
 }
 
-/* Until the socket is ready: 0, ETIMEDOUT if that is not in time, or another errno. */
+/* Waits until the socket is ready. Returns 0, ETIMEDOUT if it is not ready in time, or another errno. */
 static int
 wait_for(int socket, short events, double until_s)
 {
@@ -138,8 +138,8 @@ qvm_send_until(int socket, const void *message, size_t n, double until_s)
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-/* With the socket as its standard input, no blocked or changed signals, and in a group of its own:
- * an interrupt from the terminal is for the program that started it. */
+/* The program gets the socket as its standard input, no blocked or changed signals, and a process group of its own,
+ * because an interrupt from the terminal is meant for the program that started it. */
 int
 qvm_spawn(const char *path, char *const *options, int socket, pid_t *pid)
 {
@@ -211,7 +211,7 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
         return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
     }
     const int code = qvm_spawn(path, NULL, there, &d->pid);
-    close(there); /* or it would not show here that the program has ended */
+    close(there); /* else this side would not see that the program has ended */
     if (code) {
         close(d->socket);
         free_decoder(d);
@@ -219,15 +219,15 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
     }
     d->owner = getpid();
     d->patience_s = PATIENCE_S;
-    pthread_mutex_init(&d->lock, NULL); /* these allocate nothing */
+    pthread_mutex_init(&d->lock, NULL); /* mutexes' initialisation allocates nothing */
     pthread_mutex_init(&d->kept_lock, NULL);
     pthread_mutex_init(&d->gpus->lock, NULL);
     *out = d;
     return QV_OK;
 }
 
-/* A program that was used ends by itself, and its processes before, once it hears that no more
- * orders come; shutdown says so even if a process that was forked off this one has the socket. */
+/* The program and its processes end by themselves once they hear that no more orders come. shutdown() tells them even
+ * if a process that was forked off this one still holds the socket. */
 void
 qv_decoder_stop(qv_decoder **decoder)
 {
@@ -279,7 +279,7 @@ qvm_order_send(int socket, const qvm_order *order, const int *fds, int n)
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-/* 0, or an errno: then nothing was sent. */
+/* Sends an order with a session's descriptors. Returns 0, or an errno, in which case nothing was sent. */
 static int
 send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, double until_s)
 {
@@ -292,7 +292,7 @@ send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, do
     return code;
 }
 
-/* Nobody asks it any more: what it says later would be taken for the answer to another order. */
+/* Marks the program as lost. It is not asked again, because its late answer would be taken for that to another order. */
 static void
 give_up(qv_decoder *d, int code)
 {
@@ -307,7 +307,7 @@ give_up(qv_decoder *d, int code)
     }
 }
 
-/* Under the lock: an order and its answer, 0 where it has none. */
+/* Sends an order and receives its answer, which is 0 for orders without one. The caller holds the lock. */
 static qv_status
 exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer,
          qv_error *err)
@@ -327,7 +327,7 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     return qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost);
 }
 
-/* Takes patience_s at most, and no time once the decoder is lost. */
+/* Takes the lock and exchanges an order, in patience_s at most, and at once if the program is lost. */
 static qv_status
 ask(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer,
     qv_error *err)

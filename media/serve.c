@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The far end of a clip: decodes into shared memory what the clip asks for. One thread decodes, one
- * listens, so that a clip that goes away is heard of in the middle of a frame.
+ * The far end of a clip decodes the frames that the clip asks for into shared memory. One thread decodes and one listens,
+ * so that a clip that goes away is noticed in the middle of a frame.
  */
 #define _GNU_SOURCE /* MAP_POPULATE */
 #include <errno.h>
@@ -14,33 +14,33 @@
 
 #include "remote.h"
 
-#define ALIVE_S 1.0 /* between signs of life while a frame takes long */
+#define ALIVE_S 1.0 /* between signs of life, which are sent while a frame takes long */
 #ifndef MAP_POPULATE
-#define MAP_POPULATE 0 /* where pages come one by one, as they are written */
+#define MAP_POPULATE 0 /* on systems without it, pages come one by one as they are written */
 #endif
 
 struct server {
     const qvm_session *session;
     qvm_reader reader;
     uint8_t *shared;
-    double said_s; /* when the last event was sent */
+    double said_s; /* the time when the last event was sent */
     double busy_s;
-    int64_t last;        /* frame that was asked for */
-    int64_t index_bytes; /* of what follows the facts */
-    int64_t plane_bytes; /* of a frame that a GPU decodes; 0: none is to */
-    qvm_remote *remote;  /* that does; NULL: none does */
+    int64_t last;        /* the last frame that was asked for */
+    int64_t index_bytes; /* bytes of the index that follows the facts */
+    int64_t plane_bytes; /* bytes of a frame's planes as a GPU gives them; 0: no GPU is to decode */
+    qvm_remote *remote;  /* the decoder on a GPU; NULL: no GPU decodes */
     atomic_bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    /* under the lock */
-    qvm_request open, start; /* `kind` is -1 before they came */
+    /* the members below are read and written under the lock */
+    qvm_request open, start; /* the requests; `kind` is -1 until they have come */
     int64_t n_freed;
-    qvm_index *index; /* that came with `open`; NULL: none did */
+    qvm_index *index; /* the index that came with `open`; NULL: none came */
 };
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-/* Receives what follows a request. False: nothing more can be understood. */
+/* Receives the index that follows a request. Returns false if nothing further can be understood. */
 static bool
 receive_index(const struct server *s, int64_t bytes, qvm_index **index)
 {
@@ -60,7 +60,7 @@ listen_to_clip(void *user)
         qvm_index *index = NULL;
         const bool whole =
             request.kind != QVM_OPEN || receive_index(s, request.index_bytes, &index);
-        if (!whole || (index && s->index)) { /* it comes once */
+        if (!whole || (index && s->index)) { /* an index comes only once */
             free(index);
             break;
         }
@@ -85,7 +85,7 @@ listen_to_clip(void *user)
     return NULL;
 }
 
-/* Until the request is there; false if it will not come. */
+/* Waits until the request has come. Returns false if it will not come. */
 static bool
 wait_for_request(struct server *s, const qvm_request *request)
 {
@@ -96,7 +96,7 @@ wait_for_request(struct server *s, const qvm_request *request)
     return !atomic_load(&s->stop);
 }
 
-/* Until frame number i has a slot. */
+/* Waits until there is a slot for frame number i. Returns false if the clip has gone. */
 static bool
 wait_for_slot(struct server *s, int64_t i)
 {
@@ -133,7 +133,7 @@ say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_e
         memcpy(event.text, error->text, sizeof event.text);
     }
     s->said_s = qv_seconds();
-    qvm_send(s->session->socket, &event, sizeof event); /* where it fails, the listener sees why */
+    qvm_send(s->session->socket, &event, sizeof event); /* if it fails, the listener sees why */
 }
 
 static void
@@ -149,7 +149,7 @@ say_alive(void *user)
 static qv_status
 map_shared(struct server *s, qv_error *err)
 {
-    /* all slots are written: to have their pages at once is quicker than a fault for each */
+    /* all slots will be written, and getting their pages at once is quicker than a page fault for each */
     void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_POPULATE, s->session->shared, 0);
     if (at == MAP_FAILED)
@@ -159,7 +159,7 @@ map_shared(struct server *s, qv_error *err)
     return QV_OK;
 }
 
-/* Has the reader take its frames from the process that has a GPU open. */
+/* Lets the reader take its frames from the process that has a GPU open. */
 static qv_status
 map_planes(struct server *s, qv_error *err)
 {
@@ -204,7 +204,7 @@ decode_frames(struct server *s, qv_error *err)
     return QV_OK;
 }
 
-/* With the index, where that is wanted and there is memory for it. */
+/* Sends the facts, and the index if it is wanted and there is memory for it. */
 static void
 say_facts(struct server *s, const qv_clip_info *facts)
 {
@@ -251,7 +251,7 @@ qvm_serve(const qvm_session *session)
     qv_error error = { QV_OK, "" };
     pthread_t listener;
     atomic_init(&s.stop, false);
-    pthread_mutex_init(&s.lock, NULL); /* neither of these allocates or fails on Linux or macOS */
+    pthread_mutex_init(&s.lock, NULL); /* neither call allocates or fails on Linux or macOS */
     pthread_cond_init(&s.changed, NULL);
     say(&s, QVM_READY, NULL, NULL);
     const bool listening = !pthread_create(&listener, NULL, listen_to_clip, &s);
@@ -260,7 +260,7 @@ qvm_serve(const qvm_session *session)
     else
         qv_fail(&error, QV_ENOMEM, "no thread can be started");
     say(&s, QVM_END, NULL, &error);
-    /* what decoding holds is not needed while the clip empties the slots */
+    /* the decoder's memory is not needed while the clip empties the slots */
     qvm_reader_close(&s.reader);
     if (s.shared)
         munmap(s.shared, (size_t)s.start.memory);
@@ -271,10 +271,10 @@ qvm_serve(const qvm_session *session)
     free(s.remote);
     if (session->codec >= 0)
         close(session->codec);
-    if (session->alone) /* the listener goes with it, whatever it is about */
+    if (session->alone) /* the listener ends with the process, whatever it is doing */
         _exit(0);
     if (listening) {
-        shutdown(session->socket, SHUT_RDWR); /* wakes the listener; what was sent is kept */
+        shutdown(session->socket, SHUT_RDWR); /* wakes the listener; sent data is not lost */
         pthread_join(listener, NULL);
     }
     pthread_cond_destroy(&s.changed);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What both ends of a clip need to talk to each other, and programs to take orders. */
+/* Both ends of a clip talk to each other through these functions, and programs take orders through them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -45,7 +45,8 @@ qvm_receive(int socket, void *message, size_t n)
 #ifdef MSG_CMSG_CLOEXEC
 #define CLOSE_ON_EXEC MSG_CMSG_CLOEXEC
 #else
-#define CLOSE_ON_EXEC 0 /* macOS; nothing is executed where orders are taken */
+/* macOS has no such flag, and a process that takes orders executes no other program. */
+#define CLOSE_ON_EXEC 0
 #endif
 
 void
@@ -55,8 +56,8 @@ qvm_close_all(const int *fds, int n)
         close(fds[i]);
 }
 
-/* Takes the descriptors that came with a message, unless they are more than a session's: then none stays open. Of those
- * that found no room here (MSG_CTRUNC) the system keeps none. */
+/* Takes the descriptors that came with a message and returns their number. If there are more than a session has, all are
+ * closed; the system itself closes those for which the message had no room (MSG_CTRUNC). */
 static int
 take_fds(struct msghdr *message, int fds[QVM_SESSION_FDS])
 {
@@ -98,7 +99,7 @@ qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n)
     return false;
 }
 
-/* A process that was forked off `parent` may still hold its end of the socket. */
+/* The parent is watched because a process that was forked off it may still hold its end of the socket. */
 bool
 qvm_order_wait(int socket, pid_t parent)
 {
