@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The processes that have a GPU open and decode for the clips of a decoder (device.c), from outside: started when they
- * are first asked for, replaced when they have ended, are in doubt, or have served so many clips. */
+/* This file starts and ends the processes that have a GPU open and decode for clips (device.c). A process is started when
+ * a clip first asks for it, and replaced when it has ended, is in doubt, or has served QVM_GPU_CLIPS clips. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -11,8 +11,8 @@
 
 #include "gpu.h"
 
-#define START_S 60.0   /* for what takes a second */
-#define CLIPS_AHEAD 64 /* before QVM_GPU_CLIPS the next process is started */
+#define START_S 60.0   /* the longest wait for a process to be ready, which takes a second */
+#define CLIPS_AHEAD 64 /* so many clips before QVM_GPU_CLIPS the next process is started */
 #define MOST_TRIES 3   /* processes that a clip is given to, as each turns out to have ended */
 
 /* ---- its life -------------------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ start(const qv_decoder *d, int gpu, bool unlocked, struct qvm_gpu_process *p)
     return false;
 }
 
-/* Hears whether it is ready; false: it is not, yet or for good (gpus->at[].why). */
+/* Returns whether a process is ready. If it never will be, g->why says why. */
 static bool
 hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool wait)
 {
@@ -114,7 +114,7 @@ has_ended(const struct qvm_gpu_process *p)
     return false;
 }
 
-/* The process is in doubt and gets no further clips. Where that happens too often, nothing is decoded there any more. */
+/* Gives up the present process, which is in doubt. If that happens too often, the GPU decodes nothing any more. */
 static void
 lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 {
@@ -132,7 +132,7 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Returns the process that decodes the next clip. NULL: none does, yet or for good. */
+/* Returns the process that decodes the next clip, or NULL if none is ready; g->why is set if none ever will be. */
 static struct qvm_gpu_process *
 find(qv_decoder *d, int gpu, bool unlocked, bool wait)
 {
@@ -172,7 +172,7 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
             p->given++;
             g->doubts -= g->doubts > 0;
         } else {
-            kill(p->pid, SIGKILL); /* it has ended, or hears nothing */
+            kill(p->pid, SIGKILL); /* the process has ended, or takes no orders */
             lose(d->gpus, g);
         }
     }
@@ -214,7 +214,7 @@ qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* No clip is under way. */
+/* Ends all processes. No clip may be under way. */
 void
 qvm_gpus_stop(struct qvm_gpus *gpus)
 {

@@ -11,7 +11,7 @@
 
 #include "nvcuvid.h"
 
-#define MOST_BYTES ((int64_t)16 << 30) /* of the surfaces of all decoders */
+#define MOST_BYTES ((int64_t)16 << 30) /* the most that the surfaces of all decoders may take */
 
 const struct qvm_nvcodec qvm_nvcodecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
                                             { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
@@ -84,7 +84,7 @@ free_parts(const qvm_nvdec *g, struct qvm_nvdecoder *d)
     *d = (struct qvm_nvdecoder){ .handle = NULL };
 }
 
-/* Makes a decoder for what is no larger; false: it cannot. */
+/* Makes a decoder for streams of this shape. Returns false if the driver makes none. */
 static bool
 make_decoder(qvm_nvdec *g, const struct qvm_nvshape *s, struct qvm_nvdecoder *d)
 {
@@ -133,7 +133,7 @@ is_same(const struct qvm_nvshape *a, const struct qvm_nvshape *b)
            a->height == b->height && a->surfaces == b->surfaces;
 }
 
-/* Under the lock: takes an idle decoder out of the list. */
+/* Takes an idle decoder out of the list. The caller holds the lock. */
 static struct qvm_nvdecoder
 pick(qvm_nvdec *g, int i)
 {

@@ -29,9 +29,9 @@ struct qvm_nvstream {
     int n_pictures; /* pictures of that packet so far */
     struct waiting {
         int surface;
-        uint8_t *to; /* NULL: it is not wanted */
+        uint8_t *to; /* where the frame is wanted; NULL: nowhere */
         qvm_remote_event event;
-    } waiting[QVM_GPU_DELAY]; /* [n_waiting] pictures that are decoded and not told of */
+    } waiting[QVM_GPU_DELAY]; /* [n_waiting] decoded pictures that the sink does not have yet */
     int n_waiting;
     int32_t order_of[MOST_SURFACES];
     uint32_t whole;   /* surfaces that hold a picture of this stream */
@@ -49,8 +49,8 @@ fail(qvm_nvstream *s, const char *why)
     return 0;
 }
 
-/* The sizes and the format of the pictures that follow: of one stream always the same. Returns how many surfaces there
- * are, 0 where it fails. */
+/* The parser calls this for the sizes and the format of the pictures that follow, which must never change within a stream.
+ * Returns how many surfaces there are, or 0 if it fails. */
 static int CUDAAPI
 on_sequence(void *user, CUVIDEOFORMAT *f)
 {
@@ -100,7 +100,7 @@ has_h264_references(const qvm_nvstream *s, const CUVIDH264PICPARAMS *p)
     return true;
 }
 
-/* Of the pictures that a slice lists, only those that the picture itself refers to have to be there. */
+/* Returns whether the pictures that a picture refers to are there. Others that its slices list may be missing. */
 static bool
 has_hevc_references(const qvm_nvstream *s, const CUVIDHEVCPICPARAMS *p)
 {
@@ -151,7 +151,8 @@ order_of(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
     return fields[0] < fields[1] ? fields[0] : fields[1];
 }
 
-/* Asks of surfaces whether they were decoded without damage. */
+/* Asks the GPU whether the pictures in these surfaces were decoded without damage. Returns false, and fails the stream,
+ * if one was not. */
 static bool
 ask(qvm_nvstream *s, uint32_t surfaces)
 {
@@ -170,7 +171,7 @@ ask(qvm_nvstream *s, uint32_t surfaces)
     return true;
 }
 
-/* Copies a surface, as qvm_remote_event tells. */
+/* Copies a surface to the host, laid out as qvm_remote_event says. */
 static bool
 fetch(qvm_nvstream *s, int surface, uint8_t *to)
 {
@@ -204,7 +205,7 @@ fetch(qvm_nvstream *s, int surface, uint8_t *to)
     return !code;
 }
 
-/* Tells of the picture that waits for longest. */
+/* Hands the picture that has waited longest to the sink. */
 static bool
 hand_out(qvm_nvstream *s)
 {
@@ -213,7 +214,7 @@ hand_out(qvm_nvstream *s)
     memmove(s->waiting, s->waiting + 1, (size_t)s->n_waiting * sizeof *s->waiting);
     if (w.to && !fetch(s, w.surface, w.to))
         return fail(s, "the GPU's frames cannot be copied");
-    /* it is there, and so is all that it refers to, which was decoded before */
+    /* the picture is decoded, and so are those that it refers to, so the GPU knows of all whether they are damaged */
     if (w.to && !ask(s, ~0U))
         return false;
     s->sink.frame(s->sink.user, &w.event);
@@ -248,8 +249,8 @@ let_wait(qvm_nvstream *s, int surface)
     w->to = s->sink.find(s->sink.user, s->pts, bytes, &w->event.slot);
 }
 
-/* The picture of the packet that is parsed, whose time it has. When it is shown by the parser is of no importance: the
- * parser may have another idea of that where packets were left out. */
+/* The parser calls this for the picture of the packet that it parses; the picture has that packet's time. The parser's
+ * display order is not used, because it may be wrong where packets were left out. */
 static int CUDAAPI
 on_picture(void *user, CUVIDPICPARAMS *p)
 {
@@ -345,7 +346,7 @@ qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, i
                                      .timestamp = pts };
     s->pts = pts;
     s->order = ((int64_t)period << 32);
-    s->n_pictures = data ? 0 : 1; /* at the end none is left */
+    s->n_pictures = data ? 0 : 1; /* at the end of the stream no picture may follow */
     if (!s->why && s->gpu->call.cuvidParseVideoData(s->parser, &packet))
         fail(s, "its packets cannot be parsed");
     if (!s->why && !s->n_pictures)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A clip's decoder in the process that has the device, from the clip's side (remote.h). */
+/* The clip's side of its decoder in the process that has a GPU open (remote.h). */
 #define _GNU_SOURCE
 #include "remote.h"
 
@@ -10,14 +10,14 @@
 
 #include "ffmpeg_compat.h"
 
-#define LOOK_MS 200 /* between looks at whether the clip is stopped */
+#define LOOK_MS 200 /* between two looks at whether the clip was stopped */
 
 static const char other_times[] = "its frames have other times";
 
 /* ---- which streams --------------------------------------------------------------------------- */
 
-/* What brings a stream's packets into Annex B's form; NULL for codecs that are left to the CPU. Of MPEG-1, 2 and 4 the
- * standards leave the rounding open; of VP8 and VP9 a GPU tells of no damage. */
+/* Returns the filter that brings packets into Annex B's form, or NULL for codecs that are left to the CPU. The standards
+ * of MPEG-1, 2 and 4 leave the rounding open, and for VP8 and VP9 a GPU does not report damage. */
 static const char *
 find_filter(enum AVCodecID codec)
 {
@@ -26,7 +26,7 @@ find_filter(enum AVCodecID codec)
                                        : NULL;
 }
 
-/* Bytes of a sample; 0: of a format that is not put together from what devices give. */
+/* Returns the bytes of a sample, or 0 for formats that cannot be made from a GPU's planes. */
 static int
 sample_bytes(int format)
 {
@@ -41,7 +41,7 @@ sample_bytes(int format)
 int64_t
 qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why)
 {
-    /* NVIDIA's parser rounds sizes up */
+    /* NVIDIA's parser rounds sizes up to multiples of 16 */
     const int64_t width = (codec->coded_width + 15) & ~15,
                   height = (codec->coded_height + 15) & ~15;
     const int64_t bytes = width * height * 3 / 2 * sample_bytes(first->format);
@@ -55,7 +55,7 @@ qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const c
 
 /* ---- talking --------------------------------------------------------------------------------- */
 
-/* It is of no use any more. */
+/* Marks the GPU's decoder as unusable for this clip, for the reason `why`, unless it has one already. */
 static int
 fail(qvm_remote *r, const char *why)
 {
@@ -64,7 +64,7 @@ fail(qvm_remote *r, const char *why)
     return AVERROR_EXTERNAL;
 }
 
-/* The process is none that is asked any more, by any clip. */
+/* Marks the GPU's process as lost for all clips. */
 static int
 lose(qvm_remote *r, const char *why)
 {
@@ -72,7 +72,7 @@ lose(qvm_remote *r, const char *why)
     return fail(r, why);
 }
 
-/* Waits until the socket is ready, and returns for what; 0 for nothing: it failed, or the clip is stopped. */
+/* Waits until the socket is ready and returns its events. Returns 0 if it failed or the clip was stopped. */
 static int
 wait_for(qvm_remote *r, short events)
 {
@@ -96,8 +96,8 @@ wait_for(qvm_remote *r, short events)
     return 0;
 }
 
-/* Takes the next event; without `wait` only where one is there. AVERROR(EAGAIN): none is. A failure that it tells of is
- * returned at once, whatever came before. */
+/* Takes the next event. Without `wait` it returns AVERROR(EAGAIN) if none is there. An event that tells of a failure is
+ * returned at once, ahead of events that came before it. */
 static int
 take_event(qvm_remote *r, bool wait)
 {
@@ -123,7 +123,7 @@ take_event(qvm_remote *r, bool wait)
     return fail(r, to->why);
 }
 
-/* Sends all, and takes what comes meanwhile, so that the two never wait for each other. */
+/* Sends all n bytes and takes events meanwhile, so that the two processes never wait for each other. */
 static int
 send_all(qvm_remote *r, const void *bytes, size_t n)
 {
@@ -135,7 +135,7 @@ send_all(qvm_remote *r, const void *bytes, size_t n)
             n -= (size_t)sent;
             continue;
         }
-        const bool closed = errno != EAGAIN && errno != EINTR; /* it may have said why */
+        const bool closed = errno != EAGAIN && errno != EINTR; /* perhaps it said why */
         const int ready = closed ? POLLIN : wait_for(r, POLLIN | POLLOUT);
         if (!ready)
             return AVERROR_EXTERNAL;
@@ -215,7 +215,7 @@ qvm_remote_close(qvm_remote *r)
 
 /* ---- packets --------------------------------------------------------------------------------- */
 
-/* -1: all are on their way. */
+/* Returns a free slot, or -1 if all are in use. */
 static int
 find_slot(const qvm_remote *r)
 {
@@ -225,8 +225,8 @@ find_slot(const qvm_remote *r)
     return -1;
 }
 
-/* The parameter sets of the container, in Annex B's form, are in front of the first packet, as a keyframe by which
- * decoding may begin need not have any. */
+/* Sends a packet. The container's parameter sets go in front of the first one, because a keyframe with which decoding
+ * begins need not have any. */
 static int
 send_packet(qvm_remote *r, const AVPacket *packet, int slot)
 {
@@ -283,7 +283,7 @@ qvm_remote_begin_anew(qvm_remote *r)
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-/* One row of pairs of chroma: those of 10 bits stand in the upper bits of 16. */
+/* Splits a row of interleaved chroma samples. Samples of 10 bits lie in the upper bits of 16. */
 static void
 split_row(const uint8_t *from, uint8_t *u, uint8_t *v, int n, bool deep)
 {
@@ -315,9 +315,9 @@ copy_luma(const uint8_t *from, uint8_t *to, int n, bool deep)
         to16[x] = from16[x] >> 6;
 }
 
-/* Lays a frame out as this process's own decoder does, with the same lengths of lines, by which conversion to RGB
- * chooses its routines. The GPU tells where the picture ends, and not where it begins (NVIDIA's parser says 0 for the left
- * and the top): its size is that of the frames before. */
+/* Lays a frame out as this process's own decoder does, with the same line sizes, because conversion to RGB chooses its
+ * routines by them. NVIDIA's parser tells where the picture ends, but says 0 for its left and top, so these follow from
+ * the size of the frames before. */
 static int
 lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVFrame *frame)
 {
@@ -354,7 +354,7 @@ lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVF
     return av_frame_apply_cropping(frame, AV_FRAME_CROP_UNALIGNED);
 }
 
-/* Whether two frames of one size and format have the same samples. */
+/* Returns whether two frames of one size and format have the same samples. */
 static bool
 are_equal(const AVFrame *a, const AVFrame *b)
 {
@@ -370,7 +370,7 @@ are_equal(const AVFrame *a, const AVFrame *b)
     return true;
 }
 
-/* Whether an event tells of a frame that fits into its slot, and that slot is on its way. */
+/* Returns whether an event's frame fits into its slot, and that slot is in use. */
 static bool
 is_possible(const qvm_remote *r, const qvm_remote_event *e)
 {
@@ -381,7 +381,7 @@ is_possible(const qvm_remote *r, const qvm_remote_event *e)
            (int64_t)e->width * e->height * 3 / 2 * sample_bytes(r->like->format) <= r->slot_bytes;
 }
 
-/* Whether a frame has the shape of those before. */
+/* Returns whether a frame has the same shape as those before it. */
 static bool
 keeps_shape(qvm_remote *r, const qvm_remote_event *e)
 {
@@ -391,7 +391,7 @@ keeps_shape(qvm_remote *r, const qvm_remote_event *e)
     return !memcmp(r->shape, shape, sizeof shape);
 }
 
-/* The first frame is there already, and shows that the device makes the same one. */
+/* Takes a frame out of its slot. The first one must equal the frame that this process's own decoder made. */
 static int
 take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
 {
@@ -413,7 +413,7 @@ take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
     return 0;
 }
 
-/* Takes the next event, a frame, and holds it. */
+/* Takes the next event, which must be a frame, and holds it back. */
 static int
 hold_frame(qvm_remote *r)
 {
@@ -431,7 +431,7 @@ hold_frame(qvm_remote *r)
     return 0;
 }
 
-/* Takes the frame that is shown next out of those that are held. False: it has not come yet. */
+/* Finds the frame that is shown next among those that are held back. Returns false if it has not come yet. */
 static bool
 find_next(qvm_remote *r, qvm_remote_event *e)
 {
@@ -447,8 +447,8 @@ find_next(qvm_remote *r, qvm_remote_event *e)
     return true;
 }
 
-/* Frames come in the order of their packets, and are given in that of their times, of which FFmpeg's decoder holds no
- * more back than it says. The order by the pictures' headers has to be the same, as FFmpeg's decoder goes by that one. */
+/* Frames come in the order of their packets and are given in the order of their times; no more are held back than
+ * FFmpeg's decoder would hold. The order in the pictures' headers must agree, because FFmpeg's decoder goes by it. */
 int
 qvm_remote_receive(qvm_remote *r, AVFrame *frame)
 {
