@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Up to 16 rows of bf16 by codes, as cuda/packed.h lays them, each of which is read once for all
+ * Multiplies up to 16 rows of bf16 by a quantised matrix, whose codes lie as cuda/packed.h says and are read once for all
  * rows.
  *
  * A warp multiplies 16 columns of y at a time, which are rows of w, on the tensor cores: codes are
@@ -243,7 +243,7 @@ await_cluster()
 #endif
 }
 
-/* What a block of the cluster has at the address p of its shared memory. */
+/* Returns the value that block `rank` of the cluster has at the address p of its shared memory. */
 static __device__ __forceinline__ float
 peek(const float *p, int rank)
 {
@@ -259,7 +259,7 @@ peek(const float *p, int rank)
 #endif
 }
 
-/* How a product is cut. A unit is WIDE tiles, or what is left of a cluster's. Each cluster of
+/* The way in which a product is cut. A unit is WIDE tiles, or what is left of a cluster's. Each cluster of
  * blocks has at most most_units; each of its `ranks` blocks has every ranks'th run of `chunks`
  * chunks of k, a run in a pass, so that it keeps x's part of the run in shared memory. Of its
  * units times chunks each warp of a block has as many, in a row. */
@@ -329,8 +329,8 @@ begin_x(uint4 *to, const bf16 *x, int m, int64_t k, int64_t first, int chunks)
         }
 }
 
-/* What a warp multiplies in a pass: steps `at` to `end` of its block's, of which chunks begin at
- * first_chunk of k, and units are of tiles first_tile to end_tile. */
+/* The work of a warp in a pass is steps `at` to `end` of its block. The block's chunks begin at chunk first_chunk of k, and
+ * its units are tiles first_tile to end_tile. */
 struct few_work {
     int at, end, chunks;
     int64_t first_chunk, first_tile, end_tile;
@@ -490,7 +490,7 @@ __launch_bounds__(WARPS *WARP) void few_kernel(const struct packed_shape s,
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* What a device has. */
+/* The properties of a device that decide how a product is cut. */
 struct few_device {
     int processors, shared_bytes, major;
 };
@@ -509,8 +509,8 @@ ask_device(struct few_device *out)
     return error;
 }
 
-/* How to cut a product on a device: the same for any number of rows, so that bits are. passes 0:
- * shared memory does not suffice. */
+/* Returns how to cut a product on a device, which does not depend on the number of rows, so that the bits of y do not
+ * either. passes is 0 if shared memory does not suffice. */
 template <typename S>
 static struct few_cut
 cut_for(const struct packed_shape &s, const struct few_device &d)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What kernels on packed weights share: how a matrix lies (packed.h), its scales and offsets,
- * what follows sums. */
+/* Kernels on packed weights share these: the layout of a matrix (packed.h), its scales and offsets, and the epilogue. */
 #ifndef QV_CUDA_PACKED_CUH
 #define QV_CUDA_PACKED_CUH
 
@@ -46,7 +45,7 @@ factors_of(int dtype, const void *pairs, int at)
                        __half2float(__ushort_as_half((unsigned short)(both >> 16))));
 }
 
-/* What follows the sums: y[row, col] of a sum. */
+/* The epilogue, which makes y[row, col] of a sum. */
 struct few_epilogue {
     int64_t m, n, residual_rows;
     float alpha;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a quantised matrix [n,k] lies on the device: tiles of 16 rows, of each its chunks of 128
- * columns one behind the other, of each chunk its codes and behind them its [128/group, 16]
- * pairs of a scale and an offset. Zeros are behind the last row and column. So a warp streams a
- * tile in order, and each of its loads is of 512 bytes in a row: 16 for each lane.
+ * A quantised matrix [n,k] lies on the device in tiles of 16 rows. A tile has its chunks of 128 columns one behind the other,
+ * and a chunk has its codes, then its [128/group, 16] pairs of a scale and an offset. The last tile and chunk are filled
+ * up with zeros. So a warp streams a tile in order, and each of its loads is 512 bytes in a row, 16 for each lane.
  *
  * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows
  * lane / 4 and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product

@@ -169,8 +169,8 @@ size_of(const struct qv_job_chunk *chunk)
     return used;
 }
 
-/* Whether a chunk is one of many: more wait, or what it leaves empty is little beside all that was computed,
- * and takes the device less time than making a plan for it takes. */
+/* Returns whether a chunk is one of many: either more chunks wait, or the rows that it leaves empty are few beside all
+ * that were computed, and cost the device less time than a plan of its own would. */
 static bool
 is_one_of_many(struct qv_job_device *d, const struct qv_job_chunk *chunk, const qv_capacity *pack,
                const qv_capacity *used)

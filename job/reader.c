@@ -273,7 +273,8 @@ cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Whether a reader may take up a source. Where a GPU decodes, the CPU's readers get what is more than the GPU's take. */
+/* Returns whether a reader may take a source. If a GPU decodes, the CPU's readers only take sources while all of the GPU's
+ * readers are busy. */
 static bool
 may_read(const struct qv_job_worker *w)
 {

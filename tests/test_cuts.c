@@ -514,7 +514,7 @@ words_say_what_is_wrong(void **state)
     unlink("dot.png");
 }
 
-/* What lies behind the clip's end is left out. */
+/* A cut that ends behind the clip's end ends with the clip. */
 static void
 ends_behind_the_end(void **state)
 {

@@ -91,7 +91,7 @@ expect(const char *path, const qv_clip_options *options, const char *why)
                  info.not_gpu, why);
 }
 
-/* What a device takes, and what it does not. */
+/* A device's frames are the CPU's, and streams that it does not take are decoded by the CPU. */
 static void
 test_bytes(void **state)
 {
@@ -219,7 +219,7 @@ test_replaced(void **state)
     unlink("x264.mp4");
 }
 
-/* Where there is none, in words. */
+/* Without a GPU, the error says what is missing. */
 static void
 test_none(void **state)
 {
@@ -353,7 +353,7 @@ test_job(void **state)
     unlink("x264-pyramid.mkv");
 }
 
-/* Where cores are left, both decode. */
+/* In a job, cores that the GPU's clips leave free decode other clips. */
 static void
 test_both(void **state)
 {
@@ -379,7 +379,7 @@ test_both(void **state)
     unlink("x264-pyramid.mkv");
 }
 
-/* Whether this system has Landlock, without which no process that has a GPU open is locked in. */
+/* Returns whether this system has Landlock, without which no process that has a GPU open can be locked in. */
 static bool
 has_landlock(void)
 {

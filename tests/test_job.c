@@ -376,7 +376,7 @@ longs_free(struct longs *l)
     free(l);
 }
 
-/* What came of a clip, all of it or only its begin, is what its pairs give by themselves. */
+/* The tokens that came of a clip, all or only the first ones, are those that its pairs give by themselves. */
 static void
 expect_begin(const struct tiny *t, const struct got *g, const char *alone)
 {
@@ -565,7 +565,7 @@ few_pay_for_few(void **state)
     }
 }
 
-/* Whether a dense plan was made for chunks of these many segments of so many rows. */
+/* Returns whether a dense plan was made for chunks of so many segments of so many rows. */
 static bool
 has_dense_plan(const qv_model *model, int64_t segments, int64_t rows)
 {
@@ -576,9 +576,9 @@ has_dense_plan(const qv_model *model, int64_t segments, int64_t rows)
     return false;
 }
 
-/* Where plans are slow to make, that of chunks to come is made while the device computes those before: 5 chunks of 4
- * pairs are followed by one of a pair here, which does not take it. Nor is there one for the pair if so many
- * chunks were before that what it leaves empty of theirs is little. */
+/* If plans are slow to make, the plan for chunks to come is made while the device computes the chunks before. Here 5
+ * chunks of 4 pairs are followed by one of a single pair, which does not take that plan. The single pair gets no plan of
+ * its own either if the rows that it leaves empty are few beside those of all chunks before. */
 static void
 few_plans_are_made(void **state)
 {

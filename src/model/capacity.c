@@ -223,7 +223,7 @@ qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
     return *pack;
 }
 
-/* Whether so much of a pack is used that nothing smaller is looked for where plans are slow to make. */
+/* Returns whether a pack is so full that no smaller capacity is looked for if plans are slow to make. */
 static bool
 is_nearly_full(const struct qv_capacity *pack, const struct qv_capacity *used)
 {
@@ -247,7 +247,8 @@ chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
                : FEW_ALIKE;
 }
 
-/* Where plans are slow to make, a few chunks of many are worth none of their own. */
+/* Returns how many rows a chunk is computed in. If plans are slow to make, a few alike chunks among many get no plan of
+ * their own. */
 static struct qv_capacity
 rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                const struct qv_capacity_bits *bits, const struct qv_capacity *pack,

@@ -63,12 +63,13 @@ struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
 
-/* The same for a chunk where a plan that is slow to make must serve several: so many chunks before this one were the
- * same. Of many chunks (`more`) one that leaves more than a tenth empty has the capacity that suits it from the third
- * on; what is all there is has a half, a quarter and so on of the pack.
- * used->segment_rows: of pairs that are all of this size, else 0. They are dense where that has the pack's bits, and
- * enough of them come to be worth a plan; but what is all there is, a chunk of few segments has room for no more
- * where room costs. */
+/* Returns the capacity for a chunk on a device where plans are slow to make, so that a plan must serve several chunks.
+ * `repeats` is the number of chunks like this one right before it. If `more` chunks follow, a chunk that leaves more than
+ * a tenth empty gets the capacity that suits it from the third alike chunk on; if none follow, the rest gets a half, a
+ * quarter and so on of the pack.
+ * used->segment_rows is the number of rows of the chunk's pairs if all have the same, else 0. Pairs of one size get
+ * dense attention if that gives the pack's bits and enough such chunks came to be worth a plan. Until then, or without
+ * that, a chunk of few segments gets a plan with room for few, on devices where room costs time. */
 struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits,
                                          const struct qv_capacity *pack,
