@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the media library share. */
+/* Declares what the files of the media library share. */
 #ifndef QV_MEDIA_MEDIA_H
 #define QV_MEDIA_MEDIA_H
 
@@ -19,30 +19,30 @@
 #define QVM_X86 1
 #endif
 
-#define QVM_MAX_SIDE 65536 /* of any frame that is resized or written */
+#define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
-#define QVM_MAX_SAMPLED 1048576 /* frames sampled from one clip */
-#define QVM_MAX_FRAMES 4194304  /* in one clip: 19 hours at 60 a second */
+#define QVM_MAX_SAMPLED 1048576 /* the most frames sampled from one clip */
+#define QVM_MAX_FRAMES 4194304  /* the most frames in one clip: 19 hours at 60 a second */
 
-/* ---- resize.c ------------------------------------------------------------------------------- */
+/* ---- resize.c: as transformers resizes -------------------------------------------------------- */
 
-/* One axis, prepared: output i is the sum of weights[i][k] * input[start[i] + k], k < taps. */
+/* The weights of one axis: output i is the sum of weights[i][k] * input[start[i] + k], k < taps. */
 typedef struct qvm_axis {
     int in, out;
-    int taps;         /* per output, padded with zero weights as the kernel wants it */
+    int taps;         /* inputs of each output, padded with zero weights as the kernel wants it */
     int precision;    /* weights are scaled by 2^precision */
     int32_t *start;   /* [out, and up to 3 copies of the last]; start + taps <= in if in >= taps */
     int16_t *weights; /* [out, taps], or packed: [out / 4 rounded up][taps / 2][4][2] */
 } qvm_axis;
 
-#define QVM_ROWS 4 /* source rows that one call resizes */
+#define QVM_ROWS 4 /* source rows that one call of `across` resizes */
 
-/* Horizontal: QVM_ROWS rows of RGB, src[r] -> dst[r]; dst rows have 16 spare bytes, src rows
- * have 4. Vertical: n bytes (a multiple of 64) of the weighted sum of `taps` rows, an even number.
- */
+/* The kernels of a resize. `across` resizes QVM_ROWS rows of RGB horizontally, src[r] to dst[r]; it
+ * may read 4 bytes past a row of src and write 16 past a row of dst. `down` resizes vertically: it
+ * writes n bytes (a multiple of 64), which are the weighted sum of `taps` rows (an even number). */
 typedef struct qvm_resize_ops {
-    int multiple; /* of horizontal taps */
-    bool packed;  /* horizontal weights */
+    int multiple; /* `across` wants a number of taps that is a multiple of this */
+    bool packed;  /* `across` wants packed weights */
     void (*across)(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst);
     void (*down)(const uint8_t *const *rows, const int16_t *weights, int taps, int precision,
                  uint8_t *dst, size_t n);
@@ -52,14 +52,15 @@ typedef struct qvm_resizer qvm_resizer;
 
 typedef enum qvm_level { QVM_PORTABLE, QVM_AVX2, QVM_AVX512, QVM_BEST } qvm_level;
 
-/* Tables and scratch for one pair of sizes. QV_ENOMEM. */
+/* Makes tables and scratch for one pair of sizes, with kernels up to `level`. Returns QV_ENOMEM. */
 qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, qvm_level level,
                              qvm_resizer **out, qv_error *err);
 void qvm_resizer_free(qvm_resizer **resizer);
-/* src[src_h, src_w, 3], rows src_stride bytes apart -> dst[dst_h, dst_w, 3]. Allocates nothing. */
+/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3]. Allocates nothing. */
 void qvm_resizer_run(qvm_resizer *resizer, const uint8_t *src, int64_t src_stride, uint8_t *dst);
 
-/* resize_x86.c: takes over what this machine does better for this many horizontal taps. */
+/* Puts into `ops` (resize_x86.c) the kernels, up to `level`, that this CPU has and that are faster
+ * for rows of `in` pixels that become `out`, each from `taps` pixels. */
 void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps);
 
 /* ---- resample.c: as qwen-vl-utils resizes ----------------------------------------------------- */
@@ -68,141 +69,145 @@ typedef enum qvm_arithmetic { QVM_TORCH_FLOAT, QVM_PIL } qvm_arithmetic;
 
 typedef struct qvm_resampler qvm_resampler;
 
-/* Tables and scratch for one pair of sizes. QV_ENOMEM. */
+/* Makes tables and scratch for one pair of sizes. Returns QV_ENOMEM. */
 qv_status qvm_resampler_create(int src_h, int src_w, int dst_h, int dst_w,
                                qvm_arithmetic arithmetic, qvm_resampler **out, qv_error *err);
 void qvm_resampler_free(qvm_resampler **resampler);
-/* src[src_h, src_w, 3], rows src_stride bytes apart -> dst[dst_h, dst_w, 3]. Allocates nothing. */
+/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3]. Allocates nothing. */
 void qvm_resampler_run(qvm_resampler *resampler, const uint8_t *src, int64_t src_stride,
                        uint8_t *dst);
 
 /* ---- choose.c: which frames, at which size --------------------------------------------------- */
 
-/* Whose rules. The options stand in `p` already where both have them. */
+/* The rules of one package for a family of models. Numbers that both `p` and the options have are the options' in `p`. */
 typedef struct qvm_rules {
-    /* Which frames lie between start_s and end_s: *first, and so many; of 1 and more, others are none. */
+    /* Finds the frames between start_s and end_s: *n of them from number *first on; none if *n is below 1. */
     void (*cut)(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n);
-    /* How many frames of a clip; its info has what the file says, and cut_frames. */
+    /* Finds how many frames of a clip are sampled. `info` has what the file says, and cut_frames. */
     qv_status (*count)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
                        int64_t *n, qv_error *err);
-    /* Which: indices[n], ascending, of the cut_frames from first_frame on; n is what count gave. */
+    /* Writes to indices[n] which of the cut_frames frames from first_frame on are sampled, ascending; n is count's. */
     void (*fill)(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices);
-    /* The size of n_frames frames, or of an image. */
+    /* Finds the size, in pixels, of the n_frames frames of a clip, or of an image. */
     qv_status (*size)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
                       int64_t *height, int64_t *width, qv_error *err);
 } qvm_rules;
 
-/* Which options go together, and in which bounds (clip_options.c): QV_EINVAL in words. */
+/* Checks the bounds of options, and which go together (clip_options.c). Returns QV_EINVAL or QV_EUNSUPPORTED. */
 qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err);
 
-/* Takes what the file says in `info` and adds what is decided; free(*indices), whatever came of it. */
+/* Takes what the file says in `info` and adds to it which frames are read, at which size. *indices
+ * is NULL before and [info->n_frames] after; the caller frees it with free(), after an error too. */
 qv_status qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
                      qv_clip_info *info, int64_t **indices, qv_error *err);
 
 /* ---- sampling.c: transformers' rules --------------------------------------------------------- */
 
 extern const qvm_rules qvm_qwen3_vl, qvm_qwen2_vl, qvm_glm4v;
-extern const qvm_rules qvm_qwen_vl_utils; /* of qwen_vl_utils.c */
+extern const qvm_rules qvm_qwen_vl_utils; /* the rules of qwen_vl_utils.c */
 
 int64_t qvm_round_half_even(double x);
 
 /* ---- packets.c: what a packet's headers say -------------------------------------------------- */
 
 typedef struct qvm_packet {
-    int shown;  /* so many pictures are shown, as far as the headers tell */
-    int layer;  /* HEVC: temporal, of those that are in the stream */
-    bool spare; /* no picture of its layer or a lower one refers to its own */
-    bool
-        start; /* a keyframe with which decoding may begin: what is shown behind it is right to the bit */
-    bool resets;     /* H.264, HEVC: the count of the pictures' order begins anew */
-    bool parameters; /* it has parameter sets */
+    int shown;  /* pictures of the packet that are shown, as far as its headers tell */
+    int layer;  /* HEVC: the temporal layer of the packet's picture; other codecs: 0 */
+    bool spare; /* no picture of the same or a lower layer refers to the packet's picture */
+    /* a keyframe with which decoding may begin: what is shown behind it is right to the bit */
+    bool start;
+    bool resets;     /* H.264, HEVC: the picture order count begins anew */
+    bool parameters; /* H.264, HEVC: the packet has parameter sets */
     bool may_hide;   /* a picture that `shown` counts may stay hidden */
-    bool changes;    /* the container changes the format from here on */
+    bool changes;    /* the container changes the format from this packet on */
 } qvm_packet;
 
+/* Reads the headers in a packet of a stream with the parameters `par`, without decoding it. */
 qvm_packet qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet);
-/* Whether the stream's parameter sets let pictures be hidden that the packets' headers show. */
+/* Returns whether the stream's parameter sets let pictures be hidden that packets' headers show. */
 bool qvm_may_hide_pictures(const AVCodecParameters *par);
-/* Appends a packet's parameter sets to `kept`, each once; false for lack of memory, or above 64 KiB. */
+/* Appends a packet's parameter sets to `kept`, each once. Returns false for lack of memory, or above 64 KiB. */
 bool qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept);
 
 /* ---- times.c: which frame has which time, and what it needs ------------------------------------ */
 
+/* A packet of a file, and the frame that comes of it. */
 typedef struct qvm_time {
     int64_t pts;
-    int32_t packet; /* its number in the file's order */
+    int32_t packet; /* the packet's number in the file's order */
     int8_t layer;
-    bool start, spare; /* as in qvm_packet; spare: nobody at all refers to it */
-    bool sampled;      /* it is asked for */
-    bool needed;       /* to decode those that are */
-    bool fresh; /* a keyframe in front of which references were left out: the decoder is emptied */
+    bool start, spare; /* as in qvm_packet; after qvm_times_sort, `spare` only in the top layer */
+    bool sampled;      /* the frame is asked for */
+    bool needed;       /* the packet must be decoded for the frames that are asked for */
+    bool fresh; /* a keyframe, before which the decoder is emptied, as references were left out */
 } qvm_time;
 
 /* A keyframe that is fresh. */
 typedef struct qvm_start {
-    int32_t frame;
-    int64_t n_left; /* needed packets, with its own, up to the end */
+    int32_t frame;  /* its number in qvm_times.at */
+    int64_t n_left; /* needed packets from this one, which counts, to the end of the file */
 } qvm_start;
 
-/* Of all packets of a file, so that a frame has its number by its time, and that what no frame needs is
- * left out. */
+/* The times of all packets of a file. They give each frame its number, and tell which packets no
+ * wanted frame needs, so that these are left out. */
 typedef struct qvm_times {
-    qvm_time *at; /* [n], ascending */
+    qvm_time *at; /* [n] in the file's order, and after qvm_times_sort by ascending pts */
     int64_t n, room;
-    const char *unsure;  /* why they are not to be relied on; NULL: they are */
-    bool descending;     /* in the order of the file */
-    bool parameters;     /* packets have parameter sets */
-    bool each_shows_one; /* picture, as the headers tell */
+    const char *unsure;  /* why the times are not to be relied on; NULL: they are */
+    bool descending;     /* some packet in the file has an earlier time than the one before it */
+    bool parameters;     /* some packets have parameter sets */
+    bool each_shows_one; /* each packet shows one frame, as far as the headers tell */
     bool are_frames;     /* as many frames come out as there are packets */
-    bool in_groups;      /* decoding may begin with any keyframe, */
-    bool
-        lists_leading; /* references before a keyframe in time take places in the lists of what follows it */
+    bool in_groups;      /* decoding may begin with any keyframe */
+    /* references shown before a keyframe take places in the reference lists of what follows it */
+    bool lists_leading;
     bool can_rewind; /* the container's index leads to the first packet */
-    bool can_seek;   /* and be led there by the container's index */
-    int top_layer;
+    bool can_seek;   /* the container's index leads to any keyframe, and decoding may begin there */
+    int top_layer;   /* the highest layer of any packet */
     int64_t n_needed;
     qvm_start *starts; /* [n_starts] in the order of the file */
     int64_t n_starts;
 } qvm_times;
 
-/* Takes a packet's; false for lack of memory. */
+/* Adds the next packet of the file, unless the times are unsure. Returns false for lack of memory. */
 bool qvm_times_add(qvm_times *times, const AVCodecParameters *par, const AVPacket *packet);
-/* They are not to be relied on. `why` is static, and follows "since". */
+/* Notes why the times are not to be relied on, in static text that can follow "since"; the first reason stays. */
 void qvm_times_doubt(qvm_times *times, const char *why);
-/* After the last. */
+/* Sorts the times after the last packet was added, and sets what the other fields say of them. */
 void qvm_times_sort(qvm_times *times, const AVFormatContext *format, const AVStream *stream);
 void qvm_times_free(qvm_times *times);
-/* The number of the frame at pts, -1 if there is none. */
+/* Returns the number of the frame at pts, or -1 if there is none. */
 int64_t qvm_times_find(const qvm_times *times, int64_t pts);
-/* Marks what frames[n] need; those behind the end ask for the last. The decoder has the first n_read packets
- * already. False for lack of memory. */
+/* Marks the packets that frames[n] need. A number behind the end stands for the last frame. The
+ * first n_read packets count as needed, as the decoder has them. Returns false for lack of memory. */
 bool qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
-/* The first needed frame from number i on, or `times->n`. */
+/* Returns the first needed frame from number i on, or times->n if there is none. */
 int64_t qvm_times_next(const qvm_times *times, int64_t i);
 
 /* ---- codec.c: a decoder of FFmpeg's, and what it complains of ---------------------------------- */
 
 typedef struct qvm_codec {
     AVCodecContext *av;
-    atomic_int complaints; /* errors that it has logged, from any of its threads */
-    int heard;
-    atomic_bool recovers; /* decoding began at a recovery point */
-    atomic_int has_words; /* 2: the first of them stands in words, 1: it is being written */
+    atomic_int complaints; /* errors that the decoder has logged, from any of its threads */
+    int heard;             /* complaints at the last call of qvm_codec_complained */
+    atomic_bool recovers;  /* decoding began at a recovery point */
+    atomic_int has_words;  /* 2: `words` holds the first complaint; 1: it is being written */
     char words[128];
 } qvm_codec;
 
-/* Keeps FFmpeg from printing, once per process. */
+/* Keeps FFmpeg from printing, and hears its decoders' errors instead. Once per process is enough. */
 void qvm_quiet(void);
-/* Has the usual decoders make their tables, which processes that are forked off then have. */
+/* Has the usual decoders make their tables, which processes that are forked off later then have. */
 void qvm_warm_up(void);
 
-/* `threads` as FFmpeg counts them. FFmpeg's codes; whatever it was, avcodec_free_context(&codec->av). `codec` begins as
- * zeros, and stays where it is. */
+/* Opens a decoder. `threads` counts as FFmpeg's thread_count does: 0 leaves it the choice. Returns 0
+ * or an error code of FFmpeg's; the caller calls avcodec_free_context(&codec->av) in either case.
+ * `codec` begins as zeros, and must not move while the decoder is open. */
 int qvm_codec_open(qvm_codec *codec, const AVCodecParameters *par, AVRational time_base,
                    int threads);
-/* Whether the decoder has complained since the last question. */
+/* Returns whether the decoder has complained since the last call. */
 bool qvm_codec_complained(qvm_codec *codec);
-/* Goes on with a keyframe, in front of which packets were left out. It was emptied. */
+/* Has the decoder, which has given all of its frames, go on with a keyframe before which packets were left out. */
 void qvm_codec_begin_anew(qvm_codec *codec);
 
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
@@ -577,8 +582,7 @@ bool qvm_stream(int *here, int *there);
 /* All n bytes: 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
  * another errno. until_s as qv_seconds counts, or infinite. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
-/* Sends all n bytes, with the results of qvm_receive_until; ETIMEDOUT if the other end does not take them
- * in time. */
+/* Sends all n bytes, with the results of qvm_receive_until; ETIMEDOUT if the other end does not take them in time. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 
 /* Starts the program with the socket as its standard input; `options` end with NULL, 3 at most. 0 or an errno. */
