@@ -79,7 +79,7 @@ void qvm_resampler_run(qvm_resampler *resampler, const uint8_t *src, int64_t src
 
 /* ---- choose.c: which frames, at which size --------------------------------------------------- */
 
-/* The rules of one package for a family of models. Numbers that both `p` and the options have are the options' in `p`. */
+/* The rules of one package for a family of models. `p` has the options' numbers already where both have them. */
 typedef struct qvm_rules {
     /* Finds the frames between start_s and end_s: *n of them from number *first on; none if *n is below 1. */
     void (*cut)(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n);
@@ -142,9 +142,9 @@ typedef struct qvm_time {
     bool fresh; /* a keyframe, before which the decoder is emptied, as references were left out */
 } qvm_time;
 
-/* A keyframe that is fresh. */
+/* A keyframe that is fresh, as qvm_time says. */
 typedef struct qvm_start {
-    int32_t frame;  /* its number in qvm_times.at */
+    int32_t frame;  /* the keyframe's number in qvm_times.at */
     int64_t n_left; /* needed packets from this one, which counts, to the end of the file */
 } qvm_start;
 
@@ -191,11 +191,11 @@ typedef struct qvm_codec {
     atomic_int complaints; /* errors that the decoder has logged, from any of its threads */
     int heard;             /* complaints at the last call of qvm_codec_complained */
     atomic_bool recovers;  /* decoding began at a recovery point */
-    atomic_int has_words;  /* 2: `words` holds the first complaint; 1: it is being written */
+    atomic_int has_words;  /* 2: `words` holds the first complaint; 1: it is being written there */
     char words[128];
 } qvm_codec;
 
-/* Keeps FFmpeg from printing, and hears its decoders' errors instead. Once per process is enough. */
+/* Keeps FFmpeg from printing, and hears its decoders' errors instead. Does so once per process. */
 void qvm_quiet(void);
 /* Has the usual decoders make their tables, which processes that are forked off later then have. */
 void qvm_warm_up(void);
@@ -212,124 +212,124 @@ void qvm_codec_begin_anew(qvm_codec *codec);
 
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
 
-/* How a long call is stopped from elsewhere, and shows that it goes on; and whose choices it makes,
- * of a stream, of colours and of resizing. */
 struct qvm_index;
+/* How the caller of a long call stops it and hears that it goes on, and what is to be read of the file. */
 typedef struct qvm_watch {
     const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
     void (*alive)(void *user); /* called once a packet */
     void *user;
-    qv_like like;
-    bool first_frame;       /* as an image */
-    int64_t offset, length; /* where in the file it lies; length 0: to the end */
-    const struct qvm_index
-        *index; /* what another reader found in the file; NULL: it is found out */
+    qv_like like;                  /* whose rules turn, colour and resize the frames */
+    bool first_frame;              /* the first frame is read as an image */
+    int64_t offset, length;        /* bytes of the file where the clip lies; length 0: to the end */
+    const struct qvm_index *index; /* what another reader found in the file; NULL: nothing yet */
 } qvm_watch;
 
 typedef struct qvm_source {
-    int fd;       /* the caller's; outlives the source. Read with pread: others may share it */
-    int64_t at;   /* in the file */
-    int io_errno; /* of the first read that failed */
+    int fd;     /* the file, which is the caller's and outlives the source; it is read with pread */
+    int64_t at; /* the byte of the clip that FFmpeg reads next */
+    int io_errno; /* why the file could not be read; 0: it could */
     const qvm_watch *watch;
-    bool
-        is_jpeg; /* an image that jpeg.c reads: nothing of the following but `errors` and n_given is used */
+    /* an image that jpeg.c reads; of the members below, only `errors` and n_given then count */
+    bool is_jpeg;
     AVIOContext *io;
     AVFormatContext *format;
     AVStream *stream;
     qvm_codec codec;
-    struct qvm_remote
-        *remote;  /* the GPU's decoder, which is used instead of `codec`; NULL: `codec` is used */
-    bool sampled; /* the packet's frame is asked for */
+    struct qvm_remote *remote; /* the GPU's decoder, used instead of `codec`; NULL: none is */
+    bool sampled;              /* the frame of the packet that was read is asked for */
     AVPacket *packet;
-    bool draining;          /* no packet follows */
+    bool draining;          /* no packet follows those that the decoder was given */
     bool emptying;          /* the packet waits until the decoder has given all frames before it */
-    const qvm_times *times; /* NULL: every packet is decoded, else those that are needed */
-    AVPacket *parameters;   /* of packets that were left out */
-    int64_t n_read;         /* packets */
-    int64_t n_given;        /* to the decoder */
-    int64_t n_left;         /* needed ones that it has not */
-    int64_t next_start;     /* of the times' starts */
+    const qvm_times *times; /* says which packets are decoded; NULL: all are */
+    AVPacket *parameters;   /* parameter sets of packets that were left out */
+    int64_t n_read;         /* packets that were read to be decoded or left out */
+    int64_t n_given;        /* packets that the decoder was given */
+    int64_t n_left;         /* needed packets that are still to be read */
+    int64_t next_start;     /* index of the first of the times' starts that may be ahead */
     int64_t errors;         /* packets that were lost, or that the decoder complained about */
 } qvm_source;
 
-/* Of images: other programs take 0 to 1, or 0 to 255, for black to white. */
+/* Says why such images are refused: programs disagree whether black to white is 0 to 1 or 0 to 255. */
 #define QVM_FLOATS "its samples are floating-point numbers; integers of 8 or 16 bits are read"
 
-/* unread.c: why nothing of the file can be decoded, in words; NULL where its bytes do not tell. */
+/* Returns why nothing of the file can be decoded (unread.c); NULL where its bytes do not tell. The text is static. */
 const char *qvm_why_unread(const qvm_source *source);
-/* Black and white of a TIFF's Y, Cb and Cr. */
+/* Finds a TIFF's codes of black and white for Y, Cb and Cr, in this order (unread.c). */
 void qvm_find_levels(const qvm_source *source, float levels[6]);
 
-/* n bytes of the clip from `at` on, or as many as there are; -1 with errno. */
+/* Reads n bytes from byte `at` of the clip on. Returns how many, fewer only at the end; -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
 
-/* Opens the video stream of a file that FFmpeg takes for the best. */
+/* Opens a file, and of its video streams the one that FFmpeg takes for the best. Fails with QV_EIO, QV_EFORMAT or
+ * QV_ENOMEM, and the source is closed then. `watch` outlives the source. */
 qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);
-/* `threads` as FFmpeg counts them. */
+/* Opens the stream's decoder. `threads` counts as qvm_codec_open has it. */
 qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err);
-/* Goes back to the first packet, at `pts`: false where the format has no index that would lead there. */
+/* Goes back to the first packet, whose time is `pts`. Returns false if the container's index does not lead there. */
 bool qvm_source_rewind(qvm_source *source, int64_t pts);
 void qvm_source_close(qvm_source *source);
 bool qvm_source_is_image(const qvm_source *source);
-/* What FFmpeg calls the container, and the codec. */
+/* Returns FFmpeg's name of the container, or of its kind of image file; the text is static. */
 const char *qvm_source_format(const qvm_source *source);
 enum AVCodecID qvm_source_codec(const qvm_source *source);
 
-/* The next frame into `frame`; *got is false at the end. Damaged data is skipped and counted. */
+/* Decodes the next frame into `frame`; *got is false at the end. Damaged data is skipped and counted. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
 
-/* From here on, decodes what is needed alone. `times` outlives the source. */
+/* Has only those packets decoded from here on that `times` marks as needed. `times` outlives the source. */
 void qvm_source_leave_out(qvm_source *source, const qvm_times *times);
 
-/* The next packet of the stream into source->packet; *got is false at the end of what can be read. */
+/* Reads the stream's next packet into source->packet; *got is false at the end of what can be read. */
 qv_status qvm_source_packet(qvm_source *source, bool *got, qv_error *err);
 
 /* ---- jpeg.c: JPEG files by libjpeg-turbo ------------------------------------------------------- */
 
-/* Whether it does; true where the file cannot be read, which reading it tells. False without libjpeg-turbo. */
+/* Returns whether qvm_jpeg_read is to decode the JPEG file: true also where the file cannot be read, since decoding
+ * then says why, and false in a build without libjpeg-turbo. */
 bool qvm_jpeg_is_readable(const qvm_source *source);
-/* Decodes it into an empty frame, as RGB24; it is not turned. Damage counts among the source's errors. */
+/* Decodes the image into an empty frame, as RGB24 and not turned. Damage counts among the source's errors. */
 qv_status qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err);
 
 /* ---- orientation.c: which way up an image is ------------------------------------------------- */
 
-/* EXIF's orientation, 1 to 8, as Pillow finds it in JPEG, PNG, WebP and TIFF; 0 in other files; -1 with errno. */
+/* Returns the image's orientation, 1 to 8 as EXIF counts, where Pillow finds one (JPEG, PNG, WebP, TIFF, AVIF); 0 if
+ * there is none; -1 with errno if the file cannot be read. */
 int qvm_find_orientation(const qvm_source *source);
 
 /* ---- count.c: how many frames a file has ------------------------------------------------------- */
 
 struct qvm_count {
     int64_t frames;
-    int64_t errors;  /* in decoding them */
-    int64_t decoded; /* packets */
+    int64_t errors;  /* errors met in decoding the frames */
+    int64_t decoded; /* packets that were decoded to count */
 };
 
-/* Reads the packets of a source that has no decoder, up to the end. `times` gets an entry for each, or says why it is
- * not to be relied on, and whether they are the file's frames. */
+/* Counts in *n the packets up to the end of a source whose decoder is not open. `times` gets an entry for each, or says
+ * why it is not to be relied on, and says whether the packets are the file's frames. */
 qv_status qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err);
-/* Decodes the file. */
+/* Counts the frames of a file by decoding all of it. */
 qv_status qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *count,
                             qv_error *err);
-/* Refuses more than are read. */
+/* Returns QV_EFORMAT if n is above QVM_MAX_FRAMES. */
 qv_status qvm_check_count(int64_t n, qv_error *err);
 
 /* ---- convert.c: frames to upright RGB -------------------------------------------------------- */
 
 typedef struct qvm_turn {
-    bool transpose, flip_x, flip_y; /* in this order */
+    bool transpose, flip_x, flip_y; /* what is done to an image, in this order */
 } qvm_turn;
 
 typedef struct qvm_image {
-    const uint8_t *rgb;
+    const uint8_t *rgb; /* [height, width, 3], whose rows are `stride` bytes apart */
     int64_t stride;
     int width, height;
 } qvm_image;
 
-/* Whose RGB is wanted: PyAV's for clips; for images Pillow's, by the library that it reads a format with. */
+/* Says whose RGB is wanted: PyAV's for clips; for images Pillow's, by the library that it reads a format with. */
 typedef enum qvm_colour {
     QVM_CLIP,
     QVM_IMAGE,
-    QVM_JPEG, /* decoded by FFmpeg */
+    QVM_JPEG, /* FFmpeg's frames become libjpeg-turbo's RGB; frames of jpeg.c are that already */
     QVM_WEBP,
     QVM_AVIF,
     QVM_TIFF,
@@ -338,33 +338,35 @@ typedef enum qvm_colour {
 
 typedef struct qvm_converter {
     qvm_colour colour;
-    bool on_white;             /* transparent images; else as if they were not */
-    float levels[6];           /* TIFF: black and white of Y, Cb and Cr */
-    struct SwsContext *sws[2]; /* of frames, or of the upper and the lower field */
-    int width, height, format, range, colorspace; /* that these are for */
-    bool fields;
-    AVFrame *rgb;
-    uint8_t *turned;
+    bool on_white;             /* transparent pixels are put on white; false: alpha is ignored */
+    float levels[6];           /* TIFF: black and white of Y, of Cb and of Cr */
+    struct SwsContext *sws[2]; /* for whole frames, or for their upper and their lower field */
+    int width, height, format, range, colorspace; /* of the frames that `sws` and `rgb` are for */
+    bool fields;     /* the two fields of these frames are converted apart */
+    AVFrame *rgb;    /* the converted frame */
+    uint8_t *turned; /* [turned_bytes] the converted and turned frame */
     size_t turned_bytes;
 } qvm_converter;
 
-/* What a stream's display matrix asks for, as torchcodec reads it; `stream` may be NULL. */
+/* Returns the turn that a stream's display matrix asks for, as torchcodec reads it; none if `stream` is NULL. */
 qvm_turn qvm_find_turn(const AVStream *stream);
-/* What EXIF's orientation 1 to 8 asks for; of other numbers none. */
+/* Returns the turn that EXIF's orientation 1 to 8 asks for; none for other numbers. */
 qvm_turn qvm_exif_turn(int orientation);
 int qvm_turn_degrees(qvm_turn turn);
 
-/* `out` is valid until the next call. */
+/* Converts a frame to RGB and turns it. *out is valid until the next call, and no longer than `frame` is. */
 qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn turn, qvm_image *out,
                       qv_error *err);
 void qvm_converter_close(qvm_converter *converter);
 
-/* chroma.c: 8-bit planar YUV of an image of JPEG, WebP, AVIF or TIFF; false for lack of memory. */
+/* Returns whether qvm_image_rgb takes the format: planar YUV of 8 bits (chroma.c). */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
+/* Converts an image of JPEG, WebP, AVIF or TIFF to RGB, in rows `stride` bytes apart. False for lack of memory. */
 bool qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], uint8_t *rgb,
                    int64_t stride);
-/* Images of gray and RGB with more than 8 bits a sample. */
+/* Returns whether qvm_wide_rgb takes the format: gray or RGB with more than 8 bits a sample. */
 bool qvm_is_wide(const AVPixFmtDescriptor *format);
+/* Converts an image for which qvm_is_wide holds to 8-bit RGB, as Pillow does with files of netpbm or with others. */
 void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride);
 
 /* ---- reader.c: a file -> what it is, and the frames that are asked for, resized -------------- */
@@ -374,48 +376,47 @@ typedef struct qvm_reader {
     const qvm_watch *watch;
     qvm_source source;
     qvm_converter converter;
-    qvm_resizer *resizer;
-    qvm_resampler *resampler; /* instead, for qwen-vl-utils */
-    int resizer_size[4];      /* of the frames that it takes and makes: height, width */
-    AVFrame *frame;           /* being received */
-    AVFrame *last;            /* the last one that came, number n_decoded - 1 */
-    qvm_turn turn;            /* of all frames */
-    qvm_image image;          /* made of frame number n_image, */
-    int64_t n_image;          /* -1: of none */
+    qvm_resizer *resizer;     /* for transformers' rules; NULL until a frame is resized */
+    qvm_resampler *resampler; /* for qwen-vl-utils' rules, instead of `resizer` */
+    int resizer_size[4];      /* height, width of what the resizer takes, then of what it makes */
+    AVFrame *frame;           /* the frame that is being received */
+    AVFrame *last;            /* the last frame that came, number n_decoded - 1 */
+    qvm_turn turn;            /* the turn of all frames */
+    qvm_image image;          /* the RGB of frame number n_image */
+    int64_t n_image;          /* the frame that `image` is of; -1: none yet */
     int64_t n_decoded;
-    int64_t n_corrupt; /* concealed by the decoder */
-    int64_t n_missing; /* asked for behind the end */
-    bool single;       /* damage was seen: decoding with one thread */
+    int64_t n_corrupt; /* frames that the decoder concealed */
+    int64_t n_missing; /* frames that were asked for behind the end */
+    bool single;       /* damage was seen, or one thread was asked for: one thread decodes */
     bool at_end;
     qvm_times times;
-    int64_t n_packets;      /* of the file, that are shown */
-    struct qvm_count count; /* its frames */
+    int64_t n_packets;      /* packets of the file that the container does not hide */
+    struct qvm_count count; /* what counting the file's frames gave */
     bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
-    const char *why; /* it is not so */
-    int64_t n_given; /* packets, to decoders that are closed */
-    struct qvm_remote *
-        remote; /* the caller's decoder on a GPU, which is to give the frames; NULL: there is none */
+    const char *why; /* why by_time is false, where there is a reason; else NULL */
+    int64_t n_given; /* packets that were given to decoders which are closed */
+    struct qvm_remote *remote; /* the caller's decoder on a GPU; NULL: there is none */
     const char *not_gpu; /* why the GPU does not give the frames; NULL: it does, or none was to */
 } qvm_reader;
 
-/* Opens and looks into a file: `info` gets what the file says, and no decisions (n_frames, size,
- * grid). Call close, whatever came of it. */
+/* Opens a file and finds out what it is: `info` gets what the file says, and no decisions (n_frames, size, grid). The
+ * caller calls qvm_reader_close in any case. `fd` and `watch` are the caller's, and outlive the reader. */
 qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
                           qv_clip_info *info, qv_error *err);
-/* Returns the bytes of a frame's planes as a GPU gives them, or 0 where no GPU is to decode the clip, for the reason in not_gpu. */
+/* Returns the bytes of a frame's planes as a GPU gives them; 0, with the reason in not_gpu, if no GPU can decode. */
 int64_t qvm_reader_plane_bytes(qvm_reader *reader);
-/* Says which frames will be read, ascending: what these do not need is then not decoded, where the file's packets
- * tell what that is. */
+/* Says which frames will be read, ascending. What they do not need is then not decoded, if the file's packets tell what
+ * that is. */
 qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, qv_error *err);
-/* Frame number `index`, one of those, not below that of the last call, or the last one there is, as
- * dst[height, width, 3]. When stopped, dst may stay as it is. */
+/* Reads a frame to dst[height, width, 3]. Its number `index` is one of qvm_reader_start's and not below the last call's;
+ * for one behind the end, the last frame is read. If the reader is stopped, dst may stay as it is. */
 qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,
                           qv_error *err);
-/* Frames concealed, lost or replaced so far. */
+/* Returns how many frames were concealed, lost or replaced so far. */
 int64_t qvm_reader_damaged(const qvm_reader *reader);
-/* Packets that were given to a decoder so far, to count frames and to have them. */
+/* Returns how many packets decoders were given so far, both to count frames and to have them. */
 int64_t qvm_reader_decoded(const qvm_reader *reader);
-/* Packets that are decoded for the frames that were asked for, the last of which is `last`. */
+/* Returns how many packets are decoded for the frames that were asked for, the last of which is number `last`. */
 int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
 void qvm_reader_close(qvm_reader *reader);
 
