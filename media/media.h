@@ -408,8 +408,8 @@ int64_t qvm_reader_plane_bytes(qvm_reader *reader);
 /* Says which frames will be read, ascending. What they do not need is then not decoded, if the file's packets tell what
  * that is. */
 qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, qv_error *err);
-/* Reads a frame to dst[height, width, 3]. Its number `index` is one of qvm_reader_start's and not below the last call's;
- * for one behind the end, the last frame is read. If the reader is stopped, dst may stay as it is. */
+/* Reads a frame to dst[height, width, 3]. Its number `index` is one of qvm_reader_start's, not below the last call's.
+ * For one behind the end, the last frame is read. If the reader is stopped, dst may stay as it is. */
 qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,
                           qv_error *err);
 /* Returns how many frames were concealed, lost or replaced so far. */
@@ -422,54 +422,56 @@ void qvm_reader_close(qvm_reader *reader);
 
 /* ---- index.c: what a reader found out by reading all packets, for the next one of the file ---- */
 
+/* A packet, as qvm_time has it. `flags` are index.c's. */
 typedef struct qvm_index_entry {
     int64_t pts;
     int8_t layer;
     uint8_t flags;
 } qvm_index_entry;
 
-/* As bytes that go from a far end to its clip, and from there to other far ends of the same file. */
+/* An index of a file. A far end sends its bytes to the clip, which sends them to other far ends of the same file. */
 typedef struct qvm_index {
     int64_t n_entries, n_packets, n_frames, errors;
     int32_t top_layer;
     uint8_t parameters, descending;
-    char unsure[64];      /* why times are not to be relied on; "": they are */
+    char unsure[64];      /* why the times are not to be relied on; "": they are */
     qvm_index_entry at[]; /* [n_entries], in the order of the file */
 } qvm_index;
 
-#define QVM_MOST_INDEX ((int64_t)64 << 20) /* bytes: of 4,194,301 packets */
+#define QVM_MOST_INDEX ((int64_t)64 << 20) /* bytes of an index: of 4,194,297 packets */
 
+/* Returns the bytes of an index with so many entries. */
 size_t qvm_index_bytes(int64_t n_entries);
-/* Whether so many bytes are one that can be read, whatever it says. */
+/* Returns whether so many bytes are an index that can be read safely. What the index says may still be untrue. */
 bool qvm_index_is_whole(const qvm_index *index, int64_t bytes);
-/* Of a reader that is open; the caller's, to free(). NULL for lack of memory. */
+/* Makes the index of an open reader's file, which the caller frees with free(). NULL for lack of memory. */
 qvm_index *qvm_index_make(const qvm_reader *reader);
-/* Fills what is empty. The index outlives it. False for lack of memory. */
+/* Fills empty times from an index, which must outlive them, and sorts them. Returns false for lack of memory. */
 bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *times);
 
 /* ---- serve.c: the far end of a clip, in a thread or in a process of its own ------------------ */
 
 /*
- * A clip and its far end talk over a stream socket and share a memory file. The far end says first
- * that it is locked in (QVM_READY), or that it cannot be (QVM_END): until it is asked (QVM_OPEN), it
- * reads no byte of the file, and so that is believed. The clip then asks, is told what the file is (QVM_FACTS), decides which frames at which size it wants,
- * writes their numbers to the shared memory and asks for them (QVM_START). The far end says how many packets
- * it will decode for them (QVM_PLAN), fills slot after slot behind the numbers (QVM_FRAME each), and waits when
- * none is free (QVM_FREE frees one).
- * QVM_END comes last, with the reason if it is early. What the far end says from QVM_OPEN on is
- * checked: whoever made the file may have taken it over.
+ * A clip and its far end talk over a stream socket and share a memory file. The far end first says that it is locked in
+ * (QVM_READY), or that it cannot be (QVM_END). This is believed, as the far end reads no byte of the file until it is
+ * asked. The clip asks what the file is (QVM_OPEN), is told (QVM_FACTS), decides which frames it wants at which size,
+ * writes their numbers to the shared memory and asks for them (QVM_START). The far end says how many packets it will
+ * decode for them (QVM_PLAN), and fills one slot after the other behind the numbers (QVM_FRAME for each). If no slot is
+ * free, it waits until the clip frees one (QVM_FREE). QVM_END comes last, with the reason if it is early. Whatever the
+ * far end says from QVM_OPEN on is checked: whoever made the file may have taken the far end over.
  */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
 typedef struct qvm_request {
     int32_t kind;
-    int32_t threads, like, first_frame, wants_index; /* OPEN */
-    int64_t offset, length;                          /* OPEN */
-    int64_t index_bytes;            /* OPEN: of an index that follows the request */
-    int32_t height, width, n_slots; /* START */
-    int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */
-    int64_t
-        plane_bytes; /* START: of a slot for the planes of a frame, of which a GPU fills QVM_SLOTS behind `memory`; 0: no GPU decodes */
+    int32_t threads, like, first_frame, wants_index; /* OPEN: qv_clip_options has the first three */
+    int64_t offset, length;                          /* OPEN: as in qv_clip_options */
+    int64_t index_bytes;            /* OPEN: bytes of an index that follows the request */
+    int32_t height, width, n_slots; /* START: of a frame; of the slots for frames */
+    /* START: frames_at is the offset of the first slot, `memory` the bytes of the numbers and the slots together */
+    int64_t n_frames, frames_at, slot_bytes, memory;
+    /* START: bytes of a slot for a frame's planes, of which a GPU fills QVM_SLOTS behind `memory`; 0: none does */
+    int64_t plane_bytes;
     double gpu_patience_s; /* START: how long the GPU's process may be silent */
 } qvm_request;
 
@@ -486,30 +488,29 @@ typedef enum qvm_event_kind {
 typedef struct qvm_event {
     int32_t kind;
     int32_t status;  /* END: a qv_status */
-    int64_t damaged; /* frames, so far */
-    int64_t decoded; /* packets, so far */
+    int64_t damaged; /* frames that were damaged so far */
+    int64_t decoded; /* packets that decoders were given so far */
     int64_t needed;  /* PLAN: packets that are decoded for the frames that were asked for */
-    double busy_s;
-    char why[sizeof((qv_clip_info *)0)->decodes_all]; /* more than what is needed is decoded; "" */
+    double busy_s;   /* seconds spent so far on looking into the file, decoding and resizing */
+    char why[sizeof((qv_clip_info *)0)->decodes_all]; /* why more than needed is decoded, or "" */
     int32_t gpu_lost; /* the process that has the GPU ended, is silent, or said what cannot be */
     int32_t on_gpu;   /* PLAN and after: a GPU decodes the clip */
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* why no GPU decodes the clip, or is to */
-    int64_t
-        plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: no GPU is to decode the clip */
-    int64_t index_bytes; /* FACTS, where it is wanted: of an index that follows the event */
+    int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
+    int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
     qv_clip_info facts;  /* FACTS */
-    char text[sizeof((qv_error *)0)->text];
+    char text[sizeof((qv_error *)0)->text]; /* END: what failed */
 } qvm_event;
 
 typedef struct qvm_session {
-    int socket; /* closed at the end */
-    int clip;   /* the file; the caller's */
-    int shared; /* the memory file; the caller's */
-    int codec; /* socket to the process that has a GPU open; closed at the end; -1: no GPU is to decode */
-    bool alone; /* in a process of its own, which ends when the clip goes away */
+    int socket; /* the far end's socket to the clip, which qvm_serve closes */
+    int clip;   /* the file, which is the caller's */
+    int shared; /* the memory file, which is the caller's */
+    int codec;  /* a socket to the process that has a GPU open, which qvm_serve closes; -1: none */
+    bool alone; /* the session has a process of its own, which ends when the clip goes away */
 } qvm_session;
 
-enum { QVM_SESSION_FDS = 4 }; /* the last one may be missing */
+enum { QVM_SESSION_FDS = 4 }; /* descriptors of a session; `codec`, the last one, may be missing */
 
 #ifdef MSG_NOSIGNAL
 #define QVM_NOSIGNAL MSG_NOSIGNAL
@@ -517,41 +518,42 @@ enum { QVM_SESSION_FDS = 4 }; /* the last one may be missing */
 #define QVM_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE on the socket */
 #endif
 
-/* Runs until the last frame is taken, or the clip goes away. */
+/* Serves a clip until the last frame is in its slot or the clip goes away, and then ends the process if it is alone. */
 void qvm_serve(const qvm_session *session);
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 
-/* All n bytes, or false. */
+/* Sends all n bytes, however long that takes. Returns false with errno if that fails. */
 bool qvm_send(int socket, const void *message, size_t n);
+/* Receives all n bytes, however long that takes. Returns false if that fails or the other end has gone. */
 bool qvm_receive(int socket, void *message, size_t n);
 
 /* ---- kept.c: indexes of files, for cuts that are still to come -------------------------------- */
 
-/* A clip in a file, as long as nobody writes to that. */
+/* Says which clip in which file an index is of, as long as nobody writes to the file. */
 typedef struct qvm_identity {
     uint64_t device, inode;
     int64_t bytes, mtime_ns;
-    int64_t offset, length; /* of the clip in it */
-    int32_t like;           /* which decides on the stream */
+    int64_t offset, length; /* bytes of the file where the clip lies */
+    int32_t like;           /* the qv_like by whose rules the clip is read */
 } qvm_identity;
 
 enum { QVM_MOST_KEPT = 16 };
 
-/* Begins as zeros, and has a lock elsewhere. */
+/* The indexes that are kept. The struct begins as zeros, and callers guard it with a lock of theirs. */
 struct qvm_kept {
     struct qvm_kept_index {
         qvm_identity file;
-        void *data;
+        void *data; /* the index, from malloc() */
         int64_t bytes;
     } at[QVM_MOST_KEPT]; /* [n], the one that was used last first */
     int n;
-    int64_t bytes; /* of all, QVM_MOST_INDEX at most */
+    int64_t bytes; /* bytes of all indexes, QVM_MOST_INDEX at most */
 };
 
-/* A copy of what is kept of this file, to free(); NULL: nothing is. */
+/* Returns a copy of the file's index, for the caller to free(); NULL if none is kept, or for lack of memory. */
 void *qvm_kept_copy(struct qvm_kept *kept, const qvm_identity *file, int64_t *bytes);
-/* Takes what malloc() gave, of QVM_MOST_INDEX bytes at most. What was not used for the longest time makes room. */
+/* Takes over an index from malloc(), of QVM_MOST_INDEX bytes at most. The least recently used ones make room. */
 void qvm_kept_put(struct qvm_kept *kept, const qvm_identity *file, void *data, int64_t bytes);
 void qvm_kept_free(struct qvm_kept *kept);
 
@@ -559,65 +561,65 @@ void qvm_kept_free(struct qvm_kept *kept);
 
 struct qv_decoder {
     pid_t pid;
-    pid_t owner;       /* the process that started it: one that was forked off it must not use it */
-    double patience_s; /* how long it may take to answer, or to end */
+    pid_t owner; /* the process that started the program; its forks must not use the decoder */
+    double patience_s; /* how long the program may take to answer, or to end */
     int socket;
-    pthread_mutex_t lock; /* an order and its answer are one */
-    /* under the lock */
-    bool used;
-    char lost[96]; /* why it is not asked any more; empty: it is */
+    pthread_mutex_t lock; /* is held from an order to its answer, and guards `used` and `lost` */
+    bool used;            /* the program was asked to serve a session */
+    char lost[96];        /* why the program is not asked any more; "": it is */
     pthread_mutex_t kept_lock;
-    struct qvm_kept kept; /* under that lock */
-    char *program;
+    struct qvm_kept kept;  /* guarded by kept_lock */
+    char *program;         /* the program's path */
     struct qvm_gpus *gpus; /* gpu.c */
 };
 
-/* Memory in a file without a name, of no size yet; -1 with errno. */
+/* Makes a file without a name in memory, of no size yet. Returns its descriptor, or -1 with errno. */
 int qvm_shared_memory(void);
-/* Gives it its size, for good. False with errno. */
+/* Gives a file of qvm_shared_memory its size, for good. Returns false with errno. */
 bool qvm_shared_memory_size(int fd, int64_t bytes);
 
-/* A pair of connected stream sockets, which no other process inherits. False with errno. */
+/* Makes a pair of connected stream sockets, which are closed on exec. Returns false with errno. */
 bool qvm_stream(int *here, int *there);
 
-/* All n bytes: 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
- * another errno. until_s as qv_seconds counts, or infinite. */
+/* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
+ * another errno. until_s counts as qv_seconds does, or is infinite. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
-/* Sends all n bytes, with the results of qvm_receive_until; ETIMEDOUT if the other end does not take them in time. */
+/* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other end has gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 
-/* Starts the program with the socket as its standard input; `options` end with NULL, 3 at most. 0 or an errno. */
+/* Starts the program with the socket as standard input and up to 3 options, ended by NULL. Returns 0 or an errno. */
 int qvm_spawn(const char *path, char *const *options, int socket, pid_t *pid);
 
-/* Has a process serve the session, with `memory` bytes as its limit. */
+/* Has a process serve the session, with `memory` bytes as its limit. Returns QV_EBACKEND if none does. */
 qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                             pid_t *pid, qv_error *err);
-/* Ends it at once, if it has not ended: its status as waitpid gives it, or -1 if nobody knows. */
+/* Ends a session's process at once, unless it has ended. Returns its status as waitpid does; -1: nobody knows it. */
 int qvm_session_end(qv_decoder *decoder, pid_t pid);
-/* The same without waiting for it. */
+/* Ends a session's process without waiting for its end. */
 void qvm_session_drop(qv_decoder *decoder, pid_t pid);
 
-/* What the program is told over its standard input: to have a process serve a session, whose
- * descriptors come along, which it answers with the process's number; to end one, which it answers
- * with how that went; or to drop one, which it does not answer. A process that has a GPU open is told to decode for a
- * session, whose socket and shared memory come along, which it does not answer. */
+/* Says which orders the program takes over its standard input. SERVE has a process serve a session, whose descriptors
+ * come along; the answer is the process's number, or -1. KILL ends such a process; the answer is its status as waitpid
+ * gives it, or -1. DROP ends one without an answer. DECODE, for a process that has a GPU open, has it decode for a
+ * session, whose socket and shared memory come along; it has no answer. */
 typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP, QVM_DECODE } qvm_order_kind;
 
 typedef struct qvm_order {
     int32_t kind;
-    int32_t pid;         /* KILL, DROP */
-    int64_t memory;      /* SERVE; DECODE: where the frames are in the shared memory, */
-    int64_t plane_bytes; /* each with so many bytes */
+    int32_t pid;    /* KILL, DROP: the process */
+    int64_t memory; /* SERVE: the limit in bytes; DECODE: offset of the slots in shared memory */
+    int64_t plane_bytes; /* DECODE: bytes of each of the QVM_SLOTS slots */
 } qvm_order;
 
-/* So many descriptors go along. False with errno: nothing was sent; EAGAIN: the other end has to listen first. */
+/* Sends an order with n descriptors, without waiting. Returns false with errno if nothing was sent; EAGAIN: the other
+ * end has to take orders first. */
 bool qvm_order_send(int socket, const qvm_order *order, const int *fds, int n);
 void qvm_close_all(const int *fds, int n);
-/* The next order, and how many descriptors came with it; false: there are no more. */
+/* Waits for an order and its *n descriptors, which become the caller's. Returns false if there are no more orders. */
 bool qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n);
-/* The same, unless `parent`, which gives them, has gone. */
+/* Waits until qvm_order_take need not wait. Returns false once `parent`, which gives the orders, has gone. */
 bool qvm_order_wait(int socket, pid_t parent);
-/* Room for descriptors beside a message. */
+/* Room for the descriptors beside a message. */
 union qvm_control {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
@@ -625,20 +627,22 @@ union qvm_control {
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 
-/* device.c: the program where it has a GPU open; its exit code. */
+/* Runs the program with the GPU of this number open (device.c), locked in unless `unlocked`. Returns the exit code. */
 int qvm_device_run(int socket, const char *number, bool unlocked);
 
-/* Once, before processes are forked off that call qvm_sandbox: does what takes a while. */
+/* Makes the filter of system calls, which takes a while. It is called before processes fork that call qvm_sandbox. */
 void qvm_sandbox_prepare(void);
-/* Leaves this process, for good, with `memory` bytes, descriptors below `first_fd` but no standard
- * output, and the calls that decoding needs: no file is opened, no network, no other process. Where
- * the system has no such filter (macOS), the limits alone. NULL, or what failed, with errno. */
+/* Locks this process in, for good. It keeps `memory` bytes (0: no limit), the descriptors below `first_fd` except for
+ * standard output and error, and the system calls that decoding needs: no file can be opened, no network used, no other
+ * process made or signalled. Where the system has no such filter (macOS), only the limits hold. Returns NULL, or what
+ * failed, with errno. */
 const char *qvm_sandbox(int64_t memory, int first_fd);
-/* The same for a process that has a GPU open, in two steps. Before the driver is begun, which makes threads: the system's
- * files (/usr, /lib, /proc, /sys) may be read, the GPU's devices and what /proc has of the process itself written, and
- * nothing else opened (Landlock). */
+/* Locks in a process that is to open a GPU, as the first of two steps, before the driver starts and makes threads. The
+ * process may read the system's files (/usr, /lib, /proc, /sys) and write to the GPU's devices and to what /proc has of
+ * the process itself; no other file can be opened (Landlock). Returns as qvm_sandbox does. */
 const char *qvm_sandbox_files(void);
-/* Once the GPU is open, in all threads: no network, no other process, no change of files. */
+/* Locks in all threads of a process that has opened its GPU, as the second of two steps: no network can be used, no
+ * other process made or signalled, and no file changed. Returns as qvm_sandbox does. */
 const char *qvm_sandbox_device(void);
 
 #endif
