@@ -467,7 +467,7 @@ typedef struct qvm_request {
     int32_t threads, like, first_frame, wants_index; /* OPEN: qv_clip_options has the first three */
     int64_t offset, length;                          /* OPEN: as in qv_clip_options */
     int64_t index_bytes;            /* OPEN: bytes of an index that follows the request */
-    int32_t height, width, n_slots; /* START: of a frame; of the slots for frames */
+    int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
     /* START: frames_at is the offset of the first slot, `memory` the bytes of the numbers and the slots together */
     int64_t n_frames, frames_at, slot_bytes, memory;
     /* START: bytes of a slot for a frame's planes, of which a GPU fills QVM_SLOTS behind `memory`; 0: none does */
