@@ -216,7 +216,7 @@ struct qvm_index;
 /* How the caller of a long call stops it and hears that it goes on, and what is to be read of the file. */
 typedef struct qvm_watch {
     const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
-    void (*alive)(void *user); /* called once a packet */
+    void (*alive)(void *user); /* called at least once a packet */
     void *user;
     qv_like like;                  /* whose rules turn, colour and resize the frames */
     bool first_frame;              /* the first frame is read as an image */
@@ -235,7 +235,7 @@ typedef struct qvm_source {
     AVFormatContext *format;
     AVStream *stream;
     qvm_codec codec;
-    struct qvm_remote *remote; /* the GPU's decoder, used instead of `codec`; NULL: none is */
+    struct qvm_remote *remote; /* the GPU's decoder, which replaces `codec`; NULL: none does */
     bool sampled;              /* the frame of the packet that was read is asked for */
     AVPacket *packet;
     bool draining;          /* no packet follows those that the decoder was given */
@@ -249,7 +249,7 @@ typedef struct qvm_source {
     int64_t errors;         /* packets that were lost, or that the decoder complained about */
 } qvm_source;
 
-/* Says why such images are refused: programs disagree whether black to white is 0 to 1 or 0 to 255. */
+/* Says why images of floating-point samples are refused: programs differ on whether white is 1 or 255. */
 #define QVM_FLOATS "its samples are floating-point numbers; integers of 8 or 16 bits are read"
 
 /* Returns why nothing of the file can be decoded (unread.c); NULL where its bytes do not tell. The text is static. */
@@ -273,7 +273,7 @@ bool qvm_source_is_image(const qvm_source *source);
 const char *qvm_source_format(const qvm_source *source);
 enum AVCodecID qvm_source_codec(const qvm_source *source);
 
-/* Decodes the next frame into `frame`; *got is false at the end. Damaged data is skipped and counted. */
+/* Decodes the next frame into `frame`; *got is false at the end, or if stopped. Skips and counts damaged data. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
 
 /* Has only those packets decoded from here on that `times` marks as needed. `times` outlives the source. */
@@ -304,8 +304,8 @@ struct qvm_count {
     int64_t decoded; /* packets that were decoded to count */
 };
 
-/* Counts in *n the packets up to the end of a source whose decoder is not open. `times` gets an entry for each, or says
- * why it is not to be relied on, and says whether the packets are the file's frames. */
+/* Counts in *n the packets up to the end of a source whose decoder is not open. `times` gets an entry for each packet,
+ * or the reason why times are not to be relied on, and says whether the packets are the file's frames. */
 qv_status qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err);
 /* Counts the frames of a file by decoding all of it. */
 qv_status qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *count,
