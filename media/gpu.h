@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The processes that have a GPU open, from outside (gpu.c). */
+/* Declares how the processes that have a GPU open are started, given clips and ended (gpu.c). */
 #ifndef QVM_GPU_H
 #define QVM_GPU_H
 
@@ -8,20 +8,20 @@
 enum {
     QVM_MOST_GPUS = 16,
     QVM_MOST_RETIRED = 8,
-    /* Clips that a process serves: what one of them did to it does not last longer. */
+    /* the most clips that one process serves, so that what one clip did to the process does not last */
     QVM_GPU_CLIPS = 512,
-    /* One process in so many clips may come into doubt, and three at once, before the GPU is left alone: what clips can
-     * do to it would otherwise have processes start without end. */
+    /* One process in QVM_GPU_DOUBT clips may come into doubt, and three at once, before the GPU is left alone: clips
+     * could otherwise have processes started without end. */
     QVM_GPU_DOUBT = 64,
     QVM_MOST_DOUBTS = 3 * QVM_GPU_DOUBT,
     QVM_MOST_HELD = 16, /* frames of a clip that wait for one which is shown before them */
     QVM_GPU_DELAY = 3,  /* frames that are being decoded while the next packets come */
-    /* Room for a clip's sampled frames under way: with one more than can wait, a next one always comes. */
+    /* slots for a clip's sampled frames: with one more than can wait or be decoded, a next frame always comes */
     QVM_SLOTS = QVM_MOST_HELD + QVM_GPU_DELAY + 1,
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };
 
-/* The one message of a process with a GPU to whoever started it: whether it is ready. */
+/* Says whether a process with a GPU is ready. It is the one message of the process to whoever started it. */
 typedef struct qvm_gpu_hello {
     int32_t ready;
     char text[156]; /* why the process is not ready */
@@ -30,17 +30,17 @@ typedef struct qvm_gpu_hello {
 struct qvm_gpu_process {
     pid_t pid; /* 0: there is no process */
     int socket;
-    double began_s;
-    bool ready;
-    int given; /* clips that it was given */
+    double began_s; /* when the process was started, as qv_seconds counts */
+    bool ready;     /* the process said so */
+    int given;      /* clips that the process was given */
 };
 
 struct qvm_gpu {
-    struct qvm_gpu_process now, next;
-    bool unlocked;
+    struct qvm_gpu_process now, next; /* `next` is started before `now` has served its last clip */
+    bool unlocked;                    /* the processes are not locked in */
     int doubts; /* QVM_GPU_DOUBT for each process in doubt, less one for each clip that was given */
-    char why[sizeof((qvm_gpu_hello *)0)
-                 ->text]; /* why nothing is decoded there any more; "": clips are */
+    /* why this GPU decodes no more clips; "": it does */
+    char why[sizeof((qvm_gpu_hello *)0)->text];
 };
 
 struct qvm_gpus {
@@ -50,7 +50,7 @@ struct qvm_gpus {
     int next_retired;
 };
 
-enum { QVM_GPU_FDS = 2 }; /* the clip's socket, and the memory that it shares */
+enum { QVM_GPU_FDS = 2 }; /* the clip's socket and its shared memory */
 
 typedef struct qvm_gpu_request {
     int gpu;
@@ -59,12 +59,14 @@ typedef struct qvm_gpu_request {
     int fds[QVM_GPU_FDS];
 } qvm_gpu_request;
 
-/* Gives a process the clip's end of a stream, once it is ready. QV_EBACKEND: nothing is decoded there;
- * QV_ESTATE: any more, as too many processes came into doubt. */
+/* Gives a clip's socket and memory to the GPU's process, once that is ready; *pid is 0 before, and the process's
+ * number after. Returns QV_EBACKEND if the GPU decodes nothing, or QV_ESTATE if that is because too many processes
+ * came into doubt. */
 qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_t *pid,
                        qv_error *err);
-/* A clip says that the process has ended, is silent, or said what cannot be: the process gets no further clips. */
+/* Has a process get no further clips, since a clip says that the process ended, is silent, or said what cannot be. */
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
+/* Ends all processes at once. No clip may be under way. */
 void qvm_gpus_stop(struct qvm_gpus *gpus);
 
 #endif

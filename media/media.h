@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the media library share. */
+/* Declares what the files of the media library share. */
 #ifndef QV_MEDIA_MEDIA_H
 #define QV_MEDIA_MEDIA_H
 
@@ -19,30 +19,30 @@
 #define QVM_X86 1
 #endif
 
-#define QVM_MAX_SIDE 65536 /* of any frame that is resized or written */
+#define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
-#define QVM_MAX_SAMPLED 1048576 /* frames sampled from one clip */
-#define QVM_MAX_FRAMES 4194304  /* in one clip: 19 hours at 60 a second */
+#define QVM_MAX_SAMPLED 1048576 /* the most frames sampled from one clip */
+#define QVM_MAX_FRAMES 4194304  /* the most frames in one clip: 19 hours at 60 a second */
 
-/* ---- resize.c ------------------------------------------------------------------------------- */
+/* ---- resize.c: as transformers resizes -------------------------------------------------------- */
 
-/* One axis, prepared: output i is the sum of weights[i][k] * input[start[i] + k], k < taps. */
+/* The weights of one axis: output i is the sum of weights[i][k] * input[start[i] + k], k < taps. */
 typedef struct qvm_axis {
     int in, out;
-    int taps;         /* per output, padded with zero weights as the kernel wants it */
+    int taps;         /* inputs of each output, padded with zero weights as the kernel wants it */
     int precision;    /* weights are scaled by 2^precision */
     int32_t *start;   /* [out, and up to 3 copies of the last]; start + taps <= in if in >= taps */
     int16_t *weights; /* [out, taps], or packed: [out / 4 rounded up][taps / 2][4][2] */
 } qvm_axis;
 
-#define QVM_ROWS 4 /* source rows that one call resizes */
+#define QVM_ROWS 4 /* source rows that one call of `across` resizes */
 
-/* Horizontal: QVM_ROWS rows of RGB, src[r] -> dst[r]; dst rows have 16 spare bytes, src rows
- * have 4. Vertical: n bytes (a multiple of 64) of the weighted sum of `taps` rows, an even number.
- */
+/* The kernels of a resize. `across` resizes QVM_ROWS rows of RGB horizontally, src[r] to dst[r]; it
+ * may read 4 bytes past a row of src and write 16 past a row of dst. `down` resizes vertically: it
+ * writes n bytes (a multiple of 64), which are the weighted sum of `taps` rows (an even number). */
 typedef struct qvm_resize_ops {
-    int multiple; /* of horizontal taps */
-    bool packed;  /* horizontal weights */
+    int multiple; /* `across` wants a number of taps that is a multiple of this */
+    bool packed;  /* `across` wants packed weights */
     void (*across)(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst);
     void (*down)(const uint8_t *const *rows, const int16_t *weights, int taps, int precision,
                  uint8_t *dst, size_t n);
@@ -52,14 +52,15 @@ typedef struct qvm_resizer qvm_resizer;
 
 typedef enum qvm_level { QVM_PORTABLE, QVM_AVX2, QVM_AVX512, QVM_BEST } qvm_level;
 
-/* Tables and scratch for one pair of sizes. QV_ENOMEM. */
+/* Makes tables and scratch for one pair of sizes, with kernels up to `level`. Returns QV_ENOMEM. */
 qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, qvm_level level,
                              qvm_resizer **out, qv_error *err);
 void qvm_resizer_free(qvm_resizer **resizer);
-/* src[src_h, src_w, 3], rows src_stride bytes apart -> dst[dst_h, dst_w, 3]. Allocates nothing. */
+/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3]. Allocates nothing. */
 void qvm_resizer_run(qvm_resizer *resizer, const uint8_t *src, int64_t src_stride, uint8_t *dst);
 
-/* resize_x86.c: takes over what this machine does better for this many horizontal taps. */
+/* Puts into `ops` (resize_x86.c) the kernels, up to `level`, that this CPU has and that are faster
+ * for rows of `in` pixels that become `out`, each from `taps` pixels. */
 void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps);
 
 /* ---- resample.c: as qwen-vl-utils resizes ----------------------------------------------------- */
@@ -68,263 +69,267 @@ typedef enum qvm_arithmetic { QVM_TORCH_FLOAT, QVM_PIL } qvm_arithmetic;
 
 typedef struct qvm_resampler qvm_resampler;
 
-/* Tables and scratch for one pair of sizes. QV_ENOMEM. */
+/* Makes tables and scratch for one pair of sizes. Returns QV_ENOMEM. */
 qv_status qvm_resampler_create(int src_h, int src_w, int dst_h, int dst_w,
                                qvm_arithmetic arithmetic, qvm_resampler **out, qv_error *err);
 void qvm_resampler_free(qvm_resampler **resampler);
-/* src[src_h, src_w, 3], rows src_stride bytes apart -> dst[dst_h, dst_w, 3]. Allocates nothing. */
+/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3]. Allocates nothing. */
 void qvm_resampler_run(qvm_resampler *resampler, const uint8_t *src, int64_t src_stride,
                        uint8_t *dst);
 
 /* ---- choose.c: which frames, at which size --------------------------------------------------- */
 
-/* Whose rules. The options stand in `p` already where both have them. */
+/* The rules of one package for a family of models. `p` has the options' numbers already where both have them. */
 typedef struct qvm_rules {
-    /* Which frames lie between start_s and end_s: *first, and so many; of 1 and more, others are none. */
+    /* Finds the frames between start_s and end_s: *n of them from number *first on; none if *n is below 1. */
     void (*cut)(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n);
-    /* How many frames of a clip; its info has what the file says, and cut_frames. */
+    /* Finds how many frames of a clip are sampled. `info` has what the file says, and cut_frames. */
     qv_status (*count)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
                        int64_t *n, qv_error *err);
-    /* Which: indices[n], ascending, of the cut_frames from first_frame on; n is what count gave. */
+    /* Writes to indices[n] which of the cut_frames frames from first_frame on are sampled, ascending; n is count's. */
     void (*fill)(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices);
-    /* The size of n_frames frames, or of an image. */
+    /* Finds the size, in pixels, of the n_frames frames of a clip, or of an image. */
     qv_status (*size)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
                       int64_t *height, int64_t *width, qv_error *err);
 } qvm_rules;
 
-/* Which options go together, and in which bounds (clip_options.c): QV_EINVAL in words. */
+/* Checks the bounds of options, and which go together (clip_options.c). Returns QV_EINVAL or QV_EUNSUPPORTED. */
 qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err);
 
-/* Takes what the file says in `info` and adds what is decided; free(*indices), whatever came of it. */
+/* Takes what the file says in `info` and adds to it which frames are read, at which size. *indices
+ * is NULL before and [info->n_frames] after; the caller frees it with free(), after an error too. */
 qv_status qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
                      qv_clip_info *info, int64_t **indices, qv_error *err);
 
 /* ---- sampling.c: transformers' rules --------------------------------------------------------- */
 
 extern const qvm_rules qvm_qwen3_vl, qvm_qwen2_vl, qvm_glm4v;
-extern const qvm_rules qvm_qwen_vl_utils; /* of qwen_vl_utils.c */
+extern const qvm_rules qvm_qwen_vl_utils; /* the rules of qwen_vl_utils.c */
 
 int64_t qvm_round_half_even(double x);
 
 /* ---- packets.c: what a packet's headers say -------------------------------------------------- */
 
 typedef struct qvm_packet {
-    int shown;  /* so many pictures are shown, as far as the headers tell */
-    int layer;  /* HEVC: temporal, of those that are in the stream */
-    bool spare; /* no picture of its layer or a lower one refers to its own */
-    bool
-        start; /* a keyframe with which decoding may begin: what is shown behind it is right to the bit */
-    bool resets;     /* H.264, HEVC: the count of the pictures' order begins anew */
-    bool parameters; /* it has parameter sets */
+    int shown;  /* pictures of the packet that are shown, as far as its headers tell */
+    int layer;  /* HEVC: the temporal layer of the packet's picture; other codecs: 0 */
+    bool spare; /* no picture of the same or a lower layer refers to the packet's picture */
+    /* a keyframe with which decoding may begin: what is shown behind it is right to the bit */
+    bool start;
+    bool resets;     /* H.264, HEVC: the picture order count begins anew */
+    bool parameters; /* H.264, HEVC: the packet has parameter sets */
     bool may_hide;   /* a picture that `shown` counts may stay hidden */
-    bool changes;    /* the container changes the format from here on */
+    bool changes;    /* the container changes the format from this packet on */
 } qvm_packet;
 
+/* Reads the headers in a packet of a stream with the parameters `par`, without decoding it. */
 qvm_packet qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet);
-/* Whether the stream's parameter sets let pictures be hidden that the packets' headers show. */
+/* Returns whether the stream's parameter sets let pictures be hidden that packets' headers show. */
 bool qvm_may_hide_pictures(const AVCodecParameters *par);
-/* Appends a packet's parameter sets to `kept`, each once; false for lack of memory, or above 64 KiB. */
+/* Appends a packet's parameter sets to `kept`, each once. Returns false for lack of memory, or above 64 KiB. */
 bool qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept);
 
 /* ---- times.c: which frame has which time, and what it needs ------------------------------------ */
 
+/* A packet of a file, and the frame that comes of it. */
 typedef struct qvm_time {
     int64_t pts;
-    int32_t packet; /* its number in the file's order */
+    int32_t packet; /* the packet's number in the file's order */
     int8_t layer;
-    bool start, spare; /* as in qvm_packet; spare: nobody at all refers to it */
-    bool sampled;      /* it is asked for */
-    bool needed;       /* to decode those that are */
-    bool fresh; /* a keyframe in front of which references were left out: the decoder is emptied */
+    bool start, spare; /* as in qvm_packet; after qvm_times_sort, `spare` only in the top layer */
+    bool sampled;      /* the frame is asked for */
+    bool needed;       /* the packet must be decoded for the frames that are asked for */
+    bool fresh; /* a keyframe, before which the decoder is emptied, as references were left out */
 } qvm_time;
 
-/* A keyframe that is fresh. */
+/* A keyframe that is fresh, as qvm_time says. */
 typedef struct qvm_start {
-    int32_t frame;
-    int64_t n_left; /* needed packets, with its own, up to the end */
+    int32_t frame;  /* the keyframe's number in qvm_times.at */
+    int64_t n_left; /* needed packets from this one, which counts, to the end of the file */
 } qvm_start;
 
-/* Of all packets of a file, so that a frame has its number by its time, and that what no frame needs is
- * left out. */
+/* The times of all packets of a file. They give each frame its number, and tell which packets no
+ * wanted frame needs, so that these are left out. */
 typedef struct qvm_times {
-    qvm_time *at; /* [n], ascending */
+    qvm_time *at; /* [n] in the file's order, and after qvm_times_sort by ascending pts */
     int64_t n, room;
-    const char *unsure;  /* why they are not to be relied on; NULL: they are */
-    bool descending;     /* in the order of the file */
-    bool parameters;     /* packets have parameter sets */
-    bool each_shows_one; /* picture, as the headers tell */
+    const char *unsure;  /* why the times are not to be relied on; NULL: they are */
+    bool descending;     /* some packet in the file has an earlier time than the one before it */
+    bool parameters;     /* some packets have parameter sets */
+    bool each_shows_one; /* each packet shows one frame, as far as the headers tell */
     bool are_frames;     /* as many frames come out as there are packets */
-    bool in_groups;      /* decoding may begin with any keyframe, */
-    bool
-        lists_leading; /* references before a keyframe in time take places in the lists of what follows it */
+    bool in_groups;      /* decoding may begin with any keyframe */
+    /* references shown before a keyframe take places in the reference lists of what follows it */
+    bool lists_leading;
     bool can_rewind; /* the container's index leads to the first packet */
-    bool can_seek;   /* and be led there by the container's index */
-    int top_layer;
+    bool can_seek;   /* the container's index leads to any keyframe, and decoding may begin there */
+    int top_layer;   /* the highest layer of any packet */
     int64_t n_needed;
     qvm_start *starts; /* [n_starts] in the order of the file */
     int64_t n_starts;
 } qvm_times;
 
-/* Takes a packet's; false for lack of memory. */
+/* Adds the next packet of the file, unless the times are unsure. Returns false for lack of memory. */
 bool qvm_times_add(qvm_times *times, const AVCodecParameters *par, const AVPacket *packet);
-/* They are not to be relied on. `why` is static, and follows "since". */
+/* Notes why the times are not to be relied on, in static text that can follow "since"; the first reason stays. */
 void qvm_times_doubt(qvm_times *times, const char *why);
-/* After the last. */
+/* Sorts the times after the last packet was added, and sets what the other fields say of them. */
 void qvm_times_sort(qvm_times *times, const AVFormatContext *format, const AVStream *stream);
 void qvm_times_free(qvm_times *times);
-/* The number of the frame at pts, -1 if there is none. */
+/* Returns the number of the frame at pts, or -1 if there is none. */
 int64_t qvm_times_find(const qvm_times *times, int64_t pts);
-/* Marks what frames[n] need; those behind the end ask for the last. The decoder has the first n_read packets
- * already. False for lack of memory. */
+/* Marks the packets that frames[n] need. A number behind the end stands for the last frame. The
+ * first n_read packets count as needed, as the decoder has them. Returns false for lack of memory. */
 bool qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
-/* The first needed frame from number i on, or `times->n`. */
+/* Returns the first needed frame from number i on, or times->n if there is none. */
 int64_t qvm_times_next(const qvm_times *times, int64_t i);
 
 /* ---- codec.c: a decoder of FFmpeg's, and what it complains of ---------------------------------- */
 
 typedef struct qvm_codec {
     AVCodecContext *av;
-    atomic_int complaints; /* errors that it has logged, from any of its threads */
-    int heard;
-    atomic_bool recovers; /* decoding began at a recovery point */
-    atomic_int has_words; /* 2: the first of them stands in words, 1: it is being written */
+    atomic_int complaints; /* errors that the decoder has logged, from any of its threads */
+    int heard;             /* complaints at the last call of qvm_codec_complained */
+    atomic_bool recovers;  /* decoding began at a recovery point */
+    atomic_int has_words;  /* 2: `words` holds the first complaint; 1: it is being written there */
     char words[128];
 } qvm_codec;
 
-/* Keeps FFmpeg from printing, once per process. */
+/* Keeps FFmpeg from printing, and hears its decoders' errors instead. Does so once per process. */
 void qvm_quiet(void);
-/* Has the usual decoders make their tables, which processes that are forked off then have. */
+/* Has the usual decoders make their tables, which processes that are forked off later then have. */
 void qvm_warm_up(void);
 
-/* `threads` as FFmpeg counts them. FFmpeg's codes; whatever it was, avcodec_free_context(&codec->av). `codec` begins as
- * zeros, and stays where it is. */
+/* Opens a decoder. `threads` counts as FFmpeg's thread_count does: 0 leaves it the choice. Returns 0
+ * or an error code of FFmpeg's; the caller calls avcodec_free_context(&codec->av) in either case.
+ * `codec` begins as zeros, and must not move while the decoder is open. */
 int qvm_codec_open(qvm_codec *codec, const AVCodecParameters *par, AVRational time_base,
                    int threads);
-/* Whether the decoder has complained since the last question. */
+/* Returns whether the decoder has complained since the last call. */
 bool qvm_codec_complained(qvm_codec *codec);
-/* Goes on with a keyframe, in front of which packets were left out. It was emptied. */
+/* Has the decoder, which has given all of its frames, go on with a keyframe before which packets were left out. */
 void qvm_codec_begin_anew(qvm_codec *codec);
 
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
 
-/* How a long call is stopped from elsewhere, and shows that it goes on; and whose choices it makes,
- * of a stream, of colours and of resizing. */
 struct qvm_index;
+/* How the caller of a long call stops it and hears that it goes on, and what is to be read of the file. */
 typedef struct qvm_watch {
     const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
-    void (*alive)(void *user); /* called once a packet */
+    void (*alive)(void *user); /* called at least once a packet */
     void *user;
-    qv_like like;
-    bool first_frame;       /* as an image */
-    int64_t offset, length; /* where in the file it lies; length 0: to the end */
-    const struct qvm_index
-        *index; /* what another reader found in the file; NULL: it is found out */
+    qv_like like;                  /* whose rules turn, colour and resize the frames */
+    bool first_frame;              /* the first frame is read as an image */
+    int64_t offset, length;        /* bytes of the file where the clip lies; length 0: to the end */
+    const struct qvm_index *index; /* what another reader found in the file; NULL: nothing yet */
 } qvm_watch;
 
 typedef struct qvm_source {
-    int fd;       /* the caller's; outlives the source. Read with pread: others may share it */
-    int64_t at;   /* in the file */
-    int io_errno; /* of the first read that failed */
+    int fd;     /* the file, which is the caller's and outlives the source; it is read with pread */
+    int64_t at; /* the byte of the clip that FFmpeg reads next */
+    int io_errno; /* why the file could not be read; 0: it could */
     const qvm_watch *watch;
-    bool
-        is_jpeg; /* an image that jpeg.c reads: nothing of the following but `errors` and n_given is used */
+    /* an image that jpeg.c reads; of the members below, only `errors` and n_given then count */
+    bool is_jpeg;
     AVIOContext *io;
     AVFormatContext *format;
     AVStream *stream;
     qvm_codec codec;
-    struct qvm_remote
-        *remote;  /* the GPU's decoder, which is used instead of `codec`; NULL: `codec` is used */
-    bool sampled; /* the packet's frame is asked for */
+    struct qvm_remote *remote; /* the GPU's decoder, which replaces `codec`; NULL: none does */
+    bool sampled;              /* the frame of the packet that was read is asked for */
     AVPacket *packet;
-    bool draining;          /* no packet follows */
+    bool draining;          /* no packet follows those that the decoder was given */
     bool emptying;          /* the packet waits until the decoder has given all frames before it */
-    const qvm_times *times; /* NULL: every packet is decoded, else those that are needed */
-    AVPacket *parameters;   /* of packets that were left out */
-    int64_t n_read;         /* packets */
-    int64_t n_given;        /* to the decoder */
-    int64_t n_left;         /* needed ones that it has not */
-    int64_t next_start;     /* of the times' starts */
+    const qvm_times *times; /* says which packets are decoded; NULL: all are */
+    AVPacket *parameters;   /* parameter sets of packets that were left out */
+    int64_t n_read;         /* packets that were read to be decoded or left out */
+    int64_t n_given;        /* packets that the decoder was given */
+    int64_t n_left;         /* needed packets that are still to be read */
+    int64_t next_start;     /* index of the first of the times' starts that may be ahead */
     int64_t errors;         /* packets that were lost, or that the decoder complained about */
 } qvm_source;
 
-/* Of images: other programs take 0 to 1, or 0 to 255, for black to white. */
+/* Says why images of floating-point samples are refused: programs differ on whether white is 1 or 255. */
 #define QVM_FLOATS "its samples are floating-point numbers; integers of 8 or 16 bits are read"
 
-/* unread.c: why nothing of the file can be decoded, in words; NULL where its bytes do not tell. */
+/* Returns why nothing of the file can be decoded (unread.c); NULL where its bytes do not tell. The text is static. */
 const char *qvm_why_unread(const qvm_source *source);
-/* Black and white of a TIFF's Y, Cb and Cr. */
+/* Finds a TIFF's codes of black and white for Y, Cb and Cr, in this order (unread.c). */
 void qvm_find_levels(const qvm_source *source, float levels[6]);
 
-/* n bytes of the clip from `at` on, or as many as there are; -1 with errno. */
+/* Reads n bytes from byte `at` of the clip on. Returns how many, fewer only at the end; -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
 
-/* Opens the video stream of a file that FFmpeg takes for the best. */
+/* Opens a file, and of its video streams the one that FFmpeg takes for the best. Fails with QV_EIO, QV_EFORMAT or
+ * QV_ENOMEM, and the source is closed then. `watch` outlives the source. */
 qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);
-/* `threads` as FFmpeg counts them. */
+/* Opens the stream's decoder. `threads` counts as qvm_codec_open has it. */
 qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err);
-/* Goes back to the first packet, at `pts`: false where the format has no index that would lead there. */
+/* Goes back to the first packet, whose time is `pts`. Returns false if the container's index does not lead there. */
 bool qvm_source_rewind(qvm_source *source, int64_t pts);
 void qvm_source_close(qvm_source *source);
 bool qvm_source_is_image(const qvm_source *source);
-/* What FFmpeg calls the container, and the codec. */
+/* Returns FFmpeg's name of the container, or of its kind of image file; the text is static. */
 const char *qvm_source_format(const qvm_source *source);
 enum AVCodecID qvm_source_codec(const qvm_source *source);
 
-/* The next frame into `frame`; *got is false at the end. Damaged data is skipped and counted. */
+/* Decodes the next frame into `frame`; *got is false at the end, or if stopped. Skips and counts damaged data. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
 
-/* From here on, decodes what is needed alone. `times` outlives the source. */
+/* Has only those packets decoded from here on that `times` marks as needed. `times` outlives the source. */
 void qvm_source_leave_out(qvm_source *source, const qvm_times *times);
 
-/* The next packet of the stream into source->packet; *got is false at the end of what can be read. */
+/* Reads the stream's next packet into source->packet; *got is false at the end of what can be read. */
 qv_status qvm_source_packet(qvm_source *source, bool *got, qv_error *err);
 
 /* ---- jpeg.c: JPEG files by libjpeg-turbo ------------------------------------------------------- */
 
-/* Whether it does; true where the file cannot be read, which reading it tells. False without libjpeg-turbo. */
+/* Returns whether qvm_jpeg_read is to decode the JPEG file: true also where the file cannot be read, since decoding
+ * then says why, and false in a build without libjpeg-turbo. */
 bool qvm_jpeg_is_readable(const qvm_source *source);
-/* Decodes it into an empty frame, as RGB24; it is not turned. Damage counts among the source's errors. */
+/* Decodes the image into an empty frame, as RGB24 and not turned. Damage counts among the source's errors. */
 qv_status qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err);
 
 /* ---- orientation.c: which way up an image is ------------------------------------------------- */
 
-/* EXIF's orientation, 1 to 8, as Pillow finds it in JPEG, PNG, WebP and TIFF; 0 in other files; -1 with errno. */
+/* Returns the image's orientation, 1 to 8 as EXIF counts, where Pillow finds one (JPEG, PNG, WebP, TIFF, AVIF); 0 if
+ * there is none; -1 with errno if the file cannot be read. */
 int qvm_find_orientation(const qvm_source *source);
 
 /* ---- count.c: how many frames a file has ------------------------------------------------------- */
 
 struct qvm_count {
     int64_t frames;
-    int64_t errors;  /* in decoding them */
-    int64_t decoded; /* packets */
+    int64_t errors;  /* errors met in decoding the frames */
+    int64_t decoded; /* packets that were decoded to count */
 };
 
-/* Reads the packets of a source that has no decoder, up to the end. `times` gets an entry for each, or says why it is
- * not to be relied on, and whether they are the file's frames. */
+/* Counts in *n the packets up to the end of a source whose decoder is not open. `times` gets an entry for each packet,
+ * or the reason why times are not to be relied on, and says whether the packets are the file's frames. */
 qv_status qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err);
-/* Decodes the file. */
+/* Counts the frames of a file by decoding all of it. */
 qv_status qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *count,
                             qv_error *err);
-/* Refuses more than are read. */
+/* Returns QV_EFORMAT if n is above QVM_MAX_FRAMES. */
 qv_status qvm_check_count(int64_t n, qv_error *err);
 
 /* ---- convert.c: frames to upright RGB -------------------------------------------------------- */
 
 typedef struct qvm_turn {
-    bool transpose, flip_x, flip_y; /* in this order */
+    bool transpose, flip_x, flip_y; /* what is done to an image, in this order */
 } qvm_turn;
 
 typedef struct qvm_image {
-    const uint8_t *rgb;
+    const uint8_t *rgb; /* [height, width, 3], whose rows are `stride` bytes apart */
     int64_t stride;
     int width, height;
 } qvm_image;
 
-/* Whose RGB is wanted: PyAV's for clips; for images Pillow's, by the library that it reads a format with. */
+/* Says whose RGB is wanted: PyAV's for clips; for images Pillow's, by the library that it reads a format with. */
 typedef enum qvm_colour {
     QVM_CLIP,
     QVM_IMAGE,
-    QVM_JPEG, /* decoded by FFmpeg */
+    QVM_JPEG, /* FFmpeg's frames become libjpeg-turbo's RGB; frames of jpeg.c are that already */
     QVM_WEBP,
     QVM_AVIF,
     QVM_TIFF,
@@ -333,33 +338,35 @@ typedef enum qvm_colour {
 
 typedef struct qvm_converter {
     qvm_colour colour;
-    bool on_white;             /* transparent images; else as if they were not */
-    float levels[6];           /* TIFF: black and white of Y, Cb and Cr */
-    struct SwsContext *sws[2]; /* of frames, or of the upper and the lower field */
-    int width, height, format, range, colorspace; /* that these are for */
-    bool fields;
-    AVFrame *rgb;
-    uint8_t *turned;
+    bool on_white;             /* transparent pixels are put on white; false: alpha is ignored */
+    float levels[6];           /* TIFF: black and white of Y, of Cb and of Cr */
+    struct SwsContext *sws[2]; /* for whole frames, or for their upper and their lower field */
+    int width, height, format, range, colorspace; /* of the frames that `sws` and `rgb` are for */
+    bool fields;     /* the two fields of these frames are converted apart */
+    AVFrame *rgb;    /* the converted frame */
+    uint8_t *turned; /* [turned_bytes] the converted and turned frame */
     size_t turned_bytes;
 } qvm_converter;
 
-/* What a stream's display matrix asks for, as torchcodec reads it; `stream` may be NULL. */
+/* Returns the turn that a stream's display matrix asks for, as torchcodec reads it; none if `stream` is NULL. */
 qvm_turn qvm_find_turn(const AVStream *stream);
-/* What EXIF's orientation 1 to 8 asks for; of other numbers none. */
+/* Returns the turn that EXIF's orientation 1 to 8 asks for; none for other numbers. */
 qvm_turn qvm_exif_turn(int orientation);
 int qvm_turn_degrees(qvm_turn turn);
 
-/* `out` is valid until the next call. */
+/* Converts a frame to RGB and turns it. *out is valid until the next call, and no longer than `frame` is. */
 qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn turn, qvm_image *out,
                       qv_error *err);
 void qvm_converter_close(qvm_converter *converter);
 
-/* chroma.c: 8-bit planar YUV of an image of JPEG, WebP, AVIF or TIFF; false for lack of memory. */
+/* Returns whether qvm_image_rgb takes the format: planar YUV of 8 bits (chroma.c). */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
+/* Converts an image of JPEG, WebP, AVIF or TIFF to RGB, in rows `stride` bytes apart. False for lack of memory. */
 bool qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], uint8_t *rgb,
                    int64_t stride);
-/* Images of gray and RGB with more than 8 bits a sample. */
+/* Returns whether qvm_wide_rgb takes the format: gray or RGB with more than 8 bits a sample. */
 bool qvm_is_wide(const AVPixFmtDescriptor *format);
+/* Converts an image for which qvm_is_wide holds to 8-bit RGB, as Pillow does with files of netpbm or with others. */
 void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride);
 
 /* ---- reader.c: a file -> what it is, and the frames that are asked for, resized -------------- */
@@ -369,101 +376,102 @@ typedef struct qvm_reader {
     const qvm_watch *watch;
     qvm_source source;
     qvm_converter converter;
-    qvm_resizer *resizer;
-    qvm_resampler *resampler; /* instead, for qwen-vl-utils */
-    int resizer_size[4];      /* of the frames that it takes and makes: height, width */
-    AVFrame *frame;           /* being received */
-    AVFrame *last;            /* the last one that came, number n_decoded - 1 */
-    qvm_turn turn;            /* of all frames */
-    qvm_image image;          /* made of frame number n_image, */
-    int64_t n_image;          /* -1: of none */
+    qvm_resizer *resizer;     /* for transformers' rules; NULL until a frame is resized */
+    qvm_resampler *resampler; /* for qwen-vl-utils' rules, instead of `resizer` */
+    int resizer_size[4];      /* height, width of what the resizer takes, then of what it makes */
+    AVFrame *frame;           /* the frame that is being received */
+    AVFrame *last;            /* the last frame that came, number n_decoded - 1 */
+    qvm_turn turn;            /* the turn of all frames */
+    qvm_image image;          /* the RGB of frame number n_image */
+    int64_t n_image;          /* the frame that `image` is of; -1: none yet */
     int64_t n_decoded;
-    int64_t n_corrupt; /* concealed by the decoder */
-    int64_t n_missing; /* asked for behind the end */
-    bool single;       /* damage was seen: decoding with one thread */
+    int64_t n_corrupt; /* frames that the decoder concealed */
+    int64_t n_missing; /* frames that were asked for behind the end */
+    bool single;       /* damage was seen, or one thread was asked for: one thread decodes */
     bool at_end;
     qvm_times times;
-    int64_t n_packets;      /* of the file, that are shown */
-    struct qvm_count count; /* its frames */
+    int64_t n_packets;      /* packets of the file that the container does not hide */
+    struct qvm_count count; /* what counting the file's frames gave */
     bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
-    const char *why; /* it is not so */
-    int64_t n_given; /* packets, to decoders that are closed */
-    struct qvm_remote *
-        remote; /* the caller's decoder on a GPU, which is to give the frames; NULL: there is none */
+    const char *why; /* why by_time is false, where there is a reason; else NULL */
+    int64_t n_given; /* packets that were given to decoders which are closed */
+    struct qvm_remote *remote; /* the caller's decoder on a GPU; NULL: there is none */
     const char *not_gpu; /* why the GPU does not give the frames; NULL: it does, or none was to */
 } qvm_reader;
 
-/* Opens and looks into a file: `info` gets what the file says, and no decisions (n_frames, size,
- * grid). Call close, whatever came of it. */
+/* Opens a file and finds out what it is: `info` gets what the file says, and no decisions (n_frames, size, grid). The
+ * caller calls qvm_reader_close in any case. `fd` and `watch` are the caller's, and outlive the reader. */
 qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
                           qv_clip_info *info, qv_error *err);
-/* Returns the bytes of a frame's planes as a GPU gives them, or 0 where no GPU is to decode the clip, for the reason in not_gpu. */
+/* Returns the bytes of a frame's planes as a GPU gives them; 0, with the reason in not_gpu, if no GPU can decode. */
 int64_t qvm_reader_plane_bytes(qvm_reader *reader);
-/* Says which frames will be read, ascending: what these do not need is then not decoded, where the file's packets
- * tell what that is. */
+/* Says which frames will be read, ascending. What they do not need is then not decoded, if the file's packets tell what
+ * that is. */
 qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, qv_error *err);
-/* Frame number `index`, one of those, not below that of the last call, or the last one there is, as
- * dst[height, width, 3]. When stopped, dst may stay as it is. */
+/* Reads a frame to dst[height, width, 3]. Its number `index` is one of qvm_reader_start's, not below the last call's.
+ * For one behind the end, the last frame is read. If the reader is stopped, dst may stay as it is. */
 qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,
                           qv_error *err);
-/* Frames concealed, lost or replaced so far. */
+/* Returns how many frames were concealed, lost or replaced so far. */
 int64_t qvm_reader_damaged(const qvm_reader *reader);
-/* Packets that were given to a decoder so far, to count frames and to have them. */
+/* Returns how many packets decoders were given so far, both to count frames and to have them. */
 int64_t qvm_reader_decoded(const qvm_reader *reader);
-/* Packets that are decoded for the frames that were asked for, the last of which is `last`. */
+/* Returns how many packets are decoded for the frames that were asked for, the last of which is number `last`. */
 int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
 void qvm_reader_close(qvm_reader *reader);
 
 /* ---- index.c: what a reader found out by reading all packets, for the next one of the file ---- */
 
+/* A packet, as qvm_time has it. `flags` are index.c's. */
 typedef struct qvm_index_entry {
     int64_t pts;
     int8_t layer;
     uint8_t flags;
 } qvm_index_entry;
 
-/* As bytes that go from a far end to its clip, and from there to other far ends of the same file. */
+/* An index of a file. A far end sends its bytes to the clip, which sends them to other far ends of the same file. */
 typedef struct qvm_index {
     int64_t n_entries, n_packets, n_frames, errors;
     int32_t top_layer;
     uint8_t parameters, descending;
-    char unsure[64];      /* why times are not to be relied on; "": they are */
+    char unsure[64];      /* why the times are not to be relied on; "": they are */
     qvm_index_entry at[]; /* [n_entries], in the order of the file */
 } qvm_index;
 
-#define QVM_MOST_INDEX ((int64_t)64 << 20) /* bytes: of 4,194,301 packets */
+#define QVM_MOST_INDEX ((int64_t)64 << 20) /* bytes of an index: of 4,194,297 packets */
 
+/* Returns the bytes of an index with so many entries. */
 size_t qvm_index_bytes(int64_t n_entries);
-/* Whether so many bytes are one that can be read, whatever it says. */
+/* Returns whether so many bytes are an index that can be read safely. What the index says may still be untrue. */
 bool qvm_index_is_whole(const qvm_index *index, int64_t bytes);
-/* Of a reader that is open; the caller's, to free(). NULL for lack of memory. */
+/* Makes the index of an open reader's file, which the caller frees with free(). NULL for lack of memory. */
 qvm_index *qvm_index_make(const qvm_reader *reader);
-/* Fills what is empty. The index outlives it. False for lack of memory. */
+/* Fills empty times from an index, which must outlive them, and sorts them. Returns false for lack of memory. */
 bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *times);
 
 /* ---- serve.c: the far end of a clip, in a thread or in a process of its own ------------------ */
 
 /*
- * A clip and its far end talk over a stream socket and share a memory file. The far end says first
- * that it is locked in (QVM_READY), or that it cannot be (QVM_END): until it is asked (QVM_OPEN), it
- * reads no byte of the file, and so that is believed. The clip then asks, is told what the file is (QVM_FACTS), decides which frames at which size it wants,
- * writes their numbers to the shared memory and asks for them (QVM_START). The far end says how many packets
- * it will decode for them (QVM_PLAN), fills slot after slot behind the numbers (QVM_FRAME each), and waits when
- * none is free (QVM_FREE frees one).
- * QVM_END comes last, with the reason if it is early. What the far end says from QVM_OPEN on is
- * checked: whoever made the file may have taken it over.
+ * A clip and its far end talk over a stream socket and share a memory file. The far end first says that it is locked in
+ * (QVM_READY), or that it cannot be (QVM_END). This is believed, as the far end reads no byte of the file until it is
+ * asked. The clip asks what the file is (QVM_OPEN), is told (QVM_FACTS), decides which frames it wants at which size,
+ * writes their numbers to the shared memory and asks for them (QVM_START). The far end says how many packets it will
+ * decode for them (QVM_PLAN), and fills one slot after the other behind the numbers (QVM_FRAME for each). If no slot is
+ * free, it waits until the clip frees one (QVM_FREE). QVM_END comes last, with the reason if it is early. Whatever the
+ * far end says from QVM_OPEN on is checked: whoever made the file may have taken the far end over.
  */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
 typedef struct qvm_request {
     int32_t kind;
-    int32_t threads, like, first_frame, wants_index; /* OPEN */
-    int64_t offset, length;                          /* OPEN */
-    int64_t index_bytes;            /* OPEN: of an index that follows the request */
-    int32_t height, width, n_slots; /* START */
-    int64_t n_frames, frames_at, slot_bytes, memory; /* START: bytes of the shared memory */
-    int64_t
-        plane_bytes; /* START: of a slot for the planes of a frame, of which a GPU fills QVM_SLOTS behind `memory`; 0: no GPU decodes */
+    int32_t threads, like, first_frame, wants_index; /* OPEN: qv_clip_options has the first three */
+    int64_t offset, length;                          /* OPEN: as in qv_clip_options */
+    int64_t index_bytes;            /* OPEN: bytes of an index that follows the request */
+    int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
+    /* START: frames_at is the offset of the first slot, `memory` the bytes of the numbers and the slots together */
+    int64_t n_frames, frames_at, slot_bytes, memory;
+    /* START: bytes of a slot for a frame's planes, of which a GPU fills QVM_SLOTS behind `memory`; 0: none does */
+    int64_t plane_bytes;
     double gpu_patience_s; /* START: how long the GPU's process may be silent */
 } qvm_request;
 
@@ -480,30 +488,29 @@ typedef enum qvm_event_kind {
 typedef struct qvm_event {
     int32_t kind;
     int32_t status;  /* END: a qv_status */
-    int64_t damaged; /* frames, so far */
-    int64_t decoded; /* packets, so far */
+    int64_t damaged; /* frames that were damaged so far */
+    int64_t decoded; /* packets that decoders were given so far */
     int64_t needed;  /* PLAN: packets that are decoded for the frames that were asked for */
-    double busy_s;
-    char why[sizeof((qv_clip_info *)0)->decodes_all]; /* more than what is needed is decoded; "" */
+    double busy_s;   /* seconds spent so far on looking into the file, decoding and resizing */
+    char why[sizeof((qv_clip_info *)0)->decodes_all]; /* why more than needed is decoded, or "" */
     int32_t gpu_lost; /* the process that has the GPU ended, is silent, or said what cannot be */
     int32_t on_gpu;   /* PLAN and after: a GPU decodes the clip */
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* why no GPU decodes the clip, or is to */
-    int64_t
-        plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: no GPU is to decode the clip */
-    int64_t index_bytes; /* FACTS, where it is wanted: of an index that follows the event */
+    int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
+    int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
     qv_clip_info facts;  /* FACTS */
-    char text[sizeof((qv_error *)0)->text];
+    char text[sizeof((qv_error *)0)->text]; /* END: what failed */
 } qvm_event;
 
 typedef struct qvm_session {
-    int socket; /* closed at the end */
-    int clip;   /* the file; the caller's */
-    int shared; /* the memory file; the caller's */
-    int codec; /* socket to the process that has a GPU open; closed at the end; -1: no GPU is to decode */
-    bool alone; /* in a process of its own, which ends when the clip goes away */
+    int socket; /* the far end's socket to the clip, which qvm_serve closes */
+    int clip;   /* the file, which is the caller's */
+    int shared; /* the memory file, which is the caller's */
+    int codec;  /* a socket to the process that has a GPU open, which qvm_serve closes; -1: none */
+    bool alone; /* the session has a process of its own, which ends when the clip goes away */
 } qvm_session;
 
-enum { QVM_SESSION_FDS = 4 }; /* the last one may be missing */
+enum { QVM_SESSION_FDS = 4 }; /* descriptors of a session; `codec`, the last one, may be missing */
 
 #ifdef MSG_NOSIGNAL
 #define QVM_NOSIGNAL MSG_NOSIGNAL
@@ -511,41 +518,42 @@ enum { QVM_SESSION_FDS = 4 }; /* the last one may be missing */
 #define QVM_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE on the socket */
 #endif
 
-/* Runs until the last frame is taken, or the clip goes away. */
+/* Serves a clip until the last frame is in its slot or the clip goes away, and then ends the process if it is alone. */
 void qvm_serve(const qvm_session *session);
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 
-/* All n bytes, or false. */
+/* Sends all n bytes, however long that takes. Returns false with errno if that fails. */
 bool qvm_send(int socket, const void *message, size_t n);
+/* Receives all n bytes, however long that takes. Returns false if that fails or the other end has gone. */
 bool qvm_receive(int socket, void *message, size_t n);
 
 /* ---- kept.c: indexes of files, for cuts that are still to come -------------------------------- */
 
-/* A clip in a file, as long as nobody writes to that. */
+/* Says which clip in which file an index is of, as long as nobody writes to the file. */
 typedef struct qvm_identity {
     uint64_t device, inode;
     int64_t bytes, mtime_ns;
-    int64_t offset, length; /* of the clip in it */
-    int32_t like;           /* which decides on the stream */
+    int64_t offset, length; /* bytes of the file where the clip lies */
+    int32_t like;           /* the qv_like by whose rules the clip is read */
 } qvm_identity;
 
 enum { QVM_MOST_KEPT = 16 };
 
-/* Begins as zeros, and has a lock elsewhere. */
+/* The indexes that are kept. The struct begins as zeros, and callers guard it with a lock of theirs. */
 struct qvm_kept {
     struct qvm_kept_index {
         qvm_identity file;
-        void *data;
+        void *data; /* the index, from malloc() */
         int64_t bytes;
     } at[QVM_MOST_KEPT]; /* [n], the one that was used last first */
     int n;
-    int64_t bytes; /* of all, QVM_MOST_INDEX at most */
+    int64_t bytes; /* bytes of all indexes, QVM_MOST_INDEX at most */
 };
 
-/* A copy of what is kept of this file, to free(); NULL: nothing is. */
+/* Returns a copy of the file's index, for the caller to free(); NULL if none is kept, or for lack of memory. */
 void *qvm_kept_copy(struct qvm_kept *kept, const qvm_identity *file, int64_t *bytes);
-/* Takes what malloc() gave, of QVM_MOST_INDEX bytes at most. What was not used for the longest time makes room. */
+/* Takes over an index from malloc(), of QVM_MOST_INDEX bytes at most. The least recently used ones make room. */
 void qvm_kept_put(struct qvm_kept *kept, const qvm_identity *file, void *data, int64_t bytes);
 void qvm_kept_free(struct qvm_kept *kept);
 
@@ -553,66 +561,65 @@ void qvm_kept_free(struct qvm_kept *kept);
 
 struct qv_decoder {
     pid_t pid;
-    pid_t owner;       /* the process that started it: one that was forked off it must not use it */
-    double patience_s; /* how long it may take to answer, or to end */
+    pid_t owner; /* the process that started the program; its forks must not use the decoder */
+    double patience_s; /* how long the program may take to answer, or to end */
     int socket;
-    pthread_mutex_t lock; /* an order and its answer are one */
-    /* under the lock */
-    bool used;
-    char lost[96]; /* why it is not asked any more; empty: it is */
+    pthread_mutex_t lock; /* is held from an order to its answer, and guards `used` and `lost` */
+    bool used;            /* the program was asked to serve a session */
+    char lost[96];        /* why the program is not asked any more; "": it is */
     pthread_mutex_t kept_lock;
-    struct qvm_kept kept; /* under that lock */
-    char *program;
+    struct qvm_kept kept;  /* guarded by kept_lock */
+    char *program;         /* the program's path */
     struct qvm_gpus *gpus; /* gpu.c */
 };
 
-/* Memory in a file without a name, of no size yet; -1 with errno. */
+/* Makes a file without a name in memory, of no size yet. Returns its descriptor, or -1 with errno. */
 int qvm_shared_memory(void);
-/* Gives it its size, for good. False with errno. */
+/* Gives a file of qvm_shared_memory its size, for good. Returns false with errno. */
 bool qvm_shared_memory_size(int fd, int64_t bytes);
 
-/* A pair of connected stream sockets, which no other process inherits. False with errno. */
+/* Makes a pair of connected stream sockets, which are closed on exec. Returns false with errno. */
 bool qvm_stream(int *here, int *there);
 
-/* All n bytes: 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
- * another errno. until_s as qv_seconds counts, or infinite. */
+/* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
+ * another errno. until_s counts as qv_seconds does, or is infinite. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
-/* Sends all n bytes, with the results of qvm_receive_until; ETIMEDOUT if the other end does not take them
- * in time. */
+/* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other end has gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 
-/* Starts the program with the socket as its standard input; `options` end with NULL, 3 at most. 0 or an errno. */
+/* Starts the program with the socket as standard input and up to 3 options, ended by NULL. Returns 0 or an errno. */
 int qvm_spawn(const char *path, char *const *options, int socket, pid_t *pid);
 
-/* Has a process serve the session, with `memory` bytes as its limit. */
+/* Has a process serve the session, with `memory` bytes as its limit. Returns QV_EBACKEND if none does. */
 qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                             pid_t *pid, qv_error *err);
-/* Ends it at once, if it has not ended: its status as waitpid gives it, or -1 if nobody knows. */
+/* Ends a session's process at once, unless it has ended. Returns its status as waitpid does; -1: nobody knows it. */
 int qvm_session_end(qv_decoder *decoder, pid_t pid);
-/* The same without waiting for it. */
+/* Ends a session's process without waiting for its end. */
 void qvm_session_drop(qv_decoder *decoder, pid_t pid);
 
-/* What the program is told over its standard input: to have a process serve a session, whose
- * descriptors come along, which it answers with the process's number; to end one, which it answers
- * with how that went; or to drop one, which it does not answer. A process that has a GPU open is told to decode for a
- * session, whose socket and shared memory come along, which it does not answer. */
+/* Says which orders the program takes over its standard input. SERVE has a process serve a session, whose descriptors
+ * come along; the answer is the process's number, or -1. KILL ends such a process; the answer is its status as waitpid
+ * gives it, or -1. DROP ends one without an answer. DECODE, for a process that has a GPU open, has it decode for a
+ * session, whose socket and shared memory come along; it has no answer. */
 typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP, QVM_DECODE } qvm_order_kind;
 
 typedef struct qvm_order {
     int32_t kind;
-    int32_t pid;         /* KILL, DROP */
-    int64_t memory;      /* SERVE; DECODE: where the frames are in the shared memory, */
-    int64_t plane_bytes; /* each with so many bytes */
+    int32_t pid;    /* KILL, DROP: the process */
+    int64_t memory; /* SERVE: the limit in bytes; DECODE: offset of the slots in shared memory */
+    int64_t plane_bytes; /* DECODE: bytes of each of the QVM_SLOTS slots */
 } qvm_order;
 
-/* So many descriptors go along. False with errno: nothing was sent; EAGAIN: the other end has to listen first. */
+/* Sends an order with n descriptors, without waiting. Returns false with errno if nothing was sent; EAGAIN: the other
+ * end has to take orders first. */
 bool qvm_order_send(int socket, const qvm_order *order, const int *fds, int n);
 void qvm_close_all(const int *fds, int n);
-/* The next order, and how many descriptors came with it; false: there are no more. */
+/* Waits for an order and its *n descriptors, which become the caller's. Returns false if there are no more orders. */
 bool qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n);
-/* The same, unless `parent`, which gives them, has gone. */
+/* Waits until qvm_order_take need not wait. Returns false once `parent`, which gives the orders, has gone. */
 bool qvm_order_wait(int socket, pid_t parent);
-/* Room for descriptors beside a message. */
+/* Room for the descriptors beside a message. */
 union qvm_control {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
@@ -620,20 +627,22 @@ union qvm_control {
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 
-/* device.c: the program where it has a GPU open; its exit code. */
+/* Runs the program with the GPU of this number open (device.c), locked in unless `unlocked`. Returns the exit code. */
 int qvm_device_run(int socket, const char *number, bool unlocked);
 
-/* Once, before processes are forked off that call qvm_sandbox: does what takes a while. */
+/* Makes the filter of system calls, which takes a while. It is called before processes fork that call qvm_sandbox. */
 void qvm_sandbox_prepare(void);
-/* Leaves this process, for good, with `memory` bytes, descriptors below `first_fd` but no standard
- * output, and the calls that decoding needs: no file is opened, no network, no other process. Where
- * the system has no such filter (macOS), the limits alone. NULL, or what failed, with errno. */
+/* Locks this process in, for good. It keeps `memory` bytes (0: no limit), the descriptors below `first_fd` except for
+ * standard output and error, and the system calls that decoding needs: no file can be opened, no network used, no other
+ * process made or signalled. Where the system has no such filter (macOS), only the limits hold. Returns NULL, or what
+ * failed, with errno. */
 const char *qvm_sandbox(int64_t memory, int first_fd);
-/* The same for a process that has a GPU open, in two steps. Before the driver is begun, which makes threads: the system's
- * files (/usr, /lib, /proc, /sys) may be read, the GPU's devices and what /proc has of the process itself written, and
- * nothing else opened (Landlock). */
+/* Locks in a process that is to open a GPU, as the first of two steps, before the driver starts and makes threads. The
+ * process may read the system's files (/usr, /lib, /proc, /sys) and write to the GPU's devices and to what /proc has of
+ * the process itself; no other file can be opened (Landlock). Returns as qvm_sandbox does. */
 const char *qvm_sandbox_files(void);
-/* Once the GPU is open, in all threads: no network, no other process, no change of files. */
+/* Locks in all threads of a process that has opened its GPU, as the second of two steps: no network can be used, no
+ * other process made or signalled, and no file changed. Returns as qvm_sandbox does. */
 const char *qvm_sandbox_device(void);
 
 #endif

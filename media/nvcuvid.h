@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What nvdec.c and nvstream.c share: NVIDIA's functions and a GPU's video decoders. It needs FFmpeg's headers ffnvcodec. */
+/* Declares what nvdec.c and nvstream.c share: NVIDIA's functions and a GPU's video decoders. It needs the headers
+ * ffnvcodec of FFmpeg. */
 #ifndef QVM_NVCUVID_H
 #define QVM_NVCUVID_H
 
@@ -11,7 +12,7 @@
 
 enum { QVM_NVIDLE = 32 }; /* decoders that are kept open between clips */
 
-/* Types that the headers lack. */
+/* The types of functions that the headers lack. */
 typedef CUresult CUDAAPI cuda_alloc(void **at, size_t bytes);
 typedef CUresult CUDAAPI cuda_free(void *at);
 
@@ -45,21 +46,21 @@ struct qvm_nvcalls {
 #undef CALL
 };
 
-/* A decoder can be used again for streams of the shape that it was made for. */
+/* The shape of the streams for which a decoder is made, and for which it can be used again. */
 struct qvm_nvshape {
     cudaVideoCodec codec;
-    unsigned bit_depth;     /* above 8 */
-    unsigned width, height; /* coded */
-    unsigned surfaces;
+    unsigned bit_depth;     /* bits of a sample above 8: 0 or 2 */
+    unsigned width, height; /* of the coded pictures */
+    unsigned surfaces;      /* pictures for which the decoder has memory on the GPU */
 };
 
 struct qvm_nvdecoder {
-    CUvideodecoder handle; /* NULL: none */
+    CUvideodecoder handle; /* NULL: there is no decoder */
     CUstream queue;
-    void *
-        host; /* a picture's planes in locked pages: copies to others take turns in the whole process */
+    /* a picture's planes in locked pages: copies to other pages take turns in the whole process */
+    void *host;
     struct qvm_nvshape shape;
-    int64_t bytes;
+    int64_t bytes; /* bytes of all surfaces */
 };
 
 enum { QVM_NVCODECS = 2 };
@@ -71,21 +72,20 @@ extern const struct qvm_nvcodec {
 struct qvm_nvdec {
     struct qvm_nvcalls call;
     CUcontext context;
-    CUVIDDECODECAPS caps[QVM_NVCODECS][2]; /* of 8 and of 10 bits */
-    pthread_mutex_t lock;
-    /* under the lock */
-    struct qvm_nvdecoder idle[QVM_NVIDLE]; /* [n_idle], the one that was used last at the end */
+    CUVIDDECODECAPS caps[QVM_NVCODECS][2]; /* for 8 and for 10 bits a sample */
+    pthread_mutex_t lock;                  /* guards the members below */
+    struct qvm_nvdecoder idle[QVM_NVIDLE]; /* [n_idle], ascending by their last use */
     int n_idle;
-    int64_t bytes; /* of all decoders */
+    int64_t bytes; /* surfaces' bytes of all decoders */
 };
 
-/* Takes an idle decoder, or makes one, for which others are given up where they have too much memory. Returns NULL, or why
- * there is none. */
+/* Takes an idle decoder of this shape, or makes one. If the decoders have too much memory then, idle ones of other
+ * shapes are freed. Returns NULL, or why there is no decoder. */
 const char *qvm_nvdecoder_take(qvm_nvdec *gpu, const struct qvm_nvshape *shape,
                                struct qvm_nvdecoder *decoder);
-/* Keeps the decoder for a later stream of its shape. */
+/* Keeps a decoder for a later stream of its shape. */
 void qvm_nvdecoder_give_back(qvm_nvdec *gpu, struct qvm_nvdecoder *decoder);
-/* Returns the bytes of a picture. */
+/* Returns the bytes of a picture's planes. */
 int64_t qvm_nvdecoder_bytes(const struct qvm_nvshape *shape);
 
 #endif

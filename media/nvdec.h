@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * NVIDIA's video decoders, by NVIDIA's own library, which parses the stream and is asked after each picture whether it
- * was whole. Its libraries (libcuda, libnvcuvid) are opened when they are asked for. FFmpeg's decoders are not used here:
- * they tell of no damage, and open a device's decoder anew for each clip, which takes some 40 ms during which no other
- * is opened.
+ * Declares NVIDIA's video decoders, as NVIDIA's own library gives them: it parses the stream, and is asked after each
+ * picture whether that was whole. NVIDIA's libraries (libcuda, libnvcuvid) are opened by qvm_nvdec_load. FFmpeg's
+ * decoders are not used here: they tell of no damage, and open a device's decoder anew for each clip, which takes some
+ * 40 ms during which no other is opened.
  */
 #ifndef QVM_NVDEC_H
 #define QVM_NVDEC_H
@@ -12,32 +12,34 @@
 
 typedef struct qvm_nvdec qvm_nvdec;
 
-/* Who takes what comes out of a stream. */
+/* Takes what comes out of a stream. */
 typedef struct qvm_nvdec_sink {
-    /* Returns the place in which the frame of that time is wanted, with room for so many bytes. NULL: it is not
-     * wanted. */
+    /* Returns the place for the frame of time `pts`, which has so many bytes, and its slot; NULL: it is not wanted. */
     uint8_t *(*find)(void *user, int64_t pts, int64_t bytes, int32_t *slot);
+    /* Hears of each frame. A frame that is wanted is in its place by then. */
     void (*frame)(void *user, const qvm_remote_event *event);
     void *user;
 } qvm_nvdec_sink;
 
 typedef struct qvm_nvstream qvm_nvstream;
 
-/* Loads NVIDIA's libraries: NULL, or why they are not. The caller's, whatever came of it, until the process ends. */
+/* Loads NVIDIA's libraries. Returns NULL, or static text that says why they are not loaded. *out is the caller's in
+ * either case, and is kept until the process ends. */
 const char *qvm_nvdec_load(qvm_nvdec **out);
-/* Opens a GPU: NULL, or why it is not. */
+/* Opens the GPU of this number. Returns NULL, or static text that says why it is not opened. */
 const char *qvm_nvdec_open(qvm_nvdec *gpu, int number);
-/* Returns whether the GPU makes decoders, now that the process is locked in. */
+/* Makes a decoder and returns whether that works, since it may not in a process that is locked in. */
 bool qvm_nvdec_try(qvm_nvdec *gpu);
 
-/* Takes a stream; NULL, and why the GPU does not, in words that follow "since". */
+/* Opens a stream, which one thread uses. Returns NULL if the GPU does not take it, and *why in words that follow
+ * "since". */
 qvm_nvstream *qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about,
                                 const qvm_nvdec_sink *sink, const char **why);
-/* Takes a packet of one picture, in Annex B's form, or NULL: all frames are to come. Frames come in the order of the
- * packets. Returns NULL, or why the stream is of no use any more. */
+/* Decodes a packet of one picture, in Annex B's form; NULL has all frames come that are still under way. Frames come
+ * in the order of their packets. Returns NULL, or why the stream is of no use any more. */
 const char *qvm_nvstream_give(qvm_nvstream *stream, const uint8_t *data, size_t n, int64_t pts,
                               int32_t period);
-/* Goes on with a keyframe that refers to nothing before. */
+/* Has the stream go on with a keyframe that refers to nothing before it. Returns as qvm_nvstream_give does. */
 const char *qvm_nvstream_begin_anew(qvm_nvstream *stream);
 void qvm_nvstream_close(qvm_nvstream *stream);
 
