@@ -138,7 +138,7 @@ run dev -E '^buckets$' # takes minutes of GEMMs, whose code other tests run too
 check build release
 # left out: tests of what sanitizers find, and tests that wait or kill, for which optimisation makes
 # no difference
-left_out='faults_(alloc|onednn).*|planted|isolation|job_progress|mlx_sizes|cache_(crash|command|lived)|clips|lost_device|verify'
+left_out='faults_(alloc|onednn).*|planted|isolation|job|job_progress|mlx_sizes|command|cache_(crash|command|lived)|clips|lost_device|verify'
 # the CUDA build runs it, with everything that this one has
 ! command -v nvcc > /dev/null || left_out="$left_out|consumer"
 run release -E "^($left_out)\$"
