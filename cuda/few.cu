@@ -36,27 +36,19 @@ template <int BITS> constexpr int DEPTH = BITS == 4 ? 4 : 3;
 /* pairs_of() adds this to codes of so many bits. */
 template <int BITS> constexpr float BIAS = BITS == 4 ? 16 : -128;
 
-/* (a & b) | c and (a & b) ^ c by one instruction, which nvcc 13.0 makes two where b and c are
+/* Returns (a & b) | c or (a & b) ^ c, as the table of lop3 says, by one instruction. nvcc 13.0 takes two where b and c are
  * constants. */
+enum { AND_OR = 0xea, AND_XOR = 0x6a };
+template <int TABLE>
 static __device__ __forceinline__ uint32_t
-and_or(uint32_t a, uint32_t b, uint32_t c)
+masked(uint32_t a, uint32_t b, uint32_t c)
 {
+    static_assert(TABLE == AND_OR || TABLE == AND_XOR, "the host's branch has these two");
 #ifdef __CUDA_ARCH__
-    asm("lop3.b32 %0, %0, %1, %2, 0xea;" : "+r"(a) : "r"(b), "r"(c));
+    asm("lop3.b32 %0, %0, %1, %2, %3;" : "+r"(a) : "r"(b), "r"(c), "n"(TABLE));
     return a;
 #else
-    return (a & b) | c;
-#endif
-}
-
-static __device__ __forceinline__ uint32_t
-and_xor(uint32_t a, uint32_t b, uint32_t c)
-{
-#ifdef __CUDA_ARCH__
-    asm("lop3.b32 %0, %0, %1, %2, 0x6a;" : "+r"(a) : "r"(b), "r"(c));
-    return a;
-#else
-    return (a & b) ^ c;
+    return TABLE == AND_OR ? (a & b) | c : (a & b) ^ c;
 #endif
 }
 
@@ -84,11 +76,11 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
     for (int i = 0; i < 4; i++) {
         if constexpr (BITS == 4) {
             const uint32_t word = words[0];
-            pairs[i] = and_or(__funnelshift_r(word, word, 4 * i), 0x00780078, 0x41804180);
+            pairs[i] = masked<AND_OR>(__funnelshift_r(word, word, 4 * i), 0x00780078, 0x41804180);
         } else {
             const uint32_t word = words[i / 2] >> (i % 2 * 8);
-            const uint32_t low = and_or(word, 0x007f007f, 0x43004300);
-            pairs[i] = add_pairs(low, and_xor(word, 0x00800080, 0xc380c380));
+            const uint32_t low = masked<AND_OR>(word, 0x007f007f, 0x43004300);
+            pairs[i] = add_pairs(low, masked<AND_XOR>(word, 0x00800080, 0xc380c380));
         }
     }
 }
@@ -114,15 +106,12 @@ begin_chunk(C &to, const uint4 *from)
         begin_copy(&to.pairs[lane * 4], from + CODES<BITS> / 16);
 }
 
-/* f32 of a pair of a scale and an offset, which takes the codes' bias back */
+/* Returns a scale and an offset of 16 bits as f32, where the offset takes the codes' bias back. */
 template <int BITS>
 static __device__ __forceinline__ float2
 factors_of_pair(uint32_t both, bool is_half)
 {
-    const float2 f =
-        is_half ? make_float2(__half2float(__ushort_as_half((unsigned short)both)),
-                              __half2float(__ushort_as_half((unsigned short)(both >> 16))))
-                : make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
+    const float2 f = pair_as_floats(both, is_half);
     return make_float2(f.x, fmaf(-BIAS<BITS>, f.x, f.y));
 }
 

@@ -32,17 +32,22 @@ shape_of(int64_t n, int64_t k, const struct qv_groups *groups, const void *w)
 template <int BITS> constexpr int CODES = TILE_COLS *CHUNK *BITS / 8;
 template <int GROUP> constexpr int PAIRS = CHUNK / GROUP *TILE_COLS;
 
-/* Scale and offset: a chunk's pair `at`. */
+/* Returns a scale and an offset of 16 bits, which lie in one word, as f32. */
+static __device__ __forceinline__ float2
+pair_as_floats(uint32_t both, bool is_half)
+{
+    return is_half ? make_float2(__half2float(__ushort_as_half((unsigned short)both)),
+                                 __half2float(__ushort_as_half((unsigned short)(both >> 16))))
+                   : make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
+}
+
+/* Returns the scale and the offset of a chunk's pair `at`. */
 static __device__ __forceinline__ float2
 factors_of(int dtype, const void *pairs, int at)
 {
     if (dtype == QV_F32)
         return ((const float2 *)pairs)[at];
-    const uint32_t both = ((const uint32_t *)pairs)[at];
-    if (dtype == QV_BF16)
-        return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
-    return make_float2(__half2float(__ushort_as_half((unsigned short)both)),
-                       __half2float(__ushort_as_half((unsigned short)(both >> 16))));
+    return pair_as_floats(((const uint32_t *)pairs)[at], dtype != QV_BF16);
 }
 
 /* The epilogue, which makes y[row, col] of a sum. */

@@ -76,7 +76,7 @@ typedef struct qv_clip_options {
     int64_t offset, length;
     /* [video_start, video_end] Seconds of the clip, as timestamps count them: the frames from
      * start_s on and before end_s are the clip to sample from. 0: from its beginning, to its end.
-     * Where `like` is QV_LIKE_QWEN_VL_UTILS, its last frame is the one at end_s or before. See
+     * If `like` is QV_LIKE_QWEN_VL_UTILS, the clip's last frame is the one at end_s or before. See
      * docs/preprocessing.md. */
     double start_s, end_s;
     bool first_frame; /* is read as an image, and nothing else: of an animation, or of any clip */

@@ -155,8 +155,8 @@ qv_job_decide(qv_job *job, struct qv_job_item *item, const char *name, qv_error 
     item->pair = qv_item_size(model, pair_grid);
     item->n_tokens = g[0] * item->pair.rows / (job->model.merge_size * job->model.merge_size);
     int64_t pairs = qv_capacity_fits(&options.capacity, &item->pair);
-    if (qv_job_kind_of(item)->is_clip &&
-        !job->o.alone) /* small pieces: chunks can be filled while the clip is decoded */
+    /* small pieces, so that chunks can be filled while the clip is decoded */
+    if (qv_job_kind_of(item)->is_clip && !job->o.alone)
         pairs = pairs > QV_JOB_PARTS ? pairs / QV_JOB_PARTS : 1;
     item->piece_pairs = pairs < g[0] ? pairs : g[0];
     pthread_mutex_lock(&job->lock);

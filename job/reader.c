@@ -298,7 +298,8 @@ take_source(struct qv_job_worker *w)
         w->item = item;
         job->n_reading++;
         qv_job_wake(job, QV_JOB_ADDERS);
-        qv_job_wake(job, QV_JOB_READERS);
+        if (job->gpu_readers) /* the CPU's readers may take sources once all of the GPU's are busy */
+            qv_job_wake(job, QV_JOB_READERS);
     }
     pthread_mutex_unlock(&job->lock);
     return item;
@@ -337,7 +338,6 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     if (qv_job_let_go(job, item) == QV_JOB_FAILED)
         queue_failure(job, item);
     qv_job_wake(job, QV_JOB_DEVICES); /* perhaps nothing more is on its way */
-    qv_job_wake(job, QV_JOB_READERS);
     pthread_mutex_unlock(&job->lock);
 }
 

@@ -200,9 +200,9 @@ let_all(int rules)
 const char *
 qvm_sandbox_files(void)
 {
+    /* all rights that Landlock's first version knows */
     const struct landlock_ruleset_attr all = {
-        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) -
-                             1, /* all rights that Landlock's first version knows */
+        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1,
     };
     const int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
     if (rules < 0)

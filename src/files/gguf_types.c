@@ -125,8 +125,8 @@ widen_q6_k(const void *blocks, int64_t n, float *out)
     for (; n > 0; n -= 256, b += 210, out += 256) {
         const float d = half(b + 208);
         const int8_t *codes = (const int8_t *)(b + 192); /* the scales' codes */
-        for (int part = 0; part < 8;
-             part++) { /* a part is a quarter of a half: 32 values with two scales */
+        /* a part is a quarter of a half: 32 values with two scales */
+        for (int part = 0; part < 8; part++) {
             const int quarter = part % 4;
             const uint8_t *low = b + part / 4 * 64 + quarter % 2 * 32,
                           *high = b + 128 + part / 4 * 32;

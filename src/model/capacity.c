@@ -138,11 +138,18 @@ best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t row
     return best;
 }
 
+/* Returns whether so many rows leave at most a tenth of a pack empty. */
+static bool
+is_nearly_full(const struct qv_capacity *pack, int64_t rows)
+{
+    return 10 * rows >= 9 * pack->rows;
+}
+
 /* Returns whether pairs of so many rows leave more than a tenth of a pack empty. */
 static bool
 leaves_much(const struct qv_capacity *pack, int64_t rows)
 {
-    return 10 * (pack->rows / rows * rows) < 9 * pack->rows;
+    return !is_nearly_full(pack, pack->rows / rows * rows);
 }
 
 struct qv_capacity
@@ -223,26 +230,21 @@ qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
     return *pack;
 }
 
-/* Returns whether a pack is so full that no smaller capacity is looked for if plans are slow to make. */
-static bool
-is_nearly_full(const struct qv_capacity *pack, const struct qv_capacity *used)
-{
-    return 10 * used->rows >= 9 * pack->rows;
-}
-
-/* After how many alike chunks they have a plan of their own, where plans are slow to make. Chunks that leave a pack
- * much too empty have one after few, as two come by chance. Those that are nearly full are dense after as many as
- * it takes to pay: on an H200 attention in a pack of 12,288 rows of tower M takes 1.6 ms a chunk more where it has 3
- * segments, 0.35 where 6, 0.25 where 16, and a plan takes 50 to 130 ms, of which a job spends most while
+/* Where plans are slow to make, alike chunks get a plan of their own only after some of them came. Chunks that leave
+ * more than a tenth of a pack empty get one after two, because two alike may come by chance. Chunks that are nearly full get
+ * a dense plan after as many as it takes to pay: on an H200 attention in a pack of 12,288 rows of tower M takes 1.6 ms a
+ * chunk more with 3 segments, 0.35 with 6 and 0.25 with 16. A plan takes 50 to 130 ms, most of which a job spends while
  * the device computes two chunks. */
 enum { FEW_ALIKE = 2, NEARLY_FULL_ALIKE = 4 };
+
+/* Returns how many alike chunks have to come before those that follow get a dense plan. */
 static int64_t
 chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
                     const struct qv_capacity *used)
 {
     if (caps->quick_plans)
         return 1;
-    return is_nearly_full(pack, used)
+    return is_nearly_full(pack, used->rows)
                ? at_least(NEARLY_FULL_ALIKE, used->segments * used->segments / 3)
                : FEW_ALIKE;
 }
@@ -255,7 +257,7 @@ rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                const struct qv_capacity *used, bool more, int64_t repeats)
 {
     struct qv_capacity part = *used;
-    if (!caps->quick_plans && (is_nearly_full(pack, used) || (more && repeats < FEW_ALIKE)))
+    if (!caps->quick_plans && (is_nearly_full(pack, used->rows) || (more && repeats < FEW_ALIKE)))
         return *pack;
     if (!caps->quick_plans && !more)
         for (part.rows = pack->rows; part.rows > 1 && part.rows / 2 >= used->rows;)

@@ -25,8 +25,8 @@ struct encoder {
     bool began;              /* at least one chunk was pushed */
     qv_plan *plan;           /* the plan in use; NULL before the first chunk */
     qv_capacity capacity;    /* what the plan was asked for */
-    qv_capacity last;        /* what the last chunk of a pack took, */
-    int64_t repeats;         /* as so many before that did */
+    qv_capacity last;        /* the room that the last chunk of a pack needed */
+    int64_t repeats;         /* chunks right before that one that needed the same */
     int n_pushed;
     struct pushed pushed[QV_MOST_CHUNKS]; /* the oldest comes first */
 };

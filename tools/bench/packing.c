@@ -365,7 +365,7 @@ discard(void *user, const qv_job_result *r, qv_error *err)
     return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
 }
 
-/* What a job came to, and what opening it took, which its own clock leaves out. */
+/* A job's progress at its end, and the time of opening it, which the job's own clock leaves out. */
 struct job_times {
     qv_job_progress progress;
     double open_ms;
@@ -535,7 +535,7 @@ run_alone(struct packing_bench *p, const char *way, int64_t pairs, qv_error *err
 
 /* ---- what is timed --------------------------------------------------------------------------- */
 
-/* What is timed beside sets of one size, by the names that records have. */
+/* The runs that are timed beside sets of one size, by the names that they have in records. */
 static const struct part {
     const char *way;
     qv_status (*run)(struct packing_bench *p, const char *way, int64_t of, qv_error *err);
