@@ -3,7 +3,8 @@
  * Runs a list's calls, with quantised weights widened for several GEMMs at once. One launch in
  * front of the first GEMM widens its weight and those of the GEMMs behind it, as many as the
  * scratch has room for, behind all that kernels in between use of it. A launch for each GEMM would
- * spend as long on starting and ending as on the memory.
+ * spend as long on starting and ending as on the memory. A batch that begins behind a norm is
+ * widened beside it, so a batch that fills half of the room ends there.
  */
 #include "cuda.h"
 
@@ -43,19 +44,37 @@ qv_batches_cuda(const struct qv_call *calls, size_t n)
     return b;
 }
 
-/* Widens the weights of a batch that begins with call i. */
+/* Returns whether call i lies right behind a norm, which uses no scratch. */
+static bool
+behind_norm(const struct batches_cuda *b, size_t i)
+{
+    const struct qv_call *before = i ? &b->calls[i - 1] : NULL;
+    return before && !before->side && !b->calls[i].waits && before->kernel->op.kind == QV_OP_norm;
+}
+
+/* Returns whether call i's weight is left to the next batch. */
+static bool
+ends_batch(const struct batches_cuda *b, size_t first, size_t i, size_t bytes)
+{
+    const struct qv_op_gemm *op = &b->calls[i].kernel->op.u.gemm;
+    return bytes + widened(&b->calls[i])->wide_bytes > b->room_bytes ||
+           op->x_dtype != b->calls[first].kernel->op.u.gemm.x_dtype ||
+           (2 * bytes >= b->room_bytes && behind_norm(b, i));
+}
+
+/* Widens the weights of a batch that begins with call `first`. */
 static qv_status
-widen_batch(struct qv_device_cuda *dev, struct batches_cuda *b, size_t i, qv_error *err)
+widen_batch(struct qv_device_cuda *dev, struct batches_cuda *b, size_t first, qv_error *err)
 {
     struct widening_cuda list[QV_MOST_WIDENED];
-    const int64_t dtype = b->calls[i].kernel->op.u.gemm.x_dtype;
+    const bool early = dev->sm >= 90 && behind_norm(b, first);
     size_t bytes = 0;
     int n = 0;
-    for (; i < b->n && n < QV_MOST_WIDENED; i++) {
+    for (size_t i = first; i < b->n && n < QV_MOST_WIDENED; i++) {
         const struct gemm_cuda *g = widened(&b->calls[i]);
         if (!g)
             continue;
-        if (bytes + g->wide_bytes > b->room_bytes || b->calls[i].kernel->op.u.gemm.x_dtype != dtype)
+        if (n && ends_batch(b, first, i, bytes))
             break;
         list[n++] = (struct widening_cuda){ g->packed, address_cuda(b->calls[i].operands[1]),
                                             b->room + bytes };
@@ -63,7 +82,10 @@ widen_batch(struct qv_device_cuda *dev, struct batches_cuda *b, size_t i, qv_err
         b->end = i + 1;
     }
     b->at = b->room;
-    return qv_check_cuda(dev, qv_widen_cuda(dev->stream, list, n, dtype), "widening weights", err);
+    return qv_check_cuda(dev,
+                         qv_widen_cuda(dev->stream, list, n,
+                                       b->calls[first].kernel->op.u.gemm.x_dtype, early),
+                         "widening weights", err);
 }
 
 qv_status

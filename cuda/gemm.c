@@ -511,8 +511,9 @@ run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
         return qv_gemm_by_values_cuda(dev, kernel, p, scratch, err);
     const struct widening_cuda widening = { g->packed, p[1], scratch };
     void *const operands[QV_MAX_OPERANDS] = { p[0], scratch, p[2], p[3], p[4] };
-    qv_status status = qv_check_cuda(dev, qv_widen_cuda(dev->stream, &widening, 1, op->x_dtype),
-                                     "widening a weight", err);
+    qv_status status =
+        qv_check_cuda(dev, qv_widen_cuda(dev->stream, &widening, 1, op->x_dtype, false),
+                      "widening a weight", err);
     return status ? status
                   : qv_gemm_by_values_cuda(dev, kernel, operands, (char *)scratch + g->wide_bytes,
                                            err);

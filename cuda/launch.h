@@ -44,7 +44,9 @@ struct qv_matrix_cuda {
     int64_t n, k;
     struct qv_groups groups;
 };
-/* The values y[n,k] of such a w, rounded to dtype. One launch widens up to QV_MOST_WIDENED. */
+/* The values y[n,k] of up to QV_MOST_WIDENED such weights, rounded to dtype. early: from compute
+ * capability 9.0 on they may be written while the kernel in front of this one runs, if that one
+ * allows it; what comes behind waits for both. */
 enum { QV_MOST_WIDENED = 8 };
 struct widening_cuda {
     struct qv_matrix_cuda matrix;
@@ -52,7 +54,7 @@ struct widening_cuda {
     void *y;
 };
 cudaError_t qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n,
-                          int64_t dtype);
+                          int64_t dtype, bool early);
 
 /* y[i] += x[i] of n f32 values */
 cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);

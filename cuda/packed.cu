@@ -167,6 +167,9 @@ widen_kernel(const __grid_constant__ struct widenings w, int n)
         widen_bits<4>(m, in_matrix, threadIdx.x % CHUNK_THREADS, (T *)m.y);
     else
         widen_bits<8>(m, in_matrix, threadIdx.x % CHUNK_THREADS, (T *)m.y);
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize(); /* what waits for this kernel needs the one in front, too */
+#endif
 }
 
 cudaError_t
@@ -199,7 +202,8 @@ qv_few_cuda(cudaStream_t stream, const struct qv_op_gemm *op, const void *x, con
 }
 
 cudaError_t
-qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int64_t dtype)
+qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int64_t dtype,
+              bool early)
 {
     struct widenings w = {};
     int64_t blocks = 0;
@@ -217,7 +221,19 @@ qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int6
     }
     if (blocks > INT32_MAX / BLOCK_CHUNKS) /* chunks are counted in 32 bits */
         return cudaErrorInvalidConfiguration;
-    return typed(dtype, [&](auto t) {
-        return launch(stream, blocks, dim3(THREADS), widen_kernel<decltype(t)>, w, n);
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = early ? 1 : 0;
+    config.gridDim = dim3((unsigned)blocks);
+    config.blockDim = dim3(THREADS);
+    config.stream = stream;
+    const cudaError_t error = typed(dtype, [&](auto t) {
+        return cudaLaunchKernelEx(&config, widen_kernel<decltype(t)>, w, n);
     });
+    if (error)
+        (void)cudaGetLastError(); /* returned here, so the next caller must not find it again */
+    return error;
 }

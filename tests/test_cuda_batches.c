@@ -21,7 +21,9 @@ static int holds[STREAMS][SCRATCH]; /* a byte's weight, by the number of its cal
 static char scratch[STREAMS][SCRATCH], weights[MOST_CALLS];
 static struct qv_kernel kernels[MOST_CALLS];
 static struct qv_call calls[MOST_CALLS];
-static int launches, by_values, fails_at;
+static int sm = 90;
+static int launches, by_values, fails_at, earlies;
+static const struct qv_kernel *launched; /* the last kernel; NULL: it widens */
 
 static qv_status
 answer(void)
@@ -50,9 +52,18 @@ qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, q
 }
 
 cudaError_t
-qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int64_t dtype)
+qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int64_t dtype,
+              bool early)
 {
+    const int first = (int)((const char *)list[0].w - weights);
     (void)stream;
+    if (early) { /* beside the kernel that was launched last, which must be a norm */
+        assert_true(first > 0 && launched == &kernels[first - 1] && !calls[first].waits);
+        assert_int_equal(launched->op.kind, QV_OP_norm);
+        assert_false(calls[first - 1].side);
+        earlies++;
+    }
+    launched = NULL;
     assert_in_range(n, 1, QV_MOST_WIDENED);
     for (int i = 0; i < n; i++) {
         const int call = (int)((const char *)list[i].w - weights);
@@ -72,6 +83,7 @@ run(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, 
     (void)dev;
     (void)p;
     (void)err;
+    launched = kernel;
     write(at, kernel->scratch_bytes, OTHER);
     return answer();
 }
@@ -83,6 +95,7 @@ qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kerne
     const struct gemm_cuda *g = &kernel->u.gemm;
     (void)dev;
     (void)err;
+    launched = kernel;
     write(at, kernel->scratch_bytes - g->wide_bytes, OTHER);
     for (size_t i = 0; i < g->wide_bytes; i++)
         assert_int_equal(holds[MAIN][(char *)p[1] - scratch[MAIN] + (ptrdiff_t)i],
@@ -117,11 +130,11 @@ set_call(int i, size_t wide, size_t others, bool side)
 static qv_status
 run_list(int n)
 {
-    struct qv_device_cuda dev = { 0 };
+    struct qv_device_cuda dev = { .sm = sm };
     struct batches_cuda batches = qv_batches_cuda(calls, (size_t)n);
     qv_status status = QV_OK;
     memset(holds, 0xff, sizeof holds);
-    launches = by_values = 0;
+    launches = by_values = earlies = 0;
     for (size_t i = 0; i < (size_t)n && !status; i++)
         status = qv_run_batched_cuda(&dev, &batches, i, NULL);
     return status;
@@ -144,6 +157,30 @@ one_launch_widens_several(void **state)
     kernels[2].op.u.gemm.x_dtype = QV_F32; /* 0, 1; 2; 3 to 6; 7; 8 */
     assert_int_equal(run_list(9), QV_OK);
     assert_int_equal(launches, 9 + 5);
+}
+
+/* A batch ends in front of a GEMM behind a norm once it fills half of the room, and is widened
+ * beside that norm; where kernels cannot overlap, or a side call is waited for, it is not. */
+static void
+batches_begin_behind_norms(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 13; i++) { /* a norm, then two GEMMs; four times */
+        set_call(i, i == 12 ? 4096 : i % 3 ? 768 : 0, 0, false);
+        kernels[i].op.kind = i % 3 || i == 12 ? QV_OP_gemm : QV_OP_norm;
+    }
+    assert_int_equal(run_list(13), QV_OK);
+    assert_int_equal(by_values, 9);
+    assert_int_equal(launches, 13 + 3);
+    assert_int_equal(earlies, 2);
+    calls[7].waits = true; /* so that the first batch ends where the room does */
+    assert_int_equal(run_list(13), QV_OK);
+    assert_int_equal(launches, 13 + 3);
+    assert_int_equal(earlies, 1);
+    sm = 80;
+    assert_int_equal(run_list(13), QV_OK);
+    assert_int_equal(earlies, 0);
+    sm = 90;
 }
 
 /* Nothing is widened ahead where there is nothing to widen, for calls of the side stream, where
@@ -188,6 +225,9 @@ each_gemm_finds_its_weight(void **state)
         for (int i = 0; i < n; i++) {
             set_call(i, draw(&at, 3) ? 256 * (1 + draw(&at, most)) : 0,
                      draw(&at, 2) * 100 * draw(&at, most), draw(&at, 6) == 0);
+            calls[i].waits = draw(&at, 8) == 0;
+            if (kernels[i].op.kind != QV_OP_gemm && draw(&at, 2))
+                kernels[i].op.kind = QV_OP_norm;
             if (draw(&at, 40) == 0)
                 kernels[i].op.u.gemm.x_dtype = QV_F32;
         }
@@ -208,6 +248,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_launch_widens_several),
+        cmocka_unit_test(batches_begin_behind_norms),
         cmocka_unit_test(others_widen_their_own),
         cmocka_unit_test(each_gemm_finds_its_weight),
     };
