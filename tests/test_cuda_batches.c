@@ -68,7 +68,7 @@ qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int6
     for (int i = 0; i < n; i++) {
         const int call = (int)((const char *)list[i].w - weights);
         assert_int_equal(kernels[call].op.u.gemm.x_dtype, dtype);
-        assert_memory_equal(&list[i].matrix, &kernels[call].u.gemm.packed, sizeof list[i].matrix);
+        assert_int_equal(list[i].matrix.n, kernels[call].u.gemm.packed.n); /* each has its own */
         assert_int_equal((uintptr_t)((char *)list[i].y - scratch[MAIN]) % 256, 0);
         write(list[i].y, kernels[call].u.gemm.wide_bytes, call);
     }
