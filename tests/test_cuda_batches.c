@@ -22,7 +22,7 @@ static char scratch[STREAMS][SCRATCH], weights[MOST_CALLS];
 static struct qv_kernel kernels[MOST_CALLS];
 static struct qv_call calls[MOST_CALLS];
 static int sm = 90;
-static int launches, by_values, fails_at, earlies;
+static int launches, by_values, fails_at, n_early;
 static const struct qv_kernel *launched; /* the last kernel; NULL: it widens */
 
 static qv_status
@@ -35,7 +35,8 @@ answer(void)
 static void
 write(const void *at, size_t bytes, int what)
 {
-    const int stream = (const char *)at >= scratch[SIDE] && (const char *)at < scratch[SIDE + 1];
+    const int stream =
+        (const char *)at >= scratch[SIDE] && (const char *)at < scratch[SIDE] + SCRATCH;
     const size_t first = (size_t)((const char *)at - scratch[stream]);
     assert_true(first + bytes <= SCRATCH);
     for (size_t i = 0; i < bytes; i++)
@@ -61,7 +62,7 @@ qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int6
         assert_true(first > 0 && launched == &kernels[first - 1] && !calls[first].waits);
         assert_int_equal(launched->op.kind, QV_OP_norm);
         assert_false(calls[first - 1].side);
-        earlies++;
+        n_early++;
     }
     launched = NULL;
     assert_in_range(n, 1, QV_MOST_WIDENED);
@@ -134,7 +135,7 @@ run_list(int n)
     struct batches_cuda batches = qv_batches_cuda(calls, (size_t)n);
     qv_status status = QV_OK;
     memset(holds, 0xff, sizeof holds);
-    launches = by_values = earlies = 0;
+    launches = by_values = n_early = 0;
     for (size_t i = 0; i < (size_t)n && !status; i++)
         status = qv_run_batched_cuda(&dev, &batches, i, NULL);
     return status;
@@ -172,14 +173,14 @@ batches_begin_behind_norms(void **state)
     assert_int_equal(run_list(13), QV_OK);
     assert_int_equal(by_values, 9);
     assert_int_equal(launches, 13 + 3);
-    assert_int_equal(earlies, 2);
+    assert_int_equal(n_early, 2);
     calls[7].waits = true; /* so that the first batch ends where the room does */
     assert_int_equal(run_list(13), QV_OK);
     assert_int_equal(launches, 13 + 3);
-    assert_int_equal(earlies, 1);
+    assert_int_equal(n_early, 1);
     sm = 80;
     assert_int_equal(run_list(13), QV_OK);
-    assert_int_equal(earlies, 0);
+    assert_int_equal(n_early, 0);
     sm = 90;
 }
 
