@@ -357,7 +357,7 @@ expect 2 'at most 65536 frames' $job -o jobs --frames 65537
 for bench in gemm start; do
     expect 2 'it runs on one device' "$qwenvit" bench $bench --model "$model" --device 0,1
 done
-expect 2 'no way "waiting"; decode, bare, one by one' $job -o jobs --ways decode,waiting
+expect 2 'no way "waiting"; decode, gpu, bare, one by one' $job -o jobs --ways decode,waiting
 expect 0 'of the slowest' $job -o jobs
 expect 0 '"over_slowest":' $job -o jobs --json --device 0,0
 [ "$(wc -l < out.txt)" -ge 6 ] && grep -q '"case":"qwen3_vl, 3 clips of 2 frames 64x64, 2 devices","way":"encode"' out.txt || fail 'no record a way'

@@ -4,7 +4,8 @@
  * process with a thread for each clip, as one would write it for one's own clips. It gives the
  * decoder only the packets that are needed, and converts and resizes the sampled frames by our
  * code. It knows which packets these are before the clock runs, opens each file once, checks
- * nothing, and starts nothing over.
+ * nothing, and starts nothing over. With --decode gpu a GPU's decoders decode, as FFmpeg has them;
+ * those of a few clips stay open from run to run, because opening one takes some 40 ms.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -13,10 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <libavutil/hwcontext.h>
+
 #include "cores.h"
 #include "error.h"
 #include "job_bench.h"
 #include "media/media.h"
+
+enum { MOST_OPEN = 32 }; /* a GPU's decoders that stay open */
 
 /* A clip of the list, which is looked into before the clock runs. */
 struct job_bare {
@@ -25,6 +30,7 @@ struct job_bare {
     qvm_times times; /* which packets are needed */
     bool by_time;    /* false: all packets are needed, and frames are counted */
     int stream;
+    AVCodecContext *codec; /* a GPU's decoder that stays open; else NULL */
 };
 
 /* ---- before the clock runs ------------------------------------------------------------------- */
@@ -98,8 +104,10 @@ job_free_bare(struct job_bench *j)
 {
     for (size_t i = 0; j->bare && i < j->list.n; i++) {
         qvm_times_free(&j->bare[i].times);
+        avcodec_free_context(&j->bare[i].codec);
         free(j->bare[i].frames);
     }
+    av_buffer_unref(&j->bare_gpu);
     free(j->bare);
     j->bare = NULL;
 }
@@ -109,10 +117,11 @@ job_free_bare(struct job_bench *j)
 struct loop {
     const struct job_bare *clip;
     qv_like like;
+    AVBufferRef *gpu; /* FFmpeg's device; NULL: the CPU decodes */
     AVFormatContext *format;
     AVCodecContext *codec;
     AVPacket *packet;
-    AVFrame *frame;
+    AVFrame *frame, *host; /* `host`: the planes of a frame that is on the GPU */
     qvm_converter converter;
     qvm_resizer *resizer;
     qvm_resampler *resampler;
@@ -140,6 +149,34 @@ name_input(const char *path, const qv_row_own *own)
     return n < 0 ? NULL : name;
 }
 
+static enum AVPixelFormat
+find_gpu_format(AVCodecContext *codec, const enum AVPixelFormat *formats)
+{
+    (void)codec;
+    while (*formats != AV_PIX_FMT_NONE && *formats != AV_PIX_FMT_CUDA)
+        formats++;
+    return *formats;
+}
+
+static int
+open_codec(struct loop *l, int threads)
+{
+    const AVStream *stream = l->format->streams[l->clip->stream];
+    const AVCodec *codec = avcodec_find_decoder(stream->codecpar->codec_id);
+    l->codec = codec ? avcodec_alloc_context3(codec) : NULL;
+    int e = l->codec ? avcodec_parameters_to_context(l->codec, stream->codecpar)
+                     : AVERROR_DECODER_NOT_FOUND;
+    if (e < 0)
+        return e;
+    l->codec->thread_count = threads;
+    l->codec->pkt_timebase = stream->time_base;
+    if (l->gpu) {
+        l->codec->hw_device_ctx = av_buffer_ref(l->gpu);
+        l->codec->get_format = find_gpu_format;
+    }
+    return avcodec_open2(l->codec, codec, NULL);
+}
+
 static qv_status
 open_loop(struct loop *l, const char *path, const qv_row_own *own, int threads, qv_error *err)
 {
@@ -148,8 +185,9 @@ open_loop(struct loop *l, const char *path, const qv_row_own *own, int threads, 
     l->converter.colour = QVM_CLIP;
     l->packet = av_packet_alloc();
     l->frame = av_frame_alloc();
+    l->host = av_frame_alloc();
     l->rgb = malloc((size_t)info->n_frames * (size_t)info->height * (size_t)info->width * 3);
-    int e = input && l->packet && l->frame && l->rgb ? 0 : AVERROR(ENOMEM);
+    int e = input && l->packet && l->frame && l->host && l->rgb ? 0 : AVERROR(ENOMEM);
     if (e >= 0)
         e = avformat_open_input(&l->format, input, NULL, NULL);
     free(input);
@@ -157,18 +195,10 @@ open_loop(struct loop *l, const char *path, const qv_row_own *own, int threads, 
         e = avformat_find_stream_info(l->format, NULL);
     if (e >= 0 && l->clip->stream >= (int)l->format->nb_streams)
         e = AVERROR_STREAM_NOT_FOUND;
-    if (e < 0)
-        return fail(path, e, err);
-    const AVStream *stream = l->format->streams[l->clip->stream];
-    const AVCodec *codec = avcodec_find_decoder(stream->codecpar->codec_id);
-    l->codec = codec ? avcodec_alloc_context3(codec) : NULL;
-    e = l->codec ? avcodec_parameters_to_context(l->codec, stream->codecpar)
-                 : AVERROR_DECODER_NOT_FOUND;
-    if (e >= 0) {
-        l->codec->thread_count = threads;
-        l->codec->pkt_timebase = stream->time_base;
-        e = avcodec_open2(l->codec, codec, NULL);
-    }
+    if (e >= 0 && l->codec)
+        avcodec_flush_buffers(l->codec);
+    else if (e >= 0)
+        e = open_codec(l, threads);
     return e < 0 ? fail(path, e, err) : QV_OK;
 }
 
@@ -181,6 +211,7 @@ close_loop(struct loop *l)
     qvm_resampler_free(&l->resampler);
     av_packet_free(&l->packet);
     av_frame_free(&l->frame);
+    av_frame_free(&l->host);
     avcodec_free_context(&l->codec);
     avformat_close_input(&l->format);
 }
@@ -206,13 +237,28 @@ resize(struct loop *l, qvm_image image, uint8_t *dst, qv_error *err)
     return s;
 }
 
+/* Converts the frame that came, which is on the host or on a GPU. */
+static qv_status
+convert(struct loop *l, qvm_image *image, qv_error *err)
+{
+    const AVFrame *frame = l->frame;
+    if (l->gpu) {
+        av_frame_unref(l->host);
+        if (av_hwframe_transfer_data(l->host, l->frame, 0) < 0 ||
+            av_frame_copy_props(l->host, l->frame) < 0)
+            return qv_fail(err, QV_EBACKEND, "a bare loop of FFmpeg gets no frame from the GPU");
+        frame = l->host;
+    }
+    return qvm_convert(&l->converter, frame, qvm_find_turn(l->format->streams[l->clip->stream]),
+                       image, err);
+}
+
 /* Takes the frames that the decoder has; sampled frames are converted and resized. */
 static qv_status
 take_frames(struct loop *l, qv_error *err)
 {
     const struct job_bare *clip = l->clip;
     const size_t bytes = (size_t)clip->info.height * (size_t)clip->info.width * 3;
-    const AVStream *stream = l->format->streams[clip->stream];
     qv_status s = QV_OK;
     while (!s && avcodec_receive_frame(l->codec, l->frame) >= 0) {
         const int64_t number =
@@ -220,7 +266,7 @@ take_frames(struct loop *l, qv_error *err)
         qvm_image image = { .rgb = NULL };
         while (!s && l->n_done < clip->info.n_frames && clip->frames[l->n_done] == number) {
             if (!image.rgb)
-                s = qvm_convert(&l->converter, l->frame, qvm_find_turn(stream), &image, err);
+                s = convert(l, &image, err);
             if (!s)
                 s = resize(l, image, l->rgb + (size_t)l->n_done++ * bytes, err);
         }
@@ -277,8 +323,14 @@ decode_entry(struct job_bench *j, size_t i, qv_error *err)
     if (j->bare[i].info.is_image)
         return read_image(j, i, err);
     const struct tool_entry *entry = &j->list.at[i];
-    struct loop l = { .clip = &j->bare[i], .like = qv_row_options(entry->own, &j->o.clip).like };
-    qv_status s = open_loop(&l, entry->path, entry->own, job_decoding_threads(j, i), err);
+    struct job_bare *b = &j->bare[i];
+    struct loop l = { .clip = b,
+                      .like = qv_row_options(entry->own, &j->o.clip).like,
+                      .gpu = j->bare_gpu,
+                      .codec = b->codec };
+    b->codec = NULL;
+    qv_status s =
+        open_loop(&l, entry->path, entry->own, l.gpu ? 1 : job_decoding_threads(j, i), err);
     while (!s && l.n_done < l.clip->info.n_frames && av_read_frame(l.format, l.packet) >= 0) {
         if (l.packet->stream_index == l.clip->stream)
             s = give_needed(&l, err);
@@ -289,20 +341,38 @@ decode_entry(struct job_bench *j, size_t i, qv_error *err)
     if (!s && l.n_done < l.clip->info.n_frames)
         s = qv_fail(err, QV_EFORMAT, "%s: a bare loop of FFmpeg has %lld of %lld frames",
                     entry->path, (long long)l.n_done, (long long)l.clip->info.n_frames);
+    if (!s && l.gpu && j->list.n <= MOST_OPEN) {
+        b->codec = l.codec;
+        l.codec = NULL;
+    }
     close_loop(&l);
     return s;
+}
+
+static qv_status
+open_gpu(struct job_bench *j, qv_error *err)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", j->o.clip.gpu);
+    const int e = av_hwdevice_ctx_create(&j->bare_gpu, AV_HWDEVICE_TYPE_CUDA, number, NULL, 0);
+    return e < 0 ? qv_fail(err, QV_EBACKEND, "a bare loop of FFmpeg opens no GPU %s: %s", number,
+                           av_err2str(e))
+                 : QV_OK;
 }
 
 qv_status
 job_time_bare(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
+    const bool gpu = j->o.clip.decode == QV_DECODE_GPU;
     const int cores = qv_usable_cores();
     qv_status s = QV_OK;
-    if (!j->bare) {
+    if (gpu && !j->bare_gpu)
+        s = open_gpu(j, err);
+    if (!s && !j->bare) {
         j->bare = calloc(j->list.n, sizeof *j->bare);
         s = j->bare ? job_by_crew(j, prepare, j->list.n, cores, ms, err)
                     : qv_fail(err, QV_ENOMEM, "no memory for %zu clips", j->list.n);
     }
-    return s ? s : job_by_crew(j, decode_entry, j->list.n, cores, ms, err);
+    return s ? s : job_by_crew(j, decode_entry, j->list.n, gpu ? JOB_STREAMS : cores, ms, err);
 }

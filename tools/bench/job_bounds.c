@@ -7,12 +7,18 @@
 
 const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS] = {
     [BENCH_JOB_DECODE] = { "decode", "decoding alone" },
+    [BENCH_JOB_GPU] = { "gpu", "a GPU decoding alone" },
     [BENCH_JOB_BARE] = { "bare", "FFmpeg in a bare loop" },
     [BENCH_JOB_ONE] = { "one by one", "clips one by one" },
     [BENCH_JOB_DEVICE] = { "device", "one device alone" },
     [BENCH_JOB_DEVICES] = { "devices", "all devices alone" },
+    [BENCH_JOB_BESIDE_1X4] = { "beside 1x4", "beside 1 x 4 streams" },
+    [BENCH_JOB_BESIDE_1X12] = { "beside 1x12", "beside 1 x 12 streams" },
+    [BENCH_JOB_BESIDE_2X6] = { "beside 2x6", "beside 2 x 6 streams" },
+    [BENCH_JOB_BESIDE_4X3] = { "beside 4x3", "beside 4 x 3 streams" },
     [BENCH_JOB_FILES] = { "files", "a file a clip, alone" },
     [BENCH_JOB_PARTS] = { "parts", "parts of a cache, alone" },
+    [BENCH_JOB_CPU] = { "cpu", "job, decoded by the CPU" },
     [BENCH_JOB_DISCARD] = { "discard", "job, tokens discarded" },
     [BENCH_JOB_ENCODE] = { "encode", "job, a file a clip" },
     [BENCH_JOB_CACHE] = { "cache", "job, parts of a cache" },

@@ -88,6 +88,7 @@ name_commands(struct start_bench *t)
             add(w, "--model", o->model);
             add(w, "-o", t->tokens);
             add(w, "--quiet", NULL);
+            add(w, "--decode", qv_decode_name(o->clip.decode));
         }
         add_device(t, w);
     }
@@ -187,7 +188,9 @@ report(struct start_bench *t, const struct start_way *w, struct bench_times time
                                     .way = w->name,
                                     .dtype = t->b.o->dtype ? t->b.o->dtype : t->b.info.dtype,
                                     .times = times,
-                                    .extras = json_pack("{s:f}", "first_ms", w->first_ms) };
+                                    .extras =
+                                        json_pack("{s:f, s:s}", "first_ms", w->first_ms, "decode",
+                                                  qv_decode_name(t->b.o->clip.decode)) };
     return bench_emit(&t->b, &r, err);
 }
 
