@@ -4,8 +4,7 @@
  * process with a thread for each clip, as one would write it for one's own clips. It gives the
  * decoder only the packets that are needed, and converts and resizes the sampled frames by our
  * code. It knows which packets these are before the clock runs, opens each file once, checks
- * nothing, and starts nothing over. With --decode gpu a GPU's decoders decode, as FFmpeg has them;
- * those of a few clips stay open from run to run, because opening one takes some 40 ms.
+ * nothing, and starts nothing over. With --decode gpu NVIDIA's library decodes (job_bare_gpu.c).
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -14,14 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <libavutil/hwcontext.h>
-
 #include "cores.h"
 #include "error.h"
-#include "job_bench.h"
-#include "media/media.h"
+#include "job_bare_gpu.h"
 
-enum { MOST_OPEN = 32 }; /* a GPU's decoders that stay open */
+#include <libavcodec/bsf.h>
 
 /* A clip of the list, which is looked into before the clock runs. */
 struct job_bare {
@@ -30,7 +26,6 @@ struct job_bare {
     qvm_times times; /* which packets are needed */
     bool by_time;    /* false: all packets are needed, and frames are counted */
     int stream;
-    AVCodecContext *codec; /* a GPU's decoder that stays open; else NULL */
 };
 
 /* ---- before the clock runs ------------------------------------------------------------------- */
@@ -104,10 +99,8 @@ job_free_bare(struct job_bench *j)
 {
     for (size_t i = 0; j->bare && i < j->list.n; i++) {
         qvm_times_free(&j->bare[i].times);
-        avcodec_free_context(&j->bare[i].codec);
         free(j->bare[i].frames);
     }
-    av_buffer_unref(&j->bare_gpu);
     free(j->bare);
     j->bare = NULL;
 }
@@ -117,11 +110,12 @@ job_free_bare(struct job_bench *j)
 struct loop {
     const struct job_bare *clip;
     qv_like like;
-    AVBufferRef *gpu; /* FFmpeg's device; NULL: the CPU decodes */
     AVFormatContext *format;
-    AVCodecContext *codec;
+    AVCodecContext *codec;   /* NULL: a GPU decodes */
+    job_bare_stream *stream; /* NULL: the CPU decodes */
+    AVBSFContext *annexb;    /* brings packets into the form that a GPU takes */
     AVPacket *packet;
-    AVFrame *frame, *host; /* `host`: the planes of a frame that is on the GPU */
+    AVFrame *frame;
     qvm_converter converter;
     qvm_resizer *resizer;
     qvm_resampler *resampler;
@@ -149,45 +143,32 @@ name_input(const char *path, const qv_row_own *own)
     return n < 0 ? NULL : name;
 }
 
-static enum AVPixelFormat
-find_gpu_format(AVCodecContext *codec, const enum AVPixelFormat *formats)
-{
-    (void)codec;
-    while (*formats != AV_PIX_FMT_NONE && *formats != AV_PIX_FMT_CUDA)
-        formats++;
-    return *formats;
-}
-
 static int
 open_codec(struct loop *l, int threads)
 {
     const AVStream *stream = l->format->streams[l->clip->stream];
     const AVCodec *codec = avcodec_find_decoder(stream->codecpar->codec_id);
     l->codec = codec ? avcodec_alloc_context3(codec) : NULL;
-    int e = l->codec ? avcodec_parameters_to_context(l->codec, stream->codecpar)
-                     : AVERROR_DECODER_NOT_FOUND;
+    const int e = l->codec ? avcodec_parameters_to_context(l->codec, stream->codecpar)
+                           : AVERROR_DECODER_NOT_FOUND;
     if (e < 0)
         return e;
     l->codec->thread_count = threads;
     l->codec->pkt_timebase = stream->time_base;
-    if (l->gpu) {
-        l->codec->hw_device_ctx = av_buffer_ref(l->gpu);
-        l->codec->get_format = find_gpu_format;
-    }
     return avcodec_open2(l->codec, codec, NULL);
 }
 
+/* Opens the file, but no decoder. */
 static qv_status
-open_loop(struct loop *l, const char *path, const qv_row_own *own, int threads, qv_error *err)
+open_loop(struct loop *l, const char *path, const qv_row_own *own, qv_error *err)
 {
     char *input = name_input(path, own);
     const qv_clip_info *info = &l->clip->info;
     l->converter.colour = QVM_CLIP;
     l->packet = av_packet_alloc();
     l->frame = av_frame_alloc();
-    l->host = av_frame_alloc();
     l->rgb = malloc((size_t)info->n_frames * (size_t)info->height * (size_t)info->width * 3);
-    int e = input && l->packet && l->frame && l->host && l->rgb ? 0 : AVERROR(ENOMEM);
+    int e = input && l->packet && l->frame && l->rgb ? 0 : AVERROR(ENOMEM);
     if (e >= 0)
         e = avformat_open_input(&l->format, input, NULL, NULL);
     free(input);
@@ -195,10 +176,6 @@ open_loop(struct loop *l, const char *path, const qv_row_own *own, int threads, 
         e = avformat_find_stream_info(l->format, NULL);
     if (e >= 0 && l->clip->stream >= (int)l->format->nb_streams)
         e = AVERROR_STREAM_NOT_FOUND;
-    if (e >= 0 && l->codec)
-        avcodec_flush_buffers(l->codec);
-    else if (e >= 0)
-        e = open_codec(l, threads);
     return e < 0 ? fail(path, e, err) : QV_OK;
 }
 
@@ -211,8 +188,9 @@ close_loop(struct loop *l)
     qvm_resampler_free(&l->resampler);
     av_packet_free(&l->packet);
     av_frame_free(&l->frame);
-    av_frame_free(&l->host);
     avcodec_free_context(&l->codec);
+    job_bare_stream_close(&l->stream);
+    av_bsf_free(&l->annexb);
     avformat_close_input(&l->format);
 }
 
@@ -237,28 +215,13 @@ resize(struct loop *l, qvm_image image, uint8_t *dst, qv_error *err)
     return s;
 }
 
-/* Converts the frame that came, which is on the host or on a GPU. */
-static qv_status
-convert(struct loop *l, qvm_image *image, qv_error *err)
-{
-    const AVFrame *frame = l->frame;
-    if (l->gpu) {
-        av_frame_unref(l->host);
-        if (av_hwframe_transfer_data(l->host, l->frame, 0) < 0 ||
-            av_frame_copy_props(l->host, l->frame) < 0)
-            return qv_fail(err, QV_EBACKEND, "a bare loop of FFmpeg gets no frame from the GPU");
-        frame = l->host;
-    }
-    return qvm_convert(&l->converter, frame, qvm_find_turn(l->format->streams[l->clip->stream]),
-                       image, err);
-}
-
 /* Takes the frames that the decoder has; sampled frames are converted and resized. */
 static qv_status
 take_frames(struct loop *l, qv_error *err)
 {
     const struct job_bare *clip = l->clip;
     const size_t bytes = (size_t)clip->info.height * (size_t)clip->info.width * 3;
+    const AVStream *stream = l->format->streams[clip->stream];
     qv_status s = QV_OK;
     while (!s && avcodec_receive_frame(l->codec, l->frame) >= 0) {
         const int64_t number =
@@ -266,7 +229,7 @@ take_frames(struct loop *l, qv_error *err)
         qvm_image image = { .rgb = NULL };
         while (!s && l->n_done < clip->info.n_frames && clip->frames[l->n_done] == number) {
             if (!image.rgb)
-                s = convert(l, &image, err);
+                s = qvm_convert(&l->converter, l->frame, qvm_find_turn(stream), &image, err);
             if (!s)
                 s = resize(l, image, l->rgb + (size_t)l->n_done++ * bytes, err);
         }
@@ -274,10 +237,75 @@ take_frames(struct loop *l, qv_error *err)
     return s;
 }
 
+/* Finds the first place of a frame among the sampled ones, or n_frames. */
+static int64_t
+find_place(const struct job_bare *clip, int64_t pts)
+{
+    const int64_t number = qvm_times_find(&clip->times, pts);
+    int64_t i = 0;
+    while (i < clip->info.n_frames && clip->frames[i] != number)
+        i++;
+    return i;
+}
+
+static bool
+wants(void *user, int64_t pts)
+{
+    const struct loop *l = user;
+    return find_place(l->clip, pts) < l->clip->info.n_frames;
+}
+
+/* Takes a sampled frame from a GPU. */
+static qv_status
+take(void *user, const AVFrame *frame, qv_error *err)
+{
+    struct loop *l = user;
+    const struct job_bare *clip = l->clip;
+    const size_t bytes = (size_t)clip->info.height * (size_t)clip->info.width * 3;
+    qvm_image image;
+    qv_status s = qvm_convert(&l->converter, frame, qvm_find_turn(l->format->streams[clip->stream]),
+                              &image, err);
+    const int64_t place = find_place(clip, frame->pts);
+    for (int64_t i = place; !s && i < clip->info.n_frames && clip->frames[i] == clip->frames[place];
+         i++, l->n_done++)
+        s = resize(l, image, l->rgb + (size_t)i * bytes, err);
+    return s;
+}
+
+static qv_status
+open_stream(struct loop *l, const struct job_bench *j, qv_error *err)
+{
+    const struct job_bare_sink sink = { wants, take, l };
+    const AVStream *stream = l->format->streams[l->clip->stream];
+    const bool h264 = stream->codecpar->codec_id == AV_CODEC_ID_H264;
+    const AVBitStreamFilter *filter =
+        av_bsf_get_by_name(h264 ? "h264_mp4toannexb" : "hevc_mp4toannexb");
+    int e = filter ? av_bsf_alloc(filter, &l->annexb) : AVERROR_BSF_NOT_FOUND;
+    if (e >= 0)
+        e = avcodec_parameters_copy(l->annexb->par_in, stream->codecpar);
+    if (e >= 0)
+        e = av_bsf_init(l->annexb);
+    return e < 0 ? fail("the clip", e, err)
+                 : job_bare_stream_open(j, stream->codecpar, &sink, &l->stream, err);
+}
+
+static qv_status
+give_stream(struct loop *l, AVPacket *packet, qv_error *err)
+{
+    if (!packet)
+        return job_bare_stream_give(l->stream, NULL, err);
+    const int e = av_bsf_send_packet(l->annexb, packet);
+    if (e < 0 || av_bsf_receive_packet(l->annexb, packet) < 0)
+        return fail("the clip", e, err);
+    return job_bare_stream_give(l->stream, packet, err);
+}
+
 /* Gives the decoder a packet, or NULL at an end. */
 static qv_status
-give(struct loop *l, const AVPacket *packet, qv_error *err)
+give(struct loop *l, AVPacket *packet, qv_error *err)
 {
+    if (l->stream)
+        return give_stream(l, packet, err);
     avcodec_send_packet(l->codec, packet);
     return take_frames(l, err);
 }
@@ -290,7 +318,7 @@ give_needed(struct loop *l, qv_error *err)
     const qvm_time *time = i < 0 ? NULL : &clip->times.at[i];
     if (time && !time->needed)
         return QV_OK;
-    if (time && time->fresh) {
+    if (time && time->fresh && l->codec) {
         const qv_status s = give(l, NULL, err);
         if (s)
             return s;
@@ -323,14 +351,14 @@ decode_entry(struct job_bench *j, size_t i, qv_error *err)
     if (j->bare[i].info.is_image)
         return read_image(j, i, err);
     const struct tool_entry *entry = &j->list.at[i];
-    struct job_bare *b = &j->bare[i];
-    struct loop l = { .clip = b,
-                      .like = qv_row_options(entry->own, &j->o.clip).like,
-                      .gpu = j->bare_gpu,
-                      .codec = b->codec };
-    b->codec = NULL;
-    qv_status s =
-        open_loop(&l, entry->path, entry->own, l.gpu ? 1 : job_decoding_threads(j, i), err);
+    struct loop l = { .clip = &j->bare[i], .like = qv_row_options(entry->own, &j->o.clip).like };
+    qv_status s = open_loop(&l, entry->path, entry->own, err);
+    if (!s && j->bare_gpu)
+        s = open_stream(&l, j, err);
+    else if (!s) {
+        const int e = open_codec(&l, job_decoding_threads(j, i));
+        s = e < 0 ? fail(entry->path, e, err) : QV_OK;
+    }
     while (!s && l.n_done < l.clip->info.n_frames && av_read_frame(l.format, l.packet) >= 0) {
         if (l.packet->stream_index == l.clip->stream)
             s = give_needed(&l, err);
@@ -341,23 +369,8 @@ decode_entry(struct job_bench *j, size_t i, qv_error *err)
     if (!s && l.n_done < l.clip->info.n_frames)
         s = qv_fail(err, QV_EFORMAT, "%s: a bare loop of FFmpeg has %lld of %lld frames",
                     entry->path, (long long)l.n_done, (long long)l.clip->info.n_frames);
-    if (!s && l.gpu && j->list.n <= MOST_OPEN) {
-        b->codec = l.codec;
-        l.codec = NULL;
-    }
     close_loop(&l);
     return s;
-}
-
-static qv_status
-open_gpu(struct job_bench *j, qv_error *err)
-{
-    char number[16];
-    snprintf(number, sizeof number, "%d", j->o.clip.gpu);
-    const int e = av_hwdevice_ctx_create(&j->bare_gpu, AV_HWDEVICE_TYPE_CUDA, number, NULL, 0);
-    return e < 0 ? qv_fail(err, QV_EBACKEND, "a bare loop of FFmpeg opens no GPU %s: %s", number,
-                           av_err2str(e))
-                 : QV_OK;
 }
 
 qv_status
@@ -366,9 +379,7 @@ job_time_bare(void *user, double *ms, qv_error *err)
     struct job_bench *j = user;
     const bool gpu = j->o.clip.decode == QV_DECODE_GPU;
     const int cores = qv_usable_cores();
-    qv_status s = QV_OK;
-    if (gpu && !j->bare_gpu)
-        s = open_gpu(j, err);
+    qv_status s = gpu && !j->bare_gpu ? job_bare_gpu_open(j, err) : QV_OK;
     if (!s && !j->bare) {
         j->bare = calloc(j->list.n, sizeof *j->bare);
         s = j->bare ? job_by_crew(j, prepare, j->list.n, cores, ms, err)

@@ -24,11 +24,11 @@ struct job_bench {
     uint64_t bytes; /* size of all tokens */
     void *data;     /* random bytes that stand for frames, or for a clip's tokens */
     struct qv_cache_writer *writer;
-    struct job_bare *bare; /* [list.n], of job_bare.c; NULL before its first run */
-    struct AVBufferRef *bare_gpu;
-    bool wrong;    /* a stage was measured wrongly */
-    qv_tokens one; /* the largest item's, for one by one */
-    int on_gpu;    /* clips that a GPU decodes right now, if a stage alone decodes; under `lock` */
+    struct job_bare *bare;      /* [list.n], of job_bare.c; NULL before its first run */
+    struct qvm_nvdec *bare_gpu; /* of job_bare_gpu.c; kept until the process ends */
+    bool wrong;                 /* a stage was measured wrongly */
+    qv_tokens one;              /* the largest item's, for one by one */
+    int on_gpu; /* clips that a GPU decodes right now, if a stage alone decodes; under `lock` */
     pthread_mutex_t lock;
     qv_job_progress progress[BENCH_JOB_WAYS]; /* of the last run */
     double cpu_s[BENCH_JOB_WAYS];             /* of all cores, in the last run */

@@ -8,7 +8,7 @@
 const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS] = {
     [BENCH_JOB_DECODE] = { "decode", "decoding alone" },
     [BENCH_JOB_GPU] = { "gpu", "a GPU decoding alone" },
-    [BENCH_JOB_BARE] = { "bare", "FFmpeg in a bare loop" },
+    [BENCH_JOB_BARE] = { "bare", "a bare loop, one process" },
     [BENCH_JOB_ONE] = { "one by one", "clips one by one" },
     [BENCH_JOB_DEVICE] = { "device", "one device alone" },
     [BENCH_JOB_DEVICES] = { "devices", "all devices alone" },
