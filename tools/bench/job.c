@@ -178,6 +178,10 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
                 p->sink_s, "source_frames", (json_int_t)p->source_frames, "decoded_frames",
                 (json_int_t)p->decoded_frames, "decode", qv_decode_name(j->b.o->clip.decode),
                 "gpu_clips", (json_int_t)p->gpu_clips));
+    if (j->o.clip.max_pixels)
+        json_object_set_new(e, "max_pixels", json_integer(j->o.clip.max_pixels));
+    if (j->o.chunk_rows)
+        json_object_set_new(e, "chunk_rows", json_integer(j->o.chunk_rows));
     if (j->cpu_s[way] > 0)
         json_object_update_new(e, json_pack("{s:f, s:f}", "cpu_s", j->cpu_s[way], "cpu_s_per_clip",
                                             j->cpu_s[way] / (double)j->list.n));
@@ -204,7 +208,8 @@ static void
 name_work(const struct job_bench *j, char *text, size_t size)
 {
     const struct tool_options *o = j->b.o;
-    char model[100], given[60] = "", made[80] = "", devices[40] = "";
+    char model[100], given[60] = "", made[80] = "", devices[40] = "", length[40] = "",
+                     chunks[40] = "";
     bench_base_name(o->model, model, sizeof model);
     const struct tool_clip_shape shape = job_clip_shape(o);
     if (o->from)
@@ -218,7 +223,12 @@ name_work(const struct job_bench *j, char *text, size_t size)
                  job_repetitions(o) * (double)shape.frames / shape.fps, shape.width, shape.height);
     if (j->devices.n > 1)
         snprintf(devices, sizeof devices, ", %zu devices", j->devices.n);
-    snprintf(text, size, "%s, %zu clips%s%s", model, j->list.n, made, devices);
+    if (o->from && o->seconds > 0)
+        snprintf(length, sizeof length, " repeated to %g s", o->seconds);
+    if (by_gpu(j) && o->chunk_rows)
+        snprintf(chunks, sizeof chunks, ", chunks of %lld", (long long)o->chunk_rows);
+    snprintf(text, size, "%s, %zu clips%s%s%s%s%s", model, j->list.n, made, length, devices, chunks,
+             by_gpu(j) ? ", by the GPU" : "");
 }
 
 static qv_status
@@ -275,7 +285,8 @@ check_ways(const char *list)
         if (find_way(at, &next) < 0) {
             tool_complain(
                 "bench job: --ways %s: there is no way \"%.*s\"; decode, gpu, bare, one by one, "
-                "device, devices, \"beside 1x4\" (1x12, 2x6, 4x3), files, parts, cpu, discard, "
+                "device, devices, \"beside 1x4\" (own, 1x12, 2x6, 4x3), files, parts, cpu, "
+                "discard, "
                 "encode, cache",
                 list, (int)strcspn(at, ","), at);
             return false;
@@ -288,7 +299,7 @@ static bool
 needs_gpu(int way)
 {
     return way == BENCH_JOB_GPU || way == BENCH_JOB_CPU ||
-           (way >= BENCH_JOB_BESIDE_1X4 && way <= BENCH_JOB_BESIDE_4X3);
+           (way >= BENCH_JOB_BESIDE_OWN && way <= BENCH_JOB_BESIDE_4X3);
 }
 
 /* Lists the ways that can be timed here, out of those that are asked for, and returns their

@@ -374,16 +374,30 @@ decode_entry(struct job_bench *j, size_t i, qv_error *err)
 }
 
 qv_status
+job_bare_decode(struct job_bench *j, size_t i, int64_t *frames, qv_error *err)
+{
+    *frames = j->bare[i].info.source_frames;
+    return decode_entry(j, i, err);
+}
+
+qv_status
+job_bare_open(struct job_bench *j, qv_error *err)
+{
+    double ms;
+    if (j->bare)
+        return QV_OK;
+    j->bare = calloc(j->list.n, sizeof *j->bare);
+    if (!j->bare)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu clips", j->list.n);
+    const qv_status s = j->o.clip.decode == QV_DECODE_GPU ? job_bare_gpu_open(j, err) : QV_OK;
+    return s ? s : job_by_crew(j, prepare, j->list.n, qv_usable_cores(), &ms, err);
+}
+
+qv_status
 job_time_bare(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    const bool gpu = j->o.clip.decode == QV_DECODE_GPU;
-    const int cores = qv_usable_cores();
-    qv_status s = gpu && !j->bare_gpu ? job_bare_gpu_open(j, err) : QV_OK;
-    if (!s && !j->bare) {
-        j->bare = calloc(j->list.n, sizeof *j->bare);
-        s = j->bare ? job_by_crew(j, prepare, j->list.n, cores, ms, err)
-                    : qv_fail(err, QV_ENOMEM, "no memory for %zu clips", j->list.n);
-    }
-    return s ? s : job_by_crew(j, decode_entry, j->list.n, gpu ? JOB_STREAMS : cores, ms, err);
+    const qv_status s = job_bare_open(j, err);
+    const int n = j->bare_gpu ? JOB_STREAMS : qv_usable_cores();
+    return s ? s : job_by_crew(j, decode_entry, j->list.n, n, ms, err);
 }

@@ -12,6 +12,8 @@
 #include "error.h"
 
 #ifdef QV_WITH_NVDEC
+#include <dlfcn.h>
+
 #include "media/nvcuvid.h"
 
 enum { AHEAD = 4, EXTRA_SURFACES = 4 };
@@ -139,12 +141,30 @@ on_display(void *user, CUVIDPARSERDISPINFO *d)
     return 1;
 }
 
+/* Takes the context of the CUDA runtime, which the tower has in this process, because two contexts
+ * would share the GPU by turns. */
+static const char *
+share_context(qvm_nvdec *gpu, int number)
+{
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *at = NULL;
+    if (cuda)
+        at = dlsym(cuda, "cuDevicePrimaryCtxRetain");
+    tcuDevicePrimaryCtxRetain *retain;
+    memcpy(&retain, &at, sizeof retain);
+    CUdevice device;
+    return !at || gpu->call.cuDeviceGet(&device, number) || retain(&gpu->context, device)
+               ? "the context of the tower is not found"
+               : NULL;
+}
+
 qv_status
 job_bare_gpu_open(struct job_bench *j, qv_error *err)
 {
     const char *why = qvm_nvdec_load(&j->bare_gpu);
     if (!why)
         why = qvm_nvdec_open(j->bare_gpu, j->o.clip.gpu);
+    if (!why)
+        why = share_context(j->bare_gpu, j->o.clip.gpu);
     return why ? qv_fail(err, QV_EBACKEND, "a bare loop on GPU %d: %s", j->o.clip.gpu, why) : QV_OK;
 }
 

@@ -50,7 +50,7 @@ static inline size_t
 job_devices_of(const struct job_bench *j, enum bench_job_way way)
 {
     const bool one =
-        way == BENCH_JOB_DEVICE || (way >= BENCH_JOB_BESIDE_1X4 && way <= BENCH_JOB_BESIDE_4X3);
+        way == BENCH_JOB_DEVICE || (way >= BENCH_JOB_BESIDE_OWN && way <= BENCH_JOB_BESIDE_4X3);
     return one ? 1 : j->devices.n;
 }
 
@@ -73,8 +73,8 @@ int job_decoding_threads(const struct job_bench *j, size_t i);
 qv_status job_decode(struct job_bench *j, size_t i, qv_decoder *decoder, qv_decode by,
                      int64_t *frames, qv_error *err);
 
-/* job_beside.c: a GPU decodes clips of the list over and over, in several processes, until it is
- * stopped. */
+/* job_beside.c: a GPU decodes clips of the list over and over, in several processes, or if
+ * `processes` is 0 in this one and in the tower's context, until it is stopped. */
 qv_status job_beside_start(struct job_bench *j, int processes, int streams, qv_error *err);
 /* Stops it. *fps: frames of the clips that were decoded, a second. */
 qv_status job_beside_stop(struct job_bench *j, double *fps, qv_error *err);
@@ -82,6 +82,10 @@ qv_status job_beside_stop(struct job_bench *j, double *fps, qv_error *err);
 /* job_bare.c runs the clips through FFmpeg's libraries in this process. Of our own code it uses
  * only the choice of packets that are needed, conversion and resizing. */
 bench_work job_time_bare;
+/* Looks into the clips, unless that was done; then job_bare_decode decodes
+ * entry i, and counts its frames. */
+qv_status job_bare_open(struct job_bench *j, qv_error *err);
+qv_status job_bare_decode(struct job_bench *j, size_t i, int64_t *frames, qv_error *err);
 void job_free_bare(struct job_bench *j);
 
 /* job_clips.c knows the shape of the clips that are made and copied, and how often each is repeated

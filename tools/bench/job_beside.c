@@ -27,6 +27,16 @@ struct job_beside {
     qv_error error;
 };
 
+static qv_status
+decode_one(struct job_beside *b, size_t i, int64_t *frames, qv_error *err)
+{
+    const size_t entry = i % b->j->list.n;
+    if (b->processes)
+        return job_decode(b->j, entry, b->decoders[i % (size_t)b->processes], QV_DECODE_GPU, frames,
+                          err);
+    return job_bare_decode(b->j, entry, frames, err);
+}
+
 static void *
 decode_on(void *user)
 {
@@ -40,9 +50,7 @@ decode_on(void *user)
         pthread_mutex_unlock(&b->lock);
         if (stop)
             return NULL;
-        const qv_status s =
-            job_decode(b->j, i % b->j->list.n, b->decoders[i % (size_t)b->processes], QV_DECODE_GPU,
-                       &frames, &err);
+        const qv_status s = decode_one(b, i, &frames, &err);
         pthread_mutex_lock(&b->lock);
         b->frames += b->stop ? 0 : frames;
         b->decoded++;
@@ -58,7 +66,7 @@ static qv_status
 start_decoders(struct job_beside *b, qv_error *err)
 {
     const qv_clip_options *o = &b->j->o.clip;
-    qv_status s = QV_OK;
+    qv_status s = b->processes ? QV_OK : job_bare_open(b->j, err);
     for (int i = 0; i < b->processes && !s; i++) {
         s = qv_decoder_start(NULL, &b->decoders[i], err);
         if (!s)
@@ -88,7 +96,8 @@ qv_status
 job_beside_start(struct job_bench *j, int processes, int streams, qv_error *err)
 {
     struct job_beside *b = calloc(1, sizeof *b);
-    pthread_t *threads = calloc((size_t)(processes * streams), sizeof *threads);
+    const int n = processes ? processes * streams : streams;
+    pthread_t *threads = calloc((size_t)n, sizeof *threads);
     if (!b || !threads) {
         free(b);
         free(threads);
@@ -99,9 +108,9 @@ job_beside_start(struct job_bench *j, int processes, int streams, qv_error *err)
     pthread_mutex_init(&b->lock, NULL);
     j->beside = b;
     const qv_status s = start_decoders(b, err);
-    while (!s && b->n_threads < processes * streams) {
+    while (!s && b->n_threads < n) {
         if (pthread_create(&b->threads[b->n_threads], NULL, decode_on, b))
-            return qv_fail(err, QV_ENOMEM, "%d threads cannot be made", processes * streams);
+            return qv_fail(err, QV_ENOMEM, "%d threads cannot be made", n);
         b->n_threads++;
     }
     if (!s)

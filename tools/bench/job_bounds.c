@@ -12,6 +12,7 @@ const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS] = {
     [BENCH_JOB_ONE] = { "one by one", "clips one by one" },
     [BENCH_JOB_DEVICE] = { "device", "one device alone" },
     [BENCH_JOB_DEVICES] = { "devices", "all devices alone" },
+    [BENCH_JOB_BESIDE_OWN] = { "beside own", "beside 12 of one context" },
     [BENCH_JOB_BESIDE_1X4] = { "beside 1x4", "beside 1 x 4 streams" },
     [BENCH_JOB_BESIDE_1X12] = { "beside 1x12", "beside 1 x 12 streams" },
     [BENCH_JOB_BESIDE_2X6] = { "beside 2x6", "beside 2 x 6 streams" },

@@ -349,6 +349,12 @@ time_beside(struct job_bench *j, enum bench_job_way way, int processes, int stre
     return s ? s : stopped;
 }
 
+static qv_status
+time_beside_own(void *user, double *ms, qv_error *err)
+{
+    return time_beside(user, BENCH_JOB_BESIDE_OWN, 0, JOB_GPU_READERS, ms, err);
+}
+
 #define BESIDE(P, S)                                                                               \
     static qv_status time_beside_##P##x##S(void *user, double *ms, qv_error *err)                  \
     {                                                                                              \
@@ -406,6 +412,7 @@ static bench_work *const works[BENCH_JOB_WAYS] = {
     [BENCH_JOB_ONE] = time_one_by_one,
     [BENCH_JOB_DEVICE] = time_device,
     [BENCH_JOB_DEVICES] = time_devices,
+    [BENCH_JOB_BESIDE_OWN] = time_beside_own,
     [BENCH_JOB_BESIDE_1X4] = time_beside_1x4,
     [BENCH_JOB_BESIDE_1X12] = time_beside_1x12,
     [BENCH_JOB_BESIDE_2X6] = time_beside_2x6,
