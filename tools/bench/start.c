@@ -178,9 +178,11 @@ close_all(struct start_bench *t)
 static qv_status
 report(struct start_bench *t, const struct start_way *w, struct bench_times times, qv_error *err)
 {
-    char model[100], clip[100], work[210];
+    char model[100], clip[100], work[230];
     bench_base_name(t->b.o->model, model, sizeof model);
-    snprintf(work, sizeof work, "%s, %s", model, bench_base_name(t->clip, clip, sizeof clip));
+    const bool gpu = t->b.o->clip.decode == QV_DECODE_GPU;
+    snprintf(work, sizeof work, "%s, %s%s", model, bench_base_name(t->clip, clip, sizeof clip),
+             gpu ? ", by the GPU" : "");
     if (bench_talks(&t->b))
         printf("  %-8s %11.1f %11.1f %11.1f\n", w->name, w->first_ms, times.median_ms,
                times.p90_ms);
