@@ -235,7 +235,7 @@ static qv_status
 report(struct job_bench *j, enum bench_job_way way, const double *ms, struct bench_times times,
        qv_error *err)
 {
-    char work[300], note[80] = "";
+    char work[400], note[80] = "";
     const struct bench_job_bounds bounds = bench_job_bounds_of(ms, way);
     name_work(j, work, sizeof work);
     if (bounds.sum_ms > 0)
