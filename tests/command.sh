@@ -108,10 +108,10 @@ if "$qwenvit" info "$model" --backend cpu > out.txt 2>&1; then
 fi
 expect 0 'conv3d     patchify: kernel = stride = ' "$qwenvit" info grey.ppm --model "$model"
 grep -q 'chunks     1 of 1 frame pair, in a capacity of [0-9]* patches' out.txt || fail 'no capacity'
-expect 0 '"lowering":"patchify"' "$qwenvit" info grey.ppm --model "$model" --json
 expect 0 'decoders   4.6 GiB of the GPU' "$qwenvit" info "$model" --decode gpu
 expect 0 '"decoder_bytes":4966055936' "$qwenvit" info "$model" --decode gpu --json
 expect 0 '"decoder_bytes":0' "$qwenvit" info "$model" --json
+expect 0 '"lowering":"patchify"' "$qwenvit" info grey.ppm --model "$model" --json
 grep -q '"same_bits_packed":' out.txt || fail 'info does not compare a clip alone and packed'
 grep -q '"chunk_rows":[0-9]*,"chunks_ahead":[12],.*"device_bytes":[0-9]' out.txt ||
     fail 'info lacks chunks or memory'
