@@ -133,7 +133,7 @@ typedef struct qv_job_options {
     void *user;      /* given to the sink */
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     int decoders;    /* clips that are decoded at once; 0: as many as there are cores, or 12 by each
-                      * model's GPU and as many besides as there are cores beyond 6 a GPU */
+                      * model's GPU and as many besides as there are cores beyond 24 a GPU */
     int sinks;       /* threads that call the sink; 0: 1 */
     int64_t queue;   /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
     bool refuse_when_full; /* instead of waiting, adding fails with QV_ESTATE */

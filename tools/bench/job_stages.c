@@ -158,7 +158,7 @@ time_decoding(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
     const int cores = qv_usable_cores(), gpu = JOB_GPU_READERS;
-    const int others = cores > gpu / 2 ? cores - gpu / 2 : 0; /* as a job chooses */
+    const int others = cores > 2 * gpu ? cores - 2 * gpu : 0; /* as a job chooses */
     const int n = j->o.clip.decode == QV_DECODE_GPU ? gpu + others : cores;
     return job_by_crew(j, decode_clip, j->list.n, n, ms, err);
 }
