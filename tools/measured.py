@@ -136,6 +136,11 @@ def groups(records, bench, *keys):
     return dict(sorted(out.items(), key=lambda item: (item[0][-1],) + item[0][:-1]))
 
 
+def is_by_gpu(ways):
+    """Returns whether {way: record} are of clips that a GPU's decoders decode."""
+    return "gpu" in ways or any(r.get("decode") == "gpu" for r in ways.values())
+
+
 def tower(record):
     """Returns the model whose vision tower a record is of. The case begins with its folder's name."""
     name = record["case"].split(",")[0].split()[0]
