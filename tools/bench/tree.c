@@ -18,38 +18,45 @@ struct process {
     double ticks;
 };
 
+/* Reads a file of /proc into text[size]. */
 static bool
-read_process(int pid, struct process *p)
+read_text(int pid, const char *name, char *text, size_t size)
 {
-    char path[64], text[1024];
-    unsigned long user, system, children_user, children_system;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
     FILE *f = fopen(path, "r");
-    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    const size_t n = f ? fread(text, 1, size - 1, f) : 0;
     if (f)
         fclose(f);
     text[n] = 0;
-    const char *at = strrchr(text, ')'); /* the end of the program's name, which may be anything */
+    return n > 0;
+}
+
+static bool
+read_process(int pid, struct process *p)
+{
+    enum { PARENT, OTHERS = 9, TIMES = 4 }; /* numbers behind a process's name and state */
+    char text[2048];
     *p = (struct process){ .pid = pid, .ours = pid == getpid() };
-    if (!at || sscanf(at + 1, " %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %lu %lu",
-                      &p->parent, &user, &system, &children_user, &children_system) != 5)
+    char *at = read_text(pid, "stat", text, sizeof text) ? strrchr(text, ')') : NULL;
+    if (!at || strlen(at) < 4)
         return false;
-    p->ticks = (double)user + (double)system + (double)children_user + (double)children_system;
+    at += 4; /* its name, which may be anything, ends with ')', and then comes " S " */
+    for (int i = PARENT; i <= OTHERS + TIMES; i++) {
+        const long value = strtol(at, &at, 10);
+        if (i == PARENT)
+            p->parent = (int)value;
+        p->ticks += i > OTHERS ? (double)value : 0;
+    }
     return true;
 }
 
 static int64_t
 peak_of(int pid)
 {
-    char path[64], line[200];
-    long long kib = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", pid);
-    FILE *f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f) && sscanf(line, "VmHWM: %lld", &kib) != 1)
-        ;
-    if (f)
-        fclose(f);
-    return kib * 1024;
+    char text[4096];
+    const char *at = read_text(pid, "status", text, sizeof text) ? strstr(text, "VmHWM:") : NULL;
+    return at ? strtoll(at + strlen("VmHWM:"), NULL, 10) * 1024 : 0;
 }
 
 /* Marks the descendants of processes that are marked. A child may stand before its parent. */
@@ -73,7 +80,7 @@ bench_tree_look(void)
     DIR *proc = all ? opendir("/proc") : NULL;
     int n = 0;
     for (const struct dirent *e; proc && n < MOST && (e = readdir(proc)) != NULL;) {
-        const int pid = atoi(e->d_name);
+        const int pid = (int)strtol(e->d_name, NULL, 10);
         n += pid > 0 && read_process(pid, &all[n]);
     }
     if (proc)
