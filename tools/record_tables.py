@@ -313,13 +313,13 @@ def by_gpu_table(records):
                 rows.append(work + [str(r["cores"]), what, clips, ms(r), rate_of(r), f"{1e3 * r['cpu_s_per_clip']:.0f}",
                                     bold(field(r, "over_bare")), bold(field(r, "times_cpu")),
                                     bold(field(r, "cpu_time_over_cpu")), bold(field(r, "over_slowest")),
-                                    versions([r])])
+                                    f"{r['peak_bytes'] / 1e6:.0f}" if "peak_bytes" in r else "", versions([r])])
         beside += [work + [way.replace("beside", "").strip() or way, digits(1e3 * r["device_s"] / r["chunks"]),
                            bold(field(r, "over_device")), f"{r['beside_frames_per_s']:,.0f}", versions([r])]
                    for way, r in ways.items() if "beside_frames_per_s" in r]
     return both(table(["work", "dtype", "cores", "what", "clips by the GPU", "ms", "clips a second", "of the cores a clip, ms",
                        "over the bare loop", "times the cores' job", "of the cores, over it",
-                       "over its slowest stage", "version"], rows),
+                       "over its slowest stage", "host's memory at most, MB", "version"], rows),
                 table(["work", "dtype", "processes x streams beside it", "a chunk, ms", "over the tower alone",
                        "frames decoded a second", "version"], beside))
 
