@@ -293,24 +293,27 @@ expect_stored(const char *backend, qv_dtype dtype, int64_t quantised)
     assert_memory_equal(expected, found, n);
     assert_int_equal(widened.stored_matrices, 0);
     assert_int_equal(stored.stored_matrices, quantised);
-    assert_true(stored.weight_bytes < widened.weight_bytes);
+    if (strcmp(backend, "cuda") !=
+        0) /* CUDA's tiles have 128 columns, the model's matrices fewer */
+        assert_true(stored.weight_bytes < widened.weight_bytes);
     assert_string_equal(stored.digest, widened.digest);
     free(expected);
     free(found);
 }
 
+static const char *stored_on[] = { "ref", "cpu" };
+
 static void
 stored_is_the_widened_model(void **state)
 {
     (void)state;
-    static const char *const backends[] = { "ref", "cpu" };
     copy_config();
     for (int bits = 4; bits <= 8; bits += 4) {
         const int64_t n = write_checkpoint(&(struct how){ .bits = bits });
         for (int b = 0; b < 2; b++)
             for (int d = 0; d < 2; d++)
-                if (qv_backend_find(backends[b]))
-                    expect_stored(backends[b], d ? QV_BF16 : QV_F32, n);
+                if (stored_on[b] && qv_backend_find(stored_on[b]))
+                    expect_stored(stored_on[b], d ? QV_BF16 : QV_F32, n);
     }
 }
 
@@ -412,9 +415,23 @@ what_is_not_in_that_form_is_refused(void **state)
     }
 }
 
+/* test_mlx GPU: holds only that backend's weights that are kept as they are stored to the widened
+ * model. */
 int
-main(void)
+main(int argc, char **argv)
 {
+    const struct CMUnitTest on_gpu[] = {
+        cmocka_unit_test_setup_teardown(stored_is_the_widened_model, tempdir_make, tempdir_remove),
+    };
+    if (argc > 1 && !getenv("QV_TEST_GPU")) {
+        printf("QV_TEST_GPU is not set: no GPU to test\n");
+        return 77;
+    }
+    if (argc > 1) {
+        stored_on[0] = argv[1];
+        stored_on[1] = NULL;
+        return cmocka_run_group_tests(on_gpu, NULL, NULL);
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(quantised_is_what_it_stands_for, tempdir_make,
                                         tempdir_remove),
