@@ -156,6 +156,7 @@ test_faults(void **state)
         { "exit 20", "the GPU's process has ended" },
         { "silent 5", "the GPU's process is silent" },
         { "damage 9", "it is damaged" },
+        { "late 9", "it is damaged" }, /* frames with damage come before it is told */
         { "time 4", "its frames have other times" },
         { "lost 4", "its frames have other times" },
         { "slot 4", "the GPU's process said what cannot be" },
