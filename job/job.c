@@ -101,15 +101,23 @@ check_options(const qv_job_options *o, qv_error *err)
 }
 
 /* The CPU converts and resizes the frames of a clip that a GPU decodes, which takes half a core for each of so many clips
- * at once. The other cores decode clips themselves. */
+ * at once. The other cores decode clips themselves. Unasked, only a GPU that computes the job's tokens decodes, in a
+ * process that is locked in. */
 static void
-choose_decoders(qv_job *job)
+choose_decoders(qv_job *job, const qv_model *model)
 {
-    if (job->o.clip.decode != QV_DECODE_GPU)
-        return;
+    const qv_clip_options *o = &job->o.clip;
+    qv_context_info context;
+    qv_context_get_info(qv_model_context(model), &context);
+    job->on_gpu = o->decode == QV_DECODE_GPU;
+    job->may_find_gpu =
+        o->decode == QV_DECODE_AUTO && !o->trusted && !strcmp(context.backend, "cuda");
     const int others = job->cores > GPU_READERS / 2 ? job->cores - GPU_READERS / 2 : 0;
+    const int both = job->o.decoders ? job->o.decoders : GPU_READERS + others;
     job->gpu_readers = job->o.decoders ? job->o.decoders : GPU_READERS;
-    job->n_readers = job->o.decoders ? job->o.decoders : GPU_READERS + others;
+    job->cpu_readers = job->n_readers = job->o.decoders ? job->o.decoders : job->cores;
+    if (job->on_gpu || (job->may_find_gpu && both > job->n_readers))
+        job->n_readers = both;
 }
 
 static void
@@ -122,14 +130,12 @@ set_options(qv_job *job, const qv_job_options *o)
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
     job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
-    job->n_readers = o->decoders ? o->decoders : job->cores;
     job->n_sinks = o->sinks ? o->sinks : 1;
-    choose_decoders(job);
 }
 
-/* Checks that all models are of one tower, so that their tokens mean the same. */
+/* Takes the models, and checks that all are of one tower, so that their tokens mean the same. */
 static qv_status
-check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
+take_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 {
     if (!models || !n || n > MOST_MODELS || !models[0])
         return qv_fail(err, QV_EINVAL, "open job: %zu models; 1 to %d", models ? n : 0,
@@ -152,6 +158,7 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
                            i, m.model_type, qv_dtype_name(m.dtype), m.digest, job->model.model_type,
                            qv_dtype_name(job->model.dtype), job->model.digest);
     }
+    choose_decoders(job, models[0]);
     return QV_OK;
 }
 
@@ -284,7 +291,7 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
     if (!job)
         return qv_fail(err, QV_ENOMEM, "no memory for a job");
     set_options(job, options);
-    status = check_models(job, models, n_models, err);
+    status = take_models(job, models, n_models, err);
     job->n_devices = (int)n_models;
     if (!status)
         status = open_queues(job, err);
@@ -426,7 +433,7 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
     qv_status status = check_options(options, err);
     if (!status) {
         set_options(&job, options);
-        status = check_models(&job, models, n_models, err);
+        status = take_models(&job, models, n_models, err);
     }
     if (status)
         return status;

@@ -207,6 +207,7 @@ static void
 open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *hello)
 {
     const char *why = qvm_nvdec_load(&d->gpu);
+    const bool loaded = !why;
     const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
     if (!why && !failed) /* the number is ours and needs no checks */
         why = qvm_nvdec_open(d->gpu, (int)strtol(number, NULL, 10));
@@ -221,7 +222,9 @@ open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *
                  failed, strerror(errno));
     else if (why)
         snprintf(hello->text, sizeof hello->text, "%s%s", why,
-                 unlocked ? "" : " (perhaps as its process is locked in; --trusted does without)");
+                 unlocked || !loaded
+                     ? ""
+                     : " (perhaps as its process is locked in; --trusted does without)");
     hello->ready = !why && !failed;
 }
 
