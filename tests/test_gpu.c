@@ -18,7 +18,9 @@
 
 #include "../media/gpu.h"
 #include "make_clips.h"
+#include "qwenvit_fill.h"
 #include "qwenvit_job.h"
+#include "tempdir.h"
 #include "tiny.h"
 
 enum { ROOM = 64 << 20 };
@@ -165,6 +167,7 @@ test_faults(void **state)
         { "crop 4", "the GPU's process said what cannot be" },
         { "kind 4", "the GPU's process said what cannot be" },
         { "pixel", "the GPU's first frame is not the CPU's" },
+        { "long", "its groups of pictures are too long" },
         { "escape", "" },
     };
     clip_write("x264-pyramid.mkv");
@@ -266,6 +269,7 @@ enum { CLIPS = 16 };
 
 static int cores;    /* that this process is told of; 0: as many as there are */
 static bool on_cuda; /* models say that they are on a GPU */
+static int n_clips = CLIPS;
 
 int __real_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
 int __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
@@ -297,6 +301,7 @@ struct results {
     uint64_t tokens[CLIPS]; /* Their hashes, in the order of the sources' keys, "0" and so on. */
     int by[3];              /* Clips, by qv_decode. */
     char why[sizeof((qv_clip_info *)0)->not_gpu];
+    bool opened;           /* a process has the GPU open */
     struct qvm_gpus *lost; /* the GPUs, of which the first is lost once it has decoded a clip */
 };
 
@@ -344,19 +349,21 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     };
     qv_job *job = NULL;
     qv_decoder *decoder = o.clip.decoder;
-    qv_decoder_gpu(decoder, 0, false, true, NULL);
+    if (n_clips > 1)
+        qv_decoder_gpu(decoder, 0, false, true, NULL);
     qv_model_info model;
     qv_model_get_info(t->model, &model);
     *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float),
                                  .lost = strcmp(fault, "gone") ? NULL : decoder->gpus };
     assert_int_equal(qv_job_open(&(qv_model *){ t->model }, 1, &o, &job, NULL), QV_OK);
     qv_status status = QV_OK;
-    for (int i = 0; !status && i < CLIPS; i++) {
+    for (int i = 0; !status && i < n_clips; i++) {
         snprintf(key, sizeof key, "%d", i);
         status = qv_job_add(job, &(qv_job_source){ .key = key, .path = "x264-pyramid.mkv" }, NULL);
     }
     status = qv_job_end(job, NULL);
     qv_job_close(&job);
+    results->opened = decoder->gpus->at[0].now.pid != 0;
     qv_decoder_stop(&decoder);
     return status;
 }
@@ -444,10 +451,53 @@ test_auto(void **state)
             assert_string_equal(both.why, cases[i].why);
     }
     cores = 0;
+    n_clips = 1;
+    assert_int_equal(run_job(&t, "", QV_DECODE_AUTO, &both), QV_OK);
+    assert_int_equal(both.by[QV_DECODE_CPU], 1);
+    assert_false(both.opened);
+    n_clips = CLIPS;
     on_cuda = false;
     tiny_close(&t);
     unlink("x264-pyramid.mkv");
 }
+
+#ifdef QV_WITH_FILL
+/* What a cache keeps comes from a GPU's decoders only if they are asked for. */
+static void
+test_cache(void **state)
+{
+    (void)state;
+    char keys[CLIPS][16];
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    clip_write("x264.mp4");
+    on_cuda = true;
+    for (int gpu = 0; gpu < 2; gpu++) {
+        qv_decoder *decoder = start("");
+        const qv_cache_fill_options o = { .decoders = 2,
+                                          .clip = { .decoder = decoder,
+                                                    .decode = gpu ? QV_DECODE_GPU : QV_DECODE_AUTO,
+                                                    .max_pixels = 12 * 32 * 32 } };
+        qv_cache_fill *fill = NULL;
+        qv_cache_fill_counts counts;
+        assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+        assert_int_equal(qv_cache_fill_open(temp_path(gpu ? "gpu" : "auto"), &o, &fill, NULL),
+                         QV_OK);
+        for (int i = 0; i < CLIPS; i++) {
+            snprintf(keys[i], sizeof keys[i], "%d", i);
+            assert_int_equal(qv_cache_fill_add(fill, keys[i], "x264.mp4", NULL, NULL, NULL), QV_OK);
+        }
+        assert_int_equal(qv_cache_fill_end(fill, &t.model, 1, NULL), QV_OK);
+        qv_cache_fill_get_counts(fill, &counts);
+        assert_int_equal(counts.done, CLIPS);
+        assert_int_equal(decoder->gpus->at[0].now.given, gpu ? CLIPS : 0);
+        qv_cache_fill_close(&fill);
+        qv_decoder_stop(&decoder);
+    }
+    on_cuda = false;
+    tiny_close(&t);
+    unlink("x264.mp4");
+}
+#endif
 
 /* Returns whether this system has Landlock, without which no process that has a GPU open can be locked in. */
 static bool
@@ -468,10 +518,17 @@ main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),  cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_faults), cmocka_unit_test(test_replaced),
-        cmocka_unit_test(test_none),   cmocka_unit_test(test_job),
-        cmocka_unit_test(test_both),   cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_none),
+        cmocka_unit_test(test_job),
+        cmocka_unit_test(test_both),
+        cmocka_unit_test(test_auto),
+#ifdef QV_WITH_FILL
+        cmocka_unit_test_setup_teardown(test_cache, tempdir_make, tempdir_remove),
+#endif
     };
     return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }
