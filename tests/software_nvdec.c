@@ -143,6 +143,8 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_
 {
     qvm_nvstream *s = calloc(1, sizeof *s);
     *why = about->width < 48 ? "its frames are smaller than the GPU decodes" : NULL;
+    if (is("full"))
+        *why = "the GPU opens no more streams";
     if (!s || *why) {
         free(s);
         return NULL;

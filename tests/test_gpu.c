@@ -167,6 +167,7 @@ test_faults(void **state)
         { "crop 4", "the GPU's process said what cannot be" },
         { "kind 4", "the GPU's process said what cannot be" },
         { "pixel", "the GPU's first frame is not the CPU's" },
+        { "full", "the GPU opens no more streams" },
         { "long", "its groups of pictures are too long" },
         { "escape", "" },
     };
