@@ -200,6 +200,8 @@ change(qvm_remote_event *e, uint8_t *to)
         e->width += 16;
     if (is("crop"))
         e->right = e->width;
+    if (is("group"))
+        e->group += 1000;
     if (is("kind"))
         e->kind = 99;
     if (is("pixel") && to)

@@ -165,6 +165,7 @@ test_faults(void **state)
         { "slot again 12", "the GPU's process said what cannot be" },
         { "size 4", "the size of its frames changes" },
         { "crop 4", "the GPU's process said what cannot be" },
+        { "group 4", "the GPU's process said what cannot be" },
         { "kind 4", "the GPU's process said what cannot be" },
         { "pixel", "the GPU's first frame is not the CPU's" },
         { "full", "the GPU opens no more streams" },
