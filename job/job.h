@@ -221,6 +221,7 @@ struct qv_job {
     struct qv_job_queue told;     /* pieces for the sink */
     struct qv_job_queue failures; /* items' ends */
     int n_reading;
+    bool has_videos;   /* some clip was of a codec that GPUs decode to the CPU's bytes */
     bool on_gpu;       /* a GPU decodes; with QV_DECODE_AUTO this may come to be, and may end */
     bool may_find_gpu; /* with QV_DECODE_AUTO: it is not known yet that there is no GPU to decode */
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* why none does then, or "" */

@@ -157,14 +157,16 @@ ask_for_gpu(qv_job *job, struct qv_job_item *item)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* With QV_DECODE_AUTO, has a GPU's process started once a further clip waits for each reader and no frames wait for the
- * device. Less work is done before it is ready, and a device that limits the job is not to decode as well. */
+/* With QV_DECODE_AUTO, has a GPU's process started once there was a clip that it could have decoded, a further source
+ * waits for each reader, and no frames wait for the device. Less work is done before it is ready, and a device that limits
+ * the job is not to decode as well. */
 static void
 look_for_gpu(qv_job *job, struct qv_job_item *item)
 {
     const qv_clip_options *o = &item->clip_options;
     pthread_mutex_lock(&job->lock);
-    const bool many = job->sources.n >= (size_t)job->cpu_readers && !job->n_in_room;
+    const bool many =
+        job->has_videos && job->sources.n >= (size_t)job->cpu_readers && !job->n_in_room;
     const bool ask = job->may_find_gpu && !job->on_gpu && (many || *job->not_gpu);
     pthread_mutex_unlock(&job->lock);
     if (ask && o->decode == QV_DECODE_AUTO && !o->trusted)
@@ -191,6 +193,16 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
     pthread_mutex_unlock(&job->lock);
 }
 
+static void
+note_codec(qv_job *job, const qv_clip_info *info)
+{
+    pthread_mutex_lock(&job->lock);
+    job->has_videos =
+        job->has_videos ||
+        (!info->is_image && (!strcmp(info->codec, "h264") || !strcmp(info->codec, "hevc")));
+    pthread_mutex_unlock(&job->lock);
+}
+
 static qv_status
 open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
@@ -209,6 +221,7 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
         return status;
     qv_clip_get_info(item->clip, &item->info);
     item->has_info = true;
+    note_codec(job, &item->info);
     item->whole = (qv_item){ .n_frames = item->info.n_frames, .is_image = item->info.is_image };
     memcpy(item->whole.grid_thw, item->info.grid_thw, sizeof item->whole.grid_thw);
     item->timestamps_s = calloc((size_t)item->info.n_frames, sizeof *item->timestamps_s);

@@ -29,8 +29,7 @@ typedef struct qvm_remote_request {
     int32_t kind;
     int32_t slot; /* PACKET: the slot in which the packet's frame is wanted; -1: it is not wanted */
     int32_t period; /* PACKET: how often the picture order count has begun anew */
-    int32_t
-        group; /* PACKET: the group of pictures that the packet is of; the next one begins with a keyframe */
+    int32_t group;  /* PACKET: the packet's group of pictures; a keyframe begins the next one */
     /* OPEN: bytes of the qvm_remote_stream that follows. PACKET: bytes of the packet that follows in Annex B's form,
      * with parameter sets in front where decoding begins. */
     int32_t bytes;
@@ -66,13 +65,8 @@ typedef struct qvm_remote_event {
     char why[QVM_WHY_BYTES]; /* FAILED: the reason, in words that follow "since" */
 } qvm_remote_event;
 
-enum {
-    QVM_MOST_EVENTS = 1024,
-    QVM_MOST_GROUP =
-        16384 /* frames that may wait until their group of pictures is known to be whole */
-};
-
-/* The bytes of frames that may wait so. */
+/* The most frames, and the bytes of those that are sampled, that may wait until their group is known to be whole. */
+enum { QVM_MOST_EVENTS = 1024, QVM_MOST_GROUP = 16384 };
 #define QVM_MOST_GROUP_BYTES ((int64_t)256 << 20)
 
 /* A frame that has come. It waits for frames that are shown before it, and for its group of pictures. */
