@@ -107,8 +107,7 @@ typedef struct qv_job_result {
     int64_t damaged_frames;     /* qv_clip_damaged, so far */
     int64_t decoded_frames;     /* qv_clip_decoded, so far */
     qv_decode decoded_by;       /* so far: QV_DECODE_CPU or QV_DECODE_GPU */
-    /* why the GPU was not used where it was asked for or, with QV_DECODE_AUTO, could have been, so
-     * far, in words that follow "since" */
+    /* why the GPU was not used where it was asked for, so far, in words that follow "since" */
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
     const uint8_t *frames; /* [n_frames, height, width, 3], with options.keep_frames */
     int64_t n_frames;
@@ -133,8 +132,8 @@ typedef struct qv_job_options {
     qv_job_sink sink;
     void *user;      /* given to the sink */
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
-    int decoders;    /* clips that are decoded at once; 0: as many as there are cores, or 12 by a
-                      * GPU and as many besides as there are cores beyond 6 */
+    int decoders;    /* clips that are decoded at once; 0: as many as there are cores, or 12 by each
+                      * model's GPU and as many besides as there are cores beyond 24 a GPU */
     int sinks;       /* threads that call the sink; 0: 1 */
     int64_t queue;   /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
     bool refuse_when_full; /* instead of waiting, adding fails with QV_ESTATE */
@@ -150,10 +149,8 @@ typedef struct qv_job_options {
     /* for sources of paths and bytes. threads 0: every core if few sources wait, else 1. If
      * decoder is NULL and clips are not trusted, the job starts a decoder. With QV_DECODE_GPU the
      * job ends with QV_EBACKEND if the GPU decodes nothing; of `decoders` at once, all are the
-     * GPU's; with 0 the CPU decodes those that are more than 12. With QV_DECODE_AUTO a GPU that
-     * computes the tokens decodes so as well, where it can be locked in, for clips that are not
-     * trusted: once a further source waits for each decoder, and while no frames wait for the
-     * device. What is missing or lost there leaves clips to the CPU (qv_job_result.not_gpu). */
+     * GPU's; with 0 the CPU decodes those that are more than 12 a model. Of several models each
+     * one's GPU decodes (qv_model_info.device), and `gpu` says nothing. */
     qv_clip_options clip;
     /* Told what each stage did, from its own thread: "decode" of a decoder, "push" and "pull" of
      * a device, "sink" of a sink thread. lane is the thread's number, times are seconds of

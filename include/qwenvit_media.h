@@ -31,8 +31,7 @@ QV_API const char *qv_like_name(qv_like like);             /* "qwen-vl-utils"; n
 QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is none of that name */
 
 /* Chooses between the CPU's video decoders and those of an NVIDIA GPU, whose frames are the same to
- * the byte, except for damage that a GPU does not notice. AUTO means the CPU's decoders; jobs that fill
- * no cache have both decode (qv_job_options.clip). */
+ * the byte, except for damage that a GPU does not notice. AUTO means the CPU's. */
 typedef enum qv_decode {
     QV_DECODE_AUTO = 0,
     QV_DECODE_CPU,

@@ -170,6 +170,7 @@ struct qv_job_device {
     qv_job *job;
     int index;
     qv_model *model;
+    int gpu; /* its number, as decoders count GPUs */
     pthread_t thread;
     struct qv_job_plan plans[QV_JOB_PLANS];
     struct qv_job_chunk chunks[QV_JOB_AHEAD]; /* under way */
@@ -202,15 +203,14 @@ struct qv_job {
     struct qv_job_worker *readers, *sinks;
     int n_devices, n_readers, n_sinks;                         /* asked for */
     int n_devices_running, n_readers_running, n_sinks_running; /* threads to be joined */
-    /* While a GPU decodes, the first gpu_readers readers have it decode. While none does, the first cpu_readers readers
-     * are those that read. */
-    int gpu_readers, cpu_readers;
+    int gpu_readers; /* the first so many readers have a GPU decode; 0: the clips' options decide */
 
     pthread_mutex_t lock;
     bool has_lock;
     pthread_cond_t changed[5]; /* indexed by qv_job_who */
     int n_conds;
     /* the lock guards what follows */
+    bool gpus_started;
     bool ended, stopping; /* no more sources will be added; all threads must return */
     qv_status status;     /* QV_OK, or the failure that has ended the job */
     qv_error error;
@@ -221,12 +221,7 @@ struct qv_job {
     struct qv_job_queue told;     /* pieces for the sink */
     struct qv_job_queue failures; /* items' ends */
     int n_reading;
-    bool has_videos;   /* some clip was of a codec that GPUs decode to the CPU's bytes */
-    bool on_gpu;       /* a GPU decodes; with QV_DECODE_AUTO this may come to be, and may end */
-    bool may_find_gpu; /* with QV_DECODE_AUTO: it is not known yet that there is no GPU to decode */
-    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* why none does then, or "" */
-    int n_in_room;                                    /* readers that wait for room */
-    size_t used;                                      /* bytes of frames */
+    size_t used;             /* bytes of frames */
     int64_t ticket, serving; /* readers that ask for memory get it in their order */
     double ready_s;          /* when a piece became ready last */
     double opened_s;

@@ -48,15 +48,6 @@ wait_for_memory(qv_job *job, size_t bytes)
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-/* Says that this reader waits for room, or waits no longer, so that a GPU may decode further clips. */
-static void
-mark_room(qv_job *job, int by)
-{
-    job->n_in_room += by;
-    if (!job->n_in_room && job->on_gpu)
-        qv_job_wake(job, QV_JOB_READERS);
-}
-
 /* Waits until a piece may be made, and takes its memory. Returns false if the job or the item is
  * over. */
 static bool
@@ -64,12 +55,10 @@ take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
-    mark_room(job, 1);
     while (!is_over(job, item) && !has_place(item))
         qv_job_wait(job, QV_JOB_READERS);
     if (bytes && !is_over(job, item))
         wait_for_memory(job, bytes);
-    mark_room(job, -1);
     const bool over = is_over(job, item);
     job->used += over ? 0 : bytes;
     if (job->used > job->progress.most_frame_bytes)
@@ -129,78 +118,17 @@ name_of(const struct qv_job_item *item)
     return item->source.path ? item->source.path : item->source.key;
 }
 
+/* Opens the clip, which a GPU decodes, or the CPU, as the reader is one of its. */
 static qv_status
-open_file(const qv_job *job, struct qv_job_item *item, qv_error *err)
+open_file(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
-    return qv_clip_open(name_of(item), &job->model.image, &job->model.video, &item->clip_options,
-                        &item->clip, err);
-}
-
-/* Asks whether a GPU decodes, takes note of it, and of why none decodes the item's clip. */
-static void
-ask_for_gpu(qv_job *job, struct qv_job_item *item)
-{
-    const qv_clip_options *o = &item->clip_options;
-    qv_error why;
-    const qv_status status = qv_decoder_gpu(o->decoder, o->gpu, false, false, &why);
-    const char *words = status == QV_ESTATE ? "the GPU is being opened" : "";
-    if (status && status != QV_ESTATE) {
-        const char *end = strstr(why.text, ": "); /* of words that name the GPU */
-        words = end ? end + 2 : why.text;
-    }
-    pthread_mutex_lock(&job->lock);
-    job->on_gpu = !status;
-    job->may_find_gpu = !status || status == QV_ESTATE;
-    snprintf(job->not_gpu, sizeof job->not_gpu, "%.*s", (int)sizeof job->not_gpu - 1, words);
-    memcpy(item->not_gpu, job->not_gpu, sizeof item->not_gpu);
-    qv_job_wake(job, QV_JOB_READERS);
-    pthread_mutex_unlock(&job->lock);
-}
-
-/* With QV_DECODE_AUTO, has a GPU's process started once there was a clip that it could have decoded, a further source
- * waits for each reader, and no frames wait for the device. Less work is done before it is ready, and a device that limits
- * the job is not to decode as well. */
-static void
-look_for_gpu(qv_job *job, struct qv_job_item *item)
-{
-    const qv_clip_options *o = &item->clip_options;
-    pthread_mutex_lock(&job->lock);
-    const bool many =
-        job->has_videos && job->sources.n >= (size_t)job->cpu_readers && !job->n_in_room;
-    const bool ask = job->may_find_gpu && !job->on_gpu && (many || *job->not_gpu);
-    pthread_mutex_unlock(&job->lock);
-    if (ask && o->decode == QV_DECODE_AUTO && !o->trusted)
-        ask_for_gpu(job, item);
-}
-
-/* Chooses who decodes the clip: a GPU, if one does and the reader is one of its. */
-static void
-choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
-{
-    qv_job *job = w->job;
+    const qv_job *job = w->job;
     qv_clip_options *o = &item->clip_options;
-    const bool is_auto = o->decode == QV_DECODE_AUTO;
-    pthread_mutex_lock(&job->lock);
-    if (!o->threads)
-        o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
-    if (job->on_gpu && o->decode == job->o.clip.decode && w->lane >= job->gpu_readers) {
+    if (job->gpu_readers && w->lane >= job->gpu_readers)
         o->decode = QV_DECODE_CPU;
-        snprintf(item->not_gpu, sizeof item->not_gpu, "a core was free first");
-    } else if (is_auto) {
-        o->decode = job->on_gpu && !o->trusted ? QV_DECODE_GPU : QV_DECODE_CPU;
-        memcpy(item->not_gpu, job->not_gpu, sizeof item->not_gpu);
-    }
-    pthread_mutex_unlock(&job->lock);
-}
-
-static void
-note_codec(qv_job *job, const qv_clip_info *info)
-{
-    pthread_mutex_lock(&job->lock);
-    job->has_videos =
-        job->has_videos ||
-        (!info->is_image && (!strcmp(info->codec, "h264") || !strcmp(info->codec, "hevc")));
-    pthread_mutex_unlock(&job->lock);
+    else if (job->gpu_readers && job->n_devices > 1)
+        o->gpu = job->devices[w->lane % job->n_devices].gpu;
+    return qv_clip_open(name_of(item), &job->model.image, &job->model.video, o, &item->clip, err);
 }
 
 static qv_status
@@ -208,20 +136,15 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
 {
     qv_job *job = w->job;
     qv_clip_options *o = &item->clip_options;
-    const bool is_auto = o->decode == QV_DECODE_AUTO;
-    look_for_gpu(job, item);
-    choose_decoder(w, item);
-    qv_status status = open_file(job, item, err);
-    if (status == QV_EBACKEND && is_auto && o->decode == QV_DECODE_GPU) { /* it was lost */
-        ask_for_gpu(job, item);
-        o->decode = QV_DECODE_CPU;
-        status = open_file(job, item, err);
-    }
+    pthread_mutex_lock(&job->lock);
+    if (!o->threads)
+        o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
+    pthread_mutex_unlock(&job->lock);
+    qv_status status = open_file(w, item, err);
     if (status)
         return status;
     qv_clip_get_info(item->clip, &item->info);
     item->has_info = true;
-    note_codec(job, &item->info);
     item->whole = (qv_item){ .n_frames = item->info.n_frames, .is_image = item->info.is_image };
     memcpy(item->whole.grid_thw, item->info.grid_thw, sizeof item->whole.grid_thw);
     item->timestamps_s = calloc((size_t)item->info.n_frames, sizeof *item->timestamps_s);
@@ -306,8 +229,9 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     qv_clip_get_info(item->clip, &now);
     pthread_mutex_lock(&job->lock);
     item->decoded_by = now.decoded_by;
-    if (*now.not_gpu)
-        memcpy(item->not_gpu, now.not_gpu, sizeof item->not_gpu);
+    memcpy(item->not_gpu, now.not_gpu, sizeof item->not_gpu);
+    if (job->gpu_readers && now.decoded_by == QV_DECODE_CPU && !*item->not_gpu)
+        snprintf(item->not_gpu, sizeof item->not_gpu, "a core was free first");
     item->wait_decode_s += qv_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;
@@ -352,18 +276,12 @@ cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 /* Returns whether a reader may take a source. If a GPU decodes, the CPU's readers only take sources while all of the GPU's
- * readers are busy. With QV_DECODE_AUTO a GPU takes none while frames wait for the device, as it would slow that. */
+ * readers are busy. */
 static bool
 may_read(const struct qv_job_worker *w)
 {
     const qv_job *job = w->job;
-    if (!job->sources.n)
-        return false;
-    if (!job->on_gpu)
-        return w->lane < job->cpu_readers;
-    if (job->may_find_gpu && job->n_in_room)
-        return w->lane >= job->gpu_readers;
-    return w->lane < job->gpu_readers || job->n_reading >= job->gpu_readers;
+    return job->sources.n && (w->lane < job->gpu_readers || job->n_reading >= job->gpu_readers);
 }
 
 static struct qv_job_item *
@@ -382,7 +300,7 @@ take_source(struct qv_job_worker *w)
         w->item = item;
         job->n_reading++;
         qv_job_wake(job, QV_JOB_ADDERS);
-        if (job->on_gpu) /* the CPU's readers may take sources once all of the GPU's are busy */
+        if (job->gpu_readers) /* the CPU's readers may take sources once all of the GPU's are busy */
             qv_job_wake(job, QV_JOB_READERS);
     }
     pthread_mutex_unlock(&job->lock);

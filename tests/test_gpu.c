@@ -269,9 +269,7 @@ test_none(void **state)
 
 enum { CLIPS = 16 };
 
-static int cores;    /* that this process is told of; 0: as many as there are */
-static bool on_cuda; /* models say that they are on a GPU */
-static int n_clips = CLIPS;
+static int cores; /* that this process is told of; 0: as many as there are */
 
 int __real_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
 int __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
@@ -287,40 +285,12 @@ __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
     return 0;
 }
 
-void __real_qv_context_get_info(const qv_context *context, qv_context_info *info);
-void __wrap_qv_context_get_info(const qv_context *context, qv_context_info *info);
-
-void
-__wrap_qv_context_get_info(const qv_context *context, qv_context_info *info)
-{
-    __real_qv_context_get_info(context, info);
-    if (on_cuda)
-        info->backend = "cuda";
-}
-
 struct results {
     size_t row;             /* bytes */
     uint64_t tokens[CLIPS]; /* Their hashes, in the order of the sources' keys, "0" and so on. */
     int by[3];              /* Clips, by qv_decode. */
     char why[sizeof((qv_clip_info *)0)->not_gpu];
-    bool opened;           /* a process has the GPU open */
-    struct qvm_gpus *lost; /* the GPUs, of which the first is lost once it has decoded a clip */
 };
-
-static void
-hear_span(void *user, const char *stage, int lane, const char *key, double begin_s, double end_s)
-{
-    struct qvm_gpus *gpus = ((struct results *)user)->lost;
-    (void)lane;
-    (void)key;
-    (void)begin_s;
-    (void)end_s;
-    if (!gpus || strcmp(stage, "decode") != 0 || !gpus->at[0].now.given)
-        return;
-    pthread_mutex_lock(&gpus->lock);
-    snprintf(gpus->at[0].why, sizeof gpus->at[0].why, "the device is lost");
-    pthread_mutex_unlock(&gpus->lock);
-}
 
 static qv_status
 take(void *user, const qv_job_result *r, qv_error *err)
@@ -346,26 +316,22 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
         .sink = take,
         .user = results,
         .decoders = cores ? 0 : 3,
-        .span = hear_span,
         .clip = { .decoder = start(fault), .decode = decode, .fps = 5, .max_pixels = 12 * 32 * 32 }
     };
     qv_job *job = NULL;
     qv_decoder *decoder = o.clip.decoder;
-    if (n_clips > 1)
-        qv_decoder_gpu(decoder, 0, false, true, NULL);
+    qv_decoder_gpu(decoder, 0, false, true, NULL);
     qv_model_info model;
     qv_model_get_info(t->model, &model);
-    *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float),
-                                 .lost = strcmp(fault, "gone") ? NULL : decoder->gpus };
+    *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float) };
     assert_int_equal(qv_job_open(&(qv_model *){ t->model }, 1, &o, &job, NULL), QV_OK);
     qv_status status = QV_OK;
-    for (int i = 0; !status && i < n_clips; i++) {
+    for (int i = 0; !status && i < CLIPS; i++) {
         snprintf(key, sizeof key, "%d", i);
         status = qv_job_add(job, &(qv_job_source){ .key = key, .path = "x264-pyramid.mkv" }, NULL);
     }
     status = qv_job_end(job, NULL);
     qv_job_close(&job);
-    results->opened = decoder->gpus->at[0].now.pid != 0;
     qv_decoder_stop(&decoder);
     return status;
 }
@@ -419,48 +385,6 @@ test_both(void **state)
     unlink("x264-pyramid.mkv");
 }
 
-/* Unasked, a job of many clips has the GPU of its model decode as well, where that is locked in; and whatever there is
- * instead of such a GPU, its clips are decoded, in words. */
-static void
-test_auto(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *fault;
-        int cores, least, most; /* clips of the GPU */
-        const char *why;
-    } cases[] = {
-        { "", 2, 4, CLIPS, NULL },
-        { "gone", 0, 1, CLIPS - 1, "the device is lost" },
-        { "no driver", 0, 0, 0, "NVIDIA's driver (libcuda.so.1) is not here" },
-        { "no lock", 0, 0, 0, "the process that has it open cannot be locked in (Landlock: Ope" },
-    };
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    struct results cpu, both;
-    clip_write("x264-pyramid.mkv");
-    assert_int_equal(run_job(&t, "", QV_DECODE_CPU, &cpu), QV_OK);
-    on_cuda = true;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        cores = cases[i].cores;
-        assert_int_equal(run_job(&t, cases[i].fault, QV_DECODE_AUTO, &both), QV_OK);
-        assert_memory_equal(both.tokens, cpu.tokens, sizeof cpu.tokens);
-        assert_int_equal(both.by[QV_DECODE_CPU] + both.by[QV_DECODE_GPU], CLIPS);
-        if (both.by[QV_DECODE_GPU] < cases[i].least || both.by[QV_DECODE_GPU] > cases[i].most)
-            fail_msg("'%s': %d by the GPU, '%s'", cases[i].fault, both.by[QV_DECODE_GPU], both.why);
-        if (cases[i].why)
-            assert_string_equal(both.why, cases[i].why);
-    }
-    cores = 0;
-    n_clips = 1;
-    assert_int_equal(run_job(&t, "", QV_DECODE_AUTO, &both), QV_OK);
-    assert_int_equal(both.by[QV_DECODE_CPU], 1);
-    assert_false(both.opened);
-    n_clips = CLIPS;
-    on_cuda = false;
-    tiny_close(&t);
-    unlink("x264-pyramid.mkv");
-}
-
 #ifdef QV_WITH_FILL
 /* What a cache keeps comes from a GPU's decoders only if they are asked for. */
 static void
@@ -470,7 +394,6 @@ test_cache(void **state)
     char keys[CLIPS][16];
     struct tiny t = tiny_open("ref", QV_F32, 1);
     clip_write("x264.mp4");
-    on_cuda = true;
     for (int gpu = 0; gpu < 2; gpu++) {
         qv_decoder *decoder = start("");
         const qv_cache_fill_options o = { .decoders = 2,
@@ -493,7 +416,6 @@ test_cache(void **state)
         qv_cache_fill_close(&fill);
         qv_decoder_stop(&decoder);
     }
-    on_cuda = false;
     tiny_close(&t);
     unlink("x264.mp4");
 }
@@ -525,7 +447,6 @@ main(void)
         cmocka_unit_test(test_none),
         cmocka_unit_test(test_job),
         cmocka_unit_test(test_both),
-        cmocka_unit_test(test_auto),
 #ifdef QV_WITH_FILL
         cmocka_unit_test_setup_teardown(test_cache, tempdir_make, tempdir_remove),
 #endif

@@ -376,9 +376,8 @@ class Model:
         options: start and end, in seconds, to cut a clip; fps, num_frames, min_frames, max_frames,
             min_pixels, max_pixels, total_pixels; like ("transformers" or "qwen-vl-utils");
             first_frame (True: the first frame of an animation or clip, as an image); decode ("cpu",
-            or "gpu" for the decoders of the NVIDIA GPU of number gpu; "auto", the default: of many
-            clips for a CUDA model both decode); threads, decode_seconds, decode_memory; offset and
-            length (the clip is these bytes of its file).
+            or "gpu" for the decoders of the NVIDIA GPU of number gpu); threads, decode_seconds,
+            decode_memory; offset and length (the clip is these bytes of its file).
 
         Many sources are decoded side by side and packed into full chunks. Each result has the index
         of its source, and its key, which is by default its path, else its index. At most 1 GiB of
