@@ -164,22 +164,6 @@ else
     say 'CUDA: no nvcc here, skipped'
 fi
 
-if [ -e build/deps/python/done-2 ]; then
-    say 'The wheel'
-    check wheel
-    say "The pages' snippets"
-    check snippets
-    sed -n '/, [0-9]*: not run: /p; $p' build/check.log
-else
-    say 'The wheel: tools/deps.sh tests has not been run here, skipped'
-fi
-
-if command -v aarch64-linux-gnu-gcc > /dev/null; then
-    check build arm64
-else
-    say 'ARM: no aarch64-linux-gnu-gcc here, skipped'
-fi
-
 # has TOOL VERSION: only Debian 12's versions count, as what they find differs between versions; and
 # git is needed, as it knows which files are ours
 has() {
@@ -196,13 +180,44 @@ has() {
 # tidy PRESET PATTERN... checks files as that preset compiles them
 tidy() {
     preset=$1; shift
-    git ls-files "$@" | xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "build/$preset"
+    git ls-files "$@" | nice xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "build/$preset"
 }
+# ended PROCESS LOG: how a process in the background ends, and what it printed
+ended() {
+    status=0
+    wait "$1" || status=$?
+    cat "$2"
+    return $status
+}
+# clang-tidy runs beside the wheel's tests, which keep one core busy
+tidied=
+if has clang-tidy 'version 14.'; then
+    tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'cache/*.c' 'media/*.c' 'tools/*/*.c' > build/tidy.log 2>&1 &
+    tidied=$!
+fi
+
+if [ -e build/deps/python/done-2 ]; then
+    say 'The wheel'
+    check wheel
+    say "The pages' snippets"
+    check snippets
+    sed -n '/, [0-9]*: not run: /p; $p' build/check.log
+else
+    say 'The wheel: tools/deps.sh tests has not been run here, skipped'
+fi
+
+if command -v aarch64-linux-gnu-gcc > /dev/null; then
+    check build arm64
+else
+    say 'ARM: no aarch64-linux-gnu-gcc here, skipped'
+fi
+
 if has clang-format 'version 14.'; then
     check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' '*.m' '*.metal')
 fi
-if has clang-tidy 'version 14.'; then
-    check tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'cache/*.c' 'media/*.c' 'tools/*/*.c'
+if [ "$tidied" ]; then
+    say "clang-tidy's findings"
+    check ended "$tidied" build/tidy.log
     check tidy metal-dev 'metal/*.c'
 fi
 if has cppcheck 'Cppcheck 2.10'; then
