@@ -31,9 +31,9 @@ QV_API const char *qv_like_name(qv_like like);             /* "qwen-vl-utils"; n
 QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is none of that name */
 
 /* Chooses between the CPU's video decoders and those of an NVIDIA GPU, whose frames are the same to
- * the byte. */
+ * the byte, except for damage that a GPU does not notice. AUTO means the CPU's. */
 typedef enum qv_decode {
-    QV_DECODE_AUTO = 0, /* the CPU's: damage that a GPU does not notice would give other frames */
+    QV_DECODE_AUTO = 0,
     QV_DECODE_CPU,
     QV_DECODE_GPU,
     QV_DECODE_MAX = 0x7fff
@@ -134,7 +134,8 @@ typedef struct qv_clip_info {
     qv_remark remark;
     /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
      * are read. not_gpu says why a GPU that was asked for is not used, in words that follow
-     * "since". */
+     * "since". No frame is given before all pictures of its group, from a keyframe to the next,
+     * are known to be whole. */
     qv_decode decoded_by;
     char not_gpu[64];
     uint64_t reserved[4];

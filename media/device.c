@@ -119,7 +119,7 @@ decode(struct stream *s, const qvm_remote_request *r)
         s->slots[r->slot].wanted = true;
         s->slots[r->slot].pts = r->pts;
     }
-    const char *why = qvm_nvstream_give(s->nv, s->data, (size_t)r->bytes, r->pts, r->period);
+    const char *why = qvm_nvstream_give(s->nv, r, s->data);
     return why ? refuse(s, why) : true;
 }
 
@@ -137,7 +137,7 @@ obey(struct stream *s, const qvm_remote_request *r)
     switch ((qvm_remote_kind)r->kind) {
     case QVM_REMOTE_PACKET: return decode(s, r);
     case QVM_REMOTE_EMPTY:
-        why = qvm_nvstream_give(s->nv, NULL, 0, 0, 0);
+        why = qvm_nvstream_give(s->nv, r, NULL);
         return why ? refuse(s, why) : answer(s, QVM_REMOTE_EMPTIED);
     case QVM_REMOTE_ANEW: why = qvm_nvstream_begin_anew(s->nv); return why ? refuse(s, why) : true;
     default: return refuse(s, "it asks for what cannot be");
@@ -207,6 +207,7 @@ static void
 open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *hello)
 {
     const char *why = qvm_nvdec_load(&d->gpu);
+    const bool loaded = !why;
     const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
     if (!why && !failed) /* the number is ours and needs no checks */
         why = qvm_nvdec_open(d->gpu, (int)strtol(number, NULL, 10));
@@ -221,7 +222,9 @@ open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *
                  failed, strerror(errno));
     else if (why)
         snprintf(hello->text, sizeof hello->text, "%s%s", why,
-                 unlocked ? "" : " (perhaps as its process is locked in; --trusted does without)");
+                 unlocked || !loaded
+                     ? ""
+                     : " (perhaps as its process is locked in; --trusted does without)");
     hello->ready = !why && !failed;
 }
 

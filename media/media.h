@@ -164,8 +164,8 @@ typedef struct qvm_times {
     bool can_rewind; /* the container's index leads to the first packet */
     bool can_seek;   /* the container's index leads to any keyframe, and decoding may begin there */
     int top_layer;   /* the highest layer of any packet */
-    int64_t n_needed;
-    qvm_start *starts; /* [n_starts] in the order of the file */
+    int64_t n_needed, most_sampled; /* packets; the most frames of a group that are asked for */
+    qvm_start *starts;              /* [n_starts] in the order of the file */
     int64_t n_starts;
 } qvm_times;
 

@@ -35,10 +35,11 @@ bool qvm_nvdec_try(qvm_nvdec *gpu);
  * "since". */
 qvm_nvstream *qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about,
                                 const qvm_nvdec_sink *sink, const char **why);
-/* Decodes a packet of one picture, in Annex B's form; NULL has all frames come that are still under way. Frames come
- * in the order of their packets. Returns NULL, or why the stream is of no use any more. */
-const char *qvm_nvstream_give(qvm_nvstream *stream, const uint8_t *data, size_t n, int64_t pts,
-                              int32_t period);
+/* Decodes the packet of a request, which has one picture. With `data` NULL, all frames come that are still under way, and
+ * all pictures are then known to be whole. Frames come in the order of their packets. Returns NULL, or why the stream is
+ * of no use any more. */
+const char *qvm_nvstream_give(qvm_nvstream *stream, const qvm_remote_request *request,
+                              const uint8_t *data);
 /* Has the stream go on with a keyframe that refers to nothing before it. Returns as qvm_nvstream_give does. */
 const char *qvm_nvstream_begin_anew(qvm_nvstream *stream);
 void qvm_nvstream_close(qvm_nvstream *stream);

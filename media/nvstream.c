@@ -26,6 +26,7 @@ struct qvm_nvstream {
     bool has_format;
     int64_t pts,
         order; /* of the packet that is parsed: its time, and the order of its period's first picture */
+    int32_t group;  /* the group of pictures that the packet is of */
     int n_pictures; /* pictures of that packet so far */
     struct waiting {
         int surface;
@@ -34,6 +35,7 @@ struct qvm_nvstream {
     } waiting[QVM_GPU_DELAY]; /* [n_waiting] decoded pictures that the sink does not have yet */
     int n_waiting;
     int32_t order_of[MOST_SURFACES];
+    int32_t group_of[MOST_SURFACES];
     uint32_t whole;   /* surfaces that hold a picture of this stream */
     uint32_t unasked; /* surfaces whose picture may be damaged, as the GPU has not said yet */
     const char *why;  /* why the stream is of no use any more; NULL: it is of use */
@@ -171,7 +173,8 @@ ask(qvm_nvstream *s, uint32_t surfaces)
     return true;
 }
 
-/* Copies a surface to the host, laid out as qvm_remote_event says. */
+/* Waits until the picture in a surface is decoded, and copies it to the host, laid out as qvm_remote_event says. With `to`
+ * NULL nothing is copied. */
 static bool
 fetch(qvm_nvstream *s, int surface, uint8_t *to)
 {
@@ -191,25 +194,50 @@ fetch(qvm_nvstream *s, int surface, uint8_t *to)
                            .dstPitch = row,
                            .WidthInBytes = row,
                            .Height = f->coded_height };
-    CUresult code = call->cuMemcpy2DAsync(&copy, s->decoder.queue);
+    CUresult code = to ? call->cuMemcpy2DAsync(&copy, s->decoder.queue) : CUDA_SUCCESS;
     copy.srcDevice += (size_t)pitch * f->coded_height;
     copy.dstHost = (uint8_t *)s->decoder.host + row * f->coded_height;
     copy.Height /= 2;
-    if (!code)
+    if (to && !code)
         code = call->cuMemcpy2DAsync(&copy, s->decoder.queue);
     if (call->cuStreamSynchronize(s->decoder.queue))
         code = CUDA_ERROR_UNKNOWN;
     call->cuvidUnmapVideoFrame(s->decoder.handle, from);
-    if (!code)
+    if (to && !code)
         memcpy(to, s->decoder.host, (size_t)qvm_nvdecoder_bytes(&s->decoder.shape));
     return !code;
+}
+
+/* Waits until the pictures in these surfaces are decoded, where the GPU has not said yet whether they are damaged, and
+ * asks again. Returns false, and fails the stream, if one is, or if the GPU still does not say. */
+static bool
+settle(qvm_nvstream *s, uint32_t surfaces)
+{
+    bool done = ask(s, surfaces);
+    for (int i = 0; i < MOST_SURFACES && done; i++)
+        if ((surfaces & s->unasked & 1U << i) && !fetch(s, i, NULL))
+            done = fail(s, "the GPU's frames cannot be copied");
+    if (!done || !ask(s, surfaces))
+        return false;
+    return s->unasked & surfaces ? fail(s, "the GPU does not say whether it is damaged") : true;
+}
+
+/* Returns the first group of pictures of which one may be damaged or is still to come. */
+static int32_t
+find_unsettled(const qvm_nvstream *s)
+{
+    int32_t group = s->group;
+    for (int i = 0; i < MOST_SURFACES; i++)
+        if ((s->unasked & 1U << i) && s->group_of[i] < group)
+            group = s->group_of[i];
+    return group;
 }
 
 /* Hands the picture that has waited longest to the sink. */
 static bool
 hand_out(qvm_nvstream *s)
 {
-    const struct waiting w = s->waiting[0];
+    struct waiting w = s->waiting[0];
     s->n_waiting--;
     memmove(s->waiting, s->waiting + 1, (size_t)s->n_waiting * sizeof *s->waiting);
     if (w.to && !fetch(s, w.surface, w.to))
@@ -217,6 +245,7 @@ hand_out(qvm_nvstream *s)
     /* the picture is decoded, and so are those that it refers to, so the GPU knows of all whether they are damaged */
     if (w.to && !ask(s, ~0U))
         return false;
+    w.event.whole = find_unsettled(s);
     s->sink.frame(s->sink.user, &w.event);
     return true;
 }
@@ -240,6 +269,7 @@ let_wait(qvm_nvstream *s, int surface)
                                       .slot = -1,
                                       .pts = s->pts,
                                       .order = s->order + s->order_of[surface],
+                                      .group = s->group,
                                       .width = (int32_t)f->coded_width,
                                       .height = (int32_t)f->coded_height,
                                       .right = (int32_t)f->coded_width - f->display_area.right,
@@ -262,6 +292,9 @@ on_picture(void *user, CUVIDPICPARAMS *p)
         return fail(s, "it is interlaced");
     if (s->n_pictures++)
         return fail(s, "a packet has several pictures");
+    /* an H200 tells of damage in one of a picture's slices alone */
+    if (p->nNumSlices > 1 && qvm_nvcodecs[s->codec].codec == cudaVideoCodec_H264)
+        return fail(s, "its pictures have several slices");
     if (has_small_blocks(s, p))
         return fail(s, "its blocks are too small for the GPU");
     if (!has_references(s, p))
@@ -269,13 +302,14 @@ on_picture(void *user, CUVIDPICPARAMS *p)
     while (s->n_waiting == QVM_GPU_DELAY || is_waiting(s, surface))
         if (!hand_out(s))
             return 0;
-    if (!ask(s, 1U << surface))
+    if (!settle(s, 1U << surface))
         return 0;
     if (s->gpu->call.cuvidDecodePicture(s->decoder.handle, p))
         return fail(s, "the GPU fails to decode it");
     s->whole |= 1U << surface;
     s->unasked |= 1U << surface;
     s->order_of[surface] = order_of(s, p);
+    s->group_of[surface] = s->group;
     let_wait(s, surface);
     return 1;
 }
@@ -337,15 +371,18 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, int32_t period)
+qvm_nvstream_give(qvm_nvstream *s, const qvm_remote_request *r, const uint8_t *data)
 {
     CUVIDSOURCEDATAPACKET packet = { .flags = data ? CUVID_PKT_TIMESTAMP | CUVID_PKT_ENDOFPICTURE
                                                    : CUVID_PKT_ENDOFSTREAM,
                                      .payload = data,
-                                     .payload_size = n,
-                                     .timestamp = pts };
-    s->pts = pts;
-    s->order = ((int64_t)period << 32);
+                                     .payload_size = data ? (unsigned long)r->bytes : 0,
+                                     .timestamp = r->pts };
+    if (data) {
+        s->pts = r->pts;
+        s->order = (int64_t)r->period << 32;
+        s->group = r->group;
+    }
     s->n_pictures = data ? 0 : 1; /* at the end of the stream no picture may follow */
     if (!s->why && s->gpu->call.cuvidParseVideoData(s->parser, &packet))
         fail(s, "its packets cannot be parsed");
@@ -354,7 +391,7 @@ qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, i
     while (!data && !s->why && s->n_waiting)
         hand_out(s);
     if (!data && !s->why)
-        ask(s, ~0U);
+        settle(s, ~0U);
     return s->why;
 }
 
@@ -394,13 +431,11 @@ qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about, const qvm_nvde
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *stream, const uint8_t *data, size_t n, int64_t pts, int32_t period)
+qvm_nvstream_give(qvm_nvstream *stream, const qvm_remote_request *request, const uint8_t *data)
 {
     (void)stream;
+    (void)request;
     (void)data;
-    (void)n;
-    (void)pts;
-    (void)period;
     return none;
 }
 

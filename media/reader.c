@@ -350,12 +350,25 @@ qvm_reader_plane_bytes(qvm_reader *r)
     return qvm_remote_slot_bytes(r->source.codec.av, r->last, &r->not_gpu);
 }
 
+/* Marks the packets that are to be decoded. */
+static qv_status
+choose_packets(qvm_reader *r, const int64_t *frames, int64_t n, int64_t n_read, qv_error *err)
+{
+    if (qvm_times_need(&r->times, frames, n, n_read))
+        return QV_OK;
+    return qv_fail(err, QV_ENOMEM, "no memory to choose among %lld packets", (long long)r->times.n);
+}
+
 /* Has a GPU decode the stream from its first packet on, if it can. */
 static qv_status
-begin_on_gpu(qvm_reader *r, qv_error *err)
+begin_on_gpu(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
 {
     qvm_source *s = &r->source;
-    if (!qvm_remote_open(r->remote, s->stream, s->codec.av, r->last)) {
+    const qv_status chosen = choose_packets(r, frames, n, 0, err);
+    if (chosen)
+        return chosen;
+    if (!qvm_remote_can_hold(r->remote, r->times.most_sampled) ||
+        !qvm_remote_open(r->remote, s->stream, s->codec.av, r->last)) {
         r->not_gpu = r->remote->why;
         return QV_OK;
     }
@@ -388,12 +401,11 @@ qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
         r->not_gpu = r->remote ? r->why : NULL;
         return QV_OK;
     }
-    qv_status status = r->remote ? begin_on_gpu(r, err) : QV_OK;
+    qv_status status = r->remote ? begin_on_gpu(r, frames, n, err) : QV_OK;
+    if (!status)
+        status = choose_packets(r, frames, n, r->source.n_read, err);
     if (status)
         return status;
-    if (!qvm_times_need(&r->times, frames, n, r->source.n_read))
-        return qv_fail(err, QV_ENOMEM, "no memory to choose among %lld packets",
-                       (long long)r->times.n);
     qvm_source_leave_out(&r->source, &r->times);
     r->by_time = true;
     return QV_OK;

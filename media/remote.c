@@ -13,6 +13,7 @@
 #define LOOK_MS 200 /* between two looks at whether the clip was stopped */
 
 static const char other_times[] = "its frames have other times";
+static const char too_long[] = "its groups of pictures are too long";
 
 /* ---- which streams --------------------------------------------------------------------------- */
 
@@ -62,6 +63,12 @@ fail(qvm_remote *r, const char *why)
     if (!*r->why)
         snprintf(r->why, sizeof r->why, "%s", why);
     return AVERROR_EXTERNAL;
+}
+
+bool
+qvm_remote_can_hold(qvm_remote *r, int64_t n)
+{
+    return n <= (QVM_MOST_GROUP_BYTES - r->held_bytes) / r->slot_bytes || !fail(r, too_long);
 }
 
 /* Marks the GPU's process as lost for all clips. */
@@ -193,7 +200,8 @@ qvm_remote_open(qvm_remote *r, const AVStream *stream, const AVCodecContext *cod
     r->like = av_frame_clone(first);
     for (int i = 0; i < QVM_SLOTS; i++)
         r->free[i] = true;
-    r->most_held = codec->has_b_frames < QVM_MOST_HELD ? codec->has_b_frames : QVM_MOST_HELD;
+    r->most_held =
+        (unsigned)(codec->has_b_frames < QVM_MOST_HELD ? codec->has_b_frames : QVM_MOST_HELD);
     r->last_order = INT64_MIN;
     if (!r->like || !open_filter(r, stream))
         return !fail(r, "its packets cannot be prepared");
@@ -208,6 +216,8 @@ qvm_remote_open(qvm_remote *r, const AVStream *stream, const AVCodecContext *cod
 void
 qvm_remote_close(qvm_remote *r)
 {
+    for (; r->n_held; r->n_held--)
+        av_frame_free(&r->held[r->first_held++ % QVM_MOST_GROUP].frame);
     av_frame_free(&r->like);
     av_packet_free(&r->packet);
     av_bsf_free(&r->annexb);
@@ -236,6 +246,7 @@ send_packet(qvm_remote *r, const AVPacket *packet, int slot)
         .kind = QVM_REMOTE_PACKET,
         .slot = slot,
         .period = r->period,
+        .group = r->group,
         .bytes = packet->size + ahead,
         .pts = packet->pts,
     };
@@ -256,11 +267,14 @@ qvm_remote_send(qvm_remote *r, const AVPacket *packet, bool sampled)
     if (*r->why)
         return AVERROR_EXTERNAL;
     r->emptying = !packet;
+    r->emptied = false;
     if (!packet)
         return send_all(r, &empty, sizeof empty);
     if (av_packet_ref(r->packet, packet) < 0)
         return fail(r, "there is no memory");
-    r->period += qvm_look_at_packet(r->annexb->par_in, packet).resets;
+    const qvm_packet headers = qvm_look_at_packet(r->annexb->par_in, packet);
+    r->period += headers.resets;
+    r->group += headers.start;
     if (av_bsf_send_packet(r->annexb, r->packet) < 0 ||
         av_bsf_receive_packet(r->annexb, r->packet) < 0)
         return fail(r, "its packets are damaged");
@@ -277,6 +291,7 @@ qvm_remote_begin_anew(qvm_remote *r)
     const qvm_remote_request request = { .kind = QVM_REMOTE_ANEW };
     r->begins = true;
     r->period++;
+    r->group++;
     if (!*r->why)
         send_all(r, &request, sizeof request);
 }
@@ -401,6 +416,8 @@ take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
     frame->format = like->format;
     frame->width = e->width;
     frame->height = e->height;
+    frame->color_range = like->color_range;
+    frame->colorspace = like->colorspace;
     const int code = keeps_shape(r, e) ? lay_out(r, e, r->planes + e->slot * r->slot_bytes, frame)
                                        : AVERROR_INVALIDDATA;
     r->free[e->slot] = true;
@@ -413,59 +430,98 @@ take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
     return 0;
 }
 
-/* Takes the next event, which must be a frame, and holds it back. */
-static int
-hold_frame(qvm_remote *r)
+static qvm_remote_frame *
+held(qvm_remote *r, unsigned i)
 {
-    qvm_remote_event *e = &r->held[r->n_held];
-    const int code = next_event(r, r->emptying || find_slot(r) < 0, e);
-    if (code)
-        return code;
+    return &r->held[(r->first_held + i) % QVM_MOST_GROUP];
+}
+
+/* Takes what an event tells of: a frame, which is held back, or that there are no more. */
+static int
+take_in(qvm_remote *r, const qvm_remote_event *e)
+{
     if (e->kind == QVM_REMOTE_EMPTIED && r->emptying) {
         r->emptying = false;
-        return r->n_held ? fail(r, other_times) : AVERROR_EOF;
+        r->emptied = true;
+        r->whole = r->group + 1;
+        return 0;
     }
     if (e->kind != QVM_REMOTE_FRAME)
         return lose(r, "the GPU's process said what cannot be");
-    r->n_held++;
-    return 0;
+    if (r->n_held == QVM_MOST_GROUP)
+        return fail(r, too_long);
+    if (e->slot != -1 && !qvm_remote_can_hold(r, 1))
+        return AVERROR_EXTERNAL;
+    qvm_remote_frame *h = held(r, r->n_held++);
+    *h = (qvm_remote_frame){ .pts = e->pts, .order = e->order, .group = e->group };
+    r->whole = e->whole > r->whole ? e->whole : r->whole;
+    if (e->slot == -1)
+        return 0;
+    h->frame = av_frame_alloc();
+    r->held_bytes += r->slot_bytes;
+    return h->frame ? take_frame(r, e, h->frame) : fail(r, "there is no memory");
 }
 
-/* Finds the frame that is shown next among those that are held back. Returns false if it has not come yet. */
-static bool
-find_next(qvm_remote *r, qvm_remote_event *e)
+/* Returns the frame that is shown next, put in front of those that are held back; NULL: it has not come yet. */
+static qvm_remote_frame *
+find_next(qvm_remote *r)
 {
     const int64_t next = qvm_times_next(r->times, r->next);
-    int i = 0;
-    while (i < r->n_held && (next == r->times->n || r->held[i].pts != r->times->at[next].pts))
+    unsigned i = 0;
+    while (i < r->n_held && i <= r->most_held && next < r->times->n &&
+           held(r, i)->pts != r->times->at[next].pts)
         i++;
-    if (i == r->n_held)
-        return false;
-    *e = r->held[i];
-    r->held[i] = r->held[--r->n_held];
-    r->next = next + 1;
-    return true;
+    if (i == r->n_held || i > r->most_held || next == r->times->n)
+        return NULL;
+    const qvm_remote_frame found = *held(r, i);
+    for (; i; i--)
+        *held(r, i) = *held(r, i - 1);
+    *held(r, 0) = found;
+    return held(r, 0);
 }
 
-/* Frames come in the order of their packets and are given in the order of their times; no more are held back than
- * FFmpeg's decoder would hold. The order in the pictures' headers must agree, because FFmpeg's decoder goes by it. */
+/* Takes in what comes until the frame that is shown next is there, and all pictures of its group are known to be whole. */
+static int
+wait_for_next(qvm_remote *r)
+{
+    qvm_remote_event e;
+    for (;;) {
+        const qvm_remote_frame *found = find_next(r);
+        if (found && found->group < r->whole)
+            return 0;
+        if (!found && (r->n_held > r->most_held || (r->emptied && r->n_held)))
+            return fail(r, other_times);
+        if (r->emptied)
+            return found ? lose(r, "the GPU's process said what cannot be") : AVERROR_EOF;
+        int code = next_event(r, r->emptying || find_slot(r) < 0, &e);
+        if (!code)
+            code = take_in(r, &e);
+        if (code)
+            return code;
+    }
+}
+
+/* Frames come in the order of their packets and are given in the order of their times; no more are held back for their
+ * times than FFmpeg's decoder would hold. The order in the pictures' headers must agree, because FFmpeg's decoder goes by
+ * it. */
 int
 qvm_remote_receive(qvm_remote *r, AVFrame *frame)
 {
-    qvm_remote_event e;
-    int code = *r->why ? AVERROR_EXTERNAL : 0;
-    while (!code && !find_next(r, &e))
-        code = r->n_held > r->most_held ? fail(r, other_times) : hold_frame(r);
-    if (!code && e.order <= r->last_order)
-        code = fail(r, other_times);
+    const int code = *r->why ? AVERROR_EXTERNAL : wait_for_next(r);
     if (code)
         return code;
-    r->last_order = e.order;
-    frame->pts = e.pts;
-    frame->color_range = r->like->color_range;
-    frame->colorspace = r->like->colorspace;
-    code = e.slot == -1 ? 0 : take_frame(r, &e, frame);
-    if (code)
-        av_frame_unref(frame);
-    return code;
+    qvm_remote_frame *h = held(r, 0);
+    if (h->order <= r->last_order)
+        return fail(r, other_times);
+    r->last_order = h->order;
+    r->next = qvm_times_next(r->times, r->next) + 1;
+    if (h->frame) {
+        av_frame_move_ref(frame, h->frame);
+        av_frame_free(&h->frame);
+        r->held_bytes -= r->slot_bytes;
+    }
+    frame->pts = h->pts;
+    r->first_held = (r->first_held + 1) % QVM_MOST_GROUP;
+    r->n_held--;
+    return 0;
 }

@@ -29,6 +29,7 @@ typedef struct qvm_remote_request {
     int32_t kind;
     int32_t slot; /* PACKET: the slot in which the packet's frame is wanted; -1: it is not wanted */
     int32_t period; /* PACKET: how often the picture order count has begun anew */
+    int32_t group;  /* PACKET: the packet's group of pictures; a keyframe begins the next one */
     /* OPEN: bytes of the qvm_remote_stream that follows. PACKET: bytes of the packet that follows in Annex B's form,
      * with parameter sets in front where decoding begins. */
     int32_t bytes;
@@ -57,12 +58,23 @@ typedef struct qvm_remote_event {
     int32_t slot; /* -1: the frame is not wanted */
     int64_t pts;
     int64_t order;         /* place by the pictures' headers: frames are shown in ascending order */
+    int32_t group;         /* the packet's group of pictures */
+    int32_t whole;         /* the pictures of all groups below this number are known to be whole */
     int32_t width, height; /* of the coded picture */
     int32_t right, bottom; /* columns and rows that are cut off at these sides */
     char why[QVM_WHY_BYTES]; /* FAILED: the reason, in words that follow "since" */
 } qvm_remote_event;
 
-enum { QVM_MOST_EVENTS = 1024 };
+/* The most frames, and the bytes of those that are sampled, that may wait until their group is known to be whole. */
+enum { QVM_MOST_EVENTS = 1024, QVM_MOST_GROUP = 16384 };
+#define QVM_MOST_GROUP_BYTES ((int64_t)256 << 20)
+
+/* A frame that has come. It waits for frames that are shown before it, and for its group of pictures. */
+typedef struct qvm_remote_frame {
+    int64_t pts, order; /* as in qvm_remote_event */
+    int32_t group;
+    AVFrame *frame; /* NULL: the frame is not wanted */
+} qvm_remote_frame;
 
 typedef struct qvm_remote {
     int socket;
@@ -78,13 +90,18 @@ typedef struct qvm_remote {
     bool begins;
     bool free[QVM_SLOTS];                   /* slots in which no frame is or is to come */
     bool emptying;                          /* all frames are to come, as no packet follows */
+    bool emptied;                           /* all frames have come, as no packet followed */
     qvm_remote_event came[QVM_MOST_EVENTS]; /* a ring of n events, from `first` on */
     unsigned first, n;
-    /* [n_held] frames that came before one which is shown earlier: at most most_held, and the one that came last */
-    qvm_remote_event held[QVM_MOST_HELD + 1];
-    int n_held, most_held;
+    /* A ring of n_held frames from `first_held` on, in the order in which they came. At most most_held of those in front
+     * of a frame are shown after it. */
+    qvm_remote_frame held[QVM_MOST_GROUP];
+    unsigned first_held, n_held, most_held;
+    int64_t held_bytes; /* bytes of the frames that are held */
     int32_t period;
-    int64_t next; /* the number in `times` from which on the frame to be shown next is sought */
+    int32_t group; /* the group of the packet that was sent last */
+    int32_t whole; /* all groups below this number are known to be whole */
+    int64_t next;  /* the number in `times` from which on the frame to be shown next is sought */
     /* width, height, right and bottom of all frames' events; zeros: no frame came yet */
     int32_t shape[4];
     int64_t last_order; /* `order` of the frame that was given last */
@@ -96,6 +113,9 @@ typedef struct qvm_remote {
 /* Returns the bytes of a slot for the frames of a stream. Returns 0 if no device decodes the stream to the same
  * bytes, and then *why in words that follow "since". `first` is the stream's first frame. */
 int64_t qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why);
+/* Returns whether n further sampled frames may wait until their group of pictures is known to be whole; why not is in
+ * remote->why. */
+bool qvm_remote_can_hold(qvm_remote *remote, int64_t n);
 
 /* Has the device take the stream. The members of `remote` up to `times` are set before, the others are zeros.
  * `first` is the stream's first frame as `codec` made it, to which `remote` holds a reference. Returns false if the
@@ -104,7 +124,8 @@ bool qvm_remote_open(qvm_remote *remote, const AVStream *stream, const AVCodecCo
                      const AVFrame *first);
 void qvm_remote_close(qvm_remote *remote);
 /* qvm_remote_send and qvm_remote_receive do what avcodec_send_packet and avcodec_receive_frame do, but frames that
- * were not sampled come without their data, and a failure is final. */
+ * were not sampled come without their data, a failure is final, and no frame comes before all pictures of its group are
+ * known to be whole. */
 int qvm_remote_send(qvm_remote *remote, const AVPacket *packet, bool sampled);
 int qvm_remote_receive(qvm_remote *remote, AVFrame *frame);
 /* Has the device go on with a keyframe in front of which packets were left out. All frames must have come. */

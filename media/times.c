@@ -135,6 +135,7 @@ qvm_times_find(const qvm_times *t, int64_t pts)
 struct group {
     int64_t first, end;  /* packets */
     int64_t last_needed; /* the last packet to decode; -1: no frame of it is asked for */
+    int64_t n_sampled;   /* frames of it that are asked for */
     /* needs the frames earlier than the keyframe, which refer to the group before */
     bool leading_needed;
 };
@@ -154,8 +155,10 @@ find_group(const qvm_times *t, const int32_t *order, int64_t end)
     while (g.first > 0 && !(t->in_groups && t->at[order[g.first]].start))
         g.first--;
     for (int64_t p = g.first; p < end; p++)
-        if (t->at[order[p]].needed)
+        if (t->at[order[p]].needed) {
             g.last_needed = p;
+            g.n_sampled += t->at[order[p]].sampled;
+        }
     for (int64_t p = g.first; p <= g.last_needed; p++) {
         const qvm_time *time = &t->at[order[p]];
         const bool listed = t->lists_leading && !time->spare;
@@ -228,8 +231,10 @@ qvm_times_need(qvm_times *t, const int64_t *frames, int64_t n, int64_t n_read)
         time->needed = time->sampled = true;
     }
     bool all = false;
+    t->most_sampled = 0;
     for (int64_t end = t->n; end > 0;) {
         const struct group g = find_group(t, order, end);
+        t->most_sampled = g.n_sampled > t->most_sampled ? g.n_sampled : t->most_sampled;
         mark_group(t, order, &g, all);
         all = g.leading_needed;
         end = g.first;

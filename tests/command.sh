@@ -160,6 +160,7 @@ expect 0 '560 tokens' "$qwenvit" encode motion.mp4 --model "$model" -o like.safe
 head -c 4000 like.safetensors | grep -aqF '\"like\":\"qwen-vl-utils\"' || fail 'no like in metadata'
 head -c 4000 like.safetensors | grep -aqF '\"second_per_grid_ts\":1.0' || fail 'no seconds per grid'
 head -c 4000 long_16.safetensors | grep -aqF '\"like\":\"transformers\"' || fail 'no like in metadata'
+expect 4 'GPU 15 decodes nothing' "$qwenvit" info motion.mp4 --decode gpu --device 15
 expect 0 '16 frames of 160x96' "$qwenvit" info motion.mp4 $like --fps 4 --total-pixels 1 \
     --min-pixels 20000 --max-pixels 30000
 expect 2 'must be transformers or qwen-vl-utils' "$qwenvit" info motion.mp4 --like qwen

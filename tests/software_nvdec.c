@@ -34,9 +34,12 @@ struct qvm_nvstream {
         int64_t pts;
         AVFrame *frame; /* NULL: it has not come yet */
         int64_t order;
+        int32_t group;
     } sent[MOST_SENT]; /* [n_sent]: frames come in the order of their packets, as from a GPU */
     int n_sent;
     int64_t n_shown;
+    int n_late;    /* frames that were wanted since damage that is told late */
+    int32_t whole; /* groups before this one are whole */
     const char *why;
 };
 
@@ -60,6 +63,18 @@ __wrap_qvm_sandbox_files(void)
 {
     errno = ENOTSUP;
     return is("no lock") ? "Landlock" : __real_qvm_sandbox_files();
+}
+
+bool __real_qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
+bool __wrap_qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
+
+bool
+__wrap_qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read)
+{
+    const bool done = __real_qvm_times_need(times, frames, n, n_read);
+    if (is("long"))
+        times->most_sampled = 1 << 20;
+    return done;
 }
 
 const char *
@@ -128,6 +143,8 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_
 {
     qvm_nvstream *s = calloc(1, sizeof *s);
     *why = about->width < 48 ? "its frames are smaller than the GPU decodes" : NULL;
+    if (is("full"))
+        *why = "the GPU opens no more streams";
     if (!s || *why) {
         free(s);
         return NULL;
@@ -183,11 +200,24 @@ change(qvm_remote_event *e, uint8_t *to)
         e->width += 16;
     if (is("crop"))
         e->right = e->width;
+    if (is("group"))
+        e->group += 1000;
     if (is("kind"))
         e->kind = 99;
     if (is("pixel") && to)
         to[5] ^= 1;
     return !is("lost");
+}
+
+/* Damages frames, and tells of it when three were wanted since. */
+static void
+damage_late(qvm_nvstream *s, uint8_t *to)
+{
+    enum { LATE = 3 };
+    if (to && ++s->n_late > LATE)
+        s->why = "it is damaged";
+    if (to)
+        to[5] ^= 1;
 }
 
 static void
@@ -201,6 +231,8 @@ put_frame(qvm_nvstream *s, const struct sent *sent)
                            .slot = -1,
                            .pts = f->pts,
                            .order = sent->order,
+                           .group = sent->group,
+                           .whole = s->whole,
                            .width = width,
                            .height = height,
                            .right = width - f->width + (int)f->crop_right,
@@ -211,6 +243,10 @@ put_frame(qvm_nvstream *s, const struct sent *sent)
         s->why = "it is damaged";
     if (to)
         put_planes(f, deep, to, width, height);
+    if (is("late"))
+        damage_late(s, to);
+    else
+        s->whole = e.whole = sent->group; /* the frames before it were put */
     if (!s->why && change(&e, to))
         s->sink.frame(s->sink.user, &e);
 }
@@ -264,10 +300,9 @@ go_wrong(void)
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, int32_t period)
+qvm_nvstream_give(qvm_nvstream *s, const qvm_remote_request *r, const uint8_t *data)
 {
-    int code = data ? av_new_packet(s->packet, (int)n) : 0;
-    (void)period;
+    int code = data ? av_new_packet(s->packet, r->bytes) : 0;
     atomic_fetch_add(&gpu.n_packets, 1);
     go_wrong();
     if (is("damage"))
@@ -283,11 +318,11 @@ qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, i
     if (code < 0)
         return "the GPU's process has no memory";
     if (data) {
-        memcpy(s->packet->data, data, n);
-        s->packet->pts = pts;
+        memcpy(s->packet->data, data, (size_t)r->bytes);
+        s->packet->pts = r->pts;
         if (s->n_sent == MOST_SENT)
             forget(s);
-        s->sent[s->n_sent++] = (struct sent){ .pts = pts };
+        s->sent[s->n_sent++] = (struct sent){ .pts = r->pts, .group = r->group };
     }
     code = avcodec_send_packet(s->codec, data ? s->packet : NULL);
     av_packet_unref(s->packet);
@@ -299,6 +334,8 @@ qvm_nvstream_give(qvm_nvstream *s, const uint8_t *data, size_t n, int64_t pts, i
     }
     while (!data && s->n_sent)
         forget(s);
+    if (!data && s->n_late)
+        s->why = "it is damaged";
     return s->why;
 }
 

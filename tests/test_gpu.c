@@ -19,7 +19,9 @@
 #include "../media/gpu.h"
 #include "engine/context.h"
 #include "make_clips.h"
+#include "qwenvit_fill.h"
 #include "qwenvit_job.h"
+#include "tempdir.h"
 #include "tiny.h"
 
 enum { ROOM = 64 << 20 };
@@ -179,14 +181,18 @@ test_faults(void **state)
         { "exit 20", "the GPU's process has ended" },
         { "silent 5", "the GPU's process is silent" },
         { "damage 9", "it is damaged" },
+        { "late 9", "it is damaged" }, /* frames with damage come before it is told */
         { "time 4", "its frames have other times" },
         { "lost 4", "its frames have other times" },
         { "slot 4", "the GPU's process said what cannot be" },
         { "slot again 12", "the GPU's process said what cannot be" },
         { "size 4", "the size of its frames changes" },
         { "crop 4", "the GPU's process said what cannot be" },
+        { "group 4", "the GPU's process said what cannot be" },
         { "kind 4", "the GPU's process said what cannot be" },
         { "pixel", "the GPU's first frame is not the CPU's" },
+        { "full", "the GPU opens no more streams" },
+        { "long", "its groups of pictures are too long" },
         { "escape", "" },
     };
     clip_write("x264-pyramid.mkv");
@@ -410,6 +416,42 @@ test_both(void **state)
     unlink("x264-pyramid.mkv");
 }
 
+#ifdef QV_WITH_FILL
+/* What a cache keeps comes from a GPU's decoders only if they are asked for. */
+static void
+test_cache(void **state)
+{
+    (void)state;
+    char keys[CLIPS][16];
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    clip_write("x264.mp4");
+    for (int gpu = 0; gpu < 2; gpu++) {
+        qv_decoder *decoder = start("");
+        const qv_cache_fill_options o = { .decoders = 2,
+                                          .clip = { .decoder = decoder,
+                                                    .decode = gpu ? QV_DECODE_GPU : QV_DECODE_AUTO,
+                                                    .max_pixels = 12 * 32 * 32 } };
+        qv_cache_fill *fill = NULL;
+        qv_cache_fill_counts counts;
+        assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+        assert_int_equal(qv_cache_fill_open(temp_path(gpu ? "gpu" : "auto"), &o, &fill, NULL),
+                         QV_OK);
+        for (int i = 0; i < CLIPS; i++) {
+            snprintf(keys[i], sizeof keys[i], "%d", i);
+            assert_int_equal(qv_cache_fill_add(fill, keys[i], "x264.mp4", NULL, NULL, NULL), QV_OK);
+        }
+        assert_int_equal(qv_cache_fill_end(fill, &t.model, 1, NULL), QV_OK);
+        qv_cache_fill_get_counts(fill, &counts);
+        assert_int_equal(counts.done, CLIPS);
+        assert_int_equal(decoder->gpus->at[0].now.given, gpu ? CLIPS : 0);
+        qv_cache_fill_close(&fill);
+        qv_decoder_stop(&decoder);
+    }
+    tiny_close(&t);
+    unlink("x264.mp4");
+}
+#endif
+
 /* In a job of several devices the GPU of each decodes. */
 static void
 test_several(void **state)
@@ -458,11 +500,18 @@ main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_odd),      cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_replaced), cmocka_unit_test(test_none),
-        cmocka_unit_test(test_job),      cmocka_unit_test(test_both),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_odd),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_none),
+        cmocka_unit_test(test_job),
+        cmocka_unit_test(test_both),
         cmocka_unit_test(test_several),
+#ifdef QV_WITH_FILL
+        cmocka_unit_test_setup_teardown(test_cache, tempdir_make, tempdir_remove),
+#endif
     };
     return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }
