@@ -9,29 +9,28 @@
  * in f32, so that no value of w is rounded. Codes of 4 bits are multiplied with 16 added and
  * those of 8 with 128 taken, as unpacking gives them; the offset is corrected for it.
  *
- * Only what is under way keeps the memory busy, so each warp copies its next chunks to shared
- * memory while it multiplies one, and begins before the kernel in front of this one has ended. x
- * lies in shared memory, once for all tiles of a block; for that, the two blocks of a cluster
- * share k. Bits of y do not depend on how many rows there are.
+ * A block has some tiles of w, and each of its warps a run of k in all of them. So a warp needs its
+ * own part of x alone, keeps its sums in registers, and waits for no other until they are added.
+ * Where a matrix is cut more evenly so, the two blocks of a cluster share k. Unpacking 4 bits takes
+ * longer than memory does, so in the loop all addresses but one are constants.
+ *
+ * Only what is under way keeps the memory busy, so a warp copies each tile's next chunk to shared
+ * memory as soon as it has read the one before, and begins before the kernel in front of this one
+ * has ended. Bits of y do not depend on how many rows there are.
  */
 #include "mma.cuh"
 #include "packed.cuh"
 
-/* One row takes as many products as 16, because a kernel of 8 rows, though a sixth faster, makes
- * a step from 8 rows to 9. */
+/* One row takes as many products as 16, because a kernel of 8 rows, though a sixth faster, makes a step of 1.2 from 8 rows
+ * to 9. */
 enum {
     ROW_TILE = 8,                   /* rows of x in a product */
     TILES = QV_FEW_ROWS / ROW_TILE, /* of x */
-    WIDE = 2,                       /* tiles of w that a warp multiplies at once */
-    COLS = WIDE * TILE_COLS,
     WARPS = 8,
-    MOST_UNITS = 16, /* units of a cluster */
-    RANKS = 2        /* blocks of a cluster: wherever two have room, a cluster of two has */
+    MOST_RANKS = 2, /* blocks of a cluster: wherever two have room, a cluster of two has */
+    MOST_TILES = 7, /* of w in a block, whose sums registers hold */
+    SUMS_APART = TILE_COLS + 4 /* from row to row, so that a warp's stores are to different banks */
 };
-static_assert(WIDE <= 2, "few_sums() has a unit of one tile for what is left");
-
-/* Steps that a warp has on their way, and one that it multiplies. */
-template <int BITS> constexpr int DEPTH = BITS == 4 ? 4 : 3;
 
 /* pairs_of() adds this to codes of so many bits. */
 template <int BITS> constexpr float BIAS = BITS == 4 ? 16 : -128;
@@ -85,125 +84,207 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
     }
 }
 
-/* A step of a warp: a chunk of each of WIDE tiles, on its way to the warp. */
+/* A step of a warp: a chunk of a tile. */
 template <int BITS, int GROUP> struct few_step {
-    struct {
-        uint4 codes[CODES<BITS> / 16];
-        uint32_t pairs[PAIRS<GROUP>];
-    } tiles[WIDE];
+    uint4 codes[CODES<BITS> / 16];
+    uint32_t pairs[PAIRS<GROUP>];
 };
 
-/* Begins to copy a chunk, of which a lane's first 16 bytes are at `from`. */
-template <int BITS, int GROUP, typename C>
+/* A warp's part of shared memory, before as many steps as a block has tiles. x is of a chunk and of the next: of each
+ * quarter all rows, as four vectors. */
+template <int BITS, int GROUP> struct few_part {
+    uint4 x[2][4][QV_FEW_ROWS][4];
+    float x_sums[CHUNK / GROUP][QV_FEW_ROWS];
+
+    __device__ __forceinline__ few_step<BITS, GROUP> &
+    step(int tile)
+    {
+        return ((few_step<BITS, GROUP> *)(this + 1))[tile];
+    }
+
+    static __host__ __device__ constexpr size_t
+    bytes(int64_t tiles)
+    {
+        return sizeof(few_part) + (size_t)tiles * sizeof(few_step<BITS, GROUP>);
+    }
+};
+
+/* The way in which a product is cut: into clusters of `ranks` blocks. A cluster has `tiles` tiles, the first `more`
+ * clusters one more, and most_tiles says how many any has. */
+struct few_cut {
+    int64_t clusters, tiles, more, most_tiles;
+    int ranks;
+};
+
+/* The work of a warp: chunks `chunk` to `end` of k, of tiles from first_tile on. */
+struct few_work {
+    int64_t first_tile, chunk, end;
+    int tiles;
+};
+
+static __device__ __forceinline__ struct few_work
+work_of(const struct packed_shape &s, const struct few_cut &cut)
+{
+    const int64_t cluster = blockIdx.x / cut.ranks;
+    const int warp = blockIdx.x % cut.ranks * WARPS + threadIdx.x / WARP;
+    const int shift = 2 + cut.ranks; /* divides by the cluster's 8 or 16 warps */
+    static_assert(WARPS == 8 && MOST_RANKS == 2, "shift is the logarithm of their product");
+    return { cluster * cut.tiles + min(cluster, cut.more), s.chunks * warp >> shift,
+             s.chunks * (warp + 1) >> shift, (int)(cut.tiles + (cluster < cut.more)) };
+}
+
+/* ---- x ---------------------------------------------------------------------------------------- */
+
+/* Begins to copy m rows of a chunk of x, 16 lanes a row, with zeros behind the end of k. */
 static __device__ __forceinline__ void
-begin_chunk(C &to, const uint4 *from)
+begin_x(uint4 (&to)[4][QV_FEW_ROWS][4], const bf16 *x, int m, int64_t k, int64_t chunk)
+{
+    const int lane = threadIdx.x % WARP, part = lane % 16;
+    const int64_t at = chunk * CHUNK + part * 8;
+    for (int row = lane / 16; row < m; row += 2)
+        begin_copy((bf16 *)&to[part / 4][row][part % 4], at < k ? x + row * k + at : x, at < k);
+}
+
+/* A lane's values of x in a chunk, which registers hold for all tiles of w. */
+struct few_x {
+    uint4 quarters[TILES][4];
+
+    __device__ __forceinline__ void
+    take(const uint4 (&x)[4][QV_FEW_ROWS][4], int m)
+    {
+        const int lane = threadIdx.x % WARP;
+#pragma unroll
+        for (int i = 0; i < TILES; i++) { /* what stands for rows behind the last one is not kept */
+            const uint4 *row = x[0][min(i * ROW_TILE + lane / 4, m - 1)] + lane % 4;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                quarters[i][j] = row[j * QV_FEW_ROWS * 4];
+        }
+    }
+};
+
+/* to[groups][rows] = x's sums over a chunk's groups, as products with ones. Products of other groups
+ * and rows are between those that wait for each other. */
+template <int GROUP>
+static __device__ __forceinline__ void
+sum_x(float *to, const few_x &x)
+{
+    enum { GROUPS = CHUNK / GROUP, QUARTERS = GROUP / QUARTER };
+    const uint32_t ones[4] = { 0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80 };
+    const int lane = threadIdx.x % WARP;
+    float sums[GROUPS * TILES][4];
+#pragma unroll
+    for (int half = 0; half < QUARTERS * 2; half++)
+#pragma unroll
+        for (int i = 0; i < GROUPS * TILES; i++) {
+            const uint4 b = x.quarters[i % TILES][i / TILES * QUARTERS + half / 2];
+            if (half == 0)
+                multiply_first_blocks(sums[i], ones, b.x, b.y);
+            else if (half % 2)
+                multiply_blocks(sums[i], ones, b.z, b.w);
+            else
+                multiply_blocks(sums[i], ones, b.x, b.y);
+        }
+#pragma unroll
+    for (int i = 0; i < GROUPS * TILES; i++)
+        if (lane < 4)
+            *(float2 *)(to + i * ROW_TILE + lane * 2) = make_float2(sums[i][0], sums[i][1]);
+    __syncwarp();
+}
+
+/* ---- w ---------------------------------------------------------------------------------------- */
+
+/* Begins to copy a step, of which a lane's first 16 bytes are at `from`. */
+template <int BITS, int GROUP>
+static __device__ __forceinline__ void
+begin_step(few_step<BITS, GROUP> &to, const uint8_t *from)
 {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int j = 0; j < CODES<BITS> / 16; j += WARP)
-        begin_copy(&to.codes[j + lane], from + j);
-    if (lane < PAIRS<GROUP> / 4)
-        begin_copy(&to.pairs[lane * 4], from + CODES<BITS> / 16);
+        begin_copy(&to.codes[j + lane], from + j * 16);
+    begin_copy_if(lane < PAIRS<GROUP> / 4, &to.pairs[lane * 4], from + CODES<BITS>);
 }
 
-/* Returns a scale and an offset of 16 bits as f32, where the offset takes the codes' bias back. */
-template <int BITS>
-static __device__ __forceinline__ float2
-factors_of_pair(uint32_t both, bool is_half)
-{
-    const float2 f = pair_as_floats(both, is_half);
-    return make_float2(f.x, fmaf(-BIAS<BITS>, f.x, f.y));
-}
-
-/* A lane's part of a step's first N tiles, of rows lane / 4 and lane / 4 + 8: codes, and scales
- * and offsets. */
-template <int BITS, int GROUP, int N> struct few_part {
+/* A lane's part of a step, of rows lane / 4 and lane / 4 + 8 of the tile: codes, and pairs of a scale
+ * and an offset. */
+template <int BITS, int GROUP> struct few_values {
     enum { GROUPS = CHUNK / GROUP };
-    uint32_t words[N][2][BITS];
-    float2 factors[N][GROUPS][2];
-};
+    uint32_t words[2][BITS], pairs[GROUPS][2];
 
-template <int BITS, int GROUP, int N>
-static __device__ __forceinline__ void
-fetch_part(few_part<BITS, GROUP, N> &to, const few_step<BITS, GROUP> &step, bool is_half)
-{
-    enum { GROUPS = CHUNK / GROUP };
-    const int lane = threadIdx.x % WARP;
-    uint32_t both[N][GROUPS * 2];
-#pragma unroll
-    for (int tile = 0; tile < N; tile++) {
+    __device__ __forceinline__
+    few_values(const few_step<BITS, GROUP> &step)
+    {
+        const int lane = threadIdx.x % WARP;
 #pragma unroll
         for (int i = 0; i < BITS / 2; i++) {
-            const uint4 part = step.tiles[tile].codes[i * WARP + lane];
-            memcpy(&to.words[tile][i / (BITS / 4)][i % (BITS / 4) * 4], &part, sizeof part);
+            const uint4 part = step.codes[i * WARP + lane];
+            memcpy(&words[i / (BITS / 4)][i % (BITS / 4) * 4], &part, sizeof part);
         }
 #pragma unroll
         for (int i = 0; i < GROUPS * 2; i++)
-            both[tile][i] = step.tiles[tile].pairs[i / 2 * TILE_COLS + i % 2 * 8 + lane / 4];
+            pairs[i / 2][i % 2] = step.pairs[i / 2 * TILE_COLS + i % 2 * 8 + lane / 4];
     }
-    const auto convert = [&](bool from_half) {
-#pragma unroll
-        for (int i = 0; i < N * GROUPS * 2; i++)
-            to.factors[i / 2 / GROUPS][i / 2 % GROUPS][i % 2] =
-                factors_of_pair<BITS>(both[i / 2 / GROUPS][i % (GROUPS * 2)], from_half);
-    };
-    if (is_half) /* asked once for all, since a branch keeps loads apart */
-        convert(true);
-    else
-        convert(false);
-}
+};
 
-/* sums[wide][tile] += of the columns of a step's first N tiles with x's rows of a tile over one
- * chunk. x: a lane's 16 bytes of a tile's row, of which quarters are x_apart further on.
- * Products with ones are x's sums over a group. Products of different tiles are between those
- * that wait for each other. */
-template <int BITS, int GROUP, int N>
+/* products = a group's codes times x's rows. */
+template <int BITS, int GROUP>
 static __device__ __forceinline__ void
-multiply_step(float (&sums)[WIDE][TILES][4], const few_step<BITS, GROUP> &step,
-              const uint4 *const (&x)[TILES], int x_apart, bool is_half)
+multiply_group(float (&products)[TILES][4], const few_values<BITS, GROUP> &w, int group,
+               const few_x &x)
 {
-    const uint32_t ones[4] = { 0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80 };
-    float products[N + 1][TILES][4]; /* the last are those with ones */
-    few_part<BITS, GROUP, N> part;
-    fetch_part(part, step, is_half);
 #pragma unroll
-    for (int quarter = 0; quarter < 4; quarter++) {
-        uint32_t a[2][N + 1][4];
+    for (int i = 0; i < GROUP / QUARTER; i++) {
+        const int quarter = group * (GROUP / QUARTER) + i;
+        uint32_t a[2][4];
         uint4 b[TILES];
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++)
-            b[tile] = x[tile][quarter * x_apart];
+        for (int j = 0; j < TILES; j++)
+            b[j] = x.quarters[j][quarter];
 #pragma unroll
-        for (int i = 0; i < N * 2; i++) {
+        for (int row = 0; row < 2; row++) {
             uint32_t pairs[4];
-            pairs_of<BITS>(pairs, &part.words[i / 2][i % 2][quarter * BITS / 4]);
+            pairs_of<BITS>(pairs, &w.words[row][quarter * BITS / 4]);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                a[j / 2][i / 2][j % 2 * 2 + i % 2] = pairs[j];
+                a[j / 2][j % 2 * 2 + row] = pairs[j];
         }
-        memcpy(a[0][N], ones, sizeof ones);
-        memcpy(a[1][N], ones, sizeof ones);
 #pragma unroll
-        for (int i = 0; i < (N + 1) * TILES; i++) {
-            float(&sum)[4] = products[i / TILES][i % TILES];
-            if (quarter * QUARTER % GROUP)
-                multiply_blocks(sum, a[0][i / TILES], b[i % TILES].x, b[i % TILES].y);
+        for (int j = 0; j < TILES; j++)
+            if (i)
+                multiply_blocks(products[j], a[0], b[j].x, b[j].y);
             else
-                multiply_first_blocks(sum, a[0][i / TILES], b[i % TILES].x, b[i % TILES].y);
+                multiply_first_blocks(products[j], a[0], b[j].x, b[j].y);
+#pragma unroll
+        for (int j = 0; j < TILES; j++)
+            multiply_blocks(products[j], a[1], b[j].z, b[j].w);
+    }
+}
+
+/* sums += of a tile's columns with x's rows over one chunk. HALF: scales are f16. */
+template <int BITS, int GROUP, bool HALF>
+static __device__ __forceinline__ void
+multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w, const few_x &x,
+              const float *x_sums)
+{
+#pragma unroll
+    for (int group = 0; group < CHUNK / GROUP; group++) {
+        float products[TILES][4];
+        float2 by[2];
+        multiply_group<BITS, GROUP>(products, w, group, x);
+#pragma unroll
+        for (int i = 0; i < 2; i++) { /* the offset takes the codes' bias back */
+            by[i] = pair_as_floats(w.pairs[group][i], HALF);
+            by[i].y = fmaf(-BIAS<BITS>, by[i].x, by[i].y);
         }
 #pragma unroll
-        for (int i = 0; i < (N + 1) * TILES; i++)
-            multiply_blocks(products[i / TILES][i % TILES], a[1][i / TILES], b[i % TILES].z,
-                            b[i % TILES].w);
-        if ((quarter + 1) * QUARTER % GROUP)
-            continue;
+        for (int i = 0; i < TILES; i++) {
+            const float2 ones = *(const float2 *)(x_sums + (group * TILES + i) * ROW_TILE);
 #pragma unroll
-        for (int i = 0; i < N * TILES * 4; i++) {
-            const int wide = i / 4 / TILES, tile = i / 4 % TILES;
-            const float2 by = part.factors[wide][quarter * QUARTER / GROUP][i % 4 / 2];
-            float &sum = sums[wide][tile][i % 4];
-            sum = fmaf(by.x, products[wide][tile][i % 4], sum);
-            sum = fmaf(by.y, products[N][tile][i % 2], sum);
+            for (int j = 0; j < 4; j++) {
+                sums[i][j] = fmaf(by[j / 2].x, products[i][j], sums[i][j]);
+                sums[i][j] = fmaf(by[j / 2].y, j % 2 ? ones.y : ones.x, sums[i][j]);
+            }
         }
     }
 }
@@ -217,6 +298,70 @@ await_launch()
     cudaTriggerProgrammaticLaunchCompletion();
     cudaGridDependencySynchronize();
 #endif
+}
+
+/* sums = of the warp's work. Each tile of a chunk has a group of copies, of its next chunk (and x's, if
+ * it is the first), and tiles that the block lacks have an empty one: so a tile's has ended when all
+ * but the last MOST_TILES - 1 have. */
+template <int BITS, int GROUP, bool HALF>
+static __device__ __forceinline__ void
+few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
+         const struct packed_shape &s, const struct few_work &w, const bf16 *x, int m)
+{
+    enum { BYTES = sizeof(few_step<BITS, GROUP>) };
+    const int lane = threadIdx.x % WARP;
+    const int64_t apart = s.chunks * BYTES;
+    const uint8_t *chunk_at = s.at + w.first_tile * apart + w.chunk * BYTES + lane * 16;
+    for (int tile = 0; tile < w.tiles && w.chunk < w.end; tile++)
+        begin_step(part.step(tile), chunk_at + tile * apart);
+    await_launch();
+    if (w.chunk < w.end)
+        begin_x(part.x[w.chunk % 2], x, m, s.k, w.chunk);
+    await_copies();
+    int64_t chunk = w.chunk;
+    for (int left = (int)(w.end - w.chunk); left > 0; left--, chunk++) {
+        const bool more = left > 1;
+        const uint8_t *from = chunk_at += BYTES;
+        few_x rows;
+#pragma unroll
+        for (int tile = 0; tile < MOST_TILES; tile++) {
+            if (tile < w.tiles) {
+                await_copies_but<MOST_TILES - 1>();
+                __syncwarp(); /* lanes copied for each other */
+                const few_values<BITS, GROUP> values(part.step(tile));
+                if (tile == 0) {
+                    rows.take(part.x[chunk % 2], m);
+                    sum_x<GROUP>(part.x_sums[0], rows);
+                }
+                __syncwarp(); /* lanes have read what is filled again now */
+                if (more) {
+                    if (tile == 0)
+                        begin_x(part.x[(chunk + 1) % 2], x, m, s.k, chunk + 1);
+                    begin_step(part.step(tile), from);
+                    from += apart;
+                }
+                end_copies();
+                multiply_step<BITS, GROUP, HALF>(sums[tile], values, rows,
+                                                 part.x_sums[0] + lane % 4 * 2);
+            } else {
+                end_copies();
+            }
+        }
+    }
+}
+
+/* to[tiles][m rows][16 columns] = a lane's sums. */
+static __device__ __forceinline__ void
+keep_sums(float *to, const float (&sums)[MOST_TILES][TILES][4], int tiles, int m)
+{
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < MOST_TILES * TILES * 4; i++) {
+        const int tile = i / 4 / TILES, row = i / 4 % TILES * ROW_TILE + lane % 4 * 2 + i % 2;
+        if (tile < tiles && row < m)
+            to[(tile * m + row) * SUMS_APART + lane / 4 + i % 4 / 2 * 8] =
+                sums[tile][i / 4 % TILES][i % 4];
+    }
 }
 
 /* Waits for all threads of the blocks of a cluster. */
@@ -248,233 +393,52 @@ peek(const float *p, int rank)
 #endif
 }
 
-/* The way in which a product is cut. A unit is WIDE tiles, or what is left of a cluster's. Each cluster of
- * blocks has at most most_units; each of its `ranks` blocks has every ranks'th run of `chunks`
- * chunks of k, a run in a pass, so that it keeps x's part of the run in shared memory. Of its
- * units times chunks each warp of a block has as many, in a row. */
-struct few_cut {
-    int64_t clusters;
-    int most_units, ranks, passes, chunks;
-};
-
-/* The first of the steps of a block that a warp has. */
-static __device__ __forceinline__ int
-first_step(int steps, int warp)
-{
-    return steps * warp / WARPS;
-}
-
-/* The columns of y that a cluster has: tiles `first` to `end` of w, in so many units, of which
- * the last may have fewer tiles. */
-struct few_columns {
-    int64_t first, end;
-    int units;
-};
-
-static __device__ __forceinline__ struct few_columns
-columns_of(const struct packed_shape &s, const struct few_cut &cut, int64_t cluster)
-{
-    struct few_columns c;
-    c.first = s.tiles * cluster / cut.clusters;
-    c.end = s.tiles * (cluster + 1) / cut.clusters;
-    c.units = (int)(c.end - c.first + WIDE - 1) / WIDE;
-    return c;
-}
-
-/* Shared memory of a block. */
-template <int BITS, int GROUP> struct few_shared {
-    typedef few_step<BITS, GROUP> step;
-    step *ring;  /* [WARPS][DEPTH] */
-    float *sums; /* [most_units + WARPS][COLS][QV_FEW_ROWS]: those of unit u and warp w at u + w */
-    uint4 *x;    /* [chunks][4 quarters][m][4] */
-
-    __host__ __device__
-    few_shared(void *at, const few_cut &cut)
-    {
-        ring = (step *)at;
-        sums = (float *)(ring + WARPS * DEPTH<BITS>);
-        x = (uint4 *)(sums + (cut.most_units + WARPS) * COLS * QV_FEW_ROWS);
-    }
-
-    static size_t
-    bytes(const few_cut &cut, int64_t m)
-    {
-        const few_shared s(nullptr, cut);
-        return (size_t)((char *)(s.x + cut.chunks * 16 * m) - (char *)nullptr);
-    }
-};
-
-/* Copies x's rows of a run of chunks that begins at chunk `first`, with zeros behind the end: a
- * warp copies 16 bytes a lane of two chunks at once. */
+/* Writes a cluster's columns of y. Its blocks share the values, and each adds what all warps of all
+ * have of one, in their order. The sums of a warp are so many floats behind those of the one before. */
 static __device__ __forceinline__ void
-begin_x(uint4 *to, const bf16 *x, int m, int64_t k, int64_t first, int chunks)
+finish_columns(const float *sums, int apart, const struct few_cut &cut, const struct few_work &w,
+               const struct few_epilogue &e, bf16 *y)
 {
-    const int part = threadIdx.x % 16;
-    to += part / 4 * m * 4 + part % 4;
-    for (int row = 0; row < m; row++, x += k, to += 4)
-        for (int chunk = threadIdx.x / 16; chunk < chunks; chunk += blockDim.x / 16) {
-            const int64_t at = (first + chunk) * CHUNK + part * 8;
-            begin_copy((bf16 *)(to + chunk * 16 * m), at < k ? x + at : x, at < k);
-        }
-}
-
-/* The work of a warp in a pass is steps `at` to `end` of its block. The block's chunks begin at chunk first_chunk of k, and
- * its units are tiles first_tile to end_tile. */
-struct few_work {
-    int at, end, chunks;
-    int64_t first_chunk, first_tile, end_tile;
-};
-
-/* to[COLS][rows] = a lane's sums of a unit, or += if there are some of earlier passes. The lane's sums
- * are zero then. */
-static __device__ __forceinline__ void
-keep_sums(float *to, float (&sums)[WIDE][TILES][4], bool more)
-{
-    const int lane = threadIdx.x % WARP;
+    const int m = (int)e.m, col = threadIdx.x % TILE_COLS, at_once = WARPS * WARP / TILE_COLS;
+    int i = blockIdx.x % cut.ranks * at_once + threadIdx.x / TILE_COLS;
+    for (; i < w.tiles * m; i += cut.ranks * at_once) {
+        const float *from = sums + i * SUMS_APART + col;
+        float parts[MOST_RANKS * WARPS], sum = 0;
 #pragma unroll
-    for (int i = 0; i < WIDE * TILES * 4; i++) {
-        float &sum = sums[i / 4 / TILES][i / 4 % TILES][i % 4];
-        const int col = i / 4 / TILES * TILE_COLS + lane / 4 + i % 4 / 2 * 8;
-        float *at = to + col * QV_FEW_ROWS + i / 4 % TILES * ROW_TILE + lane % 4 * 2 + i % 2;
-        *at = more ? *at + sum : sum;
-        sum = 0;
+        for (int j = 0; j < MOST_RANKS * WARPS; j++)
+            parts[j] = j / WARPS < cut.ranks ? peek(from + j % WARPS * apart, j / WARPS) : 0;
+#pragma unroll
+        for (int j = 0; j < MOST_RANKS * WARPS; j++)
+            sum += parts[j];
+        const int tile = i / m;
+        const int64_t at = (w.first_tile + tile) * TILE_COLS + col;
+        if (at < e.n)
+            finish(e, i - tile * m, at, sum, y);
     }
 }
 
-/* sums[unit + warp] += of the warp's steps. `more`: there are sums of earlier passes. */
-template <int BITS, int GROUP, typename F>
-static __device__ __forceinline__ void
-few_sums(const few_shared<BITS, GROUP> &shared, const struct packed_shape &s,
-         const struct few_work &w, int m, bool more, F await_x)
-{
-    typedef few_shared<BITS, GROUP> S;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    typename S::step *ring = shared.ring + warp * DEPTH<BITS>;
-    __syncwarp();
-    float sums[WIDE][TILES][4] = {};
-    const int there = (int)min((int64_t)w.chunks, s.chunks - w.first_chunk);
-    int unit = w.at / w.chunks, chunk = w.at % w.chunks;
-    int to_copy = w.end - w.at, next_chunk = chunk;
-    int next_wide = 0;
-    const uint4 *next[WIDE];
-    const auto begin_unit = [&](int at) {
-        const int64_t tile = w.first_tile + (int64_t)at * WIDE;
-        next_wide = (int)min((int64_t)WIDE, w.end_tile - tile);
-#pragma unroll
-        for (int i = 0; i < WIDE; i++)
-            next[i] = (const uint4 *)(s.at + ((tile + i) * s.chunks + w.first_chunk + next_chunk) *
-                                                 s.per_chunk) +
-                      lane;
-    };
-    int next_unit = unit;
-    begin_unit(next_unit);
-    const auto copy_next = [&](int slot) {
-        if (to_copy-- > 0 && next_chunk < there)
-#pragma unroll
-            for (int i = 0; i < WIDE; i++) {
-                if (i < next_wide)
-                    begin_chunk<BITS, GROUP>(ring[slot].tiles[i], next[i]);
-                next[i] += (int)s.per_chunk / 16;
-            }
-        end_copies();
-        if (++next_chunk == w.chunks) {
-            next_chunk = 0;
-            begin_unit(++next_unit);
-        }
-    };
-#pragma unroll
-    for (int i = 0; i < DEPTH<BITS> - 1; i++)
-        copy_next(i);
-    await_x();
-    int slot = 0;
-    for (int step = w.at; step < w.end; step++) {
-        __syncwarp(); /* lanes have read all of the step before, whose place is filled now */
-        copy_next(slot ? slot - 1 : DEPTH<BITS> - 1);
-        await_copies_but<DEPTH<BITS> - 1>();
-        __syncwarp(); /* lanes copied for each other */
-        if (chunk < there) {
-            const uint4 *rows[TILES];
-#pragma unroll
-            for (int i = 0; i < TILES; i++)
-                rows[i] =
-                    shared.x + chunk * 16 * m + min(i * ROW_TILE + lane / 4, m - 1) * 4 + lane % 4;
-            const bool whole = w.first_tile + (unit + 1) * WIDE <= w.end_tile;
-            if (whole)
-                multiply_step<BITS, GROUP, WIDE>(sums, ring[slot], rows, m * 4, s.dtype == QV_F16);
-            else
-                multiply_step<BITS, GROUP, 1>(sums, ring[slot], rows, m * 4, s.dtype == QV_F16);
-        }
-        slot = slot + 1 < DEPTH<BITS> ? slot + 1 : 0;
-        if (++chunk < w.chunks && step + 1 < w.end)
-            continue;
-        keep_sums(shared.sums + (unit + warp) * COLS * QV_FEW_ROWS, sums, more);
-        chunk = 0;
-        unit++;
-    }
-}
-
-/* Writes a cluster's units of y, columns up to `end`. Blocks share its values, and each adds
- * what all warps of all have of one, in their order. */
-template <typename S>
-static __device__ __forceinline__ void
-finish_units(const S &shared, const struct few_cut &cut, const struct few_epilogue &e,
-             const struct few_columns &c, bf16 *y)
-{
-    const int m = (int)e.m, col = threadIdx.x % COLS, apart = cut.ranks * WARPS * WARP / COLS;
-    const int steps = c.units * cut.chunks;
-    int row = (blockIdx.x % cut.ranks * WARPS * WARP + threadIdx.x) / COLS, unit = 0;
-    for (;; row += apart) {
-        for (; row >= m; row -= m)
-            unit++;
-        if (unit >= c.units)
-            return;
-        const int begin = unit * cut.chunks, end = begin + cut.chunks;
-        const float *from = shared.sums + (unit * COLS + col) * QV_FEW_ROWS + row;
-        float sum = 0;
-        for (int other = 0; other < cut.ranks; other++)
-#pragma unroll
-            for (int warp = 0; warp < WARPS; warp++)
-                if (max(begin, first_step(steps, warp)) < min(end, first_step(steps, warp + 1)))
-                    sum += peek(from + warp * COLS * QV_FEW_ROWS, other);
-        const int64_t at = (c.first + unit * WIDE) * TILE_COLS + col;
-        if (at < min(e.n, c.end * TILE_COLS))
-            finish(e, row, at, sum, y);
-    }
-}
-
-template <int BITS, int GROUP>
+template <int BITS, int GROUP, bool HALF>
 static __global__
 __launch_bounds__(WARPS *WARP) void few_kernel(const struct packed_shape s,
                                                const struct few_cut cut,
                                                const struct few_epilogue e, const bf16 *x, bf16 *y)
 {
-    extern __shared__ uint4 at[];
-    typedef few_shared<BITS, GROUP> S;
-    const S shared(at, cut);
-    const int warp = threadIdx.x / WARP, m = (int)e.m;
-    const struct few_columns c = columns_of(s, cut, blockIdx.x / cut.ranks);
-    const int steps = c.units * cut.chunks;
-    for (int pass = 0; pass < cut.passes; pass++) {
-        const struct few_work w = { first_step(steps, warp),
-                                    first_step(steps, warp + 1),
-                                    cut.chunks,
-                                    (pass * cut.ranks + blockIdx.x % cut.ranks) *
-                                        (int64_t)cut.chunks,
-                                    c.first,
-                                    c.end };
-        few_sums<BITS, GROUP>(shared, s, w, m, pass > 0, [&] {
-            if (pass)
-                __syncthreads(); /* all have read x of the pass before */
-            else
-                await_launch();
-            begin_x(shared.x, x, m, s.k, w.first_chunk, cut.chunks);
-            await_copies();
-            __syncthreads();
-        });
-    }
+    typedef few_part<BITS, GROUP> P;
+    static_assert(QV_FEW_ROWS * SUMS_APART * sizeof(float) * MOST_TILES <= P::bytes(MOST_TILES) &&
+                      QV_FEW_ROWS * SUMS_APART * sizeof(float) <= P::bytes(1),
+                  "sums take the place of what was copied");
+    extern __shared__ uint4 shared[];
+    const int apart = (int)P::bytes(cut.most_tiles);
+    P &part = *(P *)((char *)shared + threadIdx.x / WARP * apart);
+    const struct few_work w = work_of(s, cut);
+    float sums[MOST_TILES][TILES][4] = {};
+    few_sums<BITS, GROUP, HALF>(sums, part, s, w, x, (int)e.m);
+    __syncwarp();
+    keep_sums((float *)&part, sums, w.tiles, (int)e.m);
     await_cluster();
-    finish_units(shared, cut, e, c, y);
-    await_cluster(); /* others read this block's sums until here */
+    finish_columns((const float *)shared, apart / (int)sizeof(float), cut, w, e, y);
+    if (cut.ranks > 1)
+        await_cluster(); /* others read this block's sums until here */
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -498,23 +462,27 @@ ask_device(struct few_device *out)
     return error;
 }
 
-/* Returns how to cut a product on a device, which does not depend on the number of rows, so that the bits of y do not
- * either. passes is 0 if shared memory does not suffice. */
-template <typename S>
+/* Returns how to cut a product on a device, so that no warp has many steps. It does not depend on the number of rows, so
+ * that the bits of y do not either. most_tiles is 0 if shared memory does not suffice. */
+template <typename P>
 static struct few_cut
 cut_for(const struct packed_shape &s, const struct few_device &d)
 {
-    struct few_cut cut = {};
-    cut.ranks = d.major >= 9 ? RANKS : 1;
-    cut.clusters = min(s.tiles, (int64_t)max(d.processors / cut.ranks, 1));
-    cut.clusters = max(cut.clusters, ceil_div(s.tiles, MOST_UNITS * WIDE));
-    cut.most_units = (int)ceil_div(ceil_div(s.tiles, cut.clusters), WIDE);
-    do
-        cut.chunks = (int)ceil_div(s.chunks, cut.ranks * ++cut.passes);
-    while (cut.chunks > 1 && S::bytes(cut, QV_FEW_ROWS) > (size_t)d.shared_bytes);
-    if (S::bytes(cut, QV_FEW_ROWS) > (size_t)d.shared_bytes)
-        cut.passes = 0;
-    return cut;
+    struct few_cut best = {};
+    int64_t fewest = INT64_MAX, most = MOST_TILES;
+    while (most && WARPS * P::bytes(most) > (size_t)d.shared_bytes)
+        most--;
+    for (int ranks = 1; most && ranks <= (d.major >= 9 ? MOST_RANKS : 1); ranks++) {
+        const int64_t at_once = max(d.processors / ranks, 1);
+        const int64_t times = ceil_div(s.tiles, most * at_once);
+        const int64_t clusters = min(s.tiles, times * at_once);
+        const int64_t tiles = ceil_div(s.tiles, clusters);
+        const int64_t steps = times * tiles * ceil_div(s.chunks, ranks * WARPS);
+        if (steps < fewest)
+            best = { clusters, s.tiles / clusters, s.tiles % clusters, tiles, ranks };
+        fewest = min(fewest, steps);
+    }
+    return best;
 }
 
 template <int BITS, int GROUP>
@@ -522,16 +490,17 @@ static cudaError_t
 launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_epilogue &e,
            const bf16 *x, bf16 *y, bool *taken)
 {
-    typedef few_shared<BITS, GROUP> S;
-    const auto kernel = few_kernel<BITS, GROUP>;
+    typedef few_part<BITS, GROUP> P;
+    const auto kernel =
+        s.dtype == QV_F16 ? few_kernel<BITS, GROUP, true> : few_kernel<BITS, GROUP, false>;
     struct few_device d;
     cudaError_t error = ask_device(&d);
     if (error)
         return error;
-    const struct few_cut cut = cut_for<S>(s, d);
+    const struct few_cut cut = cut_for<P>(s, d);
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
-    *taken = cut.passes > 0;
+    *taken = cut.most_tiles > 0 && cut.clusters * cut.ranks <= INT32_MAX;
     if (!*taken)
         return cudaSuccess;
     attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -542,7 +511,7 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
     config.numAttrs = d.major >= 9 ? 2 : 0;
     config.gridDim = dim3((unsigned)(cut.clusters * cut.ranks));
     config.blockDim = dim3(WARPS * WARP);
-    config.dynamicSmemBytes = S::bytes(cut, e.m);
+    config.dynamicSmemBytes = WARPS * P::bytes(cut.most_tiles);
     config.stream = stream;
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)config.dynamicSmemBytes);

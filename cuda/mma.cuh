@@ -30,6 +30,17 @@ begin_copy(void *to, const void *from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 }
 
+/* Begins to copy 16 bytes if `on`, without a branch. */
+static __device__ __forceinline__ void
+begin_copy_if(bool on, void *to, const void *from)
+{
+    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n"
+                 "@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(shared),
+                 "l"(from), "r"((int)on)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void
 end_copies()
 {
