@@ -75,8 +75,8 @@ enum { PACKED_BLOCKS = 2 }; /* kinds of them */
 struct few_cpu {
     struct packed_cpu w;
     int64_t m;
-    bool pairs;        /* x is made pairs of bf16, else f32 */
-    const void *x;     /* [k, m], or [k/2, m] pairs: set by each run */
+    int64_t run;       /* values of a row of x that lie side by side: 1 of f32, else bf16 */
+    const void *x;     /* [k/run, m, run]: set by each run of the kernel */
     const float *sums; /* of x over groups, [k/group, m] */
     /* sums[m, PACKED_COLS] = x times the columns of a panel */
     void (*panel)(const struct few_cpu *few, const void *panel, float *sums);
@@ -278,12 +278,14 @@ void qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float 
 void qv_packed_describe_cpu(const struct qv_kernel *kernel, char *text, size_t size);
 
 /* cpu/few.c multiplies few rows of x by the packed bytes of w; cpu/few_avx512.c does so in bf16, by
- * the products of pairs that AVX-512 has. */
+ * the products of pairs that AVX-512 and AMX have. */
 void qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes);
 void qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
                     void *scratch);
 const char *qv_few_name_cpu(const struct few_cpu *few);
 void qv_few_avx512_cpu(const struct few_cpu *few, const void *panel, float *sums);
+void qv_few_amx_cpu(const struct few_cpu *few, const void *panel, float *sums);
+bool qv_few_have_amx_cpu(void);
 
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,

@@ -82,37 +82,43 @@ PANEL_VARIANT(panel_any, )
 PANEL_VARIANT(panel_avx2, TARGET_AVX2_CPU)
 PANEL_VARIANT(panel_avx512, TARGET_AVX512_CPU)
 
+/* run: how x lies (few_cpu) */
+enum { AMX = ISA_AVX512_BF16_CPU + 1 };
 static const struct {
     void (*panel)(const struct few_cpu *f, const void *panel, float *sums);
+    int64_t run;
     const char *name;
-} variants[] = { [ISA_ANY_CPU] = { panel_any, "plain C" },
-                 [ISA_AVX2_CPU] = { panel_avx2, "AVX2" },
-                 [ISA_AVX512_CPU] = { panel_avx512, "AVX-512" },
-                 [ISA_AVX512_BF16_CPU] = { qv_few_avx512_cpu, "AVX-512 BF16" } };
+} variants[] = { [ISA_ANY_CPU] = { panel_any, 1, "plain C" },
+                 [ISA_AVX2_CPU] = { panel_avx2, 1, "AVX2" },
+                 [ISA_AVX512_CPU] = { panel_avx512, 1, "AVX-512" },
+                 [ISA_AVX512_BF16_CPU] = { qv_few_avx512_cpu, 2, "AVX-512 BF16" },
+                 [AMX] = { qv_few_amx_cpu, 32, "AMX" } };
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
 
-static enum isa_cpu
-isa_for(const struct qv_op_gemm *op)
+static int
+variant_for(const struct qv_op_gemm *op)
 {
     const enum isa_cpu isa = qv_isa_cpu();
-    return isa == ISA_AVX512_BF16_CPU && op->x_dtype != QV_BF16 ? ISA_AVX512_CPU : isa;
+    if (isa < ISA_AVX512_BF16_CPU)
+        return (int)isa;
+    return op->x_dtype != QV_BF16 ? ISA_AVX512_CPU : qv_few_have_amx_cpu() ? AMX : (int)isa;
 }
 
 static size_t
 x_bytes(const struct few_cpu *f)
 {
-    return qv_aligned((size_t)(f->w.k * f->m) * (f->pairs ? sizeof(qv_bf16) : sizeof(float)));
+    return qv_aligned((size_t)(f->w.k * f->m) * (f->run > 1 ? sizeof(qv_bf16) : sizeof(float)));
 }
 
 void
 qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes)
 {
-    const enum isa_cpu isa = isa_for(op);
+    const int variant = variant_for(op);
     *out = (struct few_cpu){ .w = qv_packed_cpu(op),
                              .m = op->m,
-                             .pairs = isa == ISA_AVX512_BF16_CPU,
-                             .panel = variants[isa].panel };
+                             .run = variants[variant].run,
+                             .panel = variants[variant].panel };
     *scratch_bytes =
         x_bytes(out) + qv_aligned((size_t)(op->k / op->w_group * op->m) * sizeof(float));
 }
@@ -126,14 +132,24 @@ qv_few_name_cpu(const struct few_cpu *few)
     return "";
 }
 
-/* Lays out the rows of one group of x: [group, m], or [group/2, m] pairs; and their sums. */
+/* Puts a group of row i of x, in elements of so many bytes, among its runs [group / run, m]. */
+INLINED_CPU void
+lay_row(char *to, const void *row, int64_t n, int64_t m, int64_t i, const int64_t run,
+        const size_t element)
+{
+    const size_t bytes = (size_t)run * element;
+    for (int64_t j = 0; j < n / run; j++)
+        memcpy(to + (size_t)(j * m + i) * bytes, (const char *)row + (size_t)j * bytes, bytes);
+}
+
+/* Lays out the rows of one group of x, and their sums. */
 static void
-lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, void *to,
+lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, char *to,
           float *sums)
 {
     const int64_t n = f->w.groups.group, m = f->m;
-    float row[128], *values = to;
-    uint32_t *pairs = to;
+    float row[128];
+    to += (size_t)(group * n * m) * (f->run > 1 ? sizeof(qv_bf16) : sizeof(float));
     for (int64_t i = 0; i < m; i++) {
         const void *from = at_cpu(x, dtype, i * f->w.k + group * n);
         float sum = 0;
@@ -141,10 +157,11 @@ lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, 
         for (int64_t j = 0; j < n; j++)
             sum += row[j];
         sums[group * m + i] = sum;
-        for (int64_t j = 0; j < n / 2 && f->pairs; j++)
-            memcpy(&pairs[(group * n / 2 + j) * m + i], (const char *)from + 4 * j, 4);
-        for (int64_t j = 0; j < n && !f->pairs; j++)
-            values[(group * n + j) * m + i] = row[j];
+        switch (f->run) {
+        case 1: lay_row(to, row, n, m, i, 1, sizeof(float)); break;
+        case 2: lay_row(to, from, n, m, i, 2, sizeof(qv_bf16)); break;
+        case 32: lay_row(to, from, n, m, i, 32, sizeof(qv_bf16)); break;
+        }
     }
 }
 

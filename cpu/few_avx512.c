@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A panel of few.c by AVX-512's products of bf16 pairs with f32 sums. That takes half the
- * products, and codes become bf16 by a look-up instead of a conversion. */
+#define _DEFAULT_SOURCE /* for syscall */
+/* Panels of few.c by products of bf16 pairs with f32 sums, of AVX-512 and of AMX. That takes half
+ * the products, and codes become bf16 by a look-up instead of a conversion. */
 #include "cpu.h"
+#include "tiles.h"
 #include "vectors.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -115,6 +117,81 @@ qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
     }
 }
 
+/* ---- AMX ------------------------------------------------------------------------------------- */
+
+/* The codes of 32 k and 16 columns are a tile as they lie in a panel, once they are bf16. Its
+ * product with a tile of up to 16 rows of x takes about as long as with one. A group's sums leave
+ * their tile (0; rows of x are in 1, codes in 2) to be scaled; those of the group before are scaled meanwhile, and the codes of the
+ * next one become bf16, so that nothing waits for a store. */
+enum { TILE_K = TILE_ROW / 2, MOST_TILES = 128 / TILE_K };
+
+TARGET_BF16 INLINED_CPU void
+tiles_of_codes(const struct packed_cpu *w, const char *group, char *out, const int64_t bits)
+{
+    const __m512i table = _mm512_loadu_si512(bf16_of_code);
+    const char *codes = group + 2 * w->factors;
+    for (int64_t i = 0; i < w->groups.group / 2; i++)
+        _mm512_store_si512(out + i * TILE_ROW,
+                           (__m512i)pair_of_codes(codes + (size_t)i * w->pair, table, bits));
+}
+
+TARGET_BF16 INLINED_CPU void
+add_group(const struct few_cpu *f, const char *group, const float *products, const float *x_sums,
+          float *out)
+{
+    __m512 factor[2];
+    load_factors(&f->w, group, factor);
+    for (int64_t i = 0; i < f->m; i++) {
+        __m512 total = _mm512_loadu_ps(out + i * PACKED_COLS);
+        total = _mm512_fmadd_ps(_mm512_load_ps(products + i * PACKED_COLS), factor[0], total);
+        total = _mm512_fmadd_ps(factor[1], _mm512_set1_ps(x_sums[i]), total);
+        _mm512_storeu_ps(out + i * PACKED_COLS, total);
+    }
+}
+
+TARGET_BF16 INLINED_CPU void
+tile_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t bits)
+{
+    _Alignas(64) char codes[2][MOST_TILES * TILE_BYTES];
+    _Alignas(64) float products[2][QV_FEW_ROWS * PACKED_COLS];
+    const struct packed_cpu *w = &f->w;
+    const int64_t groups = w->k / w->groups.group, tiles = w->groups.group / TILE_K;
+    const char *x = f->x;
+    memset(out, 0, (size_t)(f->m * PACKED_COLS) * sizeof *out);
+    tiles_of_codes(w, panel, codes[0], bits);
+    for (int64_t g = 0; g < groups; g++, panel += w->group_bytes) {
+        if (g + 1 < groups)
+            tiles_of_codes(w, panel + w->group_bytes, codes[(g + 1) % 2], bits);
+        TILE_ZERO(0);
+        for (int64_t t = 0; t < tiles; t++, x += f->m * TILE_ROW) {
+            TILE_LOAD(1, x);
+            TILE_LOAD(2, codes[g % 2] + t * TILE_BYTES);
+            TILE_MULTIPLY(0, 1, 2);
+        }
+        TILE_STORE(0, products[g % 2]);
+        if (g)
+            add_group(f, panel - w->group_bytes, products[(g - 1) % 2], f->sums + (g - 1) * f->m,
+                      out);
+    }
+    add_group(f, panel - w->group_bytes, products[(groups - 1) % 2], f->sums + (groups - 1) * f->m,
+              out);
+}
+
+TARGET_BF16 void
+qv_few_amx_cpu(const struct few_cpu *f, const void *panel, float *sums)
+{
+    const uint8_t m = (uint8_t)f->m;
+    const struct tile_shapes shapes = { .palette = 1,
+                                        .row_bytes = { TILE_ROW, TILE_ROW, TILE_ROW },
+                                        .rows = { m, m, TILE_ROW / 4 } };
+    tiles_begin(&shapes);
+    if (f->w.groups.bits == 4)
+        tile_sums(f, panel, sums, 4);
+    else
+        tile_sums(f, panel, sums, 8);
+    tiles_end();
+}
+
 #else
 
 void
@@ -123,4 +200,16 @@ qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
     (void)f, (void)panel, (void)sums; /* qv_isa_cpu() never asks for this */
 }
 
+void
+qv_few_amx_cpu(const struct few_cpu *f, const void *panel, float *sums)
+{
+    (void)f, (void)panel, (void)sums; /* qv_few_have_amx_cpu() says no */
+}
+
 #endif
+
+bool
+qv_few_have_amx_cpu(void)
+{
+    return tiles_allowed();
+}
