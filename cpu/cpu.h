@@ -59,14 +59,15 @@ struct panels_cpu {
 
 /* Says how a quantised matrix [n,k] lies on the CPU: in panels of PACKED_COLS of its rows, which
  * are columns of a GEMM's result; a panel has zeros beyond n. A panel holds, group by group, the
- * scales of all its columns, their offsets, and then for each pair of k one byte (4 bits) or two (8
- * bits) of each column, with the first k in the lower half. So a vector of columns is read at once,
- * and its values become pairs of bf16 in the order of panels_cpu. */
-enum { PACKED_COLS = 16 };
+ * scales of all its columns, their offsets, and then the codes in lines. A line has a word of each
+ * column, with as many values of k as 32 bits hold: the first of each pair from the lowest bit
+ * on, the second from bit 16 on. So a line is read at once, a shift brings a pair to the lowest
+ * bits of two halves, and the values become pairs of bf16 in the order of panels_cpu. */
+enum { PACKED_COLS = 16, LINE_BYTES = PACKED_COLS * 4 };
 struct packed_cpu {
     int64_t n, k;
     struct qv_groups groups;
-    size_t factors, pair, group_bytes, panel_bytes; /* factors: bytes of scales, and of offsets */
+    size_t factors, group_bytes, panel_bytes; /* factors: bytes of scales, and of offsets */
 };
 
 /* A gemm whose w is quantised runs either on few rows (few_cpu), or on blocks of columns that are

@@ -24,18 +24,17 @@ panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t
     const float *x = f->x, *sums = f->sums;
     floats_cpu total[QV_FEW_ROWS] = { { 0 } };
     for (int64_t at = 0; at < w->k; at += w->groups.group, panel += w->group_bytes, sums += m) {
-        const char *codes = panel + 2 * w->factors;
+        const char *line = panel + 2 * w->factors, *end = panel + w->group_bytes;
         floats_cpu chain[QV_FEW_ROWS] = { { 0 } }, factor[2];
         qv_packed_factors_cpu(w, panel, (float *)factor);
-        for (int64_t pair = 0; pair < w->groups.group / 2; pair += chains)
-            for (int64_t c = 0; c < chains; c++, codes += w->pair, x += 2 * m) {
-                words_cpu both;
+        for (; line < end; line += LINE_BYTES)
+            for (int64_t pair = 0; pair < 16 / bits; pair++, x += 2 * m) {
+                const int64_t c = pair % chains * m;
                 floats_cpu low, high;
-                load_pair_cpu(&both, codes, bits);
-                codes_cpu(&low, &high, &both, bits);
+                codes_cpu(&low, &high, line, pair, bits);
                 for (int64_t i = 0; i < m; i++) {
-                    chain[c * m + i] += low * x[i];
-                    chain[c * m + i] += high * x[m + i];
+                    chain[c + i] += low * x[i];
+                    chain[c + i] += high * x[m + i];
                 }
             }
         for (int64_t i = 0; i < m; i++) {

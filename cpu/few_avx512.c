@@ -12,29 +12,28 @@
 #define TARGET_BF16                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")))
 
-/* the numbers 0 to 15 as bf16 */
-static const uint16_t bf16_of_code[32] = { 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
-                                           0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130,
+/* The numbers 0 to 15 as bf16, twice: of an index the look-up takes five bits, of which a code
+ * has four. */
+static const uint16_t bf16_of_code[32] = { 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0,
+                                           0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150,
+                                           0x4160, 0x4170, 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080,
+                                           0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130,
                                            0x4140, 0x4150, 0x4160, 0x4170 };
 
-/* Returns the codes of a pair as bf16 side by side. With 4 bits, both halves of a byte go into
- * halves of a word and are looked up. With 8 bits they are converted; the lower half of such a
- * float is zero. */
+/* Returns a pair of codes of a line as bf16 side by side. With 4 bits they are looked up. With
+ * 8 bits they are converted; the lower half of such a float is zero. */
 TARGET_BF16 INLINED_CPU __m512bh
-pair_of_codes(const void *at, __m512i table, const int64_t bits)
+pair_of_codes(const void *line, int64_t pair, __m512i table, const int64_t bits)
 {
-    if (bits == 4) {
-        const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128(at));
-        const __m512i apart =
-            _mm512_ternarylogic_epi32(both, _mm512_slli_epi32(both, 12),
-                                      _mm512_set1_epi32(0x000f000f), 0xa8); /* (a|b)&c */
-        return (__m512bh)_mm512_permutexvar_epi16(apart, table);
-    }
-    const __m512i both = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at));
-    const __m512i low =
-        _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(255))));
-    const __m512i high = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srli_epi32(both, 8)));
-    return (__m512bh)_mm512_or_si512(_mm512_srli_epi32(low, 16), high);
+    const __m512i words = _mm512_srli_epi32(_mm512_loadu_si512(line), (unsigned)(pair * bits));
+    if (bits == 4)
+        return (__m512bh)_mm512_permutexvar_epi16(words, table);
+    const __m512i mask = _mm512_set1_epi32(255);
+    const __m512i high = _mm512_and_si512(_mm512_srli_epi32(words, 16), mask);
+    const __m512 floats[2] = { _mm512_cvtepi32_ps(_mm512_and_si512(words, mask)),
+                               _mm512_cvtepi32_ps(high) };
+    return (__m512bh)_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(floats[0]), 16),
+                                     _mm512_castps_si512(floats[1]));
 }
 
 TARGET_BF16 INLINED_CPU void
@@ -63,17 +62,18 @@ panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t
     for (int64_t i = 0; i < m; i++)
         total[i] = _mm512_setzero_ps();
     for (int64_t at = 0; at < w->k; at += w->groups.group, panel += w->group_bytes, sums += m) {
-        const char *codes = panel + 2 * w->factors;
+        const char *line = panel + 2 * w->factors, *end = panel + w->group_bytes;
         __m512 chain[QV_FEW_ROWS], factor[2];
         for (int64_t i = 0; i < m * chains; i++)
             chain[i] = _mm512_setzero_ps();
         load_factors(w, panel, factor);
-        for (int64_t pair = 0; pair < w->groups.group / 2; pair += chains)
-            for (int64_t c = 0; c < chains; c++, codes += w->pair, x += m) {
-                const __m512bh both = pair_of_codes(codes, table, bits);
+        for (; line < end; line += LINE_BYTES)
+            for (int64_t pair = 0; pair < 16 / bits; pair++, x += m) {
+                const __m512bh both = pair_of_codes(line, pair, table, bits);
+                const int64_t c = pair % chains * m;
                 for (int64_t i = 0; i < m; i++)
-                    chain[c * m + i] =
-                        _mm512_dpbf16_ps(chain[c * m + i], both, (__m512bh)_mm512_set1_epi32(x[i]));
+                    chain[c + i] =
+                        _mm512_dpbf16_ps(chain[c + i], both, (__m512bh)_mm512_set1_epi32(x[i]));
             }
         for (int64_t i = 0; i < m; i++) {
             for (int64_t c = 1; c < chains; c++)
@@ -129,10 +129,9 @@ TARGET_BF16 INLINED_CPU void
 tiles_of_codes(const struct packed_cpu *w, const char *group, char *out, const int64_t bits)
 {
     const __m512i table = _mm512_loadu_si512(bf16_of_code);
-    const char *codes = group + 2 * w->factors;
-    for (int64_t i = 0; i < w->groups.group / 2; i++)
-        _mm512_store_si512(out + i * TILE_ROW,
-                           (__m512i)pair_of_codes(codes + (size_t)i * w->pair, table, bits));
+    for (size_t at = 2 * w->factors; at < w->group_bytes; at += LINE_BYTES)
+        for (int64_t pair = 0; pair < 16 / bits; pair++, out += TILE_ROW)
+            _mm512_store_si512(out, (__m512i)pair_of_codes(group + at, pair, table, bits));
 }
 
 TARGET_BF16 INLINED_CPU void

@@ -22,8 +22,7 @@ packed(int64_t n, int64_t k, const struct qv_groups *groups)
 {
     struct packed_cpu w = { .n = n, .k = k, .groups = *groups };
     w.factors = PACKED_COLS * qv_dtype_bytes(groups->dtype);
-    w.pair = (size_t)(PACKED_COLS * groups->bits / 4);
-    w.group_bytes = 2 * w.factors + (size_t)groups->group / 2 * w.pair;
+    w.group_bytes = 2 * w.factors + (size_t)(PACKED_COLS * groups->group * groups->bits / 8);
     w.panel_bytes = (size_t)(k / groups->group) * w.group_bytes;
     return w;
 }
@@ -49,22 +48,38 @@ qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out)
     return QV_OK;
 }
 
+/* Returns the codes of a word of a row as a word of a line has them. */
+static uint32_t
+word_of_line(uint32_t codes, int64_t bits)
+{
+    if (bits == 8)
+        return (codes & 0xff0000ff) | (codes & 0xff00) << 8 | (codes >> 8 & 0xff00);
+    uint32_t halves[2] = { codes & 0x0f0f0f0f, codes >> 4 & 0x0f0f0f0f };
+    for (int i = 0; i < 2; i++) {
+        halves[i] = (halves[i] | halves[i] >> 4) & 0x00ff00ff;
+        halves[i] = (halves[i] | halves[i] >> 8) & 0xffff;
+    }
+    return halves[0] | halves[1] << 16;
+}
+
 /* Puts a group of a row into its column of a panel's group. */
 static void
 pack_group(const struct packed_cpu *w, const char *row, int64_t group, char *to, int64_t col)
 {
     const struct qv_groups *g = &w->groups;
-    const int64_t groups = w->k / g->group, pairs = g->group / 2;
-    const size_t element = qv_dtype_bytes(g->dtype), pair_bytes = (size_t)g->bits / 4;
-    const char *codes = row + (size_t)(group * pairs) * pair_bytes;
-    const char *factors = row + (size_t)(w->k / 2) * pair_bytes;
+    const int64_t groups = w->k / g->group;
+    const size_t element = qv_dtype_bytes(g->dtype), bytes = (size_t)(g->group * g->bits / 8);
+    const char *codes = row + (size_t)group * bytes, *factors = row + (size_t)groups * bytes;
     for (int i = 0; i < 2; i++)
         memcpy(to + (size_t)i * w->factors + (size_t)col * element,
                factors + (size_t)(i * groups + group) * element, element);
-    to += 2 * w->factors;
-    for (int64_t i = 0; i < pairs; i++)
-        memcpy(to + (size_t)i * w->pair + (size_t)col * pair_bytes, codes + (size_t)i * pair_bytes,
-               pair_bytes);
+    to += 2 * w->factors + (size_t)col * 4;
+    for (size_t at = 0; at < bytes; at += 4, to += LINE_BYTES) {
+        uint32_t word;
+        memcpy(&word, codes + at, sizeof word);
+        word = word_of_line(word, g->bits);
+        memcpy(to, &word, sizeof word);
+    }
 }
 
 qv_status
@@ -153,7 +168,7 @@ struct widening {
 };
 
 INLINED_CPU void
-widen_group(const struct widening *how, const char *group, struct wide_row to)
+widen_lines(const struct widening *how, const char *group, struct wide_row to, const int64_t bits)
 {
     const struct packed_cpu *w = how->w;
     float factors[2 * PACKED_COLS];
@@ -161,23 +176,24 @@ widen_group(const struct widening *how, const char *group, struct wide_row to)
     qv_packed_factors_cpu(w, group, factors);
     memcpy(&scale, factors, sizeof scale);
     memcpy(&offset, factors + PACKED_COLS, sizeof offset);
-    group += 2 * w->factors;
-    for (int64_t i = 0; i < w->groups.group / 2; i++) {
-        words_cpu both;
-        floats_cpu low, high;
-        if (w->groups.bits == 4) {
-            load_pair_cpu(&both, group, 4);
-            codes_cpu(&low, &high, &both, 4);
-        } else {
-            load_pair_cpu(&both, group, 8);
-            codes_cpu(&low, &high, &both, 8);
+    for (size_t at = 2 * w->factors; at < w->group_bytes; at += LINE_BYTES)
+        for (int64_t pair = 0; pair < 16 / bits; pair++) {
+            floats_cpu low, high;
+            codes_cpu(&low, &high, group + at, pair, bits);
+            low = low * scale + offset;
+            high = high * scale + offset;
+            store_pair(&low, &high, &to, how->dtype, how->pairs);
+            to.at = (char *)to.at + how->step;
         }
-        low = low * scale + offset;
-        high = high * scale + offset;
-        store_pair(&low, &high, &to, how->dtype, how->pairs);
-        group += w->pair;
-        to.at = (char *)to.at + how->step;
-    }
+}
+
+INLINED_CPU void
+widen_group(const struct widening *how, const char *group, struct wide_row to)
+{
+    if (how->w->groups.bits == 4)
+        widen_lines(how, group, to, 4);
+    else
+        widen_lines(how, group, to, 8);
 }
 
 static void
