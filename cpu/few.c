@@ -141,6 +141,21 @@ lay_row(char *to, const void *row, int64_t n, int64_t m, int64_t i, const int64_
         memcpy(to + (size_t)(j * m + i) * bytes, (const char *)row + (size_t)j * bytes, bytes);
 }
 
+/* Sums 16 values at a time, because each addition would wait for the one before. */
+static float
+sum_of(const float *row, int64_t n)
+{
+    floats_cpu lanes = { 0 }, next;
+    for (int64_t j = 0; j < n; j += 16) {
+        memcpy(&next, row + j, sizeof next);
+        lanes += next;
+    }
+    float sum = 0;
+    for (int j = 0; j < 16; j++)
+        sum += lanes[j];
+    return sum;
+}
+
 /* Lays out the rows of one group of x, and their sums. */
 static void
 lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, char *to,
@@ -151,11 +166,8 @@ lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, 
     to += (size_t)(group * n * m) * (f->run > 1 ? sizeof(qv_bf16) : sizeof(float));
     for (int64_t i = 0; i < m; i++) {
         const void *from = at_cpu(x, dtype, i * f->w.k + group * n);
-        float sum = 0;
         qv_lanes_load_cpu(row, from, dtype, n);
-        for (int64_t j = 0; j < n; j++)
-            sum += row[j];
-        sums[group * m + i] = sum;
+        sums[group * m + i] = sum_of(row, n);
         switch (f->run) {
         case 1: lay_row(to, row, n, m, i, 1, sizeof(float)); break;
         case 2: lay_row(to, from, n, m, i, 2, sizeof(qv_bf16)); break;

@@ -50,6 +50,15 @@ load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
     }
 }
 
+/* Adds the products of a row of x and a group's codes to the row's sums, scaled; x_sum is that of
+ * the row's values in the group. Sums are in memory because registers have the products. */
+TARGET_BF16 INLINED_CPU void
+add_scaled(float *out, __m512 products, const __m512 factor[2], float x_sum)
+{
+    const __m512 sums = _mm512_fmadd_ps(products, factor[0], _mm512_loadu_ps(out));
+    _mm512_storeu_ps(out, _mm512_fmadd_ps(factor[1], _mm512_set1_ps(x_sum), sums));
+}
+
 TARGET_BF16 INLINED_CPU void
 panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t bits,
            const int64_t m, const int64_t chains)
@@ -58,15 +67,12 @@ panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t
     const int32_t *x = f->x;
     const float *sums = f->sums;
     const __m512i table = _mm512_loadu_si512(bf16_of_code);
-    __m512 total[QV_FEW_ROWS];
-    for (int64_t i = 0; i < m; i++)
-        total[i] = _mm512_setzero_ps();
+    memset(out, 0, (size_t)(m * PACKED_COLS) * sizeof *out);
     for (int64_t at = 0; at < w->k; at += w->groups.group, panel += w->group_bytes, sums += m) {
         const char *line = panel + 2 * w->factors, *end = panel + w->group_bytes;
         __m512 chain[QV_FEW_ROWS], factor[2];
         for (int64_t i = 0; i < m * chains; i++)
             chain[i] = _mm512_setzero_ps();
-        load_factors(w, panel, factor);
         for (; line < end; line += LINE_BYTES)
             for (int64_t pair = 0; pair < 16 / bits; pair++, x += m) {
                 const __m512bh both = pair_of_codes(line, pair, table, bits);
@@ -75,15 +81,13 @@ panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t
                     chain[c + i] =
                         _mm512_dpbf16_ps(chain[c + i], both, (__m512bh)_mm512_set1_epi32(x[i]));
             }
+        load_factors(w, panel, factor);
         for (int64_t i = 0; i < m; i++) {
             for (int64_t c = 1; c < chains; c++)
                 chain[i] = _mm512_add_ps(chain[i], chain[c * m + i]);
-            total[i] = _mm512_fmadd_ps(chain[i], factor[0], total[i]);
-            total[i] = _mm512_fmadd_ps(factor[1], _mm512_set1_ps(sums[i]), total[i]);
+            add_scaled(out + i * PACKED_COLS, chain[i], factor, sums[i]);
         }
     }
-    for (int64_t i = 0; i < m; i++)
-        _mm512_storeu_ps(out + i * PACKED_COLS, total[i]);
 }
 
 #define ROWS_CASE(m, chains)                                                                       \
@@ -140,12 +144,9 @@ add_group(const struct few_cpu *f, const char *group, const float *products, con
 {
     __m512 factor[2];
     load_factors(&f->w, group, factor);
-    for (int64_t i = 0; i < f->m; i++) {
-        __m512 total = _mm512_loadu_ps(out + i * PACKED_COLS);
-        total = _mm512_fmadd_ps(_mm512_load_ps(products + i * PACKED_COLS), factor[0], total);
-        total = _mm512_fmadd_ps(factor[1], _mm512_set1_ps(x_sums[i]), total);
-        _mm512_storeu_ps(out + i * PACKED_COLS, total);
-    }
+    for (int64_t i = 0; i < f->m; i++)
+        add_scaled(out + i * PACKED_COLS, _mm512_load_ps(products + i * PACKED_COLS), factor,
+                   x_sums[i]);
 }
 
 TARGET_BF16 INLINED_CPU void
