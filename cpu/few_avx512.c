@@ -60,46 +60,51 @@ add_scaled(float *out, __m512 products, const __m512 factor[2], float x_sum)
 }
 
 TARGET_BF16 INLINED_CPU void
-panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t bits,
-           const int64_t m, const int64_t chains)
+add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const float *x_sums,
+          float *out, const int64_t bits, const int64_t m, const int64_t chains)
+{
+    const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
+    const __m512i table = _mm512_loadu_si512(bf16_of_code);
+    __m512 chain[QV_FEW_ROWS], factor[2];
+    for (int64_t i = 0; i < m * chains; i++)
+        chain[i] = _mm512_setzero_ps();
+    for (; line < end; line += LINE_BYTES)
+        for (int64_t pair = 0; pair < 16 / bits; pair++, x += m) {
+            const __m512bh both = pair_of_codes(line, pair, table, bits);
+            const int64_t c = pair % chains * m;
+            for (int64_t i = 0; i < m; i++)
+                chain[c + i] =
+                    _mm512_dpbf16_ps(chain[c + i], both, (__m512bh)_mm512_set1_epi32(x[i]));
+        }
+    load_factors(w, group, factor);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t c = 1; c < chains; c++)
+            chain[i] = _mm512_add_ps(chain[i], chain[c * m + i]);
+        add_scaled(out + i * PACKED_COLS, chain[i], factor, x_sums[i]);
+    }
+}
+
+TARGET_BF16 INLINED_CPU void
+panel_sums(const struct few_cpu *f, const char *codes, int64_t panels, float *out,
+           const int64_t bits, const int64_t m, const int64_t chains)
 {
     const struct packed_cpu *w = &f->w;
     const int32_t *x = f->x;
-    const float *sums = f->sums;
-    const __m512i table = _mm512_loadu_si512(bf16_of_code);
-    memset(out, 0, (size_t)(m * PACKED_COLS) * sizeof *out);
-    for (int64_t at = 0; at < w->k; at += w->groups.group, panel += w->group_bytes, sums += m) {
-        const char *line = panel + 2 * w->factors, *end = panel + w->group_bytes;
-        __m512 chain[QV_FEW_ROWS], factor[2];
-        for (int64_t i = 0; i < m * chains; i++)
-            chain[i] = _mm512_setzero_ps();
-        for (; line < end; line += LINE_BYTES)
-            for (int64_t pair = 0; pair < 16 / bits; pair++, x += m) {
-                const __m512bh both = pair_of_codes(line, pair, table, bits);
-                const int64_t c = pair % chains * m;
-                for (int64_t i = 0; i < m; i++)
-                    chain[c + i] =
-                        _mm512_dpbf16_ps(chain[c + i], both, (__m512bh)_mm512_set1_epi32(x[i]));
-            }
-        load_factors(w, panel, factor);
-        for (int64_t i = 0; i < m; i++) {
-            for (int64_t c = 1; c < chains; c++)
-                chain[i] = _mm512_add_ps(chain[i], chain[c * m + i]);
-            add_scaled(out + i * PACKED_COLS, chain[i], factor, sums[i]);
-        }
-    }
+    for (int64_t g = 0; g < w->k / w->groups.group; g++, x += w->groups.group / 2 * m)
+        for (int64_t p = 0; p < panels; p++, codes += w->group_bytes)
+            add_group(w, codes, x, f->sums + g * m, out + p * m * PACKED_COLS, bits, m, chains);
 }
 
 #define ROWS_CASE(m, chains)                                                                       \
     case m:                                                                                        \
         if (f->w.groups.bits == 4)                                                                 \
-            panel_sums(f, panel, sums, 4, m, chains);                                              \
+            panel_sums(f, codes, panels, sums, 4, m, chains);                                      \
         else                                                                                       \
-            panel_sums(f, panel, sums, 8, m, chains);                                              \
+            panel_sums(f, codes, panels, sums, 8, m, chains);                                      \
         break;
 
 TARGET_BF16 void
-qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
+qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
 {
     switch (f->m) {
         ROWS_CASE(1, 4)
@@ -139,8 +144,8 @@ tiles_of_codes(const struct packed_cpu *w, const char *group, char *out, const i
 }
 
 TARGET_BF16 INLINED_CPU void
-add_group(const struct few_cpu *f, const char *group, const float *products, const float *x_sums,
-          float *out)
+scale_tile(const struct few_cpu *f, const char *group, const float *products, const float *x_sums,
+           float *out)
 {
     __m512 factor[2];
     load_factors(&f->w, group, factor);
@@ -150,35 +155,40 @@ add_group(const struct few_cpu *f, const char *group, const float *products, con
 }
 
 TARGET_BF16 INLINED_CPU void
-tile_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t bits)
+tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out,
+          const int64_t bits)
 {
     _Alignas(64) char codes[2][MOST_TILES * TILE_BYTES];
     _Alignas(64) float products[2][QV_FEW_ROWS * PACKED_COLS];
     const struct packed_cpu *w = &f->w;
-    const int64_t groups = w->k / w->groups.group, tiles = w->groups.group / TILE_K;
+    const int64_t tiles = w->groups.group / TILE_K, steps = w->k / w->groups.group * panels;
     const char *x = f->x;
-    memset(out, 0, (size_t)(f->m * PACKED_COLS) * sizeof *out);
-    tiles_of_codes(w, panel, codes[0], bits);
-    for (int64_t g = 0; g < groups; g++, panel += w->group_bytes) {
-        if (g + 1 < groups)
-            tiles_of_codes(w, panel + w->group_bytes, codes[(g + 1) % 2], bits);
+    const float *x_sums = f->sums;
+    float *to = NULL;
+    tiles_of_codes(w, group, codes[0], bits);
+    for (int64_t i = 0; i < steps; i++, group += w->group_bytes) {
+        const int64_t panel = i % panels;
+        if (i + 1 < steps)
+            tiles_of_codes(w, group + w->group_bytes, codes[(i + 1) % 2], bits);
         TILE_ZERO(0);
-        for (int64_t t = 0; t < tiles; t++, x += f->m * TILE_ROW) {
-            TILE_LOAD(1, x);
-            TILE_LOAD(2, codes[g % 2] + t * TILE_BYTES);
+        for (int64_t t = 0; t < tiles; t++) {
+            TILE_LOAD(1, x + t * f->m * TILE_ROW);
+            TILE_LOAD(2, codes[i % 2] + t * TILE_BYTES);
             TILE_MULTIPLY(0, 1, 2);
         }
-        TILE_STORE(0, products[g % 2]);
-        if (g)
-            add_group(f, panel - w->group_bytes, products[(g - 1) % 2], f->sums + (g - 1) * f->m,
-                      out);
+        TILE_STORE(0, products[i % 2]);
+        if (i)
+            scale_tile(f, group - w->group_bytes, products[(i - 1) % 2], x_sums, to);
+        to = out + panel * f->m * PACKED_COLS;
+        x_sums = f->sums + i / panels * f->m;
+        if (panel == panels - 1)
+            x += tiles * f->m * TILE_ROW;
     }
-    add_group(f, panel - w->group_bytes, products[(groups - 1) % 2], f->sums + (groups - 1) * f->m,
-              out);
+    scale_tile(f, group - w->group_bytes, products[(steps - 1) % 2], x_sums, to);
 }
 
 TARGET_BF16 void
-qv_few_amx_cpu(const struct few_cpu *f, const void *panel, float *sums)
+qv_few_amx_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
 {
     const uint8_t m = (uint8_t)f->m;
     const struct tile_shapes shapes = { .palette = 1,
@@ -186,24 +196,24 @@ qv_few_amx_cpu(const struct few_cpu *f, const void *panel, float *sums)
                                         .rows = { m, m, TILE_ROW / 4 } };
     tiles_begin(&shapes);
     if (f->w.groups.bits == 4)
-        tile_sums(f, panel, sums, 4);
+        tile_sums(f, codes, panels, sums, 4);
     else
-        tile_sums(f, panel, sums, 8);
+        tile_sums(f, codes, panels, sums, 8);
     tiles_end();
 }
 
 #else
 
 void
-qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
+qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
 {
-    (void)f, (void)panel, (void)sums; /* qv_isa_cpu() never asks for this */
+    (void)f, (void)codes, (void)panels, (void)sums; /* qv_isa_cpu() never asks for this */
 }
 
 void
-qv_few_amx_cpu(const struct few_cpu *f, const void *panel, float *sums)
+qv_few_amx_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
 {
-    (void)f, (void)panel, (void)sums; /* qv_few_have_amx_cpu() says no */
+    (void)f, (void)codes, (void)panels, (void)sums; /* qv_few_have_amx_cpu() says no */
 }
 
 #endif

@@ -23,7 +23,6 @@ packed(int64_t n, int64_t k, const struct qv_groups *groups)
     struct packed_cpu w = { .n = n, .k = k, .groups = *groups };
     w.factors = PACKED_COLS * qv_dtype_bytes(groups->dtype);
     w.group_bytes = 2 * w.factors + (size_t)(PACKED_COLS * groups->group * groups->bits / 8);
-    w.panel_bytes = (size_t)(k / groups->group) * w.group_bytes;
     return w;
 }
 
@@ -40,11 +39,27 @@ panels_of(int64_t n)
     return (n + PACKED_COLS - 1) / PACKED_COLS;
 }
 
+int64_t
+qv_packed_beside_cpu(const struct packed_cpu *w, int64_t col)
+{
+    const int64_t left = panels_of(w->n) - col / PACKED_COLS / PACKED_PANELS * PACKED_PANELS;
+    return left < PACKED_PANELS ? left : PACKED_PANELS;
+}
+
+size_t
+qv_packed_at_cpu(const struct packed_cpu *w, int64_t col, int64_t group)
+{
+    const int64_t panel = col / PACKED_COLS, in = panel % PACKED_PANELS;
+    const int64_t before = (panel - in) * (w->k / w->groups.group);
+    return (size_t)(before + group * qv_packed_beside_cpu(w, col) + in) * w->group_bytes;
+}
+
 qv_status
 qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out)
 {
     const struct packed_cpu w = packed(matrix->n, matrix->k, &matrix->groups);
-    *out = (struct qv_layout){ (size_t)panels_of(w.n) * w.panel_bytes, PACKED_COLS };
+    *out = (struct qv_layout){ (size_t)(panels_of(w.n) * (w.k / w.groups.group)) * w.group_bytes,
+                               PACKED_COLS };
     return QV_OK;
 }
 
@@ -91,8 +106,7 @@ qv_packed_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, in
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t panel = 0; panel < panels_of(rows); panel++)
         for (int64_t group = 0; group < w.k / w.groups.group; group++) {
-            char *to = (char *)dst + (size_t)(row0 / PACKED_COLS + panel) * w.panel_bytes +
-                       (size_t)group * w.group_bytes;
+            char *to = (char *)dst + qv_packed_at_cpu(&w, row0 + panel * PACKED_COLS, group);
             for (int64_t col = 0; col < PACKED_COLS && panel * PACKED_COLS + col < rows; col++)
                 pack_group(&w, (const char *)src + (size_t)(panel * PACKED_COLS + col) * row_bytes,
                            group, to, col);
@@ -158,13 +172,13 @@ store_pair(const floats_cpu *low, const floats_cpu *high, const struct wide_row 
     memcpy((char *)to->at + to->next, &second, sizeof second);
 }
 
-/* Says how a panel's group is widened. to: its first pair; step: bytes from one pair to
- * the next. */
+/* Says how a panel's groups are widened. step: bytes from one pair to the next where they go;
+ * next: from one group to the next where they come from. */
 struct widening {
     const struct packed_cpu *w;
     qv_dtype dtype;
     bool pairs;
-    size_t step;
+    size_t step, next;
 };
 
 INLINED_CPU void
@@ -240,7 +254,7 @@ widen_apart(const struct widening *how, const char *panel, const struct panels_c
     char room[128 * PACKED_COLS * sizeof(float)] = { 0 };
     struct widening apart = *how;
     apart.step = 2 * PACKED_COLS * element;
-    for (int64_t k = 0; k < how->w->k; k += all, panel += how->w->group_bytes) {
+    for (int64_t k = 0; k < how->w->k; k += all, panel += how->next) {
         wideners[qv_isa_cpu()](&apart, panel, (struct wide_row){ room, PACKED_COLS * element });
         for (int64_t i = 0; i < all; i += p->group)
             for (int64_t c = col; c < col + PACKED_COLS && c < end; c++)
@@ -262,7 +276,7 @@ widen_panel(const struct widening *how, const char *panel, const struct panels_c
         widen_apart(how, panel, p, col, block);
         return;
     }
-    for (int64_t k = 0; k < how->w->k; k += how->w->groups.group, panel += how->w->group_bytes)
+    for (int64_t k = 0; k < how->w->k; k += how->w->groups.group, panel += how->next)
         wideners[qv_isa_cpu()](how, panel,
                                (struct wide_row){ wide_at(p, element, k, col, block), line });
 }
@@ -287,14 +301,15 @@ widen_block(const struct qv_device_cpu *dev, const struct qv_op_gemm *op,
 {
     const struct packed_cpu packed = qv_packed_cpu(op);
     const size_t element = qv_dtype_bytes(op->x_dtype);
-    const struct widening how = { &packed, (qv_dtype)op->x_dtype, p->group == 2,
-                                  2 / (size_t)p->group * (size_t)p->width * element *
-                                      (size_t)p->group };
+    const size_t step = 2 / (size_t)p->group * (size_t)p->width * element * (size_t)p->group;
     const int64_t n = panels_of(p->n);
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
-    for (int64_t i = 0; i < n; i++)
-        widen_panel(&how, w + (size_t)(first / PACKED_COLS + i) * packed.panel_bytes, p,
-                    i * PACKED_COLS, block);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t col = i * PACKED_COLS;
+        const size_t next = (size_t)qv_packed_beside_cpu(&packed, first + col) * packed.group_bytes;
+        const struct widening how = { &packed, (qv_dtype)op->x_dtype, p->group == 2, step, next };
+        widen_panel(&how, w + qv_packed_at_cpu(&packed, first + col, 0), p, col, block);
+    }
     clear_columns(p, n * PACKED_COLS, element, block);
 }
 
