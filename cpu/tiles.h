@@ -19,22 +19,29 @@ struct tile_shapes {
     uint8_t rows[16];
 };
 
-#if defined(__x86_64__) && defined(__GNUC__) && defined(__linux__)
+#if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cpu.h"
+#endif
 
-/* Returns whether the kernel lets this process use tiles, for which it has to be asked. */
+/* Returns whether this CPU has AMX and the kernel lets this process use tiles, for which it has
+ * to be asked. */
 static inline bool
 tiles_allowed(void)
 {
+#if defined(__x86_64__) && defined(__linux__)
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* of Linux's asm/prctl.h */
     const unsigned amx = dnnl_cpu_isa_avx512_core_amx;
     return ((unsigned)dnnl_get_effective_cpu_isa() & amx) == amx &&
            !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+#else
+    return false;
+#endif
 }
 
+#if defined(__x86_64__) && defined(__GNUC__)
 /* Tiles belong to a thread. What uses them begins by their shapes and ends by giving them back,
  * which spares the system to keep them. */
 static inline void
@@ -60,14 +67,6 @@ tiles_end(void)
 /* sums[i][n] += x[i][k] * w[k / 2][n][k % 2], of bf16 with sums in f32 */
 #define TILE_MULTIPLY(sums, x, w)                                                                  \
     __asm__ volatile("tdpbf16ps %%tmm" #w ", %%tmm" #x ", %%tmm" #sums ::)
-
-#else
-
-static inline bool
-tiles_allowed(void)
-{
-    return false;
-}
 
 #endif
 #endif
