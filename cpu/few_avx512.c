@@ -164,7 +164,7 @@ tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out
     const int64_t tiles = w->groups.group / TILE_K, steps = w->k / w->groups.group * panels;
     const char *x = f->x;
     const float *x_sums = f->sums;
-    float *to = NULL;
+    float *to = out;
     tiles_of_codes(w, group, codes[0], bits);
     for (int64_t i = 0; i < steps; i++, group += w->group_bytes) {
         const int64_t panel = i % panels;

@@ -41,8 +41,10 @@ multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, 
     const struct qv_device_options options = { .threads = threads };
     if (qv_backend_cpu.open(&options, &dev, &err) ||
         qv_backend_cpu.layout(dev, &matrix, &layout, &err) ||
-        qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, &err))
+        qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, &err)) {
         fail_msg("%s", err.text);
+        return;
+    }
     qv_backend_cpu.describe(kernel, text, sizeof text);
     kernel->op.u.gemm.y_dtype = QV_F32; /* nothing is to be hidden by rounding */
     const bool amx = strstr(text, "AMX");
