@@ -22,7 +22,8 @@ add_group(const struct packed_cpu *w, const char *group, const float *x, const f
 {
     const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
     floats_cpu chain[QV_FEW_ROWS] = { { 0 } }, factor[2];
-    for (; line < end; line += LINE_BYTES)
+    for (; line < end; line += LINE_BYTES) {
+        fetch_ahead_cpu(line);
         for (int64_t pair = 0; pair < 16 / bits; pair++, x += 2 * m) {
             const int64_t c = pair % chains * m;
             floats_cpu low, high;
@@ -32,6 +33,7 @@ add_group(const struct packed_cpu *w, const char *group, const float *x, const f
                 chain[c + i] += high * x[m + i];
             }
         }
+    }
     qv_packed_factors_cpu(w, group, (float *)factor);
     for (int64_t i = 0; i < m; i++, out += PACKED_COLS) {
         floats_cpu sum;

@@ -68,7 +68,8 @@ add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const
     __m512 chain[QV_FEW_ROWS], factor[2];
     for (int64_t i = 0; i < m * chains; i++)
         chain[i] = _mm512_setzero_ps();
-    for (; line < end; line += LINE_BYTES)
+    for (; line < end; line += LINE_BYTES) {
+        fetch_ahead_cpu(line);
         for (int64_t pair = 0; pair < 16 / bits; pair++, x += m) {
             const __m512bh both = pair_of_codes(line, pair, table, bits);
             const int64_t c = pair % chains * m;
@@ -76,6 +77,7 @@ add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const
                 chain[c + i] =
                     _mm512_dpbf16_ps(chain[c + i], both, (__m512bh)_mm512_set1_epi32(x[i]));
         }
+    }
     load_factors(w, group, factor);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t c = 1; c < chains; c++)
@@ -129,62 +131,91 @@ qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, fl
 /* ---- AMX ------------------------------------------------------------------------------------- */
 
 /* The codes of 32 k and 16 columns are a tile as they lie in a panel, once they are bf16. Its
- * product with a tile of up to 16 rows of x takes about as long as with one. A group's sums leave
- * their tile (0; rows of x are in 1, codes in 2) to be scaled; those of the group before are scaled meanwhile, and the codes of the
- * next one become bf16, so that nothing waits for a store. */
-enum { TILE_K = TILE_ROW / 2, MOST_TILES = 128 / TILE_K };
+ * product with a tile of up to 16 rows of x takes about as long as with one. Tiles 0 to 3 have the
+ * sums of four panels over a group, so that products do not wait for one another. They are
+ * stored to be scaled; those of the group before are scaled meanwhile, and the codes of the next
+ * one become bf16, so that nothing waits for a store. */
+enum { TILE_K = TILE_ROW / 2, MOST_TILES = 128 / TILE_K, PANEL_CODES = MOST_TILES * TILE_BYTES };
 
+/* Converts a group of panels, each for itself. */
 TARGET_BF16 INLINED_CPU void
-tiles_of_codes(const struct packed_cpu *w, const char *group, char *out, const int64_t bits)
+tiles_of_codes(const struct packed_cpu *w, const char *group, int64_t panels, char *out,
+               const int64_t bits)
 {
     const __m512i table = _mm512_loadu_si512(bf16_of_code);
-    for (size_t at = 2 * w->factors; at < w->group_bytes; at += LINE_BYTES)
-        for (int64_t pair = 0; pair < 16 / bits; pair++, out += TILE_ROW)
-            _mm512_store_si512(out, (__m512i)pair_of_codes(group + at, pair, table, bits));
+    for (int64_t p = 0; p < panels; p++, group += w->group_bytes, out += PANEL_CODES) {
+        char *to = out;
+        for (size_t at = 2 * w->factors; at < w->group_bytes; at += LINE_BYTES) {
+            fetch_ahead_cpu(group + at);
+            for (int64_t pair = 0; pair < 16 / bits; pair++, to += TILE_ROW)
+                _mm512_store_si512(to, (__m512i)pair_of_codes(group + at, pair, table, bits));
+        }
+    }
+}
+
+/* products[panels, QV_FEW_ROWS, PACKED_COLS] = the rows of a group of x times its codes */
+TARGET_BF16 INLINED_CPU void
+multiply_tiles(const char *x, int64_t m, const char *codes, int64_t tiles, int64_t panels,
+               float *products)
+{
+#define PANEL(i, w)                                                                                \
+    if ((i) < panels) {                                                                            \
+        TILE_LOAD(w, codes + (i)*PANEL_CODES);                                                     \
+        TILE_MULTIPLY(i, 4, w);                                                                    \
+    }
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    for (int64_t t = 0; t < tiles; t++, x += m * TILE_ROW, codes += TILE_BYTES) {
+        TILE_LOAD(4, x);
+        PANEL(0, 5)
+        PANEL(1, 6)
+        PANEL(2, 5)
+        PANEL(3, 6)
+    }
+    TILE_STORE(0, products);
+    TILE_STORE(1, products + 1 * QV_FEW_ROWS * PACKED_COLS);
+    TILE_STORE(2, products + 2 * QV_FEW_ROWS * PACKED_COLS);
+    TILE_STORE(3, products + 3 * QV_FEW_ROWS * PACKED_COLS);
+#undef PANEL
 }
 
 TARGET_BF16 INLINED_CPU void
-scale_tile(const struct few_cpu *f, const char *group, const float *products, const float *x_sums,
-           float *out)
+scale_tiles(const struct few_cpu *f, const char *group, int64_t panels, const float *products,
+            const float *x_sums, float *out)
 {
-    __m512 factor[2];
-    load_factors(&f->w, group, factor);
-    for (int64_t i = 0; i < f->m; i++)
-        add_scaled(out + i * PACKED_COLS, _mm512_load_ps(products + i * PACKED_COLS), factor,
-                   x_sums[i]);
+    for (int64_t p = 0; p < panels; p++, group += f->w.group_bytes) {
+        const float *product = products + p * QV_FEW_ROWS * PACKED_COLS;
+        __m512 factor[2];
+        load_factors(&f->w, group, factor);
+        for (int64_t i = 0; i < f->m; i++, out += PACKED_COLS)
+            add_scaled(out, _mm512_load_ps(product + i * PACKED_COLS), factor, x_sums[i]);
+    }
 }
 
 TARGET_BF16 INLINED_CPU void
 tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out,
           const int64_t bits)
 {
-    _Alignas(64) char codes[2][MOST_TILES * TILE_BYTES];
-    _Alignas(64) float products[2][QV_FEW_ROWS * PACKED_COLS];
+    _Alignas(64) char codes[2][PACKED_PANELS * PANEL_CODES];
+    _Alignas(64) float products[2][PACKED_PANELS * QV_FEW_ROWS * PACKED_COLS];
     const struct packed_cpu *w = &f->w;
-    const int64_t tiles = w->groups.group / TILE_K, steps = w->k / w->groups.group * panels;
+    const int64_t tiles = w->groups.group / TILE_K, last = w->k / w->groups.group - 1;
+    const size_t next = (size_t)panels * w->group_bytes;
     const char *x = f->x;
     const float *x_sums = f->sums;
-    float *to = out;
-    tiles_of_codes(w, group, codes[0], bits);
-    for (int64_t i = 0; i < steps; i++, group += w->group_bytes) {
-        const int64_t panel = i % panels;
-        if (i + 1 < steps)
-            tiles_of_codes(w, group + w->group_bytes, codes[(i + 1) % 2], bits);
-        TILE_ZERO(0);
-        for (int64_t t = 0; t < tiles; t++) {
-            TILE_LOAD(1, x + t * f->m * TILE_ROW);
-            TILE_LOAD(2, codes[i % 2] + t * TILE_BYTES);
-            TILE_MULTIPLY(0, 1, 2);
+    tiles_of_codes(w, group, panels, codes[0], bits);
+    for (int64_t g = 0; g <= last; g++, group += next, x += tiles * f->m * TILE_ROW) {
+        if (g < last)
+            tiles_of_codes(w, group + next, panels, codes[(g + 1) % 2], bits);
+        multiply_tiles(x, f->m, codes[g % 2], tiles, panels, products[g % 2]);
+        if (g > 0) {
+            scale_tiles(f, group - next, panels, products[(g - 1) % 2], x_sums, out);
+            x_sums += f->m;
         }
-        TILE_STORE(0, products[i % 2]);
-        if (i)
-            scale_tile(f, group - w->group_bytes, products[(i - 1) % 2], x_sums, to);
-        to = out + panel * f->m * PACKED_COLS;
-        x_sums = f->sums + i / panels * f->m;
-        if (panel == panels - 1)
-            x += tiles * f->m * TILE_ROW;
     }
-    scale_tile(f, group - w->group_bytes, products[(steps - 1) % 2], x_sums, to);
+    scale_tiles(f, group - next, panels, products[last % 2], x_sums, out);
 }
 
 TARGET_BF16 void
@@ -192,8 +223,9 @@ qv_few_amx_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float
 {
     const uint8_t m = (uint8_t)f->m;
     const struct tile_shapes shapes = { .palette = 1,
-                                        .row_bytes = { TILE_ROW, TILE_ROW, TILE_ROW },
-                                        .rows = { m, m, TILE_ROW / 4 } };
+                                        .row_bytes = { TILE_ROW, TILE_ROW, TILE_ROW, TILE_ROW,
+                                                       TILE_ROW, TILE_ROW, TILE_ROW },
+                                        .rows = { m, m, m, m, m, TILE_ROW / 4, TILE_ROW / 4 } };
     tiles_begin(&shapes);
     if (f->w.groups.bits == 4)
         tile_sums(f, codes, panels, sums, 4);

@@ -24,6 +24,15 @@ typedef uint16_t halves_cpu __attribute__((vector_size(32)));
 #define TARGET_AVX512_CPU
 #endif
 
+/* Fetches what lies some way behind a line of codes, because a core that only follows what it
+ * reads gets two thirds of a memory's rate (16 cores of a Xeon). Nothing need lie there. */
+INLINED_CPU void
+fetch_ahead_cpu(const void *line)
+{
+    enum { AHEAD = 4096 };
+    __builtin_prefetch((const void *)((uintptr_t)line + AHEAD));
+}
+
 /* Takes pair `pair` of each column out of a line of codes (packed_cpu). Codes are converted as
  * signed words, because every instruction set converts those. */
 INLINED_CPU void
