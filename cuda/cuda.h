@@ -2,8 +2,8 @@
 /*
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
  * our own kernels. They are layers, each of which calls only those before it: status; copier;
- * memory; cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv, own; work;
- * device.
+ * memory; cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv, own; batches;
+ * work; device.
  */
 #ifndef QV_CUDA_CUDA_H
 #define QV_CUDA_CUDA_H
@@ -135,6 +135,7 @@ struct conv_cuda {
 struct qv_kernel {
     struct qv_op op;
     const struct verbs_cuda *verbs; /* the verbs of its operation */
+    size_t scratch_bytes;           /* what prepare asked for */
     union {
         struct gemm_cuda gemm;
         struct attention_cuda attention;
@@ -170,6 +171,11 @@ qv_status qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *
                             int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
                             qv_error *err);
 
+/* Runs a GEMM by p[1] in place of a quantised w: its values, rounded to x's dtype. Of scratch it
+ * leaves out wide_bytes. */
+qv_status qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
+                                 void *const *p, void *scratch, qv_error *err);
+
 /* cuda/packed.c: quantised matrices, as packed.h has them. */
 qv_status qv_packed_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out);
 qv_status qv_packed_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
@@ -181,6 +187,21 @@ qv_status qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix
                               struct qv_layout *out, qv_error *err);
 qv_status qv_conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                             const void *src, struct qv_buffer dst, qv_error *err);
+
+/* cuda/batches.c: a list whose calls are run one after the other. GEMMs that follow each other have
+ * their quantised weights widened by one launch. */
+struct batches_cuda {
+    const struct qv_call *calls;
+    size_t n;
+    char *room; /* in scratch, for widened weights; NULL: each GEMM widens its own */
+    size_t room_bytes;
+    size_t end; /* the call behind the batch that is widened */
+    char *at;   /* where the weight of its next GEMM lies */
+};
+struct batches_cuda qv_batches_cuda(const struct qv_call *calls, size_t n);
+/* Runs call i on dev->stream. */
+qv_status qv_run_batched_cuda(struct qv_device_cuda *dev, struct batches_cuda *batches, size_t i,
+                              qv_error *err);
 
 /* cuda/work.c: verbs of the backend's table. */
 qv_status qv_run_cuda(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err);

@@ -459,9 +459,9 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static qv_status
-run_values(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
-           void *scratch, qv_error *err)
+qv_status
+qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+                       void *scratch, qv_error *err)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cuda *g = &kernel->u.gemm;
@@ -508,13 +508,15 @@ run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
         return qv_check_cuda(dev, qv_few_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
                              "gemm of few rows", err);
     if (!g->wide_bytes)
-        return run_values(dev, kernel, p, scratch, err);
+        return qv_gemm_by_values_cuda(dev, kernel, p, scratch, err);
+    const struct widening_cuda widening = { g->packed, p[1], scratch };
     void *const operands[QV_MAX_OPERANDS] = { p[0], scratch, p[2], p[3], p[4] };
     qv_status status =
-        qv_check_cuda(dev, qv_widen_cuda(dev->stream, &g->packed, op->x_dtype, p[1], scratch),
+        qv_check_cuda(dev, qv_widen_cuda(dev->stream, &widening, 1, op->x_dtype, false),
                       "widening a weight", err);
     return status ? status
-                  : run_values(dev, kernel, operands, (char *)scratch + g->wide_bytes, err);
+                  : qv_gemm_by_values_cuda(dev, kernel, operands, (char *)scratch + g->wide_bytes,
+                                           err);
 }
 
 const struct verbs_cuda qv_gemm_verbs_cuda = {

@@ -40,13 +40,21 @@ cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *o
 /* A gemm of few rows by w as packed.h has it, with its epilogue: bf16, or f32. */
 cudaError_t qv_few_cuda(cudaStream_t stream, const struct qv_op_gemm *op, const void *x,
                         const void *w, const void *bias, const void *residual, void *y);
-/* The values y[n,k] of such a w, rounded to dtype. */
 struct qv_matrix_cuda {
     int64_t n, k;
     struct qv_groups groups;
 };
-cudaError_t qv_widen_cuda(cudaStream_t stream, const struct qv_matrix_cuda *matrix, int64_t dtype,
-                          const void *w, void *y);
+/* The values y[n,k] of up to QV_MOST_WIDENED such weights, rounded to dtype. early: from compute
+ * capability 9.0 on they may be written while the kernel in front of this one runs, if that one
+ * allows it; what comes behind waits for both. */
+enum { QV_MOST_WIDENED = 8 };
+struct widening_cuda {
+    struct qv_matrix_cuda matrix;
+    const void *w;
+    void *y;
+};
+cudaError_t qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n,
+                          int64_t dtype, bool early);
 
 /* y[i] += x[i] of n f32 values */
 cudaError_t qv_add_cuda(cudaStream_t stream, int64_t n, const void *x, void *y);

@@ -45,44 +45,131 @@ few_simple_kernel(const struct packed_shape s, const struct few_epilogue e, int6
     }
 }
 
-/* A thread has a chunk's 16 bytes of codes, 8 neighbours of every quarter of 4 bits and of two
- * quarters of 8. A value is a product, then a sum, as a checkpoint is loaded; rounded once more
- * to T. */
-template <typename T, int BITS>
-static __global__ BLOCK void
-widen_kernel(const struct packed_shape s, const struct divisor per_tile, int64_t group, T *y)
+/* ---- widening -------------------------------------------------------------------------------- */
+
+/* Matrices that one launch widens. */
+struct widening {
+    struct packed_shape s;
+    struct divisor per_tile; /* chunks */
+    uint32_t first;          /* block */
+    int bits, group_shift;   /* a group has 1 << group_shift values */
+    void *y;
+};
+struct widenings {
+    struct widening list[QV_MOST_WIDENED];
+};
+
+/* Threads that share a chunk: one for each row and lane of 4 that has its codes. */
+enum { CHUNK_THREADS = TILE_COLS * 4, BLOCK_CHUNKS = THREADS / CHUNK_THREADS };
+
+/* Returns (word & mask) | power, in one instruction, of which a constant operand would make two. */
+static __device__ __forceinline__ uint32_t
+put_into(uint32_t word, uint32_t mask, uint32_t power)
 {
-    constexpr int PIECES = CODES<BITS> / 16, QUARTERS = 16 / BITS;
+    uint32_t out;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(word), "r"(mask), "r"(power));
+    return out;
+}
+
+/* Returns 8 neighbours' codes as f32. Codes are put into the mantissa of a power of two, which is
+ * taken away: of 4 bits four of each half of a word, of 8 bits two of each half of two words. */
+template <int BITS>
+static __device__ __forceinline__ void
+codes_as_floats(float (&codes)[8], const uint32_t *words)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const uint32_t word =
+            BITS == 4 ? __funnelshift_r(words[0], words[0], QV_ROTATED_CUDA) : words[j / 4];
+        const uint32_t half = j % 2 ? word >> 16 : word;
+        const int at = BITS == 4 ? j / 2 * 4 : j % 4 / 2 * 8;
+        const uint32_t power = (uint32_t)(127 + 23 - at) << 23;
+        codes[j] = __uint_as_float(put_into(half, ((1u << BITS) - 1) << at, power)) -
+                   __uint_as_float(power);
+    }
+}
+
+/* Makes values of codes: a product, then a sum, each rounded, as a checkpoint is loaded. With a
+ * scale of 16 bits the product is exact, if it does not overflow, and one rounding is the same. */
+template <int DTYPE>
+static __device__ __forceinline__ void
+scale_codes(float (&v)[8], const float2 &f)
+{
+    if (DTYPE != QV_F32 && fabsf(f.x) < 0x1p119f) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j] = fmaf(v[j], f.x, f.y);
+    } else {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j] = __fadd_rn(__fmul_rn(v[j], f.x), f.y);
+    }
+}
+
+/* Widens a thread's part of a chunk: 8 neighbours of each quarter, of one row. All is loaded before
+ * the first store, which the compiler would not move loads over. */
+template <int BITS, int DTYPE, typename T>
+static __device__ __forceinline__ void
+widen(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
+{
+    const struct packed_shape &s = m.s;
     int64_t at;
-    const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
-    const int64_t tile = divide(i / PIECES, per_tile, &at);
-    const int piece = (int)(i % PIECES), lane = piece % WARP, load = piece / WARP;
-    const int in_tile = (BITS == 4 ? load : load / 2) * 8 + lane / 4;
-    const int64_t row = tile * TILE_COLS + in_tile;
+    const int64_t tile = divide(in_matrix, m.per_tile, &at);
+    const int lane = in_chunk % WARP, upper = in_chunk / WARP, in_tile = upper * 8 + lane / 4;
+    const int64_t row = tile * TILE_COLS + in_tile, col = at * CHUNK + lane % 4 * 8;
     if (tile >= s.tiles || row >= s.n)
         return;
-    const uint8_t *chunk = s.at + (tile * s.chunks + at) * s.per_chunk;
-    const uint4 codes = __ldg((const uint4 *)chunk + piece);
-    uint32_t words[4];
-    memcpy(words, &codes, sizeof words);
+    const uint8_t *chunk = s.at + in_matrix * s.per_chunk;
+    uint32_t words[BITS];
+    float2 factors[4];
 #pragma unroll
-    for (int q = 0; q < QUARTERS; q++) {
-        const int col = (BITS == 4 ? q : load % 2 * 2 + q) * QUARTER + lane % 4 * 8;
-        float values[8];
-        if (at * CHUNK + col >= s.k)
-            break;
-        const float2 f =
-            factors_of(s.dtype, chunk + CODES<BITS>, qv_pair_at_cuda(group, in_tile, col));
-#pragma unroll
-        for (int j = 0; j < 8; j++) { /* even ones come first, of 8 bits in each word */
-            const int rotate =
-                j % 2 * 16 + (BITS == 4 ? j / 2 * 4 + QV_ROTATED_CUDA : j % 4 / 2 * 8);
-            const uint32_t word = words[BITS == 4 ? q : 2 * q + j / 4];
-            const uint32_t code = __funnelshift_r(word, word, rotate) & ((1 << BITS) - 1);
-            values[j] = __fadd_rn(__fmul_rn((float)code, f.x), f.y);
-        }
-        store(y + row * s.k + at * CHUNK + col, values);
+    for (int i = 0; i < BITS / 4; i++) {
+        const uint4 loaded = __ldg((const uint4 *)chunk + (upper * BITS / 4 + i) * WARP + lane);
+        memcpy(words + 4 * i, &loaded, sizeof loaded);
     }
+#pragma unroll
+    for (int q = 0; q < 4; q++)
+        factors[q] = factors_of(DTYPE, chunk + CODES<BITS>,
+                                (q * QUARTER >> m.group_shift) * TILE_COLS + in_tile);
+    y += row * s.k + col;
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+        float values[8];
+        codes_as_floats<BITS>(values, words + q * BITS / 4);
+        scale_codes<DTYPE>(values, factors[q]);
+        if (col + q * QUARTER < s.k)
+            store(y + q * QUARTER, values);
+    }
+}
+
+template <int BITS, typename T>
+static __device__ __forceinline__ void
+widen_bits(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
+{
+    if (m.s.dtype == QV_BF16)
+        widen<BITS, QV_BF16>(m, in_matrix, in_chunk, y);
+    else if (m.s.dtype == QV_F16)
+        widen<BITS, QV_F16>(m, in_matrix, in_chunk, y);
+    else
+        widen<BITS, QV_F32>(m, in_matrix, in_chunk, y);
+}
+
+template <typename T>
+static __global__ BLOCK void
+widen_kernel(const __grid_constant__ struct widenings w, int n)
+{
+    int at = 0;
+    while (at + 1 < n && blockIdx.x >= w.list[at + 1].first)
+        at++;
+    const struct widening &m = w.list[at];
+    const uint32_t in_matrix = (blockIdx.x - m.first) * BLOCK_CHUNKS + threadIdx.x / CHUNK_THREADS;
+    if (m.bits == 4)
+        widen_bits<4>(m, in_matrix, threadIdx.x % CHUNK_THREADS, (T *)m.y);
+    else
+        widen_bits<8>(m, in_matrix, threadIdx.x % CHUNK_THREADS, (T *)m.y);
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize(); /* what waits for this kernel needs the one in front, too */
+#endif
 }
 
 cudaError_t
@@ -115,20 +202,38 @@ qv_few_cuda(cudaStream_t stream, const struct qv_op_gemm *op, const void *x, con
 }
 
 cudaError_t
-qv_widen_cuda(cudaStream_t stream, const struct qv_matrix_cuda *matrix, int64_t dtype,
-              const void *w, void *y)
+qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int64_t dtype,
+              bool early)
 {
-    const struct packed_shape s = shape_of(matrix->n, matrix->k, &matrix->groups, w);
-    const struct divisor per_tile = divisor_of(s.chunks);
-    const int64_t pieces = TILE_COLS * CHUNK / 8 * matrix->groups.bits / 16;
-    const int64_t blocks = ceil_div(s.tiles * s.chunks * pieces, THREADS);
-    if (blocks > INT32_MAX)
+    struct widenings w = {};
+    int64_t blocks = 0;
+    for (int i = 0; i < n; i++) {
+        const struct qv_matrix_cuda *m = &list[i].matrix;
+        struct widening *to = &w.list[i];
+        to->s = shape_of(m->n, m->k, &m->groups, list[i].w);
+        to->per_tile = divisor_of(to->s.chunks);
+        to->first = (uint32_t)blocks;
+        to->bits = (int)m->groups.bits;
+        while (1 << to->group_shift < m->groups.group)
+            to->group_shift++;
+        to->y = list[i].y;
+        blocks += ceil_div(to->s.tiles * to->s.chunks, BLOCK_CHUNKS);
+    }
+    if (blocks > INT32_MAX / BLOCK_CHUNKS) /* chunks are counted in 32 bits */
         return cudaErrorInvalidConfiguration;
-    return typed(dtype, [&](auto t) {
-        typedef decltype(t) T;
-        return matrix->groups.bits == 4 ? launch(stream, blocks, dim3(THREADS), widen_kernel<T, 4>,
-                                                 s, per_tile, matrix->groups.group, (T *)y)
-                                        : launch(stream, blocks, dim3(THREADS), widen_kernel<T, 8>,
-                                                 s, per_tile, matrix->groups.group, (T *)y);
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = early ? 1 : 0;
+    config.gridDim = dim3((unsigned)blocks);
+    config.blockDim = dim3(THREADS);
+    config.stream = stream;
+    const cudaError_t error = typed(dtype, [&](auto t) {
+        return cudaLaunchKernelEx(&config, widen_kernel<decltype(t)>, w, n);
     });
+    if (error)
+        (void)cudaGetLastError(); /* returned here, so the next caller must not find it again */
+    return error;
 }

@@ -2,22 +2,13 @@
 /* Runs lists of calls in order, or records them as a graph, and puts marks into the work. */
 #include "cuda.h"
 
-/* Runs a call on dev->stream. */
-static qv_status
-run_call(struct qv_device_cuda *dev, const struct qv_call *call, qv_error *err)
-{
-    void *p[QV_MAX_OPERANDS];
-    for (int i = 0; i < QV_MAX_OPERANDS; i++)
-        p[i] = address_cuda(call->operands[i]);
-    return call->kernel->verbs->run(dev, call->kernel, p, address_cuda(call->scratch), err);
-}
-
 static qv_status
 run_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
+    struct batches_cuda batches = qv_batches_cuda(calls, n);
     qv_status status = QV_OK;
     for (size_t i = 0; i < n && !status; i++)
-        status = run_call(dev, &calls[i], err);
+        status = qv_run_batched_cuda(dev, &batches, i, err);
     return status;
 }
 
@@ -37,6 +28,7 @@ order(struct qv_device_cuda *dev, cudaStream_t before, cudaEvent_t event, cudaSt
 static qv_status
 branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {
+    struct batches_cuda batches = qv_batches_cuda(calls, n);
     qv_status status = QV_OK;
     bool forked = false;
     for (size_t i = 0; i < n && !status; i++) {
@@ -51,7 +43,7 @@ branch_list(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, q
             status =
                 qv_check_cudnn(dev, cudnnSetStream(dev->cudnn, dev->stream), "cudnnSetStream", err);
         if (!status)
-            status = run_call(dev, &calls[i], err);
+            status = qv_run_batched_cuda(dev, &batches, i, err);
     }
     if (forked && !status)
         status = order(dev, dev->side, dev->join, dev->recorder, err);

@@ -250,7 +250,8 @@ typedef struct qv_model_info {
      * right. Each is "" if there is nothing to tell. Both belong to the model. */
     const char *note, *warning;
     int64_t stored_matrices; /* how many are kept quantised, by qv_model_options.weights */
-    uint64_t reserved[4];
+    int device;              /* of the model's context: qv_context_options.device */
+    uint64_t reserved[3];
 } qv_model_info;
 
 /*

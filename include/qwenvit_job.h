@@ -132,8 +132,8 @@ typedef struct qv_job_options {
     qv_job_sink sink;
     void *user;      /* given to the sink */
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
-    int decoders;    /* clips that are decoded at once; 0: as many as there are cores, or 12 by a
-                      * GPU and as many besides as there are cores beyond 6 */
+    int decoders;    /* clips that are decoded at once; 0: as many as there are cores, or 12 by each
+                      * model's GPU and as many besides as there are cores beyond 24 a GPU */
     int sinks;       /* threads that call the sink; 0: 1 */
     int64_t queue;   /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
     bool refuse_when_full; /* instead of waiting, adding fails with QV_ESTATE */
@@ -149,7 +149,8 @@ typedef struct qv_job_options {
     /* for sources of paths and bytes. threads 0: every core if few sources wait, else 1. If
      * decoder is NULL and clips are not trusted, the job starts a decoder. With QV_DECODE_GPU the
      * job ends with QV_EBACKEND if the GPU decodes nothing; of `decoders` at once, all are the
-     * GPU's; with 0 the CPU decodes those that are more than 12. */
+     * GPU's; with 0 the CPU decodes those that are more than 12 a model. Of several models each
+     * one's GPU decodes (qv_model_info.device), and `gpu` says nothing. */
     qv_clip_options clip;
     /* Told what each stage did, from its own thread: "decode" of a decoder, "push" and "pull" of
      * a device, "sink" of a sink thread. lane is the thread's number, times are seconds of

@@ -164,6 +164,9 @@ QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_erro
  * is not known yet; QV_EBACKEND, and why, if it cannot. */
 QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool trusted, bool wait,
                                 qv_error *err);
+/* Returns the most bytes of a CUDA device that decoding takes there (QV_DECODE_GPU), however many clips
+ * it decodes: the process's context, and the pictures of all streams. Streams beyond that are the CPU's. */
+QV_API int64_t qv_decoder_gpu_bytes(void);
 /* Ends the program. Its clips must be closed before. It takes 60 s at most, usually no time. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 

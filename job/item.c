@@ -184,6 +184,15 @@ check_source(const qv_job_source *s, qv_error *err)
                : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
 }
 
+/* Has the processes start that have the devices' GPUs open, all at once, as each takes half a second. */
+static void
+start_gpus(qv_job *job)
+{
+    for (int i = 0; i < job->n_devices && !job->gpus_started; i++)
+        qv_decoder_gpu(job->decoder, job->devices[i].gpu, job->o.clip.trusted, false, NULL);
+    job->gpus_started = true;
+}
+
 /* Sets the clip's options. The decoder is the job's, and is started for the first source that
  * needs one. */
 static qv_status
@@ -204,6 +213,8 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
         job->decoder = job->own_decoder;
     }
     o->decoder = needed ? job->decoder : NULL;
+    if (job->gpu_readers && job->decoder)
+        start_gpus(job);
     pthread_mutex_unlock(&job->lock);
     return status;
 }

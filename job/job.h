@@ -170,6 +170,7 @@ struct qv_job_device {
     qv_job *job;
     int index;
     qv_model *model;
+    int gpu; /* its number, as decoders count GPUs */
     pthread_t thread;
     struct qv_job_plan plans[QV_JOB_PLANS];
     struct qv_job_chunk chunks[QV_JOB_AHEAD]; /* under way */
@@ -209,6 +210,7 @@ struct qv_job {
     pthread_cond_t changed[5]; /* indexed by qv_job_who */
     int n_conds;
     /* the lock guards what follows */
+    bool gpus_started;
     bool ended, stopping; /* no more sources will be added; all threads must return */
     qv_status status;     /* QV_OK, or the failure that has ended the job */
     qv_error error;

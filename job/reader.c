@@ -126,6 +126,8 @@ open_file(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     qv_clip_options *o = &item->clip_options;
     if (job->gpu_readers && w->lane >= job->gpu_readers)
         o->decode = QV_DECODE_CPU;
+    else if (job->gpu_readers && job->n_devices > 1)
+        o->gpu = job->devices[w->lane % job->n_devices].gpu;
     return qv_clip_open(name_of(item), &job->model.image, &job->model.video, o, &item->clip, err);
 }
 

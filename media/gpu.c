@@ -183,6 +183,12 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
     return status;
 }
 
+int64_t
+qv_decoder_gpu_bytes(void)
+{
+    return QVM_GPU_PICTURES + QVM_GPU_CONTEXT;
+}
+
 qv_status
 qv_decoder_gpu(qv_decoder *d, int gpu, bool unlocked, bool wait, qv_error *err)
 {

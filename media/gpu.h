@@ -20,6 +20,10 @@ enum {
     QVM_SLOTS = QVM_MOST_HELD + QVM_GPU_DELAY + 1,
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };
+#define QVM_GPU_PICTURES                                                                           \
+    ((int64_t)4 << 30) /* the most bytes of the pictures of all a GPU's streams */
+#define QVM_GPU_CONTEXT                                                                            \
+    ((int64_t)640 << 20) /* of the context beside them: an H200's has some 520 MiB */
 
 /* Says whether a process with a GPU is ready. It is the one message of the process to whoever started it. */
 typedef struct qvm_gpu_hello {

@@ -11,8 +11,6 @@
 
 #include "nvcuvid.h"
 
-#define MOST_BYTES ((int64_t)16 << 30) /* the most that the surfaces of all decoders may take */
-
 const struct qvm_nvcodec qvm_nvcodecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
                                             { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
 
@@ -155,11 +153,11 @@ qvm_nvdecoder_take(qvm_nvdec *g, const struct qvm_nvshape *s, struct qvm_nvdecod
     if (i >= 0)
         *d = pick(g, i);
     int64_t given = 0;
-    while (i < 0 && g->n_idle && g->bytes + bytes - given > MOST_BYTES) {
+    while (i < 0 && g->n_idle && g->bytes + bytes - given > QVM_GPU_PICTURES) {
         spare[n_spare] = pick(g, 0);
         given += spare[n_spare++].bytes;
     }
-    const bool full = i < 0 && g->bytes + bytes - given > MOST_BYTES;
+    const bool full = i < 0 && g->bytes + bytes - given > QVM_GPU_PICTURES;
     g->bytes += i < 0 && !full ? bytes : 0;
     pthread_mutex_unlock(&g->lock);
     for (int k = 0; k < n_spare; k++)

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 # Tests that `qwenvit bench` and `qwenvit profile` run the program qwenvit-bench beside the command and pass
 # on its output, its exit code or its end by a signal. If it is missing or cannot be started, they print an
-# error and give exit code 4.
-# Usage: bench_program.sh QWENVIT QWENVIT_BENCH MODEL WORK
+# error and give exit code 4. Where there is a stand-in for a GPU's decoders, `bench job --decode gpu` is tested too.
+# Usage: bench_program.sh QWENVIT QWENVIT_BENCH MODEL WORK [SOFTWARE_GPU WRITE_CLIPS]
 set -eu
-qwenvit=$1 bench=$2 model=$3 work=$4
+qwenvit=$1 bench=$2 model=$3 work=$4 gpu=${5:-} write_clips=${6:-}
 . "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work/bin" && cd "$work"
 
@@ -48,4 +48,30 @@ exit 7
 END
 expect 7 '<bench tower --model a b>' bin/qwenvit bench tower --model 'a b'
 expect 143 '<profile -->' bin/qwenvit profile --
+
+# has WAY TEXT..: the record of this way has these
+has() {
+    way=$1; shift
+    for field; do
+        grep "\"way\":\"$way\"" out.txt | grep -q "$field" || fail "the record of $way has no $field"
+    done
+}
+if [ -n "$gpu" ]; then
+    mkdir gpu from
+    (cd from && "$write_clips" x264.mp4)
+    cp "$bench" gpu/qwenvit-bench && cp "$gpu" gpu/qwenvit-decoder
+    job="gpu/qwenvit-bench bench job --model $model --backend ref --max-pixels 50000 --clips 3 --repeats 1 --json -o jobs"
+    if [ -s from/x264.mp4 ]; then
+        expect 0 '"way":"discard"' $job --from from --decode gpu --ways 'gpu,device,beside 1x4,cpu,discard'
+        has gpu '"cpu_s_per_clip":[0-9]' '"peak_bytes":[1-9]'
+        has 'beside 1x4' '"beside_frames_per_s":[0-9]*[1-9]' '"over_device":[0-9]'
+        has cpu '"gpu_clips":0'
+        has discard '"gpu_clips":3' '"times_cpu":[0-9]' '"cpu_time_over_cpu":[0-9]'
+        expect 0 '"way":"decode"' $job --from from --decode gpu --ways decode
+        expect 2 'there is nothing to time' $job --from from --ways gpu,cpu
+    fi
+    expect 3 'no GPU decodes it, since its codec' $job --frames 4 --size 64,64 --decode gpu --ways gpu
+    export QV_GPU_FAULT='no driver'
+    expect 4 'GPU 0 decodes nothing: ' $job --frames 4 --size 64,64 --decode gpu
+fi
 echo "$n commands, all as expected"

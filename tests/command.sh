@@ -108,6 +108,9 @@ if "$qwenvit" info "$model" --backend cpu > out.txt 2>&1; then
 fi
 expect 0 'conv3d     patchify: kernel = stride = ' "$qwenvit" info grey.ppm --model "$model"
 grep -q 'chunks     1 of 1 frame pair, in a capacity of [0-9]* patches' out.txt || fail 'no capacity'
+expect 0 'decoders   4.6 GiB of the GPU' "$qwenvit" info "$model" --decode gpu
+expect 0 '"decoder_bytes":4966055936' "$qwenvit" info "$model" --decode gpu --json
+expect 0 '"decoder_bytes":0' "$qwenvit" info "$model" --json
 expect 0 '"lowering":"patchify"' "$qwenvit" info grey.ppm --model "$model" --json
 grep -q '"same_bits_packed":' out.txt || fail 'info does not compare a clip alone and packed'
 grep -q '"chunk_rows":[0-9]*,"chunks_ahead":[12],.*"device_bytes":[0-9]' out.txt ||
@@ -357,7 +360,7 @@ expect 2 'at most 65536 frames' $job -o jobs --frames 65537
 for bench in gemm start; do
     expect 2 'it runs on one device' "$qwenvit" bench $bench --model "$model" --device 0,1
 done
-expect 2 'no way "waiting"; decode, bare, one by one' $job -o jobs --ways decode,waiting
+expect 2 'no way "waiting"; decode, gpu, bare, one by one' $job -o jobs --ways decode,waiting
 expect 0 'of the slowest' $job -o jobs
 expect 0 '"over_slowest":' $job -o jobs --json --device 0,0
 [ "$(wc -l < out.txt)" -ge 6 ] && grep -q '"case":"qwen3_vl, 3 clips of 2 frames 64x64, 2 devices","way":"encode"' out.txt || fail 'no record a way'

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "../media/gpu.h"
+#include "engine/context.h"
 #include "make_clips.h"
 #include "qwenvit_job.h"
 #include "tiny.h"
@@ -127,6 +128,28 @@ test_bytes(void **state)
         unlink(cases[i].clip);
     }
     qv_decoder_stop(&options.decoder);
+}
+
+/* All odd clips of H.264 and HEVC end as with the CPU, whatever a GPU makes of them, and no process is left. */
+static void
+test_odd(void **state)
+{
+    (void)state;
+    qv_clip_options options = { .decoder = start("") };
+    int n = 0;
+    for (size_t i = 0; clip_name(i); i++) {
+        const char *name = clip_name(i);
+        const bool taken = !strncmp(name, "x26", 3) || !strncmp(name, "paff", 4);
+        if (!taken || !clip_is_possible(name))
+            continue;
+        clip_write(name);
+        n += compare(name, options).decoded_by == QV_DECODE_GPU;
+        unlink(name);
+    }
+    assert_in_range(n, 10, 1000);
+    qv_decoder_stop(&options.decoder);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
 }
 
 /* A clip of its own decoder, and one that is trusted. */
@@ -261,9 +284,10 @@ test_none(void **state)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-enum { CLIPS = 16 };
+enum { CLIPS = 16, GPUS = 2 };
 
 static int cores; /* that this process is told of; 0: as many as there are */
+static size_t n_models = 1;
 
 int __real_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
 int __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
@@ -283,6 +307,7 @@ struct results {
     size_t row;             /* bytes */
     uint64_t tokens[CLIPS]; /* Their hashes, in the order of the sources' keys, "0" and so on. */
     int by[3];              /* Clips, by qv_decode. */
+    int given[GPUS];        /* Clips, by the GPU whose process was given them. */
     char why[sizeof((qv_clip_info *)0)->not_gpu];
 };
 
@@ -302,6 +327,7 @@ take(void *user, const qv_job_result *r, qv_error *err)
     return QV_OK;
 }
 
+/* `t` has n_models of them. */
 static qv_status
 run_job(const struct tiny *t, const char *fault, qv_decode decode, struct results *results)
 {
@@ -318,7 +344,10 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     qv_model_info model;
     qv_model_get_info(t->model, &model);
     *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float) };
-    assert_int_equal(qv_job_open(&(qv_model *){ t->model }, 1, &o, &job, NULL), QV_OK);
+    qv_model *models[GPUS];
+    for (size_t i = 0; i < n_models; i++)
+        models[i] = t[i].model;
+    assert_int_equal(qv_job_open(models, n_models, &o, &job, NULL), QV_OK);
     qv_status status = QV_OK;
     for (int i = 0; !status && i < CLIPS; i++) {
         snprintf(key, sizeof key, "%d", i);
@@ -326,6 +355,8 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     }
     status = qv_job_end(job, NULL);
     qv_job_close(&job);
+    for (int i = 0; i < GPUS; i++)
+        results->given[i] = decoder->gpus->at[i].now.given;
     qv_decoder_stop(&decoder);
     return status;
 }
@@ -364,7 +395,7 @@ test_both(void **state)
     clip_write("x264-pyramid.mkv");
     assert_int_equal(run_job(&t, "", QV_DECODE_CPU, &cpu), QV_OK);
     assert_int_equal(cpu.by[QV_DECODE_CPU], CLIPS);
-    cores = 8;
+    cores = 26; /* two beyond what the GPU's clips have */
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         assert_int_equal(run_job(&t, faults[i], QV_DECODE_GPU, &both), QV_OK);
         assert_memory_equal(both.tokens, cpu.tokens, sizeof cpu.tokens);
@@ -376,6 +407,35 @@ test_both(void **state)
     }
     cores = 0;
     tiny_close(&t);
+    unlink("x264-pyramid.mkv");
+}
+
+/* In a job of several devices the GPU of each decodes. */
+static void
+test_several(void **state)
+{
+    (void)state;
+    struct tiny t[GPUS];
+    struct results cpu, gpu;
+    for (int i = 0; i < GPUS; i++) {
+        t[i] = tiny_open("ref", QV_F32, 1);
+        t[i].ctx->device = i; /* as a GPU's would be; ref has one device */
+        qv_model_get_info(t[i].model, &t[i].info);
+        assert_int_equal(t[i].info.device, i);
+    }
+    clip_write("x264-pyramid.mkv");
+    assert_int_equal(run_job(t, "", QV_DECODE_CPU, &cpu), QV_OK);
+    assert_int_equal(cpu.given[0] + cpu.given[1], 0);
+    n_models = GPUS;
+    assert_int_equal(run_job(t, "", QV_DECODE_GPU, &gpu), QV_OK);
+    n_models = 1;
+    assert_memory_equal(gpu.tokens, cpu.tokens, sizeof cpu.tokens);
+    assert_int_equal(gpu.by[QV_DECODE_GPU], CLIPS);
+    for (int i = 0; i < GPUS; i++)
+        assert_in_range(gpu.given[i], 1, CLIPS - 1);
+    assert_int_equal(gpu.given[0] + gpu.given[1], CLIPS);
+    for (int i = 0; i < GPUS; i++)
+        tiny_close(&t[i]);
     unlink("x264-pyramid.mkv");
 }
 
@@ -398,10 +458,11 @@ main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),  cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_faults), cmocka_unit_test(test_replaced),
-        cmocka_unit_test(test_none),   cmocka_unit_test(test_job),
-        cmocka_unit_test(test_both),
+        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_odd),      cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_replaced), cmocka_unit_test(test_none),
+        cmocka_unit_test(test_job),      cmocka_unit_test(test_both),
+        cmocka_unit_test(test_several),
     };
     return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }

@@ -2,7 +2,7 @@
 """The words of the pages of measurements: machines, sections, terms. tables.py puts tables among them."""
 from typing import Callable, NamedTuple
 
-from record_tables import (SMALL_M, actors_table, alone_table, cache_table, call_table, conv3d_table,
+from record_tables import (SMALL_M, actors_table, alone_table, by_gpu_table, cache_table, call_table, conv3d_table,
                            gemm_table, job_table, pack_table, packing_table, patch_embed_table, preprocess_table,
                            profile_table, python_table, start_table, tower_table)
 
@@ -95,6 +95,13 @@ SECTIONS = [
      "Clips in files to tokens, beside each stage alone in the same run. The time of a job is divided by that of its slowest "
      "stage, and by the sum of its stages.",
      "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, "stages"),
+    ("Decoding by a GPU",
+     "Clips that a GPU's decoders decode: in the bare loop by NVIDIA's own library, in one process and the tower's context; as they are decoded "
+     "for jobs, in processes that are locked in; and jobs whose tokens are discarded, with the clips decoded by the cores alone, and with --decode gpu. Clips have at most "
+     "3,686,400 pixels, and 6,800 patches; only the 32 clips keep whole frames, so that the tower takes longest. The "
+     "cores' time is that of all processes, and so is the memory: the sum of each one's most, with what they share counted in each. Then a chunk of the tower while clips are decoded beside it in so many processes of so "
+     "many streams each, or in the tower's own context (\"own\").",
+     "qwenvit bench job --model DIR -o FOLDER --from CLIPS --decode gpu --json=FILE.jsonl", by_gpu_table, None),
     ("Start",
      "One short clip to its file, and `info` of the checkpoint, from the process's start to its end; the first time is with an "
      "empty folder of kept kernels.",

@@ -399,7 +399,8 @@ def stages(records, path):
         if r["bench"] == "job":
             cases.setdefault(measured.case(r), {})[r["way"]] = r
     cases = {c: ways for c, ways in cases.items()
-             if "decode" in ways and "elapsed_s" in ways.get("discard", {})}
+             if "decode" in ways and "elapsed_s" in ways.get("discard", {})
+             and not measured.is_by_gpu(ways)}
     if not cases:
         return False
     kinds = {"alone": ("#bbbbbb", ""), "works": look("encode"),

@@ -3,8 +3,8 @@
 import re
 import statistics
 
-from measured import (TOWERS, case, digits, fastest, groups, is_peer, load, of_day, place, runs,
-                      short_version, tower, transformers_best, verify_runs)
+from measured import (BY_GPU, TOWERS, case, digits, fastest, groups, is_by_gpu, is_peer, load, of_day, place,
+                      runs, short_version, tower, transformers_best, verify_runs)
 
 SMALL_M = 16  # a "small" GEMM has so many rows at most
 LIFTED = ("dtype", "version", "machine")  # a sentence replaces these columns if all rows agree
@@ -276,6 +276,8 @@ def job_table(records):
     """Makes a table for each list of clips: the stages alone, then the jobs."""
     parts = []
     for (name, dtype, _), ways in groups(records, "job", case).items():
+        if is_by_gpu(ways):
+            continue
         some = next(iter(ways.values()))
         rows = [[what, ms(r), f"{r['clips_per_s']:.0f}" if r.get("clips_per_s", 0) >= 10
                  else field(r, "clips_per_s"), bold(field(r, "over_slowest")), field(r, "over_sum"),
@@ -285,6 +287,41 @@ def job_table(records):
                   table(["what", "ms", "clips a second", "over its slowest stage",
                          "over the stages' sum", "version"], rows)]
     return both(*parts)
+
+
+GPU_WAYS = [("bare", "NVIDIA's library in one process"), ("gpu", "a GPU decoding alone"),
+            ("decode", "decoding alone, as in the job"), ("device", "the tower alone"),
+            ("cpu", "**the job, decoded by the cores**"), ("discard", "**the job with --decode gpu**")]
+
+
+def rate_of(record):
+    rate = record["clips_per_s"]
+    return f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
+
+
+def by_gpu_table(records):
+    """Makes a table of jobs whose clips a GPU decodes, and one of the tower beside decoders."""
+    rows, beside = [], []
+    for (name, dtype, _), ways in groups(records, "job", case).items():
+        if not is_by_gpu(ways):
+            continue
+        work = [name.removesuffix(BY_GPU), dtype]
+        for way, what in GPU_WAYS:
+            r = ways.get(way)
+            if r and (way != "device" or "discard" in ways):
+                clips = f"{r['gpu_clips']} of {r['clips']}" if way == "discard" else ""
+                rows.append(work + [str(r["cores"]), what, clips, ms(r), rate_of(r), f"{1e3 * r['cpu_s_per_clip']:.0f}",
+                                    bold(field(r, "over_bare")), bold(field(r, "times_cpu")),
+                                    bold(field(r, "cpu_time_over_cpu")), bold(field(r, "over_slowest")),
+                                    f"{r['peak_bytes'] / 1e6:.0f}" if "peak_bytes" in r else "", versions([r])])
+        beside += [work + [way.replace("beside", "").strip() or way, digits(1e3 * r["device_s"] / r["chunks"]),
+                           bold(field(r, "over_device")), f"{r['beside_frames_per_s']:,.0f}", versions([r])]
+                   for way, r in ways.items() if "beside_frames_per_s" in r]
+    return both(table(["work", "dtype", "cores", "what", "clips by the GPU", "ms", "clips a second", "of the cores a clip, ms",
+                       "over the bare loop", "times the cores' job", "of the cores, over it",
+                       "over its slowest stage", "host's memory at most, MB", "version"], rows),
+                table(["work", "dtype", "processes x streams beside it", "a chunk, ms", "over the tower alone",
+                       "frames decoded a second", "version"], beside))
 
 
 def start_table(records):

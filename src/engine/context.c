@@ -76,6 +76,7 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     ctx->backend = ctx->dev->backend; /* differs from *b if that loaded a library */
     ctx->backend->caps(ctx->dev, &ctx->caps);
     ctx->threads = ctx->caps.threads > 1 ? 1 : o->threads > 0 ? o->threads : qv_usable_cores();
+    ctx->device = o->device;
     ctx->in_order = o->stream != NULL;
     if (device.naive && !ctx->caps.has_naive)
         status =

@@ -21,6 +21,7 @@ struct qv_context {
      * computes on threads of its own: these wait by spinning, and more threads would slow them down
      * by more than they help. */
     int threads;
+    int device;    /* its index among the backend's devices */
     bool in_order; /* runs on a stream of the caller's: work on its device memory is not waited
                     * for */
     char passed_over[512]; /* as in qv_context_info */

@@ -162,6 +162,7 @@ qv_model_get_info(const qv_model *model, qv_model_info *out)
                             .note = c->note,
                             .warning = c->warning,
                             .stored_matrices = model->weights.n_stored,
+                            .device = model->ctx->device,
                             .lowering = qv_lowering_name(model->patch_embed.lowering) };
     memcpy(out->model_type, c->model_type, sizeof out->model_type);
     memcpy(out->lowering_reason, model->patch_embed.reason, sizeof out->lowering_reason);

@@ -111,13 +111,15 @@ open_all(struct job_bench *j, qv_error *err)
         s = tool_devices_open(o, &j->devices, err);
     if (!s)
         s = qv_decoder_start(NULL, &j->decoder, err);
+    if (!s && o->clip.decode == QV_DECODE_GPU)
+        s = qv_decoder_gpu(j->decoder, o->clip.gpu, o->clip.trusted, true, err);
     if (s)
         return s;
     j->o.clip.decoder = j->decoder;
     j->b.info = j->devices.infos[0];
     qv_model_get_info(j->devices.models[0], &j->m);
     j->items = calloc(j->list.n, sizeof *j->items);
-    s = j->items ? job_works[BENCH_JOB_DECODE](j, &ms, err)
+    s = j->items ? job_work(&(struct job_way){ j, BENCH_JOB_DECODE }, &ms, err)
                  : qv_fail(err, QV_ENOMEM, "no memory for clips");
     return s ? s : open_data(j, err);
 }
@@ -140,6 +142,12 @@ close_all(struct job_bench *j)
 }
 
 /* ---- what it came to ------------------------------------------------------------------------- */
+
+static bool
+by_gpu(const struct job_bench *j)
+{
+    return j->b.o->clip.decode == QV_DECODE_GPU;
+}
 
 static json_t *
 extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_ms,
@@ -170,8 +178,26 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
                 p->sink_s, "source_frames", (json_int_t)p->source_frames, "decoded_frames",
                 (json_int_t)p->decoded_frames, "decode", qv_decode_name(j->b.o->clip.decode),
                 "gpu_clips", (json_int_t)p->gpu_clips));
-    if (way == BENCH_JOB_DECODE && all_ms[BENCH_JOB_BARE] > 0)
+    if (j->o.clip.max_pixels)
+        json_object_set_new(e, "max_pixels", json_integer(j->o.clip.max_pixels));
+    if (j->o.chunk_rows)
+        json_object_set_new(e, "chunk_rows", json_integer(j->o.chunk_rows));
+    if (j->cpu_s[way] > 0)
+        json_object_update_new(e, json_pack("{s:f, s:f}", "cpu_s", j->cpu_s[way], "cpu_s_per_clip",
+                                            j->cpu_s[way] / (double)j->list.n));
+    if (j->peak_bytes[way])
+        json_object_set_new(e, "peak_bytes", json_integer(j->peak_bytes[way]));
+    const enum bench_job_way decoding = by_gpu(j) ? BENCH_JOB_GPU : BENCH_JOB_DECODE;
+    if (way == decoding && all_ms[BENCH_JOB_BARE] > 0)
         json_object_set_new(e, "over_bare", json_real(ms / all_ms[BENCH_JOB_BARE]));
+    if (way == BENCH_JOB_DISCARD && all_ms[BENCH_JOB_CPU] > 0)
+        json_object_update_new(e, json_pack("{s:f, s:f}", "times_cpu", all_ms[BENCH_JOB_CPU] / ms,
+                                            "cpu_time_over_cpu",
+                                            j->cpu_s[way] / (j->cpu_s[BENCH_JOB_CPU] + 1e-9)));
+    if (j->beside_fps[way] > 0)
+        json_object_set_new(e, "beside_frames_per_s", json_real(j->beside_fps[way]));
+    if (j->beside_fps[way] > 0 && all_ms[BENCH_JOB_DEVICE] > 0)
+        json_object_set_new(e, "over_device", json_real(ms / all_ms[BENCH_JOB_DEVICE]));
     if (way == BENCH_JOB_DEVICE && all_ms[BENCH_JOB_ONE] > 0)
         json_object_set_new(e, "over_one_by_one", json_real(ms / all_ms[BENCH_JOB_ONE]));
     return e;
@@ -182,7 +208,8 @@ static void
 name_work(const struct job_bench *j, char *text, size_t size)
 {
     const struct tool_options *o = j->b.o;
-    char model[100], given[60] = "", made[80] = "", devices[40] = "";
+    char model[100], given[60] = "", made[80] = "", devices[40] = "", length[40] = "",
+                     chunks[40] = "";
     bench_base_name(o->model, model, sizeof model);
     const struct tool_clip_shape shape = job_clip_shape(o);
     if (o->from)
@@ -196,21 +223,32 @@ name_work(const struct job_bench *j, char *text, size_t size)
                  job_repetitions(o) * (double)shape.frames / shape.fps, shape.width, shape.height);
     if (j->devices.n > 1)
         snprintf(devices, sizeof devices, ", %zu devices", j->devices.n);
-    snprintf(text, size, "%s, %zu clips%s%s", model, j->list.n, made, devices);
+    if (o->from && o->seconds > 0)
+        snprintf(length, sizeof length, " repeated to %g s", o->seconds);
+    if (by_gpu(j) && o->chunk_rows)
+        snprintf(chunks, sizeof chunks, ", chunks of %lld", (long long)o->chunk_rows);
+    snprintf(text, size, "%s, %zu clips%s%s%s%s%s", model, j->list.n, made, length, devices, chunks,
+             by_gpu(j) ? ", by the GPU" : "");
 }
 
 static qv_status
 report(struct job_bench *j, enum bench_job_way way, const double *ms, struct bench_times times,
        qv_error *err)
 {
-    char work[300], note[80] = "";
+    char work[400], note[80] = "";
     const struct bench_job_bounds bounds = bench_job_bounds_of(ms, way);
     name_work(j, work, sizeof work);
     if (bounds.sum_ms > 0)
         snprintf(note, sizeof note, "%.3f of the slowest, %.3f of their sum",
                  ms[way] / bounds.slowest_ms, ms[way] / bounds.sum_ms);
-    if (way == BENCH_JOB_DECODE && ms[BENCH_JOB_BARE] > 0)
+    if (way == (by_gpu(j) ? BENCH_JOB_GPU : BENCH_JOB_DECODE) && ms[BENCH_JOB_BARE] > 0)
         snprintf(note, sizeof note, "%.3f of the bare loop", ms[way] / ms[BENCH_JOB_BARE]);
+    if (j->beside_fps[way] > 0)
+        snprintf(note, sizeof note, "%.3f of one device alone; %.0f frames/s decoded",
+                 ms[way] / (ms[BENCH_JOB_DEVICE] + 1e-9), j->beside_fps[way]);
+    if (way == BENCH_JOB_CPU || (way == BENCH_JOB_DISCARD && !*note))
+        snprintf(note, sizeof note, "%.1f ms of the cores a clip",
+                 1e3 * j->cpu_s[way] / (double)j->list.n);
     if (way == BENCH_JOB_DEVICE && ms[BENCH_JOB_ONE] > 0)
         snprintf(note, sizeof note, "%.3f of one by one", ms[BENCH_JOB_DEVICE] / ms[BENCH_JOB_ONE]);
     if (way == BENCH_JOB_DEVICES && ms[BENCH_JOB_DEVICE] > 0)
@@ -246,12 +284,22 @@ check_ways(const char *list)
     for (const char *at = list, *next = NULL; at && *at; at = next)
         if (find_way(at, &next) < 0) {
             tool_complain(
-                "bench job: --ways %s: there is no way \"%.*s\"; decode, bare, one by one, "
-                "device, devices, files, parts, discard, encode, cache",
+                "bench job: --ways %s: there is no way \"%.*s\"; decode, gpu, bare, one by one, "
+                "device, devices, \"beside 1x4\" (own, 1x12, 2x6, 4x3), files, parts, cpu, "
+                "discard, "
+                "encode, cache",
                 list, (int)strcspn(at, ","), at);
             return false;
         }
     return true;
+}
+
+/* Returns whether a way is timed only with --decode gpu. */
+static bool
+needs_gpu(int way)
+{
+    return way == BENCH_JOB_GPU || way == BENCH_JOB_CPU ||
+           (way >= BENCH_JOB_BESIDE_OWN && way <= BENCH_JOB_BESIDE_4X3);
 }
 
 /* Lists the ways that can be timed here, out of those that are asked for, and returns their
@@ -262,7 +310,7 @@ ways_of(const struct job_bench *j, enum bench_job_way out[BENCH_JOB_WAYS])
     int n = 0;
     for (int way = 0; way < BENCH_JOB_WAYS; way++)
         if (bench_is_asked(j->b.o->ways, bench_job_ways[way].name) &&
-            (way != BENCH_JOB_DEVICES || j->devices.n > 1) &&
+            (way != BENCH_JOB_DEVICES || j->devices.n > 1) && (by_gpu(j) || !needs_gpu(way)) &&
             ((way != BENCH_JOB_PARTS && way != BENCH_JOB_CACHE) || bench_parts))
             out[n++] = (enum bench_job_way)way;
     return n;
@@ -272,8 +320,11 @@ static qv_status
 time_all(struct job_bench *j, const enum bench_job_way *timed, int n, struct bench_run *runs,
          qv_error *err)
 {
-    for (int i = 0; i < n; i++)
-        runs[i] = (struct bench_run){ .work = job_works[timed[i]], .user = j };
+    struct job_way ways[BENCH_JOB_WAYS];
+    for (int i = 0; i < n; i++) {
+        ways[i] = (struct job_way){ j, timed[i] };
+        runs[i] = (struct bench_run){ .work = job_work, .user = &ways[i] };
+    }
     return bench_time(&j->b, runs, n, err);
 }
 
@@ -326,7 +377,7 @@ run_all(struct job_bench *j, qv_error *err)
 int
 bench_job(const struct tool_options *o)
 {
-    struct job_bench j = { .b = { .o = o, .name = "job" } };
+    struct job_bench j = { .b = { .o = o, .name = "job" }, .lock = PTHREAD_MUTEX_INITIALIZER };
     qv_error err = { 0 };
     if (!o->model || !o->output) {
         tool_complain("bench job: --model DIR and -o FOLDER are required (qwenvit bench --help)");

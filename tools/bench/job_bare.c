@@ -4,7 +4,7 @@
  * process with a thread for each clip, as one would write it for one's own clips. It gives the
  * decoder only the packets that are needed, and converts and resizes the sampled frames by our
  * code. It knows which packets these are before the clock runs, opens each file once, checks
- * nothing, and starts nothing over.
+ * nothing, and starts nothing over. With --decode gpu NVIDIA's library decodes (job_bare_gpu.c).
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -15,8 +15,9 @@
 
 #include "cores.h"
 #include "error.h"
-#include "job_bench.h"
-#include "media/media.h"
+#include "job_bare_gpu.h"
+
+#include <libavcodec/bsf.h>
 
 /* A clip of the list, which is looked into before the clock runs. */
 struct job_bare {
@@ -110,7 +111,9 @@ struct loop {
     const struct job_bare *clip;
     qv_like like;
     AVFormatContext *format;
-    AVCodecContext *codec;
+    AVCodecContext *codec;   /* NULL: a GPU decodes */
+    job_bare_stream *stream; /* NULL: the CPU decodes */
+    AVBSFContext *annexb;    /* brings packets into the form that a GPU takes */
     AVPacket *packet;
     AVFrame *frame;
     qvm_converter converter;
@@ -140,8 +143,24 @@ name_input(const char *path, const qv_row_own *own)
     return n < 0 ? NULL : name;
 }
 
+static int
+open_codec(struct loop *l, int threads)
+{
+    const AVStream *stream = l->format->streams[l->clip->stream];
+    const AVCodec *codec = avcodec_find_decoder(stream->codecpar->codec_id);
+    l->codec = codec ? avcodec_alloc_context3(codec) : NULL;
+    const int e = l->codec ? avcodec_parameters_to_context(l->codec, stream->codecpar)
+                           : AVERROR_DECODER_NOT_FOUND;
+    if (e < 0)
+        return e;
+    l->codec->thread_count = threads;
+    l->codec->pkt_timebase = stream->time_base;
+    return avcodec_open2(l->codec, codec, NULL);
+}
+
+/* Opens the file, but no decoder. */
 static qv_status
-open_loop(struct loop *l, const char *path, const qv_row_own *own, int threads, qv_error *err)
+open_loop(struct loop *l, const char *path, const qv_row_own *own, qv_error *err)
 {
     char *input = name_input(path, own);
     const qv_clip_info *info = &l->clip->info;
@@ -157,18 +176,6 @@ open_loop(struct loop *l, const char *path, const qv_row_own *own, int threads, 
         e = avformat_find_stream_info(l->format, NULL);
     if (e >= 0 && l->clip->stream >= (int)l->format->nb_streams)
         e = AVERROR_STREAM_NOT_FOUND;
-    if (e < 0)
-        return fail(path, e, err);
-    const AVStream *stream = l->format->streams[l->clip->stream];
-    const AVCodec *codec = avcodec_find_decoder(stream->codecpar->codec_id);
-    l->codec = codec ? avcodec_alloc_context3(codec) : NULL;
-    e = l->codec ? avcodec_parameters_to_context(l->codec, stream->codecpar)
-                 : AVERROR_DECODER_NOT_FOUND;
-    if (e >= 0) {
-        l->codec->thread_count = threads;
-        l->codec->pkt_timebase = stream->time_base;
-        e = avcodec_open2(l->codec, codec, NULL);
-    }
     return e < 0 ? fail(path, e, err) : QV_OK;
 }
 
@@ -182,6 +189,8 @@ close_loop(struct loop *l)
     av_packet_free(&l->packet);
     av_frame_free(&l->frame);
     avcodec_free_context(&l->codec);
+    job_bare_stream_close(&l->stream);
+    av_bsf_free(&l->annexb);
     avformat_close_input(&l->format);
 }
 
@@ -228,10 +237,75 @@ take_frames(struct loop *l, qv_error *err)
     return s;
 }
 
+/* Finds the first place of a frame among the sampled ones, or n_frames. */
+static int64_t
+find_place(const struct job_bare *clip, int64_t pts)
+{
+    const int64_t number = qvm_times_find(&clip->times, pts);
+    int64_t i = 0;
+    while (i < clip->info.n_frames && clip->frames[i] != number)
+        i++;
+    return i;
+}
+
+static bool
+wants(void *user, int64_t pts)
+{
+    const struct loop *l = user;
+    return find_place(l->clip, pts) < l->clip->info.n_frames;
+}
+
+/* Takes a sampled frame from a GPU. */
+static qv_status
+take(void *user, const AVFrame *frame, qv_error *err)
+{
+    struct loop *l = user;
+    const struct job_bare *clip = l->clip;
+    const size_t bytes = (size_t)clip->info.height * (size_t)clip->info.width * 3;
+    qvm_image image;
+    qv_status s = qvm_convert(&l->converter, frame, qvm_find_turn(l->format->streams[clip->stream]),
+                              &image, err);
+    const int64_t place = find_place(clip, frame->pts);
+    for (int64_t i = place; !s && i < clip->info.n_frames && clip->frames[i] == clip->frames[place];
+         i++, l->n_done++)
+        s = resize(l, image, l->rgb + (size_t)i * bytes, err);
+    return s;
+}
+
+static qv_status
+open_stream(struct loop *l, const struct job_bench *j, qv_error *err)
+{
+    const struct job_bare_sink sink = { wants, take, l };
+    const AVStream *stream = l->format->streams[l->clip->stream];
+    const bool h264 = stream->codecpar->codec_id == AV_CODEC_ID_H264;
+    const AVBitStreamFilter *filter =
+        av_bsf_get_by_name(h264 ? "h264_mp4toannexb" : "hevc_mp4toannexb");
+    int e = filter ? av_bsf_alloc(filter, &l->annexb) : AVERROR_BSF_NOT_FOUND;
+    if (e >= 0)
+        e = avcodec_parameters_copy(l->annexb->par_in, stream->codecpar);
+    if (e >= 0)
+        e = av_bsf_init(l->annexb);
+    return e < 0 ? fail("the clip", e, err)
+                 : job_bare_stream_open(j, stream->codecpar, &sink, &l->stream, err);
+}
+
+static qv_status
+give_stream(struct loop *l, AVPacket *packet, qv_error *err)
+{
+    if (!packet)
+        return job_bare_stream_give(l->stream, NULL, err);
+    const int e = av_bsf_send_packet(l->annexb, packet);
+    if (e < 0 || av_bsf_receive_packet(l->annexb, packet) < 0)
+        return fail("the clip", e, err);
+    return job_bare_stream_give(l->stream, packet, err);
+}
+
 /* Gives the decoder a packet, or NULL at an end. */
 static qv_status
-give(struct loop *l, const AVPacket *packet, qv_error *err)
+give(struct loop *l, AVPacket *packet, qv_error *err)
 {
+    if (l->stream)
+        return give_stream(l, packet, err);
     avcodec_send_packet(l->codec, packet);
     return take_frames(l, err);
 }
@@ -244,7 +318,7 @@ give_needed(struct loop *l, qv_error *err)
     const qvm_time *time = i < 0 ? NULL : &clip->times.at[i];
     if (time && !time->needed)
         return QV_OK;
-    if (time && time->fresh) {
+    if (time && time->fresh && l->codec) {
         const qv_status s = give(l, NULL, err);
         if (s)
             return s;
@@ -278,7 +352,13 @@ decode_entry(struct job_bench *j, size_t i, qv_error *err)
         return read_image(j, i, err);
     const struct tool_entry *entry = &j->list.at[i];
     struct loop l = { .clip = &j->bare[i], .like = qv_row_options(entry->own, &j->o.clip).like };
-    qv_status s = open_loop(&l, entry->path, entry->own, job_decoding_threads(j, i), err);
+    qv_status s = open_loop(&l, entry->path, entry->own, err);
+    if (!s && j->bare_gpu)
+        s = open_stream(&l, j, err);
+    else if (!s) {
+        const int e = open_codec(&l, job_decoding_threads(j, i));
+        s = e < 0 ? fail(entry->path, e, err) : QV_OK;
+    }
     while (!s && l.n_done < l.clip->info.n_frames && av_read_frame(l.format, l.packet) >= 0) {
         if (l.packet->stream_index == l.clip->stream)
             s = give_needed(&l, err);
@@ -294,15 +374,30 @@ decode_entry(struct job_bench *j, size_t i, qv_error *err)
 }
 
 qv_status
+job_bare_decode(struct job_bench *j, size_t i, int64_t *frames, qv_error *err)
+{
+    *frames = j->bare[i].info.source_frames;
+    return decode_entry(j, i, err);
+}
+
+qv_status
+job_bare_open(struct job_bench *j, qv_error *err)
+{
+    double ms;
+    if (j->bare)
+        return QV_OK;
+    j->bare = calloc(j->list.n, sizeof *j->bare);
+    if (!j->bare)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu clips", j->list.n);
+    const qv_status s = j->o.clip.decode == QV_DECODE_GPU ? job_bare_gpu_open(j, err) : QV_OK;
+    return s ? s : job_by_crew(j, prepare, j->list.n, qv_usable_cores(), &ms, err);
+}
+
+qv_status
 job_time_bare(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    const int cores = qv_usable_cores();
-    qv_status s = QV_OK;
-    if (!j->bare) {
-        j->bare = calloc(j->list.n, sizeof *j->bare);
-        s = j->bare ? job_by_crew(j, prepare, j->list.n, cores, ms, err)
-                    : qv_fail(err, QV_ENOMEM, "no memory for %zu clips", j->list.n);
-    }
-    return s ? s : job_by_crew(j, decode_entry, j->list.n, cores, ms, err);
+    const qv_status s = job_bare_open(j, err);
+    const int n = j->bare_gpu ? JOB_STREAMS : qv_usable_cores();
+    return s ? s : job_by_crew(j, decode_entry, j->list.n, n, ms, err);
 }

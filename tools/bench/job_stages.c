@@ -11,8 +11,10 @@
 #include "error.h"
 #include "files/json.h"
 #include "job_bench.h"
+#include "tree.h"
 
-enum { SINKS = 4 }; /* as many as the command has */
+enum { SINKS = 4 };            /* as many as the command has */
+enum { JOB_GPU_READERS = 12 }; /* as many clips as a job has a GPU decode at once */
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
@@ -94,22 +96,60 @@ job_decoding_threads(const struct job_bench *j, size_t i)
     return wanted * 2 > cores && wanted > 1 ? 1 : 0;
 }
 
-static qv_status
-decode_clip(struct job_bench *j, size_t i, qv_error *err)
+qv_status
+job_decode(struct job_bench *j, size_t i, qv_decoder *decoder, qv_decode by, int64_t *frames,
+           qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
     qv_clip_options options = qv_row_options(entry->own, &j->o.clip);
     qv_clip *clip = NULL;
     qv_clip_info info;
     options.threads = job_decoding_threads(j, i);
+    options.decoder = decoder;
+    options.decode = by;
     qv_status s = qv_clip_open(entry->path, &j->m.image, &j->m.video, &options, &clip, err);
     if (s)
         return s;
     qv_clip_get_info(clip, &info);
     s = read_clip(clip, &info, err);
+    qv_clip_get_info(clip, &info);
+    *frames = info.source_frames;
+    if (!s && by == QV_DECODE_GPU && info.decoded_by != by)
+        s = qv_fail(err, QV_EFORMAT, "%s: no GPU decodes it, since %s", entry->path, info.not_gpu);
+    if (!j->beside && i + 1 == j->list.n) /* while the clip's processes are there */
+        j->peak_bytes[BENCH_JOB_DECODE] = j->peak_bytes[BENCH_JOB_GPU] =
+            bench_tree_look().peak_bytes;
     qv_clip_close(&clip);
-    j->items[i].is_image = info.is_image;
-    memcpy(j->items[i].grid_thw, info.grid_thw, sizeof info.grid_thw);
+    if (!j->beside) { /* else the items are in use */
+        j->items[i].is_image = info.is_image;
+        memcpy(j->items[i].grid_thw, info.grid_thw, sizeof info.grid_thw);
+    }
+    return s;
+}
+
+/* Counts a clip that a GPU decodes if fewer than the most are under way, and returns whether it
+ * does. */
+static bool
+take_gpu(struct job_bench *j)
+{
+    pthread_mutex_lock(&j->lock);
+    const bool free = j->o.clip.decode == QV_DECODE_GPU && j->on_gpu < JOB_GPU_READERS;
+    j->on_gpu += free;
+    pthread_mutex_unlock(&j->lock);
+    return free;
+}
+
+/* Decodes a clip as a job does: by a GPU, if that is asked for and has room, or else by the CPU. */
+static qv_status
+decode_clip(struct job_bench *j, size_t i, qv_error *err)
+{
+    int64_t frames;
+    const bool on_gpu = take_gpu(j);
+    const qv_status s =
+        job_decode(j, i, j->decoder, on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU, &frames, err);
+    pthread_mutex_lock(&j->lock);
+    j->on_gpu -= on_gpu;
+    pthread_mutex_unlock(&j->lock);
     return s;
 }
 
@@ -117,7 +157,24 @@ static qv_status
 time_decoding(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    return job_by_crew(j, decode_clip, j->list.n, qv_usable_cores(), ms, err);
+    const int cores = qv_usable_cores(), gpu = JOB_GPU_READERS;
+    const int others = cores > 2 * gpu ? cores - 2 * gpu : 0; /* as a job chooses */
+    const int n = j->o.clip.decode == QV_DECODE_GPU ? gpu + others : cores;
+    return job_by_crew(j, decode_clip, j->list.n, n, ms, err);
+}
+
+static qv_status
+decode_on_gpu(struct job_bench *j, size_t i, qv_error *err)
+{
+    int64_t frames;
+    return job_decode(j, i, j->decoder, QV_DECODE_GPU, &frames, err);
+}
+
+static qv_status
+time_gpu(void *user, double *ms, qv_error *err)
+{
+    struct job_bench *j = user;
+    return job_by_crew(j, decode_on_gpu, j->list.n, JOB_STREAMS, ms, err);
 }
 
 /* Returns the output of a clip. All outputs share the same bytes. */
@@ -208,12 +265,13 @@ discard(void *user, const qv_job_result *r, qv_error *err)
 
 /* Adds clips to a job: their frames, which were decoded before, or else their files. */
 static qv_status
-add_clips(struct job_bench *j, qv_job *job, bool frames, qv_error *err)
+add_clips(struct job_bench *j, qv_job *job, bool frames, qv_decode decode, qv_error *err)
 {
     qv_status s = QV_OK;
     for (size_t i = 0; i < j->list.n && !s; i++) {
         const struct tool_entry *entry = &j->list.at[i];
-        const qv_clip_options options = qv_row_options(entry->own, &j->o.clip);
+        qv_clip_options options = qv_row_options(entry->own, &j->o.clip);
+        options.decode = decode;
         qv_job_source source = { .key = entry->key, .path = entry->path, .clip = &options };
         if (frames)
             source =
@@ -226,16 +284,19 @@ add_clips(struct job_bench *j, qv_job *job, bool frames, qv_error *err)
 static qv_status
 run_job(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
 {
-    const qv_job_options options = { .sink = discard,
-                                     .output = QV_BF16,
-                                     .sinks = SINKS,
-                                     .chunk_rows = j->o.chunk_rows,
-                                     .clip = j->o.clip };
+    qv_job_options options = { .sink = discard,
+                               .output = QV_BF16,
+                               .sinks = SINKS,
+                               .chunk_rows = j->o.chunk_rows,
+                               .clip = j->o.clip };
     qv_job *job = NULL;
+    if (way == BENCH_JOB_CPU)
+        options.clip.decode = QV_DECODE_CPU;
     qv_status s = qv_job_open(j->devices.models, job_devices_of(j, way), &options, &job, err);
     if (s)
         return s;
-    s = add_clips(j, job, way == BENCH_JOB_DEVICE || way == BENCH_JOB_DEVICES, err);
+    s = add_clips(j, job, way != BENCH_JOB_CPU && way != BENCH_JOB_DISCARD, options.clip.decode,
+                  err);
     if (!s)
         s = qv_job_end(job, err);
     qv_job_get_progress(job, &j->progress[way]);
@@ -273,6 +334,43 @@ time_devices(void *user, double *ms, qv_error *err)
     return run_job(user, BENCH_JOB_DEVICES, ms, err);
 }
 
+/* Times one device while a GPU's decoders work in so many processes of so many streams. */
+static qv_status
+time_beside(struct job_bench *j, enum bench_job_way way, int processes, int streams, double *ms,
+            qv_error *err)
+{
+    qv_error late = { 0 };
+    qv_status s = job_beside_start(j, processes, streams, err);
+    if (!s)
+        s = run_job(j, way, ms, err);
+    const qv_status stopped = j->beside ? job_beside_stop(j, &j->beside_fps[way], &late) : QV_OK;
+    if (!s && stopped)
+        *err = late;
+    return s ? s : stopped;
+}
+
+static qv_status
+time_beside_own(void *user, double *ms, qv_error *err)
+{
+    return time_beside(user, BENCH_JOB_BESIDE_OWN, 0, JOB_GPU_READERS, ms, err);
+}
+
+#define BESIDE(P, S)                                                                               \
+    static qv_status time_beside_##P##x##S(void *user, double *ms, qv_error *err)                  \
+    {                                                                                              \
+        return time_beside(user, BENCH_JOB_BESIDE_##P##X##S, P, S, ms, err);                       \
+    }
+BESIDE(1, 4)
+BESIDE(1, 12)
+BESIDE(2, 6)
+BESIDE(4, 3)
+
+static qv_status
+time_cpu(void *user, double *ms, qv_error *err)
+{
+    return run_job(user, BENCH_JOB_CPU, ms, err);
+}
+
 static qv_status
 time_discarding(void *user, double *ms, qv_error *err)
 {
@@ -307,10 +405,32 @@ time_cache(void *user, double *ms, qv_error *err)
     return end_run(j, code, times.job_s, ms, err);
 }
 
-bench_work *const job_works[BENCH_JOB_WAYS] = {
-    [BENCH_JOB_DECODE] = time_decoding, [BENCH_JOB_BARE] = job_time_bare,
-    [BENCH_JOB_ONE] = time_one_by_one,  [BENCH_JOB_DEVICE] = time_device,
-    [BENCH_JOB_DEVICES] = time_devices, [BENCH_JOB_FILES] = time_files,
-    [BENCH_JOB_PARTS] = time_parts,     [BENCH_JOB_DISCARD] = time_discarding,
-    [BENCH_JOB_ENCODE] = time_encode,   [BENCH_JOB_CACHE] = time_cache,
+static bench_work *const works[BENCH_JOB_WAYS] = {
+    [BENCH_JOB_DECODE] = time_decoding,
+    [BENCH_JOB_GPU] = time_gpu,
+    [BENCH_JOB_BARE] = job_time_bare,
+    [BENCH_JOB_ONE] = time_one_by_one,
+    [BENCH_JOB_DEVICE] = time_device,
+    [BENCH_JOB_DEVICES] = time_devices,
+    [BENCH_JOB_BESIDE_OWN] = time_beside_own,
+    [BENCH_JOB_BESIDE_1X4] = time_beside_1x4,
+    [BENCH_JOB_BESIDE_1X12] = time_beside_1x12,
+    [BENCH_JOB_BESIDE_2X6] = time_beside_2x6,
+    [BENCH_JOB_BESIDE_4X3] = time_beside_4x3,
+    [BENCH_JOB_FILES] = time_files,
+    [BENCH_JOB_PARTS] = time_parts,
+    [BENCH_JOB_CPU] = time_cpu,
+    [BENCH_JOB_DISCARD] = time_discarding,
+    [BENCH_JOB_ENCODE] = time_encode,
+    [BENCH_JOB_CACHE] = time_cache,
 };
+
+qv_status
+job_work(void *user, double *ms, qv_error *err)
+{
+    const struct job_way *w = user;
+    const double before_s = bench_tree_look().cpu_s;
+    const qv_status s = works[w->way](w->j, ms, err);
+    w->j->cpu_s[w->way] = bench_tree_look().cpu_s - before_s;
+    return s;
+}

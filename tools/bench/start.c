@@ -88,6 +88,7 @@ name_commands(struct start_bench *t)
             add(w, "--model", o->model);
             add(w, "-o", t->tokens);
             add(w, "--quiet", NULL);
+            add(w, "--decode", qv_decode_name(o->clip.decode));
         }
         add_device(t, w);
     }
@@ -177,9 +178,11 @@ close_all(struct start_bench *t)
 static qv_status
 report(struct start_bench *t, const struct start_way *w, struct bench_times times, qv_error *err)
 {
-    char model[100], clip[100], work[210];
+    char model[100], clip[100], work[230];
     bench_base_name(t->b.o->model, model, sizeof model);
-    snprintf(work, sizeof work, "%s, %s", model, bench_base_name(t->clip, clip, sizeof clip));
+    const bool gpu = t->b.o->clip.decode == QV_DECODE_GPU;
+    snprintf(work, sizeof work, "%s, %s%s", model, bench_base_name(t->clip, clip, sizeof clip),
+             gpu ? ", by the GPU" : "");
     if (bench_talks(&t->b))
         printf("  %-8s %11.1f %11.1f %11.1f\n", w->name, w->first_ms, times.median_ms,
                times.p90_ms);
@@ -187,7 +190,9 @@ report(struct start_bench *t, const struct start_way *w, struct bench_times time
                                     .way = w->name,
                                     .dtype = t->b.o->dtype ? t->b.o->dtype : t->b.info.dtype,
                                     .times = times,
-                                    .extras = json_pack("{s:f}", "first_ms", w->first_ms) };
+                                    .extras =
+                                        json_pack("{s:f, s:s}", "first_ms", w->first_ms, "decode",
+                                                  qv_decode_name(t->b.o->clip.decode)) };
     return bench_emit(&t->b, &r, err);
 }
 

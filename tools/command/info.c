@@ -394,10 +394,32 @@ cost_of(const qv_clip_info *c, const qv_model_info *m, const qv_plan *plan, cons
     return cost;
 }
 
-static void
-print_cost(const struct cost *cost, const qv_model_info *m, const qv_plan_info *p)
+/* The most memory of a GPU that decoding takes. */
+static int64_t
+decoder_bytes(const struct scene *s)
 {
-    char arena[24], weights[24], both[24], traffic[24];
+    return s->o->clip.decode == QV_DECODE_GPU ? qv_decoder_gpu_bytes() : 0;
+}
+
+/* What of it is beside a tower, which is on the same device if that is a GPU. */
+static int64_t
+decoder_bytes_beside(const struct scene *s)
+{
+    return strcmp(s->context.backend, "cuda") == 0 ? decoder_bytes(s) : 0;
+}
+
+static int64_t
+device_bytes(const struct scene *s, const qv_plan_info *p)
+{
+    return (int64_t)(p->weight_bytes + p->arena_bytes) + decoder_bytes_beside(s);
+}
+
+static void
+print_cost(const struct scene *s, const struct cost *cost, const qv_plan_info *p)
+{
+    const qv_model_info *m = &s->info;
+    char arena[24], weights[24], decoders[24], all[24], traffic[24];
+    size_text((double)decoder_bytes_beside(s), decoders);
     printf("  tokens     %lld of %lld values\n", (long long)cost->tokens, (long long)m->out_hidden);
     printf(
         "  chunks     %lld of %lld frame pair%s, in a capacity of %lld patches, %lld under way at "
@@ -406,9 +428,10 @@ print_cost(const struct cost *cost, const qv_model_info *m, const qv_plan_info *
         (long long)p->capacity.rows, (long long)p->chunks_ahead);
     printf("  work       %.4g TFLOP, %s moved between memory and kernels\n", cost->flops / 1e12,
            size_text(cost->bytes, traffic));
-    printf("  memory     weights %s + arena %s = %s on the device\n",
+    printf("  memory     weights %s + arena %s%s%s = %s on the device\n",
            size_text((double)p->weight_bytes, weights), size_text((double)p->arena_bytes, arena),
-           size_text((double)p->weight_bytes + (double)p->arena_bytes, both));
+           decoder_bytes_beside(s) ? " + its decoders, at most " : "",
+           decoder_bytes_beside(s) ? decoders : "", size_text((double)device_bytes(s, p), all));
     printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
 }
 
@@ -431,16 +454,17 @@ clip_json(const char *path, const qv_clip_info *c)
 }
 
 static void
-add_cost_json(json_t *j, const struct cost *cost, const qv_model_info *m, const qv_plan_info *p)
+add_cost_json(const struct scene *s, json_t *j, const struct cost *cost, const qv_plan_info *p)
 {
+    const qv_model_info *m = &s->info;
     json_object_update_new(
-        j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:s, s:s}", "tokens",
+        j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:s, s:s}", "tokens",
                      (json_int_t)cost->tokens, "chunks", (json_int_t)cost->chunks, "chunk_pairs",
                      (json_int_t)cost->chunk_pairs, "chunk_rows", (json_int_t)p->capacity.rows,
                      "chunks_ahead", (json_int_t)p->chunks_ahead, "flops", cost->flops, "bytes",
                      cost->bytes, "weight_bytes", (json_int_t)p->weight_bytes, "arena_bytes",
-                     (json_int_t)p->arena_bytes, "device_bytes",
-                     (json_int_t)(p->weight_bytes + p->arena_bytes), "lowering", m->lowering,
+                     (json_int_t)p->arena_bytes, "decoder_bytes", (json_int_t)decoder_bytes(s),
+                     "device_bytes", (json_int_t)device_bytes(s, p), "lowering", m->lowering,
                      "lowering_reason", m->lowering_reason));
 }
 
@@ -472,7 +496,7 @@ show_clip(struct scene *s, const char *path, qv_error *err)
     if (s->o->json) {
         json_t *j = clip_json(path, &c);
         if (plan) {
-            add_cost_json(j, &cost, &s->info, &p);
+            add_cost_json(s, j, &cost, &p);
             json_object_set_new(j, "same_bits_packed", json_boolean(same_alone_as_packed(s, plan)));
             json_object_set_new(j, "kernels", kernels_json(plan));
         }
@@ -480,7 +504,7 @@ show_clip(struct scene *s, const char *path, qv_error *err)
     } else {
         print_clip(path, &c);
         if (plan) {
-            print_cost(&cost, &s->info, &p);
+            print_cost(s, &cost, &p);
             printf("  packed     %s\n", same_alone_as_packed(s, plan)
                                             ? "with others, the same bits"
                                             : "with others, bits may differ (see info MODEL)");
@@ -518,6 +542,7 @@ show_model(struct scene *s, const char *dir, qv_error *err)
         json_object_set_new(j, "not_used", leftover_json(&leftover));
         json_object_set_new(j, "capacities", capacities_json(s));
         json_object_set_new(j, "job_bytes", json_integer(job_bytes(s)));
+        json_object_set_new(j, "decoder_bytes", json_integer(decoder_bytes(s)));
         json_object_set_new(j, "kernels", plan ? kernels_json(plan) : json_array());
         tool_print_json(j);
     } else {
@@ -527,6 +552,9 @@ show_model(struct scene *s, const char *dir, qv_error *err)
         char host[24];
         printf("  lists      %s of the host's memory at most, beside decoders' processes\n",
                size_text((double)job_bytes(s), host));
+        if (decoder_bytes(s))
+            printf("  decoders   %s of the GPU's memory at most\n",
+                   size_text((double)decoder_bytes(s), host));
         if (plan)
             print_kernels(plan);
         else
