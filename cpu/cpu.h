@@ -58,15 +58,18 @@ struct panels_cpu {
 };
 
 /* Says how a quantised matrix [n,k] lies on the CPU: in panels of PACKED_COLS of its rows, which
- * are columns of a GEMM's result; a panel has zeros beyond n. A panel holds, group by group, the
- * scales of all its columns, their offsets, and then for each pair of k one byte (4 bits) or two (8
- * bits) of each column, with the first k in the lower half. So a vector of columns is read at once,
- * and its values become pairs of bf16 in the order of panels_cpu. */
-enum { PACKED_COLS = 16 };
+ * are columns of a GEMM's result; a panel has zeros beyond n. Panels lie side by side in fours (the
+ * last ones may be fewer), so that a group of x serves four before it leaves the first cache, and
+ * w is still read from its first byte to its last. A panel's group has the scales of all its
+ * columns, their offsets, and then the codes in lines. A line has a word of each
+ * column, with as many values of k as 32 bits hold: the first of each pair from the lowest bit
+ * on, the second from bit 16 on. So a line is read at once, a shift brings a pair to the lowest
+ * bits of two halves, and the values become pairs of bf16 in the order of panels_cpu. */
+enum { PACKED_COLS = 16, PACKED_PANELS = 4, LINE_BYTES = PACKED_COLS * 4 };
 struct packed_cpu {
     int64_t n, k;
     struct qv_groups groups;
-    size_t factors, pair, group_bytes, panel_bytes; /* factors: bytes of scales, and of offsets */
+    size_t factors, group_bytes; /* factors: bytes of scales, and of offsets */
 };
 
 /* A gemm whose w is quantised runs either on few rows (few_cpu), or on blocks of columns that are
@@ -75,11 +78,11 @@ enum { PACKED_BLOCKS = 2 }; /* kinds of them */
 struct few_cpu {
     struct packed_cpu w;
     int64_t m;
-    bool pairs;        /* x is made pairs of bf16, else f32 */
-    const void *x;     /* [k, m], or [k/2, m] pairs: set by each run */
+    int64_t run;       /* values of a row of x that lie side by side: 1 of f32, else bf16 */
+    const void *x;     /* [k/run, m, run]: set by each run of the kernel */
     const float *sums; /* of x over groups, [k/group, m] */
-    /* sums[m, PACKED_COLS] = x times the columns of a panel */
-    void (*panel)(const struct few_cpu *few, const void *panel, float *sums);
+    /* sums[panels, m, PACKED_COLS] = x times the columns of panels that lie side by side */
+    void (*multiply)(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 };
 struct wide_cpu {
     struct gemm_cpu gemms[PACKED_BLOCKS];
@@ -269,6 +272,10 @@ qv_status qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout 
 qv_status qv_packed_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              int64_t row0, int64_t rows, const void *src, void *dst);
 struct packed_cpu qv_packed_cpu(const struct qv_op_gemm *op);
+/* Returns how many panels lie beside the one with column `col`, itself with them; and how many
+ * bytes from the first of w a group of it lies. */
+int64_t qv_packed_beside_cpu(const struct packed_cpu *w, int64_t col);
+size_t qv_packed_at_cpu(const struct packed_cpu *w, int64_t col, int64_t group);
 qv_status qv_packed_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
                                 size_t *scratch_bytes, qv_error *err);
 qv_status qv_packed_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
@@ -278,12 +285,14 @@ void qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float 
 void qv_packed_describe_cpu(const struct qv_kernel *kernel, char *text, size_t size);
 
 /* cpu/few.c multiplies few rows of x by the packed bytes of w; cpu/few_avx512.c does so in bf16, by
- * the products of pairs that AVX-512 has. */
+ * the products of pairs that AVX-512 and AMX have. */
 void qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes);
 void qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
                     void *scratch);
 const char *qv_few_name_cpu(const struct few_cpu *few);
-void qv_few_avx512_cpu(const struct few_cpu *few, const void *panel, float *sums);
+void qv_few_avx512_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
+void qv_few_amx_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
+bool qv_few_have_amx_cpu(void);
 
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,

@@ -3,61 +3,71 @@
  * gemm with few rows and a quantised w. Every code is read from memory once, for all rows. Within a
  * group the codes themselves, which are exact even in bf16, are multiplied and summed; then
  *     sum += scale * (x . codes) + offset * (sum of x)
- * so that a value of w is never rounded. A panel of 16 columns keeps its sums in registers, for as
- * many rows as there are.
+ * so that a value of w is never rounded. A panel of 16 columns keeps the sums of a group in
+ * registers, for as many rows as there are.
  */
 #include "cpu.h"
 #include "vectors.h"
 
-/* A thread takes this many panels at a time, and their sums go through the epilogue together. */
-enum { FEW_PANELS = 4, FEW_COLS = FEW_PANELS * PACKED_COLS };
+/* A thread takes panels that lie side by side, and their sums go through the epilogue together. */
+enum { FEW_COLS = PACKED_PANELS * PACKED_COLS };
 
 /* ---- a panel --------------------------------------------------------------------------------- */
 
-/* Computes the sums of a panel. The products of a row go to `chains` sums in turn, because with
- * few rows each addition would wait for the one before. */
+/* Adds a group of a panel to its sums. The products of a row go to `chains` sums in turn, because
+ * with few rows each addition would wait for the one before. */
 INLINED_CPU void
-panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t bits,
-           const int64_t m, const int64_t chains)
+add_group(const struct packed_cpu *w, const char *group, const float *x, const float *x_sums,
+          float *out, const int64_t bits, const int64_t m, const int64_t chains)
 {
-    const struct packed_cpu *w = &f->w;
-    const float *x = f->x, *sums = f->sums;
-    floats_cpu total[QV_FEW_ROWS] = { { 0 } };
-    for (int64_t at = 0; at < w->k; at += w->groups.group, panel += w->group_bytes, sums += m) {
-        const char *codes = panel + 2 * w->factors;
-        floats_cpu chain[QV_FEW_ROWS] = { { 0 } }, factor[2];
-        qv_packed_factors_cpu(w, panel, (float *)factor);
-        for (int64_t pair = 0; pair < w->groups.group / 2; pair += chains)
-            for (int64_t c = 0; c < chains; c++, codes += w->pair, x += 2 * m) {
-                words_cpu both;
-                floats_cpu low, high;
-                load_pair_cpu(&both, codes, bits);
-                codes_cpu(&low, &high, &both, bits);
-                for (int64_t i = 0; i < m; i++) {
-                    chain[c * m + i] += low * x[i];
-                    chain[c * m + i] += high * x[m + i];
-                }
+    const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
+    floats_cpu chain[QV_FEW_ROWS] = { { 0 } }, factor[2];
+    for (; line < end; line += LINE_BYTES) {
+        fetch_ahead_cpu(line);
+        for (int64_t pair = 0; pair < 16 / bits; pair++, x += 2 * m) {
+            const int64_t c = pair % chains * m;
+            floats_cpu low, high;
+            codes_cpu(&low, &high, line, pair, bits);
+            for (int64_t i = 0; i < m; i++) {
+                chain[c + i] += low * x[i];
+                chain[c + i] += high * x[m + i];
             }
-        for (int64_t i = 0; i < m; i++) {
-            for (int64_t c = 1; c < chains; c++)
-                chain[i] += chain[c * m + i];
-            total[i] += chain[i] * factor[0];
-            total[i] += factor[1] * sums[i];
         }
     }
-    memcpy(out, total, (size_t)m * sizeof *total);
+    qv_packed_factors_cpu(w, group, (float *)factor);
+    for (int64_t i = 0; i < m; i++, out += PACKED_COLS) {
+        floats_cpu sum;
+        for (int64_t c = 1; c < chains; c++)
+            chain[i] += chain[c * m + i];
+        memcpy(&sum, out, sizeof sum);
+        sum += chain[i] * factor[0];
+        sum += factor[1] * x_sums[i];
+        memcpy(out, &sum, sizeof sum);
+    }
+}
+
+INLINED_CPU void
+panel_sums(const struct few_cpu *f, const char *codes, int64_t panels, float *out,
+           const int64_t bits, const int64_t m, const int64_t chains)
+{
+    const struct packed_cpu *w = &f->w;
+    const float *x = f->x;
+    for (int64_t g = 0; g < w->k / w->groups.group; g++, x += w->groups.group * m)
+        for (int64_t p = 0; p < panels; p++, codes += w->group_bytes)
+            add_group(w, codes, x, f->sums + g * m, out + p * m * PACKED_COLS, bits, m, chains);
 }
 
 /* Loops over rows have ends that compilers know, so that sums stay in registers. */
 #define ROWS_CASE(m, chains)                                                                       \
     case m:                                                                                        \
         if (f->w.groups.bits == 4)                                                                 \
-            panel_sums(f, panel, sums, 4, m, chains);                                              \
+            panel_sums(f, codes, panels, sums, 4, m, chains);                                      \
         else                                                                                       \
-            panel_sums(f, panel, sums, 8, m, chains);                                              \
+            panel_sums(f, codes, panels, sums, 8, m, chains);                                      \
         break;
 #define PANEL_VARIANT(name, TARGET)                                                                \
-    TARGET static void name(const struct few_cpu *f, const void *panel, float *sums)               \
+    TARGET static void name(const struct few_cpu *f, const char *codes, int64_t panels,            \
+                            float *sums)                                                           \
     {                                                                                              \
         switch (f->m) {                                                                            \
             ROWS_CASE(1, 4)                                                                        \
@@ -82,37 +92,43 @@ PANEL_VARIANT(panel_any, )
 PANEL_VARIANT(panel_avx2, TARGET_AVX2_CPU)
 PANEL_VARIANT(panel_avx512, TARGET_AVX512_CPU)
 
+/* run: how x lies (few_cpu) */
+enum { AMX = ISA_AVX512_BF16_CPU + 1 };
 static const struct {
-    void (*panel)(const struct few_cpu *f, const void *panel, float *sums);
+    void (*multiply)(const struct few_cpu *f, const char *codes, int64_t panels, float *sums);
+    int64_t run;
     const char *name;
-} variants[] = { [ISA_ANY_CPU] = { panel_any, "plain C" },
-                 [ISA_AVX2_CPU] = { panel_avx2, "AVX2" },
-                 [ISA_AVX512_CPU] = { panel_avx512, "AVX-512" },
-                 [ISA_AVX512_BF16_CPU] = { qv_few_avx512_cpu, "AVX-512 BF16" } };
+} variants[] = { [ISA_ANY_CPU] = { panel_any, 1, "plain C" },
+                 [ISA_AVX2_CPU] = { panel_avx2, 1, "AVX2" },
+                 [ISA_AVX512_CPU] = { panel_avx512, 1, "AVX-512" },
+                 [ISA_AVX512_BF16_CPU] = { qv_few_avx512_cpu, 2, "AVX-512 BF16" },
+                 [AMX] = { qv_few_amx_cpu, 32, "AMX" } };
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
 
-static enum isa_cpu
-isa_for(const struct qv_op_gemm *op)
+static int
+variant_for(const struct qv_op_gemm *op)
 {
     const enum isa_cpu isa = qv_isa_cpu();
-    return isa == ISA_AVX512_BF16_CPU && op->x_dtype != QV_BF16 ? ISA_AVX512_CPU : isa;
+    if (isa < ISA_AVX512_BF16_CPU)
+        return (int)isa;
+    return op->x_dtype != QV_BF16 ? ISA_AVX512_CPU : qv_few_have_amx_cpu() ? AMX : (int)isa;
 }
 
 static size_t
 x_bytes(const struct few_cpu *f)
 {
-    return qv_aligned((size_t)(f->w.k * f->m) * (f->pairs ? sizeof(qv_bf16) : sizeof(float)));
+    return qv_aligned((size_t)(f->w.k * f->m) * (f->run > 1 ? sizeof(qv_bf16) : sizeof(float)));
 }
 
 void
 qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes)
 {
-    const enum isa_cpu isa = isa_for(op);
+    const int variant = variant_for(op);
     *out = (struct few_cpu){ .w = qv_packed_cpu(op),
                              .m = op->m,
-                             .pairs = isa == ISA_AVX512_BF16_CPU,
-                             .panel = variants[isa].panel };
+                             .run = variants[variant].run,
+                             .multiply = variants[variant].multiply };
     *scratch_bytes =
         x_bytes(out) + qv_aligned((size_t)(op->k / op->w_group * op->m) * sizeof(float));
 }
@@ -121,30 +137,53 @@ const char *
 qv_few_name_cpu(const struct few_cpu *few)
 {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
-        if (variants[i].panel == few->panel)
+        if (variants[i].multiply == few->multiply)
             return variants[i].name;
     return "";
 }
 
-/* Lays out the rows of one group of x: [group, m], or [group/2, m] pairs; and their sums. */
+/* Puts a group of row i of x, in elements of so many bytes, among its runs [group / run, m]. */
+INLINED_CPU void
+lay_row(char *to, const void *row, int64_t n, int64_t m, int64_t i, const int64_t run,
+        const size_t element)
+{
+    const size_t bytes = (size_t)run * element;
+    for (int64_t j = 0; j < n / run; j++)
+        memcpy(to + (size_t)(j * m + i) * bytes, (const char *)row + (size_t)j * bytes, bytes);
+}
+
+/* Sums 16 values at a time, because each addition would wait for the one before. */
+static float
+sum_of(const float *row, int64_t n)
+{
+    floats_cpu lanes = { 0 }, next;
+    for (int64_t j = 0; j < n; j += 16) {
+        memcpy(&next, row + j, sizeof next);
+        lanes += next;
+    }
+    float sum = 0;
+    for (int j = 0; j < 16; j++)
+        sum += lanes[j];
+    return sum;
+}
+
+/* Lays out the rows of one group of x, and their sums. */
 static void
-lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, void *to,
+lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, char *to,
           float *sums)
 {
     const int64_t n = f->w.groups.group, m = f->m;
-    float row[128], *values = to;
-    uint32_t *pairs = to;
+    float row[128];
+    to += (size_t)(group * n * m) * (f->run > 1 ? sizeof(qv_bf16) : sizeof(float));
     for (int64_t i = 0; i < m; i++) {
         const void *from = at_cpu(x, dtype, i * f->w.k + group * n);
-        float sum = 0;
         qv_lanes_load_cpu(row, from, dtype, n);
-        for (int64_t j = 0; j < n; j++)
-            sum += row[j];
-        sums[group * m + i] = sum;
-        for (int64_t j = 0; j < n / 2 && f->pairs; j++)
-            memcpy(&pairs[(group * n / 2 + j) * m + i], (const char *)from + 4 * j, 4);
-        for (int64_t j = 0; j < n && !f->pairs; j++)
-            values[(group * n + j) * m + i] = row[j];
+        sums[group * m + i] = sum_of(row, n);
+        switch (f->run) {
+        case 1: lay_row(to, row, n, m, i, 1, sizeof(float)); break;
+        case 2: lay_row(to, from, n, m, i, 2, sizeof(qv_bf16)); break;
+        case 32: lay_row(to, from, n, m, i, 32, sizeof(qv_bf16)); break;
+        }
     }
 }
 
@@ -172,13 +211,13 @@ static void
 run_columns(const struct qv_op_gemm *op, const struct few_cpu *f, int64_t col, void *const *p)
 {
     const int64_t n = op->n - col < FEW_COLS ? op->n - col : FEW_COLS;
-    const char *panel = (const char *)p[1] + (size_t)(col / PACKED_COLS) * f->w.panel_bytes;
-    float sums[QV_FEW_ROWS][FEW_COLS], one[QV_FEW_ROWS][PACKED_COLS];
-    for (int64_t at = 0; at < n; at += PACKED_COLS, panel += f->w.panel_bytes) {
-        f->panel(f, panel, one[0]);
+    const char *codes = (const char *)p[1] + qv_packed_at_cpu(&f->w, col, 0);
+    float sums[QV_FEW_ROWS][FEW_COLS], apart[PACKED_PANELS * QV_FEW_ROWS][PACKED_COLS];
+    memset(apart, 0, sizeof apart);
+    f->multiply(f, codes, qv_packed_beside_cpu(&f->w, col), apart[0]);
+    for (int64_t at = 0; at < n; at += PACKED_COLS)
         for (int64_t i = 0; i < op->m; i++)
-            memcpy(sums[i] + at, one[i], sizeof one[i]);
-    }
+            memcpy(sums[i] + at, apart[at / PACKED_COLS * op->m + i], sizeof *apart);
     finish(op, sums, col, n, p);
 }
 

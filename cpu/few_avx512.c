@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A panel of few.c by AVX-512's products of bf16 pairs with f32 sums. That takes half the
- * products, and codes become bf16 by a look-up instead of a conversion. */
+#define _DEFAULT_SOURCE /* for syscall */
+/* Panels of few.c by products of bf16 pairs with f32 sums, of AVX-512 and of AMX. That takes half
+ * the products, and codes become bf16 by a look-up instead of a conversion. */
 #include "cpu.h"
+#include "tiles.h"
 #include "vectors.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -10,29 +12,28 @@
 #define TARGET_BF16                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")))
 
-/* the numbers 0 to 15 as bf16 */
-static const uint16_t bf16_of_code[32] = { 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
-                                           0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130,
+/* The numbers 0 to 15 as bf16, twice: of an index the look-up takes five bits, of which a code
+ * has four. */
+static const uint16_t bf16_of_code[32] = { 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0,
+                                           0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150,
+                                           0x4160, 0x4170, 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080,
+                                           0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130,
                                            0x4140, 0x4150, 0x4160, 0x4170 };
 
-/* Returns the codes of a pair as bf16 side by side. With 4 bits, both halves of a byte go into
- * halves of a word and are looked up. With 8 bits they are converted; the lower half of such a
- * float is zero. */
+/* Returns a pair of codes of a line as bf16 side by side. With 4 bits they are looked up. With
+ * 8 bits they are converted; the lower half of such a float is zero. */
 TARGET_BF16 INLINED_CPU __m512bh
-pair_of_codes(const void *at, __m512i table, const int64_t bits)
+pair_of_codes(const void *line, int64_t pair, __m512i table, const int64_t bits)
 {
-    if (bits == 4) {
-        const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128(at));
-        const __m512i apart =
-            _mm512_ternarylogic_epi32(both, _mm512_slli_epi32(both, 12),
-                                      _mm512_set1_epi32(0x000f000f), 0xa8); /* (a|b)&c */
-        return (__m512bh)_mm512_permutexvar_epi16(apart, table);
-    }
-    const __m512i both = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at));
-    const __m512i low =
-        _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(255))));
-    const __m512i high = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srli_epi32(both, 8)));
-    return (__m512bh)_mm512_or_si512(_mm512_srli_epi32(low, 16), high);
+    const __m512i words = _mm512_srli_epi32(_mm512_loadu_si512(line), (unsigned)(pair * bits));
+    if (bits == 4)
+        return (__m512bh)_mm512_permutexvar_epi16(words, table);
+    const __m512i mask = _mm512_set1_epi32(255);
+    const __m512i high = _mm512_and_si512(_mm512_srli_epi32(words, 16), mask);
+    const __m512 floats[2] = { _mm512_cvtepi32_ps(_mm512_and_si512(words, mask)),
+                               _mm512_cvtepi32_ps(high) };
+    return (__m512bh)_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(floats[0]), 16),
+                                     _mm512_castps_si512(floats[1]));
 }
 
 TARGET_BF16 INLINED_CPU void
@@ -49,51 +50,63 @@ load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
     }
 }
 
+/* Adds the products of a row of x and a group's codes to the row's sums, scaled; x_sum is that of
+ * the row's values in the group. Sums are in memory because registers have the products. */
 TARGET_BF16 INLINED_CPU void
-panel_sums(const struct few_cpu *f, const char *panel, float *out, const int64_t bits,
-           const int64_t m, const int64_t chains)
+add_scaled(float *out, __m512 products, const __m512 factor[2], float x_sum)
+{
+    const __m512 sums = _mm512_fmadd_ps(products, factor[0], _mm512_loadu_ps(out));
+    _mm512_storeu_ps(out, _mm512_fmadd_ps(factor[1], _mm512_set1_ps(x_sum), sums));
+}
+
+TARGET_BF16 INLINED_CPU void
+add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const float *x_sums,
+          float *out, const int64_t bits, const int64_t m, const int64_t chains)
+{
+    const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
+    const __m512i table = _mm512_loadu_si512(bf16_of_code);
+    __m512 chain[QV_FEW_ROWS], factor[2];
+    for (int64_t i = 0; i < m * chains; i++)
+        chain[i] = _mm512_setzero_ps();
+    for (; line < end; line += LINE_BYTES) {
+        fetch_ahead_cpu(line);
+        for (int64_t pair = 0; pair < 16 / bits; pair++, x += m) {
+            const __m512bh both = pair_of_codes(line, pair, table, bits);
+            const int64_t c = pair % chains * m;
+            for (int64_t i = 0; i < m; i++)
+                chain[c + i] =
+                    _mm512_dpbf16_ps(chain[c + i], both, (__m512bh)_mm512_set1_epi32(x[i]));
+        }
+    }
+    load_factors(w, group, factor);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t c = 1; c < chains; c++)
+            chain[i] = _mm512_add_ps(chain[i], chain[c * m + i]);
+        add_scaled(out + i * PACKED_COLS, chain[i], factor, x_sums[i]);
+    }
+}
+
+TARGET_BF16 INLINED_CPU void
+panel_sums(const struct few_cpu *f, const char *codes, int64_t panels, float *out,
+           const int64_t bits, const int64_t m, const int64_t chains)
 {
     const struct packed_cpu *w = &f->w;
     const int32_t *x = f->x;
-    const float *sums = f->sums;
-    const __m512i table = _mm512_loadu_si512(bf16_of_code);
-    __m512 total[QV_FEW_ROWS];
-    for (int64_t i = 0; i < m; i++)
-        total[i] = _mm512_setzero_ps();
-    for (int64_t at = 0; at < w->k; at += w->groups.group, panel += w->group_bytes, sums += m) {
-        const char *codes = panel + 2 * w->factors;
-        __m512 chain[QV_FEW_ROWS], factor[2];
-        for (int64_t i = 0; i < m * chains; i++)
-            chain[i] = _mm512_setzero_ps();
-        load_factors(w, panel, factor);
-        for (int64_t pair = 0; pair < w->groups.group / 2; pair += chains)
-            for (int64_t c = 0; c < chains; c++, codes += w->pair, x += m) {
-                const __m512bh both = pair_of_codes(codes, table, bits);
-                for (int64_t i = 0; i < m; i++)
-                    chain[c * m + i] =
-                        _mm512_dpbf16_ps(chain[c * m + i], both, (__m512bh)_mm512_set1_epi32(x[i]));
-            }
-        for (int64_t i = 0; i < m; i++) {
-            for (int64_t c = 1; c < chains; c++)
-                chain[i] = _mm512_add_ps(chain[i], chain[c * m + i]);
-            total[i] = _mm512_fmadd_ps(chain[i], factor[0], total[i]);
-            total[i] = _mm512_fmadd_ps(factor[1], _mm512_set1_ps(sums[i]), total[i]);
-        }
-    }
-    for (int64_t i = 0; i < m; i++)
-        _mm512_storeu_ps(out + i * PACKED_COLS, total[i]);
+    for (int64_t g = 0; g < w->k / w->groups.group; g++, x += w->groups.group / 2 * m)
+        for (int64_t p = 0; p < panels; p++, codes += w->group_bytes)
+            add_group(w, codes, x, f->sums + g * m, out + p * m * PACKED_COLS, bits, m, chains);
 }
 
 #define ROWS_CASE(m, chains)                                                                       \
     case m:                                                                                        \
         if (f->w.groups.bits == 4)                                                                 \
-            panel_sums(f, panel, sums, 4, m, chains);                                              \
+            panel_sums(f, codes, panels, sums, 4, m, chains);                                      \
         else                                                                                       \
-            panel_sums(f, panel, sums, 8, m, chains);                                              \
+            panel_sums(f, codes, panels, sums, 8, m, chains);                                      \
         break;
 
 TARGET_BF16 void
-qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
+qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
 {
     switch (f->m) {
         ROWS_CASE(1, 4)
@@ -115,12 +128,130 @@ qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
     }
 }
 
+/* ---- AMX ------------------------------------------------------------------------------------- */
+
+/* The codes of 32 k and 16 columns are a tile as they lie in a panel, once they are bf16. Its
+ * product with a tile of up to 16 rows of x takes about as long as with one. Tiles 0 to 3 have the
+ * sums of four panels over a group, so that products do not wait for one another. They are
+ * stored to be scaled; those of the group before are scaled meanwhile, and the codes of the next
+ * one become bf16, so that nothing waits for a store. */
+enum { TILE_K = TILE_ROW / 2, MOST_TILES = 128 / TILE_K, PANEL_CODES = MOST_TILES * TILE_BYTES };
+
+/* Converts a group of panels, each for itself. */
+TARGET_BF16 INLINED_CPU void
+tiles_of_codes(const struct packed_cpu *w, const char *group, int64_t panels, char *out,
+               const int64_t bits)
+{
+    const __m512i table = _mm512_loadu_si512(bf16_of_code);
+    for (int64_t p = 0; p < panels; p++, group += w->group_bytes, out += PANEL_CODES) {
+        char *to = out;
+        for (size_t at = 2 * w->factors; at < w->group_bytes; at += LINE_BYTES) {
+            fetch_ahead_cpu(group + at);
+            for (int64_t pair = 0; pair < 16 / bits; pair++, to += TILE_ROW)
+                _mm512_store_si512(to, (__m512i)pair_of_codes(group + at, pair, table, bits));
+        }
+    }
+}
+
+/* products[panels, QV_FEW_ROWS, PACKED_COLS] = the rows of a group of x times its codes */
+TARGET_BF16 INLINED_CPU void
+multiply_tiles(const char *x, int64_t m, const char *codes, int64_t tiles, int64_t panels,
+               float *products)
+{
+#define PANEL(i, w)                                                                                \
+    if ((i) < panels) {                                                                            \
+        TILE_LOAD(w, codes + (i)*PANEL_CODES);                                                     \
+        TILE_MULTIPLY(i, 4, w);                                                                    \
+    }
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    for (int64_t t = 0; t < tiles; t++, x += m * TILE_ROW, codes += TILE_BYTES) {
+        TILE_LOAD(4, x);
+        PANEL(0, 5)
+        PANEL(1, 6)
+        PANEL(2, 5)
+        PANEL(3, 6)
+    }
+    TILE_STORE(0, products);
+    TILE_STORE(1, products + 1 * QV_FEW_ROWS * PACKED_COLS);
+    TILE_STORE(2, products + 2 * QV_FEW_ROWS * PACKED_COLS);
+    TILE_STORE(3, products + 3 * QV_FEW_ROWS * PACKED_COLS);
+#undef PANEL
+}
+
+TARGET_BF16 INLINED_CPU void
+scale_tiles(const struct few_cpu *f, const char *group, int64_t panels, const float *products,
+            const float *x_sums, float *out)
+{
+    for (int64_t p = 0; p < panels; p++, group += f->w.group_bytes) {
+        const float *product = products + p * QV_FEW_ROWS * PACKED_COLS;
+        __m512 factor[2];
+        load_factors(&f->w, group, factor);
+        for (int64_t i = 0; i < f->m; i++, out += PACKED_COLS)
+            add_scaled(out, _mm512_load_ps(product + i * PACKED_COLS), factor, x_sums[i]);
+    }
+}
+
+TARGET_BF16 INLINED_CPU void
+tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out,
+          const int64_t bits)
+{
+    _Alignas(64) char codes[2][PACKED_PANELS * PANEL_CODES];
+    _Alignas(64) float products[2][PACKED_PANELS * QV_FEW_ROWS * PACKED_COLS];
+    const struct packed_cpu *w = &f->w;
+    const int64_t tiles = w->groups.group / TILE_K, last = w->k / w->groups.group - 1;
+    const size_t next = (size_t)panels * w->group_bytes;
+    const char *x = f->x;
+    const float *x_sums = f->sums;
+    tiles_of_codes(w, group, panels, codes[0], bits);
+    for (int64_t g = 0; g <= last; g++, group += next, x += tiles * f->m * TILE_ROW) {
+        if (g < last)
+            tiles_of_codes(w, group + next, panels, codes[(g + 1) % 2], bits);
+        multiply_tiles(x, f->m, codes[g % 2], tiles, panels, products[g % 2]);
+        if (g > 0) {
+            scale_tiles(f, group - next, panels, products[(g - 1) % 2], x_sums, out);
+            x_sums += f->m;
+        }
+    }
+    scale_tiles(f, group - next, panels, products[last % 2], x_sums, out);
+}
+
+TARGET_BF16 void
+qv_few_amx_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
+{
+    const uint8_t m = (uint8_t)f->m;
+    const struct tile_shapes shapes = { .palette = 1,
+                                        .row_bytes = { TILE_ROW, TILE_ROW, TILE_ROW, TILE_ROW,
+                                                       TILE_ROW, TILE_ROW, TILE_ROW },
+                                        .rows = { m, m, m, m, m, TILE_ROW / 4, TILE_ROW / 4 } };
+    tiles_begin(&shapes);
+    if (f->w.groups.bits == 4)
+        tile_sums(f, codes, panels, sums, 4);
+    else
+        tile_sums(f, codes, panels, sums, 8);
+    tiles_end();
+}
+
 #else
 
 void
-qv_few_avx512_cpu(const struct few_cpu *f, const void *panel, float *sums)
+qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
 {
-    (void)f, (void)panel, (void)sums; /* qv_isa_cpu() never asks for this */
+    (void)f, (void)codes, (void)panels, (void)sums; /* qv_isa_cpu() never asks for this */
+}
+
+void
+qv_few_amx_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
+{
+    (void)f, (void)codes, (void)panels, (void)sums; /* qv_few_have_amx_cpu() says no */
 }
 
 #endif
+
+bool
+qv_few_have_amx_cpu(void)
+{
+    return tiles_allowed();
+}

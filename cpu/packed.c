@@ -22,9 +22,7 @@ packed(int64_t n, int64_t k, const struct qv_groups *groups)
 {
     struct packed_cpu w = { .n = n, .k = k, .groups = *groups };
     w.factors = PACKED_COLS * qv_dtype_bytes(groups->dtype);
-    w.pair = (size_t)(PACKED_COLS * groups->bits / 4);
-    w.group_bytes = 2 * w.factors + (size_t)groups->group / 2 * w.pair;
-    w.panel_bytes = (size_t)(k / groups->group) * w.group_bytes;
+    w.group_bytes = 2 * w.factors + (size_t)(PACKED_COLS * groups->group * groups->bits / 8);
     return w;
 }
 
@@ -41,12 +39,42 @@ panels_of(int64_t n)
     return (n + PACKED_COLS - 1) / PACKED_COLS;
 }
 
+int64_t
+qv_packed_beside_cpu(const struct packed_cpu *w, int64_t col)
+{
+    const int64_t left = panels_of(w->n) - col / PACKED_COLS / PACKED_PANELS * PACKED_PANELS;
+    return left < PACKED_PANELS ? left : PACKED_PANELS;
+}
+
+size_t
+qv_packed_at_cpu(const struct packed_cpu *w, int64_t col, int64_t group)
+{
+    const int64_t panel = col / PACKED_COLS, in = panel % PACKED_PANELS;
+    const int64_t before = (panel - in) * (w->k / w->groups.group);
+    return (size_t)(before + group * qv_packed_beside_cpu(w, col) + in) * w->group_bytes;
+}
+
 qv_status
 qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out)
 {
     const struct packed_cpu w = packed(matrix->n, matrix->k, &matrix->groups);
-    *out = (struct qv_layout){ (size_t)panels_of(w.n) * w.panel_bytes, PACKED_COLS };
+    *out = (struct qv_layout){ (size_t)(panels_of(w.n) * (w.k / w.groups.group)) * w.group_bytes,
+                               PACKED_COLS };
     return QV_OK;
+}
+
+/* Returns the codes of a word of a row as a word of a line has them. */
+static uint32_t
+word_of_line(uint32_t codes, int64_t bits)
+{
+    if (bits == 8)
+        return (codes & 0xff0000ff) | (codes & 0xff00) << 8 | (codes >> 8 & 0xff00);
+    uint32_t halves[2] = { codes & 0x0f0f0f0f, codes >> 4 & 0x0f0f0f0f };
+    for (int i = 0; i < 2; i++) {
+        halves[i] = (halves[i] | halves[i] >> 4) & 0x00ff00ff;
+        halves[i] = (halves[i] | halves[i] >> 8) & 0xffff;
+    }
+    return halves[0] | halves[1] << 16;
 }
 
 /* Puts a group of a row into its column of a panel's group. */
@@ -54,17 +82,19 @@ static void
 pack_group(const struct packed_cpu *w, const char *row, int64_t group, char *to, int64_t col)
 {
     const struct qv_groups *g = &w->groups;
-    const int64_t groups = w->k / g->group, pairs = g->group / 2;
-    const size_t element = qv_dtype_bytes(g->dtype), pair_bytes = (size_t)g->bits / 4;
-    const char *codes = row + (size_t)(group * pairs) * pair_bytes;
-    const char *factors = row + (size_t)(w->k / 2) * pair_bytes;
+    const int64_t groups = w->k / g->group;
+    const size_t element = qv_dtype_bytes(g->dtype), bytes = (size_t)(g->group * g->bits / 8);
+    const char *codes = row + (size_t)group * bytes, *factors = row + (size_t)groups * bytes;
     for (int i = 0; i < 2; i++)
         memcpy(to + (size_t)i * w->factors + (size_t)col * element,
                factors + (size_t)(i * groups + group) * element, element);
-    to += 2 * w->factors;
-    for (int64_t i = 0; i < pairs; i++)
-        memcpy(to + (size_t)i * w->pair + (size_t)col * pair_bytes, codes + (size_t)i * pair_bytes,
-               pair_bytes);
+    to += 2 * w->factors + (size_t)col * 4;
+    for (size_t at = 0; at < bytes; at += 4, to += LINE_BYTES) {
+        uint32_t word;
+        memcpy(&word, codes + at, sizeof word);
+        word = word_of_line(word, g->bits);
+        memcpy(to, &word, sizeof word);
+    }
 }
 
 qv_status
@@ -76,8 +106,7 @@ qv_packed_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, in
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t panel = 0; panel < panels_of(rows); panel++)
         for (int64_t group = 0; group < w.k / w.groups.group; group++) {
-            char *to = (char *)dst + (size_t)(row0 / PACKED_COLS + panel) * w.panel_bytes +
-                       (size_t)group * w.group_bytes;
+            char *to = (char *)dst + qv_packed_at_cpu(&w, row0 + panel * PACKED_COLS, group);
             for (int64_t col = 0; col < PACKED_COLS && panel * PACKED_COLS + col < rows; col++)
                 pack_group(&w, (const char *)src + (size_t)(panel * PACKED_COLS + col) * row_bytes,
                            group, to, col);
@@ -143,17 +172,17 @@ store_pair(const floats_cpu *low, const floats_cpu *high, const struct wide_row 
     memcpy((char *)to->at + to->next, &second, sizeof second);
 }
 
-/* Says how a panel's group is widened. to: its first pair; step: bytes from one pair to
- * the next. */
+/* Says how a panel's groups are widened. step: bytes from one pair to the next where they go;
+ * next: from one group to the next where they come from. */
 struct widening {
     const struct packed_cpu *w;
     qv_dtype dtype;
     bool pairs;
-    size_t step;
+    size_t step, next;
 };
 
 INLINED_CPU void
-widen_group(const struct widening *how, const char *group, struct wide_row to)
+widen_lines(const struct widening *how, const char *group, struct wide_row to, const int64_t bits)
 {
     const struct packed_cpu *w = how->w;
     float factors[2 * PACKED_COLS];
@@ -161,23 +190,24 @@ widen_group(const struct widening *how, const char *group, struct wide_row to)
     qv_packed_factors_cpu(w, group, factors);
     memcpy(&scale, factors, sizeof scale);
     memcpy(&offset, factors + PACKED_COLS, sizeof offset);
-    group += 2 * w->factors;
-    for (int64_t i = 0; i < w->groups.group / 2; i++) {
-        words_cpu both;
-        floats_cpu low, high;
-        if (w->groups.bits == 4) {
-            load_pair_cpu(&both, group, 4);
-            codes_cpu(&low, &high, &both, 4);
-        } else {
-            load_pair_cpu(&both, group, 8);
-            codes_cpu(&low, &high, &both, 8);
+    for (size_t at = 2 * w->factors; at < w->group_bytes; at += LINE_BYTES)
+        for (int64_t pair = 0; pair < 16 / bits; pair++) {
+            floats_cpu low, high;
+            codes_cpu(&low, &high, group + at, pair, bits);
+            low = low * scale + offset;
+            high = high * scale + offset;
+            store_pair(&low, &high, &to, how->dtype, how->pairs);
+            to.at = (char *)to.at + how->step;
         }
-        low = low * scale + offset;
-        high = high * scale + offset;
-        store_pair(&low, &high, &to, how->dtype, how->pairs);
-        group += w->pair;
-        to.at = (char *)to.at + how->step;
-    }
+}
+
+INLINED_CPU void
+widen_group(const struct widening *how, const char *group, struct wide_row to)
+{
+    if (how->w->groups.bits == 4)
+        widen_lines(how, group, to, 4);
+    else
+        widen_lines(how, group, to, 8);
 }
 
 static void
@@ -224,7 +254,7 @@ widen_apart(const struct widening *how, const char *panel, const struct panels_c
     char room[128 * PACKED_COLS * sizeof(float)] = { 0 };
     struct widening apart = *how;
     apart.step = 2 * PACKED_COLS * element;
-    for (int64_t k = 0; k < how->w->k; k += all, panel += how->w->group_bytes) {
+    for (int64_t k = 0; k < how->w->k; k += all, panel += how->next) {
         wideners[qv_isa_cpu()](&apart, panel, (struct wide_row){ room, PACKED_COLS * element });
         for (int64_t i = 0; i < all; i += p->group)
             for (int64_t c = col; c < col + PACKED_COLS && c < end; c++)
@@ -246,7 +276,7 @@ widen_panel(const struct widening *how, const char *panel, const struct panels_c
         widen_apart(how, panel, p, col, block);
         return;
     }
-    for (int64_t k = 0; k < how->w->k; k += how->w->groups.group, panel += how->w->group_bytes)
+    for (int64_t k = 0; k < how->w->k; k += how->w->groups.group, panel += how->next)
         wideners[qv_isa_cpu()](how, panel,
                                (struct wide_row){ wide_at(p, element, k, col, block), line });
 }
@@ -271,14 +301,15 @@ widen_block(const struct qv_device_cpu *dev, const struct qv_op_gemm *op,
 {
     const struct packed_cpu packed = qv_packed_cpu(op);
     const size_t element = qv_dtype_bytes(op->x_dtype);
-    const struct widening how = { &packed, (qv_dtype)op->x_dtype, p->group == 2,
-                                  2 / (size_t)p->group * (size_t)p->width * element *
-                                      (size_t)p->group };
+    const size_t step = 2 / (size_t)p->group * (size_t)p->width * element * (size_t)p->group;
     const int64_t n = panels_of(p->n);
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
-    for (int64_t i = 0; i < n; i++)
-        widen_panel(&how, w + (size_t)(first / PACKED_COLS + i) * packed.panel_bytes, p,
-                    i * PACKED_COLS, block);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t col = i * PACKED_COLS;
+        const size_t next = (size_t)qv_packed_beside_cpu(&packed, first + col) * packed.group_bytes;
+        const struct widening how = { &packed, (qv_dtype)op->x_dtype, p->group == 2, step, next };
+        widen_panel(&how, w + qv_packed_at_cpu(&packed, first + col, 0), p, col, block);
+    }
     clear_columns(p, n * PACKED_COLS, element, block);
 }
 

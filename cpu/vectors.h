@@ -13,7 +13,6 @@
 typedef float floats_cpu __attribute__((vector_size(64)));
 typedef uint32_t words_cpu __attribute__((vector_size(64)));
 typedef uint16_t halves_cpu __attribute__((vector_size(32)));
-typedef uint8_t bytes_cpu __attribute__((vector_size(16)));
 
 #define INLINED_CPU static inline __attribute__((always_inline))
 
@@ -25,31 +24,27 @@ typedef uint8_t bytes_cpu __attribute__((vector_size(16)));
 #define TARGET_AVX512_CPU
 #endif
 
-/* Loads a pair of codes for each column into its word: 4 bits each from a byte, or 8 bits each
- * from two. */
+/* Fetches what lies some way behind a line of codes, because a core that only follows what it
+ * reads gets two thirds of a memory's rate (16 cores of a Xeon). Nothing need lie there. */
 INLINED_CPU void
-load_pair_cpu(words_cpu *out, const void *at, int64_t bits)
+fetch_ahead_cpu(const void *line)
 {
-    bytes_cpu bytes;
-    halves_cpu halves;
-    if (bits == 4) {
-        memcpy(&bytes, at, sizeof bytes);
-        *out = __builtin_convertvector(bytes, words_cpu);
-    } else {
-        memcpy(&halves, at, sizeof halves);
-        *out = __builtin_convertvector(halves, words_cpu);
-    }
+    enum { AHEAD = 4096 };
+    __builtin_prefetch((const void *)((uintptr_t)line + AHEAD));
 }
 
-/* Converts through signed words, because every instruction set converts those. */
+/* Takes pair `pair` of each column out of a line of codes (packed_cpu). Codes are converted as
+ * signed words, because every instruction set converts those. */
 INLINED_CPU void
-codes_cpu(floats_cpu *low, floats_cpu *high, const words_cpu *pair, int64_t bits)
+codes_cpu(floats_cpu *low, floats_cpu *high, const void *line, int64_t pair, int64_t bits)
 {
     typedef int32_t signed_words __attribute__((vector_size(64)));
     const words_cpu mask = ((words_cpu){ 0 }) + ((1u << bits) - 1);
-    const words_cpu first = *pair & mask, second = *pair >> (uint32_t)bits;
-    *low = __builtin_convertvector((signed_words)first, floats_cpu);
-    *high = __builtin_convertvector((signed_words)second, floats_cpu);
+    words_cpu words;
+    memcpy(&words, line, sizeof words);
+    words >>= (uint32_t)(pair * bits);
+    *low = __builtin_convertvector((signed_words)(words & mask), floats_cpu);
+    *high = __builtin_convertvector((signed_words)(words >> 16 & mask), floats_cpu);
 }
 
 #endif

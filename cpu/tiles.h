@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * AMX's instructions on tiles: 1 to 16 rows of 64 bytes, in eight registers. They are written in
+ * assembly because the intrinsics of gcc 12 do not say that they read memory, so that it may put
+ * a vector's store behind the load of a tile that needs it.
+ */
+#ifndef QV_CPU_TILES_H
+#define QV_CPU_TILES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { TILE_ROW = 64, TILE_BYTES = 16 * TILE_ROW };
+
+/* The operand of ldtilecfg, of 64 bytes. */
+struct tile_shapes {
+    uint8_t palette, first_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cpu.h"
+#endif
+
+/* Returns whether this CPU has AMX and the kernel lets this process use tiles, for which it has
+ * to be asked. */
+static inline bool
+tiles_allowed(void)
+{
+#if defined(__x86_64__) && defined(__linux__)
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* of Linux's asm/prctl.h */
+    const unsigned amx = dnnl_cpu_isa_avx512_core_amx;
+    return ((unsigned)dnnl_get_effective_cpu_isa() & amx) == amx &&
+           !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+#else
+    return false;
+#endif
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+/* Tiles belong to a thread. What uses them begins by their shapes and ends by giving them back,
+ * which spares the system to keep them. */
+static inline void
+tiles_begin(const struct tile_shapes *shapes)
+{
+    __asm__ volatile("ldtilecfg %0" ::"m"(*shapes));
+}
+
+static inline void
+tiles_end(void)
+{
+    __asm__ volatile("tilerelease");
+}
+
+/* Registers are numbers from 0 to 7, in digits. Rows follow one another in memory. */
+#define TILE_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
+#define TILE_LOAD(tile, from)                                                                      \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((int64_t)TILE_ROW)        \
+                     : "memory")
+#define TILE_STORE(tile, to)                                                                       \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((int64_t)TILE_ROW)      \
+                     : "memory")
+/* sums[i][n] += x[i][k] * w[k / 2][n][k % 2], of bf16 with sums in f32 */
+#define TILE_MULTIPLY(sums, x, w)                                                                  \
+    __asm__ volatile("tdpbf16ps %%tmm" #w ", %%tmm" #x ", %%tmm" #sums ::)
+
+#endif
+#endif

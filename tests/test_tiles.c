@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Tests that few rows by quantised weights on AMX, whose instructions are emulated here, have bits
+ * that depend neither on how many rows there are nor on the number of threads. Whether they are
+ * right, checkop_tiles tests.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cpu/cpu.h"
+
+/* columns of five and a half panels: four side by side, and two */
+enum { N = 88, K = 192, ROWS = QV_FEW_ROWS, GROUP = 64 };
+
+/* Multiplies m rows of x by w, which is in the canonical form. Skips the test if the kernel is
+ * another one than AMX's. */
+static void
+multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, float *y)
+{
+    const struct qv_matrix matrix = {
+        .n = N, .k = K, .dtype = QV_F32, .groups = { bits, GROUP, QV_F32 }
+    };
+    struct qv_device *dev = NULL;
+    struct qv_kernel *kernel = NULL;
+    struct qv_layout layout;
+    struct qv_op op = { .kind = QV_OP_gemm };
+    qv_error err = { 0 };
+    char text[200] = "";
+    size_t scratch_bytes;
+    op.u.gemm = (struct qv_op_gemm){ .m = m, .n = N, .k = K, .alpha = 1, .few = 1 };
+    qv_op_set_dtype(&op, QV_BF16);
+    op.u.gemm.w_bits = bits;
+    op.u.gemm.w_group = GROUP;
+    op.u.gemm.w_dtype = QV_F32;
+    const struct qv_device_options options = { .threads = threads };
+    if (qv_backend_cpu.open(&options, &dev, &err) ||
+        qv_backend_cpu.layout(dev, &matrix, &layout, &err) ||
+        qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, &err)) {
+        fail_msg("%s", err.text);
+        return;
+    }
+    qv_backend_cpu.describe(kernel, text, sizeof text);
+    kernel->op.u.gemm.y_dtype = QV_F32; /* nothing is to be hidden by rounding */
+    const bool amx = strstr(text, "AMX");
+    char *packed = calloc(1, layout.bytes), *scratch = aligned_alloc(64, qv_aligned(scratch_bytes));
+    void *operands[QV_MAX_OPERANDS] = { (void *)x, packed, NULL, NULL, y };
+    assert_true(packed && scratch);
+    if (amx) {
+        qv_packed_pack_cpu((struct qv_device_cpu *)dev, &matrix, 0, N, w, packed);
+        qv_few_run_cpu((struct qv_device_cpu *)dev, kernel, operands, scratch);
+    }
+    free(scratch);
+    free(packed);
+    qv_backend_cpu.release(dev, kernel);
+    qv_backend_cpu.close(dev);
+    if (!amx)
+        skip();
+}
+
+static void
+rows_have_their_bits(void **state)
+{
+    static float all[ROWS * N], some[ROWS * N];
+    static qv_bf16 x[ROWS * K];
+    static unsigned char w[N * (K + 2 * K / GROUP * sizeof(float))];
+    (void)state;
+    for (int64_t i = 0; i < ROWS * K; i++)
+        qv_store(x, QV_BF16, i, (double)(i * 7919 % 1009) / 211 - 2);
+    for (int64_t bits = 4; bits <= 8; bits += 4) {
+        const struct qv_groups groups = { bits, GROUP, QV_F32 };
+        const size_t row = qv_grouped_row_bytes(&groups, K), codes = (size_t)(K * bits / 8);
+        for (size_t i = 0; i < N * row; i++)
+            w[i] = (unsigned char)(i * 131 >> 3);
+        for (size_t i = 0; i < N; i++)
+            for (int64_t j = 0; j < 2 * K / GROUP; j++)
+                qv_store(w + i * row + codes, QV_F32, j, (double)(i + 3) / (double)(j + 7));
+        multiply(3, ROWS, bits, x, w, all);
+        for (int64_t m = 1; m < ROWS; m += 3) {
+            memset(some, 0xff, sizeof some);
+            multiply(1 + (int)m % 2, m, bits, x, w, some);
+            assert_memory_equal(some, all, (size_t)(m * N) * sizeof *all);
+        }
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(rows_have_their_bits) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
