@@ -130,8 +130,8 @@ qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, fl
 
 /* ---- AMX ------------------------------------------------------------------------------------- */
 
-/* The codes of 32 k and 16 columns are a tile as they lie in a panel, once they are bf16. Its
- * product with a tile of up to 16 rows of x takes about as long as with one. Tiles 0 to 3 have the
+/* The codes of 32 k and 16 columns are a tile as they lie in a panel, once they are bf16. One
+ * instruction multiplies it by a tile of up to 16 rows of x. Tiles 0 to 3 have the
  * sums of four panels over a group, so that products do not wait for one another. They are
  * stored to be scaled; those of the group before are scaled meanwhile, and the codes of the next
  * one become bf16, so that nothing waits for a store. */
