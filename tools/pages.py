@@ -33,6 +33,7 @@ PLOTS = {
     "embed": "Patch embedding as a GEMM and as Conv3d",
     "fill": "How full chunks are",
     "stages": "A job's stages: what works, what waits",
+    "rows": "Times over rows by weights that stay packed",
 }
 
 FRONT = ("<!-- page: not run: minutes each, and beside torch -->\n\n"
@@ -141,7 +142,7 @@ SECTIONS = [
      "qwenvit bench gemm --model DIR --json=FILE.jsonl\n"
      "    qwenvit bench gemm --weights q4g64 --shape 5120,13824 --json=FILE.jsonl   # a quantised matrix by itself; also q8g64, q4_0, q8_0\n"
      "    python3 tools/plot.py rows FILE.jsonl -o OUT.png                          # time over rows, beside copying the packed weight",
-     gemm_table, None),
+     gemm_table, "rows"),
     ("Preprocessing",
      "Resizing a frame, making its patch rows, and decoding and resizing a whole clip.",
      "qwenvit bench preprocess CLIP --json=FILE.jsonl", preprocess_table, None),

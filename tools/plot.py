@@ -520,7 +520,8 @@ def rows(records, path):
         axes.set_ylabel("median time, ms")
         axes.set_title(case, loc="left", fontweight="bold")
         axes.legend(ncols=4)
-    text = heading(records, "GEMMs over rows; dotted: copying the packed weight")
+    drawn = [r for ways in matrices.values() for by_m in ways.values() for r in by_m.values()]
+    text = heading(drawn, "GEMMs over rows; dotted: copying the packed weight")
     figure.text(0.02, 1 - 0.1 / height, text, va="top", fontsize=11, linespacing=1.4)
     save(figure, path)
     return True
