@@ -19,6 +19,7 @@ struct tile_shapes {
     uint8_t rows[16];
 };
 
+#ifndef QV_TILES_EMULATED /* tests/emulated_tiles.h has what follows in plain C */
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -68,5 +69,6 @@ tiles_end(void)
 #define TILE_MULTIPLY(sums, x, w)                                                                  \
     __asm__ volatile("tdpbf16ps %%tmm" #w ", %%tmm" #x ", %%tmm" #sums ::)
 
+#endif
 #endif
 #endif

@@ -1,22 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for cpu/tiles.h on CPUs with AVX-512 BF16 that lack AMX: the compiler is told to
+/* Stands in for the instructions of cpu/tiles.h on CPUs with AVX-512 BF16 that lack AMX: the compiler is told to
  * include it first. A use without shapes, or a palette that is not 1, ends the program. */
-#define QV_CPU_TILES_H
+#define QV_TILES_EMULATED
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu/cpu.h"
-
-enum { TILE_ROW = 64, TILE_BYTES = 16 * TILE_ROW };
-
-struct tile_shapes {
-    uint8_t palette, first_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
+#include "cpu/tiles.h"
 
 static _Thread_local struct tile_shapes tile_now;
 static _Thread_local unsigned char tile_data[8][16][TILE_ROW];
