@@ -14,6 +14,34 @@
 const struct qvm_nvcodec qvm_nvcodecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
                                             { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
 
+int
+qvm_nvcodec_find(int id)
+{
+    int codec = 0;
+    while (codec < QVM_NVCODECS && (int)qvm_nvcodecs[codec].id != id)
+        codec++;
+    return codec;
+}
+
+/* ---- parsers --------------------------------------------------------------------------------- */
+
+/* The parser calls this where it would show a picture, of which nothing is used. */
+static int CUDAAPI
+on_display(void *user, CUVIDPARSERDISPINFO *d)
+{
+    (void)user;
+    (void)d;
+    return 1;
+}
+
+bool
+qvm_nvparser_make(qvm_nvdec *g, CUVIDPARSERPARAMS p, CUvideoparser *parser)
+{
+    p.ulMaxNumDecodeSurfaces = 1; /* until the callback for the format says how many */
+    p.pfnDisplayPicture = on_display;
+    return !g->call.cuvidCreateVideoParser(parser, &p);
+}
+
 /* ---- the device ------------------------------------------------------------------------------ */
 
 static const char *

@@ -314,37 +314,25 @@ on_picture(void *user, CUVIDPICPARAMS *p)
     return 1;
 }
 
-static int CUDAAPI
-on_display(void *user, CUVIDPARSERDISPINFO *d)
-{
-    (void)user;
-    (void)d;
-    return 1;
-}
-
 /* ---- streams --------------------------------------------------------------------------------- */
 
 static bool
 make_parser(qvm_nvstream *s)
 {
-    CUVIDPARSERPARAMS p = { .CodecType = qvm_nvcodecs[s->codec].codec,
-                            .ulMaxNumDecodeSurfaces = 1,
-                            .ulMaxDisplayDelay = DISPLAY_DELAY,
-                            .pUserData = s,
-                            .pfnSequenceCallback = on_sequence,
-                            .pfnDecodePicture = on_picture,
-                            .pfnDisplayPicture = on_display };
+    const CUVIDPARSERPARAMS p = { .CodecType = qvm_nvcodecs[s->codec].codec,
+                                  .ulMaxDisplayDelay = DISPLAY_DELAY,
+                                  .pUserData = s,
+                                  .pfnSequenceCallback = on_sequence,
+                                  .pfnDecodePicture = on_picture };
     s->whole = s->unasked = 0;
-    return !s->gpu->call.cuvidCreateVideoParser(&s->parser, &p);
+    return qvm_nvparser_make(s->gpu, p, &s->parser);
 }
 
 qvm_nvstream *
 qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_sink *sink,
                   const char **why)
 {
-    int codec = 0;
-    while (codec < QVM_NVCODECS && (int)qvm_nvcodecs[codec].id != about->codec_id)
-        codec++;
+    const int codec = qvm_nvcodec_find(about->codec_id);
     const unsigned deep = about->format == AV_PIX_FMT_YUV420P10;
     const CUVIDDECODECAPS *c = codec < QVM_NVCODECS ? &g->caps[codec][deep] : NULL;
     *why = !c || !c->bIsSupported ? "the GPU does not decode its kind"

@@ -133,14 +133,6 @@ on_picture(void *user, CUVIDPICPARAMS *p)
     return 1;
 }
 
-static int CUDAAPI
-on_display(void *user, CUVIDPARSERDISPINFO *d)
-{
-    (void)user;
-    (void)d;
-    return 1;
-}
-
 /* Takes the context of the CUDA runtime, which the tower has in this process, because two contexts
  * would share the GPU by turns. */
 static const char *
@@ -172,9 +164,7 @@ qv_status
 job_bare_stream_open(const struct job_bench *j, const AVCodecParameters *par,
                      const struct job_bare_sink *sink, job_bare_stream **out, qv_error *err)
 {
-    int codec = 0;
-    while (codec < QVM_NVCODECS && qvm_nvcodecs[codec].id != par->codec_id)
-        codec++;
+    const int codec = qvm_nvcodec_find((int)par->codec_id);
     if (codec == QVM_NVCODECS)
         return qv_fail(err, QV_EUNSUPPORTED, "a bare loop on the GPU takes H.264 and HEVC");
     job_bare_stream *s = calloc(1, sizeof *s);
@@ -185,15 +175,12 @@ job_bare_stream_open(const struct job_bench *j, const AVCodecParameters *par,
     s->sink = *sink;
     s->frame->color_range = par->color_range;
     s->frame->colorspace = par->color_space;
-    CUVIDPARSERPARAMS p = { .CodecType = qvm_nvcodecs[codec].codec,
-                            .ulMaxNumDecodeSurfaces = 1,
-                            .ulMaxDisplayDelay = AHEAD,
-                            .pUserData = s,
-                            .pfnSequenceCallback = on_sequence,
-                            .pfnDecodePicture = on_picture,
-                            .pfnDisplayPicture = on_display };
-    if (s->gpu->call.cuCtxPushCurrent(s->gpu->context) ||
-        s->gpu->call.cuvidCreateVideoParser(&s->parser, &p))
+    const CUVIDPARSERPARAMS p = { .CodecType = qvm_nvcodecs[codec].codec,
+                                  .ulMaxDisplayDelay = AHEAD,
+                                  .pUserData = s,
+                                  .pfnSequenceCallback = on_sequence,
+                                  .pfnDecodePicture = on_picture };
+    if (s->gpu->call.cuCtxPushCurrent(s->gpu->context) || !qvm_nvparser_make(s->gpu, p, &s->parser))
         return qv_fail(err, QV_EBACKEND, "a bare loop on the GPU opens no stream");
     return QV_OK;
 }
