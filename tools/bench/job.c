@@ -149,6 +149,13 @@ by_gpu(const struct job_bench *j)
     return j->b.o->clip.decode == QV_DECODE_GPU;
 }
 
+/* Returns the way whose work the bare loop does. */
+static enum bench_job_way
+bare_way(const struct job_bench *j)
+{
+    return by_gpu(j) ? BENCH_JOB_GPU : BENCH_JOB_DECODE;
+}
+
 static json_t *
 extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_ms,
           const struct bench_job_bounds *bounds)
@@ -187,8 +194,7 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
                                             j->cpu_s[way] / (double)j->list.n));
     if (j->peak_bytes[way])
         json_object_set_new(e, "peak_bytes", json_integer(j->peak_bytes[way]));
-    const enum bench_job_way decoding = by_gpu(j) ? BENCH_JOB_GPU : BENCH_JOB_DECODE;
-    if (way == decoding && all_ms[BENCH_JOB_BARE] > 0)
+    if (way == bare_way(j) && all_ms[BENCH_JOB_BARE] > 0)
         json_object_set_new(e, "over_bare", json_real(ms / all_ms[BENCH_JOB_BARE]));
     if (way == BENCH_JOB_DISCARD && all_ms[BENCH_JOB_CPU] > 0)
         json_object_update_new(e, json_pack("{s:f, s:f}", "times_cpu", all_ms[BENCH_JOB_CPU] / ms,
@@ -241,7 +247,7 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     if (bounds.sum_ms > 0)
         snprintf(note, sizeof note, "%.3f of the slowest, %.3f of their sum",
                  ms[way] / bounds.slowest_ms, ms[way] / bounds.sum_ms);
-    if (way == (by_gpu(j) ? BENCH_JOB_GPU : BENCH_JOB_DECODE) && ms[BENCH_JOB_BARE] > 0)
+    if (way == bare_way(j) && ms[BENCH_JOB_BARE] > 0)
         snprintf(note, sizeof note, "%.3f of the bare loop", ms[way] / ms[BENCH_JOB_BARE]);
     if (j->beside_fps[way] > 0)
         snprintf(note, sizeof note, "%.3f of one device alone; %.0f frames/s decoded",
@@ -298,8 +304,7 @@ check_ways(const char *list)
 static bool
 needs_gpu(int way)
 {
-    return way == BENCH_JOB_GPU || way == BENCH_JOB_CPU ||
-           (way >= BENCH_JOB_BESIDE_OWN && way <= BENCH_JOB_BESIDE_4X3);
+    return way == BENCH_JOB_GPU || way == BENCH_JOB_CPU || bench_job_ways[way].streams;
 }
 
 /* Lists the ways that can be timed here, out of those that are asked for, and returns their

@@ -49,9 +49,7 @@ job_rows_of(const qv_item *item)
 static inline size_t
 job_devices_of(const struct job_bench *j, enum bench_job_way way)
 {
-    const bool one =
-        way == BENCH_JOB_DEVICE || (way >= BENCH_JOB_BESIDE_OWN && way <= BENCH_JOB_BESIDE_4X3);
-    return one ? 1 : j->devices.n;
+    return way == BENCH_JOB_DEVICE || bench_job_ways[way].streams ? 1 : j->devices.n;
 }
 
 /* job_stages.c: runs a way once; user is a struct job_way whose bench is open. Decoding finds out

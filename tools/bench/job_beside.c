@@ -16,7 +16,7 @@ enum { MOST_PROCESSES = 8 };
 struct job_beside {
     struct job_bench *j;
     qv_decoder *decoders[MOST_PROCESSES]; /* each has a process of its own on the GPU */
-    int processes, streams, n_threads;
+    int processes, n_threads;
     pthread_t *threads;
     pthread_mutex_t lock; /* guards what follows */
     bool stop;
@@ -103,8 +103,7 @@ job_beside_start(struct job_bench *j, int processes, int streams, qv_error *err)
         free(threads);
         return qv_fail(err, QV_ENOMEM, "no memory for decoders beside the device");
     }
-    *b = (struct job_beside){ .j = j, .processes = processes, .streams = streams };
-    b->threads = threads;
+    *b = (struct job_beside){ .j = j, .processes = processes, .threads = threads };
     pthread_mutex_init(&b->lock, NULL);
     j->beside = b;
     const qv_status s = start_decoders(b, err);

@@ -28,6 +28,9 @@ enum bench_job_way {
 
 struct bench_job_name {
     const char *name, *label; /* name in records; label in the table */
+    /* processes of a GPU's decoders that work beside the device (0: this one), and streams of each;
+     * streams 0: the device has no decoders beside it */
+    int processes, streams;
 };
 extern const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS];
 

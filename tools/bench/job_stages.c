@@ -308,12 +308,6 @@ run_job(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
     return s;
 }
 
-static qv_status
-time_device(void *user, double *ms, qv_error *err)
-{
-    return run_job(user, BENCH_JOB_DEVICE, ms, err);
-}
-
 /* Encodes each clip by itself, as a caller without a job does. */
 static qv_status
 time_one_by_one(void *user, double *ms, qv_error *err)
@@ -328,53 +322,19 @@ time_one_by_one(void *user, double *ms, qv_error *err)
     return s;
 }
 
+/* Times one device while a GPU's decoders work, as the way says. */
 static qv_status
-time_devices(void *user, double *ms, qv_error *err)
+time_beside(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
 {
-    return run_job(user, BENCH_JOB_DEVICES, ms, err);
-}
-
-/* Times one device while a GPU's decoders work in so many processes of so many streams. */
-static qv_status
-time_beside(struct job_bench *j, enum bench_job_way way, int processes, int streams, double *ms,
-            qv_error *err)
-{
+    const struct bench_job_name *name = &bench_job_ways[way];
     qv_error late = { 0 };
-    qv_status s = job_beside_start(j, processes, streams, err);
+    qv_status s = job_beside_start(j, name->processes, name->streams, err);
     if (!s)
         s = run_job(j, way, ms, err);
     const qv_status stopped = j->beside ? job_beside_stop(j, &j->beside_fps[way], &late) : QV_OK;
     if (!s && stopped)
         *err = late;
     return s ? s : stopped;
-}
-
-static qv_status
-time_beside_own(void *user, double *ms, qv_error *err)
-{
-    return time_beside(user, BENCH_JOB_BESIDE_OWN, 0, JOB_GPU_READERS, ms, err);
-}
-
-#define BESIDE(P, S)                                                                               \
-    static qv_status time_beside_##P##x##S(void *user, double *ms, qv_error *err)                  \
-    {                                                                                              \
-        return time_beside(user, BENCH_JOB_BESIDE_##P##X##S, P, S, ms, err);                       \
-    }
-BESIDE(1, 4)
-BESIDE(1, 12)
-BESIDE(2, 6)
-BESIDE(4, 3)
-
-static qv_status
-time_cpu(void *user, double *ms, qv_error *err)
-{
-    return run_job(user, BENCH_JOB_CPU, ms, err);
-}
-
-static qv_status
-time_discarding(void *user, double *ms, qv_error *err)
-{
-    return run_job(user, BENCH_JOB_DISCARD, ms, err);
 }
 
 static qv_status
@@ -405,24 +365,12 @@ time_cache(void *user, double *ms, qv_error *err)
     return end_run(j, code, times.job_s, ms, err);
 }
 
+/* The ways that are no job whose tokens are discarded. */
 static bench_work *const works[BENCH_JOB_WAYS] = {
-    [BENCH_JOB_DECODE] = time_decoding,
-    [BENCH_JOB_GPU] = time_gpu,
-    [BENCH_JOB_BARE] = job_time_bare,
-    [BENCH_JOB_ONE] = time_one_by_one,
-    [BENCH_JOB_DEVICE] = time_device,
-    [BENCH_JOB_DEVICES] = time_devices,
-    [BENCH_JOB_BESIDE_OWN] = time_beside_own,
-    [BENCH_JOB_BESIDE_1X4] = time_beside_1x4,
-    [BENCH_JOB_BESIDE_1X12] = time_beside_1x12,
-    [BENCH_JOB_BESIDE_2X6] = time_beside_2x6,
-    [BENCH_JOB_BESIDE_4X3] = time_beside_4x3,
-    [BENCH_JOB_FILES] = time_files,
-    [BENCH_JOB_PARTS] = time_parts,
-    [BENCH_JOB_CPU] = time_cpu,
-    [BENCH_JOB_DISCARD] = time_discarding,
-    [BENCH_JOB_ENCODE] = time_encode,
-    [BENCH_JOB_CACHE] = time_cache,
+    [BENCH_JOB_DECODE] = time_decoding, [BENCH_JOB_GPU] = time_gpu,
+    [BENCH_JOB_BARE] = job_time_bare,   [BENCH_JOB_ONE] = time_one_by_one,
+    [BENCH_JOB_FILES] = time_files,     [BENCH_JOB_PARTS] = time_parts,
+    [BENCH_JOB_ENCODE] = time_encode,   [BENCH_JOB_CACHE] = time_cache,
 };
 
 qv_status
@@ -430,7 +378,9 @@ job_work(void *user, double *ms, qv_error *err)
 {
     const struct job_way *w = user;
     const double before_s = bench_tree_look().cpu_s;
-    const qv_status s = works[w->way](w->j, ms, err);
+    const qv_status s = works[w->way]                    ? works[w->way](w->j, ms, err)
+                        : bench_job_ways[w->way].streams ? time_beside(w->j, w->way, ms, err)
+                                                         : run_job(w->j, w->way, ms, err);
     w->j->cpu_s[w->way] = bench_tree_look().cpu_s - before_s;
     return s;
 }

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* What this process and all that descend from it have used. */
+/* Says what this process and its descendants have used. */
 struct bench_tree {
     double cpu_s;       /* time of all cores, with that of descendants that were waited for */
     int64_t peak_bytes; /* sum of the most resident memory of each that is there */

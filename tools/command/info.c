@@ -394,14 +394,14 @@ cost_of(const qv_clip_info *c, const qv_model_info *m, const qv_plan *plan, cons
     return cost;
 }
 
-/* The most memory of a GPU that decoding takes. */
+/* Returns the most bytes of a GPU that decoding takes. */
 static int64_t
 decoder_bytes(const struct scene *s)
 {
     return s->o->clip.decode == QV_DECODE_GPU ? qv_decoder_gpu_bytes() : 0;
 }
 
-/* What of it is beside a tower, which is on the same device if that is a GPU. */
+/* Returns how many of these bytes are on the tower's device. */
 static int64_t
 decoder_bytes_beside(const struct scene *s)
 {
