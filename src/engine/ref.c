@@ -69,33 +69,51 @@ bias_at(int64_t used, const void *bias, int64_t dtype, int64_t i)
     return used ? qv_load(bias, dtype, i) : 0;
 }
 
-/* Value l of row j of a gemm's w. A quantised one is rounded to x's dtype, except with `few`. */
-static double
-weight_at(const struct qv_op_gemm *op, const void *w, int64_t j, int64_t l)
+/* A gemm widens so many rows of x, and then each row of w once for all of them. */
+enum { WIDE_ROWS = 16 };
+
+/* Writes row j of a gemm's w. Values of a quantised w are rounded to x's dtype, except with `few`. */
+static void
+widen_weights(const struct qv_op_gemm *op, const void *w, int64_t j, double *out)
 {
     const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
-    if (!groups.bits)
-        return qv_load(w, op->w_dtype, j * op->k + l);
     const char *row = (const char *)w + (size_t)j * qv_grouped_row_bytes(&groups, op->k);
-    const float value = qv_grouped_value(&groups, row, op->k, l);
-    double rounded = 0;
-    qv_store(&rounded, op->x_dtype, 0, value);
-    return op->few ? value : qv_load(&rounded, op->x_dtype, 0);
+    for (int64_t l = 0; l < op->k; l++) {
+        if (!groups.bits) {
+            out[l] = qv_load(w, op->w_dtype, j * op->k + l);
+            continue;
+        }
+        double rounded = 0;
+        out[l] = qv_grouped_value(&groups, row, op->k, l);
+        qv_store(&rounded, op->x_dtype, 0, out[l]);
+        if (!op->few)
+            out[l] = qv_load(&rounded, op->x_dtype, 0);
+    }
 }
 
 static void
 gemm_ref(const struct qv_op_gemm *op, void *const *p)
 {
-    for (int64_t i = 0; i < op->m; i++)
+    double *weights = p[SCRATCH], *wide = weights + op->k;
+    for (int64_t first = 0; first < op->m; first += WIDE_ROWS) {
+        const int64_t rows = op->m - first < WIDE_ROWS ? op->m - first : WIDE_ROWS;
+        for (int64_t l = 0; l < rows * op->k; l++)
+            wide[l] = qv_load(p[0], op->x_dtype, first * op->k + l);
         for (int64_t j = 0; j < op->n; j++) {
-            double sum = 0;
-            for (int64_t l = 0; l < op->k; l++)
-                sum += qv_load(p[0], op->x_dtype, i * op->k + l) * weight_at(op, p[1], j, l);
-            sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, j));
-            if (op->residual_rows)
-                sum += qv_load(p[3], op->residual_dtype, i % op->residual_rows * op->n + j);
-            qv_store(p[4], op->y_dtype, i * op->n + j, sum);
+            widen_weights(op, p[1], j, weights);
+            for (int64_t i = first; i < first + rows; i++) {
+                const double *x = wide + (i - first) * op->k;
+                double sum = 0;
+                for (int64_t l = 0; l < op->k; l++)
+                    sum += x[l] * weights[l];
+                sum =
+                    activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, j));
+                if (op->residual_rows)
+                    sum += qv_load(p[3], op->residual_dtype, i % op->residual_rows * op->n + j);
+                qv_store(p[4], op->y_dtype, i * op->n + j, sum);
+            }
         }
+    }
 }
 
 static void
@@ -396,6 +414,16 @@ pack_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, in
     return qv_host_upload(dev, dst, src, (size_t)rows * row_bytes(matrix), err);
 }
 
+static int64_t
+scratch_doubles(const struct qv_op *op)
+{
+    if (op->kind == QV_OP_attention)
+        return op->u.attention.rows;
+    if (op->kind == QV_OP_gemm)
+        return (1 + (op->u.gemm.m < WIDE_ROWS ? op->u.gemm.m : WIDE_ROWS)) * op->u.gemm.k;
+    return 0;
+}
+
 static qv_status
 prepare_ref(struct qv_device *dev, const struct qv_op *op, int choice, struct qv_kernel **out,
             size_t *scratch_bytes, qv_error *err)
@@ -407,8 +435,7 @@ prepare_ref(struct qv_device *dev, const struct qv_op *op, int choice, struct qv
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
     *out = kernel;
-    *scratch_bytes =
-        op->kind == QV_OP_attention ? (size_t)op->u.attention.rows * sizeof(double) : 0;
+    *scratch_bytes = (size_t)scratch_doubles(op) * sizeof(double);
     return QV_OK;
 }
 
