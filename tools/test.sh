@@ -40,7 +40,8 @@ build() {
     say "Building $preset"
     cmake --preset "$preset" && cmake --build --preset "$preset" "$@"
 }
-# run PRESET [ctest options] runs ctest and adds its counts. A tenth of tests' time is waiting, so three share two cores.
+# run PRESET [ctest options] runs ctest and adds its counts. A tenth of tests' time is waiting, so
+# three share two cores.
 run() {
     preset=$1; shift
     say "Testing $preset"
