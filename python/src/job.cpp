@@ -227,6 +227,8 @@ Job::take(const qv_job_result *r, qv_error *)
     t.cancelled = r->cancelled;
     t.is_image = r->is_image;
     t.damaged_frames = r->damaged_frames;
+    t.decoded_by = r->clip && !r->is_image ? qv_decode_name(r->decoded_by) : "";
+    t.not_gpu = r->not_gpu;
     t.remark = qv_remark_text(r->clip ? r->clip->remark : QV_REMARK_NONE);
     t.grid_thw.assign(r->grid_thw, r->grid_thw + 3);
     t.file_bytes = r->clip ? r->clip->file_bytes : 0;
