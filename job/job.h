@@ -171,8 +171,8 @@ struct qv_job_device {
     int index;
     qv_model *model;
     int gpu; /* its number, as decoders count GPUs */
-    /* whether this GPU decodes, or is being opened to decode; why it does not, in words that follow "since". The lock
-     * guards these. */
+    /* whether this GPU decodes, or is being opened to decode; why it never does, in words that follow "since", or "". The
+     * lock guards these. */
     bool decodes, is_opening;
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
     pthread_t thread;

@@ -123,10 +123,7 @@ static void
 note_gpu(qv_job *job, struct qv_job_device *d, qv_status status, const qv_error *why)
 {
     const char *end = strstr(why->text, ": "); /* of words that name the GPU */
-    const char *words = !status               ? ""
-                        : status == QV_ESTATE ? "the GPU is being opened"
-                        : end                 ? end + 2
-                                              : why->text;
+    const char *words = !status || status == QV_ESTATE ? "" : end ? end + 2 : why->text;
     pthread_mutex_lock(&job->lock);
     d->decodes = !status;
     d->is_opening = status == QV_ESTATE;
@@ -188,7 +185,10 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
         o->decode = d->decodes && !is_beside ? QV_DECODE_GPU : QV_DECODE_CPU;
         o->gpu = is_auto || job->n_devices > 1 ? d->gpu : o->gpu;
         snprintf(item->not_gpu, sizeof item->not_gpu, "%s",
-                 is_beside ? "a core was free first" : d->not_gpu);
+                 is_beside     ? "a core was free first"
+                 : d->decodes  ? ""
+                 : *d->not_gpu ? d->not_gpu
+                               : "no GPU was open yet");
     }
     pthread_mutex_unlock(&job->lock);
 }

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "../media/gpu.h"
+#include "command/encode.h"
 #include "engine/context.h"
 #include "make_clips.h"
 #include "qwenvit_fill.h"
@@ -472,8 +473,8 @@ test_auto(void **state)
     } cases[] = {
         { "", true, CLIPS, 2, CLIPS, CLIPS, "" },
         { "", true, CLIPS, 26, 12, CLIPS - 1, "a core was free first" },
-        { "", false, CLIPS, 0, 1, CLIPS - 1, "the GPU is being opened" },
-        { "", false, 3, 0, 0, 0, "" },
+        { "", false, CLIPS, 0, 1, CLIPS - 1, "no GPU was open yet" },
+        { "", false, 3, 0, 0, 0, "no GPU was open yet" },
         { "gone", true, CLIPS, 0, 1, CLIPS - 1, "the device is lost" },
         { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU's process has ended" },
         { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) is not here" },
@@ -543,6 +544,41 @@ test_cache(void **state)
 }
 #endif
 
+/* So do files that the command writes. */
+static void
+test_files(void **state)
+{
+    (void)state;
+    const char *clips[] = { "x264.mp4", "x264-pyramid.mkv" };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct tool_devices devices = { .contexts = { t.ctx }, .models = { t.model }, .n = 1 };
+    double job_s;
+    for (int i = 0; i < 2; i++)
+        clip_write(clips[i]);
+    on_cuda = true;
+    for (int gpu = 0; gpu < 2; gpu++) {
+        qv_decoder *decoder = start("");
+        const struct tool_options o = { .model = QV_GOLDEN "/qwen3_vl",
+                                        .output = temp_path(gpu ? "gpu" : "auto"),
+                                        .output_dtype = QV_F32,
+                                        .quiet = true,
+                                        .clip = { .decoder = decoder,
+                                                  .decode = gpu ? QV_DECODE_GPU : QV_DECODE_AUTO,
+                                                  .max_pixels = 12 * 32 * 32 },
+                                        .arguments = clips,
+                                        .n_arguments = 2 };
+        assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+        qv_context_get_info(t.ctx, &devices.infos[0]);
+        assert_int_equal(tool_encode_on(&o, &devices, &job_s), 0);
+        assert_int_equal(decoder->gpus->at[0].now.given, gpu ? 2 : 0);
+        qv_decoder_stop(&decoder);
+    }
+    on_cuda = false;
+    for (int i = 0; i < 2; i++)
+        unlink(clips[i]);
+    tiny_close(&t);
+}
+
 /* In a job of several devices the GPU of each decodes. */
 static void
 test_several(void **state)
@@ -600,6 +636,7 @@ main(void)
         cmocka_unit_test(test_job),
         cmocka_unit_test(test_both),
         cmocka_unit_test(test_auto),
+        cmocka_unit_test_setup_teardown(test_files, tempdir_make, tempdir_remove),
         cmocka_unit_test(test_several),
 #ifdef QV_WITH_FILL
         cmocka_unit_test_setup_teardown(test_cache, tempdir_make, tempdir_remove),
