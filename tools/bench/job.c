@@ -254,7 +254,7 @@ name_work(const struct job_bench *j, char *text, size_t size)
         snprintf(chunks, sizeof chunks, ", chunks of %lld", (long long)o->chunk_rows);
     snprintf(text, size, "%s, %zu clips%s%s%s%s%s", model, j->list.n, made, length, devices, chunks,
              !by_gpu(j)                           ? ""
-             : j->o.clip.decode == QV_DECODE_AUTO ? ", decoded by auto"
+             : j->o.clip.decode == QV_DECODE_AUTO ? ", by auto"
                                                   : ", by the GPU");
 }
 
