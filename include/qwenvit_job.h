@@ -212,8 +212,8 @@ typedef struct qv_job_progress {
     size_t frame_bytes, most_frame_bytes; /* bytes of frames that wait: now, and at most */
     /* the stage that limits: "decoding", "device", "sink"; or "input" if sources come too slowly */
     const char *limit;
-    bool ended;        /* the job ended early; qv_job_end says why */
-    int64_t gpu_clips; /* clips that are done and whose frames came from a GPU's decoders */
+    bool ended;           /* the job ended early; qv_job_end says why */
+    int64_t gpu_clips;    /* clips that are done and whose frames came from a GPU's decoders */
     int64_t gpu_decoders; /* of `decoders`, those that have a GPU decode */
     uint64_t reserved[4];
 } qv_job_progress;
