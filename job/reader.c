@@ -169,7 +169,18 @@ device_of(const struct qv_job_worker *w)
     return &w->job->devices[w->lane % w->job->n_devices];
 }
 
-/* Chooses who decodes the clip, unless its own options do: the GPU whose reader this is, or the CPU. */
+/* Returns whether a reader waits for room, as frames wait for the device. */
+static bool
+is_full(const qv_job *job)
+{
+    for (int i = 0; i < job->n_readers; i++)
+        if (job->readers[i].item && job->readers[i].item->room.since_s > 0)
+            return true;
+    return false;
+}
+
+/* Chooses who decodes the clip, unless its own options do: the GPU whose reader this is, or the CPU. With QV_DECODE_AUTO a
+ * GPU takes none while frames wait for the device, which it would slow. */
 static void
 choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
 {
@@ -182,13 +193,14 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
     if (!o->threads)
         o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
     if (job->gpu_readers && o->decode == job->o.clip.decode && !(is_auto && o->trusted)) {
-        o->decode = d->decodes && !is_beside ? QV_DECODE_GPU : QV_DECODE_CPU;
+        const char *why = is_beside                 ? "a core was free first"
+                          : *d->not_gpu             ? d->not_gpu
+                          : !d->decodes             ? "no GPU was open yet"
+                          : is_auto && is_full(job) ? "frames waited for the device"
+                                                    : "";
+        o->decode = *why ? QV_DECODE_CPU : QV_DECODE_GPU;
         o->gpu = is_auto || job->n_devices > 1 ? d->gpu : o->gpu;
-        snprintf(item->not_gpu, sizeof item->not_gpu, "%s",
-                 is_beside     ? "a core was free first"
-                 : d->decodes  ? ""
-                 : *d->not_gpu ? d->not_gpu
-                               : "no GPU was open yet");
+        snprintf(item->not_gpu, sizeof item->not_gpu, "%s", why);
     }
     pthread_mutex_unlock(&job->lock);
 }

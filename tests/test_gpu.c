@@ -296,6 +296,7 @@ enum { CLIPS = 16, GPUS = 2 };
 static int cores;           /* that this process is told of; 0: as many as there are */
 static bool on_cuda;        /* models say that they are on a GPU */
 static bool is_open = true; /* a GPU is open before a job begins */
+static int64_t memory;      /* qv_job_options.memory */
 static int n_clips = CLIPS;
 static size_t n_models = 1;
 
@@ -381,6 +382,7 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
         .user = results,
         .decoders = cores ? 0 : 3,
         .span = hear_span,
+        .memory = memory,
         .clip = { .decoder = start(fault), .decode = decode, .fps = 5, .max_pixels = 12 * 32 * 32 }
     };
     qv_job *job = NULL;
@@ -470,16 +472,18 @@ test_auto(void **state)
         bool open;
         int clips, cores, least, most; /* clips; those of the GPU */
         const char *why;
+        int64_t memory;
     } cases[] = {
-        { "", true, CLIPS, 2, CLIPS, CLIPS, "" },
-        { "", true, CLIPS, 26, 12, CLIPS - 1, "a core was free first" },
-        { "", false, CLIPS, 0, 1, CLIPS - 1, "no GPU was open yet" },
-        { "", false, 3, 0, 0, 0, "no GPU was open yet" },
-        { "gone", true, CLIPS, 0, 1, CLIPS - 1, "the device is lost" },
-        { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU's process has ended" },
-        { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) is not here" },
+        { "", true, CLIPS, 2, CLIPS, CLIPS, "", 0 },
+        { "", true, CLIPS, 26, 12, CLIPS - 1, "a core was free first", 0 },
+        { "", false, CLIPS, 0, 1, CLIPS - 1, "no GPU was open yet", 0 },
+        { "", false, 3, 0, 0, 0, "no GPU was open yet", 0 },
+        { "", true, CLIPS, 0, 1, CLIPS - 1, "frames waited for the device", 1 },
+        { "gone", true, CLIPS, 0, 1, CLIPS - 1, "the device is lost", 0 },
+        { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU's process has ended", 0 },
+        { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) is not here", 0 },
         { "no lock", false, CLIPS, 0, 0, 0,
-          "the process that has it open cannot be locked in (Landlock: Ope" },
+          "the process that has it open cannot be locked in (Landlock: Ope", 0 },
     };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct results cpu, both;
@@ -490,6 +494,7 @@ test_auto(void **state)
         n_clips = cases[i].clips;
         is_open = cases[i].open;
         cores = cases[i].cores;
+        memory = cases[i].memory;
         assert_int_equal(run_job(&t, cases[i].fault, QV_DECODE_AUTO, &both), QV_OK);
         assert_memory_equal(both.tokens, cpu.tokens, (size_t)n_clips * sizeof *cpu.tokens);
         assert_int_equal(both.by[QV_DECODE_CPU] + both.by[QV_DECODE_GPU], n_clips);
