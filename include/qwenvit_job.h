@@ -154,9 +154,9 @@ typedef struct qv_job_options {
      * one's GPU decodes (qv_model_info.device), and `gpu` says nothing. With QV_DECODE_AUTO each
      * CUDA model's GPU decodes so as well, where it can be locked in, clips that are not trusted:
      * once a clip has come that it takes, and as many further sources wait as it decodes at once,
-     * and while no frames wait for the device.
-     * What is missing or lost there leaves clips to the CPU (qv_job_result.not_gpu). As a GPU does
-     * not notice all damage, give QV_DECODE_CPU if tokens are to stay and be the same each time. */
+     * and while no frames wait for the device. What is missing or lost there leaves clips to the
+     * CPU (qv_job_result.not_gpu). As a GPU does not notice all damage, give QV_DECODE_CPU if
+     * tokens are to stay and be the same each time. */
     qv_clip_options clip;
     /* Told what each stage did, from its own thread: "decode" of a decoder, "push" and "pull" of
      * a device, "sink" of a sink thread. lane is the thread's number, times are seconds of
