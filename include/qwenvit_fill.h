@@ -40,7 +40,9 @@ typedef struct qv_cache_fill_options {
     double part_seconds;
     int decoders; /* decoders, chunk_rows and clip are as in qv_job_options */
     int64_t chunk_rows;
-    qv_clip_options clip; /* options of all clips; a clip's own options override them */
+    /* options of all clips; a clip's own options override them. QV_DECODE_AUTO is the CPU here, as
+     * a GPU does not notice all damage, and a cache stays. */
+    qv_clip_options clip;
     /* Called with a text for each clip that fails; several threads may call it at once. NULL: no
      * calls. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);

@@ -107,7 +107,8 @@ typedef struct qv_job_result {
     int64_t damaged_frames;     /* qv_clip_damaged, so far */
     int64_t decoded_frames;     /* qv_clip_decoded, so far */
     qv_decode decoded_by;       /* so far: QV_DECODE_CPU or QV_DECODE_GPU */
-    /* why the GPU was not used where it was asked for, so far, in words that follow "since" */
+    /* why the GPU was not used where it was asked for or, with QV_DECODE_AUTO, could have been, so
+     * far, in words that follow "since" */
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
     const uint8_t *frames; /* [n_frames, height, width, 3], with options.keep_frames */
     int64_t n_frames;
@@ -150,7 +151,12 @@ typedef struct qv_job_options {
      * decoder is NULL and clips are not trusted, the job starts a decoder. With QV_DECODE_GPU the
      * job ends with QV_EBACKEND if the GPU decodes nothing; of `decoders` at once, all are the
      * GPU's; with 0 the CPU decodes those that are more than 12 a model. Of several models each
-     * one's GPU decodes (qv_model_info.device), and `gpu` says nothing. */
+     * one's GPU decodes (qv_model_info.device), and `gpu` says nothing. With QV_DECODE_AUTO each
+     * CUDA model's GPU decodes so as well, where it can be locked in, clips that are not trusted:
+     * once a clip has come that it takes, and as many further sources wait as it decodes at once,
+     * and while no frames wait for the device. What is missing or lost there leaves clips to the
+     * CPU (qv_job_result.not_gpu). As a GPU does not notice all damage, give QV_DECODE_CPU if
+     * tokens are to stay and be the same each time. */
     qv_clip_options clip;
     /* Told what each stage did, from its own thread: "decode" of a decoder, "push" and "pull" of
      * a device, "sink" of a sink thread. lane is the thread's number, times are seconds of
@@ -207,9 +213,10 @@ typedef struct qv_job_progress {
     size_t frame_bytes, most_frame_bytes; /* bytes of frames that wait: now, and at most */
     /* the stage that limits: "decoding", "device", "sink"; or "input" if sources come too slowly */
     const char *limit;
-    bool ended;        /* the job ended early; qv_job_end says why */
-    int64_t gpu_clips; /* clips that are done and whose frames came from a GPU's decoders */
-    uint64_t reserved[5];
+    bool ended;           /* the job ended early; qv_job_end says why */
+    int64_t gpu_clips;    /* clips that are done and whose frames came from a GPU's decoders */
+    int64_t gpu_decoders; /* of `decoders`, those that have a GPU decode */
+    uint64_t reserved[4];
 } qv_job_progress;
 
 /*

@@ -31,7 +31,8 @@ QV_API const char *qv_like_name(qv_like like);             /* "qwen-vl-utils"; n
 QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is none of that name */
 
 /* Chooses between the CPU's video decoders and those of an NVIDIA GPU, whose frames are the same to
- * the byte, except for damage that a GPU does not notice. AUTO means the CPU's. */
+ * the byte, except for damage that a GPU does not notice. AUTO means the CPU's; in jobs, whose
+ * tokens pass, both (qv_job_options.clip). */
 typedef enum qv_decode {
     QV_DECODE_AUTO = 0,
     QV_DECODE_CPU,
@@ -165,6 +166,9 @@ QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_erro
  * is not known yet; QV_EBACKEND, and why, if it cannot. */
 QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool trusted, bool wait,
                                 qv_error *err);
+/* Returns whether a process that is locked in has the CUDA device of this number open already, as
+ * qv_decoder_gpu, a clip or a job had it opened. */
+QV_API bool qv_decoder_has_gpu(qv_decoder *decoder, int gpu);
 /* Returns the most bytes of a CUDA device that decoding takes there (QV_DECODE_GPU), however many clips
  * it decodes: the process's context, and the pictures of all streams. Streams beyond that are the CPU's. */
 QV_API int64_t qv_decoder_gpu_bytes(void);

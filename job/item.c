@@ -213,7 +213,7 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
         job->decoder = job->own_decoder;
     }
     o->decoder = needed ? job->decoder : NULL;
-    if (job->gpu_readers && job->decoder)
+    if (job->o.clip.decode == QV_DECODE_GPU && job->decoder)
         start_gpus(job);
     pthread_mutex_unlock(&job->lock);
     return status;

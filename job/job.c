@@ -103,16 +103,25 @@ check_options(const qv_job_options *o, qv_error *err)
 
 /* The CPU converts and resizes the frames of the clips that a GPU decodes, which takes half a core for each. Cores beyond
  * GPU_CORES for each decode further clips themselves. With fewer they would take from the GPU's clips more than they give:
- * an H200 with 16 cores does 66 clips a second alone, and 57 with 4 or 10 such readers. Each device's GPU has as many clips. */
+ * an H200 with 16 cores does 66 clips a second alone, and 57 with 4 or 10 such readers. Each device's GPU has as many clips.
+ * Unasked, only a GPU that computes the job's tokens decodes, in a process that is locked in. */
 static void
-choose_decoders(qv_job *job)
+choose_decoders(qv_job *job, const qv_model *model)
 {
-    if (job->o.clip.decode != QV_DECODE_GPU)
+    const qv_clip_options *o = &job->o.clip;
+    qv_context_info context;
+    qv_context_get_info(qv_model_context(model), &context);
+    job->on_gpu = o->decode == QV_DECODE_GPU;
+    job->looks_for_gpu =
+        o->decode == QV_DECODE_AUTO && !o->trusted && !strcmp(context.backend, "cuda");
+    if (!job->on_gpu && !job->looks_for_gpu)
         return;
-    const int all = GPU_READERS * job->n_devices;
-    const int others = job->cores > GPU_CORES * all ? job->cores - GPU_CORES * all : 0;
-    job->gpu_readers = job->o.decoders ? job->o.decoders : all;
-    job->n_readers = job->o.decoders ? job->o.decoders : all + others;
+    const int by_gpus = GPU_READERS * job->n_devices, taken = GPU_CORES * by_gpus;
+    const int others = job->cores > taken ? job->cores - taken : 0;
+    job->gpu_readers = job->o.decoders ? job->o.decoders : by_gpus;
+    job->all_readers = job->o.decoders ? job->o.decoders : by_gpus + others;
+    if (job->on_gpu || job->all_readers > job->n_readers)
+        job->n_readers = job->all_readers;
 }
 
 static void
@@ -126,9 +135,8 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
     job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
-    job->n_readers = o->decoders ? o->decoders : job->cores;
+    job->cpu_readers = job->n_readers = o->decoders ? o->decoders : job->cores;
     job->n_sinks = o->sinks ? o->sinks : 1;
-    choose_decoders(job);
 }
 
 /* Checks that all models are of one tower, so that their tokens mean the same. */
@@ -156,6 +164,7 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
                            i, m.model_type, qv_dtype_name(m.dtype), m.digest, job->model.model_type,
                            qv_dtype_name(job->model.dtype), job->model.digest);
     }
+    choose_decoders(job, models[0]);
     return QV_OK;
 }
 
@@ -184,7 +193,9 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
         job->devices[i].index = i;
         job->devices[i].model = models[i];
         qv_model_get_info(models[i], &info);
-        job->devices[i].gpu = job->n_devices > 1 ? info.device : job->o.clip.gpu;
+        const bool own = job->n_devices > 1 || job->looks_for_gpu;
+        job->devices[i].gpu = own ? info.device : job->o.clip.gpu;
+        job->devices[i].decodes = job->on_gpu;
         status = qv_job_device_open(&job->devices[i], err);
     }
     return status ? status
@@ -298,6 +309,8 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
         status = open_lock(job, err);
     if (!status)
         status = open_devices(job, models, err);
+    if (!status && job->looks_for_gpu && qv_decoder_has_gpu(job->decoder, job->devices[0].gpu))
+        qv_job_find_gpus(job); /* a job before this one has had it opened */
     job->opened_s = qv_seconds();
     if (!status)
         status = start_threads(job, err);

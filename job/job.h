@@ -171,6 +171,10 @@ struct qv_job_device {
     int index;
     qv_model *model;
     int gpu; /* its number, as decoders count GPUs */
+    /* whether this GPU decodes, or is being opened to decode; why it never does, in words that follow "since", or "". The
+     * lock guards these. */
+    bool decodes, is_opening;
+    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
     pthread_t thread;
     struct qv_job_plan plans[QV_JOB_PLANS];
     struct qv_job_chunk chunks[QV_JOB_AHEAD]; /* under way */
@@ -203,16 +207,19 @@ struct qv_job {
     struct qv_job_worker *readers, *sinks;
     int n_devices, n_readers, n_sinks;                         /* asked for */
     int n_devices_running, n_readers_running, n_sinks_running; /* threads to be joined */
-    int gpu_readers; /* the first so many readers have a GPU decode; 0: the clips' options decide */
+    /* Readers at work while no GPU decodes; those at work while one does, of which the first gpu_readers have it decode. With
+     * gpu_readers 0 the clips' options decide. */
+    int cpu_readers, all_readers, gpu_readers;
 
     pthread_mutex_t lock;
     bool has_lock;
     pthread_cond_t changed[5]; /* indexed by qv_job_who */
     int n_conds;
     /* the lock guards what follows */
-    bool gpus_started;
-    bool ended, stopping; /* no more sources will be added; all threads must return */
-    qv_status status;     /* QV_OK, or the failure that has ended the job */
+    bool gpus_started, on_gpu; /* processes that have GPUs open were started; some GPU decodes */
+    bool looks_for_gpu;        /* with QV_DECODE_AUTO: it is not known yet which GPUs decode */
+    bool ended, stopping;      /* no more sources will be added; all threads must return */
+    qv_status status;          /* QV_OK, or the failure that has ended the job */
     qv_error error;
     struct qv_job_item *items; /* all items that are not done */
     size_t n_items;
@@ -241,6 +248,13 @@ static inline const qv_model *
 qv_job_model(const qv_job *job)
 {
     return job->devices[0].model;
+}
+
+/* Returns how many clips are decoded at once. The lock must be held. */
+static inline int
+qv_job_decoders(const qv_job *job)
+{
+    return job->on_gpu ? job->all_readers : job->cpu_readers;
 }
 
 /* Each kind of thread that waits, and what it waits for. */
@@ -274,6 +288,9 @@ void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece);
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
+
+/* reader.c. Asks which GPUs decode, has their processes started, and takes note of it. */
+void qv_job_find_gpus(qv_job *job);
 
 /* The threads' functions. */
 void *qv_job_read(void *worker);

@@ -41,10 +41,11 @@ qv_job_get_progress(qv_job *job, qv_job_progress *out)
     out->frame_bytes = job->used;
     out->ended = job->status != QV_OK;
     out->pack_rows = job->pack.capacity.rows;
+    out->decoders = qv_job_decoders(job);
+    out->gpu_decoders = job->on_gpu ? job->gpu_readers : 0;
     read_clocks(job, now_s, out);
     pthread_mutex_unlock(&job->lock);
     out->elapsed_s = now_s - job->opened_s;
-    out->decoders = job->n_readers;
     out->devices = job->n_devices;
     out->sinks = job->n_sinks;
     out->limit = find_limit(out);

@@ -118,17 +118,98 @@ name_of(const struct qv_job_item *item)
     return item->source.path ? item->source.path : item->source.key;
 }
 
-/* Opens the clip, which a GPU decodes, or the CPU, as the reader is one of its. */
-static qv_status
-open_file(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
+/* Takes note of what a device's GPU was found to be. */
+static void
+note_gpu(qv_job *job, struct qv_job_device *d, qv_status status, const qv_error *why)
 {
-    const qv_job *job = w->job;
+    const char *end = strstr(why->text, ": "); /* of words that name the GPU */
+    const char *words = !status || status == QV_ESTATE ? "" : end ? end + 2 : why->text;
+    pthread_mutex_lock(&job->lock);
+    d->decodes = !status;
+    d->is_opening = status == QV_ESTATE;
+    snprintf(d->not_gpu, sizeof d->not_gpu, "%.*s", (int)sizeof d->not_gpu - 1, words);
+    job->on_gpu = job->looks_for_gpu = false;
+    for (int i = 0; i < job->n_devices; i++) {
+        job->on_gpu = job->on_gpu || job->devices[i].decodes;
+        job->looks_for_gpu = job->looks_for_gpu || job->devices[i].is_opening;
+    }
+    job->gpus_started = true;
+    qv_job_wake(job, QV_JOB_READERS);
+    pthread_mutex_unlock(&job->lock);
+}
+
+void
+qv_job_find_gpus(qv_job *job)
+{
+    for (int i = 0; i < job->n_devices; i++) {
+        struct qv_job_device *d = &job->devices[i];
+        qv_error why = { 0 };
+        note_gpu(job, d, qv_decoder_gpu(job->decoder, d->gpu, false, false, &why), &why);
+    }
+}
+
+/* With QV_DECODE_AUTO, has GPUs opened once a clip came that they can decode and further sources wait for all readers of
+ * theirs, as less work is done before they are ready. */
+static void
+look_for_gpus(qv_job *job, const qv_clip_info *info)
+{
+    const bool is_video = !strcmp(info->codec, "h264") || !strcmp(info->codec, "hevc");
+    pthread_mutex_lock(&job->lock);
+    const bool many = is_video && job->sources.n >= (size_t)job->gpu_readers;
+    const bool ask = job->looks_for_gpu && (many || job->gpus_started);
+    pthread_mutex_unlock(&job->lock);
+    if (ask)
+        qv_job_find_gpus(job);
+}
+
+/* Returns the device whose GPU decodes for this reader. */
+static const struct qv_job_device *
+device_of(const struct qv_job_worker *w)
+{
+    return &w->job->devices[w->lane % w->job->n_devices];
+}
+
+/* Returns whether a reader waits for room, as frames wait for the device. */
+static bool
+is_full(const qv_job *job)
+{
+    for (int i = 0; i < job->n_readers; i++)
+        if (job->readers[i].item && job->readers[i].item->room.since_s > 0)
+            return true;
+    return false;
+}
+
+/* Chooses who decodes the clip, unless its own options do: the GPU whose reader this is, or the CPU. With QV_DECODE_AUTO a
+ * GPU takes none while frames wait for the device, which it would slow. */
+static void
+choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
+{
+    qv_job *job = w->job;
+    const struct qv_job_device *d = device_of(w);
     qv_clip_options *o = &item->clip_options;
-    if (job->gpu_readers && w->lane >= job->gpu_readers)
-        o->decode = QV_DECODE_CPU;
-    else if (job->gpu_readers && job->n_devices > 1)
-        o->gpu = job->devices[w->lane % job->n_devices].gpu;
-    return qv_clip_open(name_of(item), &job->model.image, &job->model.video, o, &item->clip, err);
+    pthread_mutex_lock(&job->lock);
+    const bool is_auto = o->decode == QV_DECODE_AUTO;
+    const bool is_beside = job->on_gpu && w->lane >= job->gpu_readers;
+    if (!o->threads)
+        o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
+    if (job->gpu_readers && o->decode == job->o.clip.decode && !(is_auto && o->trusted)) {
+        const char *why = is_beside                 ? "a core was free first"
+                          : *d->not_gpu             ? d->not_gpu
+                          : !d->decodes             ? "no GPU was open yet"
+                          : is_auto && is_full(job) ? "frames waited for the device"
+                                                    : "";
+        o->decode = *why ? QV_DECODE_CPU : QV_DECODE_GPU;
+        o->gpu = is_auto || job->n_devices > 1 ? d->gpu : o->gpu;
+        snprintf(item->not_gpu, sizeof item->not_gpu, "%s", why);
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+static qv_status
+open_file(const qv_job *job, struct qv_job_item *item, qv_error *err)
+{
+    return qv_clip_open(name_of(item), &job->model.image, &job->model.video, &item->clip_options,
+                        &item->clip, err);
 }
 
 static qv_status
@@ -136,15 +217,22 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
 {
     qv_job *job = w->job;
     qv_clip_options *o = &item->clip_options;
-    pthread_mutex_lock(&job->lock);
-    if (!o->threads)
-        o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
-    pthread_mutex_unlock(&job->lock);
-    qv_status status = open_file(w, item, err);
+    const bool is_auto = o->decode == QV_DECODE_AUTO;
+    choose_decoder(w, item);
+    qv_status status = open_file(job, item, err);
+    if (status == QV_EBACKEND && is_auto && o->decode == QV_DECODE_GPU) { /* it was lost */
+        qv_job_find_gpus(job);
+        o->decode = QV_DECODE_CPU;
+        pthread_mutex_lock(&job->lock);
+        memcpy(item->not_gpu, device_of(w)->not_gpu, sizeof item->not_gpu);
+        pthread_mutex_unlock(&job->lock);
+        status = open_file(job, item, err);
+    }
     if (status)
         return status;
     qv_clip_get_info(item->clip, &item->info);
     item->has_info = true;
+    look_for_gpus(job, &item->info);
     item->whole = (qv_item){ .n_frames = item->info.n_frames, .is_image = item->info.is_image };
     memcpy(item->whole.grid_thw, item->info.grid_thw, sizeof item->whole.grid_thw);
     item->timestamps_s = calloc((size_t)item->info.n_frames, sizeof *item->timestamps_s);
@@ -229,9 +317,8 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     qv_clip_get_info(item->clip, &now);
     pthread_mutex_lock(&job->lock);
     item->decoded_by = now.decoded_by;
-    memcpy(item->not_gpu, now.not_gpu, sizeof item->not_gpu);
-    if (job->gpu_readers && now.decoded_by == QV_DECODE_CPU && !*item->not_gpu)
-        snprintf(item->not_gpu, sizeof item->not_gpu, "a core was free first");
+    if (*now.not_gpu)
+        memcpy(item->not_gpu, now.not_gpu, sizeof item->not_gpu);
     item->wait_decode_s += qv_seconds() - began_s;
     item->decode_s = decode_s;
     item->damaged = damaged;
@@ -281,7 +368,9 @@ static bool
 may_read(const struct qv_job_worker *w)
 {
     const qv_job *job = w->job;
-    return job->sources.n && (w->lane < job->gpu_readers || job->n_reading >= job->gpu_readers);
+    const int first = job->on_gpu ? job->gpu_readers : 0;
+    return job->sources.n && w->lane < qv_job_decoders(job) &&
+           (w->lane < first || job->n_reading >= first);
 }
 
 static struct qv_job_item *
@@ -300,7 +389,7 @@ take_source(struct qv_job_worker *w)
         w->item = item;
         job->n_reading++;
         qv_job_wake(job, QV_JOB_ADDERS);
-        if (job->gpu_readers) /* the CPU's readers may take sources once all of the GPU's are busy */
+        if (job->on_gpu) /* the CPU's readers may take sources once all of the GPU's are busy */
             qv_job_wake(job, QV_JOB_READERS);
     }
     pthread_mutex_unlock(&job->lock);

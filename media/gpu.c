@@ -208,6 +208,18 @@ qv_decoder_gpu(qv_decoder *d, int gpu, bool unlocked, bool wait, qv_error *err)
     return status;
 }
 
+bool
+qv_decoder_has_gpu(qv_decoder *d, int gpu)
+{
+    if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS || d->owner != getpid())
+        return false;
+    pthread_mutex_lock(&d->gpus->lock);
+    const struct qvm_gpu *g = &d->gpus->at[gpu];
+    const bool has = g->now.ready && !g->unlocked && !*g->why;
+    pthread_mutex_unlock(&d->gpus->lock);
+    return has;
+}
+
 void
 qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
 {

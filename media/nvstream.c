@@ -293,7 +293,7 @@ on_picture(void *user, CUVIDPICPARAMS *p)
     if (s->n_pictures++)
         return fail(s, "a packet has several pictures");
     /* an H200 tells of damage in one of a picture's slices alone */
-    if (p->nNumSlices > 1 && qvm_nvcodecs[s->codec].codec == cudaVideoCodec_H264)
+    if (p->nNumSlices > 1)
         return fail(s, "its pictures have several slices");
     if (has_small_blocks(s, p))
         return fail(s, "its blocks are too small for the GPU");

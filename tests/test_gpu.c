@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "../media/gpu.h"
+#include "command/encode.h"
 #include "engine/context.h"
 #include "make_clips.h"
 #include "qwenvit_fill.h"
@@ -292,7 +293,11 @@ test_none(void **state)
 
 enum { CLIPS = 16, GPUS = 2 };
 
-static int cores; /* that this process is told of; 0: as many as there are */
+static int cores;           /* that this process is told of; 0: as many as there are */
+static bool on_cuda;        /* models say that they are on a GPU */
+static bool is_open = true; /* a GPU is open before a job begins */
+static int64_t memory;      /* qv_job_options.memory */
+static int n_clips = CLIPS;
 static size_t n_models = 1;
 
 int __real_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
@@ -309,13 +314,47 @@ __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
     return 0;
 }
 
+void __real_qv_context_get_info(const qv_context *context, qv_context_info *info);
+void __wrap_qv_context_get_info(const qv_context *context, qv_context_info *info);
+
+void
+__wrap_qv_context_get_info(const qv_context *context, qv_context_info *info)
+{
+    __real_qv_context_get_info(context, info);
+    if (on_cuda)
+        info->backend = "cuda";
+}
+
 struct results {
     size_t row;             /* bytes */
     uint64_t tokens[CLIPS]; /* Their hashes, in the order of the sources' keys, "0" and so on. */
     int by[3];              /* Clips, by qv_decode. */
     int given[GPUS];        /* Clips, by the GPU whose process was given them. */
     char why[sizeof((qv_clip_info *)0)->not_gpu];
+    bool opened, loses; /* a process has the GPU open; the GPU is lost once it has decoded a clip */
+    qv_decoder *decoder;
 };
+
+/* Hears that a clip was decoded, and waits for a process that is being started, so that it has a share in the job. */
+static void
+hear_span(void *user, const char *stage, int lane, const char *key, double begin_s, double end_s)
+{
+    const struct results *results = user;
+    struct qvm_gpus *gpus = results->decoder->gpus;
+    (void)lane;
+    (void)key;
+    (void)begin_s;
+    (void)end_s;
+    if (strcmp(stage, "decode") != 0)
+        return;
+    pthread_mutex_lock(&gpus->lock);
+    const bool is_starting = gpus->at[0].now.pid && !gpus->at[0].now.ready;
+    if (results->loses && gpus->at[0].now.given)
+        snprintf(gpus->at[0].why, sizeof gpus->at[0].why, "the device is lost");
+    pthread_mutex_unlock(&gpus->lock);
+    if (is_starting)
+        qv_decoder_gpu(results->decoder, 0, false, true, NULL);
+}
 
 static qv_status
 take(void *user, const qv_job_result *r, qv_error *err)
@@ -342,25 +381,31 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
         .sink = take,
         .user = results,
         .decoders = cores ? 0 : 3,
+        .span = hear_span,
+        .memory = memory,
         .clip = { .decoder = start(fault), .decode = decode, .fps = 5, .max_pixels = 12 * 32 * 32 }
     };
     qv_job *job = NULL;
     qv_decoder *decoder = o.clip.decoder;
-    qv_decoder_gpu(decoder, 0, false, true, NULL);
+    if (is_open)
+        qv_decoder_gpu(decoder, 0, false, true, NULL);
     qv_model_info model;
     qv_model_get_info(t->model, &model);
-    *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float) };
+    *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float),
+                                 .loses = !strcmp(fault, "gone"),
+                                 .decoder = decoder };
     qv_model *models[GPUS];
     for (size_t i = 0; i < n_models; i++)
         models[i] = t[i].model;
     assert_int_equal(qv_job_open(models, n_models, &o, &job, NULL), QV_OK);
     qv_status status = QV_OK;
-    for (int i = 0; !status && i < CLIPS; i++) {
+    for (int i = 0; !status && i < n_clips; i++) {
         snprintf(key, sizeof key, "%d", i);
         status = qv_job_add(job, &(qv_job_source){ .key = key, .path = "x264-pyramid.mkv" }, NULL);
     }
     status = qv_job_end(job, NULL);
     qv_job_close(&job);
+    results->opened = decoder->gpus->at[0].now.pid != 0;
     for (int i = 0; i < GPUS; i++)
         results->given[i] = decoder->gpus->at[i].now.given;
     qv_decoder_stop(&decoder);
@@ -416,6 +461,56 @@ test_both(void **state)
     unlink("x264-pyramid.mkv");
 }
 
+/* Unasked, a job of many clips has the GPU of its model decode as well, where that is locked in; and whatever there is
+ * instead of such a GPU, its clips are decoded, in words. */
+static void
+test_auto(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fault;
+        bool open;
+        int clips, cores, least, most; /* clips; those of the GPU */
+        const char *why;
+        int64_t memory;
+    } cases[] = {
+        { "", true, CLIPS, 2, CLIPS, CLIPS, "", 0 },
+        { "", true, CLIPS, 26, 12, CLIPS - 1, "a core was free first", 0 },
+        { "", false, CLIPS, 0, 1, CLIPS - 1, "no GPU was open yet", 0 },
+        { "", false, 3, 0, 0, 0, "no GPU was open yet", 0 },
+        { "", true, CLIPS, 0, 1, CLIPS - 1, "frames waited for the device", 1 },
+        { "gone", true, CLIPS, 0, 1, CLIPS - 1, "the device is lost", 0 },
+        { "crash 200", true, CLIPS, 0, 1, CLIPS - 1, "the GPU's process has ended", 0 },
+        { "no driver", false, CLIPS, 0, 0, 0, "NVIDIA's driver (libcuda.so.1) is not here", 0 },
+        { "no lock", false, CLIPS, 0, 0, 0,
+          "the process that has it open cannot be locked in (Landlock: Ope", 0 },
+    };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct results cpu, both;
+    clip_write("x264-pyramid.mkv");
+    assert_int_equal(run_job(&t, "", QV_DECODE_CPU, &cpu), QV_OK);
+    on_cuda = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        n_clips = cases[i].clips;
+        is_open = cases[i].open;
+        cores = cases[i].cores;
+        memory = cases[i].memory;
+        assert_int_equal(run_job(&t, cases[i].fault, QV_DECODE_AUTO, &both), QV_OK);
+        assert_memory_equal(both.tokens, cpu.tokens, (size_t)n_clips * sizeof *cpu.tokens);
+        assert_int_equal(both.by[QV_DECODE_CPU] + both.by[QV_DECODE_GPU], n_clips);
+        const int by_gpu = both.by[QV_DECODE_GPU];
+        if (by_gpu < cases[i].least || by_gpu > cases[i].most || strcmp(both.why, cases[i].why))
+            fail_msg("case %zu, '%s': %d by the GPU, '%s'", i, cases[i].fault, by_gpu, both.why);
+        assert_true(n_clips == CLIPS || !both.opened);
+    }
+    cores = 0;
+    n_clips = CLIPS;
+    is_open = true;
+    on_cuda = false;
+    tiny_close(&t);
+    unlink("x264-pyramid.mkv");
+}
+
 #ifdef QV_WITH_FILL
 /* What a cache keeps comes from a GPU's decoders only if they are asked for. */
 static void
@@ -425,6 +520,7 @@ test_cache(void **state)
     char keys[CLIPS][16];
     struct tiny t = tiny_open("ref", QV_F32, 1);
     clip_write("x264.mp4");
+    on_cuda = true;
     for (int gpu = 0; gpu < 2; gpu++) {
         qv_decoder *decoder = start("");
         const qv_cache_fill_options o = { .decoders = 2,
@@ -447,10 +543,46 @@ test_cache(void **state)
         qv_cache_fill_close(&fill);
         qv_decoder_stop(&decoder);
     }
+    on_cuda = false;
     tiny_close(&t);
     unlink("x264.mp4");
 }
 #endif
+
+/* So do files that the command writes. */
+static void
+test_files(void **state)
+{
+    (void)state;
+    const char *clips[] = { "x264.mp4", "x264-pyramid.mkv" };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct tool_devices devices = { .contexts = { t.ctx }, .models = { t.model }, .n = 1 };
+    double job_s;
+    for (int i = 0; i < 2; i++)
+        clip_write(clips[i]);
+    on_cuda = true;
+    for (int gpu = 0; gpu < 2; gpu++) {
+        qv_decoder *decoder = start("");
+        const struct tool_options o = { .model = QV_GOLDEN "/qwen3_vl",
+                                        .output = temp_path(gpu ? "gpu" : "auto"),
+                                        .output_dtype = QV_F32,
+                                        .quiet = true,
+                                        .clip = { .decoder = decoder,
+                                                  .decode = gpu ? QV_DECODE_GPU : QV_DECODE_AUTO,
+                                                  .max_pixels = 12 * 32 * 32 },
+                                        .arguments = clips,
+                                        .n_arguments = 2 };
+        assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+        qv_context_get_info(t.ctx, &devices.infos[0]);
+        assert_int_equal(tool_encode_on(&o, &devices, &job_s), 0);
+        assert_int_equal(decoder->gpus->at[0].now.given, gpu ? 2 : 0);
+        qv_decoder_stop(&decoder);
+    }
+    on_cuda = false;
+    for (int i = 0; i < 2; i++)
+        unlink(clips[i]);
+    tiny_close(&t);
+}
 
 /* In a job of several devices the GPU of each decodes. */
 static void
@@ -508,6 +640,8 @@ main(void)
         cmocka_unit_test(test_none),
         cmocka_unit_test(test_job),
         cmocka_unit_test(test_both),
+        cmocka_unit_test(test_auto),
+        cmocka_unit_test_setup_teardown(test_files, tempdir_make, tempdir_remove),
         cmocka_unit_test(test_several),
 #ifdef QV_WITH_FILL
         cmocka_unit_test_setup_teardown(test_cache, tempdir_make, tempdir_remove),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests what the command prints: names as text, and the progress bar on a terminal. */
+/* Tests what the command prints: names as text, and the progress bar on a terminal; and that a signal ends it. */
 #define _XOPEN_SOURCE 700
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,9 +8,11 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "command/tool.h"
@@ -129,6 +131,38 @@ errors_end_the_bar(void **state)
     assert_string_equal(text, "qwenvit: no bar\r\n");
 }
 
+/* Puts the handler of a signal back as a library does that takes it for a while, which loses the handler's flags. */
+static int
+put_back(const struct tool_options *o)
+{
+    struct sigaction action;
+    (void)o;
+    sigaction(SIGTERM, NULL, &action);
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGTERM, &action, NULL);
+    raise(SIGTERM);
+    return TOOL_DONE;
+}
+
+static void
+a_signal_ends_it_whoever_had_its_handler(void **state)
+{
+    (void)state;
+    static const struct tool tools[] = { { .name = "put-back", .run = put_back } };
+    static const struct tool_program program = { "test", "", tools, 1 };
+    char name[] = "test", tool[] = "put-back", *arguments[] = { name, tool, NULL };
+    const pid_t child = fork();
+    if (!child) {
+        alarm(5); /* ends the child by another signal */
+        signal(SIGTERM, SIG_DFL);
+        _exit(tool_main(&program, 2, arguments));
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how));
+    assert_int_equal(WTERMSIG(how), SIGTERM);
+}
+
 int
 main(void)
 {
@@ -136,6 +170,7 @@ main(void)
         cmocka_unit_test(names_become_text),
         cmocka_unit_test(colours_are_three_components),
         cmocka_unit_test(errors_end_the_bar),
+        cmocka_unit_test(a_signal_ends_it_whoever_had_its_handler),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

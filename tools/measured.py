@@ -22,7 +22,7 @@ TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Q2": "Qw
           "GLM": "GLM-4.1V-9B", "m_qwen2-vl-7b": "Qwen2-VL-7B", "m_qwen2.5-vl-7b": "Qwen2.5-VL-7B",
           "synthetic": "sizes of Qwen3-VL-4B", "two-blocks": "two blocks of width 384",
           "tower-m": "Qwen3-VL-2B"}  # a folder's short name -> the model whose tower it has
-BY_GPU = ", by the GPU"  # ends the cases of clips that a GPU decodes
+BY_GPU = (", by the GPU", ", by auto")  # end the cases of clips that a GPU decodes
 OTHER_KINDS = ("verify-", "encode-", "earlier-", "gguf-")  # prefixes of files that hold something else
 
 
@@ -138,7 +138,8 @@ def groups(records, bench, *keys):
 
 def is_by_gpu(ways):
     """Returns whether {way: record} are of clips that a GPU's decoders decode."""
-    return "gpu" in ways or any(r.get("decode") == "gpu" for r in ways.values())
+    return "gpu" in ways or any(r.get("decode") == "gpu" for r in ways.values()) or any(
+        r["case"].endswith(BY_GPU) for r in ways.values())
 
 
 def tower(record):

@@ -98,11 +98,11 @@ SECTIONS = [
      "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, "stages"),
     ("Decoding by a GPU",
      "Clips that a GPU's decoders decode: in the bare loop by NVIDIA's own library, in one process and the tower's context; as they are decoded "
-     "for jobs, in processes that are locked in; and jobs whose tokens are discarded, with the clips decoded by the cores alone, and with --decode gpu. Clips have at most "
+     "for jobs, in processes that are locked in; and jobs whose tokens are discarded, with the clips decoded by the cores alone, and with --decode gpu or auto. Clips have at most "
      "3,686,400 pixels, and 6,800 patches; only the 32 clips keep whole frames, so that the tower takes longest. The "
      "cores' time is that of all processes, and so is the memory: the sum of each one's most, with what they share counted in each. Then a chunk of the tower while clips are decoded beside it in so many processes of so "
      "many streams each, or in the tower's own context (\"own\").",
-     "qwenvit bench job --model DIR -o FOLDER --from CLIPS --decode gpu --json=FILE.jsonl", by_gpu_table, None),
+     "qwenvit bench job --model DIR -o FOLDER --from CLIPS --decode auto --json=FILE.jsonl", by_gpu_table, None),
     ("Start",
      "One short clip to its file, and `info` of the checkpoint, from the process's start to its end; the first time is with an "
      "empty folder of kept kernels.",

@@ -291,7 +291,7 @@ def job_table(records):
 
 GPU_WAYS = [("bare", "NVIDIA's library in one process"), ("gpu", "a GPU decoding alone"),
             ("decode", "decoding alone, as in the job"), ("device", "the tower alone"),
-            ("cpu", "**the job, decoded by the cores**"), ("discard", "**the job with --decode gpu**")]
+            ("cpu", "**the job, decoded by the cores**"), ("discard", "**the job with --decode %s**")]
 
 
 def rate_of(record):
@@ -305,11 +305,12 @@ def by_gpu_table(records):
     for (name, dtype, _), ways in groups(records, "job", case).items():
         if not is_by_gpu(ways):
             continue
-        work = [name.removesuffix(BY_GPU), dtype]
+        work = [name.removesuffix(BY_GPU[0]).removesuffix(BY_GPU[1]), dtype]
         for way, what in GPU_WAYS:
             r = ways.get(way)
             if r and (way != "device" or "discard" in ways):
                 clips = f"{r['gpu_clips']} of {r['clips']}" if way == "discard" else ""
+                what = what % r["decode"] if "%" in what else what
                 rows.append(work + [str(r["cores"]), what, clips, ms(r), rate_of(r), f"{1e3 * r['cpu_s_per_clip']:.0f}",
                                     bold(field(r, "over_bare")), bold(field(r, "times_cpu")),
                                     bold(field(r, "cpu_time_over_cpu")), bold(field(r, "over_slowest")),

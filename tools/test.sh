@@ -5,8 +5,8 @@
 # backend in an emulator (sanitized); with the CUDA toolkit, the CUDA backend as far as it goes
 # without a GPU; objects for ARM. Then it prints what clang-format, clang-tidy, cppcheck and
 # codespell find.
-#   --gpu: only all tests of the CUDA backend, and compute-sanitizer over checkop, on a machine with
-#     an NVIDIA GPU.
+#   --gpu: only all tests of the CUDA backend, and compute-sanitizer over checkop and the process that
+#     decodes, on a machine with an NVIDIA GPU.
 #   --asan-python: only the wheel's tests, with the extension and its programs under the address
 #     sanitizer.
 #   QV_DEPS=no: the libraries are there already (CMAKE_PREFIX_PATH and PKG_CONFIG_PATH say where).
@@ -90,6 +90,14 @@ if [ -n "$gpu" ]; then
         check compute-sanitizer --tool $tool $except --error-exitcode 1 --print-limit 20 \
             build/cuda/tests/checkop --backend cuda --count 12 --seed 7
     done
+    clip=build/cuda/tests/x264.mp4
+    (cd build/cuda/tests && ./write_clips x264.mp4)
+    if [ -e $clip ] && grep -q NVDEC_FOUND:INTERNAL=1 build/cuda/CMakeCache.txt; then
+        say 'compute-sanitizer, memcheck, of the process that decodes'
+        # a process that is locked in can tell the sanitizer nothing
+        check compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1 \
+            build/cuda/tests/gpu_clips build/cuda/qwenvit-decoder trusted=1 fps=10 only=gpu $clip
+    fi
     finish
 fi
 

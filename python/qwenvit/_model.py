@@ -174,6 +174,8 @@ class Tokens(Adapters):
     second_per_grid_ts: seconds of a frame pair, as Qwen2.5-VL's processor gives them, else None.
     damaged_frames: how many frames could not be decoded; each was replaced by the frame before.
     damage: the same as a text, or "".
+    decoded_by: "cpu" or "gpu" for a clip that was decoded, else None.
+    not_gpu: why no GPU decoded it where one could have, or "".
     remark: what may surprise about an image's pixels, such as that gray of 16 bits is white from
         level 255 up, or "".
 
@@ -196,6 +198,8 @@ class Tokens(Adapters):
     sampled_fps = property(lambda self: self._core.sampled_fps or None)
     second_per_grid_ts = property(lambda self: self._core.pair_seconds or None)
     damaged_frames = property(lambda self: self._core.damaged_frames)
+    decoded_by = property(lambda self: self._core.decoded_by or None)
+    not_gpu = property(lambda self: self._core.not_gpu)
     remark = property(lambda self: self._core.remark)
     tokens = property(lambda self: self._matrix(0))
     grid_thw = property(lambda self: to_numpy(self._core.grid_thw()))
@@ -376,8 +380,9 @@ class Model:
         options: start and end, in seconds, to cut a clip; fps, num_frames, min_frames, max_frames,
             min_pixels, max_pixels, total_pixels; like ("transformers" or "qwen-vl-utils");
             first_frame (True: the first frame of an animation or clip, as an image); decode ("cpu",
-            or "gpu" for the decoders of the NVIDIA GPU of number gpu); threads, decode_seconds,
-            decode_memory; offset and length (the clip is these bytes of its file).
+            or "gpu" for the decoders of the NVIDIA GPU of number gpu; "auto", the default: of many
+            clips for a CUDA model both); threads, decode_seconds, decode_memory; offset and length
+            (the clip is these bytes of its file).
 
         Many sources are decoded side by side and packed into full chunks. Each result has the index
         of its source, and its key, which is by default its path, else its index. At most 1 GiB of

@@ -165,7 +165,8 @@ def results(model, sources, how, options):
     """Gives Tokens, and Errors if how.errors is "yield"."""
     decoder = _decoder_for(sources)
     room = _room(how.decoders)
-    job = _core.Job(model._core, decoder, how.dtype, how.decoders, how.alone, how.ordered, room)
+    where = {k: options[k] for k in ("decode", "gpu") if k in options}
+    job = _core.Job(model._core, decoder, how.dtype, how.decoders, how.alone, how.ordered, room, where)
     feeder, progress, is_cut = _Feeder(model, job, sources, options), _Progress(how, job), False
     _at_work.add(feeder)
     feeder.start()

@@ -68,7 +68,9 @@ struct Tokens {
     double sampled_fps = 0, pair_seconds = 0;
     bool has_timestamps = false, is_image = false, cancelled = false;
     std::string key, error;
-    const char *remark = ""; /* qv_remark_text */
+    const char *remark = "";     /* qv_remark_text */
+    const char *decoded_by = ""; /* qv_decode_name; "": no clip was decoded */
+    std::string not_gpu;         /* as in qv_job_result */
     qv_status status = QV_OK;
     int64_t damaged_frames = 0;
     int64_t file_bytes = 0, file_mtime_ns = 0; /* as in qv_clip_info; 0: the source is no file */

@@ -119,9 +119,10 @@ Results::put(std::unique_ptr<Tokens> tokens)
 class Job
 {
   public:
-    /* ordered: results come in the order of their places. most: bytes of what is added ahead. */
+    /* ordered: results come in the order of their places. most: bytes of what is added ahead. how:
+     * options of clips that say where most of them are decoded. */
     Job(nb::object model, nb::object decoder, const std::string &dtype, int decoders, bool alone,
-        bool ordered, int64_t most);
+        bool ordered, int64_t most, nb::dict how);
     ~Job();
     /* Places are 0, 1, .., each for one source, which is added or refused. */
     void add(int64_t place, const std::string &key, nb::object source, bool is_path,
@@ -150,7 +151,7 @@ class Job
 };
 
 Job::Job(nb::object model_, nb::object decoder_, const std::string &dtype, int decoders, bool alone,
-         bool ordered, int64_t most)
+         bool ordered, int64_t most, nb::dict how)
     : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
       output(parse_dtype(dtype, false)), owner(getpid())
 {
@@ -163,6 +164,7 @@ Job::Job(nb::object model_, nb::object decoder_, const std::string &dtype, int d
     o.decoders = decoders;
     o.alone = alone;
     o.queue = 64;
+    take_clip_options(how, &o.clip);
     o.clip.decoder = decoder_of(decoder_);
     qv_model *one = model->lend();
     qv_error err = {};
@@ -227,6 +229,8 @@ Job::take(const qv_job_result *r, qv_error *)
     t.cancelled = r->cancelled;
     t.is_image = r->is_image;
     t.damaged_frames = r->damaged_frames;
+    t.decoded_by = r->clip && !r->is_image ? qv_decode_name(r->decoded_by) : "";
+    t.not_gpu = r->not_gpu;
     t.remark = qv_remark_text(r->clip ? r->clip->remark : QV_REMARK_NONE);
     t.grid_thw.assign(r->grid_thw, r->grid_thw + 3);
     t.file_bytes = r->clip ? r->clip->file_bytes : 0;
@@ -596,9 +600,10 @@ bind_job(nb::module_ &m)
     });
     nb::class_<Decoder>(m, "Decoder").def(nb::init<nb::bytes>());
     nb::class_<Job>(m, "Job")
-        .def(nb::init<nb::object, nb::object, const std::string &, int, bool, bool, int64_t>(),
+        .def(nb::init<nb::object, nb::object, const std::string &, int, bool, bool, int64_t,
+                      nb::dict>(),
              nb::arg("model"), nb::arg("decoder").none(), nb::arg("dtype"), nb::arg("decoders"),
-             nb::arg("alone"), nb::arg("ordered"), nb::arg("most"))
+             nb::arg("alone"), nb::arg("ordered"), nb::arg("most"), nb::arg("how"))
         .def("add", &Job::add)
         .def("refuse", &Job::refuse)
         .def("end", &Job::end)

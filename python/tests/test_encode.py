@@ -50,6 +50,7 @@ def test_damage_is_told_as_the_command_tells_it(model, golden, tmp_path):
     tokens.save(out)
     assert read_safetensors(out)[1]["damaged_frames"] == str(theirs)
     good = model.encode(whole)
+    assert (tokens.decoded_by, tokens.not_gpu) == ("cpu", "")
     assert (good.damaged_frames, good.damage) == (0, "") and "replaced" not in repr(good)
 
 

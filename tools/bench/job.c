@@ -89,6 +89,23 @@ open_folders(struct job_bench *j, qv_error *err)
                                    : qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
 }
 
+/* Has the GPUs opened that decode, so that no time has that in it. With --decode auto there may be none. */
+static qv_status
+open_gpus(struct job_bench *j, qv_error *err)
+{
+    const qv_clip_options *o = &j->b.o->clip;
+    qv_error none;
+    qv_model_info m;
+    if (o->decode == QV_DECODE_GPU)
+        return qv_decoder_gpu(j->decoder, o->gpu, o->trusted, true, err);
+    for (size_t i = 0; i < j->devices.n && o->decode == QV_DECODE_AUTO && !o->trusted; i++) {
+        qv_model_get_info(j->devices.models[i], &m);
+        if (!strcmp(j->devices.infos[i].backend, "cuda"))
+            qv_decoder_gpu(j->decoder, m.device, false, true, &none);
+    }
+    return QV_OK;
+}
+
 static qv_status
 open_all(struct job_bench *j, qv_error *err)
 {
@@ -111,11 +128,13 @@ open_all(struct job_bench *j, qv_error *err)
         s = tool_devices_open(o, &j->devices, err);
     if (!s)
         s = qv_decoder_start(NULL, &j->decoder, err);
-    if (!s && o->clip.decode == QV_DECODE_GPU)
-        s = qv_decoder_gpu(j->decoder, o->clip.gpu, o->clip.trusted, true, err);
+    if (!s)
+        s = open_gpus(j, err);
+    j->o.clip.decoder = j->decoder;
+    if (!s)
+        s = job_ask_decoders(j, err);
     if (s)
         return s;
-    j->o.clip.decoder = j->decoder;
     j->b.info = j->devices.infos[0];
     qv_model_get_info(j->devices.models[0], &j->m);
     j->items = calloc(j->list.n, sizeof *j->items);
@@ -146,7 +165,7 @@ close_all(struct job_bench *j)
 static bool
 by_gpu(const struct job_bench *j)
 {
-    return j->b.o->clip.decode == QV_DECODE_GPU;
+    return j->gpu_decoders > 0;
 }
 
 /* Returns the way whose work the bare loop does. */
@@ -234,7 +253,9 @@ name_work(const struct job_bench *j, char *text, size_t size)
     if (by_gpu(j) && o->chunk_rows)
         snprintf(chunks, sizeof chunks, ", chunks of %lld", (long long)o->chunk_rows);
     snprintf(text, size, "%s, %zu clips%s%s%s%s%s", model, j->list.n, made, length, devices, chunks,
-             by_gpu(j) ? ", by the GPU" : "");
+             !by_gpu(j)                           ? ""
+             : j->o.clip.decode == QV_DECODE_AUTO ? ", by auto"
+                                                  : ", by the GPU");
 }
 
 static qv_status
@@ -300,7 +321,15 @@ check_ways(const char *list)
     return true;
 }
 
-/* Returns whether a way is timed only with --decode gpu. */
+/* Returns whether a way's decoding is not what is timed alone, as auto has the CPU decode what is kept. */
+static bool
+is_decoded_otherwise(const struct job_bench *j, int way)
+{
+    return by_gpu(j) && j->o.clip.decode == QV_DECODE_AUTO &&
+           (way == BENCH_JOB_ENCODE || way == BENCH_JOB_CACHE);
+}
+
+/* Returns whether a way is timed only where a GPU decodes. */
 static bool
 needs_gpu(int way)
 {
@@ -316,6 +345,7 @@ ways_of(const struct job_bench *j, enum bench_job_way out[BENCH_JOB_WAYS])
     for (int way = 0; way < BENCH_JOB_WAYS; way++)
         if (bench_is_asked(j->b.o->ways, bench_job_ways[way].name) &&
             (way != BENCH_JOB_DEVICES || j->devices.n > 1) && (by_gpu(j) || !needs_gpu(way)) &&
+            !is_decoded_otherwise(j, way) &&
             ((way != BENCH_JOB_PARTS && way != BENCH_JOB_CACHE) || bench_parts))
             out[n++] = (enum bench_job_way)way;
     return n;

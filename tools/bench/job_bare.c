@@ -389,7 +389,7 @@ job_bare_open(struct job_bench *j, qv_error *err)
     j->bare = calloc(j->list.n, sizeof *j->bare);
     if (!j->bare)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu clips", j->list.n);
-    const qv_status s = j->o.clip.decode == QV_DECODE_GPU ? job_bare_gpu_open(j, err) : QV_OK;
+    const qv_status s = j->gpu_decoders ? job_bare_gpu_open(j, err) : QV_OK;
     return s ? s : job_by_crew(j, prepare, j->list.n, qv_usable_cores(), &ms, err);
 }
 

@@ -28,6 +28,8 @@ struct job_bench {
     struct qvm_nvdec *bare_gpu; /* of job_bare_gpu.c; kept until the process ends */
     bool wrong;                 /* a stage was measured wrongly */
     qv_tokens one;              /* the largest item's, for one by one */
+    /* clips that a job decodes at once, and those of them that a GPU decodes; 0: none does */
+    int decoders, gpu_decoders;
     int on_gpu; /* clips that a GPU decodes right now, if a stage alone decodes; under `lock` */
     pthread_mutex_t lock;
     qv_job_progress progress[BENCH_JOB_WAYS]; /* of the last run */
@@ -59,6 +61,9 @@ struct job_way {
     enum bench_job_way way;
 };
 bench_work job_work;
+
+/* Asks a job how many clips it decodes at once, and where. */
+qv_status job_ask_decoders(struct job_bench *j, qv_error *err);
 
 typedef qv_status job_crew_work(struct job_bench *j, size_t i, qv_error *err);
 /* Works on each number below `times`, by so many threads; *ms: how long it took. */

@@ -13,8 +13,7 @@
 #include "job_bench.h"
 #include "tree.h"
 
-enum { SINKS = 4 };            /* as many as the command has */
-enum { JOB_GPU_READERS = 12 }; /* as many clips as a job has a GPU decode at once */
+enum { SINKS = 4 }; /* as many as the command has */
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
@@ -133,7 +132,7 @@ static bool
 take_gpu(struct job_bench *j)
 {
     pthread_mutex_lock(&j->lock);
-    const bool free = j->o.clip.decode == QV_DECODE_GPU && j->on_gpu < JOB_GPU_READERS;
+    const bool free = j->on_gpu < j->gpu_decoders;
     j->on_gpu += free;
     pthread_mutex_unlock(&j->lock);
     return free;
@@ -157,10 +156,7 @@ static qv_status
 time_decoding(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    const int cores = qv_usable_cores(), gpu = JOB_GPU_READERS;
-    const int others = cores > 2 * gpu ? cores - 2 * gpu : 0; /* as a job chooses */
-    const int n = j->o.clip.decode == QV_DECODE_GPU ? gpu + others : cores;
-    return job_by_crew(j, decode_clip, j->list.n, n, ms, err);
+    return job_by_crew(j, decode_clip, j->list.n, j->decoders, ms, err);
 }
 
 static qv_status
@@ -281,17 +277,40 @@ add_clips(struct job_bench *j, qv_job *job, bool frames, qv_decode decode, qv_er
     return s;
 }
 
-static qv_status
-run_job(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
+static qv_job_options
+options_of(const struct job_bench *j, enum bench_job_way way)
 {
     qv_job_options options = { .sink = discard,
                                .output = QV_BF16,
                                .sinks = SINKS,
                                .chunk_rows = j->o.chunk_rows,
                                .clip = j->o.clip };
-    qv_job *job = NULL;
     if (way == BENCH_JOB_CPU)
         options.clip.decode = QV_DECODE_CPU;
+    return options;
+}
+
+qv_status
+job_ask_decoders(struct job_bench *j, qv_error *err)
+{
+    const qv_job_options options = options_of(j, BENCH_JOB_DISCARD);
+    qv_job_progress p;
+    qv_job *job = NULL;
+    const qv_status s = qv_job_open(j->devices.models, j->devices.n, &options, &job, err);
+    if (s)
+        return s;
+    qv_job_get_progress(job, &p);
+    j->decoders = p.decoders;
+    j->gpu_decoders = (int)p.gpu_decoders;
+    qv_job_close(&job);
+    return QV_OK;
+}
+
+static qv_status
+run_job(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
+{
+    const qv_job_options options = options_of(j, way);
+    qv_job *job = NULL;
     qv_status s = qv_job_open(j->devices.models, job_devices_of(j, way), &options, &job, err);
     if (s)
         return s;

@@ -186,7 +186,7 @@ open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
                                      .chunk_rows = o->chunk_rows,
                                      .alone = one,
                                      .keep_frames = o->drawing,
-                                     .clip = o->clip,
+                                     .clip = e->clip,
                                      .span = e->trace ? see_span : NULL };
     return qv_job_open(d->models, d->n, &options, &e->job, err);
 }
@@ -226,7 +226,7 @@ run_job(struct tool_encoder *e, qv_error *err)
     for (size_t i = 0; i < e->n && !status && (!many || wait_for_job(e, i, QUEUE)); i++) {
         struct tool_output *output = &e->outputs[i];
         const qv_clip_options options =
-            output->entry ? qv_row_options(output->entry->own, &e->o->clip) : e->o->clip;
+            output->entry ? qv_row_options(output->entry->own, &e->clip) : e->clip;
         const qv_job_source source = {
             .key = output->key, .path = output->clip, .clip = &options, .user = output
         };
@@ -329,7 +329,11 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
         status = make_output_folder(o->output, &err);
     if (!status && own)
         status = tool_devices_open(o, devices, &err);
-    struct tool_encoder e = { .o = o, .outputs = outputs, .n = n, .defers = own && many };
+    struct tool_encoder e = {
+        .o = o, .clip = o->clip, .outputs = outputs, .n = n, .defers = own && many
+    };
+    if (e.clip.decode == QV_DECODE_AUTO)
+        e.clip.decode = QV_DECODE_CPU; /* a GPU does not notice all damage, and files stay */
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);
     *job_s = e.job_s;
     free_outputs(outputs, n);

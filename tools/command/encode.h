@@ -27,6 +27,7 @@ struct tool_trace;
 
 struct tool_encoder {
     const struct tool_options *o;
+    qv_clip_options clip; /* options of all clips */
     struct tool_output *outputs;
     size_t n;
     qv_context_info context;

@@ -90,7 +90,8 @@ on_signal(int number)
         ssize_t ignored = write(STDERR_FILENO, text + from, sizeof text - 1 - from);
         (void)ignored;
     }
-    raise(number); /* SA_RESETHAND removed the handler, so this ends the process on return */
+    signal(number, SIG_DFL); /* a library may have put the handler back without SA_RESETHAND */
+    raise(number);           /* this ends the process on return */
 }
 
 static bool
