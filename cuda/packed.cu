@@ -63,7 +63,7 @@ struct widenings {
 enum { CHUNK_THREADS = TILE_COLS * 4, BLOCK_CHUNKS = THREADS / CHUNK_THREADS };
 
 /* Blocks that a multiprocessor holds at once, for which registers must suffice. */
-enum { WIDENING_BLOCKS = 6 };
+enum { WIDENING_BLOCKS = 5 };
 
 /* Returns (word & mask) | power, in one instruction, of which a constant operand would make two. */
 static __device__ __forceinline__ uint32_t
