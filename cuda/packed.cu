@@ -62,9 +62,6 @@ struct widenings {
 /* Threads that share a chunk: one for each row and lane of 4 that has its codes. */
 enum { CHUNK_THREADS = TILE_COLS * 4, BLOCK_CHUNKS = THREADS / CHUNK_THREADS };
 
-/* Blocks that a multiprocessor holds at once, for which registers must suffice. */
-enum { WIDENING_BLOCKS = 5 };
-
 /* Returns (word & mask) | power, in one instruction, of which a constant operand would make two. */
 static __device__ __forceinline__ uint32_t
 put_into(uint32_t word, uint32_t mask, uint32_t power)
@@ -109,158 +106,8 @@ scale_codes(float (&v)[8], const float2 &f)
     }
 }
 
-static __device__ __forceinline__ uint4
-select(bool first, const uint4 &a, const uint4 &b)
-{
-    return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
-}
-
-/* Swaps a word with the lane that has the row beside this one's. */
-static __device__ __forceinline__ uint4
-swap_rows(uint4 w)
-{
-    return make_uint4(__shfl_xor_sync(0xffffffff, w.x, 4), __shfl_xor_sync(0xffffffff, w.y, 4),
-                      __shfl_xor_sync(0xffffffff, w.z, 4), __shfl_xor_sync(0xffffffff, w.w, 4));
-}
-
-/* Returns values as they lie in memory, f32 or rounded to bf16. */
-static __device__ __forceinline__ raw<float, 8>
-as_raw(const float (&values)[8], const float *)
-{
-    raw<float, 8> r;
-    memcpy(&r, values, sizeof r);
-    return r;
-}
-
-static __device__ __forceinline__ raw<bf16, 8>
-as_raw(const float (&values)[8], const bf16 *)
-{
-    __nv_bfloat162 pairs[4];
-    raw<bf16, 8> r;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        pairs[i] = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
-    memcpy(&r, pairs, sizeof r);
-    return r;
-}
-
-static __device__ __forceinline__ __nv_bfloat162
-as_pair(uint32_t word)
-{
-    __nv_bfloat162 pair;
-    memcpy(&pair, &word, sizeof pair);
-    return pair;
-}
-
-/* Returns 8 neighbours' codes as pairs of bf16, which hold them exactly. Of 4 bits, 0x4180 with a
- * code in the upper bits of its fraction is 16 + code. Of 8 bits, 0x4300 with a code's lower 7 bits
- * is 128 and these; 256 less, or 128 less where the upper bit is set, is code - 128. */
-template <int BITS>
-static __device__ __forceinline__ void
-codes_as_pairs(__nv_bfloat162 (&codes)[4], const uint32_t *words)
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (BITS == 4) {
-            const uint32_t word = __funnelshift_r(words[0], words[0], 4 * i);
-            codes[i] =
-                __hsub2(as_pair(put_into(word, 0x00780078, 0x41804180)), as_pair(0x41804180));
-        } else {
-            const uint32_t word = words[i / 2] >> (i % 2 * 8);
-            const uint32_t low = put_into(word, 0x007f007f, 0x43004300);
-            const uint32_t less = (word & 0x00800080) ^ 0xc380c380;
-            codes[i] = __hadd2(__hadd2(as_pair(low), as_pair(less)), as_pair(0x43004300));
-        }
-    }
-}
-
-/* Returns whether any code times the scale, plus the offset, has no more bits than an f32 holds,
- * and its exponent fits. Then bf16's own product and sum, rounded once, are those of f32 rounded to
- * bf16. */
-static __device__ __forceinline__ bool
-is_exact(uint32_t both)
-{
-    const uint32_t scale = both >> 7 & 0xff, offset = both >> 23 & 0xff; /* exponents */
-    return scale - 40 <= 160 && offset - scale + 6 <= 18;
-}
-
-/* What a thread has of a chunk: of each quarter 8 neighbours, all of one row, and their scale and
- * offset, which are two f32 or one word. */
-template <int DTYPE> struct factors {
-    typedef uint32_t type;
-};
-template <> struct factors<QV_F32> {
-    typedef float2 type;
-};
-template <int BITS, int DTYPE> struct widened_part {
-    uint32_t words[BITS];
-    typename factors<DTYPE>::type factors[4];
-};
-
-template <int BITS, int DTYPE, typename T>
-static __device__ __forceinline__ raw<T, 8>
-widen_quarter(const widened_part<BITS, DTYPE> &part, int quarter)
-{
-    const uint32_t *words = part.words + quarter * BITS / 4;
-    float values[8];
-    raw<T, 8> r;
-    if constexpr (DTYPE == QV_BF16 && sizeof(T) == sizeof(bf16)) {
-        const uint32_t both = part.factors[quarter];
-        if (is_exact(both)) {
-            __nv_bfloat162 pairs[4];
-            codes_as_pairs<BITS>(pairs, words);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                pairs[i] = __hfma2(pairs[i], as_pair(__byte_perm(both, 0, 0x1010)),
-                                   as_pair(__byte_perm(both, 0, 0x3232)));
-            memcpy(&r, pairs, sizeof r);
-            return r;
-        }
-    }
-    codes_as_floats<BITS>(values, words);
-    if constexpr (DTYPE == QV_F32)
-        scale_codes<DTYPE>(values, part.factors[quarter]);
-    else
-        scale_codes<DTYPE>(values, pair_as_floats(part.factors[quarter], DTYPE == QV_F16));
-    return as_raw(values, (const T *)NULL);
-}
-
-/* Writes a thread's part. Of bf16 two quarters of a row are a cache line, so a thread of an even
- * row and that of the next one swap a quarter each: then a warp's stores are whole lines. */
-template <int BITS, int DTYPE, typename T>
-static __device__ __forceinline__ void
-write_part(const widened_part<BITS, DTYPE> &part, const struct packed_shape &s, int64_t row,
-           int64_t col, T *y)
-{
-    constexpr bool SWAPS = sizeof(T) == sizeof(bf16);
-    const int odd = SWAPS ? (int)(row % 2) : 0;
-    col += odd * QUARTER;
-    row -= odd;
-    y += row * s.k + col;
-    const int cols = row < s.n ? (int)(s.k - col < CHUNK ? s.k - col : CHUNK) : 0;
-    const int below = row + 1 < s.n ? cols : 0; /* columns of the next row */
-#pragma unroll
-    for (int q = 0; q < 4; q += 2) {
-        const raw<T, 8> first = widen_quarter<BITS, DTYPE, T>(part, q);
-        const raw<T, 8> second = widen_quarter<BITS, DTYPE, T>(part, q + 1);
-        if constexpr (SWAPS) {
-            const uint4 mine = select(odd, second.words[0], first.words[0]);
-            const uint4 other = swap_rows(select(odd, first.words[0], second.words[0]));
-            if (q * QUARTER < cols)
-                put_word((uint4 *)(y + q * QUARTER), select(odd, other, mine));
-            if (q * QUARTER < below)
-                put_word((uint4 *)(y + q * QUARTER + s.k), select(odd, mine, other));
-        } else {
-            if (q * QUARTER < cols)
-                put(y + q * QUARTER, first);
-            if ((q + 1) * QUARTER < cols)
-                put(y + (q + 1) * QUARTER, second);
-        }
-    }
-}
-
-/* Widens a thread's part of a chunk. All is loaded before the first store, which the compiler would
- * not move loads over. */
+/* Widens a thread's part of a chunk: 8 neighbours of each quarter, of one row. All is loaded before
+ * the first store, which the compiler would not move loads over. */
 template <int BITS, int DTYPE, typename T>
 static __device__ __forceinline__ void
 widen(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
@@ -269,20 +116,30 @@ widen(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
     int64_t at;
     const int64_t tile = divide(in_matrix, m.per_tile, &at);
     const int lane = in_chunk % WARP, upper = in_chunk / WARP, in_tile = upper * 8 + lane / 4;
-    if (tile >= s.tiles) /* all of the warp */
+    const int64_t row = tile * TILE_COLS + in_tile, col = at * CHUNK + lane % 4 * 8;
+    if (tile >= s.tiles || row >= s.n)
         return;
     const uint8_t *chunk = s.at + in_matrix * s.per_chunk;
-    const auto *pairs = (const typename factors<DTYPE>::type *)(chunk + CODES<BITS>);
-    widened_part<BITS, DTYPE> part;
+    uint32_t words[BITS];
+    float2 factors[4];
 #pragma unroll
     for (int i = 0; i < BITS / 4; i++) {
         const uint4 loaded = __ldg((const uint4 *)chunk + (upper * BITS / 4 + i) * WARP + lane);
-        memcpy(part.words + 4 * i, &loaded, sizeof loaded);
+        memcpy(words + 4 * i, &loaded, sizeof loaded);
     }
 #pragma unroll
     for (int q = 0; q < 4; q++)
-        part.factors[q] = __ldg(pairs + (q * QUARTER >> m.group_shift) * TILE_COLS + in_tile);
-    write_part(part, s, tile * TILE_COLS + in_tile, at * CHUNK + lane % 4 * 8, y);
+        factors[q] = factors_of(DTYPE, chunk + CODES<BITS>,
+                                (q * QUARTER >> m.group_shift) * TILE_COLS + in_tile);
+    y += row * s.k + col;
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+        float values[8];
+        codes_as_floats<BITS>(values, words + q * BITS / 4);
+        scale_codes<DTYPE>(values, factors[q]);
+        if (col + q * QUARTER < s.k)
+            store(y + q * QUARTER, values);
+    }
 }
 
 template <int BITS, typename T>
@@ -298,10 +155,8 @@ widen_bits(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
 }
 
 template <typename T>
-static __global__
-__launch_bounds__(THREADS,
-                  WIDENING_BLOCKS) void widen_kernel(const __grid_constant__ struct widenings w,
-                                                     int n)
+static __global__ BLOCK void
+widen_kernel(const __grid_constant__ struct widenings w, int n)
 {
     int at = 0;
     while (at + 1 < n && blockIdx.x >= w.list[at + 1].first)
