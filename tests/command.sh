@@ -530,6 +530,7 @@ expect 0 '' "$qwenvit" encode grey.ppm --model mmproj/mmproj-F32.gguf $tiny -o g
 printf 'grey.ppm\n' > gguf.txt
 expect 0 '1 done' "$qwenvit" cache --model mmproj --list gguf.txt --out gguf.cache $tiny
 expect 0 '1 were there' "$qwenvit" cache --model mmproj/mmproj-F32.gguf --list gguf.txt --out gguf.cache $tiny
+expect 0 'so q8g32 takes' "$qwenvit" bench tower --model qwen2.gguf --weights stored --grid 1,4,4 --no-limit $quick
 expect 3 'this cache has "model_type"' "$qwenvit" cache --model qwen2.gguf --list gguf.txt --out gguf.cache $tiny
 expect 0 '0 failed' "$qwenvit" verify --model mmproj --grid 1,4,4
 expect 0 '0 failed' "$qwenvit" verify --model mmproj --against-model mmproj/mmproj-F32.gguf --grid 1,4,4

@@ -127,10 +127,11 @@ def machine_text(records):
 
 
 def groups(records, bench, *keys):
-    """Returns {(key values.., dtype, place): {way: record}} of a bench, in the order of the values."""
+    """Returns {(key values.., dtype, place): {way: record}} of a bench, in the order of the values. Towers whose
+    weights stay quantised have a table of their own."""
     out = {}
     for r in records:
-        if r["bench"] == bench:
+        if r["bench"] == bench and "stored" not in r:
             key = tuple(k(r) for k in keys) + (r["dtype"], place(r))
             out.setdefault(key, {})[r["way"]] = r
     return dict(sorted(out.items(), key=lambda item: (item[0][-1],) + item[0][:-1]))

@@ -4,7 +4,7 @@ from typing import Callable, NamedTuple
 
 from record_tables import (SMALL_M, actors_table, alone_table, by_gpu_table, cache_table, call_table, conv3d_table,
                            gemm_table, job_table, pack_table, packing_table, patch_embed_table, preprocess_table,
-                           profile_table, python_table, start_table, tower_table)
+                           profile_table, python_table, start_table, stored_table, tower_table)
 
 
 class Machine(NamedTuple):
@@ -79,6 +79,10 @@ SECTIONS = [
      "qwenvit bench tower --model DIR --grid 8,20,38 --json=FILE.jsonl && "
      "python tools/peers/peers.py tower --model DIR --grid 8,20,38 --json FILE.jsonl",
      tower_table, "towers"),
+    ("Weights that stay packed",
+     "A chunk of a tower whose matrices stay quantised on the device, over the same tower with its matrices widened to bf16 when it is "
+     "loaded. Both run alternately in one process, since a tower's time moves by some percent from process to process.",
+     "qwenvit bench tower --model QUANTISED --weights stored --grid 8,20,38 --json=FILE.jsonl", stored_table, None),
     ("Lists of many sizes",
      "Clips and images of many sizes, packed into chunks as a job packs them: the whole list, its work on the device. "
      "transformers and torch take the whole list in one call. Making the plan is done once in a process.",

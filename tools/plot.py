@@ -117,7 +117,7 @@ def work_of(records):
 
 def series(r):
     """Returns the name of the series of a roofline that a record belongs to, or None."""
-    if r["bench"] == "tower":
+    if r["bench"] == "tower" and "stored" not in r:
         return {"encode": "qwenvit's towers", "compiled torch": "compiled torch's towers"}.get(r["way"])
     kind = {"profile": r.get("op"), "gemm": "gemm"}.get(r["bench"])
     return {None: None, "gemm": "GEMMs", "attention": "attention"}.get(kind, None)

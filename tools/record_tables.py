@@ -115,6 +115,17 @@ def tower_table(records):
                               "in a stream, ms", "us a patch", "version"], bounds))
 
 
+def stored_table(records):
+    """Makes the table of towers whose weights stay quantised, over the same tower widened, in the same run."""
+    runs = sorted((r for r in records if "over_widened" in r),
+                  key=lambda r: (place(r), tower(r), r["patches"], r["stored"]))
+    return table(["tower", "patches", "weights", "stored, ms", "widened at load, ms", "stored over widened",
+                  "weights in memory over widened", "version"],
+                 [[tower(r), f"{r['patches']:,}", r["stored"], ms(r), digits(r["widened_ms"]),
+                   f"{r['over_widened']:.3f}", f"{r['weight_bytes'] / r['widened_weight_bytes']:.2f}", versions([r])]
+                  for r in runs])
+
+
 CALLS = ["whole call", "streamed", "whole call, pageable", "whole call, f32 tokens",
          "whole call, pixel_values", "device call", "device call, bf16 pixel_values"]
 

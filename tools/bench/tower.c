@@ -4,7 +4,8 @@
  * the GEMMs and the attention of the same chunk alone (each layer with its own weights, nothing
  * between them), and with its floor, which is the limit plus the time to move the bytes of all
  * other operations at the copy rate. It also times the same chunk as callers see it (calls.c),
- * alone and in a stream. All of these run alternately, so that their ratios mean something even on
+ * alone and in a stream. A model whose weights stay quantised is set beside the same model with its
+ * weights widened when they are loaded. All of these run alternately, so that their ratios mean something even on
  * a machine that is disturbed.
  */
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "bench.h"
 #include "error.h"
 
-enum { ENCODE, STREAMED, CALLS, N_RUNS = CALLS + BENCH_CALLS + BENCH_LIMIT_RUNS };
+enum { ENCODE, STREAMED, CALLS, N_RUNS = CALLS + BENCH_CALLS + BENCH_LIMIT_RUNS + 1 };
 enum { STREAMED_CHUNKS = 8 }; /* used if the grid is one chunk */
 
 struct tower_bench {
@@ -22,6 +23,12 @@ struct tower_bench {
     qv_model_info m;
     qv_plan *plan;
     qv_plan_info info;
+    struct {
+        qv_model *model; /* NULL, as is the plan: the model has no weights that stay quantised */
+        qv_plan *plan;
+        qv_plan_info info;
+        struct bench_run *run;
+    } widened;
     int64_t pairs; /* frame pairs in a chunk */
     double flops;  /* FLOPs of a chunk */
     struct bench_calls calls;
@@ -30,6 +37,7 @@ struct tower_bench {
     struct bench_run runs[N_RUNS];       /* the calls begin at CALLS, and the limit's runs follow
                                           * them */
     struct bench_run *limit_runs;
+    char weights[32]; /* how weights stay quantised, such as "q4g64"; "": none does */
     double plan_new_ms, plan_seen_ms;
     double kind_ms[QV_OP_COUNT]; /* times of the operations one by one, by kind */
 };
@@ -40,6 +48,8 @@ close_all(struct tower_bench *t)
     bench_limit_close(t->b.ctx, &t->limit);
     bench_calls_close(t->b.ctx, &t->calls);
     qv_plan_free(&t->plan);
+    qv_plan_free(&t->widened.plan);
+    qv_model_free(&t->widened.model);
     qv_model_free(&t->model);
     bench_close(&t->b);
 }
@@ -68,6 +78,40 @@ open_plan(struct tower_bench *t, qv_error *err)
     return QV_OK;
 }
 
+/* Names how weights stay quantised, as `bench gemm --weights` does. A tower's matrices are mostly of
+ * one kind, so the first stands for all. */
+static void
+name_weights(struct tower_bench *t)
+{
+    const struct qv_step *steps;
+    const struct qv_call *calls;
+    const size_t n = qv_plan_steps(t->plan, &steps, &calls);
+    for (size_t i = 0; i < n && !*t->weights; i++) {
+        const struct qv_op *op = &steps[i].op;
+        if (op->kind == QV_OP_gemm && op->u.gemm.w_bits)
+            snprintf(t->weights, sizeof t->weights, "q%lldg%lld", (long long)op->u.gemm.w_bits,
+                     (long long)op->u.gemm.w_group);
+    }
+}
+
+/* Opens the same model with its weights widened, and a plan for the same chunks. */
+static qv_status
+open_widened(struct tower_bench *t, qv_error *err)
+{
+    struct tool_options o = *t->b.o;
+    double new_ms, seen_ms;
+    name_weights(t);
+    o.weights.stored = false;
+    qv_status status = tool_load_model(&o, t->b.ctx, o.model, false, &t->widened.model, err);
+    const qv_plan_options options = { .capacity = t->info.capacity, .output = t->m.dtype };
+    if (!status)
+        status =
+            bench_make_plan(t->widened.model, &options, &t->widened.plan, &new_ms, &seen_ms, err);
+    if (!status)
+        qv_plan_get_info(t->widened.plan, &t->widened.info);
+    return status;
+}
+
 static bool
 is_clip(const struct tower_bench *t) /* whether the grid takes several chunks */
 {
@@ -90,6 +134,8 @@ open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
         return status;
     qv_model_get_info(t->model, &t->m);
     status = open_plan(t, err);
+    if (!status && t->m.stored_matrices)
+        status = open_widened(t, err);
     if (!status)
         status = bench_calls_open(t->plan, t->pairs, o->grid, &t->calls, err);
     if (status)
@@ -124,6 +170,16 @@ encode(void *user, double *ms, qv_error *err)
     if (!status)
         status = qv_plan_work(t->plan, err);
     return status ? status : bench_elapsed(t->b.ctx, ms, err);
+}
+
+/* Runs the same chunk through the widened model. */
+static qv_status
+encode_widened(void *user, double *ms, qv_error *err)
+{
+    struct tower_bench *t = user;
+    struct bench_call *call = whole_call(t);
+    t->calls.there = NULL;
+    return bench_run_chunk(t->widened.plan, &call->item, 1, &call->tokens, ms, err);
 }
 
 /* Streams chunks one behind the other, as many pushed ahead as the plan takes; timed by the host's
@@ -175,6 +231,9 @@ run_all(struct tower_bench *t, qv_error *err)
         t->runs[n++] = (struct bench_run){ .work = bench_call_run, .user = &t->calls.calls[i] };
     t->limit_runs = &t->runs[n];
     n += t->b.o->no_limit ? 0 : bench_limit_runs(&t->limit, t->limit_runs);
+    t->widened.run = &t->runs[n];
+    if (t->widened.plan)
+        t->runs[n++] = (struct bench_run){ .work = encode_widened, .user = t };
     qv_status status = bench_time(&t->b, t->runs, n, err);
     if (!status)
         status = be_there(t, err);
@@ -201,6 +260,12 @@ patches(const struct tower_bench *t, int64_t pairs)
     return pairs * t->b.o->grid[1] * t->b.o->grid[2];
 }
 
+static double
+over_widened(const struct tower_bench *t)
+{
+    return encode_ms(t) / t->widened.run->times.median_ms;
+}
+
 /* Returns the time per chunk in a stream. */
 static double
 streamed_ms(const struct tower_bench *t)
@@ -219,8 +284,11 @@ static json_t *
 shape_json(const struct tower_bench *t, int64_t pairs)
 {
     const int64_t *grid = t->b.o->grid;
-    return json_pack("{s:I, s:[I,I,I]}", "patches", (json_int_t)patches(t, pairs), "grid_thw",
-                     (json_int_t)pairs, (json_int_t)grid[1], (json_int_t)grid[2]);
+    json_t *j = json_pack("{s:I, s:[I,I,I]}", "patches", (json_int_t)patches(t, pairs), "grid_thw",
+                          (json_int_t)pairs, (json_int_t)grid[1], (json_int_t)grid[2]);
+    if (*t->weights)
+        json_object_set_new(j, "stored", json_string(t->weights));
+    return j;
 }
 
 static json_t *
@@ -235,6 +303,11 @@ encode_json(const struct tower_bench *t)
                                         "plan_seen_ms", t->plan_seen_ms, "kinds_ms", kinds,
                                         "arena_bytes", (json_int_t)t->info.arena_bytes,
                                         "weight_bytes", (json_int_t)t->info.weight_bytes));
+    if (t->widened.plan)
+        json_object_update_new(j, json_pack("{s:f, s:f, s:I}", "widened_ms",
+                                            t->widened.run->times.median_ms, "over_widened",
+                                            over_widened(t), "widened_weight_bytes",
+                                            (json_int_t)t->widened.info.weight_bytes));
     const struct bench_bounds bounds = bounds_of(t);
     if (!t->b.o->no_limit)
         json_object_update_new(j, bench_bounds_json(&bounds, encode_ms(t)));
@@ -312,6 +385,11 @@ print_summary(const struct tower_bench *t)
            streamed_ms(t), patch_us(t), streamed_ms(t) / ms);
     printf("  memory       weights %.1f MB, arena %.1f MB\n", (double)t->info.weight_bytes * 1e-6,
            (double)t->info.arena_bytes * 1e-6);
+    if (t->widened.plan)
+        printf(
+            "  widened      weights %.1f MB when loaded: %.3f ms, so %s takes %.3f times as long\n",
+            (double)t->widened.info.weight_bytes * 1e-6, t->widened.run->times.median_ms,
+            t->weights, over_widened(t));
     printf("  plan         %.2f ms for a new shape, %.3f ms for a seen one\n  one by one  ",
            t->plan_new_ms, t->plan_seen_ms);
     for (int kind = 0; kind < QV_OP_COUNT; kind++)
@@ -323,8 +401,9 @@ print_summary(const struct tower_bench *t)
 static qv_status
 report(struct tower_bench *t, qv_error *err)
 {
-    char name[100], work[160];
-    bench_base_name(t->b.o->model, name, sizeof name);
+    char base[60], name[100], work[160];
+    bench_base_name(t->b.o->model, base, sizeof base);
+    snprintf(name, sizeof name, "%s%s%s", base, *t->weights ? " " : "", t->weights);
     snprintf(work, sizeof work, "%s %lld patches", name, (long long)patches(t, t->pairs));
     struct bench_record r = { .work = work,
                               .way = "encode",
