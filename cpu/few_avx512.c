@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* for syscall */
 /* Panels of few.c by products of bf16 pairs with f32 sums, of AVX-512 and of AMX. That takes half
- * the products, and codes become bf16 by a look-up instead of a conversion. */
+ * the products, and codes become bf16 by a mask instead of a conversion. */
 #include "cpu.h"
 #include "tiles.h"
 #include "vectors.h"
@@ -12,22 +12,22 @@
 #define TARGET_BF16                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")))
 
-/* The numbers 0 to 15 as bf16, twice: of an index the look-up takes five bits, of which a code
- * has four. */
-static const uint16_t bf16_of_code[32] = { 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0,
-                                           0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150,
-                                           0x4160, 0x4170, 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080,
-                                           0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130,
-                                           0x4140, 0x4150, 0x4160, 0x4170 };
-
-/* Returns a pair of codes of a line as bf16 side by side. With 4 bits they are looked up. With
- * 8 bits they are converted; the lower half of such a float is zero. */
+/* Returns a pair of codes of a line as bf16 side by side. Those of 4 bits are or-ed into the
+ * fraction of BIAS_OF_4, whose last bit of four is 1, so that they come out BIAS_OF_4 too great. Those
+ * of 8 bits are converted; the lower half of such a float is zero. */
+#define BIAS_OF_4 16.0f /* 0x4180 in bf16 */
 TARGET_BF16 INLINED_CPU __m512bh
-pair_of_codes(const void *line, int64_t pair, __m512i table, const int64_t bits)
+pair_of_codes(const void *line, int64_t pair, const int64_t bits)
 {
-    const __m512i words = _mm512_srli_epi32(_mm512_loadu_si512(line), (unsigned)(pair * bits));
-    if (bits == 4)
-        return (__m512bh)_mm512_permutexvar_epi16(words, table);
+    __m512i words = _mm512_loadu_si512(line);
+    if (bits == 4) {
+        words =
+            pair ? _mm512_srli_epi32(words, (unsigned)(4 * pair - 3)) : _mm512_slli_epi32(words, 3);
+        const int mask_or = (0xf0 & 0xcc) | 0xaa; /* (a & b) | c */
+        return (__m512bh)_mm512_ternarylogic_epi32(words, _mm512_set1_epi32(0x00780078),
+                                                   _mm512_set1_epi32(0x41804180), mask_or);
+    }
+    words = _mm512_srli_epi32(words, (unsigned)(8 * pair));
     const __m512i mask = _mm512_set1_epi32(255);
     const __m512i high = _mm512_and_si512(_mm512_srli_epi32(words, 16), mask);
     const __m512 floats[2] = { _mm512_cvtepi32_ps(_mm512_and_si512(words, mask)),
@@ -36,6 +36,7 @@ pair_of_codes(const void *line, int64_t pair, __m512i table, const int64_t bits)
                                      _mm512_castps_si512(floats[1]));
 }
 
+/* Loads scales, and offsets that take back what pair_of_codes() adds. */
 TARGET_BF16 INLINED_CPU void
 load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
 {
@@ -48,6 +49,8 @@ load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
                 : _mm512_castsi512_ps(
                       _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(halves)), 16));
     }
+    if (w->groups.bits == 4)
+        out[1] = _mm512_fnmadd_ps(out[0], _mm512_set1_ps(BIAS_OF_4), out[1]);
 }
 
 /* Adds the products of a row of x and a group's codes to the row's sums, scaled; x_sum is that of
@@ -64,14 +67,13 @@ add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const
           float *out, const int64_t bits, const int64_t m, const int64_t chains)
 {
     const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
-    const __m512i table = _mm512_loadu_si512(bf16_of_code);
     __m512 chain[QV_FEW_ROWS], factor[2];
     for (int64_t i = 0; i < m * chains; i++)
         chain[i] = _mm512_setzero_ps();
     for (; line < end; line += LINE_BYTES) {
         fetch_ahead_cpu(line);
         for (int64_t pair = 0; pair < 16 / bits; pair++, x += m) {
-            const __m512bh both = pair_of_codes(line, pair, table, bits);
+            const __m512bh both = pair_of_codes(line, pair, bits);
             const int64_t c = pair % chains * m;
             for (int64_t i = 0; i < m; i++)
                 chain[c + i] =
@@ -142,11 +144,10 @@ enum { TILE_K = TILE_ROW / 2 };
 TARGET_BF16 INLINED_CPU void
 tile_of_codes(const char *line, char *out, const int64_t bits)
 {
-    const __m512i table = _mm512_loadu_si512(bf16_of_code);
     for (int i = 0; i < bits; i++, line += LINE_BYTES) {
         fetch_ahead_cpu(line);
         for (int64_t pair = 0; pair < 16 / bits; pair++, out += TILE_ROW)
-            _mm512_store_si512(out, (__m512i)pair_of_codes(line, pair, table, bits));
+            _mm512_store_si512(out, (__m512i)pair_of_codes(line, pair, bits));
     }
 }
 
