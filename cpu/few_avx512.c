@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* for syscall */
 /* Panels of few.c by products of bf16 pairs with f32 sums, of AVX-512 and of AMX. That takes half
- * the products, and codes become bf16 by a look-up instead of a conversion. */
+ * the products, and codes become bf16 by a mask instead of a conversion. */
 #include "cpu.h"
 #include "tiles.h"
 #include "vectors.h"
@@ -12,22 +12,22 @@
 #define TARGET_BF16                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")))
 
-/* The numbers 0 to 15 as bf16, twice: of an index the look-up takes five bits, of which a code
- * has four. */
-static const uint16_t bf16_of_code[32] = { 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0,
-                                           0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150,
-                                           0x4160, 0x4170, 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080,
-                                           0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130,
-                                           0x4140, 0x4150, 0x4160, 0x4170 };
-
-/* Returns a pair of codes of a line as bf16 side by side. With 4 bits they are looked up. With
- * 8 bits they are converted; the lower half of such a float is zero. */
+/* Returns a pair of codes of a line as bf16 side by side. Those of 4 bits are or-ed into the
+ * fraction of BIAS_OF_4, whose last bit of four is 1, so that they come out BIAS_OF_4 too great. Those
+ * of 8 bits are converted; the lower half of such a float is zero. */
+#define BIAS_OF_4 16.0f /* 0x4180 in bf16 */
 TARGET_BF16 INLINED_CPU __m512bh
-pair_of_codes(const void *line, int64_t pair, __m512i table, const int64_t bits)
+pair_of_codes(const void *line, int64_t pair, const int64_t bits)
 {
-    const __m512i words = _mm512_srli_epi32(_mm512_loadu_si512(line), (unsigned)(pair * bits));
-    if (bits == 4)
-        return (__m512bh)_mm512_permutexvar_epi16(words, table);
+    __m512i words = _mm512_loadu_si512(line);
+    if (bits == 4) {
+        words =
+            pair ? _mm512_srli_epi32(words, (unsigned)(4 * pair - 3)) : _mm512_slli_epi32(words, 3);
+        const int mask_or = (0xf0 & 0xcc) | 0xaa; /* (a & b) | c */
+        return (__m512bh)_mm512_ternarylogic_epi32(words, _mm512_set1_epi32(0x00780078),
+                                                   _mm512_set1_epi32(0x41804180), mask_or);
+    }
+    words = _mm512_srli_epi32(words, (unsigned)(8 * pair));
     const __m512i mask = _mm512_set1_epi32(255);
     const __m512i high = _mm512_and_si512(_mm512_srli_epi32(words, 16), mask);
     const __m512 floats[2] = { _mm512_cvtepi32_ps(_mm512_and_si512(words, mask)),
@@ -36,6 +36,7 @@ pair_of_codes(const void *line, int64_t pair, __m512i table, const int64_t bits)
                                      _mm512_castps_si512(floats[1]));
 }
 
+/* Loads scales, and offsets that take back what pair_of_codes() adds. */
 TARGET_BF16 INLINED_CPU void
 load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
 {
@@ -48,6 +49,8 @@ load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
                 : _mm512_castsi512_ps(
                       _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(halves)), 16));
     }
+    if (w->groups.bits == 4)
+        out[1] = _mm512_fnmadd_ps(out[0], _mm512_set1_ps(BIAS_OF_4), out[1]);
 }
 
 /* Adds the products of a row of x and a group's codes to the row's sums, scaled; x_sum is that of
@@ -64,14 +67,13 @@ add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const
           float *out, const int64_t bits, const int64_t m, const int64_t chains)
 {
     const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
-    const __m512i table = _mm512_loadu_si512(bf16_of_code);
     __m512 chain[QV_FEW_ROWS], factor[2];
     for (int64_t i = 0; i < m * chains; i++)
         chain[i] = _mm512_setzero_ps();
     for (; line < end; line += LINE_BYTES) {
         fetch_ahead_cpu(line);
         for (int64_t pair = 0; pair < 16 / bits; pair++, x += m) {
-            const __m512bh both = pair_of_codes(line, pair, table, bits);
+            const __m512bh both = pair_of_codes(line, pair, bits);
             const int64_t c = pair % chains * m;
             for (int64_t i = 0; i < m; i++)
                 chain[c + i] =
@@ -131,91 +133,89 @@ qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, fl
 /* ---- AMX ------------------------------------------------------------------------------------- */
 
 /* The codes of 32 k and 16 columns are a tile as they lie in a panel, once they are bf16. One
- * instruction multiplies it by a tile of up to 16 rows of x. Tiles 0 to 3 have the
- * sums of four panels over a group, so that products do not wait for one another. They are
- * stored to be scaled; those of the group before are scaled meanwhile, and the codes of the next
- * one become bf16, so that nothing waits for a store. */
-enum { TILE_K = TILE_ROW / 2, MOST_TILES = 128 / TILE_K, PANEL_CODES = MOST_TILES * TILE_BYTES };
+ * instruction multiplies it by a tile of up to 16 rows of x. Tiles 0 to 3 have the sums of four
+ * panels over a group. Once a panel's tile is loaded, its next codes become bf16 in the same place,
+ * so that three tiles are stored between a tile's store and its load: a load waits for what was
+ * stored just before, and for what was stored a multiple of 4 KB away. Sums are scaled a group
+ * later for the same reason. */
+enum { TILE_K = TILE_ROW / 2 };
 
-/* Converts a group of panels, each for itself. */
+/* Converts the codes of a tile. */
 TARGET_BF16 INLINED_CPU void
-tiles_of_codes(const struct packed_cpu *w, const char *group, int64_t panels, char *out,
-               const int64_t bits)
+tile_of_codes(const char *line, char *out, const int64_t bits)
 {
-    const __m512i table = _mm512_loadu_si512(bf16_of_code);
-    for (int64_t p = 0; p < panels; p++, group += w->group_bytes, out += PANEL_CODES) {
-        char *to = out;
-        for (size_t at = 2 * w->factors; at < w->group_bytes; at += LINE_BYTES) {
-            fetch_ahead_cpu(group + at);
-            for (int64_t pair = 0; pair < 16 / bits; pair++, to += TILE_ROW)
-                _mm512_store_si512(to, (__m512i)pair_of_codes(group + at, pair, table, bits));
-        }
+    for (int i = 0; i < bits; i++, line += LINE_BYTES) {
+        fetch_ahead_cpu(line);
+        for (int64_t pair = 0; pair < 16 / bits; pair++, out += TILE_ROW)
+            _mm512_store_si512(out, (__m512i)pair_of_codes(line, pair, bits));
     }
 }
 
-/* products[panels, QV_FEW_ROWS, PACKED_COLS] = the rows of a group of x times its codes */
+/* Multiplies a tile of x by one of each panel, and converts those that follow. They begin at next,
+ * and `panel` bytes behind it for each panel. */
 TARGET_BF16 INLINED_CPU void
-multiply_tiles(const char *x, int64_t m, const char *codes, int64_t tiles, int64_t panels,
-               float *products)
+multiply_tiles(const char *x, char *codes, int64_t panels, const char *next, size_t panel,
+               const int64_t bits)
 {
 #define PANEL(i, w)                                                                                \
     if ((i) < panels) {                                                                            \
-        TILE_LOAD(w, codes + (i)*PANEL_CODES);                                                     \
+        TILE_LOAD(w, codes + (i)*TILE_BYTES);                                                      \
         TILE_MULTIPLY(i, 4, w);                                                                    \
+        tile_of_codes(next + (i)*panel, codes + (i)*TILE_BYTES, bits);                             \
     }
-    TILE_ZERO(0);
-    TILE_ZERO(1);
-    TILE_ZERO(2);
-    TILE_ZERO(3);
-    for (int64_t t = 0; t < tiles; t++, x += m * TILE_ROW, codes += TILE_BYTES) {
-        TILE_LOAD(4, x);
-        PANEL(0, 5)
-        PANEL(1, 6)
-        PANEL(2, 5)
-        PANEL(3, 6)
-    }
-    TILE_STORE(0, products);
-    TILE_STORE(1, products + 1 * QV_FEW_ROWS * PACKED_COLS);
-    TILE_STORE(2, products + 2 * QV_FEW_ROWS * PACKED_COLS);
-    TILE_STORE(3, products + 3 * QV_FEW_ROWS * PACKED_COLS);
+    TILE_LOAD(4, x);
+    PANEL(0, 5)
+    PANEL(1, 6)
+    PANEL(2, 5)
+    PANEL(3, 6)
 #undef PANEL
 }
 
+/* out[panels, m, PACKED_COLS] += products of a group, scaled */
 TARGET_BF16 INLINED_CPU void
 scale_tiles(const struct few_cpu *f, const char *group, int64_t panels, const float *products,
             const float *x_sums, float *out)
 {
     for (int64_t p = 0; p < panels; p++, group += f->w.group_bytes) {
-        const float *product = products + p * QV_FEW_ROWS * PACKED_COLS;
         __m512 factor[2];
         load_factors(&f->w, group, factor);
-        for (int64_t i = 0; i < f->m; i++, out += PACKED_COLS)
-            add_scaled(out, _mm512_load_ps(product + i * PACKED_COLS), factor, x_sums[i]);
+        for (int64_t i = 0; i < f->m; i++, products += PACKED_COLS, out += PACKED_COLS)
+            add_scaled(out, _mm512_load_ps(products), factor, x_sums[i]);
     }
 }
 
+/* What follows the last tile is the last group once more. */
 TARGET_BF16 INLINED_CPU void
 tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out,
           const int64_t bits)
 {
-    _Alignas(64) char codes[2][PACKED_PANELS * PANEL_CODES];
-    _Alignas(64) float products[2][PACKED_PANELS * QV_FEW_ROWS * PACKED_COLS];
+    _Alignas(64) char codes[PACKED_PANELS * TILE_BYTES];
+    _Alignas(64) float products[PACKED_PANELS * QV_FEW_ROWS * PACKED_COLS];
     const struct packed_cpu *w = &f->w;
-    const int64_t tiles = w->groups.group / TILE_K, last = w->k / w->groups.group - 1;
-    const size_t next = (size_t)panels * w->group_bytes;
-    const char *x = f->x;
-    const float *x_sums = f->sums;
-    tiles_of_codes(w, group, panels, codes[0], bits);
-    for (int64_t g = 0; g <= last; g++, group += next, x += tiles * f->m * TILE_ROW) {
-        if (g < last)
-            tiles_of_codes(w, group + next, panels, codes[(g + 1) % 2], bits);
-        multiply_tiles(x, f->m, codes[g % 2], tiles, panels, products[g % 2]);
-        if (g > 0) {
-            scale_tiles(f, group - next, panels, products[(g - 1) % 2], x_sums, out);
-            x_sums += f->m;
-        }
+    const int64_t groups = w->k / w->groups.group, tiles = w->groups.group / TILE_K;
+    const int64_t sums = f->m * PACKED_COLS, tile = LINE_BYTES * bits;
+    const size_t all = (size_t)panels * w->group_bytes;
+    const char *x = f->x, *lines = group + 2 * w->factors;
+    for (int64_t p = 0; p < panels; p++)
+        tile_of_codes(lines + (size_t)p * w->group_bytes, codes + p * TILE_BYTES, bits);
+    for (int64_t g = 0; g < groups; g++, group += all) {
+        const char *const after = g + 1 < groups ? lines + all : lines;
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+        for (int64_t t = 1; t <= tiles; t++, x += f->m * TILE_ROW)
+            multiply_tiles(x, codes, panels, t < tiles ? lines + t * tile : after, w->group_bytes,
+                           bits);
+        if (g > 0)
+            scale_tiles(f, group - all, panels, products, f->sums + (g - 1) * f->m, out);
+        TILE_STORE(0, products);
+        TILE_STORE(1, products + sums);
+        TILE_STORE(2, products + 2 * sums);
+        TILE_STORE(3, products + 3 * sums);
+        lines = after;
     }
-    scale_tiles(f, group - next, panels, products[last % 2], x_sums, out);
+    scale_tiles(f, group - all, panels, products, f->sums + (groups - 1) * f->m, out);
 }
 
 TARGET_BF16 void

@@ -22,6 +22,9 @@ tiles_allowed(void)
 static inline void
 tiles_begin(const struct tile_shapes *shapes)
 {
+    for (int i = 0; i < 16; i++)
+        if (!shapes->rows[i] != !shapes->row_bytes[i])
+            abort(); /* #GP on a CPU */
     tile_now = *shapes;
     memset(tile_data, 0, sizeof tile_data);
 }
