@@ -35,6 +35,7 @@ set(library_rpath ${origin})
 if(PRIVATE_DNNL)
     list(APPEND library_rpath ${origin}/qwenvit)
 endif()
+add_custom_target(installed) # builds what is installed, and no test
 # install_library(NAME [NAME in the package]) installs the static library, the shared one and the
 # header; the other arguments are what the static library links
 function(install_library name exported)
@@ -52,6 +53,7 @@ function(install_library name exported)
     install(TARGETS ${name} EXPORT qwenvit_static
             ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
             INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+    add_dependencies(installed ${name} ${name}_shared)
 endfunction()
 install_library(qwenvit qwenvit)
 if(QV_MEDIA)
@@ -73,6 +75,7 @@ function(install_program target folder)
         set_target_properties(${target} PROPERTIES INSTALL_RPATH "${origin}/${up}")
     endif()
     install(TARGETS ${target} RUNTIME DESTINATION ${folder} COMPONENT runtime)
+    add_dependencies(installed ${target})
 endfunction()
 if(TARGET qwenvit_command)
     install_program(qwenvit_command ${CMAKE_INSTALL_BINDIR})
@@ -83,6 +86,7 @@ if(QV_MEDIA)
 endif()
 if(TARGET qwenvit_cuda)
     install(TARGETS qwenvit_cuda LIBRARY DESTINATION ${PRIVATE_DIR} COMPONENT cuda)
+    add_dependencies(installed qwenvit_cuda)
 endif()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPONENT runtime)
 

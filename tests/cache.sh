@@ -101,7 +101,7 @@ done
 expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache --out killed --check --quiet
 
 # ---- a signal while more clips wait than the queue holds: heard at once, whatever the length of the list
-# (two images, and clips that would take a minute each, in chunks of a moment)
+# (two images, and so many clips that they would take minutes, in chunks of a moment)
 slow="--max-pixels 262144 --num-frames 768 --chunk-rows 1024"
 {
     printf 'p1.ppm\np2.ppm\n'

@@ -40,12 +40,13 @@ build() {
     say "Building $preset"
     cmake --preset "$preset" && cmake --build --preset "$preset" "$@"
 }
-# run PRESET [ctest options] runs ctest and adds its counts
+# run PRESET [ctest options] runs ctest and adds its counts. A tenth of tests' time is waiting, so
+# three share two cores.
 run() {
     preset=$1; shift
     say "Testing $preset"
     log=build/$preset/ctest.log status=0
-    ctest --preset "$preset" -j 2 --timeout 600 "$@" > "$log" 2>&1 || status=$?
+    ctest --preset "$preset" -j 3 --timeout 600 "$@" > "$log" 2>&1 || status=$?
     grep -E 'Test +#[0-9]+:|tests passed|FAILED|Failed' "$log" || cat "$log"
     ok=$(grep -cE 'Test +#[0-9]+:.* Passed ' "$log" || true)
     bad=$(grep -cE 'Test +#[0-9]+:.*(\*\*\*|Not Run)' "$log" || true)
@@ -158,7 +159,9 @@ run metal-dev -R "metal|^($(echo $metal | tr ' ' '|'))\$"
 if command -v nvcc > /dev/null; then
     # the oldest, the measured one, and the newest; all of them would take a minute more
     check cmake --preset cuda -DQV_CUDA_ARCHITECTURES='80;90;120'
-    check build cuda
+    # what is installed, what is run here, and what --gpu runs; the other tests were compiled above
+    check build cuda --target installed cuda_plans checkop checkconv \
+        $(printf 'test_%s ' cuda cuda_open cuda_batches api golden mlx threads verify)
     run cuda -L absent -E '^cuda_plans_1$' # what a machine without a GPU can test; --gpu ran on 1
 else
     say 'CUDA: no nvcc here, skipped'

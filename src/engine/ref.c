@@ -69,33 +69,83 @@ bias_at(int64_t used, const void *bias, int64_t dtype, int64_t i)
     return used ? qv_load(bias, dtype, i) : 0;
 }
 
-/* Value l of row j of a gemm's w. A quantised one is rounded to x's dtype, except with `few`. */
-static double
-weight_at(const struct qv_op_gemm *op, const void *w, int64_t j, int64_t l)
+/* Writes n values of x, of which `first` is the first. */
+static void
+widen(const void *x, int64_t dtype, int64_t first, int64_t n, double *out)
+{
+    if (dtype == QV_F32) { /* the most frequent, without a switch for each */
+        const float *from = (const float *)x + first;
+        for (int64_t i = 0; i < n; i++)
+            out[i] = from[i];
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        out[i] = qv_load(x, dtype, first + i);
+}
+
+/* Writes the sums of x[rows,k] w[k], and up to three values behind them. Four rows go together, as
+ * each sum by itself would wait for its last addition. */
+static void
+sum_rows(const double *x, int64_t rows, int64_t k, const double *w, double *sums)
+{
+    for (int64_t i = 0; i < rows; i += 4) {
+        const double *row[4];
+        double a = 0, b = 0, c = 0, d = 0;
+        for (int64_t r = 0; r < 4; r++) /* those that are none repeat the last */
+            row[r] = x + (i + r < rows ? i + r : rows - 1) * k;
+        const double *xa = row[0], *xb = row[1], *xc = row[2], *xd = row[3];
+        for (int64_t l = 0; l < k; l++) {
+            const double v = w[l];
+            a += xa[l] * v;
+            b += xb[l] * v;
+            c += xc[l] * v;
+            d += xd[l] * v;
+        }
+        memcpy(sums + i, (double[4]){ a, b, c, d }, 4 * sizeof *sums);
+    }
+}
+
+/* A gemm widens so many rows of x, and then each row of w once for all of them. */
+enum { WIDE_ROWS = 16 };
+
+/* Writes row j of a gemm's w. Values of a quantised w are rounded to x's dtype, except with `few`. */
+static void
+widen_weights(const struct qv_op_gemm *op, const void *w, int64_t j, double *out)
 {
     const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
-    if (!groups.bits)
-        return qv_load(w, op->w_dtype, j * op->k + l);
     const char *row = (const char *)w + (size_t)j * qv_grouped_row_bytes(&groups, op->k);
-    const float value = qv_grouped_value(&groups, row, op->k, l);
-    double rounded = 0;
-    qv_store(&rounded, op->x_dtype, 0, value);
-    return op->few ? value : qv_load(&rounded, op->x_dtype, 0);
+    if (!groups.bits) {
+        widen(w, op->w_dtype, j * op->k, op->k, out);
+        return;
+    }
+    for (int64_t l = 0; l < op->k; l++) {
+        double rounded = 0;
+        out[l] = qv_grouped_value(&groups, row, op->k, l);
+        qv_store(&rounded, op->x_dtype, 0, out[l]);
+        if (!op->few)
+            out[l] = qv_load(&rounded, op->x_dtype, 0);
+    }
 }
 
 static void
 gemm_ref(const struct qv_op_gemm *op, void *const *p)
 {
-    for (int64_t i = 0; i < op->m; i++)
+    double *weights = p[SCRATCH], *wide = weights + op->k, sums[WIDE_ROWS];
+    for (int64_t first = 0; first < op->m; first += WIDE_ROWS) {
+        const int64_t rows = op->m - first < WIDE_ROWS ? op->m - first : WIDE_ROWS;
+        widen(p[0], op->x_dtype, first * op->k, rows * op->k, wide);
         for (int64_t j = 0; j < op->n; j++) {
-            double sum = 0;
-            for (int64_t l = 0; l < op->k; l++)
-                sum += qv_load(p[0], op->x_dtype, i * op->k + l) * weight_at(op, p[1], j, l);
-            sum = activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, j));
-            if (op->residual_rows)
-                sum += qv_load(p[3], op->residual_dtype, i % op->residual_rows * op->n + j);
-            qv_store(p[4], op->y_dtype, i * op->n + j, sum);
+            widen_weights(op, p[1], j, weights);
+            sum_rows(wide, rows, op->k, weights, sums);
+            for (int64_t i = first; i < first + rows; i++) {
+                const double bias = bias_at(op->bias, p[2], op->bias_dtype, j);
+                double sum = activate(op->act, op->alpha * sums[i - first] + bias);
+                if (op->residual_rows)
+                    sum += qv_load(p[3], op->residual_dtype, i % op->residual_rows * op->n + j);
+                qv_store(p[4], op->y_dtype, i * op->n + j, sum);
+            }
         }
+    }
 }
 
 static void
@@ -144,32 +194,34 @@ struct segment {
     int64_t first, n;
 };
 
-/* Computes one query row of a segment against the segment's keys. scores[n] is scratch. */
+/* Computes a head of a segment. */
 static void
-attend_row(const struct qv_op_attention *op, void *const *p, struct segment s, int64_t query,
-           int64_t head, double *scores)
+attend(const struct qv_op_attention *op, void *const *p, struct segment s, int64_t head)
 {
-    int64_t hd = op->head_dim, width = op->heads * hd;
-    int64_t k_stride = qv_row_stride(op->k_stride, width),
-            v_stride = qv_row_stride(op->v_stride, width);
-    int64_t q = (s.first + query) * qv_row_stride(op->q_stride, width) + head * hd;
-    int64_t k = s.first * k_stride + head * hd, v = s.first * v_stride + head * hd;
-    double max = -INFINITY, total = 0;
-    for (int64_t j = 0; j < s.n; j++) {
-        double score = 0;
-        for (int64_t d = 0; d < hd; d++)
-            score += qv_load(p[1], op->q_dtype, q + d) *
-                     qv_load(p[2], op->k_dtype, k + j * k_stride + d);
-        scores[j] = score * op->scale;
-        max = fmax(max, scores[j]);
-    }
+    const int64_t hd = op->head_dim, width = op->heads * hd;
+    const int64_t q = qv_row_stride(op->q_stride, width), k = qv_row_stride(op->k_stride, width),
+                  v = qv_row_stride(op->v_stride, width);
+    double *keys = p[SCRATCH], *values = keys + s.n * hd, *query = values + s.n * hd;
+    double *sums = query + hd, *scores = sums + hd + 3;
     for (int64_t j = 0; j < s.n; j++)
-        total += scores[j] = exp(scores[j] - max);
-    for (int64_t d = 0; d < hd; d++) {
-        double sum = 0;
+        for (int64_t d = 0; d < hd; d++) {
+            keys[j * hd + d] = qv_load(p[2], op->k_dtype, (s.first + j) * k + head * hd + d);
+            values[d * s.n + j] = qv_load(p[3], op->v_dtype, (s.first + j) * v + head * hd + d);
+        }
+    for (int64_t i = s.first; i < s.first + s.n; i++) {
+        double max = -INFINITY, total = 0;
+        for (int64_t d = 0; d < hd; d++)
+            query[d] = qv_load(p[1], op->q_dtype, i * q + head * hd + d);
+        sum_rows(keys, s.n, hd, query, scores);
+        for (int64_t j = 0; j < s.n; j++) {
+            scores[j] *= op->scale;
+            max = fmax(max, scores[j]);
+        }
         for (int64_t j = 0; j < s.n; j++)
-            sum += scores[j] * qv_load(p[3], op->v_dtype, v + j * v_stride + d);
-        qv_store(p[4], op->y_dtype, (s.first + query) * width + head * hd + d, sum / total);
+            total += scores[j] = exp(scores[j] - max);
+        sum_rows(values, hd, s.n, scores, sums);
+        for (int64_t d = 0; d < hd; d++)
+            qv_store(p[4], op->y_dtype, i * width + head * hd + d, sums[d] / total);
     }
 }
 
@@ -177,14 +229,12 @@ static void
 attention_ref(const struct qv_op_attention *op, void *const *p)
 {
     const int32_t *list = p[0];
-    double *scores = p[SCRATCH];
     for (int64_t s = 0; s < op->segments; s++) {
         struct segment segment = { s * op->segment_rows, op->segment_rows };
         if (!op->segment_rows)
             segment = (struct segment){ list[s], list[op->segments + 1 + s] };
         for (int64_t h = 0; h < op->heads; h++)
-            for (int64_t i = 0; i < segment.n; i++)
-                attend_row(op, p, segment, i, h, scores);
+            attend(op, p, segment, h);
     }
 }
 
@@ -396,6 +446,18 @@ pack_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, in
     return qv_host_upload(dev, dst, src, (size_t)rows * row_bytes(matrix), err);
 }
 
+static int64_t
+scratch_doubles(const struct qv_op *op)
+{
+    if (op->kind == QV_OP_attention) {
+        const int64_t rows = op->u.attention.rows, hd = op->u.attention.head_dim;
+        return 2 * rows * hd + hd + (hd + 3) + (rows + 3);
+    }
+    if (op->kind == QV_OP_gemm)
+        return (1 + (op->u.gemm.m < WIDE_ROWS ? op->u.gemm.m : WIDE_ROWS)) * op->u.gemm.k;
+    return 0;
+}
+
 static qv_status
 prepare_ref(struct qv_device *dev, const struct qv_op *op, int choice, struct qv_kernel **out,
             size_t *scratch_bytes, qv_error *err)
@@ -407,8 +469,7 @@ prepare_ref(struct qv_device *dev, const struct qv_op *op, int choice, struct qv
         return qv_fail(err, QV_ENOMEM, "no memory for a kernel");
     kernel->op = *op;
     *out = kernel;
-    *scratch_bytes =
-        op->kind == QV_OP_attention ? (size_t)op->u.attention.rows * sizeof(double) : 0;
+    *scratch_bytes = (size_t)scratch_doubles(op) * sizeof(double);
     return QV_OK;
 }
 
