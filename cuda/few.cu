@@ -11,8 +11,9 @@
  *
  * A block has some tiles of w, and each of its warps a run of k in all of them. So a warp needs its
  * own part of x alone, keeps its sums in registers, and waits for no other until they are added.
- * Where a matrix is cut more evenly so, the two blocks of a cluster share k. Unpacking 4 bits takes
- * longer than memory does, so in the loop all addresses but one are constants.
+ * Where a matrix is cut more evenly so, the two blocks of a cluster share k. Two tiles at a time
+ * are multiplied in one run of instructions without a branch, as a scheduler has two warps alone,
+ * and the next instruction of a tile mostly waits for its last one.
  *
  * Only what is under way keeps the memory busy, so a warp copies each tile's next chunk to shared
  * memory as soon as it has read the one before, and begins before the kernel in front of this one
@@ -84,17 +85,25 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
     }
 }
 
-/* A step of a warp: a chunk of a tile. */
+/* A step of a warp: a chunk of a tile. Each lane copies what it reads, so that lanes need not wait
+ * for each other: four of them have the pairs of the same two rows. */
 template <int BITS, int GROUP> struct few_step {
+    enum {
+        WORDS = CHUNK / GROUP * 2,             /* pairs of a lane */
+        PIECE = WORDS < 4 ? WORDS : 4,         /* of them in a copy */
+        BYTES = CODES<BITS> + PAIRS<GROUP> * 4 /* of device memory */
+    };
+    struct alignas(PIECE * 4) piece {
+        uint32_t pairs[PIECE];
+    };
     uint4 codes[CODES<BITS> / 16];
-    uint32_t pairs[PAIRS<GROUP>];
+    piece pieces[WORDS / PIECE][WARP];
 };
 
-/* A warp's part of shared memory, before as many steps as a block has tiles. x is of a chunk and of the next: of each
- * quarter all rows, as four vectors. */
+/* A warp's part of shared memory, before as many steps as a block has tiles: of each quarter of a
+ * chunk all rows of x, as four vectors. */
 template <int BITS, int GROUP> struct few_part {
-    uint4 x[2][4][QV_FEW_ROWS][4];
-    float x_sums[CHUNK / GROUP][QV_FEW_ROWS];
+    uint4 x[4][QV_FEW_ROWS][4];
 
     __device__ __forceinline__ few_step<BITS, GROUP> &
     step(int tile)
@@ -122,11 +131,19 @@ struct few_work {
     int tiles;
 };
 
+/* Returns which block of its cluster this one is. */
+static __device__ __forceinline__ int
+rank_of(const struct few_cut &cut)
+{
+    static_assert(MOST_RANKS == 2, "a cluster has one block or two");
+    return blockIdx.x & (cut.ranks - 1);
+}
+
 static __device__ __forceinline__ struct few_work
 work_of(const struct packed_shape &s, const struct few_cut &cut)
 {
-    const int64_t cluster = blockIdx.x / cut.ranks;
-    const int warp = blockIdx.x % cut.ranks * WARPS + threadIdx.x / WARP;
+    const int64_t cluster = blockIdx.x >> (cut.ranks - 1);
+    const int warp = rank_of(cut) * WARPS + threadIdx.x / WARP;
     const int shift = 2 + cut.ranks; /* divides by the cluster's 8 or 16 warps */
     static_assert(WARPS == 8 && MOST_RANKS == 2, "shift is the logarithm of their product");
     return { cluster * cut.tiles + min(cluster, cut.more), s.chunks * warp >> shift,
@@ -141,13 +158,17 @@ begin_x(uint4 (&to)[4][QV_FEW_ROWS][4], const bf16 *x, int m, int64_t k, int64_t
 {
     const int lane = threadIdx.x % WARP, part = lane % 16;
     const int64_t at = chunk * CHUNK + part * 8;
-    for (int row = lane / 16; row < m; row += 2)
-        begin_copy((bf16 *)&to[part / 4][row][part % 4], at < k ? x + row * k + at : x, at < k);
+    const bf16 *from = x + lane / 16 * k + (at < k ? at : 0);
+#pragma unroll 1
+    for (int row = lane / 16; row < m; row += 2, from += 2 * k)
+        begin_copy((bf16 *)&to[part / 4][row][part % 4], from, at < k);
 }
 
-/* A lane's values of x in a chunk, which registers hold for all tiles of w. */
-struct few_x {
+/* A lane's values of x in a chunk, which registers hold for all tiles of w, and their sums over groups. */
+template <int GROUP> struct few_x {
+    enum { GROUPS = CHUNK / GROUP, QUARTERS = GROUP / QUARTER };
     uint4 quarters[TILES][4];
+    float2 sums[GROUPS][TILES]; /* of rows lane % 4 * 2 and the next */
 
     __device__ __forceinline__ void
     take(const uint4 (&x)[4][QV_FEW_ROWS][4], int m)
@@ -161,36 +182,33 @@ struct few_x {
                 quarters[i][j] = row[j * QV_FEW_ROWS * 4];
         }
     }
-};
 
-/* to[groups][rows] = x's sums over a chunk's groups, as products with ones. Products of other groups
- * and rows are between those that wait for each other. */
-template <int GROUP>
-static __device__ __forceinline__ void
-sum_x(float *to, const few_x &x)
-{
-    enum { GROUPS = CHUNK / GROUP, QUARTERS = GROUP / QUARTER };
-    const uint32_t ones[4] = { 0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80 };
-    const int lane = threadIdx.x % WARP;
-    float sums[GROUPS * TILES][4];
+    /* Sums are products with ones. Products of other groups and rows are between those that wait for
+     * each other. */
+    __device__ __forceinline__ void
+    add_up()
+    {
+        const uint32_t ones[4] = { 0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80 };
+        float all[GROUPS][TILES][4];
 #pragma unroll
-    for (int half = 0; half < QUARTERS * 2; half++)
+        for (int half = 0; half < QUARTERS * 2; half++)
 #pragma unroll
-        for (int i = 0; i < GROUPS * TILES; i++) {
-            const uint4 b = x.quarters[i % TILES][i / TILES * QUARTERS + half / 2];
-            if (half == 0)
-                multiply_first_blocks(sums[i], ones, b.x, b.y);
-            else if (half % 2)
-                multiply_blocks(sums[i], ones, b.z, b.w);
-            else
-                multiply_blocks(sums[i], ones, b.x, b.y);
-        }
+            for (int i = 0; i < GROUPS * TILES; i++) {
+                const uint4 b = quarters[i % TILES][i / TILES * QUARTERS + half / 2];
+                float(&to)[4] = all[i / TILES][i % TILES];
+                if (half == 0)
+                    multiply_first_blocks(to, ones, b.x, b.y);
+                else if (half % 2)
+                    multiply_blocks(to, ones, b.z, b.w);
+                else
+                    multiply_blocks(to, ones, b.x, b.y);
+            }
 #pragma unroll
-    for (int i = 0; i < GROUPS * TILES; i++)
-        if (lane < 4)
-            *(float2 *)(to + i * ROW_TILE + lane * 2) = make_float2(sums[i][0], sums[i][1]);
-    __syncwarp();
-}
+        for (int i = 0; i < GROUPS * TILES; i++)
+            sums[i / TILES][i % TILES] =
+                make_float2(all[i / TILES][i % TILES][0], all[i / TILES][i % TILES][1]);
+    }
+};
 
 /* ---- w ---------------------------------------------------------------------------------------- */
 
@@ -199,21 +217,25 @@ template <int BITS, int GROUP>
 static __device__ __forceinline__ void
 begin_step(few_step<BITS, GROUP> &to, const uint8_t *from)
 {
+    typedef few_step<BITS, GROUP> S;
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int j = 0; j < CODES<BITS> / 16; j += WARP)
-        begin_copy(&to.codes[j + lane], from + j * 16);
-    begin_copy_if(lane < PAIRS<GROUP> / 4, &to.pairs[lane * 4], from + CODES<BITS>);
+        begin_copy<16>(&to.codes[j + lane], from + j * 16);
+    from += CODES<BITS> - lane * 16 + lane / 4 * S::WORDS * 4;
+#pragma unroll
+    for (int j = 0; j < S::WORDS / S::PIECE; j++)
+        begin_copy<S::PIECE * 4>(&to.pieces[j][lane], from + j * 16);
 }
 
 /* A lane's part of a step, of rows lane / 4 and lane / 4 + 8 of the tile: codes, and pairs of a scale
  * and an offset. */
 template <int BITS, int GROUP> struct few_values {
-    enum { GROUPS = CHUNK / GROUP };
-    uint32_t words[2][BITS], pairs[GROUPS][2];
+    typedef few_step<BITS, GROUP> S;
+    uint32_t words[2][BITS], pairs[CHUNK / GROUP][2];
 
     __device__ __forceinline__
-    few_values(const few_step<BITS, GROUP> &step)
+    few_values(const S &step)
     {
         const int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -222,8 +244,12 @@ template <int BITS, int GROUP> struct few_values {
             memcpy(&words[i / (BITS / 4)][i % (BITS / 4) * 4], &part, sizeof part);
         }
 #pragma unroll
-        for (int i = 0; i < GROUPS * 2; i++)
-            pairs[i / 2][i % 2] = step.pairs[i / 2 * TILE_COLS + i % 2 * 8 + lane / 4];
+        for (int i = 0; i < S::WORDS / S::PIECE; i++) {
+            const typename S::piece piece = step.pieces[i][lane];
+#pragma unroll
+            for (int j = 0; j < S::PIECE; j++)
+                pairs[(i * S::PIECE + j) / 2][j % 2] = piece.pairs[j];
+        }
     }
 };
 
@@ -231,7 +257,7 @@ template <int BITS, int GROUP> struct few_values {
 template <int BITS, int GROUP>
 static __device__ __forceinline__ void
 multiply_group(float (&products)[TILES][4], const few_values<BITS, GROUP> &w, int group,
-               const few_x &x)
+               const few_x<GROUP> &x)
 {
 #pragma unroll
     for (int i = 0; i < GROUP / QUARTER; i++) {
@@ -264,8 +290,7 @@ multiply_group(float (&products)[TILES][4], const few_values<BITS, GROUP> &w, in
 /* sums += of a tile's columns with x's rows over one chunk. HALF: scales are f16. */
 template <int BITS, int GROUP, bool HALF>
 static __device__ __forceinline__ void
-multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w, const few_x &x,
-              const float *x_sums)
+multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w, const few_x<GROUP> &x)
 {
 #pragma unroll
     for (int group = 0; group < CHUNK / GROUP; group++) {
@@ -279,7 +304,7 @@ multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w, const f
         }
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            const float2 ones = *(const float2 *)(x_sums + (group * TILES + i) * ROW_TILE);
+            const float2 ones = x.sums[group][i];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 sums[i][j] = fmaf(by[j / 2].x, products[i][j], sums[i][j]);
@@ -308,44 +333,56 @@ static __device__ __forceinline__ void
 few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
          const struct packed_shape &s, const struct few_work &w, const bf16 *x, int m)
 {
-    enum { BYTES = sizeof(few_step<BITS, GROUP>) };
-    const int lane = threadIdx.x % WARP;
-    const int64_t apart = s.chunks * BYTES;
-    const uint8_t *chunk_at = s.at + w.first_tile * apart + w.chunk * BYTES + lane * 16;
+    typedef few_step<BITS, GROUP> S;
+    const int64_t apart = s.chunks * S::BYTES;
+    const uint8_t *chunk_at =
+        s.at + w.first_tile * apart + w.chunk * S::BYTES + threadIdx.x % WARP * 16;
     for (int tile = 0; tile < w.tiles && w.chunk < w.end; tile++)
         begin_step(part.step(tile), chunk_at + tile * apart);
     await_launch();
     if (w.chunk < w.end)
-        begin_x(part.x[w.chunk % 2], x, m, s.k, w.chunk);
+        begin_x(part.x, x, m, s.k, w.chunk);
     await_copies();
     int64_t chunk = w.chunk;
     for (int left = (int)(w.end - w.chunk); left > 0; left--, chunk++) {
         const bool more = left > 1;
-        const uint8_t *from = chunk_at += BYTES;
-        few_x rows;
+        const uint8_t *from = chunk_at += S::BYTES;
+        few_x<GROUP> rows;
+        /* Begins to copy the next chunk of a tile, whose values the lane has taken. */
+        const auto begin_next = [&](int tile) {
+            if (more)
+                begin_step(part.step(tile), from);
+            from += apart;
+            end_copies();
+        };
+        await_copies_but<MOST_TILES - 1>();
+        __syncwarp(); /* lanes copied x for each other */
+        rows.take(part.x, m);
+        __syncwarp(); /* lanes have read what is filled again now */
+        if (more)
+            begin_x(part.x, x, m, s.k, chunk + 1);
+        rows.add_up();
 #pragma unroll
-        for (int tile = 0; tile < MOST_TILES; tile++) {
+        for (int tile = 0; tile < MOST_TILES; tile += 2) {
+            if (tile + 1 < MOST_TILES && tile + 1 < w.tiles) {
+                await_copies_but<MOST_TILES - 2>();
+                const few_values<BITS, GROUP> one(part.step(tile)), other(part.step(tile + 1));
+                begin_next(tile);
+                begin_next(tile + 1);
+                multiply_step<BITS, GROUP, HALF>(sums[tile], one, rows);
+                multiply_step<BITS, GROUP, HALF>(sums[tile + 1], other, rows);
+                continue;
+            }
             if (tile < w.tiles) {
                 await_copies_but<MOST_TILES - 1>();
-                __syncwarp(); /* lanes copied for each other */
                 const few_values<BITS, GROUP> values(part.step(tile));
-                if (tile == 0) {
-                    rows.take(part.x[chunk % 2], m);
-                    sum_x<GROUP>(part.x_sums[0], rows);
-                }
-                __syncwarp(); /* lanes have read what is filled again now */
-                if (more) {
-                    if (tile == 0)
-                        begin_x(part.x[(chunk + 1) % 2], x, m, s.k, chunk + 1);
-                    begin_step(part.step(tile), from);
-                    from += apart;
-                }
-                end_copies();
-                multiply_step<BITS, GROUP, HALF>(sums[tile], values, rows,
-                                                 part.x_sums[0] + lane % 4 * 2);
+                begin_next(tile);
+                multiply_step<BITS, GROUP, HALF>(sums[tile], values, rows);
             } else {
                 end_copies();
             }
+            if (tile + 1 < MOST_TILES)
+                end_copies();
         }
     }
 }
@@ -364,64 +401,82 @@ keep_sums(float *to, const float (&sums)[MOST_TILES][TILES][4], int tiles, int m
     }
 }
 
-/* Waits for all threads of the blocks of a cluster. */
+/* Says to the blocks of a cluster that this one is there. */
+static __device__ __forceinline__ void
+arrive_in_cluster()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+/* Waits until all threads of a cluster's blocks have arrived since the last time. */
 static __device__ __forceinline__ void
 await_cluster()
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-#else
-    __syncthreads();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
-/* Returns the value that block `rank` of the cluster has at the address p of its shared memory. */
-static __device__ __forceinline__ float
-peek(const float *p, int rank)
+/* Writes a float at the address p of the shared memory of a cluster's first block. */
+static __device__ __forceinline__ void
+send(float *p, float v)
 {
 #if __CUDA_ARCH__ >= 900
     uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
-    float v;
-    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(at) : "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-    return v;
+    asm volatile("mapa.shared::cluster.u32 %0, %0, 0;\n"
+                 "st.shared::cluster.f32 [%0], %1;"
+                 : "+r"(at)
+                 : "f"(v)
+                 : "memory");
 #else
-    (void)rank;
-    return *p;
+    *p = v;
 #endif
 }
 
-/* Writes a cluster's columns of y. Its blocks share the values, and each adds what all warps of all
- * have of one, in their order. The sums of a warp are so many floats behind those of the one before. */
+/* Writes a cluster's columns of y. Each block adds what its warps have of a value, in their order;
+ * the second one sends its sums to the first, which adds and writes. The sums of a warp are so many
+ * floats behind those of the one before. */
 static __device__ __forceinline__ void
-finish_columns(const float *sums, int apart, const struct few_cut &cut, const struct few_work &w,
-               const struct few_epilogue &e, bf16 *y)
+finish_columns(float *sums, int apart, float *sent, const struct few_cut &cut,
+               const struct few_work &w, const struct few_epilogue &e, bf16 *y)
 {
     const int m = (int)e.m, col = threadIdx.x % TILE_COLS, at_once = WARPS * WARP / TILE_COLS;
-    int i = blockIdx.x % cut.ranks * at_once + threadIdx.x / TILE_COLS;
-    for (; i < w.tiles * m; i += cut.ranks * at_once) {
-        const float *from = sums + i * SUMS_APART + col;
-        float parts[MOST_RANKS * WARPS], sum = 0;
+    const bool is_first = rank_of(cut) == 0;
+    for (int i = threadIdx.x / TILE_COLS; i < w.tiles * m; i += at_once) {
+        float parts[WARPS], sum = 0;
 #pragma unroll
-        for (int j = 0; j < MOST_RANKS * WARPS; j++)
-            parts[j] = j / WARPS < cut.ranks ? peek(from + j % WARPS * apart, j / WARPS) : 0;
+        for (int j = 0; j < WARPS; j++)
+            parts[j] = sums[i * SUMS_APART + col + j * apart];
 #pragma unroll
-        for (int j = 0; j < MOST_RANKS * WARPS; j++)
+        for (int j = 0; j < WARPS; j++)
             sum += parts[j];
+        if (is_first)
+            sums[i * SUMS_APART + col] = sum;
+        else
+            send(sent + i * TILE_COLS + col, sum);
+    }
+    if (cut.ranks > 1) {
+        arrive_in_cluster();
+        await_cluster();
+    }
+    for (int i = threadIdx.x / TILE_COLS; i < w.tiles * m && is_first; i += at_once) {
         const int tile = i / m;
         const int64_t at = (w.first_tile + tile) * TILE_COLS + col;
+        const float other = cut.ranks > 1 ? sent[i * TILE_COLS + col] : 0;
         if (at < e.n)
-            finish(e, i - tile * m, at, sum, y);
+            finish(e, i - tile * m, at, sums[i * SUMS_APART + col] + other, y);
     }
 }
 
+/* Bounds that say one block have nvcc 13.0 order instructions as if all registers were there for
+ * it: without, it takes a third fewer, and two tiles wait for each other. */
 template <int BITS, int GROUP, bool HALF>
 static __global__
-__launch_bounds__(WARPS *WARP) void few_kernel(const struct packed_shape s,
-                                               const struct few_cut cut,
-                                               const struct few_epilogue e, const bf16 *x, bf16 *y)
+__launch_bounds__(WARPS *WARP,
+                  1) void few_kernel(const struct packed_shape s, const struct few_cut cut,
+                                     const struct few_epilogue e, const bf16 *x, bf16 *y)
 {
     typedef few_part<BITS, GROUP> P;
     static_assert(QV_FEW_ROWS * SUMS_APART * sizeof(float) * MOST_TILES <= P::bytes(MOST_TILES) &&
@@ -432,13 +487,16 @@ __launch_bounds__(WARPS *WARP) void few_kernel(const struct packed_shape s,
     P &part = *(P *)((char *)shared + threadIdx.x / WARP * apart);
     const struct few_work w = work_of(s, cut);
     float sums[MOST_TILES][TILES][4] = {};
+    if (cut.ranks > 1)
+        arrive_in_cluster();
     few_sums<BITS, GROUP, HALF>(sums, part, s, w, x, (int)e.m);
     __syncwarp();
     keep_sums((float *)&part, sums, w.tiles, (int)e.m);
-    await_cluster();
-    finish_columns((const float *)shared, apart / (int)sizeof(float), cut, w, e, y);
+    __syncthreads();
     if (cut.ranks > 1)
-        await_cluster(); /* others read this block's sums until here */
+        await_cluster(); /* the first block has begun */
+    finish_columns((float *)shared, apart / (int)sizeof(float),
+                   (float *)((char *)shared + WARPS * apart), cut, w, e, y);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -462,6 +520,14 @@ ask_device(struct few_device *out)
     return error;
 }
 
+/* Returns how much shared memory a block of so many tiles has: its warps' parts, and what the other block sends. */
+template <typename P>
+static size_t
+block_bytes(int64_t tiles)
+{
+    return WARPS * P::bytes(tiles) + (size_t)tiles * QV_FEW_ROWS * TILE_COLS * sizeof(float);
+}
+
 /* Returns how to cut a product on a device, so that no warp has many steps. It does not depend on the number of rows, so
  * that the bits of y do not either. most_tiles is 0 if shared memory does not suffice. */
 template <typename P>
@@ -470,7 +536,7 @@ cut_for(const struct packed_shape &s, const struct few_device &d)
 {
     struct few_cut best = {};
     int64_t fewest = INT64_MAX, most = MOST_TILES;
-    while (most && WARPS * P::bytes(most) > (size_t)d.shared_bytes)
+    while (most && block_bytes<P>(most) > (size_t)d.shared_bytes)
         most--;
     for (int ranks = 1; most && ranks <= (d.major >= 9 ? MOST_RANKS : 1); ranks++) {
         const int64_t at_once = max(d.processors / ranks, 1);
@@ -511,7 +577,7 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
     config.numAttrs = d.major >= 9 ? 2 : 0;
     config.gridDim = dim3((unsigned)(cut.clusters * cut.ranks));
     config.blockDim = dim3(WARPS * WARP);
-    config.dynamicSmemBytes = WARPS * P::bytes(cut.most_tiles);
+    config.dynamicSmemBytes = block_bytes<P>(cut.most_tiles);
     config.stream = stream;
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)config.dynamicSmemBytes);

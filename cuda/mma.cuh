@@ -21,24 +21,20 @@ begin_copy(bf16 *to, const bf16 *from, bool there)
                  : "memory");
 }
 
-/* Begins to copy 16 bytes, without a condition. end_copies() makes a group of the copies that were
+/* Begins to copy 8 or 16 bytes, without a condition. end_copies() makes a group of the copies that were
  * begun since the last group. */
+template <int BYTES>
 static __device__ __forceinline__ void
 begin_copy(void *to, const void *from)
 {
     const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
-}
-
-/* Begins to copy 16 bytes if `on`, without a branch. */
-static __device__ __forceinline__ void
-begin_copy_if(bool on, void *to, const void *from)
-{
-    const uint32_t shared = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n"
-                 "@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(shared),
-                 "l"(from), "r"((int)on)
-                 : "memory");
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from),
+                     "n"(BYTES)
+                     : "memory");
 }
 
 static __device__ __forceinline__ void
@@ -92,20 +88,20 @@ load_blocks_transposed(uint32_t (&blocks)[4], const bf16 *row)
 static __device__ __forceinline__ void
 multiply_blocks(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* Multiplies two blocks as multiply_blocks does, but into sums that begin at zero. */
 static __device__ __forceinline__ void
 multiply_first_blocks(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
-                 : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
 }
 
 #endif
