@@ -29,7 +29,7 @@ enum {
     TILES = QV_FEW_ROWS / ROW_TILE, /* of x */
     WARPS = 8,
     MOST_RANKS = 2, /* blocks of a cluster: wherever two have room, a cluster of two has */
-    MOST_TILES = 7, /* of w in a block, whose sums registers hold */
+    MOST_TILES = 8, /* of w in a block, whose sums registers hold */
     SUMS_APART = TILE_COLS + 4 /* from row to row, so that a warp's stores are to different banks */
 };
 
@@ -328,6 +328,7 @@ await_launch()
 /* sums = of the warp's work. Each tile of a chunk has a group of copies, of its next chunk (and x's, if
  * it is the first), and tiles that the block lacks have an empty one: so a tile's has ended when all
  * but the last MOST_TILES - 1 have. */
+static_assert(MOST_TILES % 2 == 0, "tiles go by two");
 template <int BITS, int GROUP, bool HALF>
 static __device__ __forceinline__ void
 few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
@@ -364,7 +365,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
         rows.add_up();
 #pragma unroll
         for (int tile = 0; tile < MOST_TILES; tile += 2) {
-            if (tile + 1 < MOST_TILES && tile + 1 < w.tiles) {
+            if (tile + 1 < w.tiles) {
                 await_copies_but<MOST_TILES - 2>();
                 const few_values<BITS, GROUP> one(part.step(tile)), other(part.step(tile + 1));
                 begin_next(tile);
@@ -381,8 +382,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
             } else {
                 end_copies();
             }
-            if (tile + 1 < MOST_TILES)
-                end_copies();
+            end_copies();
         }
     }
 }

@@ -130,7 +130,7 @@ widen(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
 #pragma unroll
     for (int q = 0; q < 4; q++)
         factors[q] = factors_of(DTYPE, chunk + CODES<BITS>,
-                                qv_pair_at_cuda(1 << m.group_shift, in_tile, q * QUARTER));
+                                qv_pair_at_cuda(1u << m.group_shift, in_tile, q * QUARTER));
     y += row * s.k + col;
 #pragma unroll
     for (int q = 0; q < 4; q++) {

@@ -2,7 +2,8 @@
 /*
  * A quantised matrix [n,k] lies on the device in tiles of 16 rows. A tile has its chunks of 128 columns one behind the other,
  * and a chunk has its codes, then its [8, 128/group, 2] pairs of a scale and an offset: those of rows 0 and 8, then of 1 and 9.
- * The last tile and chunk are filled up with zeros. So a warp streams a tile in order, and each of its loads is 512 bytes in a row, 16 for each lane.
+ * The last tile and chunk are filled up with zeros. So a warp streams a tile in order, and each of its loads of codes is 512
+ * bytes in a row, 16 for each lane.
  *
  * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows
  * lane / 4 and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product
@@ -65,10 +66,10 @@ qv_code_at_cuda(int64_t bits, int row, int col)
 
 /* Returns the index of a code's pair among its chunk's scales and offsets. */
 static inline QV_BOTH_CUDA int
-qv_pair_at_cuda(int64_t group, int row, int col)
+qv_pair_at_cuda(uint32_t group, uint32_t row, uint32_t col)
 {
-    const int groups = QV_PACKED_CHUNK_CUDA / (int)group;
-    return (row % 8 * groups + col / (int)group) * 2 + row / 8;
+    const uint32_t groups = QV_PACKED_CHUNK_CUDA / group;
+    return (int)((row % 8 * groups + col / group) * 2 + row / 8);
 }
 
 #endif
