@@ -99,7 +99,7 @@ SECTIONS = [
     ("Jobs",
      "Clips in files to tokens, beside each stage alone in the same run. The time of a job is divided by that of its slowest "
      "stage, and by the sum of its stages.",
-     "qwenvit bench job --model DIR -o FOLDER --json=FILE.jsonl", job_table, "stages"),
+     "qwenvit bench job --model DIR -o FOLDER --decode cpu --json=FILE.jsonl", job_table, "stages"),
     ("Decoding by a GPU",
      "Clips that a GPU's decoders decode: in the bare loop by NVIDIA's own library, in one process and the tower's context; as they are decoded "
      "for jobs, in processes that are locked in; and jobs whose tokens are discarded, with the clips decoded by the cores alone, and with --decode gpu or auto. Clips have at most "
