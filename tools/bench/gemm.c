@@ -94,27 +94,29 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
     return status;
 }
 
-/* Times one GEMM. */
+/* A row count's GEMM. */
+struct rows {
+    struct bench_ops ops;
+    struct rotation rotation;
+};
+
+/* Makes ready what is timed, and warms up. */
 static qv_status
-time_rows(const struct gemm_bench *g, struct bench_ops *ops, struct bench_times *out, qv_error *err)
+open_rotation(const struct gemm_bench *g, struct rows *rows, qv_error *err)
 {
-    size_t copies = (size_t)g->copies;
-    struct rotation r = { .all = { .ctx = g->b.ctx, .calls = ops->calls, .n = copies },
-                          .ops = ops,
-                          .copies = copies,
-                          .group = copies };
-    struct bench_run run = { .work = run_window, .user = &r };
+    const size_t copies = (size_t)g->copies;
+    struct rotation *r = &rows->rotation;
     double ms = 0;
     qv_status status = QV_OK;
+    *r = (struct rotation){ .all = { .ctx = g->b.ctx, .calls = rows->ops.calls, .n = copies },
+                            .ops = &rows->ops,
+                            .copies = copies,
+                            .group = copies };
     for (int i = 0; i < 2 && !status; i++) /* the first run warms up */
-        status = run_window(&r, &ms, err);
-    double wanted = LEAST_SAMPLE_MS / (ms + 1e-6) + 1;
+        status = run_window(r, &ms, err);
+    const double wanted = LEAST_SAMPLE_MS / (ms + 1e-6) + 1;
     if (!g->b.ctx->backend->record && wanted < (double)copies)
-        r.group = (size_t)wanted;
-    if (!status)
-        status = bench_time(&g->b, &run, 1, err);
-    *out = run.times;
-    bench_list_close(&r.all);
+        r->group = (size_t)wanted;
     return status;
 }
 
@@ -185,10 +187,35 @@ count_rows(const struct gemm_bench *g)
     return n;
 }
 
+/* Times and reports the first n row counts. They run alternately, so that a step from one to the next is none of the
+ * machine's. */
+static qv_status
+run_rows(struct gemm_bench *g, qv_dtype dtype, struct rows *rows, int n, qv_error *err)
+{
+    struct bench_run runs[N_ROW_COUNTS] = { 0 };
+    qv_status status = QV_OK;
+    for (int i = 0; i < n && !status; i++) {
+        runs[i] = (struct bench_run){ .work = run_window, .user = &rows[i].rotation };
+        status = open_rows(g, row_counts[i], dtype, &rows[i].ops, err);
+        if (!status)
+            status = open_rotation(g, &rows[i], err);
+    }
+    if (!status)
+        status = bench_time(&g->b, runs, n, err);
+    for (int i = 0; i < n && !status; i++)
+        status = report_rows(g, row_counts[i], dtype, &rows[i].ops, runs[i].times, err);
+    for (int i = 0; i < n; i++) {
+        bench_list_close(&rows[i].rotation.all);
+        bench_ops_close(&rows[i].ops);
+    }
+    return status;
+}
+
 static qv_status
 run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
 {
     struct qv_layout layout = { 0 };
+    struct rows rows[N_ROW_COUNTS] = { 0 };
     const struct qv_matrix matrix = { .n = g->p->n,
                                       .k = g->p->k,
                                       .dtype = g->groups.bits ? g->groups.dtype : dtype,
@@ -206,18 +233,8 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     status = bench_pack(g->b.ctx, &matrix, g->copies, &g->weights, &g->stride, err);
     if (status)
         return status;
-    for (int i = 0; i < count_rows(g) && !status; i++) {
-        struct bench_ops ops;
-        struct bench_times times;
-        status = open_rows(g, row_counts[i], dtype, &ops, err);
-        if (status)
-            break;
-        status = time_rows(g, &ops, &times, err);
-        if (!status)
-            status = report_rows(g, row_counts[i], dtype, &ops, times, err);
-        bench_ops_close(&ops);
-        bench_part_done(&g->b);
-    }
+    status = run_rows(g, dtype, rows, count_rows(g), err);
+    bench_part_done(&g->b);
     g->b.ctx->backend->free(g->b.ctx->dev, g->weights);
     if (!status && g->worst_step > 0 && bench_talks(&g->b))
         printf("  worst step of one row up to %d: %.2f, from %lld to %lld\n", FEW_ROWS,
@@ -257,7 +274,7 @@ run_tower(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype, qv_er
         { "merger fc2", c->out_hidden, wide, QV_ACT_NONE, false },
     };
     qv_status status = QV_OK;
-    bench_expect(&g->b, (int64_t)(sizeof projections / sizeof *projections) * count_rows(g));
+    bench_expect(&g->b, sizeof projections / sizeof *projections);
     for (size_t i = 0; i < sizeof projections / sizeof *projections && !status; i++) {
         g->p = &projections[i];
         status = run_projection(g, dtype, err);
@@ -276,7 +293,7 @@ run_shape(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     snprintf(name, sizeof name, "%lldx%lld", (long long)n, (long long)k);
     g->p = &matrix;
     g->alone = true;
-    bench_expect(&g->b, count_rows(g));
+    bench_expect(&g->b, 1);
     const qv_status status = run_projection(g, dtype, err);
     g->p = NULL; /* the projection that it points to ends here */
     return status;
