@@ -33,7 +33,7 @@ except ImportError as error:
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 from PIL import Image
 
 import measured
@@ -513,6 +513,7 @@ def rows(records, path):
                          linestyle=":")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))  # times may be of one decade
         plain_ticks(axes.xaxis)
         plain_ticks(axes.yaxis)
         axes.grid(color="#dddddd", linewidth=0.6)
