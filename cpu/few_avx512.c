@@ -23,9 +23,9 @@ pair_of_codes(const void *line, int64_t pair, const int64_t bits)
     if (bits == 4) {
         words =
             pair ? _mm512_srli_epi32(words, (unsigned)(4 * pair - 3)) : _mm512_slli_epi32(words, 3);
-        const int mask_or = (0xf0 & 0xcc) | 0xaa; /* (a & b) | c */
+        enum { AND_OR = (0xf0 & 0xcc) | 0xaa }; /* the table of (a & b) | c */
         return (__m512bh)_mm512_ternarylogic_epi32(words, _mm512_set1_epi32(0x00780078),
-                                                   _mm512_set1_epi32(0x41804180), mask_or);
+                                                   _mm512_set1_epi32(0x41804180), AND_OR);
     }
     words = _mm512_srli_epi32(words, (unsigned)(8 * pair));
     const __m512i mask = _mm512_set1_epi32(255);
