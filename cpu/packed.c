@@ -12,8 +12,9 @@
 #include "vectors.h"
 
 /* A block's bytes; the matrices of a tower's layers take one or two blocks. A block is a
- * multiple of the columns that oneDNN has in a panel. */
-enum { BLOCK_BYTES = 8 << 20, BLOCK_COLS = 64 };
+ * multiple of the columns that oneDNN has in a panel, and has LEAST_COLS of them, however long they are,
+ * so that many threads have work: with 300 columns of 13,824 values 16 cores took twice as long. */
+enum { BLOCK_BYTES = 8 << 20, BLOCK_COLS = 64, LEAST_COLS = 1024 };
 
 /* ---- how it lies ----------------------------------------------------------------------------- */
 
@@ -319,7 +320,8 @@ static int64_t
 columns_of_block(const struct qv_op_gemm *op)
 {
     const int64_t bytes = op->k * (int64_t)qv_dtype_bytes(op->x_dtype);
-    const int64_t blocks = (op->n * bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
+    const int64_t fit = BLOCK_BYTES / bytes > LEAST_COLS ? BLOCK_BYTES / bytes : LEAST_COLS;
+    const int64_t blocks = (op->n + fit - 1) / fit;
     const int64_t cols = ((op->n + blocks - 1) / blocks + BLOCK_COLS - 1) / BLOCK_COLS * BLOCK_COLS;
     return cols < op->n ? cols : op->n;
 }
