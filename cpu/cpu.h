@@ -77,10 +77,10 @@ struct packed_cpu {
 enum { PACKED_BLOCKS = 2 }; /* kinds of them */
 struct few_cpu {
     struct packed_cpu w;
-    int64_t m;
-    int64_t run;       /* values of a row of x that lie side by side: 1 of f32, else bf16 */
-    const void *x;     /* [k/run, m, run]: set by each run of the kernel */
-    const float *sums; /* of x over groups, [k/group, m] */
+    int64_t m;   /* of the gemm; for multiply, up to QV_FEW_AT_ONCE of its rows */
+    int64_t run; /* values of a row of x that lie side by side: 1 of f32, else bf16 */
+    void *x;     /* [k/run, m, run]: set by each run of the kernel */
+    float *sums; /* of x over groups, [k/group, m] */
     /* sums[panels, m, PACKED_COLS] = x times the columns of panels that lie side by side */
     void (*multiply)(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 };

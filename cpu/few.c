@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm with few rows and a quantised w. Every code is read from memory once, for all rows. Within a
- * group the codes themselves, which are exact even in bf16, are multiplied and summed; then
+ * gemm with few rows and a quantised w. Every code is read from memory once, for all rows, and made
+ * ready for products once for 16 of them. Within a group the codes themselves, which are exact even in bf16, are multiplied and summed; then
  *     sum += scale * (x . codes) + offset * (sum of x)
  * so that a value of w is never rounded. A panel of 16 columns keeps the sums of a group in
- * registers, for as many rows as there are.
+ * registers, for as many rows as are multiplied at once.
  */
 #include "cpu.h"
 #include "vectors.h"
@@ -21,7 +21,7 @@ add_group(const struct packed_cpu *w, const char *group, const float *x, const f
           float *out, const int64_t bits, const int64_t m, const int64_t chains)
 {
     const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
-    floats_cpu chain[QV_FEW_ROWS] = { { 0 } }, factor[2];
+    floats_cpu chain[QV_FEW_AT_ONCE] = { { 0 } }, factor[2];
     for (; line < end; line += LINE_BYTES) {
         fetch_ahead_cpu(line);
         for (int64_t pair = 0; pair < 16 / bits; pair++, x += 2 * m) {
@@ -115,10 +115,11 @@ variant_for(const struct qv_op_gemm *op)
     return op->x_dtype != QV_BF16 ? ISA_AVX512_CPU : qv_few_have_amx_cpu() ? AMX : (int)isa;
 }
 
+/* Returns the bytes of so many values of x as they are laid out. */
 static size_t
-x_bytes(const struct few_cpu *f)
+x_bytes(const struct few_cpu *f, int64_t values)
 {
-    return qv_aligned((size_t)(f->w.k * f->m) * (f->run > 1 ? sizeof(qv_bf16) : sizeof(float)));
+    return (size_t)values * (f->run > 1 ? sizeof(qv_bf16) : sizeof(float));
 }
 
 void
@@ -129,8 +130,8 @@ qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scr
                              .m = op->m,
                              .run = variants[variant].run,
                              .multiply = variants[variant].multiply };
-    *scratch_bytes =
-        x_bytes(out) + qv_aligned((size_t)(op->k / op->w_group * op->m) * sizeof(float));
+    *scratch_bytes = qv_aligned(x_bytes(out, op->k * op->m)) +
+                     qv_aligned((size_t)(op->k / op->w_group * op->m) * sizeof(float));
 }
 
 const char *
@@ -167,18 +168,30 @@ sum_of(const float *row, int64_t n)
     return sum;
 }
 
-/* Lays out the rows of one group of x, and their sums. */
+/* Returns f with those of its rows that are multiplied at once, from `row` on. They are shared out evenly, so that all
+ * go to as many chains and a row's bits do not depend on where it is. */
+static struct few_cpu
+rows_from(const struct few_cpu *f, int64_t row)
+{
+    struct few_cpu some = *f;
+    const int64_t left = f->m - row, times = (left + QV_FEW_AT_ONCE - 1) / QV_FEW_AT_ONCE;
+    some.m = (left + times - 1) / times;
+    some.x = (char *)f->x + x_bytes(f, f->w.k * row);
+    some.sums = f->sums + f->w.k / f->w.groups.group * row;
+    return some;
+}
+
+/* Lays out one group of rows x, and its sums. */
 static void
-lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, char *to,
-          float *sums)
+lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group)
 {
     const int64_t n = f->w.groups.group, m = f->m;
     float row[128];
-    to += (size_t)(group * n * m) * (f->run > 1 ? sizeof(qv_bf16) : sizeof(float));
+    char *const to = (char *)f->x + x_bytes(f, group * n * m);
     for (int64_t i = 0; i < m; i++) {
         const void *from = at_cpu(x, dtype, i * f->w.k + group * n);
         qv_lanes_load_cpu(row, from, dtype, n);
-        sums[group * m + i] = sum_of(row, n);
+        f->sums[group * m + i] = sum_of(row, n);
         switch (f->run) {
         case 1: lay_row(to, row, n, m, i, 1, sizeof(float)); break;
         case 2: lay_row(to, from, n, m, i, 2, sizeof(qv_bf16)); break;
@@ -187,38 +200,43 @@ lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group, 
     }
 }
 
-/* Brings the sums of columns [col, col + n) through the epilogue into y. */
+/* Brings the sums of rows [row, end) and columns [col, col + FEW_COLS) through the epilogue into y. */
 static void
-finish(const struct qv_op_gemm *op, float (*sums)[FEW_COLS], int64_t col, int64_t n, void *const *p)
+finish(const struct qv_op_gemm *op, float (*sums)[FEW_COLS], int64_t row, int64_t end, int64_t col,
+       void *const *p)
 {
+    const int64_t n = op->n - col < FEW_COLS ? op->n - col : FEW_COLS;
     float bias[FEW_COLS], residual[FEW_COLS];
     if (op->bias)
         qv_lanes_load_cpu(bias, at_cpu(p[2], op->bias_dtype, col), op->bias_dtype, n);
-    for (int64_t i = 0; i < op->m; i++) {
-        qv_lanes_epilogue_cpu(sums[i], sums[i], op->bias ? bias : NULL, (float)op->alpha, op->act,
-                              n);
+    for (int64_t i = row; i < end; i++, sums++) {
+        qv_lanes_epilogue_cpu(*sums, *sums, op->bias ? bias : NULL, (float)op->alpha, op->act, n);
         if (op->residual_rows) {
             const int64_t at = i % op->residual_rows * op->n + col;
             qv_lanes_load_cpu(residual, at_cpu(p[3], op->residual_dtype, at), op->residual_dtype,
                               n);
-            qv_lanes_add_scaled_cpu(sums[i], residual, 1, n);
+            qv_lanes_add_scaled_cpu(*sums, residual, 1, n);
         }
-        qv_lanes_store_cpu(at_cpu(p[4], op->y_dtype, i * op->n + col), sums[i], op->y_dtype, n);
+        qv_lanes_store_cpu(at_cpu(p[4], op->y_dtype, i * op->n + col), *sums, op->y_dtype, n);
     }
 }
 
 static void
 run_columns(const struct qv_op_gemm *op, const struct few_cpu *f, int64_t col, void *const *p)
 {
-    const int64_t n = op->n - col < FEW_COLS ? op->n - col : FEW_COLS;
+    const int64_t panels = qv_packed_beside_cpu(&f->w, col);
     const char *codes = (const char *)p[1] + qv_packed_at_cpu(&f->w, col, 0);
-    float sums[QV_FEW_ROWS][FEW_COLS], apart[PACKED_PANELS * QV_FEW_ROWS][PACKED_COLS];
-    memset(apart, 0, sizeof apart);
-    f->multiply(f, codes, qv_packed_beside_cpu(&f->w, col), apart[0]);
-    for (int64_t at = 0; at < n; at += PACKED_COLS)
-        for (int64_t i = 0; i < op->m; i++)
-            memcpy(sums[i] + at, apart[at / PACKED_COLS * op->m + i], sizeof *apart);
-    finish(op, sums, col, n, p);
+    float sums[QV_FEW_AT_ONCE][FEW_COLS], apart[PACKED_PANELS * QV_FEW_AT_ONCE][PACKED_COLS];
+    struct few_cpu some;
+    for (int64_t row = 0; row < f->m; row += some.m) {
+        some = rows_from(f, row);
+        memset(apart, 0, sizeof apart);
+        f->multiply(&some, codes, panels, apart[0]);
+        for (int64_t at = 0; at < panels; at++)
+            for (int64_t i = 0; i < some.m; i++)
+                memcpy(sums[i] + at * PACKED_COLS, apart[at * some.m + i], sizeof *apart);
+        finish(op, sums, row, row + some.m, col, p);
+    }
 }
 
 void
@@ -227,14 +245,18 @@ qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct few_cpu f = kernel->few;
-    float *sums = (float *)(void *)((char *)scratch + x_bytes(&f));
     f.x = scratch;
-    f.sums = sums;
+    f.sums = (float *)(void *)((char *)scratch + qv_aligned(x_bytes(&f, op->k * op->m)));
 #pragma omp parallel num_threads(dev->threads)
     {
 #pragma omp for schedule(static)
-        for (int64_t group = 0; group < op->k / op->w_group; group++)
-            lay_group(&f, p[0], op->x_dtype, group, scratch, sums);
+        for (int64_t group = 0; group < op->k / op->w_group; group++) {
+            struct few_cpu some;
+            for (int64_t row = 0; row < op->m; row += some.m) {
+                some = rows_from(&f, row);
+                lay_group(&some, at_cpu(p[0], op->x_dtype, row * op->k), op->x_dtype, group);
+            }
+        }
 #pragma omp for schedule(static)
         for (int64_t col = 0; col < op->n; col += FEW_COLS)
             run_columns(op, &f, col, p);

@@ -67,7 +67,7 @@ add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const
           float *out, const int64_t bits, const int64_t m, const int64_t chains)
 {
     const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
-    __m512 chain[QV_FEW_ROWS], factor[2];
+    __m512 chain[QV_FEW_AT_ONCE], factor[2];
     for (int64_t i = 0; i < m * chains; i++)
         chain[i] = _mm512_setzero_ps();
     for (; line < end; line += LINE_BYTES) {
@@ -118,7 +118,7 @@ qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, fl
         ROWS_CASE(5, 2)
         ROWS_CASE(6, 2)
         ROWS_CASE(7, 2)
-        ROWS_CASE(8, 2)
+        ROWS_CASE(8, 1)
         ROWS_CASE(9, 1)
         ROWS_CASE(10, 1)
         ROWS_CASE(11, 1)
@@ -190,7 +190,7 @@ tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out
           const int64_t bits)
 {
     _Alignas(64) char codes[PACKED_PANELS * TILE_BYTES];
-    _Alignas(64) float products[PACKED_PANELS * QV_FEW_ROWS * PACKED_COLS];
+    _Alignas(64) float products[PACKED_PANELS * QV_FEW_AT_ONCE * PACKED_COLS];
     const struct packed_cpu *w = &f->w;
     const int64_t groups = w->k / w->groups.group, tiles = w->groups.group / TILE_K;
     const int64_t sums = f->m * PACKED_COLS, tile = LINE_BYTES * bits;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Multiplies up to 16 rows of bf16 by a quantised matrix, whose codes lie as cuda/packed.h says and are read once for all
+ * Multiplies few rows of bf16 by a quantised matrix, whose codes lie as cuda/packed.h says and are read once for 16
  * rows.
  *
  * A warp multiplies 16 columns of y at a time, which are rows of w, on the tensor cores: codes are
@@ -25,8 +25,8 @@
 /* One row takes as many products as 16, because a kernel of 8 rows, though a sixth faster, makes a step of 1.2 from 8 rows
  * to 9. */
 enum {
-    ROW_TILE = 8,                   /* rows of x in a product */
-    TILES = QV_FEW_ROWS / ROW_TILE, /* of x */
+    ROW_TILE = 8,                      /* rows of x in a product */
+    TILES = QV_FEW_AT_ONCE / ROW_TILE, /* of x */
     WARPS = 8,
     MOST_RANKS = 2, /* blocks of a cluster: wherever two have room, a cluster of two has */
     MOST_TILES = 8, /* of w in a block, whose sums registers hold */
@@ -103,7 +103,7 @@ template <int BITS, int GROUP> struct few_step {
 /* A warp's part of shared memory, before as many steps as a block has tiles: of each quarter of a
  * chunk all rows of x, as four vectors. */
 template <int BITS, int GROUP> struct few_part {
-    uint4 x[4][QV_FEW_ROWS][4];
+    uint4 x[4][QV_FEW_AT_ONCE][4];
 
     __device__ __forceinline__ few_step<BITS, GROUP> &
     step(int tile)
@@ -118,43 +118,42 @@ template <int BITS, int GROUP> struct few_part {
     }
 };
 
-/* The way in which a product is cut: into clusters of `ranks` blocks. A cluster has `tiles` tiles, the first `more`
- * clusters one more, and most_tiles says how many any has. */
+/* The way in which a product of QV_FEW_AT_ONCE rows is cut: into clusters of `ranks` blocks. A cluster has `tiles` tiles,
+ * the first `more` clusters one more, and most_tiles says how many any has. */
 struct few_cut {
     int64_t clusters, tiles, more, most_tiles;
     int ranks;
 };
 
-/* The work of a warp: chunks `chunk` to `end` of k, of tiles from first_tile on. */
+/* The work of a warp: chunks `chunk` to `end` of k, of tiles from first_tile on, and m rows from
+ * first_row on. */
 struct few_work {
     int64_t first_tile, chunk, end;
-    int tiles;
+    int tiles, first_row, m;
 };
 
-/* Returns which block of its cluster this one is. */
-static __device__ __forceinline__ int
-rank_of(const struct few_cut &cut)
-{
-    static_assert(MOST_RANKS == 2, "a cluster has one block or two");
-    return blockIdx.x & (cut.ranks - 1);
-}
-
+/* Blocks lie by (rank in the cluster, rows, cluster), so that those of different rows that read the same
+ * tiles run at the same time. */
 static __device__ __forceinline__ struct few_work
-work_of(const struct packed_shape &s, const struct few_cut &cut)
+work_of(const struct packed_shape &s, const struct few_cut &cut, int64_t m)
 {
-    const int64_t cluster = blockIdx.x >> (cut.ranks - 1);
-    const int warp = rank_of(cut) * WARPS + threadIdx.x / WARP;
+    const int64_t cluster = blockIdx.z, row = blockIdx.y * QV_FEW_AT_ONCE;
+    const int warp = blockIdx.x * WARPS + threadIdx.x / WARP;
     const int shift = 2 + cut.ranks; /* divides by the cluster's 8 or 16 warps */
     static_assert(WARPS == 8 && MOST_RANKS == 2, "shift is the logarithm of their product");
-    return { cluster * cut.tiles + min(cluster, cut.more), s.chunks * warp >> shift,
-             s.chunks * (warp + 1) >> shift, (int)(cut.tiles + (cluster < cut.more)) };
+    return { cluster * cut.tiles + min(cluster, cut.more),
+             s.chunks * warp >> shift,
+             s.chunks * (warp + 1) >> shift,
+             (int)(cut.tiles + (cluster < cut.more)),
+             (int)row,
+             (int)min(m - row, (int64_t)QV_FEW_AT_ONCE) };
 }
 
 /* ---- x ---------------------------------------------------------------------------------------- */
 
 /* Begins to copy m rows of a chunk of x, 16 lanes a row, with zeros behind the end of k. */
 static __device__ __forceinline__ void
-begin_x(uint4 (&to)[4][QV_FEW_ROWS][4], const bf16 *x, int m, int64_t k, int64_t chunk)
+begin_x(uint4 (&to)[4][QV_FEW_AT_ONCE][4], const bf16 *x, int m, int64_t k, int64_t chunk)
 {
     const int lane = threadIdx.x % WARP, part = lane % 16;
     const int64_t at = chunk * CHUNK + part * 8;
@@ -171,7 +170,7 @@ template <int GROUP> struct few_x {
     float2 sums[GROUPS][TILES]; /* of rows lane % 4 * 2 and the next */
 
     __device__ __forceinline__ void
-    take(const uint4 (&x)[4][QV_FEW_ROWS][4], int m)
+    take(const uint4 (&x)[4][QV_FEW_AT_ONCE][4], int m)
     {
         const int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -179,7 +178,7 @@ template <int GROUP> struct few_x {
             const uint4 *row = x[0][min(i * ROW_TILE + lane / 4, m - 1)] + lane % 4;
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                quarters[i][j] = row[j * QV_FEW_ROWS * 4];
+                quarters[i][j] = row[j * QV_FEW_AT_ONCE * 4];
         }
     }
 
@@ -332,10 +331,12 @@ static_assert(MOST_TILES % 2 == 0, "tiles go by two");
 template <int BITS, int GROUP, bool HALF>
 static __device__ __forceinline__ void
 few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
-         const struct packed_shape &s, const struct few_work &w, const bf16 *x, int m)
+         const struct packed_shape &s, const struct few_work &w, const bf16 *x)
 {
     typedef few_step<BITS, GROUP> S;
     const int64_t apart = s.chunks * S::BYTES;
+    const int m = w.m;
+    x += w.first_row * s.k;
     const uint8_t *chunk_at =
         s.at + w.first_tile * apart + w.chunk * S::BYTES + threadIdx.x % WARP * 16;
     for (int tile = 0; tile < w.tiles && w.chunk < w.end; tile++)
@@ -442,8 +443,8 @@ static __device__ __forceinline__ void
 finish_columns(float *sums, int apart, float *sent, const struct few_cut &cut,
                const struct few_work &w, const struct few_epilogue &e, bf16 *y)
 {
-    const int m = (int)e.m, col = threadIdx.x % TILE_COLS, at_once = WARPS * WARP / TILE_COLS;
-    const bool is_first = rank_of(cut) == 0;
+    const int m = w.m, col = threadIdx.x % TILE_COLS, at_once = WARPS * WARP / TILE_COLS;
+    const bool is_first = blockIdx.x == 0;
     for (int i = threadIdx.x / TILE_COLS; i < w.tiles * m; i += at_once) {
         float parts[WARPS], sum = 0;
 #pragma unroll
@@ -466,7 +467,7 @@ finish_columns(float *sums, int apart, float *sent, const struct few_cut &cut,
         const int64_t at = (w.first_tile + tile) * TILE_COLS + col;
         const float other = cut.ranks > 1 ? sent[i * TILE_COLS + col] : 0;
         if (at < e.n)
-            finish(e, i - tile * m, at, sums[i * SUMS_APART + col] + other, y);
+            finish(e, w.first_row + i - tile * m, at, sums[i * SUMS_APART + col] + other, y);
     }
 }
 
@@ -479,19 +480,20 @@ __launch_bounds__(WARPS *WARP,
                                      const struct few_epilogue e, const bf16 *x, bf16 *y)
 {
     typedef few_part<BITS, GROUP> P;
-    static_assert(QV_FEW_ROWS * SUMS_APART * sizeof(float) * MOST_TILES <= P::bytes(MOST_TILES) &&
-                      QV_FEW_ROWS * SUMS_APART * sizeof(float) <= P::bytes(1),
+    static_assert(QV_FEW_AT_ONCE * SUMS_APART * sizeof(float) * MOST_TILES <=
+                          P::bytes(MOST_TILES) &&
+                      QV_FEW_AT_ONCE * SUMS_APART * sizeof(float) <= P::bytes(1),
                   "sums take the place of what was copied");
     extern __shared__ uint4 shared[];
     const int apart = (int)P::bytes(cut.most_tiles);
     P &part = *(P *)((char *)shared + threadIdx.x / WARP * apart);
-    const struct few_work w = work_of(s, cut);
+    const struct few_work w = work_of(s, cut, e.m);
     float sums[MOST_TILES][TILES][4] = {};
     if (cut.ranks > 1)
         arrive_in_cluster();
-    few_sums<BITS, GROUP, HALF>(sums, part, s, w, x, (int)e.m);
+    few_sums<BITS, GROUP, HALF>(sums, part, s, w, x);
     __syncwarp();
-    keep_sums((float *)&part, sums, w.tiles, (int)e.m);
+    keep_sums((float *)&part, sums, w.tiles, w.m);
     __syncthreads();
     if (cut.ranks > 1)
         await_cluster(); /* the first block has begun */
@@ -525,7 +527,7 @@ template <typename P>
 static size_t
 block_bytes(int64_t tiles)
 {
-    return WARPS * P::bytes(tiles) + (size_t)tiles * QV_FEW_ROWS * TILE_COLS * sizeof(float);
+    return WARPS * P::bytes(tiles) + (size_t)tiles * QV_FEW_AT_ONCE * TILE_COLS * sizeof(float);
 }
 
 /* Returns how to cut a product on a device, so that no warp has many steps. It does not depend on the number of rows, so
@@ -566,7 +568,7 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
     const struct few_cut cut = cut_for<P>(s, d);
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
-    *taken = cut.most_tiles > 0 && cut.clusters * cut.ranks <= INT32_MAX;
+    *taken = cut.most_tiles > 0 && cut.clusters <= UINT16_MAX;
     if (!*taken)
         return cudaSuccess;
     attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -575,7 +577,8 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
     config.numAttrs = d.major >= 9 ? 2 : 0;
-    config.gridDim = dim3((unsigned)(cut.clusters * cut.ranks));
+    config.gridDim =
+        dim3((unsigned)cut.ranks, (unsigned)ceil_div(e.m, QV_FEW_AT_ONCE), (unsigned)cut.clusters);
     config.blockDim = dim3(WARPS * WARP);
     config.dynamicSmemBytes = block_bytes<P>(cut.most_tiles);
     config.stream = stream;

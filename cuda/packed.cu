@@ -11,18 +11,16 @@ chunk_of(const struct packed_shape &s, int64_t row, int64_t k)
     return s.at + (row / TILE_COLS * s.chunks + k / CHUNK) * s.per_chunk;
 }
 
-/* Few rows of f32, or with scales of f32: right, not fast. A warp has a column, its lanes every
- * 32nd k. */
+/* Computes up to QV_FEW_AT_ONCE rows of a column, from first_row on. */
 template <int BITS, typename T>
-static __global__ BLOCK void
-few_simple_kernel(const struct packed_shape s, const struct few_epilogue e, int64_t group,
-                  const T *x, T *y)
+static __device__ __forceinline__ void
+few_simple_rows(const struct packed_shape &s, const struct few_epilogue &e, int64_t group,
+                const T *x, T *y, int64_t col, int64_t first_row)
 {
-    const int64_t col = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
     const int lane = threadIdx.x % WARP, row = (int)(col % TILE_COLS);
-    float sums[QV_FEW_ROWS] = {};
-    if (col >= s.n)
-        return;
+    const int m = (int)min(e.m - first_row, (int64_t)QV_FEW_AT_ONCE);
+    float sums[QV_FEW_AT_ONCE] = {};
+    x += first_row * s.k;
     for (int64_t k = lane; k < s.k; k += WARP) {
         const uint8_t *chunk = chunk_of(s, col, k);
         const struct qv_code_at_cuda at = qv_code_at_cuda(BITS, row, (int)(k % CHUNK));
@@ -32,17 +30,29 @@ few_simple_kernel(const struct packed_shape s, const struct few_epilogue e, int6
         const uint32_t code = __funnelshift_r(word, word, at.rotate) & ((1 << BITS) - 1);
         const float w = __fadd_rn(__fmul_rn((float)code, f.x), f.y);
 #pragma unroll
-        for (int i = 0; i < QV_FEW_ROWS; i++)
-            if (i < e.m)
+        for (int i = 0; i < QV_FEW_AT_ONCE; i++)
+            if (i < m)
                 sums[i] = fmaf(value(x + i * s.k + k), w, sums[i]);
     }
 #pragma unroll
-    for (int i = 0; i < QV_FEW_ROWS; i++) {
+    for (int i = 0; i < QV_FEW_AT_ONCE; i++) {
         for (int apart = WARP / 2; apart; apart /= 2)
             sums[i] += __shfl_xor_sync(0xffffffff, sums[i], apart);
-        if (lane == i && i < e.m)
-            finish(e, i, col, sums[i], y);
+        if (lane == i && i < m)
+            finish(e, first_row + i, col, sums[i], y);
     }
+}
+
+/* Few rows of f32, or with scales of f32: right, not fast. A warp has a column, its lanes every
+ * 32nd k. */
+template <int BITS, typename T>
+static __global__ BLOCK void
+few_simple_kernel(const struct packed_shape s, const struct few_epilogue e, int64_t group,
+                  const T *x, T *y)
+{
+    const int64_t col = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
+    for (int64_t row = 0; row < e.m && col < s.n; row += QV_FEW_AT_ONCE)
+        few_simple_rows<BITS>(s, e, group, x, y, col, row);
 }
 
 /* ---- widening -------------------------------------------------------------------------------- */

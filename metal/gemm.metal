@@ -28,7 +28,7 @@ enum : uint {
     TILE_PITCH = 96 / sizeof(real), /* from row to row; the gap keeps rows in different banks */
     TILE_VECTORS = TILE_STEP / 4,
     TILE_APART = TILE_THREADS / TILE_VECTORS, /* how many rows all threads fetch at once */
-    FEW_ROWS = 16,                            /* the most rows of gemm_rows */
+    FEW_ROWS = 16,                            /* of a threadgroup of gemm_rows */
     FEW_COLS = 4                              /* columns of a simdgroup */
 };
 
@@ -291,7 +291,7 @@ TILE_KERNEL(gemm_128x16, gemm_tile, gemm_args, 128, 16, 4, 2)
 /* Computes sums[row][col] of the simdgroup's columns. Each lane sums over its own part of k. */
 static inline void
 gemm_few_sums(thread float (&sums)[FEW_ROWS][FEW_COLS], constant gemm_args &a, device const real *x,
-              device const real *w, uint col0, uint lane)
+              device const real *w, uint rows, uint col0, uint lane)
 {
     for (uint k = lane * 4; k < a.k; k += 128) {
         float4 ws[FEW_COLS];
@@ -302,7 +302,7 @@ gemm_few_sums(thread float (&sums)[FEW_ROWS][FEW_COLS], constant gemm_args &a, d
                         : float4(tile_read(w + long(min(col0 + j, a.n - 1)) * a.k, k, a.k, B != 0));
 #pragma unroll
         for (uint i = 0; i < FEW_ROWS; i++)
-            if (i < A) {
+            if (i < rows) {
                 float4 v = float4(tile_read(x + long(i) * a.k, k, a.k, B != 0));
 #pragma unroll
                 for (uint j = 0; j < FEW_COLS; j++)
@@ -311,8 +311,8 @@ gemm_few_sums(thread float (&sums)[FEW_ROWS][FEW_COLS], constant gemm_args &a, d
     }
 }
 
-/* For up to 16 rows: a simdgroup computes four columns for all rows, so that w is read once. A:
- * how many rows. B: rows begin at multiples of four elements. */
+/* For few rows: a simdgroup computes four columns for up to 16 rows, so that w is read once for them. A: how
+ * many rows there are, if these are all. B: rows begin at multiples of four elements. */
 kernel void
 gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],
@@ -321,22 +321,23 @@ gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]
           uint simd [[simdgroup_index_in_threadgroup]])
 {
     const uint col0 = (group.x * (TILE_THREADS / 32) + simd) * FEW_COLS;
+    const uint row0 = group.y * FEW_ROWS, rows = A ? A : min(a.m - row0, uint(FEW_ROWS));
     float sums[FEW_ROWS][FEW_COLS] = {}, mine[FEW_ROWS * FEW_COLS / 32] = {};
     if (col0 >= a.n)
         return;
-    gemm_few_sums(sums, a, x, w, col0, lane);
+    gemm_few_sums(sums, a, x + long(row0) * a.k, w, rows, col0, lane);
 #pragma unroll
     for (uint i = 0; i < FEW_ROWS * FEW_COLS; i++)
-        if (i / FEW_COLS < A) {
+        if (i / FEW_COLS < rows) {
             float sum = simd_sum(sums[i / FEW_COLS][i % FEW_COLS]);
             mine[i / 32] = lane == i % 32 ? sum : mine[i / 32];
         }
 #pragma unroll
     for (uint i = 0; i < FEW_ROWS * FEW_COLS / 32; i++) {
         uint row = (i * 32 + lane) / FEW_COLS, col = col0 + lane % FEW_COLS;
-        if (row < A && col < a.n)
-            y[row * a.n + col] =
-                real(epilogue_value(a.epilogue, mine[i], row, col, a.n, bias, residual));
+        if (row < rows && col < a.n)
+            y[(row0 + row) * a.n + col] =
+                real(epilogue_value(a.epilogue, mine[i], row0 + row, col, a.n, bias, residual));
     }
 }
 

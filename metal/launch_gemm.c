@@ -30,11 +30,12 @@ static void
 launch_few(const struct qv_op_gemm *op, struct launch_metal *out)
 {
     out->function = "gemm_rows";
-    out->constants[CONSTANT_A] = (uint32_t)op->m;
+    out->constants[CONSTANT_A] = op->m <= MOST_FEW_ROWS ? (uint32_t)op->m : 0;
     out->constants[CONSTANT_B] = op->k % 4 == 0;
     out->threads = TILE_THREADS;
     out->groups[0] = (uint32_t)tiles_along(op->n, FEW_COLS_OF_GROUP);
-    out->groups[1] = out->groups[2] = 1;
+    out->groups[1] = (uint32_t)tiles_along(op->m, MOST_FEW_ROWS);
+    out->groups[2] = 1;
 }
 
 qv_status
@@ -44,7 +45,7 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct
     qv_status status = check_size(op, err);
     if (status)
         return status;
-    bool few = op->m <= MOST_FEW_ROWS;
+    const bool few = op->few || op->m <= MOST_FEW_ROWS;
     /* a tile rounds w's values, which `few` forbids */
     int choices = naive || op->few ? 1 : TILES + few;
     if (choice >= choices)

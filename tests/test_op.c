@@ -259,7 +259,7 @@ static const struct refusal illegal[] = {
     { "gemm m=1 n=1 k=96 w_bits=8 w_group=64 dtype=f32", "k=96; it must be a multiple of" },
     { "gemm m=1 n=1 k=64 w_bits=4 w_group=64 w=u8 dtype=f32", "w=u8; it must be f32, f16 or bf16" },
     { "gemm m=1 n=1 k=64 w=f16 dtype=f32", "w=f16; it must be f32 or bf16" },
-    { "gemm m=17 n=1 k=64 w_bits=4 w_group=64 few=1 dtype=f32", "few=1 m=17" },
+    { "gemm m=65 n=1 k=64 w_bits=4 w_group=64 few=1 dtype=f32", "few=1 m=65" },
     { "gemm m=1 n=1 k=64 few=1 dtype=f32", "few=1" },
     { "gemm m=1 n=9223372036854775807 k=9223372036854775680 w_bits=8 w_group=64 dtype=f32",
       "too large" },

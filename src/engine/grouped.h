@@ -16,8 +16,10 @@
 
 #include "dtype.h"
 
-/* Gemms with at most so many rows may run on kernels that read packed weights once for all rows. */
-enum { QV_FEW_ROWS = 16 };
+/* Gemms of at most QV_FEW_ROWS rows may run on kernels that read packed weights as they are. Codes are
+ * read, and made ready for products, once for QV_FEW_AT_ONCE rows. Widening w takes longer than
+ * QV_FEW_ROWS rows do. */
+enum { QV_FEW_AT_ONCE = 16, QV_FEW_ROWS = 64 };
 
 struct qv_groups {
     /* 4 or 8 bits; 32, 64 or 128 values. bits 0: the matrix is not quantised */

@@ -10,7 +10,7 @@
 #include "dtype.h"
 #include "error.h"
 
-enum { MOST_COPIES = 1024, FEW_ROWS = QV_FEW_ROWS };
+enum { MOST_COPIES = 1024, MOST_STEPS = 16 /* rows, up to which each step is timed */ };
 #define LEAST_SAMPLE_MS 5 /* the least time of a sample, if runs are not recorded */
 
 static const int64_t row_counts[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,
@@ -78,7 +78,7 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
         op.u.gemm.w_bits = g->groups.bits;
         op.u.gemm.w_group = g->groups.group;
         op.u.gemm.w_dtype = g->groups.dtype;
-        op.u.gemm.few = m <= FEW_ROWS;
+        op.u.gemm.few = m <= QV_FEW_ROWS;
     }
     size_t n = 2 * (size_t)g->copies;
     struct qv_op *ops = malloc(n * sizeof *ops);
@@ -129,7 +129,7 @@ report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_
     double ms = times.median_ms, parts = 2 * (double)g->copies;
     if (m == 1)
         g->first_ms = ms;
-    else if (m <= FEW_ROWS && ms / g->before_ms > g->worst_step) {
+    else if (m <= MOST_STEPS && ms / g->before_ms > g->worst_step) {
         g->worst_step = ms / g->before_ms;
         g->worst_step_from = m - 1;
     }
@@ -157,7 +157,7 @@ report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_
                             "k", (json_int_t)g->p->k, "over_m1", ms / g->first_ms, "weight_bytes",
                             (json_int_t)g->packed_bytes, "over_copy", ms / copy_ms)
     };
-    if (m == FEW_ROWS)
+    if (m == MOST_STEPS)
         json_object_update_new(r.extras,
                                json_pack("{s:f, s:I}", "worst_step", g->worst_step,
                                          "worst_step_from", (json_int_t)g->worst_step_from));
@@ -237,7 +237,7 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     bench_part_done(&g->b);
     g->b.ctx->backend->free(g->b.ctx->dev, g->weights);
     if (!status && g->worst_step > 0 && bench_talks(&g->b))
-        printf("  worst step of one row up to %d: %.2f, from %lld to %lld\n", FEW_ROWS,
+        printf("  worst step of one row up to %d: %.2f, from %lld to %lld\n", MOST_STEPS,
                g->worst_step, (long long)g->worst_step_from, (long long)g->worst_step_from + 1);
     return status;
 }
