@@ -9,14 +9,11 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-#define TARGET_BF16                                                                                \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")))
-
 /* Returns a pair of codes of a line as bf16 side by side. Those of 4 bits are or-ed into the
  * fraction of BIAS_OF_4, whose last bit of four is 1, so that they come out BIAS_OF_4 too great. Those
  * of 8 bits are converted; the lower half of such a float is zero. */
 #define BIAS_OF_4 16.0f /* 0x4180 in bf16 */
-TARGET_BF16 INLINED_CPU __m512bh
+TARGET_BF16_CPU INLINED_CPU __m512bh
 pair_of_codes(const void *line, int64_t pair, const int64_t bits)
 {
     __m512i words = _mm512_loadu_si512(line);
@@ -37,7 +34,7 @@ pair_of_codes(const void *line, int64_t pair, const int64_t bits)
 }
 
 /* Loads scales, and offsets that take back what pair_of_codes() adds. */
-TARGET_BF16 INLINED_CPU void
+TARGET_BF16_CPU INLINED_CPU void
 load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
 {
     for (int i = 0; i < 2; i++) {
@@ -55,14 +52,14 @@ load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
 
 /* Adds the products of a row of x and a group's codes to the row's sums, scaled; x_sum is that of
  * the row's values in the group. Sums are in memory because registers have the products. */
-TARGET_BF16 INLINED_CPU void
+TARGET_BF16_CPU INLINED_CPU void
 add_scaled(float *out, __m512 products, const __m512 factor[2], float x_sum)
 {
     const __m512 sums = _mm512_fmadd_ps(products, factor[0], _mm512_loadu_ps(out));
     _mm512_storeu_ps(out, _mm512_fmadd_ps(factor[1], _mm512_set1_ps(x_sum), sums));
 }
 
-TARGET_BF16 INLINED_CPU void
+TARGET_BF16_CPU INLINED_CPU void
 add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const float *x_sums,
           float *out, const int64_t bits, const int64_t m, const int64_t chains)
 {
@@ -88,7 +85,7 @@ add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const
     }
 }
 
-TARGET_BF16 INLINED_CPU void
+TARGET_BF16_CPU INLINED_CPU void
 panel_sums(const struct few_cpu *f, const char *codes, int64_t panels, float *out,
            const int64_t bits, const int64_t m, const int64_t chains)
 {
@@ -107,7 +104,7 @@ panel_sums(const struct few_cpu *f, const char *codes, int64_t panels, float *ou
             panel_sums(f, codes, panels, sums, 8, m, chains);                                      \
         break;
 
-TARGET_BF16 void
+TARGET_BF16_CPU void
 qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
 {
     switch (f->m) {
@@ -141,7 +138,7 @@ qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, fl
 enum { TILE_K = TILE_ROW / 2 };
 
 /* Converts the codes of a tile. */
-TARGET_BF16 INLINED_CPU void
+TARGET_BF16_CPU INLINED_CPU void
 tile_of_codes(const char *line, char *out, const int64_t bits)
 {
     for (int i = 0; i < bits; i++, line += LINE_BYTES) {
@@ -153,7 +150,7 @@ tile_of_codes(const char *line, char *out, const int64_t bits)
 
 /* Multiplies a tile of x by one of each panel, and converts those that follow. They begin at next,
  * and `panel` bytes behind it for each panel. */
-TARGET_BF16 INLINED_CPU void
+TARGET_BF16_CPU INLINED_CPU void
 multiply_tiles(const char *x, char *codes, int64_t panels, const char *next, size_t panel,
                const int64_t bits)
 {
@@ -172,7 +169,7 @@ multiply_tiles(const char *x, char *codes, int64_t panels, const char *next, siz
 }
 
 /* out[panels, m, PACKED_COLS] += products of a group, scaled */
-TARGET_BF16 INLINED_CPU void
+TARGET_BF16_CPU INLINED_CPU void
 scale_tiles(const struct few_cpu *f, const char *group, int64_t panels, const float *products,
             const float *x_sums, float *out)
 {
@@ -185,7 +182,7 @@ scale_tiles(const struct few_cpu *f, const char *group, int64_t panels, const fl
 }
 
 /* What follows the last tile is the last group once more. */
-TARGET_BF16 INLINED_CPU void
+TARGET_BF16_CPU INLINED_CPU void
 tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out,
           const int64_t bits)
 {
@@ -218,7 +215,7 @@ tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out
     scale_tiles(f, group - all, panels, products, f->sums + (groups - 1) * f->m, out);
 }
 
-TARGET_BF16 void
+TARGET_BF16_CPU void
 qv_few_amx_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
 {
     const uint8_t m = (uint8_t)f->m;

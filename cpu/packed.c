@@ -11,6 +11,10 @@
 #include "cpu.h"
 #include "vectors.h"
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
+
 /* A block's bytes; the matrices of a tower's layers take one or two blocks. A block is a
  * multiple of the columns that oneDNN has in a panel, and has LEAST_COLS of them, however long they are,
  * so that many threads have work: with 300 columns of 13,824 values 16 cores took twice as long. */
@@ -173,13 +177,12 @@ store_pair(const floats_cpu *low, const floats_cpu *high, const struct wide_row 
     memcpy((char *)to->at + to->next, &second, sizeof second);
 }
 
-/* Says how a panel's groups are widened. step: bytes from one pair to the next where they go;
- * next: from one group to the next where they come from. */
+/* Says how a panel's groups are widened. step: bytes from one pair to the next where they go. */
 struct widening {
     const struct packed_cpu *w;
     qv_dtype dtype;
     bool pairs;
-    size_t step, next;
+    size_t step;
 };
 
 INLINED_CPU void
@@ -229,11 +232,51 @@ widen_avx512(const struct widening *how, const char *group, struct wide_row to)
     widen_group(how, group, to);
 }
 
+#if defined(__x86_64__) && defined(__GNUC__)
+
+/* Widens a group into pairs of bf16 by AVX-512's conversion. It takes subnormal values for zero, as
+ * AVX-512's and AMX's products of pairs do. */
+TARGET_BF16_CPU INLINED_CPU void
+convert_lines(const struct widening *how, const char *group, char *to, const int64_t bits)
+{
+    const words_cpu lanes = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    const words_cpu order = lanes * 0x10001 + 0x100000; /* halves i and 16 + i side by side */
+    float factors[2 * PACKED_COLS];
+    floats_cpu scale, offset;
+    qv_packed_factors_cpu(how->w, group, factors);
+    memcpy(&scale, factors, sizeof scale);
+    memcpy(&offset, factors + PACKED_COLS, sizeof offset);
+    for (size_t at = 2 * how->w->factors; at < how->w->group_bytes; at += LINE_BYTES)
+        for (int64_t pair = 0; pair < 16 / bits; pair++, to += how->step) {
+            floats_cpu low, high;
+            codes_cpu(&low, &high, group + at, pair, bits);
+            low = low * scale + offset;
+            high = high * scale + offset;
+            const __m512bh halves = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+            _mm512_storeu_si512(to, _mm512_permutexvar_epi16((__m512i)order, (__m512i)halves));
+        }
+}
+
+TARGET_BF16_CPU static void
+widen_avx512_bf16(const struct widening *how, const char *group, struct wide_row to)
+{
+    if (how->dtype != QV_BF16 || !how->pairs)
+        widen_group(how, group, to);
+    else if (how->w->groups.bits == 4)
+        convert_lines(how, group, to.at, 4);
+    else
+        convert_lines(how, group, to.at, 8);
+}
+
+#else
+#define widen_avx512_bf16 widen_avx512
+#endif
+
 static void (*const wideners[])(const struct widening *how, const char *group,
                                 struct wide_row to) = { [ISA_ANY_CPU] = widen_any,
                                                         [ISA_AVX2_CPU] = widen_avx2,
                                                         [ISA_AVX512_CPU] = widen_avx512,
-                                                        [ISA_AVX512_BF16_CPU] = widen_avx512 };
+                                                        [ISA_AVX512_BF16_CPU] = widen_avx512_bf16 };
 
 /* Returns where k of column `col` is in a block that is laid out by p; k must be the first of a
  * group. */
@@ -245,40 +288,36 @@ wide_at(const struct panels_cpu *p, size_t element, int64_t k, int64_t col, char
            (size_t)(k / p->group * p->width + col % p->width) * word;
 }
 
-/* Widens the same columns as widen_panel(), but through memory of our own. */
+/* Widens what widen_panel() does, but through memory of our own. */
 static void
-widen_apart(const struct widening *how, const char *panel, const struct panels_cpu *p, int64_t col,
-            char *block)
+widen_apart(const struct widening *how, const char *group, const struct panels_cpu *p, int64_t k,
+            int64_t col, char *block)
 {
     const size_t element = qv_dtype_bytes(how->dtype), word = element * (size_t)p->group;
-    const int64_t all = how->w->groups.group, end = (p->n + p->width - 1) / p->width * p->width;
+    const int64_t end = (p->n + p->width - 1) / p->width * p->width;
     char room[128 * PACKED_COLS * sizeof(float)] = { 0 };
     struct widening apart = *how;
     apart.step = 2 * PACKED_COLS * element;
-    for (int64_t k = 0; k < how->w->k; k += all, panel += how->next) {
-        wideners[qv_isa_cpu()](&apart, panel, (struct wide_row){ room, PACKED_COLS * element });
-        for (int64_t i = 0; i < all; i += p->group)
-            for (int64_t c = col; c < col + PACKED_COLS && c < end; c++)
-                memcpy(wide_at(p, element, k + i, c, block),
-                       room + (size_t)(i / p->group * PACKED_COLS + c - col) * word, word);
-    }
+    wideners[qv_isa_cpu()](&apart, group, (struct wide_row){ room, PACKED_COLS * element });
+    for (int64_t i = 0; i < how->w->groups.group; i += p->group)
+        for (int64_t c = col; c < col + PACKED_COLS && c < end; c++)
+            memcpy(wide_at(p, element, k + i, c, block),
+                   room + (size_t)(i / p->group * PACKED_COLS + c - col) * word, word);
 }
 
-/* Widens columns [col, col + PACKED_COLS) of a block that is laid out by p. Columns beyond the
- * matrix's last are zero. Columns of narrower panels, and the last ones of plain rows, go
- * through memory of our own. */
+/* Widens a panel's group, which begins at k, into columns [col, col + PACKED_COLS) of a block that is laid
+ * out by p. Columns beyond the matrix's last are zero. Columns of narrower panels, and the last ones of plain
+ * rows, go through memory of our own. */
 static void
-widen_panel(const struct widening *how, const char *panel, const struct panels_cpu *p, int64_t col,
-            char *block)
+widen_panel(const struct widening *how, const char *group, const struct panels_cpu *p, int64_t k,
+            int64_t col, char *block)
 {
     const size_t element = qv_dtype_bytes(how->dtype), line = (size_t)p->width * element;
     const bool whole = p->width != p->n || col + PACKED_COLS <= p->n;
-    if (p->width % PACKED_COLS || !whole) {
-        widen_apart(how, panel, p, col, block);
-        return;
-    }
-    for (int64_t k = 0; k < how->w->k; k += how->w->groups.group, panel += how->next)
-        wideners[qv_isa_cpu()](how, panel,
+    if (p->width % PACKED_COLS || !whole)
+        widen_apart(how, group, p, k, col, block);
+    else
+        wideners[qv_isa_cpu()](how, group,
                                (struct wide_row){ wide_at(p, element, k, col, block), line });
 }
 
@@ -295,22 +334,25 @@ clear_columns(const struct panels_cpu *p, int64_t col, size_t element, char *blo
         memset(at, 0, line - (size_t)in * word);
 }
 
-/* Widens as many columns as p has, from `first` on. */
+/* Widens as many columns as p has, from `first` on. Panels that lie side by side go in turn, group by group, so that
+ * neither what is read nor what is written jumps. */
 static void
 widen_block(const struct qv_device_cpu *dev, const struct qv_op_gemm *op,
             const struct panels_cpu *p, const char *w, int64_t first, char *block)
 {
     const struct packed_cpu packed = qv_packed_cpu(op);
     const size_t element = qv_dtype_bytes(op->x_dtype);
-    const size_t step = 2 / (size_t)p->group * (size_t)p->width * element * (size_t)p->group;
-    const int64_t n = panels_of(p->n);
-#pragma omp parallel for num_threads(dev->threads) schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t col = i * PACKED_COLS;
-        const size_t next = (size_t)qv_packed_beside_cpu(&packed, first + col) * packed.group_bytes;
-        const struct widening how = { &packed, (qv_dtype)op->x_dtype, p->group == 2, step, next };
-        widen_panel(&how, w + qv_packed_at_cpu(&packed, first + col, 0), p, col, block);
-    }
+    const struct widening how = { &packed, (qv_dtype)op->x_dtype, p->group == 2,
+                                  2 * (size_t)p->width * element };
+    const int64_t group = op->w_group, n = panels_of(p->n);
+#pragma omp parallel for num_threads(dev->threads) schedule(static) collapse(2)
+    for (int64_t beside = 0; beside < n; beside += PACKED_PANELS)
+        for (int64_t k = 0; k < op->k; k += group) {
+            const int64_t col = beside * PACKED_COLS, end = beside + PACKED_PANELS;
+            const char *at = w + qv_packed_at_cpu(&packed, first + col, k / group);
+            for (int64_t i = beside; i < end && i < n; i++, at += packed.group_bytes)
+                widen_panel(&how, at, p, k, i * PACKED_COLS, block);
+        }
     clear_columns(p, n * PACKED_COLS, element, block);
 }
 

@@ -19,6 +19,8 @@ typedef uint16_t halves_cpu __attribute__((vector_size(32)));
 #if defined(__x86_64__)
 #define TARGET_AVX2_CPU __attribute__((target("avx2,fma")))
 #define TARGET_AVX512_CPU __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#define TARGET_BF16_CPU                                                                            \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 #else
 #define TARGET_AVX2_CPU
 #define TARGET_AVX512_CPU
