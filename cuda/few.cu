@@ -6,8 +6,7 @@
  * A warp multiplies 16 columns of y at a time, which are rows of w, on the tensor cores: codes are
  * exact in bf16, and of each group
  *     sum += scale * (codes . x) + offset * (ones . x)
- * in f32, so that no value of w is rounded. Codes of 4 bits are multiplied with 16 added and
- * those of 8 with 128 taken, as unpacking gives them; the offset is corrected for it.
+ * in f32, so that no value of w is rounded.
  *
  * A block has some tiles of w, and each of its warps a run of k in all of them. So a warp needs its
  * own part of x alone, keeps its sums in registers, and waits for no other until they are added.
@@ -22,66 +21,61 @@
 #include "mma.cuh"
 #include "packed.cuh"
 
-/* One row takes as many products as 16, because a kernel of 8 rows, though a sixth faster, makes a step of 1.2 from 8 rows
- * to 9. */
+/* Up to 7 rows take half as many products as 8 to 16. The step is there, and not at 9 rows, where a copy of x, of two rows
+ * each, is added besides: together they were 1.11. */
 enum {
-    ROW_TILE = 8,                      /* rows of x in a product */
-    TILES = QV_FEW_AT_ONCE / ROW_TILE, /* of x */
+    ROW_TILE = 8, /* rows of x in a product */
+    ONE_TILE_ROWS = 7,
     WARPS = 8,
     MOST_RANKS = 2, /* blocks of a cluster: wherever two have room, a cluster of two has */
     MOST_TILES = 8, /* of w in a block, whose sums registers hold */
     SUMS_APART = TILE_COLS + 4 /* from row to row, so that a warp's stores are to different banks */
 };
 
-/* pairs_of() adds this to codes of so many bits. */
-template <int BITS> constexpr float BIAS = BITS == 4 ? 16 : -128;
+/* Codes are multiplied as subnormal numbers, which tensor cores take as they are: a bf16 whose lower 8 bits are c, with zeros
+ * above, is c * 2^-133. So a mask makes a pair of bf16 of two codes, with no bias to take back, and codes of 4
+ * bits that lie above 4 others need no shift, but are 16 times larger. x makes up for both: it is multiplied by
+ * 2^UP, or by a 16th of that, which is exact below 2^(127 - UP). A group's sums are 2^DOWN of what they are,
+ * and begin to lose bits below 2^-57, which is 7e-18. */
+enum { UP = 64, DOWN = UP - 133 };
 
-/* Returns (a & b) | c or (a & b) ^ c, as the table of lop3 says, by one instruction. nvcc 13.0 takes two where b and c are
- * constants. */
-enum { AND_OR = 0xea, AND_XOR = 0x6a };
-template <int TABLE>
-static __device__ __forceinline__ uint32_t
-masked(uint32_t a, uint32_t b, uint32_t c)
+/* 2^e twice, as bf16 */
+static constexpr __host__ __device__ uint32_t
+powers(int e)
 {
-    static_assert(TABLE == AND_OR || TABLE == AND_XOR, "the host's branch has these two");
-#ifdef __CUDA_ARCH__
-    asm("lop3.b32 %0, %0, %1, %2, %3;" : "+r"(a) : "r"(b), "r"(c), "n"(TABLE));
-    return a;
-#else
-    return TABLE == AND_OR ? (a & b) | c : (a & b) ^ c;
-#endif
+    return (uint32_t)(127 + e) << 7 | (uint32_t)(127 + e) << 23;
 }
 
-/* a + b of pairs of bf16 */
+/* a * b of pairs of bf16 */
 static __device__ __forceinline__ uint32_t
-add_pairs(uint32_t a, uint32_t b)
+multiply_pairs(uint32_t a, uint32_t b)
 {
     __nv_bfloat162 pairs[2];
     memcpy(&pairs[0], &a, sizeof a);
     memcpy(&pairs[1], &b, sizeof b);
-    pairs[0] = __hadd2(pairs[0], pairs[1]);
+    pairs[0] = __hmul2(pairs[0], pairs[1]);
     memcpy(&a, &pairs[0], sizeof a);
     return a;
 }
 
-/* The codes of a lane's 8 values of a quarter, as four pairs of bf16, first to last. Of 4 bits,
- * 0x4180 with a code in the upper bits of its fraction is 16 + code. Of 8 bits, 0x4300 with a
- * code's lower 7 bits as its fraction is 128 and these, from which 256 is taken, or 128 where
- * the upper bit is set: exactly. */
+/* Whether pair i of a lane's 8 codes of a quarter is 16 times larger. */
+template <int BITS>
+static constexpr __host__ __device__ bool
+is_larger(int i)
+{
+    return BITS == 4 && i % 2;
+}
+
+/* The codes of a lane's 8 values of a quarter, as four pairs of bf16, first to last. */
 template <int BITS>
 static __device__ __forceinline__ void
 pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if constexpr (BITS == 4) {
-            const uint32_t word = words[0];
-            pairs[i] = masked<AND_OR>(__funnelshift_r(word, word, 4 * i), 0x00780078, 0x41804180);
-        } else {
-            const uint32_t word = words[i / 2] >> (i % 2 * 8);
-            const uint32_t low = masked<AND_OR>(word, 0x007f007f, 0x43004300);
-            pairs[i] = add_pairs(low, masked<AND_XOR>(word, 0x00800080, 0xc380c380));
-        }
+        const uint32_t word = words[i * BITS / 16] >> i * BITS / 8 % 2 * 8;
+        const uint32_t mask = ((1u << BITS) - 1) * 0x10001;
+        pairs[i] = word & (is_larger<BITS>(i) ? mask << 4 : mask);
     }
 }
 
@@ -164,10 +158,10 @@ begin_x(uint4 (&to)[4][QV_FEW_AT_ONCE][4], const bf16 *x, int m, int64_t k, int6
 }
 
 /* A lane's values of x in a chunk, which registers hold for all tiles of w, and their sums over groups. */
-template <int GROUP> struct few_x {
+template <int BITS, int GROUP, int TILES> struct few_x {
     enum { GROUPS = CHUNK / GROUP, QUARTERS = GROUP / QUARTER };
-    uint4 quarters[TILES][4];
-    float2 sums[GROUPS][TILES]; /* of rows lane % 4 * 2 and the next */
+    uint32_t quarters[TILES][4][4]; /* times 2^UP, or a 16th of that */
+    float2 sums[GROUPS][TILES];     /* of rows lane % 4 * 2 and the next */
 
     __device__ __forceinline__ void
     take(const uint4 (&x)[4][QV_FEW_AT_ONCE][4], int m)
@@ -177,30 +171,31 @@ template <int GROUP> struct few_x {
         for (int i = 0; i < TILES; i++) { /* what stands for rows behind the last one is not kept */
             const uint4 *row = x[0][min(i * ROW_TILE + lane / 4, m - 1)] + lane % 4;
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                quarters[i][j] = row[j * QV_FEW_AT_ONCE * 4];
+            for (int j = 0; j < 4; j++) {
+                memcpy(quarters[i][j], row + j * QV_FEW_AT_ONCE * 4, sizeof *row);
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    quarters[i][j][k] =
+                        multiply_pairs(quarters[i][j][k], powers(is_larger<BITS>(k) ? UP - 4 : UP));
+            }
         }
     }
 
-    /* Sums are products with ones. Products of other groups and rows are between those that wait for
-     * each other. */
+    /* Sums are products with codes of one. Products of other groups and rows are between those that wait
+     * for each other. */
     __device__ __forceinline__ void
     add_up()
     {
-        const uint32_t ones[4] = { 0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80 };
-        float all[GROUPS][TILES][4];
+        const uint32_t one = 0x00010001, other = is_larger<BITS>(1) ? one << 4 : one;
+        const uint32_t ones[4] = { one, one, other, other };
+        float all[GROUPS][TILES][4] = {};
 #pragma unroll
         for (int half = 0; half < QUARTERS * 2; half++)
 #pragma unroll
             for (int i = 0; i < GROUPS * TILES; i++) {
-                const uint4 b = quarters[i % TILES][i / TILES * QUARTERS + half / 2];
-                float(&to)[4] = all[i / TILES][i % TILES];
-                if (half == 0)
-                    multiply_first_blocks(to, ones, b.x, b.y);
-                else if (half % 2)
-                    multiply_blocks(to, ones, b.z, b.w);
-                else
-                    multiply_blocks(to, ones, b.x, b.y);
+                const uint32_t *b =
+                    quarters[i % TILES][i / TILES * QUARTERS + half / 2] + half % 2 * 2;
+                multiply_blocks(all[i / TILES][i % TILES], ones, b[0], b[1]);
             }
 #pragma unroll
         for (int i = 0; i < GROUPS * TILES; i++)
@@ -252,55 +247,44 @@ template <int BITS, int GROUP> struct few_values {
     }
 };
 
-/* products = a group's codes times x's rows. */
-template <int BITS, int GROUP>
+/* products += a quarter's codes times x's rows. */
+template <int BITS, int GROUP, int TILES>
 static __device__ __forceinline__ void
-multiply_group(float (&products)[TILES][4], const few_values<BITS, GROUP> &w, int group,
-               const few_x<GROUP> &x)
+multiply_quarter(float (&products)[TILES][4], const few_values<BITS, GROUP> &w, int quarter,
+                 const few_x<BITS, GROUP, TILES> &x)
 {
+    uint32_t pairs[2][4];
 #pragma unroll
-    for (int i = 0; i < GROUP / QUARTER; i++) {
-        const int quarter = group * (GROUP / QUARTER) + i;
-        uint32_t a[2][4];
-        uint4 b[TILES];
+    for (int row = 0; row < 2; row++)
+        pairs_of<BITS>(pairs[row], &w.words[row][quarter * BITS / 4]);
 #pragma unroll
-        for (int j = 0; j < TILES; j++)
-            b[j] = x.quarters[j][quarter];
+    for (int half = 0; half < 2; half++) {
+        const uint32_t a[4] = { pairs[0][half * 2], pairs[1][half * 2], pairs[0][half * 2 + 1],
+                                pairs[1][half * 2 + 1] };
 #pragma unroll
-        for (int row = 0; row < 2; row++) {
-            uint32_t pairs[4];
-            pairs_of<BITS>(pairs, &w.words[row][quarter * BITS / 4]);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                a[j / 2][j % 2 * 2 + row] = pairs[j];
+        for (int i = 0; i < TILES; i++) {
+            const uint32_t *b = x.quarters[i][quarter] + half * 2;
+            multiply_blocks(products[i], a, b[0], b[1]);
         }
-#pragma unroll
-        for (int j = 0; j < TILES; j++)
-            if (i)
-                multiply_blocks(products[j], a[0], b[j].x, b[j].y);
-            else
-                multiply_first_blocks(products[j], a[0], b[j].x, b[j].y);
-#pragma unroll
-        for (int j = 0; j < TILES; j++)
-            multiply_blocks(products[j], a[1], b[j].z, b[j].w);
     }
 }
 
 /* sums += of a tile's columns with x's rows over one chunk. HALF: scales are f16. */
-template <int BITS, int GROUP, bool HALF>
+template <bool HALF, int BITS, int GROUP, int TILES>
 static __device__ __forceinline__ void
-multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w, const few_x<GROUP> &x)
+multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w,
+              const few_x<BITS, GROUP, TILES> &x)
 {
 #pragma unroll
     for (int group = 0; group < CHUNK / GROUP; group++) {
-        float products[TILES][4];
+        float products[TILES][4] = {};
         float2 by[2];
-        multiply_group<BITS, GROUP>(products, w, group, x);
 #pragma unroll
-        for (int i = 0; i < 2; i++) { /* the offset takes the codes' bias back */
+        for (int i = 0; i < GROUP / QUARTER; i++)
+            multiply_quarter(products, w, group * (GROUP / QUARTER) + i, x);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
             by[i] = pair_as_floats(w.pairs[group][i], HALF);
-            by[i].y = fmaf(-BIAS<BITS>, by[i].x, by[i].y);
-        }
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             const float2 ones = x.sums[group][i];
@@ -328,12 +312,14 @@ await_launch()
  * it is the first), and tiles that the block lacks have an empty one: so a tile's has ended when all
  * but the last MOST_TILES - 1 have. */
 static_assert(MOST_TILES % 2 == 0, "tiles go by two");
-template <int BITS, int GROUP, bool HALF>
+template <int BITS, int GROUP, bool HALF, int TILES>
 static __device__ __forceinline__ void
 few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
          const struct packed_shape &s, const struct few_work &w, const bf16 *x)
 {
     typedef few_step<BITS, GROUP> S;
+    constexpr bool LATE = TILES == 1 && GROUP > 32; /* x is added up between the first products,
+                                                     * where there are registers for both */
     const int64_t apart = s.chunks * S::BYTES;
     const int m = w.m;
     x += w.first_row * s.k;
@@ -349,7 +335,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
     for (int left = (int)(w.end - w.chunk); left > 0; left--, chunk++) {
         const bool more = left > 1;
         const uint8_t *from = chunk_at += S::BYTES;
-        few_x<GROUP> rows;
+        few_x<BITS, GROUP, TILES> rows;
         /* Begins to copy the next chunk of a tile, whose values the lane has taken. */
         const auto begin_next = [&](int tile) {
             if (more)
@@ -363,7 +349,8 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
         __syncwarp(); /* lanes have read what is filled again now */
         if (more)
             begin_x(part.x, x, m, s.k, chunk + 1);
-        rows.add_up();
+        if (!LATE)
+            rows.add_up();
 #pragma unroll
         for (int tile = 0; tile < MOST_TILES; tile += 2) {
             if (tile + 1 < w.tiles) {
@@ -371,15 +358,19 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
                 const few_values<BITS, GROUP> one(part.step(tile)), other(part.step(tile + 1));
                 begin_next(tile);
                 begin_next(tile + 1);
-                multiply_step<BITS, GROUP, HALF>(sums[tile], one, rows);
-                multiply_step<BITS, GROUP, HALF>(sums[tile + 1], other, rows);
+                if (LATE && tile == 0)
+                    rows.add_up();
+                multiply_step<HALF>(sums[tile], one, rows);
+                multiply_step<HALF>(sums[tile + 1], other, rows);
                 continue;
             }
             if (tile < w.tiles) {
                 await_copies_but<MOST_TILES - 1>();
                 const few_values<BITS, GROUP> values(part.step(tile));
                 begin_next(tile);
-                multiply_step<BITS, GROUP, HALF>(sums[tile], values, rows);
+                if (LATE && tile == 0)
+                    rows.add_up();
+                multiply_step<HALF>(sums[tile], values, rows);
             } else {
                 end_copies();
             }
@@ -389,6 +380,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
 }
 
 /* to[tiles][m rows][16 columns] = a lane's sums. */
+template <int TILES>
 static __device__ __forceinline__ void
 keep_sums(float *to, const float (&sums)[MOST_TILES][TILES][4], int tiles, int m)
 {
@@ -402,16 +394,40 @@ keep_sums(float *to, const float (&sums)[MOST_TILES][TILES][4], int tiles, int m
     }
 }
 
-/* Says to the blocks of a cluster that this one is there. */
+/* Computes and keeps the sums of a warp's work. */
+template <int BITS, int GROUP, bool HALF, int TILES>
 static __device__ __forceinline__ void
-arrive_in_cluster()
+few_work_sums(few_part<BITS, GROUP> &part, const struct packed_shape &s, const struct few_work &w,
+              const bf16 *x)
+{
+    float sums[MOST_TILES][TILES][4] = {};
+    few_sums<BITS, GROUP, HALF>(sums, part, s, w, x);
+    __syncwarp();
+    keep_sums((float *)&part, sums, w.tiles, w.m);
+}
+
+/* ---- a cluster's two blocks ------------------------------------------------------------------- */
+
+/* Has a block expect so many bytes of the other one, which its barrier counts, and says to the other that
+ * it is there. */
+static __device__ __forceinline__ void
+arrive_in_cluster(uint64_t *barrier, int bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    if (threadIdx.x == 0) {
+        const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
+                     "fence.mbarrier_init.release.cluster;\n"
+                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at),
+                     "r"(bytes)
+                     : "memory");
+    }
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 
-/* Waits until all threads of a cluster's blocks have arrived since the last time. */
+/* Waits until both blocks have arrived. */
 static __device__ __forceinline__ void
 await_cluster()
 {
@@ -420,19 +436,40 @@ await_cluster()
 #endif
 }
 
-/* Writes a float at the address p of the shared memory of a cluster's first block. */
+/* Writes a float at the address p of the first block's shared memory, and has that block's barrier count
+ * its bytes. */
 static __device__ __forceinline__ void
-send(float *p, float v)
+send(float *p, float v, uint64_t *barrier)
 {
 #if __CUDA_ARCH__ >= 900
     uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
+    uint32_t count = (uint32_t)__cvta_generic_to_shared(barrier);
     asm volatile("mapa.shared::cluster.u32 %0, %0, 0;\n"
-                 "st.shared::cluster.f32 [%0], %1;"
-                 : "+r"(at)
-                 : "f"(v)
+                 "mapa.shared::cluster.u32 %1, %1, 0;\n"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];"
+                 : "+r"(at), "+r"(count)
+                 : "r"(__float_as_uint(v))
                  : "memory");
 #else
     *p = v;
+    (void)barrier;
+#endif
+}
+
+/* Waits for the bytes that the block expects. */
+static __device__ __forceinline__ void
+await_sent(uint64_t *barrier)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
+                 : "memory");
+#else
+    (void)barrier;
 #endif
 }
 
@@ -440,11 +477,12 @@ send(float *p, float v)
  * the second one sends its sums to the first, which adds and writes. The sums of a warp are so many
  * floats behind those of the one before. */
 static __device__ __forceinline__ void
-finish_columns(float *sums, int apart, float *sent, const struct few_cut &cut,
+finish_columns(float *sums, int apart, uint64_t *barrier, const struct few_cut &cut,
                const struct few_work &w, const struct few_epilogue &e, bf16 *y)
 {
     const int m = w.m, col = threadIdx.x % TILE_COLS, at_once = WARPS * WARP / TILE_COLS;
     const bool is_first = blockIdx.x == 0;
+    float *sent = (float *)(barrier + 2);
     for (int i = threadIdx.x / TILE_COLS; i < w.tiles * m; i += at_once) {
         float parts[WARPS], sum = 0;
 #pragma unroll
@@ -456,13 +494,13 @@ finish_columns(float *sums, int apart, float *sent, const struct few_cut &cut,
         if (is_first)
             sums[i * SUMS_APART + col] = sum;
         else
-            send(sent + i * TILE_COLS + col, sum);
+            send(sent + i * TILE_COLS + col, sum, barrier);
     }
-    if (cut.ranks > 1) {
-        arrive_in_cluster();
-        await_cluster();
-    }
-    for (int i = threadIdx.x / TILE_COLS; i < w.tiles * m && is_first; i += at_once) {
+    if (!is_first)
+        return;
+    if (cut.ranks > 1)
+        await_sent(barrier);
+    for (int i = threadIdx.x / TILE_COLS; i < w.tiles * m; i += at_once) {
         const int tile = i / m;
         const int64_t at = (w.first_tile + tile) * TILE_COLS + col;
         const float other = cut.ranks > 1 ? sent[i * TILE_COLS + col] : 0;
@@ -487,18 +525,18 @@ __launch_bounds__(WARPS *WARP,
     extern __shared__ uint4 shared[];
     const int apart = (int)P::bytes(cut.most_tiles);
     P &part = *(P *)((char *)shared + threadIdx.x / WARP * apart);
+    uint64_t *barrier = (uint64_t *)((char *)shared + WARPS * apart);
     const struct few_work w = work_of(s, cut, e.m);
-    float sums[MOST_TILES][TILES][4] = {};
     if (cut.ranks > 1)
-        arrive_in_cluster();
-    few_sums<BITS, GROUP, HALF>(sums, part, s, w, x);
-    __syncwarp();
-    keep_sums((float *)&part, sums, w.tiles, w.m);
+        arrive_in_cluster(barrier, w.tiles * w.m * TILE_COLS * (int)sizeof(float));
+    if (w.m <= ONE_TILE_ROWS)
+        few_work_sums<BITS, GROUP, HALF, 1>(part, s, w, x);
+    else
+        few_work_sums<BITS, GROUP, HALF, 2>(part, s, w, x);
     __syncthreads();
     if (cut.ranks > 1)
         await_cluster(); /* the first block has begun */
-    finish_columns((float *)shared, apart / (int)sizeof(float),
-                   (float *)((char *)shared + WARPS * apart), cut, w, e, y);
+    finish_columns((float *)shared, apart / (int)sizeof(float), barrier, cut, w, e, y);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -522,12 +560,14 @@ ask_device(struct few_device *out)
     return error;
 }
 
-/* Returns how much shared memory a block of so many tiles has: its warps' parts, and what the other block sends. */
+/* Returns how much shared memory a block of so many tiles has: its warps' parts, a barrier with as many bytes behind
+ * it, and what the other block sends. */
 template <typename P>
 static size_t
 block_bytes(int64_t tiles)
 {
-    return WARPS * P::bytes(tiles) + (size_t)tiles * QV_FEW_AT_ONCE * TILE_COLS * sizeof(float);
+    return WARPS * P::bytes(tiles) + 2 * sizeof(uint64_t) +
+           (size_t)tiles * QV_FEW_AT_ONCE * TILE_COLS * sizeof(float);
 }
 
 /* Returns how to cut a product on a device, so that no warp has many steps. It does not depend on the number of rows, so
@@ -559,10 +599,13 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
            const bf16 *x, bf16 *y, bool *taken)
 {
     typedef few_part<BITS, GROUP> P;
-    const auto kernel =
-        s.dtype == QV_F16 ? few_kernel<BITS, GROUP, true> : few_kernel<BITS, GROUP, false>;
+    const bool half = s.dtype == QV_F16;
+    const auto kernel = half ? few_kernel<BITS, GROUP, true> : few_kernel<BITS, GROUP, false>;
+    struct few_epilogue scaled = e;
     struct few_device d;
     cudaError_t error = ask_device(&d);
+    scaled.alpha *= 0x1p69f;
+    static_assert(DOWN == -69, "the kernel's sums are that much smaller");
     if (error)
         return error;
     const struct few_cut cut = cut_for<P>(s, d);
@@ -585,7 +628,7 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)config.dynamicSmemBytes);
     if (!error)
-        error = cudaLaunchKernelEx(&config, kernel, s, cut, e, x, y);
+        error = cudaLaunchKernelEx(&config, kernel, s, cut, scaled, x, y);
     if (error)
         (void)cudaGetLastError(); /* returned here, so the next caller must not find it again */
     return error;

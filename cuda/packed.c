@@ -47,8 +47,6 @@ lay_row(const struct qv_matrix *matrix, const struct qv_packed_cuda *p, int row,
             memcpy(&word, src + k * g->bits / 8 + i, sizeof word);
             word = g->bits == 4 ? even_nibbles(word) | even_nibbles(word >> 4) << 16
                                 : even_bytes(word) | even_bytes(word >> 8) << 16;
-            if (g->bits == 4)
-                word = word << QV_ROTATED_CUDA | word >> (32 - QV_ROTATED_CUDA);
             memcpy(to + i, &word, sizeof word);
         }
     }

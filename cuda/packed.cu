@@ -27,7 +27,7 @@ few_simple_rows(const struct packed_shape &s, const struct few_epilogue &e, int6
         const float2 f =
             factors_of(s.dtype, chunk + CODES<BITS>, qv_pair_at_cuda(group, row, (int)(k % CHUNK)));
         const uint32_t word = *(const uint32_t *)(chunk + at.word);
-        const uint32_t code = __funnelshift_r(word, word, at.rotate) & ((1 << BITS) - 1);
+        const uint32_t code = word >> at.shift & ((1 << BITS) - 1);
         const float w = __fadd_rn(__fmul_rn((float)code, f.x), f.y);
 #pragma unroll
         for (int i = 0; i < QV_FEW_AT_ONCE; i++)
@@ -89,8 +89,7 @@ codes_as_floats(float (&codes)[8], const uint32_t *words)
 {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        const uint32_t word =
-            BITS == 4 ? __funnelshift_r(words[0], words[0], QV_ROTATED_CUDA) : words[j / 4];
+        const uint32_t word = words[j * BITS / 32];
         const uint32_t half = j % 2 ? word >> 16 : word;
         const int at = BITS == 4 ? j / 2 * 4 : j % 4 / 2 * 8;
         const uint32_t power = (uint32_t)(127 + 23 - at) << 23;

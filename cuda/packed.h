@@ -8,8 +8,7 @@
  * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows
  * lane / 4 and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product
  * is of one group. In a word the even codes of 8 (of 4 bits) or 4 (of 8 bits) are in the lower
- * half, the odd ones in its upper, so that one mask gives two. Words of 4 bits are rotated by 3
- * bits, so that the first two codes need no shift.
+ * half, the odd ones in its upper, so that one mask gives two.
  */
 #ifndef QV_CUDA_PACKED_H
 #define QV_CUDA_PACKED_H
@@ -22,7 +21,7 @@
 #define QV_BOTH_CUDA
 #endif
 
-enum { QV_PACKED_ROWS_CUDA = 16, QV_PACKED_CHUNK_CUDA = 128, QV_ROTATED_CUDA = 3 };
+enum { QV_PACKED_ROWS_CUDA = 16, QV_PACKED_CHUNK_CUDA = 128 };
 
 struct qv_packed_cuda {
     int64_t tiles, chunks; /* tiles of 16 rows in the matrix, chunks in a tile */
@@ -45,10 +44,9 @@ qv_packed_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
     return p;
 }
 
-/* The place of a code in its chunk: the byte at which its word begins, and how far the word is
- * rotated to the right to have the code lowest. */
+/* The place of a code in its chunk: the byte at which its word begins, and the code's lowest bit there. */
 struct qv_code_at_cuda {
-    int word, rotate;
+    int word, shift;
 };
 
 static inline QV_BOTH_CUDA struct qv_code_at_cuda
@@ -59,8 +57,7 @@ qv_code_at_cuda(int64_t bits, int row, int col)
     at.word =
         16 * lane + (bits == 4 ? row / 8 * 512 + 4 * quarter
                                : row / 8 * 1024 + quarter / 2 * 512 + quarter % 2 * 8 + e / 4 * 4);
-    at.rotate = e % 2 * 16 + (bits == 4 ? e / 2 * 4 + QV_ROTATED_CUDA : e % 4 / 2 * 8);
-    at.rotate %= 32;
+    at.shift = e % 2 * 16 + (bits == 4 ? e / 2 * 4 : e % 4 / 2 * 8);
     return at;
 }
 
