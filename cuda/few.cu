@@ -27,8 +27,9 @@ enum {
     ROW_TILE = 8, /* rows of x in a product */
     ONE_TILE_ROWS = 7,
     WARPS = 8,
-    MOST_RANKS = 2, /* blocks of a cluster: wherever two have room, a cluster of two has */
-    MOST_TILES = 8, /* of w in a block, whose sums registers hold */
+    MOST_RANKS = 2,   /* blocks of a cluster: wherever two have room, a cluster of two has */
+    MOST_TILES = 8,   /* of w in a block, whose sums registers hold */
+    TILES_BEFORE = 4, /* of them are begun before x, which is not to wait behind all */
     SUMS_APART = TILE_COLS + 4 /* from row to row, so that a warp's stores are to different banks */
 };
 
@@ -308,6 +309,29 @@ await_launch()
 #endif
 }
 
+/* Begins to copy the warp's first chunk, of which a lane's first 16 bytes of the first tile are at `from`. */
+template <int BITS, int GROUP>
+static __device__ __forceinline__ void
+begin_work(few_part<BITS, GROUP> &part, const struct packed_shape &s, const struct few_work &w,
+           const uint8_t *from, const bf16 *x)
+{
+    const int tiles = w.chunk < w.end ? w.tiles : 0;
+    const int64_t apart = s.chunks * few_step<BITS, GROUP>::BYTES;
+    for (int tile = 0; tile < min(tiles, (int)TILES_BEFORE); tile++, from += apart)
+        begin_step(part.step(tile), from);
+    await_launch();
+    if (tiles)
+        begin_x(part.x, x, w.m, s.k, w.chunk);
+#pragma unroll
+    for (int i = 0; i < TILES_BEFORE; i++)
+        end_copies();
+    for (int tile = TILES_BEFORE; tile < MOST_TILES; tile++, from += apart) {
+        if (tile < tiles)
+            begin_step(part.step(tile), from);
+        end_copies();
+    }
+}
+
 /* sums = of the warp's work. Each tile of a chunk has a group of copies, of its next chunk (and x's, if
  * it is the first), and tiles that the block lacks have an empty one: so a tile's has ended when all
  * but the last MOST_TILES - 1 have. */
@@ -325,12 +349,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
     x += w.first_row * s.k;
     const uint8_t *chunk_at =
         s.at + w.first_tile * apart + w.chunk * S::BYTES + threadIdx.x % WARP * 16;
-    for (int tile = 0; tile < w.tiles && w.chunk < w.end; tile++)
-        begin_step(part.step(tile), chunk_at + tile * apart);
-    await_launch();
-    if (w.chunk < w.end)
-        begin_x(part.x, x, m, s.k, w.chunk);
-    await_copies();
+    begin_work(part, s, w, chunk_at, x);
     int64_t chunk = w.chunk;
     for (int left = (int)(w.end - w.chunk); left > 0; left--, chunk++) {
         const bool more = left > 1;
