@@ -208,9 +208,8 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
         json_object_set_new(e, "max_pixels", json_integer(j->o.clip.max_pixels));
     if (j->o.chunk_rows)
         json_object_set_new(e, "chunk_rows", json_integer(j->o.chunk_rows));
-    if (j->cpu_s[way] > 0)
-        json_object_update_new(e, json_pack("{s:f, s:f}", "cpu_s", j->cpu_s[way], "cpu_s_per_clip",
-                                            j->cpu_s[way] / (double)j->list.n));
+    json_object_update_new(e, json_pack("{s:f, s:f}", "cpu_s", j->cpu_s[way], "cpu_s_per_clip",
+                                        j->cpu_s[way] / (double)j->list.n));
     if (j->peak_bytes[way])
         json_object_set_new(e, "peak_bytes", json_integer(j->peak_bytes[way]));
     if (way == bare_way(j) && all_ms[BENCH_JOB_BARE] > 0)
