@@ -41,7 +41,7 @@ enum {
 enum { UP = 64, DOWN = UP - 133 };
 
 /* 2^e twice, as bf16 */
-static constexpr __host__ __device__ uint32_t
+static __device__ __forceinline__ uint32_t
 powers(int e)
 {
     return (uint32_t)(127 + e) << 7 | (uint32_t)(127 + e) << 23;
@@ -59,12 +59,12 @@ multiply_pairs(uint32_t a, uint32_t b)
     return a;
 }
 
-/* Whether pair i of a lane's 8 codes of a quarter is 16 times larger. */
+/* Returns how many bits above the lowest of a byte pair i of a lane's 8 codes of a quarter lies. */
 template <int BITS>
-static constexpr __host__ __device__ bool
-is_larger(int i)
+static __device__ __forceinline__ int
+lift(int i)
 {
-    return BITS == 4 && i % 2;
+    return qv_code_at_cuda(BITS, 0, 2 * i).shift % 8;
 }
 
 /* The codes of a lane's 8 values of a quarter, as four pairs of bf16, first to last. */
@@ -74,9 +74,9 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint32_t word = words[i * BITS / 16] >> i * BITS / 8 % 2 * 8;
-        const uint32_t mask = ((1u << BITS) - 1) * 0x10001;
-        pairs[i] = word & (is_larger<BITS>(i) ? mask << 4 : mask);
+        const uint32_t word = words[i * BITS / 16], mask = ((1u << BITS) - 1) * 0x10001;
+        const int shift = qv_code_at_cuda(BITS, 0, 2 * i).shift, up = lift<BITS>(i);
+        pairs[i] = word >> (shift - up) & mask << up;
     }
 }
 
@@ -177,7 +177,7 @@ template <int BITS, int GROUP, int TILES> struct few_x {
 #pragma unroll
                 for (int k = 0; k < 4; k++)
                     quarters[i][j][k] =
-                        multiply_pairs(quarters[i][j][k], powers(is_larger<BITS>(k) ? UP - 4 : UP));
+                        multiply_pairs(quarters[i][j][k], powers(UP - lift<BITS>(k)));
             }
         }
     }
@@ -187,7 +187,7 @@ template <int BITS, int GROUP, int TILES> struct few_x {
     __device__ __forceinline__ void
     add_up()
     {
-        const uint32_t one = 0x00010001, other = is_larger<BITS>(1) ? one << 4 : one;
+        const uint32_t one = 0x00010001, other = one << lift<BITS>(1);
         const uint32_t ones[4] = { one, one, other, other };
         float all[GROUPS][TILES][4] = {};
 #pragma unroll
@@ -618,13 +618,12 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
            const bf16 *x, bf16 *y, bool *taken)
 {
     typedef few_part<BITS, GROUP> P;
-    const bool half = s.dtype == QV_F16;
-    const auto kernel = half ? few_kernel<BITS, GROUP, true> : few_kernel<BITS, GROUP, false>;
+    const auto kernel =
+        s.dtype == QV_F16 ? few_kernel<BITS, GROUP, true> : few_kernel<BITS, GROUP, false>;
     struct few_epilogue scaled = e;
     struct few_device d;
     cudaError_t error = ask_device(&d);
-    scaled.alpha *= 0x1p69f;
-    static_assert(DOWN == -69, "the kernel's sums are that much smaller");
+    scaled.alpha = ldexpf(e.alpha, -DOWN);
     if (error)
         return error;
     const struct few_cut cut = cut_for<P>(s, d);

@@ -90,8 +90,8 @@ codes_as_floats(float (&codes)[8], const uint32_t *words)
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const uint32_t word = words[j * BITS / 32];
-        const uint32_t half = j % 2 ? word >> 16 : word;
-        const int at = BITS == 4 ? j / 2 * 4 : j % 4 / 2 * 8;
+        const int shift = qv_code_at_cuda(BITS, 0, j).shift, at = shift % 16;
+        const uint32_t half = word >> (shift - at);
         const uint32_t power = (uint32_t)(127 + 23 - at) << 23;
         codes[j] = __uint_as_float(put_into(half, ((1u << BITS) - 1) << at, power)) -
                    __uint_as_float(power);
