@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -70,3 +71,24 @@ def test_the_interpreter_ends_while_a_daemon_thread_is_in_a_call(call, golden, t
         code = BEGIN + END.format(call=call, seconds=0.0007 * i)
         ended = run(code, golden, tmp_path / f"cache{i}", clip)
         assert ended.returncode == 0, ended
+
+
+BUSY = """
+model = qwenvit.load(golden, backend="ref", dtype="f32", threads=1)
+rows = np.zeros((44 * 44, model.info["row_dim"]), np.float32)
+began = time.monotonic()
+model.forward(rows, [[1, 44, 44]])
+took = time.monotonic() - began
+thread = threading.Thread(target=lambda: model.forward(rows, [[1, 44, 44]]), daemon=True)
+thread.start()
+time.sleep(took / 10)
+print(took, time.monotonic())
+"""
+
+
+def test_work_under_way_ends_before_the_process(golden, tmp_path, clip):
+    """exit() destroys what the libraries keep, so nobody may compute then."""
+    ended = run(BEGIN + BUSY, golden, tmp_path, clip)
+    took, left = map(float, ended.stdout.split())
+    assert ended.returncode == 0 and took > 0.2
+    assert time.monotonic() - left > min(0.6 * took, 4)  # nobody waits for longer than 5 s
