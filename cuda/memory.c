@@ -10,7 +10,8 @@ qv_free_cuda(struct qv_device *device, struct qv_memory *memory)
     if (!memory)
         return;
     cudaSetDevice(device_cuda(device)->ordinal);
-    cudaFree(memory->base); /* waits for the device */
+    /* waits for the device */
+    qv_note_free_cuda(device_cuda(device), cudaFree(memory->base), "cudaFree");
     free(memory);
 }
 

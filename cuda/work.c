@@ -102,7 +102,8 @@ void
 qv_forget_cuda(struct qv_device *device, struct qv_recording *recording)
 {
     cudaSetDevice(device_cuda(device)->ordinal);
-    cudaGraphExecDestroy((cudaGraphExec_t)recording);
+    qv_note_free_cuda(device_cuda(device), cudaGraphExecDestroy((cudaGraphExec_t)recording),
+                      "cudaGraphExecDestroy");
 }
 
 /* A recording is an instantiated graph. */
