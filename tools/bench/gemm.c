@@ -125,7 +125,7 @@ report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_
             struct bench_times times, qv_error *err)
 {
     char work[80], label[20], note[80], group[200];
-    const double copy_ms = 1e3 * (double)g->packed_bytes / g->b.copy_bytes;
+    const double copy_ms = 1e3 * (double)g->packed_bytes / g->b.copy.per_s;
     double ms = times.median_ms, parts = 2 * (double)g->copies;
     if (m == 1)
         g->first_ms = ms;
@@ -136,27 +136,30 @@ report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_
     g->before_ms = ms;
     snprintf(work, sizeof work, "%s m=%lld", g->p->name, (long long)m);
     snprintf(label, sizeof label, "m=%lld", (long long)m);
-    snprintf(note, sizeof note, "%.2f of m=1, %.2f of reading its weights", ms / g->first_ms,
-             ms / copy_ms);
+    const int used = snprintf(note, sizeof note, "%.2f of m=1", ms / g->first_ms);
+    if (g->b.copy.known)
+        snprintf(note + used, sizeof note - (size_t)used, ", %.2f of reading its weights",
+                 ms / copy_ms);
     snprintf(group, sizeof group, "%s %s n=%lld k=%lld%s%s", g->model, g->p->name,
              (long long)g->p->n, (long long)g->p->k, g->groups.bits ? " " : "",
              g->groups.bits ? g->b.o->weights.name : "");
-    struct bench_record r = {
-        .work = work,
-        .way = g->groups.bits ? g->b.o->weights.name : "gemm",
-        .group = group,
-        .label = label,
-        .dtype = dtype,
-        .times = times,
-        .flops = ops->flops / parts,
-        .bytes = ops->bytes / parts,
-        .streams = true,
-        .note = note,
-        .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I, s:f}", "model",
-                            tool_json_text(g->model), "m", (json_int_t)m, "n", (json_int_t)g->p->n,
-                            "k", (json_int_t)g->p->k, "over_m1", ms / g->first_ms, "weight_bytes",
-                            (json_int_t)g->packed_bytes, "over_copy", ms / copy_ms)
-    };
+    struct bench_record r = { .work = work,
+                              .way = g->groups.bits ? g->b.o->weights.name : "gemm",
+                              .group = group,
+                              .label = label,
+                              .dtype = dtype,
+                              .times = times,
+                              .flops = ops->flops / parts,
+                              .bytes = ops->bytes / parts,
+                              .streams = true,
+                              .note = note,
+                              .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I}", "model",
+                                                  tool_json_text(g->model), "m", (json_int_t)m, "n",
+                                                  (json_int_t)g->p->n, "k", (json_int_t)g->p->k,
+                                                  "over_m1", ms / g->first_ms, "weight_bytes",
+                                                  (json_int_t)g->packed_bytes) };
+    if (g->b.copy.known)
+        json_object_set_new(r.extras, "over_copy", json_real(ms / copy_ms));
     if (m == MOST_STEPS)
         json_object_update_new(r.extras,
                                json_pack("{s:f, s:I}", "worst_step", g->worst_step,
@@ -170,7 +173,7 @@ static int64_t
 streamed_bytes(const struct gemm_bench *g)
 {
     static const double least = 64 << 20, most = 512 << 20;
-    double bytes = g->b.copy_bytes * 1e-3;
+    double bytes = g->b.copy.per_s * 1e-3;
     return (int64_t)(bytes < least ? least : bytes > most ? most : bytes);
 }
 
