@@ -452,7 +452,7 @@ report_patchify(const struct embed *e, int which, qv_error *err)
         char text[100];
         json_object_set_new(r.extras, "over_patchify", json_real(over_patchify));
         bench_put_figure(r.extras, "over_floor", over);
-        snprintf(note, sizeof note, "over its floor: %s",
+        snprintf(note, sizeof note, "times its floor: %s",
                  bench_figure_text(over, 2, "", text, sizeof text));
     }
     r.note = note;

@@ -50,6 +50,12 @@ bench_share(const struct bench_roof *roof, double flops, double bytes, bool stre
 }
 
 struct bench_figure
+bench_by_rate(double value, struct bench_rate rate)
+{
+    return rate.known ? (struct bench_figure){ .value = value } : withhold(unknown);
+}
+
+struct bench_figure
 bench_over(double ms, double bound_ms, bool known)
 {
     if (!known)

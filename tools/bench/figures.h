@@ -34,6 +34,9 @@ struct bench_roof {
 struct bench_figure bench_share(const struct bench_roof *roof, double flops, double bytes,
                                 bool streams, double ms);
 
+/* A value that follows from a rate, which may be known or not. */
+struct bench_figure bench_by_rate(double value, struct bench_rate rate);
+
 /* A time as a multiple of its bound, at least 1; and what it is more than its bound, at least 0 ms.
  * known: whether the bound is. */
 struct bench_figure bench_over(double ms, double bound_ms, bool known);
