@@ -15,6 +15,7 @@ expect 0 'image' "$qwenvit" info grey.ppm
 
 # usage
 expect 0 'SUBCOMMAND' "$qwenvit" --help
+expect 0 '  NVDEC    ' "$qwenvit" --version
 expect 0 '  FFmpeg   ' "$qwenvit" --version # it also says which backends run here, or why they do not
 expect 0 '  cuda     ' "$qwenvit" --version
 for s in encode cache info synth bench profile verify; do
