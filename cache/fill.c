@@ -154,6 +154,7 @@ finish(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_stat
     f->counts.failed += status != QV_OK;
     f->counts.done += !status;
     f->counts.tokens += status ? 0 : result->n_tokens;
+    f->counts.frames += status ? 0 : done.frames;
     pthread_mutex_unlock(&f->lock);
     const qv_status s = qv_cache_finish(&clip->cached, &done, err);
     return s ? end_run(f, s, err) : status;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "architectures.h"
 #include "dtype.h"
 #include "threads.h"
 
@@ -105,6 +106,35 @@ find_device(const struct qv_device_cuda *dev, qv_error *err)
     return QV_OK;
 }
 
+/* Warns about a GPU whose kernels the driver has to compile or may not run, and refuses one for which
+ * there are none. */
+static qv_status
+check_code(struct qv_device_cuda *dev, qv_error *err)
+{
+    static const int built[] = { QV_CUDA_ARCHITECTURES, 0 };
+    int from;
+    switch (qv_find_code_cuda(built, dev->sm, &from)) {
+    case CODE_RUNS: return QV_OK;
+    case CODE_COMPILED:
+        snprintf(dev->warning, sizeof dev->warning,
+                 "no kernels were built for sm_%d: the driver compiles those of sm_%d at first "
+                 "use, and nothing was measured on it",
+                 dev->sm, from);
+        return QV_OK;
+    case CODE_UNSURE:
+        snprintf(dev->warning, sizeof dev->warning,
+                 "no kernels were built for sm_%d, and NVIDIA does not promise that those of sm_%d "
+                 "run on it: build with -DQV_CUDA_ARCHITECTURES=%d",
+                 dev->sm, from, dev->sm);
+        return QV_OK;
+    case CODE_NONE: break;
+    }
+    return qv_fail(err, QV_ENODEVICE,
+                   "%s has compute capability %d.%d, and none of this build's kernels run on it: "
+                   "build with -DQV_CUDA_ARCHITECTURES=%d",
+                   dev->name, dev->sm / 10, dev->sm % 10, dev->sm);
+}
+
 static qv_status
 check_device(struct qv_device_cuda *dev, qv_error *err)
 {
@@ -119,16 +149,7 @@ check_device(struct qv_device_cuda *dev, qv_error *err)
         return qv_fail(err, QV_ENODEVICE,
                        "%s has compute capability %d.%d; 8.0 (Ampere) or newer is needed",
                        dev->name, props.major, props.minor);
-    static const int built_for[] = { QV_CUDA_ARCHITECTURES, 0 };
-    const int *sm = built_for;
-    while (*sm && *sm != dev->sm)
-        sm++;
-    if (!*sm)
-        snprintf(dev->warning, sizeof dev->warning,
-                 "no kernels were built for sm_%d: the driver compiles them at first use, and "
-                 "nothing was measured on it",
-                 dev->sm);
-    return QV_OK;
+    return check_code(dev, err);
 }
 
 /* The cuDNN library that was found may be older than the headers. It keeps its interface within a

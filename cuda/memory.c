@@ -7,10 +7,10 @@
 void
 qv_free_cuda(struct qv_device *device, struct qv_memory *memory)
 {
-    (void)device;
     if (!memory)
         return;
-    cudaFree(memory->base); /* waits for the device */
+    /* waits for the device */
+    qv_note_free_cuda(device_cuda(device), cudaFree(memory->base), "cudaFree");
     free(memory);
 }
 

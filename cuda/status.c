@@ -3,6 +3,8 @@
  * device may still be used. */
 #include "cuda.h"
 
+#include <string.h>
+
 qv_status
 qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err)
 {
@@ -38,6 +40,13 @@ is_sticky(cudaError_t error)
     }
 }
 
+static void
+lose(struct qv_device_cuda *dev, cudaError_t error, const char *call)
+{
+    snprintf(dev->lost, sizeof dev->lost, "%s said \"%s\" (%s)", call, cudaGetErrorString(error),
+             cudaGetErrorName(error));
+}
+
 /* Returns whether the error means that the device is lost, and notes it. cuBLAS and cuDNN hide such
  * an error behind a status of their own, so for them it is the runtime's last error. */
 static bool
@@ -46,8 +55,7 @@ note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
     if (!is_sticky(error))
         return false;
     if (dev && !dev->lost[0])
-        snprintf(dev->lost, sizeof dev->lost, "%s said \"%s\" (%s)", call,
-                 cudaGetErrorString(error), cudaGetErrorName(error));
+        lose(dev, error, call);
     return true;
 }
 
@@ -68,6 +76,18 @@ qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, q
                            : QV_EBACKEND;
     return qv_fail(err, status, "%s: CUDA says \"%s\" (%s)", call, cudaGetErrorString(error),
                    cudaGetErrorName(error));
+}
+
+void
+qv_note_free_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call)
+{
+    if (error == cudaSuccess || dev->lost[0])
+        return;
+    cudaGetLastError();
+    lose(dev, error, call);
+    const size_t used = strlen(dev->warning);
+    snprintf(dev->warning + used, sizeof dev->warning - used, "%sthe CUDA context is lost since %s",
+             used ? "; " : "", dev->lost);
 }
 
 qv_status

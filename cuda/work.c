@@ -99,8 +99,8 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
 void
 qv_forget_cuda(struct qv_device *device, struct qv_recording *recording)
 {
-    (void)device;
-    cudaGraphExecDestroy((cudaGraphExec_t)recording);
+    qv_note_free_cuda(device_cuda(device), cudaGraphExecDestroy((cudaGraphExec_t)recording),
+                      "cudaGraphExecDestroy");
 }
 
 /* A recording is an instantiated graph. */

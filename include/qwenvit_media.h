@@ -134,8 +134,8 @@ typedef struct qv_clip_info {
     int64_t file_bytes, file_mtime_ns;
     qv_remark remark;
     /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
-     * are read. not_gpu says why a GPU that was asked for is not used, in words that follow
-     * "since". No frame is given before all pictures of its group, from a keyframe to the next,
+     * are read. not_gpu says why a GPU that was asked for is not used, or with QV_DECODE_AUTO cannot
+     * be, in words that follow "since". No frame is given before all pictures of its group, from a keyframe to the next,
      * are known to be whole. */
     qv_decode decoded_by;
     char not_gpu[64];
@@ -169,6 +169,10 @@ QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool trusted, bool
 /* Returns whether a process that is locked in has the CUDA device of this number open already, as
  * qv_decoder_gpu, a clip or a job had it opened. */
 QV_API bool qv_decoder_has_gpu(qv_decoder *decoder, int gpu);
+/* Returns why this build has no use for NVIDIA's decoders (NVDEC), in words that follow "since": it
+ * was built without the headers ffnvcodec, so that QV_DECODE_GPU fails and QV_DECODE_AUTO is the
+ * CPU. "" if it has; never NULL. */
+QV_API const char *qv_decoder_no_nvdec(void);
 /* Returns the most bytes of a CUDA device that decoding takes there (QV_DECODE_GPU), however many clips
  * it decodes: the process's context, and the pictures of all streams. Streams beyond that are the CPU's. */
 QV_API int64_t qv_decoder_gpu_bytes(void);

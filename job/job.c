@@ -196,6 +196,9 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
         const bool own = job->n_devices > 1 || job->looks_for_gpu;
         job->devices[i].gpu = own ? info.device : job->o.clip.gpu;
         job->devices[i].decodes = job->on_gpu;
+        if (job->looks_for_gpu) /* until the device was asked */
+            snprintf(job->devices[i].not_gpu, sizeof job->devices[i].not_gpu, "%s",
+                     qv_decoder_no_nvdec());
         status = qv_job_device_open(&job->devices[i], err);
     }
     return status ? status

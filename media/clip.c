@@ -223,6 +223,8 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_
     if (status)
         return status;
     take_facts(&clip->info, &event.facts);
+    if (o->decode == QV_DECODE_AUTO && !clip->info.is_image && *qv_decoder_no_nvdec())
+        clip->far.gpu_is_avoided = qv_decoder_no_nvdec();
     *plane_bytes = (event.plane_bytes + PAGE - 1) / PAGE * PAGE;
     return QV_OK;
 }

@@ -23,8 +23,8 @@ struct qvm_far {
     int codec; /* the other end of session.codec, for the process that has a GPU; -1: none */
     int gpu;
     pid_t gpu_process; /* the process that has the GPU open and decodes the clip; 0: none does */
-    const char
-        *gpu_is_avoided; /* why no process was given the clip; NULL: one was, or none was to be */
+    const char *
+        gpu_is_avoided; /* why no process was or can be given the clip; NULL: one was, or none was to be */
     /* the members below hold what the decoder said last */
     bool has_plan; /* it has said which packets it will decode */
     char why[sizeof((qv_clip_info *)0)->decodes_all];

@@ -183,6 +183,16 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
     return status;
 }
 
+const char *
+qv_decoder_no_nvdec(void)
+{
+#ifdef QV_WITH_NVDEC
+    return "";
+#else
+    return QVM_NO_NVDEC;
+#endif
+}
+
 int64_t
 qv_decoder_gpu_bytes(void)
 {

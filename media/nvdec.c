@@ -256,7 +256,7 @@ qvm_nvdec_try(qvm_nvdec *g)
 
 #else
 
-static const char none[] = "this build has no decoders of GPUs: the headers ffnvcodec were missing";
+static const char none[] = QVM_NO_NVDEC;
 
 const char *
 qvm_nvdec_load(qvm_nvdec **out)

@@ -405,7 +405,7 @@ qvm_nvstream_close(qvm_nvstream *s)
 
 #else
 
-static const char none[] = "this build has no decoders of GPUs";
+static const char none[] = QVM_NO_NVDEC;
 
 qvm_nvstream *
 qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about, const qvm_nvdec_sink *sink,

@@ -66,6 +66,7 @@ struct rope_args {
 struct attention_args {
     /* segment_rows 0: the list gives the segments */
     qv_count segments, segment_rows, heads, head_dim;
+    qv_count first_block, first_head; /* of the grid, which may be a piece of the whole */
     float scale;
     qv_stride q_stride, k_stride, v_stride; /* between rows */
 };

@@ -203,6 +203,7 @@ attention_block(constant attention_args &a, device const int *list, device const
                 threadgroup uchar *shared, uint3 group, uint thread_index, uint lane, uint simd)
 {
     typedef attention_tile<HEAD_DIM> tile;
+    group += uint3(a.first_block, a.first_head, 0);
     const attention_place at = attention_find(a, list, group, 4 * STRIPS * 8);
     const uint query = at.query + simd * STRIPS * 8 + tile_row(lane), n_keys = tile::KEYS;
     const long width = long(a.heads) * HEAD_DIM, row = at.first;
@@ -270,6 +271,7 @@ attention_naive(constant attention_args &a [[buffer(0)]], device const int *list
                 uint lane [[thread_index_in_simdgroup]],
                 uint simd [[simdgroup_index_in_threadgroup]])
 {
+    group += uint3(a.first_block, a.first_head, 0);
     const attention_place at = attention_find(a, list, group, ATTENTION_THREADS / 32);
     const long width = long(a.heads) * a.head_dim, query = long(at.first) + at.query + simd;
     if (at.query + simd >= at.rows)

@@ -21,7 +21,11 @@ qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct launch_me
                 qv_error *err)
 {
     qv_status status = qv_op_takes_one(op, 1 << QV_F32 | 1 << QV_BF16, err);
-    return status ? status : launches[op->kind](op, choice, naive, out, err);
+    if (!status)
+        status = launches[op->kind](op, choice, naive, out, err);
+    if (!status)
+        out->seconds = qv_launch_seconds_metal(op, out->flops, naive || out->obstacle);
+    return status;
 }
 
 void

@@ -37,13 +37,38 @@ struct launch_metal {
     } args;
     uint32_t groups[3], threads; /* threadgroups, and threads of each, a multiple of 32 */
     uint32_t threadgroup_bytes;  /* at most 32 KiB */
+    bool is_attention;           /* it can be cut into pieces */
+    double flops;                /* FLOPs at most; 0: those of the operation (qv_op_flops) */
+    double seconds;              /* the time that a slow GPU takes at most, roughly (batch.c) */
 };
+_Static_assert(sizeof((struct launch_metal *)0)->args <= 4096, "setBytes takes no more");
 
 /* Gives one way to run an operation: choice 0 is the best guess. QV_EUNSUPPORTED beyond the last
  * choice, and for sizes beyond 32 bits. naive: use the simple kernel, whatever the size. *out
  * must be zero before. metal/launch.c does this for all kinds. */
 qv_status qv_launch_metal(const struct qv_op *op, int choice, bool naive, struct launch_metal *out,
                           qv_error *err);
+
+/*
+ * metal/batch.c: macOS ends a command buffer that runs for seconds. So a list is cut into several
+ * buffers, and what alone would run too long into pieces, each of which is a dispatch of its own.
+ * Pieces are whole heads of attention, or blocks of queries of one head; each computes the bits
+ * that it would have computed among the others.
+ */
+
+/* Returns the time that a slow GPU takes for an operation, roughly. simple: by a simple kernel. */
+double qv_launch_seconds_metal(const struct qv_op *op, double flops, bool simple);
+/* Returns the number of pieces of a launch, and gives one of them. */
+uint32_t qv_launch_pieces_metal(const struct launch_metal *launch);
+void qv_launch_piece_metal(const struct launch_metal *launch, uint32_t index,
+                           struct launch_metal *out);
+/* What a command buffer holds so far. */
+struct batch_metal {
+    uint32_t dispatches;
+    double seconds;
+};
+/* Adds a dispatch to a command buffer, or returns false if a new one must be begun for it. */
+bool qv_batch_add_metal(struct batch_metal *batch, double seconds);
 
 /* Writes the kernel's name and, if it is a simple one, why. naive: as in qv_launch_metal. */
 void qv_describe_metal(const struct launch_metal *launch, bool naive, char *text, size_t size);

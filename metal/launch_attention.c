@@ -60,6 +60,15 @@ attention_groups(const struct qv_op_attention *op, int64_t queries, uint32_t gro
     groups[2] = dense ? (uint32_t)op->segments : 1;
 }
 
+/* One segment may have all rows, unless the operation promises otherwise. */
+static double
+most_flops(const struct qv_op_attention *op)
+{
+    const int64_t keys = op->segment_rows ? op->segment_rows : op->longest ? op->longest : op->rows;
+    const int64_t queries = op->segment_rows ? op->segments * op->segment_rows : op->rows;
+    return 4.0 * (double)queries * (double)keys * (double)op->heads * (double)op->head_dim;
+}
+
 /* Chooses the tiled kernel: choice 0 has 32 queries in a threadgroup, choice 1 has 64: keys are
  * then read half as often, by half as many threadgroups. */
 qv_status
@@ -90,6 +99,8 @@ qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool nai
         .v_stride = qv_row_stride(op->v_stride, width),
     };
     attention_groups(op, queries, out->groups);
+    out->is_attention = true;
+    out->flops = most_flops(op);
     out->threads = THREADS;
     out->threadgroup_bytes = tiled ? tile_bytes(op) : 0;
     return QV_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs lists of calls as command buffers, one for each list; sets marks in the work and waits
- * for them. */
+/* Runs lists of calls as command buffers, one or several for each list; sets marks in the work and
+ * waits for them. */
 #include "metal.h"
 
 #include <string.h>
@@ -88,11 +88,17 @@ qv_sync_metal(struct qv_device *device, qv_error *err)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* A command buffer that is being filled; buffer nil: there is none. */
+struct filling {
+    id<MTLCommandBuffer> buffer;
+    id<MTLComputeCommandEncoder> encoder;
+    struct batch_metal batch;
+};
+
 static void
 encode(struct qv_device_metal *dev, id<MTLComputeCommandEncoder> encoder,
-       const struct qv_call *call)
+       const struct qv_call *call, const struct launch_metal *launch)
 {
-    const struct launch_metal *launch = &call->kernel->launch;
     const uint32_t *groups = launch->groups;
     [encoder setComputePipelineState:call->kernel->pipeline];
     [encoder setBytes:&launch->args length:sizeof launch->args atIndex:0];
@@ -108,9 +114,22 @@ encode(struct qv_device_metal *dev, id<MTLComputeCommandEncoder> encoder,
             threadsPerThreadgroup:MTLSizeMake(launch->threads, 1, 1)];
 }
 
-/* One encoder runs its dispatches in order, and each sees what those before it wrote. */
+static void
+commit(struct qv_device_metal *dev, struct filling *f)
+{
+    if (!f->buffer)
+        return;
+    [f->encoder endEncoding];
+    [f->buffer commit];
+    dev->pending[dev->n_pending++] = [f->buffer retain];
+    dev->committed++;
+    *f = (struct filling){ 0 };
+}
+
+/* One encoder runs its dispatches in order, and the queue its buffers; each dispatch sees what those
+ * before it wrote. */
 static qv_status
-commit(struct qv_device_metal *dev, const struct qv_call *calls, size_t n, qv_error *err)
+begin(struct qv_device_metal *dev, struct filling *f, qv_error *err)
 {
     qv_status status = QV_OK;
     if (dev->n_pending == MOST_PENDING)
@@ -121,13 +140,42 @@ commit(struct qv_device_metal *dev, const struct qv_call *calls, size_t n, qv_er
     id<MTLComputeCommandEncoder> encoder = [buffer computeCommandEncoder];
     if (!encoder)
         return qv_fail(err, QV_EBACKEND, "%s gives no command buffer", dev->name);
-    for (size_t i = 0; i < n; i++)
-        encode(dev, encoder, &calls[i]);
-    [encoder endEncoding];
-    [buffer commit];
-    dev->pending[dev->n_pending++] = [buffer retain];
-    dev->committed++;
+    *f = (struct filling){ .buffer = buffer, .encoder = encoder };
     return QV_OK;
+}
+
+/* Adds a call, in as many pieces as it has, each to a buffer that has room for it. */
+static qv_status
+add(struct qv_device_metal *dev, struct filling *f, const struct qv_call *call, qv_error *err)
+{
+    const struct launch_metal *launch = &call->kernel->launch;
+    const uint32_t pieces = qv_launch_pieces_metal(launch);
+    for (uint32_t i = 0; i < pieces; i++) {
+        struct launch_metal piece;
+        qv_launch_piece_metal(launch, i, &piece);
+        if (f->buffer && !qv_batch_add_metal(&f->batch, piece.seconds))
+            commit(dev, f);
+        if (!f->buffer) {
+            qv_status status = begin(dev, f, err);
+            if (status)
+                return status;
+            qv_batch_add_metal(&f->batch, piece.seconds);
+        }
+        encode(dev, f->encoder, call, &piece);
+    }
+    return QV_OK;
+}
+
+/* If a call fails, what was encoded before it is run nevertheless, as some of it may run already. */
+static qv_status
+run_all(struct qv_device_metal *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    struct filling f = { 0 };
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < n && !status; i++)
+        status = add(dev, &f, &calls[i], err);
+    commit(dev, &f);
+    return status;
 }
 
 qv_status
@@ -135,7 +183,7 @@ qv_run_metal(struct qv_device *device, const struct qv_call *calls, size_t n, qv
 {
     qv_status status;
     @autoreleasepool {
-        status = commit(device_metal(device), calls, n, err);
+        status = run_all(device_metal(device), calls, n, err);
     }
     return status;
 }

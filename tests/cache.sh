@@ -49,6 +49,8 @@ expect 1 '"done":11' ${cache%--quiet*} $small --list list.txt --out first --json
 head -n 1 out.txt | grep -q '^{"progress":{"total":12,"done":0,' &&
     grep -q '^{"key":"missing.mp4","status":"failed","code":"QV_EIO","error":"missing.mp4: cannot be' out.txt ||
     fail 'no record of progress, or of a clip that failed'
+is_rate sampled_frames_per_s frames job_s
+is_rate tokens_per_s tokens job_s
 expect 0 '11 ok, 1 failed' "$qwenvit" info first
 expect 1 '0 done, 0 tokens, 0 failed; 11 were there, 1 had failed before' $cache --list list.txt --out first
 expect 0 '0 done, 0 tokens, 0 failed; 11 were there' $cache --list good.txt --out first

@@ -15,6 +15,7 @@ expect 0 'image' "$qwenvit" info grey.ppm
 
 # usage
 expect 0 'SUBCOMMAND' "$qwenvit" --help
+expect 0 '  NVDEC    ' "$qwenvit" --version
 expect 0 '  FFmpeg   ' "$qwenvit" --version # it also says which backends run here, or why they do not
 expect 0 '  cuda     ' "$qwenvit" --version
 for s in encode cache info synth bench profile verify; do
@@ -41,9 +42,11 @@ expect 2 'must be f32' "$qwenvit" info "$model" --dtype f64
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o a.safetensors --drawing p.png
 [ -s a.safetensors ] && [ -s p.png ] || fail 'encode wrote nothing'
 expect 0 '"tokens":' "$qwenvit" encode grey.ppm --model "$model" -o b.safetensors --json
-for stage in wait_decode_s wait_device_s wait_write_s write_s frames_per_s; do
+for stage in wait_decode_s wait_device_s wait_write_s write_s load_s; do
     grep -q "\"$stage\":[0-9]" out.txt || fail "encode --json does not say $stage"
 done
+is_rate sampled_frames_per_s frames seconds
+is_rate tokens_per_s tokens seconds
 cmp a.safetensors b.safetensors || fail 'encoding twice gave other bytes'
 # a CPU without AVX-512 has no bf16 in oneDNN
 native=cpu own=bf16 ways=8
@@ -195,6 +198,8 @@ END
 expect 1 '2 of 5 clips failed' "$qwenvit" encode --list list.txt --model "$model" -o listed --json
 grep -q '"job":{"clips":5,"failed":2,.*"limit":"[a-z]*",.*"not_done":0,"interrupted":false,"stages":{"decode_s":' \
     out.txt || fail 'no record of the job'
+is_rate sampled_frames_per_s frames seconds
+is_rate tokens_per_s tokens seconds
 # each clip has a record, with an error text if it failed; progress has a record at least at the beginning
 [ "$(grep -c '^{"clip":' out.txt)" = 5 ] && head -n 1 out.txt | grep -q '^{"progress":{"total":5,"done":' &&
     grep -q '^{"clip":"motion.mp4","key":"deep/er/motion","status":"ok","output":' out.txt &&
@@ -206,7 +211,8 @@ mkdir again && expect 1 '2 of 5 clips failed' sh -c '"$@" < list.txt' - "$qwenvi
     --model "$model" -o again --device 0,0 --quiet
 diff -r listed again > /dev/null || fail 'a list from standard input, on two devices, gave other files'
 rm -r listed/* again
-expect 1 '2 of 5 clips failed' "$qwenvit" encode --list list.txt --model "$model" -o listed --trace t.json
+expect 1 ' tokens per second; loading the model took ' "$qwenvit" encode --list list.txt --model "$model" -o listed \
+    --trace t.json
 if command -v python3 > /dev/null; then
     python3 - << 'END' || fail 'a trace is not as documented'
 import json
@@ -305,7 +311,7 @@ for run in 1 2; do
     expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 --backend cpu \
         --dtype $own $quick --json=r.json
 done
-[ "$(wc -l < r.json)" = $((2 * ways)) ] || fail "two runs of $ways ways are not as many records"
+[ "$(grep -vc '"way":"floor"' r.json)" = $((2 * (ways - 1))) ] || fail "two runs of $ways ways are not as many records"
 expect 0 '3 chunks of 2 frame pairs' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 2 \
     --no-limit $quick --json=r.json
 expect 0 'chunks of' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 0 $quick
@@ -401,21 +407,25 @@ if command -v python3 > /dev/null; then
     python3 - $native << 'END' || fail 'records or trace are not as documented'
 import json, sys
 fields = {"bench", "case", "way", "dtype", "median_ms", "p90_ms", "repeats", "flops", "bytes",
-          "tflops_per_s", "gb_per_s", "roof_share", "machine", "version", "commit", "day"}
+          "tflops_per_s", "gb_per_s", "machine", "version", "commit", "day"}
 records = [json.loads(line) for line in open("r.json")]
+def holds(r, name, least, most=1e9): # or it is withheld, as on a machine that other tests use
+    return bool(r["withheld"][name]) if name not in r else least <= r[name] <= most
 for r in records:
     assert fields <= set(r) and r["median_ms"] > 0 and r["repeats"] > 0, r
     assert len(r["day"]) == 10 and r["day"] >= "2026-01-01", r
     assert bool(r.get("kernel")) == (r["bench"] == "profile"), r
     assert ("desc" in r and "chosen" in r) == (r["bench"] in ("conv3d", "patch-embed")), r
-    assert r["bench"] == "profile" or r["way"] == "floor" or 0 <= r["roof_share"] <= 1.051, r
-    assert 0 < r["machine"]["copy_gb_per_s"] <= r["machine"]["roof_gb_per_s"], r
+    assert holds(r, "roof_share", 0, 1), r
+    assert all(holds(r["machine"], rate, 1e-6) for rate in ("copy_gb_per_s", "roof_gb_per_s")), r
 assert {r["bench"] for r in records} == {"tower", "conv3d", "patch-embed", "gemm", "preprocess",
                                          "profile"}
 tower = {way: [r for r in records if r["bench"] == "tower" and r["way"] == way]
          for way in ("encode", "whole call", "limit", "floor", "streamed")}
-assert [len(rs) for rs in tower.values()] == [3, 3, 2, 2, 3]
-assert all(r["over_limit"] > 0 and r["over_floor"] > 0 and r["parts"] for r in tower["encode"][:2])
+floors = [r for r in tower["encode"] if "floor_ms" in r]
+assert [len(rs) for rs in tower.values()] == [3, 3, 2, len(floors), 3]
+assert all(holds(r, "over_limit", 1) and holds(r, "over_floor", 1) for r in tower["encode"][:2])
+assert all(holds(r["parts"], "between_ms", 0) for r in tower["encode"][:2])
 calls = [r for r in records if "call" in r["way"] or r["way"] == "streamed"]
 assert {r["memory"] for r in calls} >= {"whole pages", "pageable"}
 for r in (r for r in calls if r["patches"] == 16 and r["way"] != "streamed"):
@@ -427,14 +437,15 @@ assert tower["encode"][-1]["case"] == "synthetic 32 patches" and "limit_ms" not 
 for r in (r for r in records if r["way"] == "packed"):
     assert r["items"] == 6 and r["patches"] == 204 and r["chunks"] == 2 and r["capacity"] == 128, r
     assert 0 < r["least_patches"] < 204 / 6 < r["most_patches"] <= 128, r
-    assert abs(r["fill"] - 204 / 256) < 1e-6 and r["over_limit"] > 0 and r["over_floor"] > 0, r
+    assert abs(r["fill"] - 204 / 256) < 1e-6 and holds(r, "over_limit", 1), r
+    assert holds(r, "over_floor", 1), r
     assert abs(r["tokens_per_s"] * r["median_ms"] / 1e3 - 51) < 1e-3, r
 alone = [r for r in records if r["way"] == "alone"]
 assert len(alone) == 12 and all(r["over_exact"] > 0 and r["capacity"] >= r["patches"] for r in alone)
 assert {r["items"] for r in records if r["way"] == "all alone"} == {6}
 embed = {r["way"]: r for r in records if r["bench"] == "patch-embed"}
 assert embed["GEMM alone"]["median_ms"] > 0 and embed["patchify"]["over_gemm"] > 0
-assert embed["patchify from bytes"]["over_floor"] > 0
+assert holds(embed["patchify from bytes"], "over_floor", 1)
 assert sum(r["chosen"] for r in records if r["bench"] == "conv3d") == (2 if sys.argv[1] == "cpu" else 1)  # one for each dtype
 events = json.load(open("trace.json"))["traceEvents"]
 spans = [e for e in events if e["ph"] == "X"]

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests what `qwenvit bench` believes: a job that is quicker than one of its stages alone is no
- * record, and times that scatter are not to be trusted. Also tests how long it says that it
- * takes. */
+ * record, times that scatter are not to be trusted, and figures that cannot be true are withheld.
+ * Also tests how long it says that it takes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "bench/figures.h"
 #include "bench/job_bounds.h"
 #include "bench/outlook.h"
 
@@ -80,6 +81,104 @@ how_long_it_takes(void **state)
     assert_true(bench_rest_s(ms + 2, 1, 1) == 8);
 }
 
+/* ---- figures --------------------------------------------------------------------------------- */
+
+static void
+a_rate_is_known_once_two_measurements_agree(void **state)
+{
+    (void)state;
+    static const struct {
+        double per_s[BENCH_MOST_RATES];
+        int n;
+        double highest;
+        bool known;
+    } cases[] = {
+        { { 0 }, 0, 0, false },
+        { { 0 }, 1, 0, false },
+        { { 4e9 }, 1, 4e9, false }, /* one alone may be of a busy machine */
+        { { 4e9, 9e11 }, 2, 9e11, false },
+        { { 4e9, 4.1e9 }, 2, 4.1e9, true },
+        { { 4e9, 4.1e9, 9e11 }, 3, 9e11, false }, /* a higher one says that both were too low */
+        { { 4e9, 9e11, 8.7e11 }, 3, 9e11, true },
+        { { 1e9, 2e9, 4e9, 8e9, 16e9, 32e9 }, 6, 32e9, false },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct bench_rate rate = bench_rate_of(cases[i].per_s, cases[i].n);
+        if (rate.per_s != cases[i].highest || rate.known != cases[i].known)
+            fail_msg("case %zu: %g, %d", i, rate.per_s, rate.known);
+    }
+}
+
+/* Expects a value (within rounding), or words of the reason for which it is withheld. */
+static void
+expect_figure(size_t i, struct bench_figure got, double value, const char *withheld)
+{
+    const double apart = got.value > value ? got.value - value : value - got.value;
+    if (withheld ? !got.withheld || !strstr(got.withheld, withheld)
+                 : got.withheld || apart > 1e-9 * (value + 1))
+        fail_msg("case %zu: %g, withheld: %s", i, got.value, got.withheld ? got.withheld : "no");
+}
+
+/* The first roof is of a machine that was busy, where attention came out at 439.9 % of it. */
+static void
+no_share_is_above_one(void **state)
+{
+    (void)state;
+    static const struct bench_rate peak = { 1e12, true }, memory = { 1e10, true }, none = { 0 },
+                                   busy = { 4e9, true }, doubtful = { 1e12, false };
+    static const struct {
+        struct bench_roof roof;
+        double flops, bytes, ms, value;
+        bool streams;
+        const char *withheld;
+    } cases[] = {
+        { { busy, memory }, 4.399 * 4e9, 0, 1000, 0, false, "faster than the roofline" },
+        { { peak, memory }, 5e11, 0, 1000, 0.5, false, NULL },
+        { { peak, memory }, 1.04e12, 0, 1000, 1, false, NULL }, /* as near as the roof is known */
+        { { peak, memory }, 1.06e12, 0, 1000, 0, false, "faster than the roofline" },
+        { { peak, memory }, 5e11, 8e9, 1000, 0.8, false, NULL },  /* bound by memory */
+        { { peak, memory }, 5e11, 2e10, 1000, 0.5, false, NULL }, /* from a cache */
+        { { peak, memory }, 5e11, 2e10, 1000, 0, true, "faster than the roofline" },
+        { { doubtful, memory }, 5e11, 0, 1000, 0, false, "the roofline is not known" },
+        { { peak, doubtful }, 5e11, 1, 1000, 0, false, "the roofline is not known" },
+        { { doubtful, memory }, 0, 5e9, 1000, 0.5, false, NULL }, /* it needs no FLOPs */
+        { { none, memory }, 5e11, 5e9, 1000, 0.5, false, NULL },
+        { { peak, memory }, 5e11, 0, 0, 0, false, NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_figure(i,
+                      bench_share(&cases[i].roof, cases[i].flops, cases[i].bytes, cases[i].streams,
+                                  cases[i].ms),
+                      cases[i].value, cases[i].withheld);
+}
+
+/* Of a busy machine too: 0.619 times the limit, and -41 ms between the operations of the limit. */
+static void
+nothing_is_faster_than_its_bound(void **state)
+{
+    (void)state;
+    static const struct {
+        double ms, bound_ms, over, beyond_ms;
+        bool known;
+        const char *withheld;
+    } cases[] = {
+        { 66.6, 107.6, 0, 0, true, "faster than its bound" },
+        { 125, 100, 1.25, 25, true, NULL },
+        { 100, 100, 1, 0, true, NULL },
+        { 98, 100, 1, 0, true, NULL }, /* times scatter by as much */
+        { 96, 100, 0, 0, true, "faster than its bound" },
+        { 10, 0, 0, 0, true, "faster than its bound" },
+        { 125, 100, 0, 25, false, "the roofline is not known" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double ms = cases[i].ms, bound_ms = cases[i].bound_ms;
+        expect_figure(i, bench_over(ms, bound_ms, cases[i].known), cases[i].over,
+                      cases[i].withheld);
+        if (cases[i].known)
+            expect_figure(i, bench_beyond_ms(ms, bound_ms), cases[i].beyond_ms, cases[i].withheld);
+    }
+}
+
 int
 main(void)
 {
@@ -88,6 +187,9 @@ main(void)
         cmocka_unit_test(the_slowest_stage_is_named),
         cmocka_unit_test(what_scatters_is_told),
         cmocka_unit_test(how_long_it_takes),
+        cmocka_unit_test(a_rate_is_known_once_two_measurements_agree),
+        cmocka_unit_test(no_share_is_above_one),
+        cmocka_unit_test(nothing_is_faster_than_its_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests drivers and libraries of CUDA that this machine does not have. The calls that ask for them
- * answer as a test wants (the linker puts them between, --wrap). Needs no GPU.
+ * Tests drivers, libraries and GPUs of CUDA that this machine does not have, and one that fails. The
+ * calls that ask for them answer as a test wants (the linker puts them between, --wrap), and what
+ * they would make is NULL. Needs no GPU.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,14 +11,15 @@
 
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "qwenvit.h"
+#include "engine/context.h"
 
 static struct {
-    cudaError_t error;
-    int devices, driver;
+    cudaError_t error, free_error;
+    int devices, driver, sm;
     size_t cudnn;
 } here;
 
@@ -44,6 +46,47 @@ __wrap_cudnnGetVersion(void)
 {
     return here.cudnn;
 }
+
+#undef cudaGetDeviceProperties
+cudaError_t __wrap_cudaGetDeviceProperties(struct cudaDeviceProp *props, int device);
+cudaError_t __wrap_cudaGetDeviceProperties_v2(struct cudaDeviceProp *props, int device);
+
+cudaError_t
+__wrap_cudaGetDeviceProperties(struct cudaDeviceProp *props, int device)
+{
+    (void)device;
+    *props = (struct cudaDeviceProp){ .name = "GPU", .major = here.sm / 10, .minor = here.sm % 10 };
+    return cudaSuccess;
+}
+
+cudaError_t
+__wrap_cudaGetDeviceProperties_v2(struct cudaDeviceProp *props, int device)
+{
+    return __wrap_cudaGetDeviceProperties(props, device);
+}
+
+#define SUCCEEDS(call, parameters)                                                                 \
+    cudaError_t __wrap_##call parameters;                                                          \
+    cudaError_t __wrap_##call parameters                                                           \
+    {                                                                                              \
+        return cudaSuccess;                                                                        \
+    }
+#define FREES(call, parameters)                                                                    \
+    cudaError_t __wrap_##call parameters;                                                          \
+    cudaError_t __wrap_##call parameters                                                           \
+    {                                                                                              \
+        return here.free_error;                                                                    \
+    }
+#define UNUSED __attribute__((unused))
+SUCCEEDS(cudaSetDevice, (UNUSED int device))
+SUCCEEDS(cudaMalloc, (UNUSED void **p, UNUSED size_t n))
+SUCCEEDS(cudaMallocHost, (UNUSED void **p, UNUSED size_t n))
+SUCCEEDS(cudaStreamCreateWithFlags, (UNUSED cudaStream_t * stream, UNUSED unsigned flags))
+SUCCEEDS(cudaEventCreateWithFlags, (UNUSED cudaEvent_t * event, UNUSED unsigned flags))
+SUCCEEDS(cudaMemsetAsync, (UNUSED void *p, UNUSED int c, UNUSED size_t n, UNUSED cudaStream_t s))
+SUCCEEDS(cudaStreamSynchronize, (UNUSED cudaStream_t stream))
+FREES(cudaFree, (UNUSED void *p))
+FREES(cudaGraphExecDestroy, (UNUSED cudaGraphExec_t graph))
 
 /* The error of --backend cuda. auto takes another backend and gives the same reason. */
 static const char *
@@ -100,12 +143,96 @@ old_cudnn(void **state)
     assert_null(strstr(refusal(), "cuDNN")); /* The next call finds no device. */
 }
 
+/* ---- a GPU ----------------------------------------------------------------------------------- */
+
+static qv_status
+open_gpu(int sm, qv_context **out, qv_error *err)
+{
+    here.error = here.free_error = cudaSuccess;
+    here.devices = 1;
+    here.cudnn = 91900;
+    here.sm = sm;
+    return qv_context_open(&(qv_context_options){ .backend = "cuda" }, out, err);
+}
+
+/* Expects the words in the warning of a context on such a GPU, or no warning. */
+static void
+expect_warning(int sm, const char *words)
+{
+    qv_context *ctx = NULL;
+    qv_context_info info;
+    qv_error err = { 0 };
+    if (open_gpu(sm, &ctx, &err))
+        fail_msg("sm_%d: %s", sm, err.text);
+    qv_context_get_info(ctx, &info);
+    if (words ? !strstr(info.warning, words) : *info.warning != 0)
+        fail_msg("sm_%d: not \"%s\": %s", sm, words ? words : "", info.warning);
+    qv_context_close(&ctx);
+}
+
+/* The build decides what a GPU runs; the rules themselves are tested in test_cuda_architectures.c. */
+static void
+gpus_that_kernels_were_not_built_for(void **state)
+{
+    (void)state;
+    static const int built[] = { QV_CUDA_ARCHITECTURES };
+    const int newest = built[sizeof built / sizeof *built - 1];
+    const int later = newest % 10 < 9 ? newest + 1 : newest; /* runs the newest one's code */
+    char words[60];
+    qv_context *ctx = NULL;
+    qv_error err = { 0 };
+    expect_warning(newest, NULL);
+    expect_warning(later, NULL);
+    snprintf(words, sizeof words, "the driver compiles those of sm_%d", newest);
+    expect_warning(990, words);
+    const int refused = built[0] > 80 ? 80 : newest > 110 ? 110 : 0; /* 0: it runs on all */
+    if (!refused)
+        return;
+    assert_int_equal(open_gpu(refused, &ctx, &err), QV_ENODEVICE);
+    snprintf(words, sizeof words, "it: build with -DQV_CUDA_ARCHITECTURES=%d", refused);
+    assert_non_null(strstr(err.text, "none of this build's kernels run on"));
+    assert_non_null(strstr(err.text, words));
+}
+
+/* Memory that cannot be given back means that the device is lost. The next call says so, and the
+ * context's warning does where no call follows. */
+static void
+memory_that_is_not_given_back(void **state)
+{
+    (void)state;
+    for (int recording = 0; recording < 2; recording++) {
+        static const char words[] = "the CUDA context is lost since cuda";
+        qv_context *ctx = NULL;
+        qv_context_info info;
+        qv_error err = { 0 };
+        struct qv_memory *memory = NULL;
+        if (open_gpu(90, &ctx, &err) || ctx->backend->alloc(ctx->dev, 64, &memory, &err))
+            fail_msg("%s", err.text);
+        here.free_error = cudaErrorInvalidValue;
+        if (recording)
+            ctx->backend->forget(ctx->dev, NULL);
+        else
+            ctx->backend->free(ctx->dev, memory);
+        here.free_error = cudaSuccess;
+        if (recording)
+            ctx->backend->free(ctx->dev, memory);
+        qv_context_get_info(ctx, &info);
+        assert_non_null(strstr(info.warning, words));
+        assert_non_null(strstr(info.warning, recording ? "cudaGraphExecDestroy" : "cudaFree said"));
+        assert_int_equal(ctx->backend->sync(ctx->dev, &err), QV_EBACKEND);
+        assert_non_null(strstr(err.text, words));
+        qv_context_close(&ctx);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drivers_and_devices),
         cmocka_unit_test(old_cudnn),
+        cmocka_unit_test(gpus_that_kernels_were_not_built_for),
+        cmocka_unit_test(memory_that_is_not_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

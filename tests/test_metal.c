@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "engine/backend.h"
+#include "launch.h"
 #include "metal_emulator/emulator.h"
 #include "op_parse.h"
 #include "tiny.h"
@@ -129,6 +130,216 @@ marks_measure_the_work_between(void **state)
     be->free(dev, y);
     be->release(dev, kernel);
     be->close(dev);
+}
+
+/* ---- long work ------------------------------------------------------------------------------- */
+
+enum { MANY = 600, FIRST_BUFFER_FAILS = 6 };
+
+/* Runs a list of many short calls, of whose command buffers the one that `fails` may fail. */
+static qv_status
+run_many(int fails, qv_error *err)
+{
+    enum { N = 64 };
+    const struct qv_backend *be = &qv_backend_metal;
+    struct qv_device *dev = NULL;
+    struct qv_kernel *kernel = NULL;
+    struct qv_memory *x = NULL, *y = NULL;
+    struct qv_call calls[MANY];
+    size_t scratch;
+    struct qv_op op = { .kind = QV_OP_convert };
+    op.u.convert = (struct qv_op_convert){ .n = N, .x_dtype = QV_F32, .y_dtype = QV_F32 };
+    assert_int_equal(be->open(&(struct qv_device_options){ 0 }, &dev, err), QV_OK);
+    assert_int_equal(be->prepare(dev, &op, 0, &kernel, &scratch, err), QV_OK);
+    assert_int_equal(be->alloc(dev, N * sizeof(float), &x, err), QV_OK);
+    assert_int_equal(be->alloc(dev, N * sizeof(float), &y, err), QV_OK);
+    for (int i = 0; i < MANY; i++)
+        calls[i] = (struct qv_call){ .kernel = kernel, .operands = { { x, 0 }, { y, 0 } } };
+    emulator_calls_left = fails;
+    qv_status status = be->run(dev, calls, MANY, err);
+    assert_int_equal(status, QV_OK);
+    assert_int_equal(be->mark(dev, QV_MARK_CHUNK, err), QV_OK);
+    status = be->wait(dev, QV_MARK_CHUNK, err);
+    emulator_calls_left = -1;
+    be->free(dev, x);
+    be->free(dev, y);
+    be->release(dev, kernel);
+    be->close(dev);
+    return status;
+}
+
+/* The emulator refuses more dispatches in a command buffer. Whichever buffer fails, the one who waits
+ * for the last of them hears it. */
+static void
+a_long_list_is_several_buffers(void **state)
+{
+    (void)state;
+    qv_error err = { 0 };
+    if (run_many(-1, &err))
+        fail_msg("%s", err.text);
+    for (int buffer = 0; buffer < 3; buffer++) { /* each is made by two calls */
+        err.text[0] = 0;
+        assert_int_equal(run_many(FIRST_BUFFER_FAILS + buffer, &err), QV_EBACKEND);
+        assert_non_null(strstr(err.text, "the GPU gave up"));
+    }
+}
+
+/* The emulator refuses a command buffer of so many FLOPs. It runs one threadgroup of each
+ * dispatch. */
+static void
+long_attention_is_several_buffers(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "attention rows=8192 segments=1 segment_rows=8192 heads=64 head_dim=64 scale=1 dtype=bf16";
+    const size_t bytes = (size_t)8192 * 64 * 64 * 2;
+    const struct qv_backend *be = &qv_backend_metal;
+    struct qv_device *dev = NULL;
+    struct qv_kernel *kernel = NULL;
+    struct qv_memory *x = NULL, *y = NULL;
+    struct qv_op op;
+    qv_error err = { 0 };
+    size_t scratch;
+    assert_int_equal(be->open(&(struct qv_device_options){ 0 }, &dev, &err), QV_OK);
+    if (qv_op_parse(text, &op, &err) || be->prepare(dev, &op, 0, &kernel, &scratch, &err) ||
+        be->alloc(dev, bytes, &x, &err) || be->alloc(dev, bytes, &y, &err))
+        fail_msg("%s", err.text);
+    const struct qv_call call = {
+        .kernel = kernel, .operands = { { NULL, 0 }, { x, 0 }, { x, 0 }, { x, 0 }, { y, 0 } }
+    };
+    setenv("QV_EMULATOR_CHECKS", "0", 1);
+    emulator_samples = true;
+    if (be->run(dev, &call, 1, &err) || be->sync(dev, &err))
+        fail_msg("%s", err.text);
+    emulator_samples = false;
+    unsetenv("QV_EMULATOR_CHECKS");
+    be->free(dev, x);
+    be->free(dev, y);
+    be->release(dev, kernel);
+    be->close(dev);
+}
+
+/* A launch's pieces have each block of each head once, and none of them takes long unless it is one
+ * block. */
+static void
+pieces_are_the_whole(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *op;
+        bool naive;
+        uint32_t least, most; /* pieces */
+    } cases[] = {
+        { "attention rows=760 segments=1 segment_rows=760 heads=16 head_dim=64 scale=1 dtype=f32",
+          false, 1, 1 },
+        /* whole heads: 1.1 TFLOP in all */
+        { "attention rows=8192 segments=1 segment_rows=8192 heads=64 head_dim=64 scale=1 dtype=f32",
+          false, 5, 5 },
+        /* blocks of a head: 1.1 TFLOP in each */
+        { "attention rows=65536 segments=1 segment_rows=65536 heads=16 head_dim=64 scale=1 "
+          "dtype=f32",
+          false, 16 * 5, 16 * 6 },
+        { "attention rows=65536 segments=9 heads=16 head_dim=80 scale=1 dtype=f32", false, 16 * 5,
+          16 * 8 }, /* one of the segments may have all rows */
+        { "attention rows=65536 segments=900 longest=64 heads=16 head_dim=80 scale=1 dtype=f32",
+          false, 1, 8 },
+        { "attention rows=8192 segments=1 segment_rows=8192 heads=2 head_dim=40 scale=1 dtype=f32",
+          true, 2, 4 },
+        { "gemm m=65536 n=4096 k=1024 alpha=1 dtype=f32", false, 1, 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct launch_metal whole = { 0 };
+        struct qv_op op;
+        qv_error err = { 0 };
+        if (qv_op_parse(cases[i].op, &op, &err) ||
+            qv_launch_metal(&op, 0, cases[i].naive, &whole, &err))
+            fail_msg("%s", err.text);
+        const uint32_t n = qv_launch_pieces_metal(&whole);
+        const size_t all = (size_t)whole.groups[0] * whole.groups[1];
+        unsigned char *seen = calloc(all, 1);
+        double seconds = 0;
+        assert_non_null(seen);
+        if (n < cases[i].least || n > cases[i].most)
+            fail_msg("%s: %u pieces", cases[i].op, n);
+        for (uint32_t p = 0; p < n; p++) {
+            struct launch_metal piece;
+            qv_launch_piece_metal(&whole, p, &piece);
+            const struct attention_args *a = &piece.args.attention;
+            for (uint32_t head = 0; whole.is_attention && head < piece.groups[1]; head++)
+                for (uint32_t block = 0; block < piece.groups[0]; block++)
+                    seen[(a->first_head + head) * whole.groups[0] + a->first_block + block]++;
+            assert_true(!whole.is_attention || piece.groups[0] == 1 || piece.seconds <= 0.25001);
+            seconds += piece.seconds;
+        }
+        for (size_t j = 0; whole.is_attention && j < all; j++)
+            assert_int_equal(seen[j], 1);
+        assert_true(seconds > 0.999 * whole.seconds && seconds < 1.001 * whole.seconds);
+        free(seen);
+    }
+}
+
+/* Runs pieces of a launch on the emulator: those of one that takes so long. */
+static void
+run_pieces(const struct launch_metal *launch, double seconds, const struct emulator_buffer *buffers)
+{
+    struct launch_metal whole = *launch, piece;
+    char error[600];
+    whole.seconds = seconds;
+    for (uint32_t i = 0; i < qv_launch_pieces_metal(&whole); i++) {
+        qv_launch_piece_metal(&whole, i, &piece);
+        struct emulator_dispatch d = { .kernel = emulator_find("float", piece.function),
+                                       .threadgroup_bytes = piece.threadgroup_bytes,
+                                       .threads = { piece.threads, 1, 1 } };
+        assert_non_null(d.kernel);
+        memcpy(d.groups, piece.groups, sizeof d.groups);
+        memcpy(d.constants, piece.constants, sizeof piece.constants);
+        for (int c = 0; c < CONSTANTS; c++)
+            d.has_constant[c] = true;
+        memcpy(d.buffers + 1, buffers, 5 * sizeof *buffers);
+        d.buffers[0] =
+            (struct emulator_buffer){ .base = (char *)&piece.args, .bytes = sizeof piece.args };
+        if (!emulator_run(&d, error, sizeof error))
+            fail_msg("%s", error);
+    }
+}
+
+static void
+pieces_give_the_same_bits(void **state)
+{
+    (void)state;
+    enum { ROWS = 72, HEADS = 3, MOST_DIM = 64, MOST = ROWS * HEADS * MOST_DIM };
+    static const char *const ops[] = {
+        "attention rows=72 segments=2 segment_rows=36 heads=3 head_dim=64 scale=0.125 dtype=f32",
+        "attention rows=72 segments=3 heads=3 head_dim=64 scale=0.125 dtype=f32",
+        "attention rows=72 segments=2 segment_rows=36 heads=3 head_dim=20 scale=0.2 dtype=f32",
+    };
+    static int32_t list[16] = { 0, 10, 44, 72, 10, 34, 28, 0 };
+    static float in[3][MOST], out[2][MOST];
+    for (int i = 0; i < MOST; i++)
+        for (int j = 0; j < 3; j++)
+            in[j][i] = (float)((i * 37 + j * 11) % 101) / 50 - 1;
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        struct launch_metal launch = { 0 };
+        struct qv_op op;
+        qv_error err = { 0 };
+        if (qv_op_parse(ops[i], &op, &err) || qv_launch_metal(&op, 0, false, &launch, &err))
+            fail_msg("%s", err.text);
+        /* whole; a head each; a block each */
+        const double seconds[] = { 0.1, 0.7, 100 };
+        for (int cut = 0; cut < 3; cut++) {
+            float *y = out[cut > 0];
+            const struct emulator_buffer buffers[] = {
+                { .base = (char *)list, .bytes = sizeof list },
+                { .base = (char *)in[0], .bytes = sizeof in[0] },
+                { .base = (char *)in[1], .bytes = sizeof in[1] },
+                { .base = (char *)in[2], .bytes = sizeof in[2] },
+                { .base = (char *)y, .bytes = sizeof out[0] },
+            };
+            memset(y, 0xff, sizeof out[0]);
+            run_pieces(&launch, seconds[cut], buffers);
+            assert_memory_equal(out[0], y, sizeof out[0]);
+        }
+    }
 }
 
 /* An operation names its kernel, and says why if it is a simple one. */
@@ -372,6 +583,10 @@ main(void)
                                                 * kernel compiled. */
         cmocka_unit_test(pages_are_used_in_place),
         cmocka_unit_test(marks_measure_the_work_between),
+        cmocka_unit_test(a_long_list_is_several_buffers),
+        cmocka_unit_test(long_attention_is_several_buffers),
+        cmocka_unit_test(pieces_are_the_whole),
+        cmocka_unit_test(pieces_give_the_same_bits),
         cmocka_unit_test(kernels_have_names),
         cmocka_unit_test(rows_beyond_the_fill_read_what_is_there),
         cmocka_unit_test(tuning_takes_from_its_file),

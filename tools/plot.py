@@ -141,7 +141,8 @@ def roof_points(records):
 
 def roofline(records, path):
     points = roof_points(records)
-    rooflines = [r["machine"] for r in records if r["machine"].get("roof_tflops_per_s")]
+    rooflines = [r["machine"] for r in records  # without those that no two measurements agreed on
+                 if r["machine"].get("roof_tflops_per_s") and r["machine"].get("roof_gb_per_s")]
     if not points or not rooflines:
         return False
     peak = max(m["roof_tflops_per_s"] for m in rooflines)  # the best of any run

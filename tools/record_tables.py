@@ -426,11 +426,15 @@ def encode_table(root, here):
     for key, ways in sorted(found.items()):
         def median(way, name):
             return statistics.median(r[name] for r in ways[way])
+
+        def decoded_per_s(r):  # records before 0.3.0's last ones name it
+            return r["frames_per_s"] if "frames_per_s" in r else r["source_frames"] / r["decode_s"]
         for way in sorted(ways):
+            rate = statistics.median(decoded_per_s(r) for r in ways[way])
             rows.append([*key, way, *(digits(median(way, f)) for f in ("seconds", "decode_s", "wait_device_s",
                                                                        "write_s")),
                          f"{median(way, 'over_slowest_stage'):.2f}",
-                         digits(median(way, "frames_per_s") / int(key[-1])), versions(ways[way])])
+                         digits(rate / int(key[-1])), versions(ways[way])])
     return table(["clip", "tokens", "dtype", "cores", "decoded in a", "whole, s", "decoding, s",
                   "waited for the device, s", "writing, s", "over its slowest stage",
                   "frames a second and core", "version"], rows)

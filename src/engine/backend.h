@@ -76,7 +76,7 @@ struct qv_caps {
     double tanh_error; /* relative error of tanh in the GELU of a bf16 gemm; 0: as small as f32's */
     bool attention_of_gemms; /* attention is made of two GEMMs, as no library has one */
     bool has_naive;          /* there are simple kernels besides (qv_device_options.naive) */
-    /* what is wrong with the device or its libraries, and what follows from that; "" */
+    /* what is wrong so far with the device or its libraries, and what follows from that; "" */
     char warning[240];
 };
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # address_spaces.sh CLANG TRANSLATE FOLDER KERNELS.metal...: tests that pointers in all kernels keep to their
-# address spaces, and that the test finds planted breaches of this and of what Metal has.
+# address spaces, and that the test finds planted breaches of this and of what Metal has. What clang accepts and Metal
+# has not got is refused by translate itself.
 set -eu
 clang=$1 translate=$2 folder=$3
 shift 3
@@ -21,11 +22,12 @@ for source in "$@"; do
     done
 done
 
-planted() { # STATEMENTS
+planted() { # STATEMENTS [DECLARATIONS]
     cat > "$folder/planted.metal" <<END
 #include <metal_stdlib>
 using namespace metal;
 typedef REAL real;
+${2:-}
 static inline void add(thread float &v) { v += 1; }
 static inline float first(device const float *p) { return p[0]; }
 kernel void
@@ -66,3 +68,32 @@ double d = v; t[0] = d;
 int kernel = 1; t[0] = kernel;
 float w [[patient]] = v; t[0] = w;
 END
+
+# refused WORDS STATEMENTS DECLARATIONS
+refused() {
+    if planted "$2" "$3"; then
+        echo "accepted: $3 $2" >&2
+        exit 1
+    fi
+    grep -q "error: .*$1" "$folder/planted.log" || { echo "not '$1': $3 $2" >&2; cat "$folder/planted.log" >&2; exit 1; }
+}
+declared='constant float TABLE[2] = { 1, 2 }; struct pair { float a, b; float sum() const { return a + b; } };
+    enum { ONE = 1 }; template <uint N> struct row { enum : uint { SIZE = N }; float at[N]; };
+    static inline float twice(float f); static inline float twice(float f) { return 2 * f; }
+    template <uint N> static inline float first(thread row<N> &r) { return twice(r.at[0]); }'
+planted 'row<4> r; r.at[ONE] = TABLE[1]; pair p = { v, 1 }; t[0] = p.sum() + first<4>(r) + twice(twice(v));' "$declared" ||
+    { cat "$folder/planted.log" >&2; exit 1; }
+for wrong in 'float sum;' 'static float sum = 0;' 'const float sum = 1;' 'constexpr uint N = 4;' 'thread float sum;' \
+    'struct state { float sum; } now;' 'float sums[4] = { 0 };' 'namespace a { uint n; }'; do
+    refused 'program scope' '' "$wrong"
+done
+refused 'static variable' 'static uint n = 0; n++; t[0] = n;' ''
+refused 'static variable' '' 'static inline uint next() { static uint n; return n++; }'
+refused 'a lambda' 'auto f = [](float a) { return a + 1; }; t[0] = f(v);' ''
+refused 'a lambda' 't[0] = twice([&] { return v; });' 'template <class F> static inline float twice(F f) { return 2 * f(); }'
+refused 'a lambda' '' 'static inline auto maker() { return [](float a) { return a; }; }'
+refused 'recursion' 't[0] = fact(3);' 'static inline float fact(uint n) { return n ? n * fact(n - 1) : 1; }'
+refused 'recursion' 't[0] = even(3);' 'static inline bool odd(uint n);
+    static inline bool even(uint n) { return n ? odd(n - 1) : true; }
+    static inline bool odd(uint n) { return n ? even(n - 1) : false; }'
+refused 'recursion' '' 'struct list { uint n; uint all() const { return n ? all() : 0; } };'

@@ -43,6 +43,7 @@ struct meeting {
 };
 
 struct emulator_now emulator_now;
+bool emulator_samples;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t seed;
@@ -57,6 +58,7 @@ static struct {
     struct meeting barrier, meetings[SIMDGROUPS];
     uint32_t meetings_of_group, n, ready[THREADS], n_ready, current, n_done;
     uint64_t random;
+    double flops; /* of products of matrices */
     bool failed;
     char *error;
     size_t error_size;
@@ -253,6 +255,7 @@ emulator_threadgroup_barrier(unsigned flags, int line)
 void
 emulator_multiply(struct emulator_simdgroup *s)
 {
+    run.flops += 2 * 8 * 8 * 8;
     for (int i = 0; i < 8; i++) {
         float sum[8];
         memcpy(sum, &s->c[i * 8], sizeof sum);
@@ -409,10 +412,12 @@ run_groups(void)
     do {
         step = 1 + draw((uint32_t)(n < UINT32_MAX ? n : UINT32_MAX));
     } while (common_divisor(step, n) != 1);
-    for (uint64_t i = 0; i < n && !run.failed; i++) {
+    const uint64_t runs = emulator_samples ? 1 : n;
+    for (uint64_t i = 0; i < runs && !run.failed; i++) {
         run_group(at);
         at = (at + step) % n;
     }
+    run.flops *= (double)n / (double)runs;
 }
 
 /* ---- dispatches ------------------------------------------------------------------------------ */
@@ -477,8 +482,11 @@ check_dispatch(void)
         refuse("no memory for stacks");
     run.n = (uint32_t)threads;
     for (int i = 0; i < EMULATOR_BUFFERS; i++)
-        if (d->kernel->buffers[i] && d->buffers[i].base &&
-            d->buffers[i].offset > d->buffers[i].bytes)
+        if (d->buffers[i].is_set && d->buffers[i].bytes > EMULATOR_SET_BYTES)
+            refuse("setBytes of %zu bytes at %d, of which it takes %d", d->buffers[i].bytes, i,
+                   EMULATOR_SET_BYTES);
+        else if (d->kernel->buffers[i] && d->buffers[i].base &&
+                 d->buffers[i].offset > d->buffers[i].bytes)
             refuse("buffer %d is bound at %zu of %zu bytes", i, d->buffers[i].offset,
                    d->buffers[i].bytes);
 }
@@ -511,11 +519,32 @@ set_seed(void)
     run.random |= 1;
 }
 
+/* Counts what a dispatch has added to its command buffer. */
+static void
+check_commands(struct emulator_commands *c)
+{
+    c->dispatches++;
+    c->flops += run.flops;
+    if (c->dispatches > EMULATOR_MOST_DISPATCHES)
+        refuse("more than %d dispatches in a command buffer", EMULATOR_MOST_DISPATCHES);
+    else if (c->flops > EMULATOR_MOST_FLOPS)
+        refuse("%.3g FLOPs in a command buffer, of which it may have %.3g", c->flops,
+               EMULATOR_MOST_FLOPS);
+}
+
 bool
 emulator_run(const struct emulator_dispatch *dispatch, char *error, size_t error_size)
 {
+    return emulator_run_in(&(struct emulator_commands){ 0 }, dispatch, error, error_size);
+}
+
+bool
+emulator_run_in(struct emulator_commands *commands, const struct emulator_dispatch *dispatch,
+                char *error, size_t error_size)
+{
     const char *checks = getenv("QV_EMULATOR_CHECKS");
     pthread_mutex_lock(&lock);
+    run.flops = 0;
     run.dispatch = dispatch;
     run.error = error;
     run.error_size = error_size;
@@ -529,6 +558,8 @@ emulator_run(const struct emulator_dispatch *dispatch, char *error, size_t error
         memory_begin(dispatch, !checks || strcmp(checks, "0"));
         run_groups();
     }
+    if (!run.failed)
+        check_commands(commands);
     bool failed = run.failed;
     pthread_mutex_unlock(&lock);
     return !failed;

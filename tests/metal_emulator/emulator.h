@@ -16,13 +16,24 @@
 extern "C" {
 #endif
 
-enum { EMULATOR_BUFFERS = 31, EMULATOR_CONSTANTS = 32, EMULATOR_THREADGROUP_BYTES = 32768 };
+enum {
+    EMULATOR_BUFFERS = 31,
+    EMULATOR_CONSTANTS = 32,
+    EMULATOR_THREADGROUP_BYTES = 32768,
+    EMULATOR_SET_BYTES = 4096,     /* the most that setBytes takes */
+    EMULATOR_MOST_DISPATCHES = 512 /* of a command buffer */
+};
+
+/* The most FLOPs of products of matrices in a command buffer: a second of an M1, as macOS ends
+ * buffers that run for some seconds. */
+#define EMULATOR_MOST_FLOPS 1e12
 
 /* The memory that a dispatch may touch through one argument. */
 struct emulator_buffer {
     char *base;    /* Where the MTLBuffer begins; NULL: nothing is bound. */
     size_t bytes;  /* The size of the MTLBuffer. */
     size_t offset; /* The offset at which it is bound. */
+    bool is_set;   /* By setBytes. */
 };
 
 struct emulator_dispatch {
@@ -44,6 +55,18 @@ const struct emulator_kernel *emulator_find(const char *library, const char *nam
  * 1 at first). */
 bool emulator_run(const struct emulator_dispatch *dispatch, char *error, size_t error_size);
 void emulator_seed(uint64_t seed);
+
+/* A command buffer, of which the dispatches are counted, and the products of matrices that their
+ * threads compute. */
+struct emulator_commands {
+    uint32_t dispatches;
+    double flops;
+};
+/* Runs the next dispatch of a command buffer, and refuses what is more than a buffer may have. */
+bool emulator_run_in(struct emulator_commands *commands, const struct emulator_dispatch *dispatch,
+                     char *error, size_t error_size);
+/* Runs only one threadgroup of each dispatch, and counts it for all of them. */
+extern bool emulator_samples;
 
 /* Says how many calls of the stand-in for Metal that make something or run a command buffer still
  * succeed. The call after them fails as Metal reports failures. With -1, the initial value, none

@@ -211,20 +211,21 @@ store_not_by_all(device const float *x [[buffer(0)]], device float *y [[buffer(1
         simdgroup_store(m, y, 16);
 }
 
-static float
-depth(uint n, thread float *up)
+/* Has N values on the stack, and is not inlined, so that the kernel has not. */
+template <uint N>
+__attribute__((noinline)) static float
+values(uint n)
 {
-    float here[64];
-    for (uint i = 0; i < 64; i++)
-        here[i] = up[i % 2] + i;
-    return n ? depth(n - 1, here) + here[n % 64] : here[5];
+    float here[N];
+    for (uint i = 0; i < N; i++)
+        here[i] = float(i * n);
+    return here[n % N] + here[n * 7 % N];
 }
 
 kernel void
 deep(device float *y [[buffer(1)]], uint i [[thread_position_in_grid]])
 {
-    float first[2] = { float(i), 1 };
-    y[i] = depth(WRONG ? 100000 : 3, first);
+    y[i] = WRONG ? values<13000>(i) : values<64>(i);
 }
 
 kernel void

@@ -207,7 +207,7 @@ run_oldest(void)
     [next.held[index] release];
     next.held[index] = b;
     next.dispatch.buffers[index] =
-        (struct emulator_buffer){ b ? b->bytes : NULL, b ? b->length : 0, offset };
+        (struct emulator_buffer){ b ? b->bytes : NULL, b ? b->length : 0, offset, false };
 }
 
 - (void)setBytes:(const void *)bytes length:(NSUInteger)length atIndex:(NSUInteger)index
@@ -218,6 +218,7 @@ run_oldest(void)
     copy->owned = YES;
     memcpy(copy->bytes, bytes, length);
     [self hold:copy offset:0 atIndex:index];
+    next.dispatch.buffers[index].is_set = true;
     [copy release];
 }
 
@@ -269,10 +270,12 @@ run_oldest(void)
 - (void)runAll
 {
     char text[600] = "the GPU gave up";
+    struct emulator_commands commands = { 0 };
     start_s = now_s();
     status = MTLCommandBufferStatusCompleted;
     for (NSUInteger i = 0; i < n && status == MTLCommandBufferStatusCompleted; i++)
-        if ((i == 0 && fails()) || !emulator_run(&steps[i].dispatch, text, sizeof text)) {
+        if ((i == 0 && fails()) ||
+            !emulator_run_in(&commands, &steps[i].dispatch, text, sizeof text)) {
             status = MTLCommandBufferStatusError;
             error = [[NSError alloc] initWithDescription:[NSString stringWithUTF8String:text]];
         }

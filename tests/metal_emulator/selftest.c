@@ -24,7 +24,7 @@ struct probe {
 static void
 bind(struct probe *p, int index, void *base, size_t bytes)
 {
-    p->dispatch.buffers[index] = (struct emulator_buffer){ base, bytes, 0 };
+    p->dispatch.buffers[index] = (struct emulator_buffer){ .base = base, .bytes = bytes };
 }
 
 /* x is 1/2, -1, 3/2, ... and y is NaN; neither begins where the other ends. The groups have
@@ -185,6 +185,64 @@ test_refusals(void **state)
     assert_false(emulator_run(&p.dispatch, none, sizeof none));
     assert_int_equal(none[0], '\0');
     free_probe(&good);
+}
+
+static void
+test_set_bytes(void **state)
+{
+    (void)state;
+    static float bytes[EMULATOR_SET_BYTES / 4 + 1];
+    struct probe p = probe("fill", N, N, 1, THREADS);
+    *(uint32_t *)(void *)bytes = N;
+    bind(&p, 0, bytes, EMULATOR_SET_BYTES);
+    p.dispatch.buffers[0].is_set = true;
+    assert_runs(&p);
+    p.dispatch.buffers[0].bytes += 4;
+    assert_false(run(&p, 0));
+    assert_non_null(strstr(p.error, "setBytes of 4100 bytes at 0, of which it takes 4096"));
+    p.dispatch.buffers[0].is_set = false; /* a buffer may be larger */
+    assert_runs(&p);
+    free_probe(&p);
+}
+
+/* Runs a dispatch so often in one command buffer. */
+static bool
+run_times(struct probe *p, int times, struct emulator_commands *c)
+{
+    *c = (struct emulator_commands){ 0 };
+    for (int i = 0; i < times; i++)
+        if (!emulator_run_in(c, &p->dispatch, p->error, sizeof p->error))
+            return false;
+    return true;
+}
+
+/* A command buffer may not have too many dispatches, nor compute for too long; one threadgroup that
+ * is run stands for all. */
+static void
+test_long_commands(void **state)
+{
+    (void)state;
+    struct emulator_commands c;
+    struct {
+        uint32_t n;
+    } args = { N };
+    struct probe few = probe("fill", N, N, 1, 32), p = probe("square", 64, 64, 1, 32);
+    bind(&few, 0, &args, sizeof args);
+    assert_true(run_times(&few, EMULATOR_MOST_DISPATCHES, &c) && c.flops == 0);
+    assert_false(run_times(&few, EMULATOR_MOST_DISPATCHES + 1, &c));
+    assert_non_null(strstr(few.error, "more than 512 dispatches in a command buffer"));
+    assert_true(run_times(&p, 3, &c) && c.flops == 3 * 1024);
+    emulator_samples = true;
+    p.dispatch.groups[0] = 1 << 28;
+    assert_true(run_times(&p, 3, &c) && c.flops == 3 * 1024 * (double)(1 << 28));
+    assert_false(run_times(&p, 4, &c));
+    assert_non_null(
+        strstr(p.error, "1.1e+12 FLOPs in a command buffer, of which it may have 1e+12"));
+    p.dispatch.groups[0] = 1 << 30; /* one dispatch alone */
+    assert_false(run_times(&p, 1, &c));
+    emulator_samples = false;
+    free_probe(&few);
+    free_probe(&p);
 }
 
 /* What a grid leaves out keeps its value. */
@@ -495,6 +553,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_faults),         cmocka_unit_test(test_offset),
         cmocka_unit_test(test_refusals),       cmocka_unit_test(test_cover),
+        cmocka_unit_test(test_set_bytes),      cmocka_unit_test(test_long_commands),
         cmocka_unit_test(test_order),          cmocka_unit_test(test_no_checks),
         cmocka_unit_test(test_simd_functions), cmocka_unit_test(test_places),
         cmocka_unit_test(test_matrix_memory),  cmocka_unit_test(test_matrix_product),

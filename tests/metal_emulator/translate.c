@@ -533,6 +533,135 @@ check_words(void)
     }
 }
 
+/* ---- what Metal has not got: mutable globals, static locals, lambdas, recursion -------------- */
+
+/* A function that is defined, and its body. */
+struct function {
+    struct token *name, *body, *end;
+    bool entered, left; /* by the search for recursion */
+};
+
+static struct function *functions;
+static size_t n_functions;
+
+static void
+add_function(struct token *name, struct token *body)
+{
+    functions = grow(functions, &n_functions, sizeof *functions);
+    functions[n_functions - 1] =
+        (struct function){ .name = name, .body = body, .end = behind(body) };
+}
+
+static struct token *
+skip_directive(struct token *t)
+{
+    while (t->kind != END && t->directive)
+        t++;
+    return t;
+}
+
+/* Reads a declaration at program scope, or a member of a struct, up to its body or its semicolon.
+ * Returns the token behind it. */
+static struct token *
+check_declaration(struct token *t, const struct token *end, bool member)
+{
+    static const char *const others[] = { "struct", "class",   "union",         "enum", "namespace",
+                                          "using",  "typedef", "static_assert", NULL };
+    const struct token *first = t;
+    struct token *function = NULL;
+    bool other = is_one_of(t, others), is_constant = false;
+    if (is(t, "template"))
+        t = behind(t + 1);
+    for (; t < end && !is(t, ";") && !is(t, "{"); t++) {
+        if (t->directive)
+            continue;
+        other |= is_one_of(t, others);
+        is_constant |= is(t, "constant");
+        if (is(t, "="))
+            break;
+        if (is(t, "(") && !function)
+            function = t - 1;
+        if (is(t, "(") || is(t, "["))
+            t = behind(t) - 1;
+    }
+    if (!function && !other && !is_constant && !member && t < end && first < t)
+        die(first->line, "a variable at program scope, which is constant in Metal");
+    if (function && t < end && is(t, "{"))
+        add_function(function, t);
+    const bool has_members = other && t < end && is(t, "{") && !is(first, "enum");
+    if (has_members)
+        for (struct token *m = skip_directive(t + 1), *last = behind(t) - 1; m < last;)
+            m = skip_directive(check_declaration(m, last, !is(first, "namespace")));
+    while (t < end && !is(t, ";") && !is(t, "{"))
+        t++;
+    if (t >= end)
+        return t;
+    if (is(t, ";"))
+        return t + 1;
+    t = behind(t);
+    if (other && !is(first, "typedef") && !is(first, "namespace") && t->kind == WORD && t < end)
+        die(t->line, "a variable at program scope, which is constant in Metal");
+    return is(t, ";") ? t + 1 : t;
+}
+
+/* An index follows a name, a bracket or an index; what else begins with a [ is an attribute or a
+ * lambda. */
+static void
+check_body(const struct function *f)
+{
+    for (struct token *t = f->body; t < f->end; t++) {
+        const struct token *last = t - 1;
+        if (t->directive)
+            continue;
+        if (is(t, "static"))
+            die(t->line, "a static variable in a function: not in Metal");
+        if (is(t, "[") && is(t + 1, "[") && t[1].start == t->end) {
+            t = behind(t) - 1;
+            continue;
+        }
+        if (is(t, "[") &&
+            (is(last, "return") || (last->kind == MARK && !is(last, ")") && !is(last, "]"))))
+            die(t->line, "a lambda: not in Metal");
+    }
+}
+
+/* Follows the calls of a function. Functions of one name count as one. */
+static void
+check_calls(struct function *f)
+{
+    f->entered = true;
+    for (struct token *t = f->body; t < f->end; t++) {
+        if (t->kind != WORD || (!is(t + 1, "(") && !is(t + 1, "<")))
+            continue;
+        for (struct function *g = functions; g < functions + n_functions; g++) {
+            if (length(g->name) != length(t) ||
+                strncmp(g->name->start, t->start, (size_t)length(t)))
+                continue;
+            if (g->entered && !g->left)
+                die(t->line, "%.*s calls itself: there is no recursion in Metal", length(t),
+                    t->start);
+            if (!g->entered)
+                check_calls(g);
+        }
+    }
+    f->left = true;
+}
+
+static void
+check_functions(void)
+{
+    const struct token *end = tokens;
+    while (end->kind != END)
+        end++;
+    for (struct token *t = skip_directive(tokens); t < end;)
+        t = skip_directive(check_declaration(t, end, false));
+    for (size_t i = 0; i < n_functions; i++)
+        check_body(&functions[i]);
+    for (size_t i = 0; i < n_functions; i++)
+        if (!functions[i].entered)
+            check_calls(&functions[i]);
+}
+
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 /* The word of the attribute at t, and the token behind its ]]; NULL if there is no attribute. */
@@ -941,6 +1070,7 @@ main(int argc, char **argv)
     free(read);
     tokenise(text);
     check_words();
+    check_functions();
     read_declarations();
     make_floats();
     make_vectors();

@@ -34,20 +34,6 @@ bench_talks(const struct bench *b)
     return !b->o->json || b->o->json_file;
 }
 
-/* Reports a roofline that a line has raised by more than noise: the shares printed before are of
- * the lower one. */
-static void
-tell_raised_roofline(const struct bench *b)
-{
-    const double noise = 1.02;
-    for (int dtype = 0; dtype <= QV_F16; dtype++)
-        if (b->told_flops[dtype] > 0 && b->peak_flops[dtype] > noise * b->told_flops[dtype])
-            printf("a line raised the measured roofline to %.3f TFLOP/s in %s\n",
-                   b->peak_flops[dtype] * 1e-12, qv_dtype_name((qv_dtype)dtype));
-    if (b->told_bytes > 0 && b->memory_bytes > noise * b->told_bytes)
-        printf("a line raised the measured roofline to %.1f GB/s\n", b->memory_bytes * 1e-9);
-}
-
 static void
 tell_scatter(const struct bench *b)
 {
@@ -62,18 +48,42 @@ void
 bench_close(struct bench *b)
 {
     tell_scatter(b);
-    if (bench_talks(b))
-        tell_raised_roofline(b);
     tool_close_context(&b->ctx, &b->info);
+}
+
+/* Writes "0.123 TFLOP/s", or that the rate is not known. */
+static const char *
+rate_text(struct bench_rate rate, double scale, int decimals, const char *unit, char text[60])
+{
+    if (rate.known)
+        snprintf(text, 60, "%.*f %s", decimals, rate.per_s * scale, unit);
+    else
+        snprintf(text, 60, "unknown %s", unit);
+    return text;
+}
+
+static void
+tell_roofline(const struct bench *b, qv_dtype dtype)
+{
+    char peak[60], memory[60], copy[60];
+    printf("roofline: %s (best %s GEMM), %s (a copy, read and written: %s)\n",
+           rate_text(b->peak[dtype], 1e-12, 3, "TFLOP/s", peak), qv_dtype_name(dtype),
+           rate_text(b->memory, 1e-9, 1, "GB/s", memory),
+           rate_text(b->copy, 1e-9, 1, "GB/s", copy));
+    if (!b->peak[dtype].known || !b->memory.known || !b->copy.known)
+        printf("unknown: no two of %d measurements agree, so something else is using this machine; "
+               "what follows from it is withheld\n",
+               BENCH_MOST_RATES);
 }
 
 qv_status
 bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
 {
-    bool first = !b->told_bytes;
+    const bool first = !b->begun;
     qv_status status = bench_measure_roofline(b, dtype, err);
     if (!b->parts_done)
         b->parts_began_s = qv_seconds();
+    b->begun = true;
     if (status || !bench_talks(b))
         return status;
     if (first) {
@@ -81,12 +91,10 @@ bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
         if (b->info.threads)
             printf(", %d thread%s", b->info.threads, b->info.threads == 1 ? "" : "s");
         printf("%s%s\n", *about ? "\n" : "", about);
+    } else {
+        putchar('\n');
     }
-    printf("%sroofline: %.3f TFLOP/s (best %s GEMM), %.1f GB/s (a copy, read and written: %.1f)\n",
-           first ? "" : "\n", b->peak_flops[dtype] * 1e-12, qv_dtype_name(dtype),
-           b->memory_bytes * 1e-9, b->copy_bytes * 1e-9);
-    b->told_flops[dtype] = b->peak_flops[dtype];
-    b->told_bytes = b->memory_bytes;
+    tell_roofline(b, dtype);
     return QV_OK;
 }
 
@@ -233,28 +241,37 @@ bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static void
-raise_roofline(struct bench *b, const struct bench_record *r)
+struct bench_figure
+bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes, bool streams,
+                 double ms)
 {
-    double seconds = r->times.median_ms * 1e-3;
-    if (r->computed || !(seconds > 0))
-        return;
-    if (r->flops / seconds > b->peak_flops[r->dtype])
-        b->peak_flops[r->dtype] = r->flops / seconds;
-    if (r->streams && r->bytes / seconds > b->memory_bytes)
-        b->memory_bytes = r->bytes / seconds;
+    const struct bench_roof roof = { b->peak[dtype], b->memory };
+    return bench_share(&roof, flops, bytes, streams, ms);
 }
 
-double
-bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes, double ms)
+const char *
+bench_figure_text(struct bench_figure figure, int decimals, const char *unit, char *text,
+                  size_t size)
 {
-    const double noise = 1.05;
-    double seconds = ms * 1e-3;
-    double least_s = b->peak_flops[dtype] > 0 ? flops / b->peak_flops[dtype] : 0;
-    double moving_s = b->memory_bytes > 0 ? bytes / b->memory_bytes : 0;
-    if (moving_s > least_s && moving_s <= noise * seconds)
-        least_s = moving_s;
-    return seconds > 0 ? least_s / seconds : 0;
+    if (figure.withheld)
+        snprintf(text, size, "withheld: %s", figure.withheld);
+    else
+        snprintf(text, size, "%.*f%s", decimals, figure.value, unit);
+    return text;
+}
+
+void
+bench_put_figure(json_t *record, const char *name, struct bench_figure figure)
+{
+    if (!figure.withheld) {
+        json_object_set_new(record, name, json_real(figure.value));
+        return;
+    }
+    json_t *withheld = json_copy(json_object_get(record, "withheld")); /* records may share it */
+    if (!withheld)
+        withheld = json_object();
+    json_object_set_new(withheld, name, json_string(figure.withheld));
+    json_object_set_new(record, "withheld", withheld);
 }
 
 /* Returns units a second from units a run. */
@@ -264,13 +281,26 @@ rate(double units, double ms)
     return ms > 0 ? units / (ms * 1e-3) : 0;
 }
 
+/* Sets a field to a rate of the machine, or says that it is unknown. */
+static void
+put_rate(json_t *machine, const char *name, struct bench_rate rate, double scale)
+{
+    bench_put_figure(machine, name,
+                     (struct bench_figure){ rate.per_s * scale,
+                                            rate.known || !(rate.per_s > 0)
+                                                ? NULL
+                                                : "no two of its measurements agree" });
+}
+
 static json_t *
 machine_json(const struct bench *b, qv_dtype dtype)
 {
-    return json_pack("{s:s, s:s, s:i, s:b, s:f, s:f, s:f}", "backend", b->info.backend, "device",
-                     b->info.device, "threads", b->info.threads, "tuned", b->o->tune,
-                     "roof_tflops_per_s", b->peak_flops[dtype] * 1e-12, "roof_gb_per_s",
-                     b->memory_bytes * 1e-9, "copy_gb_per_s", b->copy_bytes * 1e-9);
+    json_t *j = json_pack("{s:s, s:s, s:i, s:b}", "backend", b->info.backend, "device",
+                          b->info.device, "threads", b->info.threads, "tuned", b->o->tune);
+    put_rate(j, "roof_tflops_per_s", b->peak[dtype], 1e-12);
+    put_rate(j, "roof_gb_per_s", b->memory, 1e-9);
+    put_rate(j, "copy_gb_per_s", b->copy, 1e-9);
+    return j;
 }
 
 /* Returns the day as 2026-01-31, in UTC. Tables take records of one day for one run. */
@@ -285,6 +315,12 @@ day_json(void)
     return json_string(day);
 }
 
+static struct bench_figure
+share_of(const struct bench *b, const struct bench_record *r)
+{
+    return bench_roof_share(b, r->dtype, r->flops, r->bytes, r->streams, r->times.median_ms);
+}
+
 static json_t *
 record_json(const struct bench *b, const struct bench_record *r)
 {
@@ -293,13 +329,13 @@ record_json(const struct bench *b, const struct bench_record *r)
                           "way", r->way, "dtype", qv_dtype_name(r->dtype));
     if (r->desc)
         json_object_update_new(j, json_pack("{s:b, s:s}", "chosen", r->chosen, "desc", r->desc));
-    json_object_update_new(j, json_pack("{s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:f}", "median_ms", ms,
+    json_object_update_new(j, json_pack("{s:f, s:f, s:I, s:f, s:f, s:f, s:f}", "median_ms", ms,
                                         "p90_ms", r->times.p90_ms, "repeats",
                                         (json_int_t)r->times.repeats, "flops", r->flops, "bytes",
                                         r->bytes, "tflops_per_s", rate(r->flops, ms) * 1e-12,
-                                        "gb_per_s", rate(r->bytes, ms) * 1e-9, "roof_share",
-                                        bench_roof_share(b, r->dtype, r->flops, r->bytes, ms)));
+                                        "gb_per_s", rate(r->bytes, ms) * 1e-9));
     json_object_update(j, r->extras);
+    bench_put_figure(j, "roof_share", share_of(b, r));
     json_object_set_new(j, "machine", machine_json(b, r->dtype));
     json_object_set_new(j, "version", json_string(qv_version()));
     json_object_set_new(j, "commit", json_string(QV_COMMIT));
@@ -334,14 +370,17 @@ qv_status
 bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
 {
     const char *label = r->label ? r->label : r->way;
+    const struct bench_figure share = share_of(b, r);
     double ms = r->times.median_ms;
-    raise_roofline(b, r);
     if (bench_talks(b)) {
+        char percent[20] = "-";
+        if (!share.withheld)
+            snprintf(percent, sizeof percent, "%.1f%%", 100 * share.value);
         bench_show_group(b, r->group ? r->group : r->work, r->dtype);
-        printf("  %-25s %11.3f %11.3f %9.3f %9.2f %7.1f%%%s%s\n", label, ms, r->times.p90_ms,
-               rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9,
-               100 * bench_roof_share(b, r->dtype, r->flops, r->bytes, ms),
-               r->note && *r->note ? "  " : "", r->note ? r->note : "");
+        printf("  %-25s %11.3f %11.3f %9.3f %9.2f %8s%s%s%s%s\n", label, ms, r->times.p90_ms,
+               rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9, percent,
+               r->note && *r->note ? "  " : "", r->note ? r->note : "",
+               share.withheld ? "  share withheld: " : "", share.withheld ? share.withheld : "");
         fflush(stdout);
     }
     return bench_emit(b, r, err);

@@ -6,6 +6,7 @@
 
 #include "model/inspect.h"
 #include "command/tool.h"
+#include "figures.h"
 #include "samples.h"
 
 /* ---- bench.c: a bench, its timing, its records ----------------------------------------------- */
@@ -15,18 +16,17 @@ struct bench {
     const char *name; /* such as "conv3d" */
     qv_context *ctx;
     qv_context_info info;
-    double peak_flops[QV_F16 + 1]; /* roofline: FLOP/s by dtype; 0: not measured */
-    double memory_bytes;           /* roofline: bytes a second, by a copy or by reading alone */
-    double copy_bytes;             /* bytes a second of a copy, reads and writes counted */
-    double told_flops[QV_F16 + 1], told_bytes; /* the roofline as it was last printed */
-    bool bf16_left_out;                        /* the device has no bf16 GEMMs, and that was
-                                                * reported */
-    char group[256];                           /* heading of the table that is being printed */
-    int64_t parts, parts_done;                 /* parts of a list, and how many are done */
-    double parts_began_s, told_s;              /* when the first part began; when the remaining time
-                                                * was last reported */
-    int64_t timed, scattered; /* records; records whose p90 is far above the median */
-    double most_scatter;      /* the largest p90, as a multiple of the median */
+    struct bench_rate peak[QV_F16 + 1]; /* roofline: FLOP/s by dtype */
+    struct bench_rate memory;           /* roofline: bytes per second, by a copy or by reading */
+    struct bench_rate copy;             /* bytes per second of a copy, reads and writes counted */
+    bool begun;                         /* the device was printed */
+    bool bf16_left_out;                 /* the device has no bf16 GEMMs, and that was reported */
+    char group[256];                    /* heading of the table that is being printed */
+    int64_t parts, parts_done;          /* parts of a list, and how many are done */
+    double parts_began_s, told_s;       /* when the first part began; when the remaining time was
+                                         * last reported */
+    int64_t timed, scattered;           /* records; records whose p90 is far above the median */
+    double most_scatter;                /* the largest p90, as a multiple of the median */
 };
 
 /* Opens the device of the options. Closing it reports whether times scattered. */
@@ -83,15 +83,19 @@ struct bench_record {
 };
 /* Prints the heading of a table, unless that table is being printed already. */
 void bench_show_group(struct bench *b, const char *name, qv_dtype dtype);
-/* Prints a line of a table, below its heading if it is the first, and writes the JSON record. A
- * line that is faster than the roofline raises it, since the device has just shown that it can. */
+/* Prints a line of a table, below its heading if it is the first, and writes the JSON record. */
 qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
 /* Writes the JSON record alone, if records are wanted. */
 qv_status bench_emit(struct bench *b, const struct bench_record *r, qv_error *err);
-/* Returns the least time that the roofline allows, as a share of the time. Bytes that moved faster
- * than memory can move them came from a cache and set no bound: then only the FLOPs count. */
-double bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes,
-                        double ms);
+/* Returns the share of the roofline (figures.h). */
+struct bench_figure bench_roof_share(const struct bench *b, qv_dtype dtype, double flops,
+                                     double bytes, bool streams, double ms);
+/* Writes a figure as text, with so many decimals and a unit; or "withheld: " and the reason. */
+const char *bench_figure_text(struct bench_figure figure, int decimals, const char *unit,
+                              char *text, size_t size);
+/* Sets field `name` of a record to a figure, or field `withheld` to an object that gives the reason
+ * under that name. */
+void bench_put_figure(json_t *record, const char *name, struct bench_figure figure);
 
 /* Returns QV_OK, or an error if the command that `what` names ended with another exit code than
  * 0. */
@@ -188,7 +192,7 @@ void bench_fill(void *data, qv_dtype dtype, size_t bytes);
  * clock. A chunk must have been pushed. */
 qv_status bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *err);
 
-/* Measures the roofline of a dtype, if it is not known yet, and the copy rate. */
+/* Measures the roofline of a dtype and the copy rate, unless they were measured in this run. */
 qv_status bench_measure_roofline(struct bench *b, qv_dtype dtype, qv_error *err);
 
 /* ---- chunks.c: a plan's work on chunks, and its bounds --------------------------------------- */
@@ -227,6 +231,7 @@ void bench_limit_close(qv_context *ctx, struct bench_limit *l);
 struct bench_bounds {
     struct bench_times limit; /* time of all chunks */
     double gemm_ms, attention_ms, floor_ms;
+    bool floor_known; /* the copy rate, which the floor follows from, is */
 };
 enum { BENCH_LIMIT_RUNS = 2 };
 /* bench_limit_runs writes the works to time to out[BENCH_LIMIT_RUNS], and returns their number.
@@ -234,7 +239,9 @@ enum { BENCH_LIMIT_RUNS = 2 };
 int bench_limit_runs(struct bench_limit *l, struct bench_run *out);
 struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
                                        const struct bench_run *runs);
-/* Compare work of so many ms with the bounds, as a record's fields and as printed lines. */
+/* Compare work of so many ms with the bounds, as a record's fields and as printed lines. What cannot
+ * be is withheld. */
+void bench_put_over_bounds(json_t *record, const struct bench_bounds *bounds, double ms);
 json_t *bench_bounds_json(const struct bench_bounds *bounds, double ms);
 void bench_print_bounds(const struct bench_bounds *bounds, double ms);
 /* Reports the limit and the floor for the work of record r; prefix begins their ways' names. */

@@ -158,27 +158,44 @@ bench_limit_bounds(const struct bench *b, const struct bench_limit *l, const str
     bounds.limit =
         (struct bench_times){ limit_ms, p90,
                               l->counted || g->repeats < a->repeats ? g->repeats : a->repeats };
-    bounds.floor_ms = limit_ms + l->between_bytes / b->copy_bytes * 1e3;
+    bounds.floor_ms = limit_ms + l->between_bytes / b->copy.per_s * 1e3;
+    bounds.floor_known = b->copy.known;
     return bounds;
+}
+
+void
+bench_put_over_bounds(json_t *record, const struct bench_bounds *bounds, double ms)
+{
+    bench_put_figure(record, "over_limit", bench_over(ms, bounds->limit.median_ms, true));
+    bench_put_figure(record, "over_floor", bench_over(ms, bounds->floor_ms, bounds->floor_known));
 }
 
 json_t *
 bench_bounds_json(const struct bench_bounds *bounds, double ms)
 {
-    const double limit_ms = bounds->limit.median_ms, floor_ms = bounds->floor_ms;
-    return json_pack("{s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f}}", "limit_ms", limit_ms, "floor_ms",
-                     floor_ms, "over_limit", ms / limit_ms, "over_floor", ms / floor_ms, "parts",
-                     "gemm_ms", bounds->gemm_ms, "attention_ms", bounds->attention_ms, "between_ms",
-                     ms - limit_ms);
+    json_t *j = json_pack("{s:f}", "limit_ms", bounds->limit.median_ms),
+           *parts = json_pack("{s:f, s:f}", "gemm_ms", bounds->gemm_ms, "attention_ms",
+                              bounds->attention_ms);
+    if (bounds->floor_known)
+        json_object_set_new(j, "floor_ms", json_real(bounds->floor_ms));
+    bench_put_figure(parts, "between_ms", bench_beyond_ms(ms, bounds->limit.median_ms));
+    json_object_set_new(j, "parts", parts);
+    bench_put_over_bounds(j, bounds, ms);
+    return j;
 }
 
 void
 bench_print_bounds(const struct bench_bounds *bounds, double ms)
 {
-    printf("  over limit   %.3f; over floor %.3f\n"
-           "  parts        GEMMs %.2f ms, attention %.2f ms, between %.2f ms\n",
-           ms / bounds->limit.median_ms, ms / bounds->floor_ms, bounds->gemm_ms,
-           bounds->attention_ms, ms - bounds->limit.median_ms);
+    const double limit_ms = bounds->limit.median_ms;
+    char limit[100], floor[100], between[100];
+    printf("  over limit   %s; over floor %s\n"
+           "  parts        GEMMs %.2f ms, attention %.2f ms, between %s\n",
+           bench_figure_text(bench_over(ms, limit_ms, true), 3, "", limit, sizeof limit),
+           bench_figure_text(bench_over(ms, bounds->floor_ms, bounds->floor_known), 3, "", floor,
+                             sizeof floor),
+           bounds->gemm_ms, bounds->attention_ms,
+           bench_figure_text(bench_beyond_ms(ms, limit_ms), 2, " ms", between, sizeof between));
 }
 
 qv_status
@@ -203,7 +220,7 @@ bench_report_bounds(struct bench *b, const struct bench_limit *l, const struct b
     floor.times.p90_ms += bounds->floor_ms - bounds->limit.median_ms;
     floor.bytes = l->bytes + l->between_bytes;
     qv_status status = bench_report(b, &limit, err);
-    if (!status)
+    if (!status && bounds->floor_known)
         return bench_report(b, &floor, err);
     json_decref(r.extras);
     return status;

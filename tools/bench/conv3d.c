@@ -214,7 +214,7 @@ run_line(void *user, char *line, qv_error *err)
         status = bench_dtypes(b, dtypes, &n, err);
     for (int i = 0; i < n && !status; i++) {
         desc.dtype = dtypes[i];
-        if (!b->peak_flops[desc.dtype])
+        if (!(b->peak[desc.dtype].per_s > 0))
             status = bench_begin(b, desc.dtype, ABOUT, err);
         if (!status)
             status = run_ways(b, line, &desc, err);
@@ -385,7 +385,7 @@ open_gemm(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
     if (!status)
         e->gemm.calls[0].operands[1] = (struct qv_buffer){ e->weight, 0 };
     /* bytes are read once, and rows are written once */
-    e->floor_ms = (double)(e->rows * k) * (1 + (double)qv_dtype_bytes(dtype)) / e->b->copy_bytes *
+    e->floor_ms = (double)(e->rows * k) * (1 + (double)qv_dtype_bytes(dtype)) / e->b->copy.per_s *
                   1e3; /* time_embed adds the GEMM's time */
     return status;
 }
@@ -440,7 +440,7 @@ static qv_status
 report_patchify(const struct embed *e, int which, qv_error *err)
 {
     struct bench_record r = record_of(&e->subjects[which], e->work, QV_LOWERING_PATCHIFY);
-    char note[80];
+    char note[120];
     double ms = e->times[which].median_ms, gemm_ms = e->times[GEMM_ALONE].median_ms;
     r.way = which == FROM_BYTES ? "patchify from bytes" : "patchify";
     r.times = e->times[which];
@@ -448,9 +448,12 @@ report_patchify(const struct embed *e, int which, qv_error *err)
     snprintf(note, sizeof note, "%.2f times GEMM alone", ms / gemm_ms);
     if (which == FROM_BYTES) {
         double over_patchify = ms / e->times[FROM_ROWS].median_ms;
-        json_object_update_new(r.extras, json_pack("{s:f, s:f}", "over_floor", ms / e->floor_ms,
-                                                   "over_patchify", over_patchify));
-        snprintf(note, sizeof note, "%.2f times its floor", ms / e->floor_ms);
+        const struct bench_figure over = bench_over(ms, e->floor_ms, e->b->copy.known);
+        char text[100];
+        json_object_set_new(r.extras, "over_patchify", json_real(over_patchify));
+        bench_put_figure(r.extras, "over_floor", over);
+        snprintf(note, sizeof note, "times its floor: %s",
+                 bench_figure_text(over, 2, "", text, sizeof text));
     }
     r.note = note;
     return bench_report(e->b, &r, err);

@@ -124,9 +124,10 @@ static qv_status
 report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_ops *ops,
             struct bench_times times, qv_error *err)
 {
-    char work[80], label[20], note[80], group[200];
-    const double copy_ms = 1e3 * (double)g->packed_bytes / g->b.copy_bytes;
+    char work[80], label[20], note[160], over[100], group[200];
     double ms = times.median_ms, parts = 2 * (double)g->copies;
+    const double copy_ms = 1e3 * (double)g->packed_bytes / g->b.copy.per_s;
+    const struct bench_figure over_copy = bench_by_rate(ms / copy_ms, g->b.copy);
     if (m == 1)
         g->first_ms = ms;
     else if (m <= MOST_STEPS && ms / g->before_ms > g->worst_step) {
@@ -136,27 +137,27 @@ report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_
     g->before_ms = ms;
     snprintf(work, sizeof work, "%s m=%lld", g->p->name, (long long)m);
     snprintf(label, sizeof label, "m=%lld", (long long)m);
-    snprintf(note, sizeof note, "%.2f of m=1, %.2f of reading its weights", ms / g->first_ms,
-             ms / copy_ms);
+    snprintf(note, sizeof note, "%.2f of m=1, of reading its weights: %s", ms / g->first_ms,
+             bench_figure_text(over_copy, 2, "", over, sizeof over));
     snprintf(group, sizeof group, "%s %s n=%lld k=%lld%s%s", g->model, g->p->name,
              (long long)g->p->n, (long long)g->p->k, g->groups.bits ? " " : "",
              g->groups.bits ? g->b.o->weights.name : "");
-    struct bench_record r = {
-        .work = work,
-        .way = g->groups.bits ? g->b.o->weights.name : "gemm",
-        .group = group,
-        .label = label,
-        .dtype = dtype,
-        .times = times,
-        .flops = ops->flops / parts,
-        .bytes = ops->bytes / parts,
-        .streams = true,
-        .note = note,
-        .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I, s:f}", "model",
-                            tool_json_text(g->model), "m", (json_int_t)m, "n", (json_int_t)g->p->n,
-                            "k", (json_int_t)g->p->k, "over_m1", ms / g->first_ms, "weight_bytes",
-                            (json_int_t)g->packed_bytes, "over_copy", ms / copy_ms)
-    };
+    struct bench_record r = { .work = work,
+                              .way = g->groups.bits ? g->b.o->weights.name : "gemm",
+                              .group = group,
+                              .label = label,
+                              .dtype = dtype,
+                              .times = times,
+                              .flops = ops->flops / parts,
+                              .bytes = ops->bytes / parts,
+                              .streams = true,
+                              .note = note,
+                              .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I}", "model",
+                                                  tool_json_text(g->model), "m", (json_int_t)m, "n",
+                                                  (json_int_t)g->p->n, "k", (json_int_t)g->p->k,
+                                                  "over_m1", ms / g->first_ms, "weight_bytes",
+                                                  (json_int_t)g->packed_bytes) };
+    bench_put_figure(r.extras, "over_copy", over_copy);
     if (m == MOST_STEPS)
         json_object_update_new(r.extras,
                                json_pack("{s:f, s:I}", "worst_step", g->worst_step,
@@ -170,7 +171,7 @@ static int64_t
 streamed_bytes(const struct gemm_bench *g)
 {
     static const double least = 64 << 20, most = 512 << 20;
-    double bytes = g->b.copy_bytes * 1e-3;
+    double bytes = g->b.copy.per_s * 1e-3;
     return (int64_t)(bytes < least ? least : bytes > most ? most : bytes);
 }
 

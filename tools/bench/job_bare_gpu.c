@@ -229,7 +229,7 @@ qv_status
 job_bare_gpu_open(struct job_bench *j, qv_error *err)
 {
     (void)j;
-    return qv_fail(err, QV_EBACKEND, "a bare loop on a GPU: this build has no decoders of GPUs");
+    return qv_fail(err, QV_EBACKEND, "a bare loop on a GPU: this build has no NVDEC support");
 }
 
 qv_status

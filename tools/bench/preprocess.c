@@ -54,10 +54,11 @@ report_decode(struct preprocess_bench *p, const struct decode *d, const qv_clip_
               struct bench_times times, qv_error *err)
 {
     char name[100], work[200], note[100];
-    double frames_per_s = (double)info->source_frames / times.median_ms * 1e3;
+    const double clip_per_s = 1e3 / times.median_ms,
+                 sampled_per_s = (double)info->n_frames * clip_per_s;
     snprintf(work, sizeof work, "%s %lldx%lld", bench_base_name(p->clip, name, sizeof name),
              (long long)p->w, (long long)p->h);
-    snprintf(note, sizeof note, "%.1f frames/s; %lld of %lld sampled", frames_per_s,
+    snprintf(note, sizeof note, "%.1f sampled frames/s; %lld of %lld sampled", sampled_per_s,
              (long long)info->n_frames, (long long)info->source_frames);
     struct bench_record r = {
         .work = work,
@@ -68,8 +69,9 @@ report_decode(struct preprocess_bench *p, const struct decode *d, const qv_clip_
         .bytes = (double)info->width * info->height * 3 * (double)info->n_frames,
         .note = note,
         .extras =
-            json_pack("{s:I, s:I, s:f}", "source_frames", (json_int_t)info->source_frames,
-                      "sampled_frames", (json_int_t)info->n_frames, "frames_per_s", frames_per_s)
+            json_pack("{s:I, s:I, s:f, s:f}", "source_frames", (json_int_t)info->source_frames,
+                      "sampled_frames", (json_int_t)info->n_frames, "sampled_frames_per_s",
+                      sampled_per_s, "frames_per_s", (double)info->source_frames * clip_per_s)
     };
     return bench_report(&p->b, &r, err);
 }

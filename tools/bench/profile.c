@@ -236,10 +236,15 @@ static void
 print_sum(const struct profile *p, const char *name, struct sum s, const char *on)
 {
     double seconds = s.ms > 0 ? s.ms * 1e-3 : 1e30;
-    printf("  %-26s %6lld %10.3f %6.1f%% %9.2f %9.2f %9.3f %9.2f %7.1f%%%s%s\n", name,
+    const struct bench_figure share =
+        bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, false, s.ms);
+    char percent[20] = "-";
+    if (!share.withheld)
+        snprintf(percent, sizeof percent, "%.1f%%", 100 * share.value);
+    printf("  %-26s %6lld %10.3f %6.1f%% %9.2f %9.2f %9.3f %9.2f %8s%s%s%s%s\n", name,
            (long long)s.calls, s.ms, 100 * s.ms / total(p).ms, s.flops * 1e-9, s.bytes * 1e-6,
-           s.flops / seconds * 1e-12, s.bytes / seconds * 1e-9,
-           100 * bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, s.ms), *on ? "  " : "", on);
+           s.flops / seconds * 1e-12, s.bytes / seconds * 1e-9, percent, *on ? "  " : "", on,
+           share.withheld ? "  share withheld: " : "", share.withheld ? share.withheld : "");
 }
 
 static bool
@@ -369,10 +374,13 @@ span_event(const struct profile *p, const char *name, const char *category, int 
         add(&s, &p->rows[i]);
         ms += p->ms[i];
     }
-    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:i, s:i, s:{s:f, s:f, s:f, s:f}}", "name", name,
-                     "cat", category, "ph", "X", "ts", begin_ms * 1e3, "dur", ms * 1e3, "pid", 1,
-                     "tid", track, "args", "flops", s.flops, "bytes", s.bytes, "median_ms", s.ms,
-                     "roof_share", bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, ms));
+    json_t *event =
+        json_pack("{s:s, s:s, s:s, s:f, s:f, s:i, s:i, s:{s:f, s:f, s:f}}", "name", name, "cat",
+                  category, "ph", "X", "ts", begin_ms * 1e3, "dur", ms * 1e3, "pid", 1, "tid",
+                  track, "args", "flops", s.flops, "bytes", s.bytes, "median_ms", s.ms);
+    bench_put_figure(json_object_get(event, "args"), "roof_share",
+                     bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, false, ms));
+    return event;
 }
 
 static json_t *

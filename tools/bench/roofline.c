@@ -473,43 +473,6 @@ time_gemm(const struct bench *b, qv_dtype dtype, int64_t rows, int64_t size, str
     return status;
 }
 
-static qv_status
-measure_peak(struct bench *b, qv_dtype dtype, qv_error *err)
-{
-    struct timed t = { 0 };
-    for (int64_t size = 256; size <= 8192 && t.ms < long_ms(b) / 4; size *= 2) {
-        qv_status status = time_gemm(b, dtype, size, size, &t, err);
-        if (status)
-            return status;
-        if (t.flops / t.ms * 1e3 > b->peak_flops[dtype])
-            b->peak_flops[dtype] = t.flops / t.ms * 1e3;
-    }
-    return QV_OK;
-}
-
-/* Measures reading by a GEMM of one row, which reads a matrix once and writes almost nothing. It is
- * up to twice as fast as a copy, since CPUs read memory before they write it. Sizes grow as in
- * measure_copy, for the same reasons; only the last is certain not to come from a cache. */
-static qv_status
-measure_reading(struct bench *b, qv_dtype dtype, qv_error *err)
-{
-    static const struct {
-        int64_t size;
-        double most; /* the size is tried if the one before took less than this share of
-                      * long_ms() */
-    } sizes[] = { { 4096, 1 }, { 8192, 0.125 }, { 16384, 0.01 } };
-    struct timed t = { 0 };
-    qv_status status = QV_OK;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !status; i++) {
-        if (t.ms >= sizes[i].most * long_ms(b))
-            break;
-        status = time_gemm(b, dtype, 1, sizes[i].size, &t, err);
-    }
-    if (!status && t.bytes / t.ms * 1e3 > b->memory_bytes)
-        b->memory_bytes = t.bytes / t.ms * 1e3;
-    return status;
-}
-
 /* Times a copy of a buffer, as the mean of one there and one back. */
 static qv_status
 time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
@@ -534,39 +497,88 @@ time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
     return status;
 }
 
-/* Measures the copy rate. Buffers are far larger than any cache, except on a slow device, where
- * caches do not matter. The largest are for GPUs, which copy them in a fraction of a
- * millisecond. */
+/* What is measured of a device. */
+enum rated {
+    PEAK, /* the best square GEMM */
+    /* a GEMM of one row, which reads a matrix once and writes almost nothing. It is up to twice as
+     * fast as a copy, since CPUs read memory before they write it. */
+    READING,
+    COPY
+};
+
 static qv_status
-measure_copy(struct bench *b, qv_error *err)
+time_rate(const struct bench *b, enum rated what, qv_dtype dtype, int64_t size, double *ms,
+          double *per_s, qv_error *err)
 {
-    static const struct {
-        size_t mib;
-        double most; /* the size is tried if the one before took less than this share of
-                      * long_ms() */
-    } sizes[] = { { 16, 1 }, { 64, 0.125 }, { 256, 0.125 }, { 512, 0.01 } };
-    double ms = 0;
+    struct timed t = { 0 };
+    qv_status status;
+    if (what == COPY) {
+        t.bytes = 2.0 * (double)size;
+        status = time_copy(b, (size_t)size, &t.ms, err);
+    } else {
+        status = time_gemm(b, dtype, what == PEAK ? size : 1, size, &t, err);
+    }
+    *ms = t.ms;
+    *per_s = status ? 0 : (what == PEAK ? t.flops : t.bytes) / t.ms * 1e3;
+    return status;
+}
+
+/* Sizes grow while a run is short. Those of memory are far larger than any cache, except on a slow
+ * device, where caches do not matter; the largest are for GPUs, which copy them in a fraction of a
+ * millisecond. Only the last size is certain not to come from a cache. */
+static const struct {
+    enum rated what;
+    int64_t size;
+    double most; /* the size is tried if the one before took less than this share of long_ms() */
+} rated_sizes[] = {
+    { PEAK, 256, 1 },          { PEAK, 512, 0.25 },       { PEAK, 1024, 0.25 },
+    { PEAK, 2048, 0.25 },      { PEAK, 4096, 0.25 },      { PEAK, 8192, 0.25 },
+    { READING, 4096, 1 },      { READING, 8192, 0.125 },  { READING, 16384, 0.01 },
+    { COPY, 16 << 20, 1 },     { COPY, 64 << 20, 0.125 }, { COPY, 256 << 20, 0.125 },
+    { COPY, 512 << 20, 0.01 },
+};
+
+/* Finds the size that shows the rate, and measures there until two measurements agree. */
+static qv_status
+measure(const struct bench *b, enum rated what, qv_dtype dtype, struct bench_rate *out,
+        qv_error *err)
+{
+    double rates[BENCH_MOST_RATES] = { 0 }, ms = 0, per_s;
+    int64_t size = 0;
     qv_status status = QV_OK;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !status; i++) {
-        if (ms >= sizes[i].most * long_ms(b))
-            break;
-        status = time_copy(b, sizes[i].mib << 20, &ms, err);
-        if (!status)
-            b->copy_bytes = 2.0 * (double)(sizes[i].mib << 20) / ms * 1e3;
+    for (size_t i = 0; i < sizeof rated_sizes / sizeof *rated_sizes && !status; i++) {
+        if (rated_sizes[i].what != what || ms >= rated_sizes[i].most * long_ms(b))
+            continue;
+        status = time_rate(b, what, dtype, rated_sizes[i].size, &ms, &per_s, err);
+        if (what != PEAK || per_s > rates[0]) {
+            rates[0] = per_s;
+            size = rated_sizes[i].size;
+        }
+    }
+    *out = bench_rate_of(rates, 1);
+    for (int n = 1; n < BENCH_MOST_RATES && !status && !out->known; n++) {
+        status = time_rate(b, what, dtype, size, &ms, &rates[n], err);
+        *out = bench_rate_of(rates, n + 1);
     }
     return status;
 }
 
+/* Memory is measured once, by the first dtype: a run has one roofline. */
 qv_status
 bench_measure_roofline(struct bench *b, qv_dtype dtype, qv_error *err)
 {
-    qv_status status = QV_OK;
-    if (!b->copy_bytes) {
-        status = measure_copy(b, err);
-        b->memory_bytes = b->copy_bytes;
-    }
-    if (status || b->peak_flops[dtype] > 0)
+    struct bench_rate peak = { 0 }, reading;
+    qv_status status = b->copy.per_s > 0 ? QV_OK : measure(b, COPY, dtype, &b->copy, err);
+    if (status || b->peak[dtype].per_s > 0)
         return status;
-    status = measure_peak(b, dtype, err);
-    return status ? status : measure_reading(b, dtype, err);
+    status = measure(b, PEAK, dtype, &peak, err);
+    if (status)
+        return status;
+    b->peak[dtype] = peak;
+    if (b->memory.per_s > 0)
+        return QV_OK;
+    status = measure(b, READING, dtype, &reading, err);
+    if (!status)
+        b->memory = reading.per_s > b->copy.per_s ? reading : b->copy;
+    return status;
 }

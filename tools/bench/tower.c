@@ -340,11 +340,10 @@ report_stream(struct tower_bench *t, const char *model, struct bench_record r, q
                                                streamed_ms(t), "us_per_patch", patch_us(t),
                                                "over_encode", streamed_ms(t) / encode_ms(t),
                                                "arena_bytes", (json_int_t)t->info.arena_bytes));
-    if (!t->b.o->no_limit)
-        json_object_update_new(r.extras,
-                               json_pack("{s:f, s:f}", "over_limit",
-                                         streamed_ms(t) / bounds_of(t).limit.median_ms,
-                                         "over_floor", streamed_ms(t) / bounds_of(t).floor_ms));
+    if (!t->b.o->no_limit) {
+        const struct bench_bounds bounds = bounds_of(t);
+        bench_put_over_bounds(r.extras, &bounds, streamed_ms(t));
+    }
     return bench_report(&t->b, &r, err);
 }
 

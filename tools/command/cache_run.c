@@ -102,22 +102,32 @@ find_work(struct run *r, qv_error *err)
 static qv_status
 report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
 {
+    const struct tool_rates rates = tool_rates(n->frames, n->tokens, n->seconds);
+    const double load_s = r->devices->load_s;
+    char text[160];
     if (!r->o->json) {
         printf(
             "%s: %lld done, %lld tokens, %lld failed; %lld were there, %lld had failed before%s\n",
             r->o->out, (long long)n->done, (long long)n->tokens, (long long)n->failed,
             (long long)n->there, (long long)n->failed_before,
             n->failed_before ? " (--retry-failed)" : "");
+        if (n->done)
+            printf("%lld frames in %.2f s: %s\n", (long long)n->frames, n->seconds,
+                   tool_rates_text(rates, load_s, text));
         return QV_OK;
     }
     json_t *j =
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:I, s:s, s:s}", "cache",
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:I, s:s, s:s}", "cache",
                   tool_json_text(r->o->out), "done", (json_int_t)n->done, "tokens",
-                  (json_int_t)n->tokens, "failed", (json_int_t)n->failed, "there",
-                  (json_int_t)n->there, "failed_before", (json_int_t)n->failed_before,
-                  "interrupted", tool_signals_caught() != 0, "list_s", r->times.list_s, "look_s",
-                  r->times.look_s, "job_s", r->times.job_s, "peak_bytes",
+                  (json_int_t)n->tokens, "frames", (json_int_t)n->frames, "failed",
+                  (json_int_t)n->failed, "there", (json_int_t)n->there, "failed_before",
+                  (json_int_t)n->failed_before, "interrupted", tool_signals_caught() != 0, "list_s",
+                  r->times.list_s, "look_s", r->times.look_s, "job_s", r->times.job_s, "peak_bytes",
                   (json_int_t)tool_peak_bytes(), "version", qv_version(), "commit", QV_COMMIT);
+    if (json_object_update_new(j, tool_rates_json(rates, load_s))) {
+        json_decref(j);
+        j = NULL;
+    }
     return j ? tool_emit_json(r->o, j, err) : qv_fail(err, QV_ENOMEM, "no memory for a result");
 }
 

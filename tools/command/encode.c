@@ -147,19 +147,23 @@ tool_devices_close(struct tool_devices *d)
 qv_status
 tool_devices_open(const struct tool_options *o, struct tool_devices *d, qv_error *err)
 {
+    const double began_s = qv_seconds();
     const size_t most = o->all_devices ? TOOL_MOST_DEVICES : o->n_devices ? o->n_devices : 1;
     qv_status status = QV_OK;
     for (; d->n < most && !status; d->n++) {
         struct tool_options one = *o;
         one.device = o->all_devices ? (int64_t)d->n : o->n_devices ? o->devices[d->n] : o->device;
         status = tool_open_context(&one, &d->contexts[d->n], err);
-        if (status == QV_ENODEVICE && o->all_devices && d->n)
-            return QV_OK;
+        if (status == QV_ENODEVICE && o->all_devices && d->n) {
+            status = QV_OK; /* the last device was the one before */
+            break;
+        }
         if (status)
             break;
         qv_context_get_info(d->contexts[d->n], &d->infos[d->n]);
         status = tool_load_model(o, d->contexts[d->n], o->model, false, &d->models[d->n], err);
     }
+    d->load_s = qv_seconds() - began_s;
     return status;
 }
 
@@ -245,12 +249,20 @@ run_job(struct tool_encoder *e, qv_error *err)
     return status ? status : end;
 }
 
+/* Summarises the job of several clips. */
 static void
-tell_packs(const struct tool_encoder *e)
+tell_job(const struct tool_encoder *e)
 {
     qv_job_progress p;
+    char rates[160];
     qv_job_get_progress(e->job, &p);
-    if (p.packed_chunks && !e->o->json)
+    if (e->o->json)
+        return;
+    if (e->n > 1 && e->n_done)
+        printf("%zu clips, %lld frames, %lld tokens in %.2f s: %s\n", e->n_done,
+               (long long)e->n_frames, (long long)e->n_tokens, e->job_s,
+               tool_rates_text(tool_rates(e->n_frames, e->n_tokens, e->job_s), e->load_s, rates));
+    if (p.packed_chunks)
         printf("%lld chunks, %.0f%% full\n", (long long)p.packed_chunks,
                100.0 * (double)p.packed_rows / (double)p.capacity_rows);
 }
@@ -261,6 +273,7 @@ static int
 encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
 {
     e->context = d->infos[0];
+    e->load_s = d->load_s;
     qv_model_get_info(d->models[0], &e->model);
     if (pthread_mutex_init(&e->lock, NULL))
         return tool_fail(qv_fail(err, QV_ENOMEM, "no lock can be made"), err);
@@ -270,7 +283,7 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     if (!status)
         status = run_job(e, err);
     if (!status)
-        tell_packs(e);
+        tell_job(e);
     if (!status && e->trace)
         status = tool_trace_finish(e->trace, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;

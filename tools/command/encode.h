@@ -34,13 +34,14 @@ struct tool_encoder {
     qv_model_info model;
     pthread_mutex_t lock; /* guards messages and results of several sinks, and the counts below */
     size_t n_done, n_failed;
-    int code; /* exit code of the last failure */
+    int64_t n_frames, n_tokens; /* sampled frames and tokens of the clips that are done */
+    int code;                   /* exit code of the last failure */
     qv_job *job;
     struct tool_job_progress progress;
     struct tool_progress bar; /* progress of a single clip */
     struct tool_trace *trace; /* NULL: no trace */
-    double job_s;
-    bool defers; /* a signal ends the job in good order */
+    double job_s, load_s;     /* load_s: before the job, to open devices and load the model */
+    bool defers;              /* a signal ends the job in good order */
 };
 
 struct tool_devices {
@@ -48,6 +49,7 @@ struct tool_devices {
     qv_context_info infos[TOOL_MOST_DEVICES];
     qv_model *models[TOOL_MOST_DEVICES];
     size_t n;
+    double load_s; /* how long opening took */
 };
 
 /* Loads the model on each of the devices asked for; with --all-devices on every device, of which
@@ -70,6 +72,15 @@ void tool_output_close(struct tool_output *output);
 /* Reports a clip's result, as a line or a record. */
 qv_status tool_report(const struct tool_encoder *e, const struct tool_output *output,
                       const qv_job_result *result, qv_error *err);
+/* Sampled frames and tokens per second of the whole time, from the first clip until all are written.
+ * Text and record also tell how long loading took before that. */
+struct tool_rates {
+    double frames_per_s, tokens_per_s;
+};
+struct tool_rates tool_rates(int64_t frames, int64_t tokens, double seconds);
+const char *tool_rates_text(struct tool_rates rates, double load_s, char text[160]);
+json_t *tool_rates_json(struct tool_rates rates, double load_s);
+
 /* Writes trace events as they come. The file appears at the end. */
 qv_status tool_trace_open(const char *path, struct tool_trace **out, qv_error *err);
 void tool_trace_span(struct tool_trace *t, const char *stage, int lane, const char *key,

@@ -116,10 +116,10 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
     qv_job_get_progress(e->job, &p);
     const double s = p.elapsed_s + 1e-9, room = (double)p.capacity_rows + 1e-9;
     json_t *j = json_pack(
-        "{s:I, s:I, s:I, s:f, s:f, s:f, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "clips",
+        "{s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "clips",
         (json_int_t)p.done, "failed", (json_int_t)p.failed, "tokens", (json_int_t)p.tokens,
-        "seconds", p.elapsed_s, "clips_per_s", (double)p.done / s, "tokens_per_s",
-        (double)p.tokens / s, "limit", p.limit, "chunks", (json_int_t)p.chunks, "fill",
+        "frames", (json_int_t)e->n_frames, "seconds", p.elapsed_s, "clips_per_s",
+        (double)p.done / s, "limit", p.limit, "chunks", (json_int_t)p.chunks, "fill",
         (double)p.rows / room, "most_frame_bytes", (json_int_t)p.most_frame_bytes, "peak_bytes",
         (json_int_t)tool_peak_bytes(), "source_frames", (json_int_t)p.source_frames,
         "decoded_frames", (json_int_t)p.decoded_frames, "gpu_clips", (json_int_t)p.gpu_clips,
@@ -130,7 +130,9 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
                                p.decoders, "devices", p.devices, "sinks", p.sinks);
     json_t *record = json_object();
     const bool interrupted = tool_signals_caught() != 0;
-    if (json_object_update_new(j, json_pack("{s:I, s:b}", "not_done",
+    const struct tool_rates rates = tool_rates(e->n_frames, p.tokens, p.elapsed_s);
+    if (json_object_update_new(j, tool_rates_json(rates, e->load_s)) |
+        json_object_update_new(j, json_pack("{s:I, s:b}", "not_done",
                                             (json_int_t)((int64_t)e->n - (int64_t)e->n_done -
                                                          (int64_t)e->n_failed),
                                             "interrupted", interrupted)) |

@@ -22,11 +22,33 @@ peak_rss_bytes(void)
 #endif
 }
 
-/* Returns frames of the clip, decoded or not, per second of decoding. */
-static double
-frames_per_s(const qv_job_result *r)
+struct tool_rates
+tool_rates(int64_t frames, int64_t tokens, double seconds)
 {
-    return (double)r->clip->source_frames / (r->decode_s + 1e-9);
+    const double s = seconds > 0 ? seconds : 1e-9;
+    return (struct tool_rates){ (double)frames / s, (double)tokens / s };
+}
+
+const char *
+tool_rates_text(struct tool_rates rates, double load_s, char text[160])
+{
+    snprintf(text, 160,
+             "%.1f sampled frames and %.1f tokens per second; loading the model took %.2f s before",
+             rates.frames_per_s, rates.tokens_per_s, load_s);
+    return text;
+}
+
+json_t *
+tool_rates_json(struct tool_rates rates, double load_s)
+{
+    return json_pack("{s:f, s:f, s:f}", "sampled_frames_per_s", rates.frames_per_s, "tokens_per_s",
+                     rates.tokens_per_s, "load_s", load_s);
+}
+
+static struct tool_rates
+rates_of(const qv_job_result *r)
+{
+    return tool_rates(r->clip->n_frames, r->n_tokens, r->seconds);
 }
 
 /* Returns the time of the slowest of the three stages that run at once: decoding, the device,
@@ -59,12 +81,15 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
                      "source_frames", (json_int_t)r->clip->source_frames, "decoded_frames",
                      (json_int_t)r->decoded_frames, "lowering", e->model.lowering, "peak_rss_bytes",
                      (json_int_t)peak_rss_bytes()));
-    missing |= json_object_update_new(
-        j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s", r->decode_s, "write_s",
-                     output->write_s, "wait_decode_s", r->wait_decode_s, "wait_device_s",
-                     r->wait_device_s, "wait_write_s", r->wait_sink_s, "over_slowest_stage",
-                     r->seconds / (slowest_stage_s(output, r) + 1e-9), "frames_per_s",
-                     frames_per_s(r), "cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN)));
+    missing |=
+        json_object_update_new(j,
+                               json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s",
+                                         r->decode_s, "write_s", output->write_s, "wait_decode_s",
+                                         r->wait_decode_s, "wait_device_s", r->wait_device_s,
+                                         "wait_write_s", r->wait_sink_s, "over_slowest_stage",
+                                         r->seconds / (slowest_stage_s(output, r) + 1e-9), "cores",
+                                         (json_int_t)sysconf(_SC_NPROCESSORS_ONLN)));
+    missing |= json_object_update_new(j, tool_rates_json(rates_of(r), e->load_s));
     missing |= json_object_update_new(j, json_pack("{s:{s:s, s:s, s:i}, s:s, s:s}", "machine",
                                                    "backend", e->context.backend, "device",
                                                    e->context.device, "threads", e->context.threads,
@@ -78,15 +103,18 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
 
 /* Prints where the time went, for a clip that took a second or more. */
 static void
-report_stages(const struct tool_output *output, const qv_job_result *r)
+report_stages(const struct tool_encoder *e, const struct tool_output *output,
+              const qv_job_result *r)
 {
+    char rates[160];
     if (r->is_image || r->seconds < 1)
         return;
-    printf("  waited %.2f s for frames, %.2f s for the device, %.2f s for writing; %.1f frames a "
-           "second, of which %lld of %lld were decoded; %.2f times the slowest stage\n",
-           r->wait_decode_s, r->wait_device_s, r->wait_sink_s, frames_per_s(r),
-           (long long)r->decoded_frames, (long long)r->clip->source_frames,
-           r->seconds / (slowest_stage_s(output, r) + 1e-9));
+    if (e->n == 1) /* the rates of several clips are the job's */
+        printf("  %s\n", tool_rates_text(rates_of(r), e->load_s, rates));
+    printf("  waited %.2f s for frames, %.2f s for the device, %.2f s for writing; %lld of %lld "
+           "frames were decoded; %.2f times the slowest stage\n",
+           r->wait_decode_s, r->wait_device_s, r->wait_sink_s, (long long)r->decoded_frames,
+           (long long)r->clip->source_frames, r->seconds / (slowest_stage_s(output, r) + 1e-9));
 }
 
 qv_status
@@ -100,7 +128,7 @@ tool_report(const struct tool_encoder *e, const struct tool_output *output, cons
            (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
            (long long)r->n_tokens, (long long)e->model.out_hidden, r->seconds,
            qv_dtype_name(e->model.dtype), output->path);
-    report_stages(output, r);
+    report_stages(e, output, r);
     if (c->remark)
         tool_complain("%s: %s", output->clip, qv_remark_text(c->remark));
     if (r->damaged_frames && r->is_image)

@@ -35,6 +35,8 @@ print_version(const struct tool_program *p)
     static const char *const backends[] = { "cpu", "cuda", "metal" };
     printf("%s %s\n  commit   %s\n  API      %d.%d\n  FFmpeg   %s\n", p->name, qv_version(),
            QV_COMMIT, QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR, qv_ffmpeg_version());
+    printf("  NVDEC    %s\n",
+           *qv_decoder_no_nvdec() ? qv_decoder_no_nvdec() : "in this build, for --decode gpu");
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         const qv_context_options options = { .backend = backends[i] };
         qv_context *context = NULL;

@@ -196,6 +196,8 @@ settle(struct tool_encoder *e, struct tool_output *output, const qv_job_result *
     if (status && r->last && !r->cancelled)
         lose(e, output, status, err);
     e->n_done += !status && r->last;
+    e->n_frames += !status && r->last ? r->clip->n_frames : 0;
+    e->n_tokens += !status && r->last ? r->n_tokens : 0;
     pthread_mutex_unlock(&e->lock);
     if (status || r->last)
         tool_output_close(output);

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* Says which of a build's kernels a GPU runs. A pure function, which needs no CUDA. */
+#ifndef QV_CUDA_ARCHITECTURES_H
+#define QV_CUDA_ARCHITECTURES_H
+
+/* The kernels that a GPU runs: */
+enum code_cuda {
+    CODE_RUNS,     /* machine code that was built for it, or for a lower minor of its major */
+    CODE_COMPILED, /* the PTX of the newest architecture, which the driver compiles at first use */
+    CODE_UNSURE,   /* machine code for a lower minor, which NVIDIA does not promise to run on it */
+    CODE_NONE      /* none */
+};
+
+/* Finds the kernels for a GPU. built: compute capabilities, 90 for 9.0, ended by 0; each has machine
+ * code, and the last one also PTX. sm: the GPU's. *from: which of them it runs, or 0.
+ *
+ * Machine code for X.y runs on X.z where z >= y. NVIDIA does not promise that for its systems on a
+ * chip (Tegra), neither among them nor between them and other GPUs. PTX runs on what is as new as
+ * its architecture or newer. */
+enum code_cuda qv_find_code_cuda(const int *built, int sm, int *from);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/* Tests a build without the headers of NVIDIA's decoders: whoever asks for them hears so. The decoder
+ * program is built without them; the linker (--wrap) does the same to the library. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "make_clips.h"
+#include "qwenvit_job.h"
+#include "tiny.h"
+
+static const char words[] = "this build has no NVDEC support";
+static bool is_cuda; /* what contexts say that they are */
+
+const char *__wrap_qv_decoder_no_nvdec(void);
+void __real_qv_context_get_info(const qv_context *context, qv_context_info *info);
+void __wrap_qv_context_get_info(const qv_context *context, qv_context_info *info);
+
+const char *
+__wrap_qv_decoder_no_nvdec(void)
+{
+    return "this build has no NVDEC support (no ffnvcodec headers)";
+}
+
+void
+__wrap_qv_context_get_info(const qv_context *context, qv_context_info *info)
+{
+    __real_qv_context_get_info(context, info);
+    if (is_cuda)
+        info->backend = "cuda";
+}
+
+static qv_decoder *
+start(void)
+{
+    qv_decoder *decoder = NULL;
+    qv_error err;
+    if (qv_decoder_start(QV_DECODER_NO_NVDEC, &decoder, &err))
+        fail_msg("%s", err.text);
+    return decoder;
+}
+
+static void
+the_program_says_it_whole(void **state)
+{
+    (void)state;
+    qv_decoder *decoder = start();
+    qv_error err = { 0 };
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+    assert_string_equal(err.text, "GPU 0 decodes nothing: this build has no NVDEC support (no "
+                                  "ffnvcodec headers)");
+    qv_decoder_stop(&decoder);
+}
+
+/* auto is the CPU, and says why; cpu needs no reason, and images have none; gpu fails. */
+static void
+clips_say_it(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *clip;
+        qv_decode decode;
+        const char *not_gpu;
+    } cases[] = {
+        { "whole.mkv", QV_DECODE_AUTO, words },
+        { "whole.mkv", QV_DECODE_CPU, NULL },
+        { "grey.ppm", QV_DECODE_AUTO, NULL },
+    };
+    qv_decoder *decoder = start();
+    qv_error err = { 0 };
+    qv_clip *clip = NULL;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const qv_clip_options options = { .decoder = decoder, .decode = cases[i].decode };
+        qv_clip_info info;
+        if (qv_clip_open(cases[i].clip, NULL, NULL, &options, &clip, &err))
+            fail_msg("%s", err.text);
+        qv_clip_get_info(clip, &info);
+        if (cases[i].not_gpu ? !strstr(info.not_gpu, words) : *info.not_gpu)
+            fail_msg("case %zu: \"%s\"", i, info.not_gpu);
+        assert_int_equal(info.decoded_by, QV_DECODE_CPU);
+        qv_clip_close(&clip);
+    }
+    const qv_clip_options gpu = { .decoder = decoder, .decode = QV_DECODE_GPU };
+    if (clip_is_possible("x264.mp4")) {
+        clip_write("x264.mp4");
+        assert_int_equal(qv_clip_open("x264.mp4", NULL, NULL, &gpu, &clip, &err), QV_EBACKEND);
+        assert_non_null(strstr(err.text, words));
+        remove("x264.mp4");
+    }
+    qv_decoder_stop(&decoder);
+}
+
+static qv_status
+keep_reason(void *user, const qv_job_result *r, qv_error *err)
+{
+    (void)err;
+    if (r->last)
+        memcpy(user, r->not_gpu, sizeof r->not_gpu);
+    return r->status;
+}
+
+/* A job whose tokens a CUDA device computes, before it has asked for that device's decoders. */
+static void
+a_job_says_it(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 0);
+    char reason[64] = "";
+    qv_decoder *decoder = start();
+    qv_job *job = NULL;
+    qv_error err = { 0 };
+    const qv_job_options options = { .sink = keep_reason,
+                                     .user = reason,
+                                     .clip = { .decoder = decoder, .decode = QV_DECODE_AUTO } };
+    is_cuda = true;
+    if (qv_job_open(&t.model, 1, &options, &job, &err) ||
+        qv_job_add(job, &(qv_job_source){ .path = "whole.mkv", .key = "k" }, &err) ||
+        qv_job_end(job, &err))
+        fail_msg("%s", err.text);
+    is_cuda = false;
+    assert_non_null(strstr(reason, words));
+    qv_job_close(&job);
+    qv_decoder_stop(&decoder);
+    tiny_close(&t);
+}
+
+static int
+make_files(void **state)
+{
+    const int failed = clips_enter_folder(state);
+    FILE *f = failed ? NULL : fopen("grey.ppm", "wb");
+    if (!f)
+        return -1;
+    fprintf(f, "P6\n64 64\n255\n");
+    for (int i = 0; i < 3 * 64 * 64; i++)
+        fputc(i % 251, f);
+    clip_write("whole.mkv");
+    return fclose(f);
+}
+
+static int
+remove_files(void **state)
+{
+    remove("grey.ppm");
+    remove("whole.mkv");
+    return clips_leave_folder(state);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_program_says_it_whole),
+        cmocka_unit_test(clips_say_it),
+        cmocka_unit_test(a_job_says_it),
+    };
+    return cmocka_run_group_tests(tests, make_files, remove_files);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Decides which figures can be true: pure functions of measured times. On a machine that others use,
+ * a bound may come out slower than what it bounds; a share, a ratio or a rest that follows from it is
+ * withheld, with the reason.
+ */
+#ifndef QV_TOOLS_BENCH_FIGURES_H
+#define QV_TOOLS_BENCH_FIGURES_H
+
+#include <stdbool.h>
+
+/* A rate of the device. It is known once the two highest of its measurements agree. */
+enum { BENCH_MOST_RATES = 6 };
+struct bench_rate {
+    double per_s; /* the highest; 0: not measured */
+    bool known;
+};
+struct bench_rate bench_rate_of(const double *per_s, int n);
+
+/* A figure, or why it is withheld (NULL: it is not). */
+struct bench_figure {
+    double value;
+    const char *withheld;
+};
+
+/* The roofline: FLOP/s of a dtype, and bytes per second of memory. */
+struct bench_roof {
+    struct bench_rate flops, bytes;
+};
+
+/* The least time that the roofline allows, as a share of the time. Bytes that moved faster than
+ * memory can move them came from a cache and set no bound, unless `streams` says that all come from
+ * memory. */
+struct bench_figure bench_share(const struct bench_roof *roof, double flops, double bytes,
+                                bool streams, double ms);
+
+/* A value that follows from a rate, which may be known or not. */
+struct bench_figure bench_by_rate(double value, struct bench_rate rate);
+
+/* A time as a multiple of its bound, at least 1; and what it is more than its bound, at least 0 ms.
+ * known: whether the bound is. */
+struct bench_figure bench_over(double ms, double bound_ms, bool known);
+struct bench_figure bench_beyond_ms(double ms, double bound_ms);
+
+#endif
