@@ -241,25 +241,26 @@ hash_headers(uint64_t hash, const uint8_t *at, const uint8_t *end)
 }
 
 /* MPEG-4: a picture's start code is 00 00 01 B6, and the two bits behind it are 2 in B-pictures. One that is not coded
- * shows nothing; FFmpeg takes packets of up to 19 bytes for such. Codes up to 2F are headers, which hold for all
- * pictures that follow. */
+ * shows nothing; it has some 20 bits behind its start code, where one whose blocks are all copied has a bit for each and
+ * some 20 more. Codes up to 2F are headers, which hold for all pictures that follow. */
 static void
 look_at_mpeg4(const AVPacket *packet, qvm_packet *p)
 {
-    enum { MOST_NOT_CODED = 19 };
-    const uint8_t *at = packet->data, *end = at + packet->size;
+    enum { MOST_NOT_CODED = 9 }; /* bytes, with the start code */
+    const uint8_t *at = packet->data, *end = at + packet->size, *next;
     bool others = false;
-    for (at = find_start_code(at, end); end - at >= 5; at = find_start_code(at + 3, end)) {
+    for (at = find_start_code(at, end); end - at >= 5; at = next) {
+        next = find_start_code(at + 3, end);
         if (at[3] <= 0x2f)
-            p->headers = hash_headers(p->headers, at, find_start_code(at + 3, end));
+            p->headers = hash_headers(p->headers, at, next);
         if (at[3] != 0xb6)
             continue;
         others = others || at[4] >> 6 != 2;
+        p->may_hide = p->may_hide || next - at <= MOST_NOT_CODED;
         p->shown++;
     }
     p->spare = p->shown == 1 && !others && !p->headers;
     p->start = packet->flags & AV_PKT_FLAG_KEY;
-    p->may_hide = packet->size <= MOST_NOT_CODED;
 }
 
 /* MPEG-1 and MPEG-2: a picture's start code is 00 00 01 00, and three bits behind the next ten are 3 in B-pictures.

@@ -542,6 +542,29 @@ first_entry_is_wrong(void **state)
     print_message("%d files with a wrong entry\n", n_written);
 }
 
+/* ---- packets without a frame ----------------------------------------------------------------- */
+
+/* MPEG-4 of which some packets hold a picture that is not coded, or nothing. */
+static void
+nothing_shown(void **state)
+{
+    (void)state;
+    /* a P-VOP with vop_coded 0 */
+    static const uint8_t not_coded[] = { 0, 0, 1, 0xb6, 0x50, 0x4f };
+    for (int empty = 0; empty < 2; empty++) {
+        stream *s =
+            stream_encode(&(stream_recipe){ .encoder = "mpeg4", .frames = 60, .group = 10 });
+        assert_non_null(s);
+        for (int i = 7; i < s->n; i += 20) { /* a group of which not all is asked for */
+            if (!empty)
+                memcpy(s->packets[i]->data, not_coded, sizeof not_coded);
+            av_shrink_packet(s->packets[i], empty ? 0 : sizeof not_coded);
+        }
+        check_in(s, empty ? "empty" : "not-coded", "avi mp4 mkv", ANY);
+        stream_free(&s);
+    }
+}
+
 /* ---- joined clips ---------------------------------------------------------------------------- */
 
 static void
@@ -664,6 +687,7 @@ main(int argc, char **argv)
         TEST(begins_anywhere),
         TEST(ends_anywhere),
         TEST(first_entry_is_wrong),
+        TEST(nothing_shown),
         TEST(concatenations),
     };
     if (argc > 1) {
