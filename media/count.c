@@ -78,8 +78,8 @@ qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *er
     if (source->errors)
         qvm_times_doubt(times, "it is damaged");
     qvm_times_sort(times, source->format, stream);
-    times->are_frames =
-        *n > 0 && (*n == stream->nb_frames || (!stream->nb_frames && times->each_shows_one));
+    times->are_frames = *n > 0 && !times->may_lack &&
+                        (*n == stream->nb_frames || (!stream->nb_frames && times->each_shows_one));
     return QV_OK;
 }
 

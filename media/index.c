@@ -39,6 +39,8 @@ qvm_index_make(const qvm_reader *r)
     index->errors = r->count.errors;
     index->top_layer = t->top_layer;
     index->parameters = t->parameters;
+    index->sets_change = t->sets_change;
+    index->may_lack = t->may_lack;
     index->descending = t->descending;
     snprintf(index->unsure, sizeof index->unsure, "%s", t->unsure ? t->unsure : "");
     for (int64_t i = 0; i < n; i++)
@@ -66,6 +68,8 @@ qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *t)
     t->n = t->room = n;
     t->top_layer = index->top_layer;
     t->parameters = index->parameters;
+    t->sets_change = index->sets_change;
+    t->may_lack = index->may_lack;
     t->descending = index->descending;
     t->unsure = *index->unsure ? index->unsure : NULL;
     qvm_times_sort(t, source->format, source->stream);

@@ -120,14 +120,25 @@ typedef struct qvm_packet {
     bool parameters; /* H.264, HEVC: the packet has parameter sets */
     bool may_hide;   /* a picture that `shown` counts may stay hidden */
     bool changes;    /* the container changes the format from this packet on */
+    bool palette;    /* the container gives the palette of this packet and of those that follow */
+    /* a hash of headers that hold for later packets too; 0: it has none. Those of Motion JPEG are the order of its
+     * segments, and which tables they bring, but not the tables. */
+    uint64_t headers;
 } qvm_packet;
 
 /* Reads the headers in a packet of a stream with the parameters `par`, without decoding it. */
 qvm_packet qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet);
+/* Returns whether qvm_look_at_packet knows the codec: what it says of `shown` and `start` counts. */
+bool qvm_has_headers(enum AVCodecID codec);
+/* Returns whether a frame of this codec needs its own packet alone, where there is no palette and headers are equal. */
+bool qvm_is_stateless(enum AVCodecID codec);
 /* Returns whether the stream's parameter sets let pictures be hidden that packets' headers show. */
 bool qvm_may_hide_pictures(const AVCodecParameters *par);
-/* Appends a packet's parameter sets to `kept`, each once. Returns false for lack of memory, or above 64 KiB. */
-bool qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept);
+/* Appends a packet's parameter sets to `kept`, so that a decoder that is given `kept` has the sets that it would have
+ * after all packets. *changed becomes true if a set is another than the last one of its type and number, or is not
+ * among the stream's own. Returns false for lack of memory, or above 64 KiB. */
+bool qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
+                         bool *changed);
 
 /* ---- times.c: which frame has which time, and what it needs ------------------------------------ */
 
@@ -153,15 +164,20 @@ typedef struct qvm_start {
 typedef struct qvm_times {
     qvm_time *at; /* [n] in the file's order, and after qvm_times_sort by ascending pts */
     int64_t n, room;
+    int64_t n_looked;    /* packets of the file, those without a time too */
     const char *unsure;  /* why the times are not to be relied on; NULL: they are */
     bool descending;     /* some packet in the file has an earlier time than the one before it */
     bool parameters;     /* some packets have parameter sets */
+    bool sets_change;    /* some parameter set replaces another one */
+    bool may_lack;       /* some packet may show nothing, so that there may be fewer frames */
+    uint64_t headers;    /* the first packet's, which those of all others must equal */
+    AVPacket *sets;      /* the parameter sets so far; NULL: none yet */
     bool each_shows_one; /* each packet shows one frame, as far as the headers tell */
     bool are_frames;     /* as many frames come out as there are packets */
-    bool in_groups;      /* decoding may begin with any keyframe */
+    bool in_groups;      /* decoding may begin with any packet that is a start */
     /* references shown before a keyframe take places in the reference lists of what follows it */
     bool lists_leading;
-    bool can_rewind; /* the container's index leads to the first packet */
+    bool can_rewind; /* the container's index may lead to the first packet */
     bool can_seek;   /* the container's index leads to any keyframe, and decoding may begin there */
     int top_layer;   /* the highest layer of any packet */
     int64_t n_needed, most_sampled; /* packets; the most frames of a group that are asked for */
@@ -238,6 +254,12 @@ typedef struct qvm_source {
     struct qvm_remote *remote; /* the GPU's decoder, which replaces `codec`; NULL: none does */
     bool sampled;              /* the frame of the packet that was read is asked for */
     AVPacket *packet;
+    struct qvm_first {
+        int64_t pts, dts, pos;
+        int size;
+    } first;                /* the stream's first packet, where one was read */
+    bool has_first;
+    bool is_ahead;          /* `packet` was read ahead, and is the next one */
     bool draining;          /* no packet follows those that the decoder was given */
     bool emptying;          /* the packet waits until the decoder has given all frames before it */
     const qvm_times *times; /* says which packets are decoded; NULL: all are */
@@ -265,7 +287,8 @@ int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n
 qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);
 /* Opens the stream's decoder. `threads` counts as qvm_codec_open has it. */
 qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err);
-/* Goes back to the first packet, whose time is `pts`. Returns false if the container's index does not lead there. */
+/* Goes back to the first packet, by the container's index for the time `pts`. Returns false if that leads elsewhere: an
+ * index may lack the first packet, if that is no keyframe, and may be wrong. The source must be opened again then. */
 bool qvm_source_rewind(qvm_source *source, int64_t pts);
 void qvm_source_close(qvm_source *source);
 bool qvm_source_is_image(const qvm_source *source);
@@ -433,7 +456,7 @@ typedef struct qvm_index_entry {
 typedef struct qvm_index {
     int64_t n_entries, n_packets, n_frames, errors;
     int32_t top_layer;
-    uint8_t parameters, descending;
+    uint8_t parameters, descending, sets_change, may_lack;
     char unsure[64];      /* why the times are not to be relied on; "": they are */
     qvm_index_entry at[]; /* [n_entries], in the order of the file */
 } qvm_index;

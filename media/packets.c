@@ -9,7 +9,7 @@
  * - HEVC (7.4.2.2): no picture of its own temporal layer refers to a sub-layer non-reference
  *   picture, but those of higher layers may. So only those of the stream's highest layer count.
  * - MPEG-1, MPEG-2, MPEG-4: B-pictures.
- * - Codecs with key frames alone: every picture.
+ * - Codecs with key frames alone, whose decoders keep nothing between packets: every picture.
  * - VP8, VP9, AV1: none, since any picture may leave probabilities, motion vectors and segment maps
  *   to the next one.
  */
@@ -24,7 +24,7 @@
 
 /* The first bytes of a NAL unit's payload, without the bytes that prevent start codes. */
 struct bits {
-    uint8_t bytes[64];
+    uint8_t bytes[128];
     size_t n, at; /* at: the position in bits */
 };
 
@@ -231,18 +231,50 @@ look_at_hevc(struct units units, qvm_packet *p)
 
 /* ---- MPEG-1, 2 and 4 ------------------------------------------------------------------------- */
 
-/* Finds a picture's type. In MPEG-4 its start code is 00 00 01 B6, and the two bits behind it
- * are 2 in B-pictures. In MPEG-1 and MPEG-2 it is 00 00 01 00, and the three bits after the next
- * ten are 3. */
+static uint64_t
+hash_headers(uint64_t hash, const uint8_t *at, const uint8_t *end)
+{
+    hash = hash ? hash : 0xcbf29ce484222325U;
+    for (; at < end; at++)
+        hash = (hash ^ *at) * 0x100000001b3U;
+    return hash ? hash : 1;
+}
+
+/* MPEG-4: a picture's start code is 00 00 01 B6, and the two bits behind it are 2 in B-pictures. One that is not coded
+ * shows nothing; it has some 20 bits behind its start code, where one whose blocks are all copied has a bit for each and
+ * some 20 more. Codes up to 2F are headers, which hold for all pictures that follow. */
 static void
-look_at_mpeg(const AVPacket *packet, bool mpeg4, qvm_packet *p)
+look_at_mpeg4(const AVPacket *packet, qvm_packet *p)
+{
+    enum { MOST_NOT_CODED = 9 }; /* bytes, with the start code */
+    const uint8_t *at = packet->data, *end = at + packet->size, *next;
+    bool others = false;
+    for (at = find_start_code(at, end); end - at >= 5; at = next) {
+        next = find_start_code(at + 3, end);
+        if (at[3] <= 0x2f)
+            p->headers = hash_headers(p->headers, at, next);
+        if (at[3] != 0xb6)
+            continue;
+        others = others || at[4] >> 6 != 2;
+        p->may_hide = p->may_hide || next - at <= MOST_NOT_CODED;
+        p->shown++;
+    }
+    p->spare = p->shown == 1 && !others && !p->headers;
+    p->start = packet->flags & AV_PKT_FLAG_KEY;
+}
+
+/* MPEG-1 and MPEG-2: a picture's start code is 00 00 01 00, and three bits behind the next ten are 3 in B-pictures.
+ * Sequence headers (B3) and extensions (B5) with matrices (3) may stand in front of a B-picture, and hold for others. */
+static void
+look_at_mpeg2(const AVPacket *packet, qvm_packet *p)
 {
     const uint8_t *at = packet->data, *end = at + packet->size;
     bool others = false;
     for (at = find_start_code(at, end); end - at >= 6; at = find_start_code(at + 3, end)) {
-        if (at[3] != (mpeg4 ? 0xb6 : 0))
+        others = others || at[3] == 0xb3 || (at[3] == 0xb5 && at[4] >> 4 == 3);
+        if (at[3])
             continue;
-        others = others || (mpeg4 ? at[4] >> 6 != 2 : (at[5] >> 3 & 7) != 3);
+        others = others || (at[5] >> 3 & 7) != 3;
         p->shown++;
     }
     p->spare = p->shown == 1 && !others;
@@ -318,6 +350,8 @@ look_at_av1(const AVPacket *packet, qvm_packet *p)
         if (size < 0 || size > end - at)
             break;
         p->may_hide = p->may_hide || is_extended;
+        if (type == 1) /* a sequence header */
+            p->headers = hash_headers(p->headers, at, at + size);
         if ((type == 3 || type == 6) && size) {
             struct bits b = { .n = 1, .bytes = { *at } };
             const bool shown_again = take_bits(&b, 1);
@@ -330,13 +364,91 @@ look_at_av1(const AVPacket *packet, qvm_packet *p)
     }
 }
 
+/* ---- codecs with key frames alone ------------------------------------------------------------ */
+
+/* Codecs whose decoders in FFmpeg make a frame of one packet and of the container's parameters, where there is no
+ * palette and Motion JPEG's headers are equal. Of the others that FFmpeg calls intra-only some repeat the frame before,
+ * some keep tables, and the rest are too rare to be looked at: they are decoded whole. */
+static const enum AVCodecID stateless[] = {
+    AV_CODEC_ID_AYUV,    AV_CODEC_ID_DNXHD,    AV_CODEC_ID_DVVIDEO,  AV_CODEC_ID_FFVHUFF,
+    AV_CODEC_ID_HUFFYUV, AV_CODEC_ID_JPEG2000, AV_CODEC_ID_MAGICYUV, AV_CODEC_ID_MJPEG,
+    AV_CODEC_ID_PRORES,  AV_CODEC_ID_R10K,     AV_CODEC_ID_R210,     AV_CODEC_ID_RAWVIDEO,
+    AV_CODEC_ID_UTVIDEO, AV_CODEC_ID_V210,     AV_CODEC_ID_V308,     AV_CODEC_ID_V408,
+    AV_CODEC_ID_V410,    AV_CODEC_ID_Y41P,     AV_CODEC_ID_YUV4,
+};
+
+bool
+qvm_is_stateless(enum AVCodecID codec)
+{
+    for (size_t i = 0; i < sizeof stateless / sizeof *stateless; i++)
+        if (stateless[i] == codec)
+            return true;
+    return false;
+}
+
+enum { SOF0 = 0xc0, DHT = 0xc4, RST0 = 0xd0, SOI = 0xd8, EOI = 0xd9, SOS = 0xda, DQT = 0xdb };
+
+/* Hashes the numbers of the tables in a segment. */
+static uint64_t
+hash_tables(uint64_t hash, int marker, const uint8_t *at, const uint8_t *end)
+{
+    while (at < end) {
+        int64_t n = marker == DQT ? 1 + (at[0] >> 4 ? 128 : 64) : 17;
+        if (marker == DHT && end - at >= 17)
+            for (int i = 1; i <= 16; i++)
+                n += at[i];
+        hash = hash_headers(hash, at, at + 1);
+        at += n < end - at ? n : end - at;
+    }
+    return hash;
+}
+
+/* Motion JPEG's decoder keeps tables, and what some comments and APPn segments say. If all packets have the same
+ * segments in the same order, and tables in front of each picture's first scan alone, then each replaces whatever of
+ * these an earlier packet may have left. */
+static void
+look_at_jpeg(const AVPacket *packet, qvm_packet *p)
+{
+    enum { HASHED = 16 }; /* bytes of a segment */
+    const uint8_t *at = packet->data, *end = at + packet->size;
+    bool in_scans = false;
+    while (end - at >= 2) {
+        const int marker = at[1];
+        if (at[0] != 0xff || marker < SOF0 || marker == 0xff || (marker >= RST0 && marker < SOI)) {
+            at++; /* a scan's data */
+            continue;
+        }
+        const bool is_table = marker == DHT || marker == DQT,
+                   is_alone = marker <= EOI && marker >= SOI;
+        const int64_t n = is_alone || end - at < 4 ? 2 : 2 + (at[2] << 8 | at[3]);
+        const uint8_t *segment = at;
+        at += n < end - at ? n : end - at;
+        p->changes = p->changes || (in_scans && is_table);
+        in_scans = marker == SOS || (in_scans && marker != SOI);
+        p->headers = hash_headers(p->headers, segment + 1, segment + 2);
+        p->headers = is_table && at - segment > 4
+                         ? hash_tables(p->headers, marker, segment + 4, at)
+                         : hash_headers(p->headers, segment + 1,
+                                        at - segment < HASHED ? at : segment + HASHED);
+    }
+}
+
 /* ---- any ------------------------------------------------------------------------------------- */
 
-static bool
-is_intra_only(enum AVCodecID codec)
+bool
+qvm_has_headers(enum AVCodecID codec)
 {
-    const AVCodecDescriptor *descriptor = avcodec_descriptor_get(codec);
-    return descriptor && descriptor->props & AV_CODEC_PROP_INTRA_ONLY;
+    switch (codec) {
+    case AV_CODEC_ID_H264:
+    case AV_CODEC_ID_HEVC:
+    case AV_CODEC_ID_MPEG1VIDEO:
+    case AV_CODEC_ID_MPEG2VIDEO:
+    case AV_CODEC_ID_MPEG4:
+    case AV_CODEC_ID_VP8:
+    case AV_CODEC_ID_VP9:
+    case AV_CODEC_ID_AV1: return true;
+    default: return qvm_is_stateless(codec);
+    }
 }
 
 qvm_packet
@@ -347,20 +459,20 @@ qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet)
                                  find_length_bytes(par) };
     p.changes = av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
                 av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL);
+    p.palette = av_packet_get_side_data(packet, AV_PKT_DATA_PALETTE, NULL);
     if (!packet->data || packet->size < 1)
         return p;
     switch (par->codec_id) {
     case AV_CODEC_ID_H264: look_at_h264(units, &p); break;
     case AV_CODEC_ID_HEVC: look_at_hevc(units, &p); break;
     case AV_CODEC_ID_MPEG1VIDEO:
-    case AV_CODEC_ID_MPEG2VIDEO:
-    case AV_CODEC_ID_MPEG4: look_at_mpeg(packet, par->codec_id == AV_CODEC_ID_MPEG4, &p); break;
+    case AV_CODEC_ID_MPEG2VIDEO: look_at_mpeg2(packet, &p); break;
+    case AV_CODEC_ID_MPEG4: look_at_mpeg4(packet, &p); break;
     case AV_CODEC_ID_VP8: look_at_vp8(packet, &p); break;
     case AV_CODEC_ID_VP9: look_at_vp9(packet, &p); break;
     case AV_CODEC_ID_AV1: look_at_av1(packet, &p); break;
-    default:
-        if (is_intra_only(par->codec_id))
-            p = (qvm_packet){ .shown = 1, .spare = true, .start = true, .changes = p.changes };
+    case AV_CODEC_ID_MJPEG: look_at_jpeg(packet, &p); /* fallthrough */
+    default: p.shown = p.spare = p.start = qvm_is_stateless(par->codec_id);
     }
     p.start = p.start && packet->flags & AV_PKT_FLAG_KEY;
     return p;
@@ -374,25 +486,127 @@ qvm_may_hide_pictures(const AVCodecParameters *par)
            may_hvcc_hide_pictures(e, e + par->extradata_size);
 }
 
+/* ---- parameter sets -------------------------------------------------------------------------- */
+
+/* A parameter set in a packet. */
+struct set {
+    const uint8_t *at, *end; /* its NAL unit, without the zeros that may follow */
+    int type;
+    unsigned number;
+    bool
+        is_head; /* other sets lean on it: decoders drop those when it is replaced by another one */
+};
+
+/* Reads the number of an HEVC sequence parameter set (7.3.2.2), which stands behind profiles and levels (7.3.3). */
+static unsigned
+take_hevc_sps_number(struct bits *b)
+{
+    take_bits(b, 4);
+    const int layers = (int)take_bits(b, 3);
+    b->at += 1 + 88 + 8;
+    const unsigned present = take_bits(b, layers ? 16 : 0);
+    for (int i = 0; i < layers; i++)
+        b->at += (present >> (15 - 2 * i) & 1 ? 88 : 0) + (present >> (14 - 2 * i) & 1 ? 8 : 0);
+    return take_golomb(b);
+}
+
+static bool
+look_at_set(bool hevc, const uint8_t *unit, const uint8_t *end, struct set *set)
+{
+    const int type = hevc ? unit[0] >> 1 & 63 : unit[0] & 31;
+    if (!(hevc ? type >= 32 && type <= 34 : is_h264_parameters(type)))
+        return false;
+    struct bits b = open_bits(unit + (hevc ? 2 : 1) < end ? unit + (hevc ? 2 : 1) : end, end);
+    while (end - unit > 1 && !end[-1])
+        end--;
+    *set = (struct set){ unit, end, type, 0, hevc ? type < 34 : type == 7 || type == 15 };
+    if (hevc && type == 32)
+        set->number = take_bits(&b, 4);
+    else if (hevc && type == 33)
+        set->number = take_hevc_sps_number(&b);
+    else {
+        b.at = set->is_head ? 24 : 0;
+        set->number = take_golomb(&b);
+    }
+    return true;
+}
+
+/* Finds the last kept set of the same type and number. */
+static bool
+find_set(struct units kept, bool hevc, const struct set *like, struct set *found)
+{
+    const uint8_t *unit, *end;
+    struct set set;
+    bool is_there = false;
+    while (next_unit(&kept, &unit, &end))
+        if (look_at_set(hevc, unit, end, &set) && set.type == like->type &&
+            set.number == like->number) {
+            *found = set;
+            is_there = true;
+        }
+    return is_there;
+}
+
+static bool
+is_same(const struct set *a, const struct set *b)
+{
+    return a->end - a->at == b->end - b->at && !memcmp(a->at, b->at, (size_t)(a->end - a->at));
+}
+
+/* Puts a set behind those that are kept, with a length or a start code. */
+static bool
+append_set(AVPacket *kept, const struct set *set, int length_bytes)
+{
+    const int n = (int)(set->end - set->at), in_front = length_bytes ? length_bytes : 3;
+    const int at = kept->size;
+    if (n > MAX_KEPT - in_front - at || av_grow_packet(kept, in_front + n) < 0)
+        return false;
+    for (int i = 0; i < in_front; i++)
+        kept->data[at + i] = (uint8_t)(length_bytes ? n >> 8 * (in_front - 1 - i) : i == 2);
+    memcpy(kept->data + at + in_front, set->at, (size_t)n);
+    return true;
+}
+
+/* Takes a set out of those that are kept. */
+static void
+drop_set(AVPacket *kept, const struct set *set, int length_bytes)
+{
+    const size_t at = (size_t)(set->at - kept->data) - (size_t)(length_bytes ? length_bytes : 3);
+    const size_t end = (size_t)(set->end - kept->data);
+    memmove(kept->data + at, kept->data + end, (size_t)kept->size - end);
+    av_shrink_packet(kept, (int)((size_t)kept->size - (end - at)));
+}
+
+/* A head that comes again as it was changes nothing in a decoder. One that comes changed drops the sets that lean on it,
+ * so both stay, with what lies between them. Of sets on which no other leans the last one counts alone, in its place:
+ * its meaning depends on the heads before it. */
 bool
-qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept)
+qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
+                    bool *changed)
 {
     struct units units = { packet->data, packet->data + packet->size, find_length_bytes(par) };
     const bool hevc = par->codec_id == AV_CODEC_ID_HEVC;
-    const int in_front = units.length_bytes ? units.length_bytes : 3;
     const uint8_t *unit, *end;
+    struct set set, last = { NULL, NULL, 0, 0, false };
+    *changed = false;
     if (!hevc && par->codec_id != AV_CODEC_ID_H264)
         return true;
     while (next_unit(&units, &unit, &end)) {
-        const int type = hevc ? unit[0] >> 1 & 63 : unit[0] & 31;
-        if (!(hevc ? type >= 32 && type <= 34 : is_h264_parameters(type)))
+        if (!look_at_set(hevc, unit, end, &set))
             continue;
-        const int n = (int)(end - unit) + in_front, at = kept->size;
-        if (at && memmem(kept->data, (size_t)at, unit - in_front, (size_t)n))
+        const struct units all = { kept->data, kept->data + kept->size, units.length_bytes };
+        const bool again = kept->size && find_set(all, hevc, &set, &last);
+        const bool same = again && is_same(&set, &last);
+        const size_t n = (size_t)(set.end - set.at);
+        *changed = *changed || (again && !same) ||
+                   (par->extradata_size &&
+                    !memmem(par->extradata, (size_t)par->extradata_size, set.at, n));
+        if (same && set.is_head)
             continue;
-        if (n > MAX_KEPT - at || av_grow_packet(kept, n) < 0)
+        if (again && !set.is_head)
+            drop_set(kept, &last, units.length_bytes);
+        if (!append_set(kept, &set, units.length_bytes))
             return false;
-        memcpy(kept->data + at, unit - in_front, (size_t)n);
     }
     return true;
 }

@@ -347,6 +347,10 @@ qvm_reader_plane_bytes(qvm_reader *r)
         r->not_gpu = r->times.n ? r->times.unsure : "it is an image";
         return 0;
     }
+    if (r->times.sets_change) { /* a GPU's parser that begins anew has those of the container */
+        r->not_gpu = "its parameter sets change";
+        return 0;
+    }
     return qvm_remote_slot_bytes(r->source.codec.av, r->last, &r->not_gpu);
 }
 

@@ -279,13 +279,6 @@ qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *er
     return status;
 }
 
-bool
-qvm_source_rewind(qvm_source *source, int64_t pts)
-{
-    source->n_read = 0;
-    return av_seek_frame(source->format, source->stream->index, pts, AVSEEK_FLAG_BACKWARD) >= 0;
-}
-
 void
 qvm_source_close(qvm_source *source)
 {
@@ -326,10 +319,19 @@ qvm_source_is_image(const qvm_source *source)
 
 /* ---- packets and frames ---------------------------------------------------------------------- */
 
+static struct qvm_first
+identify(const AVPacket *packet)
+{
+    return (struct qvm_first){ packet->pts, packet->dts, packet->pos, packet->size };
+}
+
 qv_status
 qvm_source_packet(qvm_source *source, bool *got, qv_error *err)
 {
-    *got = false;
+    *got = source->is_ahead;
+    source->is_ahead = false;
+    if (*got)
+        return QV_OK;
     for (int bad = 0; bad < MAX_BAD_READS;) {
         if (is_stopped(source))
             return QV_OK;
@@ -356,10 +358,33 @@ qvm_source_packet(qvm_source *source, bool *got, qv_error *err)
                            "the video is encrypted; an unencrypted file is "
                            "needed");
         }
-        *got = true;
+        if (!source->has_first)
+            source->first = identify(source->packet);
+        source->has_first = *got = true;
         return QV_OK;
     }
     return QV_OK;
+}
+
+bool
+qvm_source_rewind(qvm_source *source, int64_t pts)
+{
+    const struct qvm_first *first = &source->first;
+    const int64_t errors = source->errors;
+    bool got = false;
+    if (source->is_ahead)
+        av_packet_unref(source->packet);
+    source->is_ahead = false;
+    source->n_read = 0;
+    if (av_seek_frame(source->format, source->stream->index, pts, AVSEEK_FLAG_BACKWARD) < 0 ||
+        qvm_source_packet(source, &got, NULL) || !got)
+        return false;
+    const struct qvm_first now = identify(source->packet);
+    source->is_ahead = source->errors == errors && now.pts == first->pts && now.dts == first->dts &&
+                       now.pos == first->pos && now.size == first->size;
+    if (!source->is_ahead)
+        av_packet_unref(source->packet);
+    return source->is_ahead;
 }
 
 /* ---- leaving out ----------------------------------------------------------------------------- */
@@ -412,7 +437,9 @@ is_needed(qvm_source *source)
         source->emptying = time->fresh;
         return true;
     }
-    if (!qvm_keep_parameters(source->stream->codecpar, source->packet, source->parameters))
+    bool changed;
+    if (!qvm_keep_parameters(source->stream->codecpar, source->packet, source->parameters,
+                             &changed))
         source->errors++;
     leap(source, time->packet);
     return false;

@@ -19,9 +19,40 @@ qvm_times_doubt(qvm_times *t, const char *why)
         t->unsure = why;
 }
 
+/* Follows what changes in the stream's headers from packet to packet. Returns false for lack of memory. */
+static bool
+add_headers(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet, const qvm_packet *p,
+            bool first)
+{
+    bool sets_change = false;
+    t->headers = first ? p->headers : t->headers;
+    const bool changes = p->changes || (p->headers && p->headers != t->headers);
+    if (changes)
+        qvm_times_doubt(t, "its format changes on the way");
+    if (p->palette)
+        qvm_times_doubt(t, "it has a palette");
+    if (p->parameters && !t->sets_change) {
+        t->sets = t->sets ? t->sets : av_packet_alloc();
+        if (!t->sets)
+            return false;
+        const bool kept = qvm_keep_parameters(par, packet, t->sets, &sets_change);
+        sets_change = sets_change || !kept; /* too many to be followed count as changed */
+    }
+    t->parameters = t->parameters || p->parameters;
+    t->sets_change = t->sets_change || sets_change;
+    t->may_lack = t->may_lack || changes || sets_change || p->may_hide || packet->size < 1 ||
+                  (qvm_has_headers(par->codec_id) && !p->shown) ||
+                  (first && qvm_has_headers(par->codec_id) && !p->start);
+    return true;
+}
+
 bool
 qvm_times_add(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet)
 {
+    const qvm_packet p = qvm_look_at_packet(par, packet);
+    const bool first = !t->n_looked++;
+    if (!add_headers(t, par, packet, &p, first))
+        return false;
     if (packet->pts == AV_NOPTS_VALUE)
         qvm_times_doubt(t, "a packet has no time");
     if (packet->flags & AV_PKT_FLAG_DISCARD)
@@ -36,10 +67,6 @@ qvm_times_add(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet
         t->at = at;
         t->room = room;
     }
-    const qvm_packet p = qvm_look_at_packet(par, packet);
-    if (p.changes)
-        qvm_times_doubt(t, "its format changes on the way");
-    t->parameters = t->parameters || p.parameters;
     t->each_shows_one = (t->each_shows_one || !t->n) && p.shown == 1 && !p.may_hide;
     t->descending = t->descending || (t->n && packet->pts < t->at[t->n - 1].pts);
     t->top_layer = p.layer > t->top_layer ? p.layer : t->top_layer;
@@ -64,10 +91,8 @@ are_keyframes_whole(enum AVCodecID codec)
     case AV_CODEC_ID_VP9:
     case AV_CODEC_ID_AV1:
     case AV_CODEC_ID_MPEG4: return true;
-    default: break;
+    default: return qvm_is_stateless(codec);
     }
-    const AVCodecDescriptor *descriptor = avcodec_descriptor_get(codec);
-    return descriptor && descriptor->props & AV_CODEC_PROP_INTRA_ONLY;
 }
 
 static int
@@ -94,8 +119,8 @@ qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stre
         qvm_times_doubt(t, "it has no packets");
     if (t->descending && !par->video_delay)
         qvm_times_doubt(t, "its frames come in another order than their times");
-    t->each_shows_one = t->each_shows_one && !t->unsure && t->at[0].start &&
-                        is_countable(par->codec_id) && !qvm_may_hide_pictures(par);
+    t->each_shows_one =
+        t->each_shows_one && !t->unsure && t->at[0].start && is_countable(par->codec_id);
     const int64_t began = t->n ? t->at[0].pts : 0;
     if (!t->unsure)
         qsort(t->at, (size_t)t->n, sizeof *t->at, by_time);
@@ -103,7 +128,9 @@ qvm_times_sort(qvm_times *t, const AVFormatContext *format, const AVStream *stre
         if (t->at[i - 1].pts == t->at[i].pts)
             qvm_times_doubt(t, "two packets have one time");
     /* frames earlier than the first keyframe refer to missing ones and are not shown */
-    t->each_shows_one = t->each_shows_one && !t->unsure && t->at[0].pts == began;
+    t->may_lack =
+        t->may_lack || (!t->unsure && t->at[0].pts != began) || qvm_may_hide_pictures(par);
+    t->each_shows_one = t->each_shows_one && !t->unsure && !t->may_lack;
     t->in_groups = are_keyframes_whole(par->codec_id);
     t->lists_leading = par->codec_id == AV_CODEC_ID_H264;
     t->can_rewind = exact && !t->unsure;
@@ -117,6 +144,7 @@ qvm_times_free(qvm_times *t)
 {
     free(t->at);
     free(t->starts);
+    av_packet_free(&t->sets);
     *t = (qvm_times){ 0 };
 }
 

@@ -113,11 +113,33 @@ h264_write_parameters(uint8_t *to)
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
+/* Returns whether all macroblocks are raw. */
+static bool
+is_raw(const h264_picture *p)
+{
+    return (p->idr || p->recovery) && !p->is_bottom;
+}
+
+/* Writes a recovery point (D.1.8): all pictures from here on, in display order, are right. */
+static size_t
+write_recovery(uint8_t *to)
+{
+    struct bits b = { .n = 0 };
+    put(&b, 8, 6);
+    put(&b, 8, 1);
+    put_ue(&b, 0); /* recovery_frame_cnt */
+    put(&b, 1, 1); /* exact_match_flag */
+    put(&b, 1, 0);
+    put(&b, 2, 0);
+    put(&b, 3, 4); /* what fills the byte */
+    return end_unit(to, 6, &b);
+}
+
 static void
 put_header(struct bits *b, const h264_picture *p)
 {
     put_ue(b, 0);
-    put_ue(b, p->idr && !p->is_bottom ? 7 : 5); /* all slices of the picture are I, or all are P */
+    put_ue(b, is_raw(p) ? 7 : 5); /* all slices of the picture are I, or all are P */
     put_ue(b, 0);
     put(b, 4, (unsigned)p->frame_num);
     put(b, 1, p->is_field);
@@ -126,7 +148,7 @@ put_header(struct bits *b, const h264_picture *p)
     if (p->idr && !p->is_bottom)
         put_ue(b, (unsigned)p->shows % 2); /* idr_pic_id must differ between two in a row */
     put(b, 8, (unsigned)(2 * p->place + p->is_bottom) & 255);
-    if (!p->idr || p->is_bottom)
+    if (!is_raw(p))
         put(b, 2, 0); /* the lists of references stay as they are */
     if (p->referred)
         put(b, p->idr && !p->is_bottom ? 2 : 1, 0); /* a sliding window of references */
@@ -149,7 +171,8 @@ size_t
 h264_write_picture(uint8_t *to, const h264_picture *p)
 {
     const int all = p->is_field ? 2 : 4;
-    const bool raw = p->idr && !p->is_bottom;
+    const bool raw = is_raw(p);
+    const size_t in_front = p->recovery && raw ? write_recovery(to) : 0;
     struct bits b = { .n = 0 };
     put_header(&b, p);
     for (int i = 0; i < all && raw; i++) {
@@ -164,5 +187,6 @@ h264_write_picture(uint8_t *to, const h264_picture *p)
         if (one + 1 < all)
             put_ue(&b, (unsigned)(all - one - 1));
     }
-    return end_unit(to, (p->referred ? 0x60U : 0) | (raw ? 5 : 1), &b);
+    const unsigned type = p->idr && !p->is_bottom ? 5 : 1;
+    return in_front + end_unit(to + in_front, (p->referred ? 0x60U : 0) | type, &b);
 }

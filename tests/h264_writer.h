@@ -22,6 +22,7 @@ typedef struct h264_picture {
     bool is_field;  /* false: a frame */
     bool is_bottom; /* the second of the two fields */
     bool referred;  /* nal_ref_idc is not 0 */
+    bool recovery;  /* no IDR picture, but all of it is raw, and decoding may begin with it */
 } h264_picture;
 
 /* Both write NAL units behind start codes, and return the number of bytes. */

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Decodes a file by FFmpeg alone: its demuxer, and its decoder with one thread, from the first
+ * packet to the last. No code of ours has part in it, so what our reader gives may be judged by it.
+ */
+#ifndef QV_TESTS_JUDGE_H
+#define QV_TESTS_JUDGE_H
+
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Called for each frame, in the order in which FFmpeg gives them; number counts from 0. */
+typedef void judge_sink(void *user, int64_t number, const AVFrame *frame);
+
+/* Returns the number of frames of the file's best video stream; -1 if FFmpeg cannot open it, or has
+ * no decoder for it. *sound becomes false if FFmpeg reported an error on the way, so that frames
+ * may be damaged. */
+int64_t judge_decode(const char *path, judge_sink *sink, void *user, bool *sound);
+
+/* Hashes what a frame shows: its planes' visible samples, its palette, size, format and colours. */
+uint64_t judge_hash(const AVFrame *frame);
+/* Hashes rows of so many bytes, which are `stride` bytes apart. */
+uint64_t judge_hash_rows(const uint8_t *at, int64_t stride, size_t bytes, int rows);
+
+#endif

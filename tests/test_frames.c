@@ -1,0 +1,741 @@
+/* SPDX-License-Identifier: MIT */
+/* Tests the frames of odd clips: each that is asked for is the one that FFmpeg alone decodes,
+ * whatever was left out before it. With arguments it compares the files that they name. */
+#define _POSIX_C_SOURCE 200809L
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../media/media.h"
+#include "compare_frames.h"
+#include "h264_writer.h"
+#include "make_clips.h"
+#include "make_streams.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+
+/* What is known of a clip beside its frames. */
+typedef enum expectation {
+    ANY,
+    LEFT_OUT, /* packets are left out, and nothing unforeseen is met */
+    WHOLE     /* everything is decoded */
+} expectation;
+
+static int n_wrong; /* clips of the running test that are not as they should be */
+
+static void
+check(const char *name, expectation expected)
+{
+    const compared c = compare_frames(name, COMPARE_MANY);
+    const bool as_expected =
+        expected == ANY || (!c.refused && c.n > 0 && c.left_out == (expected == LEFT_OUT));
+    const bool wrong = *c.wrong || !as_expected;
+    print_message("%s%-28s %3d frames%s%s%s%s\n", wrong ? "WRONG: " : "", name, (int)c.n,
+                  *c.why ? ": " : "", c.why, *c.wrong ? ": other than FFmpeg's: " : "", c.wrong);
+    n_wrong += wrong;
+    unlink(name);
+}
+
+static void
+ignore(void *user)
+{
+    (void)user;
+}
+
+static int
+begin(void **state)
+{
+    (void)state;
+    n_wrong = 0;
+    return 0;
+}
+
+static int
+end(void **state)
+{
+    (void)state;
+    if (n_wrong)
+        print_message("%d clips are wrong\n", n_wrong);
+    return n_wrong;
+}
+
+/* Writes a stream to each of the containers, "mkv mp4 ..", and checks the files. */
+static void
+check_in(const stream *s, const char *name, const char *endings, expectation expected)
+{
+    char ending[8], file[96];
+    for (int n = 0; sscanf(endings, " %7s%n", ending, &n) == 1; endings += n) {
+        snprintf(file, sizeof file, "%s.%s", name, ending);
+        if (!stream_write(s, NULL, NULL, file))
+            fail_msg("%s cannot be written", file);
+        check(file, expected);
+    }
+}
+
+static void
+odd_clips(void **state)
+{
+    (void)state;
+    for (size_t i = 0; clip_name(i); i++) {
+        const bool long_one =
+            !strcmp(clip_name(i), "often.mp4") || !strcmp(clip_name(i), "millions.mp4");
+        if (!clip_is_possible(clip_name(i)) || long_one)
+            continue;
+        clip_write(clip_name(i));
+        check(clip_name(i), ANY);
+    }
+}
+
+/* ---- parameter sets -------------------------------------------------------------------------- */
+
+static bool
+is_h264_set(int head)
+{
+    return (head & 31) == 7 || (head & 31) == 8;
+}
+
+static bool
+is_h264_pps(int head)
+{
+    return (head & 31) == 8;
+}
+
+static bool
+is_no_h264_set(int head)
+{
+    return !is_h264_set(head);
+}
+
+static bool
+is_hevc_set(int head)
+{
+    return (head >> 1 & 63) >= 32 && (head >> 1 & 63) <= 34;
+}
+
+static bool
+is_no_hevc_set(int head)
+{
+    return !is_hevc_set(head);
+}
+
+/* Puts the first packet's parameter sets into the codec's parameters. */
+static void
+set_parameters(stream *s, bool (*is_other)(int head))
+{
+    AVPacket *packet = av_packet_clone(s->packets[0]);
+    assert_non_null(packet);
+    assert_true(av_packet_make_writable(packet) >= 0);
+    stream_cut_units(packet, is_other);
+    av_freep(&s->par->extradata);
+    s->par->extradata = av_mallocz((size_t)packet->size + AV_INPUT_BUFFER_PADDING_SIZE);
+    assert_non_null(s->par->extradata);
+    memcpy(s->par->extradata, packet->data, (size_t)packet->size);
+    s->par->extradata_size = packet->size;
+    av_packet_free(&packet);
+}
+
+/* Joins segments of several groups of pictures, of two encoders in turn, with parameter sets of the
+ * same numbers. Only the first group of a segment brings the sets, so that a frame of another group
+ * depends on those of the segment's beginning, which need not be decoded otherwise. */
+static stream *
+join_segments(const stream_recipe kinds[2], int n, bool (*is_set)(int head),
+              bool (*is_other)(int head))
+{
+    stream *joined = NULL;
+    for (int i = 0; i < n; i++) {
+        stream_recipe r = kinds[i % 2];
+        r.first = i * r.frames;
+        r.headers_in_packets = true;
+        stream *s = stream_encode(&r);
+        if (!s)
+            return NULL;
+        for (int k = 1; k < s->n; k++)
+            stream_cut_units(s->packets[k], is_set);
+        if (!joined) {
+            joined = stream_new(s->par, s->time_base);
+            if (is_other) {
+                set_parameters(s, is_other);
+                avcodec_parameters_copy(joined->par, s->par);
+            }
+        }
+        stream_append(joined, s, 0, s->n, i * r.frames);
+        stream_free(&s);
+    }
+    return joined;
+}
+
+#define X264 "threads=1:x264-params=keyint=5\\:min-keyint=5\\:scenecut=0\\:bframes=2\\:"
+#define X265                                                                                       \
+    "x265-params=log-level=none\\:pools=1\\:frame-threads=1\\:open-gop=0\\:keyint=5\\:"            \
+    "min-keyint=5\\:scenecut=0\\:bframes=2\\:qp=24\\:"
+
+/* A GPU's parser, which begins anew at keyframes, has the container's sets then. */
+static void
+check_left_to_cpu(const char *name)
+{
+    atomic_bool stop;
+    atomic_init(&stop, false);
+    const qvm_watch watch = { .stop = &stop, .alive = ignore };
+    qv_clip_info info;
+    qvm_reader r;
+    const int fd = open(name, O_RDONLY);
+    assert_int_equal(qvm_reader_open(&r, fd, 1, &watch, &info, NULL), QV_OK);
+    assert_int_equal(qvm_reader_plane_bytes(&r), 0);
+    assert_string_equal(r.not_gpu, "its parameter sets change");
+    qvm_reader_close(&r);
+    close(fd);
+}
+
+static void
+parameter_sets_that_return(void **state)
+{
+    (void)state;
+    static const stream_recipe h264[2] = {
+        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:ref=1\\:qp=14" },
+        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:ref=3\\:qp=34" },
+    };
+    static const stream_recipe hevc[2] = {
+        { .encoder = "libx265", .frames = 15, .options = X265 "cbqpoffs=10:" },
+        { .encoder = "libx265", .frames = 15, .options = X265 "cbqpoffs=-10" },
+    };
+    stream *s = join_segments(h264, 5, is_h264_set, is_no_h264_set);
+    if (s)
+        check_in(s, "h264-sets", "mkv mp4 ts", LEFT_OUT);
+    if (s && stream_write(s, NULL, NULL, "sets.mkv"))
+        check_left_to_cpu("sets.mkv");
+    unlink("sets.mkv");
+    stream_free(&s);
+    /* a sequence parameter set that comes again, without a picture parameter set behind it */
+    s = join_segments(h264, 5, is_h264_pps, is_no_h264_set);
+    if (s)
+        check_in(s, "h264-again", "mkv mp4 ts", LEFT_OUT);
+    stream_free(&s);
+    s = join_segments(hevc, 5, is_hevc_set, is_no_hevc_set);
+    if (s)
+        check_in(s, "hevc-sets", "mkv mp4 ts", LEFT_OUT);
+    stream_free(&s);
+}
+
+static bool
+is_mpeg4_header(int code)
+{
+    return code <= 0x2f || code == 0xb0 || code == 0xb5;
+}
+
+/* MPEG-4 has its parameters in a header, which may stand in a segment's first picture alone. */
+static void
+headers_that_return(void **state)
+{
+    (void)state;
+    static const stream_recipe kinds[][2] = {
+        { { .encoder = "mpeg4", .frames = 15, .options = "mpeg_quant=1" },
+          { .encoder = "mpeg4", .frames = 15 } },
+        { { .encoder = "mpeg4", .frames = 15, .options = "flags=+qpel" },
+          { .encoder = "mpeg4", .frames = 15 } },
+    };
+    for (size_t i = 0; i < LENGTH(kinds); i++) {
+        char name[32];
+        stream *s = join_segments(kinds[i], 5, is_mpeg4_header, NULL);
+        assert_non_null(s);
+        snprintf(name, sizeof name, "mpeg4-headers-%d", (int)i);
+        check_in(s, name, "mkv avi ts", WHOLE);
+        stream_free(&s);
+    }
+}
+
+/* ---- references ------------------------------------------------------------------------------ */
+
+/* Gives a stream three temporal layers by its headers. Pictures that others refer to are in the
+ * middle layer, if they are B, and are no references in their own layer (TRAIL_N, RASL_N), as
+ * pictures of the highest layer alone refer to them. */
+static void
+give_layers(AVPacket *packet)
+{
+    for (int i = 0; i + 6 < packet->size; i++) {
+        uint8_t *unit = packet->data + i + 3;
+        const int type = unit[0] >> 1;
+        if (unit[-3] || unit[-2] || unit[-1] != 1 || type > 9)
+            continue;
+        const bool is_p = packet->pts - packet->dts > 2;
+        if (type % 2 && !is_p) {
+            unit[0] = (uint8_t)((type - 1) << 1);
+            unit[1] = 2;
+        } else if (type % 2 == 0) {
+            unit[1] = 3;
+        }
+    }
+}
+
+/* HEVC whose middle layer has pictures to which only a higher layer refers. */
+static void
+layers(void **state)
+{
+    (void)state;
+    static const stream_recipe hevc = {
+        .encoder = "libx265",
+        .frames = 60,
+        .group = 20,
+        .headers_in_packets = true,
+        .options = "x265-params=log-level=none\\:pools=1\\:frame-threads=1\\:open-gop=0\\:"
+                   "bframes=3\\:b-adapt=0\\:b-pyramid=1\\:ref=1\\:scenecut=0\\:keyint=20"
+    };
+    stream *s = stream_encode(&hevc);
+    if (!s)
+        return;
+    set_parameters(s, is_no_hevc_set);
+    for (int i = 0; i < s->n; i++)
+        give_layers(s->packets[i]);
+    check_in(s, "hevc-layers", "mkv mp4 ts", LEFT_OUT);
+    stream_free(&s);
+}
+
+/* H.264 in groups that begin with a recovery point R. The picture L behind it is shown before it,
+ * and takes the first place in the list of references of what follows: R L p p .., where the first p
+ * is predicted from L. */
+static void
+lists_of_leading_pictures(void **state)
+{
+    (void)state;
+    enum { GROUPS = 6, GROUP = 8 };
+    uint8_t bytes[3 * H264_MOST_BYTES];
+    AVCodecParameters *par = avcodec_parameters_alloc();
+    assert_non_null(par);
+    par->codec_type = AVMEDIA_TYPE_VIDEO;
+    par->codec_id = AV_CODEC_ID_H264;
+    par->width = par->height = H264_SIDE;
+    par->format = AV_PIX_FMT_YUV420P;
+    par->video_delay = 1;
+    stream *s = stream_new(par, (AVRational){ 1, 25 });
+    avcodec_parameters_free(&par);
+    for (int i = 0; i < GROUPS * GROUP; i++) {
+        const int k = i % GROUP;
+        h264_picture p = { .shows = i, .frame_num = i % 16, .referred = true };
+        p.idr = i == 0;
+        p.recovery = i && k == 0;
+        /* R and L change places */
+        p.place = i == 0 ? 0 : i < 2 ? i : k == 0 ? i + 1 : k == 1 ? i - 1 : i;
+        size_t n = i ? 0 : h264_write_parameters(bytes);
+        n += h264_write_picture(bytes + n, &p);
+        stream_add(s, bytes, n, p.place + 1, i, p.idr || p.recovery);
+    }
+    set_parameters(s, is_no_h264_set);
+    check_in(s, "h264-lists", "mkv mp4 ts", LEFT_OUT);
+    stream_free(&s);
+}
+
+/* ---- codecs of key frames alone -------------------------------------------------------------- */
+
+static void
+cut_segments(AVPacket *packet, int least, int most)
+{
+    int at = 2, to = 2;
+    while (at + 4 <= packet->size && packet->data[at] == 0xff) {
+        const int marker = packet->data[at + 1];
+        const int n = 2 + (packet->data[at + 2] << 8 | packet->data[at + 3]);
+        if (marker == 0xda)
+            break;
+        if (marker < least || marker > most) {
+            memmove(packet->data + to, packet->data + at, (size_t)n);
+            to += n;
+        }
+        at += n;
+    }
+    memmove(packet->data + to, packet->data + at, (size_t)(packet->size - at));
+    av_shrink_packet(packet, packet->size - at + to);
+}
+
+enum { DHT = 0xc4, DQT = 0xdb, NO_MARKER = 0x100 };
+
+/* Motion JPEG of which every fifth frame alone, or none, brings the tables of markers least .. most. */
+static void
+check_jpeg(const char *name, int least, int most, bool every_fifth, expectation expected)
+{
+    stream *all = NULL;
+    for (int i = 0; i < 8; i++) {
+        char options[64];
+        snprintf(options, sizeof options, "flags=+qscale:global_quality=%d:huffman=%s",
+                 118 * (2 + 9 * (i % 3)), every_fifth ? "optimal" : "default");
+        stream *s = stream_encode(&(stream_recipe){ .encoder = "mjpeg",
+                                                    .options = options,
+                                                    .frames = 5,
+                                                    .still = 5,
+                                                    .first = 5 * i,
+                                                    .format = AV_PIX_FMT_YUVJ420P });
+        assert_non_null(s);
+        all = all ? all : stream_new(s->par, s->time_base);
+        for (int k = every_fifth; k < s->n; k++)
+            cut_segments(s->packets[k], least, most);
+        stream_append(all, s, 0, s->n, 5 * i);
+        stream_free(&s);
+    }
+    check_in(all, name, "mov avi mkv", expected);
+    stream_free(&all);
+}
+
+static void
+tables_of_jpeg(void **state)
+{
+    (void)state;
+    check_jpeg("jpeg-whole", NO_MARKER, NO_MARKER, true, LEFT_OUT);
+    check_jpeg("jpeg-standard", DHT, DHT, false, LEFT_OUT); /* Huffman tables that all know */
+    check_jpeg("jpeg-dht", DHT, DHT, true, WHOLE);
+    check_jpeg("jpeg-dqt", DQT, DQT, true, WHOLE);
+    check_jpeg("jpeg-tables", DHT, DQT, true, WHOLE);
+}
+
+/* Palettes come once, with the packet from which on they hold. */
+static void
+palettes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *encoder, *endings;
+    } kinds[] = { { "rawvideo", "avi mov nut" },
+                  { "smc", "mov avi mkv" },
+                  { "zmbv", "avi mkv" },
+                  { "qtrle", "mov" } };
+    for (size_t i = 0; i < LENGTH(kinds); i++) {
+        char name[32];
+        stream *s = stream_encode(&(stream_recipe){
+            .encoder = kinds[i].encoder, .frames = 40, .format = AV_PIX_FMT_PAL8 });
+        if (!s)
+            continue;
+        snprintf(name, sizeof name, "palette-%s", kinds[i].encoder);
+        check_in(s, name, kinds[i].endings, ANY);
+        stream_free(&s);
+    }
+}
+
+/* ---- clips that begin or end anywhere -------------------------------------------------------- */
+
+static const stream_recipe usual[] = {
+    { .encoder = "mpeg4", .options = "bf=2" },
+    { .encoder = "mpeg4" },
+    { .encoder = "mpeg2video", .options = "bf=2" },
+    { .encoder = "libx264", .options = "threads=1:bf=2" },
+    { .encoder = "libx264", .options = "threads=1:x264-params=open-gop=1\\:bframes=3" },
+    { .encoder = "libx265", .options = "x265-params=log-level=none\\:pools=1\\:bframes=2" },
+    { .encoder = "libvpx", .options = "cpu-used=8:deadline=realtime" },
+    { .encoder = "libvpx-vp9", .options = "cpu-used=8:deadline=realtime" },
+};
+
+static stream *
+encode_usual(size_t i, int frames, int group)
+{
+    stream_recipe r = usual[i];
+    r.frames = frames;
+    r.group = group;
+    return stream_encode(&r);
+}
+
+/* Matroska that begins with any packet, as stream copies do; and two of these in a row. */
+static void
+begins_anywhere(void **state)
+{
+    (void)state;
+    static const int firsts[] = { 1, 2, 3, 7, 14, 16 };
+    for (size_t i = 0; i < LENGTH(usual); i++) {
+        stream *s = encode_usual(i, 48, 15);
+        for (size_t k = 0; s && k < LENGTH(firsts); k++) {
+            char name[64];
+            stream *cut = stream_new(s->par, s->time_base);
+            stream_append(cut, s, firsts[k], s->n, k % 2 ? -firsts[k] : 0);
+            snprintf(name, sizeof name, "cut-%d-%s-%d", (int)i, usual[i].encoder, firsts[k]);
+            check_in(cut, name, k % 2 ? "mkv" : "mkv ts", ANY);
+            stream_append(cut, s, 9, s->n, s->n);
+            snprintf(name, sizeof name, "joined-%d-%s-%d", (int)i, usual[i].encoder, firsts[k]);
+            check_in(cut, name, "mkv", ANY);
+            stream_free(&cut);
+        }
+        stream_free(&s);
+    }
+}
+
+static void
+put_bytes(const char *name, const uint8_t *at, size_t n)
+{
+    FILE *file = fopen(name, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(at, 1, n, file), n);
+    fclose(file);
+}
+
+static size_t
+get_bytes(const char *name, uint8_t *to, size_t most)
+{
+    FILE *file = fopen(name, "rb");
+    assert_non_null(file);
+    const size_t n = fread(to, 1, most, file);
+    fclose(file);
+    assert_true(n < most);
+    return n;
+}
+
+static uint8_t file_bytes[1 << 20];
+
+/* Matroska that ends at any byte, and so has no list of its keyframes. */
+static void
+ends_anywhere(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LENGTH(usual); i += 2) {
+        stream *s = encode_usual(i, 40, 12);
+        if (!s)
+            continue;
+        assert_true(stream_write(s, NULL, "cluster_time_limit=300", "all.mkv"));
+        stream_free(&s);
+        const size_t n = get_bytes("all.mkv", file_bytes, sizeof file_bytes);
+        unlink("all.mkv");
+        for (size_t part = 3; part < 8; part++) {
+            put_bytes("cut-end.mkv", file_bytes, n * part / 8 + part);
+            check("cut-end.mkv", ANY);
+        }
+    }
+}
+
+/* Finds bytes in front of `end`; NULL if they are not there. */
+static uint8_t *
+find_bytes(uint8_t *from, const uint8_t *end, const void *what, size_t n)
+{
+    for (; from + n <= end; from++)
+        if (!memcmp(from, what, n))
+            return from;
+    return NULL;
+}
+
+/* Finds the time (identifier b3) or the position (f1) of the index's entry number i, as its size
+ * followed by its bytes. The index is the last element of the file. */
+static uint8_t *
+find_entry(uint8_t *cues, uint8_t *end, int i, uint8_t identifier)
+{
+    uint8_t *at = cues + 5;
+    for (int k = 0; k <= i; k++) {
+        at = find_bytes(at, end, "\xbb", 1);
+        assert_non_null(at);
+        at = find_bytes(at, end, "\xb3", 1);
+        assert_non_null(at);
+        if (k == i && identifier == 0xb3)
+            return at + 1;
+        at = find_bytes(at, end, "\xf1", 1);
+        assert_non_null(at);
+        if (k == i)
+            return at + 1;
+        at++;
+    }
+    return NULL;
+}
+
+/* Writes Matroska whose first index entry leads to the second one's place (fault 0), or says a later
+ * time (1). Returns false if entries are of other sizes. */
+static bool
+write_wrong_entry(const stream *s, int fault, const char *name)
+{
+    assert_true(stream_write(s, NULL, "cluster_time_limit=300", "all.mkv"));
+    const size_t n = get_bytes("all.mkv", file_bytes, sizeof file_bytes);
+    unlink("all.mkv");
+    uint8_t *end = file_bytes + n, *cues = file_bytes;
+    for (uint8_t *at = file_bytes; (at = find_bytes(at, end, "\x1c\x53\xbb\x6b", 4)); at++)
+        cues = at;
+    if (fault) {
+        uint8_t *time = find_entry(cues, end, 0, 0xb3);
+        assert_int_equal(time[0], 0x81);
+        time[1] = 250;
+    } else {
+        uint8_t *first = find_entry(cues, end, 0, 0xf1);
+        const uint8_t *second = find_entry(cues, end, 3, 0xf1);
+        if (first[0] > second[0])
+            return false;
+        const int bytes = second[0] & 7, skipped = bytes - (first[0] & 7);
+        if (skipped)
+            return false;
+        memcpy(first + 1, second + 1, (size_t)bytes);
+    }
+    put_bytes(name, file_bytes, n);
+    return true;
+}
+
+static void
+first_entry_is_wrong(void **state)
+{
+    (void)state;
+    int n_written = 0;
+    for (size_t i = 0; i < LENGTH(usual); i++)
+        for (int fault = 0; fault < 2; fault++) {
+            char name[64];
+            stream *s = encode_usual(i, 75, 15);
+            snprintf(name, sizeof name, "index-%d-%s-%d.mkv", (int)i, usual[i].encoder, fault);
+            if (s && write_wrong_entry(s, fault, name)) {
+                check(name, ANY);
+                n_written++;
+            }
+            stream_free(&s);
+        }
+    print_message("%d files with a wrong entry\n", n_written);
+}
+
+/* ---- packets without a frame ----------------------------------------------------------------- */
+
+/* MPEG-4 of which some packets hold a picture that is not coded, or nothing. */
+static void
+nothing_shown(void **state)
+{
+    (void)state;
+    /* a P-VOP with vop_coded 0 */
+    static const uint8_t not_coded[] = { 0, 0, 1, 0xb6, 0x50, 0x4f };
+    for (int empty = 0; empty < 2; empty++) {
+        stream *s =
+            stream_encode(&(stream_recipe){ .encoder = "mpeg4", .frames = 60, .group = 10 });
+        assert_non_null(s);
+        for (int i = 7; i < s->n; i += 20) { /* a group of which not all is asked for */
+            if (!empty)
+                memcpy(s->packets[i]->data, not_coded, sizeof not_coded);
+            av_shrink_packet(s->packets[i], empty ? 0 : sizeof not_coded);
+        }
+        check_in(s, empty ? "empty" : "not-coded", "avi mp4 mkv", ANY);
+        stream_free(&s);
+    }
+}
+
+/* ---- joined clips ---------------------------------------------------------------------------- */
+
+static void
+concatenations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *endings;
+        stream_recipe parts[2];
+    } joins[] = {
+        { "mpeg4-matrix",
+          "mkv avi mp4",
+          { { .encoder = "mpeg4", .options = "mpeg_quant=1" }, { .encoder = "mpeg4" } } },
+        { "mpeg4-delays",
+          "mkv mp4",
+          { { .encoder = "mpeg4", .options = "bf=2" }, { .encoder = "mpeg4" } } },
+        { "mpeg4-qpel",
+          "mkv avi mp4",
+          { { .encoder = "mpeg4", .options = "flags=+qpel" }, { .encoder = "mpeg4" } } },
+        { "mpeg4-sizes",
+          "mkv avi",
+          { { .encoder = "mpeg4" }, { .encoder = "mpeg4", .width = 64, .height = 64 } } },
+        { "mpeg2",
+          "mkv ts avi",
+          { { .encoder = "mpeg2video",
+              .options = "bf=2:intra_matrix=8,16,19,22,26,27,29,34,16,16,22,24,27,29,34,37,19,22,"
+                         "26,27,29,34,34,38,22,22,26,27,29,34,37,40,22,26,27,29,32,35,40,48,26,27,"
+                         "29,32,35,40,48,58,26,27,29,34,38,46,56,69,27,29,35,38,46,56,69,83" },
+            { .encoder = "mpeg2video" } } },
+        { "h264",
+          "mkv mp4 ts avi",
+          { { .encoder = "libx264", .options = "threads=1:bf=2:qp=20" },
+            { .encoder = "libx264", .options = "threads=1:bf=0:x264-params=ref=4\\:cabac=0" } } },
+        { "h264-sizes",
+          "mkv mp4 ts",
+          { { .encoder = "libx264", .options = "threads=1:bf=2" },
+            { .encoder = "libx264", .options = "threads=1:bf=2", .width = 64, .height = 64 } } },
+        { "h264-pyramids",
+          "mkv mp4 ts",
+          { { .encoder = "libx264", .options = "threads=1:bf=0" },
+            { .encoder = "libx264",
+              .options = "threads=1:x264-params=bframes=5\\:b-pyramid=normal\\:b-adapt=0" } } },
+        { "hevc",
+          "mkv mp4 ts",
+          { { .encoder = "libx265", .options = X265 "cbqpoffs=6" },
+            { .encoder = "libx265", .options = X265 "signhide=0" } } },
+        { "hevc-sizes",
+          "mkv mp4 ts",
+          { { .encoder = "libx265", .options = X265 "ref=2" },
+            { .encoder = "libx265", .options = X265 "ref=1", .width = 64, .height = 64 } } },
+        { "vp8",
+          "mkv",
+          { { .encoder = "libvpx", .options = "cpu-used=8" },
+            { .encoder = "libvpx", .options = "cpu-used=8", .width = 64, .height = 64 } } },
+        { "vp9",
+          "mkv mp4",
+          { { .encoder = "libvpx-vp9", .options = "cpu-used=8" },
+            { .encoder = "libvpx-vp9", .options = "cpu-used=8", .width = 64, .height = 64 } } },
+        { "av1",
+          "mkv mp4",
+          { { .encoder = "libaom-av1", .options = "cpu-used=8:crf=40" },
+            { .encoder = "libaom-av1",
+              .options = "cpu-used=8:crf=20:enable-cdef=0",
+              .width = 64,
+              .height = 64 } } },
+        { "mjpeg",
+          "mkv avi mov",
+          { { .encoder = "mjpeg", .format = AV_PIX_FMT_YUVJ420P },
+            { .encoder = "mjpeg", .format = AV_PIX_FMT_YUVJ422P } } },
+        { "prores",
+          "mov mkv",
+          { { .encoder = "prores", .format = AV_PIX_FMT_YUV422P10 },
+            { .encoder = "prores", .format = AV_PIX_FMT_YUV422P10, .width = 64, .height = 64 } } },
+        { "huffyuv",
+          "avi mkv",
+          { { .encoder = "ffvhuff", .format = AV_PIX_FMT_YUV420P },
+            { .encoder = "ffvhuff", .format = AV_PIX_FMT_YUV420P } } },
+    };
+    for (size_t i = 0; i < LENGTH(joins); i++) {
+        stream *all = NULL;
+        for (int k = 0; k < 4; k++) {
+            char name[64];
+            stream_recipe r = joins[i].parts[k % 2];
+            r.frames = 12;
+            r.first = 12 * k;
+            r.headers_in_packets = strncmp(joins[i].name, "av1", 3) != 0; /* they are in both */
+            stream *s = stream_encode(&r);
+            if (!s)
+                break;
+            if (!all) {
+                all = stream_new(s->par, s->time_base);
+                if (strstr(r.encoder, "x26")) {
+                    set_parameters(s, strchr(r.encoder, '5') ? is_no_hevc_set : is_no_h264_set);
+                    avcodec_parameters_copy(all->par, s->par);
+                }
+            }
+            stream_append(all, s, 0, s->n, 16 * k); /* room for other delays */
+            stream_free(&s);
+            snprintf(name, sizeof name, "joined-%s-%d", joins[i].name, k);
+            if (k)
+                check_in(all, name, joins[i].endings, ANY);
+        }
+        stream_free(&all);
+    }
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, begin, end)
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(odd_clips),
+        TEST(parameter_sets_that_return),
+        TEST(headers_that_return),
+        TEST(layers),
+        TEST(lists_of_leading_pictures),
+        TEST(tables_of_jpeg),
+        TEST(palettes),
+        TEST(begins_anywhere),
+        TEST(ends_anywhere),
+        TEST(first_entry_is_wrong),
+        TEST(nothing_shown),
+        TEST(concatenations),
+    };
+    for (int i = 1; i < argc; i++) {
+        const compared c = compare_frames(argv[i], COMPARE_MANY);
+        print_message("%s: %d frames%s%s%s%s\n", argv[i], (int)c.n, *c.why ? ": " : "", c.why,
+                      *c.wrong ? ": other than FFmpeg's: " : "", c.wrong);
+        n_wrong += *c.wrong != 0;
+    }
+    if (argc > 1)
+        return n_wrong > 0;
+    return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
+}
