@@ -31,6 +31,9 @@
 
 #define CLIP "x264-pyramid.mkv"
 
+int __real_kill(pid_t pid, int number);
+int __wrap_kill(pid_t pid, int number);
+
 static bool has_landlock; /* without it no process with a GPU is locked in */
 
 static int
@@ -266,45 +269,59 @@ hang(int told)
         pause();
 }
 
-/* A GPU's process that hears nothing ends with its caller, and so do all others. */
+/* Waits until n of our children have ended, for 10 s at most. Returns how many have. */
+static int
+count_ended(int n)
+{
+    const double until_s = qv_seconds() + 10;
+    int ended = 0;
+    while (ended < n && qv_seconds() < until_s) {
+        const pid_t pid = waitpid(-1, NULL, WNOHANG);
+        if (pid < 0)
+            break;
+        ended += pid > 0;
+        usleep(pid ? 0 : 10000);
+    }
+    return ended;
+}
+
+/* A GPU's process that hears nothing ends with the process that watches over it, and with its caller, as all others do. */
 static void
 test_stuck(void **state)
 {
     (void)state;
-    int told[2], how;
-    pid_t stuck = 0;
+    enum { MOST = 100 };
+    int told[2];
+    pid_t watcher = 0;
     if (!has_landlock)
         skip();
     assert_int_equal(pipe(told), 0);
     assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0),
                      0); /* orphans become our children */
-    const pid_t caller = fork();
-    if (!caller)
-        hang(told[1]);
-    assert_int_equal(read(told[0], &stuck, sizeof stuck), sizeof stuck);
-    assert_int_equal(kill(stuck, 0), 0);
-    kill(caller, SIGKILL);
-    const double until_s = qv_seconds() + 10;
-    int n = 0;
-    pid_t pid;
-    while ((pid = waitpid(-1, &how, WNOHANG)) >= 0 && qv_seconds() < until_s) {
-        n += pid > 0;
-        usleep(10000);
+    for (int killed = 0; killed < 2; killed++) {
+        const pid_t caller = fork();
+        if (!caller)
+            hang(told[1]);
+        assert_int_equal(read(told[0], &watcher, sizeof watcher), sizeof watcher);
+        if (!killed) {
+            assert_int_equal(__real_kill(watcher, SIGKILL), 0);
+            assert_int_equal(count_ended(1), 1); /* the process with the GPU */
+        }
+        kill(caller, SIGKILL);
+        const int n = count_ended(MOST);
+        if (waitpid(-1, NULL, WNOHANG) >= 0) {
+            __real_kill(watcher, SIGTERM);
+            fail_msg("%d processes ended with their caller, and others did not", n);
+        }
+        assert_in_range(n, 3,
+                        5); /* the caller, its program, the clip's process, a spare, a watcher */
     }
-    if (pid >= 0) {
-        kill(stuck, SIGKILL);
-        fail_msg("of a caller that was killed %d processes have ended, and others not", n);
-    }
-    assert_in_range(n, 4, 5); /* the caller, its program, the clip's process, a spare, the GPU's */
     prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
     close(told[0]);
     close(told[1]);
 }
 
 /* ---- numbers of processes that have ended ------------------------------------------------------- */
-
-int __real_kill(pid_t pid, int number);
-int __wrap_kill(pid_t pid, int number);
 
 static int n_strangers; /* signals to processes that are no children, or none any more */
 
