@@ -7,13 +7,11 @@
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "files/installed.h"
@@ -21,11 +19,6 @@
 
 #define PROGRAM "qwenvit-decoder"
 #define PATIENCE_S 60.0 /* the longest wait for an answer, which takes fractions of a second */
-
-#ifdef __APPLE__
-#include <crt_externs.h>
-#define environ (*_NSGetEnviron())
-#endif
 
 /* ---- means to talk --------------------------------------------------------------------------- */
 
@@ -138,44 +131,6 @@ qvm_send_until(int socket, const void *message, size_t n, double until_s)
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-/* The program gets the socket as its standard input, no blocked or changed signals, and a process group of its own,
- * because an interrupt from the terminal is meant for the program that started it. */
-int
-qvm_spawn(const char *path, char *const *options, int socket, pid_t *pid)
-{
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none, all;
-    char name[] = PROGRAM;
-    char *argv[5] = { name };
-    for (int i = 0; i < 3 && options && options[i]; i++)
-        argv[1 + i] = options[i];
-    sigemptyset(&none);
-    sigfillset(&all);
-    int code = posix_spawn_file_actions_init(&actions);
-    if (code)
-        return code;
-    code = posix_spawnattr_init(&attributes);
-    if (code) {
-        posix_spawn_file_actions_destroy(&actions);
-        return code;
-    }
-    code = posix_spawn_file_actions_adddup2(&actions, socket, STDIN_FILENO);
-    if (!code)
-        code =
-            posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-                                                      POSIX_SPAWN_SETPGROUP);
-    if (!code)
-        code = posix_spawnattr_setsigmask(&attributes, &none);
-    if (!code)
-        code = posix_spawnattr_setsigdefault(&attributes, &all);
-    if (!code)
-        code = posix_spawn(pid, path, &actions, &attributes, argv, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return code;
-}
-
 static void
 free_decoder(qv_decoder *d)
 {
@@ -210,7 +165,8 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
         free_decoder(d);
         return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
     }
-    const int code = qvm_spawn(path, NULL, there, &d->pid);
+    char name[] = PROGRAM;
+    const int code = qvm_child_start(path, (char *[]){ name, NULL }, there, &d->child);
     close(there); /* else this side would not see that the program has ended */
     if (code) {
         close(d->socket);
@@ -240,9 +196,8 @@ qv_decoder_stop(qv_decoder **decoder)
         shutdown(d->socket, SHUT_WR);
         if (!d->used ||
             qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s) != ECONNRESET)
-            kill(d->pid, SIGKILL);
-        while (waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
-            ;
+            qvm_child_signal(&d->child, SIGKILL);
+        qvm_child_await(&d->child);
     }
     close(d->socket);
     pthread_mutex_destroy(&d->lock);
@@ -298,7 +253,7 @@ give_up(qv_decoder *d, int code)
 {
     const bool ended = code == EPIPE || code == ECONNRESET;
     if (code == ETIMEDOUT) {
-        kill(d->pid, SIGKILL);
+        qvm_child_signal(&d->child, SIGKILL);
         snprintf(d->lost, sizeof d->lost, "has not answered for %g s, and was ended",
                  d->patience_s);
     } else {
