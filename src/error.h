@@ -8,20 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "printable.h"
 #include "qwenvit.h"
 
-/* Error texts quote files and arguments, and a terminal obeys control characters in them: each
- * becomes '?'. Those from U+0080 to U+009F are two bytes in UTF-8. */
-static inline void
-qv_make_printable(char *text)
-{
-    for (unsigned char *c = (unsigned char *)text; *c; c++)
-        if (*c < ' ' || *c == 127)
-            *c = '?';
-        else if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
-            c[0] = c[1] = '?';
-}
-
+/* Makes an error text, which may quote files and arguments: what a terminal would obey becomes
+ * '?'. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif

@@ -103,7 +103,7 @@ static qv_status
 report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
 {
     if (!r->o->json) {
-        printf(
+        tool_print(
             "%s: %lld done, %lld tokens, %lld failed; %lld were there, %lld had failed before%s\n",
             r->o->out, (long long)n->done, (long long)n->tokens, (long long)n->failed,
             (long long)n->there, (long long)n->failed_before,

@@ -251,8 +251,8 @@ tell_packs(const struct tool_encoder *e)
     qv_job_progress p;
     qv_job_get_progress(e->job, &p);
     if (p.packed_chunks && !e->o->json)
-        printf("%lld chunks, %.0f%% full\n", (long long)p.packed_chunks,
-               100.0 * (double)p.packed_rows / (double)p.capacity_rows);
+        tool_print("%lld chunks, %.0f%% full\n", (long long)p.packed_chunks,
+                   100.0 * (double)p.packed_rows / (double)p.capacity_rows);
 }
 
 /* Encodes on open devices. A failure of one of several clips costs that clip; a lost device ends

@@ -240,7 +240,7 @@ print_option(const char *name, const char *value, const char *help)
 {
     char left[40];
     snprintf(left, sizeof left, "%s%s", name, value);
-    printf("  %-22s %s\n", left, help);
+    tool_print("  %-22s %s\n", left, help);
 }
 
 void
@@ -248,10 +248,11 @@ tool_print_help(const struct tool *tool, const char *page)
 {
     const struct page *asked = find_page(tool, page);
     if (*page)
-        printf("qwenvit %s, %.*s:\n\n", tool->name, (int)strcspn(asked->about, ":"), asked->about);
+        tool_print("qwenvit %s, %.*s:\n\n", tool->name, (int)strcspn(asked->about, ":"),
+                   asked->about);
     else
-        printf("usage: qwenvit %s%s%s [options]\n\n%s\n\noptions:\n", tool->name,
-               *tool->arguments ? " " : "", tool->arguments, tool->does);
+        tool_print("usage: qwenvit %s%s%s [options]\n\n%s\n\noptions:\n", tool->name,
+                   *tool->arguments ? " " : "", tool->arguments, tool->does);
     for (const struct option *o = options; o < options + N_OPTIONS; o++)
         if (o->help && o->group & tool->groups & asked->groups) {
             char value[24] = "";
@@ -264,7 +265,7 @@ tool_print_help(const struct tool *tool, const char *page)
         if (p->groups & tool->groups)
             print_option("--help=", p->name, p->about);
     print_option("--help", "", "print this text");
-    printf("\nexample: %s\n", tool->example);
+    tool_print("\nexample: %s\n", tool->example);
 }
 
 static bool

@@ -33,8 +33,8 @@ static void
 print_version(const struct tool_program *p)
 {
     static const char *const backends[] = { "cpu", "cuda", "metal" };
-    printf("%s %s\n  commit   %s\n  API      %d.%d\n  FFmpeg   %s\n", p->name, qv_version(),
-           QV_COMMIT, QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR, qv_ffmpeg_version());
+    tool_print("%s %s\n  commit   %s\n  API      %d.%d\n  FFmpeg   %s\n", p->name, qv_version(),
+               QV_COMMIT, QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR, qv_ffmpeg_version());
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         const qv_context_options options = { .backend = backends[i] };
         qv_context *context = NULL;
@@ -43,7 +43,7 @@ print_version(const struct tool_program *p)
         const bool is_here = !qv_context_open(&options, &context, &err);
         if (is_here)
             qv_context_get_info(context, &info);
-        printf("  %-8s %s\n", backends[i], is_here ? info.device : err.text);
+        tool_print("  %-8s %s\n", backends[i], is_here ? info.device : err.text);
         qv_context_close(&context);
     }
 }

@@ -249,7 +249,7 @@ tool_synth(const struct tool_options *o)
         qv_status made = tool_make_clip(o->make_clip, &tool_clip_shape, &why);
         if (made)
             return tool_fail(made, &why);
-        printf("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
+        tool_print("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
         return TOOL_DONE;
     }
     if (o->n_arguments || !o->config || !o->output) {
@@ -266,8 +266,8 @@ tool_synth(const struct tool_options *o)
                                   (json_int_t)s.n, "bytes", (json_int_t)s.bytes, "seed",
                                   (json_int_t)o->seed));
     else if (!code)
-        printf("%s: %zu tensors, %.1f MB, seed %lld\n", o->output, s.n, (double)s.bytes / 1e6,
-               (long long)o->seed);
+        tool_print("%s: %zu tensors, %.1f MB, seed %lld\n", o->output, s.n, (double)s.bytes / 1e6,
+                   (long long)o->seed);
     qv_tower_close(&s.tower);
     free(s.tensors);
     free(s.ids);

@@ -193,7 +193,7 @@ print_title(const char *check)
 {
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         if (!strcmp(titles[i].check, check))
-            printf("\n%s\n", titles[i].title);
+            tool_print("\n%s\n", titles[i].title);
 }
 
 /* Prints a number, or nothing if it is infinite. */
@@ -212,27 +212,27 @@ print_row(const struct verify_row *r)
     char t[4][16];
     const char *verdict = r->ok ? "ok" : "FAILED", *type = qv_dtype_name(r->dtype);
     if (r->bits) {
-        printf("  %-24s %-4s  %s, %s%s%s\n", r->name, type, r->note, verdict, r->ok ? "" : ": ",
-               r->why);
+        tool_print("  %-24s %-4s  %s, %s%s%s\n", r->name, type, r->note, verdict, r->ok ? "" : ": ",
+                   r->why);
         return;
     }
-    printf("  %-24s %-4s %9.2e %9s %9.2e %9s %10.7f %10.7f  %s\n", r->name, type, r->is.worst,
-           figure(t[0], "%.2e", r->bar_worst), r->is.mean, figure(t[1], "%.2e", r->bar_mean),
-           r->is.worst_cosine, r->is.pooled_cosine, verdict);
+    tool_print("  %-24s %-4s %9.2e %9s %9.2e %9s %10.7f %10.7f  %s\n", r->name, type, r->is.worst,
+               figure(t[0], "%.2e", r->bar_worst), r->is.mean, figure(t[1], "%.2e", r->bar_mean),
+               r->is.worst_cosine, r->is.pooled_cosine, verdict);
     if (*r->note || !isinf(r->bar_abs))
-        printf("  %-24s %-4s %s, largest difference %.2e%s%s\n", "", "", r->note, r->is.max_abs,
-               isinf(r->bar_abs) ? "" : " of at most ", figure(t[2], "%.2e", r->bar_abs));
+        tool_print("  %-24s %-4s %s, largest difference %.2e%s%s\n", "", "", r->note, r->is.max_abs,
+                   isinf(r->bar_abs) ? "" : " of at most ", figure(t[2], "%.2e", r->bar_abs));
 }
 
 static void
 print_input(const struct report *r)
 {
-    printf("%s: %s, on %s (%s)\npixels: %s, grid_thw", r->o->model, r->config.model_type,
-           r->context.backend, r->context.device, r->pixels);
+    tool_print("%s: %s, on %s (%s)\npixels: %s, grid_thw", r->o->model, r->config.model_type,
+               r->context.backend, r->context.device, r->pixels);
     for (size_t i = 0; i < r->input.n && i < 3; i++)
-        printf("%s %lld,%lld,%lld", i ? ";" : "", (long long)r->input.thw[i][0],
-               (long long)r->input.thw[i][1], (long long)r->input.thw[i][2]);
-    printf("%s\ncompared: %s\n", r->input.n > 3 ? "; ..." : "", r->compared);
+        tool_print("%s %lld,%lld,%lld", i ? ";" : "", (long long)r->input.thw[i][0],
+                   (long long)r->input.thw[i][1], (long long)r->input.thw[i][2]);
+    tool_print("%s\ncompared: %s\n", r->input.n > 3 ? "; ..." : "", r->compared);
 }
 
 static void
@@ -247,13 +247,13 @@ print_table(const struct report *r)
             check = row->check;
             print_title(check);
             if (!row->bits)
-                printf("  %-24s %-4s %9s %9s %9s %9s %10s %10s\n", "layer", "type", "worst",
-                       "at most", "mean", "at most", "cosine", "pooled");
+                tool_print("  %-24s %-4s %9s %9s %9s %9s %10s %10s\n", "layer", "type", "worst",
+                           "at most", "mean", "at most", "cosine", "pooled");
         }
         print_row(row);
         failed += !row->ok;
     }
-    printf("\n%zu rows, %zu failed, %.1f s\n", r->table.n, failed, r->seconds);
+    tool_print("\n%zu rows, %zu failed, %.1f s\n", r->table.n, failed, r->seconds);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -331,7 +331,7 @@ check_usage(const struct tool_options *o)
 static void
 say(const char *what)
 {
-    fprintf(stderr, "verify: %s\n", what);
+    tool_say("verify: %s", what);
 }
 
 /* Warns of means and deviations that are not the tower's, unless options overrule them. A file that
