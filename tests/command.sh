@@ -96,6 +96,47 @@ if cp grey.ppm "$odd" 2> /dev/null; then
         odd%FF%C3.ppm --model "$model" -o many
     expect 0 '"clip":"odd%FF%C3.ppm"' "$qwenvit" info "$odd" --json
 fi
+# Names may hold what a terminal obeys (ESC, BEL, C1), a line's end, bytes that are not UTF-8, and controls that
+# turn text around. Nothing that is printed has them: names show '?', JSON has escapes.
+hostile=$(printf 'a\033]0;x\007\nb\377\302\233\342\200\256c.ppm')
+shown='a?]0;x??b??????c.ppm'
+# shows CODE WORDS LINES COMMAND...: as expect; the output is printable, and stdout has so many lines
+shows() {
+    lines=$3 code=$1 words=$2; shift 3
+    expect "$code" "$words" "$@"
+    [ -z "$(cat out.txt err.txt | LC_ALL=C tr -d '\n -~')" ] || fail "a terminal would obey: $*"
+    [ "$(wc -l < out.txt)" = "$lines" ] || fail "not $lines lines: $*"
+}
+if cp grey.ppm "$hostile" 2> /dev/null; then
+    lines() { "$@" | wc -l; }
+    mkdir quiet
+    printf '{"path":"a\\u001B]0;x\\u0007\\nb.ppm","key":"k\\u001B\\u009B\\u202E\\n"}\n' > hostile.txt
+    cp grey.ppm "$(printf 'a\033]0;x\007\nb.ppm')"
+    shows 0 "$shown: image" "$(lines "$qwenvit" info grey.ppm)" "$qwenvit" info "$hostile"
+    shows 0 '"clip":"a\u001B]0;x\u0007\nb%FF\u009B\u202Ec.ppm"' 1 "$qwenvit" info "$hostile" --json
+    shows 0 "$shown: 1 frame" 1 "$qwenvit" encode "$hostile" --model "$model" -o hostile.safetensors
+    shows 3 "no$shown: cannot be opened" 0 "$qwenvit" info "no$hostile"
+    shows 3 'checkpoint' 0 "$qwenvit" info "$(printf 'o\033\302\205rg/na\ame')"
+    shows 2 'no option --?]0;x?' 0 "$qwenvit" info "$(printf -- '--\033]0;x\007')"
+    shows 2 'no subcommand ?[2J' 0 "$qwenvit" "$(printf '\033[2J')"
+    shows 0 'tokens of' 3 "$qwenvit" encode "$hostile" grey.ppm --model "$model" -o quiet --quiet
+    expect 0 '' sh -c '"$@" < hostile.txt' - "$qwenvit" encode --list - --model "$model" -o quiet --json=h.json
+    shows 0 '1 done' 1 "$qwenvit" cache --model "$model" --list hostile.txt --out hostile.cache
+    shows 0 '"k\u001B\u009B\u202E\n"' 1 "$qwenvit" cache --out hostile.cache --keys
+    shows 0 '"key":"k\u001B\u009B\u202E\n"' 1 "$qwenvit" cache --out hostile.cache --keys --json
+    shows 3 'there is no key' 0 "$qwenvit" cache --out hostile.cache --get "$hostile" -o no
+    shows 0 '0 failed' "$(lines "$qwenvit" verify --model "$model" --clip grey.ppm --dtype f32 --quiet)" \
+        "$qwenvit" verify --model "$model" --clip "$hostile" --dtype f32 --quiet
+    shows 0 'resize' "$(lines "$qwenvit" bench preprocess grey.ppm --repeats 1 --threads 1)" \
+        "$qwenvit" bench preprocess "$hostile" --repeats 1 --threads 1
+    cp -r "$model" "$hostile.model"
+    shows 0 "$shown.model: qwen3_vl" "$(lines "$qwenvit" info "$model")" "$qwenvit" info "$hostile.model"
+    [ -z "$(LC_ALL=C tr -d '\n -~' < h.json)" ] || fail 'JSON in a file lacks escapes'
+    rm -r "$hostile.model" "$hostile" quiet
+fi
+# what quotes strangers is printed by one function (messages.c); --help and the list of subcommands are our own
+! grep -nE '(^|[^a-z_])(printf|puts|fputs|putchar|vprintf)\(|fprintf\(stderr' "$tools"/command/*.c "$tools"/verify/*.c |
+    grep -vE '/(messages|options|run)\.c:' || fail 'a tool prints past messages.c'
 expect 0 'deepstack' "$qwenvit" info "$model"
 grep -q 'conv3d     patchify: kernel = stride = ' out.txt || fail 'info does not say how the Conv3d is run'
 grep -qE 'runs on +interpolate +1 x  .*(kernel|plain C)' out.txt || fail 'info does not say what runs it'

@@ -325,8 +325,8 @@ bench_show_group(struct bench *b, const char *name, qv_dtype dtype)
     char group[sizeof b->group];
     snprintf(group, sizeof group, "%s, %s", name, qv_dtype_name(dtype));
     if (strcmp(group, b->group))
-        printf("\n%s\n  %-25s %11s %11s %9s %9s %8s\n", group, "", "median ms", "p90 ms", "TFLOP/s",
-               "GB/s", "of roofline");
+        tool_print("\n%s\n  %-25s %11s %11s %9s %9s %8s\n", group, "", "median ms", "p90 ms",
+                   "TFLOP/s", "GB/s", "of roofline");
     snprintf(b->group, sizeof b->group, "%s", group);
 }
 
@@ -338,10 +338,10 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
     raise_roofline(b, r);
     if (bench_talks(b)) {
         bench_show_group(b, r->group ? r->group : r->work, r->dtype);
-        printf("  %-25s %11.3f %11.3f %9.3f %9.2f %7.1f%%%s%s\n", label, ms, r->times.p90_ms,
-               rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9,
-               100 * bench_roof_share(b, r->dtype, r->flops, r->bytes, ms),
-               r->note && *r->note ? "  " : "", r->note ? r->note : "");
+        tool_print("  %-25s %11.3f %11.3f %9.3f %9.2f %7.1f%%%s%s\n", label, ms, r->times.p90_ms,
+                   rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9,
+                   100 * bench_roof_share(b, r->dtype, r->flops, r->bytes, ms),
+                   r->note && *r->note ? "  " : "", r->note ? r->note : "");
         fflush(stdout);
     }
     return bench_emit(b, r, err);

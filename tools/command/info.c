@@ -299,9 +299,11 @@ print_capacities(const struct scene *s)
                (long long)pack.rows, (long long)pack.segments);
     tool_print(
         "  alone      in the smallest that serves, from %lld patches on; what is larger than a "
-        "chunk, by frame pairs%s\n",
-        (long long)qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1),
-        bits_of(s).dense ? "" : ",\n             in chunks of equal segments");
+        "chunk, by frame pairs",
+        (long long)qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1));
+    if (!bits_of(s).dense)
+        tool_print(",\n             in chunks of equal segments");
+    tool_print("\n");
     if (!n)
         tool_print("  bits       the same alone and packed, in all of these\n");
     for (int i = 0; i < n; i++)

@@ -197,7 +197,7 @@ tool_json_line(const json_t *value)
         const size_t bytes = qv_utf8_bytes(from), n = bytes ? bytes : 1;
         const unsigned code = qv_control_code(from, n);
         if (code)
-            to += snprintf(to, 7, "\\u%04x", code);
+            to += snprintf(to, 7, "\\u%04X", code);
         else
             to = (char *)memcpy(to, from, n) + n;
         from += n;

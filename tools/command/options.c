@@ -240,7 +240,7 @@ print_option(const char *name, const char *value, const char *help)
 {
     char left[40];
     snprintf(left, sizeof left, "%s%s", name, value);
-    tool_print("  %-22s %s\n", left, help);
+    printf("  %-22s %s\n", left, help);
 }
 
 void
@@ -248,11 +248,10 @@ tool_print_help(const struct tool *tool, const char *page)
 {
     const struct page *asked = find_page(tool, page);
     if (*page)
-        tool_print("qwenvit %s, %.*s:\n\n", tool->name, (int)strcspn(asked->about, ":"),
-                   asked->about);
+        printf("qwenvit %s, %.*s:\n\n", tool->name, (int)strcspn(asked->about, ":"), asked->about);
     else
-        tool_print("usage: qwenvit %s%s%s [options]\n\n%s\n\noptions:\n", tool->name,
-                   *tool->arguments ? " " : "", tool->arguments, tool->does);
+        printf("usage: qwenvit %s%s%s [options]\n\n%s\n\noptions:\n", tool->name,
+               *tool->arguments ? " " : "", tool->arguments, tool->does);
     for (const struct option *o = options; o < options + N_OPTIONS; o++)
         if (o->help && o->group & tool->groups & asked->groups) {
             char value[24] = "";
@@ -265,7 +264,7 @@ tool_print_help(const struct tool *tool, const char *page)
         if (p->groups & tool->groups)
             print_option("--help=", p->name, p->about);
     print_option("--help", "", "print this text");
-    tool_print("\nexample: %s\n", tool->example);
+    printf("\nexample: %s\n", tool->example);
 }
 
 static bool

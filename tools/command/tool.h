@@ -152,7 +152,8 @@ void tool_print_help(const struct tool *tool, const char *page);
 #define TOOL_PRINTS(format_number)
 #endif
 /* Prints on stdout as printf does, but control characters in what is quoted (names of files, keys,
- * texts of models) become '?'. Everything that tools print goes through here or tool_complain. */
+ * texts of models) become '?'. Whatever quotes a stranger goes through here, tool_say,
+ * tool_complain or tool_bar_show. Line ends belong in the format, as one in a text becomes '?'. */
 void tool_print(const char *format, ...) TOOL_PRINTS(1);
 /* Prints a line on stderr, in the same way. */
 void tool_say(const char *format, ...) TOOL_PRINTS(1);
