@@ -68,7 +68,7 @@ mkdir one two && cp grey.ppm one/same.ppm && cp grey.ppm two/same.ppm
 expect 2 'one/same.ppm and two/same.ppm would both be written to many/same.ppm.safetensors' \
     "$qwenvit" encode one/same.ppm grey.ppm two/same.ppm --model /nonexistent -o many
 [ ! -e many/same.ppm.safetensors ] || fail 'of two of one name the first was written'
-expect 3 'cannot be made: File exists' "$qwenvit" encode grey.ppm other.ppm --model /nonexistent -o grey.ppm
+expect 3 'cannot be made: File exists' "$qwenvit" encode grey.ppm other.ppm --model /nonexistent -o a.safetensors
 expect 0 'other.ppm' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o made/new
 [ -s made/new/grey.ppm.safetensors ] && [ -s made/new/other.ppm.safetensors ] || fail 'no folder was made'
 # something that is neither a file nor a folder has its own error text
@@ -169,6 +169,61 @@ expect 0 'tokens' "$qwenvit" encode grey.ppm --model synthetic -o e.safetensors
 expect 0 'tensors' "$qwenvit" synth --config "$model" -o sharded --seed 3 --shards 3
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model sharded -o f.safetensors
 cmp e.safetensors f.safetensors || fail 'shards gave other tokens'
+# names are those of published checkpoints, which are those of transformers' own (golden) towers
+names() { head -c 65536 "$1" | tr ',{' '\n\n' | LC_ALL=C grep -ao '"[a-z.]*visual\.[^"]*"' | LC_ALL=C sort; }
+for family in qwen2_vl qwen2_5_vl qwen2_5_omni qwen3_vl qwen3_omni_moe qwen3_5 glm4v; do
+    expect 0 'tensors' "$qwenvit" synth --config "$golden/$family" -o named --force
+    names named/model.safetensors > ours.txt
+    names "$golden/$family/model.safetensors" | diff - ours.txt || fail "other names: $family"
+    [ -s ours.txt ] || fail "no names: $family"
+    expect 0 "${family%_moe}" "$qwenvit" info named
+done
+# what is there is replaced only if the user says so; an output that is an input never is
+rm -r named && mkdir named && cp "$model"/*config.json named
+expect 0 'tensors' "$qwenvit" synth --config named -o named # there was nothing to lose
+cp named/model.safetensors real.safetensors
+expect 2 'named/model.safetensors exists, and would be replaced by random weights' \
+    "$qwenvit" synth --config named -o named --seed 2
+expect 2 'named/model.safetensors exists' "$qwenvit" synth --config "$model" -o named --shards 2
+cmp named/model.safetensors real.safetensors || fail 'synth replaced weights'
+mv named/model.safetensors named/model-00001-of-00002.safetensors
+expect 2 'config.json exists, and would be replaced by a copy' "$qwenvit" synth --config "$model" -o named
+expect 2 'named/model-00001-of-00002.safetensors exists' "$qwenvit" synth --config named -o named --shards 2
+ln -s ../real.safetensors named/model.safetensors # as in the hub's cache
+expect 2 'named/model.safetensors exists' "$qwenvit" synth --config named -o named
+rm named/model.safetensors
+cmp named/config.json "$model/config.json" || fail 'synth wrote the configuration over itself'
+expect 0 'tensors' "$qwenvit" synth --config named -o named --seed 2 --force
+expect 0 'tensors' "$qwenvit" synth --config named -o named --seed 3 --force --shards 3
+expect 0 'tokens' "$qwenvit" encode grey.ppm --model named -o named.safetensors
+cmp named.safetensors f.safetensors || fail '--force left weights that were to be replaced'
+cp grey.ppm safe.ppm && mkdir in && cp grey.ppm in/a.safetensors && cp grey.ppm in/model.ppm
+expect 2 'safe.ppm exists, and would be replaced by a made clip' "$qwenvit" synth --clip safe.ppm
+input='would be overwritten, but it is'
+for same in safe.ppm ./safe.ppm named/../safe.ppm "$PWD/safe.ppm"; do
+    expect 2 "safe.ppm $input an input (safe.ppm)" "$qwenvit" encode safe.ppm --model "$model" -o "$same"
+done
+expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.st --drawing safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.st --trace safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" info safe.ppm --json=safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" bench preprocess safe.ppm --json=safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" verify --model "$model" --clip safe.ppm --json=safe.ppm
+expect 2 "named $input an input" "$qwenvit" encode safe.ppm --model named -o named
+expect 2 "named $input an input" "$qwenvit" cache --model named --list list.txt --out named
+expect 2 "named $input an input" "$qwenvit" bench start --model named -o named
+expect 2 "config.json $input a file of named" "$qwenvit" encode safe.ppm --model named -o named/config.json
+expect 2 "config.json $input a file of named" "$qwenvit" verify --model named --json=named/config.json
+printf '%s\n' '{"path":"safe.ppm","key":"copy/model-00001-of-00003"}' > in/list
+expect 2 "an input (in/list)" "$qwenvit" encode --list in/list --model "$model" -o in/x --json=in/list
+cp -r named in/copy # a list's outputs, one by one
+expect 2 "copy/model-00001-of-00003.safetensors $input a file of in/copy" \
+    "$qwenvit" encode --list in/list --model in/copy -o in
+printf '%s\n' '{"path":"in/a.safetensors","key":"a"}' > in/list
+expect 2 "in/a.safetensors $input an input" "$qwenvit" encode --list in/list --model "$model" -o in
+expect 2 "in/a.safetensors $input an input" "$qwenvit" encode in/a.safetensors --model "$model" -o in/a.safetensors
+for kept in safe.ppm in/a.safetensors in/model.ppm; do
+    cmp grey.ppm $kept || fail "$kept was overwritten"
+done
 
 # memory does not grow with the clip: 768 frames take at most 64 MiB more than 16 frames of the same size. A
 # sanitizer keeps freed memory, so the figure means nothing there, and fewer frames are enough.

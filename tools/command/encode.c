@@ -116,6 +116,23 @@ name_entries(const struct tool_options *o, const struct tool_list *list,
     return status;
 }
 
+/* Fails if an output is one of the clips, or a file of the model. */
+static qv_status
+check_not_inputs(const struct tool_options *o, const struct tool_output *outputs, size_t n,
+                 qv_error *err)
+{
+    const char **names = malloc((2 * n + 1) * sizeof *names);
+    if (!names)
+        return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
+    for (size_t i = 0; i < n; i++) {
+        names[i] = outputs[i].path;
+        names[n + i] = outputs[i].clip;
+    }
+    const qv_status status = tool_check_outputs(o, names, n, names + n, n, err);
+    free(names);
+    return status;
+}
+
 /* Makes OUT, which is a folder for several clips, if it does not exist. */
 static qv_status
 make_output_folder(const char *folder, qv_error *err)
@@ -324,6 +341,8 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
         status = qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
     if (!status)
         status = o->list ? name_entries(o, &list, outputs, &err) : name_arguments(o, outputs, &err);
+    if (!status)
+        status = check_not_inputs(o, outputs, n, &err);
     const bool many = o->list || n > 1, own = !devices->n; /* a bench opens the devices itself */
     if (!status && many)
         status = make_output_folder(o->output, &err);

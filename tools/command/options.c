@@ -105,6 +105,8 @@ static const struct option options[] = {
       AT(shards), 1 },
     { "--clip", "FILE.mp4", "make a short clip with motion, instead of a checkpoint", TEXT,
       GROUP_SYNTH, AT(make_clip), 0 },
+    { "--force", NULL, "replace a checkpoint or clip that is there", FLAG, GROUP_SYNTH, AT(force),
+      0 },
     { "--like", "WHOSE",
       "whose rules for frames and sizes: transformers (default) or qwen-vl-utils", LIKE, GROUP_CLIP,
       AT(clip.like), 0 },

@@ -210,7 +210,10 @@ tool_main(const struct tool_program *p, int argc, char **argv)
         tool_print_help(tool, help);
     else if (!code) {
         qv_error err;
-        const qv_status status = start_decoder(tool, &o, &err);
+        const bool has_name = tool->groups & GROUP_BENCH; /* the first argument is a bench's name */
+        qv_status status = tool_check_named_outputs(&o, has_name, &err);
+        if (!status)
+            status = start_decoder(tool, &o, &err);
         code = status ? tool_fail(status, &err) : tool->run(&o);
         qv_decoder_stop(&o.clip.decoder);
     }

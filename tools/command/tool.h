@@ -63,6 +63,7 @@ struct tool_options {
     int64_t decode_threads;
     /* synth */
     int64_t seed, shards;
+    bool force;
     const char *make_clip;
     /* bench, profile, verify */
     int64_t grid[3], size[2], shape[2], repeats, rows;
@@ -211,6 +212,15 @@ void tool_job_progress_end(void);
 /* With --json, writes the record of a clip that failed; key and clip may be NULL. */
 void tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
                          qv_status status, const char *words);
+
+/* outputs.c: returns QV_EINVAL, naming the file, if an output is one of the inputs, or a file of a
+ * model or cache that the options name. NULLs among the names are left out. */
+qv_status tool_check_outputs(const struct tool_options *o, const char *const *outputs,
+                             size_t n_outputs, const char *const *inputs, size_t n_inputs,
+                             qv_error *err);
+/* Does so with the outputs and inputs that the options themselves name. Arguments are inputs from
+ * number `first` on. */
+qv_status tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *err);
 
 bool tool_is_folder(const char *path);
 /* tool_clear_folder removes the files in a folder, tool_remove_folder also the folder. */
