@@ -629,9 +629,20 @@ expect 0 '1 were there' "$qwenvit" cache --model mmproj/mmproj-F32.gguf --list g
 expect 0 'so q8g32 takes' "$qwenvit" bench tower --model qwen2.gguf --weights stored --grid 1,4,4 --no-limit $quick
 expect 3 'this cache has "model_type"' "$qwenvit" cache --model qwen2.gguf --list gguf.txt --out gguf.cache $tiny
 expect 0 '0 failed' "$qwenvit" verify --model mmproj --grid 1,4,4
-expect 0 '0 failed' "$qwenvit" verify --model mmproj --against-model mmproj/mmproj-F32.gguf --grid 1,4,4
+against="$qwenvit verify --model mmproj --grid 1,4,4 --against-model"
+expect 0 'no bar was asked for (--max-distance X), so this is no verdict' $against mmproj/mmproj-F32.gguf
+! grep -qE ' ok$|failed' out.txt || fail 'a verdict without a bar'
+expect 0 '0 failed' $against mmproj/mmproj-F32.gguf --max-distance 0.1
+expect 0 '"ok":true,"rows"' $against mmproj/mmproj-F32.gguf --max-distance 0.1 --json
+expect 2 '--max-distance goes with --against-model' "$qwenvit" verify --model mmproj --max-distance 1
+expect 2 'must be a number above 0' $against mmproj --max-distance nan
 expect 0 'the model'"'"'s own bf16' "$qwenvit" verify --model "$model" --against-model synthetic --grid 1,4,4 --json
-grep -q '"name":"tokens","dtype":"f32","ok":true' out.txt || fail 'another model is not told in f32'
+grep -q '"name":"tokens","dtype":"f32","ok":null' out.txt && grep -q '"ok":null,"rows"' out.txt ||
+    fail 'another model is not told in f32, or is judged without a bar'
+expect 1 'against-model: patch_embed in f32: worst distance is' "$qwenvit" verify --model "$model" \
+    --against-model synthetic --grid 1,4,4 --max-distance 0.3 --json
+grep -q '"name":"tokens","dtype":"f32","ok":false' out.txt && grep -q '"ok":false,"rows"' out.txt ||
+    fail 'another model passes'
 ! grep -q '"name":"tokens"[^}]*"worst":0' out.txt || fail 'another model is not told to be one'
 expect 3 'its depth is 3, that of mmproj is 1' "$qwenvit" verify --model mmproj --against-model "$model" --grid 1,4,4
 expect 0 'mean 0.25 0.5 0.75, std 1 1 2' "$qwenvit" info mmproj --image-mean 0.25,0.5,0.75 --image-std 1,1,2

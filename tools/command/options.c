@@ -150,6 +150,8 @@ static const struct option options[] = {
     { "--against-model", "DIR",
       "print how far another checkpoint's layers are off, such as a GGUF file's", TEXT,
       GROUP_VERIFY, AT(against_model), 0 },
+    { "--max-distance", "X", "fail if a layer of --against-model is farther off than X", REAL,
+      GROUP_VERIFY, AT(max_distance), 0 },
     { "--against-backend", "NAME",
       "compare with f32 on this backend (default: on the same backend)", TEXT, GROUP_VERIFY,
       AT(against_backend), 0 },

@@ -76,6 +76,7 @@ struct tool_options {
     bool alone;
     const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend,
         *against_model;
+    double max_distance; /* from another model; 0: none was asked for */
     /* cache */
     const char *out, *cache_get;
     qv_dtype tokens;
