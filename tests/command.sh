@@ -178,6 +178,19 @@ for family in qwen2_vl qwen2_5_vl qwen2_5_omni qwen3_vl qwen3_omni_moe qwen3_5 g
     [ -s ours.txt ] || fail "no names: $family"
     expect 0 "${family%_moe}" "$qwenvit" info named
 done
+# preprocessor files that are missing are told wherever a model is loaded, once
+mkdir bare && cp "$model/config.json" "$model/model.safetensors" bare && printf 'grey.ppm\n' | tee bare.txt > whole.txt
+missing='qwenvit: bare: missing: preprocessor_config.json, video_preprocessor_config.json. Images have the defaults of'
+for use in 'encode grey.ppm -o bare.safetensors' 'encode grey.ppm other.ppm -o bare.out --device 0,0' \
+    'cache --list bare.txt --out bare.cache' 'info grey.ppm' info 'verify --grid 1,4,4 --dtype f32' \
+    'bench tower --grid 1,4,4 --no-limit --repeats 1 --threads 1'; do
+    expect 0 "$missing transformers' Qwen2VLImageProcessor: 3136 to 1003520 pixels" "$qwenvit" $use --model bare
+    [ "$(grep -c ': missing: ' err.txt)" = 1 ] || fail "told several times: $use"
+    expect 0 '' "$qwenvit" $(echo "$use" | sed 's/bare\./whole./g') --model "$model"
+    ! grep -q ': missing: ' err.txt || fail "nothing is missing: $use"
+done
+expect 0 "$missing" "$qwenvit" verify --model "$model" --against-model bare --grid 1,4,4 --dtype f32
+expect 0 '"warning":"bare: missing: preprocessor_config.json' "$qwenvit" info bare --json
 # what is there is replaced only if the user says so; an output that is an input never is
 rm -r named && mkdir named && cp "$model"/*config.json named
 expect 0 'tensors' "$qwenvit" synth --config named -o named # there was nothing to lose

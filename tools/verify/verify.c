@@ -353,14 +353,14 @@ say(const char *what)
     tool_say("verify: %s", what);
 }
 
-/* Warns of means and deviations that are not the tower's, unless options overrule them. A file that
- * cannot be read is reported when it is loaded. */
+/* Prints a model's warning. A file that cannot be read is reported when it is loaded. */
 static void
-warn(const char *path, const struct verify_job *job)
+warn(const struct verify_job *job, const char *path)
 {
     struct qv_config config;
-    if (!(job->image_mean && job->image_std) && !qv_config_read(path, &config, NULL) &&
-        *config.warning)
+    struct verify_job of = *job;
+    of.dir = path;
+    if (!verify_config(&of, &config, NULL) && *config.warning)
         tool_complain("%s", config.warning);
 }
 
@@ -396,9 +396,9 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
     if (!status)
         status = verify_config(&job, &r->config, err);
     if (!status)
-        warn(o->model, &job);
+        warn(&job, o->model);
     if (!status && o->against_model)
-        warn(o->against_model, &job);
+        warn(&job, o->against_model);
     if (!status && o->against) {
         snprintf(r->pixels, sizeof r->pixels, "%.4000s", o->against);
         status = verify_against_file(&job, o->against, &r->input, &r->table, err);
