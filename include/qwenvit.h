@@ -246,9 +246,13 @@ typedef struct qv_model_info {
     const char *lowering; /* static text, such as "patchify" */
     char lowering_reason[QV_REASON_BYTES];
     const char *folder; /* what it was loaded from, as the caller gave it; belongs to the model */
-    /* For a GGUF file: `note` is a sentence about what the file does not say and where that was
-     * taken from; `warning` tells of means and deviations that look wrong, and what would be
-     * right. Each is "" if there is nothing to tell. Both belong to the model. */
+    /* `note`: for a GGUF file, a sentence about what the file does not say and where that was taken
+     * from. `warning`: why tokens are likely to be others than those of the published checkpoint.
+     * For a folder: which preprocessor files are missing (processor_config.json with these parts,
+     * preprocessor_config.json, video_preprocessor_config.json), and which sizes, means and
+     * deviations were assumed; transformers refuses such a folder. For a GGUF file: that means and
+     * deviations look wrong, and which would be right. Each is "" if there is nothing to tell, and
+     * printable UTF-8. Both belong to the model. */
     const char *note, *warning;
     int64_t stored_matrices; /* how many are kept quantised, by qv_model_options.weights */
     int device;              /* of the model's context: qv_context_options.device */

@@ -87,11 +87,24 @@ begin_input(j_decompress_ptr d)
     (void)d;
 }
 
-/* At the end of the file, supplies the end marker that is missing. */
+/* Ends a decoder that was stopped, and else signals life. */
+static void
+look_at_watch(struct jpeg *j)
+{
+    const qvm_watch *watch = j->source->watch;
+    j->stopped = atomic_load(watch->stop);
+    if (j->stopped)
+        leave_since(j, "it was stopped");
+    watch->alive(watch->user);
+}
+
+/* At the end of the file, supplies the end marker that is missing. The watch is asked here too,
+ * since a header may be gigabytes of padding, during which libjpeg reports no progress. */
 static boolean
 fill_input(j_decompress_ptr d)
 {
     struct jpeg *j = (struct jpeg *)(void *)d->err;
+    look_at_watch(j);
     const int64_t n = qvm_source_read(j->source, j->at, j->buffer, READ_BYTES);
     if (n < 0) {
         j->io_errno = errno;
@@ -129,11 +142,7 @@ static void
 watch_progress(j_common_ptr d)
 {
     struct jpeg *j = (struct jpeg *)(void *)d->err;
-    const qvm_watch *watch = j->source->watch;
-    j->stopped = atomic_load(watch->stop);
-    if (j->stopped)
-        leave_since(j, "it was stopped");
-    watch->alive(watch->user);
+    look_at_watch(j);
     if (j->d.input_scan_number > MOST_SCANS)
         leave_since(j, "it has more than 100 scans");
 }
@@ -262,9 +271,10 @@ qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err)
 bool
 qvm_jpeg_is_readable(const qvm_source *source)
 {
+    qvm_pages pages = { .source = source };
     uint8_t m[10];
     int64_t at = 2, n;
-    while ((n = qvm_source_read(source, at, m, sizeof m)) == sizeof m && m[0] == 0xff) {
+    while ((n = qvm_pages_read(&pages, at, m, sizeof m)) == sizeof m && m[0] == 0xff) {
         const int type = m[1], colours = m[9];
         if (type >= 0xc0 && type <= 0xcf && type != 0xc4 && type != 0xc8 && type != 0xcc)
             return (type <= 0xc2 || type == 0xc9 || type == 0xca) && m[4] == 8 &&

@@ -294,6 +294,16 @@ void qvm_find_levels(const qvm_source *source, float levels[6]);
 /* Reads n bytes from byte `at` of the clip on. Returns how many, fewer only at the end; -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
 
+/* A file's bytes, which are read a page at a time (pages.c). A walk over parts of a few bytes, such as the padding of
+ * a JPEG file, costs a system call for each page then, not for each part. All but `source` begins as zeros. */
+typedef struct qvm_pages {
+    const qvm_source *source;
+    int64_t at, n; /* the bytes that are here: n of them, from byte `at` of the clip on */
+    uint8_t bytes[4096];
+} qvm_pages;
+/* Does what qvm_source_read does. With each page it signals life; a source that was stopped ends there. */
+int64_t qvm_pages_read(qvm_pages *pages, int64_t at, void *to, size_t n);
+
 /* Opens a file, and of its video streams the one that FFmpeg takes for the best. Fails with QV_EIO, QV_EFORMAT or
  * QV_ENOMEM, and the source is closed then. `watch` outlives the source. */
 qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);

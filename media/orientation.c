@@ -29,12 +29,12 @@ number(const uint8_t *p, int bytes, bool big)
 
 /* Walks a JPEG's segments up to the first scan. */
 static bool
-walk_jpeg(const qvm_source *source, struct places *p)
+walk_jpeg(qvm_pages *pages, struct places *p)
 {
     static const char xmp[] = "http://ns.adobe.com/xap/1.0/";
     uint8_t m[4 + sizeof xmp] = { 0 };
     int64_t at = 2, n;
-    while ((n = qvm_source_read(source, at, m, sizeof m)) >= 4 && m[0] == 0xff && m[1] != 0xda) {
+    while ((n = qvm_pages_read(pages, at, m, sizeof m)) >= 4 && m[0] == 0xff && m[1] != 0xda) {
         const int64_t length = (int64_t)number(m + 2, 2, true);
         if (m[1] == 0xff) { /* padding */
             at++;
@@ -51,14 +51,14 @@ walk_jpeg(const qvm_source *source, struct places *p)
 
 /* Walks a PNG's chunks: a length, a name, so many bytes, and a checksum. */
 static bool
-walk_png(const qvm_source *source, struct places *p)
+walk_png(qvm_pages *pages, struct places *p)
 {
     /* then a byte that says it is not compressed */
     static const char xmp[] = "iTXtXML:com.adobe.xmp\0";
     uint8_t m[4 + sizeof xmp] = { 0 };
     int64_t at = 8, n = 0;
     for (int i = 0; i < MOST_PARTS; i++) {
-        n = qvm_source_read(source, at, m, sizeof m);
+        n = qvm_pages_read(pages, at, m, sizeof m);
         const int64_t length = (int64_t)number(m, 4, true);
         if (n < 8 || !memcmp(m + 4, "IEND", 4))
             break;
@@ -73,11 +73,11 @@ walk_png(const qvm_source *source, struct places *p)
 
 /* Walks a WebP's chunks: a name, a length, so many bytes, padded to an even number. */
 static bool
-walk_webp(const qvm_source *source, struct places *p)
+walk_webp(qvm_pages *pages, struct places *p)
 {
     uint8_t m[8];
     int64_t at = 12, n = 0;
-    for (int i = 0; i < MOST_PARTS && (n = qvm_source_read(source, at, m, sizeof m)) == 8; i++) {
+    for (int i = 0; i < MOST_PARTS && (n = qvm_pages_read(pages, at, m, sizeof m)) == 8; i++) {
         const int64_t length = (int64_t)number(m + 4, 4, false);
         if (!memcmp(m, "EXIF", 4))
             p->exif = (struct place){ at + 8, length };
@@ -91,13 +91,13 @@ walk_webp(const qvm_source *source, struct places *p)
 /* Finds the first box of a name and returns its contents; n is 0 if there is none. A box is its
  * length, its name and its contents. */
 static struct place
-find_box(const qvm_source *source, struct place in, const char *name)
+find_box(qvm_pages *pages, struct place in, const char *name)
 {
     uint8_t m[8];
     const int64_t end = in.at + in.n;
     for (int i = 0; i < MOST_PARTS && in.at + 8 <= end; i++) {
         const int64_t length =
-            qvm_source_read(source, in.at, m, 8) == 8 ? (int64_t)number(m, 4, true) : 0;
+            qvm_pages_read(pages, in.at, m, 8) == 8 ? (int64_t)number(m, 4, true) : 0;
         if (length < 8 || length > end - in.at)
             break;
         if (!memcmp(m + 4, name, 4))
@@ -110,27 +110,27 @@ find_box(const qvm_source *source, struct place in, const char *name)
 /* An AVIF's properties turn the image by quarters against the clock, and then mirror it. Its
  * EXIF does not turn it. */
 static bool
-walk_avif(const qvm_source *source, struct places *p)
+walk_avif(qvm_pages *pages, struct places *p)
 {
     /* [quarters][not mirrored; top and bottom swapped; left and right swapped] */
     static const int orientations[4][3] = { { 1, 4, 2 }, { 8, 5, 7 }, { 3, 2, 4 }, { 6, 7, 5 } };
     uint8_t angle = 0, axis = 0;
-    struct place box = find_box(source, (struct place){ 0, INT32_MAX }, "meta");
+    struct place box = find_box(pages, (struct place){ 0, INT32_MAX }, "meta");
     if (box.n > 4) /* a version comes first */
-        box = find_box(source, (struct place){ box.at + 4, box.n - 4 }, "iprp");
-    const struct place all = find_box(source, box, "ipco");
-    const struct place irot = find_box(source, all, "irot"), imir = find_box(source, all, "imir");
-    const int64_t n = irot.n ? qvm_source_read(source, irot.at, &angle, 1) : 0;
-    const int64_t m = imir.n ? qvm_source_read(source, imir.at, &axis, 1) : 0;
+        box = find_box(pages, (struct place){ box.at + 4, box.n - 4 }, "iprp");
+    const struct place all = find_box(pages, box, "ipco");
+    const struct place irot = find_box(pages, all, "irot"), imir = find_box(pages, all, "imir");
+    const int64_t n = irot.n ? qvm_pages_read(pages, irot.at, &angle, 1) : 0;
+    const int64_t m = imir.n ? qvm_pages_read(pages, imir.at, &axis, 1) : 0;
     p->found = orientations[angle & 3][imir.n ? 1 + (axis & 1) : 0];
     return n >= 0 && m >= 0;
 }
 
 /* A TIFF's EXIF is the file itself. */
 static bool
-walk_tiff(const qvm_source *source, struct places *p)
+walk_tiff(qvm_pages *pages, struct places *p)
 {
-    (void)source;
+    (void)pages;
     p->exif = (struct place){ 0, INT32_MAX };
     return true;
 }
@@ -140,23 +140,23 @@ walk_tiff(const qvm_source *source, struct places *p)
 /* Reads the orientation from EXIF: entries of 12 bytes, which are a tag, a type, the number of
  * values, and the values. */
 static int
-read_exif(const qvm_source *source, struct place exif)
+read_exif(qvm_pages *pages, struct place exif)
 {
     static const int bytes_of_type[5] = { [1] = 1, [3] = 2, [4] = 4 };
     uint8_t b[12] = { 0 };
-    int64_t n = qvm_source_read(source, exif.at, b, 8);
+    int64_t n = qvm_pages_read(pages, exif.at, b, 8);
     if (n == 8 && !memcmp(b, "Exif\0\0", 6)) {
         exif = (struct place){ exif.at + 6, exif.n - 6 };
-        n = qvm_source_read(source, exif.at, b, 8);
+        n = qvm_pages_read(pages, exif.at, b, 8);
     }
     const bool big = *b == 'M';
     if (n < 8 || (memcmp(b, "II*", 4) != 0 && memcmp(b, "MM\0*", 4) != 0))
         return n < 0 ? -1 : 0;
     const int64_t at = number(b + 4, 4, big);
-    n = qvm_source_read(source, exif.at + at, b, 2);
+    n = qvm_pages_read(pages, exif.at + at, b, 2);
     const int64_t entries = n == 2 ? (int64_t)number(b, 2, big) : 0;
     for (int64_t i = 0; i < entries && at + 14 + 12 * i <= exif.n; i++) {
-        n = qvm_source_read(source, exif.at + at + 2 + 12 * i, b, sizeof b);
+        n = qvm_pages_read(pages, exif.at + at + 2 + 12 * i, b, sizeof b);
         if (n < (int64_t)sizeof b)
             break;
         const uint32_t type = number(b + 2, 2, big);
@@ -184,7 +184,7 @@ read_name(const char *text)
 
 /* Finds the first orientation in XMP, by a text search as Pillow does. */
 static int
-read_xmp(const qvm_source *source, struct place xmp)
+read_xmp(qvm_pages *pages, struct place xmp)
 {
     enum { BLOCK = 4096, NAME = 20 }; /* blocks overlap by the bytes of the name and its digit */
     char block[BLOCK + NAME];
@@ -192,8 +192,8 @@ read_xmp(const qvm_source *source, struct place xmp)
     for (int64_t at = 0; at < most; at += BLOCK) {
         const int64_t left = most - at;
         memset(block, 0, sizeof block);
-        if (qvm_source_read(source, xmp.at + at, block,
-                            left < BLOCK + NAME ? (size_t)left : sizeof block) < 0)
+        if (qvm_pages_read(pages, xmp.at + at, block,
+                           left < BLOCK + NAME ? (size_t)left : sizeof block) < 0)
             return -1;
         for (int i = 0; i < BLOCK; i++) {
             const int found = block[i] == 't' ? read_name(block + i) : 0;
@@ -207,7 +207,7 @@ read_xmp(const qvm_source *source, struct place xmp)
 static const struct {
     int at, n;
     const char *magic;
-    bool (*walk)(const qvm_source *source, struct places *places);
+    bool (*walk)(qvm_pages *pages, struct places *places);
 } formats[] = {
     { 0, 3, "\xff\xd8\xff", walk_jpeg }, { 0, 8, "\x89PNG\r\n\x1a\n", walk_png },
     { 8, 4, "WEBP", walk_webp },         { 0, 4, "II*\0", walk_tiff },
@@ -217,14 +217,15 @@ static const struct {
 int
 qvm_find_orientation(const qvm_source *source)
 {
+    qvm_pages pages = { .source = source };
     uint8_t head[16] = { 0 };
     struct places p = { .found = 0 };
-    bool read = qvm_source_read(source, 0, head, sizeof head) >= 0;
+    bool read = qvm_pages_read(&pages, 0, head, sizeof head) >= 0;
     for (size_t i = 0; read && i < sizeof formats / sizeof *formats; i++)
         if (!memcmp(head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
-            read = formats[i].walk(source, &p);
-    int found = !read ? -1 : p.exif.n ? read_exif(source, p.exif) : p.found;
+            read = formats[i].walk(&pages, &p);
+    int found = !read ? -1 : p.exif.n ? read_exif(&pages, p.exif) : p.found;
     if (!found && p.xmp.n)
-        found = read_xmp(source, p.xmp);
+        found = read_xmp(&pages, p.xmp);
     return found;
 }

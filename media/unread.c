@@ -3,7 +3,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "ffmpeg_compat.h"
 #include "media.h"
@@ -12,7 +11,7 @@ enum { HEAD = 32 };
 
 /* A file's first bytes, with zeros behind its end, and the offset to read on from. */
 struct view {
-    const qvm_source *source;
+    qvm_pages pages;
     int64_t size;
     uint8_t head[HEAD];
 };
@@ -34,13 +33,9 @@ static const char *const words[] = {
 };
 
 static size_t
-read_at(const struct view *v, int64_t at, uint8_t *to, size_t n)
+read_at(struct view *v, int64_t at, uint8_t *to, size_t n)
 {
-    const qvm_watch *w = v->source->watch;
-    if (at < 0 || at > v->size)
-        return 0;
-    n = (int64_t)n < v->size - at ? n : (size_t)(v->size - at);
-    const ssize_t got = pread(v->source->fd, to, n, (off_t)(w->offset + at));
+    const int64_t got = at < 0 || at > v->size ? 0 : qvm_pages_read(&v->pages, at, to, n);
     return got > 0 ? (size_t)got : 0;
 }
 
@@ -58,7 +53,7 @@ number(const uint8_t *p, int bytes, bool big)
 /* Walks a PNG. A chunk is its length, its name, so many bytes and a checksum; the last one is
  * IEND. */
 static enum reason
-look_at_png(const struct view *v)
+look_at_png(struct view *v)
 {
     enum { MOST_CHUNKS = 100000 };
     uint8_t chunk[8];
@@ -76,7 +71,7 @@ look_at_png(const struct view *v)
 }
 
 static enum reason
-look_at_webp(const struct view *v)
+look_at_webp(struct view *v)
 {
     if (!memcmp(v->head + 12, "VP8X", 4) && v->head[20] & 2)
         return ANIMATED;
@@ -84,13 +79,13 @@ look_at_webp(const struct view *v)
 }
 
 static enum reason
-look_at_bmp(const struct view *v)
+look_at_bmp(struct view *v)
 {
     return (int64_t)number(v->head + 2, 4, false) > v->size ? CUT : NOT_SEEN;
 }
 
 static enum reason
-look_at_gif(const struct view *v)
+look_at_gif(struct view *v)
 {
     uint8_t last = 0;
     return read_at(v, v->size - 1, &last, 1) && last != ';' ? CUT : NOT_SEEN;
@@ -100,7 +95,7 @@ look_at_gif(const struct view *v)
  * of values, and the values or their offset. Returns false if the tag is missing; *cut is set if
  * the file ends too early to tell. */
 static bool
-find_tag(const struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
+find_tag(struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
 {
     const bool big = *v->head == 'M';
     const int64_t at = number(v->head + 4, 4, big);
@@ -116,7 +111,7 @@ find_tag(const struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
 
 /* Looks at how a TIFF's pixels are packed and its samples: one 16-bit value for each channel. */
 static enum reason
-look_at_tiff(const struct view *v)
+look_at_tiff(struct view *v)
 {
     enum { PACKED = 259, AS_JPEG = 7, FORMAT = 339, IS_FLOAT = 3 };
     const bool big = *v->head == 'M';
@@ -133,7 +128,7 @@ look_at_tiff(const struct view *v)
 
 /* Looks at images in the container of MP4. FFmpeg has read AVIF for longer than HEIF. */
 static enum reason
-look_at_heif(const struct view *v)
+look_at_heif(struct view *v)
 {
     static const char brands[][5] = {
         "heic", "heix", "heim", "heis", "hevc", "hevx", "mif1", "msf1"
@@ -148,7 +143,7 @@ look_at_heif(const struct view *v)
 static const struct {
     int at, n;
     const char *magic;
-    enum reason (*look)(const struct view *v);
+    enum reason (*look)(struct view *v);
 } formats[] = {
     { 0, 8, "\x89PNG\r\n\x1a\n", look_at_png },
     { 8, 4, "WEBP", look_at_webp },
@@ -164,7 +159,7 @@ open_view(struct view *v, const qvm_source *source)
 {
     const off_t end = lseek(source->fd, 0, SEEK_END);
     const qvm_watch *w = source->watch;
-    *v = (struct view){ .source = source };
+    *v = (struct view){ .pages.source = source };
     if (end < 0)
         return false;
     v->size = w->length ? w->length : (int64_t)end - w->offset;
@@ -172,12 +167,14 @@ open_view(struct view *v, const qvm_source *source)
     return true;
 }
 
+/* Codes that an int does not hold, which libtiff refuses, leave the usual ones. */
 void
 qvm_find_levels(const qvm_source *source, float levels[6])
 {
     enum { REFERENCE_BLACK_WHITE = 532, LEVELS = 6 };
     static const float usual[LEVELS] = { 0, 255, 128, 255, 128, 255 };
     uint8_t b[12], ratios[LEVELS][8];
+    float found[LEVELS];
     struct view v;
     bool cut;
     memcpy(levels, usual, sizeof usual);
@@ -189,8 +186,11 @@ qvm_find_levels(const qvm_source *source, float levels[6])
         return;
     for (int i = 0; i < LEVELS; i++) {
         const uint32_t below = number(ratios[i] + 4, 4, big);
-        levels[i] = below ? (float)((double)number(ratios[i], 4, big) / below) : usual[i];
+        found[i] = below ? (float)((double)number(ratios[i], 4, big) / below) : usual[i];
+        if (found[i] >= (float)INT32_MAX)
+            return;
     }
+    memcpy(levels, found, sizeof found);
 }
 
 const char *

@@ -9,19 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "printable.h"
 #include "qwenvit.h"
-
-/* Error texts quote files and arguments, and a terminal obeys control characters in them: each
- * becomes '?'. Those from U+0080 to U+009F are two bytes in UTF-8. */
-static inline void
-qv_make_printable(char *text)
-{
-    for (unsigned char *c = (unsigned char *)text; *c; c++)
-        if (*c < ' ' || *c == 127)
-            *c = '?';
-        else if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
-            c[0] = c[1] = '?';
-}
 
 /* Copies a text to to[size], for which it is too long. What goes is the middle of its longest part
  * (parts end in ": "): that is a path, and the reason comes behind it. Should no part be long enough,

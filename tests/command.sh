@@ -71,7 +71,7 @@ mkdir one two && cp grey.ppm one/same.ppm && cp grey.ppm two/same.ppm
 expect 2 'one/same.ppm and two/same.ppm would both be written to many/same.ppm.safetensors' \
     "$qwenvit" encode one/same.ppm grey.ppm two/same.ppm --model /nonexistent -o many
 [ ! -e many/same.ppm.safetensors ] || fail 'of two of one name the first was written'
-expect 3 'cannot be made: File exists' "$qwenvit" encode grey.ppm other.ppm --model /nonexistent -o grey.ppm
+expect 3 'cannot be made: File exists' "$qwenvit" encode grey.ppm other.ppm --model /nonexistent -o a.safetensors
 expect 0 'other.ppm' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o made/new
 [ -s made/new/grey.ppm.safetensors ] && [ -s made/new/other.ppm.safetensors ] || fail 'no folder was made'
 # something that is neither a file nor a folder has its own error text
@@ -99,6 +99,47 @@ if cp grey.ppm "$odd" 2> /dev/null; then
         odd%FF%C3.ppm --model "$model" -o many
     expect 0 '"clip":"odd%FF%C3.ppm"' "$qwenvit" info "$odd" --json
 fi
+# Names may hold what a terminal obeys (ESC, BEL, C1), a line's end, bytes that are not UTF-8, and controls that
+# turn text around. Nothing that is printed has them: names show '?', JSON has escapes.
+hostile=$(printf 'a\033]0;x\007\nb\377\302\233\342\200\256c.ppm')
+shown='a?]0;x??b??????c.ppm'
+# shows CODE WORDS LINES COMMAND...: as expect; the output is printable, and stdout has so many lines
+shows() {
+    lines=$3 code=$1 words=$2; shift 3
+    expect "$code" "$words" "$@"
+    [ -z "$(cat out.txt err.txt | LC_ALL=C tr -d '\n -~')" ] || fail "a terminal would obey: $*"
+    [ "$(wc -l < out.txt)" = "$lines" ] || fail "not $lines lines: $*"
+}
+if cp grey.ppm "$hostile" 2> /dev/null; then
+    lines() { "$@" | wc -l; }
+    mkdir quiet
+    printf '{"path":"a\\u001B]0;x\\u0007\\nb.ppm","key":"k\\u001B\\u009B\\u202E\\n"}\n' > hostile.txt
+    cp grey.ppm "$(printf 'a\033]0;x\007\nb.ppm')"
+    shows 0 "$shown: image" "$(lines "$qwenvit" info grey.ppm)" "$qwenvit" info "$hostile"
+    shows 0 '"clip":"a\u001B]0;x\u0007\nb%FF\u009B\u202Ec.ppm"' 1 "$qwenvit" info "$hostile" --json
+    shows 0 "$shown: 1 frame" 1 "$qwenvit" encode "$hostile" --model "$model" -o hostile.safetensors
+    shows 3 "no$shown: cannot be opened" 0 "$qwenvit" info "no$hostile"
+    shows 3 'checkpoint' 0 "$qwenvit" info "$(printf 'o\033\302\205rg/na\ame')"
+    shows 2 'no option --?]0;x?' 0 "$qwenvit" info "$(printf -- '--\033]0;x\007')"
+    shows 2 'no subcommand ?[2J' 0 "$qwenvit" "$(printf '\033[2J')"
+    shows 0 'tokens of' 3 "$qwenvit" encode "$hostile" grey.ppm --model "$model" -o quiet --quiet
+    expect 0 '' sh -c '"$@" < hostile.txt' - "$qwenvit" encode --list - --model "$model" -o quiet --json=h.json
+    shows 0 '1 done' 1 "$qwenvit" cache --model "$model" --list hostile.txt --out hostile.cache
+    shows 0 '"k\u001B\u009B\u202E\n"' 1 "$qwenvit" cache --out hostile.cache --keys
+    shows 0 '"key":"k\u001B\u009B\u202E\n"' 1 "$qwenvit" cache --out hostile.cache --keys --json
+    shows 3 'there is no key' 0 "$qwenvit" cache --out hostile.cache --get "$hostile" -o no
+    shows 0 '0 failed' "$(lines "$qwenvit" verify --model "$model" --clip grey.ppm --dtype f32 --quiet)" \
+        "$qwenvit" verify --model "$model" --clip "$hostile" --dtype f32 --quiet
+    shows 0 'resize' "$(lines "$qwenvit" bench preprocess grey.ppm --repeats 1 --threads 1)" \
+        "$qwenvit" bench preprocess "$hostile" --repeats 1 --threads 1
+    cp -r "$model" "$hostile.model"
+    shows 0 "$shown.model: qwen3_vl" "$(lines "$qwenvit" info "$model")" "$qwenvit" info "$hostile.model"
+    [ -z "$(LC_ALL=C tr -d '\n -~' < h.json)" ] || fail 'JSON in a file lacks escapes'
+    rm -r "$hostile.model" "$hostile" quiet
+fi
+# what quotes strangers is printed by one function (messages.c); --help and the list of subcommands are our own
+! grep -nE '(^|[^a-z_])(printf|puts|fputs|putchar|vprintf)\(|fprintf\(stderr' "$tools"/command/*.c "$tools"/verify/*.c |
+    grep -vE '/(messages|options|run)\.c:' || fail 'a tool prints past messages.c'
 expect 0 'deepstack' "$qwenvit" info "$model"
 grep -q 'conv3d     patchify: kernel = stride = ' out.txt || fail 'info does not say how the Conv3d is run'
 grep -qE 'runs on +interpolate +1 x  .*(kernel|plain C)' out.txt || fail 'info does not say what runs it'
@@ -131,6 +172,74 @@ expect 0 'tokens' "$qwenvit" encode grey.ppm --model synthetic -o e.safetensors
 expect 0 'tensors' "$qwenvit" synth --config "$model" -o sharded --seed 3 --shards 3
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model sharded -o f.safetensors
 cmp e.safetensors f.safetensors || fail 'shards gave other tokens'
+# names are those of published checkpoints, which are those of transformers' own (golden) towers
+names() { head -c 65536 "$1" | tr ',{' '\n\n' | LC_ALL=C grep -ao '"[a-z.]*visual\.[^"]*"' | LC_ALL=C sort; }
+for family in qwen2_vl qwen2_5_vl qwen2_5_omni qwen3_vl qwen3_omni_moe qwen3_5 glm4v; do
+    expect 0 'tensors' "$qwenvit" synth --config "$golden/$family" -o named --force
+    names named/model.safetensors > ours.txt
+    names "$golden/$family/model.safetensors" | diff - ours.txt || fail "other names: $family"
+    [ -s ours.txt ] || fail "no names: $family"
+    expect 0 "${family%_moe}" "$qwenvit" info named
+done
+# preprocessor files that are missing are told wherever a model is loaded, once
+mkdir bare && cp "$model/config.json" "$model/model.safetensors" bare && printf 'grey.ppm\n' | tee bare.txt > whole.txt
+missing='qwenvit: bare: missing: preprocessor_config.json, video_preprocessor_config.json. Images have the defaults of'
+for use in 'encode grey.ppm -o bare.safetensors' 'encode grey.ppm other.ppm -o bare.out --device 0,0' \
+    'cache --list bare.txt --out bare.cache' 'info grey.ppm' info 'verify --grid 1,4,4 --dtype f32' \
+    'bench tower --grid 1,4,4 --no-limit --repeats 1 --threads 1'; do
+    expect 0 "$missing transformers' Qwen2VLImageProcessor: 3136 to 1003520 pixels" "$qwenvit" $use --model bare
+    [ "$(grep -c ': missing: ' err.txt)" = 1 ] || fail "told several times: $use"
+    expect 0 '' "$qwenvit" $(echo "$use" | sed 's/bare\./whole./g') --model "$model"
+    ! grep -q ': missing: ' err.txt || fail "nothing is missing: $use"
+done
+expect 0 "$missing" "$qwenvit" verify --model "$model" --against-model bare --grid 1,4,4 --dtype f32
+expect 0 '"warning":"bare: missing: preprocessor_config.json' "$qwenvit" info bare --json
+# what is there is replaced only if the user says so; an output that is an input never is
+rm -r named && mkdir named && cp "$model"/*config.json named
+expect 0 'tensors' "$qwenvit" synth --config named -o named # there was nothing to lose
+cp named/model.safetensors real.safetensors
+expect 2 'named/model.safetensors exists, and would be replaced by random weights' \
+    "$qwenvit" synth --config named -o named --seed 2
+expect 2 'named/model.safetensors exists' "$qwenvit" synth --config "$model" -o named --shards 2
+cmp named/model.safetensors real.safetensors || fail 'synth replaced weights'
+mv named/model.safetensors named/model-00001-of-00002.safetensors
+expect 2 'config.json exists, and would be replaced by a copy' "$qwenvit" synth --config "$model" -o named
+expect 2 'named/model-00001-of-00002.safetensors exists' "$qwenvit" synth --config named -o named --shards 2
+ln -s ../real.safetensors named/model.safetensors # as in the hub's cache
+expect 2 'named/model.safetensors exists' "$qwenvit" synth --config named -o named
+rm named/model.safetensors
+cmp named/config.json "$model/config.json" || fail 'synth wrote the configuration over itself'
+expect 0 'tensors' "$qwenvit" synth --config named -o named --seed 2 --force
+expect 0 'tensors' "$qwenvit" synth --config named -o named --seed 3 --force --shards 3
+expect 0 'tokens' "$qwenvit" encode grey.ppm --model named -o named.safetensors
+cmp named.safetensors f.safetensors || fail '--force left weights that were to be replaced'
+cp grey.ppm safe.ppm && mkdir in && cp grey.ppm in/a.safetensors && cp grey.ppm in/model.ppm
+expect 2 'safe.ppm exists, and would be replaced by a made clip' "$qwenvit" synth --clip safe.ppm
+input='would be overwritten, but it is'
+for same in safe.ppm ./safe.ppm named/../safe.ppm "$PWD/safe.ppm"; do
+    expect 2 "safe.ppm $input an input (safe.ppm)" "$qwenvit" encode safe.ppm --model "$model" -o "$same"
+done
+expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.st --drawing safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.st --trace safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" info safe.ppm --json=safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" bench preprocess safe.ppm --json=safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" verify --model "$model" --clip safe.ppm --json=safe.ppm
+expect 2 "named $input an input" "$qwenvit" encode safe.ppm --model named -o named
+expect 2 "named $input an input" "$qwenvit" cache --model named --list list.txt --out named
+expect 2 "named $input an input" "$qwenvit" bench start --model named -o named
+expect 2 "config.json $input a file of named" "$qwenvit" encode safe.ppm --model named -o named/config.json
+expect 2 "config.json $input a file of named" "$qwenvit" verify --model named --json=named/config.json
+printf '%s\n' '{"path":"safe.ppm","key":"copy/model-00001-of-00003"}' > in/list
+expect 2 "an input (in/list)" "$qwenvit" encode --list in/list --model "$model" -o in/x --json=in/list
+cp -r named in/copy # a list's outputs, one by one
+expect 2 "copy/model-00001-of-00003.safetensors $input a file of in/copy" \
+    "$qwenvit" encode --list in/list --model in/copy -o in
+printf '%s\n' '{"path":"in/a.safetensors","key":"a"}' > in/list
+expect 2 "in/a.safetensors $input an input" "$qwenvit" encode --list in/list --model "$model" -o in
+expect 2 "in/a.safetensors $input an input" "$qwenvit" encode in/a.safetensors --model "$model" -o in/a.safetensors
+for kept in safe.ppm in/a.safetensors in/model.ppm; do
+    cmp grey.ppm $kept || fail "$kept was overwritten"
+done
 
 # memory does not grow with the clip: 768 frames take at most 64 MiB more than 16 frames of the same size. A
 # sanitizer keeps freed memory, so the figure means nothing there, and fewer frames are enough.
@@ -544,9 +653,20 @@ expect 0 '1 were there' "$qwenvit" cache --model mmproj/mmproj-F32.gguf --list g
 expect 0 'so q8g32 takes' "$qwenvit" bench tower --model qwen2.gguf --weights stored --grid 1,4,4 --no-limit $quick
 expect 3 'this cache has "model_type"' "$qwenvit" cache --model qwen2.gguf --list gguf.txt --out gguf.cache $tiny
 expect 0 '0 failed' "$qwenvit" verify --model mmproj --grid 1,4,4
-expect 0 '0 failed' "$qwenvit" verify --model mmproj --against-model mmproj/mmproj-F32.gguf --grid 1,4,4
+against="$qwenvit verify --model mmproj --grid 1,4,4 --against-model"
+expect 0 'no bar was asked for (--max-distance X), so this is no verdict' $against mmproj/mmproj-F32.gguf
+! grep -qE ' ok$|failed' out.txt || fail 'a verdict without a bar'
+expect 0 '0 failed' $against mmproj/mmproj-F32.gguf --max-distance 0.1
+expect 0 '"ok":true,"rows"' $against mmproj/mmproj-F32.gguf --max-distance 0.1 --json
+expect 2 '--max-distance goes with --against-model' "$qwenvit" verify --model mmproj --max-distance 1
+expect 2 'must be a number above 0' $against mmproj --max-distance nan
 expect 0 'the model'"'"'s own bf16' "$qwenvit" verify --model "$model" --against-model synthetic --grid 1,4,4 --json
-grep -q '"name":"tokens","dtype":"f32","ok":true' out.txt || fail 'another model is not told in f32'
+grep -q '"name":"tokens","dtype":"f32","ok":null' out.txt && grep -q '"ok":null,"rows"' out.txt ||
+    fail 'another model is not told in f32, or is judged without a bar'
+expect 1 'against-model: patch_embed in f32: worst distance is' "$qwenvit" verify --model "$model" \
+    --against-model synthetic --grid 1,4,4 --max-distance 0.3 --json
+grep -q '"name":"tokens","dtype":"f32","ok":false' out.txt && grep -q '"ok":false,"rows"' out.txt ||
+    fail 'another model passes'
 ! grep -q '"name":"tokens"[^}]*"worst":0' out.txt || fail 'another model is not told to be one'
 expect 3 'its depth is 3, that of mmproj is 1' "$qwenvit" verify --model mmproj --against-model "$model" --grid 1,4,4
 expect 0 'mean 0.25 0.5 0.75, std 1 1 2' "$qwenvit" info mmproj --image-mean 0.25,0.5,0.75 --image-std 1,1,2

@@ -748,6 +748,55 @@ make_float_tiff(void)
     return copy_bytes(file, sizeof file);
 }
 
+/* Makes a TIFF file of YCbCr pixels, with these codes of black and white (ReferenceBlackWhite: six
+ * rationals, for Y, Cb and Cr). */
+static clip_bytes
+make_tiff_of_levels(const uint32_t levels[12])
+{
+    enum { SIDE = 32, ENTRIES = 11, DATA = 8 + 2 + 12 * ENTRIES + 4, LEVELS = DATA + 6 };
+    enum { PIXELS = LEVELS + 48, BYTES = PIXELS + 3 * SIDE * SIDE, SHORT = 3, RATIONAL = 5 };
+    static const struct {
+        uint16_t tag, type, n, value; /* of more values than fit, the value is where they lie */
+    } entries[ENTRIES] = {
+        { 256, SHORT, 1, SIDE }, { 257, SHORT, 1, SIDE },      { 258, SHORT, 3, DATA },
+        { 259, SHORT, 1, 1 },    { 262, SHORT, 1, 6 },         { 273, SHORT, 1, PIXELS },
+        { 277, SHORT, 1, 3 },    { 278, SHORT, 1, SIDE },      { 279, SHORT, 1, 3 * SIDE * SIDE },
+        { 530, SHORT, 2, 1 },    { 532, RATIONAL, 6, LEVELS },
+    };
+    uint8_t file[BYTES] = { 'M', 'M', 0, '*', 0, 0, 0, 8, 0, ENTRIES };
+    for (int i = 0; i < ENTRIES; i++) {
+        uint8_t *entry = file + 10 + 12 * i;
+        put16(entry, entries[i].tag);
+        put16(entry + 2, entries[i].type);
+        put32(entry + 4, entries[i].n);
+        put16(entry + (entries[i].n > 2 ? 10 : 8), entries[i].value);
+        if (entries[i].n == 2)
+            put16(entry + 10, entries[i].value);
+    }
+    for (int i = 0; i < 3; i++)
+        put16(file + DATA + 2 * i, 8);
+    for (int i = 0; i < 12; i++)
+        put32(file + LEVELS + 4 * i, levels[i]);
+    for (int i = 0; i < 3 * SIDE * SIDE; i++)
+        file[PIXELS + i] = (uint8_t)(i * 7);
+    return copy_bytes(file, sizeof file);
+}
+
+static clip_bytes
+make_usual_levels(void)
+{
+    static const uint32_t levels[12] = { 0, 1, 255, 1, 128, 1, 255, 1, 128, 1, 255, 1 };
+    return make_tiff_of_levels(levels);
+}
+
+static clip_bytes
+make_huge_levels(void)
+{
+    static const uint32_t levels[12] = { 0xffffffff, 1, 255,        1, 128,        1,
+                                         255,        1, 0x80000000, 1, 0xffffffff, 1 };
+    return make_tiff_of_levels(levels);
+}
+
 static void
 huge_jpeg(clip_bytes *file)
 {
@@ -1076,6 +1125,8 @@ static const recipe recipes[] = {
     { .name = "cut.webp", .make = make_cut_webp },
     { .name = "animated.webp", .make = make_animated_webp },
     { .name = "float.tiff", .make = make_float_tiff },
+    { .name = "levels.tiff", .make = make_usual_levels },
+    { .name = "huge-levels.tiff", .make = make_huge_levels },
     { .name = "image.heic", .make = make_heic },
     { .name = "nothing.mp4", .frames = 0, .muxer_options = "movflags=empty_moov+frag_keyframe" },
     { .name = "nothing.avi", .frames = 0 },

@@ -55,9 +55,9 @@ if [ -n "${QV_OWN_MOUNTS:-}" ] && mount -t tmpfs -o size=8k none disk; then
 else
     echo 'no disk can be mounted here: encode met /dev/full alone'
 fi
-fails 3 'clip.mp4: the clip cannot be made' clip.mp4 limited "$qwenvit" synth --clip clip.mp4
+fails 3 'clip.mp4: the clip cannot be made' clip.mp4 limited "$qwenvit" synth --clip clip.mp4 --force
 fails 3 'model.safetensors: cannot' s/model.safetensors sh -c 'mkdir -p s; ulimit -f 1; exec "$@"' - \
-    "$qwenvit" synth --config "$model" -o s
+    "$qwenvit" synth --config "$model" -o s --force
 [ "$(ls s)" = model.safetensors ] || fail "synth left $(ls s)"
 if [ -e /dev/full ]; then
     whole 3 '/dev/full: cannot write: No space' $encode -o /dev/full

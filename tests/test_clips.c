@@ -3,6 +3,7 @@
  * error that says why not, the same for every number of threads, in little time and memory. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,8 +22,8 @@
 
 #include <cmocka.h>
 
+#include "../media/media.h"
 #include "make_clips.h"
-#include "qwenvit_media.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
@@ -214,6 +215,25 @@ test_hardly_clips(void **state)
         { .name = "three.mp4", .frames = 3 },
     };
     check_clips(clips, LENGTH(clips));
+}
+
+/* Codes of black and white beyond what an int holds are no codes: libtiff refuses them. The image
+ * is what it would be without them. */
+static void
+test_huge_levels(void **state)
+{
+    (void)state;
+    outcome usual, huge;
+    clip_write("levels.tiff");
+    clip_write("huge-levels.tiff");
+    read_clip("levels.tiff", 1, &usual);
+    read_clip("huge-levels.tiff", 1, &huge);
+    assert_int_equal(usual.status, QV_OK);
+    assert_int_equal(huge.status, QV_OK);
+    assert_int_equal(huge.n, 1);
+    assert_true(huge.hash == usual.hash);
+    unlink("levels.tiff");
+    unlink("huge-levels.tiff");
 }
 
 static void
@@ -585,6 +605,7 @@ test_no_files(void **state)
 static atomic_int reads, reads_until; /* something goes wrong: 0 is never */
 static void (*wrong)(void);           /* what it is; NULL: the read fails */
 static bool crumbs;                   /* every read gives one byte and is interrupted before it */
+static bool padding; /* a read gives the beginning of a JPEG file, and then padding for ever */
 
 ssize_t __real_read(int fd, void *buffer, size_t n);
 ssize_t __wrap_read(int fd, void *buffer, size_t n);
@@ -623,6 +644,12 @@ ssize_t
 __wrap_pread(int fd, void *buffer, size_t n, off_t at)
 {
     const ssize_t may = meddle(fd, n);
+    if (padding && reads < 100000) { /* where nobody stops, the file ends some time */
+        memset(buffer, 0xff, n);
+        if (!at && n > 1)
+            ((uint8_t *)buffer)[1] = 0xd8;
+        return (ssize_t)n;
+    }
     return may < 0 ? -1 : __real_pread(fd, buffer, (size_t)may, at);
 }
 
@@ -711,6 +738,84 @@ test_changing_files(void **state)
     unlink("long.avi");
 }
 
+/* A JPEG file that is padding and nothing else, as long as anyone reads. */
+static atomic_bool stop_padding;
+static int signs_of_life;
+
+static void
+stop_reading(void)
+{
+    atomic_store(&stop_padding, true);
+}
+
+static void
+note_life(void *user)
+{
+    (void)user;
+    signs_of_life++;
+}
+
+/* Padding (0xff before a marker) costs a system call a page and not one a byte. */
+static void
+test_padding(void **state)
+{
+    (void)state;
+    enum { PADDING = 1 << 20 };
+    const clip_bytes image = clip_make("still.jpg");
+    const clip_bytes padded = { malloc(image.n + PADDING), image.n + PADDING };
+    outcome good, o;
+    assert_non_null(padded.data);
+    memcpy(padded.data, image.data, 2);
+    memset(padded.data + 2, 0xff, PADDING);
+    memcpy(padded.data + 2 + PADDING, image.data + 2, image.n - 2);
+    clip_write_bytes("still.jpg", image);
+    clip_write_bytes("padded.jpg", padded);
+    read_meddled("still.jpg", 0, NULL, &good);
+    read_meddled("padded.jpg", 0, NULL, &o);
+    assert_int_equal(good.status, QV_OK);
+    assert_int_equal(o.status, QV_OK);
+    assert_true(o.hash == good.hash);
+    assert_in_range(reads, PADDING / 65536, PADDING / 512); /* several walks go over it */
+    free(padded.data);
+    free(image.data);
+    unlink("still.jpg");
+    unlink("padded.jpg");
+}
+
+/* A source that is stopped while it walks over padding ends with the page at hand; until then it
+ * signals life. */
+static void
+test_stop_in_padding(void **state)
+{
+    (void)state;
+    const qvm_watch watch = { .stop = &stop_padding, .alive = note_life };
+    AVFrame *frame = av_frame_alloc();
+    qvm_source source = { .watch = &watch, .fd = open("endless.jpg", O_RDWR | O_CREAT, 0600) };
+    qv_error err;
+    assert_true(frame && source.fd >= 0);
+    assert_int_equal(ftruncate(source.fd, (off_t)1 << 40), 0);
+    padding = true;
+    for (int walk = 0; walk < 3; walk++) {
+        reads = signs_of_life = 0;
+        reads_until = 20;
+        wrong = stop_reading;
+        atomic_store(&stop_padding, false);
+        if (walk == 0)
+            assert_false(qvm_jpeg_is_readable(&source));
+        else if (walk == 1)
+            assert_int_equal(qvm_find_orientation(&source), 0);
+        else
+            qvm_jpeg_read(&source, frame, &err);
+        assert_in_range(reads, 20, 21);
+        assert_in_range(signs_of_life, 18, 21);
+    }
+    padding = false;
+    reads_until = 0;
+    av_frame_free(&frame);
+    close(source.fd);
+    unlink("endless.jpg");
+}
+
 #endif
 
 /* ---- main ------------------------------------------------------------------------------------ */
@@ -719,21 +824,16 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hardly_clips),
-        cmocka_unit_test(test_wrong_counts),
-        cmocka_unit_test(test_time),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_references),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_bit_flips),
-        cmocka_unit_test(test_damaged_jpeg),
-        cmocka_unit_test(test_bombs),
-        cmocka_unit_test(test_no_files),
+        cmocka_unit_test(test_hardly_clips),    cmocka_unit_test(test_huge_levels),
+        cmocka_unit_test(test_wrong_counts),    cmocka_unit_test(test_time),
+        cmocka_unit_test(test_shapes),          cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_references),      cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_bit_flips),       cmocka_unit_test(test_damaged_jpeg),
+        cmocka_unit_test(test_bombs),           cmocka_unit_test(test_no_files),
 #ifndef __APPLE__
-        cmocka_unit_test(test_failing_reads),
-        cmocka_unit_test(test_crumbs),
-        cmocka_unit_test(test_changing_files),
+        cmocka_unit_test(test_failing_reads),   cmocka_unit_test(test_crumbs),
+        cmocka_unit_test(test_changing_files),  cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_stop_in_padding),
 #endif
     };
     return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);

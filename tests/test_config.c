@@ -439,6 +439,75 @@ files_come_in_the_order_of_transformers(void **state)
     expect_read_failure("nested", QV_EFORMAT, "processor_config.json|image_processor is 3");
 }
 
+#define NONE "{\"image_processor\":{},\"video_processor\":{}}"
+
+/* A folder without preprocessor files has transformers' class defaults, and says so: which files
+ * are missing, and whose sizes and means were assumed. Where nothing is missing nothing is said. */
+static void
+missing_files_are_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *image, *video, *both; /* contents; NULL: there is no such file */
+        const char *words, *not ;                /* of the warning; NULL: there is none */
+    } folders[] = {
+        { "qwen3_vl", NULL, NULL, NULL,
+          ": missing: " IMAGE ", " VIDEO ".|Images have the defaults of transformers' "
+          "Qwen2VLImageProcessor: 3136 to 1003520 pixels, mean 0.481455|Clips have the defaults of "
+          "transformers' Qwen3VLVideoProcessor: 131072 to 786432 pixels, mean 0.5 0.5 0.5, std 0.5 "
+          "0.5 0.5, 2 frames per second|published checkpoint",
+          "per frame" },
+        { "qwen3_vl", NULL, "{}", NULL, ": missing: " IMAGE ".|Qwen2VLImageProcessor", "Clips" },
+        { "qwen3_vl", "{}", NULL, NULL,
+          ": missing: " VIDEO ".|Clips have the numbers of " IMAGE ", as in transformers",
+          "defaults" },
+        { "qwen3_vl", NULL, NULL, "{\"image_processor\":{}}",
+          ": missing: " VIDEO ".|Qwen3VLVideoProcessor", "Images" },
+        { "qwen3_vl", NULL, NULL, "{\"video_processor\":{}}",
+          ": missing: " IMAGE ".|Qwen2VLImageProcessor", "Clips" },
+        { "qwen2_5_vl", NULL, NULL, NULL,
+          ": missing: " IMAGE ".|Qwen2VLVideoProcessor: 100352 to 602112 pixels per frame", VIDEO },
+        { "glm4v", NULL, NULL, NULL,
+          ": missing: " IMAGE ".|Glm4vImageProcessor: 12544 to|Glm4vVideoProcessor", VIDEO },
+        { "qwen3_vl", "{}", "{}", NULL, NULL, NULL },
+        { "qwen3_vl", NULL, NULL, NONE, NULL, NULL },
+        { "qwen2_vl", "{}", NULL, NULL, NULL, NULL },
+        { "qwen3_omni_moe", "{}", NULL, NULL, NULL, NULL },
+        { "glm4v", "{}", NULL, NULL, NULL, NULL },
+    };
+    for (size_t i = 0; i < COUNT(folders); i++) {
+        const char *const files[][2] = { { IMAGE, folders[i].image },
+                                         { VIDEO, folders[i].video },
+                                         { "processor_config.json", folders[i].both } };
+        char text[128], words[512];
+        for (size_t f = 0; f < COUNT(files); f++) {
+            unlink(temp_path(files[f][0]));
+            if (files[f][1])
+                temp_text(files[f][0], files[f][1]);
+        }
+        snprintf(text, sizeof text, OF("%s", ""), folders[i].type);
+        const struct qv_config c = read_text(text);
+        if (!folders[i].words) {
+            assert_string_equal(c.warning, "");
+            continue;
+        }
+        for (char *word = strtok(strcpy(words, folders[i].words), "|"); word;
+             word = strtok(NULL, "|"))
+            if (!strstr(c.warning, word))
+                fail_msg("\"%s\" is not in: %s", word, c.warning);
+        assert_true(strlen(c.warning) + 160 < sizeof c.warning); /* a long path fits as well */
+        assert_ptr_equal(strstr(c.warning, tempdir), c.warning);
+        if (strstr(c.warning, folders[i].not ))
+            fail_msg("\"%s\" is in: %s", folders[i].not, c.warning);
+    }
+    const double half[3] = { 0.5, 0.5, 0.5 };
+    unlink(temp_path("processor_config.json"));
+    unlink(temp_path(IMAGE));
+    struct qv_config c = read_text(VISION(""));
+    qv_config_overrule(&c, half, half); /* sizes stay in doubt */
+    assert_string_not_equal(c.warning, "");
+}
+
 static void
 old_names_of_image_sizes_win(void **state)
 {
@@ -622,6 +691,7 @@ main(void)
         TEST(bad_files_are_refused),
         TEST(preprocessing_is_read),
         TEST(files_come_in_the_order_of_transformers),
+        TEST(missing_files_are_told),
         TEST(old_names_of_image_sizes_win),
         TEST(processors_differ_by_family),
         TEST(glm_processors_are_read),

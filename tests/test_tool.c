@@ -45,6 +45,37 @@ names_become_text(void **state)
     }
 }
 
+/* What a terminal obeys, what turns text around and what is no UTF-8 becomes '?', byte by byte. */
+static void
+texts_become_printable(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        { "", "" },
+        { "caf\xc3\xa9 \xf0\x9f\x8e\xac \xe4\xb8\xad ~",
+          "caf\xc3\xa9 \xf0\x9f\x8e\xac \xe4\xb8\xad ~" },
+        { "\033[2J\a\r\n\x7f", "?[2J????" },
+        { "a\xc2\x9b b\xc2\xa0", "a?? b\xc2\xa0" },         /* C1, and the first behind them */
+        { "\xd8\x9c\xe2\x80\x8f\xe2\x80\xae", "????????" }, /* marks and an override */
+        { "\xe2\x80\xa8\xe2\x81\xa6\xe2\x81\xaa", "??????\xe2\x81\xaa" },
+        { "\x9b\xff\xe2\x82", "????" },
+        { "\xed\xa0\x80.", "???." },
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s", texts[i][0]);
+        qv_make_printable(text);
+        assert_string_equal(text, texts[i][1]);
+        assert_true(qv_is_printable(text));
+        assert_int_equal(qv_is_printable(texts[i][0]), !strcmp(texts[i][0], texts[i][1]));
+    }
+    json_t *json = json_string("\x1b\x7f\xc2\x9b\xe2\x80\xae\xc3\xa9\n");
+    char *line = tool_json_line(json);
+    assert_string_equal(line, "\"\\u001B\\u007F\\u009B\\u202E\xc3\xa9\\n\"");
+    free(line);
+    json_decref(json);
+}
+
 /* Red, green and blue are three components, each of which tells apart what it alone depends on. */
 static void
 colours_are_three_components(void **state)
@@ -168,6 +199,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_become_text),
+        cmocka_unit_test(texts_become_printable),
         cmocka_unit_test(colours_are_three_components),
         cmocka_unit_test(errors_end_the_bar),
         cmocka_unit_test(a_signal_ends_it_whoever_had_its_handler),

@@ -730,10 +730,41 @@ distances_look_at_the_worst_row(void **state)
     assert_true(!r.ok && isinf(r.is.worst));
 }
 
+/* A row without a bar has no verdict, but that values which are not finite fail; any one bar makes
+ * one, which NaN does not pass. */
+static void
+only_bars_give_a_verdict(void **state)
+{
+    (void)state;
+    struct verify_table t = { 0 };
+    struct verify_row *row = verify_add(&t, "against-model", "tokens", QV_F32);
+    row->is = (struct verify_distance){ .worst = 1e9, .mean = 1e9 };
+    verify_judge(row);
+    assert_true(row->ok && !verify_is_judged(row));
+    row->is.worst = NAN;
+    verify_judge(row);
+    assert_false(row->ok);
+    for (int i = 0; i < 4; i++) {
+        row = verify_add(&t, "against-model", "tokens", QV_F32);
+        double *const bars[] = { &row->bar_worst, &row->bar_mean, &row->bar_abs, &row->bar_cosine };
+        double *const values[] = { &row->is.worst, &row->is.mean, &row->is.max_abs,
+                                   &row->is.worst_cosine };
+        row->is = (struct verify_distance){ .worst_cosine = 1, .pooled_cosine = 1 };
+        *bars[i] = 0.5;
+        verify_judge(row);
+        assert_true(row->ok && verify_is_judged(row));
+        *values[i] = NAN;
+        verify_judge(row);
+        assert_false(row->ok);
+    }
+    verify_table_free(&t);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_bars_give_a_verdict),
         cmocka_unit_test(distances_look_at_the_worst_row),
         cmocka_unit_test(golden_towers_pass),
         cmocka_unit_test(small_inputs_pass),

@@ -50,7 +50,8 @@ def load(
 
     The model's info["note"] says what a GGUF file leaves open, and where that was taken from. A
     GGUF file with means that its family does not have gives a UserWarning, unless image_mean and
-    image_std are given.
+    image_std are given. So does a folder that lacks preprocessor files: images and clips then have
+    the sizes and means that info["model_warning"] names, and transformers refuses the folder.
 
     Raises Error if the folder or the device does not exist, or the family is unknown; also for
     several CPU threads in a process that was forked from one which had several.

@@ -140,6 +140,8 @@ class _Patch:
         config = self.tower.config.to_dict()
         with open(os.path.join(self.folder.name, "config.json"), "w", encoding="utf-8") as f:
             json.dump({"model_type": config.get("model_type"), "vision_config": config}, f, default=str)
+        with open(os.path.join(self.folder.name, "processor_config.json"), "w", encoding="utf-8") as f:
+            json.dump({"image_processor": {}, "video_processor": {}}, f)  # the tower gets patches, never pixels
         header, at = {}, 0
         for name, p in self.parameters.items():
             size = p.numel() * p.element_size()

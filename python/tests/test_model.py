@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -30,6 +32,25 @@ def test_forward_is_transformers(family):
     model.close()
     with pytest.raises(qwenvit.Error, match="closed"):
         model.forward(expected["pixel_values"], expected["grid_thw"])
+
+
+def test_missing_preprocessor_files_warn_once_per_model(golden, tmp_path):
+    files = "preprocessor_config.json", "video_preprocessor_config.json"
+    folder = shutil.copytree(golden, tmp_path / "model")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        qwenvit.load(folder, backend="ref", dtype="f32").close()
+    for name in files:
+        (folder / name).unlink()
+    with pytest.warns(UserWarning, match=f"missing: {', '.join(files)}") as told:
+        model = qwenvit.load(folder, backend="ref", dtype="f32")
+        model.encode(np.zeros((2, 64, 64, 3), np.uint8), fps=2)
+        model.preprocess(np.zeros((2, 64, 64, 3), np.uint8), fps=2)
+    assert len(told) == 1 and told[0].filename == __file__
+    words = str(told[0].message)
+    assert words == model.info["model_warning"]
+    assert "Qwen2VLImageProcessor: 3136 to 1003520 pixels, mean 0.481455" in words
+    assert model.info["image"]["min_pixels"] == 3136
 
 
 def test_bf16_is_the_same_with_and_without_ml_dtypes(model, expected):

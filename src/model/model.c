@@ -43,8 +43,7 @@ decide_patch_embed(qv_model *model, qv_error *err)
     return qv_conv3d_decide(&desc, &ctx->caps, -1, &model->patch_embed, err);
 }
 
-/* Puts the caller's means and deviations in place of the checkpoint's. A caller who gives both
- * has answered the checkpoint's warning about them, which is dropped. */
+/* Puts the caller's means and deviations in place of the checkpoint's. */
 static qv_status
 overrule(const qv_model_options *o, struct qv_config *c, qv_error *err)
 {
@@ -54,13 +53,8 @@ overrule(const qv_model_options *o, struct qv_config *c, qv_error *err)
             if (!(fabs(given[i][j]) <= 1e3) || (i && given[i][j] < 1e-6))
                 return qv_fail(err, QV_EINVAL, "%s[%d] is %g; must be a number from %g to 1000",
                                i ? "image_std" : "image_mean", j, given[i][j], i ? 1e-6 : -1e3);
-        if (given[i]) {
-            memcpy(i ? c->image.std : c->image.mean, given[i], sizeof c->image.mean);
-            memcpy(i ? c->video.std : c->video.mean, given[i], sizeof c->video.mean);
-        }
     }
-    if (given[0] && given[1])
-        c->warning[0] = 0;
+    qv_config_overrule(c, o->image_mean, o->image_std);
     return QV_OK;
 }
 

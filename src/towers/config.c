@@ -392,7 +392,8 @@ read_mmproj(const char *file, struct qv_config *c, qv_error *err)
             s = qv_preprocess_take(&image, &video, c, err);
     }
     memcpy(c->note, m.note, sizeof c->note);
-    memcpy(c->warning, m.warning, sizeof c->warning);
+    snprintf(c->warning, sizeof c->warning, "%s", m.warning);
+    c->doubts_means = *m.warning;
     qv_mmproj_close(&m);
     return s;
 }
@@ -428,8 +429,24 @@ qv_config_read(const char *dir, struct qv_config *out, qv_error *err)
     qv_status s = qv_mmproj_find(dir, &file, err);
     if (!s)
         s = file ? read_mmproj(file, &c, err) : read_folder(dir, &c, err);
+    qv_make_printable(c.warning);
     if (!s)
         *out = c;
     free(file);
     return s;
+}
+
+void
+qv_config_overrule(struct qv_config *c, const double *mean, const double *std)
+{
+    if (mean) {
+        memcpy(c->image.mean, mean, sizeof c->image.mean);
+        memcpy(c->video.mean, mean, sizeof c->video.mean);
+    }
+    if (std) {
+        memcpy(c->image.std, std, sizeof c->image.std);
+        memcpy(c->video.std, std, sizeof c->video.std);
+    }
+    if (mean && std && c->doubts_means)
+        c->warning[0] = 0;
 }

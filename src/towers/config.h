@@ -6,7 +6,7 @@
 #include "family.h"
 #include "mmproj.h"
 
-enum { QV_MOST_DEPTH = 512 };
+enum { QV_MOST_DEPTH = 512, QV_CONFIG_WARNING = 1024 };
 
 struct qv_config {
     const struct qv_family *family;
@@ -28,10 +28,13 @@ struct qv_config {
     double norm_eps, rope_theta;
     int act; /* enum qv_act of the blocks' MLP */
     qv_preprocess image, video;
-    /* For a GGUF file, note tells what the file leaves out and where that was taken from, and
-     * warning tells of means and deviations that look wrong. Each is "" if there is nothing to
-     * tell. */
-    char note[QV_MMPROJ_TEXT], warning[QV_MMPROJ_TEXT];
+    /* For a GGUF file, note tells what the file leaves out and where that was taken from. */
+    char note[QV_MMPROJ_TEXT];
+    /* Tells that tokens are likely to be others than those of the published checkpoint: means in a
+     * GGUF file that look wrong, or preprocessor files that a folder lacks. Both texts are "" if
+     * there is nothing to tell. */
+    char warning[QV_CONFIG_WARNING];
+    bool doubts_means; /* the warning is of means and deviations alone */
 };
 
 static inline int64_t
@@ -68,10 +71,14 @@ bool qv_config_pixels_are_exact(const struct qv_config *c);
  * - For clips: "video_processor" in dir/processor_config.json, else
  *   dir/video_preprocessor_config.json, else dir/preprocessor_config.json.
  * Keys and files that are missing take the defaults of transformers' classes; the patch sizes are
- * the tower's. If dir is a GGUF file, or a folder with one and without safetensors, the file's keys
+ * the tower's. transformers refuses a folder without these files, so out->warning tells of them. If dir is a GGUF file, or a folder with one and without safetensors, the file's keys
  * stand for all of these (mmproj.h). Returns QV_EIO; QV_EFORMAT naming file, field and value;
  * QV_EUNSUPPORTED for a family or a preprocessing that is not supported.
  */
 qv_status qv_config_read(const char *dir, struct qv_config *out, qv_error *err);
+
+/* Puts a caller's means and deviations in place of the checkpoint's; NULL leaves these. A caller
+ * who gives both has answered a warning of means, which is dropped. */
+void qv_config_overrule(struct qv_config *c, const double *mean, const double *std);
 
 #endif

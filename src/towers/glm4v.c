@@ -34,6 +34,7 @@ static const struct qv_family_sizes sizes = {
 
 const struct qv_family qv_family_glm4v = {
     .model_types = { "glm4v", "glm4v_moe" },
+    .prefix = "model.visual.",
     .names = &names,
     .sizes = &sizes,
     .act = "silu",

@@ -2,7 +2,10 @@
 #include "preprocess.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "error.h"
 #include "files/json.h"
@@ -11,7 +14,11 @@
 #define MAX_FRAMES ((int64_t)1 << 20)
 
 struct processor {
+    const char *name; /* of transformers' class */
     bool clips;
+    /* checkpoints have been published with a file of its own, video_preprocessor_config.json, from
+     * the first on */
+    bool has_own_file;
     /* min_pixels and max_pixels are keys as well, and override `size` */
     bool old_pixels;
     /* the processor takes fps and max_duration, and has no numbers of frames (num_frames,
@@ -37,11 +44,13 @@ static const struct {
     .mean = { 0.48145466, 0.4578275, 0.40821073 }, .std = { 0.26862954, 0.26130258, 0.27577711 }
 
 static const struct processor images = {
+    .name = "Qwen2VLImageProcessor",
     .old_pixels = true,
     .preset = { .min_pixels = 56 * 56, .max_pixels = 28 * 28 * 1280, OPENAI_CLIP_NORM },
 };
 
 static const struct processor glm_images = {
+    .name = "Glm4vImageProcessor",
     .preset = { .min_pixels = 112 * 112,
                 .max_pixels = 28 * 28 * 15000,
                 OPENAI_CLIP_NORM,
@@ -51,7 +60,9 @@ static const struct processor glm_images = {
 /* Qwen2VLVideoProcessor has no default fps. The 2 here is what its users pass, and the default
  * of qwen-vl-utils. */
 static const struct processor clips[] = {
-    [QV_PROCESSOR_QWEN3_VL] = { .clips = true,
+    [QV_PROCESSOR_QWEN3_VL] = { .name = "Qwen3VLVideoProcessor",
+                                .clips = true,
+                                .has_own_file = true,
                                 .preset = { .min_pixels = 128 * 32 * 32,
                                             .max_pixels = 768 * 32 * 32,
                                             .mean = { 0.5, 0.5, 0.5 },
@@ -60,7 +71,8 @@ static const struct processor clips[] = {
                                             .min_frames = 4,
                                             .max_frames = 768,
                                             .processor = QV_PROCESSOR_QWEN3_VL } },
-    [QV_PROCESSOR_QWEN2_VL] = { .clips = true,
+    [QV_PROCESSOR_QWEN2_VL] = { .name = "Qwen2VLVideoProcessor",
+                                .clips = true,
                                 .old_pixels = true,
                                 .may_not_sample = true,
                                 .preset = { .min_pixels = 128 * 28 * 28,
@@ -70,7 +82,8 @@ static const struct processor clips[] = {
                                             .min_frames = 4,
                                             .max_frames = 768,
                                             .processor = QV_PROCESSOR_QWEN2_VL } },
-    [QV_PROCESSOR_GLM4V] = { .clips = true,
+    [QV_PROCESSOR_GLM4V] = { .name = "Glm4vVideoProcessor",
+                             .clips = true,
                              .by_duration = true,
                              .preset = { .min_pixels = 112 * 112,
                                          .max_pixels = 28 * 28 * 2 * 30000,
@@ -219,12 +232,19 @@ read_optional(const char *dir, const char *name, char **path, json_t **root, qv_
     return qv_path_exists(*path) ? qv_json_read(*path, QV_JSON_MAX_CONFIG, root, err) : QV_OK;
 }
 
+/* Where a processor's numbers were found. */
+enum found {
+    IN_ITS_FILE, /* or in its part of processor_config.json */
+    IN_IMAGES,   /* those of clips, in preprocessor_config.json */
+    NOWHERE,
+};
+
 /* Reads a processor as transformers' get_video_processor_dict and its twin for images do: from
  * its part of processor_config.json, else from the first file that exists. If there is none, the
  * defaults apply, while transformers fails. */
 static qv_status
 read_processor(const char *dir, const struct processor *which, const struct qv_config *c,
-               qv_preprocess *out, qv_error *err)
+               qv_preprocess *out, enum found *found, qv_error *err)
 {
     json_t *root = NULL;
     char *path = NULL;
@@ -234,11 +254,13 @@ read_processor(const char *dir, const struct processor *which, const struct qv_c
         const struct qv_json_object top = { root, path, "", true, NULL };
         s = qv_json_child(&top, places[which->clips].part, places[which->clips].prefix, &o, err);
     }
+    *found = o.json ? IN_ITS_FILE : NOWHERE;
     for (const char *const *file = places[which->clips].files; !s && !o.json && *file; file++) {
         json_decref(root);
         free(path);
         s = read_optional(dir, *file, &path, &root, err);
         o = (struct qv_json_object){ root, path, "", true, NULL };
+        *found = !o.json ? NOWHERE : file == places[which->clips].files ? IN_ITS_FILE : IN_IMAGES;
     }
     *out = which->preset;
     if (!s)
@@ -264,13 +286,66 @@ set_own_clip_sizes(struct qv_config *c)
     }
 }
 
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+static void
+append(struct qv_config *c, const char *format, ...)
+{
+    const size_t at = strlen(c->warning);
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(c->warning + at, sizeof c->warning - at, format, ap);
+    va_end(ap);
+}
+
+static void
+append_defaults(struct qv_config *c, const struct processor *which, const qv_preprocess *p)
+{
+    append(c,
+           " %s have the defaults of transformers' %s: %lld to %lld pixels%s, mean %g %g %g, std "
+           "%g %g %g",
+           which->clips ? "Clips" : "Images", which->name, (long long)p->min_pixels,
+           (long long)p->max_pixels, p->processor == QV_PROCESSOR_QWEN2_VL ? " per frame" : "",
+           p->mean[0], p->mean[1], p->mean[2], p->std[0], p->std[1], p->std[2]);
+    if (which->clips)
+        append(c, ", %g frames per second", p->fps);
+    append(c, ".");
+}
+
+/* Warns of files that are missing, and tells what was assumed in their place. */
+static void
+warn_of_missing(const char *dir, enum found for_images, const struct processor *video,
+                enum found for_clips, struct qv_config *c)
+{
+    const bool image = for_images == NOWHERE,
+               from_images = for_clips == IN_IMAGES && video->has_own_file;
+    const bool clip = for_clips == NOWHERE || from_images;
+    const bool own_file = clip && (video->has_own_file || !image);
+    if (!image && !clip)
+        return;
+    append(c, "%s: missing: %s%s%s.", qv_path_tail(dir), image ? "preprocessor_config.json" : "",
+           image && own_file ? ", " : "", own_file ? "video_preprocessor_config.json" : "");
+    if (image)
+        append_defaults(c, of_images(c), &c->image);
+    if (from_images)
+        append(c, " Clips have the numbers of preprocessor_config.json, as in transformers.");
+    else if (clip)
+        append_defaults(c, video, &c->video);
+    append(c, " Tokens may differ from those of the published checkpoint: copy its files into the "
+              "folder");
+}
+
 qv_status
 qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err)
 {
-    qv_status s = read_processor(dir, of_images(c), c, &c->image, err);
+    const struct processor *video = &clips[c->family->processor];
+    enum found for_images = NOWHERE, for_clips = NOWHERE;
+    qv_status s = read_processor(dir, of_images(c), c, &c->image, &for_images, err);
     if (!s)
-        s = read_processor(dir, &clips[c->family->processor], c, &c->video, err);
+        s = read_processor(dir, video, c, &c->video, &for_clips, err);
     set_own_clip_sizes(c);
+    if (!s)
+        warn_of_missing(dir, for_images, video, for_clips, c);
     return s;
 }
 

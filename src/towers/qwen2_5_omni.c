@@ -15,6 +15,7 @@ static const struct qv_tensor_names names = {
 
 const struct qv_family qv_family_qwen2_5_omni = {
     .model_types = { "qwen2_5_omni" },
+    .prefix = "thinker.visual.",
     .names = &names,
     .sizes = &qv_sizes_qwen2_5_vl,
     .act = "silu",

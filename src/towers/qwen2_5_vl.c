@@ -26,6 +26,7 @@ const struct qv_family_sizes qv_sizes_qwen2_5_vl = {
 
 const struct qv_family qv_family_qwen2_5_vl = {
     .model_types = { "qwen2_5_vl" },
+    .prefix = "visual.",
     .names = &names,
     .sizes = &qv_sizes_qwen2_5_vl,
     .act = "silu",

@@ -25,6 +25,7 @@ static const struct qv_family_sizes sizes = {
 
 const struct qv_family qv_family_qwen2_vl = {
     .model_types = { "qwen2_vl" },
+    .prefix = "visual.",
     .names = &names,
     .sizes = &sizes,
     .act = "quick_gelu",

@@ -5,6 +5,7 @@
 
 const struct qv_family qv_family_qwen3_5 = {
     .model_types = { "qwen3_5", "qwen3_5_moe", "qwen4_exp" },
+    .prefix = "model.visual.",
     .names = &qv_names_qwen3,
     .sizes = &qv_sizes_qwen3,
     .act = "gelu_pytorch_tanh",

@@ -17,6 +17,7 @@ static const struct qv_tensor_names names = {
 
 const struct qv_family qv_family_qwen3_omni = {
     .model_types = { "qwen3_omni_moe" },
+    .prefix = "thinker.visual.",
     .names = &names,
     .sizes = &qv_sizes_qwen3,
     .act = "gelu_pytorch_tanh",

@@ -28,6 +28,7 @@ const struct qv_family_sizes qv_sizes_qwen3 = {
 
 const struct qv_family qv_family_qwen3_vl = {
     .model_types = { "qwen3_vl", "qwen3_vl_moe" },
+    .prefix = "model.visual.",
     .names = &qv_names_qwen3,
     .sizes = &qv_sizes_qwen3,
     .act = "gelu_pytorch_tanh",

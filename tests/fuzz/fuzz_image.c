@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Images: reads from any file which way up it says that it is, and decodes JPEG files by
- * libjpeg-turbo, of up to a million pixels as their headers say. */
+/* Images: reads from any file which way up it says that it is, why it cannot be decoded and which
+ * codes are black and white, and decodes JPEG files by libjpeg-turbo, of up to a million pixels as
+ * their headers say. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 #include "../media/media.h"
@@ -27,6 +28,22 @@ is_small(const uint8_t *data, size_t size)
     return true;
 }
 
+/* Colours a few pixels by the levels that the file gives as a TIFF does. */
+static void
+colour(const qvm_source *source)
+{
+    static uint8_t codes[3][4] = { { 0, 16, 235, 255 }, { 0, 127, 128, 255 }, { 255, 128, 0, 1 } };
+    const AVFrame frame = { .data = { codes[0], codes[1], codes[2] },
+                            .linesize = { 4, 4, 4 },
+                            .width = 4,
+                            .height = 1,
+                            .format = AV_PIX_FMT_YUV444P };
+    float levels[6];
+    uint8_t rgb[12];
+    qvm_find_levels(source, levels);
+    FUZZ_CHECK(qvm_image_rgb(&frame, QVM_TIFF, levels, rgb, sizeof rgb));
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -39,6 +56,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     qvm_source source = { .fd = fd, .watch = &watch };
     const int orientation = qvm_find_orientation(&source);
     FUZZ_CHECK(orientation >= 0 && orientation <= 8);
+    qvm_why_unread(&source);
+    colour(&source);
     AVFrame *frame = av_frame_alloc();
     FUZZ_CHECK(frame);
     if (is_small(data, size) && qvm_jpeg_is_readable(&source) &&

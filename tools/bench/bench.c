@@ -361,8 +361,8 @@ bench_show_group(struct bench *b, const char *name, qv_dtype dtype)
     char group[sizeof b->group];
     snprintf(group, sizeof group, "%s, %s", name, qv_dtype_name(dtype));
     if (strcmp(group, b->group))
-        printf("\n%s\n  %-25s %11s %11s %9s %9s %8s\n", group, "", "median ms", "p90 ms", "TFLOP/s",
-               "GB/s", "of roofline");
+        tool_print("\n%s\n  %-25s %11s %11s %9s %9s %8s\n", group, "", "median ms", "p90 ms",
+                   "TFLOP/s", "GB/s", "of roofline");
     snprintf(b->group, sizeof b->group, "%s", group);
 }
 
@@ -377,10 +377,11 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
         if (!share.withheld)
             snprintf(percent, sizeof percent, "%.1f%%", 100 * share.value);
         bench_show_group(b, r->group ? r->group : r->work, r->dtype);
-        printf("  %-25s %11.3f %11.3f %9.3f %9.2f %8s%s%s%s%s\n", label, ms, r->times.p90_ms,
-               rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9, percent,
-               r->note && *r->note ? "  " : "", r->note ? r->note : "",
-               share.withheld ? "  share withheld: " : "", share.withheld ? share.withheld : "");
+        tool_print("  %-25s %11.3f %11.3f %9.3f %9.2f %8s%s%s%s%s\n", label, ms, r->times.p90_ms,
+                   rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9, percent,
+                   r->note && *r->note ? "  " : "", r->note ? r->note : "",
+                   share.withheld ? "  share withheld: " : "",
+                   share.withheld ? share.withheld : "");
         fflush(stdout);
     }
     return bench_emit(b, r, err);

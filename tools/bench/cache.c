@@ -272,8 +272,8 @@ run_all(struct cache_bench *c, qv_error *err)
     }
     c->b.info = c->devices.infos[0];
     if (bench_talks(&c->b))
-        printf("%lld keys in %s\n  %-8s %14s %14s\n", (long long)c->b.o->keys, c->folder, "",
-               "median ms", "p90 ms");
+        tool_print("%lld keys in %s\n  %-8s %14s %14s\n", (long long)c->b.o->keys, c->folder, "",
+                   "median ms", "p90 ms");
     s = report(c, "resume", resumed, extras, err);
     if (!s)
         s = report(c, "open", open.times, json_object(), err);

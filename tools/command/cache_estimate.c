@@ -86,13 +86,14 @@ static void
 print_hours(const struct forecast *f)
 {
     if (f->o->rate > 0)
-        printf("  time       %.2f hours at %g clips a second (--rate)\n", hours(f), f->o->rate);
+        tool_print("  time       %.2f hours at %g clips a second (--rate)\n", hours(f), f->o->rate);
     else if (f->has_rate)
-        printf("  time       %.2f hours of one process, as fast as the last run here, which sealed "
-               "%lld clips and %lld tokens in %.0f s behind its first part\n",
-               hours(f), (long long)f->rate.clips, (long long)f->rate.tokens, f->rate.seconds);
+        tool_print(
+            "  time       %.2f hours of one process, as fast as the last run here, which sealed "
+            "%lld clips and %lld tokens in %.0f s behind its first part\n",
+            hours(f), (long long)f->rate.clips, (long long)f->rate.tokens, f->rate.seconds);
     else
-        printf(
+        tool_print(
             "  time       it cannot be told: no run has sealed two parts here; --rate N says how "
             "many clips a second are done\n");
 }
@@ -102,12 +103,14 @@ report(const struct forecast *f, qv_error *err)
 {
     const struct tool_options *o = f->o;
     if (!o->json) {
-        printf("%s: %lld to do; %lld are there, %lld failed before%s\n", o->out,
-               (long long)f->sums.n, (long long)f->counts.there, (long long)f->counts.failed_before,
-               f->counts.failed_before ? " (--retry-failed)" : "");
+        tool_print("%s: %lld to do; %lld are there, %lld failed before%s\n", o->out,
+                   (long long)f->sums.n, (long long)f->counts.there,
+                   (long long)f->counts.failed_before,
+                   f->counts.failed_before ? " (--retry-failed)" : "");
         tool_estimate_print(&f->sums);
-        printf("  disk       %.3f GB of %s, [n, %lld] and %d DeepStack outputs\n", f->bytes / 1e9,
-               qv_dtype_name(f->layout.dtype), (long long)f->layout.width, f->layout.n_deepstack);
+        tool_print("  disk       %.3f GB of %s, [n, %lld] and %d DeepStack outputs\n",
+                   f->bytes / 1e9, qv_dtype_name(f->layout.dtype), (long long)f->layout.width,
+                   f->layout.n_deepstack);
         print_hours(f);
         return QV_OK;
     }

@@ -119,11 +119,11 @@ print_model(const qv_cache_info *in)
         char quoted[QV_QUOTE_SIZE];
         const char *text = json_string_value(json_object_get(model, fields[i]));
         if (text)
-            printf("%s%s", before, i == 1 ? text : qv_json_quote(text, quoted));
+            tool_print("%s%s", before, i == 1 ? text : qv_json_quote(text, quoted));
         before = text ? ", " : before;
     }
     if (*before == ',')
-        printf("\n");
+        tool_print("\n");
     json_decref(model);
 }
 
@@ -131,22 +131,23 @@ static void
 print_text(const struct tool_options *o, const struct status *st)
 {
     const qv_cache_info *in = &st->info;
-    printf("%s: %lld ok, %lld failed", o->out, (long long)st->ok, (long long)st->failed);
+    tool_print("%s: %lld ok, %lld failed", o->out, (long long)st->ok, (long long)st->failed);
     if (o->list)
-        printf(", %lld missing, %lld changed since", (long long)st->missing,
-               (long long)st->changed);
-    printf("; %.3f GB of tokens, %.3f GB in %lld parts", (double)in->bytes / 1e9,
-           (double)(in->part_bytes + in->damaged_bytes) / 1e9, (long long)in->n_parts);
-    printf(in->n_damaged ? ", %lld damaged\n" : "\n", (long long)in->n_damaged);
+        tool_print(", %lld missing, %lld changed since", (long long)st->missing,
+                   (long long)st->changed);
+    tool_print("; %.3f GB of tokens, %.3f GB in %lld parts", (double)in->bytes / 1e9,
+               (double)(in->part_bytes + in->damaged_bytes) / 1e9, (long long)in->n_parts);
+    tool_print(in->n_damaged ? ", %lld damaged\n" : "\n", (long long)in->n_damaged);
     print_model(in);
     if (st->gone)
-        printf("  gone       %lld of the ok have no files any more; their tokens count\n",
-               (long long)st->gone);
+        tool_print("  gone       %lld of the ok have no files any more; their tokens count\n",
+                   (long long)st->gone);
     if (in->n_superseded || in->n_damaged)
-        printf("  prunable   %lld superseded records with %.3f GB of tokens, %.3f GB in damaged "
-               "parts (--prune)\n",
-               (long long)in->n_superseded, (double)in->superseded_bytes / 1e9,
-               (double)in->damaged_bytes / 1e9);
+        tool_print(
+            "  prunable   %lld superseded records with %.3f GB of tokens, %.3f GB in damaged "
+            "parts (--prune)\n",
+            (long long)in->n_superseded, (double)in->superseded_bytes / 1e9,
+            (double)in->damaged_bytes / 1e9);
 }
 
 static qv_status
@@ -304,11 +305,13 @@ check(const struct tool_options *o, const qv_cache *c, int64_t *n_bad, qv_error 
     tool_progress_end(&bar, n);
     if (!o->json) {
         const int64_t superseded = count_superseded(c);
-        printf("%s: %lld keys in %lld parts: %lld bad keys, %lld damaged parts", o->out,
-               (long long)n, (long long)info.n_parts, (long long)*n_bad, (long long)info.n_damaged);
-        printf(superseded ? ", %lld of them superseded (--prune)\n" : "\n", (long long)superseded);
+        tool_print("%s: %lld keys in %lld parts: %lld bad keys, %lld damaged parts", o->out,
+                   (long long)n, (long long)info.n_parts, (long long)*n_bad,
+                   (long long)info.n_damaged);
+        tool_print(superseded ? ", %lld of them superseded (--prune)\n" : "\n",
+                   (long long)superseded);
         if (*n_bad)
-            printf("--delete KEY removes a bad key, and the next run makes it again\n");
+            tool_print("--delete KEY removes a bad key, and the next run makes it again\n");
         return QV_OK;
     }
     json_t *j =
@@ -342,12 +345,9 @@ tool_cache_check(const struct tool_options *o)
 static void
 print_key(const char *key)
 {
-    const unsigned char *c = (const unsigned char *)key;
-    while (*c >= ' ' && *c != 127)
-        c++;
-    json_t *json = *c ? json_string(key) : NULL;
-    char *text = json ? qv_json_text(json, JSON_ENCODE_ANY) : NULL;
-    puts(text ? text : key);
+    json_t *json = qv_is_printable(key) ? NULL : json_string(key);
+    char *text = json ? tool_json_line(json) : NULL;
+    tool_print("%s\n", text ? text : key);
     free(text);
     json_decref(json);
 }

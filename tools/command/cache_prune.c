@@ -66,12 +66,13 @@ report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)
 {
     const char *is = o->dry_run ? "would be " : "";
     if (!o->json) {
-        printf("%s: %lld records %sremoved, %lld keys with all of theirs; %lld parts %srewritten, "
-               "%lld "
-               "removed, %lld damaged ones removed; %.3f GB %sfreed",
-               o->out, (long long)n->records, is, (long long)n->keys, (long long)n->rewritten, is,
-               (long long)n->removed, (long long)n->broken, (double)n->freed / 1e9, is);
-        printf(", with %.3f GB beside at most\n", (double)n->beside / 1e9);
+        tool_print(
+            "%s: %lld records %sremoved, %lld keys with all of theirs; %lld parts %srewritten, "
+            "%lld "
+            "removed, %lld damaged ones removed; %.3f GB %sfreed",
+            o->out, (long long)n->records, is, (long long)n->keys, (long long)n->rewritten, is,
+            (long long)n->removed, (long long)n->broken, (double)n->freed / 1e9, is);
+        tool_print(", with %.3f GB beside at most\n", (double)n->beside / 1e9);
         return QV_OK;
     }
     json_t *j = json_pack("{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "cache",

@@ -106,7 +106,7 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
     const double load_s = r->devices->load_s;
     char text[160];
     if (!r->o->json) {
-        printf(
+        tool_print(
             "%s: %lld done, %lld tokens, %lld failed; %lld were there, %lld had failed before%s\n",
             r->o->out, (long long)n->done, (long long)n->tokens, (long long)n->failed,
             (long long)n->there, (long long)n->failed_before,

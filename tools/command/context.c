@@ -66,7 +66,7 @@ qv_status
 tool_load_model(const struct tool_options *o, qv_context *ctx, const char *dir, bool describe,
                 qv_model **out, qv_error *err)
 {
-    static char said[640]; /* a note is printed once for the models of several devices */
+    static char said[1024]; /* a warning is printed once for the models of several devices */
     const qv_model_options options = { .dtype = o->dtype,
                                        .describe = describe,
                                        .image_mean = tool_three(&o->image_mean),

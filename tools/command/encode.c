@@ -116,6 +116,23 @@ name_entries(const struct tool_options *o, const struct tool_list *list,
     return status;
 }
 
+/* Fails if an output is one of the clips, or a file of the model. */
+static qv_status
+check_not_inputs(const struct tool_options *o, const struct tool_output *outputs, size_t n,
+                 qv_error *err)
+{
+    const char **names = malloc((2 * n + 1) * sizeof *names);
+    if (!names)
+        return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
+    for (size_t i = 0; i < n; i++) {
+        names[i] = outputs[i].path;
+        names[n + i] = outputs[i].clip;
+    }
+    const qv_status status = tool_check_outputs(o, names, n, names + n, n, err);
+    free(names);
+    return status;
+}
+
 /* Makes OUT, which is a folder for several clips, if it does not exist. */
 static qv_status
 make_output_folder(const char *folder, qv_error *err)
@@ -259,12 +276,13 @@ tell_job(const struct tool_encoder *e)
     if (e->o->json)
         return;
     if (e->n > 1 && e->n_done)
-        printf("%zu clips, %lld frames, %lld tokens in %.2f s: %s\n", e->n_done,
-               (long long)e->n_frames, (long long)e->n_tokens, e->job_s,
-               tool_rates_text(tool_rates(e->n_frames, e->n_tokens, e->job_s), e->load_s, rates));
+        tool_print("%zu clips, %lld frames, %lld tokens in %.2f s: %s\n", e->n_done,
+                   (long long)e->n_frames, (long long)e->n_tokens, e->job_s,
+                   tool_rates_text(tool_rates(e->n_frames, e->n_tokens, e->job_s), e->load_s,
+                                   rates));
     if (p.packed_chunks)
-        printf("%lld chunks, %.0f%% full\n", (long long)p.packed_chunks,
-               100.0 * (double)p.packed_rows / (double)p.capacity_rows);
+        tool_print("%lld chunks, %.0f%% full\n", (long long)p.packed_chunks,
+                   100.0 * (double)p.packed_rows / (double)p.capacity_rows);
 }
 
 /* Encodes on open devices. A failure of one of several clips costs that clip; a lost device ends
@@ -337,6 +355,8 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
         status = qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
     if (!status)
         status = o->list ? name_entries(o, &list, outputs, &err) : name_arguments(o, outputs, &err);
+    if (!status)
+        status = check_not_inputs(o, outputs, n, &err);
     const bool many = o->list || n > 1, own = !devices->n; /* a bench opens the devices itself */
     if (!status && many)
         status = make_output_folder(o->output, &err);

@@ -69,14 +69,14 @@ tool_estimate_list(const struct tool_options *o, const struct tool_list *list,
 void
 tool_estimate_print(const struct tool_estimate *e)
 {
-    printf("  clips      %lld, %.0f of them images", (long long)e->n, e->images);
+    tool_print("  clips      %lld, %.0f of them images", (long long)e->n, e->images);
     if (e->opened < e->n)
-        printf("; estimated from %lld of them, evenly spaced", (long long)e->opened);
+        tool_print("; estimated from %lld of them, evenly spaced", (long long)e->opened);
     if (e->unusable)
-        printf("; %lld of %lld cannot be used", (long long)e->unusable, (long long)e->opened);
-    printf("\n  frames     %.0f to decode and keep, of %.0f that the clips have\n", e->frames,
-           e->source_frames);
-    printf("  tokens     %.0f\n", e->tokens);
+        tool_print("; %lld of %lld cannot be used", (long long)e->unusable, (long long)e->opened);
+    tool_print("\n  frames     %.0f to decode and keep, of %.0f that the clips have\n", e->frames,
+               e->source_frames);
+    tool_print("  tokens     %.0f\n", e->tokens);
 }
 
 json_t *
@@ -106,15 +106,15 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
         else
             s = qv_fail(&err, QV_ENOMEM, "no memory for a result");
     } else if (!s) {
-        printf("%s:\n", o->list);
+        tool_print("%s:\n", o->list);
         tool_estimate_print(&e);
         if (model)
-            printf("  disk       %.3f GB of bf16, [n, %lld] and %d DeepStack outputs\n",
-                   2e-9 * e.tokens * (double)model->out_hidden * (1 + model->n_deepstack),
-                   (long long)model->out_hidden, model->n_deepstack);
+            tool_print("  disk       %.3f GB of bf16, [n, %lld] and %d DeepStack outputs\n",
+                       2e-9 * e.tokens * (double)model->out_hidden * (1 + model->n_deepstack),
+                       (long long)model->out_hidden, model->n_deepstack);
         if (o->rate > 0)
-            printf("  time       %.2f hours at %g clips a second (--rate)\n",
-                   (double)e.n / o->rate / 3600, o->rate);
+            tool_print("  time       %.2f hours at %g clips a second (--rate)\n",
+                       (double)e.n / o->rate / 3600, o->rate);
     }
     tool_list_free(&list);
     return s ? tool_fail(s, &err) : e.unusable ? TOOL_FAILED : TOOL_DONE;

@@ -57,9 +57,9 @@ print_preprocess(const char *label, bool is_image, const qv_preprocess *p)
     const char *of = p->processor == QV_PROCESSOR_QWEN2_VL            ? " a frame"
                      : is_image && p->processor == QV_PROCESSOR_GLM4V ? " a frame pair"
                                                                       : "";
-    printf("  %-11s%lld to %lld pixels%s; mean %g %g %g, std %g %g %g\n", label,
-           (long long)p->min_pixels, (long long)p->max_pixels, of, p->mean[0], p->mean[1],
-           p->mean[2], p->std[0], p->std[1], p->std[2]);
+    tool_print("  %-11s%lld to %lld pixels%s; mean %g %g %g, std %g %g %g\n", label,
+               (long long)p->min_pixels, (long long)p->max_pixels, of, p->mean[0], p->mean[1],
+               p->mean[2], p->std[0], p->std[1], p->std[2]);
 }
 
 static void
@@ -68,12 +68,12 @@ print_windows(const struct qv_config *c)
     const int64_t side = qv_config_window_cells(c) * c->merge;
     if (!side)
         return;
-    printf("  windows    of %lld pixels, %lld x %lld patches; full attention in blocks",
-           (long long)c->window, (long long)side, (long long)side);
+    tool_print("  windows    of %lld pixels, %lld x %lld patches; full attention in blocks",
+               (long long)c->window, (long long)side, (long long)side);
     for (int64_t i = 0; i < c->depth; i++)
         if (c->full_attention[i])
-            printf(" %lld", (long long)i);
-    printf("\n");
+            tool_print(" %lld", (long long)i);
+    tool_print("\n");
 }
 
 /* Prints how many tensors of which type a GGUF file has. */
@@ -87,11 +87,11 @@ print_types(const char *dir)
         size_t counts[64] = { 0 }, told = 0;
         for (size_t i = 0; i < n; i++)
             counts[qv_gguf_at(file, i)->type->id % 64]++;
-        printf("  file       GGUF of %zu tensors:", n);
+        tool_print("  file       GGUF of %zu tensors:", n);
         for (uint32_t id = 0; id < 64; id++)
             if (counts[id])
-                printf("%s %zu %s", told++ ? "," : "", counts[id], qv_gguf_type_find(id)->name);
-        printf("\n");
+                tool_print("%s %zu %s", told++ ? "," : "", counts[id], qv_gguf_type_find(id)->name);
+        tool_print("\n");
     }
     qv_gguf_close(&file);
     free(path);
@@ -104,15 +104,15 @@ print_leftover(const struct qv_leftover *l)
 {
     if (!l->of_tower && !l->of_others)
         return;
-    printf("  not used   %lld tensor%s of other parts of the model", (long long)l->of_others,
-           l->of_others == 1 ? "" : "s");
+    tool_print("  not used   %lld tensor%s of other parts of the model", (long long)l->of_others,
+               l->of_others == 1 ? "" : "s");
     for (int i = 0; i < QV_LEFTOVER_NAMES && i < l->of_tower; i++) {
         char quoted[QV_QUOTE_SIZE];
-        printf("%s%s", i ? ", " : "; of the tower: ", qv_json_quote(l->names[i], quoted));
+        tool_print("%s%s", i ? ", " : "; of the tower: ", qv_json_quote(l->names[i], quoted));
     }
     if (l->of_tower > QV_LEFTOVER_NAMES)
-        printf(" and %lld more", (long long)l->of_tower - QV_LEFTOVER_NAMES);
-    printf("\n");
+        tool_print(" and %lld more", (long long)l->of_tower - QV_LEFTOVER_NAMES);
+    tool_print("\n");
 }
 
 static json_t *
@@ -130,38 +130,39 @@ print_model(const struct scene *s)
 {
     const qv_model_info *m = &s->info;
     char weights[24];
-    printf("%s: %s vision tower, %.1f M parameters\n", s->dir, m->model_type,
-           (double)m->n_parameters / 1e6);
-    printf("  sizes      depth %lld, hidden %lld, %lld heads of %lld, MLP %lld, out %lld\n",
-           (long long)m->depth, (long long)m->hidden, (long long)m->heads, (long long)m->head_dim,
-           (long long)m->intermediate, (long long)m->out_hidden);
-    printf("  patches    %lld x %lld x %lld (frames, rows, columns), merged %lld x %lld; rows of "
-           "%lld values\n",
-           (long long)m->temporal_patch_size, (long long)m->patch_size, (long long)m->patch_size,
-           (long long)m->merge_size, (long long)m->merge_size, (long long)m->row_dim);
-    printf("  deepstack  ");
+    tool_print("%s: %s vision tower, %.1f M parameters\n", s->dir, m->model_type,
+               (double)m->n_parameters / 1e6);
+    tool_print("  sizes      depth %lld, hidden %lld, %lld heads of %lld, MLP %lld, out %lld\n",
+               (long long)m->depth, (long long)m->hidden, (long long)m->heads,
+               (long long)m->head_dim, (long long)m->intermediate, (long long)m->out_hidden);
+    tool_print(
+        "  patches    %lld x %lld x %lld (frames, rows, columns), merged %lld x %lld; rows of "
+        "%lld values\n",
+        (long long)m->temporal_patch_size, (long long)m->patch_size, (long long)m->patch_size,
+        (long long)m->merge_size, (long long)m->merge_size, (long long)m->row_dim);
+    tool_print("  deepstack  ");
     for (int i = 0; i < m->n_deepstack; i++)
-        printf("%safter block %lld", i ? ", " : "", (long long)m->deepstack_layers[i]);
-    printf("%s\n", m->n_deepstack ? "" : "none");
+        tool_print("%safter block %lld", i ? ", " : "", (long long)m->deepstack_layers[i]);
+    tool_print("%s\n", m->n_deepstack ? "" : "none");
     print_windows(&s->model->config);
     print_preprocess("video", false, &m->video);
     print_preprocess("image", true, &m->image);
-    printf("  backend    %s (%s", s->context.backend, s->context.device);
+    tool_print("  backend    %s (%s", s->context.backend, s->context.device);
     if (s->context.threads)
-        printf(", %d thread%s", s->context.threads, s->context.threads == 1 ? "" : "s");
-    printf(")\n");
+        tool_print(", %d thread%s", s->context.threads, s->context.threads == 1 ? "" : "s");
+    tool_print(")\n");
     if (*s->context.passed_over)
-        printf("  not taken  %s\n", s->context.passed_over);
-    printf("  precision  %s: %s\n", qv_dtype_name(m->dtype),
-           s->o->dtype ? "asked for" : s->context.dtype_reason);
-    printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
-    printf("  memory     weights %s, packed", size_text((double)m->weight_bytes, weights));
+        tool_print("  not taken  %s\n", s->context.passed_over);
+    tool_print("  precision  %s: %s\n", qv_dtype_name(m->dtype),
+               s->o->dtype ? "asked for" : s->context.dtype_reason);
+    tool_print("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
+    tool_print("  memory     weights %s, packed", size_text((double)m->weight_bytes, weights));
     if (s->o->weights.stored)
-        printf("; %lld quantised matrices as they are stored", (long long)m->stored_matrices);
-    printf("\n");
+        tool_print("; %lld quantised matrices as they are stored", (long long)m->stored_matrices);
+    tool_print("\n");
     print_types(s->dir);
     if (*m->note)
-        printf("  not said   %s\n", m->note);
+        tool_print("  not said   %s\n", m->note);
 }
 
 static json_t *
@@ -225,8 +226,8 @@ print_kernels(const qv_plan *plan)
     size_t n;
     struct kernel *all = list_kernels(plan, &n);
     for (size_t i = 0; all && i < n; i++)
-        printf("  %-11s%-11s %4lld x  %s\n", i ? "" : "runs on", all[i].op, (long long)all[i].calls,
-               all[i].text);
+        tool_print("  %-11s%-11s %4lld x  %s\n", i ? "" : "runs on", all[i].op,
+                   (long long)all[i].calls, all[i].text);
     free(all);
 }
 
@@ -294,16 +295,19 @@ print_capacities(const struct scene *s)
     const struct qv_capacity pack = pack_of(s);
     char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES];
     int n = differences(s, texts);
-    printf("  packed     in capacities of %lld patches and %lld segments, any sizes\n",
-           (long long)pack.rows, (long long)pack.segments);
-    printf("  alone      in the smallest that serves, from %lld patches on; what is larger than a "
-           "chunk, by frame pairs%s\n",
-           (long long)qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1),
-           bits_of(s).dense ? "" : ",\n             in chunks of equal segments");
+    tool_print("  packed     in capacities of %lld patches and %lld segments, any sizes\n",
+               (long long)pack.rows, (long long)pack.segments);
+    tool_print(
+        "  alone      in the smallest that serves, from %lld patches on; what is larger than a "
+        "chunk, by frame pairs",
+        (long long)qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1));
+    if (!bits_of(s).dense)
+        tool_print(",\n             in chunks of equal segments");
+    tool_print("\n");
     if (!n)
-        printf("  bits       the same alone and packed, in all of these\n");
+        tool_print("  bits       the same alone and packed, in all of these\n");
     for (int i = 0; i < n; i++)
-        printf("  %-11s%s\n", i ? "" : "bits", texts[i]);
+        tool_print("  %-11s%s\n", i ? "" : "bits", texts[i]);
 }
 
 /* The most host memory that encoding any list of clips takes; 0 if that is not known. */
@@ -348,30 +352,30 @@ same_alone_as_packed(const struct scene *s, const qv_plan *plan)
 static void
 print_clip(const char *path, const qv_clip_info *c)
 {
-    printf("%s: %s, %s in %s, %dx%d", path, c->is_image ? "image" : "clip", c->codec, c->format,
-           c->source_width, c->source_height);
+    tool_print("%s: %s, %s in %s, %dx%d", path, c->is_image ? "image" : "clip", c->codec, c->format,
+               c->source_width, c->source_height);
     if (c->rotation)
-        printf(" (rotated by %d degrees)", c->rotation);
+        tool_print(" (rotated by %d degrees)", c->rotation);
     if (!c->is_image)
-        printf(", %lld frames at %.3g fps, %.2f s", (long long)c->source_frames, c->source_fps,
-               c->duration_s);
+        tool_print(", %lld frames at %.3g fps, %.2f s", (long long)c->source_frames, c->source_fps,
+                   c->duration_s);
     if (c->cut_frames < c->source_frames)
-        printf("\n  cut        %lld frames from number %lld on: %.9g s to %.9g s",
-               (long long)c->cut_frames, (long long)c->first_frame,
-               (double)c->first_frame / c->source_fps,
-               (double)(c->first_frame + c->cut_frames) / c->source_fps);
-    printf("\n  sampled    %lld frame%s of %dx%d: grid_thw %lld,%lld,%lld, as %s does it\n",
-           (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
-           (long long)c->grid_thw[0], (long long)c->grid_thw[1], (long long)c->grid_thw[2],
-           qv_like_name(c->like));
+        tool_print("\n  cut        %lld frames from number %lld on: %.9g s to %.9g s",
+                   (long long)c->cut_frames, (long long)c->first_frame,
+                   (double)c->first_frame / c->source_fps,
+                   (double)(c->first_frame + c->cut_frames) / c->source_fps);
+    tool_print("\n  sampled    %lld frame%s of %dx%d: grid_thw %lld,%lld,%lld, as %s does it\n",
+               (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
+               (long long)c->grid_thw[0], (long long)c->grid_thw[1], (long long)c->grid_thw[2],
+               qv_like_name(c->like));
     if (!c->is_image)
-        printf("  decodes    %lld of %lld frames%s%s\n", (long long)c->decoded_frames,
-               (long long)c->source_frames, *c->decodes_all ? ", since " : "", c->decodes_all);
+        tool_print("  decodes    %lld of %lld frames%s%s\n", (long long)c->decoded_frames,
+                   (long long)c->source_frames, *c->decodes_all ? ", since " : "", c->decodes_all);
     if (c->decoded_by == QV_DECODE_GPU || *c->not_gpu)
-        printf("  decoded by the %s%s%s\n", c->decoded_by == QV_DECODE_GPU ? "GPU" : "CPU",
-               *c->not_gpu ? ", since " : "", c->not_gpu);
+        tool_print("  decoded by the %s%s%s\n", c->decoded_by == QV_DECODE_GPU ? "GPU" : "CPU",
+                   *c->not_gpu ? ", since " : "", c->not_gpu);
     if (c->remark)
-        printf("  pixels     %s\n", qv_remark_text(c->remark));
+        tool_print("  pixels     %s\n", qv_remark_text(c->remark));
 }
 
 /* Says what encoding a clip by itself takes, in chunks of chunk_pairs frame pairs. */
@@ -420,19 +424,21 @@ print_cost(const struct scene *s, const struct cost *cost, const qv_plan_info *p
     const qv_model_info *m = &s->info;
     char arena[24], weights[24], decoders[24], all[24], traffic[24];
     size_text((double)decoder_bytes_beside(s), decoders);
-    printf("  tokens     %lld of %lld values\n", (long long)cost->tokens, (long long)m->out_hidden);
-    printf(
+    tool_print("  tokens     %lld of %lld values\n", (long long)cost->tokens,
+               (long long)m->out_hidden);
+    tool_print(
         "  chunks     %lld of %lld frame pair%s, in a capacity of %lld patches, %lld under way at "
         "a time\n",
         (long long)cost->chunks, (long long)cost->chunk_pairs, cost->chunk_pairs == 1 ? "" : "s",
         (long long)p->capacity.rows, (long long)p->chunks_ahead);
-    printf("  work       %.4g TFLOP, %s moved between memory and kernels\n", cost->flops / 1e12,
-           size_text(cost->bytes, traffic));
-    printf("  memory     weights %s + arena %s%s%s = %s on the device\n",
-           size_text((double)p->weight_bytes, weights), size_text((double)p->arena_bytes, arena),
-           decoder_bytes_beside(s) ? " + its decoders, at most " : "",
-           decoder_bytes_beside(s) ? decoders : "", size_text((double)device_bytes(s, p), all));
-    printf("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
+    tool_print("  work       %.4g TFLOP, %s moved between memory and kernels\n", cost->flops / 1e12,
+               size_text(cost->bytes, traffic));
+    tool_print("  memory     weights %s + arena %s%s%s = %s on the device\n",
+               size_text((double)p->weight_bytes, weights),
+               size_text((double)p->arena_bytes, arena),
+               decoder_bytes_beside(s) ? " + its decoders, at most " : "",
+               decoder_bytes_beside(s) ? decoders : "", size_text((double)device_bytes(s, p), all));
+    tool_print("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
 }
 
 static json_t *
@@ -505,9 +511,9 @@ show_clip(struct scene *s, const char *path, qv_error *err)
         print_clip(path, &c);
         if (plan) {
             print_cost(s, &cost, &p);
-            printf("  packed     %s\n", same_alone_as_packed(s, plan)
-                                            ? "with others, the same bits"
-                                            : "with others, bits may differ (see info MODEL)");
+            tool_print("  packed     %s\n", same_alone_as_packed(s, plan)
+                                                ? "with others, the same bits"
+                                                : "with others, bits may differ (see info MODEL)");
             print_kernels(plan);
         }
     }
@@ -550,15 +556,15 @@ show_model(struct scene *s, const char *dir, qv_error *err)
         print_leftover(&leftover);
         print_capacities(s);
         char host[24];
-        printf("  lists      %s of the host's memory at most, beside decoders' processes\n",
-               size_text((double)job_bytes(s), host));
+        tool_print("  lists      %s of the host's memory at most, beside decoders' processes\n",
+                   size_text((double)job_bytes(s), host));
         if (decoder_bytes(s))
-            printf("  decoders   %s of the GPU's memory at most\n",
-                   size_text((double)decoder_bytes(s), host));
+            tool_print("  decoders   %s of the GPU's memory at most\n",
+                       size_text((double)decoder_bytes(s), host));
         if (plan)
             print_kernels(plan);
         else
-            printf("  runs on    nothing here: %s\n", why.text);
+            tool_print("  runs on    nothing here: %s\n", why.text);
     }
     qv_plan_free(&plan);
     return QV_OK;

@@ -38,10 +38,70 @@ tool_bar_end(void)
     bar_is_shown = 0;
 }
 
-void
-tool_bar_show(const char *text, bool terminal)
+/* Returns the format's text, for free(). A line ends where the format says so, and nowhere else: the
+ * format is filled in twice, with two characters in place of its line ends, and where the texts
+ * differ is one. NULL for lack of memory. */
+static char *
+printable(const char *format, va_list arguments)
 {
-    fprintf(stderr, terminal ? "\r%s \033[K" : "%s\n", text);
+    enum { ONE = 1, OTHER = 2 };
+    char *texts[2] = { NULL, NULL }, *marked = strdup(format);
+    for (int i = 0; i < 2 && marked; i++) {
+        va_list ap;
+        for (size_t c = 0; format[c]; c++)
+            marked[c] = (char)(format[c] != '\n' ? format[c] : i ? OTHER : ONE);
+        va_copy(ap, arguments);
+        if (vasprintf(&texts[i], marked, ap) < 0)
+            texts[i] = NULL;
+        va_end(ap);
+    }
+    for (char *from = texts[0], *c = from; texts[1] && c; c = *c ? c + 1 : NULL)
+        if (!*c || *c != texts[1][c - texts[0]]) {
+            const char end = *c ? '\n' : 0;
+            *c = 0;
+            qv_make_printable(from);
+            *c = end;
+            from = c + 1;
+        }
+    free(marked);
+    free(texts[1]);
+    return texts[0];
+}
+
+/* Prints a text before, the format's, and one behind, at once, so that threads' lines do not mix. */
+static void
+print(FILE *to, const char *before, const char *format, va_list ap, const char *behind)
+{
+    char *text = printable(format, ap);
+    fprintf(to, "%s%s%s", before, text ? text : "(no memory for a text)", behind);
+    free(text);
+}
+
+void
+tool_print(const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    print(stdout, "", format, ap, "");
+    va_end(ap);
+}
+
+void
+tool_say(const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    print(stderr, "", format, ap, "\n");
+    va_end(ap);
+}
+
+void
+tool_bar_show(bool terminal, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    print(stderr, terminal ? "\r" : "", format, ap, terminal ? " \033[K" : "\n");
+    va_end(ap);
     bar_is_shown = terminal;
 }
 
@@ -51,9 +111,7 @@ tool_complain(const char *format, ...)
     va_list ap;
     tool_bar_end();
     va_start(ap, format);
-    fputs("qwenvit: ", stderr);
-    vfprintf(stderr, format, ap);
-    fputc('\n', stderr);
+    print(stderr, "qwenvit: ", format, ap, "\n");
     va_end(ap);
 }
 
@@ -130,10 +188,30 @@ tool_peak_bytes(void)
     return getrusage(RUSAGE_SELF, &used) ? 0 : (int64_t)used.ru_maxrss * UNIT;
 }
 
+char *
+tool_json_line(const json_t *value)
+{
+    char *text = qv_json_text(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *line = text ? malloc(6 * strlen(text) + 1) : NULL, *to = line;
+    for (const char *from = text; line && *from;) {
+        const size_t bytes = qv_utf8_bytes(from), n = bytes ? bytes : 1;
+        const unsigned code = qv_control_code(from, n);
+        if (code)
+            to += snprintf(to, 7, "\\u%04X", code);
+        else
+            to = (char *)memcpy(to, from, n) + n;
+        from += n;
+    }
+    if (line)
+        *to = 0;
+    free(text);
+    return line;
+}
+
 void
 tool_print_json(json_t *object)
 {
-    char *text = qv_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = tool_json_line(object);
     puts(text ? text : "{}");
     fflush(stdout);
     free(text);
@@ -169,7 +247,7 @@ tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err)
         tool_print_json(object);
         return QV_OK;
     }
-    char *text = qv_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = tool_json_line(object);
     json_decref(object);
     qv_status status = text ? append_line(o->json_file, text, err)
                             : qv_fail(err, QV_ENOMEM, "%s: no memory for a result", o->json_file);
@@ -202,8 +280,8 @@ tool_progress_show(struct tool_progress *p, int64_t done)
     p->shown_s = now;
     double rate = (double)done / (now - p->started_s + 1e-9);
     if (!p->terminal) {
-        fprintf(stderr, "%s: %lld of %lld %s, %.1f a second\n", p->label, (long long)done,
-                (long long)p->total, p->unit, rate);
+        tool_bar_show(false, "%s: %lld of %lld %s, %.1f a second", p->label, (long long)done,
+                      (long long)p->total, p->unit, rate);
         return;
     }
     char bar[WIDTH + 1];
@@ -211,9 +289,8 @@ tool_progress_show(struct tool_progress *p, int64_t done)
     for (int i = 0; i < WIDTH; i++)
         bar[i] = i < filled ? '#' : '.';
     bar[WIDTH] = 0;
-    fprintf(stderr, "\r%s [%s] %lld/%lld %s, %.1f/s \033[K", p->label, bar, (long long)done,
-            (long long)p->total, p->unit, rate);
-    bar_is_shown = 1;
+    tool_bar_show(true, "%s [%s] %lld/%lld %s, %.1f/s", p->label, bar, (long long)done,
+                  (long long)p->total, p->unit, rate);
 }
 
 void

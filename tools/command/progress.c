@@ -100,7 +100,7 @@ tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
              (long long)j.done, (long long)p->total, failed, rate,
              (double)j.tokens / (j.elapsed_s + 1e-9),
              j.done ? time_text(seconds_left(p, &j), left) : "?", j.limit);
-    tool_bar_show(text, p->terminal);
+    tool_bar_show(p->terminal, "%s", text);
 }
 
 void

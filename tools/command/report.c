@@ -110,11 +110,12 @@ report_stages(const struct tool_encoder *e, const struct tool_output *output,
     if (r->is_image || r->seconds < 1)
         return;
     if (e->n == 1) /* the rates of several clips are the job's */
-        printf("  %s\n", tool_rates_text(rates_of(r), e->load_s, rates));
-    printf("  waited %.2f s for frames, %.2f s for the device, %.2f s for writing; %lld of %lld "
-           "frames were decoded; %.2f times the slowest stage\n",
-           r->wait_decode_s, r->wait_device_s, r->wait_sink_s, (long long)r->decoded_frames,
-           (long long)r->clip->source_frames, r->seconds / (slowest_stage_s(output, r) + 1e-9));
+        tool_print("  %s\n", tool_rates_text(rates_of(r), e->load_s, rates));
+    tool_print(
+        "  waited %.2f s for frames, %.2f s for the device, %.2f s for writing; %lld of %lld "
+        "frames were decoded; %.2f times the slowest stage\n",
+        r->wait_decode_s, r->wait_device_s, r->wait_sink_s, (long long)r->decoded_frames,
+        (long long)r->clip->source_frames, r->seconds / (slowest_stage_s(output, r) + 1e-9));
 }
 
 qv_status
@@ -124,10 +125,10 @@ tool_report(const struct tool_encoder *e, const struct tool_output *output, cons
     if (e->o->json)
         return report_json(e, output, r, err);
     const qv_clip_info *c = r->clip;
-    printf("%s: %lld frame%s of %dx%d -> %lld tokens of %lld in %.2f s (%s) -> %s\n", output->clip,
-           (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
-           (long long)r->n_tokens, (long long)e->model.out_hidden, r->seconds,
-           qv_dtype_name(e->model.dtype), output->path);
+    tool_print("%s: %lld frame%s of %dx%d -> %lld tokens of %lld in %.2f s (%s) -> %s\n",
+               output->clip, (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width,
+               c->height, (long long)r->n_tokens, (long long)e->model.out_hidden, r->seconds,
+               qv_dtype_name(e->model.dtype), output->path);
     report_stages(e, output, r);
     if (c->remark)
         tool_complain("%s: %s", output->clip, qv_remark_text(c->remark));

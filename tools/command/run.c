@@ -33,10 +33,10 @@ static void
 print_version(const struct tool_program *p)
 {
     static const char *const backends[] = { "cpu", "cuda", "metal" };
-    printf("%s %s\n  commit   %s\n  API      %d.%d\n  FFmpeg   %s\n", p->name, qv_version(),
-           QV_COMMIT, QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR, qv_ffmpeg_version());
-    printf("  NVDEC    %s\n",
-           *qv_decoder_no_nvdec() ? qv_decoder_no_nvdec() : "in this build, for --decode gpu");
+    tool_print("%s %s\n  commit   %s\n  API      %d.%d\n  FFmpeg   %s\n", p->name, qv_version(),
+               QV_COMMIT, QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR, qv_ffmpeg_version());
+    tool_print("  NVDEC    %s\n",
+               *qv_decoder_no_nvdec() ? qv_decoder_no_nvdec() : "in this build, for --decode gpu");
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         const qv_context_options options = { .backend = backends[i] };
         qv_context *context = NULL;
@@ -45,7 +45,7 @@ print_version(const struct tool_program *p)
         const bool is_here = !qv_context_open(&options, &context, &err);
         if (is_here)
             qv_context_get_info(context, &info);
-        printf("  %-8s %s\n", backends[i], is_here ? info.device : err.text);
+        tool_print("  %-8s %s\n", backends[i], is_here ? info.device : err.text);
         qv_context_close(&context);
     }
 }
@@ -212,7 +212,10 @@ tool_main(const struct tool_program *p, int argc, char **argv)
         tool_print_help(tool, help);
     else if (!code) {
         qv_error err;
-        const qv_status status = start_decoder(tool, &o, &err);
+        const bool has_name = tool->groups & GROUP_BENCH; /* the first argument is a bench's name */
+        qv_status status = tool_check_named_outputs(&o, has_name, &err);
+        if (!status)
+            status = start_decoder(tool, &o, &err);
         code = status ? tool_fail(status, &err) : tool->run(&o);
         qv_decoder_stop(&o.clip.decoder);
     }

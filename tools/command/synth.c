@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit synth: makes a checkpoint of given sizes with seeded random weights, as Hugging Face
- * would store it (bf16, patch embedding 5D, "model.visual." names), for trying and timing without
- * weights. Norms and biases are not trivial, and matrices are scaled so that activations stay of
+ * would store it (bf16, patch embedding 5D, the family's published names), for trying and timing
+ * without weights. Norms and biases are not trivial, and matrices are scaled so that activations stay of
  * order one: so a tower that treats them wrongly gives visibly wrong results.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "dtype.h"
 #include "error.h"
@@ -80,7 +81,7 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int part)
     const struct qv_config *c = &s->config;
     struct qv_safetensor *t = &s->tensors[i];
     int64_t conv[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
-    snprintf(s->names[i], sizeof s->names[i], "model.visual.%s", spec->names[part]);
+    snprintf(s->names[i], sizeof s->names[i], "%s%s", c->family->prefix, spec->names[part]);
     t->name = s->names[i];
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", qv_dtype_file_name(dtype_of(s)));
     bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
@@ -200,18 +201,88 @@ write_shards(struct synth *s, qv_error *err)
     return status;
 }
 
-/* Copies a configuration file as it is; a preprocessor file may be missing. */
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+/* The files that are copied from the configuration's folder. */
+static const struct {
+    const char *name;
+    bool required;
+} copied[] = { { "processor_config.json", false },
+               { "preprocessor_config.json", false },
+               { "video_preprocessor_config.json", false },
+               /* the last: a folder with a config.json is complete */
+               { "config.json", true } };
+enum { COPIED = sizeof copied / sizeof *copied };
+
 static qv_status
-copy_json(const struct synth *s, const char *name, bool required, qv_error *err)
+remove_old(const struct synth *s, const char *name, qv_error *err)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
+    return unlink(path) && errno != ENOENT
+               ? qv_fail(err, QV_EIO, "%s: cannot be removed: %s", path, strerror(errno))
+               : QV_OK;
+}
+
+/* Copies a file; one that the configuration lacks must not stay from a checkpoint that is
+ * replaced. */
+static qv_status
+copy_json(const struct synth *s, size_t i, qv_error *err)
 {
     char from[4200];
     json_error_t why;
-    snprintf(from, sizeof from, "%.4000s/%s", s->o->config, name);
+    snprintf(from, sizeof from, "%.4000s/%s", s->o->config, copied[i].name);
+    if (!copied[i].required && !qv_path_exists(from))
+        return remove_old(s, copied[i].name, err);
     json_t *j = json_load_file(from, JSON_REJECT_DUPLICATES, &why);
     if (!j)
-        return required ? qv_fail(err, QV_EFORMAT, "%s: %s", from, why.text) : QV_OK;
-    qv_status status = write_json(s, name, j, err);
+        return qv_fail(err, QV_EFORMAT, "%s: %s", from, why.text);
+    qv_status status = write_json(s, copied[i].name, j, err);
     json_decref(j);
+    return status;
+}
+
+/* Returns whether the output is the configuration's own folder, where nothing is to be copied. */
+static bool
+is_in_place(const struct synth *s)
+{
+    struct stat from, to;
+    return !stat(s->o->config, &from) && !stat(s->o->output, &to) && from.st_dev == to.st_dev &&
+           from.st_ino == to.st_ino;
+}
+
+static qv_status
+check_absent(const char *path, const char *what, qv_error *err)
+{
+    struct stat st;
+    return lstat(path, &st) || !(S_ISREG(st.st_mode) || S_ISLNK(st.st_mode))
+               ? QV_OK
+               : qv_fail(err, QV_EINVAL,
+                         "%s exists, and would be replaced by %s: name another, or add "
+                         "--force to replace it",
+                         qv_path_tail(path), what);
+}
+
+/* Fails if a checkpoint is there: random weights must not replace real ones by a slip. */
+static qv_status
+check_folder(const struct synth *s, qv_error *err)
+{
+    static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json" };
+    const bool in_place = is_in_place(s);
+    char path[4200], shard[64];
+    qv_status status = QV_OK;
+    for (size_t i = 0; i < 2 + COPIED && !status; i++) {
+        const bool copy = i >= 2;
+        snprintf(path, sizeof path, "%.4000s/%s", s->o->output,
+                 copy ? copied[i - 2].name : weights[i]);
+        if (!copy || !in_place)
+            status = check_absent(path, copy ? "a copy of another" : "random weights", err);
+    }
+    for (int64_t i = 0; i < s->o->shards && s->o->shards > 1 && !status; i++) {
+        shard_name(shard, sizeof shard, i, s->o->shards);
+        snprintf(path, sizeof path, "%.4000s/%s", s->o->output, shard);
+        status = check_absent(path, "random weights", err);
+    }
     return status;
 }
 
@@ -221,6 +292,8 @@ synth(struct synth *s, qv_error *err)
     qv_status status = qv_config_read(s->o->config, &s->config, err);
     if (!status)
         status = qv_tower_open(&s->config, &s->tower, err);
+    if (!status && !s->o->force)
+        status = check_folder(s, err);
     if (!status && mkdir(s->o->output, 0777) && errno != EEXIST)
         status = qv_fail(err, QV_EIO, "%s: cannot be made: %s", s->o->output, strerror(errno));
     if (!status)
@@ -231,13 +304,13 @@ synth(struct synth *s, qv_error *err)
     if (!status)
         status = s->o->shards > 1 ? write_shards(s, err)
                                   : write_file(s, "model.safetensors", 0, s->n, err);
-    /* the configuration last: a folder with a config.json is complete */
-    if (!status)
-        status = copy_json(s, "preprocessor_config.json", false, err);
-    if (!status)
-        status = copy_json(s, "video_preprocessor_config.json", false, err);
-    if (!status)
-        status = copy_json(s, "config.json", true, err);
+    if (!status) /* a loader must not find the weights of a checkpoint that is replaced */
+        status =
+            remove_old(s, s->o->shards > 1 ? "model.safetensors" : "model.safetensors.index.json",
+                       err);
+    const bool in_place = is_in_place(s);
+    for (size_t i = 0; i < COPIED && !status && !in_place; i++)
+        status = copy_json(s, i, err);
     return status;
 }
 
@@ -246,10 +319,12 @@ tool_synth(const struct tool_options *o)
 {
     if (o->make_clip && !o->n_arguments && !o->config && !o->output) {
         qv_error why = { 0 };
-        qv_status made = tool_make_clip(o->make_clip, &tool_clip_shape, &why);
+        qv_status made = o->force ? QV_OK : check_absent(o->make_clip, "a made clip", &why);
+        if (!made)
+            made = tool_make_clip(o->make_clip, &tool_clip_shape, &why);
         if (made)
             return tool_fail(made, &why);
-        printf("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
+        tool_print("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
         return TOOL_DONE;
     }
     if (o->n_arguments || !o->config || !o->output) {
@@ -266,8 +341,8 @@ tool_synth(const struct tool_options *o)
                                   (json_int_t)s.n, "bytes", (json_int_t)s.bytes, "seed",
                                   (json_int_t)o->seed));
     else if (!code)
-        printf("%s: %zu tensors, %.1f MB, seed %lld\n", o->output, s.n, (double)s.bytes / 1e6,
-               (long long)o->seed);
+        tool_print("%s: %zu tensors, %.1f MB, seed %lld\n", o->output, s.n, (double)s.bytes / 1e6,
+                   (long long)o->seed);
     qv_tower_close(&s.tower);
     free(s.tensors);
     free(s.ids);

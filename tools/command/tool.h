@@ -63,6 +63,7 @@ struct tool_options {
     int64_t decode_threads;
     /* synth */
     int64_t seed, shards;
+    bool force;
     const char *make_clip;
     /* bench, profile, verify */
     int64_t grid[3], size[2], shape[2], repeats, rows;
@@ -75,6 +76,7 @@ struct tool_options {
     bool alone;
     const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend,
         *against_model;
+    double max_distance; /* from another model; 0: none was asked for */
     /* cache */
     const char *out, *cache_get;
     qv_dtype tokens;
@@ -146,12 +148,19 @@ int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_optio
                const char **help);
 void tool_print_help(const struct tool *tool, const char *page);
 
-/* Prints "qwenvit: text" on stderr, on a line of its own. */
-void tool_complain(const char *format, ...)
 #if defined(__GNUC__)
-    __attribute__((format(printf, 1, 2)))
+#define TOOL_PRINTS(format_number) __attribute__((format(printf, format_number, format_number + 1)))
+#else
+#define TOOL_PRINTS(format_number)
 #endif
-    ;
+/* Prints on stdout as printf does, but control characters in what is quoted (names of files, keys,
+ * texts of models) become '?'. Whatever quotes a stranger goes through here, tool_say,
+ * tool_complain or tool_bar_show. Line ends belong in the format, as one in a text becomes '?'. */
+void tool_print(const char *format, ...) TOOL_PRINTS(1);
+/* Prints a line on stderr, in the same way. */
+void tool_say(const char *format, ...) TOOL_PRINTS(1);
+/* Prints "qwenvit: text" on stderr, on a line of its own, in the same way. */
+void tool_complain(const char *format, ...) TOOL_PRINTS(1);
 /* tool_fail prints the error, and returns the exit code that belongs to the status. */
 int tool_fail(qv_status status, const qv_error *err);
 int tool_exit_code(qv_status status);
@@ -182,8 +191,8 @@ struct tool_progress {
 void tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet);
 void tool_progress_show(struct tool_progress *p, int64_t done);
 void tool_progress_end(struct tool_progress *p, int64_t done);
-/* Shows the text as a bar on a terminal, else as a line. */
-void tool_bar_show(const char *text, bool terminal);
+/* Shows the text as a bar on a terminal, else as a line. It is made printable as tool_print does. */
+void tool_bar_show(bool terminal, const char *format, ...) TOOL_PRINTS(2);
 void tool_bar_end(void);
 /* Returns whether a bar is shown whose line has not ended. Safe in a signal handler. */
 bool tool_bar_is_shown(void);
@@ -205,6 +214,15 @@ void tool_job_progress_end(void);
 void tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
                          qv_status status, const char *words);
 
+/* outputs.c: returns QV_EINVAL, naming the file, if an output is one of the inputs, or a file of a
+ * model or cache that the options name. NULLs among the names are left out. */
+qv_status tool_check_outputs(const struct tool_options *o, const char *const *outputs,
+                             size_t n_outputs, const char *const *inputs, size_t n_inputs,
+                             qv_error *err);
+/* Does so with the outputs and inputs that the options themselves name. Arguments are inputs from
+ * number `first` on. */
+qv_status tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *err);
+
 bool tool_is_folder(const char *path);
 /* tool_clear_folder removes the files in a folder, tool_remove_folder also the folder. */
 void tool_clear_folder(const char *folder);
@@ -212,6 +230,9 @@ void tool_remove_folder(const char *folder);
 /* Returns qv_utf8_text as a JSON string; NULL for lack of memory. */
 json_t *tool_json_text(const char *bytes);
 int64_t tool_peak_bytes(void); /* returns the peak memory of this process */
+/* Returns a value as a line of JSON, for free(); NULL for lack of memory. Control characters are
+ * escaped, those too that JSON itself lets pass. */
+char *tool_json_line(const json_t *value);
 /* Prints a JSON object as a line on stdout, and drops the reference. */
 void tool_print_json(json_t *object);
 /* Appends a JSON object as a line to the options' file, or prints it on stdout. Drops the

@@ -85,7 +85,7 @@ shown(const char *key)
 {
     const size_t n = strlen(key);
     json_t *json = tool_json_text(n > SHOWN_KEY ? key + n - SHOWN_KEY : key);
-    char *text = qv_json_text(json, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = tool_json_line(json);
     json_decref(json);
     return text;
 }

@@ -192,9 +192,9 @@ same_sizes(const struct verify_job *job, const char *other, qv_error *err)
 
 /* The other's layers in a dtype, beside what our own bf16 is off. */
 static qv_status
-tell_layers(const struct verify_job *other, qv_dtype dtype, const struct verify_input *input,
-            const struct verify_layers *truth, const struct verify_layers *own,
-            struct verify_table *out, qv_error *err)
+tell_layers(const struct verify_job *other, qv_dtype dtype, double most,
+            const struct verify_input *input, const struct verify_layers *truth,
+            const struct verify_layers *own, struct verify_table *out, qv_error *err)
 {
     struct verify_layers seen = { 0 };
     qv_status status = verify_ours(other, dtype, VERIFY_AS_STORED, input, &seen, err);
@@ -207,6 +207,10 @@ tell_layers(const struct verify_job *other, qv_dtype dtype, const struct verify_
             status = verify_same_layer(own, l->name, l, &to.yardstick, err);
         if (!status)
             status = verify_layer("against-model", dtype, l, &to, out, err);
+        if (!status) {
+            out->rows[out->n - 1].bar_worst = most;
+            verify_judge(&out->rows[out->n - 1]);
+        }
         if (!status && own->n)
             snprintf(out->rows[out->n - 1].note, sizeof out->rows->note,
                      "the model's own bf16: worst %.2e, mean %.2e",
@@ -217,7 +221,7 @@ tell_layers(const struct verify_job *other, qv_dtype dtype, const struct verify_
 }
 
 qv_status
-verify_against_model(const struct verify_job *job, const char *dir,
+verify_against_model(const struct verify_job *job, const char *dir, double most,
                      const struct verify_input *input, struct verify_table *out, qv_error *err)
 {
     struct verify_job other = *job;
@@ -231,9 +235,9 @@ verify_against_model(const struct verify_job *job, const char *dir,
         status = verify_unless_left_out(job, verify_ours(job, QV_BF16, VERIFY_AS_STORED, input,
                                                          &own, err));
     if (!status && verify_wants(job, QV_F32))
-        status = tell_layers(&other, QV_F32, input, &truth.exact, &own, out, err);
+        status = tell_layers(&other, QV_F32, most, input, &truth.exact, &own, out, err);
     if (!status && own.n)
-        status = tell_layers(&other, QV_BF16, input, &truth.exact, &own, out, err);
+        status = tell_layers(&other, QV_BF16, most, input, &truth.exact, &own, out, err);
     verify_layers_free(&own);
     verify_truth_free(&truth);
     return status;

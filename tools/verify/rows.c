@@ -113,6 +113,13 @@ verify_first_failure(const struct verify_table *t)
     return NULL;
 }
 
+bool
+verify_is_judged(const struct verify_row *row)
+{
+    return row->bits || !isinf(row->bar_worst) || !isinf(row->bar_mean) || !isinf(row->bar_abs) ||
+           !isinf(row->bar_cosine);
+}
+
 struct verify_row *
 verify_add(struct verify_table *t, const char *check, const char *name, qv_dtype dtype)
 {

@@ -346,14 +346,8 @@ qv_status
 verify_config(const struct verify_job *job, struct qv_config *out, qv_error *err)
 {
     const qv_status status = qv_config_read(job->dir, out, err);
-    if (!status && job->image_mean) {
-        memcpy(out->image.mean, job->image_mean, sizeof out->image.mean);
-        memcpy(out->video.mean, job->image_mean, sizeof out->video.mean);
-    }
-    if (!status && job->image_std) {
-        memcpy(out->image.std, job->image_std, sizeof out->image.std);
-        memcpy(out->video.std, job->image_std, sizeof out->video.std);
-    }
+    if (!status)
+        qv_config_overrule(out, job->image_mean, job->image_std);
     return status;
 }
 

@@ -162,9 +162,8 @@ say_compared(struct report *r)
                  "qwenvit's layers with those in %.100s, which another program computed",
                  qv_path_tail(o->against));
     else if (o->against_model)
-        snprintf(r->compared, sizeof r->compared,
-                 "the layers of %.100s with this model's in f32, told and not judged",
-                 qv_path_tail(o->against_model));
+        snprintf(r->compared, sizeof r->compared, "the layers of %.100s with this model's in f32%s",
+                 qv_path_tail(o->against_model), o->max_distance > 0 ? "" : ", without a bar");
     else if (o->against_backend)
         snprintf(r->compared, sizeof r->compared,
                  "qwenvit on %.40s with qwenvit in f32 on %.40s; no other program takes part",
@@ -193,7 +192,7 @@ print_title(const char *check)
 {
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         if (!strcmp(titles[i].check, check))
-            printf("\n%s\n", titles[i].title);
+            tool_print("\n%s\n", titles[i].title);
 }
 
 /* Prints a number, or nothing if it is infinite. */
@@ -210,36 +209,39 @@ static void
 print_row(const struct verify_row *r)
 {
     char t[4][16];
-    const char *verdict = r->ok ? "ok" : "FAILED", *type = qv_dtype_name(r->dtype);
+    const char *verdict = !r->ok                ? "FAILED"
+                          : verify_is_judged(r) ? "ok"
+                                                : "",
+               *type = qv_dtype_name(r->dtype);
     if (r->bits) {
-        printf("  %-24s %-4s  %s, %s%s%s\n", r->name, type, r->note, verdict, r->ok ? "" : ": ",
-               r->why);
+        tool_print("  %-24s %-4s  %s, %s%s%s\n", r->name, type, r->note, verdict, r->ok ? "" : ": ",
+                   r->why);
         return;
     }
-    printf("  %-24s %-4s %9.2e %9s %9.2e %9s %10.7f %10.7f  %s\n", r->name, type, r->is.worst,
-           figure(t[0], "%.2e", r->bar_worst), r->is.mean, figure(t[1], "%.2e", r->bar_mean),
-           r->is.worst_cosine, r->is.pooled_cosine, verdict);
+    tool_print("  %-24s %-4s %9.2e %9s %9.2e %9s %10.7f %10.7f  %s\n", r->name, type, r->is.worst,
+               figure(t[0], "%.2e", r->bar_worst), r->is.mean, figure(t[1], "%.2e", r->bar_mean),
+               r->is.worst_cosine, r->is.pooled_cosine, verdict);
     if (*r->note || !isinf(r->bar_abs))
-        printf("  %-24s %-4s %s, largest difference %.2e%s%s\n", "", "", r->note, r->is.max_abs,
-               isinf(r->bar_abs) ? "" : " of at most ", figure(t[2], "%.2e", r->bar_abs));
+        tool_print("  %-24s %-4s %s, largest difference %.2e%s%s\n", "", "", r->note, r->is.max_abs,
+                   isinf(r->bar_abs) ? "" : " of at most ", figure(t[2], "%.2e", r->bar_abs));
 }
 
 static void
 print_input(const struct report *r)
 {
-    printf("%s: %s, on %s (%s)\npixels: %s, grid_thw", r->o->model, r->config.model_type,
-           r->context.backend, r->context.device, r->pixels);
+    tool_print("%s: %s, on %s (%s)\npixels: %s, grid_thw", r->o->model, r->config.model_type,
+               r->context.backend, r->context.device, r->pixels);
     for (size_t i = 0; i < r->input.n && i < 3; i++)
-        printf("%s %lld,%lld,%lld", i ? ";" : "", (long long)r->input.thw[i][0],
-               (long long)r->input.thw[i][1], (long long)r->input.thw[i][2]);
-    printf("%s\ncompared: %s\n", r->input.n > 3 ? "; ..." : "", r->compared);
+        tool_print("%s %lld,%lld,%lld", i ? ";" : "", (long long)r->input.thw[i][0],
+                   (long long)r->input.thw[i][1], (long long)r->input.thw[i][2]);
+    tool_print("%s\ncompared: %s\n", r->input.n > 3 ? "; ..." : "", r->compared);
 }
 
 static void
 print_table(const struct report *r)
 {
     const char *check = "";
-    size_t failed = 0;
+    size_t failed = 0, judged = 0;
     print_input(r);
     for (size_t i = 0; i < r->table.n; i++) {
         const struct verify_row *row = &r->table.rows[i];
@@ -247,13 +249,19 @@ print_table(const struct report *r)
             check = row->check;
             print_title(check);
             if (!row->bits)
-                printf("  %-24s %-4s %9s %9s %9s %9s %10s %10s\n", "layer", "type", "worst",
-                       "at most", "mean", "at most", "cosine", "pooled");
+                tool_print("  %-24s %-4s %9s %9s %9s %9s %10s %10s\n", "layer", "type", "worst",
+                           "at most", "mean", "at most", "cosine", "pooled");
         }
         print_row(row);
         failed += !row->ok;
+        judged += verify_is_judged(row);
     }
-    printf("\n%zu rows, %zu failed, %.1f s\n", r->table.n, failed, r->seconds);
+    if (failed || judged)
+        tool_print("\n%zu rows, %zu failed, %.1f s\n", r->table.n, failed, r->seconds);
+    else
+        tool_print("\n%zu rows, %.1f s; no bar was asked for (--max-distance X), so this is no "
+                   "verdict\n",
+                   r->table.n, r->seconds);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -262,6 +270,13 @@ static json_t *
 number(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
+}
+
+/* A verdict is null where nothing was asked that it could answer. */
+static json_t *
+verdict_json(bool ok, bool judged)
+{
+    return ok && !judged ? json_null() : json_boolean(ok);
 }
 
 static json_t *
@@ -281,9 +296,9 @@ row_json(const struct verify_row *r)
                     { "bar_mean", r->bar_mean },
                     { "bar_abs", r->bar_abs },
                     { "bar_cosine", r->bar_cosine } };
-    json_t *j =
-        json_pack("{s:s, s:s, s:s, s:b, s:s, s:s}", "check", r->check, "name", r->name, "dtype",
-                  qv_dtype_name(r->dtype), "ok", r->ok, "note", r->note, "why", r->why);
+    json_t *j = json_pack("{s:s, s:s, s:s, s:o, s:s, s:s}", "check", r->check, "name", r->name,
+                          "dtype", qv_dtype_name(r->dtype), "ok",
+                          verdict_json(r->ok, verify_is_judged(r)), "note", r->note, "why", r->why);
     for (size_t i = 0; !r->bits && i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(j, numbers[i].key, number(numbers[i].value));
     if (r->bits)
@@ -295,20 +310,23 @@ static json_t *
 report_json(const struct report *r)
 {
     json_t *rows = json_array(), *grids = json_array();
-    for (size_t i = 0; i < r->table.n; i++)
+    bool judged = false;
+    for (size_t i = 0; i < r->table.n; i++) {
         json_array_append_new(rows, row_json(&r->table.rows[i]));
+        judged = judged || verify_is_judged(&r->table.rows[i]);
+    }
     for (size_t i = 0; i < r->input.n; i++)
         json_array_append_new(grids, json_pack("[I,I,I]", (json_int_t)r->input.thw[i][0],
                                                (json_int_t)r->input.thw[i][1],
                                                (json_int_t)r->input.thw[i][2]));
     json_t *machine = json_pack("{s:s, s:s, s:i}", "backend", r->context.backend, "device",
                                 r->context.device, "threads", r->context.threads);
-    return json_pack("{s:o, s:o, s:s, s:s, s:o, s:s, s:o, s:o, s:f, s:b, s:o}", "verify",
+    return json_pack("{s:o, s:o, s:s, s:s, s:o, s:s, s:o, s:o, s:f, s:o, s:o}", "verify",
                      tool_json_text(r->o->model), "compared", tool_json_text(r->compared),
                      "version", qv_version(), "commit", QV_COMMIT, "machine", machine, "model_type",
                      r->config.model_type, "pixels", tool_json_text(r->pixels), "grid_thw", grids,
-                     "seconds", r->seconds, "ok", verify_first_failure(&r->table) == NULL, "rows",
-                     rows);
+                     "seconds", r->seconds, "ok",
+                     verdict_json(!verify_first_failure(&r->table), judged), "rows", rows);
 }
 
 /* ---- the subcommand -------------------------------------------------------------------------- */
@@ -322,7 +340,8 @@ check_usage(const struct tool_options *o)
         : o->against && o->verify_clip ? "--against has pixels of its own: no --clip"
         : (o->against != NULL) + (o->against_backend != NULL) + (o->against_model != NULL) > 1
             ? "--against, --against-backend and --against-model exclude each other"
-            : NULL;
+        : o->max_distance > 0 && !o->against_model ? "--max-distance goes with --against-model"
+                                                   : NULL;
     if (wrong)
         tool_complain("verify: %s (qwenvit verify --help)", wrong);
     return wrong ? TOOL_USAGE : TOOL_DONE;
@@ -331,17 +350,17 @@ check_usage(const struct tool_options *o)
 static void
 say(const char *what)
 {
-    fprintf(stderr, "verify: %s\n", what);
+    tool_say("verify: %s", what);
 }
 
-/* Warns of means and deviations that are not the tower's, unless options overrule them. A file that
- * cannot be read is reported when it is loaded. */
+/* Prints a model's warning. A file that cannot be read is reported when it is loaded. */
 static void
-warn(const char *path, const struct verify_job *job)
+warn(const struct verify_job *job, const char *path)
 {
     struct qv_config config;
-    if (!(job->image_mean && job->image_std) && !qv_config_read(path, &config, NULL) &&
-        *config.warning)
+    struct verify_job of = *job;
+    of.dir = path;
+    if (!verify_config(&of, &config, NULL) && *config.warning)
         tool_complain("%s", config.warning);
 }
 
@@ -377,9 +396,9 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
     if (!status)
         status = verify_config(&job, &r->config, err);
     if (!status)
-        warn(o->model, &job);
+        warn(&job, o->model);
     if (!status && o->against_model)
-        warn(o->against_model, &job);
+        warn(&job, o->against_model);
     if (!status && o->against) {
         snprintf(r->pixels, sizeof r->pixels, "%.4000s", o->against);
         status = verify_against_file(&job, o->against, &r->input, &r->table, err);
@@ -390,7 +409,9 @@ verify(const struct tool_options *o, struct report *r, qv_error *err)
         if (!status)
             status = o->against_backend ? against_backend(&job, r, err)
                      : o->against_model
-                         ? verify_against_model(&job, o->against_model, &r->input, &r->table, err)
+                         ? verify_against_model(&job, o->against_model,
+                                                o->max_distance > 0 ? o->max_distance : INFINITY,
+                                                &r->input, &r->table, err)
                          : verify_model(&job, &r->input, &r->table, err);
     }
     say_compared(r);

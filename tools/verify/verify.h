@@ -44,6 +44,8 @@ struct verify_table {
     size_t n, capacity;
 };
 void verify_table_free(struct verify_table *t);
+/* Returns whether a row has a bar, without which `ok` says only that its values are finite. */
+bool verify_is_judged(const struct verify_row *row);
 const struct verify_row *verify_first_failure(const struct verify_table *t); /* NULL: none failed */
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -81,9 +83,10 @@ qv_status verify_against_file(const struct verify_job *job, const char *path,
                               struct verify_input *input, struct verify_table *out, qv_error *err);
 
 /* Compares each layer of the model in another folder or GGUF file, in f32 and bf16, with this
- * model's in f32, and prints the distances beside those of this model's own bf16, without judging
- * them. Returns QV_EFORMAT if the towers' sizes differ. */
-qv_status verify_against_model(const struct verify_job *job, const char *other,
+ * model's in f32; notes have the distances of this model's own bf16. `most` is the bar on each
+ * layer's worst distance; infinite: there is none. Returns QV_EFORMAT if the towers' sizes
+ * differ. */
+qv_status verify_against_model(const struct verify_job *job, const char *other, double most,
                                const struct verify_input *input, struct verify_table *out,
                                qv_error *err);
 
