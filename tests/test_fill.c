@@ -393,8 +393,6 @@ the_same_bytes_are_the_same_clip(void **state)
     assert_true(add_in_memory(&m, "frames", 1));
     m.sources[1].timestamps_s = seconds;
     assert_false(add_in_memory(&m, "frames", 1));
-    m.sources[1].item.is_image = true;
-    assert_true(add_in_memory(&m, "frames", 1));
     qv_cache_fill_memory wrong[] = { m.sources[0], m.sources[0], m.sources[0] };
     wrong[0].kind = QV_SOURCE_PATCHES;
     wrong[1].n_bytes = 0;
@@ -403,6 +401,70 @@ the_same_bytes_are_the_same_clip(void **state)
         expect_failure("no source", QV_EINVAL, "k: neither the bytes of a file",
                        qv_cache_fill_add_memory(m.fill, "k", &wrong[i], NULL, NULL, &err), &err);
     qv_cache_fill_forget(m.fill);
+    close_in_memory(&m);
+}
+
+/* The same bytes are another clip if anything else that its tokens, or its entry, come from is
+ * different. Bytes of a file are a file, whatever stands in the fields for frames. */
+static void
+frames_of_another_shape_are_another_clip(void **state)
+{
+    (void)state;
+    struct in_memory m = { .ctx = NULL };
+    open_in_memory(&m);
+    add_in_memory(&m, "bytes", 0);
+    add_in_memory(&m, "frames", 1);
+    run_in_memory(&m, 2);
+    close_in_memory(&m);
+    open_in_memory(&m);
+    const qv_cache_fill_memory frames = m.sources[1];
+    qv_cache_fill_memory other[] = { frames, frames, frames, frames, frames, frames };
+    memcpy(other[0].item.grid_thw, (int64_t[]){ FRAMES / 2, SIDE / 2, SIDE * 2 },
+           sizeof frames.item.grid_thw);
+    memcpy(other[1].item.grid_thw, (int64_t[]){ FRAMES / 2, SIDE * 2, SIDE / 2 },
+           sizeof frames.item.grid_thw);
+    memcpy(other[2].item.grid_thw, (int64_t[]){ FRAMES / 4, SIDE, SIDE * 2 },
+           sizeof frames.item.grid_thw);
+    other[2].item.n_frames = FRAMES / 2;
+    other[3].item.is_image = true;
+    other[4].sampled_fps = 1;
+    other[5].timestamps_s = NULL;
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        m.sources[1] = other[i];
+        if (!add_in_memory(&m, "frames", 1))
+            fail_msg("case %zu is taken for the same clip", i);
+    }
+    m.sources[1] = frames;
+    assert_false(add_in_memory(&m, "frames", 1));
+    m.sources[0].item.n_frames = 3;
+    m.sources[0].sampled_fps = 1;
+    assert_false(add_in_memory(&m, "bytes", 0));
+    qv_cache_fill_forget(m.fill);
+    close_in_memory(&m);
+}
+
+/* Frames whose bytes are not as many as their shape says fail, and are never read beyond their
+ * end. */
+static void
+frames_have_as_many_bytes_as_their_shape_says(void **state)
+{
+    (void)state;
+    struct in_memory m = { .ctx = NULL };
+    qv_error err = { 0 };
+    open_in_memory(&m);
+    uint8_t *cut = malloc(sizeof m.frames / 2);
+    assert_non_null(cut);
+    memset(cut, 1, sizeof m.frames / 2);
+    m.sources[1].data = cut;
+    m.sources[1].n_bytes = sizeof m.frames / 2;
+    assert_true(add_in_memory(&m, "frames", 1));
+    expect_failure("half", QV_EINVAL, "frames: 24576 bytes|4 frames of 64x64 take 49152",
+                   qv_cache_fill_run(m.fill, &m.model, 1, &err), &err);
+    m.sources[1].item.n_frames = 0;
+    expect_failure("none", QV_EINVAL, "frames: n_frames is 0; it must be at least 1",
+                   qv_cache_fill_add_memory(m.fill, "frames", &m.sources[1], NULL, NULL, &err),
+                   &err);
+    free(cut);
     close_in_memory(&m);
 }
 
@@ -504,6 +566,8 @@ main(void)
         TEST(a_run_that_is_stopped_seals_what_is_done),
         TEST(runs_follow_one_another),
         TEST(the_same_bytes_are_the_same_clip),
+        TEST(frames_of_another_shape_are_another_clip),
+        TEST(frames_have_as_many_bytes_as_their_shape_says),
         TEST(a_row_takes_what_its_fields_mean),
         TEST(a_row_has_a_path_and_ends_after_its_start),
     };
