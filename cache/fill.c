@@ -234,12 +234,14 @@ qv_cache_fill_close(qv_cache_fill **fill)
 const qv_cache *
 qv_cache_fill_there(const qv_cache_fill *f)
 {
-    return f->filling.there;
+    return f ? f->filling.there : NULL;
 }
 
 void
 qv_cache_fill_get_counts(const qv_cache_fill *f, qv_cache_fill_counts *out)
 {
+    if (!f || !out)
+        return;
     pthread_mutex_t *lock = (pthread_mutex_t *)&f->lock; /* a callback may ask while sinks count */
     pthread_mutex_lock(lock);
     *out = f->counts;
@@ -279,6 +281,8 @@ qv_status
 qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_row_own *own,
                   bool *wanted, qv_error *err)
 {
+    if (!f || !key || !path)
+        return qv_fail(err, QV_EINVAL, "add a clip: fill, key or path is NULL");
     struct clip clip = { .key = key, .path = path, .own = own };
     struct identity id;
     look_at(&clip, &id);
@@ -308,7 +312,7 @@ qv_status
 qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_memory *m,
                          const qv_row_own *own, bool *wanted, qv_error *err)
 {
-    if (!key || !m || !m->data || !m->n_bytes || !QV_RESERVED_IS_ZERO(m) ||
+    if (!f || !key || !m || !m->data || !m->n_bytes || !QV_RESERVED_IS_ZERO(m) ||
         (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
         return qv_fail(err, QV_EINVAL, "%s: neither the bytes of a file nor frames were given",
                        key ? key : "no key");
@@ -327,7 +331,8 @@ qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_
 void
 qv_cache_fill_forget(qv_cache_fill *f)
 {
-    f->n = 0;
+    if (f)
+        f->n = 0;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -344,7 +349,7 @@ layout_of(const qv_cache_fill_options *o, const qv_model_info *info)
 qv_status
 qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
-    if (!model || f->is_over)
+    if (!f || !model || f->is_over)
         return qv_fail(err, QV_EINVAL, "a fill can begin only on a model, and before it has ended");
     if (f->filling.writer)
         return QV_OK;
@@ -471,7 +476,7 @@ compute(qv_cache_fill *f, qv_error *err)
 static qv_status
 run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)
 {
-    if (!models || !n_models || f->is_over)
+    if (!f || !models || !n_models || !models[0] || f->is_over)
         return qv_fail(err, QV_EINVAL,
                        "a fill runs on at least one model, and only before it has ended");
     f->stopped = false;

@@ -3,7 +3,9 @@
  * qwenvit_media: clips and images go in, resized RGB frames come out, as transformers' Qwen-VL
  * processors make them. It has no tower, and needs the FFmpeg libraries.
  *
- * Conventions and thread rules are those of qwenvit.h: different threads may use different clips.
+ * Conventions and thread rules are those of qwenvit.h: different threads may use different clips. A
+ * pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL, or,
+ * if it returns no status, the answer for nothing: 0, false or zeros.
  */
 #ifndef QWENVIT_MEDIA_H
 #define QWENVIT_MEDIA_H

@@ -339,6 +339,10 @@ qv_clip_close(qv_clip **handle)
 void
 qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
 {
+    if (out)
+        *out = (qv_clip_info){ .n_frames = 0 };
+    if (!clip || !out)
+        return;
     *out = clip->info;
     memcpy(out->decodes_all, clip->far.why, sizeof out->decodes_all);
     out->decoded_by = clip->far.on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU;
@@ -348,19 +352,19 @@ qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
 double
 qv_clip_busy_seconds(qv_clip *clip)
 {
-    return clip->far.busy_s;
+    return clip ? clip->far.busy_s : 0;
 }
 
 int64_t
 qv_clip_decoded(const qv_clip *clip)
 {
-    return clip->far.decoded;
+    return clip ? clip->far.decoded : 0;
 }
 
 int64_t
 qv_clip_damaged(const qv_clip *clip)
 {
-    return clip->far.damaged;
+    return clip ? clip->far.damaged : 0;
 }
 
 /* Waits for the next frame; false at the end, or if the clip ended early. With the last frame,
