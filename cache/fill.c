@@ -346,6 +346,14 @@ layout_of(const qv_cache_fill_options *o, const qv_model_info *info)
                               .packed = o->packed };
 }
 
+static void
+warn(void *user, const char *words)
+{
+    const qv_cache_fill *f = user;
+    if (f->o.told)
+        f->o.told(f->o.user, NULL, QV_OK, words);
+}
+
 qv_status
 qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
@@ -365,7 +373,9 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
                                               .shard = f->o.shard,
                                               .n_shards = f->o.n_shards,
                                               .part_bytes = f->o.part_bytes,
-                                              .part_seconds = f->o.part_seconds };
+                                              .part_seconds = f->o.part_seconds,
+                                              .told = warn,
+                                              .user = f };
     s = qv_filling_begin(&f->filling, f->dir, &options, err);
     free(by);
     return s;

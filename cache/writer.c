@@ -281,6 +281,7 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
     if (!dir || !o || !out)
         return qv_fail(err, QV_EINVAL, "open a cache's writer: dir, options or out is NULL");
     qv_status s = check_options(o, err);
+    qv_error warning = { QV_OK, "" };
     if (s)
         return s;
     qv_cache_writer *w = calloc(1, sizeof *w);
@@ -301,7 +302,9 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
         s = describe(&w->folder, o, err);
     }
     if (!s)
-        s = qv_cache_lock_to_add(&w->folder, &w->folder_lock, err);
+        s = qv_cache_lock_to_add(&w->folder, &w->folder_lock, &warning, err);
+    if (!s && warning.status && o->told)
+        o->told(o->user, warning.text);
     if (!s)
         s = start(w, err);
     if (s)

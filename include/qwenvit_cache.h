@@ -96,6 +96,10 @@ typedef struct qv_cache_writer_options {
     double part_seconds;     /* a part is sealed once it is so old; 0: 300 */
     int64_t after;           /* qv_cache_info.sealed of the folder as it was read: new records get
                               * later times; QV_EINVAL below 0, and more than 100 years from now */
+    /* Called with a warning while the writer is opened: that this file system has no locks, so that
+     * qv_cache_prune would not notice the writer. NULL: no calls. */
+    void (*told)(void *user, const char *words);
+    void *user; /* passed to told */
     uint64_t reserved[8];
 } qv_cache_writer_options;
 

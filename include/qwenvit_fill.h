@@ -43,8 +43,8 @@ typedef struct qv_cache_fill_options {
     /* options of all clips; a clip's own options override them. QV_DECODE_AUTO is the CPU here, as
      * a GPU does not notice all damage, and a cache stays. */
     qv_clip_options clip;
-    /* Called with a text for each clip that fails; several threads may call it at once. NULL: no
-     * calls. */
+    /* Called with a text for each clip that fails; several threads may call it at once. With key
+     * NULL and QV_OK the text is a warning of qv_cache_writer_options.told. NULL: no calls. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);
     /* Called several times a second, by the thread that computes: false ends the run. `job` can be
      * asked for its progress. NULL: the run goes on. */

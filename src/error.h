@@ -4,6 +4,7 @@
 #ifndef QV_ERROR_H
 #define QV_ERROR_H
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +38,14 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
         err->status = status;
     }
     return status;
+}
+
+/* Returns whether a call failed for what this process or machine lacks, and not for what is wrong
+ * with the file: the next file would fail in the same way. */
+static inline bool
+qv_is_scarcity(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
 /* Returns true for a failure of the device, of memory or of the caller, which every further item

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -47,13 +48,33 @@ is_fault(void)
     return true;
 }
 
+static const char
+    *not_opened; /* The part of a name that cannot be opened for reading; NULL: none. */
+static int not_opened_errno;
+
+static bool
+is_not_opened(const char *path)
+{
+    errno = not_opened_errno;
+    return not_opened && strstr(path, not_opened);
+}
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int
+__wrap_open(const char *path, int flags, ...)
+{
+    const bool is_part = not_opened && !strcmp(not_opened, "part-");
+    return is_part && is_not_opened(path) ? -1 : __real_open(path, flags, 0666);
+}
+
 int __real_openat(int dir, const char *path, int flags, ...);
 int __wrap_openat(int dir, const char *path, int flags, ...);
 int
 __wrap_openat(int dir, const char *path, int flags, ...)
 {
     if (!(flags & (O_CREAT | O_TMPFILE)))
-        return __real_openat(dir, path, flags);
+        return is_not_opened(path) ? -1 : __real_openat(dir, path, flags);
     if (read_only) {
         errno = EROFS;
         return -1;
@@ -178,14 +199,22 @@ __wrap_mkdir(const char *path, mode_t mode)
     return 0;
 }
 
+static int lock_errno;            /* What the lock of a description fails with; 0: it does not. */
+static void (*before_lock)(void); /* Called before a file is locked. */
+
 int __real_flock(int fd, int how);
 int __wrap_flock(int fd, int how);
 int
 __wrap_flock(int fd, int how)
 {
-    if (!no_locks)
+    if (before_lock && how & LOCK_EX) {
+        void (*call)(void) = before_lock;
+        before_lock = NULL;
+        call();
+    }
+    if (!no_locks && !(lock_errno && how & LOCK_SH))
         return __real_flock(fd, how);
-    errno = ENOLCK;
+    errno = lock_errno ? lock_errno : ENOLCK;
     return -1;
 }
 
@@ -242,6 +271,8 @@ no_faults(void)
     fault_at = fault_errno = 0;
     disk_bytes = 0;
     fault_half = read_only = no_locks = false;
+    lock_errno = 0;
+    before_lock = NULL;
     n_syncs = n_reads = 0;
     removed_at = 0;
     sync_at = read_at = 0;
@@ -1084,7 +1115,7 @@ test_sweep(void **state)
 
 /* The file system has neither O_TMPFILE nor locks, and one process has two writers. The second
  * writer leaves the first one's part alone, and removes what a process of the same number (in
- * another container) left. */
+ * another container) left; without locks, once that is old. */
 static void
 test_two_writers(void **state)
 {
@@ -1101,6 +1132,13 @@ test_two_writers(void **state)
         gethostname(host, sizeof host - 1);
         snprintf(path, sizeof path, "%s/.qwenvit-tmp-%s-%ld-0123456712", dir, host, (long)getpid());
         put_file(path, "x", 1);
+        if (no_locks) { /* It may be in use by a process that is invisible from here. */
+            const struct timespec old[2] = { { .tv_sec = 1 }, { .tv_sec = 1 } };
+            second = open_writer(dir, &layout, 0);
+            close_writer(&second);
+            assert_int_equal(temp_entries(dir), 3);
+            assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+        }
         second = open_writer(dir, &layout, 0);
         assert_int_equal(temp_entries(dir), 2);
         assert_int_not_equal(access(path, F_OK), 0);
@@ -1115,6 +1153,134 @@ test_two_writers(void **state)
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), 2);
         no_locks = false;
+    }
+}
+
+/* ---- locks ----------------------------------------------------------------------------------- */
+
+static char warnings[600];
+
+static void
+warn(void *user, const char *words)
+{
+    assert_ptr_equal(user, warnings);
+    snprintf(warnings, sizeof warnings, "%s", words);
+}
+
+/* Only a file system that has no locks lets a run go on without one, and the run says so. */
+static void
+test_lock_errors(void **state)
+{
+    (void)state;
+    static const struct {
+        int error;
+        bool goes_on;
+    } cases[] = {
+        { ENOLCK, true }, { ENOSYS, true },  { EOPNOTSUPP, true }, { EINVAL, true }, { EIO, false },
+        { EINTR, false },  { ESTALE, false },    { 0, true },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *dir = fresh();
+        const qv_cache_writer_options o = { .layout = layout, .told = warn, .user = warnings };
+        qv_cache_writer *w = NULL;
+        qv_error err = { 0 };
+        lock_errno = cases[i].error;
+        *warnings = 0;
+        const qv_status s = qv_cache_writer_open(dir, &o, &w, &err);
+        if (s != (cases[i].goes_on ? QV_OK : QV_EIO))
+            fail_msg("%s: %s", strerror(cases[i].error), s ? err.text : "it goes on");
+        if (s)
+            expect_failure("lock", QV_EIO, "qwenvit-cache.json cannot be locked", s, &err);
+        else if (cases[i].error)
+            assert_non_null(strstr(warnings, "files cannot be locked here"));
+        else
+            assert_string_equal(warnings, "");
+        qv_cache_writer_close(&w, NULL);
+        no_faults();
+    }
+}
+
+/* A process, or a machine, that may open no more files gets an error, wherever that happens: no run
+ * goes on without a lock, and no part only seems to be damaged. */
+static void
+test_no_descriptors(void **state)
+{
+    (void)state;
+    static const int errors[] = { EMFILE, ENFILE, ENOMEM };
+    const char *dir = fresh();
+    run_undisturbed(dir);
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        const qv_cache_writer_options o = { .layout = layout };
+        qv_cache_writer *w = NULL;
+        qv_cache *c = NULL;
+        qv_error err = { 0 };
+        not_opened_errno = errors[i];
+        not_opened = "qwenvit-cache.json";
+        expect_failure("lock", QV_ENOMEM, strerror(errors[i]),
+                       qv_cache_writer_open(dir, &o, &w, &err), &err);
+        not_opened = "part-";
+        expect_failure("part", QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, &err), &err);
+        not_opened = NULL;
+    }
+    check_cache(dir, true);
+}
+
+/* ---- a sweep between creation and lock ------------------------------------------------------- */
+
+static const char *swept_dir;
+static int swept_fd; /* The sweeper's descriptor, if it has not removed the file yet. */
+static bool sweeps_slowly;
+
+/* Does what the sweep of another container with this host's name does: the file that was just made
+ * seems to be a dead process's, and nobody has locked it. */
+static void
+sweep_as_another(void)
+{
+    DIR *d = opendir(swept_dir);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = __real_readdir(d)) != NULL;)
+        if (!strncmp(e->d_name, ".qwenvit-tmp-", 13)) {
+            swept_fd = __real_openat(dirfd(d), e->d_name, O_RDONLY | O_CLOEXEC);
+            if (__real_flock(swept_fd, LOCK_EX | LOCK_NB)) {
+                close(swept_fd);
+                continue;
+            }
+            assert_int_equal(unlinkat(dirfd(d), e->d_name, 0), 0);
+            if (!sweeps_slowly)
+                close(swept_fd);
+            break;
+        }
+    closedir(d);
+}
+
+/* A file that another container's sweep takes before it is locked is made again. */
+static void
+test_swept_before_lock(void **state)
+{
+    (void)state;
+    for (int slowly = 0; slowly < 2; slowly++) {
+        const char *dir = fresh();
+        qv_error err = { 0 };
+        no_tmpfile = true;
+        run_undisturbed(dir);
+        qv_cache_writer *w = open_writer(dir, &layout, 0);
+        swept_dir = dir;
+        sweeps_slowly = slowly;
+        swept_fd = -1;
+        before_lock = sweep_as_another;
+        assert_int_equal(try_key(w, &layout, "another", 3, &err), QV_OK);
+        assert_true(swept_fd >= 0);
+        if (slowly)
+            close(swept_fd);
+        if (qv_cache_writer_close(&w, &err))
+            fail_msg("%s: %s", slowly ? "during the sweep" : "after the sweep", err.text);
+        qv_cache *c = open_cache(dir);
+        qv_cache_item item;
+        assert_int_equal(qv_cache_find(c, "another", &item, &err), QV_OK);
+        assert_non_null(item.key);
+        qv_cache_close(&c);
+        assert_int_equal(temp_entries(dir), each_part(dir, NULL, NULL) + 1);
+        no_tmpfile = false;
     }
 }
 
@@ -1177,7 +1343,8 @@ main(void)
         TEST(test_order_of_others),   TEST(test_sync_fails),      TEST(test_two_writers),
         TEST(test_prune_killed),      TEST(test_prune_fails),     TEST(test_prune_cannot_read),
         TEST(test_prune_no_memory),   TEST(test_prune_order),     TEST(test_prune_full_disk),
-        TEST(test_prune_beside_open),
+        TEST(test_prune_beside_open), TEST(test_lock_errors),     TEST(test_no_descriptors),
+        TEST(test_swept_before_lock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -248,6 +249,72 @@ a_run_that_is_stopped_seals_what_is_done(void **state)
     assert_int_equal(f.counts.done, MANY - done);
     assert_int_equal(f.counts.failed + f.counts.failed_before, 1);
 }
+
+/* ---- files that cannot be opened ------------------------------------------------------------- */
+
+#ifndef __APPLE__      /* whose linker cannot wrap */
+static int open_errno; /* What opening an image fails with; 0: it does not. */
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int
+__wrap_open(const char *path, int flags, ...)
+{
+    const size_t n = strlen(path);
+    errno = open_errno;
+    return open_errno && n > 4 && !strcmp(path + n - 4, ".ppm") ? -1
+                                                                : __real_open(path, flags, 0666);
+}
+
+/* A clip's record says what is wrong with the clip. What the process, the machine or the file system
+ * lacks would fail the next clip as well: it ends the run, and no clip has failed. */
+static void
+a_record_is_of_the_clips_own_failure(void **state)
+{
+    (void)state;
+    static const struct {
+        int error;
+        qv_status ends_with; /* QV_OK: the run goes on, and the clip has a record */
+    } cases[] = { { ENOENT, QV_OK },
+                  { EACCES, QV_OK },
+                  { EPERM, QV_OK },
+                  { EISDIR, QV_OK },
+                  { ENOTDIR, QV_OK },
+                  { ELOOP, QV_OK },
+                  { ENAMETOOLONG, QV_OK },
+                  { ENXIO, QV_OK },
+                  { EIO, QV_OK },
+                  { EILSEQ, QV_OK },
+                  { EMFILE, QV_ENOMEM },
+                  { ENFILE, QV_ENOMEM },
+                  { ENOMEM, QV_ENOMEM },
+                  { ENOTCONN, QV_EBACKEND },
+                  { ESTALE, QV_EBACKEND },
+                  { ETIMEDOUT, QV_EBACKEND },
+                  { EHOSTDOWN, QV_EBACKEND },
+                  { ENODEV, QV_EBACKEND },
+                  { EHOSTUNREACH, QV_EBACKEND } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct filler f = { .enough = 0 };
+        qv_error err = { 0 };
+        image(0);
+        open_errno = cases[i].error;
+        const qv_status s = fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err);
+        open_errno = 0;
+        if (s != cases[i].ends_with)
+            fail_msg("%s: %s", strerror(cases[i].error), qv_status_name(s));
+        if (s)
+            assert_non_null(strstr(err.text, strerror(cases[i].error)));
+        else
+            assert_int_equal(f.counts.failed, 2); /* the image, and one that does not exist */
+        assert_int_equal(f.counts.done, 0);
+        assert_int_equal(fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err), QV_OK);
+        assert_int_equal(f.counts.done, s ? 1 : 0);
+        assert_int_equal(nftw(temp_path("cache"), tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+    }
+}
+
+#endif
 
 /* ---- what is in memory, and runs that follow one another ------------------------------------- */
 
@@ -564,6 +631,9 @@ main(void)
         TEST(what_is_there_is_left_alone),
         TEST(another_model_is_refused),
         TEST(a_run_that_is_stopped_seals_what_is_done),
+#ifndef __APPLE__
+        TEST(a_record_is_of_the_clips_own_failure),
+#endif
         TEST(runs_follow_one_another),
         TEST(the_same_bytes_are_the_same_clip),
         TEST(frames_of_another_shape_are_another_clip),
