@@ -170,6 +170,8 @@ __wrap_fsync(int fd)
     return __real_fsync(fd);
 }
 
+static void (*spoil)(int folder, const char *name); /* Spoils a file that has just got its name. */
+
 int __real_linkat(int from, const char *path, int to, const char *name, int flags);
 int __wrap_linkat(int from, const char *path, int to, const char *name, int flags);
 int
@@ -180,6 +182,8 @@ __wrap_linkat(int from, const char *path, int to, const char *name, int flags)
         return -1;
     assert_int_equal(fstatat(to, name, &file, 0) | fstat(to, &folder), 0);
     sync_log_add(SYNC_NAMED, &file, &folder);
+    if (spoil)
+        spoil(to, name);
     return 0;
 }
 
@@ -272,6 +276,7 @@ no_faults(void)
     disk_bytes = 0;
     fault_half = read_only = no_locks = false;
     lock_errno = 0;
+    spoil = NULL;
     before_lock = NULL;
     n_syncs = n_reads = 0;
     removed_at = 0;
@@ -1010,6 +1015,49 @@ test_prune_full_disk(void **state)
     prune_undisturbed(dir);
 }
 
+static void
+cut_end(int folder, const char *name)
+{
+    struct stat st;
+    const int fd = __real_openat(folder, name, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0 && !fstat(fd, &st));
+    assert_int_equal(__real_ftruncate(fd, st.st_size - 1), 0);
+    close(fd);
+}
+
+static void
+lose_header(int folder, const char *name)
+{
+    const int fd = __real_openat(folder, name, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(__real_pwrite(fd, "\0\0\0\0\0\0\0\0", 8, 0), 8);
+    close(fd);
+}
+
+/* A disk that keeps something else than what was written, and says nothing, costs no old part: the
+ * new part is read back first, and a bad one is removed. */
+static void
+test_prune_reads_back(void **state)
+{
+    (void)state;
+    static void (*const spoils[])(int, const char *) = { cut_end, lose_header };
+    keys_go = false;
+    for (int i = 0; i < 2; i++) {
+        const char *dir = make_prunable();
+        const int n_parts = each_part(dir, NULL, NULL);
+        qv_cache_pruned n;
+        qv_error err = { 0 };
+        const qv_cache_prune_options o = { .superseded = true };
+        spoil = spoils[i];
+        assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_OK);
+        assert_true(n.left > 0 && n.rewritten == 0);
+        assert_int_equal(each_part(dir, NULL, NULL), n_parts - n.removed - n.broken);
+        check_prunable(dir, false);
+        no_faults();
+    }
+    keys_go = true;
+}
+
 /* ---- disks and companions -------------------------------------------------------------------- */
 
 /* What was finished before the disk was full is sealed, because the room for its header was
@@ -1176,8 +1224,8 @@ test_lock_errors(void **state)
         int error;
         bool goes_on;
     } cases[] = {
-        { ENOLCK, true }, { ENOSYS, true },  { EOPNOTSUPP, true }, { EINVAL, true }, { EIO, false },
-        { EINTR, false },  { ESTALE, false },    { 0, true },
+        { ENOLCK, true }, { ENOSYS, true }, { EOPNOTSUPP, true }, { EINVAL, true },
+        { EIO, false },   { EINTR, false }, { ESTALE, false },    { 0, true },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *dir = fresh();
@@ -1336,15 +1384,15 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
-        TEST(test_no_memory),         TEST(test_kill_every_call), TEST(test_kill_packed),
-        TEST(test_fail_every_call),   TEST(test_kill_at_random),  TEST(test_full_disk),
-        TEST(test_read_only),         TEST(test_two_at_once),     TEST(test_sweep),
-        TEST(test_damaged_part),      TEST(test_growing_list),    TEST(test_order),
-        TEST(test_order_of_others),   TEST(test_sync_fails),      TEST(test_two_writers),
-        TEST(test_prune_killed),      TEST(test_prune_fails),     TEST(test_prune_cannot_read),
-        TEST(test_prune_no_memory),   TEST(test_prune_order),     TEST(test_prune_full_disk),
-        TEST(test_prune_beside_open), TEST(test_lock_errors),     TEST(test_no_descriptors),
-        TEST(test_swept_before_lock),
+        TEST(test_no_memory),         TEST(test_kill_every_call),  TEST(test_kill_packed),
+        TEST(test_fail_every_call),   TEST(test_kill_at_random),   TEST(test_full_disk),
+        TEST(test_read_only),         TEST(test_two_at_once),      TEST(test_sweep),
+        TEST(test_damaged_part),      TEST(test_growing_list),     TEST(test_order),
+        TEST(test_order_of_others),   TEST(test_sync_fails),       TEST(test_two_writers),
+        TEST(test_prune_killed),      TEST(test_prune_fails),      TEST(test_prune_cannot_read),
+        TEST(test_prune_no_memory),   TEST(test_prune_order),      TEST(test_prune_full_disk),
+        TEST(test_prune_beside_open), TEST(test_lock_errors),      TEST(test_no_descriptors),
+        TEST(test_swept_before_lock), TEST(test_prune_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
