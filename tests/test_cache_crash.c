@@ -102,24 +102,31 @@ is_next(void)
     return fault_half && atomic_load(&n_calls) + 1 == fault_at;
 }
 
+/* A disk that was full once has only the room that was allocated before for what is written at the
+ * beginning of a file. */
+static off_t allocated;
+static bool was_full;
+
 static bool
-is_full(off_t end)
+is_full(off_t at, off_t end)
 {
+    const bool is = disk_bytes && (end > disk_bytes || (was_full && !at && end > allocated));
+    was_full = was_full || is;
     errno = ENOSPC;
-    return disk_bytes && end > disk_bytes;
+    return is;
 }
 
-WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), (void)0)
+WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), allocated = n)
 WRAP(int, ftruncate, (int fd, off_t n), (fd, n), sync_log_fd(SYNC_WRITTEN, fd))
 static void look_at_removal(int dir, const char *path);
 WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags),
      look_at_removal(dir, path))
 WRAP(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data, n, at),
      sync_log_fd(SYNC_WRITTEN, fd);
-     if (is_next()) __real_pwrite(fd, data, n / 2, at); if (is_full(at + (off_t)n)) return -1)
+     if (is_next()) __real_pwrite(fd, data, n / 2, at); if (is_full(at, at + (off_t)n)) return -1)
 WRAP(ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at), (fd, v, n, at),
      sync_log_fd(SYNC_WRITTEN, fd);
-     if (is_next()) __real_pwritev(fd, v, n / 2, at); if (is_full(at + 1)) return -1)
+     if (is_next()) __real_pwritev(fd, v, n / 2, at); if (is_full(at, at + 1)) return -1)
 
 static int n_names;      /* How many names a listing has given. */
 static int look_away_at; /* The number of the name before which look_away is called, from 1; 0:
@@ -273,7 +280,8 @@ no_faults(void)
     n_allocations = 0;
     n_calls = 0;
     fault_at = fault_errno = 0;
-    disk_bytes = 0;
+    disk_bytes = allocated = 0;
+    was_full = false;
     fault_half = read_only = no_locks = false;
     lock_errno = 0;
     spoil = NULL;
@@ -1276,8 +1284,16 @@ test_no_descriptors(void **state)
 /* ---- a sweep between creation and lock ------------------------------------------------------- */
 
 static const char *swept_dir;
-static int swept_fd; /* The sweeper's descriptor, if it has not removed the file yet. */
+static char swept_path[400];
+static int swept_fd; /* The sweeper's descriptor. */
 static bool sweeps_slowly;
+
+static void
+end_sweep(void)
+{
+    assert_int_equal(unlink(swept_path), 0);
+    close(swept_fd);
+}
 
 /* Does what the sweep of another container with this host's name does: the file that was just made
  * seems to be a dead process's, and nobody has locked it. */
@@ -1288,17 +1304,13 @@ sweep_as_another(void)
     assert_non_null(d);
     for (const struct dirent *e; (e = __real_readdir(d)) != NULL;)
         if (!strncmp(e->d_name, ".qwenvit-tmp-", 13)) {
-            swept_fd = __real_openat(dirfd(d), e->d_name, O_RDONLY | O_CLOEXEC);
-            if (__real_flock(swept_fd, LOCK_EX | LOCK_NB)) {
-                close(swept_fd);
-                continue;
-            }
-            assert_int_equal(unlinkat(dirfd(d), e->d_name, 0), 0);
-            if (!sweeps_slowly)
-                close(swept_fd);
-            break;
+            snprintf(swept_path, sizeof swept_path, "%.100s/%.255s", swept_dir, e->d_name);
+            swept_fd = __real_open(swept_path, O_RDONLY | O_CLOEXEC);
         }
     closedir(d);
+    assert_int_equal(__real_flock(swept_fd, LOCK_EX | LOCK_NB), 0);
+    if (!sweeps_slowly)
+        end_sweep();
 }
 
 /* A file that another container's sweep takes before it is locked is made again. */
@@ -1319,7 +1331,7 @@ test_swept_before_lock(void **state)
         assert_int_equal(try_key(w, &layout, "another", 3, &err), QV_OK);
         assert_true(swept_fd >= 0);
         if (slowly)
-            close(swept_fd);
+            end_sweep();
         if (qv_cache_writer_close(&w, &err))
             fail_msg("%s: %s", slowly ? "during the sweep" : "after the sweep", err.text);
         qv_cache *c = open_cache(dir);

@@ -95,7 +95,8 @@ struct filler {
     qv_cache_fill_counts counts;
     int n_wanted;
     atomic_int n_told;
-    int64_t enough; /* The run is stopped once so many clips are done; 0: it is not stopped. */
+    int64_t enough;    /* The run is stopped once so many clips are done; 0: it is not stopped. */
+    char warning[600]; /* of the whole run */
 };
 
 static const char *
@@ -113,6 +114,10 @@ static void
 count_told(void *user, const char *key, qv_status status, const char *words)
 {
     struct filler *f = user;
+    if (!key) {
+        snprintf(f->warning, sizeof f->warning, "%s: %s", qv_status_name(status), words);
+        return;
+    }
     if (!strcmp(key, "missing") && status == QV_EIO && strstr(words, "missing.mp4"))
         atomic_fetch_add(&f->n_told, 1);
     else
@@ -264,6 +269,34 @@ __wrap_open(const char *path, int flags, ...)
     errno = open_errno;
     return open_errno && n > 4 && !strcmp(path + n - 4, ".ppm") ? -1
                                                                 : __real_open(path, flags, 0666);
+}
+
+static bool no_locks; /* As on a file system that has no locks. */
+
+int __real_flock(int fd, int how);
+int __wrap_flock(int fd, int how);
+int
+__wrap_flock(int fd, int how)
+{
+    errno = ENOLCK;
+    return no_locks ? -1 : __real_flock(fd, how);
+}
+
+static void
+a_file_system_without_locks_is_told(void **state)
+{
+    (void)state;
+    struct filler f = { .enough = 0 };
+    for (int i = 0; i < IMAGES; i++)
+        image(i);
+    no_locks = true;
+    expect_fill(&f, 4, 3, 1, 0, 0);
+    no_locks = false;
+    assert_non_null(strstr(f.warning, "QV_OK: "));
+    assert_non_null(strstr(f.warning, "files cannot be locked here"));
+    *f.warning = 0;
+    expect_fill(&f, 0, 0, 0, 3, 1);
+    assert_string_equal(f.warning, "");
 }
 
 /* A clip's record says what is wrong with the clip. What the process, the machine or the file system
@@ -633,6 +666,7 @@ main(void)
         TEST(a_run_that_is_stopped_seals_what_is_done),
 #ifndef __APPLE__
         TEST(a_record_is_of_the_clips_own_failure),
+        TEST(a_file_system_without_locks_is_told),
 #endif
         TEST(runs_follow_one_another),
         TEST(the_same_bytes_are_the_same_clip),
