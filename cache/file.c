@@ -24,8 +24,8 @@
 static qv_status
 fail_errno(const struct qv_cache_folder *folder, const char *doing, int e, qv_error *err)
 {
-    return qv_fail(err, e == ENOMEM ? QV_ENOMEM : QV_EIO, "%s: %s: %s", qv_path_tail(folder->path),
-                   doing, strerror(e));
+    return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s: %s",
+                   qv_path_tail(folder->path), doing, strerror(e));
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
