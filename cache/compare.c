@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "files/utf8.h"
+#include "options.h"
 #include "reader.h"
 
 /* A source's texts, as records have them. */
@@ -42,7 +43,8 @@ qv_cache_state
 qv_cache_compare_trusting(const qv_cache *c, const char *key, const qv_cache_source *source,
                           qv_cache_trust trust)
 {
-    const struct qv_index_key *k = qv_cache_find_key(c, key);
+    const bool valid = c && key && source && source->path && QV_RESERVED_IS_ZERO(source);
+    const struct qv_index_key *k = valid ? qv_cache_find_key(c, key) : NULL;
     if (!k)
         return QV_CACHE_MISSING;
     const bool is_gone = !source->bytes && !source->mtime_ns && !k->status;

@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -25,8 +24,8 @@
 static qv_status
 fail_errno(const struct qv_cache_folder *folder, const char *doing, int e, qv_error *err)
 {
-    return qv_fail(err, e == ENOMEM ? QV_ENOMEM : QV_EIO, "%s: %s: %s", qv_path_tail(folder->path),
-                   doing, strerror(e));
+    return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s: %s",
+                   qv_path_tail(folder->path), doing, strerror(e));
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
@@ -115,10 +114,6 @@ qv_cache_folder_close(struct qv_cache_folder *f)
     *f = (struct qv_cache_folder){ .fd = -1 };
 }
 
-/* A file of ours looks left over between its creation and its lock; this mutex keeps the sweep out
- * meanwhile. */
-static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER;
-
 enum owner { OTHERS, OURS, NOBODY };
 
 /* Finds whose file it is, by the host and the process in its name: a dead process's file is
@@ -142,16 +137,27 @@ find_owner(const struct qv_cache_folder *f, const char *name)
     return kill((pid_t)pid, 0) && errno == ESRCH ? NOBODY : OTHERS;
 }
 
+/* Returns whether nobody has written to the file for so long that its process must be gone. The file
+ * system's clock may be another one than this machine's. */
+static bool
+is_old(int fd)
+{
+    enum { OLD_S = 3600 };
+    struct stat st;
+    return !fstat(fd, &st) && time(NULL) - st.st_mtime > OLD_S;
+}
+
 /* Removes a file that nobody has locked. The lock protects a process that has another number here,
- * or is invisible from here (containers). If the file system has no locks, a file of our own
- * process may be in use by another writer, so only files of dead processes are removed. */
+ * or is invisible from here (containers). If the file system has no locks, only the files of dead
+ * processes are removed, as another writer of this process may use its own; and only old ones, as a
+ * process of another container may only seem to be dead. */
 static void
 remove_left_over(const struct qv_cache_folder *f, const char *name, enum owner owner)
 {
     const int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return;
-    if (!flock(fd, LOCK_EX | LOCK_NB) || (errno != EWOULDBLOCK && owner == NOBODY))
+    if (!flock(fd, LOCK_EX | LOCK_NB) || (errno != EWOULDBLOCK && owner == NOBODY && is_old(fd)))
         unlinkat(f->fd, name, 0);
     close(fd);
 }
@@ -166,30 +172,32 @@ qv_cache_folder_sweep(const struct qv_cache_folder *f)
             close(fd);
         return;
     }
-    pthread_mutex_lock(&naming);
     for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
         const enum owner owner = find_owner(f, e->d_name);
         if (owner != OTHERS)
             remove_left_over(f, e->d_name, owner);
     }
-    pthread_mutex_unlock(&naming);
     closedir(dir);
 }
 
 /* ---- a file ---------------------------------------------------------------------------------- */
 
-/* Creates a file and locks it. On a file system without locks it stays unlocked. */
+/* Creates a file and locks it. On a file system without locks it stays unlocked. Before it is locked
+ * it looks left over, and another container's sweep, or another thread's, may lock and remove it:
+ * then this fails with EEXIST, as if the name had been taken. */
 static int
 make_locked(int folder, const char *name)
 {
-    pthread_mutex_lock(&naming);
+    struct stat st;
     const int fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    const int e = errno;
-    if (fd >= 0)
-        flock(fd, LOCK_EX | LOCK_NB);
-    pthread_mutex_unlock(&naming);
-    errno = e;
-    return fd;
+    if (fd < 0)
+        return -1;
+    const bool is_swept = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    if (!is_swept && !fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW))
+        return fd;
+    close(fd);
+    errno = EEXIST;
+    return -1;
 }
 
 static int

@@ -46,6 +46,7 @@ struct qv_cache_fill {
     struct clip *clips; /* [n] */
     size_t n, room;
     qv_job *job;
+    int64_t patch_size; /* the model's */
     bool has_lock;
     pthread_mutex_t lock; /* guards counts, status and error */
     qv_cache_fill_counts counts;
@@ -234,12 +235,14 @@ qv_cache_fill_close(qv_cache_fill **fill)
 const qv_cache *
 qv_cache_fill_there(const qv_cache_fill *f)
 {
-    return f->filling.there;
+    return f ? f->filling.there : NULL;
 }
 
 void
 qv_cache_fill_get_counts(const qv_cache_fill *f, qv_cache_fill_counts *out)
 {
+    if (!f || !out)
+        return;
     pthread_mutex_t *lock = (pthread_mutex_t *)&f->lock; /* a callback may ask while sinks count */
     pthread_mutex_lock(lock);
     *out = f->counts;
@@ -279,6 +282,8 @@ qv_status
 qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_row_own *own,
                   bool *wanted, qv_error *err)
 {
+    if (!f || !key || !path)
+        return qv_fail(err, QV_EINVAL, "add a clip: fill, key or path is NULL");
     struct clip clip = { .key = key, .path = path, .own = own };
     struct identity id;
     look_at(&clip, &id);
@@ -287,22 +292,37 @@ qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_
     return take_clip(f, &clip, &id, wanted, err);
 }
 
+/* Hashes all that a clip in memory is made of. Bytes alone do not tell frames apart: those of 64x32
+ * pixels may be those of 32x64, of fewer and larger frames, or of an image. */
+static uint64_t
+hash_memory(const qv_cache_fill_memory *m)
+{
+    uint64_t hash = XXH3_64bits(m->data, m->n_bytes);
+    if (m->kind != QV_SOURCE_FRAMES)
+        return hash;
+    const qv_item *item = &m->item;
+    const int64_t shape[] = { item->n_frames,    item->grid_thw[0], item->grid_thw[1],
+                              item->grid_thw[2], item->is_image,    m->timestamps_s != NULL };
+    hash = XXH3_64bits_withSeed(shape, sizeof shape, hash);
+    hash = XXH3_64bits_withSeed(&m->sampled_fps, sizeof m->sampled_fps, hash);
+    const size_t n = m->timestamps_s ? (size_t)item->n_frames : 0;
+    return XXH3_64bits_withSeed(m->timestamps_s, n * sizeof *m->timestamps_s, hash);
+}
+
 qv_status
 qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_memory *m,
                          const qv_row_own *own, bool *wanted, qv_error *err)
 {
-    if (!key || !m || !m->data || !m->n_bytes || !QV_RESERVED_IS_ZERO(m) ||
+    if (!f || !key || !m || !m->data || !m->n_bytes || !QV_RESERVED_IS_ZERO(m) ||
         (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
         return qv_fail(err, QV_EINVAL, "%s: neither the bytes of a file nor frames were given",
                        key ? key : "no key");
+    if (m->kind == QV_SOURCE_FRAMES && m->item.n_frames < 1)
+        return qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; it must be at least 1", key,
+                       (long long)m->item.n_frames);
     struct clip clip = { .key = key, .memory = m, .own = own, .bytes = (int64_t)m->n_bytes };
     struct identity id;
-    /* An image and a clip of one frame may have the same bytes, and have different tokens. */
-    clip.xxh3 = XXH3_64bits_withSeed(m->data, m->n_bytes, m->item.is_image);
-    if (m->timestamps_s)
-        clip.xxh3 =
-            XXH3_64bits_withSeed(m->timestamps_s,
-                                 (size_t)m->item.n_frames * sizeof *m->timestamps_s, clip.xxh3);
+    clip.xxh3 = hash_memory(m);
     look_at(&clip, &id);
     id.source.bytes = clip.bytes;
     id.source.mtime_ns = 0;
@@ -312,7 +332,8 @@ qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_
 void
 qv_cache_fill_forget(qv_cache_fill *f)
 {
-    f->n = 0;
+    if (f)
+        f->n = 0;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -326,10 +347,18 @@ layout_of(const qv_cache_fill_options *o, const qv_model_info *info)
                               .packed = o->packed };
 }
 
+static void
+warn(void *user, const char *words)
+{
+    const qv_cache_fill *f = user;
+    if (f->o.told)
+        f->o.told(f->o.user, NULL, QV_OK, words);
+}
+
 qv_status
 qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
-    if (!model || f->is_over)
+    if (!f || !model || f->is_over)
         return qv_fail(err, QV_EINVAL, "a fill can begin only on a model, and before it has ended");
     if (f->filling.writer)
         return QV_OK;
@@ -345,7 +374,9 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
                                               .shard = f->o.shard,
                                               .n_shards = f->o.n_shards,
                                               .part_bytes = f->o.part_bytes,
-                                              .part_seconds = f->o.part_seconds };
+                                              .part_seconds = f->o.part_seconds,
+                                              .told = warn,
+                                              .user = f };
     s = qv_filling_begin(&f->filling, f->dir, &options, err);
     free(by);
     return s;
@@ -357,6 +388,7 @@ open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *e
 {
     qv_model_info info;
     qv_model_get_info(models[0], &info);
+    f->patch_size = info.patch_size;
     const qv_cache_layout layout = layout_of(&f->o, &info);
     const qv_job_options options = { .sink = take_result,
                                      .user = f,
@@ -392,10 +424,33 @@ wait_for(qv_cache_fill *f, int64_t n)
     }
 }
 
+/* Checks that frames in memory have the bytes that the job will read. A shape whose size overflows
+ * is left to the job, which refuses it. */
+static qv_status
+check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
+{
+    const qv_item *item = &clip->memory->item;
+    uint64_t height, width, bytes;
+    if (clip->memory->kind != QV_SOURCE_FRAMES ||
+        __builtin_mul_overflow(item->grid_thw[1], f->patch_size, &height) ||
+        __builtin_mul_overflow(item->grid_thw[2], f->patch_size, &width) ||
+        __builtin_mul_overflow(height, width, &bytes) ||
+        __builtin_mul_overflow(bytes, 3 * (uint64_t)item->n_frames, &bytes) ||
+        bytes == clip->memory->n_bytes)
+        return QV_OK;
+    return qv_fail(err, QV_EINVAL, "%s: %zu bytes were given; %lld frames of %llux%llu take %llu",
+                   clip->key, clip->memory->n_bytes, (long long)item->n_frames,
+                   (unsigned long long)width, (unsigned long long)height,
+                   (unsigned long long)bytes);
+}
+
 static qv_status
 add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
 {
     const qv_cache_fill_memory *m = clip->memory;
+    const qv_status s = m ? check_frames(f, clip, err) : QV_OK;
+    if (s)
+        return s;
     const qv_clip_options own = clip->own ? qv_row_options(clip->own, &f->o.clip) : f->o.clip;
     qv_job_source source = { .key = clip->key, .path = clip->path, .clip = &own, .user = clip };
     if (m) {
@@ -432,7 +487,7 @@ compute(qv_cache_fill *f, qv_error *err)
 static qv_status
 run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv_error *err)
 {
-    if (!models || !n_models || f->is_over)
+    if (!f || !models || !n_models || !models[0] || f->is_over)
         return qv_fail(err, QV_EINVAL,
                        "a fill runs on at least one model, and only before it has ended");
     f->stopped = false;

@@ -126,6 +126,8 @@ qv_status
 qv_cache_key(const char *bytes, char *out, qv_error *err)
 {
     char quoted[QV_QUOTE_SIZE];
+    if (!bytes || !out)
+        return qv_fail(err, QV_EINVAL, "key: bytes or out is NULL");
     if (!*bytes)
         return qv_fail(err, QV_EFORMAT, "the key is empty; a text is needed");
     if (!strncmp(bytes, "__", 2))
@@ -149,7 +151,7 @@ qv_cache_key(const char *bytes, char *out, qv_error *err)
 uint64_t
 qv_cache_key_hash(const char *key)
 {
-    return XXH3_64bits(key, strlen(key));
+    return key ? XXH3_64bits(key, strlen(key)) : 0;
 }
 
 uint64_t

@@ -38,14 +38,40 @@ take_lock(const struct qv_cache_folder *folder, bool alone, int *lock)
     return e;
 }
 
-qv_status
-qv_cache_lock_to_add(const struct qv_cache_folder *folder, int *lock, qv_error *err)
+/* Returns whether an errno means that this file system has no locks. NFS refuses an exclusive lock
+ * with EBADF if the file is not open for writing. */
+static bool
+has_no_locks(int error)
 {
-    return take_lock(folder, false, lock) == EWOULDBLOCK
-               ? qv_fail(err, QV_ESTATE,
-                         "%s: this cache is being pruned; run it again once that has ended",
-                         qv_path_tail(folder->path))
-               : QV_OK;
+    return error == EBADF || error == EINVAL || error == ENOLCK || error == ENOSYS ||
+           error == EOPNOTSUPP || error == ENOTSUP;
+}
+
+static qv_status
+fail_to_lock(const char *path, int error, qv_error *err)
+{
+    return qv_fail(err, qv_is_scarcity(error) ? QV_ENOMEM : QV_EIO, "%s: %s cannot be locked: %s",
+                   path, QV_CACHE_DESCRIPTION, strerror(error));
+}
+
+qv_status
+qv_cache_lock_to_add(const struct qv_cache_folder *folder, int *lock, qv_error *warning,
+                     qv_error *err)
+{
+    const char *path = qv_path_tail(folder->path);
+    const int e = take_lock(folder, false, lock);
+    if (!e)
+        return QV_OK;
+    if (e == EWOULDBLOCK)
+        return qv_fail(err, QV_ESTATE,
+                       "%s: this cache is being pruned; run it again once that has ended", path);
+    if (!has_no_locks(e))
+        return fail_to_lock(path, e, err);
+    qv_fail(warning, QV_EUNSUPPORTED,
+            "%s: files cannot be locked here (%s), so a process that removes keys would not notice "
+            "that this one adds some; do not let both run at once",
+            path, strerror(e));
+    return QV_OK;
 }
 
 qv_status
@@ -53,27 +79,19 @@ qv_cache_lock_to_remove(const struct qv_cache_folder *folder, int *lock, qv_erro
 {
     const char *path = qv_path_tail(folder->path);
     const int e = take_lock(folder, true, lock);
-    switch (e) {
-    case 0: return QV_OK;
-    case EWOULDBLOCK:
+    if (!e)
+        return QV_OK;
+    if (e == EWOULDBLOCK)
         return qv_fail(
             err, QV_ESTATE,
             "%s: another process adds to this cache or prunes it; run it again once that has ended",
             path);
-    case EBADF: /* NFS refuses with this if the file is not open for writing */
-    case EINVAL:
-    case ENOLCK:
-    case ENOSYS:
-    case EOPNOTSUPP:
-        return qv_fail(
-            err, QV_EUNSUPPORTED,
-            "%s: files cannot be locked here (%s), so a run that adds to this cache would not be "
-            "noticed; if there is none, --no-lock goes on without a lock",
-            path, strerror(e));
-    default:
-        return qv_fail(err, QV_EIO, "%s: %s cannot be locked: %s", path, QV_CACHE_DESCRIPTION,
-                       strerror(e));
-    }
+    return has_no_locks(e)
+               ? qv_fail(err, QV_EUNSUPPORTED,
+                         "%s: files cannot be locked here (%s), so a run that adds to this cache "
+                         "would not be noticed; if there is none, --no-lock goes on without a lock",
+                         path, strerror(e))
+               : fail_to_lock(path, e, err);
 }
 
 void

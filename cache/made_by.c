@@ -117,6 +117,8 @@ qv_cache_source_of(const char *path, const qv_clip_options *own, char text[QV_CA
 {
     static const qv_clip_options nothing;
     const qv_clip_options *o = own ? own : &nothing;
+    if (!path || (own && !text))
+        return (qv_cache_source){ .path = NULL };
     qv_cache_source s = { .path = path, .start_s = o->start_s, .end_s = o->end_s };
     struct stat st;
     if (!stat(path, &st)) {

@@ -48,6 +48,15 @@ by_bytes(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+static bool
+has_null(const char *const *keys, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!keys[i])
+            return true;
+    return false;
+}
+
 /* Returns a sorted copy of the keys; NULL for lack of memory. */
 static const char **
 sort_keys(const char *const *keys, size_t n)
@@ -519,6 +528,8 @@ qv_cache_prune(const char *dir, const qv_cache_prune_options *o, qv_cache_pruned
         return qv_fail(
             err, QV_EINVAL,
             "reserved prune options must be 0, and keep and drop not NULL if they have keys");
+    if (has_null(o->keep, o->n_keep) || has_null(o->drop, o->n_drop))
+        return qv_fail(err, QV_EINVAL, "%s: a key to keep or drop is NULL", qv_path_tail(dir));
     if (o->keep && !o->n_keep)
         return qv_fail(err, QV_EINVAL,
                        "%s: no key is to be kept; to remove all of a cache, remove its folder",

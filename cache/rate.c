@@ -37,6 +37,8 @@ measure(const struct qv_index_part *first, const struct qv_index_part *end, qv_c
 bool
 qv_cache_last_rate(const qv_cache *c, qv_cache_rate *out)
 {
+    if (!c || !out)
+        return false;
     const struct qv_index_part *parts = c->index.parts;
     const size_t n = c->index.n_parts;
     int64_t latest = -1, last = 0;

@@ -89,12 +89,16 @@ qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, qv_cache *
 qv_status
 qv_cache_open(const char *dir, qv_cache **out, qv_error *err)
 {
+    if (!dir || !out)
+        return qv_fail(err, QV_EINVAL, "open cache: %s is NULL", dir ? "out" : "dir");
     return qv_cache_open_as(dir, &(struct qv_cache_reading){ .parts = NULL }, out, err);
 }
 
 bool
 qv_cache_exists(const char *dir)
 {
+    if (!dir)
+        return false;
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
     const bool there =
         !path || qv_path_exists(path); /* without memory, say yes: opening it fails then, with a
@@ -132,6 +136,10 @@ qv_cache_close(qv_cache **cache)
 void
 qv_cache_get_info(const qv_cache *c, qv_cache_info *out)
 {
+    if (out)
+        *out = (qv_cache_info){ .n_ok = 0 };
+    if (!c || !out)
+        return;
     *out = (qv_cache_info){ .layout = c->layout,
                             .n_parts = (int64_t)c->index.n_parts,
                             .n_damaged = (int64_t)c->n_damage,
@@ -161,7 +169,7 @@ qv_cache_get_info(const qv_cache *c, qv_cache_info *out)
 const char *
 qv_cache_damage(const qv_cache *c, int64_t i)
 {
-    return i >= 0 && (uint64_t)i < c->n_damage ? c->damage[i].words : NULL;
+    return c && i >= 0 && (uint64_t)i < c->n_damage ? c->damage[i].words : NULL;
 }
 
 int64_t
@@ -213,8 +221,9 @@ qv_cache_find_key(const qv_cache *c, const char *key)
 qv_status
 qv_cache_find(const qv_cache *c, const char *key, qv_cache_item *out, qv_error *err)
 {
+    if (!c || !key || !out)
+        return qv_fail(err, QV_EINVAL, "find: cache, key or out is NULL");
     const struct qv_index_key *k = qv_cache_find_key(c, key);
-    (void)err;
     *out = k ? item_of(c, k) : (qv_cache_item){ .key = NULL };
     return QV_OK;
 }
@@ -222,6 +231,8 @@ qv_cache_find(const qv_cache *c, const char *key, qv_cache_item *out, qv_error *
 qv_status
 qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err)
 {
+    if (!c)
+        return qv_fail(err, QV_EINVAL, "item of a cache: cache is NULL");
     return i >= 0 && (uint64_t)i < c->index.n_keys
                ? QV_OK
                : qv_fail(err, QV_EINVAL, "%s: there is no key %lld; there are %zu",
@@ -231,7 +242,8 @@ qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err)
 qv_status
 qv_cache_at(const qv_cache *c, int64_t i, qv_cache_item *out, qv_error *err)
 {
-    const qv_status s = qv_cache_check_index(c, i, err);
+    const qv_status s = out ? qv_cache_check_index(c, i, err)
+                            : qv_fail(err, QV_EINVAL, "item of a cache: out is NULL");
     if (!s)
         *out = item_of(c, &c->index.keys[i]);
     return s;
@@ -304,7 +316,8 @@ qv_status
 qv_cache_hold(const qv_cache *c, qv_cache_item *item, qv_error *err)
 {
     const char *map = NULL;
-    qv_status s = qv_cache_check_index(c, item->index, err);
+    qv_status s = item ? qv_cache_check_index(c, item->index, err)
+                       : qv_fail(err, QV_EINVAL, "hold: item is NULL");
     if (s || c->index.keys[item->index].status)
         return s;
     const struct qv_index_key *k = &c->index.keys[item->index];
@@ -326,7 +339,7 @@ void
 qv_cache_release(const qv_cache *cache, qv_cache_item *item)
 {
     const qv_cache *c = cache;
-    if (!item->tokens)
+    if (!c || !item || !item->tokens)
         return;
     const struct qv_index_key *k = &c->index.keys[item->index];
     for (uint64_t n = item->held_in; n && k; n--) {
@@ -373,7 +386,8 @@ qv_status
 qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
 {
     qv_cache *c = (qv_cache *)(uintptr_t)cache; /* its caches are guarded by the lock */
-    qv_status s = qv_cache_check_index(c, i, err);
+    qv_status s = out ? qv_cache_check_index(c, i, err)
+                      : qv_fail(err, QV_EINVAL, "record of a key: out is NULL");
     if (s)
         return s;
     const struct qv_index_key *k = &c->index.keys[i];

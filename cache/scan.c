@@ -35,9 +35,8 @@ qv_scan_free(struct qv_scanner *s)
     *s = (struct qv_scanner){ .seed = s->seed, .layout = s->layout };
 }
 
-/* Fails, and notes that the part may be whole for another build or in another cache. */
-static bool
-fail_foreign(struct qv_scanner *s, struct qv_cursor *c, const char *wrong)
+bool
+qv_scan_fail_foreign(struct qv_scanner *s, struct qv_cursor *c, const char *wrong)
 {
     s->foreign = true;
     return qv_cursor_fail(c, wrong);
@@ -53,14 +52,14 @@ struct tensor {
 };
 
 static bool
-read_shape(struct qv_cursor *c, struct tensor *t)
+read_shape(struct qv_scanner *s, struct qv_cursor *c, struct tensor *t)
 {
     t->n_dims = 0;
     if (!qv_cursor_expect(c, '[', "a shape is a list"))
         return false;
     do {
         if (t->n_dims == MAX_DIMS)
-            return qv_cursor_fail(c, "a shape has one or two sizes");
+            return qv_scan_fail_foreign(s, c, "a shape has one or two sizes");
         if (!qv_cursor_int(c, &t->shape[t->n_dims]))
             return false;
         if (t->shape[t->n_dims++] < 0)
@@ -103,12 +102,13 @@ read_tensor(struct qv_scanner *s, struct qv_cursor *c, struct tensor *t)
                                : !strcmp(s->word.at, "shape")        ? 2
                                : !strcmp(s->word.at, "data_offsets") ? 4
                                                                      : 0;
-        if (!field || seen & field)
-            return qv_cursor_fail(c,
-                                  "a tensor's entry has dtype, shape and data_offsets, each once");
+        if (!field)
+            return qv_scan_fail_foreign(s, c, "a tensor's entry has a field that is not known");
+        if (seen & field)
+            return qv_cursor_fail(c, "a tensor's entry has a field twice");
         seen |= field;
         if (!(field == 1   ? read_dtype(s, c, t)
-              : field == 2 ? read_shape(c, t)
+              : field == 2 ? read_shape(s, c, t)
                            : read_offsets(c, t)))
             return false;
     }
@@ -157,13 +157,13 @@ check_tensor(struct qv_scanner *s, struct qv_cursor *c, const struct tensor *t, 
                                         : "U8";
     int64_t bytes = rows ? (int64_t)qv_dtype_bytes(s->layout.dtype) : kind == UNUSED ? 1 : 8;
     if (!dtype || strcmp(t->dtype, dtype))
-        return fail_foreign(s, c, "a tensor's dtype is not that of the cache");
+        return qv_scan_fail_foreign(s, c, "a tensor's dtype is not that of the cache");
     if (t->n_dims != (rows || kind == GRID ? 2 : 1) ||
         (rows && (t->shape[0] < 1 || t->shape[0] > UINT32_MAX ||
                   t->shape[1] != qv_cache_columns(&s->layout))) ||
         (kind == GRID && (t->shape[0] != 1 || t->shape[1] != 3)) ||
         (kind == TIMES && t->shape[0] > UINT32_MAX))
-        return fail_foreign(s, c, "a tensor's shape is not that of the cache");
+        return qv_scan_fail_foreign(s, c, "a tensor's shape is not that of the cache");
     for (int i = 0; i < t->n_dims; i++)
         if (__builtin_mul_overflow(bytes, t->shape[i], &bytes))
             return qv_cursor_fail(c, "a tensor's size overflows 64 bits");
@@ -215,15 +215,19 @@ add_tensor(struct qv_scanner *s, struct qv_cursor *c, struct qv_text *name)
 {
     struct tensor t = { .n_dims = 0 };
     if (!strncmp(name->at, "__", 2)) {
-        if (strncmp(name->at, "__unused.", 9) || read_number(name->at + 9) != (int64_t)s->n_unused)
-            return qv_cursor_fail(c, "a tensor that begins with \"__\" is not the next __unused.N");
+        if (strncmp(name->at, "__unused.", 9) != 0)
+            return qv_scan_fail_foreign(
+                s, c, "a tensor that begins with \"__\" is not known: it is no __unused.N");
+        if (read_number(name->at + 9) != (int64_t)s->n_unused)
+            return qv_cursor_fail(c, "a tensor is not the next __unused.N");
         s->n_unused++;
         return read_tensor(s, c, &t) && check_tensor(s, c, &t, UNUSED) && add_range(s, c, &t);
     }
     char *slash = strrchr(name->at, '/');
     const int kind = slash && slash > name->at ? tensor_kind(&s->layout, slash + 1) : -1;
     if (kind < 0)
-        return fail_foreign(s, c, "a tensor's name is not KEY/ and one of the cache's tensors");
+        return qv_scan_fail_foreign(s, c,
+                                    "a tensor's name is not KEY/ and one of the cache's tensors");
     const size_t bytes = (size_t)(slash - name->at);
     if (bytes > QV_CACHE_MAX_KEY)
         return qv_cursor_fail(c, "a key is too long");
@@ -244,8 +248,10 @@ read_metadata_field(struct qv_scanner *s, struct qv_cursor *c)
     for (unsigned i = 0; i < 4; i++)
         if (!strcmp(s->word.at, names[i]))
             field = 1u << i;
-    if (!field || s->metadata & field)
-        return qv_cursor_fail(c, "__metadata__ has format, version, sealed and records, each once");
+    if (!field)
+        return qv_scan_fail_foreign(s, c, "__metadata__ has a field that is not known");
+    if (s->metadata & field)
+        return qv_cursor_fail(c, "__metadata__ has a field twice");
     s->metadata |= field;
     if (field == HAS_RECORDS) {
         s->records.n = 0;
@@ -254,10 +260,11 @@ read_metadata_field(struct qv_scanner *s, struct qv_cursor *c)
     if (!qv_scan_text(c, &s->word))
         return false;
     if (field == HAS_FORMAT && strcmp(s->word.at, QV_CACHE_FORMAT))
-        return fail_foreign(s, c, "its format is not \"" QV_CACHE_FORMAT "\"");
+        return qv_scan_fail_foreign(s, c, "its format is not \"" QV_CACHE_FORMAT "\"");
     if (field == HAS_VERSION && strcmp(s->word.at, QV_CACHE_VERSION))
-        return fail_foreign(s, c,
-                            "its version is not \"" QV_CACHE_VERSION "\", which this build reads");
+        return qv_scan_fail_foreign(s, c,
+                                    "its version is not \"" QV_CACHE_VERSION
+                                    "\", which this build reads");
     if (field != HAS_SEALED)
         return true;
     struct qv_cursor number = { .at = s->word.at, .end = s->word.at + s->word.n };
@@ -278,6 +285,8 @@ read_metadata(struct qv_scanner *s, struct qv_cursor *c)
     while (qv_cursor_member(c, &first, &s->word))
         if (!read_metadata_field(s, c))
             return false;
+    if (!c->wrong && !(s->metadata & HAS_FORMAT))
+        return qv_scan_fail_foreign(s, c, "__metadata__ has no format");
     if (c->wrong || s->metadata != HAS_ALL)
         return qv_cursor_fail(c, "__metadata__ lacks format, version, sealed or records");
     s->metadata |= HAS_READ; /* __metadata__ was read to its end */
@@ -322,7 +331,8 @@ check_item(struct qv_scanner *s, struct qv_cursor *c, const struct qv_scan_item 
     if (!item->recorded)
         return qv_cursor_fail(c, "a key has tensors and no record");
     if (item->seen != (item->status ? 0 : all))
-        return fail_foreign(s, c, "a key that is ok lacks a tensor, or one that failed has one");
+        return qv_scan_fail_foreign(s, c,
+                                    "a key that is ok lacks a tensor, or one that failed has one");
     if (item->status)
         return true;
     const uint64_t step = n > 1 ? item->at[1] - item->at[0] : 0;
@@ -352,7 +362,7 @@ read_header(struct qv_scanner *s, struct qv_cursor *c)
     if (c->at != c->end)
         return qv_cursor_fail(c, "something follows the header's object");
     if (!s->metadata)
-        return qv_cursor_fail(c, "there is no __metadata__");
+        return qv_scan_fail_foreign(s, c, "there is no __metadata__, so it is no part of a cache");
     for (size_t i = 0; i < s->n_items; i++)
         if (!check_item(s, c, &s->items[i]))
             return false;
@@ -378,6 +388,8 @@ load_header(struct qv_scanner *s, int fd, const char *path, qv_error *err)
         n = n << 8 | head[i];
     if (status)
         return status;
+    s->foreign =
+        n > QV_SAFETENSORS_MAX_HEADER && n <= s->size - 8; /* another version's may be so */
     if (n > QV_SAFETENSORS_MAX_HEADER || n > s->size - 8)
         return qv_fail(
             err, QV_EFORMAT,

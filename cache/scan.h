@@ -66,6 +66,9 @@ bool qv_scan_has_records(const struct qv_scanner *s);
  * memory. */
 struct qv_scan_item *qv_scan_item_of(struct qv_scanner *s, const char *key, size_t bytes);
 struct qv_cursor;
+/* Fails as qv_cursor_fail does, and notes that the part may be whole for another version or in another
+ * cache. */
+bool qv_scan_fail_foreign(struct qv_scanner *s, struct qv_cursor *c, const char *wrong);
 /* Reads a string into `to`, and replaces what was in it. */
 bool qv_scan_text(struct qv_cursor *c, struct qv_text *to);
 /* Reads s->records, and gives each record to its key's item. Errors are reported through

@@ -64,7 +64,7 @@ read_status(struct qv_scanner *s, struct qv_cursor *c, bool *ok)
         return false;
     *ok = !strcmp(s->word.at, "ok");
     return *ok || !strcmp(s->word.at, "failed") ||
-           qv_cursor_fail(c, "a record's status is \"ok\" or \"failed\"");
+           qv_scan_fail_foreign(s, c, "a record's status is not known: \"ok\" and \"failed\" are");
 }
 
 /* Reads a failure's code. One that this build does not know is a failure all the same. */

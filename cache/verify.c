@@ -120,7 +120,7 @@ is_superseded(const qv_cache *c, const struct qv_scanner *s, const struct qv_sca
 bool
 qv_cache_damage_is_superseded(const qv_cache *c, int64_t i)
 {
-    if (i < 0 || (uint64_t)i >= c->n_damage || c->damage[i].fault != QV_CACHE_BROKEN)
+    if (!c || i < 0 || (uint64_t)i >= c->n_damage || c->damage[i].fault != QV_CACHE_BROKEN)
         return false;
     struct qv_scanner s = { .layout = c->layout, .seed = c->seed };
     char *path = qv_cache_part_path(c, c->damage[i].part);

@@ -20,6 +20,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/utf8.h"
+#include "options.h"
 
 enum {
     MOST_SEALING = 2 /* full parts that wait for their sealing, before qv_cache_begin waits */
@@ -244,6 +245,8 @@ static qv_status
 check_options(const qv_cache_writer_options *o, qv_error *err)
 {
     const int64_t n_shards = o->n_shards ? o->n_shards : 1;
+    if (!QV_RESERVED_IS_ZERO(o))
+        return qv_fail(err, QV_EINVAL, "reserved writer options must be 0");
     if (n_shards < 1 || n_shards > 99999 || o->shard < 0 || o->shard >= n_shards)
         return qv_fail(err, QV_EINVAL,
                        "shard is %lld of %lld; it must be 0 to N - 1, of at most 99999",
@@ -275,7 +278,10 @@ qv_status
 qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache_writer **out,
                      qv_error *err)
 {
+    if (!dir || !o || !out)
+        return qv_fail(err, QV_EINVAL, "open a cache's writer: dir, options or out is NULL");
     qv_status s = check_options(o, err);
+    qv_error warning = { QV_OK, "" };
     if (s)
         return s;
     qv_cache_writer *w = calloc(1, sizeof *w);
@@ -296,7 +302,9 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
         s = describe(&w->folder, o, err);
     }
     if (!s)
-        s = qv_cache_lock_to_add(&w->folder, &w->folder_lock, err);
+        s = qv_cache_lock_to_add(&w->folder, &w->folder_lock, &warning, err);
+    if (!s && warning.status && o->told)
+        o->told(o->user, warning.text);
     if (!s)
         s = start(w, err);
     if (s)
@@ -309,6 +317,8 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
 qv_status
 qv_cache_seal(qv_cache_writer *w, qv_error *err)
 {
+    if (!w)
+        return qv_fail(err, QV_EINVAL, "seal: writer is NULL");
     pthread_mutex_lock(&w->lock);
     retire(w);
     while (count_unsealed(w))
@@ -440,6 +450,10 @@ qv_status
 qv_cache_begin(qv_cache_writer *w, const char *key, const qv_cache_source *source, int64_t rows,
                qv_cache_entry **out, qv_error *err)
 {
+    if (!w || !key || !source || !source->path || !out)
+        return qv_fail(err, QV_EINVAL, "begin a key: writer, key, source, its path or out is NULL");
+    if (!QV_RESERVED_IS_ZERO(source))
+        return qv_fail(err, QV_EINVAL, "begin a key: reserved source fields must be 0");
     const uint64_t row_bytes = qv_cache_row_bytes(&w->layout);
     const uint64_t most =
         ((uint64_t)1 << 46) / row_bytes / (uint64_t)qv_cache_n_tensors(&w->layout);
@@ -498,15 +512,34 @@ put_packed(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
     return s;
 }
 
-qv_status
-qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
+/* Checks rows before any of them is written. */
+static qv_status
+check_rows(const qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 {
-    qv_cache_writer *w = e->writer;
     char quoted[QV_QUOTE_SIZE];
     if (t->n < 0 || t->n > e->rows - e->block.rows)
         return qv_fail(err, QV_EINVAL, "key %s: %lld rows after %lld are more than its %lld",
                        qv_json_quote(e->key, quoted), (long long)t->n, (long long)e->block.rows,
                        (long long)e->rows);
+    if (t->n && !t->tokens)
+        return qv_fail(err, QV_EINVAL, "key %s: tokens of %lld rows are NULL",
+                       qv_json_quote(e->key, quoted), (long long)t->n);
+    for (int i = 0; t->n && i < e->writer->layout.n_deepstack; i++)
+        if (!t->deepstack[i])
+            return qv_fail(err, QV_EINVAL, "key %s: deepstack[%d] of %lld rows is NULL",
+                           qv_json_quote(e->key, quoted), i, (long long)t->n);
+    return QV_OK;
+}
+
+qv_status
+qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
+{
+    if (!e || !t)
+        return qv_fail(err, QV_EINVAL, "put rows: entry or tokens is NULL");
+    qv_cache_writer *w = e->writer;
+    const qv_status wrong = check_rows(e, t, err);
+    if (wrong)
+        return wrong;
     qv_status s = QV_OK;
     qv_error failed = { 0 };
     if (w->layout.packed)
@@ -573,8 +606,14 @@ static qv_status
 check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
 {
     char quoted[QV_QUOTE_SIZE];
+    if (!r || !QV_RESERVED_IS_ZERO(r))
+        return qv_fail(err, QV_EINVAL, "key %s: %s", qv_json_quote(e->key, quoted),
+                       r ? "reserved result fields must be 0" : "result is NULL");
     if (r->status)
         return QV_OK;
+    if (r->n_timestamps > 0 && !r->timestamps_s)
+        return qv_fail(err, QV_EINVAL, "key %s: %lld timestamps are NULL",
+                       qv_json_quote(e->key, quoted), (long long)r->n_timestamps);
     if (e->block.rows <= 0 || r->n_timestamps < 0 || r->n_timestamps > UINT32_MAX)
         return qv_fail(err, QV_EINVAL, "key %s: a result cannot have %lld rows and %lld timestamps",
                        qv_json_quote(e->key, quoted), (long long)e->block.rows,
@@ -589,7 +628,9 @@ check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
 qv_status
 qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
 {
-    qv_cache_entry *e = *entry;
+    qv_cache_entry *e = entry ? *entry : NULL;
+    if (!e)
+        return qv_fail(err, QV_EINVAL, "finish a key: entry is NULL");
     qv_cache_writer *w = e->writer;
     struct qv_text record = { 0 };
     qv_status s = check_result(e, r, err);

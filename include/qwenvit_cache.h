@@ -5,7 +5,11 @@
  * file that appears whole and synced or not at all, and is never changed (docs/cache.md is the
  * format).
  *
- * The conventions of qwenvit.h hold. If a key has several records, the one that was sealed last
+ * The conventions of qwenvit.h hold. A pointer may be NULL only where its description says so:
+ * otherwise a function returns QV_EINVAL, or, if it returns no status, the answer for nothing: 0,
+ * false, NULL, zeros or QV_CACHE_MISSING. Fields named `reserved` must be 0.
+ *
+ * If a key has several records, the one that was sealed last
  * counts (among equals, the one in the last part by name). If that record says that the clip
  * failed, and the last record that is ok is of the same source (path, piece, options, size and time
  * of the file), the ok one counts instead.
@@ -55,7 +59,8 @@ struct qv_clip_options; /* qwenvit_media.h */
  * does not exist has no size and no time. `own` has the options of this clip alone, or is NULL:
  * start_s and end_s become the piece, and fps, max_frames, max_pixels, offset, length and
  * first_frame the options, if one of them is not 0; other fields are ignored. The result points to
- * `path` and `text`, which belong to the caller. It cannot fail. In a record, bytes and mtime_ns
+ * `path` and `text`, which belong to the caller. `text` may be NULL if `own` is. It cannot fail; the
+ * zeros that it returns for NULL are no source, as they have no path. In a record, bytes and mtime_ns
  * must be those of qv_clip_info, because the file may have been replaced since it was read. */
 QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
                                           char text[QV_CACHE_OPTIONS_BYTES]);
@@ -91,6 +96,10 @@ typedef struct qv_cache_writer_options {
     double part_seconds;     /* a part is sealed once it is so old; 0: 300 */
     int64_t after;           /* qv_cache_info.sealed of the folder as it was read: new records get
                               * later times; QV_EINVAL below 0, and more than 100 years from now */
+    /* Called with a warning while the writer is opened: that this file system has no locks, so that
+     * qv_cache_prune would not notice the writer. NULL: no calls. */
+    void (*told)(void *user, const char *words);
+    void *user; /* passed to told */
     uint64_t reserved[8];
 } qv_cache_writer_options;
 
@@ -108,7 +117,9 @@ QV_API qv_status qv_cache_begin(qv_cache_writer *writer, const char *key,
                                 const qv_cache_source *source, int64_t rows, qv_cache_entry **out,
                                 qv_error *err);
 /* Writes the next tokens->n rows, in the layout's dtype, and the first n_deepstack of their
- * DeepStack outputs. The rows are written from the caller's memory before the call returns. */
+ * DeepStack outputs. The rows are written from the caller's memory before the call returns. Returns
+ * QV_EINVAL for more rows than the key has room for and for rows that are NULL; then nothing was
+ * written, and other rows may be put. */
 QV_API qv_status qv_cache_put(qv_cache_entry *entry, const qv_tokens *tokens, qv_error *err);
 
 /* The outcome of a key. */

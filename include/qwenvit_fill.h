@@ -43,8 +43,8 @@ typedef struct qv_cache_fill_options {
     /* options of all clips; a clip's own options override them. QV_DECODE_AUTO is the CPU here, as
      * a GPU does not notice all damage, and a cache stays. */
     qv_clip_options clip;
-    /* Called with a text for each clip that fails; several threads may call it at once. NULL: no
-     * calls. */
+    /* Called with a text for each clip that fails; several threads may call it at once. With key
+     * NULL and QV_OK the text is a warning of qv_cache_writer_options.told. NULL: no calls. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);
     /* Called several times a second, by the thread that computes: false ends the run. `job` can be
      * asked for its progress. NULL: the run goes on. */
@@ -84,18 +84,22 @@ QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const c
 typedef struct qv_cache_fill_memory {
     qv_source_kind kind; /* QV_SOURCE_BYTES: the bytes of a file; QV_SOURCE_FRAMES: uint8 frames, as
                        * item says */
-    const void *data;    /* [n_bytes]; the same bytes with the same timestamps are the same clip */
-    size_t n_bytes;
-    qv_item item;               /* shape of the frames; item.data is ignored */
+    const void *data;    /* [n_bytes] */
+    size_t n_bytes;      /* of frames, as many as their shape takes */
+    /* Only frames have the fields that follow. Two clips are the same if all of these and the bytes
+     * are equal. */
+    qv_item item; /* shape of the frames, with n_frames of 1 or more; item.data is ignored */
     const double *timestamps_s; /* times of the frames, [item.n_frames]; NULL: none are known */
     double sampled_fps;         /* rate of the frames; 0: it is not known */
     uint64_t reserved[4];
 } qv_cache_fill_memory;
 
 /* Adds a clip in memory, with the rules of qv_cache_fill_add. The path in its record is "xxh3:" and
- * a hash of its bytes and timestamps, its time is 0. All memory that is pointed to is the caller's
- * and must live until qv_cache_fill_run or qv_cache_fill_end has returned. Returns QV_EINVAL for
- * another kind, and for no bytes; QV_ENOMEM. */
+ * a hash of its bytes and, for frames, of their shape, timestamps and rate; its time is 0. All
+ * memory that is pointed to is the caller's and must live until qv_cache_fill_run or
+ * qv_cache_fill_end has returned. Returns QV_EINVAL for another kind, for no bytes and for no
+ * frames; QV_ENOMEM. Frames that have another number of bytes than their shape takes end the run,
+ * with QV_EINVAL, as other sources that a job does not accept do. */
 QV_API qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,
                                           const qv_cache_fill_memory *memory, const qv_row_own *own,
                                           bool *wanted, qv_error *err);

@@ -20,6 +20,9 @@
  *                                     clip.decode_memory at most
  *     timestamps and names of the sources that wait or are under way.
  *
+ * A pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL, or,
+ * if it returns no status, the answer for nothing: "", zeros, or no change.
+ *
  * Threads. Any threads may call qv_job_add, qv_job_cancel and qv_job_get_progress at once; one
  * thread calls qv_job_end and qv_job_close. From open to close only the job may use its models'
  * contexts.

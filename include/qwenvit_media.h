@@ -3,7 +3,9 @@
  * qwenvit_media: clips and images go in, resized RGB frames come out, as transformers' Qwen-VL
  * processors make them. It has no tower, and needs the FFmpeg libraries.
  *
- * Conventions and thread rules are those of qwenvit.h: different threads may use different clips.
+ * Conventions and thread rules are those of qwenvit.h: different threads may use different clips. A
+ * pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL, or,
+ * if it returns no status, the answer for nothing: 0, false or zeros.
  */
 #ifndef QWENVIT_MEDIA_H
 #define QWENVIT_MEDIA_H
@@ -189,10 +191,11 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  *    decode_memory). Whatever that process does after it may have read the file is one of these.
  *  - for a fault of the caller QV_EINVAL (options that exclude each other or are out of range;
  *    start_s and end_s with no frame between them, or for an image).
- *  - for a fault on this side QV_ENOMEM (no memory here; with `trusted` also none for decoding) or
- *    QV_EBACKEND (qwenvit-decoder is missing, has ended, makes no more processes, or these cannot
- *    lock themselves in; with QV_DECODE_GPU, there is no such GPU, its driver or its decoders are
- *    missing, or the process that has it cannot be locked in, which `trusted` does not do).
+ *  - for a fault on this side QV_ENOMEM (no memory here, or too many open files; with `trusted` also
+ *    no memory for decoding) or QV_EBACKEND (the file system or its server is gone; qwenvit-decoder
+ *    is missing, has ended, makes no more processes, or these cannot lock themselves in; with
+ *    QV_DECODE_GPU, there is no such GPU, its driver or its decoders are missing, or the process
+ *    that has it cannot be locked in, which `trusted` does not do).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,

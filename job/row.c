@@ -36,7 +36,7 @@ enum { N_FIELDS = sizeof fields / sizeof *fields };
 static bool
 set_text(const char **field, const qv_row_value *value)
 {
-    if (value->type != QV_ROW_TEXT || !*value->text)
+    if (value->type != QV_ROW_TEXT || !value->text || !*value->text)
         return false;
     *field = value->text;
     return true;
@@ -75,6 +75,8 @@ const char *
 qv_row_set(qv_row *row, const char *name, const qv_row_value *value)
 {
     size_t i = 0;
+    if (!row || !name || !value)
+        return "";
     while (i < N_FIELDS && strcmp(fields[i].name, name) != 0)
         i++;
     if (i == N_FIELDS)
@@ -93,6 +95,8 @@ qv_row_set(qv_row *row, const char *name, const qv_row_value *value)
 qv_status
 qv_row_check(const qv_row *row, qv_error *err)
 {
+    if (!row)
+        return qv_fail(err, QV_EINVAL, "row is NULL");
     const qv_row_own *own = &row->own;
     if (own->end_s > 0 && own->end_s <= own->start_s)
         return qv_fail(err, QV_EINVAL, "\"end\" is %.15g; above \"start\", %.15g", own->end_s,
@@ -103,7 +107,11 @@ qv_row_check(const qv_row *row, qv_error *err)
 qv_clip_options
 qv_row_options(const qv_row_own *own, const qv_clip_options *all)
 {
-    qv_clip_options o = *all;
+    qv_clip_options o = { .fps = 0 };
+    if (all)
+        o = *all;
+    if (!own)
+        return o;
     if (own->fps > 0) {
         o.fps = own->fps;
         o.num_frames = 0;
@@ -113,7 +121,7 @@ qv_row_options(const qv_row_own *own, const qv_clip_options *all)
     o.end_s = own->end_s;
     o.offset = own->offset;
     o.length = own->bytes;
-    o.first_frame = own->first_frame || all->first_frame;
+    o.first_frame = own->first_frame || o.first_frame;
     o.max_pixels = own->max_pixels ? own->max_pixels : o.max_pixels;
     return o;
 }

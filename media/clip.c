@@ -74,6 +74,22 @@ mtime_ns(const struct stat *st)
     return (int64_t)MTIME(*st).tv_sec * 1000000000 + MTIME(*st).tv_nsec;
 }
 
+/* Returns whose fault it is that a file cannot be opened. The next file would fail in the same way if
+ * this process or machine lacks something, or if a file system or the network to it is gone. All
+ * else, such as ENOENT, EACCES, ENAMETOOLONG or EIO, is taken for the file's own: a file with a fault
+ * that is not in this list must not end a run of many. */
+static qv_status
+status_of_open(int code)
+{
+    static const int gone[] = { ENOTCONN,  ESTALE,       ENODEV,       ETIMEDOUT,
+                                EHOSTDOWN, EHOSTUNREACH, ENETDOWN,     ENETUNREACH,
+                                ESHUTDOWN, ECONNREFUSED, ECONNABORTED, ECONNRESET };
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
+        if (code == gone[i])
+            return QV_EBACKEND;
+    return qv_is_scarcity(code) ? QV_ENOMEM : QV_EIO;
+}
+
 static qv_status
 fail_to_open(const char *path, int code, qv_error *err)
 {
@@ -84,7 +100,8 @@ fail_to_open(const char *path, int code, qv_error *err)
                      "it first (curl -LO .., aws s3 cp .. .), or name it in a folder where its "
                      "storage is mounted",
                      path)
-               : qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(code));
+               : qv_fail(err, status_of_open(code), "%s: cannot be opened: %s", path,
+                         strerror(code));
 }
 
 static qv_status
@@ -341,6 +358,10 @@ qv_clip_close(qv_clip **handle)
 void
 qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
 {
+    if (out)
+        *out = (qv_clip_info){ .n_frames = 0 };
+    if (!clip || !out)
+        return;
     *out = clip->info;
     memcpy(out->decodes_all, clip->far.why, sizeof out->decodes_all);
     out->decoded_by = clip->far.on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU;
@@ -350,19 +371,19 @@ qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
 double
 qv_clip_busy_seconds(qv_clip *clip)
 {
-    return clip->far.busy_s;
+    return clip ? clip->far.busy_s : 0;
 }
 
 int64_t
 qv_clip_decoded(const qv_clip *clip)
 {
-    return clip->far.decoded;
+    return clip ? clip->far.decoded : 0;
 }
 
 int64_t
 qv_clip_damaged(const qv_clip *clip)
 {
-    return clip->far.damaged;
+    return clip ? clip->far.damaged : 0;
 }
 
 /* Waits for the next frame; false at the end, or if the clip ended early. With the last frame,

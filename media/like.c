@@ -34,7 +34,7 @@ qv_remark_text(qv_remark remark)
 static bool
 parse(const char *name, const char *const *all, int n, int *out)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && name; i++)
         if (!strcmp(name, all[i])) {
             *out = i;
             return true;
@@ -46,7 +46,7 @@ bool
 qv_like_parse(const char *name, qv_like *out)
 {
     int found;
-    const bool is_one = parse(name, names, N_NAMES, &found);
+    const bool is_one = out && parse(name, names, N_NAMES, &found);
     if (is_one)
         *out = (qv_like)found;
     return is_one;
@@ -67,7 +67,7 @@ bool
 qv_decode_parse(const char *name, qv_decode *out)
 {
     int found;
-    const bool is_one = parse(name, decoders, N_DECODERS, &found);
+    const bool is_one = out && parse(name, decoders, N_DECODERS, &found);
     if (is_one)
         *out = (qv_decode)found;
     return is_one;

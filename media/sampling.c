@@ -77,6 +77,8 @@ qv_status
 qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preprocess *p,
                 int64_t *out_height, int64_t *out_width, qv_error *err)
 {
+    if (!out_height || !out_width)
+        return qv_fail(err, QV_EINVAL, "smart_resize: out_height or out_width is NULL");
     qv_status status = check_resize(num_frames, height, width, p, err);
     if (status)
         return status;

@@ -4,6 +4,7 @@
 #ifndef QV_ERROR_H
 #define QV_ERROR_H
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +44,7 @@ qv_shorten(char *to, size_t size, const char *text)
     snprintf(to, size, "%.*s%s%s", (int)from, text, mark, text + until);
 }
 
+/* Makes an error text, which may quote files and arguments: what a terminal would obey becomes '?'. */
 static inline qv_status
 qv_fail_list(qv_error *err, qv_status status, const char *format, va_list ap)
 {
@@ -74,6 +76,14 @@ qv_fail(qv_error *err, qv_status status, const char *format, ...)
     qv_fail_list(err, status, format, ap);
     va_end(ap);
     return status;
+}
+
+/* Returns whether a call failed for what this process or machine lacks, and not for what is wrong
+ * with the file: the next file would fail in the same way. */
+static inline bool
+qv_is_scarcity(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
 /* Returns true for a failure of the device, of memory or of the caller, which every further item

@@ -155,7 +155,7 @@ int __wrap_open(const char *path, int flags, ...);
 int
 __wrap_open(const char *path, int flags, ...)
 {
-    static const struct call self = { "open", QV_EIO, 0,
+    static const struct call self = { "open", QV_ENOMEM, QV_EIO,
                                       "a tune file that cannot be read is ignored with a warning" };
     va_list rest;
     va_start(rest, flags);

@@ -781,7 +781,7 @@ test_contradictions(void **state)
               "\\\"status\\\":\\\"failed\\\",\\\"code\\\":\\\"QV_EIO\\\"" } },
           "one that failed has one" },
         { { { "\\\"xxh3\\\":\\\"", "\\\"xxh3\\\":\\\"0" } }, "16 hexadecimal digits" },
-        { { { "\"version\":\"1\"", "\"version\":\"1\",\"version\":\"1\"" } }, "each once" },
+        { { { "\"version\":\"1\"", "\"version\":\"1\",\"version\":\"1\"" } }, "twice" },
         { { { "[408,432]}}", "[408,432]}} x" } }, "something follows the header" },
         { { { "[0,72]", "[72,0]" } }, "not a begin and an end" },
         { { { "[3,6]", "[3,6,1]" } }, "one or two sizes" },

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -47,13 +48,33 @@ is_fault(void)
     return true;
 }
 
+static const char
+    *not_opened; /* The part of a name that cannot be opened for reading; NULL: none. */
+static int not_opened_errno;
+
+static bool
+is_not_opened(const char *path)
+{
+    errno = not_opened_errno;
+    return not_opened && strstr(path, not_opened);
+}
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int
+__wrap_open(const char *path, int flags, ...)
+{
+    const bool is_part = not_opened && !strcmp(not_opened, "part-");
+    return is_part && is_not_opened(path) ? -1 : __real_open(path, flags, 0666);
+}
+
 int __real_openat(int dir, const char *path, int flags, ...);
 int __wrap_openat(int dir, const char *path, int flags, ...);
 int
 __wrap_openat(int dir, const char *path, int flags, ...)
 {
     if (!(flags & (O_CREAT | O_TMPFILE)))
-        return __real_openat(dir, path, flags);
+        return is_not_opened(path) ? -1 : __real_openat(dir, path, flags);
     if (read_only) {
         errno = EROFS;
         return -1;
@@ -81,24 +102,31 @@ is_next(void)
     return fault_half && atomic_load(&n_calls) + 1 == fault_at;
 }
 
+/* A disk that was full once has only the room that was allocated before for what is written at the
+ * beginning of a file. */
+static off_t allocated;
+static bool was_full;
+
 static bool
-is_full(off_t end)
+is_full(off_t at, off_t end)
 {
+    const bool is = disk_bytes && (end > disk_bytes || (was_full && !at && end > allocated));
+    was_full = was_full || is;
     errno = ENOSPC;
-    return disk_bytes && end > disk_bytes;
+    return is;
 }
 
-WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), (void)0)
+WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), allocated = n)
 WRAP(int, ftruncate, (int fd, off_t n), (fd, n), sync_log_fd(SYNC_WRITTEN, fd))
 static void look_at_removal(int dir, const char *path);
 WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags),
      look_at_removal(dir, path))
 WRAP(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data, n, at),
      sync_log_fd(SYNC_WRITTEN, fd);
-     if (is_next()) __real_pwrite(fd, data, n / 2, at); if (is_full(at + (off_t)n)) return -1)
+     if (is_next()) __real_pwrite(fd, data, n / 2, at); if (is_full(at, at + (off_t)n)) return -1)
 WRAP(ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at), (fd, v, n, at),
      sync_log_fd(SYNC_WRITTEN, fd);
-     if (is_next()) __real_pwritev(fd, v, n / 2, at); if (is_full(at + 1)) return -1)
+     if (is_next()) __real_pwritev(fd, v, n / 2, at); if (is_full(at, at + 1)) return -1)
 
 static int n_names;      /* How many names a listing has given. */
 static int look_away_at; /* The number of the name before which look_away is called, from 1; 0:
@@ -149,6 +177,8 @@ __wrap_fsync(int fd)
     return __real_fsync(fd);
 }
 
+static void (*spoil)(int folder, const char *name); /* Spoils a file that has just got its name. */
+
 int __real_linkat(int from, const char *path, int to, const char *name, int flags);
 int __wrap_linkat(int from, const char *path, int to, const char *name, int flags);
 int
@@ -159,6 +189,8 @@ __wrap_linkat(int from, const char *path, int to, const char *name, int flags)
         return -1;
     assert_int_equal(fstatat(to, name, &file, 0) | fstat(to, &folder), 0);
     sync_log_add(SYNC_NAMED, &file, &folder);
+    if (spoil)
+        spoil(to, name);
     return 0;
 }
 
@@ -178,14 +210,22 @@ __wrap_mkdir(const char *path, mode_t mode)
     return 0;
 }
 
+static int lock_errno;            /* What the lock of a description fails with; 0: it does not. */
+static void (*before_lock)(void); /* Called before a file is locked. */
+
 int __real_flock(int fd, int how);
 int __wrap_flock(int fd, int how);
 int
 __wrap_flock(int fd, int how)
 {
-    if (!no_locks)
+    if (before_lock && how & LOCK_EX) {
+        void (*call)(void) = before_lock;
+        before_lock = NULL;
+        call();
+    }
+    if (!no_locks && !(lock_errno && how & LOCK_SH))
         return __real_flock(fd, how);
-    errno = ENOLCK;
+    errno = lock_errno ? lock_errno : ENOLCK;
     return -1;
 }
 
@@ -240,8 +280,12 @@ no_faults(void)
     n_allocations = 0;
     n_calls = 0;
     fault_at = fault_errno = 0;
-    disk_bytes = 0;
+    disk_bytes = allocated = 0;
+    was_full = false;
     fault_half = read_only = no_locks = false;
+    lock_errno = 0;
+    spoil = NULL;
+    before_lock = NULL;
     n_syncs = n_reads = 0;
     removed_at = 0;
     sync_at = read_at = 0;
@@ -979,6 +1023,49 @@ test_prune_full_disk(void **state)
     prune_undisturbed(dir);
 }
 
+static void
+cut_end(int folder, const char *name)
+{
+    struct stat st;
+    const int fd = __real_openat(folder, name, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0 && !fstat(fd, &st));
+    assert_int_equal(__real_ftruncate(fd, st.st_size - 1), 0);
+    close(fd);
+}
+
+static void
+lose_header(int folder, const char *name)
+{
+    const int fd = __real_openat(folder, name, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(__real_pwrite(fd, "\0\0\0\0\0\0\0\0", 8, 0), 8);
+    close(fd);
+}
+
+/* A disk that keeps something else than what was written, and says nothing, costs no old part: the
+ * new part is read back first, and a bad one is removed. */
+static void
+test_prune_reads_back(void **state)
+{
+    (void)state;
+    static void (*const spoils[])(int, const char *) = { cut_end, lose_header };
+    keys_go = false;
+    for (int i = 0; i < 2; i++) {
+        const char *dir = make_prunable();
+        const int n_parts = each_part(dir, NULL, NULL);
+        qv_cache_pruned n;
+        qv_error err = { 0 };
+        const qv_cache_prune_options o = { .superseded = true };
+        spoil = spoils[i];
+        assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_OK);
+        assert_true(n.left > 0 && n.rewritten == 0);
+        assert_int_equal(each_part(dir, NULL, NULL), n_parts - n.removed - n.broken);
+        check_prunable(dir, false);
+        no_faults();
+    }
+    keys_go = true;
+}
+
 /* ---- disks and companions -------------------------------------------------------------------- */
 
 /* What was finished before the disk was full is sealed, because the room for its header was
@@ -1084,7 +1171,7 @@ test_sweep(void **state)
 
 /* The file system has neither O_TMPFILE nor locks, and one process has two writers. The second
  * writer leaves the first one's part alone, and removes what a process of the same number (in
- * another container) left. */
+ * another container) left; without locks, once that is old. */
 static void
 test_two_writers(void **state)
 {
@@ -1101,6 +1188,13 @@ test_two_writers(void **state)
         gethostname(host, sizeof host - 1);
         snprintf(path, sizeof path, "%s/.qwenvit-tmp-%s-%ld-0123456712", dir, host, (long)getpid());
         put_file(path, "x", 1);
+        if (no_locks) { /* It may be in use by a process that is invisible from here. */
+            const struct timespec old[2] = { { .tv_sec = 1 }, { .tv_sec = 1 } };
+            second = open_writer(dir, &layout, 0);
+            close_writer(&second);
+            assert_int_equal(temp_entries(dir), 3);
+            assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+        }
         second = open_writer(dir, &layout, 0);
         assert_int_equal(temp_entries(dir), 2);
         assert_int_not_equal(access(path, F_OK), 0);
@@ -1115,6 +1209,138 @@ test_two_writers(void **state)
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), 2);
         no_locks = false;
+    }
+}
+
+/* ---- locks ----------------------------------------------------------------------------------- */
+
+static char warnings[600];
+
+static void
+warn(void *user, const char *words)
+{
+    assert_ptr_equal(user, warnings);
+    snprintf(warnings, sizeof warnings, "%s", words);
+}
+
+/* Only a file system that has no locks lets a run go on without one, and the run says so. */
+static void
+test_lock_errors(void **state)
+{
+    (void)state;
+    static const struct {
+        int error;
+        bool goes_on;
+    } cases[] = {
+        { ENOLCK, true }, { ENOSYS, true }, { EOPNOTSUPP, true }, { EINVAL, true },
+        { EIO, false },   { EINTR, false }, { ESTALE, false },    { 0, true },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *dir = fresh();
+        const qv_cache_writer_options o = { .layout = layout, .told = warn, .user = warnings };
+        qv_cache_writer *w = NULL;
+        qv_error err = { 0 };
+        lock_errno = cases[i].error;
+        *warnings = 0;
+        const qv_status s = qv_cache_writer_open(dir, &o, &w, &err);
+        if (s != (cases[i].goes_on ? QV_OK : QV_EIO))
+            fail_msg("%s: %s", strerror(cases[i].error), s ? err.text : "it goes on");
+        if (s)
+            expect_failure("lock", QV_EIO, "qwenvit-cache.json cannot be locked", s, &err);
+        else if (cases[i].error)
+            assert_non_null(strstr(warnings, "files cannot be locked here"));
+        else
+            assert_string_equal(warnings, "");
+        qv_cache_writer_close(&w, NULL);
+        no_faults();
+    }
+}
+
+/* A process, or a machine, that may open no more files gets an error, wherever that happens: no run
+ * goes on without a lock, and no part only seems to be damaged. */
+static void
+test_no_descriptors(void **state)
+{
+    (void)state;
+    static const int errors[] = { EMFILE, ENFILE, ENOMEM };
+    const char *dir = fresh();
+    run_undisturbed(dir);
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        const qv_cache_writer_options o = { .layout = layout };
+        qv_cache_writer *w = NULL;
+        qv_cache *c = NULL;
+        qv_error err = { 0 };
+        not_opened_errno = errors[i];
+        not_opened = "qwenvit-cache.json";
+        expect_failure("lock", QV_ENOMEM, strerror(errors[i]),
+                       qv_cache_writer_open(dir, &o, &w, &err), &err);
+        not_opened = "part-";
+        expect_failure("part", QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, &err), &err);
+        not_opened = NULL;
+    }
+    check_cache(dir, true);
+}
+
+/* ---- a sweep between creation and lock ------------------------------------------------------- */
+
+static const char *swept_dir;
+static char swept_path[400];
+static int swept_fd; /* The sweeper's descriptor. */
+static bool sweeps_slowly;
+
+static void
+end_sweep(void)
+{
+    assert_int_equal(unlink(swept_path), 0);
+    close(swept_fd);
+}
+
+/* Does what the sweep of another container with this host's name does: the file that was just made
+ * seems to be a dead process's, and nobody has locked it. */
+static void
+sweep_as_another(void)
+{
+    DIR *d = opendir(swept_dir);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = __real_readdir(d)) != NULL;)
+        if (!strncmp(e->d_name, ".qwenvit-tmp-", 13)) {
+            snprintf(swept_path, sizeof swept_path, "%.100s/%.255s", swept_dir, e->d_name);
+            swept_fd = __real_open(swept_path, O_RDONLY | O_CLOEXEC);
+        }
+    closedir(d);
+    assert_int_equal(__real_flock(swept_fd, LOCK_EX | LOCK_NB), 0);
+    if (!sweeps_slowly)
+        end_sweep();
+}
+
+/* A file that another container's sweep takes before it is locked is made again. */
+static void
+test_swept_before_lock(void **state)
+{
+    (void)state;
+    for (int slowly = 0; slowly < 2; slowly++) {
+        const char *dir = fresh();
+        qv_error err = { 0 };
+        no_tmpfile = true;
+        run_undisturbed(dir);
+        qv_cache_writer *w = open_writer(dir, &layout, 0);
+        swept_dir = dir;
+        sweeps_slowly = slowly;
+        swept_fd = -1;
+        before_lock = sweep_as_another;
+        assert_int_equal(try_key(w, &layout, "another", 3, &err), QV_OK);
+        assert_true(swept_fd >= 0);
+        if (slowly)
+            end_sweep();
+        if (qv_cache_writer_close(&w, &err))
+            fail_msg("%s: %s", slowly ? "during the sweep" : "after the sweep", err.text);
+        qv_cache *c = open_cache(dir);
+        qv_cache_item item;
+        assert_int_equal(qv_cache_find(c, "another", &item, &err), QV_OK);
+        assert_non_null(item.key);
+        qv_cache_close(&c);
+        assert_int_equal(temp_entries(dir), each_part(dir, NULL, NULL) + 1);
+        no_tmpfile = false;
     }
 }
 
@@ -1170,14 +1396,15 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
-        TEST(test_no_memory),         TEST(test_kill_every_call), TEST(test_kill_packed),
-        TEST(test_fail_every_call),   TEST(test_kill_at_random),  TEST(test_full_disk),
-        TEST(test_read_only),         TEST(test_two_at_once),     TEST(test_sweep),
-        TEST(test_damaged_part),      TEST(test_growing_list),    TEST(test_order),
-        TEST(test_order_of_others),   TEST(test_sync_fails),      TEST(test_two_writers),
-        TEST(test_prune_killed),      TEST(test_prune_fails),     TEST(test_prune_cannot_read),
-        TEST(test_prune_no_memory),   TEST(test_prune_order),     TEST(test_prune_full_disk),
-        TEST(test_prune_beside_open),
+        TEST(test_no_memory),         TEST(test_kill_every_call),  TEST(test_kill_packed),
+        TEST(test_fail_every_call),   TEST(test_kill_at_random),   TEST(test_full_disk),
+        TEST(test_read_only),         TEST(test_two_at_once),      TEST(test_sweep),
+        TEST(test_damaged_part),      TEST(test_growing_list),     TEST(test_order),
+        TEST(test_order_of_others),   TEST(test_sync_fails),       TEST(test_two_writers),
+        TEST(test_prune_killed),      TEST(test_prune_fails),      TEST(test_prune_cannot_read),
+        TEST(test_prune_no_memory),   TEST(test_prune_order),      TEST(test_prune_full_disk),
+        TEST(test_prune_beside_open), TEST(test_lock_errors),      TEST(test_no_descriptors),
+        TEST(test_swept_before_lock), TEST(test_prune_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

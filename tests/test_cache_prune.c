@@ -340,6 +340,78 @@ test_damage(void **state)
     check_keys(dir, 0, 0);
 }
 
+/* Puts a copy of a part beside the others, with a text inserted before another, or in its place. The
+ * header is padded, so it has room for more. */
+static void
+write_variant(const char *dir, const struct file *f, const char *before, const char *text,
+              bool replaces)
+{
+    char path[700];
+    const size_t used = header_used(f), header = header_bytes(f), n = strlen(text);
+    const size_t gone = replaces ? strlen(before) : 0;
+    char *data = malloc(f->bytes);
+    assert_non_null(data);
+    memcpy(data, f->data, f->bytes);
+    char *at = memmem(data, used, before, strlen(before));
+    assert_true(at && used + n - gone <= header);
+    memmove(at + n, at + gone, used - (size_t)(at - data) - gone);
+    memcpy(at, text, n);
+    memset(data + used + n - gone, ' ', header - (used + n - gone));
+    snprintf(path, sizeof path, "%s/part-variant.safetensors", dir);
+    put_file(path, data, f->bytes);
+    free(data);
+}
+
+/* What another version may have written is not broken: a prune leaves it, and says so. Only what no
+ * version writes, or what contradicts itself, is removed. */
+static void
+test_other_versions(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *before, *text;
+        bool replaces, is_broken;
+    } cases[] = {
+        { "\"version\"", "\"crc\":\"1\",", false, false },
+        { "\"records\"", "\"index\"", true, false },
+        { "\"format\":\"qwenvit-cache\"", "\"format\":\"pt\"", true, false },
+        { "\"format\":\"qwenvit-cache\",", "", true, false },
+        { "\"__metadata__\"",
+          "\"__index\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},", false, false },
+        { "\"__metadata__\"",
+          "\"alone/mask\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},", false, false },
+        { "\"dtype\"", "\"strides\":[1],", false, false },
+        { "\"shape\":[", "\"shape\":[1,1,", true, false },
+        { "\\\"status\\\":\\\"ok\\\"", "\\\"status\\\":\\\"half\\\"", true, false },
+        { "\"version\"", "\"version\":\"1\",", false, true },
+        { "\"dtype\":\"BF16\",", "", true, true },
+        { "\"sealed\":\"", "\"sealed\":\"-", true, true },
+        { "\"data_offsets\":[", "\"data_offsets\":[1", true, true },
+    };
+    const char *dir = make_cache(), *lone = temp_path("lone");
+    char path[700];
+    qv_cache_writer *w = open_writer(lone, &tiny, 0);
+    write_source(w, &tiny, "alone", &some_source, QV_OK);
+    close_writer(&w);
+    struct file f = read_part(lone, path);
+    const qv_cache_prune_options o = { .superseded = true, .told = tell };
+    prune(dir, &o);
+    snprintf(path, sizeof path, "%s/part-variant.safetensors", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_variant(dir, &f, cases[i].before, cases[i].text, cases[i].replaces);
+        *told = n_told = 0;
+        const qv_cache_pruned n = prune(dir, &o);
+        if (n.broken != cases[i].is_broken || n.left != !cases[i].is_broken ||
+            access(path, F_OK) != (cases[i].is_broken ? -1 : 0))
+            fail_msg("%s in place of %s: %d broken, %d left: %s", cases[i].text, cases[i].before,
+                     (int)n.broken, (int)n.left, told);
+        if (!cases[i].is_broken)
+            assert_non_null(strstr(told, "part-variant.safetensors: left as it is: "));
+    }
+    free(f.data);
+    check_keys(dir, 0, 0);
+}
+
 /* Tests whether damage is recognised as harmless: all keys of the part are elsewhere, of the same
  * source or sealed later. */
 static void
@@ -421,14 +493,14 @@ test_hostile(void **state)
         const qv_status s = qv_cache_prune(dir, &o, &n, &err);
         if (s && (s != QV_EIO || !o.n_drop || !strstr(err.text, "no more keys are removed")))
             fail_msg("%d: %s", i, err.text);
-        if (i % 20 == 0)
-            check_keys(dir, 0, 0);
         char name[80];
         for (int count = 0; count < 3; count++) {
             snprintf(name, sizeof name, "%s/part-hostile%.*s.safetensors", dir, count ? 2 : 0,
                      count == 1 ? ".1" : ".2");
             unlink(name);
         }
+        if (i % 20 == 0)
+            check_keys(dir, 0, 0);
     }
     free(f.data);
     check_keys(dir, 0, 0);
@@ -802,12 +874,12 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_superseded), TEST(test_keeps_order), TEST(test_drop),
-        TEST(test_keep),       TEST(test_damage),      TEST(test_damage_is_superseded),
-        TEST(test_hostile),    TEST(test_locks),       TEST(test_wrong_calls),
-        TEST(test_stopped),    TEST(test_readers),     TEST(test_made_again),
-        TEST(test_trust),      TEST(test_resolved),    TEST(test_model_names),
-        TEST(test_rate),
+        TEST(test_superseded), TEST(test_keeps_order),    TEST(test_drop),
+        TEST(test_keep),       TEST(test_damage),         TEST(test_damage_is_superseded),
+        TEST(test_hostile),    TEST(test_locks),          TEST(test_wrong_calls),
+        TEST(test_stopped),    TEST(test_readers),        TEST(test_made_again),
+        TEST(test_trust),      TEST(test_resolved),       TEST(test_model_names),
+        TEST(test_rate),       TEST(test_other_versions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -94,7 +95,8 @@ struct filler {
     qv_cache_fill_counts counts;
     int n_wanted;
     atomic_int n_told;
-    int64_t enough; /* The run is stopped once so many clips are done; 0: it is not stopped. */
+    int64_t enough;    /* The run is stopped once so many clips are done; 0: it is not stopped. */
+    char warning[600]; /* of the whole run */
 };
 
 static const char *
@@ -112,6 +114,10 @@ static void
 count_told(void *user, const char *key, qv_status status, const char *words)
 {
     struct filler *f = user;
+    if (!key) {
+        snprintf(f->warning, sizeof f->warning, "%s: %s", qv_status_name(status), words);
+        return;
+    }
     if (!strcmp(key, "missing") && status == QV_EIO && strstr(words, "missing.mp4"))
         atomic_fetch_add(&f->n_told, 1);
     else
@@ -248,6 +254,100 @@ a_run_that_is_stopped_seals_what_is_done(void **state)
     assert_int_equal(f.counts.done, MANY - done);
     assert_int_equal(f.counts.failed + f.counts.failed_before, 1);
 }
+
+/* ---- files that cannot be opened ------------------------------------------------------------- */
+
+#ifndef __APPLE__      /* whose linker cannot wrap */
+static int open_errno; /* What opening an image fails with; 0: it does not. */
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int
+__wrap_open(const char *path, int flags, ...)
+{
+    const size_t n = strlen(path);
+    errno = open_errno;
+    return open_errno && n > 4 && !strcmp(path + n - 4, ".ppm") ? -1
+                                                                : __real_open(path, flags, 0666);
+}
+
+static bool no_locks; /* As on a file system that has no locks. */
+
+int __real_flock(int fd, int how);
+int __wrap_flock(int fd, int how);
+int
+__wrap_flock(int fd, int how)
+{
+    errno = ENOLCK;
+    return no_locks ? -1 : __real_flock(fd, how);
+}
+
+static void
+a_file_system_without_locks_is_told(void **state)
+{
+    (void)state;
+    struct filler f = { .enough = 0 };
+    for (int i = 0; i < IMAGES; i++)
+        image(i);
+    no_locks = true;
+    expect_fill(&f, 4, 3, 1, 0, 0);
+    no_locks = false;
+    assert_non_null(strstr(f.warning, "QV_OK: "));
+    assert_non_null(strstr(f.warning, "files cannot be locked here"));
+    *f.warning = 0;
+    expect_fill(&f, 0, 0, 0, 3, 1);
+    assert_string_equal(f.warning, "");
+}
+
+/* A clip's record says what is wrong with the clip. What the process, the machine or the file system
+ * lacks would fail the next clip as well: it ends the run, and no clip has failed. */
+static void
+a_record_is_of_the_clips_own_failure(void **state)
+{
+    (void)state;
+    static const struct {
+        int error;
+        qv_status ends_with; /* QV_OK: the run goes on, and the clip has a record */
+    } cases[] = { { ENOENT, QV_OK },
+                  { EACCES, QV_OK },
+                  { EPERM, QV_OK },
+                  { EISDIR, QV_OK },
+                  { ENOTDIR, QV_OK },
+                  { ELOOP, QV_OK },
+                  { ENAMETOOLONG, QV_OK },
+                  { ENXIO, QV_OK },
+                  { EIO, QV_OK },
+                  { EILSEQ, QV_OK },
+                  { EMFILE, QV_ENOMEM },
+                  { ENFILE, QV_ENOMEM },
+                  { ENOMEM, QV_ENOMEM },
+                  { ENOTCONN, QV_EBACKEND },
+                  { ESTALE, QV_EBACKEND },
+                  { ETIMEDOUT, QV_EBACKEND },
+                  { EHOSTDOWN, QV_EBACKEND },
+                  { ENODEV, QV_EBACKEND },
+                  { EHOSTUNREACH, QV_EBACKEND } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct filler f = { .enough = 0 };
+        qv_error err = { 0 };
+        image(0);
+        open_errno = cases[i].error;
+        const qv_status s = fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err);
+        open_errno = 0;
+        if (s != cases[i].ends_with)
+            fail_msg("%s: %s", strerror(cases[i].error), qv_status_name(s));
+        if (s)
+            assert_non_null(strstr(err.text, strerror(cases[i].error)));
+        else
+            assert_int_equal(f.counts.failed, 2); /* the image, and one that does not exist */
+        assert_int_equal(f.counts.done, 0);
+        assert_int_equal(fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err), QV_OK);
+        assert_int_equal(f.counts.done, s ? 1 : 0);
+        assert_int_equal(nftw(temp_path("cache"), tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+    }
+}
+
+#endif
 
 /* ---- what is in memory, and runs that follow one another ------------------------------------- */
 
@@ -393,8 +493,6 @@ the_same_bytes_are_the_same_clip(void **state)
     assert_true(add_in_memory(&m, "frames", 1));
     m.sources[1].timestamps_s = seconds;
     assert_false(add_in_memory(&m, "frames", 1));
-    m.sources[1].item.is_image = true;
-    assert_true(add_in_memory(&m, "frames", 1));
     qv_cache_fill_memory wrong[] = { m.sources[0], m.sources[0], m.sources[0] };
     wrong[0].kind = QV_SOURCE_PATCHES;
     wrong[1].n_bytes = 0;
@@ -403,6 +501,70 @@ the_same_bytes_are_the_same_clip(void **state)
         expect_failure("no source", QV_EINVAL, "k: neither the bytes of a file",
                        qv_cache_fill_add_memory(m.fill, "k", &wrong[i], NULL, NULL, &err), &err);
     qv_cache_fill_forget(m.fill);
+    close_in_memory(&m);
+}
+
+/* The same bytes are another clip if anything else that its tokens, or its entry, come from is
+ * different. Bytes of a file are a file, whatever stands in the fields for frames. */
+static void
+frames_of_another_shape_are_another_clip(void **state)
+{
+    (void)state;
+    struct in_memory m = { .ctx = NULL };
+    open_in_memory(&m);
+    add_in_memory(&m, "bytes", 0);
+    add_in_memory(&m, "frames", 1);
+    run_in_memory(&m, 2);
+    close_in_memory(&m);
+    open_in_memory(&m);
+    const qv_cache_fill_memory frames = m.sources[1];
+    qv_cache_fill_memory other[] = { frames, frames, frames, frames, frames, frames };
+    memcpy(other[0].item.grid_thw, (int64_t[]){ FRAMES / 2, SIDE / 2, SIDE * 2 },
+           sizeof frames.item.grid_thw);
+    memcpy(other[1].item.grid_thw, (int64_t[]){ FRAMES / 2, SIDE * 2, SIDE / 2 },
+           sizeof frames.item.grid_thw);
+    memcpy(other[2].item.grid_thw, (int64_t[]){ FRAMES / 4, SIDE, SIDE * 2 },
+           sizeof frames.item.grid_thw);
+    other[2].item.n_frames = FRAMES / 2;
+    other[3].item.is_image = true;
+    other[4].sampled_fps = 1;
+    other[5].timestamps_s = NULL;
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        m.sources[1] = other[i];
+        if (!add_in_memory(&m, "frames", 1))
+            fail_msg("case %zu is taken for the same clip", i);
+    }
+    m.sources[1] = frames;
+    assert_false(add_in_memory(&m, "frames", 1));
+    m.sources[0].item.n_frames = 3;
+    m.sources[0].sampled_fps = 1;
+    assert_false(add_in_memory(&m, "bytes", 0));
+    qv_cache_fill_forget(m.fill);
+    close_in_memory(&m);
+}
+
+/* Frames whose bytes are not as many as their shape says fail, and are never read beyond their
+ * end. */
+static void
+frames_have_as_many_bytes_as_their_shape_says(void **state)
+{
+    (void)state;
+    struct in_memory m = { .ctx = NULL };
+    qv_error err = { 0 };
+    open_in_memory(&m);
+    uint8_t *cut = malloc(sizeof m.frames / 2);
+    assert_non_null(cut);
+    memset(cut, 1, sizeof m.frames / 2);
+    m.sources[1].data = cut;
+    m.sources[1].n_bytes = sizeof m.frames / 2;
+    assert_true(add_in_memory(&m, "frames", 1));
+    expect_failure("half", QV_EINVAL, "frames: 24576 bytes|4 frames of 64x64 take 49152",
+                   qv_cache_fill_run(m.fill, &m.model, 1, &err), &err);
+    m.sources[1].item.n_frames = 0;
+    expect_failure("none", QV_EINVAL, "frames: n_frames is 0; it must be at least 1",
+                   qv_cache_fill_add_memory(m.fill, "frames", &m.sources[1], NULL, NULL, &err),
+                   &err);
+    free(cut);
     close_in_memory(&m);
 }
 
@@ -502,8 +664,14 @@ main(void)
         TEST(what_is_there_is_left_alone),
         TEST(another_model_is_refused),
         TEST(a_run_that_is_stopped_seals_what_is_done),
+#ifndef __APPLE__
+        TEST(a_record_is_of_the_clips_own_failure),
+        TEST(a_file_system_without_locks_is_told),
+#endif
         TEST(runs_follow_one_another),
         TEST(the_same_bytes_are_the_same_clip),
+        TEST(frames_of_another_shape_are_another_clip),
+        TEST(frames_have_as_many_bytes_as_their_shape_says),
         TEST(a_row_takes_what_its_fields_mean),
         TEST(a_row_has_a_path_and_ends_after_its_start),
     };

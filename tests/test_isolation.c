@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -521,7 +522,79 @@ test_cuts_share(void **state)
     assert_int_equal(fclose(file), 0);
     assert_int_equal(count_frames(CLIP, 1, decoder), all);
     assert_int_equal(kept->n, 2);
+    /* Bytes that are written in the place of others change the time alone. */
+    index = kept->at[0].data;
+    index->n_frames = all - 7;
+    assert_int_equal(count_frames(CLIP, 1, decoder), all - 7);
+    const struct timespec times[2] = { { .tv_sec = 1 }, { .tv_sec = 1 } };
+    assert_int_equal(utimensat(AT_FDCWD, CLIP, times, 0), 0);
+    assert_int_equal(count_frames(CLIP, 1, decoder), all);
+    assert_int_equal(kept->n, 3);
     qv_decoder_stop(&decoder);
+}
+
+/* An index is of one file, one version of it, one piece of it and one package's rules. */
+static void
+test_kept_is_of_one_file(void **state)
+{
+    (void)state;
+    const qvm_identity file = { 1, 2, 3, 4, 5, 6, QV_LIKE_TRANSFORMERS };
+    qvm_identity other[7];
+    struct qvm_kept kept = { .n = 0 };
+    int64_t bytes;
+    for (int i = 0; i < 7; i++)
+        other[i] = file;
+    other[0].device++;
+    other[1].inode++;
+    other[2].bytes++;
+    other[3].mtime_ns++;
+    other[4].offset++;
+    other[5].length++;
+    other[6].like = QV_LIKE_QWEN_VL_UTILS;
+    qvm_kept_put(&kept, &file, calloc(1, 100), 100);
+    for (int i = 0; i < 7; i++)
+        if (qvm_kept_copy(&kept, &other[i], &bytes))
+            fail_msg("field %d is not compared", i);
+    void *copy = qvm_kept_copy(&kept, &file, &bytes);
+    assert_non_null(copy);
+    free(copy);
+    qvm_kept_free(&kept);
+}
+
+/* Whoever gets an index believes nothing in it: not how long it is, how many frames there are or
+ * that its text ends. */
+static void
+test_index_is_checked(void **state)
+{
+    (void)state;
+    const int64_t bytes = (int64_t)qvm_index_bytes(2);
+    qvm_index *index = calloc(1, (size_t)bytes);
+    assert_non_null(index);
+    index->n_entries = 2;
+    snprintf(index->unsure, sizeof index->unsure, "a packet has no time");
+    assert_true(qvm_index_is_whole(index, bytes));
+    const qvm_index good = *index;
+    for (int i = 0; i < 9; i++) {
+        *index = good;
+        switch (i) {
+        case 0: index->n_entries = 1; break;
+        case 1: index->n_entries = 3; break;
+        case 2: index->n_entries = -1; break;
+        case 3: index->n_entries = INT64_MAX / (int64_t)sizeof *index->at; break;
+        case 4: index->n_packets = -1; break;
+        case 5: index->n_packets = QVM_MAX_FRAMES + 1; break;
+        case 6: index->n_frames = -1; break;
+        case 7: index->n_frames = QVM_MAX_FRAMES + 1; break;
+        case 8: memset(index->unsure, 'x', sizeof index->unsure); break;
+        }
+        if (qvm_index_is_whole(index, bytes))
+            fail_msg("case %d is taken for an index", i);
+    }
+    *index = good;
+    assert_false(qvm_index_is_whole(index, bytes - 1));
+    assert_false(qvm_index_is_whole(index, (int64_t)sizeof *index - 1));
+    assert_false(qvm_index_is_whole(index, 0));
+    free(index);
 }
 
 static void
@@ -573,12 +646,20 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),     cmocka_unit_test(test_neighbour),
-        cmocka_unit_test(test_memory),     cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_close_hung), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_stopped),    cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_orphan),     cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_cuts_share), cmocka_unit_test(test_kept_is_bounded),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_neighbour),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_close_hung),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_orphan),
+        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_cuts_share),
+        cmocka_unit_test(test_kept_is_bounded),
+        cmocka_unit_test(test_kept_is_of_one_file),
+        cmocka_unit_test(test_index_is_checked),
     };
     return cmocka_run_group_tests(tests, make_files, check_files);
 }

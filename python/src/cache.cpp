@@ -195,7 +195,7 @@ class CacheFill
     bool running = false;
     pid_t owner;
     std::mutex lock; /* guards the members below */
-    std::vector<Told> told;
+    std::vector<Told> told; /* clips that failed; without a key, a warning */
     std::exception_ptr raised; /* the exception of a signal's handler, or of `progress` */
     Clock::time_point shown;
 
@@ -239,6 +239,9 @@ CacheFill::CacheFill(nb::object model_, nb::object decoder_, nb::bytes folder, n
         fill.reset(opened);
         check(qv_cache_fill_begin(opened, m, &err), err);
     });
+    for (const Told &t : told)
+        if (PyErr_WarnEx(PyExc_UserWarning, t.words.c_str(), 1))
+            throw nb::python_error();
 }
 
 /* A forked process has none of the threads that would seal, so it leaves everything as it is. */
@@ -267,7 +270,7 @@ CacheFill::tell(void *user, const char *key, qv_status status, const char *words
 {
     CacheFill *self = static_cast<CacheFill *>(user);
     const std::lock_guard<std::mutex> hold(self->lock);
-    self->told.push_back({ key, words, status });
+    self->told.push_back({ key ? key : "", words, status });
 }
 
 /* Checks signals, and shows a job's progress. Returns false to end the run. */

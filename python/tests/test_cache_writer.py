@@ -309,6 +309,22 @@ def test_the_same_bytes_are_there_and_others_are_done_again(model, clip, frames,
         assert cache.add(changed)["done"] == 3 and list(cache.failed) == ["none"]
 
 
+def test_frames_of_another_shape_are_another_clip(model, tmp_path):
+    wide = np.full((4, 64, 128, 3), 90, np.uint8)  # all of one colour, so that each of these has the same bytes
+    shapes = {"wide": wide, "tall": wide.reshape(4, 128, 64, 3), "one": wide.reshape(1, 256, 128, 3)}
+    for before, after in (("wide", "tall"), ("tall", "one"), ("one", "wide")):
+        with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
+            cache.add([{"key": "clip", "frames": shapes[before]}])
+        with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
+            assert cache.add([{"key": "clip", "frames": shapes[before]}])["there"] == 1
+            assert cache.add([{"key": "clip", "frames": shapes[after]}])["done"] == 1
+        grid = model.encode({"frames": shapes[after]}).grid_thw
+        assert (qwenvit.Cache(tmp_path)["clip"].grid_thw == grid).all()
+    for other in ({"frames": wide, "fps": 4}, {"frames": wide, "fps": 8}, {"image": wide[0]}):
+        with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
+            assert cache.add([{"key": "clip", **other}])["done"] == 1
+
+
 def test_progress_is_told_and_what_it_raises_ends_the_run(model, clip, tmp_path):
     rows, seen = [{"path": str(clip), "key": str(i)} for i in range(40)], []
     with qwenvit.CacheWriter(model, tmp_path) as cache:

@@ -81,7 +81,8 @@ qv_atomic_files_remove(void)
 static qv_status
 fail_errno(const struct qv_atomic_file *f, const char *doing, int e, qv_error *err)
 {
-    return qv_fail(err, QV_EIO, "%s: %s: %s", qv_path_tail(f->path), doing, strerror(e));
+    return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s: %s", qv_path_tail(f->path),
+                   doing, strerror(e));
 }
 
 /* Creates the temporary file. Its name is put among those to remove only once the file is ours,

@@ -42,7 +42,8 @@ qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err)
     /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. */
     const int f = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (f < 0)
-        return qv_fail(err, QV_EIO, "%s: cannot open: %s", qv_path_tail(path), strerror(errno));
+        return qv_fail(err, qv_is_scarcity(errno) ? QV_ENOMEM : QV_EIO, "%s: cannot open: %s",
+                       qv_path_tail(path), strerror(errno));
 
     struct stat st;
     if (fstat(f, &st)) {

@@ -24,13 +24,15 @@ struct run {
 
 /* ---- the fill -------------------------------------------------------------------------------- */
 
+/* Tells of a clip that failed, or, without a key, warns of something about the whole run. */
 static void
-tell_failure(void *user, const char *key, qv_status status, const char *words)
+tell(void *user, const char *key, qv_status status, const char *words)
 {
     struct run *r = user;
     pthread_mutex_lock(&r->lock);
     tool_complain("%s", words);
-    tool_record_failure(r->o, NULL, key, status, words);
+    if (key)
+        tool_record_failure(r->o, NULL, key, status, words);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -88,7 +90,7 @@ find_work(struct run *r, qv_error *err)
                                             .part_seconds = r->o->part_seconds,
                                             .chunk_rows = r->o->chunk_rows,
                                             .clip = r->o->clip,
-                                            .told = tell_failure,
+                                            .told = tell,
                                             .go_on = go_on,
                                             .user = r };
     qv_status s = qv_cache_fill_open(r->o->out, &options, &r->fill, err);

@@ -1,0 +1,932 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Calls every public function of clips, jobs, caches and fills with each of its pointers NULL in
+ * turn, and with each options struct's reserved fields set. A call that needs the pointer must
+ * return QV_EINVAL with a text, or what its header says, and leave what it was given as it was. Each
+ * call runs in a process of its own, so that a crash is one line of the report.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <ctype.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "cache_tools.h"
+#include "qwenvit_fill.h"
+
+/* ---- arguments ------------------------------------------------------------------------------- */
+
+static int null_at;       /* which argument is NULL, from 0; -1: none */
+static uint64_t reserved; /* what the reserved fields of structs are */
+static unsigned n_args;   /* how many pointers the call has */
+static qv_error err;
+
+/* Returns the argument, or NULL in its turn. */
+static void *
+arg(unsigned i, const void *p)
+{
+    n_args = i + 1 > n_args ? i + 1 : n_args;
+    return (int)i == null_at ? NULL : (void *)(uintptr_t)p;
+}
+
+/* Turns the answer of a function without a status into one. */
+static qv_status
+if_not(bool null_answer)
+{
+    return null_answer ? QV_EINVAL : QV_OK;
+}
+
+/* ---- what the calls work on ------------------------------------------------------------------ */
+
+static const qv_cache_layout tiny = { .dtype = QV_F32, .width = 6, .n_deepstack = 1 };
+static const qv_cache_layout packed = {
+    .dtype = QV_F32, .width = 6, .n_deepstack = 1, .packed = true
+};
+static qv_context *ctx;
+static qv_model *model;
+static const char *cache_dir, *new_dir, *image_path;
+static uint8_t pixels[64 * 64 * 3];
+
+static qv_cache *
+opened(void)
+{
+    return open_cache(cache_dir);
+}
+
+static qv_cache_item
+an_item(const qv_cache *c)
+{
+    qv_cache_item item;
+    assert_int_equal(qv_cache_at(c, 0, &item, &err), QV_OK);
+    return item;
+}
+
+static qv_cache_entry *
+an_entry(const qv_cache_layout *l)
+{
+    qv_cache_entry *e = NULL;
+    qv_cache_writer *w = open_writer(new_dir, l, 0);
+    assert_int_equal(qv_cache_begin(w, "k", &some_source, 4, &e, &err), QV_OK);
+    return e;
+}
+
+static qv_status
+sink(void *user, const qv_job_result *result, qv_error *why)
+{
+    (void)user;
+    (void)why;
+    return result->status;
+}
+
+static qv_job *
+a_job(void)
+{
+    const qv_job_options o = { .sink = sink, .decoders = 1, .clip.trusted = true };
+    qv_job *job = NULL;
+    if (qv_job_open(&model, 1, &o, &job, &err))
+        fail_msg("%s", err.text);
+    return job;
+}
+
+static qv_cache_fill *
+a_fill(void)
+{
+    const qv_cache_fill_options o = { .clip.trusted = true };
+    qv_cache_fill *f = NULL;
+    if (qv_cache_fill_open(new_dir, &o, &f, &err))
+        fail_msg("%s", err.text);
+    return f;
+}
+
+static qv_clip *
+a_clip(void)
+{
+    const qv_clip_options o = { .trusted = true };
+    qv_clip *clip = NULL;
+    if (qv_clip_open(image_path, NULL, NULL, &o, &clip, &err))
+        fail_msg("%s", err.text);
+    return clip;
+}
+
+static const qv_clip_options plain = { .trusted = true };
+
+/* ---- caches ---------------------------------------------------------------------------------- */
+
+static qv_status
+key(void)
+{
+    static char out[QV_CACHE_MAX_KEY + 1];
+    return qv_cache_key(arg(0, "k"), arg(1, out), arg(2, &err));
+}
+
+static qv_status
+key_hash(void)
+{
+    return if_not(!qv_cache_key_hash(arg(0, "k")));
+}
+
+static qv_status
+source_of(void)
+{
+    static char text[QV_CACHE_OPTIONS_BYTES];
+    const qv_clip_options own = { .fps = 1 };
+    return if_not(!qv_cache_source_of(arg(0, image_path), &own, arg(1, text)).path);
+}
+
+static qv_status
+made_by(void)
+{
+    static char *out;
+    qv_model_info info;
+    qv_model_get_info(model, &info);
+    return qv_cache_made_by(arg(0, &info), 64, arg(1, &plain), arg(2, &out), arg(3, &err));
+}
+
+static qv_status
+writer_open(void)
+{
+    static qv_cache_writer *w;
+    const qv_cache_writer_options o = { .layout = tiny, .reserved = { [7] = reserved } };
+    return qv_cache_writer_open(arg(0, new_dir), arg(1, &o), arg(2, &w), arg(3, &err));
+}
+
+static qv_status
+begin(void)
+{
+    static qv_cache_entry *e;
+    qv_cache_writer *w = open_writer(new_dir, &tiny, 0);
+    const qv_cache_source source = { .path = arg(3, "clip.mp4"), .reserved = { [3] = reserved } };
+    return qv_cache_begin(arg(0, w), arg(1, "k"), arg(2, &source), 1, arg(4, &e), arg(5, &err));
+}
+
+/* After a call that was refused, rows can be put as if it had not been made. */
+static qv_status
+put_to(const qv_cache_layout *l)
+{
+    static float row[6];
+    qv_cache_entry *e = an_entry(l);
+    const qv_tokens t = { .tokens = arg(2, row), .deepstack = { arg(3, row) }, .n = 1 };
+    const qv_status s = qv_cache_put(arg(0, e), arg(1, &t), arg(4, &err));
+    put_rows(e, l, "k", 0, 3);
+    finish_key(&e, QV_OK, NULL);
+    return s;
+}
+
+static qv_status
+put(void)
+{
+    return put_to(&tiny);
+}
+
+static qv_status
+put_packed(void)
+{
+    return put_to(&packed);
+}
+
+/* An entry is freed whatever its result is. */
+static qv_status
+finish(void)
+{
+    static qv_cache_entry *e;
+    const double times[] = { 0, 1 };
+    e = an_entry(&tiny);
+    put_rows(e, &tiny, "k", 0, 1);
+    const qv_cache_result r = { .timestamps_s = arg(3, times),
+                                .n_timestamps = 2,
+                                .reserved = { [1] = reserved } };
+    const qv_status s = qv_cache_finish(arg(0, arg(1, e) ? &e : &(qv_cache_entry *){ NULL }),
+                                        arg(2, &r), arg(4, &err));
+    assert_true(null_at == 0 || null_at == 1 || !e);
+    return s;
+}
+
+static qv_status
+drop(void)
+{
+    qv_cache_entry *e = an_entry(&tiny);
+    qv_cache_drop(arg(0, &e));
+    return if_not(e != NULL);
+}
+
+static qv_status
+seal(void)
+{
+    return qv_cache_seal(arg(0, open_writer(new_dir, &tiny, 0)), arg(1, &err));
+}
+
+static qv_status
+writer_close(void)
+{
+    qv_cache_writer *w = open_writer(new_dir, &tiny, 0);
+    qv_cache_writer_close(arg(0, &w), arg(1, &err));
+    return if_not(w != NULL);
+}
+
+static qv_status
+exists(void)
+{
+    return if_not(!qv_cache_exists(arg(0, cache_dir)));
+}
+
+static qv_status
+cache_open(void)
+{
+    static qv_cache *c;
+    return qv_cache_open(arg(0, cache_dir), arg(1, &c), arg(2, &err));
+}
+
+static qv_status
+cache_close(void)
+{
+    qv_cache *c = opened();
+    qv_cache_close(arg(0, &c));
+    return if_not(c != NULL);
+}
+
+static qv_status
+get_info(void)
+{
+    qv_cache_info info = { .n_ok = 7 };
+    qv_cache_get_info(arg(0, opened()), arg(1, &info));
+    return if_not(info.n_ok == 7 || !info.n_ok);
+}
+
+static qv_status
+last_rate(void)
+{
+    qv_cache_rate rate;
+    return if_not(!qv_cache_last_rate(arg(0, opened()), arg(1, &rate)));
+}
+
+static qv_status
+damage(void)
+{
+    return if_not(!qv_cache_damage(arg(0, opened()), 0));
+}
+
+static qv_status
+damage_is_superseded(void)
+{
+    return if_not(!qv_cache_damage_is_superseded(arg(0, opened()), 0));
+}
+
+static qv_status
+find(void)
+{
+    static qv_cache_item item;
+    return qv_cache_find(arg(0, opened()), arg(1, key_name(0)), arg(2, &item), arg(3, &err));
+}
+
+static qv_status
+at(void)
+{
+    static qv_cache_item item;
+    return qv_cache_at(arg(0, opened()), 0, arg(1, &item), arg(2, &err));
+}
+
+static qv_status
+hold(void)
+{
+    qv_cache *c = opened();
+    qv_cache_item item = an_item(c);
+    return qv_cache_hold(arg(0, c), arg(1, &item), arg(2, &err));
+}
+
+static qv_status
+release(void)
+{
+    qv_cache *c = opened();
+    qv_cache_item item = an_item(c);
+    assert_int_equal(qv_cache_hold(c, &item, &err), QV_OK);
+    qv_cache_release(arg(0, c), arg(1, &item));
+    return if_not(item.tokens != NULL);
+}
+
+static qv_status
+record(void)
+{
+    static char *out;
+    return qv_cache_record(arg(0, opened()), 0, arg(1, &out), arg(2, &err));
+}
+
+static qv_status
+verify(void)
+{
+    return qv_cache_verify(arg(0, opened()), 0, arg(1, &err));
+}
+
+static qv_cache_source
+a_source(void)
+{
+    qv_cache_source s = some_source;
+    s.path = arg(3, s.path);
+    s.reserved[3] = reserved;
+    return s;
+}
+
+static qv_status
+compare(void)
+{
+    const qv_cache_source s = a_source();
+    return if_not(qv_cache_compare(arg(0, opened()), arg(1, key_name(0)), arg(2, &s)) ==
+                  QV_CACHE_MISSING);
+}
+
+static qv_status
+compare_trusting(void)
+{
+    const qv_cache_source s = a_source();
+    return if_not(qv_cache_compare_trusting(arg(0, opened()), arg(1, key_name(0)), arg(2, &s),
+                                            QV_CACHE_TRUST_KEYS) == QV_CACHE_MISSING);
+}
+
+static qv_status
+prune(void)
+{
+    static qv_cache_pruned out;
+    const char *const none[] = { arg(3, "none") }, *const kept[] = { arg(4, key_name(0)) };
+    const qv_cache_prune_options o = { .keep = arg(5, kept),
+                                       .n_keep = 1,
+                                       .drop = arg(6, none),
+                                       .n_drop = 1,
+                                       .dry_run = true,
+                                       .reserved = { [7] = reserved } };
+    return qv_cache_prune(arg(0, cache_dir), arg(1, &o), arg(2, &out), arg(7, &err));
+}
+
+/* ---- fills ----------------------------------------------------------------------------------- */
+
+static qv_status
+fill_open(void)
+{
+    static qv_cache_fill *f;
+    const qv_cache_fill_options o = { .reserved = { [7] = reserved } };
+    return qv_cache_fill_open(arg(0, new_dir), arg(1, &o), arg(2, &f), arg(3, &err));
+}
+
+static qv_status
+fill_there(void)
+{
+    const qv_cache_fill_options o = { .clip.trusted = true };
+    qv_cache_fill *f = NULL;
+    assert_int_equal(qv_cache_fill_open(cache_dir, &o, &f, &err), QV_OK);
+    return if_not(!qv_cache_fill_there(arg(0, f)));
+}
+
+static qv_status
+fill_add(void)
+{
+    const qv_row_own own = { .fps = 1 };
+    static bool wanted;
+    return qv_cache_fill_add(arg(0, a_fill()), arg(1, "k"), arg(2, image_path), arg(3, &own),
+                             arg(4, &wanted), arg(5, &err));
+}
+
+static qv_status
+fill_add_memory(void)
+{
+    const qv_row_own own = { .fps = 1 };
+    static bool wanted;
+    const qv_cache_fill_memory m = { .kind = QV_SOURCE_BYTES,
+                                     .data = arg(3, "bytes"),
+                                     .n_bytes = 5,
+                                     .reserved = { [3] = reserved } };
+    return qv_cache_fill_add_memory(arg(0, a_fill()), arg(1, "k"), arg(2, &m), arg(4, &own),
+                                    arg(5, &wanted), arg(6, &err));
+}
+
+static qv_status
+fill_forget(void)
+{
+    qv_cache_fill_forget(arg(0, a_fill()));
+    return if_not(null_at == 0);
+}
+
+static qv_status
+fill_begin(void)
+{
+    return qv_cache_fill_begin(arg(0, a_fill()), arg(1, model), arg(2, &err));
+}
+
+static qv_status
+fill_run(void)
+{
+    qv_model *const models[] = { arg(2, model) };
+    return qv_cache_fill_run(arg(0, a_fill()), arg(1, models), 1, arg(3, &err));
+}
+
+static qv_status
+fill_end(void)
+{
+    qv_model *const models[] = { arg(2, model) };
+    return qv_cache_fill_end(arg(0, a_fill()), arg(1, models), 1, arg(3, &err));
+}
+
+static qv_status
+fill_get_counts(void)
+{
+    qv_cache_fill_counts counts = { .done = 7 };
+    qv_cache_fill_get_counts(arg(0, a_fill()), arg(1, &counts));
+    return if_not(null_at >= 0 || counts.done == 7);
+}
+
+static qv_status
+fill_close(void)
+{
+    qv_cache_fill *f = a_fill();
+    qv_cache_fill_close(arg(0, &f));
+    return if_not(f != NULL);
+}
+
+/* ---- jobs and rows --------------------------------------------------------------------------- */
+
+static qv_status
+row_set(void)
+{
+    qv_row row = { .path = NULL };
+    const qv_row_value value = { .type = QV_ROW_TEXT, .text = arg(3, "a") };
+    return if_not(qv_row_set(arg(0, &row), arg(1, "path"), arg(2, &value)) != NULL);
+}
+
+static qv_status
+row_check(void)
+{
+    const qv_row row = { .path = arg(1, "a") };
+    return qv_row_check(arg(0, &row), arg(2, &err));
+}
+
+static qv_status
+row_options(void)
+{
+    const qv_row_own own = { .fps = 1 };
+    const qv_clip_options all = { .max_frames = 5 };
+    const qv_clip_options o = qv_row_options(arg(0, &own), arg(1, &all));
+    return if_not(!(o.fps > 0) || !o.max_frames);
+}
+
+static qv_status
+job_open(void)
+{
+    static qv_job *job;
+    qv_model *const models[] = { arg(3, model) };
+    const qv_job_options o = { .sink = arg(4, (void *)(uintptr_t)sink) ? sink : NULL,
+                               .clip.trusted = true,
+                               .reserved = { [7] = reserved } };
+    return qv_job_open(arg(0, models), 1, arg(1, &o), arg(2, &job), arg(5, &err));
+}
+
+static qv_status
+job_add(void)
+{
+    const qv_job_source s = { .key = "k",
+                              .path = arg(2, image_path),
+                              .reserved = { [7] = reserved } };
+    return qv_job_add(arg(0, a_job()), arg(1, &s), arg(3, &err));
+}
+
+static qv_status
+job_end(void)
+{
+    return qv_job_end(arg(0, a_job()), arg(1, &err));
+}
+
+static qv_status
+job_cancel(void)
+{
+    qv_job_cancel(arg(0, a_job()));
+    return if_not(null_at == 0);
+}
+
+static qv_status
+job_get_progress(void)
+{
+    qv_job_progress p = { .added = 7 };
+    qv_job_get_progress(arg(0, a_job()), arg(1, &p));
+    return if_not(null_at >= 0 || p.added == 7);
+}
+
+static qv_status
+job_close(void)
+{
+    qv_job *job = a_job();
+    qv_job_close(arg(0, &job));
+    return if_not(job != NULL);
+}
+
+static qv_status
+job_memory(void)
+{
+    static int64_t bytes;
+    qv_model *const models[] = { arg(3, model) };
+    const qv_job_options o = { .reserved = { [7] = reserved } };
+    return qv_job_memory(arg(0, models), 1, arg(1, &o), arg(2, &bytes), arg(4, &err));
+}
+
+/* ---- clips ----------------------------------------------------------------------------------- */
+
+static qv_status
+like_parse(void)
+{
+    qv_like like;
+    return if_not(!qv_like_parse(arg(0, "transformers"), arg(1, &like)));
+}
+
+static qv_status
+decode_parse(void)
+{
+    qv_decode decode;
+    return if_not(!qv_decode_parse(arg(0, "cpu"), arg(1, &decode)));
+}
+
+/* There is no qwenvit-decoder beside this program, and perhaps no GPU: a call that gets as far as
+ * looking for them was not refused. */
+static qv_status
+unless_alone(qv_status s)
+{
+    return s == QV_EBACKEND ? QV_OK : s;
+}
+
+static qv_status
+decoder_start(void)
+{
+    static qv_decoder *d;
+    return unless_alone(qv_decoder_start(arg(0, "/bin/true"), arg(1, &d), arg(2, &err)));
+}
+
+static qv_decoder *
+a_decoder(void)
+{
+    qv_decoder *d = NULL;
+    assert_int_equal(qv_decoder_start("/bin/true", &d, &err), QV_OK);
+    return d;
+}
+
+static qv_status
+decoder_gpu(void)
+{
+    return unless_alone(qv_decoder_gpu(arg(0, a_decoder()), 0, false, true, arg(1, &err)));
+}
+
+static qv_status
+decoder_has_gpu(void)
+{
+    return if_not(qv_decoder_has_gpu(arg(0, a_decoder()), 0) || null_at == 0);
+}
+
+static qv_status
+decoder_stop(void)
+{
+    qv_decoder *d = a_decoder();
+    qv_decoder_stop(arg(0, &d));
+    return if_not(d != NULL);
+}
+
+static qv_status
+clip_open(void)
+{
+    static qv_clip *clip;
+    const qv_preprocess p = qv_preprocess_default(true);
+    const qv_clip_options o = { .trusted = true, .reserved = { [5] = reserved } };
+    return unless_alone(qv_clip_open(arg(0, image_path), arg(1, &p), arg(2, &p), arg(3, &o),
+                                     arg(4, &clip), arg(5, &err)));
+}
+
+static qv_status
+clip_close(void)
+{
+    qv_clip *clip = a_clip();
+    qv_clip_close(arg(0, &clip));
+    return if_not(clip != NULL);
+}
+
+static qv_status
+clip_get_info(void)
+{
+    qv_clip_info info = { .n_frames = 0 };
+    qv_clip_get_info(arg(0, a_clip()), arg(1, &info));
+    return if_not(!info.n_frames);
+}
+
+static qv_status
+clip_read(void)
+{
+    static uint8_t frame[256 * 256 * 3];
+    int64_t n = 0;
+    double time_s;
+    return qv_clip_read(arg(0, a_clip()), arg(1, frame), 1, arg(2, &n), arg(3, &time_s),
+                        arg(4, &err));
+}
+
+static qv_status
+clip_decoded(void)
+{
+    return if_not(qv_clip_decoded(arg(0, a_clip())) == 0 && null_at == 0);
+}
+
+static qv_status
+clip_damaged(void)
+{
+    return if_not(qv_clip_damaged(arg(0, a_clip())) == 0 && null_at == 0);
+}
+
+static qv_status
+clip_busy_seconds(void)
+{
+    return if_not(!(qv_clip_busy_seconds(arg(0, a_clip())) > 0) && null_at == 0);
+}
+
+static qv_status
+smart_resize(void)
+{
+    static int64_t height, width;
+    const qv_preprocess p = qv_preprocess_default(true);
+    return qv_smart_resize(0, 64, 64, arg(0, &p), arg(1, &height), arg(2, &width), arg(3, &err));
+}
+
+static qv_status
+sample_frames(void)
+{
+    int64_t indices[8];
+    return if_not(qv_sample_frames(8, 8, 0, 2, 0, 8, arg(0, indices)) != 2);
+}
+
+static qv_status
+resize_bicubic(void)
+{
+    static uint8_t out[32 * 32 * 3];
+    return qv_resize_bicubic(arg(0, pixels), 64, 64, (int64_t)64 * 3, arg(1, out), 32, 32,
+                             arg(2, &err));
+}
+
+static qv_status
+write_png(void)
+{
+    return qv_write_png(arg(0, temp_path("a.png")), arg(1, pixels), 64, 64, arg(2, &err));
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define BIT(i) (1u << (i))
+
+static const struct call {
+    const char *name;
+    qv_status (*run)(void);
+    unsigned optional;  /* a bit for each argument that may be NULL, beside the last: the error */
+    bool has_no_status; /* it cannot fail, and returns for NULL what its header says */
+    bool has_reserved;  /* it is given a struct with reserved fields */
+} calls[] = {
+    { "qv_cache_key", key, 0, false, false },
+    { "qv_cache_key_hash", key_hash, 0, true, false },
+    { "qv_cache_source_of", source_of, 0, true, false },
+    { "qv_cache_made_by", made_by, 0, false, false },
+    { "qv_cache_writer_open", writer_open, 0, false, true },
+    { "qv_cache_begin", begin, 0, false, true },
+    { "qv_cache_put", put, 0, false, false },
+    { "qv_cache_put", put_packed, 0, false, false },
+    { "qv_cache_finish", finish, 0, false, true },
+    { "qv_cache_drop", drop, 0, true, false },
+    { "qv_cache_seal", seal, 0, false, false },
+    { "qv_cache_writer_close", writer_close, BIT(1), true, false },
+    { "qv_cache_exists", exists, 0, true, false },
+    { "qv_cache_open", cache_open, 0, false, false },
+    { "qv_cache_close", cache_close, 0, true, false },
+    { "qv_cache_get_info", get_info, 0, true, false },
+    { "qv_cache_last_rate", last_rate, 0, true, false },
+    { "qv_cache_damage", damage, 0, true, false },
+    { "qv_cache_damage_is_superseded", damage_is_superseded, 0, true, false },
+    { "qv_cache_find", find, 0, false, false },
+    { "qv_cache_at", at, 0, false, false },
+    { "qv_cache_hold", hold, 0, false, false },
+    { "qv_cache_release", release, 0, true, false },
+    { "qv_cache_record", record, 0, false, false },
+    { "qv_cache_verify", verify, 0, false, false },
+    { "qv_cache_compare", compare, 0, true, true },
+    { "qv_cache_compare_trusting", compare_trusting, 0, true, true },
+    { "qv_cache_prune", prune, 0, false, true },
+    { "qv_cache_fill_open", fill_open, 0, false, true },
+    { "qv_cache_fill_there", fill_there, 0, true, false },
+    { "qv_cache_fill_add", fill_add, BIT(3) | BIT(4), false, false },
+    { "qv_cache_fill_add_memory", fill_add_memory, BIT(4) | BIT(5), false, true },
+    { "qv_cache_fill_forget", fill_forget, 0, true, false },
+    { "qv_cache_fill_begin", fill_begin, 0, false, false },
+    { "qv_cache_fill_run", fill_run, 0, false, false },
+    { "qv_cache_fill_end", fill_end, 0, false, false },
+    { "qv_cache_fill_get_counts", fill_get_counts, 0, true, false },
+    { "qv_cache_fill_close", fill_close, 0, true, false },
+    { "qv_row_set", row_set, 0, true, false },
+    { "qv_row_check", row_check, 0, false, false },
+    { "qv_row_options", row_options, 0, true, false },
+    { "qv_job_open", job_open, 0, false, true },
+    { "qv_job_add", job_add, 0, false, true },
+    { "qv_job_end", job_end, 0, false, false },
+    { "qv_job_cancel", job_cancel, 0, true, false },
+    { "qv_job_get_progress", job_get_progress, 0, true, false },
+    { "qv_job_close", job_close, 0, true, false },
+    { "qv_job_memory", job_memory, 0, false, true },
+    { "qv_like_parse", like_parse, 0, true, false },
+    { "qv_decode_parse", decode_parse, 0, true, false },
+    { "qv_decoder_start", decoder_start, BIT(0), false, false },
+    { "qv_decoder_gpu", decoder_gpu, 0, false, false },
+    { "qv_decoder_has_gpu", decoder_has_gpu, 0, true, false },
+    { "qv_decoder_stop", decoder_stop, 0, true, false },
+    { "qv_clip_open", clip_open, BIT(1) | BIT(2) | BIT(3), false, true },
+    { "qv_clip_close", clip_close, 0, true, false },
+    { "qv_clip_get_info", clip_get_info, 0, true, false },
+    { "qv_clip_read", clip_read, BIT(3), false, false },
+    { "qv_clip_decoded", clip_decoded, 0, true, false },
+    { "qv_clip_damaged", clip_damaged, 0, true, false },
+    { "qv_clip_busy_seconds", clip_busy_seconds, 0, true, false },
+    { "qv_smart_resize", smart_resize, 0, false, false },
+    { "qv_sample_frames", sample_frames, BIT(0), true, false },
+    { "qv_resize_bicubic", resize_bicubic, 0, false, false },
+    { "qv_write_png", write_png, 0, false, false },
+};
+enum { N_CALLS = sizeof calls / sizeof *calls };
+
+/* ---- running it ------------------------------------------------------------------------------ */
+
+/* Says in `words` how a call went wrong; leaves "" if it did not. */
+static void
+judge(const struct call *c, bool must_fail, qv_status got, char words[300])
+{
+    const bool is_status = !c->has_no_status;
+    if (must_fail && got != QV_EINVAL)
+        snprintf(words, 300, "returned %s", qv_status_name(got));
+    else if (!must_fail && got)
+        snprintf(words, 300, "returned %s: %.200s", qv_status_name(got), err.text);
+    else if (must_fail && is_status && (err.status != QV_EINVAL || !*err.text))
+        snprintf(words, 300, "says nothing");
+}
+
+/* Has a crash or a failed assertion end this process, where cmocka would go on with its next test. */
+static void
+fail_alone(void)
+{
+    static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        signal(signals[i], SIG_DFL);
+    setenv("CMOCKA_TEST_ABORT", "1", 1);
+}
+
+/* Runs a call in a process of its own, and adds to `report` what went wrong. */
+static unsigned
+try_call(const struct call *c, int which, bool is_reserved, char *report, size_t room)
+{
+    int ends[2];
+    unsigned n = 0;
+    char words[300] = "";
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid) {
+        fail_alone();
+        null_at = which;
+        reserved = is_reserved;
+        n_args = 0;
+        err = (qv_error){ QV_OK, "" };
+        const qv_status got = c->run();
+        const bool last = !c->has_no_status && which == (int)n_args - 1;
+        judge(c, is_reserved || (which >= 0 && !last && !(c->optional & BIT(which))), got, words);
+        if (write(ends[1], &n_args, sizeof n_args) < 0 || write(ends[1], words, sizeof words) < 0)
+            _exit(2);
+        _exit(0);
+    }
+    int how;
+    close(ends[1]);
+    if (read(ends[0], &n, sizeof n) != sizeof n ||
+        read(ends[0], words, sizeof words) != sizeof words)
+        *words = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    if (how && !*words)
+        snprintf(words, sizeof words, "%s %d", WIFSIGNALED(how) ? "ended by signal" : "exit code",
+                 WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+    if (*words)
+        snprintf(report + strlen(report), room - strlen(report), "%s, %s %d: %s\n", c->name,
+                 is_reserved ? "reserved" : "NULL", which, words);
+    if (!access(new_dir, F_OK))
+        remove_folder(new_dir);
+    return n;
+}
+
+/* A report is longer than a text of cmocka may be. */
+static void
+expect_nothing(const char *report)
+{
+    fputs(report, stderr);
+    assert_true(!*report);
+}
+
+static void
+no_pointer_crashes(void **state)
+{
+    (void)state;
+    static char report[20000];
+    for (size_t i = 0; i < N_CALLS; i++) {
+        const unsigned n = try_call(&calls[i], -1, false, report, sizeof report);
+        if (!n && !*report)
+            fail_msg("%s has no pointers", calls[i].name);
+        for (unsigned which = 0; which < n; which++)
+            try_call(&calls[i], (int)which, false, report, sizeof report);
+    }
+    expect_nothing(report);
+}
+
+static void
+reserved_fields_are_zero(void **state)
+{
+    (void)state;
+    static char report[8000];
+    for (size_t i = 0; i < N_CALLS; i++)
+        if (calls[i].has_reserved)
+            try_call(&calls[i], -1, true, report, sizeof report);
+    expect_nothing(report);
+}
+
+/* The table has every function of these headers that is given a pointer. */
+static void
+every_function_is_in_the_table(void **state)
+{
+    (void)state;
+    static const char *const headers[] = { "qwenvit_cache.h", "qwenvit_fill.h", "qwenvit_job.h",
+                                           "qwenvit_media.h" };
+    int n = 0;
+    for (size_t h = 0; h < sizeof headers / sizeof *headers; h++) {
+        char path[600];
+        snprintf(path, sizeof path, "%s/%s", QV_INCLUDE, headers[h]);
+        struct file f = read_file(path);
+        f.data[f.bytes - 1] = 0;
+        for (const char *at = f.data; (at = strstr(at, "\nQV_API ")) != NULL; n++) {
+            const char *open = strchr(++at, '('), *end = strchr(at, ';'), *name = open;
+            while (isalnum((unsigned char)name[-1]) || name[-1] == '_')
+                name--;
+            bool found = !memchr(open, '*', (size_t)(end - open));
+            for (size_t i = 0; i < N_CALLS && !found; i++)
+                found = strlen(calls[i].name) == (size_t)(open - name) &&
+                        !strncmp(calls[i].name, name, (size_t)(open - name));
+            if (!found)
+                fail_msg("%s: %.*s is not in the table", headers[h], (int)(open - name), name);
+        }
+        free(f.data);
+    }
+    assert_true(n > 60);
+}
+
+/* ---- */
+
+static int
+set_up(void **state)
+{
+    static char folders[3][600];
+    char path[600];
+    if (tempdir_make(state) ||
+        qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err) ||
+        qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, &err))
+        return -1;
+    snprintf(folders[0], sizeof folders[0], "%s", temp_path("cache"));
+    snprintf(folders[1], sizeof folders[1], "%s", temp_path("new"));
+    cache_dir = folders[0];
+    new_dir = folders[1];
+    /* two parts of one run, which have a rate, and a damaged one, which is superseded */
+    qv_cache_writer *w = open_writer(cache_dir, &tiny, 0);
+    write_key(w, &tiny, key_name(0), 3);
+    assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+    struct file part = read_part(cache_dir, path);
+    write_key(w, &tiny, key_name(1), 3);
+    close_writer(&w);
+    snprintf(path, sizeof path, "%s/part-cut-000.safetensors", cache_dir);
+    put_file(path, part.data, part.bytes - 1);
+    free(part.data);
+    char ppm[64 + sizeof pixels];
+    const int n = snprintf(ppm, 64, "P6\n64 64\n255\n");
+    memset(ppm + n, 'm', sizeof pixels);
+    snprintf(folders[2], sizeof folders[2], "%s",
+             temp_file("a.ppm", ppm, (size_t)n + sizeof pixels));
+    image_path = folders[2];
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+    return tempdir_remove(state);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_function_is_in_the_table),
+        cmocka_unit_test(no_pointer_crashes),
+        cmocka_unit_test(reserved_fields_are_zero),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
