@@ -2,7 +2,7 @@
 /* Explains files that FFmpeg cannot decode, from their own bytes, and reads a TIFF's levels. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include "ffmpeg_compat.h"
 #include "media.h"
