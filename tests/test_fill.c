@@ -186,6 +186,7 @@ expect_fill(struct filler *f, int wanted, int64_t done, int64_t failed, int64_t 
     assert_int_equal(f->n_told, failed);
     assert_int_equal(f->counts.there, there);
     assert_int_equal(f->counts.failed_before, failed_before);
+    assert_int_equal(f->counts.frames, done); /* images */
     assert_true((f->counts.tokens > 0) == (done > 0));
 }
 
@@ -413,7 +414,7 @@ add_in_memory(struct in_memory *m, const char *key, int source)
 }
 
 static void
-run_in_memory(struct in_memory *m, int64_t done)
+run_in_memory(struct in_memory *m, int64_t done, int64_t frames)
 {
     qv_cache_fill_counts counts;
     qv_error err = { 0 };
@@ -421,6 +422,7 @@ run_in_memory(struct in_memory *m, int64_t done)
         fail_msg("%s", err.text);
     qv_cache_fill_get_counts(m->fill, &counts);
     assert_int_equal(counts.done, done);
+    assert_int_equal(counts.frames, frames);
     assert_int_equal(counts.failed, 0);
 }
 
@@ -457,12 +459,12 @@ runs_follow_one_another(void **state)
     open_in_memory(&m);
     assert_true(qv_cache_exists(temp_path("cache")));
     assert_true(add_in_memory(&m, "bytes", 0));
-    run_in_memory(&m, 1);
+    run_in_memory(&m, 1, 1);
     assert_true(add_in_memory(&m, "forgotten", 0));
     qv_cache_fill_forget(m.fill);
-    run_in_memory(&m, 1);
+    run_in_memory(&m, 1, 1);
     assert_true(add_in_memory(&m, "frames", 1));
-    run_in_memory(&m, 2);
+    run_in_memory(&m, 2, 1 + FRAMES);
     expect_in_memory(); /* They are sealed although nothing was ended. */
     assert_int_equal(qv_cache_fill_end(m.fill, &m.model, 1, &err), QV_OK);
     assert_int_equal(qv_cache_fill_run(m.fill, &m.model, 1, &err), QV_EINVAL);
@@ -478,7 +480,7 @@ the_same_bytes_are_the_same_clip(void **state)
     open_in_memory(&m);
     add_in_memory(&m, "bytes", 0);
     add_in_memory(&m, "frames", 1);
-    run_in_memory(&m, 2);
+    run_in_memory(&m, 2, 1 + FRAMES);
     close_in_memory(&m);
 
     qv_error err = { 0 };
