@@ -76,10 +76,9 @@ def number_of(stream):
     """Returns the number of a CUDA stream, torch's or a number itself; 0 for None. torch's default
     stream has no number that work could be given to, so another of torch's takes its place, to be
     ordered with it by events; torch keeps its streams until the process ends."""
-    number = getattr(stream, "cuda_stream", 0 if stream is None else stream)
-    if number == 0 and hasattr(stream, "cuda_stream"):
-        number = sys.modules["torch"].cuda.Stream(stream.device).cuda_stream
-    return number
+    if not hasattr(stream, "cuda_stream"):
+        return 0 if stream is None else stream
+    return stream.cuda_stream or sys.modules["torch"].cuda.Stream(stream.device).cuda_stream
 
 
 def integers(x, what):

@@ -10,8 +10,8 @@
 namespace qvpy
 {
 
-/* Threads in scopes of Released. They are waited for, because exit() takes away what the libraries
- * that they compute with keep in static variables. */
+/* Scopes of Released that threads are in. They are waited for, because exit() takes away what the
+ * libraries that they compute with keep in static variables. */
 static std::atomic<int> working{ 0 };
 static std::set<Job *> open_jobs;
 static pid_t process; /* a forked one has none of these threads */
@@ -20,10 +20,12 @@ static pid_t process; /* a forked one has none of these threads */
 static constexpr int MOST_WAIT_MS = 5000;
 
 static thread_local PyThreadState *thread; /* Python's state of this thread, while it is released */
+static thread_local int scopes;            /* how many scopes of Released it is in */
 
 [[noreturn]] static void
 wait_for_ever()
 {
+    working -= scopes;
     for (;;)
         pause();
 }
@@ -31,12 +33,14 @@ wait_for_ever()
 Released::Released()
 {
     working++;
+    scopes++;
     thread = PyEval_SaveThread();
 }
 
 Released::~Released()
 {
     working--;
+    scopes--;
     try {
         PyEval_RestoreThread(thread);
     } catch (abi::__forced_unwind &) {
@@ -59,7 +63,6 @@ with_interpreter(const std::function<void()> &call, const std::function<void()> 
     };
     const auto end = [&] {
         ended();
-        working--;
         wait_for_ever();
     };
     try {

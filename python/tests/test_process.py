@@ -25,24 +25,36 @@ print(len(tokens), len(qwenvit.Cache(folder)["a"]))
 """
 SECOND = """
 import sys
-import _xxsubinterpreters as interpreters
 import numpy as np
-golden = sys.argv[1]
-code = "import sys\\nsys.path[:] = {!r}\\ntry:\\n    import qwenvit\\nexcept ImportError as e:\\n    text = str(e)\\nopen({!r}, 'w').write(text)"
-def second(path):
-    one = interpreters.create(**({{"isolated": False}} if sys.version_info < (3, 13) else {{}}))
-    interpreters.run_string(one, code.format(sys.path, path))
-    interpreters.destroy(one)
-    return open(path).read()
 import qwenvit
+golden, path = sys.argv[1:]
+try:
+    import _interpreters as interpreters
+    kind = ("legacy",), {}
+except ImportError:  # before Python 3.13
+    import _xxsubinterpreters as interpreters
+    kind = (), {"isolated": False}
+code = f'''
+import sys
+sys.path[:] = {sys.path!r}
+try:
+    import qwenvit
+    text = "no error"
+except ImportError as e:
+    text = str(e)
+open({path!r}, "w").write(text)
+'''
 model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
 for i in range(2):
-    print(second(f"{{sys.argv[2]}}{{i}}"))
+    second = interpreters.create(*kind[0], **kind[1])
+    interpreters.run_string(second, code)
+    interpreters.destroy(second)
+    print(open(path).read())
     try:
         qwenvit.load("/nowhere")
     except qwenvit.Error as e:
         print(e.status, len(model.encode(frames=np.zeros((4, 64, 64, 3), np.uint8))))
-""".replace("{{", "{").replace("}}", "}")
+"""
 
 
 def run(code, *arguments, preload=""):
