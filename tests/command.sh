@@ -400,6 +400,10 @@ for header in path Path,key 'image\tcaption'; do
     expect 3 "names a table's columns: write a path a line" "$qwenvit" encode --list wrong.txt \
         --model /nonexistent -o listed
 done
+# blank lines count
+printf 'grey.ppm\n\n \ngrey.ppm\n' > wrong.txt
+expect 3 'wrong.txt:4: key "grey.ppm" was in line 1 before' "$qwenvit" encode --list wrong.txt \
+    --model /nonexistent -o listed
 [ -z "$(ls listed)" ] || fail 'work was done for a list that is wrong'
 # lists of editors on Windows, blank lines, a name that begins with # as JSON
 cp grey.ppm '#grey.ppm'

@@ -197,6 +197,11 @@ what_is_no_file_is_refused_without_waiting(void **state)
     expect_open_failure("folder", tempdir, QV_EIO, "folder");
     expect_open_failure("device", "/dev/null", QV_EIO, "/dev/null|device");
     expect_open_failure("missing", temp_path("missing"), QV_EIO, "missing|cannot open");
+    /* a name with ESC, CSI in one character, and DEL */
+    expect_open_failure("controls",
+                        temp_path("a\033[2J\xc2\x9b"
+                                  "2J\177"),
+                        QV_EIO, "a?[2J??2J?: cannot open");
     assert_int_equal(symlink("gone", temp_path("dangling")), 0);
     expect_open_failure("dangling", temp_path("dangling"), QV_EIO, "dangling");
 }

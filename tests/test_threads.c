@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tests the thread rules of qwenvit.h: two contexts that are used in two threads at the same time
- * give the bits that each gives alone, and a context may move to another thread. Runs under the
- * thread sanitizer too, with one thread in each context (the sanitizer does not see OpenMP's own
- * synchronisation).
+ * give the bits that each gives alone, a context may move to another thread, and any thread may ask
+ * it for memory. Runs under the thread sanitizer too, with one thread in each context (the sanitizer
+ * does not see OpenMP's own synchronisation).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -113,12 +113,82 @@ a_context_moves_between_threads(void **state)
     }
 }
 
+/* ---- memory for the caller ------------------------------------------------------------------- */
+
+/* A backend that locks pages, which makes the context keep blocks for all threads. */
+static qv_status
+lock_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
+{
+    (void)dev;
+    return qv_host_alloc_pages(bytes, out, err);
+}
+
+static void
+unlock_pages(struct qv_device *dev, void *p)
+{
+    (void)dev;
+    free(p);
+}
+
+struct taker {
+    qv_context *ctx;
+    unsigned char mark;
+    bool failed;
+};
+
+/* Takes blocks and gives them back. What it writes into a block stays there meanwhile, so no other
+ * thread has the same block. */
+static void *
+take_and_give(void *taker)
+{
+    enum { TURNS = 200, BYTES = 500 };
+    struct taker *t = taker;
+    unsigned char *held[2] = { NULL, NULL };
+    for (int i = 0; i < TURNS && !t->failed; i++) {
+        unsigned char **block = &held[i % 2];
+        if (*block)
+            t->failed = (*block)[0] != t->mark || (*block)[BYTES - 1] != t->mark;
+        qv_host_free(t->ctx, *block);
+        *block = NULL;
+        t->failed |= qv_host_alloc(t->ctx, BYTES + (size_t)i % 3, (void **)block, NULL) != QV_OK;
+        if (*block)
+            memset(*block, t->mark, BYTES);
+    }
+    for (int i = 0; i < 2; i++)
+        qv_host_free(t->ctx, held[i]);
+    return NULL;
+}
+
+static void
+any_thread_takes_memory(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    struct taker takers[N];
+    pthread_t threads[N];
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct qv_backend locking = *t.ctx->backend;
+    locking.lock_pages = lock_pages;
+    locking.unlock_pages = unlock_pages;
+    t.ctx->backend = t.ctx->dev->backend = &locking;
+    for (int i = 0; i < N; i++) {
+        takers[i] = (struct taker){ t.ctx, (unsigned char)(1 + i), false };
+        assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, &takers[i]), 0);
+    }
+    for (int i = 0; i < N; i++) {
+        pthread_join(threads[i], NULL);
+        assert_false(takers[i].failed);
+    }
+    tiny_close(&t);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_contexts_in_two_threads),
         cmocka_unit_test(a_context_moves_between_threads),
+        cmocka_unit_test(any_thread_takes_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

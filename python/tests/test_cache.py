@@ -607,7 +607,10 @@ def test_the_pages_own_reader_finds_the_same(folder, monkeypatch):
         code = code.replace('"pt"', '"numpy"')
     except ImportError:
         monkeypatch.setitem(sys.modules, "safetensors", fake_safetensors())
+    write_part(folder, 3, {"changed": clip_of(6)}, 40, bytes=7)  # and then failed
+    write_part(folder, 4, {"more": clip_of(7)}, 50, ["changed"])
     cache = qwenvit.Cache(folder)
+    assert "changed" in cache.failed
     for key, entry in cache.items():
         found = {}
         exec(code.replace("tokens/part-*", f"{folder}/part-*").replace("a.mp4", key), found)

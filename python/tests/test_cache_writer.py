@@ -280,11 +280,13 @@ def test_what_is_in_memory_has_the_tokens_of_encode(model, clip, frames, tmp_pat
 
     sources = {"file": {"bytes": bytearray(clip.read_bytes()), "fps": 5}, "frames": {"frames": frames},
                "image": {"image": frames[0], "max_pixels": 65536}, "one frame": {"frames": frames[:1]},
-               "one image": {"image": frames[0]}, "pil": {"image": Image.fromarray(frames[1])}}
+               "one image": {"image": frames[0]}, "pil": {"image": Image.fromarray(frames[1])},
+               "small": {"frames": frames, "fps": 4, "max_pixels": 8192}}
     rows = [{"key": key, **source} for key, source in sources.items()]
     with qwenvit.CacheWriter(model, tmp_path, tokens="f32") as cache:
-        assert cache.add(rows)["done"] == 6
+        assert cache.add(rows)["done"] == 7
     cache = qwenvit.Cache(tmp_path)
+    assert len(cache["small"]) < len(cache["frames"])
     for key, source in sources.items():
         entry, tokens = cache[key], model.encode(source)
         assert Values(entry.packed()) == Values(tokens.packed()) and (entry.grid_thw == tokens.grid_thw).all()
