@@ -41,7 +41,7 @@ printf 'p%d.ppm\n' 1 2 3 4 5 6 7 8 9 > list.txt
     echo '{"path": "v.mp4", "key": "an odd/key é", "fps": 1}'
 } >> list.txt
 grep -v missing list.txt > good.txt
-small='--min-pixels 16384 --max-pixels 65536' # small images are enough to test the cache
+small='--min-pixels 1024 --max-pixels 16384' # small images, of which several lie in a chunk
 cache="$qwenvit cache --model $golden/qwen3_vl --backend ref --quiet $small"
 
 # ---- made, and made again

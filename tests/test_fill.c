@@ -506,6 +506,37 @@ the_same_bytes_are_the_same_clip(void **state)
     close_in_memory(&m);
 }
 
+/* A file that is replaced after it was added, and before it is read, is kept under the size and time
+ * of the file that was read. */
+static void
+a_file_is_kept_as_it_was_read(void **state)
+{
+    (void)state;
+    struct in_memory m = { .ctx = NULL };
+    struct stat st;
+    qv_cache *c = NULL;
+    qv_cache_item item;
+    qv_error err = { 0 };
+    bool wanted = false;
+    char path[600];
+    snprintf(path, sizeof path, "%s", temp_file("a.ppm", m.file, 0));
+    open_in_memory(&m);
+    temp_file("a.ppm", m.file, m.sources[0].n_bytes);
+    assert_int_equal(qv_cache_fill_add(m.fill, "a", path, NULL, &wanted, &err), QV_OK);
+    assert_true(wanted);
+    temp_file("a.ppm", m.file, m.sources[0].n_bytes + 3); /* A byte or two behind it do no harm. */
+    const struct timespec times[2] = { { .tv_sec = 7 }, { .tv_sec = 7 } };
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0) | stat(path, &st), 0);
+    run_in_memory(&m, 1);
+    close_in_memory(&m);
+    assert_int_equal(qv_cache_open(temp_path("cache"), &c, &err), QV_OK);
+    assert_int_equal(qv_cache_find(c, "a", &item, &err), QV_OK);
+    assert_non_null(item.key);
+    assert_int_equal(item.bytes, st.st_size);
+    assert_int_equal(item.mtime_ns, 7000000000);
+    qv_cache_close(&c);
+}
+
 /* The same bytes are another clip if anything else that its tokens, or its entry, come from is
  * different. Bytes of a file are a file, whatever stands in the fields for frames. */
 static void
@@ -672,6 +703,7 @@ main(void)
 #endif
         TEST(runs_follow_one_another),
         TEST(the_same_bytes_are_the_same_clip),
+        TEST(a_file_is_kept_as_it_was_read),
         TEST(frames_of_another_shape_are_another_clip),
         TEST(frames_have_as_many_bytes_as_their_shape_says),
         TEST(a_row_takes_what_its_fields_mean),
