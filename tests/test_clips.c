@@ -644,7 +644,9 @@ ssize_t
 __wrap_pread(int fd, void *buffer, size_t n, off_t at)
 {
     const ssize_t may = meddle(fd, n);
-    if (padding && reads < 100000) { /* where nobody stops, the file ends some time */
+    if (padding && reads >= 100000)
+        return 0; /* where nobody stops, the file ends some time */
+    if (padding) {
         memset(buffer, 0xff, n);
         if (!at && n > 1)
             ((uint8_t *)buffer)[1] = 0xd8;
