@@ -156,8 +156,10 @@ QV_API qv_preprocess qv_preprocess_default(bool is_image);
  * `program` is its path; NULL: where it was built or installed. Any thread may use the decoder. The
  * program ends with this process (within a second or two if that is killed), and on Linux the
  * processes that it made end with it. The call does not wait until the program runs. A program that
- * does not answer for 60 s is ended, on Linux with its clips' processes, and calls that use it then
- * fail with QV_EBACKEND at once. Returns QV_EBACKEND if there is no such program, and QV_ENOMEM.
+ * ends (killed by a system without memory, say), or that does not answer for 60 s and is then ended,
+ * is started again for the next clip, in the environment that this call found. A clip under way is
+ * decoded from its beginning again, once, and goes on with the frame that was due. Returns
+ * QV_EBACKEND if there is no such program, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
 /* Finds out whether the CUDA device of this number can decode clips (QV_DECODE_GPU). It starts a
@@ -186,8 +188,8 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  *  - for a fault of the caller QV_EINVAL (options that exclude each other or are out of range;
  *    start_s and end_s with no frame between them, or for an image).
  *  - for a fault on this side QV_ENOMEM (no memory here; with `trusted` also none for decoding) or
- *    QV_EBACKEND (qwenvit-decoder is missing, has ended, makes no more processes, or these cannot
- *    lock themselves in; with QV_DECODE_GPU, there is no such GPU, its driver or its decoders are
+ *    QV_EBACKEND (qwenvit-decoder is missing, has ended twice while it decoded this clip, makes no
+ *    more processes, or these cannot lock themselves in; with QV_DECODE_GPU, there is no such GPU, its driver or its decoders are
  *    missing, or the process that has it cannot be locked in, which `trusted` does not do).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,

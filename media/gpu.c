@@ -66,7 +66,7 @@ start(const qv_decoder *d, int gpu, bool unlocked, struct qvm_gpu_process *p)
     *p = (struct qvm_gpu_process){ .began_s = qv_seconds() };
     if (!qvm_stream(&p->socket, &there))
         return false;
-    const int code = qvm_spawn(d->program, options, there, &p->pid);
+    const int code = qvm_spawn(d, options, there, &p->pid);
     close(there);
     if (!code)
         return true;

@@ -564,12 +564,16 @@ struct qv_decoder {
     pid_t owner; /* the process that started the program; its forks must not use the decoder */
     double patience_s; /* how long the program may take to answer, or to end */
     int socket;
-    pthread_mutex_t lock; /* is held from an order to its answer, and guards `used` and `lost` */
-    bool used;            /* the program was asked to serve a session */
-    char lost[96];        /* why the program is not asked any more; "": it is */
+    pthread_mutex_t
+        lock; /* is held from an order to its answer, and guards all that starting the program changes */
+    int64_t starts; /* how often the program was started */
+    bool used;      /* the program was asked to serve a session */
+    char lost[96];  /* why the program is not asked any more, but started again; "": it is */
     pthread_mutex_t kept_lock;
-    struct qvm_kept kept;  /* guarded by kept_lock */
-    char *program;         /* the program's path */
+    struct qvm_kept kept; /* guarded by kept_lock */
+    char *program;        /* the program's path */
+    /* the environment that the program was first started in, by which it may find its libraries */
+    char **environment;
     struct qvm_gpus *gpus; /* gpu.c */
 };
 
@@ -587,16 +591,26 @@ int qvm_receive_until(int socket, void *message, size_t n, double until_s);
 /* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other end has gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 
-/* Starts the program with the socket as standard input and up to 3 options, ended by NULL. Returns 0 or an errno. */
-int qvm_spawn(const char *path, char *const *options, int socket, pid_t *pid);
+/* Starts the decoder's program with the socket as standard input and up to 3 options, ended by NULL. Returns 0 or an
+ * errno. */
+int qvm_spawn(const qv_decoder *decoder, char *const *options, int socket, pid_t *pid);
 
-/* Has a process serve the session, with `memory` bytes as its limit. Returns QV_EBACKEND if none does. */
+/* A process that serves a session. Only the program that made the process knows its number: once the program was started
+ * again, another process may have it. */
+typedef struct qvm_server {
+    pid_t pid;     /* 0: there is none */
+    int64_t start; /* qv_decoder.starts when the process was made */
+} qvm_server;
+
+/* Has a process serve the session, with `memory` bytes as its limit. A program that was lost is started again. Returns
+ * QV_EBACKEND if no process serves the session. */
 qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
-                            pid_t *pid, qv_error *err);
-/* Ends a session's process at once, unless it has ended. Returns its status as waitpid does; -1: nobody knows it. */
-int qvm_session_end(qv_decoder *decoder, pid_t pid);
+                            qvm_server *server, qv_error *err);
+/* Ends a session's process at once, unless it has ended. Returns its status as waitpid does; -1: nobody knows it, as the
+ * program that made it was lost. */
+int qvm_session_end(qv_decoder *decoder, const qvm_server *server);
 /* Ends a session's process without waiting for its end. */
-void qvm_session_drop(qv_decoder *decoder, pid_t pid);
+void qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
 
 /* Says which orders the program takes over its standard input. SERVE has a process serve a session, whose descriptors
  * come along; the answer is the process's number, or -1. KILL ends such a process; the answer is its status as waitpid
