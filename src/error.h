@@ -6,6 +6,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "qwenvit.h"
@@ -22,20 +23,67 @@ qv_make_printable(char *text)
             c[0] = c[1] = '?';
 }
 
+/* Copies a text to to[size], for which it is too long. What goes is the middle of its longest part
+ * (parts end in ": "): that is a path, and the reason comes behind it. Should no part be long enough,
+ * it is the middle of the whole. */
+static inline void
+qv_shorten(char *to, size_t size, const char *text)
+{
+    static const char mark[] = " .. ";
+    const size_t n = strlen(text), excess = n + sizeof mark - size;
+    const char *longest = text, *end;
+    size_t most = 0;
+    for (const char *part = text; *part; part = *end ? end + 2 : end) {
+        end = strstr(part, ": ");
+        end = end ? end : text + n;
+        if ((size_t)(end - part) > most) {
+            longest = part;
+            most = (size_t)(end - part);
+        }
+    }
+    if (most <= excess) {
+        longest = text;
+        most = n;
+    }
+    /* a path's end tells more than its beginning; characters of UTF-8 stay whole */
+    size_t from = (size_t)(longest - text) + (most - excess) / 4, until = from + excess;
+    while (from && (text[from] & 0xc0) == 0x80)
+        from--;
+    while ((text[until] & 0xc0) == 0x80)
+        until++;
+    snprintf(to, size, "%.*s%s%s", (int)from, text, mark, text + until);
+}
+
+static inline qv_status
+qv_fail_list(qv_error *err, qv_status status, const char *format, va_list ap)
+{
+    if (!err)
+        return status;
+    va_list again;
+    va_copy(again, ap);
+    const int n = vsnprintf(err->text, sizeof err->text, format, ap);
+    char *whole = n >= (int)sizeof err->text ? (char *)malloc((size_t)n + 1) : NULL;
+    if (whole) { /* without memory the end goes */
+        vsnprintf(whole, (size_t)n + 1, format, again);
+        qv_shorten(err->text, sizeof err->text, whole);
+        free(whole);
+    }
+    va_end(again);
+    qv_make_printable(err->text);
+    err->status = status;
+    return status;
+}
+
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
 static inline qv_status
 qv_fail(qv_error *err, qv_status status, const char *format, ...)
 {
-    if (err) {
-        va_list ap;
-        va_start(ap, format);
-        vsnprintf(err->text, sizeof err->text, format, ap);
-        va_end(ap);
-        qv_make_printable(err->text);
-        err->status = status;
-    }
+    va_list ap;
+    va_start(ap, format);
+    qv_fail_list(err, status, format, ap);
+    va_end(ap);
     return status;
 }
 

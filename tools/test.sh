@@ -110,6 +110,7 @@ wheel() (
         TMPDIR=$PWD/build/python/tmp \
             pip wheel -q --no-deps --no-build-isolation -w build/python/dist . &&
         sh tests/shipped.sh build/python/dist/*.whl "$PWD" "\$ORIGIN/../.." && # it looks into itself alone
+        sh tests/symbols.sh build/python/dist/*.whl &&
         [ "$(cat build/python/dist/*.whl | wc -c)" -lt 60000000 ] &&
         python -m venv $bare &&
         $bare/bin/pip install -q --disable-pip-version-check --no-deps build/python/dist/*.whl &&

@@ -168,8 +168,8 @@ def results(model, sources, how, options):
     where = {k: options[k] for k in ("decode", "gpu") if k in options}
     job = _core.Job(model._core, decoder, how.dtype, how.decoders, how.alone, how.ordered, room, where)
     feeder, progress, is_cut = _Feeder(model, job, sources, options), _Progress(how, job), False
-    _at_work.add(feeder)
     feeder.start()
+    _at_work.add(feeder)  # started, as the interpreter may end in between
     try:
         for core in _take(job, progress):
             is_cut = is_cut or core.cancelled  # the job has ended early; results in order end here

@@ -45,6 +45,37 @@ check(qv_status status, const qv_error &err)
         throw Failure{ status, err.text };
 }
 
+/* ---- the interpreter, which other threads may end (interpreter.cpp) ---------------------------- */
+
+/* CPython, before 3.14, ends a thread that wants the interpreter after the interpreter has ended: it
+ * unwinds the thread's stack, and C++ ends the process when that meets a destructor. Here such a
+ * thread waits for ever instead. nanobind's gil_scoped_release and gil_scoped_acquire must not be
+ * used: the latter may even read what the interpreter has freed. */
+
+/* A scope without the interpreter. The process ends only when the thread has left it. */
+class Released
+{
+  public:
+    Released();
+    ~Released();
+    Released(const Released &) = delete;
+    Released &operator=(const Released &) = delete;
+};
+
+/* Within a scope of Released: runs `call` with the interpreter. If the interpreter has ended, or ends
+ * meanwhile, runs `ended` and waits for ever. */
+void with_interpreter(
+    const std::function<void()> &call, const std::function<void()> &ended = [] {});
+
+/* Jobs that are open when the process ends are closed then. The first two are called with the
+ * interpreter, the others when it is gone. */
+class Job;
+void job_opened(Job *job);
+void job_closed(Job *job);
+void cancel_at_end(Job *job);
+void close_at_end(Job *job);
+void wait_at_end(); /* called once, by the module */
+
 /* Returns words as a Python text: paths in them may have bytes that are not UTF-8. */
 inline nb::object
 as_text(const char *words)

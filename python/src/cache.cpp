@@ -246,7 +246,7 @@ CacheFill::~CacheFill()
 {
     if (owner != getpid())
         (void)fill.release();
-    nb::gil_scoped_release released;
+    const Released released;
     fill.reset();
 }
 
@@ -275,17 +275,19 @@ bool
 CacheFill::hear(qv_job *job)
 {
     static constexpr auto MOMENT = std::chrono::milliseconds(100);
-    const nb::gil_scoped_acquire acquired;
-    try {
-        if (PyErr_CheckSignals())
-            throw nb::python_error();
-        if (job && !progress.is_none() && Clock::now() - shown >= MOMENT) {
-            shown = Clock::now();
-            progress(progress_of(job));
+    const auto ask = [&] {
+        try {
+            if (PyErr_CheckSignals())
+                throw nb::python_error();
+            if (job && !progress.is_none() && Clock::now() - shown >= MOMENT) {
+                shown = Clock::now();
+                progress(progress_of(job));
+            }
+        } catch (const std::exception &) {
+            raised = std::current_exception();
         }
-    } catch (...) {
-        raised = std::current_exception();
-    }
+    };
+    with_interpreter(ask, [&] { qv_job_close(&job); });
     return !raised;
 }
 
@@ -328,7 +330,7 @@ CacheFill::add(nb::list rows, nb::object progress_)
     told.clear();
     qv_cache_fill_get_counts(fill.get(), &before);
     {
-        nb::gil_scoped_release released;
+        const Released released;
         status = run(taken, one, &err);
     }
     qv_cache_fill_get_counts(fill.get(), &now);
@@ -355,7 +357,7 @@ CacheFill::close()
     if (!fill)
         return;
     must_be_open();
-    nb::gil_scoped_release released;
+    const Released released;
     fill.reset(); /* all that was done is sealed already, and add() has reported failures */
 }
 

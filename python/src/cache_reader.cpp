@@ -67,7 +67,7 @@ CacheReader::CacheReader(nb::bytes folder, std::optional<Names> names, size_t mo
         how.parts = pointers.data();
         how.n_parts = names->size();
     }
-    nb::gil_scoped_release released;
+    const Released released;
     check(qv_cache_open_as(dir.c_str(), &how, &cache, &err), err);
     qv_cache_get_info(cache, &facts);
 }
@@ -167,7 +167,7 @@ void
 CacheReader::verify(int64_t i) const
 {
     qv_error err = {};
-    nb::gil_scoped_release released;
+    const Released released;
     check(qv_cache_verify(cache, i, &err), err);
 }
 

@@ -164,7 +164,7 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
     const int64_t h = views[0].size[View::H], w = views[0].size[View::W];
     int64_t to_h, to_w, done = 0;
     qv_error err = {};
-    nb::gil_scoped_release released;
+    const Released released;
     check(qv_smart_resize(is_image ? 0 : frames->n, h, w, &p, &to_h, &to_w, &err), err);
     frames->is_image = is_image;
     frames->grid_thw[0] = (frames->n + p.temporal_patch_size - 1) / p.temporal_patch_size;
@@ -205,7 +205,7 @@ read_clip(qv_clip *clip, const qv_clip_info &info, Frames &frames)
     for (int64_t got, i = 0; i < frames.n; i += got) {
         qv_error err = {};
         {
-            nb::gil_scoped_release released;
+            const Released released;
             check(qv_clip_read(clip, frames.data.data() + (size_t)i * frame, 1, &got,
                                &frames.timestamps[(size_t)i], &err),
                   err);
@@ -234,7 +234,7 @@ open_and_read(const Model &model, nb::handle decoder, const std::string &name, n
         o.n_bytes = source.size();
     }
     {
-        nb::gil_scoped_release released;
+        const Released released;
         check(qv_clip_open(path.c_str(), &model.facts.image, &model.facts.video, &o, &clip, &err),
               err);
     }
@@ -324,7 +324,7 @@ preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::o
     if (frames->sampled_fps > 0)
         made->pair_seconds = p.temporal_patch_size / frames->sampled_fps;
     made->data.reset(new char[made->matrix_bytes()]);
-    const nb::gil_scoped_release released;
+    const Released released;
     put_rows(*frames, p, reinterpret_cast<float *>(made->data.get()));
     return made.release();
 }

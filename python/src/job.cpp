@@ -7,6 +7,7 @@
 #include <map>
 
 #include "binding.h"
+#include "error.h"
 
 namespace qvpy
 {
@@ -136,6 +137,7 @@ class Job
     nb::dict progress();
 
   private:
+    friend void close_at_end(Job *job);
     nb::object model_object, decoder_object;
     Model *model;
     qv_job *job = nullptr;
@@ -170,13 +172,14 @@ Job::Job(nb::object model_, nb::object decoder_, const std::string &dtype, int d
     qv_error err = {};
     qv_status status;
     {
-        nb::gil_scoped_release released;
+        const Released released;
         status = qv_job_open(&one, 1, &o, &job, &err);
     }
     if (status) {
         model->give_back();
         check(status, err);
     }
+    job_opened(this);
 }
 
 Job::~Job()
@@ -202,10 +205,8 @@ Job::sink(void *user, const qv_job_result *r, qv_error *err)
     try {
         return static_cast<Job *>(user)->take(r, err);
     } catch (const std::bad_alloc &) {
-        err->status = QV_ENOMEM;
-        snprintf(err->text, sizeof err->text, "%s: no memory for %lld tokens", r->key,
-                 (long long)r->n_tokens);
-        return QV_ENOMEM;
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld tokens", r->key,
+                       (long long)r->n_tokens);
     }
 }
 
@@ -438,7 +439,7 @@ Job::add(int64_t place, const std::string &key, nb::object source, bool is_path,
     qv_error err = {};
     qv_status status;
     {
-        nb::gil_scoped_release released;
+        const Released released;
         wait_for_room(*kept);
         status = qv_job_add(job, &s, &err);
         if (status) {
@@ -464,7 +465,7 @@ Job::refuse(int64_t place, const std::string &key, const std::string &status,
     t.status = parse_status(status);
     t.error = words;
     none.is_known = true;
-    nb::gil_scoped_release released;
+    const Released released;
     wait_for_room(none);
     std::lock_guard<std::mutex> hold(results->lock);
     results->refused++;
@@ -480,7 +481,7 @@ Job::end()
     must_be_open();
     qv_error err = {};
     qv_status status;
-    nb::gil_scoped_release released;
+    const Released released;
     status = qv_job_end(job, &err);
     {
         std::lock_guard<std::mutex> hold(results->lock);
@@ -503,7 +504,7 @@ Job::next(double seconds)
         std::unique_ptr<Tokens> one;
         bool over;
         {
-            nb::gil_scoped_release released;
+            const Released released;
             std::unique_lock<std::mutex> hold(from.lock);
             from.changed.wait_for(hold, std::chrono::milliseconds(100), [&] {
                 return from.ended || from.cancelled || from.is_next_ready();
@@ -554,11 +555,24 @@ Job::close()
     if (!job || owner != getpid())
         return;
     cancel();
+    job_closed(this);
     {
-        nb::gil_scoped_release released;
+        const Released released;
         qv_job_close(&job);
     }
     model->give_back();
+}
+
+void
+cancel_at_end(Job *job)
+{
+    job->cancel();
+}
+
+void
+close_at_end(Job *job)
+{
+    qv_job_close(&job->job);
 }
 
 nb::dict

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "binding.h"
+#include "error.h"
 #include "qwenvit_cache.h"
 
 namespace qvpy
@@ -15,12 +16,12 @@ namespace qvpy
 void
 fail(qv_status status, const char *format, ...)
 {
-    char text[sizeof(qv_error::text)];
+    qv_error err;
     va_list ap;
     va_start(ap, format);
-    vsnprintf(text, sizeof text, format, ap);
+    qv_fail_list(&err, status, format, ap);
     va_end(ap);
-    throw Failure{ status, text };
+    throw Failure{ status, err.text };
 }
 
 qv_dtype
@@ -58,7 +59,7 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     o.image_mean = image_mean.size() == 3 ? image_mean.data() : nullptr;
     o.image_std = image_std.size() == 3 ? image_std.data() : nullptr;
     o.weights = stored ? QV_WEIGHTS_STORED : QV_WEIGHTS_WIDENED;
-    nb::gil_scoped_release released;
+    const Released released;
     check(qv_context_open(&c, &context, &err), err);
     const qv_status status = qv_model_load(context, dir.c_str(), &o, &model, &err);
     if (status) {
@@ -105,7 +106,7 @@ void
 Model::close()
 {
     must_be_ours();
-    nb::gil_scoped_release released;
+    const Released released;
     std::lock_guard<std::recursive_mutex> lock(busy);
     if (model)
         must_be_usable();
@@ -117,7 +118,7 @@ qv_model *
 Model::lend()
 {
     must_be_ours();
-    nb::gil_scoped_release released;
+    const Released released;
     std::lock_guard<std::recursive_mutex> lock(busy);
     must_be_usable();
     at_work = "for a generator of encode(); take all that comes from it, or close() it, first";
@@ -127,7 +128,7 @@ Model::lend()
 void
 Model::give_back()
 {
-    nb::gil_scoped_release released; /* the thread with the lock may wait for the interpreter */
+    const Released released; /* the thread with the lock may wait for the interpreter */
     std::lock_guard<std::recursive_mutex> lock(busy);
     at_work = nullptr;
 }
@@ -153,7 +154,7 @@ look_at_device(const std::string &backend, int index)
     o.backend = backend.c_str();
     o.device = index;
     {
-        nb::gil_scoped_release released;
+        const Released released;
         qv_context *context = nullptr;
         qv_error err = {};
         check(qv_context_open(&o, &context, &err), err);
@@ -214,7 +215,7 @@ void
 Model::look_at(const std::function<void(const qv_model *)> &look)
 {
     must_be_ours();
-    nb::gil_scoped_release released;
+    const Released released;
     std::lock_guard<std::recursive_mutex> lock(busy);
     if (!model)
         fail(QV_ESTATE, "this model was closed");
@@ -331,10 +332,11 @@ Model::is_interrupted()
     if (now - heard < std::chrono::milliseconds(50))
         return false;
     heard = now;
-    const nb::gil_scoped_acquire acquired;
-    at_work = "in the call that this signal has interrupted";
-    interrupted = PyErr_CheckSignals();
-    at_work = nullptr;
+    with_interpreter([&] {
+        at_work = "in the call that this signal has interrupted";
+        interrupted = PyErr_CheckSignals();
+        at_work = nullptr;
+    });
     return interrupted;
 }
 
@@ -350,7 +352,7 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
     options.output = bucket.output = output;
     options.stop = [](void *self) { return static_cast<Model *>(self)->is_interrupted(); };
     options.stop_user = this;
-    nb::gil_scoped_release released;
+    const Released released;
     std::lock_guard<std::recursive_mutex> lock(busy);
     must_be_usable();
     const int64_t *g = items[0].grid_thw;
@@ -361,10 +363,8 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
         heard = std::chrono::steady_clock::now();
         const qv_status status =
             qv_encode(model, input, items.data(), items.size(), &options, &to, &err);
-        if (interrupted) {
-            const nb::gil_scoped_acquire acquired;
-            throw nb::python_error();
-        }
+        if (interrupted)
+            with_interpreter([] { throw nb::python_error(); });
         check(status, err);
         return;
     }
@@ -386,9 +386,9 @@ Model::forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::cal
     const qv_dtype output = parse_dtype(dtype, false);
     const int64_t n = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
     encode(x.input, x.items, output, [&] {
-        const nb::gil_scoped_acquire acquired;
         const uintptr_t bytes = (size_t)(n * facts.out_hidden) * qv_dtype_bytes(output);
-        const uintptr_t first = nb::cast<uintptr_t>(allocate(n));
+        uintptr_t first = 0;
+        with_interpreter([&] { first = nb::cast<uintptr_t>(allocate(n)); });
         qv_tokens to = {};
         to.tokens = reinterpret_cast<void *>(first);
         for (int i = 0; i < facts.n_deepstack; i++)

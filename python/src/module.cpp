@@ -19,9 +19,11 @@ raise(const Failure &failure, nb::handle type)
 
 } // namespace qvpy
 
-NB_MODULE(_core, m)
+/* nanobind's entry, in front of which PyInit__core stands. */
+NB_MODULE(core, m)
 {
     using namespace qvpy;
+    wait_at_end();
     nb::set_leak_warnings(false); /* a model in a global lives until the process ends */
     static PyObject *type = PyErr_NewExceptionWithDoc(
         "qwenvit.Error",
@@ -54,4 +56,18 @@ NB_MODULE(_core, m)
     bind_job(m);
     bind_cache(m);
     bind_cache_reader(m);
+}
+
+/* Types and exceptions are kept in variables of the library, so they can belong to one interpreter
+ * alone: a second import would replace them under the first one's feet. */
+extern "C" NB_EXPORT PyObject *
+PyInit__core(void)
+{
+    static PyInterpreterState *const first = PyInterpreterState_Get();
+    if (PyInterpreterState_Get() == first)
+        return PyInit_core();
+    PyErr_SetString(PyExc_ImportError,
+                    "qwenvit was imported by another interpreter of this process; it works in one "
+                    "interpreter, so import it there or in a process of its own");
+    return nullptr;
 }

@@ -80,7 +80,7 @@ save(const Tokens &t, nb::bytes path_, const Pairs &metadata)
         texts.insert(texts.end(), { pair.first.c_str(), pair.second.c_str() });
 
     qv_error err = {};
-    nb::gil_scoped_release released;
+    const Released released;
     check(qv_token_file_save(&options, &data,
                              reinterpret_cast<const char *const(*)[2]>(texts.data()),
                              metadata.size(), &err),

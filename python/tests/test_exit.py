@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""Tests the ends of processes: the interpreter's, while threads are in calls of the core."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+from qwenvit import _decoder
+
+BEGIN = """
+import sys, threading, time
+import numpy as np
+import qwenvit
+golden, folder, clip = sys.argv[1:]
+model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
+frames = np.zeros((4, 64, 64, 3), np.uint8)
+rows, grid = model.preprocess(frames=frames)
+calls = 0
+
+def forward():
+    model.forward(rows, grid)
+
+def forward_many():
+    model.forward(np.concatenate([rows] * 8), np.concatenate([grid] * 8))
+
+def encode():
+    model.encode(frames=frames)
+
+def encode_many():
+    list(model.encode([{"frames": frames}, clip], errors="yield"))
+
+def write():
+    with qwenvit.CacheWriter(model, folder) as cache:
+        cache.add([{"key": str(calls), "frames": frames}], progress=lambda p: None)
+
+def read():
+    cache = qwenvit.Cache(folder)
+    for key in list(cache):
+        cache[key].verify()
+        cache[key].tokens.sum()
+    cache.refresh()
+
+def work(call):
+    global calls
+    while True:
+        call()
+        calls += 1
+"""
+# A daemon thread is frozen wherever it is when the interpreter ends, so the moments differ.
+END = """
+write()
+thread = threading.Thread(target=work, args=({call},), daemon=True)
+thread.start()
+while calls < 2:
+    time.sleep(0.001)
+time.sleep({seconds})
+"""
+
+
+def run(code, *arguments):
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER)}
+    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, env=env,
+                          timeout=60)
+
+
+@pytest.mark.parametrize("call", ["forward", "forward_many", "encode", "encode_many", "write", "read"])
+def test_the_interpreter_ends_while_a_daemon_thread_is_in_a_call(call, golden, tmp_path, clip):
+    for i in range(2):
+        code = BEGIN + END.format(call=call, seconds=0.0007 * i)
+        ended = run(code, golden, tmp_path / f"cache{i}", clip)
+        assert ended.returncode == 0, ended
