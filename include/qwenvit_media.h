@@ -223,7 +223,9 @@ QV_API double qv_clip_busy_seconds(qv_clip *clip);
 
 /* Computes the size after transformers' smart_resize: for clips (num_frames: those sampled;
  * p->processor says how pixels are counted), or for images (num_frames 0: H*W; for GLM's
- * processor 2*H*W). Returns QV_EINVAL for an aspect ratio above 200 or sizes below 1. */
+ * processor 2*H*W). Returns QV_EINVAL for an aspect ratio above 200, sizes below 1, min_pixels or
+ * max_pixels above 2^40, and a result that no frame may have: a side above 65536, or more than
+ * 16384 * 16384 pixels. */
 QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t width,
                                  const qv_preprocess *p, int64_t *out_height, int64_t *out_width,
                                  qv_error *err);

@@ -21,6 +21,7 @@
 
 #define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
+#define QVM_MAX_ASKED ((int64_t)1 << 40) /* of min_pixels and max_pixels, as in preprocessor files */
 #define QVM_MAX_SAMPLED 1048576 /* the most frames sampled from one clip */
 #define QVM_MAX_FRAMES 4194304  /* the most frames in one clip: 19 hours at 60 a second */
 
