@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
- * our own kernels. They are layers, each of which calls only those before it: status; copier;
- * memory; cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv, own; batches;
+ * our own kernels. They are layers, each of which calls only those before it: status; context;
+ * copier; memory; cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv, own; batches;
  * work; device.
  */
 #ifndef QV_CUDA_CUDA_H
@@ -36,6 +36,7 @@ struct warmer_cuda;
 
 struct qv_device_cuda {
     struct qv_device base;
+    struct CUctx_st *context;    /* the device's primary context, a CUcontext of the driver's */
     int ordinal, sm;             /* sm: 90 for compute capability 9.0 */
     bool own_stream;             /* false: the stream is the caller's */
     bool tf32;                   /* TF32 is allowed for f32 */
@@ -64,9 +65,18 @@ qv_status qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const
                          qv_error *err);
 /* Returns QV_EBACKEND with a message if the device was lost before. */
 qv_status qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err);
-/* Every verb calls this first: a thread has its own current device, and the thread may not be the
- * one that called before. Returns QV_EBACKEND with a message if the device was lost. */
-qv_status qv_enter_cuda(struct qv_device_cuda *dev, qv_error *err);
+
+/* cuda/context.c: finds the device's primary context, which must be done before anything else. */
+qv_status qv_open_context_cuda(struct qv_device_cuda *dev, qv_error *err);
+/* Make the context current for the calling thread, and then again what was current before. Each
+ * verb of the backend's table runs between the two, for the thread may not be the one that called
+ * before. An error of enter means that nothing can be called, and leave must follow it too. */
+struct entered_cuda {
+    cudaError_t error;
+    bool pushed; /* false: the context was current already */
+};
+struct entered_cuda qv_enter_cuda(const struct qv_device_cuda *dev);
+void qv_leave_cuda(struct entered_cuda entered);
 
 static inline struct qv_device_cuda *
 device_cuda(const struct qv_device *dev)

@@ -44,7 +44,6 @@ close_cuda(struct qv_device *device)
     const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream };
     for (int i = 0; i < LIBRARIES; i++)
         join_warmer(dev, i);
-    cudaSetDevice(dev->ordinal);
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         if (streams[i])
             cudaStreamSynchronize(streams[i]);
@@ -110,10 +109,8 @@ static qv_status
 check_device(struct qv_device_cuda *dev, qv_error *err)
 {
     struct cudaDeviceProp props;
-    qv_status status = qv_check_cuda(dev, cudaSetDevice(dev->ordinal), "cudaSetDevice", err);
-    if (!status)
-        status = qv_check_cuda(dev, cudaGetDeviceProperties(&props, dev->ordinal),
-                               "cudaGetDeviceProperties", err);
+    qv_status status = qv_check_cuda(dev, cudaGetDeviceProperties(&props, dev->ordinal),
+                                     "cudaGetDeviceProperties", err);
     if (status)
         return status;
     dev->sm = 10 * props.major + props.minor;
@@ -198,15 +195,21 @@ open_cuda(const struct qv_device_options *options, struct qv_device **out, qv_er
         status = check_cudnn(err);
     if (!status)
         status = check_device(dev, err);
+    if (!status)
+        status = qv_open_context_cuda(dev, err);
     if (status) {
         free(dev);
         return status;
     }
-    status = open_parts(dev, options->threads, err);
+    const struct entered_cuda entered = qv_enter_cuda(dev);
+    status = qv_check_cuda(dev, entered.error, "cuCtxPushCurrent", err);
+    if (!status)
+        status = open_parts(dev, options->threads, err);
     if (status)
         close_cuda(&dev->base);
     else
         *out = &dev->base;
+    qv_leave_cuda(entered);
     return status;
 }
 
@@ -264,9 +267,6 @@ pack_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0
           const void *src, struct qv_buffer dst, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = qv_enter_cuda(dev, err);
-    if (status)
-        return status;
     return matrix->conv          ? qv_conv_pack_cuda(dev, matrix, src, dst, err)
            : matrix->groups.bits ? qv_packed_pack_cuda(dev, matrix, row0, rows, src, dst, err)
                                  : qv_gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
@@ -281,9 +281,9 @@ static const struct verbs_cuda *const verbs[] = {
 static void
 release_cuda(struct qv_device *device, struct qv_kernel *kernel)
 {
+    (void)device;
     if (!kernel)
         return;
-    cudaSetDevice(device_cuda(device)->ordinal);
     if (kernel->verbs->release)
         kernel->verbs->release(kernel);
     free(kernel);
@@ -339,8 +339,6 @@ prepare_cuda(struct qv_device *device, const struct qv_op *op, int choice, struc
 {
     struct qv_device_cuda *dev = device_cuda(device);
     qv_status status = qv_op_takes_one(op, 1 << QV_F32 | 1 << QV_BF16, err);
-    if (!status)
-        status = qv_enter_cuda(dev, err);
     if (status)
         return status;
     struct qv_kernel *kernel = calloc(1, sizeof *kernel);
@@ -366,8 +364,10 @@ start_library(void *p)
     struct warmer_cuda *warmer = p;
     struct qv_kernel *kernel = NULL;
     size_t scratch;
-    if (!prepare_cuda(&warmer->dev.base, &warmer->op, 0, &kernel, &scratch, NULL))
+    const struct entered_cuda entered = qv_enter_cuda(&warmer->dev);
+    if (!entered.error && !prepare_cuda(&warmer->dev.base, &warmer->op, 0, &kernel, &scratch, NULL))
         release_cuda(&warmer->dev.base, kernel);
+    qv_leave_cuda(entered);
     return NULL;
 }
 
@@ -396,32 +396,118 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
     kernel->verbs->describe(kernel, text, size);
 }
 
-const struct qv_backend qv_backend_cuda = {
-    .name = "cuda",
-    .open = open_cuda,
-    .close = close_cuda,
-    .caps = caps_cuda,
-    .alloc = qv_alloc_cuda,
-    .free = qv_free_cuda,
-    .wrap = qv_wrap_cuda,
-    .upload = qv_upload_cuda,
-    .download = qv_download_cuda,
-    .lock_pages = qv_lock_pages_cuda,
-    .unlock_pages = qv_unlock_pages_cuda,
-    .layout = layout_cuda,
-    .pack = pack_cuda,
-    .prepare = prepare_cuda,
-    .release = release_cuda,
-    .describe = describe_cuda,
-    .warm = warm_cuda,
-    .run = qv_run_cuda,
-    .record = qv_record_cuda,
-    .replay = qv_replay_cuda,
-    .forget = qv_forget_cuda,
-    .mark = qv_mark_cuda,
-    .wait = qv_wait_cuda,
-    .elapsed = qv_elapsed_cuda,
-    .sync = qv_sync_cuda,
+/* ---- the table: each verb runs in the device's context -------------------------------------- */
+
+/* Verbs with a status, which a device that was lost does not run. */
+#define STATUS_VERBS(X)                                                                            \
+    X(alloc, qv_alloc_cuda,                                                                        \
+      (struct qv_device * device, size_t bytes, struct qv_memory * *out, qv_error * err),          \
+      (device, bytes, out, err))                                                                   \
+    X(upload, qv_upload_cuda,                                                                      \
+      (struct qv_device * device, struct qv_buffer dst, const void *src, size_t bytes,             \
+       qv_error *err),                                                                             \
+      (device, dst, src, bytes, err))                                                              \
+    X(download, qv_download_cuda,                                                                  \
+      (struct qv_device * device, void *dst, struct qv_buffer src, size_t bytes, qv_error *err),   \
+      (device, dst, src, bytes, err))                                                              \
+    X(layout, layout_cuda,                                                                         \
+      (struct qv_device * device, const struct qv_matrix *matrix, struct qv_layout *out,           \
+       qv_error *err),                                                                             \
+      (device, matrix, out, err))                                                                  \
+    X(pack, pack_cuda,                                                                             \
+      (struct qv_device * device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,      \
+       const void *src, struct qv_buffer dst, qv_error *err),                                      \
+      (device, matrix, row0, rows, src, dst, err))                                                 \
+    X(prepare, prepare_cuda,                                                                       \
+      (struct qv_device * device, const struct qv_op *op, int choice, struct qv_kernel **out,      \
+       size_t *scratch_bytes, qv_error *err),                                                      \
+      (device, op, choice, out, scratch_bytes, err))                                               \
+    X(run, qv_run_cuda,                                                                            \
+      (struct qv_device * device, const struct qv_call *calls, size_t n, qv_error *err),           \
+      (device, calls, n, err))                                                                     \
+    X(record, qv_record_cuda,                                                                      \
+      (struct qv_device * device, const struct qv_call *calls, size_t n,                           \
+       struct qv_recording **out, qv_error *err),                                                  \
+      (device, calls, n, out, err))                                                                \
+    X(replay, qv_replay_cuda,                                                                      \
+      (struct qv_device * device, struct qv_recording * recording, qv_error * err),                \
+      (device, recording, err))                                                                    \
+    X(mark, qv_mark_cuda, (struct qv_device * device, int mark, qv_error *err),                    \
+      (device, mark, err))                                                                         \
+    X(wait, qv_wait_cuda, (struct qv_device * device, int mark, qv_error *err),                    \
+      (device, mark, err))                                                                         \
+    X(elapsed, qv_elapsed_cuda,                                                                    \
+      (struct qv_device * device, int begin, int end, double *ms, qv_error *err),                  \
+      (device, begin, end, ms, err))                                                               \
+    X(sync, qv_sync_cuda, (struct qv_device * device, qv_error * err), (device, err))
+
+#define STATUS_VERB(name, verb, parameters, arguments)                                             \
+    static qv_status name##_in_context parameters                                                  \
+    {                                                                                              \
+        struct qv_device_cuda *dev = device_cuda(device);                                          \
+        const struct entered_cuda entered = qv_enter_cuda(dev);                                    \
+        qv_status status = qv_check_device_cuda(dev, err);                                         \
+        if (!status)                                                                               \
+            status = qv_check_cuda(dev, entered.error, "cuCtxPushCurrent", err);                   \
+        if (!status)                                                                               \
+            status = verb arguments;                                                               \
+        qv_leave_cuda(entered);                                                                    \
+        return status;                                                                             \
+    }
+STATUS_VERBS(STATUS_VERB)
+
+/* Verbs that free. After a device was lost their calls fail, which does no harm. */
+#define FREEING_VERBS(X)                                                                           \
+    X(close, close_cuda, (struct qv_device * device), (device))                                    \
+    X(free, qv_free_cuda, (struct qv_device * device, struct qv_memory * memory),                  \
+      (device, memory))                                                                            \
+    X(unlock_pages, qv_unlock_pages_cuda, (struct qv_device * device, void *p), (device, p))       \
+    X(release, release_cuda, (struct qv_device * device, struct qv_kernel * kernel),               \
+      (device, kernel))                                                                            \
+    X(forget, qv_forget_cuda, (struct qv_device * device, struct qv_recording * recording),        \
+      (device, recording))
+
+#define FREEING_VERB(name, verb, parameters, arguments)                                            \
+    static void name##_in_context parameters                                                       \
+    {                                                                                              \
+        const struct entered_cuda entered = qv_enter_cuda(device_cuda(device));                    \
+        verb arguments;                                                                            \
+        qv_leave_cuda(entered);                                                                    \
+    }
+FREEING_VERBS(FREEING_VERB)
+
+static bool
+wrap_in_context(struct qv_device *device, const void *p, size_t bytes, struct qv_memory *out)
+{
+    const struct entered_cuda entered = qv_enter_cuda(device_cuda(device));
+    const bool wraps =
+        !entered.error && !device_cuda(device)->lost[0] && qv_wrap_cuda(device, p, bytes, out);
+    qv_leave_cuda(entered);
+    return wraps;
+}
+
+/* Any thread may call it while another uses the device, so it does not look whether that was lost. */
+static qv_status
+lock_pages_in_context(struct qv_device *device, size_t bytes, void **out, qv_error *err)
+{
+    const struct entered_cuda entered = qv_enter_cuda(device_cuda(device));
+    qv_status status = qv_check_cuda(NULL, entered.error, "cuCtxPushCurrent", err);
+    if (!status)
+        status = qv_lock_pages_cuda(device, bytes, out, err);
+    qv_leave_cuda(entered);
+    return status;
+}
+
+const struct qv_backend qv_backend_cuda = { .name = "cuda",
+                                            .open = open_cuda,
+                                            .caps = caps_cuda,
+                                            .wrap = wrap_in_context,
+                                            .lock_pages = lock_pages_in_context,
+                                            .describe = describe_cuda,
+                                            .warm = warm_cuda,
+#define ENTRY(name, verb, parameters, arguments) .name = name##_in_context,
+                                            STATUS_VERBS(ENTRY) FREEING_VERBS(ENTRY)
+#undef ENTRY
 };
 
 const struct qv_backend *

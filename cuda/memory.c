@@ -7,9 +7,9 @@
 void
 qv_free_cuda(struct qv_device *device, struct qv_memory *memory)
 {
+    (void)device;
     if (!memory)
         return;
-    cudaSetDevice(device_cuda(device)->ordinal);
     cudaFree(memory->base); /* waits for the device */
     free(memory);
 }
@@ -28,9 +28,7 @@ qv_status
 qv_alloc_cuda(struct qv_device *device, size_t bytes, struct qv_memory **out, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = qv_enter_cuda(dev, err);
-    if (status)
-        return status;
+    qv_status status = QV_OK;
     struct qv_memory *memory = malloc(sizeof *memory);
     if (!memory)
         return qv_fail(err, QV_ENOMEM, "no memory to remember an allocation");
@@ -58,11 +56,9 @@ qv_status
 qv_lock_pages_cuda(struct qv_device *device, size_t bytes, void **out, qv_error *err)
 {
     void *p = NULL;
+    (void)device;
     qv_status status =
-        qv_check_cuda(NULL, cudaSetDevice(device_cuda(device)->ordinal), "cudaSetDevice", err);
-    if (!status)
-        status = qv_check_cuda(NULL, cudaHostAlloc(&p, bytes, cudaHostAllocPortable),
-                               "cudaHostAlloc", err);
+        qv_check_cuda(NULL, cudaHostAlloc(&p, bytes, cudaHostAllocPortable), "cudaHostAlloc", err);
     if (!status)
         *out = p;
     return status;
@@ -71,7 +67,7 @@ qv_lock_pages_cuda(struct qv_device *device, size_t bytes, void **out, qv_error 
 void
 qv_unlock_pages_cuda(struct qv_device *device, void *p)
 {
-    cudaSetDevice(device_cuda(device)->ordinal);
+    (void)device;
     cudaFreeHost(p);
 }
 
@@ -101,7 +97,7 @@ bool
 qv_wrap_cuda(struct qv_device *device, const void *p, size_t bytes, struct qv_memory *out)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    if ((uintptr_t)p % WRAP_ALIGNMENT || qv_enter_cuda(dev, NULL) || place_of(dev, p) != ON_DEVICE)
+    if ((uintptr_t)p % WRAP_ALIGNMENT || place_of(dev, p) != ON_DEVICE)
         return false;
     *out = (struct qv_memory){ (void *)p, bytes };
     return true;
@@ -194,12 +190,9 @@ qv_upload_cuda(struct qv_device *device, struct qv_buffer dst, const void *src, 
                qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = qv_enter_cuda(dev, err);
-    if (status)
-        return status;
     enum place place = place_of(dev, src);
     bool staged = place == PAGEABLE || (place == PINNED && !dev->own_stream);
-    status =
+    qv_status status =
         staged ? upload_staged(dev, address_cuda(dst), src, bytes, err)
                : copy_directly(dev, &dev->in, address_cuda(dst), src, bytes, dev->own_stream, err);
     if (!status && dev->own_stream) {
@@ -244,9 +237,7 @@ qv_download_cuda(struct qv_device *device, void *dst, struct qv_buffer src, size
                  qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = qv_enter_cuda(dev, err);
-    if (status)
-        return status;
+    qv_status status = QV_OK;
     if (dev->own_stream) /* the last upload may still be on its way */
         status = qv_check_cuda(dev, cudaStreamWaitEvent(dev->out.stream, dev->uploaded, 0),
                                "cudaStreamWaitEvent", err);

@@ -104,10 +104,3 @@ qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *cal
                    "%s: cuDNN says \"%s\"%s%.150s", call, cudnnGetErrorString(status),
                    *more ? ": " : "", more);
 }
-
-qv_status
-qv_enter_cuda(struct qv_device_cuda *dev, qv_error *err)
-{
-    qv_status status = qv_check_device_cuda(dev, err);
-    return status ? status : qv_check_cuda(dev, cudaSetDevice(dev->ordinal), "cudaSetDevice", err);
-}

@@ -64,9 +64,7 @@ qv_status
 qv_run_cuda(struct qv_device *device, const struct qv_call *calls, size_t n, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = qv_enter_cuda(dev, err);
-    if (!status)
-        status = wait_for_uploads(dev, err);
+    qv_status status = wait_for_uploads(dev, err);
     return status ? status : run_list(dev, calls, n, err);
 }
 
@@ -101,7 +99,7 @@ capture(struct qv_device_cuda *dev, const struct qv_call *calls, size_t n, cudaG
 void
 qv_forget_cuda(struct qv_device *device, struct qv_recording *recording)
 {
-    cudaSetDevice(device_cuda(device)->ordinal);
+    (void)device;
     cudaGraphExecDestroy((cudaGraphExec_t)recording);
 }
 
@@ -114,7 +112,7 @@ qv_record_cuda(struct qv_device *device, const struct qv_call *calls, size_t n,
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     bool broken = true;
-    qv_status status = qv_enter_cuda(dev, err);
+    qv_status status = QV_OK;
     for (int attempt = 0; attempt < MOST_CAPTURES && !status && broken; attempt++) {
         status = capture(dev, calls, n, &graph, &broken, err);
         if (broken && attempt + 1 < MOST_CAPTURES)
@@ -138,9 +136,7 @@ qv_status
 qv_replay_cuda(struct qv_device *device, struct qv_recording *recording, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = qv_enter_cuda(dev, err);
-    if (!status)
-        status = wait_for_uploads(dev, err);
+    qv_status status = wait_for_uploads(dev, err);
     if (!status)
         status = qv_check_cuda(dev, cudaGraphLaunch((cudaGraphExec_t)recording, dev->stream),
                                "cudaGraphLaunch", err);
@@ -151,22 +147,16 @@ qv_status
 qv_mark_cuda(struct qv_device *device, int mark, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = qv_enter_cuda(dev, err);
-    if (!status)
-        status = qv_check_cuda(dev, cudaEventRecord(dev->marks[mark], dev->stream),
-                               "cudaEventRecord", err);
-    return status;
+    return qv_check_cuda(dev, cudaEventRecord(dev->marks[mark], dev->stream), "cudaEventRecord",
+                         err);
 }
 
 qv_status
 qv_wait_cuda(struct qv_device *device, int mark, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    qv_status status = qv_enter_cuda(dev, err);
-    if (!status)
-        status = qv_check_cuda(dev, cudaEventSynchronize(dev->marks[mark]),
-                               "the work on the device", err);
-    return status;
+    return qv_check_cuda(dev, cudaEventSynchronize(dev->marks[mark]), "the work on the device",
+                         err);
 }
 
 qv_status
@@ -186,7 +176,7 @@ qv_sync_cuda(struct qv_device *device, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
     const cudaStream_t streams[] = { dev->in.stream, dev->stream, dev->out.stream };
-    qv_status status = qv_enter_cuda(dev, err);
+    qv_status status = QV_OK;
     for (size_t i = 0; i < sizeof streams / sizeof *streams && !status; i++)
         status =
             qv_check_cuda(dev, cudaStreamSynchronize(streams[i]), "the work on the device", err);

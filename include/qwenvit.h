@@ -26,7 +26,8 @@
  * qv_status_name() and qv_version(). One context and everything made from it (its models, their
  * plans) is used by one thread at a time; which thread may change. A qv_error belongs to its
  * caller. A model may be freed only after its plans, a context only after its models. Any thread
- * may call qv_host_alloc() and qv_host_free(), also while another uses the context.
+ * may call qv_host_alloc() and qv_host_free(), also while another uses the context. A call leaves
+ * the thread's current CUDA device and context as they were.
  */
 #ifndef QWENVIT_H
 #define QWENVIT_H

@@ -12,9 +12,11 @@
 
 #include <cmocka.h>
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -681,6 +683,119 @@ a_lost_device_is_said_in_words(void **state)
     free(frames);
 }
 
+/* ---- the caller's context --------------------------------------------------------------------- */
+
+/* A caller's thread: what is current in it before a call must be current after it. */
+struct caller {
+    int runtime; /* the device that it chose by cudaSetDevice; -1: none */
+    bool own;    /* it has a context that it made with the driver */
+    int ours;    /* the device that it has us compute on */
+    char wrong[200];
+};
+
+/* the driver's */
+static CUresult (*get_current)(CUcontext *);
+static CUresult (*create)(CUcontext *, unsigned, CUdevice);
+static CUresult (*destroy)(CUcontext);
+
+static void
+find_driver(const char *name, unsigned version, void *function)
+{
+    enum cudaDriverEntryPointQueryResult result;
+    void *found = NULL;
+    assert_int_equal(cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault,
+                                                      &result),
+                     0);
+    assert_non_null(found);
+    memcpy(function, &found, sizeof found);
+}
+
+/* Writes into c->wrong if `call` failed, or the thread's context or device are not as they were. */
+static void
+judge(struct caller *c, const char *call, qv_status status, const qv_error *err, CUcontext context)
+{
+    CUcontext now = NULL;
+    int device = -1;
+    get_current(&now);
+    if (c->runtime >= 0)
+        cudaGetDevice(&device);
+    if (c->wrong[0])
+        return;
+    if (status)
+        snprintf(c->wrong, sizeof c->wrong, "%s: %.150s", call, err->text);
+    else if (now != context || (c->runtime >= 0 && device != c->runtime))
+        snprintf(c->wrong, sizeof c->wrong, "%s: context %p was %p, and device %d was %d", call,
+                 (void *)now, (void *)context, device, c->runtime);
+}
+
+static void *
+call_everything(void *p)
+{
+    struct caller *c = p;
+    CUcontext context = NULL;
+    qv_error err = { 0 };
+    struct tiny t = { 0 };
+    qv_plan *plan = NULL;
+    void *pages = NULL;
+    const qv_plan_options o = { .capacity.rows = 100 };
+    if (c->runtime >= 0)
+        cudaSetDevice(c->runtime);
+    if (c->own)
+        create(&context, 0, 0);
+    get_current(&context);
+#define STEP(call) judge(c, #call, call, &err, context)
+    STEP(qv_context_open(&(qv_context_options){ .backend = "cuda", .device = c->ours }, &t.ctx,
+                         &err));
+    STEP(qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, &err));
+    if (!c->wrong[0]) {
+        qv_model_get_info(t.model, &t.info);
+        uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 5);
+        const qv_item clip = { .data = frames, .grid_thw = { FRAMES / 2, GRID_H, GRID_W } };
+        size_t bytes;
+        qv_tokens out = tiny_tokens(&t, &clip, 1, QV_F32, &bytes);
+        STEP(qv_plan_create(t.model, &o, &plan, &err));
+        STEP(qv_plan_push(plan, &clip, 1, &err));
+        STEP(qv_plan_pull(plan, &out, &err));
+        STEP(qv_encode(t.model, QV_INPUT_FRAMES, &clip, 1, NULL, &out, &err));
+        STEP(qv_host_alloc(t.ctx, 4096, &pages, &err));
+        STEP((qv_host_free(t.ctx, pages), QV_OK));
+        STEP((qv_plan_free(&plan), QV_OK));
+        free(out.tokens);
+        free(frames);
+    }
+    STEP((qv_model_free(&t.model), QV_OK));
+    STEP((qv_context_close(&t.ctx), QV_OK));
+#undef STEP
+    if (c->own)
+        destroy(context);
+    return NULL;
+}
+
+/* In a thread without a context, in one with a context of its own, and in one that uses a device:
+ * another one than ours, if there are two. */
+static void
+the_callers_context_is_kept(void **state)
+{
+    int devices = 0;
+    (void)state;
+    find_driver("cuCtxGetCurrent", 4000, &get_current);
+    find_driver("cuCtxCreate", 3020, &create);
+    find_driver("cuCtxDestroy", 4000, &destroy);
+    assert_int_equal(cudaGetDeviceCount(&devices), 0);
+    struct caller callers[] = { { .runtime = -1 },
+                                { .runtime = -1, .own = true },
+                                { .runtime = 0 },
+                                { .runtime = 0, .ours = devices - 1 },
+                                { .runtime = devices - 1 } };
+    for (size_t i = 0; i < sizeof callers / sizeof *callers; i++) {
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, call_everything, &callers[i]), 0);
+        pthread_join(thread, NULL);
+        if (callers[i].wrong[0])
+            fail_msg("caller %zu: %s", i, callers[i].wrong);
+    }
+}
+
 int
 main(void)
 {
@@ -690,6 +805,7 @@ main(void)
     }
     is_test = true;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_callers_context_is_kept),
         cmocka_unit_test(device_memory_gives_the_same_bits),
         cmocka_unit_test(page_locked_memory_gives_the_same_bits),
         cmocka_unit_test(conv3d_takes_device_memory),

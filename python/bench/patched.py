@@ -9,9 +9,9 @@ The ways take turns, round by round, on the same pixels: transformers' own tower
 that torch.compile makes of it (tools/peers/peers.py); `qwenvit.patch`ed transformers by the same
 call; Model.forward (grid_thw on the host); and qv_encode of --library on the same pointers. Each is
 timed from the call until the device has done its work, and until the call returns. adds_ms is what
-Python takes more than C. On CUDA our ways are called on torch's default stream, where a model has a
-stream of its own and each call waits; and as "own stream" on a stream that was given to load(),
-where calls enqueue. Tokens must be transformers' up to bf16. same_bits says whether they have the
+Python takes more than C. On CUDA our ways are called on torch's default stream, where events order
+Python's calls with it and the C call has a stream of its own and waits; and as "own stream" on a
+stream that was given to load(), where calls enqueue. Tokens must be transformers' up to bf16. same_bits says whether they have the
 bits of the first of our ways. A way that fails gives a record with `failed`, a text, and the others
 go on.
 
@@ -183,6 +183,7 @@ class Bench(Records):
                 return qwenvit.patch(shipped(), threads=self.threads)
 
         def model(stream):
+            stream = stream or (torch.cuda.current_stream() if o.device == "cuda" else None)
             return qwenvit.load(o.model, o.device, "bf16", threads=self.threads, stream=stream)
 
         wanted = {"transformers": (shipped,)}

@@ -72,6 +72,16 @@ def current_stream(torch, device):
     return short(device) if short else torch.cuda.current_stream(device).cuda_stream
 
 
+def number_of(stream):
+    """Returns the number of a CUDA stream, torch's or a number itself; 0 for None. torch's default
+    stream has no number that work could be given to, so another of torch's takes its place, to be
+    ordered with it by events; torch keeps its streams until the process ends."""
+    number = getattr(stream, "cuda_stream", 0 if stream is None else stream)
+    if number == 0 and hasattr(stream, "cuda_stream"):
+        number = sys.modules["torch"].cuda.Stream(stream.device).cuda_stream
+    return number
+
+
 def integers(x, what):
     """Returns a list of lists of ints, from an array or a sequence of rows."""
     x = x.tolist() if hasattr(x, "tolist") else x

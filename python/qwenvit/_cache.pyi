@@ -1,11 +1,27 @@
 # SPDX-License-Identifier: MIT
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ._adapters import Adapters
 
 _Path = str | PathLike[str]
+
+FRAMES_OF_A_PAIR: int
+FILE_DTYPES: dict[str, tuple[str, int]]
+GRID_THW: int
+TIMESTAMPS: int
+KEYS_AT_ONCE: int
+
+class Place(NamedTuple):
+    part: int
+    tokens: int
+    step: int
+    grid: int
+    rows: int
+    frames: int
+
+def count_of(record: dict[str, Any], name: str) -> int: ...
 
 class Entry(Adapters):
     key: str

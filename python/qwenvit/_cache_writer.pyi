@@ -8,6 +8,9 @@ from . import Model
 
 _Path = str | PathLike[str]
 
+FIELDS: tuple[str, ...]
+COUNTS: tuple[str, ...]
+
 class CacheWriter:
     model: Model
     folder: str

@@ -9,7 +9,7 @@ import sys
 import warnings
 
 from . import _check, _core, _sources, _stream
-from ._arrays import current_stream, error, integers, is_torch, no_gradient, numpy, shareable, to_numpy
+from ._arrays import current_stream, error, integers, is_torch, no_gradient, number_of, numpy, shareable, to_numpy
 from ._adapters import Adapters
 
 BACKENDS = ("cuda", "metal", "cpu", "ref")  # in the order in which "auto" tries them
@@ -36,7 +36,10 @@ def load(
     device: an index; or "cpu", "cuda", "cuda:1" and so on, or a torch.device, which also say the
         backend.
     threads: CPU threads; 0 for every core.
-    stream: a CUDA stream, as an integer or torch's, on which all work is enqueued.
+    stream: a CUDA stream, as an integer or torch's, on which all work is enqueued. With one,
+        forward() of a CUDA tensor enqueues and returns. It works in the order of torch's current
+        stream: if that is another than this one, events order the two. Without a stream it waits
+        until the work is done. For torch's default stream a new one is made.
     tune_file: a file in which measured choices are kept.
     kernel_folder: a folder in which kernels that cuDNN compiled are kept for the next process; None
         for the user's cache folder, which the command uses too; "" for none.
@@ -55,8 +58,7 @@ def load(
     folder = _check.path(path, "path")
     backend, index = _place(_check.text(backend, "backend"), device)
     threads = _check.whole(threads, "threads", 0, MOST_THREADS)
-    stream = getattr(stream, "cuda_stream", 0 if stream is None else stream)
-    stream = _check.whole(stream, "stream", 0, (1 << 64) - 1)
+    stream = _check.whole(number_of(stream), "stream", 0, (1 << 64) - 1)
     kernels = _user_cache("kernels") if kernel_folder is None else kernel_folder
     files = _check.optional_path(tune_file, "tune_file"), _check.optional_path(kernels, "kernel_folder")
     stored = _check.one_of(weights, "weights", ("bf16", "stored")) == "stored"
@@ -324,21 +326,38 @@ class Model:
         while its code is in no cache. So few are called before the core is, and memory is allocated
         while the device works."""
         outs, index = None, x.get_device()  # -1: the host
+        between = self._between(x, index, torch)
 
         def allocate(n):
             nonlocal outs
             shape = 1 + self.info["n_deepstack"], n, self.info["out_hidden"]
             outs = x.new_empty(shape, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
+            if between:  # another thread's work on the caller's stream may have used this memory until now
+                between[0].wait_stream(between[1])
             return outs.data_ptr()
 
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
-        own = index < 0 or self._stream and self._stream == current_stream(torch, index)
-        if not own:  # otherwise the work is in the order of the caller's stream
-            torch.cuda.current_stream(x.device).synchronize()
-        self._core.forward_at(torch.utils.dlpack.to_dlpack(x), grid, allocate, dtype)
-        if not own and self._stream:
-            torch.cuda.ExternalStream(self._stream, x.device).synchronize()
+        try:
+            self._core.forward_at(torch.utils.dlpack.to_dlpack(x), grid, allocate, dtype)
+        finally:
+            if between:  # whoever gets this memory next gets it on the caller's stream
+                between[1].wait_stream(between[0])
         return outs
+
+    def _between(self, x, index, torch):
+        """Orders what follows behind the caller's stream, which holds the work that makes x. Returns
+        (the model's stream, the caller's), if those differ, so that the caller's can then be ordered
+        behind the model's; by events, so the host does not wait. A model that was loaded without a
+        stream has several of its own, and waits for the work: for that, the host does wait."""
+        if index < 0 or self._stream and self._stream == current_stream(torch, index):
+            return None
+        caller = torch.cuda.current_stream(x.device)
+        if not self._stream:
+            caller.synchronize()
+            return None
+        own = torch.cuda.ExternalStream(self._stream, x.device)
+        own.wait_stream(caller)
+        return own, caller
 
     def _must_be_rows(self, x, torch):
         """Checks torch's rows, and raises errors in torch's terms."""

@@ -87,12 +87,14 @@ CacheReader::at(int64_t i) const
 }
 
 /* Returns (index, whether it is ok) of a key; None for a key that is not there, of whatever
- * type. */
+ * type. As with a dict, what cannot be hashed is no key and raises TypeError. */
 nb::object
 CacheReader::find(nb::handle key) const
 {
     qv_cache_item item = {};
     Py_ssize_t n = 0;
+    if (PyObject_Hash(key.ptr()) == -1)
+        throw nb::python_error();
     const char *text =
         PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &n) : nullptr;
     if (!text || strlen(text) != (size_t)n) {
@@ -266,7 +268,7 @@ bind_cache_reader(nb::module_ &m)
     nb::class_<CacheReader>(m, "CacheReader")
         .def(nb::init<nb::bytes, std::optional<Names>, size_t, size_t>(), nb::arg("folder"),
              nb::arg("parts") = nb::none(), nb::arg("most_maps") = 0, nb::arg("most_idle") = 0)
-        .def("find", &CacheReader::find)
+        .def("find", &CacheReader::find, nb::arg("key").none())
         .def("place", &CacheReader::place)
         .def("kind", &CacheReader::kind)
         .def("keys", &CacheReader::keys)

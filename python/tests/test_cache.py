@@ -108,6 +108,23 @@ def test_every_key_by_the_rule(folder):
         cache["nobody"]
 
 
+@pytest.mark.parametrize("key", [None, 5, 1.5, True, b"a", ("a",), frozenset(), object(), "\0", "\ud800"])
+def test_what_is_no_text_is_no_key(folder, key):
+    """As with a dict: it is asked for in vain."""
+    cache = qwenvit.Cache(folder)
+    assert key not in cache and cache.get(key) is None and cache.get(key, 3) == 3
+    with pytest.raises(KeyError):
+        cache[key]
+
+
+@pytest.mark.parametrize("key", [[], {}, set(), bytearray()])
+def test_what_cannot_be_hashed_raises_as_with_a_dict(folder, key):
+    cache = qwenvit.Cache(folder)
+    for call in (lambda: key in cache, lambda: cache.get(key), lambda: cache[key], lambda: cache.part_of(key)):
+        with pytest.raises(TypeError, match=f"unhashable type: '{type(key).__name__}'"):
+            call()
+
+
 def test_arrays_are_mapped_not_copied_and_read_only(folder):
     entry = qwenvit.Cache(folder)["twice"]
     assert entry.tokens.base is not None and not entry.tokens.flags.owndata

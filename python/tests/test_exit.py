@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -32,7 +33,7 @@ def encode_many():
 
 def write():
     with qwenvit.CacheWriter(model, folder) as cache:
-        cache.add([{"key": str(calls), "frames": frames}], progress=lambda p: None)
+        cache.add([{"key": f"{calls} {i}", "frames": frames} for i in range(24)], progress=lambda p: None)
 
 def read():
     cache = qwenvit.Cache(folder)
@@ -52,7 +53,7 @@ END = """
 write()
 thread = threading.Thread(target=work, args=({call},), daemon=True)
 thread.start()
-while calls < 2:
+while calls < 1:
     time.sleep(0.001)
 time.sleep({seconds})
 """
@@ -67,6 +68,27 @@ def run(code, *arguments):
 @pytest.mark.parametrize("call", ["forward", "forward_many", "encode", "encode_many", "write", "read"])
 def test_the_interpreter_ends_while_a_daemon_thread_is_in_a_call(call, golden, tmp_path, clip):
     for i in range(2):
-        code = BEGIN + END.format(call=call, seconds=0.0007 * i)
+        code = BEGIN + END.format(call=call, seconds=0.005 * i)
         ended = run(code, golden, tmp_path / f"cache{i}", clip)
         assert ended.returncode == 0, ended
+
+
+BUSY = """
+model = qwenvit.load(golden, backend="ref", dtype="f32", threads=1)
+rows = np.zeros((44 * 44, model.info["row_dim"]), np.float32)
+began = time.monotonic()
+model.forward(rows, [[1, 44, 44]])
+took = time.monotonic() - began
+thread = threading.Thread(target=lambda: model.forward(rows, [[1, 44, 44]]), daemon=True)
+thread.start()
+time.sleep(took / 10)
+print(took, time.monotonic())
+"""
+
+
+def test_work_under_way_ends_before_the_process(golden, tmp_path, clip):
+    """exit() destroys what the libraries keep, so nobody may compute then."""
+    ended = run(BEGIN + BUSY, golden, tmp_path, clip)
+    took, left = map(float, ended.stdout.split())
+    assert ended.returncode == 0 and took > 0.2
+    assert time.monotonic() - left > min(0.6 * took, 4)  # nobody waits for longer than 5 s

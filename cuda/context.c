@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Makes the device current while a verb runs. The caller's thread may be using another device, or a
+ * context of its own that it made with the driver, so afterwards what was current is current again.
+ * The runtime cannot do that: cudaGetDevice does not tell of a context that is not a device's primary
+ * one, nor of none, and cudaSetDevice would make a primary context, hundreds of MB, on a device that
+ * nobody uses.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <cuda.h>
+#include <pthread.h>
+
+#include "cuda.h"
+
+/* Functions of the driver, which the runtime finds, so that this library loads without a driver. */
+static struct {
+    CUresult (*retain)(CUcontext *context, CUdevice device);
+    CUresult (*get)(CUcontext *context);
+    CUresult (*push)(CUcontext context);
+    CUresult (*pop)(CUcontext *context);
+    qv_error missing; /* status QV_OK: they were found */
+} driver;
+
+static void
+find(const char *name, void *function)
+{
+    enum { VERSION = 12000 }; /* of the declarations above */
+    void *found = NULL;
+    enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion(name, &found, VERSION, cudaEnableDefault, &result);
+    if (error || !found)
+        qv_fail(&driver.missing, QV_ENODEVICE,
+                "no NVIDIA GPU can be used: the driver here has no %s (%s)", name,
+                cudaGetErrorString(error ? error : cudaErrorSymbolNotFound));
+    memcpy(function, &found, sizeof found);
+}
+
+static void
+find_all(void)
+{
+    find("cuDevicePrimaryCtxRetain", &driver.retain);
+    find("cuCtxGetCurrent", &driver.get);
+    find("cuCtxPushCurrent", &driver.push);
+    find("cuCtxPopCurrent", &driver.pop);
+}
+
+/* The context stays until the process ends, as the runtime's own do. */
+qv_status
+qv_open_context_cuda(struct qv_device_cuda *dev, qv_error *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_all);
+    if (driver.missing.status)
+        return qv_fail(err, driver.missing.status, "%s", driver.missing.text);
+    /* the driver's numbers of devices and errors are the runtime's */
+    return qv_check_cuda(NULL, (cudaError_t)driver.retain(&dev->context, dev->ordinal),
+                         "cuDevicePrimaryCtxRetain", err);
+}
+
+struct entered_cuda
+qv_enter_cuda(const struct qv_device_cuda *dev)
+{
+    CUcontext now = NULL;
+    struct entered_cuda entered = { cudaSuccess, false };
+    if (driver.get(&now) || now != dev->context) {
+        entered.error = (cudaError_t)driver.push(dev->context);
+        entered.pushed = !entered.error;
+    }
+    return entered;
+}
+
+void
+qv_leave_cuda(struct entered_cuda entered)
+{
+    CUcontext ours;
+    if (entered.pushed)
+        driver.pop(&ours);
+}
