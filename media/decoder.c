@@ -15,9 +15,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sys/prctl.h>
-#endif
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -64,20 +61,6 @@ serve(const qvm_order *order, const int *fds, int n)
 
 /* ---- in the program -------------------------------------------------------------------------- */
 
-/* Makes a clip's process end with the process that made it, whatever code has taken it over: no
- * call that the sandbox allows can undo this. On systems other than Linux the process ends when its
- * clip's end of the socket is closed. */
-static void
-end_with(pid_t parent)
-{
-#ifdef __linux__
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
-        _exit(0);
-#else
-    (void)parent;
-#endif
-}
-
 /* A process that was forked ahead and waits for its order, so that no clip waits for a fork. */
 struct spare {
     pid_t pid; /* -1: there is none */
@@ -96,7 +79,7 @@ make_spare(void)
     if (!s.pid) {
         qvm_order order;
         int fds[QVM_SESSION_FDS], n;
-        end_with(parent);
+        qvm_end_with(parent);
         close(s.socket);
         close(STDIN_FILENO);
         if (qvm_order_take(there, &order, fds, &n) && is_session(n))
@@ -238,6 +221,7 @@ main(int argc, char **argv)
               stderr);
         return 2;
     }
+    qvm_close_from(FIRST_FD); /* what the program that started this one did not close on exec */
     if (argc >= 3 && !strcmp(argv[1], "--device"))
         return qvm_device_run(STDIN_FILENO, argv[2], argc > 3 && !strcmp(argv[3], "--trusted"));
     keep_freed_memory();

@@ -7,9 +7,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "gpu.h"
@@ -228,8 +231,9 @@ open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *
     hello->ready = !why && !failed;
 }
 
-int
-qvm_device_run(int socket, const char *number, bool unlocked)
+/* Serves clips with the GPU open. Returns the exit code if that fails. */
+static int
+run(int socket, const char *number, bool unlocked)
 {
     struct device d = { .gpu = NULL };
     const pid_t parent = getppid();
@@ -250,5 +254,56 @@ qvm_device_run(int socket, const char *number, bool unlocked)
     pthread_mutex_lock(&d.lock);
     while (d.n_streams)
         pthread_cond_wait(&d.ended, &d.lock);
-    _exit(0); /* ends the driver's own threads as well */
+    return 0;
 }
+
+/* ---- the watcher ------------------------------------------------------------------------------- */
+
+#ifdef __linux__
+
+/* Waits until the process with the GPU has ended, and ends it if `caller` has gone or SIGTERM comes. Both signals of `waited`
+ * are blocked. */
+static int
+watch(pid_t process, pid_t caller, const sigset_t *waited)
+{
+    const struct timespec look = { .tv_sec = 1 };
+    int how;
+    for (;;) {
+        if (waitpid(process, &how, WNOHANG) == process)
+            return WIFEXITED(how) ? WEXITSTATUS(how) : 1;
+        if (sigtimedwait(waited, NULL, &look) == SIGTERM || getppid() != caller)
+            kill(process, SIGKILL);
+    }
+}
+
+/* A process with a GPU may be stuck in its driver, or taken over, so that nothing in it can be relied on to notice that the
+ * caller has gone. The kernel ends it with its parent (qvm_end_with); as that means the thread that made it, and callers'
+ * threads come and go, this process of one thread stands in between. */
+int
+qvm_device_run(int socket, const char *number, bool unlocked)
+{
+    const pid_t caller = getppid(), watcher = getpid();
+    sigset_t waited, before;
+    sigemptyset(&waited);
+    sigaddset(&waited, SIGCHLD);
+    sigaddset(&waited, SIGTERM);
+    sigprocmask(SIG_BLOCK, &waited, &before);
+    const pid_t process = fork();
+    if (!process) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        qvm_end_with(watcher);
+        _exit(run(socket, number, unlocked)); /* which ends the driver's own threads as well */
+    }
+    close(socket); /* else the caller would not see that the process has ended */
+    return process < 0 ? 1 : watch(process, caller, &waited);
+}
+
+#else
+
+int
+qvm_device_run(int socket, const char *number, bool unlocked)
+{
+    _exit(run(socket, number, unlocked));
+}
+
+#endif

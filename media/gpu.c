@@ -6,26 +6,36 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "gpu.h"
 
+#define END_S 5.0      /* how long a watcher may take to end its process */
 #define START_S 60.0   /* the longest wait for a process to be ready, which takes a second */
 #define CLIPS_AHEAD 64 /* so many clips before QVM_GPU_CLIPS the next process is started */
 #define MOST_TRIES 3   /* processes that a clip is given to, as each turns out to have ended */
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
-/* Ends a process at once. */
+/* Asks a process to end. The watcher kills the one that has the GPU open, waits for it, and then ends as well. */
+static void
+end(const struct qvm_gpu_process *p)
+{
+    qvm_child_signal(&p->child, SIGTERM);
+}
+
+/* Ends a process at once, and waits for its end. */
 static void
 stop(struct qvm_gpu_process *p)
 {
-    if (!p->pid)
+    if (!p->child.pid)
         return;
-    kill(p->pid, SIGKILL);
-    while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
-        ;
+    end(p);
+    for (const double until_s = qv_seconds() + END_S; !qvm_child_has_ended(&p->child);) {
+        if (qv_seconds() > until_s)
+            qvm_child_signal(&p->child, SIGKILL);
+        usleep(1000);
+    }
     close(p->socket);
 }
 
@@ -33,7 +43,7 @@ stop(struct qvm_gpu_process *p)
 static void
 retire(struct qvm_gpus *gpus, struct qvm_gpu_process *p)
 {
-    if (!p->pid)
+    if (!p->child.pid)
         return;
     shutdown(p->socket, SHUT_WR);
     struct qvm_gpu_process *oldest = &gpus->retired[gpus->next_retired];
@@ -48,7 +58,7 @@ reap(struct qvm_gpus *gpus)
 {
     for (int i = 0; i < QVM_MOST_RETIRED; i++) {
         struct qvm_gpu_process *p = &gpus->retired[i];
-        if (!p->pid || !waitpid(p->pid, NULL, WNOHANG))
+        if (!p->child.pid || !qvm_child_has_ended(&p->child))
             continue;
         close(p->socket);
         *p = (struct qvm_gpu_process){ 0 };
@@ -60,13 +70,13 @@ start(const qv_decoder *d, int gpu, bool unlocked, struct qvm_gpu_process *p)
 {
     char number[16];
     int there;
-    char device[] = "--device", trusted[] = "--trusted";
+    char name[] = "qwenvit-decoder", device[] = "--device", trusted[] = "--trusted";
     snprintf(number, sizeof number, "%d", gpu);
-    char *const options[] = { device, number, unlocked ? trusted : NULL, NULL };
+    char *const argv[] = { name, device, number, unlocked ? trusted : NULL, NULL };
     *p = (struct qvm_gpu_process){ .began_s = qv_seconds() };
     if (!qvm_stream(&p->socket, &there))
         return false;
-    const int code = qvm_spawn(d, options, there, &p->pid);
+    const int code = qvm_child_start(d->program, argv, d->environment, there, &p->child);
     close(there);
     if (!code)
         return true;
@@ -97,17 +107,17 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
                  code == ETIMEDOUT ? "is not ready after 60 s" : "ended at its start");
     else
         snprintf(g->why, sizeof g->why, "%s", hello.text);
-    kill(p->pid, SIGKILL);
+    end(p);
     retire(gpus, p);
     return false;
 }
 
 /* Returns whether the process has ended, or ends within 0.1 s. */
 static bool
-has_ended(const struct qvm_gpu_process *p)
+has_ended(struct qvm_gpu_process *p)
 {
     for (int i = 0; i < 20; i++) {
-        if (waitpid(p->pid, NULL, WNOHANG))
+        if (qvm_child_has_ended(&p->child))
             return true;
         usleep(5000);
     }
@@ -139,17 +149,17 @@ find(qv_decoder *d, int gpu, bool unlocked, bool wait)
     struct qvm_gpus *gpus = d->gpus;
     struct qvm_gpu *g = &gpus->at[gpu];
     reap(gpus);
-    if (g->now.pid && (g->now.given >= QVM_GPU_CLIPS || g->unlocked != unlocked))
+    if (g->now.child.pid && (g->now.given >= QVM_GPU_CLIPS || g->unlocked != unlocked))
         retire(gpus, &g->now);
-    if (!g->now.pid) {
+    if (!g->now.child.pid) {
         g->now = g->next;
         g->next = (struct qvm_gpu_process){ 0 };
     }
     g->unlocked = unlocked;
-    struct qvm_gpu_process *missing = !g->now.pid ? &g->now
-                                      : g->now.given >= QVM_GPU_CLIPS - CLIPS_AHEAD && !g->next.pid
-                                          ? &g->next
-                                          : NULL;
+    struct qvm_gpu_process *missing =
+        !g->now.child.pid                                                   ? &g->now
+        : g->now.given >= QVM_GPU_CLIPS - CLIPS_AHEAD && !g->next.child.pid ? &g->next
+                                                                            : NULL;
     if (missing && !start(d, gpu, unlocked, missing))
         snprintf(g->why, sizeof g->why, "%s cannot be started: %s", d->program, strerror(errno));
     return !*g->why && hear(gpus, g, &g->now, wait) ? &g->now : NULL;
@@ -168,11 +178,11 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
         if (!p)
             break;
         if (qvm_order_send(p->socket, &request->order, request->fds, QVM_GPU_FDS)) {
-            *pid = p->pid;
+            *pid = p->child.pid;
             p->given++;
             g->doubts -= g->doubts > 0;
         } else {
-            kill(p->pid, SIGKILL); /* the process has ended, or takes no orders */
+            end(p); /* the process has ended, or takes no orders */
             lose(d->gpus, g);
         }
     }
@@ -225,7 +235,7 @@ qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
 {
     pthread_mutex_lock(&d->gpus->lock);
     struct qvm_gpu *g = &d->gpus->at[gpu];
-    if (g->now.pid == pid)
+    if (g->now.child.pid == pid)
         lose(d->gpus, g);
     pthread_mutex_unlock(&d->gpus->lock);
 }

@@ -32,7 +32,7 @@ typedef struct qvm_gpu_hello {
 } qvm_gpu_hello;
 
 struct qvm_gpu_process {
-    pid_t pid; /* 0: there is no process */
+    qvm_child child; /* the process that watches over the one with the GPU (device.c) */
     int socket;
     double began_s; /* when the process was started, as qv_seconds counts */
     bool ready;     /* the process said so */

@@ -19,9 +19,22 @@
 #define QVM_X86 1
 #endif
 
+/* Whether this build has a sanitizer that reserves terabytes and reports on standard error. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define QVM_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define QVM_SANITIZED 1
+#endif
+#endif
+#ifndef QVM_SANITIZED
+#define QVM_SANITIZED 0
+#endif
+
 #define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
-#define QVM_MAX_ASKED ((int64_t)1 << 40) /* of min_pixels and max_pixels, as in preprocessor files */
+#define QVM_MAX_ASKED                                                                              \
+    ((int64_t)1 << 40)          /* of min_pixels and max_pixels, as in preprocessor files */
 #define QVM_MAX_SAMPLED 1048576 /* the most frames sampled from one clip */
 #define QVM_MAX_FRAMES 4194304  /* the most frames in one clip: 19 hours at 60 a second */
 
@@ -558,10 +571,28 @@ void *qvm_kept_copy(struct qvm_kept *kept, const qvm_identity *file, int64_t *by
 void qvm_kept_put(struct qvm_kept *kept, const qvm_identity *file, void *data, int64_t bytes);
 void qvm_kept_free(struct qvm_kept *kept);
 
+/* ---- child.c: processes that are started and ended -------------------------------------------- */
+
+typedef struct qvm_child {
+    pid_t pid;  /* 0: there is no process */
+    int handle; /* the process, whatever became of its number (pidfd); -1: the system has none */
+} qvm_child;
+
+/* Starts a program, with argv[0] as its name, in an environment, and the socket as standard input. It has /dev/null as standard output and error,
+ * and a session of its own. Returns 0 or an errno. */
+int qvm_child_start(const char *path, char *const *argv, char *const *environment, int socket,
+                    qvm_child *child);
+/* Sends the process a signal, but never another one that has its number by now. */
+void qvm_child_signal(const qvm_child *child, int number);
+/* Returns whether the process has ended, or if nobody can know; `child` stands for none then. */
+bool qvm_child_has_ended(qvm_child *child);
+/* Waits until the process has ended. `child` stands for none then. */
+void qvm_child_await(qvm_child *child);
+
 /* ---- process.c: the program qwenvit-decoder, and memory that is shared with it --------------- */
 
 struct qv_decoder {
-    pid_t pid;
+    qvm_child child;
     pid_t owner; /* the process that started the program; its forks must not use the decoder */
     double patience_s; /* how long the program may take to answer, or to end */
     int socket;
@@ -591,10 +622,6 @@ bool qvm_stream(int *here, int *there);
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
 /* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other end has gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
-
-/* Starts the decoder's program with the socket as standard input and up to 3 options, ended by NULL. Returns 0 or an
- * errno. */
-int qvm_spawn(const qv_decoder *decoder, char *const *options, int socket, pid_t *pid);
 
 /* A process that serves a session. Only the program that made the process knows its number: once the program was started
  * again, another process may have it. */
@@ -645,19 +672,24 @@ union qvm_control {
 /* Runs the program with the GPU of this number open (device.c), locked in unless `unlocked`. Returns the exit code. */
 int qvm_device_run(int socket, const char *number, bool unlocked);
 
+/* Closes all descriptors from the number `first` on. */
+void qvm_close_from(int first);
+/* On Linux, ends this process when its parent ends, whatever code has taken it over. Signals come when the *thread* of the
+ * parent ends that made this process, so the parent must have one thread. Elsewhere a process ends when its socket is closed. */
+void qvm_end_with(pid_t parent);
 /* Makes the filter of system calls, which takes a while. It is called before processes fork that call qvm_sandbox. */
 void qvm_sandbox_prepare(void);
 /* Locks this process in, for good. It keeps `memory` bytes (0: no limit), the descriptors below `first_fd` except for
- * standard output and error, and the system calls that decoding needs: no file can be opened, no network used, no other
- * process made or signalled. Where the system has no such filter (macOS), only the limits hold. Returns NULL, or what
+ * standard output and error, and the system calls that decoding needs: no file can be opened or looked for, no network used,
+ * no other process made or signalled. Where the system has no such filter (macOS), only the limits hold. Returns NULL, or what
  * failed, with errno. */
 const char *qvm_sandbox(int64_t memory, int first_fd);
-/* Locks in a process that is to open a GPU, as the first of two steps, before the driver starts and makes threads. The
- * process may read the system's files (/usr, /lib, /proc, /sys) and write to the GPU's devices and to what /proc has of
- * the process itself; no other file can be opened (Landlock). Returns as qvm_sandbox does. */
+/* Locks in a process that is to open a GPU, as the first of two steps, before the driver starts and makes threads
+ * (landlock.c has what it may read and write; no other file can be opened). Returns as qvm_sandbox does. */
 const char *qvm_sandbox_files(void);
 /* Locks in all threads of a process that has opened its GPU, as the second of two steps: no network can be used, no
- * other process made or signalled, and no file changed. Returns as qvm_sandbox does. */
+ * other process made or signalled, no file made or emptied, and no device asked for anything but what NVIDIA's driver
+ * takes. Returns as qvm_sandbox does. */
 const char *qvm_sandbox_device(void);
 
 #endif

@@ -7,25 +7,23 @@
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "files/installed.h"
 #include "gpu.h"
 
-#define PROGRAM "qwenvit-decoder"
-#define PATIENCE_S 60.0 /* the longest wait for an answer, which takes fractions of a second */
-
 #ifdef __APPLE__
 #include <crt_externs.h>
 #define environ (*_NSGetEnviron())
 #endif
+
+#define PROGRAM "qwenvit-decoder"
+#define PATIENCE_S 60.0 /* the longest wait for an answer, which takes fractions of a second */
 
 /* ---- means to talk --------------------------------------------------------------------------- */
 
@@ -138,44 +136,6 @@ qvm_send_until(int socket, const void *message, size_t n, double until_s)
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-/* The program gets the socket as its standard input, no blocked or changed signals, and a process group of its own,
- * because an interrupt from the terminal is meant for the program that started it. */
-int
-qvm_spawn(const qv_decoder *d, char *const *options, int socket, pid_t *pid)
-{
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none, all;
-    char name[] = PROGRAM;
-    char *argv[5] = { name };
-    for (int i = 0; i < 3 && options && options[i]; i++)
-        argv[1 + i] = options[i];
-    sigemptyset(&none);
-    sigfillset(&all);
-    int code = posix_spawn_file_actions_init(&actions);
-    if (code)
-        return code;
-    code = posix_spawnattr_init(&attributes);
-    if (code) {
-        posix_spawn_file_actions_destroy(&actions);
-        return code;
-    }
-    code = posix_spawn_file_actions_adddup2(&actions, socket, STDIN_FILENO);
-    if (!code)
-        code =
-            posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-                                                      POSIX_SPAWN_SETPGROUP);
-    if (!code)
-        code = posix_spawnattr_setsigmask(&attributes, &none);
-    if (!code)
-        code = posix_spawnattr_setsigdefault(&attributes, &all);
-    if (!code)
-        code = posix_spawn(pid, d->program, &actions, &attributes, argv, d->environment);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return code;
-}
-
 static void
 free_decoder(qv_decoder *d)
 {
@@ -213,11 +173,12 @@ start_program(qv_decoder *d, qv_error *err)
     int there = -1;
     if (!qvm_stream(&d->socket, &there))
         return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", d->program);
-    const int code = qvm_spawn(d, NULL, there, &d->pid);
+    char name[] = PROGRAM;
+    const int code =
+        qvm_child_start(d->program, (char *[]){ name, NULL }, d->environment, there, &d->child);
     close(there); /* else this side would not see that the program has ended */
     if (code) {
         close(d->socket);
-        d->pid = 0;
         return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", d->program, strerror(code));
     }
     d->starts++;
@@ -230,13 +191,11 @@ start_program(qv_decoder *d, qv_error *err)
 static void
 end_program(qv_decoder *d)
 {
-    if (!d->pid)
+    if (!d->child.pid)
         return;
-    kill(d->pid, SIGKILL);
-    while (waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
-        ;
+    qvm_child_signal(&d->child, SIGKILL);
+    qvm_child_await(&d->child);
     close(d->socket);
-    d->pid = 0;
 }
 
 qv_status
@@ -286,12 +245,12 @@ qv_decoder_stop(qv_decoder **decoder)
     if (d->owner == getpid()) {
         char none;
         qvm_gpus_stop(d->gpus);
-        if (d->pid && d->used) {
+        if (d->child.pid && d->used) {
             shutdown(d->socket, SHUT_WR);
             qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s);
         }
         end_program(d);
-    } else if (d->pid) {
+    } else if (d->child.pid) {
         close(d->socket);
     }
     pthread_mutex_destroy(&d->lock);
@@ -348,7 +307,7 @@ give_up(qv_decoder *d, int code)
 {
     const bool ended = code == EPIPE || code == ECONNRESET;
     if (code == ETIMEDOUT) {
-        kill(d->pid, SIGKILL);
+        qvm_child_signal(&d->child, SIGKILL);
         snprintf(d->lost, sizeof d->lost, "has not answered for %g s, and was ended",
                  d->patience_s);
     } else {
@@ -388,7 +347,7 @@ make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
                    : qv_fail(err, QV_EBACKEND, "the program that decodes was lost");
     if (*d->lost)
         end_program(d);
-    const qv_status status = d->pid ? QV_OK : start_program(d, err);
+    const qv_status status = d->child.pid ? QV_OK : start_program(d, err);
     *start = d->starts;
     return status;
 }

@@ -10,14 +10,11 @@
 
 #ifdef __linux__
 #include <fcntl.h>
-#include <glob.h>
 #include <linux/filter.h>
-#if __has_include(<linux/landlock.h>)
-#include <linux/landlock.h>
-#endif
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <seccomp.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -29,47 +26,59 @@
 #endif
 #endif
 
-/* The sanitizers reserve terabytes before main, so a sanitized process has no memory limit. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
+#define STACK                                                                                      \
+    ((rlim_t)8 << 20) /* bytes of its first thread's stack, which RLIMIT_DATA does not count */
+#define DEVICE_MEMORY ((rlim_t)8 << 30) /* bytes that a process with a GPU may write to */
 
+/* Lowers a limit to `most`. */
 static bool
 set_limit(int what, rlim_t most)
 {
-    const struct rlimit limit = { most, most };
-    return !setrlimit(what, &limit);
+    struct rlimit limit;
+    if (getrlimit(what, &limit))
+        return false;
+    if (limit.rlim_max < most)
+        most = limit.rlim_max;
+    return !setrlimit(what, &(struct rlimit){ most, most });
 }
 
-/* Closes descriptors that were inherited because a parent did not mark them close-on-exec. */
-static void
-close_from(int first)
+/* Limits the memory that is written to; the filter of calls refuses what RLIMIT_DATA does not count. RLIMIT_AS must not be set:
+ * where a mapping is so large that this limit has no room for it twice, Linux's mprotect() makes it writable without asking
+ * what RLIMIT_DATA allows. */
+static const char *
+limit_memory(rlim_t memory)
+{
+    if (!memory || QVM_SANITIZED) /* which reserve terabytes before main */
+        return NULL;
+    if (!set_limit(RLIMIT_DATA, memory))
+        return "setrlimit(RLIMIT_DATA)";
+    return set_limit(RLIMIT_STACK, STACK) ? NULL : "setrlimit(RLIMIT_STACK)";
+}
+
+void
+qvm_close_from(int first)
 {
 #ifdef SYS_close_range
     if (!syscall(SYS_close_range, first, ~0U, 0))
         return;
 #endif
-    for (int fd = first; fd < 4096; fd++)
+    const long most = sysconf(_SC_OPEN_MAX), bound = 1 << 20;
+    for (int fd = first; fd < (most < 0 || most > bound ? bound : most); fd++)
         close(fd);
 }
 
 #ifdef __linux__
 
-/* The system calls that the C library, FFmpeg's threads and the sanitizers' reports need. None of
- * them opens a file, makes a socket or a process, or changes a file. newfstatat is how newer C
- * libraries do fstat. */
+/* The system calls that the C library, FFmpeg's threads and the sanitizers' reports need. Whatever their arguments are, none of
+ * them opens or finds a file, makes a socket or a process, or changes a file. */
 /* clang-format off */
 static const int allowed[] = {
-    SCMP_SYS(read), SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(fstat), SCMP_SYS(newfstatat),
-    SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(close), SCMP_SYS(sendto), SCMP_SYS(recvfrom),
-    SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mprotect), SCMP_SYS(mremap), SCMP_SYS(madvise),
+    SCMP_SYS(read), SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(fstat),
+    SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(close), SCMP_SYS(recvfrom),
+    SCMP_SYS(munmap), SCMP_SYS(mprotect), SCMP_SYS(mremap),
     SCMP_SYS(brk), SCMP_SYS(futex), SCMP_SYS(set_robust_list), SCMP_SYS(rt_sigaction),
     SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack), SCMP_SYS(sched_yield),
-    SCMP_SYS(sched_getaffinity), SCMP_SYS(clock_gettime), SCMP_SYS(clock_nanosleep),
+    SCMP_SYS(sched_getaffinity), SCMP_SYS(clock_nanosleep),
     SCMP_SYS(nanosleep), SCMP_SYS(gettimeofday), SCMP_SYS(getrandom), SCMP_SYS(getpid),
     SCMP_SYS(gettid), SCMP_SYS(sysinfo), SCMP_SYS(uname), SCMP_SYS(getrusage),
     SCMP_SYS(restart_syscall), SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(membarrier),
@@ -78,17 +87,83 @@ static const int allowed[] = {
 
 /* The system calls that a process with a GPU open needs besides, for NVIDIA's driver, which opens
  * its devices anew for each decoder, and for taking orders. Landlock limits the files that it may
- * open. */
+ * open; files can be looked for by any name. newfstatat is how newer C libraries do fstat. */
 static const int of_device[] = {
-    SCMP_SYS(ioctl), SCMP_SYS(open), SCMP_SYS(openat), SCMP_SYS(stat), SCMP_SYS(lstat),
-    SCMP_SYS(statx), SCMP_SYS(access), SCMP_SYS(faccessat), SCMP_SYS(faccessat2),
-    SCMP_SYS(readlink), SCMP_SYS(readlinkat), SCMP_SYS(getuid), SCMP_SYS(geteuid),
-    SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getppid), SCMP_SYS(fcntl), SCMP_SYS(recvmsg),
+    SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(access),
+    SCMP_SYS(faccessat), SCMP_SYS(faccessat2), SCMP_SYS(readlink), SCMP_SYS(readlinkat),
+    SCMP_SYS(getuid), SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getppid),
+    SCMP_SYS(recvmsg),
 };
 /* clang-format on */
 
 /* Stands in the filter for the process's own number, which is filled in after the fork. */
 #define ITSELF 0x7fffffff
+
+/* A system call that is allowed where each of its arguments is as said. Arguments of 32 bits are compared by these bits, as the
+ * kernel sees no others. */
+struct careful {
+    int call;
+    unsigned n;
+    struct scmp_arg_cmp is[2];
+};
+
+#define ONLY(argument, bits) /* no other bits are set */                                           \
+    {                                                                                              \
+        argument, SCMP_CMP_MASKED_EQ, 0xffffffffU & ~(scmp_datum_t)(bits), 0                       \
+    }
+#define NAMESPACES                                                                                 \
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |  \
+     CLONE_NEWNET)
+#define ANY_MAP (MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_NORESERVE | MAP_POPULATE)
+#define LARGE (O_LARGEFILE | 0100000) /* glibc has 0 for what the kernel calls O_LARGEFILE */
+#define OPEN_FLAGS                    /* none that makes, empties or only writes a file */         \
+    (O_RDWR | O_CLOEXEC | O_NONBLOCK | O_DIRECTORY | O_NOFOLLOW | O_NOCTTY | O_PATH | LARGE)
+enum { FIRST_POISON = 100, LAST_POISON = 101 }; /* of madvise: they take pages from the machine */
+enum { CLOCKS = 16 }; /* larger numbers are the clocks of other processes, and of devices */
+
+static const struct careful careful[] = {
+    { SCMP_SYS(clone),
+      1,
+      { { CLONE_FLAGS_AT, SCMP_CMP_MASKED_EQ, CLONE_THREAD | NAMESPACES, CLONE_THREAD } } },
+    { SCMP_SYS(tgkill), 1, { { 0, SCMP_CMP_EQ, ITSELF, 0 } } }, /* abort() signals itself */
+#ifdef __s390__
+    { SCMP_SYS(mmap), 0, { { 0 } } }, /* its arguments lie in memory, where no filter sees them */
+#else
+    /* Shared memory must have a descriptor: without one it is in no limit, nor are stacks that grow and huge pages. */
+    { SCMP_SYS(mmap),
+      1,
+      { ONLY(3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_DENYWRITE | ANY_MAP) } },
+    { SCMP_SYS(mmap), 1, { ONLY(3, MAP_SHARED | ANY_MAP) } },
+#endif
+    { SCMP_SYS(madvise), 1, { { 2, SCMP_CMP_LT, FIRST_POISON, 0 } } },
+    { SCMP_SYS(madvise), 1, { { 2, SCMP_CMP_GT, LAST_POISON, 0 } } },
+    { SCMP_SYS(sendto), 1, { { 4, SCMP_CMP_EQ, 0, 0 } } }, /* to no address */
+    { SCMP_SYS(clock_gettime), 1, { { 0, SCMP_CMP_LT, CLOCKS, 0 } } },
+};
+
+static const struct careful careful_of_device[] = {
+    { SCMP_SYS(open), 1, { ONLY(1, OPEN_FLAGS) } },
+    { SCMP_SYS(openat), 1, { ONLY(2, OPEN_FLAGS) } },
+    { SCMP_SYS(fcntl), 1, { { 1, SCMP_CMP_EQ, F_DUPFD, 0 } } },
+    { SCMP_SYS(fcntl), 1, { { 1, SCMP_CMP_EQ, F_DUPFD_CLOEXEC, 0 } } },
+    { SCMP_SYS(fcntl), 1, { { 1, SCMP_CMP_EQ, F_GETFD, 0 } } },
+    { SCMP_SYS(fcntl), 1, { { 1, SCMP_CMP_EQ, F_SETFD, 0 } } },
+    { SCMP_SYS(fcntl), 1, { { 1, SCMP_CMP_EQ, F_GETFL, 0 } } },
+    /* without O_ASYNC, by which the kernel sends signals */
+    { SCMP_SYS(fcntl),
+      2,
+      { { 1, SCMP_CMP_EQ, F_SETFL, 0 }, ONLY(2, O_RDWR | O_NONBLOCK | LARGE) } },
+    /* NVIDIA's requests have the type 'F'. Those of /dev/nvidia-uvm are small numbers without a type, and two large ones. */
+    { SCMP_SYS(ioctl), 1, { { 1, SCMP_CMP_MASKED_EQ, 0xff00, 'F' << 8 } } },
+    { SCMP_SYS(ioctl), 1, { { 1, SCMP_CMP_LT, 0x100, 0 } } },
+    { SCMP_SYS(ioctl), 1, { { 1, SCMP_CMP_EQ, 0x30000001, 0 } } },
+    { SCMP_SYS(ioctl), 1, { { 1, SCMP_CMP_EQ, 0x30000002, 0 } } },
+};
+
+/* Calls instead of which C libraries make older ones, whose arguments a filter can see. */
+static const int unknown[] = { SCMP_SYS(clone3), SCMP_SYS(openat2) };
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* The filter as the kernel takes it. libseccomp makes it once, before the forks. */
 static struct sock_fprog filter;
@@ -103,30 +178,37 @@ allow(scmp_filter_ctx rules, const int *calls, size_t n)
 }
 
 static bool
-add_rules(scmp_filter_ctx rules)
+allow_carefully(scmp_filter_ctx rules, const struct careful *calls, size_t n)
 {
-    const struct scmp_arg_cmp of_threads = { CLONE_FLAGS_AT, SCMP_CMP_MASKED_EQ, CLONE_THREAD,
-                                             CLONE_THREAD };
-    const struct scmp_arg_cmp of_itself = { 0, SCMP_CMP_EQ, ITSELF,
-                                            0 }; /* abort() signals its own process */
-    if (!allow(rules, allowed, sizeof allowed / sizeof *allowed))
+    for (size_t i = 0; i < n; i++)
+        if (calls[i].call >= 0 &&
+            seccomp_rule_add_array(rules, SCMP_ACT_ALLOW, calls[i].call, calls[i].n, calls[i].is))
+            return false;
+    return true;
+}
+
+static bool
+add_rules(scmp_filter_ctx rules, bool device)
+{
+    for (size_t i = 0; i < COUNT(unknown); i++)
+        if (seccomp_rule_add(rules, SCMP_ACT_ERRNO(ENOSYS), unknown[i], 0))
+            return false;
+    if (device && (!allow(rules, of_device, COUNT(of_device)) ||
+                   !allow_carefully(rules, careful_of_device, COUNT(careful_of_device))))
         return false;
-    /* without clone3 the C library makes threads by clone, whose flags a filter can see */
-    return !seccomp_rule_add(rules, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) &&
-           !seccomp_rule_add_array(rules, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, &of_threads) &&
-           !seccomp_rule_add_array(rules, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, &of_itself) &&
+    return allow(rules, allowed, COUNT(allowed)) &&
+           allow_carefully(rules, careful, COUNT(careful)) &&
            !seccomp_attr_set(rules, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 }
 
 /* Makes the filter. Calls that are not listed fail with EPERM, as if they were for root alone,
  * because libraries cope with that. */
 static void
-make_filter(const int *more, size_t n)
+make_filter(bool device)
 {
     scmp_filter_ctx rules = seccomp_init(SCMP_ACT_ERRNO(EPERM));
     const int fd = qvm_shared_memory();
-    if (rules && fd >= 0 && add_rules(rules) && allow(rules, more, n) &&
-        !seccomp_export_bpf(rules, fd)) {
+    if (rules && fd >= 0 && add_rules(rules, device) && !seccomp_export_bpf(rules, fd)) {
         const off_t bytes = lseek(fd, 0, SEEK_END);
         void *at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
         if (at != MAP_FAILED)
@@ -140,7 +222,7 @@ make_filter(const int *more, size_t n)
 void
 qvm_sandbox_prepare(void)
 {
-    make_filter(NULL, 0);
+    make_filter(false);
 }
 
 /* Filters the system calls of this thread, or with SECCOMP_FILTER_FLAG_TSYNC of all threads.
@@ -159,76 +241,31 @@ filter_calls(unsigned flags)
         return "libseccomp";
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return "prctl(PR_SET_NO_NEW_PRIVS)";
+#ifdef QV_LOG_REFUSED
+    flags |= SECCOMP_FILTER_FLAG_LOG;
+#endif
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter) ? "seccomp" : NULL;
 }
 
-#ifdef LANDLOCK_ACCESS_FS_READ_FILE
-
-#define MAY_READ (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
-#define MAY_WRITE (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE)
-
-/* Allows access to the files below a path. A path that does not exist needs no rule. */
-static bool
-let(int rules, const char *path, uint64_t access)
+/* No call that the filter allows can undo this. */
+void
+qvm_end_with(pid_t parent)
 {
-    struct landlock_path_beneath_attr beneath = { .allowed_access = access,
-                                                  .parent_fd = open(path, O_PATH | O_CLOEXEC) };
-    if (beneath.parent_fd < 0)
-        return true;
-    const bool done =
-        !syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0);
-    close(beneath.parent_fd);
-    return done;
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+        _exit(0);
 }
-
-static bool
-let_all(int rules)
-{
-    static const char *const systems[] = { "/usr", "/lib", "/lib64", "/proc", "/sys" };
-    glob_t devices = { .gl_pathc = 0 };
-    bool done =
-        let(rules, "/proc/self", MAY_READ | LANDLOCK_ACCESS_FS_WRITE_FILE); /* for naming threads */
-    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++)
-        done = done && let(rules, systems[i], MAY_READ);
-    if (!glob("/dev/nvidia[0-9cu]*", 0, NULL, &devices)) /* nvidia0, nvidiactl and nvidia-uvm */
-        for (size_t i = 0; i < devices.gl_pathc; i++)
-            done = done && let(rules, devices.gl_pathv[i], MAY_WRITE);
-    globfree(&devices);
-    return done && let(rules, "/dev/nvidia-uvm", MAY_WRITE);
-}
-
-const char *
-qvm_sandbox_files(void)
-{
-    /* all rights that Landlock's first version knows */
-    const struct landlock_ruleset_attr all = {
-        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1,
-    };
-    const int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
-    if (rules < 0)
-        return "Landlock";
-    const bool done = let_all(rules) && !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
-                      !syscall(SYS_landlock_restrict_self, rules, 0);
-    close(rules);
-    return done ? NULL : "Landlock";
-}
-
-#else
-
-const char *
-qvm_sandbox_files(void)
-{
-    errno = ENOTSUP;
-    return "Landlock";
-}
-
-#endif
 
 #else
 
 void
 qvm_sandbox_prepare(void)
 {
+}
+
+void
+qvm_end_with(pid_t parent)
+{
+    (void)parent;
 }
 
 static const char *
@@ -238,40 +275,31 @@ filter_calls(unsigned flags)
     return NULL;
 }
 
-const char *
-qvm_sandbox_files(void)
-{
-    errno = ENOTSUP;
-    return "this system";
-}
-
 #endif
 
 const char *
 qvm_sandbox(int64_t memory, int first_fd)
 {
-#ifdef SANITIZED
-    memory = 0;
-#else
-    close(STDOUT_FILENO); /* a terminal obeys control sequences that are written to it */
-    close(STDERR_FILENO);
-#endif
-    close_from(first_fd);
+    if (!QVM_SANITIZED) { /* they report on standard error */
+        close(STDOUT_FILENO);
+        close(STDERR_FILENO);
+    }
+    qvm_close_from(first_fd);
     if (!set_limit(RLIMIT_CORE, 0) || !set_limit(RLIMIT_FSIZE, 0))
         return "setrlimit";
-    if (memory && !set_limit(RLIMIT_DATA, (rlim_t)memory))
-        return "setrlimit(RLIMIT_DATA)";
-    return filter_calls(0);
+    const char *failed = limit_memory((rlim_t)memory);
+    return failed ? failed : filter_calls(0);
 }
 
 const char *
 qvm_sandbox_device(void)
 {
 #ifdef __linux__
-    make_filter(of_device, sizeof of_device / sizeof *of_device);
+    make_filter(true);
     if (!set_limit(RLIMIT_CORE, 0) || !set_limit(RLIMIT_FSIZE, 0))
         return "setrlimit";
-    return filter_calls(SECCOMP_FILTER_FLAG_TSYNC);
+    const char *failed = limit_memory(DEVICE_MEMORY);
+    return failed ? failed : filter_calls(SECCOMP_FILTER_FLAG_TSYNC);
 #else
     errno = ENOTSUP;
     return "this system";

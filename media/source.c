@@ -84,11 +84,11 @@ static int64_t
 io_seek(void *opaque, int64_t offset, int whence)
 {
     qvm_source *source = opaque;
-    struct stat info;
-    if (fstat(source->fd, &info))
+    const off_t end = lseek(source->fd, 0, SEEK_END); /* where it may be locked in, no fstat works */
+    if (end < 0)
         return AVERROR(errno);
     const qvm_watch *w = source->watch;
-    const int64_t bytes = w->length ? w->length : (int64_t)info.st_size - w->offset;
+    const int64_t bytes = w->length ? w->length : (int64_t)end - w->offset;
     whence &= ~AVSEEK_FORCE;
     if (whence & AVSEEK_SIZE)
         return bytes;

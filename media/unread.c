@@ -162,12 +162,12 @@ static const struct {
 static bool
 open_view(struct view *v, const qvm_source *source)
 {
-    struct stat info;
+    const off_t end = lseek(source->fd, 0, SEEK_END);
     const qvm_watch *w = source->watch;
     *v = (struct view){ .source = source };
-    if (fstat(source->fd, &info))
+    if (end < 0)
         return false;
-    v->size = w->length ? w->length : (int64_t)info.st_size - w->offset;
+    v->size = w->length ? w->length : (int64_t)end - w->offset;
     read_at(v, 0, v->head, sizeof v->head);
     return true;
 }

@@ -308,7 +308,7 @@ kill_program_after(qv_job *job, qv_decoder *decoder, int64_t n)
         assert_true(qv_seconds() < until_s);
     }
     pthread_mutex_lock(&decoder->lock);
-    assert_int_equal(kill(decoder->pid, SIGKILL), 0);
+    qvm_child_signal(&decoder->child, SIGKILL);
     pthread_mutex_unlock(&decoder->lock);
 }
 

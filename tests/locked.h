@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* Declares the rows of locked_rows.inc, as a process tries them. */
+#ifndef QV_TESTS_LOCKED_H
+#define QV_TESTS_LOCKED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+/* A kind of process. One that is FREE is not locked in, and FILES_ONLY is a GPU's process before its filter of calls. */
+enum locked_kind { LOCKED_FREE, LOCKED_CLIP, LOCKED_GPU, LOCKED_FILES_ONLY };
+
+/* What a process uses to try rows. */
+extern struct locked {
+    pid_t victim; /* another process, of the same user */
+    int socket;   /* a socket of its own */
+    int shared;   /* the shared memory, of a fixed size; `socket` if there is none */
+    int none[2];
+    char text[4];
+} locked;
+
+struct locked_row {
+    const char *text;  /* of the class, or of the way */
+    long (*way)(void); /* NULL: a class, which has the next members */
+    bool shut_in_clip, shut_in_gpu;
+    bool depends; /* on the system: an unlocked process may be refused as well */
+    int abi;      /* of Landlock, which alone refuses the way; 0: the filter of calls does too */
+};
+
+extern const struct locked_row locked_rows[];
+extern const int locked_n_rows;
+
+/* Tries all rows that are shut in a process of this kind. Writes the names of those that are not to text[size], each after
+ * a space, and returns how many rows were tried. For LOCKED_FREE it writes those that are shut, but must not be. */
+int locked_try(enum locked_kind kind, char *text, size_t size);
+/* Returns the version of Landlock that this system has; 0: it has none. */
+int locked_landlock(void);
+
+#endif

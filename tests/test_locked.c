@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Tests what a process that is locked in can do, row by row (locked_rows.inc), in both kinds of process: a clip's, and the
+ * one that has a GPU open (software_nvdec.c stands in for the GPU). The rest is seen from outside: what the processes keep
+ * of their caller, and whether they outlive it.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../media/gpu.h"
+#include "faulty_decoder.h"
+#include "locked.h"
+#include "make_clips.h"
+#include "start_decoder.h"
+
+#define CLIP "x264-pyramid.mkv"
+
+int __real_kill(pid_t pid, int number);
+int __wrap_kill(pid_t pid, int number);
+
+static bool has_landlock; /* without it no process with a GPU is locked in */
+
+static int
+count_rows(bool (*counts)(const struct locked_row *class, const struct locked_row *row))
+{
+    const struct locked_row *class = NULL;
+    int n = 0;
+    for (const struct locked_row *row = locked_rows; row < locked_rows + locked_n_rows; row++)
+        if (!row->way)
+            class = row;
+        else
+            n += !row->abi && counts(class, row);
+    return n;
+}
+
+static bool
+is_in_clip(const struct locked_row *class, const struct locked_row *row)
+{
+    (void)row;
+    return class->shut_in_clip;
+}
+
+static bool
+is_in_gpu(const struct locked_row *class, const struct locked_row *row)
+{
+    (void)row;
+    return class->shut_in_gpu;
+}
+
+/* Reads a clip to its end. `info` is what is said of it then. */
+static qv_status
+read_clip(const qv_clip_options *options, qv_clip_info *info, qv_error *err)
+{
+    static uint8_t frame[3 << 20];
+    qv_clip *clip = NULL;
+    qv_status status = qv_clip_open(CLIP, NULL, NULL, options, &clip, err);
+    if (status)
+        return status;
+    qv_clip_get_info(clip, info);
+    assert_true((size_t)info->width * (size_t)info->height * 3 <= sizeof frame);
+    for (int64_t got = 1; !status && got;)
+        status = qv_clip_read(clip, frame, 1, &got, NULL, err);
+    qv_clip_get_info(clip, info);
+    qv_clip_close(&clip);
+    return status;
+}
+
+static qv_decoder *
+start_gpu(const char *fault)
+{
+    qv_decoder *decoder = NULL;
+    setenv("QV_GPU_FAULT", fault, 1);
+    assert_int_equal(qv_decoder_start(QV_SOFTWARE_GPU, &decoder, NULL), QV_OK);
+    return decoder;
+}
+
+/* Gives this process a standard output and error that the processes which it starts must not get, and returns the other end.
+ * `give_back` undoes it. */
+static int kept[2];
+
+static int
+take_output(void)
+{
+    int ends[2];
+    fflush(NULL);
+    assert_int_equal(pipe(ends), 0);
+    for (int i = 0; i < 2; i++) {
+        kept[i] = fcntl(1 + i, F_DUPFD_CLOEXEC, 100);
+        dup2(ends[1], 1 + i);
+    }
+    close(ends[1]);
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    return ends[0];
+}
+
+static void
+give_back_output(int end)
+{
+    for (int i = 0; i < 2; i++) {
+        dup2(kept[i], 1 + i);
+        close(kept[i]);
+    }
+    close(end);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------- */
+
+/* In a process that is not locked in, in which every way must be open: else a row would show nothing. */
+static void
+try_free(int results, pid_t victim)
+{
+    char text[1024];
+    int pair[2];
+    if (chdir("free") || close(open("victim", O_WRONLY | O_CREAT, 0600)) ||
+        socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+        _exit(1);
+    locked = (struct locked){ .victim = victim,
+                              .socket = pair[0],
+                              .shared = memfd_create("free", MFD_ALLOW_SEALING) };
+    const int n = locked_try(LOCKED_FREE, text, sizeof text);
+    fflush(stdout);
+    dprintf(results, "%d%s", n, text);
+    _exit(0);
+}
+
+static void
+test_unlocked(void **state)
+{
+    (void)state;
+    char text[1100] = "";
+    int results[2];
+    assert_int_equal(pipe(results), 0);
+    assert_int_equal(mkdir("free", 0700), 0);
+    const pid_t victim = fork();
+    if (!victim)
+        for (;;)
+            pause();
+    const pid_t child = fork();
+    if (!child)
+        try_free(results[1], victim);
+    close(results[1]);
+    waitpid(child, NULL, 0);
+    assert_true(read(results[0], text, sizeof text - 1) > 0);
+    kill(victim, SIGKILL);
+    waitpid(victim, NULL, 0);
+    close(results[0]);
+    unlink("free/victim");
+    unlink("free/escaped");
+    assert_int_equal(rmdir("free"), 0);
+    if (strchr(text, ' '))
+        fail_msg("shut in a process that is not locked in:%s", strchr(text, ' '));
+}
+
+static void
+test_clip(void **state)
+{
+    (void)state;
+    char expected[64];
+    qv_clip_info info;
+    qv_error err = { QV_OK, "" };
+    const int end = take_output();
+    qv_clip_options options = { .decoder = start("rows") };
+    const qv_status status = read_clip(&options, &info, &err);
+    qv_decoder_stop(&options.decoder);
+    give_back_output(end);
+    snprintf(expected, sizeof expected, CLIP ": %d rows tried, through:", count_rows(is_in_clip));
+    assert_int_equal(status, QV_EFORMAT);
+    assert_string_equal(err.text, expected);
+}
+
+static void
+test_gpu(void **state)
+{
+    (void)state;
+    char expected[64];
+    qv_clip_info info;
+    qv_error err = { QV_OK, "" };
+    if (!has_landlock)
+        skip();
+    const int end = take_output(), n = count_rows(is_in_gpu);
+    qv_clip_options options = { .decoder = start_gpu("rows"), .decode = QV_DECODE_GPU };
+    const qv_status status = read_clip(&options, &info, &err);
+    qv_decoder_stop(&options.decoder);
+    give_back_output(end);
+    snprintf(expected, sizeof expected, "%d and %d rows tried, through:", n, n);
+    assert_int_equal(status, QV_OK);
+    assert_string_equal(info.not_gpu, expected);
+}
+
+/* What Landlock refuses even where no filter does. */
+static void
+test_files(void **state)
+{
+    (void)state;
+    char expected[64];
+    qv_error err = { QV_OK, "" };
+    int n = 0;
+    if (!has_landlock)
+        skip();
+    qv_decoder *decoder = start_gpu("files");
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+    qv_decoder_stop(&decoder);
+    const int abi = locked_landlock();
+    for (int i = 0; i < locked_n_rows; i++)
+        n += locked_rows[i].abi && locked_rows[i].abi <= abi;
+    snprintf(expected, sizeof expected, "GPU 0 decodes nothing: %d rows tried, through: (", n);
+    if (strncmp(err.text, expected, strlen(expected)) != 0)
+        fail_msg("'%s' does not begin with '%s'", err.text, expected);
+}
+
+/* ---- what is kept of a caller ------------------------------------------------------------------- */
+
+/* The peer of a connection sees its end when the caller closes it, whatever the caller has started. */
+static void
+test_peer(void **state)
+{
+    (void)state;
+    int pair[2];
+    char byte;
+    qv_clip_info info;
+    qv_error err;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0); /* without FD_CLOEXEC */
+    qv_clip_options options = { .decoder = start_gpu("") };
+    assert_int_equal(read_clip(&options, &info, &err), QV_OK);
+    if (has_landlock)
+        assert_int_equal(qv_decoder_gpu(options.decoder, 0, false, true, &err), QV_OK);
+    assert_true(getsid(options.decoder->child.pid) != getsid(0));
+    close(pair[0]);
+    struct pollfd peer = { .fd = pair[1], .events = POLLIN };
+    assert_int_equal(poll(&peer, 1, 5000), 1);
+    assert_int_equal(read(pair[1], &byte, 1), 0);
+    close(pair[1]);
+    qv_decoder_stop(&options.decoder);
+}
+
+/* ---- the end of a caller ------------------------------------------------------------------------ */
+
+/* Has a GPU's process hang in a clip, and then waits to be killed. */
+static void
+hang(int told)
+{
+    qv_clip_options options = { .decoder = start_gpu("silent 5"),
+                                .decode = QV_DECODE_GPU,
+                                .decode_seconds = 600 };
+    qv_clip *clip = NULL;
+    if (qv_clip_open(CLIP, NULL, NULL, &options, &clip, NULL))
+        _exit(1);
+    usleep(500000);
+    const pid_t pid = options.decoder->gpus->at[0].now.child.pid;
+    if (write(told, &pid, sizeof pid) < 0)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+/* Waits until n of our children have ended, for 10 s at most. Returns how many have. */
+static int
+count_ended(int n)
+{
+    const double until_s = qv_seconds() + 10;
+    int ended = 0;
+    while (ended < n && qv_seconds() < until_s) {
+        const pid_t pid = waitpid(-1, NULL, WNOHANG);
+        if (pid < 0)
+            break;
+        ended += pid > 0;
+        usleep(pid ? 0 : 10000);
+    }
+    return ended;
+}
+
+/* A GPU's process that hears nothing ends with the process that watches over it, and with its caller, as all others do. */
+static void
+test_stuck(void **state)
+{
+    (void)state;
+    enum { MOST = 100 };
+    int told[2];
+    pid_t watcher = 0;
+    if (!has_landlock)
+        skip();
+    assert_int_equal(pipe(told), 0);
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0),
+                     0); /* orphans become our children */
+    for (int killed = 0; killed < 2; killed++) {
+        const pid_t caller = fork();
+        if (!caller)
+            hang(told[1]);
+        assert_int_equal(read(told[0], &watcher, sizeof watcher), sizeof watcher);
+        if (!killed) {
+            assert_int_equal(__real_kill(watcher, SIGKILL), 0);
+            assert_int_equal(count_ended(1), 1); /* the process with the GPU */
+        }
+        kill(caller, SIGKILL);
+        const int n = count_ended(MOST);
+        if (waitpid(-1, NULL, WNOHANG) >= 0) {
+            __real_kill(watcher, SIGTERM);
+            fail_msg("%d processes ended with their caller, and others did not", n);
+        }
+        assert_in_range(n, 3,
+                        5); /* the caller, its program, the clip's process, a spare, a watcher */
+    }
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+    close(told[0]);
+    close(told[1]);
+}
+
+/* ---- numbers of processes that have ended ------------------------------------------------------- */
+
+static int n_strangers; /* signals to processes that are no children, or none any more */
+
+int
+__wrap_kill(pid_t pid, int number)
+{
+    siginfo_t info;
+    if (pid <= 0 || waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT))
+        n_strangers++;
+    return __real_kill(pid, number);
+}
+
+/* An application that waits for all its children, or for none (SIGCHLD is ignored), frees the numbers of ours, which another
+ * process may then have. */
+static void
+test_reaped(void **state)
+{
+    (void)state;
+    for (int ignored = 0; ignored < 2; ignored++) {
+        qv_decoder *decoder = start_gpu("");
+        if (has_landlock)
+            assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+        const pid_t pids[] = { decoder->child.pid, decoder->gpus->at[0].now.child.pid };
+        signal(SIGCHLD, ignored ? SIG_IGN : SIG_DFL);
+        for (int i = 0; i < 2 && pids[i]; i++) {
+            assert_int_equal(__real_kill(pids[i], SIGKILL), 0);
+            if (!ignored)
+                assert_int_equal(waitpid(-1, NULL, 0), pids[i]);
+            while (ignored && !__real_kill(pids[i], 0))
+                usleep(1000);
+        }
+        n_strangers = 0;
+        qv_decoder_stop(&decoder);
+        signal(SIGCHLD, SIG_DFL);
+        assert_int_equal(n_strangers, 0);
+    }
+}
+
+/* ---- the page ----------------------------------------------------------------------------------- */
+
+/* The page's table is that of locked_rows.inc. */
+static void
+test_page(void **state)
+{
+    (void)state;
+    static char page[1 << 16], line[4096];
+    FILE *file = fopen(QV_ISOLATION_PAGE, "r");
+    assert_non_null(file);
+    page[fread(page, 1, sizeof page - 1, file)] = 0;
+    fclose(file);
+    for (int i = 0; i < locked_n_rows && !locked_rows[i].abi;) {
+        const struct locked_row *class = &locked_rows[i++];
+        int n = snprintf(line, sizeof line, "| %s | ", class->text);
+        for (const char *comma = ""; i < locked_n_rows && locked_rows[i].way && !locked_rows[i].abi;
+             comma = ", ")
+            n += snprintf(line + n, sizeof line - (size_t)n, "%s%s", comma, locked_rows[i++].text);
+        snprintf(line + n, sizeof line - (size_t)n, " | %s | %s |\n",
+                 class->shut_in_clip ? "shut" : "open", class->shut_in_gpu ? "shut" : "open");
+        if (!strstr(page, line))
+            fail_msg(QV_ISOLATION_PAGE " lacks this line:\n%s", line);
+    }
+}
+
+static int
+make_files(void **state)
+{
+    FILE *victim;
+    if (clips_enter_folder(state))
+        return -1;
+    clip_write(CLIP);
+    victim = fopen("victim", "w");
+    has_landlock = locked_landlock() > 0;
+    if (!has_landlock)
+        print_message("This system has no Landlock: no process with a GPU open can be locked in, "
+                      "and its rows are not tried.\n");
+    return !victim || fclose(victim) || dup2(0, QV_LEAKED_FD) < 0; /* without FD_CLOEXEC */
+}
+
+static int
+check_files(void **state)
+{
+    const bool escaped = !access("escaped", F_OK);
+    unlink("victim");
+    unlink(CLIP);
+    return clips_leave_folder(state) || escaped ? -1 : 0;
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_clip),     cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_files),    cmocka_unit_test(test_peer),
+        cmocka_unit_test(test_stuck),    cmocka_unit_test(test_reaped),
+        cmocka_unit_test(test_unlocked), cmocka_unit_test(test_page),
+    };
+    return cmocka_run_group_tests(tests, make_files, check_files);
+}
