@@ -158,8 +158,10 @@ QV_API qv_preprocess qv_preprocess_default(bool is_image);
  * `program` is its path; NULL: where it was built or installed. Any thread may use the decoder. The
  * program ends with this process (within a second or two if that is killed), and on Linux the
  * processes that it made end with it. The call does not wait until the program runs. A program that
- * does not answer for 60 s is ended, on Linux with its clips' processes, and calls that use it then
- * fail with QV_EBACKEND at once. Returns QV_EBACKEND if there is no such program, and QV_ENOMEM.
+ * ends (killed by a system without memory, say), or that does not answer for 60 s and is then ended,
+ * is started again for the next clip, in the environment that this call found. A clip under way is
+ * decoded from its beginning again, once, and goes on with the frame that was due. Returns
+ * QV_EBACKEND if there is no such program, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
 /* Finds out whether the CUDA device of this number can decode clips (QV_DECODE_GPU). It starts a
@@ -193,9 +195,9 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  *    start_s and end_s with no frame between them, or for an image).
  *  - for a fault on this side QV_ENOMEM (no memory here, or too many open files; with `trusted` also
  *    no memory for decoding) or QV_EBACKEND (the file system or its server is gone; qwenvit-decoder
- *    is missing, has ended, makes no more processes, or these cannot lock themselves in; with
- *    QV_DECODE_GPU, there is no such GPU, its driver or its decoders are missing, or the process
- *    that has it cannot be locked in, which `trusted` does not do).
+ *    is missing, has ended twice while it decoded this clip, makes no more processes, or these
+ *    cannot lock themselves in; with QV_DECODE_GPU, there is no such GPU, its driver or its decoders
+ *    are missing, or the process that has it cannot be locked in, which `trusted` does not do).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,
@@ -228,7 +230,9 @@ QV_API double qv_clip_busy_seconds(qv_clip *clip);
 
 /* Computes the size after transformers' smart_resize: for clips (num_frames: those sampled;
  * p->processor says how pixels are counted), or for images (num_frames 0: H*W; for GLM's
- * processor 2*H*W). Returns QV_EINVAL for an aspect ratio above 200 or sizes below 1. */
+ * processor 2*H*W). Returns QV_EINVAL for an aspect ratio above 200, sizes below 1, min_pixels or
+ * max_pixels above 2^40, and a result that no frame may have: a side above 65536, or more than
+ * 16384 * 16384 pixels. */
 QV_API qv_status qv_smart_resize(int64_t num_frames, int64_t height, int64_t width,
                                  const qv_preprocess *p, int64_t *out_height, int64_t *out_width,
                                  qv_error *err);

@@ -16,11 +16,6 @@
 
 #include "media.h"
 
-#ifdef __APPLE__
-#include <crt_externs.h>
-#define environ (*_NSGetEnviron())
-#endif
-
 #ifdef POSIX_SPAWN_SETSID
 #define APART POSIX_SPAWN_SETSID
 #else
@@ -58,7 +53,7 @@ set_attributes(posix_spawnattr_t *attributes)
 }
 
 static int
-spawn(const char *path, char *const *argv, int socket, pid_t *pid)
+spawn(const char *path, char *const *argv, char *const *environment, int socket, pid_t *pid)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -71,7 +66,7 @@ spawn(const char *path, char *const *argv, int socket, pid_t *pid)
         if (!code)
             code = set_attributes(&attributes);
         if (!code)
-            code = posix_spawn(pid, path, &actions, &attributes, argv, environ);
+            code = posix_spawn(pid, path, &actions, &attributes, argv, environment);
         posix_spawnattr_destroy(&attributes);
     }
     posix_spawn_file_actions_destroy(&actions);
@@ -104,11 +99,12 @@ open_handle(pid_t pid)
 }
 
 int
-qvm_child_start(const char *path, char *const *argv, int socket, qvm_child *child)
+qvm_child_start(const char *path, char *const *argv, char *const *environment, int socket,
+                qvm_child *child)
 {
     *child = (qvm_child){ .pid = 0, .handle = -1 };
     pid_t pid;
-    const int code = spawn(path, argv, socket, &pid);
+    const int code = spawn(path, argv, environment, socket, &pid);
     if (!code)
         *child = (qvm_child){ pid, open_handle(pid) };
     return code;

@@ -21,6 +21,8 @@
 
 struct qv_clip {
     char *path;
+    qv_clip_options options;
+    qv_preprocess image, video;
     qv_clip_info info;
     int64_t *indices; /* [info.n_frames], ascending, possibly repeated */
     bool is_file;     /* false: bytes in memory */
@@ -31,6 +33,8 @@ struct qv_clip {
     size_t frame_bytes;
 
     int64_t n_taken;
+    bool
+        started_over; /* the decoder's program was lost before, and the clip decoded from its beginning again */
     qv_status status; /* why the clip ended early */
     qv_error error;
 };
@@ -291,25 +295,57 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     return status;
 }
 
+/* Starts a decoder for the open file, and asks it for the frames that the options choose. */
 static qv_status
-open_clip(qv_clip *clip, const qv_preprocess *image, const qv_preprocess *video,
-          const qv_clip_options *o, qv_error *err)
+begin(qv_clip *clip, qv_error *err)
 {
+    const qv_clip_options *o = &clip->options;
     int64_t plane_bytes = 0;
-    qv_status status = open_file(clip, o, err);
-    if (!status)
-        status = qvm_far_start(&clip->far, o, err);
+    qv_status status = qvm_far_start(&clip->far, o, err);
     if (!status)
         status = ask_for_facts(clip, o, &plane_bytes, err);
+    if (!status)
+        status = qvm_choose(clip->path, clip->info.is_image ? &clip->image : &clip->video, o,
+                            &clip->info, &clip->indices, err);
+    return status ? status : ask_for_frames(clip, plane_bytes, err);
+}
+
+/* Ends the decoder and frees what is shared with it. The file stays open. */
+static void
+end_decoder(qv_clip *clip)
+{
+    qvm_far_close(&clip->far);
+    if (clip->shared)
+        munmap(clip->shared, (size_t)clip->start.memory);
+    free(clip->indices);
+    clip->shared = NULL;
+    clip->indices = NULL;
+}
+
+/* Returns whether the clip may be decoded from its beginning again, and makes it ready for that: its process ended with
+ * the program that makes them, as one that a system without memory has killed. It is done once, so that a clip that
+ * itself is why the program ends does not have it started without end. */
+static bool
+may_start_over(qv_clip *clip)
+{
+    if (!clip->far.program_lost || clip->started_over)
+        return false;
+    clip->started_over = true;
+    end_decoder(clip);
+    qvm_far_init(&clip->far, clip->path, clip->far.session.clip);
+    return true;
+}
+
+static qv_status
+open_clip(qv_clip *clip, qv_error *err)
+{
+    qv_status status = open_file(clip, &clip->options, err);
     if (status)
         return status;
-    const bool is_image = clip->info.is_image;
-    const qv_preprocess standard = qv_preprocess_default(is_image);
-    const qv_preprocess *p = is_image ? image : video;
-    if (!p)
-        p = &standard;
-    status = qvm_choose(clip->path, p, o, &clip->info, &clip->indices, err);
-    return status ? status : ask_for_frames(clip, plane_bytes, err);
+    do
+        status = begin(clip, err);
+    while (status && may_start_over(clip));
+    return status;
 }
 
 qv_status
@@ -326,10 +362,12 @@ qv_clip_open(const char *path, const qv_preprocess *image, const qv_preprocess *
     qv_clip *clip = calloc(1, sizeof *clip);
     if (!clip)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
-    clip->far.session = (qvm_session){ .socket = -1, .clip = -1, .shared = -1, .codec = -1 };
-    clip->far.socket = clip->far.codec = -1;
-    clip->far.path = clip->path = strdup(path);
-    status = clip->path ? open_clip(clip, image, video, o, err)
+    clip->path = strdup(path);
+    clip->options = *o;
+    clip->image = image ? *image : qv_preprocess_default(true);
+    clip->video = video ? *video : qv_preprocess_default(false);
+    qvm_far_init(&clip->far, clip->path, -1);
+    status = clip->path ? open_clip(clip, err)
                         : qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
     if (status)
         qv_clip_close(&clip);
@@ -344,10 +382,9 @@ qv_clip_close(qv_clip **handle)
     qv_clip *clip = handle ? *handle : NULL;
     if (!clip)
         return;
-    qvm_far_close(&clip->far);
-    if (clip->shared)
-        munmap(clip->shared, (size_t)clip->start.memory);
-    free(clip->indices);
+    end_decoder(clip);
+    if (clip->far.session.clip >= 0)
+        close(clip->far.session.clip);
     free(clip->path);
     free(clip);
     *handle = NULL;
@@ -386,16 +423,56 @@ qv_clip_damaged(const qv_clip *clip)
     return clip ? clip->far.damaged : 0;
 }
 
+static const qvm_request slot_is_free = { .kind = QVM_FREE };
+
+/* Returns whether frames of the one clip can stand for those of the other: what callers have sized their memory by, and
+ * what seconds are counted with. */
+static bool
+are_same_frames(const qv_clip_info *a, const qv_clip_info *b)
+{
+    return a->is_image == b->is_image && a->n_frames == b->n_frames && a->width == b->width &&
+           a->height == b->height && a->source_fps == b->source_fps &&
+           a->source_frames == b->source_frames;
+}
+
+/* Decodes the clip from its beginning again, up to the frame that is due. */
+static qv_status
+catch_up(qv_clip *clip, qv_error *err)
+{
+    const qv_clip_info before = clip->info;
+    qvm_event event;
+    qv_status status = begin(clip, err);
+    if (!status && !are_same_frames(&before, &clip->info))
+        status = qv_fail(err, QV_EFORMAT, "%s: decoded again, it has other frames than before",
+                         clip->path);
+    for (int64_t i = 0; !status && i < clip->n_taken; i++) {
+        status = qvm_far_next(&clip->far, &event, err);
+        if (!status)
+            status = qvm_far_tell(&clip->far, &slot_is_free, err);
+    }
+    return status;
+}
+
+static qv_status
+next_frame(qv_clip *clip, qv_error *err)
+{
+    qvm_event event;
+    qv_status status = qvm_far_next(&clip->far, &event, err);
+    if (!status || !may_start_over(clip))
+        return status;
+    status = catch_up(clip, err);
+    return status ? status : qvm_far_next(&clip->far, &event, err);
+}
+
 /* Waits for the next frame; false at the end, or if the clip ended early. With the last frame,
  * and after a failure that a change of the file may have caused, the file is checked for
  * changes. */
 static bool
 wait_for_frame(qv_clip *clip)
 {
-    qvm_event event;
     if (clip->status || clip->n_taken == clip->info.n_frames)
         return false;
-    clip->status = qvm_far_next(&clip->far, &event, &clip->error);
+    clip->status = next_frame(clip, &clip->error);
     qv_error why;
     const bool last = !clip->status && clip->n_taken + 1 == clip->info.n_frames;
     const qv_status changed =
@@ -417,7 +494,6 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
                        : !dst ? "dst is NULL"
                        : !n   ? "n is NULL"
                               : "n_max is below 1");
-    const qvm_request freed = { .kind = QVM_FREE };
     int64_t count = 0;
     for (; count < n_max && wait_for_frame(clip); count++) {
         const int64_t slot = clip->n_taken % clip->start.n_slots;
@@ -429,7 +505,7 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
                 clip->info.is_image ? 0.0
                                     : (double)clip->indices[clip->n_taken] / clip->info.source_fps;
         clip->n_taken++;
-        clip->status = qvm_far_tell(&clip->far, &freed, &clip->error);
+        clip->status = qvm_far_tell(&clip->far, &slot_is_free, &clip->error);
     }
     if (!count && clip->status)
         return qv_fail(err, clip->status, "%s", clip->error.text);

@@ -4,8 +4,6 @@
 
 #include "gpu.h"
 
-#define MAX_PIXELS ((int64_t)1 << 40) /* the bound of sizes in preprocessor files too */
-
 qv_status
 qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
 {
@@ -20,10 +18,11 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
     if (o->min_frames < 0 || o->max_frames < 0 || o->max_frames > QVM_MAX_SAMPLED)
         return qv_fail(err, QV_EINVAL, "%s: min_frames %lld, max_frames %lld; 1 to %d", path,
                        (long long)o->min_frames, (long long)o->max_frames, QVM_MAX_SAMPLED);
-    if (o->min_pixels < 0 || o->max_pixels < 0 || o->min_pixels > MAX_PIXELS ||
-        o->max_pixels > MAX_PIXELS)
+    if (o->min_pixels < 0 || o->max_pixels < 0 || o->min_pixels > QVM_MAX_ASKED ||
+        o->max_pixels > QVM_MAX_ASKED)
         return qv_fail(err, QV_EINVAL, "%s: min_pixels %lld, max_pixels %lld; 1 to %lld", path,
-                       (long long)o->min_pixels, (long long)o->max_pixels, (long long)MAX_PIXELS);
+                       (long long)o->min_pixels, (long long)o->max_pixels,
+                       (long long)QVM_MAX_ASKED);
     if (o->like != QV_LIKE_TRANSFORMERS && o->like != QV_LIKE_QWEN_VL_UTILS)
         return qv_fail(err, QV_EINVAL, "%s: like is %d; see qv_like", path, (int)o->like);
     if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)

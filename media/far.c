@@ -59,7 +59,8 @@ start_process(struct qvm_far *far, qv_decoder *shared, qv_error *err)
     qv_status status = QV_OK;
     status = find_decoder(far, shared, &inner);
     if (!status)
-        status = qvm_session_start(far->decoder, &far->session, far->memory, &far->pid, &inner);
+        status = qvm_session_start(far->decoder, &far->session, far->memory, &far->server, &inner);
+    far->program_lost = status == QV_EBACKEND;
     close_fd(&far->session.socket); /* else this side would not see that the process has ended */
     close_fd(&far->session.codec);
     return status ? qv_fail(err, status, "%s: %s", far->path, inner.text) : QV_OK;
@@ -104,13 +105,22 @@ end(struct qvm_far *far, bool ask)
         close_fd(&far->session.socket);
         close_fd(&far->session.codec);
     }
-    if (far->pid && ask)
-        how = qvm_session_end(far->decoder, far->pid);
-    else if (far->pid)
-        qvm_session_drop(far->decoder, far->pid);
+    if (far->server.pid && ask)
+        how = qvm_session_end(far->decoder, &far->server);
+    else if (far->server.pid)
+        qvm_session_drop(far->decoder, &far->server);
     far->has_thread = false;
-    far->pid = 0;
+    far->server.pid = 0;
     return how;
+}
+
+void
+qvm_far_init(struct qvm_far *far, const char *path, int clip)
+{
+    *far = (struct qvm_far){ .path = path,
+                             .session = { .socket = -1, .clip = clip, .shared = -1, .codec = -1 },
+                             .socket = -1,
+                             .codec = -1 };
 }
 
 void
@@ -118,7 +128,6 @@ qvm_far_close(struct qvm_far *far)
 {
     end(far, false);
     qv_decoder_stop(&far->own_decoder);
-    close_fd(&far->session.clip);
     close_fd(&far->session.shared);
 }
 
@@ -154,6 +163,7 @@ static qv_status
 explain_end(struct qvm_far *far, const char *silent, qv_error *err)
 {
     const int how = end(far, true);
+    far->program_lost = how == -1;
     if (how == -1)
         return qv_fail(err, QV_EBACKEND, "%s: the program that decodes has ended", far->path);
     if (silent)
@@ -180,7 +190,7 @@ lose_it(struct qvm_far *far, int why, qv_error *err)
 static double
 until(const struct qvm_far *far)
 {
-    return far->pid ? qv_seconds() + far->patience_s : INFINITY;
+    return far->server.pid ? qv_seconds() + far->patience_s : INFINITY;
 }
 
 /* If the far end has gone, this is no error yet, because its last words are still to be read and say why. If it is there

@@ -12,7 +12,8 @@ struct qvm_far {
     double patience_s;
     qvm_session session; /* descriptors that the decoder is given; those that are not open are -1 */
     qv_decoder *decoder, *own_decoder;
-    pid_t pid; /* the decoder's process; 0: it is a thread */
+    qvm_server server; /* the decoder's process; pid is 0: it is a thread */
+    bool program_lost; /* no process decodes the clip, as the program that makes them ended */
     pthread_t thread;
     bool has_thread;
     int socket;        /* this end of the socket to the decoder; -1: none is open */
@@ -37,7 +38,9 @@ struct qvm_far {
 /* Starts the decoder; session.clip must be open. Returns QV_ENOMEM, or why the decoder's program
  * could not be started. */
 qv_status qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error *err);
-/* Ends the decoder and closes all descriptors of `far`. */
+/* Makes `far` one without a decoder, for a clip of this path and descriptor (-1: not opened yet). */
+void qvm_far_init(struct qvm_far *far, const char *path, int clip);
+/* Ends the decoder and closes all descriptors of `far` but session.clip. */
 void qvm_far_close(struct qvm_far *far);
 
 /* Lets a GPU's process decode into the shared memory behind its first `memory` bytes, in slots of plane_bytes bytes.

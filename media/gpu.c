@@ -76,7 +76,7 @@ start(const qv_decoder *d, int gpu, bool unlocked, struct qvm_gpu_process *p)
     *p = (struct qvm_gpu_process){ .began_s = qv_seconds() };
     if (!qvm_stream(&p->socket, &there))
         return false;
-    const int code = qvm_child_start(d->program, argv, there, &p->child);
+    const int code = qvm_child_start(d->program, argv, d->environment, there, &p->child);
     close(there);
     if (!code)
         return true;

@@ -33,6 +33,8 @@
 
 #define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
+#define QVM_MAX_ASKED                                                                              \
+    ((int64_t)1 << 40)          /* of min_pixels and max_pixels, as in preprocessor files */
 #define QVM_MAX_SAMPLED 1048576 /* the most frames sampled from one clip */
 #define QVM_MAX_FRAMES 4194304  /* the most frames in one clip: 19 hours at 60 a second */
 
@@ -609,9 +611,10 @@ typedef struct qvm_child {
     int handle; /* the process, whatever became of its number (pidfd); -1: the system has none */
 } qvm_child;
 
-/* Starts a program, with argv[0] as its name and the socket as standard input. It has /dev/null as standard output and error,
+/* Starts a program, with argv[0] as its name, in an environment, and the socket as standard input. It has /dev/null as standard output and error,
  * and a session of its own. Returns 0 or an errno. */
-int qvm_child_start(const char *path, char *const *argv, int socket, qvm_child *child);
+int qvm_child_start(const char *path, char *const *argv, char *const *environment, int socket,
+                    qvm_child *child);
 /* Sends the process a signal, but never another one that has its number by now. */
 void qvm_child_signal(const qvm_child *child, int number);
 /* Returns whether the process has ended, or if nobody can know; `child` stands for none then. */
@@ -626,12 +629,16 @@ struct qv_decoder {
     pid_t owner; /* the process that started the program; its forks must not use the decoder */
     double patience_s; /* how long the program may take to answer, or to end */
     int socket;
-    pthread_mutex_t lock; /* is held from an order to its answer, and guards `used` and `lost` */
-    bool used;            /* the program was asked to serve a session */
-    char lost[96];        /* why the program is not asked any more; "": it is */
+    pthread_mutex_t
+        lock; /* is held from an order to its answer, and guards all that starting the program changes */
+    int64_t starts; /* how often the program was started */
+    bool used;      /* the program was asked to serve a session */
+    char lost[96];  /* why the program is not asked any more, but started again; "": it is */
     pthread_mutex_t kept_lock;
-    struct qvm_kept kept;  /* guarded by kept_lock */
-    char *program;         /* the program's path */
+    struct qvm_kept kept; /* guarded by kept_lock */
+    char *program;        /* the program's path */
+    /* the environment that the program was first started in, by which it may find its libraries */
+    char **environment;
     struct qvm_gpus *gpus; /* gpu.c */
 };
 
@@ -649,13 +656,22 @@ int qvm_receive_until(int socket, void *message, size_t n, double until_s);
 /* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other end has gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 
-/* Has a process serve the session, with `memory` bytes as its limit. Returns QV_EBACKEND if none does. */
+/* A process that serves a session. Only the program that made the process knows its number: once the program was started
+ * again, another process may have it. */
+typedef struct qvm_server {
+    pid_t pid;     /* 0: there is none */
+    int64_t start; /* qv_decoder.starts when the process was made */
+} qvm_server;
+
+/* Has a process serve the session, with `memory` bytes as its limit. A program that was lost is started again. Returns
+ * QV_EBACKEND if no process serves the session. */
 qv_status qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
-                            pid_t *pid, qv_error *err);
-/* Ends a session's process at once, unless it has ended. Returns its status as waitpid does; -1: nobody knows it. */
-int qvm_session_end(qv_decoder *decoder, pid_t pid);
+                            qvm_server *server, qv_error *err);
+/* Ends a session's process at once, unless it has ended. Returns its status as waitpid does; -1: nobody knows it, as the
+ * program that made it was lost. */
+int qvm_session_end(qv_decoder *decoder, const qvm_server *server);
 /* Ends a session's process without waiting for its end. */
-void qvm_session_drop(qv_decoder *decoder, pid_t pid);
+void qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
 
 /* Says which orders the program takes over its standard input. SERVE has a process serve a session, whose descriptors
  * come along; the answer is the process's number, or -1. KILL ends such a process; the answer is its status as waitpid

@@ -17,6 +17,11 @@
 #include "files/installed.h"
 #include "gpu.h"
 
+#ifdef __APPLE__
+#include <crt_externs.h>
+#define environ (*_NSGetEnviron())
+#endif
+
 #define PROGRAM "qwenvit-decoder"
 #define PATIENCE_S 60.0 /* the longest wait for an answer, which takes fractions of a second */
 
@@ -136,9 +141,61 @@ free_decoder(qv_decoder *d)
 {
     if (d) {
         free(d->program);
+        free(d->environment);
         free(d->gpus);
     }
     free(d);
+}
+
+/* Returns a copy of this process's environment, in one block of memory; NULL for lack of memory. */
+static char **
+copy_environment(void)
+{
+    size_t n = 0, bytes = 0;
+    for (; environ && environ[n]; n++)
+        bytes += strlen(environ[n]) + 1;
+    char **copy = malloc((n + 1) * sizeof *copy + bytes);
+    if (!copy)
+        return NULL;
+    char *text = (char *)(copy + n + 1);
+    for (size_t i = 0; i < n; i++) {
+        copy[i] = strcpy(text, environ[i]);
+        text += strlen(text) + 1;
+    }
+    copy[n] = NULL;
+    return copy;
+}
+
+/* Starts the program, for the first time or again. */
+static qv_status
+start_program(qv_decoder *d, qv_error *err)
+{
+    int there = -1;
+    if (!qvm_stream(&d->socket, &there))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", d->program);
+    char name[] = PROGRAM;
+    const int code =
+        qvm_child_start(d->program, (char *[]){ name, NULL }, d->environment, there, &d->child);
+    close(there); /* else this side would not see that the program has ended */
+    if (code) {
+        close(d->socket);
+        return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", d->program, strerror(code));
+    }
+    d->starts++;
+    d->used = false;
+    *d->lost = 0;
+    return QV_OK;
+}
+
+/* Ends the program, and with it the processes that it made for clips. */
+static void
+end_program(qv_decoder *d)
+{
+    if (!d->child.pid)
+        return;
+    qvm_child_signal(&d->child, SIGKILL);
+    qvm_child_await(&d->child);
+    close(d->socket);
 }
 
 qv_status
@@ -156,22 +213,17 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
             found);
     const char *path = program ? program : found;
     qv_decoder *d = calloc(1, sizeof *d);
-    int there = -1;
     if (d) {
         d->program = strdup(path);
+        d->environment = copy_environment();
         d->gpus = calloc(1, sizeof *d->gpus);
     }
-    if (!d || !d->program || !d->gpus || !qvm_stream(&d->socket, &there)) {
+    const qv_status status = d && d->program && d->environment && d->gpus
+                                 ? start_program(d, err)
+                                 : qv_fail(err, QV_ENOMEM, "%s: no memory for a decoder", path);
+    if (status) {
         free_decoder(d);
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
-    }
-    char name[] = PROGRAM;
-    const int code = qvm_child_start(path, (char *[]){ name, NULL }, there, &d->child);
-    close(there); /* else this side would not see that the program has ended */
-    if (code) {
-        close(d->socket);
-        free_decoder(d);
-        return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", path, strerror(code));
+        return status;
     }
     d->owner = getpid();
     d->patience_s = PATIENCE_S;
@@ -193,13 +245,14 @@ qv_decoder_stop(qv_decoder **decoder)
     if (d->owner == getpid()) {
         char none;
         qvm_gpus_stop(d->gpus);
-        shutdown(d->socket, SHUT_WR);
-        if (!d->used ||
-            qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s) != ECONNRESET)
-            qvm_child_signal(&d->child, SIGKILL);
-        qvm_child_await(&d->child);
+        if (d->child.pid && d->used) {
+            shutdown(d->socket, SHUT_WR);
+            qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s);
+        }
+        end_program(d);
+    } else if (d->child.pid) {
+        close(d->socket);
     }
-    close(d->socket);
     pthread_mutex_destroy(&d->lock);
     pthread_mutex_destroy(&d->kept_lock);
     pthread_mutex_destroy(&d->gpus->lock);
@@ -247,7 +300,8 @@ send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, do
     return code;
 }
 
-/* Marks the program as lost. It is not asked again, because its late answer would be taken for that to another order. */
+/* Marks the program as lost. It is not asked again, because its late answer would be taken for that to another order: the
+ * next clip has it started anew. */
 static void
 give_up(qv_decoder *d, int code)
 {
@@ -282,48 +336,66 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     return qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost);
 }
 
-/* Takes the lock and exchanges an order, in patience_s at most, and at once if the program is lost. */
+/* Makes the program ready for an order. A new session has a program that was lost started again, and gets the number of
+ * the start; an order for a process that another program made is refused. */
 static qv_status
-ask(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer,
-    qv_error *err)
+make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
+{
+    if (order->kind != QVM_SERVE)
+        return *start == d->starts && !*d->lost
+                   ? QV_OK
+                   : qv_fail(err, QV_EBACKEND, "the program that decodes was lost");
+    if (*d->lost)
+        end_program(d);
+    const qv_status status = d->child.pid ? QV_OK : start_program(d, err);
+    *start = d->starts;
+    return status;
+}
+
+/* Takes the lock and exchanges an order, in patience_s at most. */
+static qv_status
+ask(qv_decoder *d, const qvm_order *order, const qvm_session *session, int64_t *start,
+    int32_t *answer, qv_error *err)
 {
     if (d->owner != getpid())
         return qv_fail(err, QV_EBACKEND,
                        "the program that decodes was started by another process than this one");
     pthread_mutex_lock(&d->lock);
-    const qv_status status = *d->lost
-                                 ? qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost)
-                                 : exchange(d, order, session, answer, err);
+    qv_status status = make_ready(d, order, start, err);
+    if (!status)
+        status = exchange(d, order, session, answer, err);
     pthread_mutex_unlock(&d->lock);
     return status;
 }
 
 qv_status
-qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory, pid_t *pid,
-                  qv_error *err)
+qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
+                  qvm_server *server, qv_error *err)
 {
     const qvm_order order = { .kind = QVM_SERVE, .memory = memory };
     int32_t answer;
-    const qv_status status = ask(decoder, &order, session, &answer, err);
+    const qv_status status = ask(decoder, &order, session, &server->start, &answer, err);
     if (status)
         return status;
     if (answer <= 0)
         return qv_fail(err, QV_EBACKEND, "the program that decodes makes no more processes");
-    *pid = answer;
+    server->pid = answer;
     return QV_OK;
 }
 
 int
-qvm_session_end(qv_decoder *decoder, pid_t pid)
+qvm_session_end(qv_decoder *decoder, const qvm_server *server)
 {
     int32_t how;
-    const qvm_order order = { .kind = QVM_KILL, .pid = pid };
-    return ask(decoder, &order, NULL, &how, NULL) ? -1 : how;
+    int64_t start = server->start;
+    const qvm_order order = { .kind = QVM_KILL, .pid = server->pid };
+    return ask(decoder, &order, NULL, &start, &how, NULL) ? -1 : how;
 }
 
 void
-qvm_session_drop(qv_decoder *decoder, pid_t pid)
+qvm_session_drop(qv_decoder *decoder, const qvm_server *server)
 {
     int32_t none;
-    ask(decoder, &(qvm_order){ .kind = QVM_DROP, .pid = pid }, NULL, &none, NULL);
+    int64_t start = server->start;
+    ask(decoder, &(qvm_order){ .kind = QVM_DROP, .pid = server->pid }, NULL, &start, &none, NULL);
 }

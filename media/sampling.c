@@ -67,9 +67,10 @@ check_resize(int64_t num_frames, int64_t height, int64_t width, const qv_preproc
         p->processor != QV_PROCESSOR_GLM4V)
         return qv_fail(err, QV_EINVAL, "smart_resize: processor %d; see qv_processor",
                        (int)p->processor);
-    if (p->min_pixels < 1 || p->max_pixels < p->min_pixels)
-        return qv_fail(err, QV_EINVAL, "min_pixels %lld, max_pixels %lld; 1 <= min <= max",
-                       (long long)p->min_pixels, (long long)p->max_pixels);
+    if (p->min_pixels < 1 || p->max_pixels < p->min_pixels || p->max_pixels > QVM_MAX_ASKED)
+        return qv_fail(err, QV_EINVAL, "min_pixels %lld, max_pixels %lld; 1 <= min <= max <= %lld",
+                       (long long)p->min_pixels, (long long)p->max_pixels,
+                       (long long)QVM_MAX_ASKED);
     return QV_OK;
 }
 
@@ -128,6 +129,11 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
         return qv_fail(err, QV_EINVAL, "%lldx%lld becomes %lldx%lld; min_pixels %lld is too small",
                        (long long)width, (long long)height, (long long)w_bar, (long long)h_bar,
                        (long long)p->min_pixels);
+    if (h_bar > QVM_MAX_SIDE || w_bar > QVM_MAX_SIDE || h_bar * w_bar > QVM_MAX_PIXELS)
+        return qv_fail(err, QV_EINVAL,
+                       "would be resized to %lldx%lld; at most %d pixels, see min_pixels and "
+                       "max_pixels",
+                       (long long)w_bar, (long long)h_bar, QVM_MAX_PIXELS);
     *out_height = h_bar;
     *out_width = w_bar;
     return QV_OK;

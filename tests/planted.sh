@@ -20,6 +20,7 @@ plant() {
 n_good=20 n_bad=0 # clips with so many frames that the requests for them would fill a socket
 "$qwenvit" synth --clip v.mp4 > /dev/null
 for i in $(seq $n_good); do echo "{\"path\": \"v.mp4\", \"key\": \"good $i\"}" >> list.txt; done
+cp list.txt clips.txt
 while read -r fault; do
     n_bad=$((n_bad + 1))
     plant "$fault" "bad $n_bad.mp4"
@@ -70,5 +71,19 @@ expect 1 '2 of 5 clips failed' "$qwenvit" encode $common v.mp4 'bad 1.mp4' names
 [ "$(ls out | wc -l)" = 3 ] || fail "not three files are written"
 expect 3 'what cannot be' "$qwenvit" info "bad 2.mp4" --json
 expect 0 '"codec":"???' "$qwenvit" info names.mp4 --json
+
+# The decoder's program is killed once the first file is there, and started again: no clip is lost.
+"$qwenvit" encode $common --list clips.txt -o killed > killed.txt 2>&1 &
+pid=$!
+until [ -n "$(ls killed/*.safetensors 2> /dev/null)" ]; do
+    kill -0 $pid || fail "the list was done before its decoder was killed: $(cat killed.txt)"
+    sleep 0.01
+done
+for child in $(cat /proc/$pid/task/*/children); do kill -KILL "$child"; done
+wait $pid || fail "a killed decoder ended the list: $(cat killed.txt)"
+[ "$(ls killed | wc -l)" = $n_good ] || fail "not $n_good files are written"
+for i in $(seq 2 $n_good); do
+    cmp "killed/good 1.safetensors" "killed/good $i.safetensors" || fail "clip $i is not the others'"
+done
 rm -rf "$work"
 echo "$n commands"

@@ -355,6 +355,13 @@ test_smart_resize_refuses(void **state)
     assert_int_equal(qv_smart_resize(0, 0, 10, &p, &h, &w, &err), QV_EINVAL);
     assert_int_equal(qv_smart_resize(-1, 10, 10, &p, &h, &w, &err), QV_EINVAL);
     assert_int_equal(qv_smart_resize(4, INT64_MAX, 10, &p, &h, &w, &err), QV_EINVAL);
+    /* a size that would take gigabytes, or that no integer holds */
+    for (int bits = 29; bits < 63; bits++) {
+        qv_preprocess large = p;
+        large.min_pixels = large.max_pixels = (int64_t)1 << bits;
+        assert_int_equal(qv_smart_resize(0, 100, 100, &large, &h, &w, &err), QV_EINVAL);
+        assert_true(h == 7 && w == 7);
+    }
     assert_int_equal(qv_smart_resize(4, 10, 10, NULL, &h, &w, &err), QV_EINVAL);
     qv_preprocess bad = p;
     bad.patch_size = 0;

@@ -296,6 +296,60 @@ no_lock_ends_the_job(void **state)
     tiny_close(&t);
 }
 
+/* ---- the decoder's program is killed ---------------------------------------------------------- */
+
+/* Waits until so many clips are done, and kills the program that decodes. */
+static void
+kill_program_after(qv_job *job, qv_decoder *decoder, int64_t n)
+{
+    qv_job_progress p = { 0 };
+    for (const double until_s = qv_seconds() + BOUND_S; p.done < n; usleep(1000)) {
+        qv_job_get_progress(job, &p);
+        assert_true(qv_seconds() < until_s);
+    }
+    pthread_mutex_lock(&decoder->lock);
+    qvm_child_signal(&decoder->child, SIGKILL);
+    pthread_mutex_unlock(&decoder->lock);
+}
+
+/* A system without memory may choose the decoder's program. The clips under way are decoded once more, and no clip of the
+ * job has other bits than alone. */
+static void
+a_killed_program_is_started_again(void **state)
+{
+    (void)state;
+    enum { N = 24 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *c = collector_make(&t), *alone = collector_make(&t);
+    qv_error err = { 0 };
+    qv_decoder *decoder = start("");
+    qv_job *job = job_open(&t, alone, decoder);
+    add(job, good_clip, good_key(0), FRAMES, false);
+    assert_int_equal(qv_job_end(job, &err), QV_OK);
+    qv_job_close(&job);
+
+    job = job_open(&t, c, decoder);
+    for (int i = 0; i < N; i++)
+        add(job, good_clip, good_key(i), FRAMES, false);
+    kill_program_after(job, decoder, N / 4);
+    kill_program_after(job, decoder, N / 4 * 3);
+    const qv_status status = qv_job_end(job, &err);
+    qv_job_close(&job);
+    assert_int_equal(decoder->starts, 3);
+    qv_decoder_stop(&decoder);
+    int bad = 0;
+    for (int i = 0; i < N; i++)
+        bad += check_fault(&(struct fault){ "good", QV_OK, "" }, find(c, good_key(i)),
+                           find(alone, good_key(0)));
+    if (status || bad)
+        fail_msg("%d of %d clips went wrong; the job ended with %s %s", bad, N,
+                 qv_status_name(status), err.text);
+    expect_nobody();
+    collector_free(alone);
+    collector_free(c);
+    tiny_close(&t);
+}
+
 /* ---- the job's process is killed ------------------------------------------------------------- */
 
 /* Runs a job whose decoders neither hear nor say anything, in a process that is killed. With an
@@ -433,6 +487,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_costs_its_clip),
         cmocka_unit_test(no_lock_ends_the_job),
+        cmocka_unit_test(a_killed_program_is_started_again),
         cmocka_unit_test(nobody_outlives_the_caller),
     };
     return cmocka_run_group_tests(tests, make_files, remove_files);

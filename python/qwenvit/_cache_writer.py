@@ -49,11 +49,11 @@ class CacheWriter:
             "part_seconds": _check.real(part_seconds, "part_seconds"),
             "decoders": _check.whole(decoders, "decoders", 0, MOST_THREADS),
         }
-        self._options, self._has_decoder = options, True
+        self._options, self._no_decoder = options, None
         try:
             decoder = _decoder.start()
-        except _core.Error:  # frames in memory need no decoder
-            decoder, self._has_decoder = None, False
+        except _core.Error as e:  # frames in memory need no decoder
+            decoder, self._no_decoder = None, e
         self._core = _core.CacheFill(model._core, decoder, os.fsencode(self.folder), how, options_of(options))
         self.damaged, self.failed = self._core.damaged(), {}
 
@@ -104,8 +104,8 @@ class CacheWriter:
             raise error("QV_EINVAL", f"no path: {row}")
         if isinstance(row.get("path"), (str, bytes, os.PathLike)):
             row["path"] = local_path(row["path"])
-        if not self._has_decoder and not isinstance(data, _core.Frames):
-            _decoder.start()  # raises the error that says what is missing
+        if self._no_decoder and not isinstance(data, _core.Frames):
+            raise error(self._no_decoder.status, str(self._no_decoder))  # says what is missing
         return _core.CacheRow(row, data)
 
     def _take_memory(self, row, place):

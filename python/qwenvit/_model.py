@@ -185,6 +185,9 @@ class Tokens(Adapters):
     Arrays are numpy's and share memory with this object. bf16 is ml_dtypes.bfloat16 if that package
     is installed, otherwise uint16 with the same bits; torch() gives bfloat16 tensors in any case.
     Without numpy, arrays are objects with DLPack and a buffer.
+
+    Tokens can be pickled and copied, so that a DataLoader's workers can return them
+    (collate_fn=list makes a batch of them).
     """
 
     def __init__(self, core, model_type=None):
@@ -239,17 +242,20 @@ class Tokens(Adapters):
             raise error("QV_EUNSUPPORTED", "packed() needs numpy")
         return np.concatenate([self.tokens, *self.deepstack], axis=1)
 
-    def save(self, path, metadata=None):
-        """Writes a safetensors file as `qwenvit encode` does, whole or not at all: tokens,
-        deepstack.0.., grid_thw and timestamps. metadata: a dict of texts to be added."""
-        texts = {"format": "qwenvit", "qwenvit_version": _core.version, "source": self.key}
-        if self.index is not None:
-            texts["damaged_frames"] = str(self.damaged_frames)
+    def save(self, path, metadata=None, *, dtype=None):
+        """Writes a safetensors file, whole or not at all: tokens, deepstack.0.., grid_thw and
+        timestamps. Of a clip or image that was given by its path, it is byte for byte the file that
+        `qwenvit encode` writes with the same options.
+
+        metadata: a dict of texts to be added.
+        dtype: of the tokens in the file, "f32" or "bf16"; None: what the model computes in. The f32
+            tokens of a bf16 model are bf16 values, so that nothing is lost.
+        """
         if metadata is not None and not isinstance(metadata, dict):
             raise _check.wrong("metadata", metadata, "a dict of texts")
-        texts.update(metadata or {})
-        pairs = [(_check.utf8(k), _check.utf8(v)) for k, v in texts.items()]
-        self._core.save(_check.path(path, "path"), pairs)
+        pairs = [(_check.utf8(k), _check.utf8(v)) for k, v in (metadata or {}).items()]
+        dtype = "" if dtype is None else _check.one_of(_name(dtype), "dtype", ("f32", "bf16"))
+        self._core.save(_check.path(path, "path"), pairs, dtype)
 
 
 class Model:
@@ -420,13 +426,7 @@ class Model:
         options = _sources.options_of(options)
         if not one and "timestamps" in options:
             raise error("QV_EINVAL", "timestamps belong to one clip: put them into its dict, beside frames")
-        many = _stream.results(self, [source] if one else source, how, options)
-        if not one:
-            return many
-        try:
-            return next(many)
-        finally:
-            many.close()
+        return _stream.one(self, source, how, options) if one else _stream.results(self, source, how, options)
 
     def preprocess(self, source=None, *, frames=None, **options):
         """Returns (pixel_values, grid_thw) of one clip or image, as transformers' processors make
@@ -447,31 +447,44 @@ class Model:
             from . import _decoder
 
             decoder = _decoder.start()
-        return Pixels(_core.preprocess(self._core, decoder, key, data, is_path, options))
+        return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, options))
 
     def _tokens(self, core):
         return Tokens(core, self.info["model_type"])
 
 
 class Pixels(collections.namedtuple("Pixels", "pixel_values grid_thw")):
-    """What Model.preprocess() returns."""
+    """What Model.preprocess() returns.
 
-    def __new__(cls, core):
-        pixels = super().__new__(cls, to_numpy(core.matrix(0, False)), to_numpy(core.grid_thw()))
-        pixels._tokens = Tokens(core)
+    It can be pickled and copied. Made of two other arrays, as by a DataLoader that collates a
+    batch, it has no key, timestamps and so on: they are those of one source.
+    """
+
+    _about = None  # Tokens, of which only what they say of the source is used
+
+    @classmethod
+    def _of(cls, core):
+        pixels = cls(to_numpy(core.matrix(0, False)), to_numpy(core.grid_thw()))
+        pixels._about = Tokens(core)
         return pixels
 
-    key = property(lambda self: self._tokens.key)
-    is_image = property(lambda self: self._tokens.is_image)
-    timestamps = property(lambda self: self._tokens.timestamps)
-    sampled_fps = property(lambda self: self._tokens.sampled_fps)
-    second_per_grid_ts = property(lambda self: self._tokens.second_per_grid_ts)
-    damaged_frames = property(lambda self: self._tokens.damaged_frames)
-    damage = property(lambda self: self._tokens.damage)
-    remark = property(lambda self: self._tokens.remark)
+    key = property(lambda self: self._about and self._about.key)
+    is_image = property(lambda self: self._about and self._about.is_image)
+    timestamps = property(lambda self: self._about and self._about.timestamps)
+    sampled_fps = property(lambda self: self._about and self._about.sampled_fps)
+    second_per_grid_ts = property(lambda self: self._about and self._about.second_per_grid_ts)
+    damaged_frames = property(lambda self: self._about.damaged_frames if self._about else 0)
+    damage = property(lambda self: self._about.damage if self._about else "")
+    remark = property(lambda self: self._about.remark if self._about else "")
+
+    def __reduce__(self):
+        return (Pixels._of, (self._about._core,)) if self._about else (Pixels, tuple(self))
 
     def __repr__(self):
-        return f"<qwenvit.Pixels {list(self.pixel_values.shape)}, {self.key!r}>"
+        if not self._about:
+            return f"<qwenvit.Pixels {list(getattr(self.pixel_values, 'shape', ()))}>"
+        core = self._about._core  # without numpy, arrays have no shape
+        return f"<qwenvit.Pixels {[core.n, core.width]}, {self.key!r}>"
 
 
 def _given(source, frames):

@@ -15,7 +15,7 @@ PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # options that do noth
 
 
 def _is_bytes(x):
-    return isinstance(x, (bytes, bytearray, memoryview))
+    return isinstance(x, (bytes, bytearray)) or isinstance(x, memoryview) and x.ndim < 2
 
 
 def _is_file(x):
@@ -23,7 +23,7 @@ def _is_file(x):
 
 
 def _is_array(x):
-    return hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__")
+    return isinstance(x, memoryview) and x.ndim > 1 or hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__")
 
 
 def _is_pil(x):
@@ -38,15 +38,20 @@ def is_one(source):
     return _is_array(source) or _is_pil(source) or _is_file(source)
 
 
+def _kinds_of(source):
+    return [k for k in (*KINDS, "picture") if k in source]  # image was called picture in 0.2
+
+
+def is_of_a_file(source):
+    """Whether a source, or what a dict describes, is decoded: a path, the bytes of a file, or an open file."""
+    if isinstance(source, dict):
+        return any(is_of_a_file(source[k]) for k in _kinds_of(source) if not isinstance(source[k], dict))
+    return isinstance(source, (str, os.PathLike)) or _is_bytes(source) or _is_file(source) and not _is_pil(source)
+
+
 def needs_decoder(sources):
     """Whether a list contains a file. Other iterables are not looked into."""
-    if not isinstance(sources, (list, tuple)):
-        return True
-    return any(
-        isinstance(s, (str, os.PathLike)) or _is_bytes(s) or _is_file(s)
-        or isinstance(s, dict) and not {"frames", "image", "picture"} & set(s)
-        for s in sources
-    )
+    return not isinstance(sources, (list, tuple)) or any(map(is_of_a_file, sources))
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -172,7 +177,7 @@ def _read(file, place):
 def _take_dict(source, place):
     """Returns what a dict describes, its kind, and its own options."""
     own = {k: v for k, v in source.items() if k != "key"}
-    kinds = [k for k in (*KINDS, "picture") if k in own]  # image was called picture in 0.2
+    kinds = _kinds_of(own)
     if len(kinds) != 1:
         raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
     inner, kind = own.pop(kinds[0]), {"picture": "image"}.get(kinds[0], kinds[0])
@@ -190,7 +195,7 @@ def describe(model, source, place, common):
     if isinstance(source, dict):
         source, kind, own = _take_dict(source, place)
     is_path = isinstance(source, (str, os.PathLike))
-    if is_path or _is_bytes(source) or _is_file(source) and not _is_pil(source):
+    if is_of_a_file(source):
         if "timestamps" in own or "timestamps" in common:
             raise error("QV_EINVAL", f"source {place}: timestamps belong to frames; a file has its own")
         _text_of(source, "path", place) if is_path else None

@@ -7,8 +7,9 @@ import os
 import sys
 import threading
 import time
+import weakref
 
-from . import _core
+from . import _core, _decoder
 from ._arrays import error
 from ._sources import describe, key_of, needs_decoder
 
@@ -26,33 +27,32 @@ class _Feeder(threading.Thread):
     """Adds sources to a job, while results are taken from it.
 
     The caller's iterator may block for ever, so nobody may wait for this thread while it is in
-    there. It holds `busy` in everything else, and after the job has ended it drops a source that
-    comes too late. A forked process lacks this thread, which may have held `busy`.
+    there. After the job was closed, it drops a source that comes too late. is_open(): whether the
+    generator that takes the results can still be used.
     """
 
-    def __init__(self, model, job, sources, options):
+    def __init__(self, model, job, sources, options, is_open):
         super().__init__(name="qwenvit feeder", daemon=True)
-        self.model, self.job, self.sources, self.options = model, job, sources, options
-        self.stop, self.failure, self.process = False, None, os.getpid()
-        # a generator may be collected, and so end this feeder, in the feeder's own thread
-        self.busy = threading.RLock()
+        self.model, self.job, self.sources, self.options, self.is_open = model, job, sources, options, is_open
+        self.failure, self.in_source = None, True
 
     def run(self):
         try:
             for place, source in enumerate(self.sources):
-                with self.busy:
-                    if self.stop:
-                        return
-                    self.add(place, source)
+                self.in_source = False
+                if self.job.closed:
+                    return
+                if not self.is_open():
+                    return self.job.close()
+                self.add(place, source)
+                self.in_source = True
         except BaseException as e:
             self.failure = e
-        with self.busy:
-            if self.stop:
-                return
-            try:
-                self.job.end()
-            except Exception as e:
-                self.failure = e if not self.failure or isinstance(self.failure, _core.Error) else self.failure
+        self.in_source = False
+        try:
+            self.job.end()
+        except Exception as e:
+            self.failure = e if not self.failure or isinstance(self.failure, _core.Error) else self.failure
 
     def add(self, place, source):
         key = str(place)
@@ -64,17 +64,8 @@ class _Feeder(threading.Thread):
                 raise
             self.job.refuse(place, key, e.status, str(e))
 
-    def end(self):
-        """Ends the thread's work. The job then belongs to the caller alone."""
-        if self.process != os.getpid():
-            return
-        self.stop = True
-        self.job.cancel()
-        with self.busy:
-            pass
 
-
-_at_work = set()  # the feeders that run
+_at_work = weakref.WeakSet()  # the feeders that run
 
 
 @atexit.register
@@ -82,10 +73,12 @@ def _end_feeders():
     """Stops the threads of generators that were abandoned. The interpreter cannot end while a
     thread is in our code."""
     began = time.monotonic()
-    for feeder in list(_at_work):
-        feeder.end()
-    for feeder in list(_at_work):  # an iterator that wakes up in time, as our own do, ends in order
-        feeder.join(max(0, began + 1 - time.monotonic()))
+    feeders = list(_at_work)
+    for feeder in feeders:
+        feeder.job.cancel()
+    for feeder in feeders:  # an iterator that wakes up in time, as our own do, ends in order
+        while feeder.is_alive() and not (feeder.in_source and time.monotonic() > began + 1):
+            feeder.join(0.02)
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -101,15 +94,14 @@ class _Progress:
     """Returns how.progress as a function that is given a dict; True becomes one that prints a line
     on the terminal."""
 
-    def __init__(self, how, job):
-        self.job, self.total, self.said = job, how.total, 0
+    def __init__(self, how):
+        self.total, self.said = how.total, 0
         self.tell = how.progress if callable(how.progress) else None
         self.line = how.progress is True and sys.stderr.isatty()
 
-    def show(self, last=False):
+    def show(self, p, last=False):
         if not self.tell and not self.line:
             return
-        p = self.job.progress()
         p["total"] = self.total
         known = self.total is not None and p["done"]
         p["left_s"] = (self.total - p["done"]) * p["seconds"] / p["done"] if known else None
@@ -138,22 +130,18 @@ class _Progress:
 
 
 def _decoder_for(sources):
-    if not needs_decoder(sources):
-        return None
-    from . import _decoder
-
-    return _decoder.start()
+    return _decoder.start() if needs_decoder(sources) else None
 
 
 def _take(job, progress):
     """Gives the results of the job as the binding has them, and shows the progress."""
     while (core := job.next(SECONDS)) is not None:
         if core is not False:  # a result came in time
-            progress.show()
+            progress.show(job.progress())
             yield core
         elif progress.line:
-            progress.show()
-    progress.show(last=True)
+            progress.show(job.progress())
+    progress.show(job.progress(), last=True)
 
 
 def _room(decoders):
@@ -162,15 +150,33 @@ def _room(decoders):
 
 
 def results(model, sources, how, options):
-    """Gives Tokens, and Errors if how.errors is "yield"."""
-    decoder = _decoder_for(sources)
-    room = _room(how.decoders)
+    """Returns a generator of Tokens, and of Errors if how.errors is "yield".
+
+    The model is lent to the generator's job as long as the generator can be used. An exception may
+    leave the generator between any two of its bytecodes (Ctrl-C, a timeout's signal, a thread that
+    cannot start), also in `finally`, so nothing in it could give the model back for certain: the
+    binding asks whether the generator is open.
+    """
+
+    def is_open():
+        generator = own()
+        return generator is not None and generator.gi_frame is not None
+
+    many = _results(model, sources, how, options, is_open)
+    own = weakref.ref(many)
+    return many
+
+
+def _results(model, sources, how, options, is_open):
+    decoder, progress = _decoder_for(sources), _Progress(how)
     where = {k: options[k] for k in ("decode", "gpu") if k in options}
-    job = _core.Job(model._core, decoder, how.dtype, how.decoders, how.alone, how.ordered, room, where)
-    feeder, progress, is_cut = _Feeder(model, job, sources, options), _Progress(how, job), False
-    feeder.start()
-    _at_work.add(feeder)  # started, as the interpreter may end in between
+    job = _core.Job(
+        model._core, decoder, how.dtype, how.decoders, how.alone, how.ordered, _room(how.decoders), where, is_open
+    )
     try:
+        feeder, is_cut = _Feeder(model, job, sources, options, is_open), False
+        _at_work.add(feeder)
+        feeder.start()
         for core in _take(job, progress):
             is_cut = is_cut or core.cancelled  # the job has ended early; results in order end here
             if core.cancelled or is_cut and how.ordered:
@@ -186,7 +192,32 @@ def results(model, sources, how, options):
         if feeder.failure:
             raise feeder.failure
     finally:
-        feeder.end()
-        _at_work.discard(feeder)
         job.close()
         progress.end()
+
+
+def one(model, source, how, options):
+    """Returns the Tokens of one source, or its Error if how.errors is "yield".
+
+    The job is made and ended in one call of the binding, which other threads' calls wait for, and
+    which no exception can leave halfway."""
+    progress, key = _Progress(how), "0"
+    try:
+        key = key_of(source, 0)
+        data, is_path, own = describe(model._core, source, 0, options)
+        core = _core.encode_one(
+            model._core, None if isinstance(data, _core.Frames) else _decoder.start(), how.dtype, MOST_AHEAD, key,
+            data, is_path, own, progress.show, SECONDS,
+        )
+        failure = error(core.status, core.error, core.key, core.index) if core.status != "QV_OK" else None
+    except _core.Error as e:
+        if e.status not in OF_A_SOURCE:
+            raise
+        failure = error(e.status, str(e), key, 0)
+    finally:
+        progress.end()
+    if failure is None:
+        return model._tokens(core)
+    if how.errors == "raise":
+        raise failure
+    return failure

@@ -86,6 +86,12 @@ as_text(const char *words)
 /* Returns Python's bytes of a path or a key, which `what` names. QV_EINVAL if they have a NUL. */
 std::string text_of(nb::bytes bytes, const char *what);
 
+/* What a file of tokens says of the model that made them, in the names that qv_token_file_origin has. */
+struct Origin {
+    std::string model, digest, backend, device;
+    qv_dtype precision = QV_F32;
+};
+
 /* Tokens of one source, or of several items: [1 + n_deepstack][n, width] in one block of memory. */
 struct Tokens {
     int64_t n = 0, width = 0;
@@ -99,9 +105,13 @@ struct Tokens {
     double sampled_fps = 0, pair_seconds = 0;
     bool has_timestamps = false, is_image = false, cancelled = false;
     std::string key, error;
-    const char *remark = "";     /* qv_remark_text */
-    const char *decoded_by = ""; /* qv_decode_name; "": no clip was decoded */
-    std::string not_gpu;         /* as in qv_job_result */
+    std::string remark;     /* qv_remark_text */
+    std::string decoded_by; /* qv_decode_name; "": no clip was decoded */
+    std::string not_gpu;    /* as in qv_job_result */
+    std::string path;       /* the path of a source that is a file, else "" */
+    /* qv_token_file_preprocessing of a clip or image, as it is when the file is opened and at its end; else "" */
+    std::string preprocessing[2];
+    std::shared_ptr<const Origin> origin; /* NULL: pixels, which no model made */
     qv_status status = QV_OK;
     int64_t damaged_frames = 0;
     int64_t file_bytes = 0, file_mtime_ns = 0; /* as in qv_clip_info; 0: the source is no file */
@@ -130,6 +140,11 @@ struct Frames {
     const char *remark = ""; /* qv_remark_text */
 };
 
+/* What a job shares with its threads (job.cpp). */
+struct Results;
+bool is_closed(Results &results);
+void close_results(Results &results); /* returns once the job is closed, whoever closes it */
+
 /* A device and the weights on it. It runs one call at a time, from any thread; other calls wait. */
 class Model
 {
@@ -153,31 +168,50 @@ class Model
      * description may be read. */
     void look_at(const std::function<void(const qv_model *)> &look);
 
-    /* Gives the model to a job, which uses it alone until give_back(). */
-    qv_model *lend();
-    void give_back();
+    /* A call's turn at the model, which ends with the scope however that is left. It waits for the calls of other threads,
+     * until a signal's handler raises. Throws if the model is closed, is lent to a generator that is open, or has a call of
+     * this thread under way, which a signal's handler or a progress function has interrupted. */
+    class Turn
+    {
+      public:
+        explicit Turn(Model &model);
+        ~Turn();
+        Turn(const Turn &) = delete;
+        Turn &operator=(const Turn &) = delete;
+        qv_model *get() const;
+
+      private:
+        Model &of;
+    };
+    /* In a turn: lends the model to a generator's job until the job is closed, or is_open() is false. The generator then was
+     * left without closing it, by an exception between any two of its bytecodes, and the next turn closes the job. */
+    void lend(std::shared_ptr<Results> job, nb::object is_open);
     void must_be_ours() const; /* throws after a fork */
 
     qv_model_info facts;
+    std::shared_ptr<const Origin> origin;
     std::string note, warning; /* of the model; facts' own are gone with it */
 
   private:
     qv_context *context = nullptr;
     qv_model *model = nullptr;
     pid_t owner;
-    std::recursive_mutex busy;     /* recursive, because a signal handler may make a call during a
-                                    * call */
-    const char *at_work = nullptr; /* what it is at work for, while calls are refused */
-    bool interrupted = false;      /* a signal handler raised an exception */
+    std::recursive_timed_mutex busy; /* recursive, because a signal handler may make a call during
+                                      * a call */
+    bool in_a_turn = false;          /* seen only by the thread whose turn it is */
+    std::shared_ptr<Results> lent;   /* the job of a generator; NULL: none */
+    nb::object is_open;              /* returns whether the generator is open */
+    bool interrupted = false;        /* a signal handler raised an exception */
     std::chrono::steady_clock::time_point heard; /* when signals were checked last */
     qv_context_info device_facts;
-    void must_be_usable() const;
+    void lock_for_call();
+    void must_be_usable();
     bool is_interrupted();
     void encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
                 const std::function<qv_tokens()> &allocate);
 };
 
-nb::dict progress_of(qv_job *job);
+nb::dict progress_of(const qv_job_progress &p);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);
 qv_status parse_status(const std::string &name);
 /* The most threads of any kind that may be asked for. */

@@ -284,7 +284,9 @@ CacheFill::hear(qv_job *job)
                 throw nb::python_error();
             if (job && !progress.is_none() && Clock::now() - shown >= MOMENT) {
                 shown = Clock::now();
-                progress(progress_of(job));
+                qv_job_progress p;
+                qv_job_get_progress(job, &p);
+                progress(progress_of(p));
             }
         } catch (const std::exception &) {
             raised = std::current_exception();
@@ -326,7 +328,16 @@ CacheFill::add(nb::list rows, nb::object progress_)
     qv_cache_fill_counts before, now;
     qv_error err = {};
     qv_status status;
-    qv_model *one = model->lend();
+    const Model::Turn turn(*model);
+    must_be_open(); /* another thread may have closed it meanwhile, or is adding */
+    const struct Running {
+        CacheFill *fill;
+        ~Running()
+        {
+            fill->running = false;
+            fill->progress = nb::none();
+        }
+    } end = { this };
     running = true;
     progress = progress_;
     shown = {};
@@ -334,12 +345,9 @@ CacheFill::add(nb::list rows, nb::object progress_)
     qv_cache_fill_get_counts(fill.get(), &before);
     {
         const Released released;
-        status = run(taken, one, &err);
+        status = run(taken, turn.get(), &err);
     }
     qv_cache_fill_get_counts(fill.get(), &now);
-    model->give_back();
-    running = false;
-    progress = nb::none();
     if (std::exception_ptr thrown = std::exchange(raised, nullptr))
         std::rethrow_exception(thrown);
     check(status, err);

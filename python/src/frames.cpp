@@ -158,19 +158,24 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
     qv_preprocess p = is_image ? model.facts.image : model.facts.video;
     p.min_pixels = o.min_pixels ? o.min_pixels : p.min_pixels;
     p.max_pixels = o.max_pixels ? o.max_pixels : p.max_pixels;
-    if (p.min_pixels < 1 || p.max_pixels < p.min_pixels)
-        fail(QV_EINVAL, "frames: min_pixels %lld, max_pixels %lld; at least 1, and not below it",
-             (long long)p.min_pixels, (long long)p.max_pixels);
     const int64_t h = views[0].size[View::H], w = views[0].size[View::W];
     int64_t to_h, to_w, done = 0;
     qv_error err = {};
     const Released released;
-    check(qv_smart_resize(is_image ? 0 : frames->n, h, w, &p, &to_h, &to_w, &err), err);
+    const qv_status status =
+        qv_smart_resize(is_image ? 0 : frames->n, h, w, &p, &to_h, &to_w, &err);
+    if (status)
+        fail(status, "frames: %s", err.text);
     frames->is_image = is_image;
     frames->grid_thw[0] = (frames->n + p.temporal_patch_size - 1) / p.temporal_patch_size;
     frames->grid_thw[1] = to_h / p.patch_size;
     frames->grid_thw[2] = to_w / p.patch_size;
-    frames->data.resize((size_t)(frames->n * to_h * to_w * 3));
+    try {
+        frames->data.resize((size_t)(frames->n * to_h * to_w * 3));
+    } catch (const std::bad_alloc &) {
+        fail(QV_EINVAL, "frames: no memory for %lld frames of %lldx%lld; see max_pixels",
+             (long long)frames->n, (long long)to_w, (long long)to_h);
+    }
     std::vector<uint8_t> room;
     for (const View &v : views)
         for (int64_t i = 0; i < v.size[View::N]; i++, done++)

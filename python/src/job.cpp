@@ -7,6 +7,10 @@
 #include <map>
 
 #include "binding.h"
+
+extern "C" {
+#include "files/token_file.h"
+}
 #include "error.h"
 
 namespace qvpy
@@ -60,8 +64,8 @@ struct Source {
 
 using Ready = std::map<int64_t, std::unique_ptr<Tokens>>;
 
-/* The state that the job's threads and Python share.
- * 
+/* A job, and the state that its threads and Python share. Any thread may close it, even while others are in calls of it.
+ *
  * A forked process does not have these threads, though they may hold the lock, or wait: there it is
  * never freed, because destroying a condition waits for those who wait for it.
  * 
@@ -72,6 +76,9 @@ using Ready = std::map<int64_t, std::unique_ptr<Tokens>>;
 struct Results {
     std::mutex lock;
     std::condition_variable changed;
+    qv_job *job = nullptr; /* NULL: the job is closed, or being closed */
+    int calls = 0;         /* calls under way that use the job, none of which runs Python's code */
+    bool closed = false;
     Ready ready; /* keyed by place if results are ordered, else by the order in which they came */
     bool ordered = false, ended = false, cancelled = false;
     int64_t most = 0, came = 0, turn = 0, refused = 0;
@@ -98,7 +105,35 @@ struct Results {
         files += source.is_known ? 0 : sign;
     }
     void put(std::unique_ptr<Tokens> tokens);
+    void cancel();
+    void close();
     static constexpr int64_t SHARES = 32;
+};
+
+/* Keeps a job from being closed in a scope. Throws if it is closed. */
+class Use
+{
+  public:
+    explicit Use(Results &results) : of(results)
+    {
+        const std::lock_guard<std::mutex> hold(of.lock);
+        if (!of.job)
+            fail(QV_ESTATE, "this job was closed");
+        job = of.job;
+        of.calls++;
+    }
+    ~Use()
+    {
+        const std::lock_guard<std::mutex> hold(of.lock);
+        of.calls--;
+        of.changed.notify_all();
+    }
+    Use(const Use &) = delete;
+    Use &operator=(const Use &) = delete;
+    qv_job *job;
+
+  private:
+    Results &of;
 };
 
 static int64_t
@@ -117,13 +152,65 @@ Results::put(std::unique_ptr<Tokens> tokens)
     ready.emplace(ordered ? tokens->index : came++, std::move(tokens));
 }
 
+/* Drops what is under way; adding and ending then return soon. */
+void
+Results::cancel()
+{
+    {
+        const std::lock_guard<std::mutex> hold(lock);
+        if (!job)
+            return;
+        calls++;
+        cancelled = true;
+        ready.clear();
+    }
+    changed.notify_all();
+    qv_job_cancel(job);
+    const std::lock_guard<std::mutex> hold(lock);
+    calls--;
+    changed.notify_all();
+}
+
+/* Closes the job once its calls have returned, or waits for the thread that closes it. */
+void
+Results::close()
+{
+    cancel();
+    std::unique_lock<std::mutex> hold(lock);
+    changed.wait(hold, [&] { return !job || !calls; });
+    qv_job *mine = std::exchange(job, nullptr);
+    if (mine) {
+        hold.unlock();
+        qv_job_close(&mine);
+        hold.lock();
+        closed = true;
+        changed.notify_all();
+    }
+    changed.wait(hold, [&] { return closed; });
+}
+
+bool
+is_closed(Results &results)
+{
+    const std::lock_guard<std::mutex> hold(results.lock);
+    return results.closed;
+}
+
+void
+close_results(Results &results)
+{
+    const Released released;
+    results.close();
+}
+
 class Job
 {
   public:
-    /* ordered: results come in the order of their places. most: bytes of what is added ahead. how:
+    /* In a turn of the model, which must last as long as the job unless the model is lent to it.
+     * ordered: results come in the order of their places. most: bytes of what is added ahead. how:
      * options of clips that say where most of them are decoded. */
-    Job(nb::object model, nb::object decoder, const std::string &dtype, int decoders, bool alone,
-        bool ordered, int64_t most, nb::dict how);
+    Job(const Model::Turn &turn, nb::object model, nb::object decoder, const std::string &dtype,
+        int decoders, bool alone, bool ordered, int64_t most, nb::dict how);
     ~Job();
     /* Places are 0, 1, .., each for one source, which is added or refused. */
     void add(int64_t place, const std::string &key, nb::object source, bool is_path,
@@ -132,28 +219,32 @@ class Job
                 const std::string &words);
     void end();
     nb::object next(double seconds);
+    bool is_over(); /* whether nothing more is done, as a device was lost */
     void cancel();
     void close();
+    bool is_closed() const;
     nb::dict progress();
 
   private:
+    friend void cancel_at_end(Job *job);
     friend void close_at_end(Job *job);
+    friend void open_for_generator(Job *at, nb::object model, nb::object decoder,
+                                   const std::string &dtype, int decoders, bool alone, bool ordered,
+                                   int64_t most, nb::dict how, nb::object is_open);
     nb::object model_object, decoder_object;
     Model *model;
-    qv_job *job = nullptr;
     qv_dtype output;
     pid_t owner;
-    std::unique_ptr<Results> results = std::make_unique<Results>();
+    std::shared_ptr<Results> results = std::make_shared<Results>();
 
-    void must_be_open() const;
     int64_t bytes_of_result(const int64_t *grid) const;
-    void wait_for_room(const Source &next);
+    void wait_for_room(qv_job *job, const Source &next);
     qv_status take(const qv_job_result *r, qv_error *err);
     static qv_status sink(void *user, const qv_job_result *r, qv_error *err);
 };
 
-Job::Job(nb::object model_, nb::object decoder_, const std::string &dtype, int decoders, bool alone,
-         bool ordered, int64_t most, nb::dict how)
+Job::Job(const Model::Turn &turn, nb::object model_, nb::object decoder_, const std::string &dtype,
+         int decoders, bool alone, bool ordered, int64_t most, nb::dict how)
     : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
       output(parse_dtype(dtype, false)), owner(getpid())
 {
@@ -168,16 +259,11 @@ Job::Job(nb::object model_, nb::object decoder_, const std::string &dtype, int d
     o.queue = 64;
     take_clip_options(how, &o.clip);
     o.clip.decoder = decoder_of(decoder_);
-    qv_model *one = model->lend();
+    qv_model *one = turn.get();
     qv_error err = {};
-    qv_status status;
     {
         const Released released;
-        status = qv_job_open(&one, 1, &o, &job, &err);
-    }
-    if (status) {
-        model->give_back();
-        check(status, err);
+        check(qv_job_open(&one, 1, &o, &results->job, &err), err);
     }
     job_opened(this);
 }
@@ -187,15 +273,7 @@ Job::~Job()
     if (owner == getpid())
         close();
     else
-        (void)results.release();
-}
-
-void
-Job::must_be_open() const
-{
-    model->must_be_ours();
-    if (!job)
-        fail(QV_ESTATE, "this job was closed");
+        new std::shared_ptr<Results>(results); /* never freed */
 }
 
 /* The job's threads call this, without the interpreter. */
@@ -208,6 +286,18 @@ Job::sink(void *user, const qv_job_result *r, qv_error *err)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld tokens", r->key,
                        (long long)r->n_tokens);
     }
+}
+
+static std::string
+preprocessing_of(const qv_clip_info &clip, int temporal_patch_size, int64_t damaged_frames)
+{
+    const std::unique_ptr<char, void (*)(void *)> text(
+        qv_token_file_preprocessing(&clip, qv_like_name(clip.like), qv_remark_text(clip.remark),
+                                    temporal_patch_size, damaged_frames),
+        free);
+    if (!text)
+        throw std::bad_alloc();
+    return text.get();
 }
 
 qv_status
@@ -231,6 +321,10 @@ Job::take(const qv_job_result *r, qv_error *)
     t.is_image = r->is_image;
     t.damaged_frames = r->damaged_frames;
     t.decoded_by = r->clip && !r->is_image ? qv_decode_name(r->decoded_by) : "";
+    t.origin = model->origin;
+    for (int i = 0; i < 2 && r->clip; i++)
+        t.preprocessing[i] =
+            preprocessing_of(*r->clip, model->facts.temporal_patch_size, i ? r->damaged_frames : 0);
     t.not_gpu = r->not_gpu;
     t.remark = qv_remark_text(r->clip ? r->clip->remark : QV_REMARK_NONE);
     t.grid_thw.assign(r->grid_thw, r->grid_thw + 3);
@@ -385,7 +479,7 @@ Job::bytes_of_result(const int64_t *grid) const
 /* Waits without the interpreter. Returns at once if the job is over, or Python wants no more of
  * it. */
 void
-Job::wait_for_room(const Source &next)
+Job::wait_for_room(qv_job *job, const Source &next)
 {
     Results &r = *results;
     qv_job_progress p = {};
@@ -407,8 +501,7 @@ Job::add(int64_t place, const std::string &key, nb::object source, bool is_path,
     auto kept = std::make_unique<Source>();
     qv_clip_options clip = {};
     qv_job_source s = {};
-    std::string path;
-    must_be_open();
+    model->must_be_ours();
     take_clip_options(options, &clip);
     s.key = key.c_str();
     s.user = kept.get();
@@ -424,8 +517,8 @@ Job::add(int64_t place, const std::string &key, nb::object source, bool is_path,
         kept->is_known = true;
         kept->lent = (int64_t)kept->frames->data.size() + bytes_of_result(s.item.grid_thw);
     } else if (is_path) {
-        path = text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
-        s.path = path.c_str();
+        kept->tokens->path = text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
+        s.path = kept->tokens->path.c_str();
     } else {
         nb::bytes bytes = nb::cast<nb::bytes>(source);
         kept->bytes.assign(bytes.c_str(), bytes.size());
@@ -440,8 +533,9 @@ Job::add(int64_t place, const std::string &key, nb::object source, bool is_path,
     qv_status status;
     {
         const Released released;
-        wait_for_room(*kept);
-        status = qv_job_add(job, &s, &err);
+        const Use use(*results);
+        wait_for_room(use.job, *kept);
+        status = qv_job_add(use.job, &s, &err);
         if (status) {
             std::lock_guard<std::mutex> hold(results->lock);
             results->count(*kept, -1);
@@ -459,14 +553,15 @@ Job::refuse(int64_t place, const std::string &key, const std::string &status,
 {
     Source none;
     Tokens &t = *none.tokens;
-    must_be_open();
+    model->must_be_ours();
     t.index = place;
     t.key = key;
     t.status = parse_status(status);
     t.error = words;
     none.is_known = true;
     const Released released;
-    wait_for_room(none);
+    const Use use(*results);
+    wait_for_room(use.job, none);
     std::lock_guard<std::mutex> hold(results->lock);
     results->refused++;
     if (!results->cancelled)
@@ -478,17 +573,27 @@ Job::refuse(int64_t place, const std::string &key, const std::string &status,
 void
 Job::end()
 {
-    must_be_open();
+    model->must_be_ours();
     qv_error err = {};
-    qv_status status;
     const Released released;
-    status = qv_job_end(job, &err);
+    const Use use(*results);
+    const qv_status status = qv_job_end(use.job, &err);
     {
         std::lock_guard<std::mutex> hold(results->lock);
         results->ended = true;
     }
     results->changed.notify_all();
     check(status, err);
+}
+
+bool
+Job::is_over()
+{
+    const Released released;
+    const Use use(*results);
+    qv_job_progress p = {};
+    qv_job_get_progress(use.job, &p);
+    return p.ended;
 }
 
 /* Returns the next result, None at the end, or False if none comes for so long. It checks signals
@@ -530,57 +635,47 @@ Job::next(double seconds)
     }
 }
 
-/* Drops what is under way; adding and ending then return soon. A forked process has nothing under
- * way. */
+/* A forked process has nothing under way. */
 void
 Job::cancel()
 {
-    if (owner != getpid())
-        return;
-    {
-        std::lock_guard<std::mutex> hold(results->lock);
-        results->cancelled = true;
-        results->ready.clear();
-    }
-    results->changed.notify_all();
-    if (job)
-        qv_job_cancel(job);
+    if (owner == getpid())
+        results->cancel();
 }
 
-/* Closes the job. No other thread may be in a call of it. A forked process ends nothing: it has
- * none of the threads, and the memory that they left may be half changed. */
+/* Closes the job. A forked process ends nothing: it has none of the threads, and the memory that they left may be half
+ * changed. */
 void
 Job::close()
 {
-    if (!job || owner != getpid())
+    if (owner != getpid())
         return;
-    cancel();
     job_closed(this);
-    {
-        const Released released;
-        qv_job_close(&job);
-    }
-    model->give_back();
+    close_results(*results);
+}
+
+bool
+Job::is_closed() const
+{
+    return owner != getpid() || qvpy::is_closed(*results);
 }
 
 void
 cancel_at_end(Job *job)
 {
-    job->cancel();
+    job->results->cancel();
 }
 
 void
 close_at_end(Job *job)
 {
-    qv_job_close(&job->job);
+    job->results->close();
 }
 
 nb::dict
-progress_of(qv_job *job)
+progress_of(const qv_job_progress &p)
 {
     nb::dict d;
-    qv_job_progress p;
-    qv_job_get_progress(job, &p);
     d["added"] = p.added;
     d["done"] = p.done;
     d["failed"] = p.failed;
@@ -594,13 +689,56 @@ nb::dict
 Job::progress()
 {
     model->must_be_ours();
-    if (!job)
-        return nb::dict();
-    nb::dict d = progress_of(job);
-    std::lock_guard<std::mutex> hold(results->lock);
-    for (const char *name : { "added", "done", "failed" })
-        d[name] = nb::cast<int64_t>(d[name]) + results->refused;
-    return d;
+    qv_job_progress p = {};
+    {
+        const Released released;
+        const Use use(*results);
+        qv_job_get_progress(use.job, &p);
+        const std::lock_guard<std::mutex> hold(results->lock);
+        for (int64_t *n : { &p.added, &p.done, &p.failed })
+            *n += results->refused;
+    }
+    return progress_of(p);
+}
+
+/* ---- who has the model ----------------------------------------------------------------------- */
+
+/* Opens a job for a generator: the model is lent to it, and this turn ends. */
+void
+open_for_generator(Job *at, nb::object model_object, nb::object decoder, const std::string &dtype,
+                   int decoders, bool alone, bool ordered, int64_t most, nb::dict how,
+                   nb::object is_open)
+{
+    Model &model = *nb::cast<Model *>(model_object);
+    const Model::Turn turn(model);
+    const Job *job =
+        new (at) Job(turn, model_object, decoder, dtype, decoders, alone, ordered, most, how);
+    model.lend(job->results, is_open);
+}
+
+/* Encodes one source in one turn of the model, and returns its Tokens. Whatever raises in here (a signal's handler,
+ * `progress`) ends the job and the turn. progress(dict, last) is called after each `wait_s` seconds and at the end. */
+static nb::object
+encode_one(nb::object model, nb::object decoder, const std::string &dtype, int64_t most,
+           const std::string &key, nb::object source, bool is_path, nb::dict options,
+           nb::object progress, double wait_s)
+{
+    const Model::Turn turn(*nb::cast<Model *>(model));
+    Job job(turn, model, decoder, dtype, 0, true, true, most, options);
+    job.add(0, key, source, is_path, options);
+    for (;;) {
+        nb::object one = job.next(wait_s);
+        const bool came = nb::isinstance<Tokens>(one);
+        if (came || job.is_over())
+            job.end(); /* throws if the job was lost */
+        if (came && !nb::cast<Tokens &>(one).cancelled) {
+            progress(job.progress(), true);
+            return one;
+        }
+        if (one.is_none())
+            fail(QV_ESTATE, "%s: the job ended without it", key.c_str());
+        progress(job.progress(), false);
+    }
 }
 
 void
@@ -614,17 +752,20 @@ bind_job(nb::module_ &m)
     });
     nb::class_<Decoder>(m, "Decoder").def(nb::init<nb::bytes>());
     nb::class_<Job>(m, "Job")
-        .def(nb::init<nb::object, nb::object, const std::string &, int, bool, bool, int64_t,
-                      nb::dict>(),
-             nb::arg("model"), nb::arg("decoder").none(), nb::arg("dtype"), nb::arg("decoders"),
-             nb::arg("alone"), nb::arg("ordered"), nb::arg("most"), nb::arg("how"))
+        .def("__init__", open_for_generator, nb::arg("model"), nb::arg("decoder").none(),
+             nb::arg("dtype"), nb::arg("decoders"), nb::arg("alone"), nb::arg("ordered"),
+             nb::arg("most"), nb::arg("how"), nb::arg("is_open"))
         .def("add", &Job::add)
         .def("refuse", &Job::refuse)
         .def("end", &Job::end)
         .def("next", &Job::next)
         .def("cancel", &Job::cancel)
         .def("close", &Job::close)
+        .def_prop_ro("closed", &Job::is_closed)
         .def("progress", &Job::progress);
+    m.def("encode_one", encode_one, nb::arg("model"), nb::arg("decoder").none(), nb::arg("dtype"),
+          nb::arg("most"), nb::arg("key"), nb::arg("source"), nb::arg("is_path"),
+          nb::arg("options"), nb::arg("progress"), nb::arg("wait_s"));
 }
 
 } // namespace qvpy

@@ -70,14 +70,18 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     note = facts.note;
     warning = facts.warning;
     qv_context_get_info(context, &device_facts);
+    origin = std::make_shared<const Origin>(Origin{
+        facts.model_type, facts.digest, device_facts.backend, device_facts.device, facts.dtype });
 }
 
 /* A forked process frees nothing: threads and devices belong to the process that loaded the
  * model. */
 Model::~Model()
 {
-    if (owner != getpid())
+    if (owner != getpid()) {
+        new std::shared_ptr<Results>(lent); /* its lock may be held by a thread that is not here */
         return;
+    }
     qv_model_free(&model);
     qv_context_close(&context);
 }
@@ -93,44 +97,83 @@ Model::must_be_ours() const
              (int)owner);
 }
 
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* Locks the model for this thread. Signals are heard while another thread has it. */
 void
-Model::must_be_usable() const
+Model::lock_for_call()
+{
+    must_be_ours();
+    for (bool locked = false; !locked;) {
+        {
+            const Released released; /* the thread that has the lock may wait for the interpreter */
+            locked = busy.try_lock_for(std::chrono::milliseconds(100));
+        }
+        if (!locked && PyErr_CheckSignals())
+            throw nb::python_error();
+    }
+}
+
+/* Called with the lock and the interpreter. */
+void
+Model::must_be_usable()
 {
     if (!model)
         fail(QV_ESTATE, "this model was closed");
-    if (at_work)
-        fail(QV_ESTATE, "this model is at work %s", at_work);
+    if (in_a_turn)
+        fail(QV_ESTATE, "this model is at work in a call that this one has interrupted, from a "
+                        "signal's handler or a progress function; let that call return first");
+    const std::shared_ptr<Results> job = lent;
+    if (!job)
+        return;
+    if (!is_closed(*job) && nb::cast<bool>(is_open()))
+        fail(QV_ESTATE, "this model is at work for a generator of encode(); take all that comes "
+                        "from it, or close() it, first");
+    close_results(*job);
+    lent.reset();
+}
+
+Model::Turn::Turn(Model &model) : of(model)
+{
+    of.lock_for_call();
+    try {
+        of.must_be_usable();
+    } catch (...) {
+        of.busy.unlock();
+        throw;
+    }
+    of.in_a_turn = true;
+}
+
+Model::Turn::~Turn()
+{
+    of.in_a_turn = false;
+    of.busy.unlock();
+}
+
+qv_model *
+Model::Turn::get() const
+{
+    return of.model;
+}
+
+void
+Model::lend(std::shared_ptr<Results> job, nb::object is_open_)
+{
+    lent = std::move(job);
+    is_open = std::move(is_open_);
 }
 
 void
 Model::close()
 {
     must_be_ours();
+    if (!model)
+        return;
+    const Turn turn(*this);
     const Released released;
-    std::lock_guard<std::recursive_mutex> lock(busy);
-    if (model)
-        must_be_usable();
     qv_model_free(&model);
     qv_context_close(&context);
-}
-
-qv_model *
-Model::lend()
-{
-    must_be_ours();
-    const Released released;
-    std::lock_guard<std::recursive_mutex> lock(busy);
-    must_be_usable();
-    at_work = "for a generator of encode(); take all that comes from it, or close() it, first";
-    return model;
-}
-
-void
-Model::give_back()
-{
-    const Released released; /* the thread with the lock may wait for the interpreter */
-    std::lock_guard<std::recursive_mutex> lock(busy);
-    at_work = nullptr;
 }
 
 static nb::dict
@@ -214,11 +257,11 @@ Model::info()
 void
 Model::look_at(const std::function<void(const qv_model *)> &look)
 {
-    must_be_ours();
-    const Released released;
-    std::lock_guard<std::recursive_mutex> lock(busy);
+    lock_for_call();
+    const std::lock_guard<std::recursive_timed_mutex> lock(busy, std::adopt_lock);
     if (!model)
         fail(QV_ESTATE, "this model was closed");
+    const Released released;
     look(model);
 }
 
@@ -311,6 +354,7 @@ Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &gr
     const qv_dtype output = parse_dtype(dtype, false);
     const int64_t n = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
     tokens->grid_thw = grid_thw;
+    tokens->origin = origin;
     encode(x.input, x.items, output, [&] {
         qv_tokens to = {};
         tokens->allocate(facts, n, output);
@@ -332,11 +376,7 @@ Model::is_interrupted()
     if (now - heard < std::chrono::milliseconds(50))
         return false;
     heard = now;
-    with_interpreter([&] {
-        at_work = "in the call that this signal has interrupted";
-        interrupted = PyErr_CheckSignals();
-        at_work = nullptr;
-    });
+    with_interpreter([&] { interrupted = PyErr_CheckSignals(); });
     return interrupted;
 }
 
@@ -352,9 +392,8 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
     options.output = bucket.output = output;
     options.stop = [](void *self) { return static_cast<Model *>(self)->is_interrupted(); };
     options.stop_user = this;
+    const Turn turn(*this);
     const Released released;
-    std::lock_guard<std::recursive_mutex> lock(busy);
-    must_be_usable();
     const int64_t *g = items[0].grid_thw;
     if (items.size() > 1 || qv_plan_options_for(model, g, &bucket, &err) ||
         g[0] * g[1] * g[2] > bucket.capacity.rows) {

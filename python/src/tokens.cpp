@@ -8,6 +8,7 @@
 
 extern "C" {
 #include "files/token_file.h"
+#include "files/utf8.h"
 }
 
 namespace qvpy
@@ -52,39 +53,204 @@ grid_thw(nb::handle self)
     return array_of(t.grid_thw.data(), { t.grid_thw.size() / 3, 3 }, nb::dtype<int64_t>(), self);
 }
 
+/* ---- files ----------------------------------------------------------------------------------- */
+
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-/* Writes the same file as `qwenvit encode`. */
+/* Returns the dtype of a file: the one that is named, else the model's, as `encode` writes it. A bf16 model's f32 tokens are
+ * bf16 values, so that nothing is lost; bf16 tokens are never widened unasked. */
+static qv_dtype
+dtype_of_file(const Tokens &t, const std::string &name)
+{
+    if (!name.empty())
+        return parse_dtype(name, false);
+    return t.origin && t.origin->precision == QV_BF16 ? QV_BF16 : t.dtype;
+}
+
+/* Returns all matrices in a dtype: where they lie, or converted in `room`. */
+static char *
+converted(const Tokens &t, qv_dtype dtype, std::unique_ptr<char[]> &room)
+{
+    if (dtype == t.dtype)
+        return t.data.get();
+    const size_t n = (size_t)(1 + t.n_deepstack) * (size_t)t.n * (size_t)t.width;
+    room.reset(new char[n * qv_dtype_bytes(dtype)]);
+    for (size_t i = 0; i < n; i++)
+        if (dtype == QV_BF16)
+            reinterpret_cast<qv_bf16 *>(room.get())[i] =
+                qv_f32_to_bf16(reinterpret_cast<const float *>(t.data.get())[i]);
+        else
+            reinterpret_cast<float *>(room.get())[i] =
+                qv_bf16_to_f32(reinterpret_cast<const qv_bf16 *>(t.data.get())[i]);
+    return room.get();
+}
+
+/* Returns the metadata that `encode` writes for this source, and `more` in place of it or behind it. */
+static Pairs
+metadata_of(const Tokens &t, const Pairs &more)
+{
+    const std::unique_ptr<char, void (*)(void *)> path(qv_utf8_text(t.path.c_str()), free);
+    if (!path)
+        throw std::bad_alloc();
+    qv_token_file_origin origin = {};
+    origin.source = t.path.empty() ? t.key.c_str() : path.get();
+    origin.preprocessing = t.preprocessing[0].empty() ? nullptr : t.preprocessing[0].c_str();
+    if (t.origin) {
+        origin.model = t.origin->model.c_str();
+        origin.digest = t.origin->digest.c_str();
+        origin.precision = qv_dtype_name(t.origin->precision);
+        origin.backend = t.origin->backend.c_str();
+        origin.device = t.origin->device.c_str();
+    }
+    const char *own[QV_TOKEN_FILE_TEXTS][2];
+    const size_t n = qv_token_file_metadata(&origin, own);
+    Pairs pairs;
+    for (size_t i = 0; i < n; i++)
+        pairs.emplace_back(own[i][0], own[i][1]);
+    for (const auto &pair : more) {
+        size_t at = 0;
+        while (at < pairs.size() && pairs[at].first != pair.first)
+            at++;
+        if (at < pairs.size())
+            pairs[at].second = pair.second;
+        else
+            pairs.push_back(pair);
+    }
+    return pairs;
+}
+
+/* Writes the file that `qwenvit encode` writes. dtype: "" for that of the model. */
 static void
-save(const Tokens &t, nb::bytes path_, const Pairs &metadata)
+save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dtype)
 {
     const std::string path = text_of(path_, "path");
     if (t.status || !t.data)
         fail(QV_ESTATE, "%s: there are no tokens to save: %s", t.key.c_str(), t.error.c_str());
+    const Pairs metadata = metadata_of(t, more);
+    bool is_amended = !t.preprocessing[1].empty();
+    for (const auto &pair : more)
+        is_amended = is_amended && pair.first != QV_TOKEN_FILE_PREPROCESSING;
     qv_token_file_options options = {};
     options.path = path.c_str();
     options.source = t.key.c_str();
-    options.dtype = t.dtype;
+    options.dtype = dtype_of_file(t, dtype);
     options.rows = t.n;
     options.width = t.width;
     options.n_grids = (int64_t)t.grid_thw.size() / 3;
     options.n_timestamps = (int64_t)t.timestamps.size();
     options.n_deepstack = t.n_deepstack;
+    qv_error err = {};
+    const Released released;
+    std::unique_ptr<char[]> room;
+    const char *first = converted(t, options.dtype, room);
+    const size_t bytes = (size_t)t.n * (size_t)t.width * qv_dtype_bytes(options.dtype);
     const void *deepstack[QV_MAX_DEEPSTACK] = {};
     for (int i = 0; i < t.n_deepstack; i++)
-        deepstack[i] = t.matrix(1 + i);
-    const qv_token_file_data data = { t.matrix(0), deepstack, t.grid_thw.data(),
-                                      t.timestamps.data() };
+        deepstack[i] = first + (size_t)(1 + i) * bytes;
+    const qv_token_file_data data = { first, deepstack, t.grid_thw.data(), t.timestamps.data(),
+                                      is_amended ? t.preprocessing[1].c_str() : nullptr };
     std::vector<const char *> texts;
     for (const auto &pair : metadata)
         texts.insert(texts.end(), { pair.first.c_str(), pair.second.c_str() });
-
-    qv_error err = {};
-    const Released released;
     check(qv_token_file_save(&options, &data,
                              reinterpret_cast<const char *const(*)[2]>(texts.data()),
                              metadata.size(), &err),
           err);
+}
+
+/* ---- pickling -------------------------------------------------------------------------------- */
+
+/* Calls `see` with the name of each member that a pickle holds, and the member. */
+template <typename T, typename F>
+static void
+each_member(T &t, F see)
+{
+    see("n", t.n);
+    see("width", t.width);
+    see("n_deepstack", t.n_deepstack);
+    see("grid_thw", t.grid_thw);
+    see("timestamps", t.timestamps);
+    see("has_timestamps", t.has_timestamps);
+    see("sampled_fps", t.sampled_fps);
+    see("pair_seconds", t.pair_seconds);
+    see("is_image", t.is_image);
+    see("remark", t.remark);
+    see("decoded_by", t.decoded_by);
+    see("damaged_frames", t.damaged_frames);
+    see("file_bytes", t.file_bytes);
+    see("file_mtime_ns", t.file_mtime_ns);
+    see("index", t.index);
+    see("opened", t.preprocessing[0]);
+    see("preprocessing", t.preprocessing[1]);
+}
+
+/* Texts that may have bytes which are not UTF-8. */
+template <typename T, typename F>
+static void
+each_text(T &t, F see)
+{
+    see("key", t.key);
+    see("path", t.path);
+    see("not_gpu", t.not_gpu);
+}
+
+static nb::dict
+get_state(const Tokens &t)
+{
+    nb::dict d;
+    if (t.status || !t.data)
+        fail(QV_ESTATE, "%s: there are no tokens to copy: %s", t.key.c_str(), t.error.c_str());
+    each_member(t, [&](const char *name, const auto &value) { d[name] = nb::cast(value); });
+    each_text(t, [&](const char *name, const std::string &text) {
+        d[name] = nb::bytes(text.data(), text.size());
+    });
+    d["dtype"] = qv_dtype_name(t.dtype);
+    d["data"] = nb::bytes(t.data.get(), (size_t)(1 + t.n_deepstack) * t.matrix_bytes());
+    d["origin"] = nb::none();
+    if (t.origin)
+        d["origin"] = nb::make_tuple(t.origin->model, t.origin->digest, t.origin->backend,
+                                     t.origin->device, qv_dtype_name(t.origin->precision));
+    return d;
+}
+
+/* Returns how many bytes the matrices have, or -1 if there can be no such matrices. */
+static int64_t
+bytes_of_matrices(const Tokens &t)
+{
+    int64_t bytes;
+    if (t.n < 0 || t.width < 0 || t.n_deepstack < 0 || t.n_deepstack > QV_MAX_DEEPSTACK ||
+        t.grid_thw.size() % 3 || __builtin_mul_overflow(t.n, t.width, &bytes) ||
+        __builtin_mul_overflow(bytes, (1 + t.n_deepstack) * (int64_t)qv_dtype_bytes(t.dtype),
+                               &bytes))
+        return -1;
+    return bytes;
+}
+
+static void
+set_state(Tokens &at, nb::dict d)
+{
+    Tokens t;
+    each_member(t, [&](const char *name, auto &value) {
+        value = nb::cast<std::decay_t<decltype(value)>>(d[name]);
+    });
+    each_text(t, [&](const char *name, std::string &text) {
+        const nb::bytes bytes = nb::cast<nb::bytes>(d[name]);
+        text.assign(bytes.c_str(), bytes.size());
+    });
+    t.dtype = parse_dtype(nb::cast<std::string>(d["dtype"]), false);
+    const nb::bytes data = nb::cast<nb::bytes>(d["data"]);
+    if (bytes_of_matrices(t) != (int64_t)data.size())
+        fail(QV_EFORMAT, "a pickle of tokens [%lld, %lld] has %zu bytes of them", (long long)t.n,
+             (long long)t.width, data.size());
+    t.data.reset(new char[data.size()]);
+    memcpy(t.data.get(), data.c_str(), data.size());
+    if (!nb::object(d["origin"]).is_none()) {
+        const nb::tuple o = nb::cast<nb::tuple>(d["origin"]);
+        const auto text = [&](int i) { return nb::cast<std::string>(o[i]); };
+        t.origin = std::make_shared<const Origin>(
+            Origin{ text(0), text(1), text(2), text(3), parse_dtype(text(4), false) });
+    }
+    new (&at) Tokens(std::move(t));
 }
 
 void
@@ -99,9 +265,9 @@ bind_tokens(nb::module_ &m)
         .def_ro("is_image", &Tokens::is_image)
         .def_ro("cancelled", &Tokens::cancelled)
         .def_ro("damaged_frames", &Tokens::damaged_frames)
-        .def_prop_ro("decoded_by", [](const Tokens &t) { return t.decoded_by; })
+        .def_ro("decoded_by", &Tokens::decoded_by)
         .def_prop_ro("not_gpu", [](const Tokens &t) { return as_text(t.not_gpu.c_str()); })
-        .def_prop_ro("remark", [](const Tokens &t) { return t.remark; })
+        .def_ro("remark", &Tokens::remark)
         .def_ro("sampled_fps", &Tokens::sampled_fps)
         .def_ro("pair_seconds", &Tokens::pair_seconds)
         .def_prop_ro("error", [](const Tokens &t) { return as_text(t.error.c_str()); })
@@ -110,6 +276,8 @@ bind_tokens(nb::module_ &m)
         .def("matrix", [](nb::handle self, int i, bool bits) { return matrix(self, i, bits); })
         .def("timestamps", [](nb::handle self) { return timestamps(self); })
         .def("grid_thw", [](nb::handle self) { return grid_thw(self); })
+        .def("__getstate__", get_state)
+        .def("__setstate__", set_state)
         .def("save", save);
 }
 

@@ -71,7 +71,7 @@ def calls(t):
         "a dict": (lambda **given: consume(model.encode([{k: v for k, v in given.items() if v is not None}])),
                    {"path": t["clip"], "key": None, "bytes": None, "frames": None, "image": None, "fps": None}),
         "preprocess": (model.preprocess, {"source": t["clip"], "frames": None, "fps": None, "timestamps": None}),
-        "save": (tokens.save, {"path": "tokens", "metadata": None}),
+        "save": (tokens.save, {"path": "tokens", "metadata": None, "dtype": None}),
         "Model": (qwenvit.Model, {"core": None}),
         "prompt": (qwenvit.prompt, {"results": tokens, "text": None, "outer": True, "is_image": None,
                                     "timestamps": None, "model_type": None, "picture": None}),

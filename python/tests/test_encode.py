@@ -29,6 +29,46 @@ def test_a_clip_is_what_the_command_makes_of_it(model, golden, clip, tmp_path):
     assert (model.encode(clip.read_bytes(), fps=5).tokens == tokens.tokens).all()
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("given", [None, "f32"])
+def test_a_saved_clip_is_the_commands_file(golden, clip, frames, tmp_path, dtype, given):
+    image, odd = tmp_path / "image.ppm", os.fsencode(tmp_path) + b"/odd \xff.gif"
+    image.write_bytes(b"P6\n90 70\n255\n" + frames[0].tobytes())
+    with open(odd, "wb") as f:
+        f.write(clip.read_bytes())
+    model = qwenvit.load(golden, backend="cpu", dtype=dtype, threads=2)
+    ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
+    for path in (clip, image, os.fsdecode(odd)):
+        command = [sys.executable, "-m", "qwenvit", "encode", "--model", golden, "--backend", "cpu", "--dtype", dtype,
+                   "--threads", "2", "--max-frames", "4", path, "-o", theirs]
+        run = subprocess.run(command + (["--output-dtype", given] if given else []), capture_output=True)
+        assert run.returncode == 0, run.stderr
+        tokens = model.encode(path, max_frames=4)
+        tokens.save(ours, dtype=given)
+        assert ours.read_bytes() == theirs.read_bytes()
+        if not given:
+            model.encode(path, max_frames=4, dtype=dtype).save(ours)
+            assert ours.read_bytes() == theirs.read_bytes()
+        tokens.save(ours, {"source": "mine", "note": "é"}, dtype=given)
+        meta = read_safetensors(ours)[1]
+        assert (meta["source"], meta["note"], meta["precision"]) == ("mine", "é", dtype)
+
+
+def test_what_is_no_file_is_saved_with_its_model(golden, frames, expected, tmp_path):
+    model = qwenvit.load(golden, backend="cpu", dtype="bf16", threads=1)
+    for tokens, source in ((model.encode({"frames": frames, "key": "a"}), "a"),
+                           (model.forward(expected["pixel_values"], expected["grid_thw"]), "")):
+        tokens.save(tmp_path / "t.safetensors")
+        tensors, meta = read_safetensors(tmp_path / "t.safetensors")
+        assert tensors["tokens"].dtype == np.uint16 and meta["weights_digest"] == model.info["digest"]
+        wide = (tensors["tokens"].astype(np.uint32) << 16).view(np.float32)
+        assert (wide == tokens.tokens).all()  # nothing was lost
+        assert (meta["source"], meta["model"], meta["precision"]) == (source, "qwen3_vl", "bf16")
+        assert "preprocessing" not in meta and meta["backend"] == "cpu"
+        with pytest.raises(qwenvit.Error, match="dtype is 'f16'"):
+            tokens.save(tmp_path / "t.safetensors", dtype="f16")
+
+
 def test_damage_is_told_as_the_command_tells_it(model, golden, tmp_path):
     from qwenvit import _decoder
 
@@ -41,14 +81,16 @@ def test_damage_is_told_as_the_command_tells_it(model, golden, tmp_path):
     data[first + len(data) // 3 : first + len(data) // 3 + 3000] = bytes(3000)
     with open(path, "wb") as f:
         f.write(data)
-    run = subprocess.run([command, "encode", "--model", golden, "--backend", "cpu", path, "-o", out],
+    run = subprocess.run([command, "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--threads", "2",
+                          path, "-o", out],
                          capture_output=True, text=True)
     tokens, pixels = model.encode(path), model.preprocess(path)
     theirs = json.loads(read_safetensors(out)[1]["preprocessing"])["damaged_frames"]
     assert tokens.damaged_frames == pixels.damaged_frames == theirs > 0
     assert f"{tokens.damage}" in run.stderr and tokens.damage in repr(tokens) and pixels.damage == tokens.damage
-    tokens.save(out)
-    assert read_safetensors(out)[1]["damaged_frames"] == str(theirs)
+    tokens.save(tmp_path / "ours.safetensors")
+    with open(out, "rb") as f:
+        assert (tmp_path / "ours.safetensors").read_bytes() == f.read()
     good = model.encode(whole)
     assert (tokens.decoded_by, tokens.not_gpu) == ("cpu", "")
     assert (good.damaged_frames, good.damage) == (0, "") and "replaced" not in repr(good)
@@ -253,6 +295,11 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
         (np.zeros((9, 64, 64), np.uint8), {}, r"\[9, 64, 64\] came"),
         (np.zeros((0, 64, 64, 3), np.uint8), {}, "uint8"),
         (np.zeros((1, 2, 4000, 3), np.uint8), {}, "200"),
+        (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 31, "max_pixels": 1 << 40}, "would be resized to 46368x46368"),
+        (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 33, "max_pixels": 1 << 40}, "would be resized to"),
+        (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 40, "max_pixels": 1 << 40}, "would be resized to"),
+        (np.zeros((64, 64, 3), np.uint8), {"min_pixels": 1 << 41, "max_pixels": 1 << 41}, "1 <= min <= max <= 1099511627776"),
+        (np.zeros((64, 64, 3), np.uint8), {"max_pixels": (1 << 63) - 1}, "1 <= min <= max <= 1099511627776"),
         (np.zeros((64, 64, 3), np.uint8), {"nonsense": 1}, "no option nonsense"),
         (b"", {}, "no bytes"),
         (b"x", {"fsp": 1}, "no option fsp"),
@@ -275,6 +322,12 @@ def test_bad_sources_are_refused_in_words(model, source, options, words):
     with pytest.raises(qwenvit.Error, match=words) as e:
         model.encode(source, **options)
     assert e.value.status == "QV_EINVAL"
+
+
+def test_a_size_that_no_frame_has_costs_its_source(model, frames):
+    sources = [frames, *({"frames": frames, "min_pixels": 1 << n, "max_pixels": 1 << 40} for n in (31, 33, 40)), frames]
+    results = list(model.encode(sources, errors="yield"))
+    assert [getattr(r, "status", "ok") for r in results] == ["ok", *["QV_EINVAL"] * 3, "ok"]
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ def test_a_signals_handler_does_not_wait_for_the_call_that_it_interrupts():
 
     def handler(*_):
         for call in (model.close, lambda: model.forward(pixels[:3600], [[1, 60, 60]])):
-            with pytest.raises(qwenvit.Error, match="in the call that this signal has interrupted") as e:
+            with pytest.raises(qwenvit.Error, match="in a call that this one has interrupted") as e:
                 call()
             said.append(e.value.status)
 

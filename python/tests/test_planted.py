@@ -2,6 +2,7 @@
 """Tests decoders in hostile hands (tests/faulty_decoder.c) between good ones: each costs only its
 own clip, with an error text."""
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -64,6 +65,35 @@ def test_each_costs_its_clip(model, planted):
         assert e.status == "QV_EFORMAT" and FAULTS[key] in str(e) and str(e).isprintable(), (key, e.status, str(e))
     for key, tokens in done.items():
         assert np.array_equal(tokens, expected), key
+
+
+def kill_decoder():
+    """Kills the program that decodes, as a system without memory would. Its own processes are not our children."""
+    for child in " ".join(open(f"/proc/self/task/{t}/children").read() for t in os.listdir("/proc/self/task")).split():
+        if b"faulty" in open(f"/proc/{child}/cmdline", "rb").read():
+            os.kill(int(child), signal.SIGKILL)
+            return 1
+    return 0
+
+
+def test_a_killed_decoder_is_started_again(golden, planted, tmp_path):
+    model = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
+    expected = np.asarray(model.encode(planted(), **OPTIONS).tokens)
+
+    def is_right(tokens):
+        return np.array_equal(np.asarray(tokens.tokens), expected)
+
+    assert kill_decoder() and is_right(model.encode(planted(), **OPTIONS))
+    assert kill_decoder() and model.preprocess(planted(), **OPTIONS).pixel_values.shape[0] > 0
+    other = qwenvit.load(golden, backend="cpu", dtype="f32", threads=1)
+    assert kill_decoder() and is_right(other.encode(planted(), **OPTIONS))
+    many, killed, n = model.encode([planted()] * 12, **OPTIONS), 0, 0
+    for tokens in many:
+        n += is_right(tokens)
+        killed += kill_decoder() if n == 4 else 0
+    assert (n, killed) == (12, 1)
+    with qwenvit.CacheWriter(model, tmp_path / "cache", **OPTIONS) as cache:
+        assert kill_decoder() and cache.add([planted()])["done"] == 1
 
 
 def test_a_cache_goes_on_past_them(model, planted, tmp_path):

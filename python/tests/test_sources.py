@@ -63,6 +63,58 @@ def test_an_image_in_every_form(model, frames, form):
     assert same(model.encode(made), model.encode({"image": one})) and model.encode(made).is_image
 
 
+IMAGES = {
+    "path": str, "Path": lambda path: path, "bytes": lambda path: path.read_bytes(), "file": lambda path: open(path, "rb"),
+    "bytearray": lambda path: bytearray(path.read_bytes()), "buffer": lambda path: memoryview(path.read_bytes()),
+}
+BUFFERS = {
+    "4-D": lambda f: memoryview(f), "4-D, cast": lambda f: memoryview(f.tobytes()).cast("B", f.shape),
+    "a list of 3-D": lambda f: [memoryview(one) for one in f],
+}
+
+
+@pytest.mark.parametrize("kind", ["image", "picture"])
+@pytest.mark.parametrize("form", IMAGES)
+def test_an_image_in_a_dict_may_be_a_file(model, frames, tmp_path, form, kind):
+    path = tmp_path / "image.ppm"
+    path.write_bytes(b"P6\n90 70\n255\n" + frames[0].tobytes())
+    plain = model.encode(path)
+    for wrap in (lambda s: [model.encode(s)], lambda s: model.encode([s]), lambda s: model.encode(iter([s]))):
+        assert [same(r, plain) for r in wrap({kind: IMAGES[form](path), "key": "k"})] == [True]
+    results = model.encode([frames, {kind: IMAGES[form](path)}, frames])
+    assert [r.is_image for r in results] == [False, True, False]
+    assert same_pixels(model.preprocess({kind: IMAGES[form](path)}), model.preprocess(path))
+    if kind == "image" and "ath" not in form:
+        with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
+            assert cache.add([{kind: IMAGES[form](path), "key": "k"}])["done"] == 1
+
+
+@pytest.mark.parametrize("form", BUFFERS)
+def test_a_buffer_of_several_dimensions_is_frames(model, frames, tmp_path, form):
+    made, plain = BUFFERS[form](frames), model.encode(frames)
+    assert same(model.encode(frames=made), plain) and same(model.encode({"frames": made}), plain)
+    assert all(same(r, plain) for r in model.encode([made, {"frames": made}, frames]))
+    assert all(same(r, plain) for r in model.encode(iter([made, {"frames": made}])))
+    assert same_pixels(model.preprocess({"frames": made}), model.preprocess(frames))
+    with qwenvit.CacheWriter(model, tmp_path / "cache") as cache:
+        assert cache.add([{"frames": made, "key": "k"}])["done"] == 1
+
+
+def test_frames_in_every_form_need_no_decoder(model, frames, monkeypatch):
+    from qwenvit import _decoder
+
+    def start():
+        raise AssertionError("a decoder was started")
+
+    monkeypatch.setattr(_decoder, "start", start)
+    forms = [frames, {"frames": frames}, {"image": frames[0]}, memoryview(frames), list(frames)]
+    assert len(list(model.encode(forms))) == len(forms) and all(len(model.encode({"frames": f})) for f in forms[::3])
+
+
+def same_pixels(a, b):
+    return a.is_image == b.is_image and all(map(np.array_equal, a, b))
+
+
 def test_a_flat_list_is_many_images_and_a_list_in_it_a_clip(model, frames):
     pictures = images(frames)
     many = list(model.encode([*pictures, pictures]))

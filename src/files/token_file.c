@@ -6,6 +6,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "json.h"
 #include "safetensors.h"
 
 enum { MOST_TENSORS = 3 + QV_MAX_DEEPSTACK };
@@ -46,6 +47,60 @@ list_tensors(const struct qv_token_file *f, struct list *l)
     snprintf(add(l, "I64", o->n_grids, 3), 24, "grid_thw");
     snprintf(add(l, "F64", o->n_timestamps, 0), 24, "timestamps");
 }
+
+/* ---- metadata -------------------------------------------------------------------------------- */
+
+size_t
+qv_token_file_metadata(const struct qv_token_file_origin *o,
+                       const char *metadata[QV_TOKEN_FILE_TEXTS][2])
+{
+    const char *const all[QV_TOKEN_FILE_TEXTS][2] = {
+        { "format", "qwenvit" },
+        { "qwenvit_version", qv_version() },
+        { "source", o->source },
+        { "model", o->model },
+        { "weights_digest", o->digest && !*o->digest ? "unknown" : o->digest },
+        { "precision", o->precision },
+        { "backend", o->backend },
+        { "device", o->device },
+        { QV_TOKEN_FILE_PREPROCESSING, o->preprocessing },
+    };
+    size_t n = 0;
+    for (size_t i = 0; i < QV_TOKEN_FILE_TEXTS; i++)
+        if (all[i][1]) {
+            metadata[n][0] = all[i][0];
+            metadata[n++][1] = all[i][1];
+        }
+    return n;
+}
+
+char *
+qv_token_file_preprocessing(const qv_clip_info *c, const char *like, const char *remark,
+                            int temporal_patch_size, int64_t damaged_frames)
+{
+    json_t *j =
+        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:i, s:i}", "kind",
+                  c->is_image ? "picture" : "video", "like", like, "codec", c->codec, "format",
+                  c->format, "source_width", c->source_width, "source_height", c->source_height,
+                  "rotation", c->rotation, "source_fps", c->source_fps, "source_frames",
+                  (json_int_t)c->source_frames, "first_frame", (json_int_t)c->first_frame,
+                  "cut_frames", (json_int_t)c->cut_frames, "sampled_frames",
+                  (json_int_t)c->n_frames, "width", c->width, "height", c->height);
+    const double pair_s = c->sampled_fps > 0 ? temporal_patch_size / c->sampled_fps : 0;
+    int missing = 0;
+    if (!c->is_image)
+        missing = json_object_set_new(j, "sampled_fps", json_real(c->sampled_fps)) |
+                  json_object_set_new(j, "second_per_grid_ts", json_real(pair_s));
+    if (*remark)
+        missing |= json_object_set_new(j, "remark", json_string(remark));
+    /* the last: what else there is does not move when it grows */
+    missing |= json_object_set_new(j, "damaged_frames", json_integer(damaged_frames));
+    char *text = missing ? NULL : qv_json_text(j, JSON_COMPACT);
+    json_decref(j);
+    return text;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
 
 qv_status
 qv_token_file_open(const struct qv_token_file_options *options, const char *const (*metadata)[2],
@@ -125,6 +180,8 @@ qv_token_file_save(const struct qv_token_file_options *options,
         s = qv_token_file_put(f, data->tokens, data->deepstack, 0, options->rows, err);
     if (!s)
         s = qv_token_file_fill_in(f, data->grid_thw, data->timestamps_s, err);
+    if (!s && data->preprocessing)
+        s = qv_token_file_amend(f, QV_TOKEN_FILE_PREPROCESSING, data->preprocessing, err);
     if (!s)
         s = qv_token_file_commit(f, err);
     qv_token_file_close(&f);

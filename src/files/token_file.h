@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "qwenvit.h"
+#include "qwenvit_media.h"
 
 /* The file holds tokens [rows, width] and DeepStack's outputs of the same shape, or all of them
  * in one matrix [rows, width * (1 + n_deepstack)]; grid_thw [n_grids, 3]; and timestamps
@@ -43,6 +44,27 @@ qv_token_file_columns(bool packed, int n_deepstack, int64_t width)
     return packed ? width * (1 + n_deepstack) : width;
 }
 
+/* Says where tokens come from. A text that is NULL is not written; digest "": unknown. */
+struct qv_token_file_origin {
+    const char *source; /* path, or key, in UTF-8 */
+    const char *model, *digest, *precision, *backend,
+        *device;               /* as qv_model_info and qv_context_info have them */
+    const char *preprocessing; /* of qv_token_file_preprocessing */
+};
+
+enum { QV_TOKEN_FILE_TEXTS = 9 };
+#define QV_TOKEN_FILE_PREPROCESSING "preprocessing"
+
+/* Sets the metadata of a file in its order. Returns how many pairs there are; their texts are of `origin`. */
+size_t qv_token_file_metadata(const struct qv_token_file_origin *origin,
+                              const char *metadata[QV_TOKEN_FILE_TEXTS][2]);
+
+/* Returns, for free(), how a clip's or image's frames were made, in JSON. like and remark: the names of those of `clip`.
+ * damaged_frames: 0 where the file is opened and not all frames were decoded; the text is amended at the end. NULL for lack
+ * of memory. */
+char *qv_token_file_preprocessing(const qv_clip_info *clip, const char *like, const char *remark,
+                                  int temporal_patch_size, int64_t damaged_frames);
+
 struct qv_token_file;
 
 /* Begins a file. metadata[n_metadata] are pairs of a key and a value. */
@@ -69,6 +91,7 @@ struct qv_token_file_data {
     const void *tokens, *const *deepstack;
     const int64_t *grid_thw;
     const double *timestamps_s;
+    const char *preprocessing; /* amends the metadata, as at a clip's end; NULL: nothing does */
 };
 qv_status qv_token_file_save(const struct qv_token_file_options *options,
                              const struct qv_token_file_data *data,

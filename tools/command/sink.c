@@ -7,7 +7,6 @@
 #include "encode.h"
 #include "error.h"
 #include "files/atomic_file.h"
-#include "files/json.h"
 #include "files/utf8.h"
 
 qv_dtype
@@ -19,48 +18,26 @@ tool_output_dtype(const struct tool_encoder *e)
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static char *
-preprocessing_text(const struct tool_encoder *e, const qv_job_result *r)
+preprocessing_text(const struct tool_encoder *e, const qv_clip_info *c, int64_t damaged_frames)
 {
-    const qv_clip_info *c = r->clip;
-    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:i, s:i}",
-                          "kind", c->is_image ? "picture" : "video", "like", qv_like_name(c->like),
-                          "codec", c->codec, "format", c->format, "source_width", c->source_width,
-                          "source_height", c->source_height, "rotation", c->rotation, "source_fps",
-                          c->source_fps, "source_frames", (json_int_t)c->source_frames,
-                          "first_frame", (json_int_t)c->first_frame, "cut_frames",
-                          (json_int_t)c->cut_frames, "sampled_frames", (json_int_t)c->n_frames,
-                          "width", c->width, "height", c->height);
-    const double pair_s =
-        c->sampled_fps > 0 ? (double)e->model.temporal_patch_size / c->sampled_fps : 0;
-    int missing = 0;
-    if (!c->is_image)
-        missing = json_object_set_new(j, "sampled_fps", json_real(c->sampled_fps)) |
-                  json_object_set_new(j, "second_per_grid_ts", json_real(pair_s));
-    if (c->remark)
-        missing |= json_object_set_new(j, "remark", json_string(qv_remark_text(c->remark)));
-    /* the last: what else there is does not move when it grows */
-    missing |= json_object_set_new(j, "damaged_frames", json_integer(r->damaged_frames));
-    char *text = missing ? NULL : qv_json_text(j, JSON_COMPACT);
-    json_decref(j);
-    return text;
+    return qv_token_file_preprocessing(c, qv_like_name(c->like), qv_remark_text(c->remark),
+                                       e->model.temporal_patch_size, damaged_frames);
 }
 
 static qv_status
 open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
           qv_error *err)
 {
-    char *preprocessing = preprocessing_text(e, r), *source = qv_utf8_text(output->clip);
-    const char *const metadata[][2] = {
-        { "format", "qwenvit" },
-        { "qwenvit_version", qv_version() },
-        { "source", source },
-        { "model", e->model.model_type },
-        { "weights_digest", *e->model.digest ? e->model.digest : "unknown" },
-        { "precision", qv_dtype_name(e->model.dtype) },
-        { "backend", e->context.backend },
-        { "device", e->context.device },
-        { "preprocessing", preprocessing },
-    };
+    char *preprocessing = preprocessing_text(e, r->clip, 0), *source = qv_utf8_text(output->clip);
+    const struct qv_token_file_origin origin = { .source = source,
+                                                 .model = e->model.model_type,
+                                                 .digest = e->model.digest,
+                                                 .precision = qv_dtype_name(e->model.dtype),
+                                                 .backend = e->context.backend,
+                                                 .device = e->context.device,
+                                                 .preprocessing = preprocessing };
+    const char *metadata[QV_TOKEN_FILE_TEXTS][2];
+    const size_t n = qv_token_file_metadata(&origin, metadata);
     const struct qv_token_file_options options = { .path = output->path,
                                                    .source = output->clip,
                                                    .dtype = r->dtype,
@@ -71,8 +48,7 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
                                                    .n_deepstack = e->model.n_deepstack };
     qv_status status =
         preprocessing && source
-            ? qv_token_file_open(&options, metadata, sizeof metadata / sizeof *metadata,
-                                 &output->file, err)
+            ? qv_token_file_open(&options, (const char *const(*)[2])metadata, n, &output->file, err)
             : qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
     free(preprocessing);
     free(source);
@@ -84,12 +60,12 @@ static qv_status
 fill_in(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
         qv_error *err)
 {
-    char *preprocessing = preprocessing_text(e, r);
+    char *preprocessing = preprocessing_text(e, r->clip, r->damaged_frames);
     if (!preprocessing)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
     qv_status status = qv_token_file_fill_in(output->file, r->grid_thw, r->timestamps_s, err);
     if (!status)
-        status = qv_token_file_amend(output->file, "preprocessing", preprocessing, err);
+        status = qv_token_file_amend(output->file, QV_TOKEN_FILE_PREPROCESSING, preprocessing, err);
     free(preprocessing);
     return status;
 }
