@@ -339,11 +339,17 @@ static void
 test_reaped(void **state)
 {
     (void)state;
-    for (int ignored = 0; ignored < 2; ignored++) {
+    for (int round = 0; round < 4; round++) {
+        const bool ignored = round & 1, by_number = round & 2; /* as where there are no pidfds */
         qv_decoder *decoder = start_gpu("");
         if (has_landlock)
             assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
         const pid_t pids[] = { decoder->child.pid, decoder->gpus->at[0].now.child.pid };
+        qvm_child *children[] = { &decoder->child, &decoder->gpus->at[0].now.child };
+        for (int i = 0; by_number && i < 2 && pids[i]; i++) {
+            close(children[i]->handle);
+            children[i]->handle = -1;
+        }
         signal(SIGCHLD, ignored ? SIG_IGN : SIG_DFL);
         for (int i = 0; i < 2 && pids[i]; i++) {
             assert_int_equal(__real_kill(pids[i], SIGKILL), 0);
