@@ -39,6 +39,20 @@ refuse(void)
     return -1;
 }
 
+/* A call that the filter must refuse, as Landlock (EACCES) does so only in its later versions. */
+static long
+by_filter(long result)
+{
+    return result < 0 && errno == EACCES ? 0 : result;
+}
+
+/* A call that must look as if the kernel did not have it, so that C libraries make an older one. */
+static long
+unknown(long result)
+{
+    return result < 0 && errno != ENOSYS ? 0 : result;
+}
+
 /* ---- ways that are more than one call ---------------------------------------------------------- */
 
 static long
