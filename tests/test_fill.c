@@ -527,7 +527,7 @@ a_file_is_kept_as_it_was_read(void **state)
     temp_file("a.ppm", m.file, m.sources[0].n_bytes + 3); /* A byte or two behind it do no harm. */
     const struct timespec times[2] = { { .tv_sec = 7 }, { .tv_sec = 7 } };
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0) | stat(path, &st), 0);
-    run_in_memory(&m, 1);
+    run_in_memory(&m, 1, 1);
     close_in_memory(&m);
     assert_int_equal(qv_cache_open(temp_path("cache"), &c, &err), QV_OK);
     assert_int_equal(qv_cache_find(c, "a", &item, &err), QV_OK);
@@ -547,7 +547,7 @@ frames_of_another_shape_are_another_clip(void **state)
     open_in_memory(&m);
     add_in_memory(&m, "bytes", 0);
     add_in_memory(&m, "frames", 1);
-    run_in_memory(&m, 2);
+    run_in_memory(&m, 2, 1 + FRAMES);
     close_in_memory(&m);
     open_in_memory(&m);
     const qv_cache_fill_memory frames = m.sources[1];
