@@ -26,8 +26,8 @@
 
 /* ---- starting ---------------------------------------------------------------------------------- */
 
-/* A terminal obeys what is written to it, so the program gets none, but for the reports of sanitizers. It closes all other
- * descriptors itself. */
+/* A terminal obeys what is written to it, so the program gets none, but for the reports of sanitizers; nor does it get
+ * anything else that this process did not mark close-on-exec. */
 static int
 set_descriptors(posix_spawn_file_actions_t *actions, int socket)
 {
@@ -35,6 +35,10 @@ set_descriptors(posix_spawn_file_actions_t *actions, int socket)
     for (int fd = STDOUT_FILENO; !code && fd <= (QVM_SANITIZED ? STDOUT_FILENO : STDERR_FILENO);
          fd++)
         code = posix_spawn_file_actions_addopen(actions, fd, "/dev/null", O_WRONLY, 0);
+#ifdef QVM_SPAWN_CLOSES
+    if (!code)
+        code = posix_spawn_file_actions_addclosefrom_np(actions, STDERR_FILENO + 1);
+#endif
     return code;
 }
 

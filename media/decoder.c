@@ -221,7 +221,9 @@ main(int argc, char **argv)
               stderr);
         return 2;
     }
+#ifndef QVM_SPAWN_CLOSES
     qvm_close_from(FIRST_FD); /* what the program that started this one did not close on exec */
+#endif
     if (argc >= 3 && !strcmp(argv[1], "--device"))
         return qvm_device_run(STDIN_FILENO, argv[2], argc > 3 && !strcmp(argv[3], "--trusted"));
     keep_freed_memory();

@@ -66,7 +66,9 @@ static const struct {
     { "/proc/modules", READ_FILE },
     { "/proc/stat", READ_FILE },
     { "/proc/version", READ_FILE },
-    { "/proc/self", READ_FILE | READ_DIR | WRITE_FILE }, /* threads are named by writing there */
+    { "/proc/self", READ_FILE | READ_DIR },
+    /* the driver names its threads by their files there, which it opens as if to make and empty them */
+    { "/proc/self/task", READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE },
     { "/dev/nvidia-uvm", READ_FILE | WRITE_FILE | IOCTL_DEV },
     { "/dev/nvidia[0-9c]*", READ_FILE | WRITE_FILE | IOCTL_DEV }, /* nvidia0, nvidiactl */
 };

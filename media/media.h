@@ -31,6 +31,14 @@
 #define QVM_SANITIZED 0
 #endif
 
+/* Whether who starts a program closes what that would inherit. Elsewhere the program closes it at its start, and with it
+ * what a library that was loaded before (compute-sanitizer's) has opened there. */
+#if defined(__GLIBC__)
+#if __GLIBC_PREREQ(2, 34)
+#define QVM_SPAWN_CLOSES 1
+#endif
+#endif
+
 #define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
 #define QVM_MAX_ASKED                                                                              \
@@ -271,7 +279,7 @@ typedef struct qvm_source {
     struct qvm_first {
         int64_t pts, dts, pos;
         int size;
-    } first;                /* the stream's first packet, where one was read */
+    } first; /* the stream's first packet, where one was read */
     bool has_first;
     bool is_ahead;          /* `packet` was read ahead, and is the next one */
     bool draining;          /* no packet follows those that the decoder was given */

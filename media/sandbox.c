@@ -119,6 +119,7 @@ struct careful {
 #define OPEN_FLAGS                    /* none that makes, empties or only writes a file */         \
     (O_RDWR | O_CLOEXEC | O_NONBLOCK | O_DIRECTORY | O_NOFOLLOW | O_NOCTTY | O_PATH | LARGE)
 enum { FIRST_POISON = 100, LAST_POISON = 101 }; /* of madvise: they take pages from the machine */
+enum { DRIVER_BYTES = 2 << 20 }; /* of shared memory that NVIDIA's driver maps at once */
 enum { CLOCKS = 16 }; /* larger numbers are the clocks of other processes, and of devices */
 
 static const struct careful careful[] = {
@@ -142,6 +143,13 @@ static const struct careful careful[] = {
 };
 
 static const struct careful careful_of_device[] = {
+#ifndef __s390__
+    /* the driver makes a decoder's shared memory so, in places that it has taken before */
+    { SCMP_SYS(mmap),
+      2,
+      { { 3, SCMP_CMP_EQ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, 0 },
+        { 1, SCMP_CMP_LE, DRIVER_BYTES, 0 } } },
+#endif
     { SCMP_SYS(open), 1, { ONLY(1, OPEN_FLAGS) } },
     { SCMP_SYS(openat), 1, { ONLY(2, OPEN_FLAGS) } },
     { SCMP_SYS(fcntl), 1, { { 1, SCMP_CMP_EQ, F_DUPFD, 0 } } },

@@ -124,6 +124,21 @@ map(int protection, int flags, size_t bytes)
     return 0;
 }
 
+/* Maps shared memory over private memory. */
+static long
+map_fixed(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return 0; /* which is not what is tried */
+    const void *over =
+        mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    const int error = errno;
+    munmap(at, bytes);
+    errno = error;
+    return over == MAP_FAILED ? -1 : 0;
+}
+
 static long
 map_and_protect(size_t bytes)
 {
