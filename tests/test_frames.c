@@ -199,8 +199,8 @@ parameter_sets_that_return(void **state)
 {
     (void)state;
     static const stream_recipe h264[2] = {
-        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:ref=1\\:qp=14" },
-        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:ref=3\\:qp=34" },
+        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:level=30\\:qp=14" },
+        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:level=31\\:qp=34" },
     };
     static const stream_recipe hevc[2] = {
         { .encoder = "libx265", .frames = 15, .options = X265 "cbqpoffs=10:" },
