@@ -238,16 +238,16 @@ compare_cut(struct comparison *c, double start_s, double end_s, double fps)
 }
 
 static void
-compare_many(struct comparison *c, const qv_clip_info *info)
+compare_many(struct comparison *c, const qv_clip_info *info, compare_depth depth)
 {
     static const int64_t steps[] = { 2, 3, 5, 12 };
     const int64_t n = c->judged->n;
     const double rate = info->source_fps;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i += depth == COMPARE_SOME ? 3 : 1)
         compare(c, steps[i % 4] / 2, n, steps[i % 4], i < 4 ? 1 : 3, i % 2);
     compare(c, n / 3, 2 * n / 3, 1, 1, false);
     compare(c, n / 2, n, 2, 3, true);
-    const int64_t alone = n > 64 ? n / 40 : 1;
+    const int64_t alone = depth == COMPARE_SOME ? n / 5 + 1 : n > 64 ? n / 40 : 1;
     for (int64_t i = 0; i < n; i += alone)
         compare(c, i, i + 1, 1, i % 2 ? 3 : 1, i % 5);
     compare_cut(c, 0, 0, rate / 2);
@@ -276,8 +276,8 @@ compare_frames(const char *name, compare_depth depth)
         compare(&c, 0, judged.n, 1, 1, false);
         compare(&c, 1, judged.n, 3, depth == COMPARE_FEW ? 3 : 1, true);
         compare(&c, judged.n - 1, judged.n, 1, 1, false);
-        if (depth == COMPARE_MANY)
-            compare_many(&c, &whole.info);
+        if (depth != COMPARE_FEW)
+            compare_many(&c, &whole.info, depth);
     }
     free(c.index);
     return c.result;

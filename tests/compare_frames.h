@@ -9,8 +9,9 @@
 enum { COMPARE_MOST_FRAMES = 4096 };
 
 typedef enum compare_depth {
-    COMPARE_FEW, /* all frames, every third one, and one alone */
-    COMPARE_MANY /* several rates, stretches, and each frame alone; one thread and several */
+    COMPARE_FEW,  /* all frames, every third one, and one alone, of which planes are compared */
+    COMPARE_SOME, /* stretches and rates, and five frames alone */
+    COMPARE_MANY  /* several rates, stretches, and each frame alone; one thread and several */
 } compare_depth;
 
 typedef struct compared {

@@ -34,7 +34,7 @@ static int n_wrong; /* clips of the running test that are not as they should be 
 static void
 check(const char *name, expectation expected)
 {
-    const compared c = compare_frames(name, COMPARE_MANY);
+    const compared c = compare_frames(name, expected == ANY ? COMPARE_SOME : COMPARE_MANY);
     const bool as_expected =
         expected == ANY || (!c.refused && c.n > 0 && c.left_out == (expected == LEFT_OUT));
     const bool wrong = *c.wrong || !as_expected;
@@ -103,12 +103,6 @@ is_h264_set(int head)
 }
 
 static bool
-is_h264_pps(int head)
-{
-    return (head & 31) == 8;
-}
-
-static bool
 is_no_h264_set(int head)
 {
     return !is_h264_set(head);
@@ -118,6 +112,12 @@ static bool
 is_hevc_set(int head)
 {
     return (head >> 1 & 63) >= 32 && (head >> 1 & 63) <= 34;
+}
+
+static bool
+is_hevc_pps(int head)
+{
+    return (head >> 1 & 63) == 34;
 }
 
 static bool
@@ -199,12 +199,16 @@ parameter_sets_that_return(void **state)
 {
     (void)state;
     static const stream_recipe h264[2] = {
-        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:ref=1\\:qp=14" },
-        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:ref=3\\:qp=34" },
+        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:level=30\\:qp=14" },
+        { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:level=31\\:qp=34" },
     };
     static const stream_recipe hevc[2] = {
         { .encoder = "libx265", .frames = 15, .options = X265 "cbqpoffs=10:" },
         { .encoder = "libx265", .frames = 15, .options = X265 "cbqpoffs=-10" },
+    };
+    static const stream_recipe sequences[2] = {
+        { .encoder = "libx265", .frames = 15, .options = X265 "cbqpoffs=10" },
+        { .encoder = "libx265", .frames = 15, .options = X265 "cbqpoffs=-10\\:sao=0" },
     };
     stream *s = join_segments(h264, 5, is_h264_set, is_no_h264_set);
     if (s)
@@ -213,14 +217,14 @@ parameter_sets_that_return(void **state)
         check_left_to_cpu("sets.mkv");
     unlink("sets.mkv");
     stream_free(&s);
-    /* a sequence parameter set that comes again, without a picture parameter set behind it */
-    s = join_segments(h264, 5, is_h264_pps, is_no_h264_set);
-    if (s)
-        check_in(s, "h264-again", "mkv mp4 ts", LEFT_OUT);
-    stream_free(&s);
     s = join_segments(hevc, 5, is_hevc_set, is_no_hevc_set);
     if (s)
         check_in(s, "hevc-sets", "mkv mp4 ts", LEFT_OUT);
+    stream_free(&s);
+    /* sequence parameter sets that come again, without a picture parameter set behind them */
+    s = join_segments(sequences, 5, is_hevc_pps, is_no_hevc_set);
+    if (s)
+        check_in(s, "hevc-again", "mkv mp4", LEFT_OUT);
     stream_free(&s);
 }
 
