@@ -67,8 +67,9 @@ def read_without():
 
 
 def ctest_names():
-    """Returns patterns of the names of tests in tests/CMakeLists.txt, whose loops are unrolled."""
-    text = (ROOT / "tests" / "CMakeLists.txt").read_text(encoding="utf-8")
+    """Returns patterns of the names of tests that CMake's files list, whose loops are unrolled."""
+    lists = (ROOT / "tests" / folder / "CMakeLists.txt" for folder in ("", "metal_emulator"))
+    text = "".join(file.read_text(encoding="utf-8") for file in lists)
     loop = re.compile(r"foreach\((\w+)\s+([^)]*)\)((?:(?!foreach\().)*?)endforeach\(\)", re.S)
 
     def unroll(m):
