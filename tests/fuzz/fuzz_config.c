@@ -57,8 +57,11 @@ plan(qv_model *model, const struct qv_config *c)
         if (fuzz_failed(qv_plan_create(model, &options, &made, &err), &err))
             continue;
         qv_plan_get_info(made, &info);
-        FUZZ_CHECK(info.capacity.rows >= grid_thw[0] * grid_thw[1] * grid_thw[2] && info.flops > 0);
-        FUZZ_CHECK(info.capacity.segments >= grid_thw[0] && info.tokens >= (1 + i / 2) * (1 + i));
+        /* a clip of several frame pairs may take several chunks, each of which holds whole pairs */
+        const int64_t pair = grid_thw[1] * grid_thw[2], fit = info.capacity.rows / pair;
+        const int64_t n = fit < grid_thw[0] ? fit : grid_thw[0];
+        FUZZ_CHECK(n >= 1 && info.flops > 0);
+        FUZZ_CHECK(info.capacity.segments >= n && info.tokens >= n * (1 + i));
         qv_plan_free(&made);
     }
 }
