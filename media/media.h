@@ -319,9 +319,10 @@ int64_t qvm_pages_read(qvm_pages *pages, int64_t at, void *to, size_t n);
 qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);
 /* Opens the stream's decoder. `threads` counts as qvm_codec_open has it. */
 qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err);
-/* Goes back to the first packet, by the container's index for the time `pts`. Returns false if that leads elsewhere: an
- * index may lack the first packet, if that is no keyframe, and may be wrong. The source must be opened again then. */
-bool qvm_source_rewind(qvm_source *source, int64_t pts);
+/* Goes back to the first packet, by the container's index for the time `pts`. *done becomes false if that leads elsewhere: an
+ * index may lack the first packet, if that is not a keyframe, and may be wrong. The source must be opened again then. Fails as
+ * reading packets does. */
+qv_status qvm_source_rewind(qvm_source *source, int64_t pts, bool *done, qv_error *err);
 void qvm_source_close(qvm_source *source);
 bool qvm_source_is_image(const qvm_source *source);
 /* Returns FFmpeg's name of the container, or of its kind of image file; the text is static. */

@@ -156,8 +156,11 @@ read_packets(qvm_reader *r, int64_t *n, qv_error *err)
                    ? QV_OK
                    : qv_fail(err, QV_ENOMEM, "no memory for times");
     }
+    bool done = false;
     qv_status status = qvm_count_packets(&r->source, &r->times, n, err);
-    if (status || (r->times.can_rewind && qvm_source_rewind(&r->source, r->times.at[0].pts)))
+    if (!status && r->times.can_rewind)
+        status = qvm_source_rewind(&r->source, r->times.at[0].pts, &done, err);
+    if (status || done)
         return status;
     qvm_source_close(&r->source);
     return qvm_source_open(&r->source, r->fd, r->watch, err);
@@ -378,15 +381,18 @@ begin_on_gpu(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
     }
     r->n_given += s->n_given;
     s->n_given = 0;
-    if (r->times.can_rewind && qvm_source_rewind(s, r->times.at[0].pts)) {
+    bool done = false;
+    qv_status status =
+        r->times.can_rewind ? qvm_source_rewind(s, r->times.at[0].pts, &done, err) : QV_OK;
+    if (done) {
         avcodec_free_context(&s->codec.av);
         s->draining = s->emptying = false;
-    } else {
+    } else if (!status) {
         qvm_source_close(s);
-        qv_status status = qvm_source_open(s, r->fd, r->watch, err);
-        if (status)
-            return status;
+        status = qvm_source_open(s, r->fd, r->watch, err);
     }
+    if (status)
+        return status;
     s->remote = r->remote;
     r->n_decoded = 0;
     return QV_OK;

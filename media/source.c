@@ -84,7 +84,8 @@ static int64_t
 io_seek(void *opaque, int64_t offset, int whence)
 {
     qvm_source *source = opaque;
-    const off_t end = lseek(source->fd, 0, SEEK_END); /* where it may be locked in, no fstat works */
+    const off_t end =
+        lseek(source->fd, 0, SEEK_END); /* where it may be locked in, no fstat works */
     if (end < 0)
         return AVERROR(errno);
     const qvm_watch *w = source->watch;
@@ -366,8 +367,8 @@ qvm_source_packet(qvm_source *source, bool *got, qv_error *err)
     return QV_OK;
 }
 
-bool
-qvm_source_rewind(qvm_source *source, int64_t pts)
+qv_status
+qvm_source_rewind(qvm_source *source, int64_t pts, bool *done, qv_error *err)
 {
     const struct qvm_first *first = &source->first;
     const int64_t errors = source->errors;
@@ -376,15 +377,19 @@ qvm_source_rewind(qvm_source *source, int64_t pts)
         av_packet_unref(source->packet);
     source->is_ahead = false;
     source->n_read = 0;
-    if (av_seek_frame(source->format, source->stream->index, pts, AVSEEK_FLAG_BACKWARD) < 0 ||
-        qvm_source_packet(source, &got, NULL) || !got)
-        return false;
+    *done = false;
+    if (av_seek_frame(source->format, source->stream->index, pts, AVSEEK_FLAG_BACKWARD) < 0)
+        return QV_OK;
+    const qv_status status = qvm_source_packet(source, &got, err);
+    if (status || !got)
+        return status;
     const struct qvm_first now = identify(source->packet);
     source->is_ahead = source->errors == errors && now.pts == first->pts && now.dts == first->dts &&
                        now.pos == first->pos && now.size == first->size;
     if (!source->is_ahead)
         av_packet_unref(source->packet);
-    return source->is_ahead;
+    *done = source->is_ahead;
+    return QV_OK;
 }
 
 /* ---- leaving out ----------------------------------------------------------------------------- */

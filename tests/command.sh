@@ -122,7 +122,7 @@ if cp grey.ppm "$hostile" 2> /dev/null; then
     shows 3 'checkpoint' 0 "$qwenvit" info "$(printf 'o\033\302\205rg/na\ame')"
     shows 2 'no option --?]0;x?' 0 "$qwenvit" info "$(printf -- '--\033]0;x\007')"
     shows 2 'no subcommand ?[2J' 0 "$qwenvit" "$(printf '\033[2J')"
-    shows 0 'tokens of' 3 "$qwenvit" encode "$hostile" grey.ppm --model "$model" -o quiet --quiet
+    shows 0 'tokens of' 4 "$qwenvit" encode "$hostile" grey.ppm --model "$model" -o quiet --quiet
     expect 0 '' sh -c '"$@" < hostile.txt' - "$qwenvit" encode --list - --model "$model" -o quiet --json=h.json
     shows 0 '1 done' 1 "$qwenvit" cache --model "$model" --list hostile.txt --out hostile.cache
     shows 0 '"k\u001B\u009B\u202E\n"' 1 "$qwenvit" cache --out hostile.cache --keys

@@ -12,7 +12,7 @@ read|readv|write|writev|pread.*|pwrite.*|close|lseek.*|[fl]?stat.*|f.*sync|f?tru
 rename.*|link.*|mkdir.*|mkstemp.*|fchmod|mmap.*|fork|vfork|posix_spawn.*|exec.*|wait|waitpid|waitid
 pipe2?|socket.*|send.*|recv.*|poll|dup.?|shm_.*|memfd_.*'
 harmless='.*_(free|free_context|freeContext|destroy|unref|join|lock|unlock|wait|timedwait|signal|broadcast|once|sigmask)
-av_(version_info|free|freep|dict_get|display_rotation_get|find_best_stream|match_list|strerror|(frame|packet)_move_ref|parser_close|parser_parse2|log_set_callback|pix_fmt_desc_get)
+av_(version_info|shrink_packet|free|freep|dict_get|display_rotation_get|find_best_stream|match_list|strerror|(frame|packet)_move_ref|parser_close|parser_parse2|log_set_callback|pix_fmt_desc_get)
 av.*_get_(side_data|class|name)|av_.*side_data_get|avcodec_default_get_format|avcodec_find_.*
 avformat_close_input|avformat_index_get_.*|avcodec_(descriptor_get|flush_buffers)|sws_getCoefficients|sws_setColorspaceDetails
 av_bsf_.*|av_buffer_alloc|av_frame_(apply_cropping|clone)|av_packet_ref|avcodec_parameters_copy|recvmsg

@@ -124,9 +124,9 @@ static void
 no_share_is_above_one(void **state)
 {
     (void)state;
-    static const struct bench_rate peak = { 1e12, true }, memory = { 1e10, true }, none = { 0 },
-                                   busy = { 4e9, true }, doubtful = { 1e12, false };
-    static const struct {
+    const struct bench_rate peak = { 1e12, true }, memory = { 1e10, true }, none = { 0 },
+                            busy = { 4e9, true }, doubtful = { 1e12, false };
+    const struct {
         struct bench_roof roof;
         double flops, bytes, ms, value;
         bool streams;

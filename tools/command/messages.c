@@ -38,6 +38,23 @@ tool_bar_end(void)
     bar_is_shown = 0;
 }
 
+/* Returns the text of a format, for free(); NULL for lack of memory. */
+static char *
+fill(const char *format, va_list arguments)
+{
+    va_list ap;
+    va_copy(ap, arguments);
+    const int n = vsnprintf(NULL, 0, format, ap);
+    va_end(ap);
+    char *text = n < 0 ? NULL : malloc((size_t)n + 1);
+    if (text) {
+        va_copy(ap, arguments);
+        vsnprintf(text, (size_t)n + 1, format, ap);
+        va_end(ap);
+    }
+    return text;
+}
+
 /* Returns the format's text, for free(). A line ends where the format says so, and nowhere else: the
  * format is filled in twice, with two characters in place of its line ends, and where the texts
  * differ is one. NULL for lack of memory. */
@@ -47,13 +64,9 @@ printable(const char *format, va_list arguments)
     enum { ONE = 1, OTHER = 2 };
     char *texts[2] = { NULL, NULL }, *marked = strdup(format);
     for (int i = 0; i < 2 && marked; i++) {
-        va_list ap;
         for (size_t c = 0; format[c]; c++)
             marked[c] = (char)(format[c] != '\n' ? format[c] : i ? OTHER : ONE);
-        va_copy(ap, arguments);
-        if (vasprintf(&texts[i], marked, ap) < 0)
-            texts[i] = NULL;
-        va_end(ap);
+        texts[i] = fill(marked, arguments);
     }
     for (char *from = texts[0], *c = from; texts[1] && c; c = *c ? c + 1 : NULL)
         if (!*c || *c != texts[1][c - texts[0]]) {
