@@ -44,7 +44,7 @@ static bool
 has_no_locks(int error)
 {
     return error == EBADF || error == EINVAL || error == ENOLCK || error == ENOSYS ||
-           error == EOPNOTSUPP || error == ENOTSUP;
+           error == EOPNOTSUPP;
 }
 
 static qv_status

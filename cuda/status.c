@@ -40,13 +40,6 @@ is_sticky(cudaError_t error)
     }
 }
 
-static void
-lose(struct qv_device_cuda *dev, cudaError_t error, const char *call)
-{
-    snprintf(dev->lost, sizeof dev->lost, "%s said \"%s\" (%s)", call, cudaGetErrorString(error),
-             cudaGetErrorName(error));
-}
-
 /* Returns whether the error means that the device is lost, and notes it. cuBLAS and cuDNN hide such
  * an error behind a status of their own, so for them it is the runtime's last error. */
 static bool
@@ -55,7 +48,8 @@ note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
     if (!is_sticky(error))
         return false;
     if (dev && !dev->lost[0])
-        lose(dev, error, call);
+        snprintf(dev->lost, sizeof dev->lost, "%s said \"%s\" (%s)", call,
+                 cudaGetErrorString(error), cudaGetErrorName(error));
     return true;
 }
 
@@ -81,13 +75,15 @@ qv_check_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call, q
 void
 qv_note_free_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call)
 {
-    if (error == cudaSuccess || dev->lost[0])
+    if (error == cudaSuccess || dev->lost[0] || strstr(dev->warning, call))
         return;
     cudaGetLastError();
-    lose(dev, error, call);
+    const bool lost = note_loss(dev, error, call);
     const size_t used = strlen(dev->warning);
-    snprintf(dev->warning + used, sizeof dev->warning - used, "%sthe CUDA context is lost since %s",
-             used ? "; " : "", dev->lost);
+    snprintf(dev->warning + used, sizeof dev->warning - used, "%s%s%s said \"%s\" (%s)",
+             used ? "; " : "",
+             lost ? "the CUDA context is lost since " : "memory was not given back: ", call,
+             cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 qv_status

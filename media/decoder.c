@@ -44,6 +44,7 @@ serve(const qvm_order *order, const int *fds, int n)
         high[i] = fcntl(fds[i], F_DUPFD, END_FD);
     for (int i = 0; i < n; i++)
         dup2(high[i], FIRST_FD + i);
+    close(STDIN_FILENO); /* the first of them came there */
     const char *failed = qvm_sandbox(order->memory, FIRST_FD + n);
     if (!failed) {
         const int codec = n == QVM_SESSION_FDS ? FIRST_FD + 3 : -1;
@@ -77,7 +78,7 @@ make_spare(void)
         return s;
     s.pid = fork();
     if (!s.pid) {
-        qvm_order order;
+        qvm_order order = { 0 };
         int fds[QVM_SESSION_FDS], n;
         qvm_end_with(parent);
         close(s.socket);
@@ -230,7 +231,7 @@ main(int argc, char **argv)
     qvm_warm_up();
     qvm_sandbox_prepare();
     struct spare spare = make_spare();
-    qvm_order order;
+    qvm_order order = { 0 };
     int fds[QVM_SESSION_FDS], n;
     while (qvm_order_wait(STDIN_FILENO, parent) && qvm_order_take(STDIN_FILENO, &order, fds, &n)) {
         const int32_t answer = obey(&spare, &order, fds, n);

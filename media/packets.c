@@ -210,6 +210,8 @@ look_at_hevc(struct units units, qvm_packet *p)
     bool referred = false;
     while (next_unit(&units, &unit, &end)) {
         const int type = unit[0] >> 1 & 63;
+        /* Behind a BLA picture, and behind the end of a sequence, decoders drop the pictures that lead a keyframe. */
+        p->changes = p->changes || (type >= 16 && type <= 18) || type == 36 || type == 37;
         if (end - unit < 3)
             continue;
         const int layer = (unit[0] & 1) << 5 | unit[1] >> 3;

@@ -70,12 +70,13 @@ qvm_close_from(int first)
 #ifdef __linux__
 
 /* The system calls that the C library, FFmpeg's threads and the sanitizers' reports need. Whatever their arguments are, none of
- * them opens or finds a file, makes a socket or a process, or changes a file. */
+ * them opens or finds a file, makes a socket or a process, or changes a file. mremap is not among them: it makes a stack as large
+ * as it is told to, which no limit counts. */
 /* clang-format off */
 static const int allowed[] = {
     SCMP_SYS(read), SCMP_SYS(pread64), SCMP_SYS(lseek), SCMP_SYS(fstat),
     SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(close), SCMP_SYS(recvfrom),
-    SCMP_SYS(munmap), SCMP_SYS(mprotect), SCMP_SYS(mremap),
+    SCMP_SYS(munmap), SCMP_SYS(mprotect),
     SCMP_SYS(brk), SCMP_SYS(futex), SCMP_SYS(set_robust_list), SCMP_SYS(rt_sigaction),
     SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack), SCMP_SYS(sched_yield),
     SCMP_SYS(sched_getaffinity), SCMP_SYS(clock_nanosleep),
@@ -118,7 +119,10 @@ struct careful {
 #define LARGE (O_LARGEFILE | 0100000) /* glibc has 0 for what the kernel calls O_LARGEFILE */
 #define OPEN_FLAGS                    /* none that makes, empties or only writes a file */         \
     (O_RDWR | O_CLOEXEC | O_NONBLOCK | O_DIRECTORY | O_NOFOLLOW | O_NOCTTY | O_PATH | LARGE)
-enum { FIRST_POISON = 100, LAST_POISON = 101 }; /* of madvise: they take pages from the machine */
+enum {
+    FIRST_POISON = 100,
+    FIRST_GUARD = 102
+};                               /* of madvise: 100 and 101 take pages from the machine */
 enum { DRIVER_BYTES = 2 << 20 }; /* of shared memory that NVIDIA's driver maps at once */
 enum { CLOCKS = 16 }; /* larger numbers are the clocks of other processes, and of devices */
 
@@ -137,7 +141,8 @@ static const struct careful careful[] = {
     { SCMP_SYS(mmap), 1, { ONLY(3, MAP_SHARED | ANY_MAP) } },
 #endif
     { SCMP_SYS(madvise), 1, { { 2, SCMP_CMP_LT, FIRST_POISON, 0 } } },
-    { SCMP_SYS(madvise), 1, { { 2, SCMP_CMP_GT, LAST_POISON, 0 } } },
+    { SCMP_SYS(madvise), 1, { { 2, SCMP_CMP_EQ, FIRST_GUARD, 0 } } },
+    { SCMP_SYS(madvise), 1, { { 2, SCMP_CMP_EQ, FIRST_GUARD + 1, 0 } } },
     { SCMP_SYS(sendto), 1, { { 4, SCMP_CMP_EQ, 0, 0 } } }, /* to no address */
     { SCMP_SYS(clock_gettime), 1, { { 0, SCMP_CMP_LT, CLOCKS, 0 } } },
 };

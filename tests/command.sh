@@ -124,7 +124,7 @@ if cp grey.ppm "$hostile" 2> /dev/null; then
     shows 2 'no subcommand ?[2J' 0 "$qwenvit" "$(printf '\033[2J')"
     shows 0 'tokens of' 4 "$qwenvit" encode "$hostile" grey.ppm --model "$model" -o quiet --quiet
     expect 0 '' sh -c '"$@" < hostile.txt' - "$qwenvit" encode --list - --model "$model" -o quiet --json=h.json
-    shows 0 '1 done' 1 "$qwenvit" cache --model "$model" --list hostile.txt --out hostile.cache
+    shows 0 '1 done' 2 "$qwenvit" cache --model "$model" --list hostile.txt --out hostile.cache
     shows 0 '"k\u001B\u009B\u202E\n"' 1 "$qwenvit" cache --out hostile.cache --keys
     shows 0 '"key":"k\u001B\u009B\u202E\n"' 1 "$qwenvit" cache --out hostile.cache --keys --json
     shows 3 'there is no key' 0 "$qwenvit" cache --out hostile.cache --get "$hostile" -o no

@@ -124,6 +124,19 @@ map(int protection, int flags, size_t bytes)
     return 0;
 }
 
+/* Moves a page as a stack might be moved, to a larger place. */
+static long
+mremap_page(void)
+{
+    void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *moved = at == MAP_FAILED ? at : mremap(at, 4096, 8192, MREMAP_MAYMOVE);
+    const int error = errno;
+    if (at != MAP_FAILED)
+        munmap(moved == MAP_FAILED ? at : moved, moved == MAP_FAILED ? 4096 : 8192);
+    errno = error;
+    return moved == MAP_FAILED ? -1 : 0;
+}
+
 /* Maps shared memory over private memory. */
 static long
 map_fixed(size_t bytes)

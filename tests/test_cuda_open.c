@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,6 +88,49 @@ SUCCEEDS(cudaMemsetAsync, (UNUSED void *p, UNUSED int c, UNUSED size_t n, UNUSED
 SUCCEEDS(cudaStreamSynchronize, (UNUSED cudaStream_t stream))
 FREES(cudaFree, (UNUSED void *p))
 FREES(cudaGraphExecDestroy, (UNUSED cudaGraphExec_t graph))
+
+/* The driver's functions for contexts: the device's is current all the time. */
+static CUresult
+give_context(CUcontext *context)
+{
+    *context = NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult
+retain_context(CUcontext *context, UNUSED CUdevice device)
+{
+    return give_context(context);
+}
+
+static CUresult
+push_context(UNUSED CUcontext context)
+{
+    return CUDA_SUCCESS;
+}
+
+cudaError_t __wrap_cudaGetDriverEntryPointByVersion(const char *name, void **function,
+                                                    unsigned version, unsigned long long flags,
+                                                    enum cudaDriverEntryPointQueryResult *result);
+
+cudaError_t
+__wrap_cudaGetDriverEntryPointByVersion(const char *name, void **function, UNUSED unsigned version,
+                                        UNUSED unsigned long long flags,
+                                        enum cudaDriverEntryPointQueryResult *result)
+{
+    const bool retains = !strcmp(name, "cuDevicePrimaryCtxRetain"),
+               pushes = !strcmp(name, "cuCtxPushCurrent");
+    CUresult (*const retain)(CUcontext *, CUdevice) = retain_context;
+    CUresult (*const push)(CUcontext) = push_context;
+    CUresult (*const give)(CUcontext *) = give_context;
+    memcpy(function,
+           retains  ? (const void *)&retain
+           : pushes ? (const void *)&push
+                    : (const void *)&give,
+           sizeof *function);
+    *result = cudaDriverEntryPointSuccess;
+    return cudaSuccess;
+}
 
 /* The error of --backend cuda. auto takes another backend and gives the same reason. */
 static const char *
@@ -194,8 +238,8 @@ gpus_that_kernels_were_not_built_for(void **state)
     assert_non_null(strstr(err.text, words));
 }
 
-/* Memory that cannot be given back means that the device is lost. The next call says so, and the
- * context's warning does where no call follows. */
+/* Where the device is lost when memory is given back, the next call says so, and the context's warning
+ * does where no call follows. */
 static void
 memory_that_is_not_given_back(void **state)
 {
@@ -208,7 +252,7 @@ memory_that_is_not_given_back(void **state)
         struct qv_memory *memory = NULL;
         if (open_gpu(90, &ctx, &err) || ctx->backend->alloc(ctx->dev, 64, &memory, &err))
             fail_msg("%s", err.text);
-        here.free_error = cudaErrorInvalidValue;
+        here.free_error = cudaErrorIllegalAddress;
         if (recording)
             ctx->backend->forget(ctx->dev, NULL);
         else
@@ -225,6 +269,26 @@ memory_that_is_not_given_back(void **state)
     }
 }
 
+/* CUDA refuses to free while another thread captures a graph. That block is lost, the device is not. */
+static void
+memory_that_cuda_keeps(void **state)
+{
+    (void)state;
+    qv_context *ctx = NULL;
+    qv_context_info info;
+    qv_error err = { 0 };
+    struct qv_memory *memory = NULL;
+    if (open_gpu(90, &ctx, &err) || ctx->backend->alloc(ctx->dev, 64, &memory, &err))
+        fail_msg("%s", err.text);
+    here.free_error = cudaErrorStreamCaptureUnsupported;
+    ctx->backend->free(ctx->dev, memory);
+    here.free_error = cudaSuccess;
+    qv_context_get_info(ctx, &info);
+    assert_non_null(strstr(info.warning, "not given back: cudaFree said"));
+    assert_int_equal(ctx->backend->sync(ctx->dev, &err), QV_OK);
+    qv_context_close(&ctx);
+}
+
 int
 main(void)
 {
@@ -233,6 +297,7 @@ main(void)
         cmocka_unit_test(old_cudnn),
         cmocka_unit_test(gpus_that_kernels_were_not_built_for),
         cmocka_unit_test(memory_that_is_not_given_back),
+        cmocka_unit_test(memory_that_cuda_keeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

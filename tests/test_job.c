@@ -1126,8 +1126,8 @@ decoder_children(int kill_nth)
         if (!f)
             continue;
         if (fgets(line, sizeof line, f) &&
-            sscanf(line, "%d (%*[^)]) %c %d", &pid, &how, &parent) == 3 && parent == decoder->child.pid &&
-            how != 'Z' && n++ == kill_nth)
+            sscanf(line, "%d (%*[^)]) %c %d", &pid, &how, &parent) == 3 &&
+            parent == decoder->child.pid && how != 'Z' && n++ == kill_nth)
             kill(pid, SIGKILL);
         fclose(f);
     }

@@ -240,7 +240,7 @@ if has cppcheck 'Cppcheck 2.10'; then
 fi
 if has codespell '2.2.'; then # grid_thw, "\nin", and mistakes that tests make on purpose
     check codespell -L thw,nin,kernal,hight \
-        $(git ls-files ':!tests/golden' ':!tests/fuzz/corpus' ':!*.png' ':!*.json*')
+        $(git ls-files ':!tests/golden' ':!tests/mutations' ':!tests/fuzz/corpus' ':!*.png' ':!*.json*')
 fi
 
 finish

@@ -57,10 +57,10 @@ def unpatch(model):
     if not hasattr(tower, "_qwenvit"):
         raise error("QV_ESTATE", "this model is not patched")
     state = tower._qwenvit
-    del tower.forward, tower._qwenvit
-    state.unwatch()
-    state.model.close()
+    state.model.close()  # an interrupt here, or memory that is missing below, leaves the tower patched
     state.restore()
+    state.unwatch()
+    del tower.forward, tower._qwenvit
     return model
 
 

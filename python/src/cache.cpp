@@ -194,8 +194,8 @@ class CacheFill
     std::unique_ptr<qv_cache_fill, void (*)(qv_cache_fill *)> fill;
     bool running = false;
     pid_t owner;
-    std::mutex lock; /* guards the members below */
-    std::vector<Told> told; /* clips that failed; without a key, a warning */
+    std::mutex lock;           /* guards the members below */
+    std::vector<Told> told;    /* clips that failed; without a key, a warning */
     std::exception_ptr raised; /* the exception of a signal's handler, or of `progress` */
     Clock::time_point shown;
 

@@ -52,7 +52,8 @@ bench_share(const struct bench_roof *roof, double flops, double bytes, bool stre
 struct bench_figure
 bench_by_rate(double value, struct bench_rate rate)
 {
-    return rate.known ? (struct bench_figure){ .value = value } : withhold(unknown);
+    const struct bench_figure figure = { .value = value };
+    return rate.known ? figure : withhold(unknown);
 }
 
 struct bench_figure

@@ -99,7 +99,7 @@ static qv_status
 open_widened(struct tower_bench *t, qv_error *err)
 {
     struct tool_options o = *t->b.o;
-    double new_ms, seen_ms;
+    double new_ms = 0, seen_ms = 0;
     name_weights(t);
     o.weights.stored = false;
     qv_status status = tool_load_model(&o, t->b.ctx, o.model, false, &t->widened.model, err);

@@ -21,7 +21,7 @@ static char *
 preprocessing_text(const struct tool_encoder *e, const qv_clip_info *c, int64_t damaged_frames)
 {
     return qv_token_file_preprocessing(c, qv_like_name(c->like), qv_remark_text(c->remark),
-                                       e->model.temporal_patch_size, damaged_frames);
+                                       (int)e->model.temporal_patch_size, damaged_frames);
 }
 
 static qv_status
