@@ -231,6 +231,9 @@ expect 2 "config.json $input a file of named" "$qwenvit" encode safe.ppm --model
 expect 2 "config.json $input a file of named" "$qwenvit" verify --model named --json=named/config.json
 printf '%s\n' '{"path":"safe.ppm","key":"copy/model-00001-of-00003"}' > in/list
 expect 2 "an input (in/list)" "$qwenvit" encode --list in/list --model "$model" -o in/x --json=in/list
+expect 2 "safe.ppm $input an input" "$qwenvit" encode --list in/list --model "$model" -o in/x --trace safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" cache --list in/list --model "$model" --out in/c --json=safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" info --list in/list --model "$model" --json=safe.ppm
 cp -r named in/copy # a list's outputs, one by one
 expect 2 "copy/model-00001-of-00003.safetensors $input a file of in/copy" \
     "$qwenvit" encode --list in/list --model in/copy -o in

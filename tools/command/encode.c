@@ -104,6 +104,8 @@ name_entries(const struct tool_options *o, const struct tool_list *list,
              struct tool_output *outputs, qv_error *err)
 {
     qv_status status = tool_list_check_files(list, o->list, err);
+    if (!status)
+        status = tool_check_list_outputs(o, list, err);
     for (size_t i = 0; i < list->n && !status; i++) {
         const struct tool_entry *entry = &list->at[i];
         outputs[i].clip = entry->path;

@@ -98,6 +98,8 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
     const struct tool_rules rules = tool_rules_of(model);
     qv_status s = tool_list_read(o->list, &list, &err);
     if (!s)
+        s = tool_check_list_outputs(o, &list, &err);
+    if (!s)
         s = tool_estimate_list(o, &list, &rules, &e, &err);
     if (!s && o->json) {
         json_t *j = tool_estimate_json(&e);

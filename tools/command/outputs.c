@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "error.h"
+#include "list.h"
 #include "tool.h"
 
 /* A file or folder that exists, by which names of the same one are told to be equal. */
@@ -111,6 +112,21 @@ tool_check_outputs(const struct tool_options *o, const char *const *outputs, siz
     for (size_t i = 0; n && i < sizeof folders / sizeof *folders && !status; i++)
         status = check_folder(folders[i], there, n, err);
     free(there);
+    return status;
+}
+
+qv_status
+tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list, qv_error *err)
+{
+    const char *const outputs[] = { o->drawing, o->trace, o->json_file };
+    const char **inputs = malloc((list->n + 1) * sizeof *inputs);
+    if (!inputs)
+        return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu inputs", list->n);
+    for (size_t i = 0; i < list->n; i++)
+        inputs[i] = list->at[i].path;
+    const qv_status status =
+        tool_check_outputs(o, outputs, sizeof outputs / sizeof *outputs, inputs, list->n, err);
+    free(inputs);
     return status;
 }
 
