@@ -114,8 +114,8 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
             (long long)n->there, (long long)n->failed_before,
             n->failed_before ? " (--retry-failed)" : "");
         if (n->done)
-            printf("%lld frames in %.2f s: %s\n", (long long)n->frames, n->seconds,
-                   tool_rates_text(rates, load_s, text));
+            tool_print("%lld frames in %.2f s: %s\n", (long long)n->frames, n->seconds,
+                       tool_rates_text(rates, load_s, text));
         return QV_OK;
     }
     json_t *j =
