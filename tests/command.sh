@@ -138,8 +138,8 @@ if cp grey.ppm "$hostile" 2> /dev/null; then
     rm -r "$hostile.model" "$hostile" quiet
 fi
 # what quotes strangers is printed by one function (messages.c); --help and the list of subcommands are our own
-! grep -nE '(^|[^a-z_])(printf|puts|fputs|putchar|vprintf)\(|fprintf\(stderr' "$tools"/command/*.c "$tools"/verify/*.c |
-    grep -vE '/(messages|options|run)\.c:' || fail 'a tool prints past messages.c'
+! grep -nE '(^|[^a-z_])(printf|puts|fputs|putchar|vprintf)\(|fprintf\(stderr' "$tools"/command/*.c "$tools"/verify/*.c \
+    "$tools"/bench/*.c | grep -vE '/(messages|options|run|packing)\.c:' || fail 'a tool prints past messages.c'
 expect 0 'deepstack' "$qwenvit" info "$model"
 grep -q 'conv3d     patchify: kernel = stride = ' out.txt || fail 'info does not say how the Conv3d is run'
 grep -qE 'runs on +interpolate +1 x  .*(kernel|plain C)' out.txt || fail 'info does not say what runs it'
