@@ -108,10 +108,10 @@ shows() {
     lines=$3 code=$1 words=$2; shift 3
     expect "$code" "$words" "$@"
     [ -z "$(cat out.txt err.txt | LC_ALL=C tr -d '\n -~')" ] || fail "a terminal would obey: $*"
-    [ "$(wc -l < out.txt)" = "$lines" ] || fail "not $lines lines: $*"
+    [ "$(lines cat out.txt)" = "$lines" ] || fail "not $lines lines: $*"
 }
+lines() { "$@" | grep -vc '^unknown: '; } # the line that says that the machine was busy comes and goes
 if cp grey.ppm "$hostile" 2> /dev/null; then
-    lines() { "$@" | wc -l; }
     mkdir quiet
     printf '{"path":"a\\u001B]0;x\\u0007\\nb.ppm","key":"k\\u001B\\u009B\\u202E\\n"}\n' > hostile.txt
     cp grey.ppm "$(printf 'a\033]0;x\007\nb.ppm')"
