@@ -46,6 +46,7 @@ struct qv_cache_fill {
     struct clip *clips; /* [n] */
     size_t n, room;
     qv_job *job;
+    int64_t n_refused;  /* clips that the job did not take; they are finished without it */
     int64_t patch_size; /* the model's */
     bool has_lock;
     pthread_mutex_t lock; /* guards counts, status and error */
@@ -418,8 +419,9 @@ wait_for(qv_cache_fill *f, int64_t n)
     qv_job_progress p;
     for (;;) {
         qv_job_get_progress(f->job, &p);
-        if (is_over(f) || p.done >= n || p.ended)
-            return p.done;
+        const int64_t done = p.done + f->n_refused;
+        if (is_over(f) || done >= n || p.ended)
+            return done;
         nanosleep(&moment, NULL);
     }
 }
@@ -444,13 +446,26 @@ check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
                    (unsigned long long)bytes);
 }
 
+/* Finishes a clip that the job does not accept, as if the job had found out what is wrong. */
+static void
+refuse(qv_cache_fill *f, struct clip *clip, qv_status status, const char *why)
+{
+    const qv_job_result result = {
+        .key = clip->key, .status = status, .error = why, .last = true, .user = clip
+    };
+    qv_error err = { 0 }; /* f keeps what ends the run */
+    take_result(f, &result, &err);
+    f->n_refused++;
+}
+
+/* Frames that are wrong cost themselves. A file is read only later, so a failure to add it has another
+ * cause, such as a decoder that does not start. */
 static qv_status
 add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
 {
     const qv_cache_fill_memory *m = clip->memory;
-    const qv_status s = m ? check_frames(f, clip, err) : QV_OK;
-    if (s)
-        return s;
+    qv_error why = { 0 };
+    qv_status s = m ? check_frames(f, clip, &why) : QV_OK;
     const qv_clip_options own = clip->own ? qv_row_options(clip->own, &f->o.clip) : f->o.clip;
     qv_job_source source = { .key = clip->key, .path = clip->path, .clip = &own, .user = clip };
     if (m) {
@@ -460,7 +475,15 @@ add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
         source.item = m->item;
         source.item.data = m->data;
     }
-    return qv_job_add(f->job, &source, err);
+    if (!s)
+        s = qv_job_add(f->job, &source, &why);
+    if (s && source.kind == QV_SOURCE_FRAMES && !qv_ends_all(s)) {
+        refuse(f, clip, s, why.text);
+        return QV_OK;
+    }
+    if (s && err)
+        *err = why;
+    return s;
 }
 
 /* Adds all clips to the job. It keeps fewer clips unfinished than the job's queue holds, because
@@ -491,6 +514,7 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
         return qv_fail(err, QV_EINVAL,
                        "a fill runs on at least one model, and only before it has ended");
     f->stopped = false;
+    f->n_refused = 0;
     f->status = QV_OK;
     atomic_store(&f->ended, false);
     qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);

@@ -100,55 +100,61 @@ Model::must_be_ours() const
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 /* Locks the model for this thread. Signals are heard while another thread has it. */
-void
+std::unique_lock<std::recursive_timed_mutex>
 Model::lock_for_call()
 {
     must_be_ours();
-    for (bool locked = false; !locked;) {
+    std::unique_lock<std::recursive_timed_mutex> lock(busy, std::defer_lock);
+    while (!lock) {
         {
             const Released released; /* the thread that has the lock may wait for the interpreter */
-            locked = busy.try_lock_for(std::chrono::milliseconds(100));
+            (void)lock.try_lock_for(std::chrono::milliseconds(100));
         }
-        if (!locked && PyErr_CheckSignals())
+        if (!lock && PyErr_CheckSignals())
             throw nb::python_error();
     }
+    return lock;
 }
 
 /* Called with the lock and the interpreter. */
 void
-Model::must_be_usable()
+Model::must_be_free()
 {
     if (!model)
         fail(QV_ESTATE, "this model was closed");
     if (in_a_turn)
         fail(QV_ESTATE, "this model is at work in a call that this one has interrupted, from a "
                         "signal's handler or a progress function; let that call return first");
-    const std::shared_ptr<Results> job = lent;
-    if (!job)
+}
+
+/* Called in a turn, since is_open() and the end of a job may run any of Python's code. */
+void
+Model::take_back()
+{
+    if (!lent)
         return;
-    if (!is_closed(*job) && nb::cast<bool>(is_open()))
+    if (!is_closed(*lent) && nb::cast<bool>(is_open()))
         fail(QV_ESTATE, "this model is at work for a generator of encode(); take all that comes "
                         "from it, or close() it, first");
-    close_results(*job);
+    close_results(*lent);
     lent.reset();
 }
 
-Model::Turn::Turn(Model &model) : of(model)
+Model::Turn::Turn(Model &model) : of(model), lock(model.lock_for_call())
 {
-    of.lock_for_call();
+    of.must_be_free();
+    of.in_a_turn = true;
     try {
-        of.must_be_usable();
+        of.take_back();
     } catch (...) {
-        of.busy.unlock();
+        of.in_a_turn = false;
         throw;
     }
-    of.in_a_turn = true;
 }
 
 Model::Turn::~Turn()
 {
-    of.in_a_turn = false;
-    of.busy.unlock();
+    of.in_a_turn = false; /* under the lock still */
 }
 
 qv_model *
@@ -161,7 +167,7 @@ void
 Model::lend(std::shared_ptr<Results> job, nb::object is_open_)
 {
     lent = std::move(job);
-    is_open = std::move(is_open_);
+    std::swap(is_open, is_open_); /* the old one is destroyed last, which may run Python's code */
 }
 
 void
@@ -257,8 +263,7 @@ Model::info()
 void
 Model::look_at(const std::function<void(const qv_model *)> &look)
 {
-    lock_for_call();
-    const std::lock_guard<std::recursive_timed_mutex> lock(busy, std::adopt_lock);
+    const auto lock = lock_for_call();
     if (!model)
         fail(QV_ESTATE, "this model was closed");
     const Released released;

@@ -256,7 +256,7 @@ print_pack(const struct pack_bench *p, const struct bench_bounds *bounds)
 {
     const double ms = p->runs[0].times.median_ms;
     const int64_t tokens = p->rows / (p->m.merge_size * p->m.merge_size);
-    printf(
+    tool_print(
         "\n  packed       %zu items, %lld patches, in %zu chunks of %lld (%lld segments), %.1f%% "
         "full; %.0f tokens/s\n",
         p->n_items, (long long)p->rows, p->n_chunks, (long long)p->info.capacity.rows,
@@ -265,8 +265,8 @@ print_pack(const struct pack_bench *p, const struct bench_bounds *bounds)
         (double)tokens / ms * 1e3);
     if (!p->b.o->no_limit)
         bench_print_bounds(bounds, ms);
-    printf("  plan         %.2f ms for a new capacity, %.3f ms for a seen one\n", p->new_ms,
-           p->seen_ms);
+    tool_print("  plan         %.2f ms for a new capacity, %.3f ms for a seen one\n", p->new_ms,
+               p->seen_ms);
 }
 
 static qv_status
@@ -428,7 +428,7 @@ report_all_alone(struct pack_bench *p, int64_t repeats, qv_error *err)
     };
     qv_status status = bench_report(&p->b, &r, err);
     if (!status && bench_talks(&p->b))
-        printf(
+        tool_print(
             "\n  plans        %.2f ms for a new capacity (mean of %zu), %.3f ms for a seen one\n",
             new_ms, p->sum.n_new, seen_ms);
     return status;
