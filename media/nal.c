@@ -48,6 +48,14 @@ qvm_find_start_code(const uint8_t *at, const uint8_t *end)
     return end;
 }
 
+qvm_units
+qvm_open_units(const AVPacket *packet, int length_bytes)
+{
+    static const uint8_t nothing;
+    const uint8_t *at = packet->data ? packet->data : &nothing;
+    return (qvm_units){ at, at + packet->size, length_bytes };
+}
+
 bool
 qvm_next_unit(qvm_units *u, const uint8_t **unit, const uint8_t **end)
 {

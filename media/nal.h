@@ -24,6 +24,8 @@ typedef struct qvm_units {
 
 /* Returns where the next start code (00 00 01) begins; `end` if there is none. */
 const uint8_t *qvm_find_start_code(const uint8_t *at, const uint8_t *end);
+/* Begins with a packet's first unit. A packet may be empty, with no data. */
+qvm_units qvm_open_units(const AVPacket *packet, int length_bytes);
 /* Takes the next unit, *unit up to *end. Returns false after the last, or if a length is too
  * long. */
 bool qvm_next_unit(qvm_units *units, const uint8_t **unit, const uint8_t **end);

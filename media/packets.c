@@ -350,8 +350,7 @@ qvm_packet
 qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet)
 {
     qvm_packet p = { .shown = 0 };
-    const qvm_units units = { packet->data, packet->data + packet->size,
-                              qvm_find_length_bytes(par) };
+    const qvm_units units = qvm_open_units(packet, qvm_find_length_bytes(par));
     p.changes = av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
                 av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL);
     p.palette = av_packet_get_side_data(packet, AV_PKT_DATA_PALETTE, NULL);

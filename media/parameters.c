@@ -35,9 +35,9 @@ look_at_set(bool hevc, const uint8_t *unit, const uint8_t *end, struct set *set)
     const int type = hevc ? unit[0] >> 1 & 63 : unit[0] & 31;
     if (!(hevc ? type >= 32 && type <= 34 : qvm_is_h264_parameters(type)))
         return false;
-    qvm_bits b = qvm_open_bits(unit + (hevc ? 2 : 1) < end ? unit + (hevc ? 2 : 1) : end, end);
     while (end - unit > 1 && !end[-1])
         end--;
+    qvm_bits b = qvm_open_bits(unit + (hevc ? 2 : 1) < end ? unit + (hevc ? 2 : 1) : end, end);
     *set = (struct set){ unit, end, type, 0, hevc ? type < 34 : type == 7 || type == 15 };
     if (hevc && type == 32)
         set->number = qvm_take_bits(&b, 4);
@@ -103,7 +103,7 @@ bool
 qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
                     bool *changed)
 {
-    qvm_units units = { packet->data, packet->data + packet->size, qvm_find_length_bytes(par) };
+    qvm_units units = qvm_open_units(packet, qvm_find_length_bytes(par));
     const bool hevc = par->codec_id == AV_CODEC_ID_HEVC;
     const uint8_t *unit, *end;
     struct set set, last = { NULL, NULL, 0, 0, false };
@@ -113,8 +113,8 @@ qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPack
     while (qvm_next_unit(&units, &unit, &end)) {
         if (!look_at_set(hevc, unit, end, &set))
             continue;
-        const qvm_units all = { kept->data, kept->data + kept->size, units.length_bytes };
-        const bool again = kept->size && find_set(all, hevc, &set, &last);
+        const qvm_units all = qvm_open_units(kept, units.length_bytes);
+        const bool again = find_set(all, hevc, &set, &last);
         const bool same = again && is_same(&set, &last);
         const size_t n = (size_t)(set.end - set.at);
         *changed = *changed || (again && !same) ||
