@@ -3,6 +3,7 @@
  * decoding them again. software_nvdec.c stands in for the GPU; all else is what runs on one. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <math.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -248,6 +250,70 @@ test_replaced(void **state)
     unlink("x264.mp4");
 }
 
+/* Has no further descriptor opened, or any number again. */
+static void
+set_descriptors(bool none)
+{
+    struct rlimit limit;
+    const int lowest = dup(0);
+    close(lowest);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = none ? (rlim_t)lowest : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* A process that cannot be started for lack of descriptors is tried again, but not for each clip; if it is only to follow the
+ * present one, no clip hears of it. */
+static void
+test_momentary(void **state)
+{
+    (void)state;
+    qv_error err;
+    qv_decoder *decoder = start("");
+    struct qvm_gpu *gpu = &decoder->gpus->at[0];
+    set_descriptors(true);
+    qv_status status = qv_decoder_gpu(decoder, 0, false, true, &err);
+    set_descriptors(false);
+    assert_int_equal(status, QV_ESTATE);
+    assert_non_null(strstr(err.text, "cannot be started: Too many open files"));
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_ESTATE); /* too early */
+    sleep(1);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
+
+    gpu->now.given = QVM_GPU_CLIPS - 1;
+    set_descriptors(true);
+    status = qv_decoder_gpu(decoder, 0, false, true, &err);
+    set_descriptors(false);
+    assert_int_equal(status, QV_OK);
+    assert_int_equal(gpu->next.child.pid, 0);
+    sleep(1);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
+    const pid_t next = gpu->next.child.pid;
+    assert_true(next > 0);
+    gpu->now.given = QVM_GPU_CLIPS;
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
+    assert_int_equal(gpu->now.child.pid, next);
+    qv_decoder_stop(&decoder);
+}
+
+/* A GPU that is not there is tried again as well, each time after twice as long. */
+static void
+test_missing(void **state)
+{
+    (void)state;
+    qv_error err;
+    qv_decoder *decoder = start("no driver");
+    for (int starts = 1; starts <= 2; starts++) {
+        for (int i = 0; i < 10; i++)
+            assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+        assert_int_equal(decoder->gpus->next_retired, starts);
+        sleep(1);
+    }
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+    assert_int_equal(decoder->gpus->next_retired, 2); /* the third comes a second later */
+    qv_decoder_stop(&decoder);
+}
+
 /* Without a GPU, the error says what is missing. */
 static void
 test_none(void **state)
@@ -348,8 +414,10 @@ hear_span(void *user, const char *stage, int lane, const char *key, double begin
         return;
     pthread_mutex_lock(&gpus->lock);
     const bool is_starting = gpus->at[0].now.child.pid && !gpus->at[0].now.ready;
-    if (results->loses && gpus->at[0].now.given)
+    if (results->loses && gpus->at[0].now.given) {
         snprintf(gpus->at[0].why, sizeof gpus->at[0].why, "the device is lost");
+        gpus->at[0].retry_s = INFINITY;
+    }
     pthread_mutex_unlock(&gpus->lock);
     if (is_starting)
         qv_decoder_gpu(results->decoder, 0, false, true, NULL);
@@ -637,6 +705,8 @@ main(void)
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_none),
+        cmocka_unit_test(test_momentary),
+        cmocka_unit_test(test_missing),
         cmocka_unit_test(test_job),
         cmocka_unit_test(test_both),
         cmocka_unit_test(test_auto),
