@@ -176,7 +176,7 @@ QV_API bool qv_cache_exists(const char *dir);
  * checkpoints are. A part that is damaged, or is no regular file, is reported by qv_cache_damage,
  * and its keys are missing. It takes memory for the index (qv_cache_info.index_bytes), and while it
  * opens three times the largest header (32 MiB at most). Returns QV_EIO, QV_EFORMAT (no cache, or
- * one of another version) or QV_ENOMEM. */
+ * one of another version), QV_ENOMEM, or QV_EBACKEND (the file system or its server is gone). */
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);

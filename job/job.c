@@ -312,7 +312,8 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
         status = open_lock(job, err);
     if (!status)
         status = open_devices(job, models, err);
-    if (!status && job->looks_for_gpu && qv_decoder_has_gpu(job->decoder, job->devices[0].gpu))
+    if (!status && job->looks_for_gpu &&
+        qv_decoder_has_gpu(job->decoder, job->devices[0].gpu, NULL))
         qv_job_find_gpus(job); /* a job before this one has had it opened */
     job->opened_s = qv_seconds();
     if (!status)

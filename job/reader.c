@@ -120,14 +120,14 @@ name_of(const struct qv_job_item *item)
 
 /* Takes note of what a device's GPU was found to be. */
 static void
-note_gpu(qv_job *job, struct qv_job_device *d, qv_status status, const qv_error *why)
+note_gpu(qv_job *job, struct qv_job_device *d, qv_status status)
 {
-    const char *end = strstr(why->text, ": "); /* of words that name the GPU */
-    const char *words = !status || status == QV_ESTATE ? "" : end ? end + 2 : why->text;
+    char why[sizeof d->not_gpu];
+    qv_decoder_has_gpu(job->decoder, d->gpu, why);
     pthread_mutex_lock(&job->lock);
     d->decodes = !status;
     d->is_opening = status == QV_ESTATE;
-    snprintf(d->not_gpu, sizeof d->not_gpu, "%.*s", (int)sizeof d->not_gpu - 1, words);
+    memcpy(d->not_gpu, why, sizeof why);
     job->on_gpu = job->looks_for_gpu = false;
     for (int i = 0; i < job->n_devices; i++) {
         job->on_gpu = job->on_gpu || job->devices[i].decodes;
@@ -143,8 +143,7 @@ qv_job_find_gpus(qv_job *job)
 {
     for (int i = 0; i < job->n_devices; i++) {
         struct qv_job_device *d = &job->devices[i];
-        qv_error why = { 0 };
-        note_gpu(job, d, qv_decoder_gpu(job->decoder, d->gpu, false, false, &why), &why);
+        note_gpu(job, d, qv_decoder_gpu(job->decoder, d->gpu, false, false, NULL));
     }
 }
 

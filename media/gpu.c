@@ -244,16 +244,17 @@ qv_decoder_gpu_bytes(void)
     return QVM_GPU_PICTURES + QVM_GPU_CONTEXT;
 }
 
+#define NO_SUCH_GPU "from 0 to %d, of one that is started"
+#define NOT_OURS "the program that decodes was started by another process than this one"
+
 qv_status
 qv_decoder_gpu(qv_decoder *d, int gpu, bool unlocked, bool wait, qv_error *err)
 {
     qv_status status = QV_OK;
     if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS)
-        return qv_fail(err, QV_EINVAL, "GPU %d of a decoder: from 0 to %d, of one that is started",
-                       gpu, QVM_MOST_GPUS - 1);
+        return qv_fail(err, QV_EINVAL, "GPU %d of a decoder: " NO_SUCH_GPU, gpu, QVM_MOST_GPUS - 1);
     if (d->owner != getpid())
-        return qv_fail(err, QV_EBACKEND,
-                       "the program that decodes was started by another process than this one");
+        return qv_fail(err, QV_EBACKEND, NOT_OURS);
     pthread_mutex_lock(&d->gpus->lock);
     const struct qvm_gpu *g = &d->gpus->at[gpu];
     if (!find(d, gpu, unlocked, wait))
@@ -265,13 +266,22 @@ qv_decoder_gpu(qv_decoder *d, int gpu, bool unlocked, bool wait, qv_error *err)
 }
 
 bool
-qv_decoder_has_gpu(qv_decoder *d, int gpu)
+qv_decoder_has_gpu(qv_decoder *d, int gpu, char why[64])
 {
-    if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS || d->owner != getpid())
+    char none[64];
+    why = why ? why : none;
+    if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS) {
+        snprintf(why, 64, NO_SUCH_GPU, QVM_MOST_GPUS - 1);
         return false;
+    }
+    if (d->owner != getpid()) {
+        snprintf(why, 64, "%.63s", NOT_OURS);
+        return false;
+    }
     pthread_mutex_lock(&d->gpus->lock);
     const struct qvm_gpu *g = &d->gpus->at[gpu];
     const bool has = g->now.ready && !g->unlocked && !*g->why;
+    snprintf(why, 64, "%.63s", g->why);
     pthread_mutex_unlock(&d->gpus->lock);
     return has;
 }

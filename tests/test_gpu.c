@@ -19,11 +19,13 @@
 #include <cmocka.h>
 
 #include "../media/gpu.h"
+#include "../media/remote.h"
 #include "command/encode.h"
 #include "engine/context.h"
 #include "make_clips.h"
 #include "qwenvit_fill.h"
 #include "qwenvit_job.h"
+#include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
 
@@ -57,15 +59,6 @@ read_clip(const char *path, const qv_clip_options *options)
     f.damaged = qv_clip_damaged(clip);
     qv_clip_close(&clip);
     return f;
-}
-
-static qv_decoder *
-start(const char *fault)
-{
-    qv_decoder *decoder = NULL;
-    setenv("QV_GPU_FAULT", fault, 1);
-    assert_int_equal(qv_decoder_start(QV_SOFTWARE_GPU, &decoder, NULL), QV_OK);
-    return decoder;
 }
 
 /* Reads a clip with the CPU and with the GPU, and compares. Returns what is said of the latter. */
@@ -118,7 +111,7 @@ test_bytes(void **state)
         { "x264-fields.mkv", "it is interlaced" },
         { "vp9.webm", "its codec is neither H.264 nor HEVC" },
     };
-    qv_clip_options options = { .decoder = start("") };
+    qv_clip_options options = { .decoder = start_gpu("") };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!clip_is_possible(cases[i].clip))
             continue;
@@ -140,7 +133,7 @@ static void
 test_odd(void **state)
 {
     (void)state;
-    qv_clip_options options = { .decoder = start("") };
+    qv_clip_options options = { .decoder = start_gpu("") };
     int n = 0;
     for (size_t i = 0; clip_name(i); i++) {
         const char *name = clip_name(i);
@@ -162,13 +155,54 @@ static void
 test_alone(void **state)
 {
     (void)state;
-    qv_clip_options options = { .trusted = true, .decoder = start("") };
+    qv_clip_options options = { .trusted = true, .decoder = start_gpu("") };
     clip_write("x264.mp4");
     expect("x264.mp4", &options, "");
     options.trusted =
         false; /* the process that has the GPU open is then another one, which is locked in */
     expect("x264.mp4", &options, "");
     qv_decoder_stop(&options.decoder);
+    unlink("x264.mp4");
+}
+
+/* Makes the allocation fail that a thread's decoder needs for a GPU's frames. */
+static bool no_remote;
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *
+__wrap_calloc(size_t n, size_t size)
+{
+    return no_remote && size == sizeof(struct qvm_remote) ? NULL : __real_calloc(n, size);
+}
+
+static int
+count_shared_maps(void)
+{
+    char line[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, "memfd:") != NULL;
+    fclose(f);
+    return n;
+}
+
+static void
+test_no_memory(void **state)
+{
+    (void)state;
+    const qv_clip_options options = { .trusted = true,
+                                      .decode = QV_DECODE_GPU,
+                                      .decoder = start_gpu("") };
+    clip_write("x264.mp4");
+    no_remote = true;
+    struct frames f = read_clip("x264.mp4", &options);
+    no_remote = false;
+    free(f.at);
+    expect_failure("no memory", QV_ENOMEM, "no memory for the frames of a GPU", f.status, &f.error);
+    assert_int_equal(count_shared_maps(), 0);
+    qv_decoder_stop((qv_decoder **)(uintptr_t)&options.decoder);
     unlink("x264.mp4");
 }
 
@@ -199,7 +233,7 @@ test_faults(void **state)
     };
     clip_write("x264-pyramid.mkv");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_options options = { .decoder = start(cases[i].fault),
+        qv_clip_options options = { .decoder = start_gpu(cases[i].fault),
                                     .decode_seconds =
                                         !strncmp(cases[i].fault, "silent", 6) ? 1.5 : 0,
                                     .fps = 3 };
@@ -225,7 +259,7 @@ test_replaced(void **state)
     qv_clip_options options = { .fps = 5 };
     clip_write("x264.mp4");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        options.decoder = start(cases[i].fault);
+        options.decoder = start_gpu(cases[i].fault);
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
             expect("x264.mp4", &options, cases[i].why);
         expect("x264.mp4", &options, "the GPU's processes failed again and again");
@@ -235,7 +269,7 @@ test_replaced(void **state)
         qv_decoder_stop(&options.decoder);
     }
 
-    options.decoder = start("");
+    options.decoder = start_gpu("");
     expect("x264.mp4", &options, "");
     struct qvm_gpu_process *now = &options.decoder->gpus->at[0].now;
     const pid_t first = now->child.pid;
@@ -334,7 +368,7 @@ test_none(void **state)
     qv_error err;
     clip_write("x264.mp4");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_options options = { .decoder = start(cases[i].fault),
+        qv_clip_options options = { .decoder = start_gpu(cases[i].fault),
                                     .decode = QV_DECODE_GPU,
                                     .gpu = cases[i].gpu };
         struct frames f = read_clip("x264.mp4", &options);
@@ -444,14 +478,15 @@ static qv_status
 run_job(const struct tiny *t, const char *fault, qv_decode decode, struct results *results)
 {
     char key[16];
-    const qv_job_options o = {
-        .sink = take,
-        .user = results,
-        .decoders = cores ? 0 : 3,
-        .span = hear_span,
-        .memory = memory,
-        .clip = { .decoder = start(fault), .decode = decode, .fps = 5, .max_pixels = 12 * 32 * 32 }
-    };
+    const qv_job_options o = { .sink = take,
+                               .user = results,
+                               .decoders = cores ? 0 : 3,
+                               .span = hear_span,
+                               .memory = memory,
+                               .clip = { .decoder = start_gpu(fault),
+                                         .decode = decode,
+                                         .fps = 5,
+                                         .max_pixels = 12 * 32 * 32 } };
     qv_job *job = NULL;
     qv_decoder *decoder = o.clip.decoder;
     if (is_open)
@@ -589,7 +624,7 @@ test_cache(void **state)
     clip_write("x264.mp4");
     on_cuda = true;
     for (int gpu = 0; gpu < 2; gpu++) {
-        qv_decoder *decoder = start("");
+        qv_decoder *decoder = start_gpu("");
         const qv_cache_fill_options o = { .decoders = 2,
                                           .clip = { .decoder = decoder,
                                                     .decode = gpu ? QV_DECODE_GPU : QV_DECODE_AUTO,
@@ -629,7 +664,7 @@ test_files(void **state)
         clip_write(clips[i]);
     on_cuda = true;
     for (int gpu = 0; gpu < 2; gpu++) {
-        qv_decoder *decoder = start("");
+        qv_decoder *decoder = start_gpu("");
         const struct tool_options o = { .model = QV_GOLDEN "/qwen3_vl",
                                         .output = temp_path(gpu ? "gpu" : "auto"),
                                         .output_dtype = QV_F32,
@@ -685,7 +720,7 @@ static bool
 has_landlock(void)
 {
     qv_error err = { QV_OK, "" };
-    qv_decoder *decoder = start("");
+    qv_decoder *decoder = start_gpu("");
     qv_decoder_gpu(decoder, 0, false, true, &err);
     qv_decoder_stop(&decoder);
     return !strstr(err.text, "(Landlock");
@@ -702,6 +737,7 @@ main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_odd),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_none),

@@ -575,7 +575,7 @@ decoder_gpu(void)
 static qv_status
 decoder_has_gpu(void)
 {
-    return if_not(qv_decoder_has_gpu(arg(0, a_decoder()), 0) || null_at == 0);
+    return if_not(qv_decoder_has_gpu(arg(0, a_decoder()), 0, NULL) || null_at == 0);
 }
 
 static qv_status

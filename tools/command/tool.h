@@ -223,6 +223,10 @@ qv_status tool_check_outputs(const struct tool_options *o, const char *const *ou
 /* Does so with the outputs and inputs that the options themselves name. Arguments are inputs from
  * number `first` on. */
 qv_status tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *err);
+/* Fails if --json, --trace or --drawing would write over a clip of the list (list.h). */
+struct tool_list;
+qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
+                                  qv_error *err);
 
 bool tool_is_folder(const char *path);
 /* tool_clear_folder removes the files in a folder, tool_remove_folder also the folder. */
