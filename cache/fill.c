@@ -366,8 +366,8 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
     qv_model_info info;
     qv_model_get_info(model, &info);
     char *by = NULL;
-    const int64_t rows = qv_model_pack_rows(model, f->o.chunk_rows);
-    qv_status s = qv_cache_made_by(&info, rows, &f->o.clip, &by, err);
+    const qv_packing packing = qv_model_packing(model, f->o.chunk_rows);
+    qv_status s = qv_cache_made_by(&info, &packing, &f->o.clip, &by, err);
     if (s)
         return s;
     const qv_cache_writer_options options = { .layout = layout_of(&f->o, &info),

@@ -68,11 +68,10 @@ QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* Makes the text for qv_cache_writer_options.made_by, as `qwenvit cache` has it: the model, its
- * weights and dtype, the capacity that frame pairs are packed in (qv_model_pack_rows of the job's
- * chunk_rows), the rule by which they are packed (QV_PACKING), and how clips without options of
- * their own are sampled and resized. *out is a JSON object, for free(). Returns QV_EINVAL and
- * QV_ENOMEM. */
-QV_API qv_status qv_cache_made_by(const qv_model_info *model, int64_t capacity,
+ * weights and dtype, how frame pairs are packed (qv_model_packing of the job's chunk_rows), and how
+ * clips without options of their own are sampled and resized. *out is a JSON object, for free().
+ * Returns QV_EINVAL and QV_ENOMEM. */
+QV_API qv_status qv_cache_made_by(const qv_model_info *model, const qv_packing *packing,
                                   const struct qv_clip_options *clip, char **out, qv_error *err);
 
 /* The tensors of each key: tokens [n, width] and n_deepstack outputs [n, width]; or, packed, one

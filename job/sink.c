@@ -87,15 +87,14 @@ retire(qv_job *job, struct qv_job_piece *piece)
     struct qv_job_buffer *buffer = piece->buffer;
     if (piece == &piece->item->end)
         return;
-    qv_job_free_frames(job, piece);
-    if (buffer && !--buffer->users) {
+    qv_job_free_frames(job, piece->frames);
+    if (!--buffer->users) {
         if (buffer->tokens.capacity > job->usual_tokens) { /* it was made for one large item */
             qv_host_free(buffer->ctx, buffer->tokens.tokens);
             buffer->tokens = (qv_tokens){ 0 };
         }
         qv_job_wake(job, QV_JOB_DEVICES);
     }
-    free(piece);
 }
 
 /* Takes the next piece whose item no other thread is telling of. */

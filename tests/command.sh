@@ -517,13 +517,6 @@ expect 0 '"way":"decode"' $job -o jobs --json --ways 'decode,one by one'
 echo nobody.mp4 > nobody.txt
 expect 3 'nobody.mp4' $job -o jobs --list nobody.txt
 [ "$(ls jobs | tr '\n' ' ')" = 'clips clips.jsonl ' ] || fail 'bench job leaves what it wrote'
-packing="$qwenvit bench packing --model $model --backend cpu $quick"
-expect 2 '--ways pairs of 4097 is not known; pairs of N (up to 4096 patches), seven sizes' $packing --ways 'seven sizes,pairs of 4097'
-expect 2 '--ways pairs is not known' $packing --ways 'pairs,seven sizes'
-expect 0 '"way":"pairs of 64"' $packing --json --ways 'one clip of 1 pair,pairs of 64'
-grep '"way":"pairs of 64"' out.txt | grep -q '"pair_rows":64,.*"over_clips":[0-9]' || fail 'pairs are not set against clips'
-grep '"way":"one clip of 1 pair"' out.txt | grep -q '"over_encode":[0-9]' || fail 'a clip is not set against qv_encode'
-grep '"way":"all sizes"' out.txt | grep -q '"sizes":1' && [ "$(wc -l < out.txt)" = 3 ] || fail 'other sizes are timed'
 start="$qwenvit bench start --model $model $quick --backend ref"
 expect 2 'are required' "$qwenvit" bench start --model "$model"
 expect 0 'on ref' $start -o start

@@ -5,6 +5,7 @@
 
 #include <cstdarg>
 #include <cstring>
+#include <memory>
 
 #include "binding.h"
 #include "error.h"
@@ -392,6 +393,8 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
               const std::function<qv_tokens()> &allocate)
 {
     qv_plan_options options = {}, bucket = {};
+    qv_plan_info info = {};
+    qv_plan *plan = nullptr;
     qv_error err = {};
     options.input = bucket.input = input;
     options.output = bucket.output = output;
@@ -400,8 +403,12 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
     const Turn turn(*this);
     const Released released;
     const int64_t *g = items[0].grid_thw;
-    if (items.size() > 1 || qv_plan_options_for(model, g, &bucket, &err) ||
-        g[0] * g[1] * g[2] > bucket.capacity.rows) {
+    std::copy(g, g + 3, bucket.grid_thw);
+    if (items.size() == 1 && !qv_plan_create(model, &bucket, &plan, &err))
+        qv_plan_get_info(plan, &info);
+    std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan, [](qv_plan *p) { qv_plan_free(&p); });
+    if (g[0] * g[1] * g[2] > info.capacity.rows) {
+        owned.reset(); /* the call takes it */
         qv_tokens to = allocate();
         interrupted = false;
         heard = std::chrono::steady_clock::now();
@@ -412,10 +419,6 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
         check(status, err);
         return;
     }
-    qv_plan *plan = nullptr;
-    check(qv_plan_create(model, &bucket, &plan, &err), err);
-    const std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan,
-                                                              [](qv_plan *p) { qv_plan_free(&p); });
     check(qv_plan_push(plan, items.data(), 1, &err), err);
     qv_tokens to = allocate();
     check(qv_plan_pull(plan, &to, &err), err);

@@ -506,7 +506,6 @@ tool_bench(const struct tool_options *o)
                     { "preprocess", 2, bench_preprocess },
                     { "job", 1, bench_job },
                     { "cache", 1, bench_cache },
-                    { "packing", 1, bench_packing },
                     { "start", 2, bench_start } };
     for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++)
         if (!strcmp(o->arguments[0], benches[i].name)) {
@@ -521,7 +520,7 @@ tool_bench(const struct tool_options *o)
             return TOOL_USAGE;
         }
     tool_complain("bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job, "
-                  "cache, packing or start "
+                  "cache or start "
                   "(qwenvit bench --help)");
     return TOOL_USAGE;
 }

@@ -11,6 +11,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/atomic_file.h"
+#include "model/items.h"
 
 enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
 
@@ -71,14 +72,15 @@ open_plan(struct profile *p, qv_error *err)
             return status;
         qv_clip_get_info(p->clip, &p->clip_info);
         g = p->clip_info.grid_thw;
-        status = qv_plan_options_for(p->model, g, &options, err);
+        options = (qv_plan_options){ .grid_thw = { g[0], g[1], g[2] } };
     }
     if (!status)
         status = qv_plan_create(p->model, &options, &p->plan, err);
     if (status)
         return status;
     qv_plan_get_info(p->plan, &p->info);
-    const qv_capacity pair = qv_item_size(p->model, (const int64_t[3]){ 1, g[1], g[2] });
+    const qv_capacity pair =
+        qv_capacity_of(&p->model->config, (const int64_t[3]){ 1, g[1], g[2] });
     p->pairs = qv_capacity_fits(&p->info.capacity, &pair);
     p->whole = (qv_item){ .grid_thw = { g[0], g[1], g[2] },
                           .n_frames = p->clip_info.n_frames,

@@ -63,12 +63,11 @@ open_plan(struct tower_bench *t, qv_error *err)
     const struct tool_options *o = t->b.o;
     const int64_t *g = o->grid, pair_rows = g[1] * g[2];
     const int64_t rows = (o->bench_chunk < 0 ? g[0] : o->bench_chunk) * pair_rows;
-    qv_plan_options options = { .capacity = { .rows = rows, .segment_rows = pair_rows },
-                                .output = t->m.dtype };
-    qv_status status = o->bench_chunk ? QV_OK : qv_plan_options_for(t->model, g, &options, err);
-    if (!status)
-        status =
-            bench_make_plan(t->model, &options, &t->plan, &t->plan_new_ms, &t->plan_seen_ms, err);
+    qv_plan_options options = { .grid_thw = { g[0], g[1], g[2] }, .output = t->m.dtype };
+    if (o->bench_chunk)
+        options.capacity = (qv_capacity){ .rows = rows, .segment_rows = pair_rows };
+    qv_status status =
+        bench_make_plan(t->model, &options, &t->plan, &t->plan_new_ms, &t->plan_seen_ms, err);
     if (status)
         return status;
     qv_plan_get_info(t->plan, &t->info);
