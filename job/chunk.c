@@ -74,7 +74,7 @@ may_go(const qv_job *job, const struct qv_job_pack *pack, const struct offer *of
 {
     if (!offer->n)
         return false;
-    const bool comes = job->sources.n || job->n_reading;
+    const bool comes = qv_job_may_take_up(job) || job->n_reading;
     double until_s = offer->oldest_s + job->o.max_wait_s;
     if (!comes && until_s > job->ready_s + GRACE_S)
         until_s = job->ready_s + GRACE_S;

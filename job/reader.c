@@ -369,7 +369,7 @@ may_read(const struct qv_job_worker *w)
 {
     const qv_job *job = w->job;
     const int first = job->on_gpu ? job->gpu_readers : 0;
-    return job->sources.n && w->lane < qv_job_decoders(job) &&
+    return qv_job_may_take_up(job) && w->lane < qv_job_decoders(job) &&
            (w->lane < first || job->n_reading >= first);
 }
 
@@ -384,6 +384,7 @@ take_source(struct qv_job_worker *w)
     if (!job->stopping) {
         item = qv_job_queue_take(&job->sources, 0);
         item->began_s = qv_seconds();
+        job->results += item->held;
         item->state = QV_JOB_READING;
         item->holders++;
         w->item = item;

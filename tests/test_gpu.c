@@ -356,17 +356,27 @@ hear_span(void *user, const char *stage, int lane, const char *key, double begin
 }
 
 static qv_status
-take(void *user, const qv_job_result *r, qv_error *err)
+take(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
 {
     struct results *results = user;
-    const uint8_t *at = r->tokens;
+    const uint8_t *at = rows->tokens.tokens;
     uint64_t *sum = &results->tokens[atoi(r->key)];
+    (void)entry;
     (void)err;
-    for (size_t i = 0; r->clip && i < (size_t)r->n * results->row; i++)
+    for (size_t i = 0; i < (size_t)rows->tokens.n * results->row; i++)
         *sum = (*sum ^ at[i]) * 1099511628211U;
-    if (r->last && !r->status)
+    return QV_OK;
+}
+
+static qv_status
+look(void *user, void *entry, const qv_job_result *r, qv_error *err)
+{
+    struct results *results = user;
+    (void)entry;
+    (void)err;
+    if (!r->status)
         results->by[r->decoded_by]++;
-    if (r->last && *r->not_gpu)
+    if (*r->not_gpu)
         snprintf(results->why, sizeof results->why, "%s", r->not_gpu);
     return QV_OK;
 }
@@ -377,8 +387,7 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
 {
     char key[16];
     const qv_job_options o = {
-        .sink = take,
-        .user = results,
+        .sink = { NULL, take, look, results },
         .decoders = cores ? 0 : 3,
         .span = hear_span,
         .memory = memory,

@@ -116,6 +116,7 @@ struct Tokens {
     int64_t damaged_frames = 0;
     int64_t file_bytes = 0, file_mtime_ns = 0; /* as in qv_clip_info; 0: the source is no file */
     int64_t index = 0;                         /* place among a job's sources */
+    int64_t ahead_bytes = 0;                   /* as in qv_job_result */
 
     size_t
     matrix_bytes() const
@@ -140,7 +141,7 @@ struct Frames {
     const char *remark = ""; /* qv_remark_text */
 };
 
-/* What a job shares with its threads (job.cpp). */
+/* What a job shares with its threads (results.h). */
 struct Results;
 bool is_closed(Results &results);
 void close_results(Results &results); /* returns once the job is closed, whoever closes it */
@@ -222,6 +223,7 @@ void take_clip_options(nb::dict options, qv_clip_options *o);
 void bind_model(nb::module_ &m);
 void bind_frames(nb::module_ &m);
 void bind_tokens(nb::module_ &m);
+void bind_decoder(nb::module_ &m);
 void bind_job(nb::module_ &m);
 void bind_cache(nb::module_ &m);
 void bind_cache_reader(nb::module_ &m);

@@ -358,13 +358,6 @@ run_sizes(struct packing_bench *p, qv_error *err)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-static qv_status
-discard(void *user, const qv_job_result *r, qv_error *err)
-{
-    (void)user;
-    return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
-}
-
 /* A job's progress at its end, and the time of opening it, which the job's own clock leaves out. */
 struct job_times {
     qv_job_progress progress;
@@ -374,9 +367,7 @@ struct job_times {
 static qv_status
 run_job(struct packing_bench *p, struct job_times *times, qv_error *err)
 {
-    const qv_job_options options = {
-        .sink = discard, .output = QV_BF16, .decoders = 1, .queue = MOST_ITEMS
-    };
+    const qv_job_options options = { .output = QV_BF16, .decoders = 1, .queue = MOST_ITEMS };
     qv_job *job = NULL;
     const double began_s = qv_seconds();
     qv_status s = qv_job_open(&p->model, 1, &options, &job, err);
