@@ -16,7 +16,7 @@
 
 #include "clock.h"
 #include "error.h"
-#include "filling.h"
+#include "halves.h"
 #include "options.h"
 
 enum { SINKS = 4 };
@@ -39,7 +39,9 @@ struct identity {
 struct qv_cache_fill {
     char *dir;
     qv_cache_fill_options o;
-    struct qv_filling filling;
+    qv_cache *there; /* the cache as it was when this was opened; NULL: there was none yet */
+    qv_cache_writer *writer;
+    qv_cache_layout layout;
     struct clip *clips; /* [n] */
     size_t n, room;
     qv_job *job;
@@ -102,8 +104,8 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     look_at(clip, &id);
     id.source.bytes = was_read ? r->clip->file_bytes : clip->bytes;
     id.source.mtime_ns = was_read ? r->clip->file_mtime_ns : clip->mtime_ns;
-    const qv_status s = qv_cache_begin(f->filling.writer, clip->key, &id.source,
-                                       r->status ? 0 : r->n_tokens, &begun, err);
+    const qv_status s =
+        qv_cache_begin(f->writer, clip->key, &id.source, r->status ? 0 : r->n_tokens, &begun, err);
     *entry = begun;
     return s ? end_run(f, s, err) : QV_OK;
 }
@@ -114,7 +116,7 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
 {
     qv_cache_fill *f = user;
     (void)r;
-    const qv_status s = qv_filling_put(&f->filling, entry, &rows->tokens, err);
+    const qv_status s = qv_cache_put_rounded(&f->layout, entry, &rows->tokens, err);
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
@@ -189,10 +191,10 @@ qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options, qv_cac
         f->o.clip.decode = QV_DECODE_CPU; /* a GPU does not notice all damage, and a cache stays */
     f->dir = strdup(dir);
     f->has_lock = !pthread_mutex_init(&f->lock, NULL);
-    const qv_status s = f->dir && f->has_lock
-                            ? qv_filling_open(&f->filling, dir, options->retry_failed, err)
-                            : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
-    f->filling.trust = options->trust;
+    const qv_status s = !f->dir || !f->has_lock
+                            ? qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir))
+                        : qv_cache_exists(dir) ? qv_cache_open(dir, &f->there, err)
+                                               : QV_OK;
     if (s)
         qv_cache_fill_close(&f);
     else
@@ -206,7 +208,8 @@ qv_cache_fill_close(qv_cache_fill **fill)
     qv_cache_fill *f = fill ? *fill : NULL;
     if (!f)
         return;
-    qv_filling_close(&f->filling, NULL);
+    qv_cache_close(&f->there);
+    qv_cache_writer_close(&f->writer, NULL);
     if (f->has_lock)
         pthread_mutex_destroy(&f->lock);
     free(f->clips);
@@ -218,7 +221,7 @@ qv_cache_fill_close(qv_cache_fill **fill)
 const qv_cache *
 qv_cache_fill_there(const qv_cache_fill *f)
 {
-    return f ? f->filling.there : NULL;
+    return f ? f->there : NULL;
 }
 
 void
@@ -247,18 +250,22 @@ remember(qv_cache_fill *f, const struct clip *clip, qv_error *err)
     return QV_OK;
 }
 
-/* id is the clip's identity now. */
+/* id is the clip's identity now. A clip that is there is not wanted, even if its file is gone. */
 static qv_status
 take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, bool *wanted,
           qv_error *err)
 {
-    const enum qv_filling_state state = qv_filling_compare(&f->filling, clip->key, &id->source);
-    f->counts.there += state == QV_FILLING_THERE;
-    f->counts.gone = f->filling.n_gone;
-    f->counts.failed_before += state == QV_FILLING_FAILED_BEFORE;
+    const qv_cache_state state =
+        f->there ? qv_cache_compare_trusting(f->there, clip->key, &id->source, f->o.trust)
+                 : QV_CACHE_MISSING;
+    const bool there = state == QV_CACHE_DONE || state == QV_CACHE_SOURCE_GONE;
+    const bool failed_before = state == QV_CACHE_FAILED && !f->o.retry_failed;
+    f->counts.there += there;
+    f->counts.gone += state == QV_CACHE_SOURCE_GONE;
+    f->counts.failed_before += failed_before;
     if (wanted)
-        *wanted = state == QV_FILLING_WANTED;
-    return state == QV_FILLING_WANTED ? remember(f, clip, err) : QV_OK;
+        *wanted = !there && !failed_before;
+    return there || failed_before ? QV_OK : remember(f, clip, err);
 }
 
 qv_status
@@ -343,8 +350,9 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
     if (!f || !model || f->is_over)
         return qv_fail(err, QV_EINVAL, "a fill can begin only on a model, and before it has ended");
-    if (f->filling.writer)
+    if (f->writer)
         return QV_OK;
+    qv_cache_info before = { .sealed = 0 };
     qv_model_info info;
     qv_model_get_info(model, &info);
     char *by = NULL;
@@ -352,15 +360,19 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
     qv_status s = qv_cache_made_by(&info, rows, &f->o.clip, &by, err);
     if (s)
         return s;
-    const qv_cache_writer_options options = { .layout = layout_of(&f->o, &info),
+    if (f->there)
+        qv_cache_get_info(f->there, &before);
+    f->layout = layout_of(&f->o, &info);
+    const qv_cache_writer_options options = { .layout = f->layout,
                                               .made_by = by,
                                               .shard = f->o.shard,
                                               .n_shards = f->o.n_shards,
                                               .part_bytes = f->o.part_bytes,
                                               .part_seconds = f->o.part_seconds,
+                                              .after = before.sealed,
                                               .told = warn,
                                               .user = f };
-    s = qv_filling_begin(&f->filling, f->dir, &options, err);
+    s = qv_cache_writer_open(f->dir, &options, &f->writer, err);
     free(by);
     return s;
 }
@@ -380,9 +392,9 @@ open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *e
     qv_model_info info;
     qv_model_get_info(models[0], &info);
     f->patch_size = info.patch_size;
-    const qv_cache_layout layout = layout_of(&f->o, &info);
     const qv_job_options options = { .sink = { begin, put, finish, f },
-                                     .output = qv_filling_dtype(&layout),
+                                     .output = layout_of(&f->o, &info).dtype == QV_BF16 ? QV_BF16
+                                                                                        : QV_F32,
                                      .decoders = f->o.decoders,
                                      .sinks = SINKS,
                                      .chunk_rows = f->o.chunk_rows,
@@ -456,7 +468,7 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
     qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);
     f->is_over = is_last;
     if (is_last)
-        qv_cache_close(&f->filling.there); /* frees a large index that is no longer needed */
+        qv_cache_close(&f->there); /* frees a large index that is no longer needed */
     const double began_s = qv_seconds();
     if (!s && f->job)
         s = compute(f, err);
@@ -468,9 +480,9 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
             *err = f->error;
     }
     qv_error sealing = { 0 };
-    const qv_status sealed = is_last             ? qv_filling_close(&f->filling, &sealing)
-                             : f->filling.writer ? qv_cache_seal(f->filling.writer, &sealing)
-                                                 : QV_OK;
+    const qv_status sealed = is_last     ? qv_cache_writer_close(&f->writer, &sealing)
+                             : f->writer ? qv_cache_seal(f->writer, &sealing)
+                                         : QV_OK;
     f->counts.seconds += qv_seconds() - began_s;
     if (!s && sealed && err)
         *err = sealing;

@@ -46,7 +46,8 @@ void
 qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece)
 {
     qv_job_free_frames(job, piece);
-    free(piece);
+    if (piece != &piece->item->end)
+        free(piece);
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */

@@ -221,37 +221,14 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
                                        err);
 }
 
-enum { QUEUES = 3 };
-
-/* Lists every queue of the job, and how many entries it has room for. */
-static void
-list_queues(qv_job *job, struct qv_job_queue *queues[QUEUES], size_t rooms[QUEUES])
-{
-    const size_t readers = (size_t)job->n_readers;
-    const struct {
-        struct qv_job_queue *queue;
-        size_t room;
-    } all[QUEUES] = {
-        { &job->sources, (size_t)job->o.queue },
-        { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_PACK_ITEMS },
-        { &job->failures, readers },
-    };
-    for (int i = 0; i < QUEUES; i++) {
-        queues[i] = all[i].queue;
-        rooms[i] = all[i].room;
-    }
-}
-
 static qv_status
 open_queues(qv_job *job, qv_error *err)
 {
     const size_t readers = (size_t)job->n_readers;
-    struct qv_job_queue *queues[QUEUES];
-    size_t rooms[QUEUES];
-    list_queues(job, queues, rooms);
-    qv_status status = QV_OK;
-    for (int i = 0; i < QUEUES && !status; i++)
-        status = qv_job_queue_open(queues[i], rooms[i], err);
+    qv_status status = qv_job_queue_open(&job->sources, (size_t)job->o.queue, err);
+    if (!status) /* each reader may have an item's end in it */
+        status = qv_job_queue_open(
+            &job->told, readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_PACK_ITEMS, err);
     job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
     job->readers = calloc(readers, sizeof *job->readers);
     job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);
@@ -433,11 +410,8 @@ qv_job_close(qv_job **handle)
     for (int i = 0; job->devices && i < job->n_devices; i++)
         qv_job_device_close(&job->devices[i]);
     qv_decoder_stop(&job->own_decoder);
-    struct qv_job_queue *queues[QUEUES];
-    size_t rooms[QUEUES];
-    list_queues(job, queues, rooms);
-    for (int i = 0; i < QUEUES; i++)
-        qv_job_queue_close(queues[i]);
+    qv_job_queue_close(&job->sources);
+    qv_job_queue_close(&job->told);
     while (job->n_conds)
         pthread_cond_destroy(&job->changed[--job->n_conds]);
     if (job->has_lock)

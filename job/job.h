@@ -229,8 +229,8 @@ struct qv_job {
     size_t n_items;
     struct qv_job_queue sources;  /* items that no reader has taken up */
     struct qv_job_pack *packs;    /* the packs of all items that are not done */
-    struct qv_job_queue told;     /* pieces for the sink */
-    struct qv_job_queue failures; /* items' ends */
+    struct qv_job_queue told;     /* pieces for the sink, and the ends of items that have failed */
+    int n_failures;               /* such ends in it */
     int n_reading;
     /* bytes of sources in memory and of results, with options.ahead: of all items and results that
      * were not given back; and of these results alone, of items that were taken up */

@@ -402,13 +402,14 @@ take_source(struct qv_job_worker *w)
 static void
 queue_failure(qv_job *job, struct qv_job_item *item)
 {
-    while (!job->stopping && job->failures.n == job->failures.room)
+    while (!job->stopping && job->n_failures == job->n_readers)
         qv_job_wait(job, QV_JOB_READERS);
     if (job->stopping)
         return;
     item->end.item = item;
     item->holders++;
-    qv_job_queue_put(&job->failures, &item->end);
+    job->n_failures++;
+    qv_job_queue_put(&job->told, &item->end);
     qv_job_wake(job, QV_JOB_SINKS);
 }
 

@@ -109,9 +109,6 @@ static void
 retire(qv_job *job, struct qv_job_piece *piece)
 {
     struct qv_job_buffer *buffer = piece->buffer;
-    if (piece == &piece->item->end)
-        return;
-    qv_job_free_frames(job, piece);
     if (buffer && !--buffer->users) {
         if (buffer->tokens.capacity > job->usual_tokens) { /* it was made for one large item */
             qv_host_free(buffer->ctx, buffer->tokens.tokens);
@@ -119,21 +116,20 @@ retire(qv_job *job, struct qv_job_piece *piece)
         }
         qv_job_wake(job, QV_JOB_DEVICES);
     }
-    free(piece);
+    qv_job_drop_piece(job, piece);
 }
 
 /* Takes the next piece whose item no other thread is telling of. */
 static struct qv_job_piece *
 take_piece(qv_job *job)
 {
-    if (job->failures.n) {
-        qv_job_wake(job, QV_JOB_READERS);
-        return qv_job_queue_take(&job->failures, 0);
-    }
     for (size_t i = 0; i < job->told.n; i++) {
         const struct qv_job_piece *p = qv_job_queue_at(&job->told, i);
-        if (!p->item->sink)
-            return qv_job_queue_take(&job->told, i);
+        if (p->item->sink)
+            continue;
+        if (p == &p->item->end && job->n_failures-- == job->n_readers)
+            qv_job_wake(job, QV_JOB_READERS);
+        return qv_job_queue_take(&job->told, i);
     }
     return NULL;
 }
