@@ -67,13 +67,10 @@ class Released
 void with_interpreter(
     const std::function<void()> &call, const std::function<void()> &ended = [] {});
 
-/* Jobs that are open when the process ends are closed then. The first two are called with the
- * interpreter, the others when it is gone. */
-class Job;
-void job_opened(Job *job);
-void job_closed(Job *job);
-void cancel_at_end(Job *job);
-void close_at_end(Job *job);
+/* Jobs that are open when the process ends are closed then. Called with the interpreter. */
+struct Results; /* what a job shares with its threads (results.h) */
+void job_opened(Results *job);
+void job_closed(Results *job);
 void wait_at_end(); /* called once, by the module */
 
 /* Returns words as a Python text: paths in them may have bytes that are not UTF-8. */
@@ -140,11 +137,6 @@ struct Frames {
     double sampled_fps = 0;
     const char *remark = ""; /* qv_remark_text */
 };
-
-/* What a job shares with its threads (results.h). */
-struct Results;
-bool is_closed(Results &results);
-void close_results(Results &results); /* returns once the job is closed, whoever closes it */
 
 /* A device and the weights on it. It runs one call at a time, from any thread; other calls wait. */
 class Model

@@ -32,8 +32,6 @@ class Job
     nb::dict progress();
 
   private:
-    friend void cancel_at_end(Job *job);
-    friend void close_at_end(Job *job);
     friend void open_for_generator(Job *at, nb::object model, nb::object decoder,
                                    const std::string &dtype, int decoders, bool alone, bool ordered,
                                    int64_t most, nb::dict how, nb::object is_open);
@@ -68,7 +66,7 @@ Job::Job(const Model::Turn &turn, nb::object model_, nb::object decoder_, const 
         const Released released;
         check(qv_job_open(&one, 1, &o, &results->job, &err), err);
     }
-    job_opened(this);
+    job_opened(results.get());
 }
 
 Job::~Job()
@@ -332,26 +330,15 @@ Job::close()
 {
     if (owner != getpid())
         return;
-    job_closed(this);
-    close_results(*results);
+    job_closed(results.get());
+    const Released released;
+    results->close();
 }
 
 bool
 Job::is_closed() const
 {
-    return owner != getpid() || qvpy::is_closed(*results);
-}
-
-void
-cancel_at_end(Job *job)
-{
-    job->results->cancel();
-}
-
-void
-close_at_end(Job *job)
-{
-    job->results->close();
+    return owner != getpid() || results->is_closed();
 }
 
 nb::dict

@@ -6,7 +6,7 @@
 #include <cstdarg>
 #include <cstring>
 
-#include "binding.h"
+#include "results.h"
 #include "error.h"
 #include "qwenvit_cache.h"
 
@@ -126,10 +126,13 @@ Model::must_be_usable()
     const std::shared_ptr<Results> job = lent;
     if (!job)
         return;
-    if (!is_closed(*job) && nb::cast<bool>(is_open()))
+    if (!job->is_closed() && nb::cast<bool>(is_open()))
         fail(QV_ESTATE, "this model is at work for a generator of encode(); take all that comes "
                         "from it, or close() it, first");
-    close_results(*job);
+    {
+        const Released released;
+        job->close();
+    }
     lent.reset();
 }
 

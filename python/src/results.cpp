@@ -172,17 +172,10 @@ Results::close()
 }
 
 bool
-is_closed(Results &results)
+Results::is_closed()
 {
-    const std::lock_guard<std::mutex> hold(results.lock);
-    return results.closed;
-}
-
-void
-close_results(Results &results)
-{
-    const Released released;
-    results.close();
+    const std::lock_guard<std::mutex> hold(lock);
+    return closed;
 }
 
 } // namespace qvpy

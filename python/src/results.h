@@ -48,7 +48,8 @@ struct Results {
     /* Takes the next one, or NULL if it is not ready. The caller holds the lock. */
     std::unique_ptr<Tokens> take();
     void cancel();
-    void close();
+    void close(); /* returns once the job is closed, whoever closes it */
+    bool is_closed();
 };
 
 /* Keeps a job from being closed in a scope. Throws if it is closed. */
