@@ -10,18 +10,16 @@
 #define XXH_INLINE_ALL
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 #include "clock.h"
 #include "error.h"
-#include "filling.h"
+#include "halves.h"
 #include "options.h"
 
-enum { SINKS = 4, QUEUE = 512 };
+enum { SINKS = 4 };
 
 /* A clip that is wanted. */
 struct clip {
@@ -30,7 +28,6 @@ struct clip {
     const qv_row_own *own;
     int64_t bytes, mtime_ns; /* of its file, before the job opened it; or of its memory */
     uint64_t xxh3;           /* hash of a clip in memory */
-    qv_cache_entry *cached;  /* its entry in the cache; belongs to the sink */
 };
 
 /* A clip's source, with the memory of its texts. */
@@ -42,21 +39,20 @@ struct identity {
 struct qv_cache_fill {
     char *dir;
     qv_cache_fill_options o;
-    struct qv_filling filling;
+    qv_cache *there; /* the cache as it was when this was opened; NULL: there was none yet */
+    qv_cache_writer *writer;
+    qv_cache_layout layout;
     struct clip *clips; /* [n] */
     size_t n, room;
     qv_job *job;
-    int64_t n_refused;  /* clips that the job did not take; they are finished without it */
     int64_t patch_size; /* the model's */
     bool has_lock;
     pthread_mutex_t lock; /* guards counts, status and error */
     qv_cache_fill_counts counts;
     qv_status status; /* the failure that ended the run */
     qv_error error;
-    atomic_bool ended; /* a failure ended the run: no more results are accepted */
-    bool stopped;      /* the caller stopped the run: no more clips are added, and finished ones are
-                        * still accepted */
-    bool is_over;      /* qv_cache_fill_end was called */
+    bool stopped; /* the caller stopped the run: what is finished by then is accepted */
+    bool is_over; /* qv_cache_fill_end was called */
 };
 
 /* ---- the sink -------------------------------------------------------------------------------- */
@@ -71,8 +67,17 @@ end_run(qv_cache_fill *f, qv_status status, const qv_error *err)
         f->error = *err;
     }
     pthread_mutex_unlock(&f->lock);
-    atomic_store(&f->ended, true);
+    qv_job_cancel(f->job);
     return status;
+}
+
+static bool
+has_ended(qv_cache_fill *f)
+{
+    pthread_mutex_lock(&f->lock);
+    const bool ended = f->status != QV_OK;
+    pthread_mutex_unlock(&f->lock);
+    return ended;
 }
 
 static void
@@ -85,38 +90,33 @@ look_at(const struct clip *clip, struct identity *id)
     id->source = qv_cache_source_of(clip->memory ? id->path : clip->path, &own, id->options);
 }
 
-/* Sets the identity for a record. The file may have changed meanwhile, so it is that of the file
- * that was read; if it could not be opened, that of the file before the job, so that a file that
- * has appeared since is computed again. */
-static void
-look_back(const struct clip *clip, const qv_job_result *result, struct identity *id)
+/* Begins a record. The file may have changed meanwhile, so its identity is that of the file that
+ * was read; if it could not be opened, that of the file before the job, so that a file that has
+ * appeared since is computed again. */
+static qv_status
+begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
-    const bool was_read = result->clip && !clip->memory;
-    look_at(clip, id);
-    id->source.bytes = was_read ? result->clip->file_bytes : clip->bytes;
-    id->source.mtime_ns = was_read ? result->clip->file_mtime_ns : clip->mtime_ns;
+    qv_cache_fill *f = user;
+    const struct clip *clip = r->user;
+    const bool was_read = r->clip && !clip->memory;
+    qv_cache_entry *begun = NULL;
+    struct identity id;
+    look_at(clip, &id);
+    id.source.bytes = was_read ? r->clip->file_bytes : clip->bytes;
+    id.source.mtime_ns = was_read ? r->clip->file_mtime_ns : clip->mtime_ns;
+    const qv_status s =
+        qv_cache_begin(f->writer, clip->key, &id.source, r->status ? 0 : r->n_tokens, &begun, err);
+    *entry = begun;
+    return s ? end_run(f, s, err) : QV_OK;
 }
 
-/* Writes rows of a result. A failure of the cache ends the run; a failure of the clip alone is only
- * returned. */
+/* A failure of the cache ends the run, but not one of the clip alone. */
 static qv_status
-put(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_error *err)
+put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
 {
-    if (!clip->cached) {
-        struct identity id;
-        look_back(clip, result, &id);
-        const qv_status s =
-            qv_cache_begin(f->filling.writer, clip->key, &id.source,
-                           result->status ? 0 : result->n_tokens, &clip->cached, err);
-        if (s)
-            return end_run(f, s, err);
-    }
-    if (result->status || !result->n)
-        return QV_OK;
-    qv_tokens t = { .tokens = (void *)(uintptr_t)result->tokens, .n = result->n };
-    for (int i = 0; i < f->filling.layout.n_deepstack; i++)
-        t.deepstack[i] = (void *)(uintptr_t)result->deepstack[i];
-    const qv_status s = qv_filling_put(&f->filling, clip->cached, &t, err);
+    qv_cache_fill *f = user;
+    (void)r;
+    const qv_status s = qv_cache_put_rounded(&f->layout, entry, &rows->tokens, err);
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
@@ -137,56 +137,40 @@ tell_frames(const struct clip *clip, const qv_job_result *result, qv_cache_resul
     done->n_timestamps = done->timestamps_s ? done->frames : 0;
 }
 
-/* Finishes a key. status is the result's, or why its rows could not be stored. */
+/* Finishes a record, of a clip that is done or has failed by its own fault. */
 static qv_status
-finish(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_status status,
-       const char *words, qv_error *err)
-{
-    qv_cache_result done = { .status = status,
-                             .error = words,
-                             .is_image = result->is_image,
-                             .remark = result->clip ? (int)result->clip->remark : 0,
-                             .damaged_frames = result->damaged_frames,
-                             .grid_thw = { result->grid_thw[0], result->grid_thw[1],
-                                           result->grid_thw[2] } };
-    tell_frames(clip, result, &done);
-    if (status && f->o.told)
-        f->o.told(f->o.user, clip->key, status, words);
-    pthread_mutex_lock(&f->lock);
-    f->counts.failed += status != QV_OK;
-    f->counts.done += !status;
-    f->counts.tokens += status ? 0 : result->n_tokens;
-    f->counts.frames += status ? 0 : done.frames;
-    pthread_mutex_unlock(&f->lock);
-    const qv_status s = qv_cache_finish(&clip->cached, &done, err);
-    return s ? end_run(f, s, err) : status;
-}
-
-/* The job's sink. After a failure in a call that is not the last of its clip, one more call follows
- * that reports it again. */
-static qv_status
-take_result(void *user, const qv_job_result *result, qv_error *err)
+finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
     qv_cache_fill *f = user;
-    struct clip *clip = result->user;
-    qv_status s = result->status;
-    const bool not_its_fault = result->cancelled || qv_ends_all(s);
-    if (!not_its_fault && !atomic_load(&f->ended)) {
-        qv_error why = { 0 };
-        const qv_status put_s = put(f, clip, result, &why);
-        const char *words = put_s ? why.text : result->error;
-        s = put_s ? put_s : s;
-        if (result->last && !atomic_load(&f->ended))
-            return finish(f, clip, result, s, words, err);
-        if (put_s && err)
-            *err = why;
+    const struct clip *clip = r->user;
+    qv_cache_entry *cached = entry;
+    qv_cache_result done = { .status = r->status,
+                             .error = r->error,
+                             .is_image = r->is_image,
+                             .remark = r->clip ? (int)r->clip->remark : 0,
+                             .damaged_frames = r->damaged_frames,
+                             .grid_thw = { r->grid_thw[0], r->grid_thw[1], r->grid_thw[2] } };
+    if (r->cancelled || qv_ends_all(r->status) || has_ended(f)) {
+        qv_cache_drop(&cached);
+        return QV_OK;
     }
-    if (not_its_fault || atomic_load(&f->ended)) {
-        qv_cache_drop(&clip->cached);
-        if (!s)
-            s = qv_fail(err, QV_ESTATE, "%s: the run has ended", clip->key);
+    if (!cached) {
+        const qv_status s = begin(user, r, &entry, err);
+        if (s)
+            return s;
+        cached = entry;
     }
-    return s;
+    tell_frames(clip, r, &done);
+    if (r->status && f->o.told)
+        f->o.told(f->o.user, clip->key, r->status, r->error);
+    pthread_mutex_lock(&f->lock);
+    f->counts.failed += r->status != QV_OK;
+    f->counts.done += !r->status;
+    f->counts.tokens += r->status ? 0 : r->n_tokens;
+    f->counts.frames += r->status ? 0 : done.frames;
+    pthread_mutex_unlock(&f->lock);
+    const qv_status s = qv_cache_finish(&cached, &done, err);
+    return s ? end_run(f, s, err) : QV_OK;
 }
 
 /* ---- what is wanted -------------------------------------------------------------------------- */
@@ -207,10 +191,10 @@ qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options, qv_cac
         f->o.clip.decode = QV_DECODE_CPU; /* a GPU does not notice all damage, and a cache stays */
     f->dir = strdup(dir);
     f->has_lock = !pthread_mutex_init(&f->lock, NULL);
-    const qv_status s = f->dir && f->has_lock
-                            ? qv_filling_open(&f->filling, dir, options->retry_failed, err)
-                            : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
-    f->filling.trust = options->trust;
+    const qv_status s = !f->dir || !f->has_lock
+                            ? qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir))
+                        : qv_cache_exists(dir) ? qv_cache_open(dir, &f->there, err)
+                                               : QV_OK;
     if (s)
         qv_cache_fill_close(&f);
     else
@@ -224,7 +208,8 @@ qv_cache_fill_close(qv_cache_fill **fill)
     qv_cache_fill *f = fill ? *fill : NULL;
     if (!f)
         return;
-    qv_filling_close(&f->filling, NULL);
+    qv_cache_close(&f->there);
+    qv_cache_writer_close(&f->writer, NULL);
     if (f->has_lock)
         pthread_mutex_destroy(&f->lock);
     free(f->clips);
@@ -236,7 +221,7 @@ qv_cache_fill_close(qv_cache_fill **fill)
 const qv_cache *
 qv_cache_fill_there(const qv_cache_fill *f)
 {
-    return f ? f->filling.there : NULL;
+    return f ? f->there : NULL;
 }
 
 void
@@ -265,18 +250,22 @@ remember(qv_cache_fill *f, const struct clip *clip, qv_error *err)
     return QV_OK;
 }
 
-/* id is the clip's identity now. */
+/* id is the clip's identity now. A clip that is there is not wanted, even if its file is gone. */
 static qv_status
 take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, bool *wanted,
           qv_error *err)
 {
-    const enum qv_filling_state state = qv_filling_compare(&f->filling, clip->key, &id->source);
-    f->counts.there += state == QV_FILLING_THERE;
-    f->counts.gone = f->filling.n_gone;
-    f->counts.failed_before += state == QV_FILLING_FAILED_BEFORE;
+    const qv_cache_state state =
+        f->there ? qv_cache_compare_trusting(f->there, clip->key, &id->source, f->o.trust)
+                 : QV_CACHE_MISSING;
+    const bool there = state == QV_CACHE_DONE || state == QV_CACHE_SOURCE_GONE;
+    const bool failed_before = state == QV_CACHE_FAILED && !f->o.retry_failed;
+    f->counts.there += there;
+    f->counts.gone += state == QV_CACHE_SOURCE_GONE;
+    f->counts.failed_before += failed_before;
     if (wanted)
-        *wanted = state == QV_FILLING_WANTED;
-    return state == QV_FILLING_WANTED ? remember(f, clip, err) : QV_OK;
+        *wanted = !there && !failed_before;
+    return there || failed_before ? QV_OK : remember(f, clip, err);
 }
 
 qv_status
@@ -361,8 +350,9 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
 {
     if (!f || !model || f->is_over)
         return qv_fail(err, QV_EINVAL, "a fill can begin only on a model, and before it has ended");
-    if (f->filling.writer)
+    if (f->writer)
         return QV_OK;
+    qv_cache_info before = { .sealed = 0 };
     qv_model_info info;
     qv_model_get_info(model, &info);
     char *by = NULL;
@@ -370,17 +360,29 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
     qv_status s = qv_cache_made_by(&info, &packing, &f->o.clip, &by, err);
     if (s)
         return s;
-    const qv_cache_writer_options options = { .layout = layout_of(&f->o, &info),
+    if (f->there)
+        qv_cache_get_info(f->there, &before);
+    f->layout = layout_of(&f->o, &info);
+    const qv_cache_writer_options options = { .layout = f->layout,
                                               .made_by = by,
                                               .shard = f->o.shard,
                                               .n_shards = f->o.n_shards,
                                               .part_bytes = f->o.part_bytes,
                                               .part_seconds = f->o.part_seconds,
+                                              .after = before.sealed,
                                               .told = warn,
                                               .user = f };
-    s = qv_filling_begin(&f->filling, f->dir, &options, err);
+    s = qv_cache_writer_open(f->dir, &options, &f->writer, err);
     free(by);
     return s;
+}
+
+static bool
+go_on(void *user, qv_job *job)
+{
+    qv_cache_fill *f = user;
+    f->stopped = f->stopped || (f->o.go_on && !f->o.go_on(f->o.user, job));
+    return !f->stopped;
 }
 
 /* Opens the job first, so that nothing is made in the folder if that fails. */
@@ -390,40 +392,16 @@ open_job(qv_cache_fill *f, qv_model *const *models, size_t n_models, qv_error *e
     qv_model_info info;
     qv_model_get_info(models[0], &info);
     f->patch_size = info.patch_size;
-    const qv_cache_layout layout = layout_of(&f->o, &info);
-    const qv_job_options options = { .sink = take_result,
-                                     .user = f,
-                                     .output = qv_filling_dtype(&layout),
+    const qv_job_options options = { .sink = { begin, put, finish, f },
+                                     .output = layout_of(&f->o, &info).dtype == QV_BF16 ? QV_BF16
+                                                                                        : QV_F32,
                                      .decoders = f->o.decoders,
                                      .sinks = SINKS,
-                                     .queue = QUEUE,
                                      .chunk_rows = f->o.chunk_rows,
-                                     .clip = f->o.clip };
+                                     .clip = f->o.clip,
+                                     .go_on = go_on };
     const qv_status s = qv_job_open(models, n_models, &options, &f->job, err);
     return s ? s : qv_cache_fill_begin(f, models[0], err);
-}
-
-static bool
-is_over(qv_cache_fill *f)
-{
-    f->stopped = f->stopped || (f->o.go_on && !f->o.go_on(f->o.user, f->job));
-    return f->stopped || atomic_load(&f->ended);
-}
-
-/* Waits until n clips are done, or the job or the run has ended, and returns how many are done. It
- * asks go_on every moment, so that a caller who ends the run is heard soon. */
-static int64_t
-wait_for(qv_cache_fill *f, int64_t n)
-{
-    const struct timespec moment = { .tv_nsec = 20000000 };
-    qv_job_progress p;
-    for (;;) {
-        qv_job_get_progress(f->job, &p);
-        const int64_t done = p.done + f->n_refused;
-        if (is_over(f) || done >= n || p.ended)
-            return done;
-        nanosleep(&moment, NULL);
-    }
 }
 
 /* Checks that frames in memory have the bytes that the job will read. A shape whose size overflows
@@ -446,18 +424,6 @@ check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
                    (unsigned long long)bytes);
 }
 
-/* Finishes a clip that the job does not accept, as if the job had found out what is wrong. */
-static void
-refuse(qv_cache_fill *f, struct clip *clip, qv_status status, const char *why)
-{
-    const qv_job_result result = {
-        .key = clip->key, .status = status, .error = why, .last = true, .user = clip
-    };
-    qv_error err = { 0 }; /* f keeps what ends the run */
-    take_result(f, &result, &err);
-    f->n_refused++;
-}
-
 /* Frames that are wrong cost themselves. A file is read only later, so a failure to add it has another
  * cause, such as a decoder that does not start. */
 static qv_status
@@ -478,31 +444,26 @@ add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
     if (!s)
         s = qv_job_add(f->job, &source, &why);
     if (s && source.kind == QV_SOURCE_FRAMES && !qv_ends_all(s)) {
-        refuse(f, clip, s, why.text);
-        return QV_OK;
+        const qv_error failure = why;
+        source.status = s;
+        source.error = failure.text;
+        s = qv_job_add(f->job, &source, &why);
     }
     if (s && err)
         *err = why;
     return s;
 }
 
-/* Adds all clips to the job. It keeps fewer clips unfinished than the job's queue holds, because
- * qv_job_add would wait otherwise, and nobody would ask go_on. */
+/* Adds all clips to the job, which asks go_on wherever it waits. */
 static qv_status
 compute(qv_cache_fill *f, qv_error *err)
 {
     qv_status s = QV_OK;
-    int64_t n = 0, done = 0;
-    while (n < (int64_t)f->n && !s) {
-        if (n - done >= QUEUE)
-            done = wait_for(f, n - QUEUE + 1);
-        if (is_over(f))
-            break;
-        s = add_to_job(f, &f->clips[n++], err);
-    }
-    if (!s)
-        wait_for(f, n);
-    return s || is_over(f) ? s : qv_job_end(f->job, err);
+    for (size_t i = 0; i < f->n && !s && (i || go_on(f, f->job)); i++)
+        s = add_to_job(f, &f->clips[i], err);
+    if (!s && !f->stopped)
+        s = qv_job_end(f->job, err);
+    return f->stopped && s == QV_ESTATE ? QV_OK : s;
 }
 
 /* The failure that ended the run is reported rather than the job's, and either rather than the
@@ -514,13 +475,11 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
         return qv_fail(err, QV_EINVAL,
                        "a fill runs on at least one model, and only before it has ended");
     f->stopped = false;
-    f->n_refused = 0;
     f->status = QV_OK;
-    atomic_store(&f->ended, false);
     qv_status s = f->n ? open_job(f, models, n_models, err) : qv_cache_fill_begin(f, *models, err);
     f->is_over = is_last;
     if (is_last)
-        qv_cache_close(&f->filling.there); /* frees a large index that is no longer needed */
+        qv_cache_close(&f->there); /* frees a large index that is no longer needed */
     const double began_s = qv_seconds();
     if (!s && f->job)
         s = compute(f, err);
@@ -532,9 +491,9 @@ run(qv_cache_fill *f, qv_model *const *models, size_t n_models, bool is_last, qv
             *err = f->error;
     }
     qv_error sealing = { 0 };
-    const qv_status sealed = is_last             ? qv_filling_close(&f->filling, &sealing)
-                             : f->filling.writer ? qv_cache_seal(f->filling.writer, &sealing)
-                                                 : QV_OK;
+    const qv_status sealed = is_last     ? qv_cache_writer_close(&f->writer, &sealing)
+                             : f->writer ? qv_cache_seal(f->writer, &sealing)
+                                         : QV_OK;
     f->counts.seconds += qv_seconds() - began_s;
     if (!s && sealed && err)
         *err = sealing;

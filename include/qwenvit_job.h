@@ -23,9 +23,9 @@
  * A pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL, or,
  * if it returns no status, the answer for nothing: "", zeros, or no change.
  *
- * Threads. Any threads may call qv_job_add, qv_job_cancel and qv_job_get_progress at once; one
- * thread calls qv_job_end and qv_job_close. From open to close only the job may use its models'
- * contexts.
+ * Threads. Any threads may call qv_job_add, qv_job_give_back, qv_job_cancel and
+ * qv_job_get_progress at once; one thread calls qv_job_end and qv_job_close. From open to close only
+ * the job may use its models' contexts.
  */
 #ifndef QWENVIT_JOB_H
 #define QWENVIT_JOB_H
@@ -84,63 +84,93 @@ QV_API qv_clip_options qv_row_options(const qv_row_own *own, const qv_clip_optio
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/*
- * A call of the sink gives it tokens [first_row, first_row + n) of a source. They come in order, in
- * one call or several for each chunk that the source lies in, because a clip is read an eighth of a
- * chunk at a time. For every source that was added, exactly one call has `last`. All memory belongs
- * to the job and is valid during the call.
- */
+/* What a job knows of a source, in every call of the sink. All memory belongs to the job and is
+ * valid during the call. */
 typedef struct qv_job_result {
     const char *key;
-    void *user; /* the source's `user` */
-    bool last;
-    qv_status status;         /* in the last call: why the source has failed, or QV_OK */
+    void *user;               /* the source's `user` */
+    qv_status status;         /* in the end call: why the source has failed, or QV_OK */
     const char *error;        /* the error's text, or "" */
     bool cancelled;           /* the source did not fail, but the job ended before it was done */
     const char *decoder;      /* "process" or "thread"; "" if nothing was decoded */
     const qv_clip_info *clip; /* NULL for frames and patches, and if the clip could not be opened */
     bool is_image;
-    int64_t grid_thw[3];                     /* zeros if it is not known */
-    int64_t n_tokens;                        /* in the whole source */
-    int64_t first_row, n;                    /* of this call; n is 0 after a failure */
-    qv_dtype dtype;                          /* dtype of the tokens */
-    const void *tokens;                      /* [n, out_hidden] */
-    const void *deepstack[QV_MAX_DEEPSTACK]; /* each [n, out_hidden]; as many as the model has */
-    const double *timestamps_s; /* [clip->n_frames]; of a clip's last call, else NULL */
+    int64_t grid_thw[3];        /* zeros if it is not known */
+    int64_t n_tokens;           /* in the whole source */
+    qv_dtype dtype;             /* dtype of the tokens */
+    const double *timestamps_s; /* [clip->n_frames]; in the end call of a clip that has not failed,
+                                 * else NULL */
     int64_t damaged_frames;     /* qv_clip_damaged, so far */
     int64_t decoded_frames;     /* qv_clip_decoded, so far */
     qv_decode decoded_by;       /* so far: QV_DECODE_CPU or QV_DECODE_GPU */
     /* why the GPU was not used where it was asked for or, with QV_DECODE_AUTO, could have been, so
      * far, in words that follow "since" */
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
-    const uint8_t *frames; /* [n_frames, height, width, 3], with options.keep_frames */
-    int64_t n_frames;
     /* Seconds so far: since the source was taken up; decoding, in its decoder; waiting for that;
      * the device's time for the chunks that it was in; waiting for the sink. */
     double seconds, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
+    int64_t ahead_bytes; /* in the end call, with options.ahead: give these bytes back when the
+                          * result is no longer held (qv_job_give_back) */
     uint64_t reserved[8];
 } qv_job_result;
 
+/* Rows [first, first + tokens.n) of a source's tokens. They are the job's and only to be read. */
+typedef struct qv_job_rows {
+    int64_t first;
+    qv_tokens tokens;      /* of result->dtype; deepstack as many as the model has */
+    const uint8_t *frames; /* [n_frames, height, width, 3], with options.keep_frames */
+    int64_t n_frames;
+} qv_job_rows;
+
 /*
- * The sink. The job's sink threads call it, for one source at a time, or for different sources at
- * once if options.sinks is above 1; at the end perhaps also the thread that ends the job. If it
- * returns another status than QV_OK, with a text, the source fails; one more call follows unless
- * this was its last. It may take its time: the job waits. It may call qv_job_add only if
+ * Where the results of a job go. A function may be NULL: there is nothing to do then, so a sink of
+ * zeros discards all tokens.
+ *
+ *     begin   once for a source, in front of its first rows; *entry, which is NULL before, is
+ *             given to its further calls
+ *     rows    its rows in their order, in one call or several for each chunk that it lies in,
+ *             because a clip is read an eighth of a chunk at a time
+ *     end     exactly once for every source that was added, however the job ends, as its last
+ *             call. A source that failed or was cancelled may have no other call; its entry is
+ *             NULL then.
+ *
+ * If begin or rows return another status than QV_OK, with a text, the source fails: its next call is
+ * its end, which has that status and text. If end returns one, the source counts as failed. A status
+ * that concerns more than the source (no memory, a lost device) ends the job as well.
+ *
+ * The calls of one source come one at a time, those of different sources at once if options.sinks
+ * is above 1. The job's sink threads make them; at the end perhaps also the thread that ends the
+ * job. A call may take its time: the job waits. It may call qv_job_add only if
  * options.refuse_when_full is set.
  */
-typedef qv_status (*qv_job_sink)(void *user, const qv_job_result *result, qv_error *err);
+typedef struct qv_job_sink {
+    qv_status (*begin)(void *user, const qv_job_result *result, void **entry, qv_error *err);
+    qv_status (*rows)(void *user, void *entry, const qv_job_result *result, const qv_job_rows *rows,
+                      qv_error *err);
+    qv_status (*end)(void *user, void *entry, const qv_job_result *result, qv_error *err);
+    void *user; /* given to each, and to options.go_on and options.span */
+} qv_job_sink;
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
 typedef struct qv_job_options {
-    qv_job_sink sink;
-    void *user;      /* given to the sink */
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
-    int decoders;    /* clips that are decoded at once; 0: as many as there are cores, or 12 by each
+    qv_job_sink sink;
+    int decoders;  /* clips that are decoded at once; 0: as many as there are cores, or 12 by each
                       * model's GPU and as many besides as there are cores beyond 24 a GPU */
-    int sinks;       /* threads that call the sink; 0: 1 */
-    int64_t queue;   /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
+    int sinks;     /* threads that call the sink; 0: 1 */
+    int64_t queue; /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
     bool refuse_when_full; /* instead of waiting, adding fails with QV_ESTATE */
+    /* Bytes of the sources in memory that were added and of the results that were not given back
+     * (qv_job_give_back), at most: beyond that adding waits. Beyond that many bytes of results alone
+     * no further source is taken up, so that they grow by the sources under way at most. Sources
+     * are taken up in the order in which they were added, and one that was taken up always comes
+     * to its end: who takes results in that order waits for none that waits for it. 0: results
+     * are not counted */
+    int64_t ahead;
+    /* Asked every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the job.
+     * NULL: the job goes on */
+    bool (*go_on)(void *user, qv_job *job);
     int64_t memory; /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
     /* how long a frame pair waits for its chunk to fill while more sources are being read; 0: 2.
      * It does not wait if none is. */
@@ -182,13 +212,17 @@ typedef struct qv_job_source {
     const char *key; /* copied, as all texts are; NULL: the path is the key */
     qv_source_kind kind;
     const char *path;  /* the file's; for bytes, a name for error texts, or NULL: the key */
-    const void *bytes; /* [n_bytes]; the caller's, and valid until the sink's last call for it */
+    const void *bytes; /* [n_bytes]; the caller's, and valid until its end call */
     size_t n_bytes;
     qv_item item; /* for FRAMES and PATCHES; item.data is the caller's, and valid until that call */
     /* for PATH and BYTES: copied, and used in place of the job's options, except for the
      * decoder, which is always the job's. NULL: the job's options */
     const qv_clip_options *clip;
     void *user; /* given back with the results */
+    /* not QV_OK: the source failed before it came here, with this text; its turn is only to be told
+     * so. The other fields, except key and user, are not used. */
+    qv_status status;
+    const char *error;
     uint64_t reserved[8];
 } qv_job_source;
 
@@ -231,11 +265,15 @@ QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
                              const qv_job_options *options, qv_job **out, qv_error *err);
 
 /*
- * Adds a source. It waits while the queue is full. Returns QV_EINVAL for a source that is not valid
- * (its grid, or no key); QV_ESTATE after qv_job_end, or if the queue is full with refuse_when_full;
+ * Adds a source. It waits while the queue is full, or too much is ahead. Returns QV_EINVAL for a source that is not valid
+ * (its grid, or no key); QV_ESTATE after qv_job_end, or if it would wait with refuse_when_full;
  * or the failure that has ended the job. What is wrong with a file is told to the sink.
  */
 QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
+
+/* Says that bytes of results (qv_job_result.ahead_bytes) are no longer held. Any thread may call
+ * it. */
+QV_API void qv_job_give_back(qv_job *job, int64_t bytes);
 
 /* Says that no more sources come, and waits until all are done. Returns QV_OK, whichever of them
  * failed, or the failure that has ended the job early. In that case sources that were not done
@@ -254,8 +292,8 @@ QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
 QV_API void qv_job_close(qv_job **job);
 
 /* Computes the most bytes on the host that a job with these options takes, without the memory of
- * its decoders' processes, and without that of one item larger than options.memory. options.sink
- * may be NULL; the models may be described only. */
+ * its decoders' processes, and without that of one item larger than options.memory, and without what is ahead (options.ahead).
+ * The models may be described only. */
 QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
                                const qv_job_options *options, int64_t *bytes, qv_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Follows an item: it is added, gets a pack, may fail, and is freed after its last call. */
+/* Follows an item: it is added, gets a pack, may fail, and is freed after its end call. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -104,16 +104,23 @@ qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *e
 {
     const bool is_clip = qv_job_kind_of(item)->is_clip;
     const int64_t *g = item->whole.grid_thw, merge = job->model.merge_size;
+    const bool is_taken_up = item->state == QV_JOB_READING;
     qv_error inner;
     pthread_mutex_lock(&job->lock);
     const qv_status status = qv_feeder_add(job->feeder, qv_job_kind_of(item)->input, &item->whole,
                                            is_clip ? "an item" : name, item, &item->feed, &inner);
-    item->step = status ? 0 : item->feed->step;
+    if (!status) {
+        item->step = item->feed->step;
+        item->n_tokens = g[0] * g[1] * g[2] / (merge * merge);
+        const int64_t bytes = qv_job_token_bytes(job, item->n_tokens);
+        item->held += bytes;
+        if (is_taken_up)
+            qv_job_count(job, bytes);
+    }
     pthread_mutex_unlock(&job->lock);
     if (status)
         return is_clip ? qv_fail(err, status, "%s: %s", name, inner.text)
                        : qv_fail(err, status, "%s", inner.text);
-    item->n_tokens = g[0] * g[1] * g[2] / (merge * merge);
     return QV_OK;
 }
 
@@ -127,6 +134,11 @@ check_source(const qv_job_source *s, qv_error *err)
     const char *name = s->key ? s->key : s->path;
     if (!QV_RESERVED_IS_ZERO(s))
         return qv_fail(err, QV_EINVAL, "%s: reserved source fields must be 0", name);
+    if (s->status)
+        return qv_ends_all(s->status)
+                   ? qv_fail(err, QV_EINVAL, "%s: status is %s; must be a failure of one source",
+                             name, qv_status_name(s->status))
+                   : QV_OK;
     if (s->kind == QV_SOURCE_PATH && !s->path)
         return qv_fail(err, QV_EINVAL, "%s: path is NULL", name);
     if (s->kind == QV_SOURCE_BYTES && (!s->bytes || !s->n_bytes))
@@ -171,6 +183,25 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     return status;
 }
 
+/* Returns how many bytes of the caller's memory a source is. */
+static int64_t
+bytes_of(const qv_job *job, const qv_job_source *s)
+{
+    const qv_item *item = &s->item;
+    const int64_t *g = item->grid_thw, depth = job->model.temporal_patch_size;
+    const int64_t pair = g[1] * g[2] * job->model.row_dim;
+    const int64_t frames = item->n_frames ? item->n_frames : item->is_image ? 1 : g[0] * depth;
+    switch (s->kind) {
+    case QV_SOURCE_BYTES: return (int64_t)s->n_bytes;
+    case QV_SOURCE_FRAMES: return frames * (pair / depth);
+    case QV_SOURCE_PATCHES: return g[0] * pair * (int64_t)sizeof(float);
+    case QV_SOURCE_PATCHES_BF16: return g[0] * pair * (int64_t)sizeof(uint16_t);
+    case QV_SOURCE_PATH:
+    case QV_SOURCE_MAX: break;
+    }
+    return 0;
+}
+
 static qv_status
 make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_error *err)
 {
@@ -179,18 +210,23 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     if (!item)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
     item->source = *s;
+    item->held = QV_JOB_TEXTS;
     item->source.key = strdup(name);
     item->source.path = s->path ? strdup(s->path) : NULL;
     qv_status status = QV_OK;
     if (!item->source.key || (s->path && !item->source.path))
         status = qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
-    else if (qv_job_kinds[s->kind].is_clip)
+    else if (s->status) { /* as frames of which there are none, it is told of in its turn */
+        item->source.kind = QV_SOURCE_FRAMES;
+        item->status = qv_fail(&item->error, s->status, "%s", s->error ? s->error : "");
+    } else if (qv_job_kinds[s->kind].is_clip)
         status = set_clip_options(job, item, err);
     else {
         item->whole = s->item;
         status = s->item.data ? qv_job_feed(job, item, name, err)
                               : qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
     }
+    item->lent = status || s->status ? 0 : bytes_of(job, s);
     if (status)
         qv_job_free_item(job, item); /* it has no feed, so the lock is not needed */
     else
@@ -198,15 +234,25 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     return status;
 }
 
+/* Returns whether a source must wait. One that is too large by itself waits until nothing else is
+ * ahead. */
+static bool
+is_full(const qv_job *job, const struct qv_job_item *item)
+{
+    return job->sources.n == job->sources.room ||
+           (job->o.ahead && job->ahead && job->ahead + item->lent + item->held > job->o.ahead);
+}
+
 /* Waits under the lock for room for a source, or says why there will be none. */
 static qv_status
-wait_for_place(qv_job *job, const char *name, qv_error *err)
+wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
 {
-    while (!job->stopping && !job->ended && job->sources.n == job->sources.room) {
+    const char *name = item->source.key;
+    while (!job->stopping && !job->ended && is_full(job, item)) {
         if (job->o.refuse_when_full)
             return qv_fail(err, QV_ESTATE, "%s: %zu sources wait; no more are taken now", name,
                            job->sources.n);
-        qv_job_wait(job, QV_JOB_ADDERS);
+        qv_job_wait_asking(job, QV_JOB_ADDERS);
     }
     if (job->status)
         return qv_fail(err, job->status, "%s", job->error.text);
@@ -227,7 +273,7 @@ qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
     if (status)
         return status;
     pthread_mutex_lock(&job->lock);
-    status = wait_for_place(job, item->source.key, err);
+    status = wait_for_place(job, item, err);
     if (!status) {
         item->next = job->items;
         item->link = &job->items;
@@ -235,6 +281,7 @@ qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
             job->items->link = &item->next;
         job->items = item;
         job->n_items++;
+        job->ahead += item->lent + item->held;
         job->progress.added++;
         qv_job_queue_put(&job->sources, item);
         qv_job_wake(job, QV_JOB_READERS);
@@ -243,4 +290,25 @@ qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
         qv_job_free_item(job, item);
     pthread_mutex_unlock(&job->lock);
     return status;
+}
+
+void
+qv_job_count(qv_job *job, int64_t bytes)
+{
+    job->ahead += bytes;
+    job->results += bytes;
+    if (bytes > 0)
+        return;
+    qv_job_wake(job, QV_JOB_ADDERS);
+    qv_job_wake(job, QV_JOB_READERS);
+}
+
+void
+qv_job_give_back(qv_job *job, int64_t bytes)
+{
+    if (!job)
+        return;
+    pthread_mutex_lock(&job->lock);
+    qv_job_count(job, -bytes);
+    pthread_mutex_unlock(&job->lock);
 }

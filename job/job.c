@@ -13,6 +13,7 @@
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
 #define DEFAULT_WAIT_S 2.0
+#define ASK_S 0.02
 #define GPU_READERS 12                 /* keep an H200's decoders busy */
 #define GPU_CORES 2                    /* cores for each of these clips, that they do not wait */
 #define RING_BYTES ((int64_t)64 << 20) /* bytes that a clip shares with its decoder, as in media */
@@ -57,11 +58,24 @@ stop(qv_job *job)
 }
 
 void
+qv_job_wait_asking(qv_job *job, enum qv_job_who who)
+{
+    qv_job_wait_for(job, who, job->o.go_on ? ASK_S : INFINITY);
+    if (!job->o.go_on)
+        return;
+    pthread_mutex_unlock(&job->lock);
+    const bool goes_on = job->o.go_on(job->o.sink.user, job);
+    pthread_mutex_lock(&job->lock);
+    if (!goes_on)
+        stop(job);
+}
+
+void
 qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
             double end_s)
 {
     if (job->o.span)
-        job->o.span(job->o.user, stage, lane, key, begin_s, end_s);
+        job->o.span(job->o.sink.user, stage, lane, key, begin_s, end_s);
 }
 
 void
@@ -86,7 +100,8 @@ check_options(const qv_job_options *o, qv_error *err)
                     { "sinks", o->sinks, MOST_THREADS },
                     { "queue", o->queue, MOST_QUEUE },
                     { "chunk_rows", o->chunk_rows, INT32_MAX }, /* a plan may take fewer */
-                    { "memory", o->memory, INT64_MAX / 2 } };
+                    { "memory", o->memory, INT64_MAX / 2 },
+                    { "ahead", o->ahead, INT64_MAX / 2 } };
     if (!QV_RESERVED_IS_ZERO(o))
         return qv_fail(err, QV_EINVAL, "reserved job options must be 0");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -206,37 +221,16 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
     return qv_feeder_open(models, (size_t)job->n_devices, &options, &job->feeder, err);
 }
 
-enum { QUEUES = 3 };
-
-/* Lists every queue of the job, and how many entries it has room for. */
-static void
-list_queues(qv_job *job, struct qv_job_queue *queues[QUEUES], size_t rooms[QUEUES])
-{
-    const size_t readers = (size_t)job->n_readers;
-    const struct {
-        struct qv_job_queue *queue;
-        size_t room;
-    } all[QUEUES] = {
-        { &job->sources, (size_t)job->o.queue },
-        { &job->told, (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PARTS },
-        { &job->failures, readers },
-    };
-    for (int i = 0; i < QUEUES; i++) {
-        queues[i] = all[i].queue;
-        rooms[i] = all[i].room;
-    }
-}
-
 static qv_status
 open_queues(qv_job *job, qv_error *err)
 {
     const size_t readers = (size_t)job->n_readers;
-    struct qv_job_queue *queues[QUEUES];
-    size_t rooms[QUEUES];
-    list_queues(job, queues, rooms);
-    qv_status status = QV_OK;
-    for (int i = 0; i < QUEUES && !status; i++)
-        status = qv_job_queue_open(queues[i], rooms[i], err);
+    qv_status status = qv_job_queue_open(&job->sources, (size_t)job->o.queue, err);
+    if (!status) /* each reader may have an item's end in it */
+        status =
+            qv_job_queue_open(&job->told,
+                              readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PARTS,
+                              err);
     job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
     job->readers = calloc(readers, sizeof *job->readers);
     job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);
@@ -296,8 +290,6 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
     if (strcmp(qv_version(), QV_VERSION) != 0)
         return qv_fail(err, QV_EBACKEND, "libqwenvit is %s; libqwenvit_job was built with %s",
                        qv_version(), QV_VERSION);
-    if (!options->sink)
-        return qv_fail(err, QV_EINVAL, "job options: sink is NULL");
     qv_status status = check_options(options, err);
     if (status)
         return status;
@@ -390,7 +382,7 @@ qv_job_end(qv_job *job, qv_error *err)
     qv_job_wake(job, QV_JOB_ADDERS);
     qv_job_wake(job, QV_JOB_DEVICES);
     while (!job->stopping && job->n_items)
-        qv_job_wait(job, QV_JOB_ENDERS);
+        qv_job_wait_asking(job, QV_JOB_ENDERS);
     pthread_mutex_unlock(&job->lock);
     finish(job);
     return job->status ? qv_fail(err, job->status, "%s", job->error.text) : QV_OK;
@@ -418,11 +410,8 @@ qv_job_close(qv_job **handle)
         qv_job_device_close(&job->devices[i]);
     qv_feeder_close(&job->feeder);
     qv_decoder_stop(&job->own_decoder);
-    struct qv_job_queue *queues[QUEUES];
-    size_t rooms[QUEUES];
-    list_queues(job, queues, rooms);
-    for (int i = 0; i < QUEUES; i++)
-        qv_job_queue_close(queues[i]);
+    qv_job_queue_close(&job->sources);
+    qv_job_queue_close(&job->told);
     while (job->n_conds)
         pthread_cond_destroy(&job->changed[--job->n_conds]);
     if (job->has_lock)

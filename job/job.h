@@ -18,6 +18,7 @@
 enum {
     QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1, /* kinds of sources */
     QV_JOB_BUFFERS = 3,                        /* buffers of tokens that a device has */
+    QV_JOB_TEXTS = 2048 /* bytes of names and texts that whoever holds a result keeps with it */
 };
 
 /* Says how the sources of a kind reach a device. */
@@ -96,8 +97,8 @@ enum qv_job_state {
     QV_JOB_WAITING, /* it waits for a reader */
     QV_JOB_READING, /* a reader makes pieces of it */
     QV_JOB_READ,    /* there will be no more pieces; some may be under way */
-    QV_JOB_FAILED,  /* no piece is under way; the sink's last call is still to be made */
-    QV_JOB_TOLD,    /* the sink's last call was made */
+    QV_JOB_FAILED,  /* no piece is under way; the sink's end call is still to be made */
+    QV_JOB_TOLD,    /* the sink's end call was made */
     QV_JOB_DONE,    /* nobody held it any more, and it was freed */
 };
 
@@ -114,6 +115,9 @@ struct qv_job_item {
     int64_t step; /* frame pairs that a reader puts at a time; the last time fewer */
     double *timestamps_s;
     struct qv_job_piece end; /* stands in a queue for the call that tells of a failure */
+    int64_t lent, held;      /* bytes of the source in memory; of its result, as far as known */
+    bool has_begun;          /* the sink was asked for an entry; used in its calls alone */
+    void *entry;             /* what it gave */
     /* the lock guards what follows */
     enum qv_job_state state;
     qv_feed *feed; /* its way through the feeder; NULL: it has not begun, or has failed */
@@ -189,15 +193,25 @@ struct qv_job {
     qv_error error;
     struct qv_job_item *items; /* all items that are not done */
     size_t n_items;
-    struct qv_job_queue sources;  /* items that no reader has taken up */
-    struct qv_job_queue told;     /* pieces for the sink */
-    struct qv_job_queue failures; /* items' ends */
+    struct qv_job_queue sources; /* items that no reader has taken up */
+    struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
+    int n_failures;              /* such ends in it */
     int n_reading;
+    /* bytes of sources in memory and of results, with options.ahead: of all items and results that
+     * were not given back; and of these results alone, of items that were taken up */
+    int64_t ahead, results;
     size_t used;             /* bytes of frames */
     int64_t ticket, serving; /* readers that ask for memory get it in their order */
     double opened_s;
     qv_job_progress progress;
 };
+
+/* Returns whether a source may be taken up. */
+static inline bool
+qv_job_may_take_up(const qv_job *job)
+{
+    return job->sources.n && (!job->o.ahead || job->results < job->o.ahead);
+}
 
 /* Returns how many clips are decoded at once. The lock must be held. */
 static inline int
@@ -208,7 +222,7 @@ qv_job_decoders(const qv_job *job)
 
 /* Each kind of thread that waits, and what it waits for. */
 enum qv_job_who {
-    QV_JOB_ADDERS,  /* wait for room among the sources */
+    QV_JOB_ADDERS,  /* wait for room among the sources, or for memory for one */
     QV_JOB_READERS, /* wait for a source, for memory, or for room in a queue */
     QV_JOB_DEVICES, /* wait for pieces or for a buffer */
     QV_JOB_SINKS,   /* wait for pieces with tokens, or for failures */
@@ -219,13 +233,17 @@ enum qv_job_who {
 void qv_job_wake(qv_job *job, enum qv_job_who who);
 void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
+/* Waits, and asks options.go_on meanwhile, which may cancel the job. */
+void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
+/* Counts bytes of a result that is under way, or held by whoever took it. */
+void qv_job_count(qv_job *job, int64_t bytes);
 /* Ends the job. The job keeps the first failure that it is ended with. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
 /* Fails the item, if it has not failed before. A status that concerns more than one item (a lost
  * device, no memory) ends the job as well. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
 /* Gives back one hold of an item. An item without holders moves on as far as it can without a call
- * of the sink. Returns its state: after QV_JOB_FAILED the caller must have the last call made;
+ * of the sink. Returns its state: after QV_JOB_FAILED the caller must have the end call made;
  * after QV_JOB_DONE the item was freed. */
 enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
 /* Gives back one hold of frames, which frees them if it was the last. They may be NULL. */
@@ -253,7 +271,7 @@ void qv_job_device_close(struct qv_job_device *d);
 /* Returns the bytes of so many tokens, DeepStack's outputs included. */
 int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens);
 
-/* sink.c. Makes the last call for an item that was not done when the job ended. The lock must not
+/* sink.c. Makes the end call for an item that was not done when the job ended. The lock must not
  * be held. */
 void qv_job_cancel_item(qv_job *job, struct qv_job_item *item);
 

@@ -350,7 +350,7 @@ may_read(const struct qv_job_worker *w)
 {
     const qv_job *job = w->job;
     const int first = job->on_gpu ? job->gpu_readers : 0;
-    return job->sources.n && w->lane < qv_job_decoders(job) &&
+    return qv_job_may_take_up(job) && w->lane < qv_job_decoders(job) &&
            (w->lane < first || job->n_reading >= first);
 }
 
@@ -365,6 +365,7 @@ take_source(struct qv_job_worker *w)
     if (!job->stopping) {
         item = qv_job_queue_take(&job->sources, 0);
         item->began_s = qv_seconds();
+        job->results += item->held;
         item->state = QV_JOB_READING;
         item->holders++;
         w->item = item;
@@ -382,13 +383,14 @@ take_source(struct qv_job_worker *w)
 static void
 queue_failure(qv_job *job, struct qv_job_item *item)
 {
-    while (!job->stopping && job->failures.n == job->failures.room)
+    while (!job->stopping && job->n_failures == job->n_readers)
         qv_job_wait(job, QV_JOB_READERS);
     if (job->stopping)
         return;
     item->end.item = item;
     item->holders++;
-    qv_job_queue_put(&job->failures, &item->end);
+    job->n_failures++;
+    qv_job_queue_put(&job->told, &item->end);
     qv_job_wake(job, QV_JOB_SINKS);
 }
 

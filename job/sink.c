@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The sink's threads. Each takes one piece with its tokens at a time; an item's pieces go in
- * their order. */
+ * their order. Here are the rules of the sink's three functions: one entry for an item, one end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,61 +34,83 @@ describe(const qv_job *job, const struct qv_job_item *item)
     return r;
 }
 
-static void
-add_tokens(const qv_job *job, const struct qv_job_piece *piece, qv_job_result *r)
+static qv_job_rows
+rows_of(const qv_job *job, const struct qv_job_piece *piece)
 {
     const qv_tokens *t = &piece->buffer->tokens;
     const size_t row = (size_t)job->model.out_hidden * qv_dtype_bytes(job->o.output);
     const size_t at = (size_t)piece->buffer_row * row;
-    r->last = piece->last;
-    r->first_row = piece->first_row;
-    r->n = piece->n;
-    r->tokens = (const char *)t->tokens + at;
+    qv_job_rows rows = {
+        .first = piece->first_row,
+        .tokens = { .tokens = (char *)t->tokens + at, .capacity = piece->n, .n = piece->n },
+        .frames = piece->frames ? piece->part.data : NULL,
+        .n_frames = piece->frames ? piece->part.n_frames : 0
+    };
     for (int i = 0; i < job->model.n_deepstack; i++)
-        r->deepstack[i] = (const char *)t->deepstack[i] + at;
-    r->timestamps_s = piece->last ? piece->item->timestamps_s : NULL;
-    r->frames = piece->frames ? piece->part.data : NULL;
-    r->n_frames = piece->frames ? piece->part.n_frames : 0;
+        rows.tokens.deepstack[i] = (char *)t->deepstack[i] + at;
+    return rows;
 }
 
-/* Calls the sink. The lock is held before and after, and released meanwhile. */
+/* Gives the sink a piece's rows. For the first of an item the sink makes an entry. */
+static qv_status
+give(const qv_job *job, const struct qv_job_piece *piece, const qv_job_result *r, qv_error *err)
+{
+    const qv_job_sink *sink = &job->o.sink;
+    struct qv_job_item *item = piece->item;
+    const qv_job_rows rows = rows_of(job, piece);
+    qv_status status = QV_OK;
+    if (!item->has_begun && sink->begin)
+        status = sink->begin(sink->user, r, &item->entry, err);
+    item->has_begun = true;
+    return status || !sink->rows ? status : sink->rows(sink->user, item->entry, r, &rows, err);
+}
+
+static qv_status
+end(const qv_job *job, const struct qv_job_item *item, qv_job_result *r, qv_error *err)
+{
+    const qv_job_sink *sink = &job->o.sink;
+    r->timestamps_s = r->status ? NULL : item->timestamps_s;
+    r->ahead_bytes = !job->o.ahead || r->cancelled ? 0 : r->status ? QV_JOB_TEXTS : item->held;
+    return sink->end ? sink->end(sink->user, item->entry, r, err) : QV_OK;
+}
+
+/* Calls the sink with a piece, and with the item's end after the last; or, with NULL, with the end
+ * of one that has failed. The lock is held before and after, and released meanwhile. */
 static void
-call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item, const qv_job_result *r)
+call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item,
+     const struct qv_job_piece *piece)
 {
     qv_error err = { 0 };
+    const qv_error error = item->error;
+    qv_job_result r = describe(job, item);
+    r.status = item->status;
+    r.error = error.text;
     const double began_s = qv_seconds();
     qv_job_clock_start(&w->busy, began_s);
     pthread_mutex_unlock(&job->lock);
-    qv_status status = job->o.sink(job->o.user, r, &err);
+    qv_status status = piece ? give(job, piece, &r, &err) : QV_OK;
+    const bool ends = !status && (!piece || piece->last);
+    if (ends)
+        status = end(job, item, &r, &err);
     const double ended_s = qv_seconds();
     qv_job_span(job, "sink", w->lane, item->source.key, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&w->busy, ended_s);
-    if (r->last)
+    if (ends) {
         item->state = QV_JOB_TOLD;
+        job->ahead -= item->lent;
+        qv_job_count(job, (status ? 0 : r.ahead_bytes) - item->held);
+    }
     if (status)
         qv_job_fail_item(job, item, status, &err);
-}
-
-static void
-call_failure(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item)
-{
-    qv_job_result r = describe(job, item);
-    qv_error error = item->error;
-    r.last = true;
-    r.status = item->status;
-    r.error = error.text;
-    call(job, w, item, &r);
 }
 
 static void
 retire(qv_job *job, struct qv_job_piece *piece)
 {
     struct qv_job_buffer *buffer = piece->buffer;
-    if (piece == &piece->item->end)
-        return;
     qv_job_free_frames(job, piece->frames);
-    if (!--buffer->users) {
+    if (buffer && !--buffer->users) {
         if (buffer->tokens.capacity > job->usual_tokens) { /* it was made for one large item */
             qv_host_free(buffer->ctx, buffer->tokens.tokens);
             buffer->tokens = (qv_tokens){ 0 };
@@ -101,14 +123,13 @@ retire(qv_job *job, struct qv_job_piece *piece)
 static struct qv_job_piece *
 take_piece(qv_job *job)
 {
-    if (job->failures.n) {
-        qv_job_wake(job, QV_JOB_READERS);
-        return qv_job_queue_take(&job->failures, 0);
-    }
     for (size_t i = 0; i < job->told.n; i++) {
         const struct qv_job_piece *p = qv_job_queue_at(&job->told, i);
-        if (!p->item->sink)
-            return qv_job_queue_take(&job->told, i);
+        if (p->item->sink)
+            continue;
+        if (p == &p->item->end && job->n_failures-- == job->n_readers)
+            qv_job_wake(job, QV_JOB_READERS);
+        return qv_job_queue_take(&job->told, i);
     }
     return NULL;
 }
@@ -120,15 +141,13 @@ tell(qv_job *job, struct qv_job_worker *w, struct qv_job_piece *piece)
     item->sink = w;
     if (!item->status) {
         item->wait_sink_s += qv_seconds() - piece->ready_s;
-        qv_job_result r = describe(job, item);
-        add_tokens(job, piece, &r);
-        call(job, w, item, &r);
+        call(job, w, item, piece);
     }
     retire(job, piece);
     item->sink = NULL;
     if (qv_job_let_go(job, item) == QV_JOB_FAILED) {
         item->holders++; /* this thread is a holder during the call */
-        call_failure(job, w, item);
+        call(job, w, item, NULL);
         qv_job_let_go(job, item);
     }
     qv_job_wake(job, QV_JOB_SINKS); /* another piece of the item may have waited */
@@ -156,10 +175,9 @@ qv_job_cancel_item(qv_job *job, struct qv_job_item *item)
 {
     qv_job_result r = describe(job, item);
     qv_error error = item->status ? item->error : job->error, ignored;
-    r.last = true;
     r.cancelled = !item->status;
     r.status = item->status ? item->status : job->status ? job->status : QV_ESTATE;
     r.error = item->status || job->status ? error.text : "the job was closed before it was done";
     if (item->state < QV_JOB_TOLD)
-        job->o.sink(job->o.user, &r, &ignored);
+        end(job, item, &r, &ignored);
 }

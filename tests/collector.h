@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Collects what a job told its sink about each source, by the source's key. It also checks that the
- * calls of one source come in order and one at a time. */
+/* Collects what a job told its sink about each source, by the source's key. It also checks the rules
+ * of the sink: one begin in front of rows, rows in order, one end as the last call, and one call of a
+ * source at a time. */
 #ifndef QV_TESTS_COLLECTOR_H
 #define QV_TESTS_COLLECTOR_H
 
@@ -15,8 +16,8 @@
 
 struct got {
     char key[32];
-    int calls, lasts;
-    bool in_call;
+    int begins, calls, lasts; /* calls of begin, rows and end */
+    bool in_call, has_failed; /* has_failed: it was refused, so that only its end may come */
     qv_status status;
     bool cancelled, finite;
     char error[sizeof((qv_error *)0)->text];
@@ -31,8 +32,9 @@ struct collector {
     qv_model_info model;
     struct got got[512];
     int n, at_once, most_at_once;
-    const char *fails; /* The key whose first call fails. */
-    qv_status how;     /* The status with which it fails. */
+    const char *fails; /* The key of which the first call of this kind fails. */
+    enum { IN_ROWS, IN_BEGIN, IN_END } where;
+    qv_status how; /* The status with which it fails. */
     useconds_t slow;
 };
 
@@ -48,22 +50,21 @@ find(struct collector *c, const char *key)
 }
 
 static void
-keep(struct collector *c, struct got *g, const qv_job_result *r)
+keep(const struct collector *c, struct got *g, const qv_job_result *r, const qv_job_rows *rows)
 {
+    const qv_tokens *t = &rows->tokens;
     const size_t row = (size_t)c->model.out_hidden * qv_dtype_bytes(r->dtype);
     const size_t one = (size_t)r->n_tokens * row;
     if (!g->tokens)
         g->tokens = calloc((size_t)(1 + c->model.n_deepstack), one);
     assert_non_null(g->tokens);
-    assert_int_equal(r->first_row, g->n);
+    assert_int_equal(rows->first, g->n);
     for (int i = 0; i < 1 + c->model.n_deepstack; i++)
-        memcpy(g->tokens + (size_t)i * one + (size_t)r->first_row * row,
-               i ? r->deepstack[i - 1] : r->tokens, (size_t)r->n * row);
-    g->n += r->n;
+        memcpy(g->tokens + (size_t)i * one + (size_t)rows->first * row,
+               i ? t->deepstack[i - 1] : t->tokens, (size_t)t->n * row);
+    g->n += t->n;
     g->n_tokens = r->n_tokens;
     g->bytes = (size_t)(1 + c->model.n_deepstack) * one;
-    if (r->last && r->timestamps_s)
-        g->last_time_s = r->timestamps_s[r->clip->n_frames - 1];
 }
 
 static bool
@@ -78,10 +79,10 @@ is_finite(const qv_job_result *r)
     return finite;
 }
 
-static qv_status
-collect(void *user, const qv_job_result *r, qv_error *err)
+/* Notes that a call begins, and returns its source. */
+static struct got *
+enter(struct collector *c, const qv_job_result *r)
 {
-    struct collector *c = user;
     pthread_mutex_lock(&c->lock);
     struct got *g = find(c, r->key);
     c->at_once++;
@@ -90,27 +91,68 @@ collect(void *user, const qv_job_result *r, qv_error *err)
     assert_false(g->in_call); /* Calls of other sources may be under way, but no other call of this
                                * one. */
     g->in_call = true;
-    g->calls++;
-    g->lasts += r->last;
     g->finite = is_finite(r);
-    if (r->last) {
-        g->status = r->status;
-        g->cancelled = r->cancelled;
-        snprintf(g->error, sizeof g->error, "%s", r->error);
-    }
-    assert_true(r->last || !r->status);
-    if (r->n)
-        keep(c, g, r);
+    return g;
+}
+
+/* Notes that it ends, and fails it if it is to be failed. */
+static qv_status
+leave(struct collector *c, struct got *g, int where, qv_error *err)
+{
     pthread_mutex_unlock(&c->lock);
     if (c->slow)
         usleep(c->slow);
     pthread_mutex_lock(&c->lock);
     c->at_once--;
-    find(c, r->key)->in_call = false;
+    g->in_call = false;
+    const bool fails =
+        c->fails && !strcmp(c->fails, g->key) && !g->status && (int)c->where == where;
+    g->has_failed = g->has_failed || fails;
     pthread_mutex_unlock(&c->lock);
-    if (c->fails && !strcmp(c->fails, r->key) && !r->status)
-        return qv_fail(err, c->how, "%s: the sink does not want it", r->key);
-    return QV_OK;
+    return fails ? qv_fail(err, c->how, "%s: the sink does not want it", g->key) : QV_OK;
+}
+
+static qv_status
+collect_begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
+{
+    struct collector *c = user;
+    struct got *g = enter(c, r);
+    assert_int_equal(g->begins++, 0);
+    assert_false(r->status || g->has_failed || *entry);
+    *entry = c->where == IN_BEGIN && c->fails ? NULL : g;
+    return leave(c, g, IN_BEGIN, err);
+}
+
+static qv_status
+collect_rows(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows,
+             qv_error *err)
+{
+    struct collector *c = user;
+    struct got *g = enter(c, r);
+    g->calls++;
+    assert_int_equal(g->begins, 1);
+    assert_true(entry == g || c->where == IN_BEGIN);
+    assert_false(r->status || g->has_failed || r->timestamps_s);
+    keep(c, g, r, rows);
+    return leave(c, g, IN_ROWS, err);
+}
+
+static qv_status
+collect_end(void *user, void *entry, const qv_job_result *r, qv_error *err)
+{
+    struct collector *c = user;
+    struct got *g = enter(c, r);
+    g->lasts++;
+    assert_true(entry == (g->begins ? g : NULL) || c->where == IN_BEGIN);
+    assert_true(r->status || g->calls);
+    assert_true(r->status || !g->has_failed);
+    if (!r->status && r->timestamps_s)
+        g->last_time_s = r->timestamps_s[r->clip->n_frames - 1];
+    assert_true(!r->status || !r->timestamps_s);
+    g->status = r->status;
+    g->cancelled = r->cancelled;
+    snprintf(g->error, sizeof g->error, "%s", r->error);
+    return leave(c, g, IN_END, err);
 }
 
 static struct collector *
@@ -141,8 +183,7 @@ collector_job(const struct tiny *t, int n_models, qv_job_options o, struct colle
     qv_model *models[4];
     for (int i = 0; i < n_models; i++)
         models[i] = t[i].model;
-    o.sink = collect;
-    o.user = c;
+    o.sink = (qv_job_sink){ collect_begin, collect_rows, collect_end, c };
     if (qv_job_open(models, (size_t)n_models, &o, &job, &err))
         fail_msg("%s", err.text);
     return job;

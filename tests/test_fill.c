@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "cache/filling.h"
+#include "cache/halves.h"
 #include "dtype.h"
 #include "error.h"
 #include "qwenvit_fill.h"
@@ -37,15 +37,16 @@ only_the_device_and_memory_end_a_run(void **state)
 /* ---- f16 ------------------------------------------------------------------------------------- */
 
 static qv_status
-put_f16(struct qv_filling *f, const char *key, const float *rows, qv_status *put, qv_error *err)
+put_f16(qv_cache_writer *w, const qv_cache_layout *l, const char *key, const float *rows,
+        qv_status *put, qv_error *err)
 {
     const qv_cache_source source = { .path = "clip.mp4" };
     const qv_tokens t = { .n = 1,
                           .tokens = (void *)(uintptr_t)rows,
                           .deepstack = { (void *)(uintptr_t)(rows + 2) } };
     qv_cache_entry *e = NULL;
-    assert_int_equal(qv_cache_begin(f->writer, key, &source, 1, &e, err), QV_OK);
-    *put = qv_filling_put(f, e, &t, err);
+    assert_int_equal(qv_cache_begin(w, key, &source, 1, &e, err), QV_OK);
+    *put = qv_cache_put_rounded(l, e, &t, err);
     const qv_cache_result done = { .status = *put, .error = err->text, .grid_thw = { 1, 2, 2 } };
     return qv_cache_finish(&e, &done, err);
 }
@@ -59,17 +60,15 @@ a_value_that_f16_lacks_is_its_clips_failure(void **state)
     snprintf(dir, sizeof dir, "%s", temp_path("cache"));
     const qv_cache_writer_options o = { .layout = {
                                             .dtype = QV_F16, .width = 2, .n_deepstack = 1 } };
-    struct qv_filling f;
+    qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     qv_status put = QV_OK;
-    assert_int_equal(qv_filling_open(&f, dir, false, &err), QV_OK);
-    assert_null(f.there);
-    assert_int_equal(qv_filling_begin(&f, dir, &o, &err), QV_OK);
-    assert_int_equal(put_f16(&f, "large", large, &put, &err), QV_OK);
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_int_equal(put_f16(w, &o.layout, "large", large, &put, &err), QV_OK);
     expect_failure("large", QV_EUNSUPPORTED, "-65520, which f16 does not hold", put, &err);
-    assert_int_equal(put_f16(&f, "good", good, &put, &err), QV_OK);
+    assert_int_equal(put_f16(w, &o.layout, "good", good, &put, &err), QV_OK);
     assert_int_equal(put, QV_OK);
-    assert_int_equal(qv_filling_close(&f, &err), QV_OK);
+    assert_int_equal(qv_cache_writer_close(&w, &err), QV_OK);
 
     qv_cache *c = NULL;
     qv_cache_item item;

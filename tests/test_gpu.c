@@ -303,7 +303,7 @@ test_momentary(void **state)
 {
     (void)state;
     qv_error err;
-    qv_decoder *decoder = start("");
+    qv_decoder *decoder = start_gpu("");
     struct qvm_gpu *gpu = &decoder->gpus->at[0];
     set_descriptors(true);
     qv_status status = qv_decoder_gpu(decoder, 0, false, true, &err);
@@ -336,7 +336,7 @@ test_missing(void **state)
 {
     (void)state;
     qv_error err;
-    qv_decoder *decoder = start("no driver");
+    qv_decoder *decoder = start_gpu("no driver");
     for (int starts = 1; starts <= 2; starts++) {
         for (int i = 0; i < 10; i++)
             assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
@@ -458,17 +458,27 @@ hear_span(void *user, const char *stage, int lane, const char *key, double begin
 }
 
 static qv_status
-take(void *user, const qv_job_result *r, qv_error *err)
+take(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
 {
     struct results *results = user;
-    const uint8_t *at = r->tokens;
+    const uint8_t *at = rows->tokens.tokens;
     uint64_t *sum = &results->tokens[atoi(r->key)];
+    (void)entry;
     (void)err;
-    for (size_t i = 0; r->clip && i < (size_t)r->n * results->row; i++)
+    for (size_t i = 0; i < (size_t)rows->tokens.n * results->row; i++)
         *sum = (*sum ^ at[i]) * 1099511628211U;
-    if (r->last && !r->status)
+    return QV_OK;
+}
+
+static qv_status
+look(void *user, void *entry, const qv_job_result *r, qv_error *err)
+{
+    struct results *results = user;
+    (void)entry;
+    (void)err;
+    if (!r->status)
         results->by[r->decoded_by]++;
-    if (r->last && *r->not_gpu)
+    if (*r->not_gpu)
         snprintf(results->why, sizeof results->why, "%s", r->not_gpu);
     return QV_OK;
 }
@@ -478,8 +488,7 @@ static qv_status
 run_job(const struct tiny *t, const char *fault, qv_decode decode, struct results *results)
 {
     char key[16];
-    const qv_job_options o = { .sink = take,
-                               .user = results,
+    const qv_job_options o = { .sink = { NULL, take, look, results },
                                .decoders = cores ? 0 : 3,
                                .span = hear_span,
                                .memory = memory,

@@ -671,20 +671,20 @@ options_are_checked(void **state)
         qv_job_options o;
         const char *words;
     } wrong[] = {
-        { one, 1, { 0 }, "sink is NULL" },
-        { one, 0, { .sink = collect }, "0 models" },
-        { NULL, 1, { .sink = collect }, "0 models" },
-        { one, 2, { .sink = collect }, "0 and 1 are one" },
-        { odd, 2, { .sink = collect }, "model 1 is qwen3_vl_moe" },
-        { weights, 2, { .sink = collect }, "with weights of others; the first" },
-        { one, 1, { .sink = collect, .decoders = -1 }, "decoders is -1" },
-        { one, 1, { .sink = collect, .sinks = 1 << 20 }, "sinks is 1048576" },
-        { one, 1, { .sink = collect, .memory = -5 }, "memory is -5" },
-        { one, 1, { .sink = collect, .max_wait_s = NAN }, "max_wait_s is" },
-        { one, 1, { .sink = collect, .output = QV_U8 }, "output is u8" },
-        { one, 1, { .sink = collect, .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
-        { one, 1, { .sink = collect, .chunk_rows = INT32_MAX }, "rows is 2147483648; must be" },
-        { one, 1, { .sink = collect, .reserved = { 1 } }, "reserved" },
+        { one, 0, { 0 }, "0 models" },
+        { NULL, 1, { 0 }, "0 models" },
+        { one, 2, { 0 }, "0 and 1 are one" },
+        { odd, 2, { 0 }, "model 1 is qwen3_vl_moe" },
+        { weights, 2, { 0 }, "with weights of others; the first" },
+        { one, 1, { .decoders = -1 }, "decoders is -1" },
+        { one, 1, { .sinks = 1 << 20 }, "sinks is 1048576" },
+        { one, 1, { .memory = -5 }, "memory is -5" },
+        { one, 1, { .ahead = -1 }, "ahead is -1" },
+        { one, 1, { .max_wait_s = NAN }, "max_wait_s is" },
+        { one, 1, { .output = QV_U8 }, "output is u8" },
+        { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
+        { one, 1, { .chunk_rows = INT32_MAX }, "rows is 2147483648; must be" },
+        { one, 1, { .reserved = { 1 } }, "reserved" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         qv_job *job = NULL;
@@ -698,7 +698,7 @@ options_are_checked(void **state)
     tiny_close(&t);
 }
 
-/* One that the sink refuses, the others none the wiser. */
+/* One that the sink refuses in each of its calls, the others none the wiser. */
 static void
 a_sink_refuses_one(void **state)
 {
@@ -706,9 +706,11 @@ a_sink_refuses_one(void **state)
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     struct mixed *m = mixed_make(&t, QV_F32);
     static const int refused[] = { 0, 4, 15 }; /* a small one, and two of several chunks */
-    for (int r = 0; r < 3; r++) {
+    for (int turn = 0; turn < 9; turn++) {
+        const int where = turn / 3, which = refused[turn % 3];
         struct collector *c = collector_make(&t);
-        c->fails = m->keys[refused[r]];
+        c->fails = m->keys[which];
+        c->where = where;
         c->how = QV_EIO;
         qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
         for (int i = 0; i < N; i++)
@@ -716,15 +718,66 @@ a_sink_refuses_one(void **state)
         const qv_job_progress p = job_end(&job);
         assert_int_equal(p.failed, 1);
         for (int i = 0; i < N; i++)
-            if (i != refused[r])
+            if (i != which)
                 expect_alone(&t, c, m, i, QV_F32);
-        struct got *g = find(c, c->fails);
+        const struct got *g = find(c, c->fails);
+        assert_int_equal(g->begins, 1);
         assert_int_equal(g->lasts, 1);
-        assert_int_equal(g->calls, r ? 2 : 1);
-        assert_int_equal(g->status, r ? QV_EIO : QV_OK); /* its one call was the last */
+        assert_true(where == IN_END ? g->calls > (turn % 3) : g->calls == (where == IN_ROWS));
+        assert_int_equal(g->status, where == IN_END ? QV_OK : QV_EIO);
+        assert_true(where == IN_END || strstr(g->error, "the sink does not want it"));
         collector_free(c);
     }
     mixed_free(m);
+    tiny_close(&t);
+}
+
+/* A source that failed before it was added comes to its end in its turn, without an entry. */
+static void
+a_source_that_has_failed_is_told_of(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *c = collector_make(&t);
+    qv_error err = { 0 };
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
+    qv_job_source s = { .key = "row 3", .status = QV_EFORMAT, .error = "row 3 is no row" };
+    job_add(job, &s);
+    s.status = QV_EBACKEND;
+    expect_failure("of all", QV_EINVAL, "row 3|QV_EBACKEND", qv_job_add(job, &s, &err), &err);
+    const qv_job_progress p = job_end(&job);
+    assert_int_equal(p.done, 1);
+    assert_int_equal(p.failed, 1);
+    const struct got *g = find(c, "row 3");
+    assert_int_equal(g->lasts, 1);
+    assert_int_equal(g->begins + g->calls, 0);
+    assert_int_equal(g->status, QV_EFORMAT);
+    assert_string_equal(g->error, "row 3 is no row");
+    collector_free(c);
+    tiny_close(&t);
+}
+
+/* A sink without functions discards tokens. */
+static void
+a_sink_of_zeros_discards(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
+    qv_job *job = NULL;
+    qv_error err = { 0 };
+    const qv_job_options o = { .chunk_rows = ROWS, .clip.trusted = true };
+    const qv_job_source good = { .key = "good",
+                                 .kind = QV_SOURCE_FRAMES,
+                                 .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
+    assert_int_equal(qv_job_open(&t.model, 1, &o, &job, &err), QV_OK);
+    job_add(job, &good);
+    job_add(job, &(qv_job_source){ .key = "bad", .path = "missing.mp4" });
+    const qv_job_progress p = job_end(&job);
+    assert_int_equal(p.done, 2);
+    assert_int_equal(p.failed, 1);
+    assert_int_equal(p.tokens, 4);
+    free(frames);
     tiny_close(&t);
 }
 
@@ -1100,6 +1153,7 @@ a_source_that_is_wrong_costs_itself(void **state)
     for (int i = 0; i < WRONG; i++) {
         const struct got *g = find(c, wrong[i].key);
         assert_int_equal(g->lasts, 1);
+        assert_int_equal(g->begins + g->calls, 0);
         assert_int_equal(g->status, wrong[i].status);
         assert_non_null(strstr(g->error, wrong[i].words));
         assert_non_null(strstr(g->error, wrong[i].path));
@@ -1107,6 +1161,214 @@ a_source_that_is_wrong_costs_itself(void **state)
     assert_int_equal(find(c, "odd")->status, QV_EINVAL);
     collector_free(c);
     collector_free(alone);
+    tiny_close(&t);
+}
+
+/* ---- what is ahead --------------------------------------------------------------------------- */
+
+enum { HELD = 60 };
+
+/* Holds results until they are taken in the order of their sources. */
+struct holder {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    qv_job *job;
+    int64_t bytes[HELD]; /* of each that came; 0 before */
+    int64_t held, most, largest;
+};
+
+static qv_status
+hold(void *user, void *entry, const qv_job_result *r, qv_error *err)
+{
+    struct holder *h = user;
+    (void)entry;
+    (void)err;
+    pthread_mutex_lock(&h->lock);
+    *(int64_t *)r->user = r->ahead_bytes;
+    h->held += r->ahead_bytes;
+    h->most = h->held > h->most ? h->held : h->most;
+    h->largest = r->ahead_bytes > h->largest ? r->ahead_bytes : h->largest;
+    pthread_cond_signal(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+    return QV_OK;
+}
+
+static void
+take_next(struct holder *h, int i)
+{
+    pthread_mutex_lock(&h->lock);
+    while (!h->bytes[i])
+        pthread_cond_wait(&h->changed, &h->lock);
+    h->held -= h->bytes[i];
+    pthread_mutex_unlock(&h->lock);
+    qv_job_give_back(h->job, h->bytes[i]);
+}
+
+static void *
+take_all(void *user)
+{
+    for (int i = 0; i < HELD; i++)
+        take_next(user, i);
+    return NULL;
+}
+
+/* A source of every kind: frames, a clip's file, one that is missing, one that failed before. */
+static void
+add_held(struct holder *h, int i, const uint8_t *frames)
+{
+    const qv_clip_options o = clip_options(i % CLIPS, true);
+    char key[16];
+    snprintf(key, sizeof key, "%d", i);
+    qv_job_source s = {
+        .key = key, .path = clip_paths[i % CLIPS], .clip = &o, .user = &h->bytes[i]
+    };
+    if (i % 4 == 1) {
+        s.kind = QV_SOURCE_FRAMES;
+        s.item = (qv_item){ .data = frames, .grid_thw = { 1 + i % 7, 4, 4 } };
+    } else if (i % 4 == 2) {
+        s.path = "missing.mp4";
+    } else if (i % 8 == 3) {
+        s.status = QV_EINVAL;
+    }
+    job_add(h->job, &s);
+}
+
+static qv_job_options
+held_options(struct holder *h, int64_t ahead, int decoders)
+{
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->changed, NULL);
+    return (qv_job_options){ .sink = { .end = hold, .user = h },
+                             .chunk_rows = ROWS,
+                             .decoders = decoders,
+                             .sinks = 2,
+                             .ahead = ahead,
+                             .clip.decoder = decoder };
+}
+
+/* However small the bound is, and however large the first source, whoever takes results in their
+ * order gets the next one; what is held is at most the bound and what was under way. */
+static void
+results_are_taken_in_order_below_a_bound(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    uint8_t *frames = tiny_frames(&t, 14, 4, 4, 1);
+    for (int turn = 0; turn < 4; turn++) {
+        struct holder h = { .held = 0 };
+        const int decoders = 1 + turn;
+        const int64_t ahead = turn ? turn * 20000 : 1;
+        const qv_job_options o = held_options(&h, ahead, decoders);
+        qv_error err = { 0 };
+        pthread_t taker;
+        assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+        assert_int_equal(pthread_create(&taker, NULL, take_all, &h), 0);
+        for (int i = 0; i < HELD; i++)
+            add_held(&h, i, frames);
+        pthread_join(taker, NULL);
+        assert_int_equal(h.held, 0);
+        assert_true(h.largest > 2048);
+        assert_in_range(h.most, 1, ahead + decoders * h.largest);
+        assert_int_equal(job_end(&h.job).done, HELD);
+    }
+    free(frames);
+    tiny_close(&t);
+}
+
+/* Waits until so many sources are done, and sees that there are no more a moment later. */
+static void
+expect_done(qv_job *job, int64_t n)
+{
+    qv_job_progress p = { 0 };
+    while (p.done < n)
+        qv_job_get_progress(job, &p);
+    usleep(30000);
+    qv_job_get_progress(job, &p);
+    assert_int_equal(p.done, n);
+}
+
+static void
+nothing_is_taken_up_until_results_are_given_back(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    uint8_t *frames = tiny_frames(&t, 14, 4, 4, 1);
+    struct holder h = { .held = 0 };
+    qv_job_options o = held_options(&h, 1, 1);
+    qv_error err = { 0 };
+    o.queue = 4;
+    o.refuse_when_full = true;
+    assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+    add_held(&h, 0, frames);
+    expect_done(h.job, 1);
+    const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
+    expect_failure("full", QV_ESTATE, "no more are taken", qv_job_add(h.job, &next, &err), &err);
+    take_next(&h, 0);
+    add_held(&h, 4, frames);
+    expect_done(h.job, 2);
+    /* a source in memory counts as soon as it is added, one without a bound never */
+    take_next(&h, 4);
+    job_end(&h.job);
+    h = (struct holder){ .held = 0 };
+    o = held_options(&h, 0, 1);
+    assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+    for (int i = 0; i < 8; i++)
+        add_held(&h, i, frames);
+    job_end(&h.job);
+    assert_int_equal(h.held, 0);
+    free(frames);
+    tiny_close(&t);
+}
+
+/* ---- going on -------------------------------------------------------------------------------- */
+
+static qv_status
+take_slowly(void *user, void *entry, const qv_job_result *r, qv_error *err)
+{
+    (void)user;
+    (void)entry;
+    (void)r;
+    (void)err;
+    usleep(300000);
+    return QV_OK;
+}
+
+static bool
+ask_thrice(void *user, qv_job *job)
+{
+    qv_job_progress p;
+    qv_job_get_progress(job, &p);
+    return ++*(int *)user < 3;
+}
+
+/* A job that waits, for room or for its end, asks whether it goes on. */
+static void
+a_job_that_waits_asks_whether_it_goes_on(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
+    for (int adding = 0; adding < 2; adding++) {
+        int asked = 0;
+        qv_error err = { 0 };
+        qv_job *job = NULL;
+        const qv_job_options o = { .sink = { .end = take_slowly, .user = &asked },
+                                   .go_on = ask_thrice,
+                                   .chunk_rows = ROWS,
+                                   .ahead = adding };
+        const qv_job_source s = { .key = "k",
+                                  .kind = QV_SOURCE_FRAMES,
+                                  .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
+        assert_int_equal(qv_job_open(&t.model, 1, &o, &job, &err), QV_OK);
+        job_add(job, &s);
+        if (adding)
+            expect_failure("adding", QV_ESTATE, "the job was ended", qv_job_add(job, &s, &err),
+                           &err);
+        assert_int_equal(qv_job_end(job, &err), QV_OK);
+        assert_int_equal(asked, 3);
+        qv_job_close(&job);
+    }
+    free(frames);
     tiny_close(&t);
 }
 
@@ -1216,10 +1478,11 @@ resident_bytes(void)
 }
 
 static qv_status
-count(void *user, const qv_job_result *r, qv_error *err)
+count(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
+    (void)entry;
     (void)err;
-    *(int *)user += r->last && !r->status;
+    *(int *)user += !r->status;
     return QV_OK;
 }
 
@@ -1233,9 +1496,10 @@ a_soak_leaves_nothing_behind(void **state)
     struct tiny t = tiny_open("ref", QV_F32, 1);
     int done = 0;
     qv_error err = { 0 };
-    const qv_job_options o = {
-        .sink = count, .user = &done, .decoders = 3, .chunk_rows = ROWS, .clip.decoder = decoder
-    };
+    const qv_job_options o = { .sink = { .end = count, .user = &done },
+                               .decoders = 3,
+                               .chunk_rows = ROWS,
+                               .clip.decoder = decoder };
     qv_job *job = NULL;
     const int files = open_files(), processes = decoder_children(-1);
     if (qv_job_open(&t.model, 1, &o, &job, &err))
@@ -1297,6 +1561,8 @@ main(void)
         cmocka_unit_test(sources_are_checked_when_they_are_added),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(a_sink_refuses_one),
+        cmocka_unit_test(a_source_that_has_failed_is_told_of),
+        cmocka_unit_test(a_sink_of_zeros_discards),
         cmocka_unit_test(what_is_no_matter_of_one_source_ends_all),
         cmocka_unit_test(a_job_is_closed_early),
         cmocka_unit_test(nothing_waits_for_ever),
@@ -1304,6 +1570,9 @@ main(void)
         cmocka_unit_test(a_clip_is_read_in_parts_of_a_chunk),
         cmocka_unit_test(a_file_in_memory),
         cmocka_unit_test(a_source_that_is_wrong_costs_itself),
+        cmocka_unit_test(results_are_taken_in_order_below_a_bound),
+        cmocka_unit_test(nothing_is_taken_up_until_results_are_given_back),
+        cmocka_unit_test(a_job_that_waits_asks_whether_it_goes_on),
         cmocka_unit_test(decoders_are_killed_at_random),
         cmocka_unit_test(a_soak_leaves_nothing_behind),
     };

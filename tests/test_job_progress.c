@@ -18,11 +18,14 @@
 #include "tiny.h"
 
 static qv_status
-sink(void *user, const qv_job_result *r, qv_error *err)
+take_rows(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
 {
     const useconds_t *slow_us = user;
+    (void)entry;
+    (void)r;
+    (void)rows;
     (void)err;
-    usleep(r->cancelled ? 0 : *slow_us);
+    usleep(*slow_us);
     return QV_OK;
 }
 
@@ -31,8 +34,7 @@ job_open(const struct tiny *t, qv_job_options o, useconds_t *slow_us)
 {
     qv_error err = { 0 };
     qv_job *job = NULL;
-    o.sink = sink;
-    o.user = slow_us;
+    o.sink = (qv_job_sink){ .rows = take_rows, .user = slow_us };
     o.chunk_rows = 16;
     if (qv_job_open(&t->model, 1, &o, &job, &err))
         fail_msg("%s", err.text);

@@ -96,12 +96,12 @@ clips_say_it(void **state)
 }
 
 static qv_status
-keep_reason(void *user, const qv_job_result *r, qv_error *err)
+keep_reason(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
+    (void)entry;
     (void)err;
-    if (r->last)
-        memcpy(user, r->not_gpu, sizeof r->not_gpu);
-    return r->status;
+    memcpy(user, r->not_gpu, sizeof r->not_gpu);
+    return QV_OK;
 }
 
 /* A job whose tokens a CUDA device computes, before it has asked for that device's decoders. */
@@ -114,8 +114,7 @@ a_job_says_it(void **state)
     qv_decoder *decoder = start();
     qv_job *job = NULL;
     qv_error err = { 0 };
-    const qv_job_options options = { .sink = keep_reason,
-                                     .user = reason,
+    const qv_job_options options = { .sink = { .end = keep_reason, .user = reason },
                                      .clip = { .decoder = decoder, .decode = QV_DECODE_AUTO } };
     is_cuda = true;
     if (qv_job_open(&t.model, 1, &options, &job, &err) ||

@@ -74,18 +74,10 @@ an_entry(const qv_cache_layout *l)
     return e;
 }
 
-static qv_status
-sink(void *user, const qv_job_result *result, qv_error *why)
-{
-    (void)user;
-    (void)why;
-    return result->status;
-}
-
 static qv_job *
 a_job(void)
 {
-    const qv_job_options o = { .sink = sink, .decoders = 1, .clip.trusted = true };
+    const qv_job_options o = { .decoders = 1, .clip.trusted = true };
     qv_job *job = NULL;
     if (qv_job_open(&model, 1, &o, &job, &err))
         fail_msg("%s", err.text);
@@ -475,10 +467,8 @@ job_open(void)
 {
     static qv_job *job;
     qv_model *const models[] = { arg(3, model) };
-    const qv_job_options o = { .sink = arg(4, (void *)(uintptr_t)sink) ? sink : NULL,
-                               .clip.trusted = true,
-                               .reserved = { [7] = reserved } };
-    return qv_job_open(arg(0, models), 1, arg(1, &o), arg(2, &job), arg(5, &err));
+    const qv_job_options o = { .clip.trusted = true, .reserved = { [7] = reserved } };
+    return qv_job_open(arg(0, models), 1, arg(1, &o), arg(2, &job), arg(4, &err));
 }
 
 static qv_status
@@ -494,6 +484,13 @@ static qv_status
 job_end(void)
 {
     return qv_job_end(arg(0, a_job()), arg(1, &err));
+}
+
+static qv_status
+job_give_back(void)
+{
+    qv_job_give_back(arg(0, a_job()), 1);
+    return if_not(null_at == 0);
 }
 
 static qv_status
@@ -726,6 +723,7 @@ static const struct call {
     { "qv_job_add", job_add, 0, false, true },
     { "qv_job_end", job_end, 0, false, false },
     { "qv_job_cancel", job_cancel, 0, true, false },
+    { "qv_job_give_back", job_give_back, 0, true, false },
     { "qv_job_get_progress", job_get_progress, 0, true, false },
     { "qv_job_close", job_close, 0, true, false },
     { "qv_job_memory", job_memory, 0, false, true },

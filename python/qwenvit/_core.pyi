@@ -99,7 +99,7 @@ class Job:
     def progress(self) -> dict[str, Any]: ...
 
 def encode_one(
-    model: Model, decoder: Decoder | None, dtype: str, most: int, key: str, source: Any, is_path: bool,
+    model: Model, decoder: Decoder | None, dtype: str, key: str, source: Any, is_path: bool,
     options: dict[str, Any], progress: Callable[[dict[str, Any], bool], object], wait_s: float,
 ) -> Tokens: ...
 

@@ -206,7 +206,7 @@ def one(model, source, how, options):
         key = key_of(source, 0)
         data, is_path, own = describe(model._core, source, 0, options)
         core = _core.encode_one(
-            model._core, None if isinstance(data, _core.Frames) else _decoder.start(), how.dtype, MOST_AHEAD, key,
+            model._core, None if isinstance(data, _core.Frames) else _decoder.start(), how.dtype, key,
             data, is_path, own, progress.show, SECONDS,
         )
         failure = error(core.status, core.error, core.key, core.index) if core.status != "QV_OK" else None

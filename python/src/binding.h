@@ -67,13 +67,10 @@ class Released
 void with_interpreter(
     const std::function<void()> &call, const std::function<void()> &ended = [] {});
 
-/* Jobs that are open when the process ends are closed then. The first two are called with the
- * interpreter, the others when it is gone. */
-class Job;
-void job_opened(Job *job);
-void job_closed(Job *job);
-void cancel_at_end(Job *job);
-void close_at_end(Job *job);
+/* Jobs that are open when the process ends are closed then. Called with the interpreter. */
+struct Results; /* what a job shares with its threads (results.h) */
+void job_opened(Results *job);
+void job_closed(Results *job);
 void wait_at_end(); /* called once, by the module */
 
 /* Returns words as a Python text: paths in them may have bytes that are not UTF-8. */
@@ -116,6 +113,7 @@ struct Tokens {
     int64_t damaged_frames = 0;
     int64_t file_bytes = 0, file_mtime_ns = 0; /* as in qv_clip_info; 0: the source is no file */
     int64_t index = 0;                         /* place among a job's sources */
+    int64_t ahead_bytes = 0;                   /* as in qv_job_result */
 
     size_t
     matrix_bytes() const
@@ -139,11 +137,6 @@ struct Frames {
     double sampled_fps = 0;
     const char *remark = ""; /* qv_remark_text */
 };
-
-/* What a job shares with its threads (job.cpp). */
-struct Results;
-bool is_closed(Results &results);
-void close_results(Results &results); /* returns once the job is closed, whoever closes it */
 
 /* A device and the weights on it. It runs one call at a time, from any thread; other calls wait. */
 class Model
@@ -224,6 +217,7 @@ void take_clip_options(nb::dict options, qv_clip_options *o);
 void bind_model(nb::module_ &m);
 void bind_frames(nb::module_ &m);
 void bind_tokens(nb::module_ &m);
+void bind_decoder(nb::module_ &m);
 void bind_job(nb::module_ &m);
 void bind_cache(nb::module_ &m);
 void bind_cache_reader(nb::module_ &m);

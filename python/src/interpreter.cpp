@@ -5,7 +5,7 @@
 #include <atomic>
 #include <set>
 
-#include "binding.h"
+#include "results.h"
 
 namespace qvpy
 {
@@ -13,7 +13,7 @@ namespace qvpy
 /* Scopes of Released that threads are in. They are waited for, because exit() takes away what the
  * libraries that they compute with keep in static variables. */
 static std::atomic<int> working{ 0 };
-static std::set<Job *> open_jobs;
+static std::set<Results *> open_jobs;
 static pid_t process; /* a forked one has none of these threads */
 
 /* A chunk under way may take longer than anybody waits for a process to end. */
@@ -78,13 +78,13 @@ with_interpreter(const std::function<void()> &call, const std::function<void()> 
 }
 
 void
-job_opened(Job *job)
+job_opened(Results *job)
 {
     open_jobs.insert(job);
 }
 
 void
-job_closed(Job *job)
+job_closed(Results *job)
 {
     open_jobs.erase(job);
 }
@@ -95,13 +95,13 @@ end_work()
 {
     if (process != getpid())
         return;
-    for (Job *job : open_jobs)
-        cancel_at_end(job);
+    for (Results *job : open_jobs)
+        job->cancel();
     for (int ms = 0; working && ms < MOST_WAIT_MS; ms++)
         usleep(1000);
     if (!working)
-        for (Job *job : open_jobs)
-            close_at_end(job);
+        for (Results *job : open_jobs)
+            job->close();
 }
 
 void

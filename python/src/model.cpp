@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "binding.h"
+#include "results.h"
 #include "error.h"
 #include "qwenvit_cache.h"
 
@@ -134,10 +134,13 @@ Model::take_back()
 {
     if (!lent)
         return;
-    if (!is_closed(*lent) && nb::cast<bool>(is_open()))
+    if (!lent->is_closed() && nb::cast<bool>(is_open()))
         fail(QV_ESTATE, "this model is at work for a generator of encode(); take all that comes "
                         "from it, or close() it, first");
-    close_results(*lent);
+    {
+        const Released released;
+        lent->close();
+    }
     lent.reset();
 }
 

@@ -53,6 +53,7 @@ NB_MODULE(core, m)
     bind_tokens(m);
     bind_model(m);
     bind_frames(m);
+    bind_decoder(m);
     bind_job(m);
     bind_cache(m);
     bind_cache_reader(m);

@@ -44,10 +44,12 @@ read_image(const char *program, int64_t grid_thw[3], qv_error *err)
 
 /* A sink that adds up the numbers of tokens. */
 static qv_status
-count(void *user, const qv_job_result *result, qv_error *err)
+count(void *user, void *entry, const qv_job_result *result, const qv_job_rows *rows, qv_error *err)
 {
+    (void)entry;
+    (void)result;
     (void)err;
-    *(int64_t *)user += result->n;
+    *(int64_t *)user += rows->tokens.n;
     return QV_OK;
 }
 
@@ -55,7 +57,7 @@ count(void *user, const qv_job_result *result, qv_error *err)
 static qv_status
 run_job(qv_model *model, const char *program, const qv_item *item, int64_t *n_tokens, qv_error *err)
 {
-    qv_job_options o = { .sink = count, .user = n_tokens };
+    qv_job_options o = { .sink = { .rows = count, .user = n_tokens } };
     const qv_job_source frame = { .key = "frame", .kind = QV_SOURCE_FRAMES, .item = *item };
     const qv_job_source file = { .path = "image.png" };
     qv_job *job = NULL;

@@ -252,13 +252,6 @@ time_parts(void *user, double *ms, qv_error *err)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-static qv_status
-discard(void *user, const qv_job_result *r, qv_error *err)
-{
-    (void)user;
-    return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK;
-}
-
 /* Adds clips to a job: their frames, which were decoded before, or else their files. */
 static qv_status
 add_clips(struct job_bench *j, qv_job *job, bool frames, qv_decode decode, qv_error *err)
@@ -280,11 +273,9 @@ add_clips(struct job_bench *j, qv_job *job, bool frames, qv_decode decode, qv_er
 static qv_job_options
 options_of(const struct job_bench *j, enum bench_job_way way)
 {
-    qv_job_options options = { .sink = discard,
-                               .output = QV_BF16,
-                               .sinks = SINKS,
-                               .chunk_rows = j->o.chunk_rows,
-                               .clip = j->o.clip };
+    qv_job_options options = {
+        .output = QV_BF16, .sinks = SINKS, .chunk_rows = j->o.chunk_rows, .clip = j->o.clip
+    };
     if (way == BENCH_JOB_CPU)
         options.clip.decode = QV_DECODE_CPU;
     return options;

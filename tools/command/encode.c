@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "encode.h"
 #include "error.h"
@@ -18,7 +17,7 @@
 #include "files/utf8.h"
 #include "list.h"
 
-enum { SINKS = 4, QUEUE = 512 };
+enum { SINKS = 4 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -197,47 +196,34 @@ see_span(void *user, const char *stage, int lane, const char *key, double begin_
     tool_trace_span(((struct tool_encoder *)user)->trace, stage, lane, key, begin_s, end_s);
 }
 
+/* Shows progress. A signal cancels the job. */
+static bool
+go_on(void *user, qv_job *job)
+{
+    struct tool_encoder *e = user;
+    pthread_mutex_lock(&e->lock);
+    tool_job_progress_show(&e->progress, job);
+    pthread_mutex_unlock(&e->lock);
+    return !tool_signals_caught();
+}
+
 /* Opens the job. A single clip is encoded as qv_encode does, in the capacity that suits it. */
 static qv_status
 open_job(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
 {
     const struct tool_options *o = e->o;
     const bool one = e->n == 1 && !o->list;
-    const qv_job_options options = { .sink = tool_sink,
-                                     .user = e,
+    const qv_job_options options = { .sink = tool_sink(e),
                                      .output = tool_output_dtype(e),
                                      .decoders = one ? 1 : 0,
                                      .sinks = one ? 1 : SINKS,
-                                     .queue = QUEUE,
                                      .chunk_rows = o->chunk_rows,
                                      .alone = one,
                                      .keep_frames = o->drawing,
                                      .clip = e->clip,
+                                     .go_on = one ? NULL : go_on,
                                      .span = e->trace ? see_span : NULL };
     return qv_job_open(d->models, d->n, &options, &e->job, err);
-}
-
-/* Shows progress until fewer than `most` of the clips that were added are unfinished. qv_job_add
- * does not wait then, and a signal is noticed within a moment. Returns false if the job has ended,
- * or a signal ends it. */
-static bool
-wait_for_job(struct tool_encoder *e, size_t added, int64_t most)
-{
-    const struct timespec moment = { .tv_nsec = 10000000 };
-    qv_job_progress p;
-    for (;;) {
-        pthread_mutex_lock(&e->lock);
-        tool_job_progress_show(&e->progress, e->job);
-        pthread_mutex_unlock(&e->lock);
-        qv_job_get_progress(e->job, &p);
-        if (tool_signals_caught())
-            qv_job_cancel(e->job);
-        if (tool_signals_caught() || p.ended)
-            return false;
-        if ((int64_t)added - p.done < most)
-            return true;
-        nanosleep(&moment, NULL);
-    }
 }
 
 static qv_status
@@ -249,7 +235,9 @@ run_job(struct tool_encoder *e, qv_error *err)
     tool_job_progress_begin(&e->progress, (int64_t)e->n, e->o);
     if (e->defers)
         tool_signals_defer();
-    for (size_t i = 0; i < e->n && !status && (!many || wait_for_job(e, i, QUEUE)); i++) {
+    if (many)
+        go_on(e, e->job); /* the first record comes at once */
+    for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
         const qv_clip_options options =
             output->entry ? qv_row_options(output->entry->own, &e->clip) : e->clip;
@@ -258,17 +246,15 @@ run_job(struct tool_encoder *e, qv_error *err)
         };
         status = qv_job_add(e->job, &source, err);
     }
-    if (many && !status)
-        wait_for_job(e, e->n, 1);
     qv_error ended = { 0 };
-    qv_status end = qv_job_end(e->job, &ended);
+    const qv_status end = qv_job_end(e->job, &ended);
+    if (!status || tool_signals_caught()) { /* adding fails then */
+        status = end;
+        *err = ended;
+    }
     e->job_s = qv_seconds() - began_s;
     tool_job_progress_end();
-    if (end && !status)
-        *err = ended;
-    if (!status && !end && e->o->json && many)
-        return tool_report_job(e, err);
-    return status ? status : end;
+    return !status && e->o->json && many ? tool_report_job(e, err) : status;
 }
 
 /* Summarises the job of several clips. */

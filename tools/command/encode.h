@@ -64,9 +64,9 @@ int tool_encode_on(const struct tool_options *o, struct tool_devices *devices, d
 qv_dtype tool_output_dtype(const struct tool_encoder *e); /* dtype of the written tokens; the model
                                                            * must be open */
 
-/* The job's sink, with the encoder as user: writes a clip's tokens to its file and drawing, and
- * reports the clip. */
-qv_status tool_sink(void *user, const qv_job_result *result, qv_error *err);
+/* Returns the job's sink, which writes a clip's tokens to its file and drawing, and reports the
+ * clip. */
+qv_job_sink tool_sink(struct tool_encoder *e);
 void tool_output_close(struct tool_output *output);
 
 /* Reports a clip's result, as a line or a record. */

@@ -82,45 +82,67 @@ tool_output_close(struct tool_output *output)
 /* ---- the drawing ----------------------------------------------------------------------------- */
 
 static qv_status
-add_to_drawing(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
-               qv_error *err)
+add_to_drawing(const struct tool_encoder *e, struct tool_output *output, qv_dtype dtype,
+               const qv_job_rows *rows, qv_error *err)
 {
-    const float *tokens = r->tokens;
-    qv_status status = QV_OK;
-    if (!output->drawing)
-        status = tool_drawing_open(r->clip, &e->model, &output->drawing, err);
-    if (!status && r->dtype != QV_F32) {
-        const int64_t n = r->n * e->model.out_hidden;
+    const qv_tokens *t = &rows->tokens;
+    const float *tokens = t->tokens;
+    if (dtype != QV_F32) {
+        const int64_t n = t->n * e->model.out_hidden;
         free(output->tokens_f32);
         output->tokens_f32 = malloc((size_t)n * sizeof(float));
         if (!output->tokens_f32)
             return qv_fail(err, QV_ENOMEM, "%s: no memory for a chunk of tokens", output->clip);
         for (int64_t i = 0; i < n; i++)
-            output->tokens_f32[i] = (float)qv_load(r->tokens, r->dtype, i);
+            output->tokens_f32[i] = (float)qv_load(t->tokens, dtype, i);
         tokens = output->tokens_f32;
     }
-    if (!status)
-        tool_drawing_add(output->drawing, r->frames, r->n_frames, tokens);
-    return status;
+    tool_drawing_add(output->drawing, rows->frames, rows->n_frames, tokens);
+    return QV_OK;
 }
 
 /* ---- the sink -------------------------------------------------------------------------------- */
 
 static qv_status
-take_tokens(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
-            qv_error *err)
+begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
-    qv_status status = QV_OK;
+    const struct tool_encoder *e = user;
+    struct tool_output *output = *entry = r->user;
     const double began_s = qv_seconds();
-    if (!output->file && e->o->list)
+    if (e->o->list)
         qv_make_folders(output->path);
-    if (!output->file)
-        status = open_file(e, output, r, err);
+    qv_status status = open_file(e, output, r, err);
     if (!status && e->o->drawing)
-        status = add_to_drawing(e, output, r, err);
+        status = tool_drawing_open(r->clip, &e->model, &output->drawing, err);
+    output->write_s = qv_seconds() - began_s;
+    return status;
+}
+
+/* Shows how far a single clip is. */
+static void
+show_progress(struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
+              int64_t n)
+{
+    if (e->n > 1)
+        return;
+    if (!e->bar.label)
+        tool_progress_begin(&e->bar, output->clip, r->clip->n_frames, e->o->quiet);
+    tool_progress_show(&e->bar, n * r->clip->n_frames / r->n_tokens);
+}
+
+static qv_status
+put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv_error *err)
+{
+    struct tool_encoder *e = user;
+    struct tool_output *output = entry;
+    const qv_tokens *t = &rows->tokens;
+    const double began_s = qv_seconds();
+    qv_status status = output->drawing ? add_to_drawing(e, output, r->dtype, rows, err) : QV_OK;
     if (!status)
-        status = qv_token_file_put(output->file, r->tokens, r->deepstack, r->first_row, r->n, err);
+        status = qv_token_file_put(output->file, t->tokens, (const void *const *)t->deepstack,
+                                   rows->first, t->n, err);
     output->write_s += qv_seconds() - began_s;
+    show_progress(e, output, r, rows->first + t->n);
     return status;
 }
 
@@ -148,49 +170,33 @@ lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
         tool_record_failure(e->o, output->clip, output->key, status, err->text);
 }
 
-static void
-show_progress(struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r)
-{
-    if (e->n > 1 || !r->clip)
-        return;
-    if (!e->bar.label)
-        tool_progress_begin(&e->bar, output->clip, r->clip->n_frames, e->o->quiet);
-    if (r->n_tokens)
-        tool_progress_show(&e->bar, (r->first_row + r->n) * r->clip->n_frames / r->n_tokens);
-    if (r->last)
-        tool_bar_end();
-}
-
 static qv_status
-settle(struct tool_encoder *e, struct tool_output *output, const qv_job_result *r, qv_status status,
-       qv_error *err)
-{
-    pthread_mutex_lock(&e->lock);
-    show_progress(e, output, r);
-    if (!status && r->last)
-        status = tool_report(e, output, r, err);
-    if (status && r->last && !r->cancelled)
-        lose(e, output, status, err);
-    e->n_done += !status && r->last;
-    e->n_frames += !status && r->last ? r->clip->n_frames : 0;
-    e->n_tokens += !status && r->last ? r->n_tokens : 0;
-    pthread_mutex_unlock(&e->lock);
-    if (status || r->last)
-        tool_output_close(output);
-    return status;
-}
-
-qv_status
-tool_sink(void *user, const qv_job_result *r, qv_error *err)
+end(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
     struct tool_encoder *e = user;
     struct tool_output *output = r->user;
-    qv_status status = r->status;
-    if (status)
-        qv_fail(err, status, "%s", r->error);
-    else
-        status = take_tokens(e, output, r, err);
-    if (!status && r->last)
-        status = finish_file(e, output, r, err);
-    return settle(e, output, r, status, err);
+    (void)entry;
+    qv_status status =
+        r->status ? qv_fail(err, r->status, "%s", r->error) : finish_file(e, output, r, err);
+    pthread_mutex_lock(&e->lock);
+    if (e->bar.label)
+        tool_bar_end();
+    if (!status)
+        status = tool_report(e, output, r, err);
+    if (status && !r->cancelled)
+        lose(e, output, status, err);
+    if (!status) {
+        e->n_done++;
+        e->n_frames += r->clip->n_frames;
+        e->n_tokens += r->n_tokens;
+    }
+    pthread_mutex_unlock(&e->lock);
+    tool_output_close(output);
+    return status;
+}
+
+qv_job_sink
+tool_sink(struct tool_encoder *e)
+{
+    return (qv_job_sink){ begin, put, end, e };
 }
