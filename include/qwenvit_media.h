@@ -160,8 +160,9 @@ QV_API qv_preprocess qv_preprocess_default(bool is_image);
  * two if that is killed), and on Linux the processes that it made end with it. The call does not
  * wait until the program runs. A program that ends (killed by a system without memory, say), or that
  * does not answer for 60 s and is then ended, is started again for the next clip, in the environment
- * that this call found. A clip under way is decoded from its beginning again, once, and goes on with
- * the frame that was due. Returns
+ * that this call found; no other thread may add variables to it (setenv, putenv) during the call. A
+ * clip under way is decoded from its beginning again, once, and goes on with the frame that was due.
+ * Returns
  * QV_EBACKEND if there is no such program, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
@@ -182,7 +183,8 @@ QV_API const char *qv_decoder_no_nvdec(void);
 /* Returns the most bytes of a CUDA device that decoding takes there (QV_DECODE_GPU), however many clips
  * it decodes: the process's context, and the pictures of all streams. Streams beyond that are the CPU's. */
 QV_API int64_t qv_decoder_gpu_bytes(void);
-/* Ends the program. Its clips must be closed before. It takes 60 s at most, usually no time. */
+/* Ends the program. Its clips must be closed before. It takes 60 s at most, usually no time. In a
+ * process that was forked off, it only frees and closes what that process has of the decoder. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 
 /*

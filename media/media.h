@@ -633,6 +633,8 @@ void qvm_child_signal(const qvm_child *child, int number);
 bool qvm_child_has_ended(qvm_child *child);
 /* Waits until the process has ended. `child` stands for none then. */
 void qvm_child_await(qvm_child *child);
+/* Closes what this process has of it, which changes nothing for the process. `child` stands for none then. */
+void qvm_child_leave(qvm_child *child);
 
 /* ---- process.c: the program qwenvit-decoder, and memory that is shared with it --------------- */
 
