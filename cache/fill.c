@@ -90,10 +90,10 @@ look_at(const struct clip *clip, struct identity *id)
 static void
 look_back(const struct clip *clip, const qv_job_result *result, struct identity *id)
 {
-    const bool was_read = result->clip && !clip->memory;
+    const bool was_read = result->outcome.source_frames && !clip->memory;
     look_at(clip, id);
-    id->source.bytes = was_read ? result->clip->file_bytes : clip->bytes;
-    id->source.mtime_ns = was_read ? result->clip->file_mtime_ns : clip->mtime_ns;
+    id->source.bytes = was_read ? result->outcome.file_bytes : clip->bytes;
+    id->source.mtime_ns = was_read ? result->outcome.file_mtime_ns : clip->mtime_ns;
 }
 
 /* Writes rows of a result. A failure of the cache ends the run; a failure of the clip alone is only
@@ -119,43 +119,28 @@ put(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_error *
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
-/* Sets what the record says of a clip's frames, from its file or from its caller. */
-static void
-tell_frames(const struct clip *clip, const qv_job_result *result, qv_cache_result *done)
-{
-    const qv_cache_fill_memory *m = clip->memory;
-    if (result->clip) {
-        done->frames = result->clip->n_frames;
-        done->sampled_fps = result->clip->sampled_fps;
-        done->timestamps_s = result->timestamps_s;
-    } else if (m && m->kind == QV_SOURCE_FRAMES) {
-        done->frames = m->item.n_frames;
-        done->sampled_fps = m->sampled_fps;
-        done->timestamps_s = m->timestamps_s;
-    }
-    done->n_timestamps = done->timestamps_s ? done->frames : 0;
-}
-
 /* Finishes a key. status is the result's, or why its rows could not be stored. */
 static qv_status
 finish(qv_cache_fill *f, struct clip *clip, const qv_job_result *result, qv_status status,
        const char *words, qv_error *err)
 {
-    qv_cache_result done = { .status = status,
-                             .error = words,
-                             .is_image = result->is_image,
-                             .remark = result->clip ? (int)result->clip->remark : 0,
-                             .damaged_frames = result->damaged_frames,
-                             .grid_thw = { result->grid_thw[0], result->grid_thw[1],
-                                           result->grid_thw[2] } };
-    tell_frames(clip, result, &done);
+    const qv_cache_fill_memory *m = clip->memory;
+    const bool has_frames = m && m->kind == QV_SOURCE_FRAMES; /* which their caller knows more of */
+    qv_outcome outcome = result->outcome;
+    if (has_frames)
+        outcome.sampled_fps = m->sampled_fps;
+    const qv_cache_result done = { .status = status,
+                                   .error = words,
+                                   .outcome = &outcome,
+                                   .timestamps_s =
+                                       has_frames ? m->timestamps_s : result->timestamps_s };
     if (status && f->o.told)
         f->o.told(f->o.user, clip->key, status, words);
     pthread_mutex_lock(&f->lock);
     f->counts.failed += status != QV_OK;
     f->counts.done += !status;
     f->counts.tokens += status ? 0 : result->n_tokens;
-    f->counts.frames += status ? 0 : done.frames;
+    f->counts.frames += status ? 0 : outcome.n_frames;
     pthread_mutex_unlock(&f->lock);
     const qv_status s = qv_cache_finish(&clip->cached, &done, err);
     return s ? end_run(f, s, err) : status;

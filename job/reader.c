@@ -151,7 +151,7 @@ qv_job_find_gpus(qv_job *job)
 /* With QV_DECODE_AUTO, has GPUs opened once a clip came that they can decode and further sources wait for all readers of
  * theirs, as less work is done before they are ready. */
 static void
-look_for_gpus(qv_job *job, const qv_clip_info *info)
+look_for_gpus(qv_job *job, const qv_outcome *info)
 {
     const bool is_video = !strcmp(info->codec, "h264") || !strcmp(info->codec, "hevc");
     pthread_mutex_lock(&job->lock);
@@ -200,7 +200,7 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
                                                     : "";
         o->decode = *why ? QV_DECODE_CPU : QV_DECODE_GPU;
         o->gpu = is_auto || job->n_devices > 1 ? d->gpu : o->gpu;
-        snprintf(item->not_gpu, sizeof item->not_gpu, "%s", why);
+        snprintf(item->outcome.not_gpu, sizeof item->outcome.not_gpu, "%s", why);
     }
     pthread_mutex_unlock(&job->lock);
 }
@@ -212,33 +212,47 @@ open_file(const qv_job *job, struct qv_job_item *item, qv_error *err)
                         &item->clip, err);
 }
 
+/* Takes note of what is known of the item's clip by now. If decoding gives no reason why a GPU is not used, the job's
+ * stays. */
+static void
+take_outcome(qv_job *job, struct qv_job_item *item)
+{
+    qv_outcome now;
+    qv_clip_get_info(item->clip, &now);
+    pthread_mutex_lock(&job->lock);
+    if (!*now.not_gpu)
+        memcpy(now.not_gpu, item->outcome.not_gpu, sizeof now.not_gpu);
+    item->outcome = now;
+    pthread_mutex_unlock(&job->lock);
+}
+
 static qv_status
 open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
     qv_job *job = w->job;
-    qv_clip_options *o = &item->clip_options;
-    const bool is_auto = o->decode == QV_DECODE_AUTO;
+    qv_clip_options *asked = &item->clip_options;
+    const bool is_auto = asked->decode == QV_DECODE_AUTO;
     choose_decoder(w, item);
     qv_status status = open_file(job, item, err);
-    if (status == QV_EBACKEND && is_auto && o->decode == QV_DECODE_GPU) { /* it was lost */
+    if (status == QV_EBACKEND && is_auto && asked->decode == QV_DECODE_GPU) { /* it was lost */
         qv_job_find_gpus(job);
-        o->decode = QV_DECODE_CPU;
+        asked->decode = QV_DECODE_CPU;
         pthread_mutex_lock(&job->lock);
-        memcpy(item->not_gpu, device_of(w)->not_gpu, sizeof item->not_gpu);
+        memcpy(item->outcome.not_gpu, device_of(w)->not_gpu, sizeof item->outcome.not_gpu);
         pthread_mutex_unlock(&job->lock);
         status = open_file(job, item, err);
     }
     if (status)
         return status;
-    qv_clip_get_info(item->clip, &item->info);
-    item->has_info = true;
-    look_for_gpus(job, &item->info);
-    item->whole = (qv_item){ .n_frames = item->info.n_frames, .is_image = item->info.is_image };
-    memcpy(item->whole.grid_thw, item->info.grid_thw, sizeof item->whole.grid_thw);
-    item->timestamps_s = calloc((size_t)item->info.n_frames, sizeof *item->timestamps_s);
+    take_outcome(job, item);
+    const qv_outcome *o = &item->outcome;
+    look_for_gpus(job, o);
+    item->whole = (qv_item){ .n_frames = o->n_frames, .is_image = o->is_image };
+    memcpy(item->whole.grid_thw, o->grid_thw, sizeof item->whole.grid_thw);
+    item->timestamps_s = calloc((size_t)o->n_frames, sizeof *item->timestamps_s);
     if (!item->timestamps_s)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", name_of(item),
-                       (long long)item->info.n_frames);
+                       (long long)o->n_frames);
     return qv_job_decide(job, item, name_of(item), err);
 }
 
@@ -257,7 +271,7 @@ static qv_status
 read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, int64_t first,
             bool *more, qv_error *err)
 {
-    const size_t frame = (size_t)item->info.width * (size_t)item->info.height * 3;
+    const size_t frame = (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     for (int64_t got, n = 0; n < piece->part.n_frames; n += got) {
         *more = !is_over_now(job, item);
         if (!*more)
@@ -296,12 +310,12 @@ hold_frames(struct qv_job_piece *piece, size_t bytes, qv_error *err)
 static qv_status
 read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
 {
-    const int64_t first = pair * (item->info.is_image ? 1 : job->model.temporal_patch_size);
+    const int64_t first = pair * (item->outcome.is_image ? 1 : job->model.temporal_patch_size);
     struct qv_job_piece *piece = make_piece(job, item, pair);
     if (!piece)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a piece", name_of(item));
-    const size_t bytes =
-        (size_t)piece->part.n_frames * (size_t)item->info.width * (size_t)item->info.height * 3;
+    const size_t bytes = (size_t)piece->part.n_frames * (size_t)item->outcome.width *
+                         (size_t)item->outcome.height * 3;
     *more = take_room(job, item, bytes);
     if (!*more) {
         free(piece);
@@ -311,18 +325,9 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     qv_status status = hold_frames(piece, bytes, err);
     if (!status)
         status = read_frames(job, item, piece, first, more, err);
-    const double decode_s = qv_clip_busy_seconds(item->clip);
-    const int64_t damaged = qv_clip_damaged(item->clip), decoded = qv_clip_decoded(item->clip);
-    qv_clip_info now;
-    qv_clip_get_info(item->clip, &now);
+    take_outcome(job, item);
     pthread_mutex_lock(&job->lock);
-    item->decoded_by = now.decoded_by;
-    if (*now.not_gpu)
-        memcpy(item->not_gpu, now.not_gpu, sizeof item->not_gpu);
     item->wait_decode_s += qv_seconds() - began_s;
-    item->decode_s = decode_s;
-    item->damaged = damaged;
-    item->decoded = decoded;
     if (status || !*more)
         qv_job_drop_piece(job, piece);
     pthread_mutex_unlock(&job->lock);

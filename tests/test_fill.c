@@ -46,7 +46,8 @@ put_f16(struct qv_filling *f, const char *key, const float *rows, qv_status *put
     qv_cache_entry *e = NULL;
     assert_int_equal(qv_cache_begin(f->writer, key, &source, 1, &e, err), QV_OK);
     *put = qv_filling_put(f, e, &t, err);
-    const qv_cache_result done = { .status = *put, .error = err->text, .grid_thw = { 1, 2, 2 } };
+    const qv_outcome outcome = { .grid_thw = { 1, 2, 2 } };
+    const qv_cache_result done = { .status = *put, .error = err->text, .outcome = &outcome };
     return qv_cache_finish(&e, &done, err);
 }
 

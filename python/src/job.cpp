@@ -8,9 +8,6 @@
 
 #include "binding.h"
 
-extern "C" {
-#include "files/token_file.h"
-}
 #include "error.h"
 
 namespace qvpy
@@ -288,18 +285,6 @@ Job::sink(void *user, const qv_job_result *r, qv_error *err)
     }
 }
 
-static std::string
-preprocessing_of(const qv_clip_info &clip, int temporal_patch_size, int64_t damaged_frames)
-{
-    const std::unique_ptr<char, void (*)(void *)> text(
-        qv_token_file_preprocessing(&clip, qv_like_name(clip.like), qv_remark_text(clip.remark),
-                                    temporal_patch_size, damaged_frames),
-        free);
-    if (!text)
-        throw std::bad_alloc();
-    return text.get();
-}
-
 qv_status
 Job::take(const qv_job_result *r, qv_error *)
 {
@@ -318,29 +303,14 @@ Job::take(const qv_job_result *r, qv_error *)
     t.status = r->status;
     t.error = r->error;
     t.cancelled = r->cancelled;
-    t.is_image = r->is_image;
-    t.damaged_frames = r->damaged_frames;
-    t.decoded_by = r->clip && !r->is_image ? qv_decode_name(r->decoded_by) : "";
+    t.outcome = done->frames ? *done->frames : r->outcome;
     t.origin = model->origin;
-    for (int i = 0; i < 2 && r->clip; i++)
-        t.preprocessing[i] =
-            preprocessing_of(*r->clip, model->facts.temporal_patch_size, i ? r->damaged_frames : 0);
-    t.not_gpu = r->not_gpu;
-    t.remark = qv_remark_text(r->clip ? r->clip->remark : QV_REMARK_NONE);
-    t.grid_thw.assign(r->grid_thw, r->grid_thw + 3);
-    t.file_bytes = r->clip ? r->clip->file_bytes : 0;
-    t.file_mtime_ns = r->clip ? r->clip->file_mtime_ns : 0;
-    if (r->clip && r->timestamps_s) {
-        t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->clip->n_frames);
-        t.has_timestamps = true;
-        t.sampled_fps = r->clip->sampled_fps;
-    } else if (done->frames && !done->frames->timestamps.empty()) {
+    t.grid_thw.assign(r->outcome.grid_thw, r->outcome.grid_thw + 3);
+    if (r->timestamps_s)
+        t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->outcome.n_frames);
+    else if (done->frames)
         t.timestamps = done->frames->timestamps;
-        t.has_timestamps = true;
-        t.sampled_fps = done->frames->sampled_fps;
-    }
-    if (t.sampled_fps > 0)
-        t.pair_seconds = model->facts.temporal_patch_size / t.sampled_fps;
+    t.has_timestamps = !t.timestamps.empty();
     Results &to = *results;
     std::lock_guard<std::mutex> hold(to.lock);
     to.count(*done, -1);
@@ -511,7 +481,7 @@ Job::add(int64_t place, const std::string &key, nb::object source, bool is_path,
         kept->frames = std::make_shared<Frames>(std::move(nb::cast<Frames &>(source)));
         s.kind = QV_SOURCE_FRAMES;
         s.item.data = kept->frames->data.data();
-        s.item.n_frames = kept->frames->n;
+        s.item.n_frames = kept->frames->n_frames;
         s.item.is_image = kept->frames->is_image;
         memcpy(s.item.grid_thw, kept->frames->grid_thw, sizeof s.item.grid_thw);
         kept->is_known = true;

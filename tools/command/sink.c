@@ -17,18 +17,12 @@ tool_output_dtype(const struct tool_encoder *e)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static char *
-preprocessing_text(const struct tool_encoder *e, const qv_clip_info *c, int64_t damaged_frames)
-{
-    return qv_token_file_preprocessing(c, qv_like_name(c->like), qv_remark_text(c->remark),
-                                       (int)e->model.temporal_patch_size, damaged_frames);
-}
-
 static qv_status
 open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
           qv_error *err)
 {
-    char *preprocessing = preprocessing_text(e, r->clip, 0), *source = qv_utf8_text(output->clip);
+    char *preprocessing = qv_token_file_preprocessing(&r->outcome, false);
+    char *source = qv_utf8_text(output->clip);
     const struct qv_token_file_origin origin = { .source = source,
                                                  .model = e->model.model_type,
                                                  .digest = e->model.digest,
@@ -44,7 +38,7 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
                                                    .rows = r->n_tokens,
                                                    .width = e->model.out_hidden,
                                                    .n_grids = 1,
-                                                   .n_timestamps = r->clip->n_frames,
+                                                   .n_timestamps = r->outcome.n_frames,
                                                    .n_deepstack = e->model.n_deepstack };
     qv_status status =
         preprocessing && source
@@ -57,13 +51,13 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
 
 /* Fills in what is known only at the end, such as how many frames were damaged. */
 static qv_status
-fill_in(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
-        qv_error *err)
+fill_in(struct tool_output *output, const qv_job_result *r, qv_error *err)
 {
-    char *preprocessing = preprocessing_text(e, r->clip, r->damaged_frames);
+    char *preprocessing = qv_token_file_preprocessing(&r->outcome, true);
     if (!preprocessing)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
-    qv_status status = qv_token_file_fill_in(output->file, r->grid_thw, r->timestamps_s, err);
+    qv_status status =
+        qv_token_file_fill_in(output->file, r->outcome.grid_thw, r->timestamps_s, err);
     if (!status)
         status = qv_token_file_amend(output->file, QV_TOKEN_FILE_PREPROCESSING, preprocessing, err);
     free(preprocessing);
@@ -88,7 +82,7 @@ add_to_drawing(const struct tool_encoder *e, struct tool_output *output, const q
     const float *tokens = r->tokens;
     qv_status status = QV_OK;
     if (!output->drawing)
-        status = tool_drawing_open(r->clip, &e->model, &output->drawing, err);
+        status = tool_drawing_open(&r->outcome, &e->model, &output->drawing, err);
     if (!status && r->dtype != QV_F32) {
         const int64_t n = r->n * e->model.out_hidden;
         free(output->tokens_f32);
@@ -128,7 +122,7 @@ static qv_status
 finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
             qv_error *err)
 {
-    qv_status status = fill_in(e, output, r, err);
+    qv_status status = fill_in(output, r, err);
     if (!status && output->drawing)
         status = tool_drawing_write(output->drawing, e->o->drawing, err);
     return status ? status : qv_token_file_commit(output->file, err);
@@ -151,12 +145,12 @@ lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
 static void
 show_progress(struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r)
 {
-    if (e->n > 1 || !r->clip)
+    if (e->n > 1 || !r->outcome.source_frames)
         return;
     if (!e->bar.label)
-        tool_progress_begin(&e->bar, output->clip, r->clip->n_frames, e->o->quiet);
+        tool_progress_begin(&e->bar, output->clip, r->outcome.n_frames, e->o->quiet);
     if (r->n_tokens)
-        tool_progress_show(&e->bar, (r->first_row + r->n) * r->clip->n_frames / r->n_tokens);
+        tool_progress_show(&e->bar, (r->first_row + r->n) * r->outcome.n_frames / r->n_tokens);
     if (r->last)
         tool_bar_end();
 }
@@ -172,7 +166,7 @@ settle(struct tool_encoder *e, struct tool_output *output, const qv_job_result *
     if (status && r->last && !r->cancelled)
         lose(e, output, status, err);
     e->n_done += !status && r->last;
-    e->n_frames += !status && r->last ? r->clip->n_frames : 0;
+    e->n_frames += !status && r->last ? r->outcome.n_frames : 0;
     e->n_tokens += !status && r->last ? r->n_tokens : 0;
     pthread_mutex_unlock(&e->lock);
     if (status || r->last)
