@@ -256,20 +256,14 @@ static const struct rule {
 #include "outcome.inc"
 };
 
-/* Returns the number at `at`. Its bytes may be no valid bool or enum. */
+/* Returns a number, or the bytes of a bool or enum, which may not be one. A negative int counts as large. */
 static double
-number_at(const void *at, size_t size, enum qv_outcome_kind kind)
+number_at(const void *at, size_t size, bool is_real)
 {
-    unsigned char flag = 0;
-    int32_t small = 0;
-    int64_t large = 0;
-    double real = 0;
-    void *to = kind == QV_OUTCOME_REAL ? (void *)&real
-               : size == sizeof flag   ? (void *)&flag
-               : size == sizeof small  ? (void *)&small
-                                       : (void *)&large;
-    memcpy(to, at, size);
-    return real + flag + small + (double)large;
+    double real;
+    int64_t integer = 0;
+    memcpy(is_real ? (void *)&real : (void *)&integer, at, size);
+    return is_real ? real : (double)integer;
 }
 
 /* Takes what the far end says of the outcome. Returns false for what cannot be. */
@@ -282,7 +276,7 @@ take_outcome(qv_outcome *to, qv_outcome *from, bool are_facts)
             continue;
         if (r->kind == QV_OUTCOME_TEXT)
             make_printable(at, r->size);
-        else if (!is_between(number_at(at, r->size, r->kind), r->least, r->most))
+        else if (!is_between(number_at(at, r->size, r->kind == QV_OUTCOME_REAL), r->least, r->most))
             return false;
         memcpy((char *)to + r->at, at, r->size);
     }

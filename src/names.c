@@ -24,16 +24,26 @@ qv_status_name(qv_status s)
     return "no qv_status";
 }
 
-static const char *const likes[] = {
-    [QV_LIKE_TRANSFORMERS] = "transformers", [QV_LIKE_QWEN_VL_UTILS] = "qwen-vl-utils"
-};
-enum { N_LIKES = sizeof likes / sizeof *likes };
+/* Defines qv_TYPE_name and qv_TYPE_parse. */
+#define NAMES(type, ...)                                                                           \
+    static const char *const type##_names[] = { __VA_ARGS__ };                                     \
+    enum { N_##type = sizeof type##_names / sizeof *type##_names };                                \
+    const char *type##_name(type value)                                                            \
+    {                                                                                              \
+        return (size_t)value < N_##type ? type##_names[value] : "no " #type;                       \
+    }                                                                                              \
+    bool type##_parse(const char *name, type *out)                                                 \
+    {                                                                                              \
+        for (int i = 0; i < N_##type && name && out; i++)                                          \
+            if (!strcmp(name, type##_names[i])) {                                                  \
+                *out = (type)i;                                                                    \
+                return true;                                                                       \
+            }                                                                                      \
+        return false;                                                                              \
+    }
 
-const char *
-qv_like_name(qv_like like)
-{
-    return (size_t)like < N_LIKES ? likes[like] : "no qv_like";
-}
+NAMES(qv_like, [QV_LIKE_TRANSFORMERS] = "transformers", [QV_LIKE_QWEN_VL_UTILS] = "qwen-vl-utils")
+NAMES(qv_decode, [QV_DECODE_AUTO] = "auto", [QV_DECODE_CPU] = "cpu", [QV_DECODE_GPU] = "gpu")
 
 const char *
 qv_remark_text(qv_remark remark)
@@ -48,46 +58,4 @@ qv_remark_text(qv_remark remark)
         return "its colours are some levels away from Pillow's: it has more than 8 bits";
     default: return "";
     }
-}
-
-static bool
-parse(const char *name, const char *const *all, int n, int *out)
-{
-    for (int i = 0; i < n && name; i++)
-        if (!strcmp(name, all[i])) {
-            *out = i;
-            return true;
-        }
-    return false;
-}
-
-bool
-qv_like_parse(const char *name, qv_like *out)
-{
-    int found;
-    const bool is_one = out && parse(name, likes, N_LIKES, &found);
-    if (is_one)
-        *out = (qv_like)found;
-    return is_one;
-}
-
-static const char *const decoders[] = {
-    [QV_DECODE_AUTO] = "auto", [QV_DECODE_CPU] = "cpu", [QV_DECODE_GPU] = "gpu"
-};
-enum { N_DECODERS = sizeof decoders / sizeof *decoders };
-
-const char *
-qv_decode_name(qv_decode decode)
-{
-    return (size_t)decode < N_DECODERS ? decoders[decode] : "no qv_decode";
-}
-
-bool
-qv_decode_parse(const char *name, qv_decode *out)
-{
-    int found;
-    const bool is_one = out && parse(name, decoders, N_DECODERS, &found);
-    if (is_one)
-        *out = (qv_decode)found;
-    return is_one;
 }

@@ -100,7 +100,7 @@ struct Tokens {
     std::unique_ptr<char[]> data;
     std::vector<int64_t> grid_thw; /* [items, 3] */
     std::vector<double> timestamps;
-    bool has_timestamps = false, cancelled = false;
+    bool cancelled = false;
     qv_outcome outcome = {};
     std::string key, error;
     std::string path;                     /* the path of a source that is a file, else "" */

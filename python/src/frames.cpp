@@ -319,7 +319,6 @@ preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::o
     made->n = g[0] * g[1] * g[2];
     made->width = model.facts.row_dim;
     made->timestamps = frames->timestamps;
-    made->has_timestamps = !frames->timestamps.empty();
     made->data.reset(new char[made->matrix_bytes()]);
     const Released released;
     put_rows(*frames, p, reinterpret_cast<float *>(made->data.get()));

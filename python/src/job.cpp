@@ -310,7 +310,6 @@ Job::take(const qv_job_result *r, qv_error *)
         t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->outcome.n_frames);
     else if (done->frames)
         t.timestamps = done->frames->timestamps;
-    t.has_timestamps = !t.timestamps.empty();
     Results &to = *results;
     std::lock_guard<std::mutex> hold(to.lock);
     to.count(*done, -1);

@@ -41,7 +41,7 @@ static nb::object
 timestamps(nb::handle self)
 {
     Tokens &t = nb::cast<Tokens &>(self);
-    if (!t.has_timestamps)
+    if (t.timestamps.empty())
         return nb::none();
     return array_of(t.timestamps.data(), { t.timestamps.size() }, nb::dtype<double>(), self);
 }
@@ -175,71 +175,21 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
 
 /* ---- what became of the clip ----------------------------------------------------------------- */
 
-/* Each returns what a property of a member of qv_outcome shows. */
-template <typename T>
-static T
-shown(T value)
-{
-    return value;
-}
-static const char *
-shown(qv_remark remark)
-{
-    return qv_remark_text(remark);
-}
-static const char *
-shown(qv_decode decoded_by)
-{
-    return decoded_by ? qv_decode_name(decoded_by) : "";
-}
-static nb::object
-shown(const char *text)
-{
-    return as_text(text);
-}
-template <typename T, size_t N>
-static nb::object
-shown(const T (&)[N])
-{
-    return nb::none(); /* the grid, which Tokens have of several items */
-}
-
-/* Each returns a member of qv_outcome as a pickle has it, or sets it from there. */
+/* Returns what the property of a member of qv_outcome shows. */
 template <typename T>
 static nb::object
-pickled(const T &value)
+shown(const T &value)
 {
-    if constexpr (std::is_enum_v<T>)
-        return nb::cast((int)value);
-    else
+    if constexpr (std::is_same_v<T, qv_remark>)
+        return nb::cast(qv_remark_text(value));
+    else if constexpr (std::is_same_v<T, qv_decode>)
+        return nb::cast(value ? qv_decode_name(value) : "");
+    else if constexpr (std::is_same_v<std::remove_extent_t<T>, char>)
+        return as_text(value);
+    else if constexpr (std::is_arithmetic_v<T>)
         return nb::cast(value);
-}
-template <typename T, size_t N>
-static nb::object
-pickled(const T (&values)[N])
-{
-    return nb::bytes(values, sizeof values);
-}
-template <typename T>
-static void
-unpickle(T &value, nb::handle from)
-{
-    if constexpr (std::is_enum_v<T>)
-        value = (T)nb::cast<int>(from);
     else
-        value = nb::cast<T>(from);
-}
-template <typename T, size_t N>
-static void
-unpickle(T (&values)[N], nb::handle from)
-{
-    const nb::bytes bytes = nb::cast<nb::bytes>(from);
-    if (bytes.size() != sizeof values)
-        fail(QV_EFORMAT, "a pickle of tokens has %zu bytes where %zu should be", bytes.size(),
-             sizeof values);
-    memcpy(values, bytes.c_str(), sizeof values);
-    if constexpr (std::is_same_v<T, char>)
-        values[N - 1] = 0;
+        return nb::none(); /* the grid, which Tokens have of several items */
 }
 
 /* ---- pickling -------------------------------------------------------------------------------- */
@@ -254,7 +204,6 @@ each_member(T &t, F see)
     see("n_deepstack", t.n_deepstack);
     see("grid_thw", t.grid_thw);
     see("timestamps", t.timestamps);
-    see("has_timestamps", t.has_timestamps);
     see("index", t.index);
 }
 
@@ -277,8 +226,7 @@ get_state(const Tokens &t)
     each_text(t, [&](const char *name, const std::string &text) {
         d[name] = nb::bytes(text.data(), text.size());
     });
-#define QV_OUTCOME(member, ...) d[#member] = pickled(t.outcome.member);
-#include "outcome.inc"
+    d["outcome"] = nb::bytes(&t.outcome, sizeof t.outcome);
     d["dtype"] = qv_dtype_name(t.dtype);
     d["data"] = nb::bytes(t.data.get(), (size_t)(1 + t.n_deepstack) * t.matrix_bytes());
     d["origin"] = nb::none();
@@ -312,8 +260,11 @@ set_state(Tokens &at, nb::dict d)
         const nb::bytes bytes = nb::cast<nb::bytes>(d[name]);
         text.assign(bytes.c_str(), bytes.size());
     });
-#define QV_OUTCOME(member, ...) unpickle(t.outcome.member, nb::object(d[#member]));
-#include "outcome.inc"
+    const nb::bytes outcome = nb::cast<nb::bytes>(d["outcome"]);
+    if (outcome.size() != sizeof t.outcome)
+        fail(QV_EFORMAT, "a pickle of tokens has %zu bytes where %zu should be", outcome.size(),
+             sizeof t.outcome);
+    memcpy(&t.outcome, outcome.c_str(), sizeof t.outcome);
     t.dtype = parse_dtype(nb::cast<std::string>(d["dtype"]), false);
     const nb::bytes data = nb::cast<nb::bytes>(d["data"]);
     if (bytes_of_matrices(t) != (int64_t)data.size())
