@@ -230,13 +230,13 @@ static qv_status
 open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
     qv_job *job = w->job;
-    qv_clip_options *asked = &item->clip_options;
-    const bool is_auto = asked->decode == QV_DECODE_AUTO;
+    qv_clip_options *o = &item->clip_options;
+    const bool is_auto = o->decode == QV_DECODE_AUTO;
     choose_decoder(w, item);
     qv_status status = open_file(job, item, err);
-    if (status == QV_EBACKEND && is_auto && asked->decode == QV_DECODE_GPU) { /* it was lost */
+    if (status == QV_EBACKEND && is_auto && o->decode == QV_DECODE_GPU) { /* it was lost */
         qv_job_find_gpus(job);
-        asked->decode = QV_DECODE_CPU;
+        o->decode = QV_DECODE_CPU;
         pthread_mutex_lock(&job->lock);
         memcpy(item->outcome.not_gpu, device_of(w)->not_gpu, sizeof item->outcome.not_gpu);
         pthread_mutex_unlock(&job->lock);
@@ -245,14 +245,14 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     if (status)
         return status;
     take_outcome(job, item);
-    const qv_outcome *o = &item->outcome;
-    look_for_gpus(job, o);
-    item->whole = (qv_item){ .n_frames = o->n_frames, .is_image = o->is_image };
-    memcpy(item->whole.grid_thw, o->grid_thw, sizeof item->whole.grid_thw);
-    item->timestamps_s = calloc((size_t)o->n_frames, sizeof *item->timestamps_s);
+    const qv_outcome *found = &item->outcome;
+    look_for_gpus(job, found);
+    item->whole = (qv_item){ .n_frames = found->n_frames, .is_image = found->is_image };
+    memcpy(item->whole.grid_thw, found->grid_thw, sizeof item->whole.grid_thw);
+    item->timestamps_s = calloc((size_t)found->n_frames, sizeof *item->timestamps_s);
     if (!item->timestamps_s)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", name_of(item),
-                       (long long)o->n_frames);
+                       (long long)found->n_frames);
     return qv_job_decide(job, item, name_of(item), err);
 }
 

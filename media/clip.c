@@ -452,6 +452,7 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
                        : !dst ? "dst is NULL"
                        : !n   ? "n is NULL"
                               : "n_max is below 1");
+    const qv_outcome *o = &clip->outcome;
     int64_t count = 0;
     for (; count < n_max && wait_for_frame(clip); count++) {
         const int64_t slot = clip->n_taken % clip->start.n_slots;
@@ -459,9 +460,8 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
                clip->shared + clip->start.frames_at + slot * clip->start.slot_bytes,
                clip->frame_bytes);
         if (timestamps_s)
-            timestamps_s[count] = clip->outcome.is_image ? 0.0
-                                                         : (double)clip->indices[clip->n_taken] /
-                                                               clip->outcome.source_fps;
+            timestamps_s[count] =
+                o->is_image ? 0.0 : (double)clip->indices[clip->n_taken] / o->source_fps;
         clip->n_taken++;
         clip->status = qvm_far_tell(&clip->far, &slot_is_free, &clip->error);
     }
