@@ -98,12 +98,12 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
 {
     qv_cache_fill *f = user;
     const struct clip *clip = r->user;
-    const bool was_read = r->clip && !clip->memory;
+    const bool was_read = r->outcome.source_frames && !clip->memory;
     qv_cache_entry *begun = NULL;
     struct identity id;
     look_at(clip, &id);
-    id.source.bytes = was_read ? r->clip->file_bytes : clip->bytes;
-    id.source.mtime_ns = was_read ? r->clip->file_mtime_ns : clip->mtime_ns;
+    id.source.bytes = was_read ? r->outcome.file_bytes : clip->bytes;
+    id.source.mtime_ns = was_read ? r->outcome.file_mtime_ns : clip->mtime_ns;
     const qv_status s =
         qv_cache_begin(f->writer, clip->key, &id.source, r->status ? 0 : r->n_tokens, &begun, err);
     *entry = begun;
@@ -120,36 +120,16 @@ put(void *user, void *entry, const qv_job_result *r, const qv_job_rows *rows, qv
     return s && s != QV_EUNSUPPORTED ? end_run(f, s, err) : s;
 }
 
-/* Sets what the record says of a clip's frames, from its file or from its caller. */
-static void
-tell_frames(const struct clip *clip, const qv_job_result *result, qv_cache_result *done)
-{
-    const qv_cache_fill_memory *m = clip->memory;
-    if (result->clip) {
-        done->frames = result->clip->n_frames;
-        done->sampled_fps = result->clip->sampled_fps;
-        done->timestamps_s = result->timestamps_s;
-    } else if (m && m->kind == QV_SOURCE_FRAMES) {
-        done->frames = m->item.n_frames;
-        done->sampled_fps = m->sampled_fps;
-        done->timestamps_s = m->timestamps_s;
-    }
-    done->n_timestamps = done->timestamps_s ? done->frames : 0;
-}
-
 /* Finishes a record, of a clip that is done or has failed by its own fault. */
 static qv_status
 finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
     qv_cache_fill *f = user;
     const struct clip *clip = r->user;
+    const qv_cache_fill_memory *m = clip->memory;
+    const bool has_frames = m && m->kind == QV_SOURCE_FRAMES; /* which their caller knows more of */
     qv_cache_entry *cached = entry;
-    qv_cache_result done = { .status = r->status,
-                             .error = r->error,
-                             .is_image = r->is_image,
-                             .remark = r->clip ? (int)r->clip->remark : 0,
-                             .damaged_frames = r->damaged_frames,
-                             .grid_thw = { r->grid_thw[0], r->grid_thw[1], r->grid_thw[2] } };
+    qv_outcome outcome = r->outcome;
     if (r->cancelled || qv_ends_all(r->status) || has_ended(f)) {
         qv_cache_drop(&cached);
         return QV_OK;
@@ -160,14 +140,19 @@ finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
             return s;
         cached = entry;
     }
-    tell_frames(clip, r, &done);
+    if (has_frames)
+        outcome.sampled_fps = m->sampled_fps;
+    const qv_cache_result done = { .status = r->status,
+                                   .error = r->error,
+                                   .outcome = &outcome,
+                                   .timestamps_s = has_frames ? m->timestamps_s : r->timestamps_s };
     if (r->status && f->o.told)
         f->o.told(f->o.user, clip->key, r->status, r->error);
     pthread_mutex_lock(&f->lock);
     f->counts.failed += r->status != QV_OK;
     f->counts.done += !r->status;
     f->counts.tokens += r->status ? 0 : r->n_tokens;
-    f->counts.frames += r->status ? 0 : done.frames;
+    f->counts.frames += r->status ? 0 : outcome.n_frames;
     pthread_mutex_unlock(&f->lock);
     const qv_status s = qv_cache_finish(&cached, &done, err);
     return s ? end_run(f, s, err) : QV_OK;

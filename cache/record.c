@@ -6,8 +6,8 @@
 
 #include "cache.h"
 #include "files/json.h"
+#include "files/outcome_json.h"
 #include "files/utf8.h"
-#include "qwenvit_media.h"
 
 enum { MOST_ERROR_BYTES = 800 /* limit for a record's error */ };
 
@@ -37,31 +37,19 @@ add_failure(struct qv_text *t, const qv_cache_result *r)
     free(error);
 }
 
-/* Adds a number above 0 in the format of all our metadata, which reads back as the same value. */
-static void
-add_real(struct qv_text *t, const char *name, double value)
-{
-    json_t *json = json_real(value);
-    char *text = json ? qv_json_text(json, JSON_ENCODE_ANY) : NULL;
-    json_decref(json);
-    t->lost = t->lost || !text;
-    if (text)
-        qv_text_say(t, ",\"%s\":%s", name, text);
-    free(text);
-}
-
 /* Adds the fields of a record that is ok. */
 static void
 add_result(struct qv_text *t, uint64_t xxh3, const qv_cache_result *r)
 {
-    qv_text_say(t, ",\"status\":\"ok\",\"damaged_frames\":%" PRId64 ",\"frames\":%" PRId64,
-                r->damaged_frames, r->frames);
-    qv_text_say(t, ",\"picture\":%s", r->is_image ? "true" : "false");
-    if (r->sampled_fps > 0)
-        add_real(t, "sampled_fps", r->sampled_fps);
-    if (*qv_remark_text((qv_remark)r->remark))
-        add_string(t, "remark", qv_remark_text((qv_remark)r->remark));
-    qv_text_say(t, ",\"xxh3\":\"%016" PRIx64 "\"", xxh3);
+    json_t *j = json_object();
+    char *text = qv_outcome_json(j, r->outcome, QV_FOR_RECORD, 0, QV_LAST_PLACE)
+                     ? NULL
+                     : qv_json_text(j, JSON_COMPACT);
+    json_decref(j);
+    t->lost = t->lost || !text;
+    qv_text_say(t, ",\"status\":\"ok\",%.*s,\"xxh3\":\"%016" PRIx64 "\"",
+                text ? (int)strlen(text) - 2 : 0, text ? text + 1 : "", xxh3);
+    free(text);
 }
 
 void

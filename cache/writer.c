@@ -16,6 +16,7 @@
 
 #include "lock.h"
 #include "part.h"
+#include "qwenvit_media.h"
 #include "clock.h"
 #include "error.h"
 #include "files/json.h"
@@ -560,6 +561,12 @@ qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
 
 /* ---- keys: finish ---------------------------------------------------------------------------- */
 
+static size_t
+n_timestamps(const qv_cache_result *r)
+{
+    return r->timestamps_s ? (size_t)r->outcome->n_frames : 0;
+}
+
 /* Returns the key's checksum, which is a checksum of its tensors' checksums in their order. */
 static uint64_t
 digest(const qv_cache_entry *e, const qv_cache_result *r)
@@ -568,9 +575,10 @@ digest(const qv_cache_entry *e, const qv_cache_result *r)
     size_t n = 0;
     for (int i = 0; i < qv_cache_n_tensors(&e->writer->layout); i++)
         XXH64_canonicalFromHash(&all[n++], XXH3_64bits_digest(e->hashes[i]));
-    XXH64_canonicalFromHash(&all[n++], XXH3_64bits(r->grid_thw, sizeof r->grid_thw));
     XXH64_canonicalFromHash(&all[n++],
-                            XXH3_64bits(r->timestamps_s, (size_t)r->n_timestamps * sizeof(double)));
+                            XXH3_64bits(r->outcome->grid_thw, sizeof r->outcome->grid_thw));
+    XXH64_canonicalFromHash(&all[n++],
+                            XXH3_64bits(r->timestamps_s, n_timestamps(r) * sizeof(double)));
     return XXH3_64bits(all, n * sizeof *all);
 }
 
@@ -584,8 +592,8 @@ leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_text *record)
     const bool ok = r && !r->status;
     qv_status s = QV_OK;
     if (ok)
-        s = qv_cache_part_add(p, &w->layout, e->key, &e->block, r->grid_thw, r->timestamps_s,
-                              r->n_timestamps);
+        s = qv_cache_part_add(p, &w->layout, e->key, &e->block, r->outcome->grid_thw,
+                              r->timestamps_s, (int64_t)n_timestamps(r));
     else
         s = qv_cache_part_unuse(p, e->block.at, e->block.at + e->block.bytes);
     if (s) /* the part's account is wrong now, so it must not be sealed */
@@ -611,17 +619,18 @@ check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
                        r ? "reserved result fields must be 0" : "result is NULL");
     if (r->status)
         return QV_OK;
-    if (r->n_timestamps > 0 && !r->timestamps_s)
-        return qv_fail(err, QV_EINVAL, "key %s: %lld timestamps are NULL",
-                       qv_json_quote(e->key, quoted), (long long)r->n_timestamps);
-    if (e->block.rows <= 0 || r->n_timestamps < 0 || r->n_timestamps > UINT32_MAX)
-        return qv_fail(err, QV_EINVAL, "key %s: a result cannot have %lld rows and %lld timestamps",
+    if (!r->outcome)
+        return qv_fail(err, QV_EINVAL, "key %s: the outcome is NULL",
+                       qv_json_quote(e->key, quoted));
+    const qv_outcome *o = r->outcome;
+    if (e->block.rows <= 0 || o->n_frames < 0 || o->n_frames > UINT32_MAX)
+        return qv_fail(err, QV_EINVAL, "key %s: a result cannot have %lld rows and %lld frames",
                        qv_json_quote(e->key, quoted), (long long)e->block.rows,
-                       (long long)r->n_timestamps);
-    if (!(r->sampled_fps >= 0 && r->sampled_fps <= DBL_MAX) || (r->is_image && r->sampled_fps > 0))
+                       (long long)o->n_frames);
+    if (!(o->sampled_fps >= 0 && o->sampled_fps <= DBL_MAX) || (o->is_image && o->sampled_fps > 0))
         return qv_fail(err, QV_EINVAL,
                        "key %s: sampled_fps is %g; it must be 0 or more, and 0 for an image",
-                       qv_json_quote(e->key, quoted), r->sampled_fps);
+                       qv_json_quote(e->key, quoted), o->sampled_fps);
     return QV_OK;
 }
 

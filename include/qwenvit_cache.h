@@ -61,7 +61,7 @@ struct qv_clip_options; /* qwenvit_media.h */
  * first_frame the options, if one of them is not 0; other fields are ignored. The result points to
  * `path` and `text`, which belong to the caller. `text` may be NULL if `own` is. It cannot fail; the
  * zeros that it returns for NULL are no source, as they have no path. In a record, bytes and mtime_ns
- * must be those of qv_clip_info, because the file may have been replaced since it was read. */
+ * must be those of qv_outcome, because the file may have been replaced since it was read. */
 QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
                                           char text[QV_CACHE_OPTIONS_BYTES]);
 
@@ -123,15 +123,10 @@ QV_API qv_status qv_cache_put(qv_cache_entry *entry, const qv_tokens *tokens, qv
 
 /* The outcome of a key. */
 typedef struct qv_cache_result {
-    qv_status status;  /* of the clip: QV_OK, or why it has no tokens */
-    const char *error; /* the text of the error, for a clip that failed */
-    int64_t frames, damaged_frames;
-    int64_t grid_thw[3];
-    const double *timestamps_s; /* [n_timestamps] */
-    int64_t n_timestamps;
-    double sampled_fps; /* qv_clip_info.sampled_fps, of a clip; 0: none */
-    bool is_image;
-    int remark; /* qv_clip_info's qv_remark, of an image; 0: none */
+    qv_status status;                 /* of the clip: QV_OK, or why it has no tokens */
+    const char *error;                /* the text of the error, for a clip that failed */
+    const struct qv_outcome *outcome; /* of a clip that is ok; sampled_fps is 0 for an image */
+    const double *timestamps_s;       /* [outcome->n_frames]; NULL: none are known */
     uint64_t reserved[2];
 } qv_cache_result;
 

@@ -88,27 +88,21 @@ QV_API qv_clip_options qv_row_options(const qv_row_own *own, const qv_clip_optio
  * valid during the call. */
 typedef struct qv_job_result {
     const char *key;
-    void *user;               /* the source's `user` */
-    qv_status status;         /* in the end call: why the source has failed, or QV_OK */
-    const char *error;        /* the error's text, or "" */
-    bool cancelled;           /* the source did not fail, but the job ended before it was done */
-    const char *decoder;      /* "process" or "thread"; "" if nothing was decoded */
-    const qv_clip_info *clip; /* NULL for frames and patches, and if the clip could not be opened */
-    bool is_image;
-    int64_t grid_thw[3];        /* zeros if it is not known */
+    void *user;          /* the source's `user` */
+    qv_status status;    /* in the end call: why the source has failed, or QV_OK */
+    const char *error;   /* the error's text, or "" */
+    bool cancelled;      /* the source did not fail, but the job ended before it was done */
+    const char *decoder; /* "process" or "thread"; "" if nothing was decoded */
+    /* so far. source_frames is 0 for frames and patches, and if no clip could be opened. not_gpu also says why the
+     * job had no GPU decode it */
+    qv_outcome outcome;
     int64_t n_tokens;           /* in the whole source */
     qv_dtype dtype;             /* dtype of the tokens */
-    const double *timestamps_s; /* [clip->n_frames]; in the end call of a clip that has not failed,
+    const double *timestamps_s; /* [outcome.n_frames]; in the end call of a clip that has not failed,
                                  * else NULL */
-    int64_t damaged_frames;     /* qv_clip_damaged, so far */
-    int64_t decoded_frames;     /* qv_clip_decoded, so far */
-    qv_decode decoded_by;       /* so far: QV_DECODE_CPU or QV_DECODE_GPU */
-    /* why the GPU was not used where it was asked for or, with QV_DECODE_AUTO, could have been, so
-     * far, in words that follow "since" */
-    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
-    /* Seconds so far: since the source was taken up; decoding, in its decoder; waiting for that;
+    /* Seconds so far: since the source was taken up; waiting for its decoder;
      * the device's time for the chunks that it was in; waiting for the sink. */
-    double seconds, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
+    double seconds, wait_decode_s, wait_device_s, wait_sink_s;
     int64_t ahead_bytes; /* in the end call, with options.ahead: give these bytes back when the
                           * result is no longer held (qv_job_give_back) */
     uint64_t reserved[8];
@@ -188,7 +182,7 @@ typedef struct qv_job_options {
      * CUDA model's GPU decodes so as well, where it can be locked in, clips that are not trusted:
      * once a clip has come that it takes, and as many further sources wait as it decodes at once,
      * and while no frames wait for the device. What is missing or lost there leaves clips to the
-     * CPU (qv_job_result.not_gpu). As a GPU does not notice all damage, give QV_DECODE_CPU if
+     * CPU (qv_outcome.not_gpu). As a GPU does not notice all damage, give QV_DECODE_CPU if
      * tokens are to stay and be the same each time. */
     qv_clip_options clip;
     /* Told what each stage did, from its own thread: "decode" of a decoder, "push" and "pull" of
@@ -232,7 +226,7 @@ typedef struct qv_job_progress {
     int64_t added, done, failed; /* sources; `done` includes those that failed */
     int64_t tokens;              /* tokens that came from devices */
     int64_t source_frames;       /* frames in the files of all clips that are done */
-    int64_t decoded_frames;      /* frames of these clips that were decoded (qv_clip_decoded) */
+    int64_t decoded_frames;      /* frames of these clips that were decoded */
     /* chunks; the patches in them; the patches that these chunks could hold */
     int64_t chunks, rows, capacity_rows;
     int64_t packed; /* sources that were packed; all are, except with `alone` */

@@ -86,7 +86,7 @@ typedef struct qv_clip_options {
     /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, HEVC of 8 or 10, 4:2:0, progressive) come from the decoders of the
      * CUDA device of this number, in a process of `decoder` (or of this clip alone) that has it open; the clip's own
      * process still reads the file, converts and resizes. What the device does not take, and a clip in which anything
-     * unforeseen is met, is decoded by the CPU from its beginning: qv_clip_info.not_gpu. */
+     * unforeseen is met, is decoded by the CPU from its beginning: qv_outcome.not_gpu. */
     qv_decode decode;
     int gpu;
     uint64_t reserved[6];
@@ -105,44 +105,54 @@ typedef enum qv_remark {
 /* Returns a sentence that begins with "its"; "" for none; never NULL. */
 QV_API const char *qv_remark_text(qv_remark remark);
 
-typedef struct qv_clip_info {
+/* What became of a clip or an image: what its file is, which frames were chosen, and how decoding went. It comes with
+ * everything that is made of the clip (docs/outcome.md says where each member is found). For frames and patches, which
+ * no file was decoded for, is_image, n_frames and grid_thw are set, and what else the caller has said; the rest is 0. */
+typedef struct qv_outcome {
     bool is_image; /* a still image, to which the rules of images apply */
     qv_like like;  /* as in the options */
     char codec[32], format[64];
     int source_width, source_height; /* as shown, after the display rotation */
     int rotation;                    /* clockwise degrees that were applied: 0, 90, 180, 270 */
     double source_fps, duration_s;
-    int64_t source_frames; /* in the file */
+    int64_t source_frames; /* in the file; 0: no file was opened */
     int64_t first_frame;   /* the first frame that start_s and end_s leave */
     /* how many these leave; for a whole clip first_frame is 0, and this is source_frames */
     int64_t cut_frames;
     /* sampled frames, before pairing (a single odd frame is paired with itself) */
     int64_t n_frames;
-    /* n_frames / cut_frames * source_fps; 0 for images. A frame pair is temporal_patch_size /
-     * sampled_fps seconds, which is second_per_grid_ts of transformers' Qwen2_5_VLProcessor */
-    double sampled_fps;
-    /* decoded_frames: how many frames of the file are decoded. If the file's packets tell which
-     * frames the sampled ones need, all others are left out, and decodes_all is "". Else every
-     * frame up to the last sampled one is decoded, and decodes_all says why, in words that follow
-     * "since" ("a packet has no time"). It may be set while frames are read: if something
-     * unforeseen is met, such as damage, the clip is decoded again from its beginning. */
-    int64_t decoded_frames;
-    char decodes_all[64];
+    double sampled_fps; /* n_frames / cut_frames * source_fps; 0 for images */
+    /* seconds of a frame pair, temporal_patch_size / sampled_fps, as transformers' Qwen2_5_VLProcessor has it; 0 for
+     * images */
+    double second_per_grid_ts;
     int width, height; /* the size of frames, after smart_resize */
     int64_t grid_thw[3];
     /* The identity of the file: its size, and its modification time in nanoseconds since 1970.
      * Both are those of the open file, taken before its first byte is read; for bytes in memory
      * they are 0. */
     int64_t file_bytes, file_mtime_ns;
-    qv_remark remark;
+    /* The members from here to decoded_by may change while frames are read.
+     * needed_frames: how many frames of the file the sampled ones need. If the file's packets tell which these are, all
+     * others are left out, and decodes_all is "". Else every frame up to the last sampled one is decoded, and
+     * decodes_all says why, in words that follow "since" ("a packet has no time"). It may be set while frames are
+     * read: if something unforeseen is met, such as damage, the clip is decoded again from its beginning.
+     * decoded_frames: how many frames a decoder was given so far, including those that were decoded to count frames,
+     * or again from the beginning.
+     * damaged_frames: how many of these it concealed or lost so far; each was replaced by the frame before it. */
+    int64_t needed_frames, decoded_frames, damaged_frames;
+    /* seconds so far of decoding, converting and resizing, without those in which finished frames waited for the
+     * caller */
+    double decode_s;
+    char decodes_all[64];
     /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
-     * are read. not_gpu says why a GPU that was asked for is not used, or with QV_DECODE_AUTO cannot
-     * be, in words that follow "since". No frame is given before all pictures of its group, from a keyframe to the next,
-     * are known to be whole. */
-    qv_decode decoded_by;
+     * are read; QV_DECODE_AUTO: nothing was decoded. not_gpu says why a GPU that was asked for is not used, or with
+     * QV_DECODE_AUTO cannot be, in words that follow "since". No frame is given before all pictures of its group,
+     * from a keyframe to the next, are known to be whole. */
     char not_gpu[64];
+    qv_decode decoded_by;
+    qv_remark remark;
     uint64_t reserved[4];
-} qv_clip_info;
+} qv_outcome;
 
 /* Returns the version of the FFmpeg libraries that this process has, "5.1.6" for instance, as
  * static text. */
@@ -209,7 +219,8 @@ QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,
                               qv_clip **out, qv_error *err);
 QV_API void qv_clip_close(qv_clip **clip);
-QV_API void qv_clip_get_info(const qv_clip *clip, qv_clip_info *out);
+/* Sets *out to what is known of the clip so far. */
+QV_API void qv_clip_get_info(const qv_clip *clip, qv_outcome *out);
 
 /*
  * Reads the next frames: dst[n_max, height, width, 3] RGB bytes, and timestamps_s[n_max] in seconds
@@ -219,18 +230,6 @@ QV_API void qv_clip_get_info(const qv_clip *clip, qv_clip_info *out);
  */
 QV_API qv_status qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n,
                               double *timestamps_s, qv_error *err);
-
-/* Returns how many frames a decoder was given so far, including those that were decoded to count
- * frames, or again from the beginning. */
-QV_API int64_t qv_clip_decoded(const qv_clip *clip);
-
-/* Returns how many of the frames given to the decoder it concealed or lost so far; each was
- * replaced by the frame before it. */
-QV_API int64_t qv_clip_damaged(const qv_clip *clip);
-
-/* Returns the seconds so far of decoding, converting and resizing, without those in which
- * finished frames waited for the caller. */
-QV_API double qv_clip_busy_seconds(qv_clip *clip);
 
 /* ---- the rules, as pure functions ------------------------------------------------------------ */
 

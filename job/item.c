@@ -85,10 +85,10 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
         return item->state;
     job->progress.done++;
     job->progress.failed += item->status != QV_OK;
-    if (item->has_info && !item->info.is_image) {
-        job->progress.source_frames += item->info.source_frames;
-        job->progress.decoded_frames += item->decoded;
-        job->progress.gpu_clips += item->decoded_by == QV_DECODE_GPU;
+    if (item->outcome.source_frames && !item->outcome.is_image) {
+        job->progress.source_frames += item->outcome.source_frames;
+        job->progress.decoded_frames += item->outcome.decoded_frames;
+        job->progress.gpu_clips += item->outcome.decoded_by == QV_DECODE_GPU;
     }
     qv_job_unlink_item(job, item);
     qv_job_free_item(job, item);
@@ -223,6 +223,8 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
         status = set_clip_options(job, item, err);
     else {
         item->whole = s->item;
+        item->outcome = (qv_outcome){ .is_image = s->item.is_image, .n_frames = s->item.n_frames };
+        memcpy(item->outcome.grid_thw, s->item.grid_thw, sizeof s->item.grid_thw);
         status = s->item.data ? qv_job_feed(job, item, name, err)
                               : qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
     }

@@ -107,8 +107,6 @@ struct qv_job_item {
     qv_job_source source;
     qv_clip_options clip_options;
     qv_clip *clip; /* used by the reader alone */
-    qv_clip_info info;
-    bool has_info;
     /* the caller's item; or a clip's grid and number of frames, which are zeros until it is open */
     qv_item whole;
     int64_t n_tokens;
@@ -126,11 +124,9 @@ struct qv_job_item {
     const struct qv_job_worker *sink; /* the thread that calls the sink for it; NULL: none */
     qv_status status;                 /* QV_OK, or why it has failed */
     qv_error error;
-    int64_t damaged, decoded;
-    qv_decode decoded_by;
-    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
+    qv_outcome outcome;       /* so far; what is known of the frames of the caller's item, too */
     struct qv_job_clock room; /* runs while its reader waits for room */
-    double began_s, decode_s, wait_decode_s, wait_device_s, wait_sink_s;
+    double began_s, wait_decode_s, wait_device_s, wait_sink_s;
 };
 
 static inline const struct qv_job_kind *
@@ -148,7 +144,7 @@ struct qv_job_device {
     /* whether this GPU decodes, or is being opened to decode; why it never does, in words that follow "since", or "". The
      * lock guards these. */
     bool decodes, is_opening;
-    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
+    char not_gpu[sizeof((qv_outcome *)0)->not_gpu];
     pthread_t thread;
     struct qv_job_buffer buffers[QV_JOB_BUFFERS];    /* users: under the lock */
     struct qv_job_buffer *under_way[QV_JOB_BUFFERS]; /* the oldest chunk comes first */

@@ -136,7 +136,7 @@ qv_job_find_gpus(qv_job *job)
 /* With QV_DECODE_AUTO, has GPUs opened once a clip came that they can decode and further sources wait for all readers of
  * theirs, as less work is done before they are ready. */
 static void
-look_for_gpus(qv_job *job, const qv_clip_info *info)
+look_for_gpus(qv_job *job, const qv_outcome *info)
 {
     const bool is_video = !strcmp(info->codec, "h264") || !strcmp(info->codec, "hevc");
     pthread_mutex_lock(&job->lock);
@@ -185,7 +185,7 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
                                                     : "";
         o->decode = *why ? QV_DECODE_CPU : QV_DECODE_GPU;
         o->gpu = is_auto || job->n_devices > 1 ? d->gpu : o->gpu;
-        snprintf(item->not_gpu, sizeof item->not_gpu, "%s", why);
+        snprintf(item->outcome.not_gpu, sizeof item->outcome.not_gpu, "%s", why);
     }
     pthread_mutex_unlock(&job->lock);
 }
@@ -195,6 +195,20 @@ open_file(const qv_job *job, struct qv_job_item *item, qv_error *err)
 {
     return qv_clip_open(name_of(item), &job->model.image, &job->model.video, &item->clip_options,
                         &item->clip, err);
+}
+
+/* Takes note of what is known of the item's clip by now. If decoding gives no reason why a GPU is not used, the job's
+ * stays. */
+static void
+take_outcome(qv_job *job, struct qv_job_item *item)
+{
+    qv_outcome now;
+    qv_clip_get_info(item->clip, &now);
+    pthread_mutex_lock(&job->lock);
+    if (!*now.not_gpu)
+        memcpy(now.not_gpu, item->outcome.not_gpu, sizeof now.not_gpu);
+    item->outcome = now;
+    pthread_mutex_unlock(&job->lock);
 }
 
 static qv_status
@@ -209,21 +223,21 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
         qv_job_find_gpus(job);
         o->decode = QV_DECODE_CPU;
         pthread_mutex_lock(&job->lock);
-        memcpy(item->not_gpu, device_of(w)->not_gpu, sizeof item->not_gpu);
+        memcpy(item->outcome.not_gpu, device_of(w)->not_gpu, sizeof item->outcome.not_gpu);
         pthread_mutex_unlock(&job->lock);
         status = open_file(job, item, err);
     }
     if (status)
         return status;
-    qv_clip_get_info(item->clip, &item->info);
-    item->has_info = true;
-    look_for_gpus(job, &item->info);
-    item->whole = (qv_item){ .n_frames = item->info.n_frames, .is_image = item->info.is_image };
-    memcpy(item->whole.grid_thw, item->info.grid_thw, sizeof item->whole.grid_thw);
-    item->timestamps_s = calloc((size_t)item->info.n_frames, sizeof *item->timestamps_s);
+    take_outcome(job, item);
+    const qv_outcome *found = &item->outcome;
+    look_for_gpus(job, found);
+    item->whole = (qv_item){ .n_frames = found->n_frames, .is_image = found->is_image };
+    memcpy(item->whole.grid_thw, found->grid_thw, sizeof item->whole.grid_thw);
+    item->timestamps_s = calloc((size_t)found->n_frames, sizeof *item->timestamps_s);
     if (!item->timestamps_s)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", name_of(item),
-                       (long long)item->info.n_frames);
+                       (long long)found->n_frames);
     return qv_job_feed(job, item, name_of(item), err);
 }
 
@@ -242,7 +256,7 @@ static qv_status
 read_frames(qv_job *job, struct qv_job_item *item, uint8_t *to, int64_t first, int64_t n,
             bool *more, qv_error *err)
 {
-    const size_t frame = (size_t)item->info.width * (size_t)item->info.height * 3;
+    const size_t frame = (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     for (int64_t got, at = 0; at < n; at += got) {
         *more = !is_over_now(job, item);
         if (!*more)
@@ -273,36 +287,17 @@ hold_frames(size_t bytes)
     return frames;
 }
 
-/* Notes how far the clip is. */
-static void
-note_clip(qv_job *job, struct qv_job_item *item, double began_s)
-{
-    const double decode_s = qv_clip_busy_seconds(item->clip);
-    const int64_t damaged = qv_clip_damaged(item->clip), decoded = qv_clip_decoded(item->clip);
-    qv_clip_info now;
-    qv_clip_get_info(item->clip, &now);
-    pthread_mutex_lock(&job->lock);
-    item->decoded_by = now.decoded_by;
-    if (*now.not_gpu)
-        memcpy(item->not_gpu, now.not_gpu, sizeof item->not_gpu);
-    item->wait_decode_s += qv_seconds() - began_s;
-    item->decode_s = decode_s;
-    item->damaged = damaged;
-    item->decoded = decoded;
-    pthread_mutex_unlock(&job->lock);
-}
-
 /* Reads the next frame pairs of the clip, from `pair` on, and puts them. *more becomes false if the
  * job or the item is over. */
 static qv_status
 read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
 {
-    const int64_t one = item->info.is_image ? 1 : job->model.temporal_patch_size;
-    const int64_t first = item->info.is_image ? 0 : pair * one;
-    const int64_t most = item->info.is_image ? 1 : item->step * one,
-                  left = item->info.n_frames - first;
+    const int64_t one = item->outcome.is_image ? 1 : job->model.temporal_patch_size;
+    const int64_t first = item->outcome.is_image ? 0 : pair * one;
+    const int64_t most = item->outcome.is_image ? 1 : item->step * one,
+                  left = item->outcome.n_frames - first;
     const int64_t n = left < most ? left : most;
-    const size_t bytes = (size_t)n * (size_t)item->info.width * (size_t)item->info.height * 3;
+    const size_t bytes = (size_t)n * (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     *more = take_room(job, item, bytes);
     if (!*more)
         return QV_OK;
@@ -311,7 +306,10 @@ read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     qv_status status = frames ? read_frames(job, item, frames->at, first, n, more, err)
                               : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
                                         name_of(item), (long long)n);
-    note_clip(job, item, began_s);
+    take_outcome(job, item);
+    pthread_mutex_lock(&job->lock);
+    item->wait_decode_s += qv_seconds() - began_s;
+    pthread_mutex_unlock(&job->lock);
     if (!status && *more)
         return put(job, item, frames, err);
     give_up(job, frames);

@@ -11,27 +11,19 @@ static qv_job_result
 describe(const qv_job *job, const struct qv_job_item *item)
 {
     const bool is_clip = qv_job_kind_of(item)->is_clip;
-    qv_job_result r = { .key = item->source.key,
-                        .user = item->source.user,
-                        .error = "",
-                        .decoder = !is_clip                     ? ""
-                                   : item->clip_options.trusted ? "thread"
-                                                                : "process",
-                        .clip = item->has_info ? &item->info : NULL,
-                        .is_image = item->whole.is_image,
-                        .n_tokens = item->n_tokens,
-                        .dtype = job->o.output,
-                        .damaged_frames = item->damaged,
-                        .decoded_frames = item->decoded,
-                        .decoded_by = item->decoded_by,
-                        .seconds = item->began_s > 0 ? qv_seconds() - item->began_s : 0,
-                        .decode_s = item->decode_s,
-                        .wait_decode_s = item->wait_decode_s,
-                        .wait_device_s = item->wait_device_s,
-                        .wait_sink_s = item->wait_sink_s };
-    memcpy(r.grid_thw, item->whole.grid_thw, sizeof r.grid_thw);
-    memcpy(r.not_gpu, item->not_gpu, sizeof r.not_gpu);
-    return r;
+    return (qv_job_result){ .key = item->source.key,
+                            .user = item->source.user,
+                            .error = "",
+                            .decoder = !is_clip                     ? ""
+                                       : item->clip_options.trusted ? "thread"
+                                                                    : "process",
+                            .outcome = item->outcome,
+                            .n_tokens = item->n_tokens,
+                            .dtype = job->o.output,
+                            .seconds = item->began_s > 0 ? qv_seconds() - item->began_s : 0,
+                            .wait_decode_s = item->wait_decode_s,
+                            .wait_device_s = item->wait_device_s,
+                            .wait_sink_s = item->wait_sink_s };
 }
 
 static qv_job_rows

@@ -19,7 +19,7 @@ asked_for(const qv_preprocess *preset, const qv_clip_options *o)
 
 /* Finds which of the file's frames are in the clip's cut. */
 static qv_status
-choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, qv_clip_info *info,
+choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, qv_outcome *info,
            qv_error *err)
 {
     const bool cut = o->start_s > 0.0 || o->end_s > 0.0;
@@ -43,11 +43,11 @@ choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, q
 
 static qv_status
 choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
-              const qv_clip_options *o, qv_clip_info *info, int64_t **indices, qv_error *err)
+              const qv_clip_options *o, qv_outcome *info, int64_t **indices, qv_error *err)
 {
     qv_error inner;
     info->n_frames = 1;
-    info->sampled_fps = 0.0;
+    info->sampled_fps = info->second_per_grid_ts = 0.0;
     qv_status status = choose_cut(path, rules, o, info, err);
     if (status)
         return status;
@@ -66,12 +66,13 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
         return QV_OK;
     rules->fill(info, p, info->n_frames, *indices);
     info->sampled_fps = (double)info->n_frames / (double)info->cut_frames * info->source_fps;
+    info->second_per_grid_ts = p->temporal_patch_size / info->sampled_fps;
     return QV_OK;
 }
 
 static qv_status
 choose_size(const char *path, const qvm_rules *rules, const qv_preprocess *p,
-            const qv_clip_options *o, qv_clip_info *info, qv_error *err)
+            const qv_clip_options *o, qv_outcome *info, qv_error *err)
 {
     int64_t height = 0, width = 0;
     qv_error inner;
@@ -108,7 +109,7 @@ rules_of(qv_processor processor, qv_like like)
 
 qv_status
 qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
-           qv_clip_info *info, int64_t **indices, qv_error *err)
+           qv_outcome *info, int64_t **indices, qv_error *err)
 {
     const qv_preprocess p = asked_for(preset, o);
     const qvm_rules *rules = rules_of(p.processor, o->like);

@@ -23,8 +23,8 @@ struct qv_clip {
     char *path;
     qv_clip_options options;
     qv_preprocess image, video;
-    qv_clip_info info;
-    int64_t *indices; /* [info.n_frames], ascending, possibly repeated */
+    qv_outcome outcome;
+    int64_t *indices; /* [outcome.n_frames], ascending, possibly repeated */
     bool is_file;     /* false: bytes in memory */
     qvm_identity file;
     struct qvm_far far;
@@ -118,12 +118,12 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
                        "%s: a clip of %lld bytes from byte %lld on; the file has %lld", path,
                        (long long)o->length, (long long)o->offset, (long long)info.st_size);
     clip->is_file = true;
-    clip->info.file_bytes = info.st_size;
-    clip->info.file_mtime_ns = mtime_ns(&info);
+    clip->outcome.file_bytes = info.st_size;
+    clip->outcome.file_mtime_ns = mtime_ns(&info);
     clip->file = (qvm_identity){ .device = (uint64_t)info.st_dev,
                                  .inode = (uint64_t)info.st_ino,
-                                 .bytes = clip->info.file_bytes,
-                                 .mtime_ns = clip->info.file_mtime_ns,
+                                 .bytes = clip->outcome.file_bytes,
+                                 .mtime_ns = clip->outcome.file_mtime_ns,
                                  .offset = o->offset,
                                  .length = o->length,
                                  .like = (int32_t)o->like };
@@ -140,7 +140,7 @@ check_unchanged(const qv_clip *clip, qv_error *err)
         return QV_OK;
     if (fstat(clip->far.session.clip, &now))
         return qv_fail(err, QV_EIO, "%s: cannot be looked at: %s", clip->path, strerror(errno));
-    return now.st_size == clip->info.file_bytes && mtime_ns(&now) == clip->info.file_mtime_ns
+    return now.st_size == clip->outcome.file_bytes && mtime_ns(&now) == clip->outcome.file_mtime_ns
                ? QV_OK
                : qv_fail(err, QV_EFORMAT,
                          "%s: the file changed while it was read; it is to be done again",
@@ -148,22 +148,6 @@ check_unchanged(const qv_clip *clip, qv_error *err)
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
-
-/* Takes what the far end says of the file. What is decided on this side stays as it is. */
-static void
-take_facts(qv_clip_info *info, const qv_clip_info *said)
-{
-    info->is_image = said->is_image;
-    memcpy(info->codec, said->codec, sizeof info->codec);
-    memcpy(info->format, said->format, sizeof info->format);
-    info->source_width = said->source_width;
-    info->source_height = said->source_height;
-    info->rotation = said->rotation;
-    info->source_fps = said->source_fps;
-    info->duration_s = said->duration_s;
-    info->source_frames = said->source_frames;
-    info->remark = said->remark;
-}
 
 /* Returns the index that another cut found in this file; NULL if there is none. */
 static void *
@@ -227,8 +211,7 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_
         status = keep_index(clip, event.index_bytes, err);
     if (status)
         return status;
-    take_facts(&clip->info, &event.facts);
-    if (o->decode == QV_DECODE_AUTO && !clip->info.is_image && *qv_decoder_no_nvdec())
+    if (o->decode == QV_DECODE_AUTO && !clip->outcome.is_image && *qv_decoder_no_nvdec())
         clip->far.gpu_is_avoided = qv_decoder_no_nvdec();
     *plane_bytes = (event.plane_bytes + PAGE - 1) / PAGE * PAGE;
     return QV_OK;
@@ -239,11 +222,12 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_
 static qv_status
 ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
 {
-    const int64_t n = clip->info.n_frames;
+    const int64_t n = clip->outcome.n_frames;
     qvm_request *r = &clip->start;
-    *r = (qvm_request){
-        .kind = QVM_START, .height = clip->info.height, .width = clip->info.width, .n_frames = n
-    };
+    *r = (qvm_request){ .kind = QVM_START,
+                        .height = clip->outcome.height,
+                        .width = clip->outcome.width,
+                        .n_frames = n };
     clip->frame_bytes = 3 * (size_t)r->width * (size_t)r->height;
     r->slot_bytes = ((int64_t)clip->frame_bytes + PAGE - 1) / PAGE * PAGE;
     r->frames_at = (n * (int64_t)sizeof *clip->indices + PAGE - 1) / PAGE * PAGE;
@@ -274,8 +258,6 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
         status = qvm_far_tell(&clip->far, r, err);
     if (!status)
         status = qvm_far_next(&clip->far, &event, err);
-    if (!status)
-        clip->info.decoded_frames = event.needed;
     return status;
 }
 
@@ -289,8 +271,8 @@ begin(qv_clip *clip, qv_error *err)
     if (!status)
         status = ask_for_facts(clip, o, &plane_bytes, err);
     if (!status)
-        status = qvm_choose(clip->path, clip->info.is_image ? &clip->image : &clip->video, o,
-                            &clip->info, &clip->indices, err);
+        status = qvm_choose(clip->path, clip->outcome.is_image ? &clip->image : &clip->video, o,
+                            &clip->outcome, &clip->indices, err);
     return status ? status : ask_for_frames(clip, plane_bytes, err);
 }
 
@@ -316,7 +298,7 @@ may_start_over(qv_clip *clip)
         return false;
     clip->started_over = true;
     end_decoder(clip);
-    qvm_far_init(&clip->far, clip->path, clip->far.session.clip);
+    qvm_far_init(&clip->far, clip->path, &clip->outcome, clip->far.session.clip);
     return true;
 }
 
@@ -350,7 +332,7 @@ qv_clip_open(const char *path, const qv_preprocess *image, const qv_preprocess *
     clip->options = *o;
     clip->image = image ? *image : qv_preprocess_default(true);
     clip->video = video ? *video : qv_preprocess_default(false);
-    qvm_far_init(&clip->far, clip->path, -1);
+    qvm_far_init(&clip->far, clip->path, &clip->outcome, -1);
     status = clip->path ? open_clip(clip, err)
                         : qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
     if (status)
@@ -377,34 +359,10 @@ qv_clip_close(qv_clip **handle)
 /* ---- reading --------------------------------------------------------------------------------- */
 
 void
-qv_clip_get_info(const qv_clip *clip, qv_clip_info *out)
+qv_clip_get_info(const qv_clip *clip, qv_outcome *out)
 {
     if (out)
-        *out = (qv_clip_info){ .n_frames = 0 };
-    if (!clip || !out)
-        return;
-    *out = clip->info;
-    memcpy(out->decodes_all, clip->far.why, sizeof out->decodes_all);
-    out->decoded_by = clip->far.on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU;
-    memcpy(out->not_gpu, clip->far.not_gpu, sizeof out->not_gpu);
-}
-
-double
-qv_clip_busy_seconds(qv_clip *clip)
-{
-    return clip ? clip->far.busy_s : 0;
-}
-
-int64_t
-qv_clip_decoded(const qv_clip *clip)
-{
-    return clip ? clip->far.decoded : 0;
-}
-
-int64_t
-qv_clip_damaged(const qv_clip *clip)
-{
-    return clip ? clip->far.damaged : 0;
+        *out = clip ? clip->outcome : (qv_outcome){ .n_frames = 0 };
 }
 
 static const qvm_request slot_is_free = { .kind = QVM_FREE };
@@ -412,7 +370,7 @@ static const qvm_request slot_is_free = { .kind = QVM_FREE };
 /* Returns whether frames of the one clip can stand for those of the other: what callers have sized their memory by, and
  * what seconds are counted with. */
 static bool
-are_same_frames(const qv_clip_info *a, const qv_clip_info *b)
+are_same_frames(const qv_outcome *a, const qv_outcome *b)
 {
     return a->is_image == b->is_image && a->n_frames == b->n_frames && a->width == b->width &&
            a->height == b->height && a->source_fps == b->source_fps &&
@@ -423,10 +381,10 @@ are_same_frames(const qv_clip_info *a, const qv_clip_info *b)
 static qv_status
 catch_up(qv_clip *clip, qv_error *err)
 {
-    const qv_clip_info before = clip->info;
+    const qv_outcome before = clip->outcome;
     qvm_event event;
     qv_status status = begin(clip, err);
-    if (!status && !are_same_frames(&before, &clip->info))
+    if (!status && !are_same_frames(&before, &clip->outcome))
         status = qv_fail(err, QV_EFORMAT, "%s: decoded again, it has other frames than before",
                          clip->path);
     for (int64_t i = 0; !status && i < clip->n_taken; i++) {
@@ -454,11 +412,11 @@ next_frame(qv_clip *clip, qv_error *err)
 static bool
 wait_for_frame(qv_clip *clip)
 {
-    if (clip->status || clip->n_taken == clip->info.n_frames)
+    if (clip->status || clip->n_taken == clip->outcome.n_frames)
         return false;
     clip->status = next_frame(clip, &clip->error);
     qv_error why;
-    const bool last = !clip->status && clip->n_taken + 1 == clip->info.n_frames;
+    const bool last = !clip->status && clip->n_taken + 1 == clip->outcome.n_frames;
     const qv_status changed =
         last || clip->status == QV_EFORMAT ? check_unchanged(clip, &why) : QV_OK;
     if (changed) {
@@ -478,6 +436,7 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
                        : !dst ? "dst is NULL"
                        : !n   ? "n is NULL"
                               : "n_max is below 1");
+    const qv_outcome *o = &clip->outcome;
     int64_t count = 0;
     for (; count < n_max && wait_for_frame(clip); count++) {
         const int64_t slot = clip->n_taken % clip->start.n_slots;
@@ -486,8 +445,7 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
                clip->frame_bytes);
         if (timestamps_s)
             timestamps_s[count] =
-                clip->info.is_image ? 0.0
-                                    : (double)clip->indices[clip->n_taken] / clip->info.source_fps;
+                o->is_image ? 0.0 : (double)clip->indices[clip->n_taken] / o->source_fps;
         clip->n_taken++;
         clip->status = qvm_far_tell(&clip->far, &slot_is_free, &clip->error);
     }

@@ -54,6 +54,7 @@ serve(const qvm_order *order, const int *fds, int n)
     qvm_event event;
     memset(&event, 0, sizeof event);
     event.kind = QVM_END;
+    event.outcome.decoded_by = QV_DECODE_CPU;
     event.status = QV_EBACKEND;
     snprintf(event.text, sizeof event.text, "its decoder cannot be locked in: %s: %s", failed,
              strerror(errno));

@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "outcome.inc"
+
 #define DEFAULT_MEMORY ((int64_t)4 << 30)
 #define DEFAULT_PATIENCE_S 60.0
 
@@ -17,8 +19,7 @@
 #define MAX_RATE 2147483648.0 /* frames a second; a rate is a quotient of two int */
 #define MAX_SECONDS (QVM_MAX_FRAMES * MAX_RATE)
 #define MAX_BUSY_S 1e9
-#define MAX_DAMAGED ((int64_t)1 << 40) /* packets, more than any file has */
-#define MAX_DECODED MAX_DAMAGED
+#define MAX_DECODED ((int64_t)1 << 40) /* packets, more than any file has */
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
@@ -115,9 +116,10 @@ end(struct qvm_far *far, bool ask)
 }
 
 void
-qvm_far_init(struct qvm_far *far, const char *path, int clip)
+qvm_far_init(struct qvm_far *far, const char *path, qv_outcome *outcome, int clip)
 {
     *far = (struct qvm_far){ .path = path,
+                             .outcome = outcome,
                              .session = { .socket = -1, .clip = clip, .shared = -1, .codec = -1 },
                              .socket = -1,
                              .codec = -1 };
@@ -239,63 +241,87 @@ is_between(double value, double least, double most)
     return value >= least && value <= most;
 }
 
-static bool
-are_facts_possible(const qv_clip_info *f)
+/* What the far end may say of a member of the outcome. */
+static const struct rule {
+    size_t at, size;
+    enum qv_outcome_kind kind;
+    enum { WITH_FACTS, ALWAYS, NEVER } when;
+    double least, most;
+} rules[] = {
+#define FACT(least, most) WITH_FACTS, least, most
+#define SO_FAR(least, most) ALWAYS, least, most
+#define HERE NEVER, 0, 0
+#define QV_OUTCOME(member, kind, from, ...)                                                        \
+    { offsetof(qv_outcome, member), sizeof((qv_outcome *)NULL)->member, QV_OUTCOME_##kind, from },
+#include "outcome.inc"
+};
+
+/* Returns a number, or the bytes of a bool or enum, which may not be one. A negative int counts as large. */
+static double
+number_at(const void *at, size_t size, bool is_real)
 {
-    unsigned char is_image;
-    memcpy(&is_image, &f->is_image, 1); /* reading any other value as a bool is undefined */
-    if (is_image > 1 || f->source_width < 1 || f->source_width > QVM_MAX_SIDE ||
-        f->source_height < 1 || f->source_height > QVM_MAX_SIDE ||
-        (int64_t)f->source_width * f->source_height > QVM_MAX_PIXELS)
+    double real;
+    int64_t integer = 0;
+    memcpy(is_real ? (void *)&real : (void *)&integer, at, size);
+    return is_real ? real : (double)integer;
+}
+
+/* Takes what the far end says of the outcome. Returns false for what cannot be. */
+static bool
+take_outcome(qv_outcome *to, qv_outcome *from, bool are_facts)
+{
+    for (const struct rule *r = rules; r < rules + sizeof rules / sizeof *rules; r++) {
+        char *at = (char *)from + r->at;
+        if (r->when == NEVER || (r->when == WITH_FACTS && !are_facts))
+            continue;
+        if (r->kind == QV_OUTCOME_TEXT)
+            make_printable(at, r->size);
+        else if (!is_between(number_at(at, r->size, r->kind == QV_OUTCOME_REAL), r->least, r->most))
+            return false;
+        memcpy((char *)to + r->at, at, r->size);
+    }
+    return true;
+}
+
+/* Returns whether facts that are possible one by one go together. */
+static bool
+are_facts_possible(const qv_outcome *f)
+{
+    if ((int64_t)f->source_width * f->source_height > QVM_MAX_PIXELS || f->rotation % 90 ||
+        !*qv_remark_text(f->remark) != !f->remark)
         return false;
-    if ((int)f->remark < 0 || !*qv_remark_text(f->remark) != !f->remark)
-        return false;
-    if (f->source_frames < 1 || f->source_frames > QVM_MAX_FRAMES || f->rotation % 90 ||
-        f->rotation < 0 || f->rotation > 270)
-        return false;
-    if (is_image)
+    if (f->is_image)
         return f->source_frames == 1 && f->source_fps == 0.0 && f->duration_s == 0.0;
-    return is_between(f->source_fps, 1 / MAX_RATE, MAX_RATE) &&
-           is_between(f->duration_s, 0, MAX_SECONDS);
+    return f->source_fps >= 1 / MAX_RATE;
 }
 
 /* Takes an event's contents. Returns false if the event cannot come now, or if its contents are impossible. */
 static bool
 accept_event(struct qvm_far *far, qvm_event *e)
 {
-    if (e->damaged < 0 || e->damaged > MAX_DAMAGED || e->decoded < 0 || e->decoded > MAX_DECODED ||
-        !is_between(e->busy_s, 0, MAX_BUSY_S) || e->index_bytes < 0 ||
-        e->index_bytes > (e->kind == QVM_FACTS && far->gives_index ? QVM_MOST_INDEX : 0))
+    const bool are_facts = e->kind == QVM_FACTS && far->asked && !far->gives_frames;
+    qv_outcome *o = far->outcome;
+    if (e->index_bytes < 0 ||
+        e->index_bytes > (are_facts && far->gives_index ? QVM_MOST_INDEX : 0) ||
+        e->plane_bytes < 0 ||
+        e->plane_bytes > (are_facts && far->codec >= 0 ? QVM_MOST_PLANES : 0) ||
+        (e->outcome.decoded_by == QV_DECODE_GPU && !far->gives_planes) ||
+        !take_outcome(o, &e->outcome, are_facts))
         return false;
-    const bool can_plan = e->kind == QVM_FACTS && far->codec >= 0;
-    if (e->plane_bytes < 0 || e->plane_bytes > (can_plan ? QVM_MOST_PLANES : 0) ||
-        (e->on_gpu && !far->gives_planes))
-        return false;
-    make_printable(e->not_gpu, sizeof e->not_gpu);
-    memcpy(far->not_gpu, e->not_gpu, sizeof far->not_gpu);
     if (far->gpu_is_avoided)
-        snprintf(far->not_gpu, sizeof far->not_gpu, "%s", far->gpu_is_avoided);
+        snprintf(o->not_gpu, sizeof o->not_gpu, "%s", far->gpu_is_avoided);
     if (far->gives_planes && e->gpu_lost && !far->gpu_lost)
         qvm_gpu_doubt(far->decoder, far->gpu, far->gpu_process);
     far->gpu_lost = e->gpu_lost != 0;
-    far->on_gpu = e->on_gpu != 0;
-    make_printable(e->why, sizeof e->why);
-    memcpy(far->why, e->why, sizeof far->why);
-    far->decoded = e->decoded;
-    far->damaged = e->damaged;
-    far->busy_s = e->busy_s;
     switch (e->kind) {
     case QVM_READY: return !far->asked;
     case QVM_ALIVE: return far->asked;
-    case QVM_FACTS:
-        make_printable(e->facts.codec, sizeof e->facts.codec);
-        make_printable(e->facts.format, sizeof e->facts.format);
-        return far->asked && !far->gives_frames && are_facts_possible(&e->facts);
+    case QVM_FACTS: return are_facts && are_facts_possible(o);
     case QVM_PLAN:
         if (far->has_plan || !far->gives_frames)
             return false;
         far->has_plan = true;
-        return e->needed >= 0 && e->needed <= MAX_DECODED;
+        return true;
     case QVM_FRAME: return far->has_plan;
     case QVM_END:
         make_printable(e->text, sizeof e->text);

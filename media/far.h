@@ -7,8 +7,9 @@
 #include "gpu.h"
 
 struct qvm_far {
-    const char *path; /* the clip's path, for error texts */
-    int64_t memory;   /* the most memory of the decoding process, in bytes */
+    const char *path;    /* the clip's path, for error texts */
+    qv_outcome *outcome; /* the clip's, where what the decoder says is taken to */
+    int64_t memory;      /* the most memory of the decoding process, in bytes */
     double patience_s;
     qvm_session session; /* descriptors that the decoder is given; those that are not open are -1 */
     qv_decoder *decoder, *own_decoder;
@@ -28,18 +29,14 @@ struct qvm_far {
         gpu_is_avoided; /* why no process was or can be given the clip; NULL: one was, or none was to be */
     /* the members below hold what the decoder said last */
     bool has_plan; /* it has said which packets it will decode */
-    char why[sizeof((qv_clip_info *)0)->decodes_all];
-    bool on_gpu, gpu_lost;
-    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
-    int64_t damaged, decoded;
-    double busy_s;
+    bool gpu_lost;
 };
 
 /* Starts the decoder; session.clip must be open. Returns QV_ENOMEM, or why the decoder's program
  * could not be started. */
 qv_status qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error *err);
-/* Makes `far` one without a decoder, for a clip of this path and descriptor (-1: not opened yet). */
-void qvm_far_init(struct qvm_far *far, const char *path, int clip);
+/* Makes `far` one without a decoder, for a clip of this path, outcome and descriptor (-1: not opened yet). */
+void qvm_far_init(struct qvm_far *far, const char *path, qv_outcome *outcome, int clip);
 /* Ends the decoder and closes all descriptors of `far` but session.clip. */
 void qvm_far_close(struct qvm_far *far);
 

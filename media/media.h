@@ -104,14 +104,14 @@ void qvm_resampler_run(qvm_resampler *resampler, const uint8_t *src, int64_t src
 /* The rules of one package for a family of models. `p` has the options' numbers already where both have them. */
 typedef struct qvm_rules {
     /* Finds the frames between start_s and end_s: *n of them from number *first on; none if *n is below 1. */
-    void (*cut)(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n);
+    void (*cut)(const qv_outcome *info, const qv_clip_options *o, int64_t *first, int64_t *n);
     /* Finds how many frames of a clip are sampled. `info` has what the file says, and cut_frames. */
-    qv_status (*count)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
+    qv_status (*count)(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o,
                        int64_t *n, qv_error *err);
     /* Writes to indices[n] which of the cut_frames frames from first_frame on are sampled, ascending; n is count's. */
-    void (*fill)(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices);
+    void (*fill)(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices);
     /* Finds the size, in pixels, of the n_frames frames of a clip, or of an image. */
-    qv_status (*size)(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
+    qv_status (*size)(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o,
                       int64_t *height, int64_t *width, qv_error *err);
 } qvm_rules;
 
@@ -121,7 +121,7 @@ qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error
 /* Takes what the file says in `info` and adds to it which frames are read, at which size. *indices
  * is NULL before and [info->n_frames] after; the caller frees it with free(), after an error too. */
 qv_status qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
-                     qv_clip_info *info, int64_t **indices, qv_error *err);
+                     qv_outcome *info, int64_t **indices, qv_error *err);
 
 /* ---- sampling.c: transformers' rules --------------------------------------------------------- */
 
@@ -461,7 +461,7 @@ typedef struct qvm_reader {
 /* Opens a file and finds out what it is: `info` gets what the file says, and no decisions (n_frames, size, grid). The
  * caller calls qvm_reader_close in any case. `fd` and `watch` are the caller's, and outlive the reader. */
 qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
-                          qv_clip_info *info, qv_error *err);
+                          qv_outcome *info, qv_error *err);
 /* Returns the bytes of a frame's planes as a GPU gives them; 0, with the reason in not_gpu, if no GPU can decode. */
 int64_t qvm_reader_plane_bytes(qvm_reader *reader);
 /* Says which frames will be read, ascending. What they do not need is then not decoded, if the file's packets tell what
@@ -546,18 +546,11 @@ typedef enum qvm_event_kind {
 
 typedef struct qvm_event {
     int32_t kind;
-    int32_t status;  /* END: a qv_status */
-    int64_t damaged; /* frames that were damaged so far */
-    int64_t decoded; /* packets that decoders were given so far */
-    int64_t needed;  /* PLAN: packets that are decoded for the frames that were asked for */
-    double busy_s;   /* seconds spent so far on looking into the file, decoding and resizing */
-    char why[sizeof((qv_clip_info *)0)->decodes_all]; /* why more than needed is decoded, or "" */
-    int32_t gpu_lost; /* the process that has the GPU ended, is silent, or said what cannot be */
-    int32_t on_gpu;   /* PLAN and after: a GPU decodes the clip */
-    char not_gpu[sizeof((qv_clip_info *)0)->not_gpu]; /* why no GPU decodes the clip, or is to */
+    int32_t status;      /* END: a qv_status */
+    int32_t gpu_lost;    /* the process that has the GPU ended, is silent, or said what cannot be */
     int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
     int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
-    qv_clip_info facts;  /* FACTS */
+    qv_outcome outcome;  /* outcome.inc says what comes with FACTS, and what with every event */
     char text[sizeof((qv_error *)0)->text]; /* END: what failed */
 } qvm_event;
 

@@ -30,7 +30,7 @@ within(double s, double most)
 
 /* The package fails on a cut of a single frame, so such a cut has no frames here. */
 static void
-cut(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n)
+cut(const qv_outcome *info, const qv_clip_options *o, int64_t *first, int64_t *n)
 {
     const double fps = info->source_fps, duration = (double)info->source_frames / fps;
     const int64_t last = info->source_frames - 1;
@@ -43,7 +43,7 @@ cut(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t 
 }
 
 static double
-wanted_frames(const qv_clip_info *info, const qv_clip_options *o)
+wanted_frames(const qv_outcome *info, const qv_clip_options *o)
 {
     const int64_t total = info->cut_frames;
     const int64_t own_most = total < FPS_MAX_FRAMES ? total : FPS_MAX_FRAMES;
@@ -55,7 +55,7 @@ wanted_frames(const qv_clip_info *info, const qv_clip_options *o)
 }
 
 static qv_status
-count(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+count(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
       qv_error *err)
 {
     const int64_t total = info->cut_frames;
@@ -79,7 +79,7 @@ count(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o
 /* torch.linspace(first, first + total - 1, n).round() in float32: it is computed from both ends,
  * and each value is rounded once. */
 static void
-fill(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+fill(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
     (void)p;
     const float begin = (float)info->first_frame;
@@ -100,7 +100,7 @@ struct limits {
 /* fetch_video's limits: each frame gets a share of the clip's budget, at most 768 tokens and at
  * least 1.05 times the least. The caller's max_pixels can only lower it. */
 static struct limits
-clip_limits(const qv_clip_info *info, const qv_clip_options *o, int64_t factor)
+clip_limits(const qv_outcome *info, const qv_clip_options *o, int64_t factor)
 {
     const int64_t unit = factor * factor;
     const int64_t least = o->min_pixels ? o->min_pixels : VIDEO_MIN_TOKENS * unit;
@@ -131,8 +131,8 @@ rounded(int64_t side, int64_t factor)
 
 /* smart_resize of the package. */
 static qv_status
-size(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o,
-     int64_t *out_height, int64_t *out_width, qv_error *err)
+size(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *out_height,
+     int64_t *out_width, qv_error *err)
 {
     const int64_t factor = (int64_t)p->patch_size * p->merge_size;
     const struct limits limits =

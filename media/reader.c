@@ -182,7 +182,7 @@ find_refused_size(const char *words, unsigned long size[2])
 
 /* Fails, and says why no frame came. */
 static qv_status
-fail_unread(const qvm_reader *r, const qv_clip_info *info, qv_error *err)
+fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
 {
     const qvm_source *s = &r->source;
     const char *why = qvm_why_unread(s);
@@ -205,7 +205,7 @@ fail_unread(const qvm_reader *r, const qv_clip_info *info, qv_error *err)
 }
 
 static qv_status
-read_first_frame(qvm_reader *r, const qv_clip_info *info, qv_error *err)
+read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
 {
     bool got;
     if (r->source.is_jpeg) {
@@ -289,7 +289,7 @@ find_white(qvm_reader *r, bool is_image, qv_error *err)
 
 /* Reads what the file says about itself and its first frame. */
 static qv_status
-look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
+look_into(qvm_reader *r, qv_outcome *info, qv_error *err)
 {
     int64_t n_packets = 0;
     qv_status status = qvm_source_open(&r->source, r->fd, r->watch, err);
@@ -329,7 +329,7 @@ look_into(qvm_reader *r, qv_clip_info *info, qv_error *err)
 }
 
 qv_status
-qvm_reader_open(qvm_reader *r, int fd, int threads, const qvm_watch *watch, qv_clip_info *info,
+qvm_reader_open(qvm_reader *r, int fd, int threads, const qvm_watch *watch, qv_outcome *info,
                 qv_error *err)
 {
     *r = (qvm_reader){

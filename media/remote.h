@@ -12,7 +12,7 @@
 
 #include "gpu.h"
 
-#define QVM_WHY_BYTES sizeof((qv_clip_info *)0)->not_gpu
+#define QVM_WHY_BYTES sizeof((qv_outcome *)0)->not_gpu
 
 enum { QVM_MOST_PACKET = 64 << 20 };
 

@@ -178,7 +178,7 @@ qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t nu
 /* ---- clips of Qwen3-VL ----------------------------------------------------------------------- */
 
 static qv_status
-count_qwen3(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+count_qwen3(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
             qv_error *err)
 {
     (void)err;
@@ -188,7 +188,7 @@ count_qwen3(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_opti
 }
 
 static void
-fill_qwen3(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+fill_qwen3(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
     (void)p;
     fill_indices(info->first_frame, info->cut_frames, n, indices);
@@ -210,7 +210,7 @@ cap_qwen3(const qv_preprocess *p, int64_t n_frames)
 /* Counts as sample_frames does, in reals until the end. sample_frames fails on a clip without a
  * whole pair; here such a clip is taken whole. */
 static qv_status
-count_qwen2(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+count_qwen2(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
             qv_error *err)
 {
     const int64_t total = info->cut_frames, pair = p->temporal_patch_size;
@@ -247,7 +247,7 @@ count_qwen2(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_opti
  * frame, it is left out.
  */
 static void
-fill_qwen2(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+fill_qwen2(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
     enum { LANES = 8 };
     const double step = n ? (double)info->cut_frames / (double)n : 0;
@@ -280,7 +280,7 @@ cap_qwen2(const qv_preprocess *p, int64_t n_frames)
  * taken once, and the last is repeated if their number is odd. Returns the number, and writes
  * them if indices is not NULL. */
 static int64_t
-walk_glm4v(const qv_clip_info *info, const qv_preprocess *p, int64_t *indices)
+walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
 {
     const int64_t total = info->cut_frames, last = total - 1;
     const double rate = info->source_fps, duration = (double)total / rate;
@@ -307,7 +307,7 @@ walk_glm4v(const qv_clip_info *info, const qv_preprocess *p, int64_t *indices)
 }
 
 static qv_status
-count_glm4v(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+count_glm4v(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
             qv_error *err)
 {
     const struct {
@@ -332,7 +332,7 @@ count_glm4v(const qv_clip_info *info, const qv_preprocess *p, const qv_clip_opti
 }
 
 static void
-fill_glm4v(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+fill_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
     (void)n;
     walk_glm4v(info, p, indices);
@@ -343,7 +343,7 @@ fill_glm4v(const qv_clip_info *info, const qv_preprocess *p, int64_t n, int64_t 
 /* Returns the first frame at `s` seconds or later. It compares the same numbers that timestamps
  * are; s times the rate would give a frame above 7 for 7 / 29.97. */
 static int64_t
-first_from(const qv_clip_info *info, double s)
+first_from(const qv_outcome *info, double s)
 {
     const double near = ceil(s * info->source_fps);
     int64_t i = near < (double)info->source_frames ? (int64_t)near : info->source_frames;
@@ -356,7 +356,7 @@ first_from(const qv_clip_info *info, double s)
 
 /* Cuts to the frames with start_s <= number / source_fps < end_s. */
 static void
-cut_between(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, int64_t *n)
+cut_between(const qv_outcome *info, const qv_clip_options *o, int64_t *first, int64_t *n)
 {
     const int64_t behind = o->end_s > 0.0 ? first_from(info, o->end_s) : info->source_frames;
     *first = first_from(info, o->start_s);
@@ -364,8 +364,8 @@ cut_between(const qv_clip_info *info, const qv_clip_options *o, int64_t *first, 
 }
 
 static qv_status
-size_transformers(const qv_clip_info *info, const qv_preprocess *preprocess,
-                  const qv_clip_options *o, int64_t *height, int64_t *width, qv_error *err)
+size_transformers(const qv_outcome *info, const qv_preprocess *preprocess, const qv_clip_options *o,
+                  int64_t *height, int64_t *width, qv_error *err)
 {
     qv_preprocess p = *preprocess;
     if (o->cap_pixels && !info->is_image)

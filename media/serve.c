@@ -23,8 +23,8 @@ struct server {
     const qvm_session *session;
     qvm_reader reader;
     uint8_t *shared;
-    double said_s; /* the time when the last event was sent */
-    double busy_s;
+    double said_s;       /* the time when the last event was sent */
+    qv_outcome outcome;  /* what is known so far */
     int64_t last;        /* the last frame that was asked for */
     int64_t index_bytes; /* bytes of the index that follows the facts */
     int64_t plane_bytes; /* bytes of a frame's planes as a GPU gives them; 0: no GPU is to decode */
@@ -110,24 +110,23 @@ wait_for_slot(struct server *s, int64_t i)
 /* ---- telling --------------------------------------------------------------------------------- */
 
 static void
-say(struct server *s, qvm_event_kind kind, const qv_clip_info *facts, const qv_error *error)
+say(struct server *s, qvm_event_kind kind, const qv_error *error)
 {
     qvm_event event;
+    qv_outcome *o = &s->outcome;
     memset(&event, 0, sizeof event);
     event.kind = kind;
-    event.damaged = qvm_reader_damaged(&s->reader);
-    event.decoded = qvm_reader_decoded(&s->reader);
+    o->damaged_frames = qvm_reader_damaged(&s->reader);
+    o->decoded_frames = qvm_reader_decoded(&s->reader);
     if (kind == QVM_PLAN)
-        event.needed = qvm_reader_needed(&s->reader, s->last);
-    snprintf(event.why, sizeof event.why, "%s", s->reader.why ? s->reader.why : "");
-    event.on_gpu = s->reader.source.remote != NULL;
+        o->needed_frames = qvm_reader_needed(&s->reader, s->last);
+    snprintf(o->decodes_all, sizeof o->decodes_all, "%s", s->reader.why ? s->reader.why : "");
+    o->decoded_by = s->reader.source.remote ? QV_DECODE_GPU : QV_DECODE_CPU;
+    snprintf(o->not_gpu, sizeof o->not_gpu, "%s", s->reader.not_gpu ? s->reader.not_gpu : "");
+    event.outcome = *o;
     event.gpu_lost = s->remote && s->remote->lost;
-    snprintf(event.not_gpu, sizeof event.not_gpu, "%s", s->reader.not_gpu ? s->reader.not_gpu : "");
     event.plane_bytes = kind == QVM_FACTS ? s->plane_bytes : 0;
     event.index_bytes = kind == QVM_FACTS ? s->index_bytes : 0;
-    event.busy_s = s->busy_s;
-    if (facts)
-        event.facts = *facts;
     if (error) {
         event.status = error->status;
         memcpy(event.text, error->text, sizeof event.text);
@@ -141,7 +140,7 @@ say_alive(void *user)
 {
     struct server *s = user;
     if (qv_seconds() - s->said_s > ALIVE_S)
-        say(s, QVM_ALIVE, NULL, NULL);
+        say(s, QVM_ALIVE, NULL);
 }
 
 /* ---- working --------------------------------------------------------------------------------- */
@@ -194,27 +193,27 @@ decode_frames(struct server *s, qv_error *err)
     if (status)
         return status;
     s->last = indices[r->n_frames - 1];
-    say(s, QVM_PLAN, NULL, NULL);
+    say(s, QVM_PLAN, NULL);
     for (int64_t i = 0; i < r->n_frames && wait_for_slot(s, i); i++) {
         uint8_t *slot = s->shared + r->frames_at + i % r->n_slots * r->slot_bytes;
         const double began_s = qv_seconds();
         status = qvm_reader_read(&s->reader, indices[i], r->height, r->width, slot, err);
         if (status || atomic_load(&s->stop))
             return status;
-        s->busy_s += qv_seconds() - began_s;
-        say(s, QVM_FRAME, NULL, NULL);
+        s->outcome.decode_s += qv_seconds() - began_s;
+        say(s, QVM_FRAME, NULL);
     }
     return QV_OK;
 }
 
 /* Sends the facts, and the index if it is wanted and there is memory for it. */
 static void
-say_facts(struct server *s, const qv_clip_info *facts)
+say_facts(struct server *s)
 {
     qvm_index *index = s->open.wants_index ? qvm_index_make(&s->reader) : NULL;
     const size_t bytes = index ? qvm_index_bytes(index->n_entries) : 0;
     s->index_bytes = bytes <= (size_t)QVM_MOST_INDEX ? (int64_t)bytes : 0;
-    say(s, QVM_FACTS, facts, NULL);
+    say(s, QVM_FACTS, NULL);
     qvm_send(s->session->socket, index, (size_t)s->index_bytes);
     free(index);
 }
@@ -223,7 +222,6 @@ static qv_status
 decode(struct server *s, qv_error *err)
 {
     qvm_watch watch = { .stop = &s->stop, .alive = say_alive, .user = s };
-    qv_clip_info facts;
     if (!wait_for_request(s, &s->open))
         return QV_OK;
     watch.like = (qv_like)s->open.like;
@@ -234,13 +232,13 @@ decode(struct server *s, qv_error *err)
         watch.index = s->index;
     const double began_s = qv_seconds();
     qv_status status =
-        qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &facts, err);
-    s->busy_s = qv_seconds() - began_s;
+        qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &s->outcome, err);
+    s->outcome.decode_s = qv_seconds() - began_s;
     if (status)
         return status;
     if (s->session->codec >= 0)
         s->plane_bytes = qvm_reader_plane_bytes(&s->reader);
-    say_facts(s, &facts);
+    say_facts(s);
     if (!wait_for_request(s, &s->start))
         return QV_OK;
     status = map_shared(s, err);
@@ -256,13 +254,13 @@ qvm_serve(const qvm_session *session)
     atomic_init(&s.stop, false);
     pthread_mutex_init(&s.lock, NULL); /* neither call allocates or fails on Linux or macOS */
     pthread_cond_init(&s.changed, NULL);
-    say(&s, QVM_READY, NULL, NULL);
+    say(&s, QVM_READY, NULL);
     const bool listening = !pthread_create(&listener, NULL, listen_to_clip, &s);
     if (listening)
         decode(&s, &error);
     else
         qv_fail(&error, QV_ENOMEM, "no thread can be started");
-    say(&s, QVM_END, NULL, &error);
+    say(&s, QVM_END, &error);
     /* the decoder's memory is not needed while the clip empties the slots */
     qvm_reader_close(&s.reader);
     if (s.shared)

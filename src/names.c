@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Names of the values that the public header lists. */
-#include "qwenvit.h"
+/* Names of the values that the public headers list. The libraries of clips and of caches have a copy of
+ * this file each, so it stands alone. */
+#include <string.h>
+
+#include "qwenvit_media.h"
 
 const char *
 qv_version(void)
@@ -19,4 +22,40 @@ qv_status_name(qv_status s)
     case QV_STATUS_MAX: break;
     }
     return "no qv_status";
+}
+
+/* Defines qv_TYPE_name and qv_TYPE_parse. */
+#define NAMES(type, ...)                                                                           \
+    static const char *const type##_names[] = { __VA_ARGS__ };                                     \
+    enum { N_##type = sizeof type##_names / sizeof *type##_names };                                \
+    const char *type##_name(type value)                                                            \
+    {                                                                                              \
+        return (size_t)value < N_##type ? type##_names[value] : "no " #type;                       \
+    }                                                                                              \
+    bool type##_parse(const char *name, type *out)                                                 \
+    {                                                                                              \
+        for (int i = 0; i < N_##type && name && out; i++)                                          \
+            if (!strcmp(name, type##_names[i])) {                                                  \
+                *out = (type)i;                                                                    \
+                return true;                                                                       \
+            }                                                                                      \
+        return false;                                                                              \
+    }
+
+NAMES(qv_like, [QV_LIKE_TRANSFORMERS] = "transformers", [QV_LIKE_QWEN_VL_UTILS] = "qwen-vl-utils")
+NAMES(qv_decode, [QV_DECODE_AUTO] = "auto", [QV_DECODE_CPU] = "cpu", [QV_DECODE_GPU] = "gpu")
+
+const char *
+qv_remark_text(qv_remark remark)
+{
+    switch (remark) {
+    case QV_REMARK_GRAY16:
+        return "its gray of 16 bits is white from level 255 up, as transformers reads it";
+    case QV_REMARK_JPEG:
+        return "its pixels are FFmpeg's, not Pillow's: libjpeg-turbo was not built in, or cannot "
+               "read it";
+    case QV_REMARK_AVIF:
+        return "its colours are some levels away from Pillow's: it has more than 8 bits";
+    default: return "";
+    }
 }

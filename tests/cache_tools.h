@@ -7,6 +7,7 @@
 #include "dtype.h"
 #include "files/safetensors.h"
 #include "qwenvit_cache.h"
+#include "qwenvit_media.h"
 #include "tempdir.h"
 
 static const qv_cache_source some_source = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 2000 };
@@ -73,14 +74,12 @@ static const double some_times[] = { 0, 0.5, 1.25 };
 static inline qv_status
 try_finish(qv_cache_entry **e, qv_status status, const char *error, qv_error *err)
 {
-    const qv_cache_result r = { .status = status,
-                                .error = error,
-                                .frames = 3,
-                                .damaged_frames = 1,
-                                .grid_thw = { 2, 4, 6 },
-                                .timestamps_s = some_times,
-                                .n_timestamps = 3,
-                                .sampled_fps = 60000 / 1001.0 };
+    const qv_outcome o = {
+        .n_frames = 3, .damaged_frames = 1, .grid_thw = { 2, 4, 6 }, .sampled_fps = 60000 / 1001.0
+    };
+    const qv_cache_result r = {
+        .status = status, .error = error, .outcome = &o, .timestamps_s = some_times
+    };
     return qv_cache_finish(e, &r, err);
 }
 

@@ -70,11 +70,10 @@ keep(const struct collector *c, struct got *g, const qv_job_result *r, const qv_
 static bool
 is_finite(const qv_job_result *r)
 {
-    bool finite = isfinite(r->decode_s) && r->damaged_frames >= 0;
-    if (r->clip)
-        finite = finite && isfinite(r->clip->source_fps) && isfinite(r->clip->duration_s) &&
-                 isfinite(r->clip->sampled_fps) && isfinite((float)r->decode_s);
-    for (int64_t i = 0; r->timestamps_s && !r->status && i < r->clip->n_frames; i++)
+    bool finite = isfinite(r->outcome.decode_s) && r->outcome.damaged_frames >= 0;
+    finite = finite && isfinite(r->outcome.source_fps) && isfinite(r->outcome.duration_s) &&
+             isfinite(r->outcome.sampled_fps);
+    for (int64_t i = 0; r->timestamps_s && !r->status && i < r->outcome.n_frames; i++)
         finite = finite && isfinite(r->timestamps_s[i]);
     return finite;
 }
@@ -147,7 +146,7 @@ collect_end(void *user, void *entry, const qv_job_result *r, qv_error *err)
     assert_true(r->status || g->calls);
     assert_true(r->status || !g->has_failed);
     if (!r->status && r->timestamps_s)
-        g->last_time_s = r->timestamps_s[r->clip->n_frames - 1];
+        g->last_time_s = r->timestamps_s[r->outcome.n_frames - 1];
     assert_true(!r->status || !r->timestamps_s);
     g->status = r->status;
     g->cancelled = r->cancelled;

@@ -78,7 +78,7 @@ struct selection {
 struct outcome {
     qv_status status;
     qv_error err;
-    qv_clip_info info;
+    qv_outcome info;
     int64_t n_given; /* packets for the frames, without those by which they were counted */
     const char *why;
 };
@@ -102,7 +102,7 @@ find(compared *result, const char *format, ...)
 
 static void
 check_frame(const struct judged *j, const struct selection *s, int64_t i, qvm_reader *r,
-            const qv_clip_info *info, const uint8_t *rgb, compared *result)
+            const qv_outcome *info, const uint8_t *rgb, compared *result)
 {
     const int64_t frame = s->frames[i];
     const bool other = judge_hash(r->last) != j->planes[frame];
@@ -208,7 +208,7 @@ compare_cut(struct comparison *c, double start_s, double end_s, double fps)
                                       .end_s = end_s };
     const struct judged *j = c->judged;
     qv_clip *clip = NULL;
-    qv_clip_info info;
+    qv_outcome info;
     qv_error err;
     if (j->width > MOST_ASPECT * j->height || j->height > MOST_ASPECT * j->width)
         return;
@@ -238,7 +238,7 @@ compare_cut(struct comparison *c, double start_s, double end_s, double fps)
 }
 
 static void
-compare_many(struct comparison *c, const qv_clip_info *info, compare_depth depth)
+compare_many(struct comparison *c, const qv_outcome *info, compare_depth depth)
 {
     static const int64_t steps[] = { 2, 3, 5, 12 };
     const int64_t n = c->judged->n;

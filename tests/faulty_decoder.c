@@ -32,9 +32,9 @@
 #include "locked.h"
 
 qv_status __real_qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
-                                 qv_clip_info *info, qv_error *err);
+                                 qv_outcome *info, qv_error *err);
 qv_status __wrap_qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
-                                 qv_clip_info *info, qv_error *err);
+                                 qv_outcome *info, qv_error *err);
 qv_status __real_qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width,
                                  uint8_t *dst, qv_error *err);
 qv_status __wrap_qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width,
@@ -68,23 +68,24 @@ send_event(int32_t kind, int32_t status)
     memset(&event, 0, sizeof event);
     event.kind = kind;
     event.status = status;
+    event.outcome.decoded_by = QV_DECODE_CPU;
     memset(event.text, '\033', sizeof event.text);
     qvm_send(FIRST_FD, &event, sizeof event);
 }
 
 /* Says that the process is alive, and adds false numbers. */
 static void
-send_numbers(int64_t damaged, double busy_s)
+send_outcome(qv_outcome outcome)
 {
-    const qvm_event event = { .kind = QVM_ALIVE, .damaged = damaged, .busy_s = busy_s };
+    outcome.decoded_by = outcome.decoded_by ? outcome.decoded_by : QV_DECODE_CPU;
+    const qvm_event event = { .kind = QVM_ALIVE, .outcome = outcome };
     qvm_send(FIRST_FD, &event, sizeof event);
 }
 
 static void
-send_decoded(int64_t decoded)
+send_numbers(int64_t damaged, double decode_s)
 {
-    const qvm_event event = { .kind = QVM_ALIVE, .decoded = decoded };
-    qvm_send(FIRST_FD, &event, sizeof event);
+    send_outcome((qv_outcome){ .damaged_frames = damaged, .decode_s = decode_s });
 }
 
 static void
@@ -223,11 +224,21 @@ lie(void)
     if (is("plan again"))
         send_event(QVM_PLAN, 0);
     if (is("decoded below"))
-        send_decoded(-1);
+        send_outcome((qv_outcome){ .decoded_frames = -1 });
     if (is("decoded above"))
-        send_decoded(INT64_MAX);
+        send_outcome((qv_outcome){ .decoded_frames = INT64_MAX });
+    if (is("needed below"))
+        send_outcome((qv_outcome){ .needed_frames = -1 });
+    if (is("decoded by"))
+        send_outcome((qv_outcome){ .decoded_by = (qv_decode)77 });
+    if (is("gpu"))
+        send_outcome((qv_outcome){ .decoded_by = QV_DECODE_GPU });
     if (is("index"))
-        qvm_send(FIRST_FD, &(qvm_event){ .kind = QVM_ALIVE, .index_bytes = 64 }, sizeof(qvm_event));
+        qvm_send(FIRST_FD,
+                 &(qvm_event){ .kind = QVM_ALIVE,
+                               .outcome = { .decoded_by = QV_DECODE_CPU },
+                               .index_bytes = 64 },
+                 sizeof(qvm_event));
 }
 
 static qv_status
@@ -284,24 +295,24 @@ take_fault_of(int fd)
 }
 
 static void
-lie_about_numbers(qv_clip_info *info)
+lie_about_numbers(qv_outcome *info)
 {
     static const struct {
         const char *fault;
         size_t at;
         double value;
     } numbers[] = {
-        { "rate nan", offsetof(qv_clip_info, source_fps), NAN },
-        { "rate inf", offsetof(qv_clip_info, source_fps), INFINITY },
-        { "rate none", offsetof(qv_clip_info, source_fps), 0 },
-        { "rate below", offsetof(qv_clip_info, source_fps), -25 },
-        { "rate tiny", offsetof(qv_clip_info, source_fps), 1e-310 },
-        { "rate huge", offsetof(qv_clip_info, source_fps), 1e300 },
-        { "duration nan", offsetof(qv_clip_info, duration_s), NAN },
-        { "duration below", offsetof(qv_clip_info, duration_s), -1 },
-        { "duration huge", offsetof(qv_clip_info, duration_s), 1e308 },
-        { "image rate", offsetof(qv_clip_info, source_fps), NAN },
-        { "image time", offsetof(qv_clip_info, duration_s), NAN },
+        { "rate nan", offsetof(qv_outcome, source_fps), NAN },
+        { "rate inf", offsetof(qv_outcome, source_fps), INFINITY },
+        { "rate none", offsetof(qv_outcome, source_fps), 0 },
+        { "rate below", offsetof(qv_outcome, source_fps), -25 },
+        { "rate tiny", offsetof(qv_outcome, source_fps), 1e-310 },
+        { "rate huge", offsetof(qv_outcome, source_fps), 1e300 },
+        { "duration nan", offsetof(qv_outcome, duration_s), NAN },
+        { "duration below", offsetof(qv_outcome, duration_s), -1 },
+        { "duration huge", offsetof(qv_outcome, duration_s), 1e308 },
+        { "image rate", offsetof(qv_outcome, source_fps), NAN },
+        { "image time", offsetof(qv_outcome, duration_s), NAN },
     };
     if (!strncmp(fault, "image ", 6)) {
         info->is_image = true;
@@ -314,7 +325,7 @@ lie_about_numbers(qv_clip_info *info)
 }
 
 static void
-lie_about(qv_clip_info *info)
+lie_about(qv_outcome *info)
 {
     lie_about_numbers(info);
     if (is("image frames"))
@@ -338,8 +349,9 @@ lie_about(qv_clip_info *info)
         memset(info->format, '\033', sizeof info->format);
     }
     if (is("decisions")) { /* which are the near end's */
-        memset(&info->first_frame, 0x55, sizeof *info - offsetof(qv_clip_info, first_frame));
-        info->remark = QV_REMARK_NONE;
+        const size_t first = offsetof(qv_outcome, first_frame);
+        memset(&info->first_frame, 0x55, offsetof(qv_outcome, needed_frames) - first);
+        info->like = (qv_like)0x55555555;
     }
     if (is("remark"))
         info->remark = QV_REMARK_AVIF + 1;
@@ -349,7 +361,7 @@ lie_about(qv_clip_info *info)
 
 qv_status
 __wrap_qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
-                       qv_clip_info *info, qv_error *err)
+                       qv_outcome *info, qv_error *err)
 {
     qv_status status = __real_qvm_reader_open(reader, fd, threads, watch, info, err);
     if (!*fault)

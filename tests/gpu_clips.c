@@ -19,9 +19,9 @@
 
 struct read {
     qv_status status;
-    int64_t n, damaged;
+    int64_t n;
     uint64_t sum;
-    qv_clip_info info;
+    qv_outcome info;
     char text[200];
 };
 
@@ -84,7 +84,6 @@ read_clip(const char *path, struct read *r)
         }
         free(frame);
         qv_clip_get_info(clip, &r->info);
-        r->damaged = qv_clip_damaged(clip);
         qv_clip_close(&clip);
     }
     snprintf(r->text, sizeof r->text, "%.*s", (int)sizeof r->text - 1, err.text);
@@ -93,7 +92,8 @@ read_clip(const char *path, struct read *r)
 static bool
 is_same(const struct read *a, const struct read *b)
 {
-    return a->status == b->status && a->n == b->n && a->sum == b->sum && a->damaged == b->damaged;
+    return a->status == b->status && a->n == b->n && a->sum == b->sum &&
+           a->info.damaged_frames == b->info.damaged_frames;
 }
 
 static void *
@@ -148,7 +148,7 @@ run(qv_decode which)
 
 /* Reads the next frame of each and says where they differ. False: they do not, and more may come. */
 static bool
-explain_frame(qv_clip *clips[2], uint8_t *frames[2], const qv_clip_info *info, int frame)
+explain_frame(qv_clip *clips[2], uint8_t *frames[2], const qv_outcome *info, int frame)
 {
     const int bytes = 3 * info->width * info->height;
     int64_t n[2] = { 0, 0 };
@@ -174,7 +174,7 @@ static void
 explain(const char *path)
 {
     qv_clip *clips[2] = { NULL, NULL };
-    qv_clip_info info = { .width = 0 };
+    qv_outcome info = { .width = 0 };
     if (!open_clip(path, QV_DECODE_CPU, &clips[0], NULL) &&
         !open_clip(path, QV_DECODE_GPU, &clips[1], NULL)) {
         qv_clip_get_info(clips[0], &info);
@@ -185,8 +185,11 @@ explain(const char *path)
             ;
         for (int i = 0; i < 2; i++)
             free(frames[i]);
-        printf("  damaged: %lld by the CPU, %lld by the GPU\n",
-               (long long)qv_clip_damaged(clips[0]), (long long)qv_clip_damaged(clips[1]));
+        qv_outcome ends[2];
+        for (int i = 0; i < 2; i++)
+            qv_clip_get_info(clips[i], &ends[i]);
+        printf("  damaged: %lld by the CPU, %lld by the GPU\n", (long long)ends[0].damaged_frames,
+               (long long)ends[1].damaged_frames);
     }
     for (int i = 0; i < 2; i++)
         qv_clip_close(&clips[i]);

@@ -26,7 +26,7 @@ print_error(const qv_error *err)
 }
 
 static qv_status
-dump(qvm_reader *r, const qv_clip_info *info, const char *out, qv_error *err)
+dump(qvm_reader *r, const qv_outcome *info, const char *out, qv_error *err)
 {
     const size_t bytes = 3 * (size_t)info->source_width * (size_t)info->source_height;
     uint8_t *rgb = malloc(bytes);
@@ -53,7 +53,7 @@ main(int argc, char **argv)
     for (int i = first + 1; i < argc; i++) {
         char out[4096];
         qv_error err = { 0 };
-        qv_clip_info info;
+        qv_outcome info;
         qvm_reader r;
         const int fd = open(argv[i], O_RDONLY);
         snprintf(out, sizeof out, "%s/%d", argv[first], i - first - 1);

@@ -22,7 +22,7 @@ job            include src src/files
 cache          include src src/files
 tools/command  include src src/files src/engine src/conv3d src/towers src/model
 tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command media/media.h media/nvcuvid.h
-python/src     include src/dtype.h src/error.h src/files src/engine/block_order.h cache/open.h
+python/src     include src/dtype.h src/error.h src/outcome.inc src/files src/engine/block_order.h cache/open.h
 tools/verify   include src src/files src/engine src/conv3d src/towers src/model tools/command
 '
 

@@ -104,7 +104,7 @@ main(int argc, char **argv)
 {
     qv_clip_options options = { .trusted = true };
     qv_clip *clip = NULL;
-    qv_clip_info i;
+    qv_outcome i;
     qv_error err = { QV_OK, "" };
     qv_preprocess image = qv_preprocess_default(true), video = qv_preprocess_default(false);
     if (argc < 3)
@@ -131,6 +131,7 @@ main(int argc, char **argv)
         printf("%s%.17g", total++ ? ", " : "", when);
         fwrite(frame, 1, 3 * (size_t)i.width * (size_t)i.height, file);
     }
+    qv_clip_get_info(clip, &i);
     printf("], \"status\": %d, \"read\": %" PRId64 ", \"picture\": %s, \"codec\": \"%s\", "
            "\"format\": \"%s\", \"source_width\": %d, \"source_height\": %d, \"rotation\": %d, "
            "\"source_fps\": %.17g, \"duration_s\": %.17g, \"sampled_fps\": %.17g, "
@@ -140,7 +141,7 @@ main(int argc, char **argv)
            status, total, i.is_image ? "true" : "false", i.codec, i.format, i.source_width,
            i.source_height, i.rotation, i.source_fps, i.duration_s, i.sampled_fps, i.source_frames,
            i.n_frames, i.width, i.height, i.grid_thw[0], i.grid_thw[1], i.grid_thw[2],
-           qv_clip_damaged(clip));
+           i.damaged_frames);
     free(frame);
     fclose(file);
     qv_clip_close(&clip);

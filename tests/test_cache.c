@@ -484,7 +484,8 @@ test_kinds(void **state)
 {
     (void)state;
     const char *dir = temp_path("cache");
-    const qv_cache_result is_image = { .is_image = true, .frames = 1, .grid_thw = { 1, 2, 2 } };
+    const qv_outcome image = { .is_image = true, .n_frames = 1, .grid_thw = { 1, 2, 2 } };
+    const qv_cache_result is_image = { .outcome = &image };
     qv_cache_entry *e = NULL;
     qv_error err = { 0 };
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
@@ -844,18 +845,18 @@ test_wrong_calls(void **state)
     expect_failure("more", QV_EINVAL, "more than its 1", qv_cache_put(e, &t, &err), &err);
     qv_cache_drop(&e);
     assert_int_equal(qv_cache_begin(w, "k", &some_source, 1, &e, &err), QV_OK);
-    const qv_cache_result nothing = { .status = QV_OK };
+    const qv_cache_result nothing = { .outcome = &(qv_outcome){ .n_frames = 0 } };
     expect_failure("empty", QV_EINVAL, "0 rows", qv_cache_finish(&e, &nothing, &err), &err);
     assert_null(e);
-    const qv_cache_result rates[] = { { .sampled_fps = -1 },
-                                      { .sampled_fps = NAN },
-                                      { .sampled_fps = INFINITY },
-                                      { .sampled_fps = 2, .is_image = true } };
+    const qv_outcome rates[] = { { .sampled_fps = -1 },
+                                 { .sampled_fps = NAN },
+                                 { .sampled_fps = INFINITY },
+                                 { .sampled_fps = 2, .is_image = true } };
     for (int i = 0; i < 4; i++) {
         assert_int_equal(qv_cache_begin(w, "k", &some_source, 1, &e, &err), QV_OK);
         assert_int_equal(qv_cache_put(e, &t, &err), QV_OK);
-        expect_failure("rate", QV_EINVAL, "sampled_fps is ", qv_cache_finish(&e, &rates[i], &err),
-                       &err);
+        const qv_cache_result bad = { .outcome = &rates[i] };
+        expect_failure("rate", QV_EINVAL, "sampled_fps is ", qv_cache_finish(&e, &bad, &err), &err);
     }
     close_writer(&w);
     assert_int_equal(temp_entries(dir), 1);

@@ -39,8 +39,8 @@ typedef struct frame_seen {
 typedef struct outcome {
     qv_status status;
     qv_error error;
-    qv_clip_info info;
-    int64_t n, damaged;
+    qv_outcome info;
+    int64_t n;
     uint64_t hash; /* of all pixels */
     frame_seen seen[MAX_FRAMES];
 } outcome;
@@ -92,7 +92,7 @@ read_frames(qv_clip *clip, outcome *o)
         assert_true(o->n < MAX_FRAMES);
         o->seen[o->n++] = look_at(rgb, o->info.width, o->info.height);
     }
-    o->damaged = qv_clip_damaged(clip);
+    qv_clip_get_info(clip, &o->info);
     free(rgb);
 }
 
@@ -121,12 +121,13 @@ read_clip_each_way(const char *path, outcome *o)
     for (size_t i = 0; i < LENGTH(some); i++) {
         read_clip(path, threads[i], &other);
         if (o->status != other.status || strcmp(o->error.text, other.error.text) != 0 ||
-            o->n != other.n || o->damaged != other.damaged || o->hash != other.hash)
+            o->n != other.n || o->info.damaged_frames != other.info.damaged_frames ||
+            o->hash != other.hash)
             fail_msg("%s: %d frames, %d damaged, hash %llx, '%s' with one thread; %d, %d, %llx, "
                      "'%s' with %d",
-                     path, (int)o->n, (int)o->damaged, (unsigned long long)o->hash, o->error.text,
-                     (int)other.n, (int)other.damaged, (unsigned long long)other.hash,
-                     other.error.text, threads[i]);
+                     path, (int)o->n, (int)o->info.damaged_frames, (unsigned long long)o->hash,
+                     o->error.text, (int)other.n, (int)other.info.damaged_frames,
+                     (unsigned long long)other.hash, other.error.text, threads[i]);
     }
 }
 
@@ -145,9 +146,9 @@ typedef struct expected {
 static void
 check_frames(const expected *e, const outcome *o)
 {
-    if (o->n > e->frames || o->n < (e->some ? 1 : e->frames) || o->damaged)
-        fail_msg("%s: %d frames and %d damaged, not %d", e->name, (int)o->n, (int)o->damaged,
-                 e->frames);
+    if (o->n > e->frames || o->n < (e->some ? 1 : e->frames) || o->info.damaged_frames)
+        fail_msg("%s: %d frames and %d damaged, not %d", e->name, (int)o->n,
+                 (int)o->info.damaged_frames, e->frames);
     assert_int_equal(o->info.source_frames, o->n);
     assert_int_equal(o->info.source_width, e->width ? e->width : CLIP_WIDTH);
     assert_int_equal(o->info.source_height, e->height ? e->height : CLIP_HEIGHT);
@@ -412,7 +413,7 @@ test_cut(void **state)
             for (int i = 0; i + TAIL < o.n; i++)
                 if (o.seen[i].number != i)
                     fail_msg("%s: %d/64: frame %d of %d shows %d, %d damaged", whole[c], (int)part,
-                             i, (int)o.n, o.seen[i].number, (int)o.damaged);
+                             i, (int)o.n, o.seen[i].number, (int)o.info.damaged_frames);
             most = o.status ? most : (int)o.n;
             some += part < 64 && o.n > 0;
         }
@@ -460,7 +461,7 @@ test_bit_flips(void **state)
             clip_write_bytes(whole[c], copy);
             read_clip_each_way(whole[c], &o);
             assert_true(o.status == QV_OK || o.status == QV_EFORMAT);
-            damaged += o.status || o.damaged;
+            damaged += o.status || o.info.damaged_frames;
         }
         assert_true(damaged > SEEDS / 2); /* of those with hundreds of flips at least */
         free(copy.data);
@@ -485,7 +486,7 @@ test_damaged_jpeg(void **state)
         clip_write_bytes(name, (clip_bytes){ bytes.data, bytes.n * part / PARTS });
         read_clip(name, 1, &o);
         refused += o.status == QV_EFORMAT;
-        damaged += !o.status && o.n == 1 && o.damaged == 1;
+        damaged += !o.status && o.n == 1 && o.info.damaged_frames == 1;
     }
     if (damaged + refused < PARTS - 2 || damaged < PARTS / 8)
         fail_msg("%d of %d cuts damaged, %d refused", damaged, PARTS, refused);
@@ -495,7 +496,7 @@ test_damaged_jpeg(void **state)
         clip_write_bytes(name, copy);
         read_clip(name, 1, &o);
         assert_true(o.status == QV_OK || o.status == QV_EFORMAT);
-        assert_true(o.status || o.damaged <= 1);
+        assert_true(o.status || o.info.damaged_frames <= 1);
     }
     unlink(name);
     free(copy.data);

@@ -26,7 +26,7 @@
 enum { MOST_FRAMES = 512 };
 
 struct frames {
-    qv_clip_info info;
+    qv_outcome info;
     int64_t n;
     uint64_t hash[MOST_FRAMES];
     double seconds[MOST_FRAMES];
@@ -138,7 +138,7 @@ hash_of(const uint8_t *rgb, size_t bytes)
 }
 
 struct sampled {
-    qv_clip_info info;
+    qv_outcome info;
     int64_t n_opening; /* packets that were read to open it, */
     int64_t n_read;    /* and since then */
     int64_t n_given;   /* packets to decoders, */
@@ -427,7 +427,7 @@ bounds_are_timestamps(void **state)
     static const double rates[] = { 25.0, 30000.0 / 1001, 29.97, 24000.0 / 1001, 10.0, 7.3, 1e-3 };
     static const qvm_rules *const rules[] = { &qvm_qwen3_vl, &qvm_qwen2_vl };
     for (size_t r = 0; r < LENGTH(rates); r++) {
-        const qv_clip_info info = { .source_frames = 1000, .source_fps = rates[r] };
+        const qv_outcome info = { .source_frames = 1000, .source_fps = rates[r] };
         for (int64_t i = 0; i < 1000; i++) {
             const double at = (double)i / rates[r];
             const qv_clip_options cuts[] = { { .start_s = at },
@@ -454,8 +454,8 @@ sampling_is_of_the_cut(void **state)
     qv_preprocess p = qv_preprocess_default(false);
     for (int class = 0; class < 2; class ++) {
         p.processor = class ? QV_PROCESSOR_QWEN2_VL : QV_PROCESSOR_QWEN3_VL;
-        qv_clip_info part = { .source_frames = 1000, .source_fps = 25, .source_height = 64 };
-        qv_clip_info alone = { .source_frames = 333, .source_fps = 25, .source_height = 64 };
+        qv_outcome part = { .source_frames = 1000, .source_fps = 25, .source_height = 64 };
+        qv_outcome alone = { .source_frames = 333, .source_fps = 25, .source_height = 64 };
         part.source_width = alone.source_width = 96;
         int64_t *cut = NULL, *whole = NULL;
         const qv_clip_options o = { .start_s = 4, .end_s = 17.32 }, none = { .fps = 0 };

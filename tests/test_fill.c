@@ -47,7 +47,8 @@ put_f16(qv_cache_writer *w, const qv_cache_layout *l, const char *key, const flo
     qv_cache_entry *e = NULL;
     assert_int_equal(qv_cache_begin(w, key, &source, 1, &e, err), QV_OK);
     *put = qv_cache_put_rounded(l, e, &t, err);
-    const qv_cache_result done = { .status = *put, .error = err->text, .grid_thw = { 1, 2, 2 } };
+    const qv_outcome outcome = { .grid_thw = { 1, 2, 2 } };
+    const qv_cache_result done = { .status = *put, .error = err->text, .outcome = &outcome };
     return qv_cache_finish(&e, &done, err);
 }
 

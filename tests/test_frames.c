@@ -184,7 +184,7 @@ check_left_to_cpu(const char *name)
     atomic_bool stop;
     atomic_init(&stop, false);
     const qvm_watch watch = { .stop = &stop, .alive = ignore };
-    qv_clip_info info;
+    qv_outcome info;
     qvm_reader r;
     const int fd = open(name, O_RDONLY);
     assert_int_equal(qvm_reader_open(&r, fd, 1, &watch, &info, NULL), QV_OK);

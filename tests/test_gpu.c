@@ -36,8 +36,8 @@ struct frames {
     qv_status status;
     uint8_t *at; /* [n] frames */
     size_t bytes;
-    int64_t n, damaged;
-    qv_clip_info info;
+    int64_t n;
+    qv_outcome info;
     qv_error error;
 };
 
@@ -57,13 +57,12 @@ read_clip(const char *path, const qv_clip_options *options)
         f.bytes += f.status ? 0 : (size_t)got * frame;
     }
     qv_clip_get_info(clip, &f.info);
-    f.damaged = qv_clip_damaged(clip);
     qv_clip_close(&clip);
     return f;
 }
 
 /* Reads a clip with the CPU and with the GPU, and compares. Returns what is said of the latter. */
-static qv_clip_info
+static qv_outcome
 compare(const char *path, qv_clip_options options)
 {
     qv_clip_options cpu = options;
@@ -72,10 +71,11 @@ compare(const char *path, qv_clip_options options)
     options.decode = QV_DECODE_GPU;
     struct frames a = read_clip(path, &cpu), b = read_clip(path, &options);
     if (a.status != b.status || a.n != b.n || a.bytes != b.bytes ||
-        (a.bytes && memcmp(a.at, b.at, a.bytes) != 0) || a.damaged != b.damaged)
+        (a.bytes && memcmp(a.at, b.at, a.bytes) != 0) ||
+        a.info.damaged_frames != b.info.damaged_frames)
         fail_msg("%s: %d '%s', %lld frames, %lld damaged; by the GPU %d '%s', %lld, %lld", path,
-                 a.status, a.error.text, (long long)a.n, (long long)a.damaged, b.status,
-                 b.error.text, (long long)b.n, (long long)b.damaged);
+                 a.status, a.error.text, (long long)a.n, (long long)a.info.damaged_frames, b.status,
+                 b.error.text, (long long)b.n, (long long)b.info.damaged_frames);
     free(a.at);
     free(b.at);
     return b.info;
@@ -84,7 +84,7 @@ compare(const char *path, qv_clip_options options)
 static void
 expect(const char *path, const qv_clip_options *options, const char *why)
 {
-    const qv_clip_info info = compare(path, *options);
+    const qv_outcome info = compare(path, *options);
     const qv_decode by = *why ? QV_DECODE_CPU : QV_DECODE_GPU;
     if (info.decoded_by != by || strcmp(info.not_gpu, why) != 0)
         fail_msg("%s: by the %s, since '%s'; expected '%s'", path, qv_decode_name(info.decoded_by),
@@ -466,7 +466,7 @@ struct results {
     uint64_t tokens[CLIPS]; /* Their hashes, in the order of the sources' keys, "0" and so on. */
     int by[3];              /* Clips, by qv_decode. */
     int given[GPUS];        /* Clips, by the GPU whose process was given them. */
-    char why[sizeof((qv_clip_info *)0)->not_gpu];
+    char why[sizeof((qv_outcome *)0)->not_gpu];
     bool opened, loses; /* a process has the GPU open; the GPU is lost once it has decoded a clip */
     qv_decoder *decoder;
 };
@@ -514,9 +514,9 @@ look(void *user, void *entry, const qv_job_result *r, qv_error *err)
     (void)entry;
     (void)err;
     if (!r->status)
-        results->by[r->decoded_by]++;
-    if (*r->not_gpu)
-        snprintf(results->why, sizeof results->why, "%s", r->not_gpu);
+        results->by[r->outcome.decoded_by]++;
+    if (*r->outcome.not_gpu)
+        snprintf(results->why, sizeof results->why, "%s", r->outcome.not_gpu);
     return QV_OK;
 }
 

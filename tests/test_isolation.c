@@ -33,7 +33,7 @@ static qv_status
 read_clip(const qv_clip_options *options, int64_t *n, qv_error *err)
 {
     qv_clip *clip = NULL;
-    qv_clip_info info;
+    qv_outcome info;
     *n = 0;
     qv_status status = qv_clip_open(CLIP, NULL, NULL, options, &clip, err);
     if (status)
@@ -84,6 +84,9 @@ test_faults(void **state)
         { "plan again", QV_EFORMAT, 2, "what cannot be" },
         { "decoded below", QV_EFORMAT, 2, "what cannot be" },
         { "decoded above", QV_EFORMAT, 2, "what cannot be" },
+        { "needed below", QV_EFORMAT, 2, "what cannot be" },
+        { "decoded by", QV_EFORMAT, 2, "what cannot be" },
+        { "gpu", QV_EFORMAT, 2, "what cannot be" },
         { "index", QV_EFORMAT, 2, "what cannot be" },
         { "escape codes", QV_EFORMAT, 2, "????" },
         { "too many frames", QV_OK, N_FRAMES, "" }, /* Only as many as were requested are used. */
@@ -134,7 +137,7 @@ test_neighbour(void **state)
     static uint8_t frames[2][N_FRAMES][256 * 320 * 3];
     for (int round = 0; round < 2; round++) {
         assert_int_equal(qv_clip_open(CLIP, NULL, NULL, &good, &clip, &err), QV_OK);
-        qv_clip_info info;
+        qv_outcome info;
         qv_clip_get_info(clip, &info);
         assert_true(info.width == 320 && info.height == 256 && info.n_frames == N_FRAMES);
         assert_int_equal(qv_clip_read(clip, frames[round][0], 2, &got, NULL, &err), QV_OK);
@@ -615,7 +618,7 @@ count_frames(const char *path, double start_s, qv_decoder *decoder)
 {
     const qv_clip_options o = { .decoder = decoder, .start_s = start_s };
     qv_clip *clip = NULL;
-    qv_clip_info info;
+    qv_outcome info;
     qv_error err;
     if (qv_clip_open(path, NULL, NULL, &o, &clip, &err))
         fail_msg("%s", err.text);

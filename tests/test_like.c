@@ -95,10 +95,10 @@ clips_are_the_packages(void **state)
     (void)state;
     for (size_t c = 0; c < COUNT(clips); c++) {
         const struct clip_row *row = &clips[c];
-        qv_clip_info info = { .source_frames = row->frames,
-                              .source_fps = row->source_fps,
-                              .source_height = row->source_height,
-                              .source_width = row->source_width };
+        qv_outcome info = { .source_frames = row->frames,
+                            .source_fps = row->source_fps,
+                            .source_height = row->source_height,
+                            .source_width = row->source_width };
         const qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS,
                                     .fps = row->fps,
                                     .num_frames = row->num_frames,
@@ -134,10 +134,10 @@ cuts_are_the_packages(void **state)
     (void)state;
     for (size_t c = 0; c < COUNT(cuts); c++) {
         const struct cut_row *row = &cuts[c];
-        qv_clip_info info = { .source_frames = row->frames,
-                              .source_fps = row->source_fps,
-                              .source_height = 64,
-                              .source_width = 64 };
+        qv_outcome info = { .source_frames = row->frames,
+                            .source_fps = row->source_fps,
+                            .source_height = 64,
+                            .source_width = 64 };
         const qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS,
                                     .num_frames = row->num_frames,
                                     .start_s = row->start_s,
@@ -171,10 +171,10 @@ images_are_the_packages(void **state)
     (void)state;
     for (size_t c = 0; c < COUNT(images); c++) {
         const struct image_row *row = &images[c];
-        qv_clip_info info = { .is_image = true,
-                              .source_frames = 1,
-                              .source_height = row->source_height,
-                              .source_width = row->source_width };
+        qv_outcome info = { .is_image = true,
+                            .source_frames = 1,
+                            .source_height = row->source_height,
+                            .source_width = row->source_width };
         const qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS,
                                     .min_pixels = row->min_pixels,
                                     .max_pixels = row->max_pixels };
@@ -216,10 +216,10 @@ words_say_what_is_wrong(void **state)
     (void)state;
     const qv_preprocess p = preset(16);
     for (size_t i = 0; i < COUNT(bad); i++) {
-        qv_clip_info info = { .source_frames = bad[i].frames,
-                              .source_fps = 25,
-                              .source_height = (int)bad[i].height,
-                              .source_width = 320 };
+        qv_outcome info = { .source_frames = bad[i].frames,
+                            .source_fps = 25,
+                            .source_height = (int)bad[i].height,
+                            .source_width = 320 };
         qv_clip_options o = bad[i].o;
         o.like = QV_LIKE_QWEN_VL_UTILS;
         int64_t *indices = NULL;
@@ -293,10 +293,10 @@ images_have_their_own_bounds(void **state)
     (void)state;
     const qv_preprocess p = preset(14);
     for (size_t i = 0; i < COUNT(sizes); i++) {
-        const qv_clip_info info = { .is_image = true,
-                                    .n_frames = 1,
-                                    .source_height = (int)sizes[i][0],
-                                    .source_width = (int)sizes[i][1] };
+        const qv_outcome info = { .is_image = true,
+                                  .n_frames = 1,
+                                  .source_height = (int)sizes[i][0],
+                                  .source_width = (int)sizes[i][1] };
         const qv_clip_options none = { .like = QV_LIKE_QWEN_VL_UTILS };
         int64_t height = 0, width = 0;
         assert_int_equal(qvm_qwen_vl_utils.size(&info, &p, &none, &height, &width, NULL), QV_OK);

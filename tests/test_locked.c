@@ -65,7 +65,7 @@ is_in_gpu(const struct locked_row *class, const struct locked_row *row)
 
 /* Reads a clip to its end. `info` is what is said of it then. */
 static qv_status
-read_clip(const qv_clip_options *options, qv_clip_info *info, qv_error *err)
+read_clip(const qv_clip_options *options, qv_outcome *info, qv_error *err)
 {
     static uint8_t frame[3 << 20];
     qv_clip *clip = NULL;
@@ -163,7 +163,7 @@ test_clip(void **state)
 {
     (void)state;
     char expected[64];
-    qv_clip_info info;
+    qv_outcome info;
     qv_error err = { QV_OK, "" };
     const int end = take_output();
     qv_clip_options options = { .decoder = start("rows") };
@@ -180,7 +180,7 @@ test_gpu(void **state)
 {
     (void)state;
     char expected[64];
-    qv_clip_info info;
+    qv_outcome info;
     qv_error err = { QV_OK, "" };
     if (!has_landlock)
         skip();
@@ -224,7 +224,7 @@ test_peer(void **state)
     (void)state;
     int pair[2];
     char byte;
-    qv_clip_info info;
+    qv_outcome info;
     qv_error err;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0); /* without FD_CLOEXEC */
     qv_clip_options options = { .decoder = start_gpu("") };

@@ -100,8 +100,7 @@ test_sample_pairs(void **state)
         { 1, 25.0, 2.0, 0, 4, 768, 1, 0 },
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        const qv_clip_info info = { .cut_frames = cases[c].total,
-                                    .source_fps = cases[c].source_fps };
+        const qv_outcome info = { .cut_frames = cases[c].total, .source_fps = cases[c].source_fps };
         const qv_clip_options o = { .num_frames = cases[c].num_frames };
         qv_preprocess p = qv_preprocess_default(false);
         p.fps = cases[c].fps;
@@ -144,8 +143,7 @@ test_sample_by_seconds(void **state)
         { 400, 1.0, 2.0, 400, 330503023 },
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        const qv_clip_info info = { .cut_frames = cases[c].total,
-                                    .source_fps = cases[c].source_fps };
+        const qv_outcome info = { .cut_frames = cases[c].total, .source_fps = cases[c].source_fps };
         const qv_clip_options o = { 0 };
         const qv_preprocess p = { .fps = cases[c].fps, .max_duration = 300 };
         int64_t indices[1024], n = 0, hash = 0;
@@ -174,7 +172,7 @@ test_sample_by_seconds_refuses(void **state)
         { { .fps = 1001 }, 1001, "fps 1001; at most 1000" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const qv_clip_info info = { .cut_frames = 11, .source_fps = 25 };
+        const qv_outcome info = { .cut_frames = 11, .source_fps = 25 };
         const qv_preprocess p = { .fps = bad[i].fps, .max_duration = 300 };
         int64_t n = 7;
         qv_error err;
@@ -197,7 +195,7 @@ test_sample_pairs_refuses(void **state)
         { 0, 1, "max_frames 1 leave less than a pair of 11 frames" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const qv_clip_info info = { .cut_frames = 11, .source_fps = 25 };
+        const qv_outcome info = { .cut_frames = 11, .source_fps = 25 };
         const qv_clip_options o = { .num_frames = bad[i].num_frames };
         qv_preprocess p = qv_preprocess_default(false);
         p.min_frames = 1;
@@ -326,9 +324,9 @@ test_cap_pixels(void **state)
         { QV_PROCESSOR_QWEN2_VL, 14, 250000, 602112, 768, true, 364, 672 },
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        const qv_clip_info info = { .n_frames = cases[c].frames,
-                                    .source_height = 1080,
-                                    .source_width = 1920 };
+        const qv_outcome info = { .n_frames = cases[c].frames,
+                                  .source_height = 1080,
+                                  .source_width = 1920 };
         const qv_preprocess p = { .min_pixels = cases[c].least,
                                   .max_pixels = cases[c].most,
                                   .patch_size = cases[c].patch,
@@ -595,7 +593,7 @@ read_file(const char *path, size_t *n)
 static uint64_t
 read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
 {
-    qv_clip_info info;
+    qv_outcome info;
     qv_clip_get_info(clip, &info);
     const size_t bytes = 3 * (size_t)info.width * (size_t)info.height;
     uint8_t *frames = malloc(bytes * (size_t)(info.n_frames + step));
@@ -637,6 +635,14 @@ open_clip(const char *path, const qv_clip_options *options)
     return clip;
 }
 
+static int64_t
+damaged_of(const qv_clip *clip)
+{
+    qv_outcome outcome;
+    qv_clip_get_info(clip, &outcome);
+    return outcome.damaged_frames;
+}
+
 /* ---- clips ----------------------------------------------------------------------------------- */
 
 static void
@@ -651,7 +657,7 @@ test_clip(void **state)
                   { "with:colon.mp4", 12, 4 } };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         qv_clip *clip = open_clip(make_clip(cases[c].name, cases[c].frames, 0), NULL);
-        qv_clip_info info;
+        qv_outcome info;
         qv_clip_get_info(clip, &info);
         assert_false(info.is_image);
         assert_string_equal(info.codec, "mpeg4");
@@ -667,7 +673,7 @@ test_clip(void **state)
         double times[64];
         read_all(clip, 3, &total, times);
         assert_int_equal(total, cases[c].sampled);
-        assert_int_equal(qv_clip_damaged(clip), 0);
+        assert_int_equal(damaged_of(clip), 0);
         qv_sample_frames(cases[c].frames, 10, 2, 0, 4, 768, indices);
         for (int64_t i = 0; i < total; i++)
             assert_true(times[i] == (double)indices[i] / 10.0);
@@ -695,7 +701,7 @@ test_clip_options(void **state)
         open_clip(path, &(qv_clip_options){ .num_frames = 50 });
     read_all(clip, 7, &total, NULL);
     assert_int_equal(total, 50);
-    assert_int_equal(qv_clip_damaged(clip), 0);
+    assert_int_equal(damaged_of(clip), 0);
     qv_clip_close(&clip);
 
     qv_error err;
@@ -731,7 +737,7 @@ test_like_qwen_vl_utils(void **state)
     const char *path = make_clip("like.mp4", 23, 0);
     const qv_clip_options like = { .like = QV_LIKE_QWEN_VL_UTILS };
     qv_clip *clip = open_clip(path, &like);
-    qv_clip_info info;
+    qv_outcome info;
     double times[8];
     int64_t n;
     qv_clip_get_info(clip, &info);
@@ -786,7 +792,7 @@ test_like_qwen_vl_utils_is_qwens(void **state)
     assert_null(clip);
     o.like = QV_LIKE_TRANSFORMERS;
     assert_int_equal(qv_clip_open(path, &glm, &glm, &o, &clip, &err), QV_OK);
-    qv_clip_info info;
+    qv_outcome info;
     qv_clip_get_info(clip, &info);
     assert_int_equal(info.n_frames % 2, 0);
     assert_int_equal(info.height % 28 + info.width % 28, 0);
@@ -812,7 +818,7 @@ test_transparent_image(void **state)
         qv_clip *clip =
             open_clip(in_folder("clear.pam"), &(qv_clip_options){ .like = cases[i].like });
         static uint8_t frame[256 * 256 * 3];
-        qv_clip_info info;
+        qv_outcome info;
         int64_t n = 0;
         qv_clip_get_info(clip, &info);
         assert_true(info.is_image && info.width == cases[i].side && info.height == cases[i].side);
@@ -887,7 +893,7 @@ test_file_changes(void **state)
         assert_int_equal(stat(path, &before), 0);
         qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = 60 });
         qv_error err = { 0 };
-        qv_clip_info info;
+        qv_outcome info;
         int64_t n = 1, total = 0;
         qv_status status = QV_OK;
         for (; !status && n; total += status ? 0 : n) {
@@ -953,7 +959,7 @@ test_rotation(void **state)
     for (int i = 0; i < 3; i++) {
         qv_clip *clip = open_clip(make_clip("turned.mov", 4, degrees[i]), NULL);
         qv_clip *flat = open_clip(make_clip("flat.mov", 4, 0), NULL);
-        qv_clip_info info;
+        qv_outcome info;
         qv_clip_get_info(clip, &info);
         const bool on_side = degrees[i] != 180;
         assert_int_equal(info.rotation, degrees[i]);
@@ -971,7 +977,7 @@ test_rotation(void **state)
         qv_clip_close(&flat);
     }
     qv_clip *tilted = open_clip(make_clip("tilted.mov", 4, 30), NULL);
-    qv_clip_info info;
+    qv_outcome info;
     qv_clip_get_info(tilted, &info);
     assert_int_equal(info.rotation, 0);
     qv_clip_close(&tilted);
@@ -988,7 +994,7 @@ test_png_round_trip(void **state)
     const char *path = in_folder("image.png");
     assert_int_equal(qv_write_png(path, rgb, h, w, NULL), QV_OK);
     qv_clip *clip = open_clip(path, &(qv_clip_options){ .fps = 3 });
-    qv_clip_info info;
+    qv_outcome info;
     qv_clip_get_info(clip, &info);
     assert_true(info.is_image);
     assert_string_equal(info.codec, "png");
@@ -1100,7 +1106,7 @@ test_damage(void **state)
                 continue;
             }
             hash[t] = read_all(clip, 4, &total[t], NULL);
-            damaged[t] = qv_clip_damaged(clip);
+            damaged[t] = damaged_of(clip);
             qv_clip_close(&clip);
             assert_int_equal(total[t], 20);
         }

@@ -43,7 +43,7 @@ read_clip(void *argument)
     };
     for (int round = 0; round < ROUNDS && !w->error.status; round++) {
         qv_clip *clip = NULL;
-        qv_clip_info info;
+        qv_outcome info;
         int64_t n = 1;
         qv_status status = qv_clip_open(paths[w->clip], NULL, NULL, &options, &clip, &w->error);
         if (status)

@@ -76,7 +76,7 @@ clips_say_it(void **state)
     qv_clip *clip = NULL;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const qv_clip_options options = { .decoder = decoder, .decode = cases[i].decode };
-        qv_clip_info info;
+        qv_outcome info;
         if (qv_clip_open(cases[i].clip, NULL, NULL, &options, &clip, &err))
             fail_msg("%s", err.text);
         qv_clip_get_info(clip, &info);
@@ -100,7 +100,7 @@ keep_reason(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
     (void)entry;
     (void)err;
-    memcpy(user, r->not_gpu, sizeof r->not_gpu);
+    memcpy(user, r->outcome.not_gpu, sizeof r->outcome.not_gpu);
     return QV_OK;
 }
 

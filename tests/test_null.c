@@ -189,8 +189,9 @@ finish(void)
     const double times[] = { 0, 1 };
     e = an_entry(&tiny);
     put_rows(e, &tiny, "k", 0, 1);
-    const qv_cache_result r = { .timestamps_s = arg(3, times),
-                                .n_timestamps = 2,
+    const qv_outcome o = { .n_frames = 2 };
+    const qv_cache_result r = { .outcome = arg(3, &o),
+                                .timestamps_s = times,
                                 .reserved = { [1] = reserved } };
     const qv_status s = qv_cache_finish(arg(0, arg(1, e) ? &e : &(qv_cache_entry *){ NULL }),
                                         arg(2, &r), arg(4, &err));
@@ -605,7 +606,7 @@ clip_close(void)
 static qv_status
 clip_get_info(void)
 {
-    qv_clip_info info = { .n_frames = 0 };
+    qv_outcome info = { .n_frames = 0 };
     qv_clip_get_info(arg(0, a_clip()), arg(1, &info));
     return if_not(!info.n_frames);
 }
@@ -618,24 +619,6 @@ clip_read(void)
     double time_s;
     return qv_clip_read(arg(0, a_clip()), arg(1, frame), 1, arg(2, &n), arg(3, &time_s),
                         arg(4, &err));
-}
-
-static qv_status
-clip_decoded(void)
-{
-    return if_not(qv_clip_decoded(arg(0, a_clip())) == 0 && null_at == 0);
-}
-
-static qv_status
-clip_damaged(void)
-{
-    return if_not(qv_clip_damaged(arg(0, a_clip())) == 0 && null_at == 0);
-}
-
-static qv_status
-clip_busy_seconds(void)
-{
-    return if_not(!(qv_clip_busy_seconds(arg(0, a_clip())) > 0) && null_at == 0);
 }
 
 static qv_status
@@ -737,9 +720,6 @@ static const struct call {
     { "qv_clip_close", clip_close, 0, true, false },
     { "qv_clip_get_info", clip_get_info, 0, true, false },
     { "qv_clip_read", clip_read, BIT(3), false, false },
-    { "qv_clip_decoded", clip_decoded, 0, true, false },
-    { "qv_clip_damaged", clip_damaged, 0, true, false },
-    { "qv_clip_busy_seconds", clip_busy_seconds, 0, true, false },
     { "qv_smart_resize", smart_resize, 0, false, false },
     { "qv_sample_frames", sample_frames, BIT(0), true, false },
     { "qv_resize_bicubic", resize_bicubic, 0, false, false },

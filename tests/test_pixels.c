@@ -24,7 +24,7 @@ enum { SIDE = 64 };
 /* Opens a file as trusted. Its 64x64 pixels are left as they are unless max_pixels says
  * otherwise. */
 static qv_clip *
-open_clip(const char *path, qv_clip_options o, qv_clip_info *info)
+open_clip(const char *path, qv_clip_options o, qv_outcome *info)
 {
     qv_clip *clip = NULL;
     qv_error err = { QV_OK, "" };
@@ -38,7 +38,7 @@ open_clip(const char *path, qv_clip_options o, qv_clip_info *info)
 
 /* The first frame, [height, width, 3]; the caller must free() it. */
 static uint8_t *
-first_frame(const char *path, qv_clip_options o, qv_clip_info *info)
+first_frame(const char *path, qv_clip_options o, qv_outcome *info)
 {
     int64_t n = 0;
     qv_clip *clip = open_clip(path, o, info);
@@ -90,7 +90,7 @@ a_jpeg_has_libjpegs_colours(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_info info;
+        qv_outcome info;
         write_jpeg("colour.jpg", cases[i].yuv);
         uint8_t *rgb = first_frame(temp_path("colour.jpg"), (qv_clip_options){ 0 }, &info);
         assert_true(info.is_image && info.width == SIDE && info.height == SIDE);
@@ -136,7 +136,7 @@ a_clips_range_is_what_it_says(void **state)
                   { " XCOLORRANGE=FULL", 235, 235 } };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_info info;
+        qv_outcome info;
         write_grey("grey.y4m", cases[i].words, cases[i].level);
         uint8_t *rgb = first_frame(temp_path("grey.y4m"), (qv_clip_options){ 0 }, &info);
         for (int k = 0; k < SIDE * SIDE * 3; k++)
@@ -154,7 +154,7 @@ a_clip_inside_of_a_file_ends_where_it_is_said(void **state)
 {
     (void)state;
     struct stat st;
-    qv_clip_info info;
+    qv_outcome info;
     write_grey("one.y4m", "", 100);
     assert_int_equal(stat(temp_path("one.y4m"), &st), 0);
     char *bytes = malloc(2 * (size_t)st.st_size);
@@ -231,7 +231,7 @@ each_has_the_arithmetic_of_its_kind(void **state)
     const qv_clip_options half = { .like = QV_LIKE_QWEN_VL_UTILS, .max_pixels = SMALL * SMALL };
     (void)state;
     for (int is_image = 0; is_image < 2; is_image++) {
-        qv_clip_info info;
+        qv_outcome info;
         qv_error err;
         uint8_t expected[2][SMALL * SMALL * 3];
         write_grey("noise.y4m", " XCOLORRANGE=FULL", -1);
@@ -306,7 +306,7 @@ write_two_streams(const char *path)
 static void
 each_has_the_stream_of_its_readers(void **state)
 {
-    qv_clip_info info;
+    qv_outcome info;
     const char *path = temp_path("two.mkv");
     (void)state;
     write_two_streams(path);

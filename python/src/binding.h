@@ -96,23 +96,14 @@ struct Tokens {
     std::unique_ptr<char[]> data;
     std::vector<int64_t> grid_thw; /* [items, 3] */
     std::vector<double> timestamps;
-    /* qv_clip_info.sampled_fps, and second_per_grid_ts of transformers' Qwen2_5_VLProcessor; 0:
-     * unknown */
-    double sampled_fps = 0, pair_seconds = 0;
-    bool has_timestamps = false, is_image = false, cancelled = false;
+    bool cancelled = false;
+    qv_outcome outcome = {};
     std::string key, error;
-    std::string remark;     /* qv_remark_text */
-    std::string decoded_by; /* qv_decode_name; "": no clip was decoded */
-    std::string not_gpu;    /* as in qv_job_result */
-    std::string path;       /* the path of a source that is a file, else "" */
-    /* qv_token_file_preprocessing of a clip or image, as it is when the file is opened and at its end; else "" */
-    std::string preprocessing[2];
+    std::string path;                     /* the path of a source that is a file, else "" */
     std::shared_ptr<const Origin> origin; /* NULL: pixels, which no model made */
     qv_status status = QV_OK;
-    int64_t damaged_frames = 0;
-    int64_t file_bytes = 0, file_mtime_ns = 0; /* as in qv_clip_info; 0: the source is no file */
-    int64_t index = 0;                         /* place among a job's sources */
-    int64_t ahead_bytes = 0;                   /* as in qv_job_result */
+    int64_t index = 0;       /* place among a job's sources */
+    int64_t ahead_bytes = 0; /* as in qv_job_result */
 
     size_t
     matrix_bytes() const
@@ -127,14 +118,13 @@ struct Tokens {
     void allocate(const qv_model_info &info, int64_t rows, qv_dtype type);
 };
 
-/* RGB bytes [n, height, width, 3] of a size that a tower takes. */
-struct Frames {
+/* RGB bytes [n_frames, height, width, 3] of a size that a tower takes. */
+struct Frames : qv_outcome {
+    Frames() : qv_outcome()
+    {
+    }
     std::vector<uint8_t> data;
-    int64_t n = 0, grid_thw[3] = {};
-    bool is_image = false;
-    std::vector<double> timestamps; /* [n], or empty */
-    double sampled_fps = 0;
-    const char *remark = ""; /* qv_remark_text */
+    std::vector<double> timestamps; /* [n_frames], or empty */
 };
 
 /* A device and the weights on it. It runs one call at a time, from any thread; other calls wait. */

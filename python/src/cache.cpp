@@ -119,7 +119,7 @@ memory_of(nb::handle data, const std::string &key)
         m.kind = QV_SOURCE_FRAMES;
         m.data = frames.data.data();
         m.n_bytes = frames.data.size();
-        m.item.n_frames = frames.n;
+        m.item.n_frames = frames.n_frames;
         m.item.is_image = frames.is_image;
         m.timestamps_s = frames.timestamps.empty() ? nullptr : frames.timestamps.data();
         m.sampled_fps = frames.sampled_fps;

@@ -107,11 +107,12 @@ rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
 /* Sets timestamps and rate. seconds has a value for each frame, or is empty; fps is used without
  * them, and is 0 if unknown. */
 static void
-take_seconds(Frames &frames, const std::vector<double> &seconds, double fps)
+take_seconds(Frames &frames, const std::vector<double> &seconds, double fps,
+             int temporal_patch_size)
 {
-    if (!seconds.empty() && (int64_t)seconds.size() != frames.n)
+    if (!seconds.empty() && (int64_t)seconds.size() != frames.n_frames)
         fail(QV_EINVAL, "timestamps: %zu of them; there are %lld frames", seconds.size(),
-             (long long)frames.n);
+             (long long)frames.n_frames);
     for (size_t i = 0; i < seconds.size(); i++)
         if (!std::isfinite(seconds[i]) || (i && seconds[i] < seconds[i - 1]))
             fail(QV_EINVAL, "timestamps: %g at place %zu; seconds that never fall", seconds[i], i);
@@ -121,10 +122,12 @@ take_seconds(Frames &frames, const std::vector<double> &seconds, double fps)
     frames.sampled_fps = fps;
     const double span = seconds.empty() ? 0 : seconds.back() - seconds.front();
     if (span > 0)
-        frames.sampled_fps = (double)(frames.n - 1) / span;
+        frames.sampled_fps = (double)(frames.n_frames - 1) / span;
     else if (fps > 0)
-        for (int64_t i = 0; i < frames.n; i++)
+        for (int64_t i = 0; i < frames.n_frames; i++)
             frames.timestamps.push_back((double)i / fps);
+    if (frames.sampled_fps > 0)
+        frames.second_per_grid_ts = temporal_patch_size / frames.sampled_fps;
 }
 
 /* Makes Frames of arrays of one size, each of one or several frames, which together are a clip or
@@ -147,15 +150,15 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
             fail(QV_EINVAL, "%s: is %lld high and %lld wide, the first one %lld and %lld",
                  name.c_str(), (long long)v.size[View::H], (long long)v.size[View::W],
                  (long long)first.size[View::H], (long long)first.size[View::W]);
-        frames->n += v.size[View::N];
+        frames->n_frames += v.size[View::N];
         views.push_back(v);
     }
     if (views.empty())
         fail(QV_EINVAL, "frames: there are none");
-    if (is_image && frames->n != 1)
-        fail(QV_EINVAL, "frames: an image is one frame, not %lld", (long long)frames->n);
-    take_seconds(*frames, seconds, o.fps);
+    if (is_image && frames->n_frames != 1)
+        fail(QV_EINVAL, "frames: an image is one frame, not %lld", (long long)frames->n_frames);
     qv_preprocess p = is_image ? model.facts.image : model.facts.video;
+    take_seconds(*frames, seconds, o.fps, p.temporal_patch_size);
     p.min_pixels = o.min_pixels ? o.min_pixels : p.min_pixels;
     p.max_pixels = o.max_pixels ? o.max_pixels : p.max_pixels;
     const int64_t h = views[0].size[View::H], w = views[0].size[View::W];
@@ -163,18 +166,18 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
     qv_error err = {};
     const Released released;
     const qv_status status =
-        qv_smart_resize(is_image ? 0 : frames->n, h, w, &p, &to_h, &to_w, &err);
+        qv_smart_resize(is_image ? 0 : frames->n_frames, h, w, &p, &to_h, &to_w, &err);
     if (status)
         fail(status, "frames: %s", err.text);
     frames->is_image = is_image;
-    frames->grid_thw[0] = (frames->n + p.temporal_patch_size - 1) / p.temporal_patch_size;
+    frames->grid_thw[0] = (frames->n_frames + p.temporal_patch_size - 1) / p.temporal_patch_size;
     frames->grid_thw[1] = to_h / p.patch_size;
     frames->grid_thw[2] = to_w / p.patch_size;
     try {
-        frames->data.resize((size_t)(frames->n * to_h * to_w * 3));
+        frames->data.resize((size_t)(frames->n_frames * to_h * to_w * 3));
     } catch (const std::bad_alloc &) {
         fail(QV_EINVAL, "frames: no memory for %lld frames of %lldx%lld; see max_pixels",
-             (long long)frames->n, (long long)to_w, (long long)to_h);
+             (long long)frames->n_frames, (long long)to_w, (long long)to_h);
     }
     std::vector<uint8_t> room;
     for (const View &v : views)
@@ -198,16 +201,12 @@ struct ClipCloser {
 /* Reads the sampled frames of a clip or image one at a time, so that Python's signals can be
  * checked in between. */
 static void
-read_clip(qv_clip *clip, const qv_clip_info &info, Frames &frames)
+read_clip(qv_clip *clip, Frames &frames)
 {
-    const size_t frame = (size_t)info.width * (size_t)info.height * 3;
-    frames.n = info.n_frames;
-    frames.is_image = info.is_image;
-    frames.sampled_fps = info.sampled_fps;
-    memcpy(frames.grid_thw, info.grid_thw, sizeof frames.grid_thw);
-    frames.timestamps.resize((size_t)frames.n);
-    frames.data.resize((size_t)frames.n * frame);
-    for (int64_t got, i = 0; i < frames.n; i += got) {
+    const size_t frame = (size_t)frames.width * (size_t)frames.height * 3;
+    frames.timestamps.resize((size_t)frames.n_frames);
+    frames.data.resize((size_t)frames.n_frames * frame);
+    for (int64_t got, i = 0; i < frames.n_frames; i += got) {
         qv_error err = {};
         {
             const Released released;
@@ -223,13 +222,12 @@ read_clip(qv_clip *clip, const qv_clip_info &info, Frames &frames)
 }
 
 /* Opens a path, or the bytes of a file, which `name` names in error texts. */
-static int64_t
+static void
 open_and_read(const Model &model, nb::handle decoder, const std::string &name, nb::bytes source,
               bool is_path, nb::dict options, Frames &frames)
 {
     const std::string path = is_path ? text_of(source, "path") : name;
     qv_clip_options o = {};
-    qv_clip_info info;
     qv_clip *clip = nullptr;
     qv_error err = {};
     take_clip_options(options, &o);
@@ -244,10 +242,9 @@ open_and_read(const Model &model, nb::handle decoder, const std::string &name, n
               err);
     }
     const std::unique_ptr<qv_clip, ClipCloser> owned(clip);
-    qv_clip_get_info(clip, &info);
-    frames.remark = qv_remark_text(info.remark);
-    read_clip(clip, info, frames);
-    return qv_clip_damaged(clip);
+    qv_clip_get_info(clip, &frames);
+    read_clip(clip, frames);
+    qv_clip_get_info(clip, &frames); /* decoding may have met damage */
 }
 
 /* ---- frames to rows -------------------------------------------------------------------------- */
@@ -293,7 +290,7 @@ put_rows(const Frames &f, const qv_preprocess &p, float *rows)
             for (int i = 0; i < p.temporal_patch_size; i++) {
                 const int64_t wanted = t * p.temporal_patch_size + i;
                 /* a last odd frame is paired with itself */
-                const int64_t frame = wanted < f.n ? wanted : f.n - 1;
+                const int64_t frame = wanted < f.n_frames ? wanted : f.n_frames - 1;
                 pair[(size_t)i] =
                     f.data.data() + ((frame * gh + at.row) * patch * width + at.col * patch) * 3;
             }
@@ -313,21 +310,15 @@ preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::o
     if (nb::isinstance<Frames>(source))
         frames = nb::cast<Frames *>(source);
     else
-        made->damaged_frames =
-            open_and_read(model, decoder, key, nb::cast<nb::bytes>(source), is_path, options, read);
+        open_and_read(model, decoder, key, nb::cast<nb::bytes>(source), is_path, options, read);
     const qv_preprocess &p = frames->is_image ? model.facts.image : model.facts.video;
     const int64_t *g = frames->grid_thw;
     made->key = key;
-    made->is_image = frames->is_image;
-    made->remark = frames->remark;
+    made->outcome = *frames;
     made->grid_thw.assign(g, g + 3);
     made->n = g[0] * g[1] * g[2];
     made->width = model.facts.row_dim;
     made->timestamps = frames->timestamps;
-    made->has_timestamps = !frames->timestamps.empty();
-    made->sampled_fps = frames->sampled_fps;
-    if (frames->sampled_fps > 0)
-        made->pair_seconds = p.temporal_patch_size / frames->sampled_fps;
     made->data.reset(new char[made->matrix_bytes()]);
     const Released released;
     put_rows(*frames, p, reinterpret_cast<float *>(made->data.get()));

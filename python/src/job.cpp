@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "error.h"
 #include "results.h"
 
 namespace qvpy
@@ -223,7 +224,7 @@ Job::add(int64_t place, const std::string &key, nb::object source, bool is_path,
         kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
         s.kind = QV_SOURCE_FRAMES;
         s.item.data = kept->frames->data.data();
-        s.item.n_frames = kept->frames->n;
+        s.item.n_frames = kept->frames->n_frames;
         s.item.is_image = kept->frames->is_image;
         memcpy(s.item.grid_thw, kept->frames->grid_thw, sizeof s.item.grid_thw);
     } else if (is_path) {

@@ -2,9 +2,6 @@
 /* The sink of Python's jobs, and the results until Python takes them. */
 #include "results.h"
 
-extern "C" {
-#include "files/token_file.h"
-}
 #include "error.h"
 
 namespace qvpy
@@ -48,18 +45,6 @@ put_rows(void *, void *entry, const qv_job_result *, const qv_job_rows *rows, qv
     return QV_OK;
 }
 
-static std::string
-preprocessing_of(const qv_clip_info &clip, int temporal_patch_size, int64_t damaged_frames)
-{
-    const std::unique_ptr<char, void (*)(void *)> text(
-        qv_token_file_preprocessing(&clip, qv_like_name(clip.like), qv_remark_text(clip.remark),
-                                    temporal_patch_size, damaged_frames),
-        free);
-    if (!text)
-        throw std::bad_alloc();
-    return text.get();
-}
-
 /* Sets what is known of a source at its end. */
 static void
 describe(Tokens &t, const Source &source, const Results &of, const qv_job_result *r)
@@ -68,30 +53,14 @@ describe(Tokens &t, const Source &source, const Results &of, const qv_job_result
     t.status = r->status;
     t.error = r->error;
     t.cancelled = r->cancelled;
-    t.is_image = r->is_image;
-    t.damaged_frames = r->damaged_frames;
-    t.decoded_by = r->clip && !r->is_image ? qv_decode_name(r->decoded_by) : "";
+    t.outcome = source.frames ? *source.frames : r->outcome;
     t.origin = of.origin;
-    for (int i = 0; i < 2 && r->clip; i++)
-        t.preprocessing[i] =
-            preprocessing_of(*r->clip, of.facts.temporal_patch_size, i ? r->damaged_frames : 0);
-    t.not_gpu = r->not_gpu;
-    t.remark = qv_remark_text(r->clip ? r->clip->remark : QV_REMARK_NONE);
-    t.grid_thw.assign(r->grid_thw, r->grid_thw + 3);
-    t.file_bytes = r->clip ? r->clip->file_bytes : 0;
-    t.file_mtime_ns = r->clip ? r->clip->file_mtime_ns : 0;
+    t.grid_thw.assign(r->outcome.grid_thw, r->outcome.grid_thw + 3);
     t.ahead_bytes = r->ahead_bytes;
-    if (r->timestamps_s) {
-        t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->clip->n_frames);
-        t.has_timestamps = true;
-        t.sampled_fps = r->clip->sampled_fps;
-    } else if (source.frames && !source.frames->timestamps.empty()) {
+    if (r->timestamps_s)
+        t.timestamps.assign(r->timestamps_s, r->timestamps_s + r->outcome.n_frames);
+    else if (source.frames)
         t.timestamps = source.frames->timestamps;
-        t.has_timestamps = true;
-        t.sampled_fps = source.frames->sampled_fps;
-    }
-    if (t.sampled_fps > 0)
-        t.pair_seconds = of.facts.temporal_patch_size / t.sampled_fps;
 }
 
 static qv_status

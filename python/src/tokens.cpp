@@ -41,7 +41,7 @@ static nb::object
 timestamps(nb::handle self)
 {
     Tokens &t = nb::cast<Tokens &>(self);
-    if (!t.has_timestamps)
+    if (t.timestamps.empty())
         return nb::none();
     return array_of(t.timestamps.data(), { t.timestamps.size() }, nb::dtype<double>(), self);
 }
@@ -85,16 +85,30 @@ converted(const Tokens &t, qv_dtype dtype, std::unique_ptr<char[]> &room)
     return room.get();
 }
 
+using Text = std::unique_ptr<char, void (*)(void *)>;
+
+/* Returns how the frames of a file were made; NULL for a source that is none. */
+static Text
+preprocessing_of(const Tokens &t, bool at_end)
+{
+    const bool is_file = t.outcome.source_frames > 0;
+    Text text(is_file ? qv_token_file_preprocessing(&t.outcome, at_end) : nullptr, free);
+    if (is_file && !text)
+        throw std::bad_alloc();
+    return text;
+}
+
 /* Returns the metadata that `encode` writes for this source, and `more` in place of it or behind it. */
 static Pairs
 metadata_of(const Tokens &t, const Pairs &more)
 {
-    const std::unique_ptr<char, void (*)(void *)> path(qv_utf8_text(t.path.c_str()), free);
+    const Text path(qv_utf8_text(t.path.c_str()), free);
     if (!path)
         throw std::bad_alloc();
     qv_token_file_origin origin = {};
     origin.source = t.path.empty() ? t.key.c_str() : path.get();
-    origin.preprocessing = t.preprocessing[0].empty() ? nullptr : t.preprocessing[0].c_str();
+    const Text preprocessing = preprocessing_of(t, false);
+    origin.preprocessing = preprocessing.get();
     if (t.origin) {
         origin.model = t.origin->model.c_str();
         origin.digest = t.origin->digest.c_str();
@@ -127,7 +141,8 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
     if (t.status || !t.data)
         fail(QV_ESTATE, "%s: there are no tokens to save: %s", t.key.c_str(), t.error.c_str());
     const Pairs metadata = metadata_of(t, more);
-    bool is_amended = !t.preprocessing[1].empty();
+    const Text preprocessing = preprocessing_of(t, true);
+    bool is_amended = preprocessing != nullptr;
     for (const auto &pair : more)
         is_amended = is_amended && pair.first != QV_TOKEN_FILE_PREPROCESSING;
     qv_token_file_options options = {};
@@ -148,7 +163,7 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
     for (int i = 0; i < t.n_deepstack; i++)
         deepstack[i] = first + (size_t)(1 + i) * bytes;
     const qv_token_file_data data = { first, deepstack, t.grid_thw.data(), t.timestamps.data(),
-                                      is_amended ? t.preprocessing[1].c_str() : nullptr };
+                                      is_amended ? preprocessing.get() : nullptr };
     std::vector<const char *> texts;
     for (const auto &pair : metadata)
         texts.insert(texts.end(), { pair.first.c_str(), pair.second.c_str() });
@@ -156,6 +171,25 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
                              reinterpret_cast<const char *const(*)[2]>(texts.data()),
                              metadata.size(), &err),
           err);
+}
+
+/* ---- what became of the clip ----------------------------------------------------------------- */
+
+/* Returns what the property of a member of qv_outcome shows. */
+template <typename T>
+static nb::object
+shown(const T &value)
+{
+    if constexpr (std::is_same_v<T, qv_remark>)
+        return nb::cast(qv_remark_text(value));
+    else if constexpr (std::is_same_v<T, qv_decode>)
+        return nb::cast(value ? qv_decode_name(value) : "");
+    else if constexpr (std::is_same_v<std::remove_extent_t<T>, char>)
+        return as_text(value);
+    else if constexpr (std::is_arithmetic_v<T>)
+        return nb::cast(value);
+    else
+        return nb::none(); /* the grid, which Tokens have of several items */
 }
 
 /* ---- pickling -------------------------------------------------------------------------------- */
@@ -170,18 +204,7 @@ each_member(T &t, F see)
     see("n_deepstack", t.n_deepstack);
     see("grid_thw", t.grid_thw);
     see("timestamps", t.timestamps);
-    see("has_timestamps", t.has_timestamps);
-    see("sampled_fps", t.sampled_fps);
-    see("pair_seconds", t.pair_seconds);
-    see("is_image", t.is_image);
-    see("remark", t.remark);
-    see("decoded_by", t.decoded_by);
-    see("damaged_frames", t.damaged_frames);
-    see("file_bytes", t.file_bytes);
-    see("file_mtime_ns", t.file_mtime_ns);
     see("index", t.index);
-    see("opened", t.preprocessing[0]);
-    see("preprocessing", t.preprocessing[1]);
 }
 
 /* Texts that may have bytes which are not UTF-8. */
@@ -191,7 +214,6 @@ each_text(T &t, F see)
 {
     see("key", t.key);
     see("path", t.path);
-    see("not_gpu", t.not_gpu);
 }
 
 static nb::dict
@@ -204,6 +226,7 @@ get_state(const Tokens &t)
     each_text(t, [&](const char *name, const std::string &text) {
         d[name] = nb::bytes(text.data(), text.size());
     });
+    d["outcome"] = nb::bytes(&t.outcome, sizeof t.outcome);
     d["dtype"] = qv_dtype_name(t.dtype);
     d["data"] = nb::bytes(t.data.get(), (size_t)(1 + t.n_deepstack) * t.matrix_bytes());
     d["origin"] = nb::none();
@@ -237,6 +260,11 @@ set_state(Tokens &at, nb::dict d)
         const nb::bytes bytes = nb::cast<nb::bytes>(d[name]);
         text.assign(bytes.c_str(), bytes.size());
     });
+    const nb::bytes outcome = nb::cast<nb::bytes>(d["outcome"]);
+    if (outcome.size() != sizeof t.outcome)
+        fail(QV_EFORMAT, "a pickle of tokens has %zu bytes where %zu should be", outcome.size(),
+             sizeof t.outcome);
+    memcpy(&t.outcome, outcome.c_str(), sizeof t.outcome);
     t.dtype = parse_dtype(nb::cast<std::string>(d["dtype"]), false);
     const nb::bytes data = nb::cast<nb::bytes>(d["data"]);
     if (bytes_of_matrices(t) != (int64_t)data.size())
@@ -256,20 +284,20 @@ set_state(Tokens &at, nb::dict d)
 void
 bind_tokens(nb::module_ &m)
 {
-    nb::class_<Tokens>(m, "Tokens")
-        .def_prop_ro("key", [](const Tokens &t) { return as_text(t.key.c_str()); })
+    nb::class_<Tokens> tokens(m, "Tokens");
+    const auto add = [&](const char *name, auto get) {
+        if (name)
+            tokens.def_prop_ro(name, get);
+    };
+#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
+    add(python, [](const Tokens &t) { return shown(t.outcome.member); });
+#include "outcome.inc"
+    tokens.def_prop_ro("key", [](const Tokens &t) { return as_text(t.key.c_str()); })
         .def_ro("index", &Tokens::index)
         .def_ro("n", &Tokens::n)
         .def_ro("width", &Tokens::width)
         .def_ro("n_deepstack", &Tokens::n_deepstack)
-        .def_ro("is_image", &Tokens::is_image)
         .def_ro("cancelled", &Tokens::cancelled)
-        .def_ro("damaged_frames", &Tokens::damaged_frames)
-        .def_ro("decoded_by", &Tokens::decoded_by)
-        .def_prop_ro("not_gpu", [](const Tokens &t) { return as_text(t.not_gpu.c_str()); })
-        .def_ro("remark", &Tokens::remark)
-        .def_ro("sampled_fps", &Tokens::sampled_fps)
-        .def_ro("pair_seconds", &Tokens::pair_seconds)
         .def_prop_ro("error", [](const Tokens &t) { return as_text(t.error.c_str()); })
         .def_prop_ro("status", [](const Tokens &t) { return qv_status_name(t.status); })
         .def_prop_ro("dtype", [](const Tokens &t) { return qv_dtype_name(t.dtype); })

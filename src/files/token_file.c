@@ -7,6 +7,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "json.h"
+#include "outcome_json.h"
 #include "safetensors.h"
 
 enum { MOST_TENSORS = 3 + QV_MAX_DEEPSTACK };
@@ -75,27 +76,15 @@ qv_token_file_metadata(const struct qv_token_file_origin *o,
 }
 
 char *
-qv_token_file_preprocessing(const qv_clip_info *c, const char *like, const char *remark,
-                            int temporal_patch_size, int64_t damaged_frames)
+qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end)
 {
-    json_t *j =
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:i, s:i}", "kind",
-                  c->is_image ? "picture" : "video", "like", like, "codec", c->codec, "format",
-                  c->format, "source_width", c->source_width, "source_height", c->source_height,
-                  "rotation", c->rotation, "source_fps", c->source_fps, "source_frames",
-                  (json_int_t)c->source_frames, "first_frame", (json_int_t)c->first_frame,
-                  "cut_frames", (json_int_t)c->cut_frames, "sampled_frames",
-                  (json_int_t)c->n_frames, "width", c->width, "height", c->height);
-    const double pair_s = c->sampled_fps > 0 ? temporal_patch_size / c->sampled_fps : 0;
-    int missing = 0;
-    if (!c->is_image)
-        missing = json_object_set_new(j, "sampled_fps", json_real(c->sampled_fps)) |
-                  json_object_set_new(j, "second_per_grid_ts", json_real(pair_s));
-    if (*remark)
-        missing |= json_object_set_new(j, "remark", json_string(remark));
-    /* the last: what else there is does not move when it grows */
-    missing |= json_object_set_new(j, "damaged_frames", json_integer(damaged_frames));
-    char *text = missing ? NULL : qv_json_text(j, JSON_COMPACT);
+    qv_outcome o = *outcome;
+    if (!at_end)
+        o.damaged_frames = 0;
+    json_t *j = json_object();
+    char *text = qv_outcome_json(j, &o, QV_FOR_FILE, 0, QV_LAST_PLACE)
+                     ? NULL
+                     : qv_json_text(j, JSON_COMPACT);
     json_decref(j);
     return text;
 }

@@ -59,11 +59,9 @@ enum { QV_TOKEN_FILE_TEXTS = 9 };
 size_t qv_token_file_metadata(const struct qv_token_file_origin *origin,
                               const char *metadata[QV_TOKEN_FILE_TEXTS][2]);
 
-/* Returns, for free(), how a clip's or image's frames were made, in JSON. like and remark: the names of those of `clip`.
- * damaged_frames: 0 where the file is opened and not all frames were decoded; the text is amended at the end. NULL for lack
- * of memory. */
-char *qv_token_file_preprocessing(const qv_clip_info *clip, const char *like, const char *remark,
-                                  int temporal_patch_size, int64_t damaged_frames);
+/* Returns, for free(), how a clip's or image's frames were made, in JSON: where the file is opened, before all frames were
+ * decoded, and at its end, when damaged_frames is known. NULL for lack of memory. */
+char *qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end);
 
 struct qv_token_file;
 

@@ -26,7 +26,7 @@ read_image(const char *program, int64_t grid_thw[3], qv_error *err)
         (program && qv_decoder_start(program, &options.decoder, err)) ||
         qv_clip_open(file, &rules, &rules, &options, &clip, err))
         return NULL;
-    qv_clip_info info;
+    qv_outcome info;
     qv_clip_get_info(clip, &info);
     memcpy(grid_thw, info.grid_thw, sizeof info.grid_thw);
     int64_t height = 0, width = 0, n = 0;

@@ -28,7 +28,7 @@ say(const void *bytes, size_t n)
 }
 
 static void
-fill_facts(qv_clip_info *f)
+fill_facts(qv_outcome *f)
 {
     f->source_width = f->source_height = 64;
     f->source_frames = 16;
@@ -47,7 +47,8 @@ fill_facts(qv_clip_info *f)
     case 8: memset(f->codec, fuzz_byte(&input), sizeof f->codec); break;
     case 9: memset(f->format, fuzz_byte(&input), sizeof f->format); break;
     case 10:
-        memset(&f->first_frame, fuzz_byte(&input), sizeof *f - offsetof(qv_clip_info, first_frame));
+        memset(&f->first_frame, fuzz_byte(&input),
+               offsetof(qv_outcome, needed_frames) - offsetof(qv_outcome, first_frame));
         break;
     case 11: /* An image, which has no seconds. */
         f->is_image = true;
@@ -72,28 +73,30 @@ say_events(qvm_event_kind kind)
     qvm_event e;
     memset(&e, 0, sizeof e);
     e.kind = kind;
+    e.outcome.decoded_by = QV_DECODE_CPU;
     int times = kind == QVM_FRAME ? 1 + fuzz_byte(&input) % 64 : 1;
     if (kind == QVM_FACTS)
-        fill_facts(&e.facts);
+        fill_facts(&e.outcome);
     if (kind == QVM_END) {
         e.status = (int32_t)fuzz_int(&input);
         memset(e.text, fuzz_byte(&input), fuzz_flag(&input) ? sizeof e.text : 7);
     }
     const uint8_t more = fuzz_byte(&input);
     if (more & 1)
-        e.damaged = fuzz_int(&input);
+        e.outcome.damaged_frames = fuzz_int(&input);
     if (more & 2)
-        e.busy_s = fuzz_real(&input);
+        e.outcome.decode_s = fuzz_real(&input);
     for (int i = 0; more & 4 && i < 4; i++) { /* Changes any byte of the event. */
         const size_t at = (size_t)(fuzz_byte(&input) | fuzz_byte(&input) << 8) % sizeof e;
         ((uint8_t *)&e)[at] = fuzz_byte(&input);
     }
     if (kind == QVM_PLAN)
-        e.needed = fuzz_int(&input);
+        e.outcome.needed_frames = fuzz_int(&input);
     while (times--)
         say(&e, sizeof e);
     if (kind == QVM_FACTS && !(more & 8)) { /* The usual plan. */
-        const qvm_event plan = { .kind = QVM_PLAN, .needed = 1 };
+        const qvm_event plan = { .kind = QVM_PLAN,
+                                 .outcome = { .needed_frames = 1, .decoded_by = QV_DECODE_CPU } };
         say(&plan, sizeof plan);
     }
 }
@@ -159,7 +162,7 @@ is_text(const char *text, size_t size)
 }
 
 static void
-check_info(const qv_clip_info *c)
+check_info(const qv_outcome *c)
 {
     unsigned char is_image;
     memcpy(&is_image, &c->is_image, 1);
@@ -172,7 +175,7 @@ check_info(const qv_clip_info *c)
     FUZZ_CHECK(c->first_frame + c->cut_frames <= c->source_frames);
     FUZZ_CHECK(c->width >= 1 && c->height >= 1 && c->width <= QVM_MAX_SIDE);
     FUZZ_CHECK(c->height <= QVM_MAX_SIDE && (int64_t)c->width * c->height <= QVM_MAX_PIXELS);
-    FUZZ_CHECK(c->decoded_frames >= 0 && is_text(c->decodes_all, sizeof c->decodes_all));
+    FUZZ_CHECK(c->needed_frames >= 0 && is_text(c->decodes_all, sizeof c->decodes_all));
     FUZZ_CHECK(is_text(c->not_gpu, sizeof c->not_gpu) && c->decoded_by == QV_DECODE_CPU);
     FUZZ_CHECK(!c->reserved[0] && !c->reserved[3]);
 }
@@ -190,7 +193,7 @@ has_failed(qv_status status, const qv_error *err, bool asked)
 static void
 read_frames(qv_clip *clip)
 {
-    qv_clip_info info;
+    qv_outcome info;
     qv_error err;
     int64_t got = 1, n = 0;
     double time_s;
@@ -203,8 +206,9 @@ read_frames(qv_clip *clip)
         got = 0;
         status = qv_clip_read(clip, frame, 1, &got, &time_s, &err);
         FUZZ_CHECK(!got || (isfinite(time_s) && time_s >= 0));
-        FUZZ_CHECK(qv_clip_decoded(clip) >= 0 && qv_clip_damaged(clip) >= 0 &&
-                   isfinite((float)qv_clip_busy_seconds(clip)));
+        qv_clip_get_info(clip, &info);
+        FUZZ_CHECK(info.decoded_frames >= 0 && info.damaged_frames >= 0 && info.decode_s >= 0 &&
+                   isfinite(info.decode_s));
     }
     FUZZ_CHECK(n <= info.n_frames && (has_failed(status, &err, true) || n == info.n_frames));
     free(frame);

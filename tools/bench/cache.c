@@ -66,11 +66,8 @@ put_tokens(struct qv_cache_writer *w, const char *key, const qv_tokens *row, qv_
     const qv_cache_source source = { .path = key }; /* the file does not exist, so it has no size
                                                      * and no time */
     const double time_s = 0;
-    const qv_cache_result result = { .frames = 1,
-                                     .grid_thw = { 1, 2, 2 },
-                                     .timestamps_s = &time_s,
-                                     .n_timestamps = 1,
-                                     .is_image = true };
+    const qv_outcome outcome = { .is_image = true, .n_frames = 1, .grid_thw = { 1, 2, 2 } };
+    const qv_cache_result result = { .outcome = &outcome, .timestamps_s = &time_s };
     qv_cache_entry *entry = NULL;
     qv_status s = qv_cache_begin(w, key, &source, row->n, &entry, err);
     if (!s)

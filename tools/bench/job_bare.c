@@ -21,7 +21,7 @@
 
 /* A clip of the list, which is looked into before the clock runs. */
 struct job_bare {
-    qv_clip_info info;
+    qv_outcome info;
     int64_t *frames; /* [info.n_frames]: numbers of the sampled frames */
     qvm_times times; /* which packets are needed */
     bool by_time;    /* false: all packets are needed, and frames are counted */
@@ -45,7 +45,7 @@ struct entry_reader {
 };
 
 static qv_status
-open_reader(struct entry_reader *e, const struct job_bench *j, size_t i, qv_clip_info *info,
+open_reader(struct entry_reader *e, const struct job_bench *j, size_t i, qv_outcome *info,
             qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
@@ -163,7 +163,7 @@ static qv_status
 open_loop(struct loop *l, const char *path, const qv_row_own *own, qv_error *err)
 {
     char *input = name_input(path, own);
-    const qv_clip_info *info = &l->clip->info;
+    const qv_outcome *info = &l->clip->info;
     l->converter.colour = QVM_CLIP;
     l->packet = av_packet_alloc();
     l->frame = av_frame_alloc();
@@ -332,8 +332,8 @@ static qv_status
 read_image(struct job_bench *j, size_t i, qv_error *err)
 {
     struct entry_reader e;
-    qv_clip_info found;
-    const qv_clip_info *info = &j->bare[i].info;
+    qv_outcome found;
+    const qv_outcome *info = &j->bare[i].info;
     uint8_t *rgb = malloc((size_t)info->height * (size_t)info->width * 3);
     qv_status s = open_reader(&e, j, i, &found, err);
     if (!s && !rgb)

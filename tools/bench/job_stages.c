@@ -73,7 +73,7 @@ job_by_crew(struct job_bench *j, job_crew_work *work, size_t times, int n_thread
 /* ---- stages alone ---------------------------------------------------------------------------- */
 
 static qv_status
-read_clip(qv_clip *clip, const qv_clip_info *info, qv_error *err)
+read_clip(qv_clip *clip, const qv_outcome *info, qv_error *err)
 {
     const size_t frame = (size_t)info->width * (size_t)info->height * 3;
     uint8_t *frames = malloc((size_t)info->n_frames * frame);
@@ -102,7 +102,7 @@ job_decode(struct job_bench *j, size_t i, qv_decoder *decoder, qv_decode by, int
     const struct tool_entry *entry = &j->list.at[i];
     qv_clip_options options = qv_row_options(entry->own, &j->o.clip);
     qv_clip *clip = NULL;
-    qv_clip_info info;
+    qv_outcome info;
     options.threads = job_decoding_threads(j, i);
     options.decoder = decoder;
     options.decode = by;

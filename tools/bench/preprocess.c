@@ -50,7 +50,7 @@ decode(void *user, double *ms, qv_error *err)
 }
 
 static qv_status
-report_decode(struct preprocess_bench *p, const struct decode *d, const qv_clip_info *info,
+report_decode(struct preprocess_bench *p, const struct decode *d, const qv_outcome *info,
               struct bench_times times, qv_error *err)
 {
     char name[100], work[200], note[100];
@@ -89,7 +89,7 @@ time_decode(struct preprocess_bench *p, qv_error *err)
     struct bench_run runs[WAYS] = { { .work = decode, .user = &d[0] },
                                     { .work = decode, .user = &d[1] } };
     qv_clip *clip = NULL;
-    qv_clip_info info;
+    qv_outcome info;
     qv_status status = qv_decoder_start(NULL, &p->decoder, err);
     if (!status)
         status = open_clip(&d[0], &clip, err);

@@ -27,7 +27,7 @@ struct profile {
     qv_model *model;
     qv_model_info m;
     qv_clip *clip; /* NULL: seeded random frames */
-    qv_clip_info clip_info;
+    qv_outcome clip_info;
     qv_plan *plan;
     qv_plan_info info;
     const struct qv_step *steps;

@@ -25,7 +25,7 @@ struct tool_drawing {
 };
 
 qv_status
-tool_drawing_open(const qv_clip_info *clip, const qv_model_info *model, struct tool_drawing **out,
+tool_drawing_open(const qv_outcome *clip, const qv_model_info *model, struct tool_drawing **out,
                   qv_error *err)
 {
     struct tool_drawing *p = calloc(1, sizeof *p);

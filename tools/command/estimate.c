@@ -23,7 +23,7 @@ add_clip(const struct tool_options *o, const struct tool_entry *entry,
 {
     const qv_clip_options options = qv_row_options(entry->own, &o->clip);
     qv_clip *clip = NULL;
-    qv_clip_info c;
+    qv_outcome c;
     const qv_status s =
         qv_clip_open(entry->path, &rules->image, &rules->video, &options, &clip, err);
     if (s)

@@ -9,6 +9,7 @@
 
 #include "cache.h"
 #include "error.h"
+#include "files/outcome_json.h"
 #include "files/gguf.h"
 #include "files/json.h"
 #include "model/inspect.h"
@@ -350,7 +351,7 @@ same_alone_as_packed(const struct scene *s, const qv_plan *plan)
 /* ---- clips ----------------------------------------------------------------------------------- */
 
 static void
-print_clip(const char *path, const qv_clip_info *c)
+print_clip(const char *path, const qv_outcome *c)
 {
     tool_print("%s: %s, %s in %s, %dx%d", path, c->is_image ? "image" : "clip", c->codec, c->format,
                c->source_width, c->source_height);
@@ -369,7 +370,7 @@ print_clip(const char *path, const qv_clip_info *c)
                (long long)c->grid_thw[0], (long long)c->grid_thw[1], (long long)c->grid_thw[2],
                qv_like_name(c->like));
     if (!c->is_image)
-        tool_print("  decodes    %lld of %lld frames%s%s\n", (long long)c->decoded_frames,
+        tool_print("  decodes    %lld of %lld frames%s%s\n", (long long)c->needed_frames,
                    (long long)c->source_frames, *c->decodes_all ? ", since " : "", c->decodes_all);
     if (c->decoded_by == QV_DECODE_GPU || *c->not_gpu)
         tool_print("  decoded by the %s%s%s\n", c->decoded_by == QV_DECODE_GPU ? "GPU" : "CPU",
@@ -385,7 +386,7 @@ struct cost {
 };
 
 static struct cost
-cost_of(const qv_clip_info *c, const qv_model_info *m, const qv_plan *plan, const qv_plan_info *p)
+cost_of(const qv_outcome *c, const qv_model_info *m, const qv_plan *plan, const qv_plan_info *p)
 {
     const int64_t *g = c->grid_thw;
     const qv_capacity pair =
@@ -443,21 +444,11 @@ print_cost(const struct scene *s, const struct cost *cost, const qv_plan_info *p
 }
 
 static json_t *
-clip_json(const char *path, const qv_clip_info *c)
+clip_json(const char *path, const qv_outcome *c)
 {
-    return json_pack(
-        "{s:o, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:i, "
-        "s:i, s:[I,I,I], s:I, s:s, s:s, s:s, s:s}",
-        "clip", tool_json_text(path), "kind", c->is_image ? "image" : "clip", "like",
-        qv_like_name(c->like), "codec", c->codec, "format", c->format, "source_width",
-        c->source_width, "source_height", c->source_height, "rotation", c->rotation, "source_fps",
-        c->source_fps, "sampled_fps", c->sampled_fps, "duration_s", c->duration_s, "source_frames",
-        (json_int_t)c->source_frames, "first_frame", (json_int_t)c->first_frame, "cut_frames",
-        (json_int_t)c->cut_frames, "frames", (json_int_t)c->n_frames, "width", c->width, "height",
-        c->height, "grid_thw", (json_int_t)c->grid_thw[0], (json_int_t)c->grid_thw[1],
-        (json_int_t)c->grid_thw[2], "decoded_frames", (json_int_t)c->decoded_frames, "decodes_all",
-        c->decodes_all, "remark", qv_remark_text(c->remark), "decoded_by",
-        qv_decode_name(c->decoded_by), "not_gpu", c->not_gpu);
+    json_t *j = json_pack("{s:o}", "clip", tool_json_text(path));
+    qv_outcome_json(j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
+    return j;
 }
 
 static void
@@ -481,7 +472,7 @@ show_clip(struct scene *s, const char *path, qv_error *err)
     qv_preprocess image = s->model ? s->info.image : qv_preprocess_default(true);
     qv_preprocess video = s->model ? s->info.video : qv_preprocess_default(false);
     qv_clip *clip = NULL;
-    qv_clip_info c;
+    qv_outcome c;
     qv_plan *plan = NULL;
     qv_plan_info p;
     struct cost cost = { 0 };

@@ -9,6 +9,7 @@
 #include "commit.h"
 #include "encode.h"
 #include "error.h"
+#include "files/outcome_json.h"
 
 static int64_t
 peak_rss_bytes(void)
@@ -48,7 +49,7 @@ tool_rates_json(struct tool_rates rates, double load_s)
 static struct tool_rates
 rates_of(const qv_job_result *r)
 {
-    return tool_rates(r->clip->n_frames, r->n_tokens, r->seconds);
+    return tool_rates(r->outcome.n_frames, r->n_tokens, r->seconds);
 }
 
 /* Returns the time of the slowest of the three stages that run at once: decoding, the device,
@@ -56,39 +57,43 @@ rates_of(const qv_job_result *r)
 static double
 slowest_stage_s(const struct tool_output *output, const qv_job_result *r)
 {
-    double most = r->decode_s;
+    double most = r->outcome.decode_s;
     most = r->wait_device_s > most ? r->wait_device_s : most;
     return output->write_s > most ? output->write_s : most;
 }
+
+/* Places of outcome.inc in front of which the line has fields of its own. */
+enum { AT_FRAMES = 3, AT_DAMAGE = 4, AT_TIMES = 7 };
 
 static qv_status
 report_json(const struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
             qv_error *err)
 {
-    const int64_t *g = r->grid_thw;
+    const qv_outcome *o = &r->outcome;
     json_t *j = json_object();
     int missing = json_object_set_new(j, "clip", tool_json_text(output->clip));
     missing |= output->key ? json_object_set_new(j, "key", tool_json_text(output->key)) : 0;
     missing |= json_object_set_new(j, "status", json_string("ok")) |
-               json_object_set_new(j, "output", tool_json_text(output->path));
-    missing |= json_object_update_new(
-        j, json_pack("{s:s, s:s, s:s, s:[I,I,I], s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:I, s:s, s:I}",
-                     "decoder", r->decoder, "decoded_by", qv_decode_name(r->decoded_by), "not_gpu",
-                     r->not_gpu, "grid_thw", (json_int_t)g[0], (json_int_t)g[1], (json_int_t)g[2],
-                     "tokens", (json_int_t)r->n_tokens, "width", (json_int_t)e->model.out_hidden,
-                     "frames", (json_int_t)r->clip->n_frames, "seconds", r->seconds, "precision",
-                     qv_dtype_name(e->model.dtype), "damaged_frames", (json_int_t)r->damaged_frames,
-                     "source_frames", (json_int_t)r->clip->source_frames, "decoded_frames",
-                     (json_int_t)r->decoded_frames, "lowering", e->model.lowering, "peak_rss_bytes",
-                     (json_int_t)peak_rss_bytes()));
+               json_object_set_new(j, "output", tool_json_text(output->path)) |
+               json_object_set_new(j, "decoder", json_string(r->decoder)) |
+               qv_outcome_json(j, o, QV_FOR_ENCODE, 0, AT_FRAMES);
     missing |=
-        json_object_update_new(j,
-                               json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "decode_s",
-                                         r->decode_s, "write_s", output->write_s, "wait_decode_s",
-                                         r->wait_decode_s, "wait_device_s", r->wait_device_s,
-                                         "wait_write_s", r->wait_sink_s, "over_slowest_stage",
-                                         r->seconds / (slowest_stage_s(output, r) + 1e-9), "cores",
-                                         (json_int_t)sysconf(_SC_NPROCESSORS_ONLN)));
+        json_object_update_new(j, json_pack("{s:I, s:I}", "tokens", (json_int_t)r->n_tokens,
+                                            "width", (json_int_t)e->model.out_hidden)) |
+        qv_outcome_json(j, o, QV_FOR_ENCODE, AT_FRAMES, AT_DAMAGE) |
+        json_object_update_new(j, json_pack("{s:f, s:s}", "seconds", r->seconds, "precision",
+                                            qv_dtype_name(e->model.dtype))) |
+        qv_outcome_json(j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES) |
+        json_object_update_new(j, json_pack("{s:s, s:I}", "lowering", e->model.lowering,
+                                            "peak_rss_bytes", (json_int_t)peak_rss_bytes())) |
+        qv_outcome_json(j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
+    missing |=
+        json_object_update_new(j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:I}", "write_s",
+                                            output->write_s, "wait_decode_s", r->wait_decode_s,
+                                            "wait_device_s", r->wait_device_s, "wait_write_s",
+                                            r->wait_sink_s, "over_slowest_stage",
+                                            r->seconds / (slowest_stage_s(output, r) + 1e-9),
+                                            "cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN)));
     missing |= json_object_update_new(j, tool_rates_json(rates_of(r), e->load_s));
     missing |= json_object_update_new(j, json_pack("{s:{s:s, s:s, s:i}, s:s, s:s}", "machine",
                                                    "backend", e->context.backend, "device",
@@ -107,15 +112,15 @@ report_stages(const struct tool_encoder *e, const struct tool_output *output,
               const qv_job_result *r)
 {
     char rates[160];
-    if (r->is_image || r->seconds < 1)
+    if (r->outcome.is_image || r->seconds < 1)
         return;
     if (e->n == 1) /* the rates of several clips are the job's */
         tool_print("  %s\n", tool_rates_text(rates_of(r), e->load_s, rates));
     tool_print(
         "  waited %.2f s for frames, %.2f s for the device, %.2f s for writing; %lld of %lld "
         "frames were decoded; %.2f times the slowest stage\n",
-        r->wait_decode_s, r->wait_device_s, r->wait_sink_s, (long long)r->decoded_frames,
-        (long long)r->clip->source_frames, r->seconds / (slowest_stage_s(output, r) + 1e-9));
+        r->wait_decode_s, r->wait_device_s, r->wait_sink_s, (long long)r->outcome.decoded_frames,
+        (long long)r->outcome.source_frames, r->seconds / (slowest_stage_s(output, r) + 1e-9));
 }
 
 qv_status
@@ -124,7 +129,7 @@ tool_report(const struct tool_encoder *e, const struct tool_output *output, cons
 {
     if (e->o->json)
         return report_json(e, output, r, err);
-    const qv_clip_info *c = r->clip;
+    const qv_outcome *c = &r->outcome;
     tool_print("%s: %lld frame%s of %dx%d -> %lld tokens of %lld in %.2f s (%s) -> %s\n",
                output->clip, (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width,
                c->height, (long long)r->n_tokens, (long long)e->model.out_hidden, r->seconds,
@@ -132,11 +137,12 @@ tool_report(const struct tool_encoder *e, const struct tool_output *output, cons
     report_stages(e, output, r);
     if (c->remark)
         tool_complain("%s: %s", output->clip, qv_remark_text(c->remark));
-    if (r->damaged_frames && r->is_image)
+    if (r->outcome.damaged_frames && r->outcome.is_image)
         tool_complain("%s: the image is damaged: what could not be decoded is a guess",
                       output->clip);
-    else if (r->damaged_frames)
+    else if (r->outcome.damaged_frames)
         tool_complain("%s: %lld damaged frame%s replaced by the one before", output->clip,
-                      (long long)r->damaged_frames, r->damaged_frames == 1 ? " was" : "s were");
+                      (long long)r->outcome.damaged_frames,
+                      r->outcome.damaged_frames == 1 ? " was" : "s were");
     return QV_OK;
 }

@@ -17,18 +17,12 @@ tool_output_dtype(const struct tool_encoder *e)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static char *
-preprocessing_text(const struct tool_encoder *e, const qv_clip_info *c, int64_t damaged_frames)
-{
-    return qv_token_file_preprocessing(c, qv_like_name(c->like), qv_remark_text(c->remark),
-                                       (int)e->model.temporal_patch_size, damaged_frames);
-}
-
 static qv_status
 open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
           qv_error *err)
 {
-    char *preprocessing = preprocessing_text(e, r->clip, 0), *source = qv_utf8_text(output->clip);
+    char *preprocessing = qv_token_file_preprocessing(&r->outcome, false);
+    char *source = qv_utf8_text(output->clip);
     const struct qv_token_file_origin origin = { .source = source,
                                                  .model = e->model.model_type,
                                                  .digest = e->model.digest,
@@ -44,7 +38,7 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
                                                    .rows = r->n_tokens,
                                                    .width = e->model.out_hidden,
                                                    .n_grids = 1,
-                                                   .n_timestamps = r->clip->n_frames,
+                                                   .n_timestamps = r->outcome.n_frames,
                                                    .n_deepstack = e->model.n_deepstack };
     qv_status status =
         preprocessing && source
@@ -57,13 +51,13 @@ open_file(const struct tool_encoder *e, struct tool_output *output, const qv_job
 
 /* Fills in what is known only at the end, such as how many frames were damaged. */
 static qv_status
-fill_in(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
-        qv_error *err)
+fill_in(struct tool_output *output, const qv_job_result *r, qv_error *err)
 {
-    char *preprocessing = preprocessing_text(e, r->clip, r->damaged_frames);
+    char *preprocessing = qv_token_file_preprocessing(&r->outcome, true);
     if (!preprocessing)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for metadata", output->clip);
-    qv_status status = qv_token_file_fill_in(output->file, r->grid_thw, r->timestamps_s, err);
+    qv_status status =
+        qv_token_file_fill_in(output->file, r->outcome.grid_thw, r->timestamps_s, err);
     if (!status)
         status = qv_token_file_amend(output->file, QV_TOKEN_FILE_PREPROCESSING, preprocessing, err);
     free(preprocessing);
@@ -113,7 +107,7 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
         qv_make_folders(output->path);
     qv_status status = open_file(e, output, r, err);
     if (!status && e->o->drawing)
-        status = tool_drawing_open(r->clip, &e->model, &output->drawing, err);
+        status = tool_drawing_open(&r->outcome, &e->model, &output->drawing, err);
     output->write_s = qv_seconds() - began_s;
     return status;
 }
@@ -126,8 +120,8 @@ show_progress(struct tool_encoder *e, const struct tool_output *output, const qv
     if (e->n > 1)
         return;
     if (!e->bar.label)
-        tool_progress_begin(&e->bar, output->clip, r->clip->n_frames, e->o->quiet);
-    tool_progress_show(&e->bar, n * r->clip->n_frames / r->n_tokens);
+        tool_progress_begin(&e->bar, output->clip, r->outcome.n_frames, e->o->quiet);
+    tool_progress_show(&e->bar, n * r->outcome.n_frames / r->n_tokens);
 }
 
 static qv_status
@@ -150,7 +144,7 @@ static qv_status
 finish_file(const struct tool_encoder *e, struct tool_output *output, const qv_job_result *r,
             qv_error *err)
 {
-    qv_status status = fill_in(e, output, r, err);
+    qv_status status = fill_in(output, r, err);
     if (!status && output->drawing)
         status = tool_drawing_write(output->drawing, e->o->drawing, err);
     return status ? status : qv_token_file_commit(output->file, err);
@@ -187,7 +181,7 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
         lose(e, output, status, err);
     if (!status) {
         e->n_done++;
-        e->n_frames += r->clip->n_frames;
+        e->n_frames += r->outcome.n_frames;
         e->n_tokens += r->n_tokens;
     }
     pthread_mutex_unlock(&e->lock);

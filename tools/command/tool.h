@@ -261,7 +261,7 @@ qv_status tool_repeat_clip(const char *clip, int times, const char *path, qv_err
 
 /* drawing.c: draws frames of a clip above their tokens' principal components as colours. */
 struct tool_drawing;
-qv_status tool_drawing_open(const qv_clip_info *clip, const qv_model_info *model,
+qv_status tool_drawing_open(const qv_outcome *clip, const qv_model_info *model,
                             struct tool_drawing **out, qv_error *err);
 /* Adds a chunk: frames[n_frames, height, width, 3] and its tokens[., out_hidden] in f32. */
 void tool_drawing_add(struct tool_drawing *p, const uint8_t *frames, int64_t n_frames,

@@ -87,7 +87,7 @@ static qv_status
 read_frames(qv_clip *clip, const struct qv_config *c, struct verify_input *input, char *text,
             size_t size, qv_error *err)
 {
-    qv_clip_info info;
+    qv_outcome info;
     qv_clip_get_info(clip, &info);
     input->still = info.is_image;
     int64_t pairs = info.grid_thw[0] < MOST_PAIRS ? info.grid_thw[0] : MOST_PAIRS;

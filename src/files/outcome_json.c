@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+#include "outcome_json.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "outcome.inc"
+
+/* How a reader sees a member. */
+struct seen {
+    const char *name; /* NULL: it does not */
+    int place;
+    bool if_set;          /* it is left out where it is 0 or "" */
+    const char *no, *yes; /* of a flag; NULL: it is a boolean */
+};
+
+#define AT(place, name) name, place, false, NULL, NULL
+#define SET(place, name) name, place, true, NULL, NULL
+#define WORD(place, name, no, yes) name, place, false, no, yes
+#define NO NULL, -1, false, NULL, NULL
+#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
+    { offsetof(qv_outcome, member),                                                                \
+      QV_OUTCOME_##kind,                                                                           \
+      { { info }, { encode }, { file }, { record } } },
+
+static const struct row {
+    size_t at;
+    enum qv_outcome_kind kind;
+    struct seen seen[QV_READERS];
+} rows[] = {
+#include "outcome.inc"
+};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+/* The list has each member of the struct, once, in its order. */
+struct listed {
+#define QV_OUTCOME(member, ...) __typeof__(((qv_outcome *)NULL)->member) member;
+#include "outcome.inc"
+    uint64_t reserved[4];
+};
+#define QV_OUTCOME(member, ...)                                                                    \
+    _Static_assert(offsetof(struct listed, member) == offsetof(qv_outcome, member),                \
+                   "qv_outcome." #member " is not at its place in outcome.inc");
+#include "outcome.inc"
+_Static_assert(sizeof(struct listed) == sizeof(qv_outcome), "outcome.inc lacks a last member");
+
+static json_t *
+value_of(const qv_outcome *o, const struct row *row, const struct seen *seen)
+{
+    const void *at = (const char *)o + row->at;
+    const int64_t *grid = at;
+    switch (row->kind) {
+    case QV_OUTCOME_FLAG:
+        return seen->no ? json_string(*(const bool *)at ? seen->yes : seen->no)
+                        : json_boolean(*(const bool *)at);
+    case QV_OUTCOME_INT: return json_integer(*(const int *)at);
+    case QV_OUTCOME_INT64: return json_integer(*(const int64_t *)at);
+    case QV_OUTCOME_REAL: return json_real(*(const double *)at);
+    case QV_OUTCOME_TEXT: return json_string(at);
+    case QV_OUTCOME_GRID:
+        return json_pack("[I,I,I]", (json_int_t)grid[0], (json_int_t)grid[1], (json_int_t)grid[2]);
+    case QV_OUTCOME_LIKE: return json_string(qv_like_name(*(const qv_like *)at));
+    case QV_OUTCOME_REMARK: return json_string(qv_remark_text(*(const qv_remark *)at));
+    case QV_OUTCOME_DECODE: return json_string(qv_decode_name(*(const qv_decode *)at));
+    }
+    return NULL;
+}
+
+/* Returns the row at a reader's place; NULL: there is none. */
+static const struct row *
+find_row(enum qv_outcome_reader reader, int place)
+{
+    for (size_t i = 0; i < N_ROWS; i++)
+        if (rows[i].seen[reader].place == place)
+            return &rows[i];
+    return NULL;
+}
+
+int
+qv_outcome_json(json_t *object, const qv_outcome *o, enum qv_outcome_reader reader, int first,
+                int end)
+{
+    const struct row *row;
+    for (int place = first; place < end && (row = find_row(reader, place)); place++) {
+        const struct seen *seen = &row->seen[reader];
+        json_t *value = value_of(o, row, seen);
+        if (seen->if_set && value && !json_number_value(value) && !json_string_length(value))
+            json_decref(value);
+        else if (json_object_set_new(object, seen->name, value))
+            return -1;
+    }
+    return 0;
+}

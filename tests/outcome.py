@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Compares src/outcome.inc with what else names the members of qv_outcome: the public header, docs/outcome.md and the
+binding's stub. With --write it writes the table of docs/outcome.md."""
+import pathlib
+import re
+import sys
+
+top = pathlib.Path(__file__).resolve().parent.parent
+page = top / "docs/outcome.md"
+HEAD = "| `qv_outcome` | `info --json` | `encode --json` | a file's `preprocessing` | a cache's record | `Tokens` in Python |"
+
+
+def read_list():
+    """Returns a tuple (member, and the name for each reader or "") for each row."""
+    rows = re.findall(r"^QV_OUTCOME\((\w+), \w+, (?:HERE|\w+\(.*?\)), (.*)\)$", (top / "src/outcome.inc").read_text(), re.M)
+    cell = r'(NO|NULL|(?:AT|SET|WORD)\(.*?\)|"\w+")'
+    for member, columns in rows:
+        cells = re.findall(cell, columns)
+        assert len(cells) == 5, f"{member}: {columns}"
+        yield (member, *(next(iter(re.findall(r'"(\w+)"', text)), "") for text in cells))
+
+
+def read_header():
+    body = re.search(r"typedef struct qv_outcome \{(.*?)\} qv_outcome;", (top / "include/qwenvit_media.h").read_text(), re.S)
+    body = re.sub(r"/\*.*?\*/", "", body[1], flags=re.S)
+    declared = [name for line in body.split(";") for name in re.findall(r"(\w+)(?:\[\w+\])?(?=,|$)", line.strip())]
+    return [name for name in declared if name != "reserved"]
+
+
+def table(rows):
+    lines = [HEAD, "|---" * 6 + "|"]
+    return "\n".join(lines + ["| " + " | ".join(f"`{name}`" if name else "" for name in row) + " |" for row in rows])
+
+
+def main():
+    rows = list(read_list())
+    text = page.read_text()
+    old = re.search(r"^\| `qv_outcome`.*?(?=\n\n|\n?\Z)", text, re.M | re.S)
+    if "--write" in sys.argv:
+        page.write_text(text.replace(old[0], table(rows)))
+        return
+    assert [row[0] for row in rows] == read_header(), "outcome.inc lists other members than qwenvit_media.h"
+    assert old[0] == table(rows), "docs/outcome.md has another table; tests/outcome.py --write writes it"
+    stub = re.search(r"class Tokens:(.*?)\nclass ", (top / "python/qwenvit/_core.pyi").read_text(), re.S)[1]
+    lacks = [row[5] for row in rows if row[5] and f"def {row[5]}(self)" not in stub]
+    assert not lacks, f"Tokens in python/qwenvit/_core.pyi lacks {lacks}"
+    print(f"{len(rows)} members")
+
+
+main()
