@@ -250,18 +250,18 @@ qv_job_has_room(const struct qv_job_item *item)
     return item->ready + item->piece_pairs <= QV_JOB_READY * chunk;
 }
 
-/* Returns whether a source may be taken up. */
-static inline bool
-qv_job_may_take_up(const qv_job *job)
-{
-    return job->sources.n && (!job->o.ahead || job->results < job->o.ahead);
-}
-
 /* Returns a model to ask the core about items with. All models of a job answer the same. */
 static inline const qv_model *
 qv_job_model(const qv_job *job)
 {
     return job->devices[0].model;
+}
+
+/* Returns whether a source may be taken up. */
+static inline bool
+qv_job_may_take_up(const qv_job *job)
+{
+    return job->sources.n && (!job->o.ahead || job->results < job->o.ahead);
 }
 
 /* Returns how many clips are decoded at once. The lock must be held. */
