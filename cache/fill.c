@@ -356,8 +356,8 @@ qv_cache_fill_begin(qv_cache_fill *f, const qv_model *model, qv_error *err)
     qv_model_info info;
     qv_model_get_info(model, &info);
     char *by = NULL;
-    const int64_t rows = qv_model_pack_rows(model, f->o.chunk_rows);
-    qv_status s = qv_cache_made_by(&info, rows, &f->o.clip, &by, err);
+    const qv_packing packing = qv_model_packing(model, f->o.chunk_rows);
+    qv_status s = qv_cache_made_by(&info, &packing, &f->o.clip, &by, err);
     if (s)
         return s;
     if (f->there)
@@ -424,13 +424,14 @@ check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
                    (unsigned long long)bytes);
 }
 
+/* Frames that are wrong cost themselves. A file is read only later, so a failure to add it has another
+ * cause, such as a decoder that does not start. */
 static qv_status
 add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
 {
     const qv_cache_fill_memory *m = clip->memory;
-    const qv_status s = m ? check_frames(f, clip, err) : QV_OK;
-    if (s)
-        return s;
+    qv_error why = { 0 };
+    qv_status s = m ? check_frames(f, clip, &why) : QV_OK;
     const qv_clip_options own = clip->own ? qv_row_options(clip->own, &f->o.clip) : f->o.clip;
     qv_job_source source = { .key = clip->key, .path = clip->path, .clip = &own, .user = clip };
     if (m) {
@@ -440,7 +441,17 @@ add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
         source.item = m->item;
         source.item.data = m->data;
     }
-    return qv_job_add(f->job, &source, err);
+    if (!s)
+        s = qv_job_add(f->job, &source, &why);
+    if (s && source.kind == QV_SOURCE_FRAMES && !qv_ends_all(s)) {
+        const qv_error failure = why;
+        source.status = s;
+        source.error = failure.text;
+        s = qv_job_add(f->job, &source, &why);
+    }
+    if (s && err)
+        *err = why;
+    return s;
 }
 
 /* Adds all clips to the job, which asks go_on wherever it waits. */

@@ -85,16 +85,16 @@ model_json(const char *folder)
 }
 
 qv_status
-qv_cache_made_by(const qv_model_info *model, int64_t capacity, const qv_clip_options *clip,
-                 char **out, qv_error *err)
+qv_cache_made_by(const qv_model_info *model, const qv_packing *packing,
+                 const qv_clip_options *clip, char **out, qv_error *err)
 {
-    if (!model || !clip || !out)
-        return qv_fail(err, QV_EINVAL, "made by: model, clip or out is NULL");
+    if (!model || !packing || !clip || !out)
+        return qv_fail(err, QV_EINVAL, "made by: model, packing, clip or out is NULL");
     json_t *j =
         json_pack("{s:s, s:s, s:s, s:I, s:s, s:{s:o, s:o, s:o}}", "model_type", model->model_type,
                   "weights", *model->digest ? model->digest : "unknown", "dtype",
-                  qv_dtype_name(model->dtype), "capacity", (json_int_t)capacity, "packing",
-                  QV_PACKING, "preprocessing", "image", preprocess_json(&model->image), "video",
+                  qv_dtype_name(model->dtype), "capacity", (json_int_t)packing->rows, "packing",
+                  packing->rule, "preprocessing", "image", preprocess_json(&model->image), "video",
                   preprocess_json(&model->video), "options", sampling_json(clip));
     const bool lost = j && model->folder && *model->folder &&
                       json_object_set_new(j, "model", model_json(model->folder));

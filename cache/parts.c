@@ -68,7 +68,8 @@ list_folder(qv_cache *c, size_t known, size_t *room, qv_error *err)
 {
     DIR *dir = opendir(c->dir);
     if (!dir)
-        return qv_fail(err, QV_EIO, "%s: %s", qv_path_tail(c->dir), strerror(errno));
+        return qv_fail(err, qv_status_of_errno(errno), "%s: %s", qv_path_tail(c->dir),
+                       strerror(errno));
     qv_status s = QV_OK;
     const struct dirent *e;
     while (!s && (errno = 0, e = readdir(dir)) != NULL)
@@ -76,7 +77,8 @@ list_folder(qv_cache *c, size_t known, size_t *room, qv_error *err)
             !(known && bsearch(e->d_name, c->index.parts, known, sizeof *c->index.parts, to_name)))
             s = add_part(c, e->d_name, room, err);
     if (!s && errno)
-        s = qv_fail(err, QV_EIO, "%s: cannot be listed: %s", qv_path_tail(c->dir), strerror(errno));
+        s = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s",
+                    qv_path_tail(c->dir), strerror(errno));
     closedir(dir);
     return s;
 }
@@ -136,7 +138,8 @@ add_items(qv_cache *c, const struct qv_scanner *s, size_t part, qv_error *err)
 }
 
 /* Reads a part's header into the index. *gone: the part was listed, and does not exist any more; a
- * part that the caller named is damaged then. */
+ * part that the caller named is damaged then. What the process lacks, or a server that is gone, is
+ * no damage of the part. */
 static qv_status
 scan_part(qv_cache *c, struct qv_scanner *s, size_t part, bool is_named, bool *gone, qv_error *err)
 {
@@ -144,9 +147,9 @@ scan_part(qv_cache *c, struct qv_scanner *s, size_t part, bool is_named, bool *g
     char *path = qv_cache_part_path(c, part);
     s->size = 0;
     const qv_status status = path ? qv_scan_part(s, path, &why) : qv_cache_no_memory(c, &why);
-    *gone = path && status == QV_EIO && !is_named && !qv_path_exists(path);
+    *gone = path && status && status != QV_ENOMEM && !is_named && !qv_path_exists(path);
     free(path);
-    if (status == QV_ENOMEM) {
+    if (qv_ends_all(status) && !*gone) {
         if (err)
             *err = why;
         return status;

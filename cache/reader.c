@@ -270,7 +270,7 @@ qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status f
     char quoted[QV_QUOTE_SIZE];
     const char *name = qv_index_name(&c->index, k);
     char *path = qv_cache_part_path(c, k->part);
-    const bool is_gone = path && failed == QV_EIO && !qv_path_exists(path);
+    const bool is_gone = path && failed && failed != QV_ENOMEM && !qv_path_exists(path);
     free(path);
     *item = (qv_cache_item){ .key = NULL };
     *later = NULL;
@@ -393,7 +393,6 @@ qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
     const struct qv_index_key *k = &c->index.keys[i];
     pthread_mutex_lock(c->lock);
     s = load_records(c, k->part, err);
-    const bool is_gone = s == QV_EIO;
     if (!s && (uint64_t)k->record + k->record_bytes > c->scanner->records.n)
         s = qv_fail(err, QV_EIO, "%s/%s: the file was changed since the cache was opened",
                     qv_path_tail(c->dir), c->index.parts[k->part].name);
@@ -406,7 +405,7 @@ qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
     pthread_mutex_unlock(c->lock);
     const qv_cache *later = NULL;
     qv_cache_item item = { .key = NULL };
-    if (is_gone)
+    if (s)
         s = qv_cache_look_again(c, k, s, &later, &item, err);
     return item.key ? qv_cache_record(later, item.index, out, err) : s;
 }

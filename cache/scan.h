@@ -52,8 +52,8 @@ struct qv_scanner {
 };
 
 uint64_t qv_scan_hash(uint64_t seed, const char *key, size_t bytes);
-/* Reads a part's header. Returns QV_EFORMAT if the file is no valid part, QV_EIO if it cannot be
- * read. */
+/* Reads a part's header. Returns QV_EFORMAT if the file is no valid part, and what
+ * qv_file_open() and qv_file_read() return if it cannot be read. */
 qv_status qv_scan_part(struct qv_scanner *s, const char *path, qv_error *err);
 void qv_scan_free(struct qv_scanner *s);
 /* Returns whether the part that was scanned last, valid or not, has said in correct records which

@@ -40,6 +40,15 @@ is_sticky(cudaError_t error)
     }
 }
 
+/* Appends what a call said to a text of `size` bytes. */
+static void
+append_failure(char *text, size_t size, const char *before, const char *call, cudaError_t error)
+{
+    const size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s%s%s said \"%s\" (%s)", used ? "; " : "", before, call,
+             cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
 /* Returns whether the error means that the device is lost, and notes it. cuBLAS and cuDNN hide such
  * an error behind a status of their own, so for them it is the runtime's last error. */
 static bool
@@ -48,8 +57,7 @@ note_loss(struct qv_device_cuda *dev, cudaError_t error, const char *call)
     if (!is_sticky(error))
         return false;
     if (dev && !dev->lost[0])
-        snprintf(dev->lost, sizeof dev->lost, "%s said \"%s\" (%s)", call,
-                 cudaGetErrorString(error), cudaGetErrorName(error));
+        append_failure(dev->lost, sizeof dev->lost, "", call, error);
     return true;
 }
 
@@ -79,11 +87,9 @@ qv_note_free_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *cal
         return;
     cudaGetLastError();
     const bool lost = note_loss(dev, error, call);
-    const size_t used = strlen(dev->warning);
-    snprintf(dev->warning + used, sizeof dev->warning - used, "%s%s%s said \"%s\" (%s)",
-             used ? "; " : "",
-             lost ? "the CUDA context is lost since " : "memory was not given back: ", call,
-             cudaGetErrorString(error), cudaGetErrorName(error));
+    append_failure(dev->warning, sizeof dev->warning,
+                   lost ? "the CUDA context is lost since " : "memory was not given back: ", call,
+                   error);
 }
 
 qv_status

@@ -303,18 +303,6 @@ typedef struct qv_item {
     uint64_t reserved[2];
 } qv_item;
 
-/* Checks that an item is valid, whatever plan will take it. Returns QV_EINVAL with a text that
- * begins with `name` and names field, value and what would be right. It does not read the data.
- * Any thread may call it, also while another uses the model. */
-QV_API qv_status qv_item_check(const qv_model *model, qv_input input, const qv_item *item,
-                               const char *name, qv_error *err);
-
-/* Returns n frame pairs of an item from pair `first` on, or as many as there are, as an item
- * whose data is inside the whole's. All pieces of an image have its one frame. Any thread may
- * call it, also while another uses the model. */
-QV_API qv_item qv_item_piece(const qv_model *model, qv_input input, const qv_item *item,
-                             int64_t first, int64_t n);
-
 /* ---- capacity: what a chunk holds, and what an item takes of it ------------------------------ */
 
 /* For a chunk, a capacity says how much it holds at most; for an item, or several, how much they
@@ -327,66 +315,6 @@ typedef struct qv_capacity {
      * none (only Qwen2.5's towers have) */
     int64_t windows;
 } qv_capacity;
-
-/* Returns whether all four numbers are equal, so that plans of both capacities compute alike. */
-QV_API bool qv_capacity_equal(const qv_capacity *a, const qv_capacity *b);
-
-/* Returns how many of this size fit into a chunk together, by rows, segments and windows; 0: not
- * even one. segment_rows does not count. */
-QV_API int64_t qv_capacity_fits(const qv_capacity *chunk, const qv_capacity *size);
-
-/* Returns what an item of this grid takes. The grid must be valid (qv_item_check). Any thread
- * may call this and the functions below up to qv_pack_part, also while another uses the model. */
-QV_API qv_capacity qv_item_size(const qv_model *model, const int64_t grid_thw[3]);
-
-/* Returns the patches of a chunk that frame pairs of any size are packed into: `rows` rounded up
- * to a bucket, or the device's own size if rows is 0. */
-QV_API int64_t qv_model_pack_rows(const qv_model *model, int64_t rows);
-
-/* The name of the rule by which frame pairs are packed, as caches record it. On some devices
- * another rule gives other bits. */
-#define QV_PACKING "pairs"
-
-/* Returns the capacity of the chunks that an item's frame pairs are packed into, if chunks of
- * `rows` patches were asked for (0: of the device's own size). It depends only on grid_h and
- * grid_w. It is the same for all pairs, with two exceptions: pairs that do not fit it; and, on
- * devices where another number of rows gives other bits, pairs that would leave more than a
- * tenth of it empty. Those get one of a few other capacities. */
-QV_API qv_capacity qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3]);
-
-/* The most pieces in a chunk, and the most that are looked at to fill it. Images of 64 sizes
- * fill 0.76 of a chunk of 6144 rows in the order given, and 0.97 if the best of 16 are taken;
- * but 24576 rows hold a hundred small ones. */
-#define QV_PACK_ITEMS 256
-
-/* Frame pairs of one item that wait for a chunk. */
-typedef struct qv_pack_run {
-    qv_capacity pair; /* what one pair takes */
-    int64_t pairs;    /* at least 1 */
-} qv_pack_run;
-
-/*
- * Chooses which frame pairs go into the next chunk. waiting[n] begins with the oldest, and each of
- * its pairs fits the chunk by itself. As many pairs of the oldest go as fit, so that none waits for
- * ever; then those of the others that leave least of the chunk empty. Where these are more segments
- * than there is room for, the largest pairs that still fit go instead. Of two alike the older goes
- * first. Only the first QV_PACK_ITEMS of waiting are looked at. taken[QV_PACK_ITEMS] becomes the
- * number of pairs taken from each. Returns from how many any were taken.
- */
-QV_API size_t qv_pack_choose(const qv_capacity *chunk, const qv_pack_run *waiting, size_t n,
-                             int64_t taken[QV_PACK_ITEMS]);
-
-/* Returns the capacity for a chunk that would take `used` of the capacity `chunk`.
- * - If the chunk is not full: the smallest capacity that holds it and gives the same bits, or
- *   any bits if the device promises none.
- * - On devices where plans take long to make: `chunk` itself if nine tenths of it are used, or if
- *   it is one of many (`more`) and fewer than two alike were before; for others of many the
- *   capacity that suits `used`, and else a half, a quarter and so on of `chunk`.
- * - If all pairs have one size (used->segment_rows is not 0), as in `repeats` chunks before:
- *   `used` itself, which is dense, if that gives the same bits and so many chunks are worth a
- *   plan. */
-QV_API qv_capacity qv_pack_part(const qv_model *model, const qv_capacity *chunk,
-                                const qv_capacity *used, bool more, int64_t repeats);
 
 /* ---- plan: a model at one capacity, and a stream --------------------------------------------- */
 
@@ -402,6 +330,11 @@ typedef struct qv_plan_options {
      * windows is 0, it follows from rows. With segment_rows a chunk takes only frame pairs of
      * that size, which is faster on some devices. */
     qv_capacity capacity;
+    /* Not zeros, and capacity zeros: the capacity that suits an item of this grid encoded by itself,
+     * which is the smallest bucket that holds it. A clip larger than a chunk gets chunks of whole
+     * frame pairs, for pairs of its size alone (segment_rows) if that gives the bits of packed
+     * chunks. An image larger than a chunk gets its own size. */
+    int64_t grid_thw[3];
     qv_input input;
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     qv_layer_hook hook;
@@ -435,14 +368,7 @@ typedef struct qv_tokens {
     int64_t n;                         /* set to the number of rows written */
 } qv_tokens;
 
-/* Sets `capacity` to the one that suits an item encoded by itself: the smallest bucket that
- * holds it. A clip larger than a chunk gets chunks of whole frame pairs, for pairs of its size
- * alone (segment_rows) if that gives the bits of packed chunks. An image larger than a chunk
- * gets its own size. It reads nothing that changes, so any thread may call it, also while
- * another uses the model. Returns QV_EINVAL for a grid that is not valid. */
-QV_API qv_status qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3],
-                                     qv_plan_options *options, qv_error *err);
-
+/* Returns QV_EINVAL, naming the field, for options that are not valid. */
 QV_API qv_status qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out,
                                 qv_error *err);
 /* The model keeps freed plans, so that a capacity used before is ready at once. qv_model_free
@@ -466,15 +392,130 @@ QV_API qv_status qv_plan_pull(qv_plan *plan, qv_tokens *out, qv_error *err);
 
 /*
  * Encodes items in one call: clips and images of any sizes. Tokens come in the items' order.
- * - One item alone gets the capacity of qv_plan_options_for.
+ * - One item alone gets the capacity that suits it (qv_plan_options.grid_thw).
  * - The frame pairs of several items are packed, as in a job, into chunks of `options`' capacity;
- *   pairs that do not fit it go into chunks that suit them (qv_pack_capacity).
+ *   pairs that do not fit it go into chunks that suit them.
  * - If `options` is NULL or gives no capacity, chunks have the device's own size; or, if everything
  *   fits into one chunk, the smallest bucket that holds it, if that gives the same bits.
  * From `options` the output dtype, the hook and `stop` are taken as well.
  */
 QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
                            const qv_plan_options *options, qv_tokens *out, qv_error *err);
+
+/* ---- feeder: frame pairs in, full chunks out ------------------------------------------------- */
+
+/* How a model's frame pairs are packed into chunks. */
+typedef struct qv_packing {
+    int64_t rows; /* patches of the chunks that most frame pairs go into */
+    const char
+        *rule; /* the rule by which chunks are filled. On some devices another gives other bits */
+    /* the most tokens of a chunk of frame pairs of one item alone, unless one pair has more */
+    int64_t alone_tokens;
+} qv_packing;
+
+/* Returns how the model's frame pairs are packed, if chunks of so many patches were asked for (0:
+ * of the device's own size). It is part of what tokens' bits depend on, so caches record it. */
+QV_API qv_packing qv_model_packing(const qv_model *model, int64_t chunk_rows);
+
+/*
+ * A feeder fills the chunks of one or more models with the frame pairs of many items, and keeps each
+ * device busy. It makes the plans, and decides which pairs share a chunk. An item's frame pairs go
+ * in order and through one device; a long item lies in several chunks. The capacity that an item's
+ * pairs are computed in follows from the size of its frames and the feeder's options alone.
+ *
+ * Threads. The caller has one lock. Any thread calls qv_feeder_add, _put, _ready and _drop while it
+ * holds the lock. For each device one thread calls qv_feeder_ready, and qv_feeder_push and _pull
+ * without the lock. With one thread no lock is needed.
+ */
+typedef struct qv_feeder qv_feeder;
+
+typedef struct qv_feeder_options {
+    qv_dtype output;    /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
+    int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
+    bool alone;         /* items share no chunk: each has the capacity that suits it by itself */
+    double max_wait_s;  /* how long a frame pair waits for its chunk to fill while more come */
+    uint64_t reserved[8];
+} qv_feeder_options;
+
+/* An item on its way through a feeder, which owns it and writes its fields. */
+typedef struct qv_feed {
+    void *user;   /* the caller's */
+    int64_t step; /* how many frame pairs each put adds; the last one adds those that are left */
+    bool full;    /* two chunks' worth of its frame pairs wait, so more would gain nothing */
+} qv_feed;
+
+/* Consecutive frame pairs of an item, which one put has added. */
+typedef struct qv_feeder_part {
+    const qv_feed *feed; /* the item; valid while it is not dropped */
+    void *user;          /* that of the put */
+    qv_item item;        /* these frame pairs */
+    int64_t first;       /* the number of the first of them in the item */
+    bool ends, last;     /* what the put has added ends with it; the item ends with it */
+} qv_feeder_part;
+
+/* The most parts of a chunk, and the most that are looked at to fill it. */
+#define QV_FEEDER_PARTS 256
+
+/* A chunk, from qv_feeder_ready until the next qv_feeder_ready after it was pulled. Its tokens are
+ * those of its parts in their order. */
+typedef struct qv_feeder_chunk {
+    const qv_feeder_part *parts;
+    size_t n;
+    int64_t rows; /* patches of the parts together */
+    bool is_rest; /* it takes all frame pairs that waited for such a chunk */
+    bool refused; /* qv_feeder_push failed because no plan can be made for the chunk */
+    /* set by qv_feeder_push: the patches and the tokens that the chunk has room for */
+    int64_t capacity_rows, capacity_tokens;
+} qv_feeder_chunk;
+
+/* What is yet to be put. */
+typedef enum qv_feeder_expects {
+    QV_FEEDER_NOTHING = 0, /* nothing, or nothing before chunks have gone: they go as they are */
+    QV_FEEDER_PERHAPS,     /* nothing is on its way, but something may come: they go in 2 ms */
+    QV_FEEDER_MORE,        /* something is on its way, for which frame pairs wait max_wait_s */
+    QV_FEEDER_EXPECTS_MAX = 0x7fff
+} qv_feeder_expects;
+
+/* Opens a feeder for models of one tower, each on a device of its own. Makes the plan that most
+ * frame pairs are packed in, for each. Returns QV_EINVAL, QV_ENOMEM, and what qv_plan_create
+ * returns. From open to close only the feeder may use the models' contexts. */
+QV_API qv_status qv_feeder_open(qv_model *const *models, size_t n_models,
+                                const qv_feeder_options *options, qv_feeder **out, qv_error *err);
+
+/* Announces an item, and decides what its frame pairs are computed in. With item->data NULL the data
+ * come with each put, as of a clip that is being decoded. Returns QV_EINVAL for an item that is not
+ * valid, with a text that begins with `name` and names field, value and what would be right. */
+QV_API qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item *item,
+                               const char *name, void *user, qv_feed **out, qv_error *err);
+
+/* Puts the next frame pairs of an item: as many as feed->step says, or those that are left. `data` is
+ * theirs, or NULL if item->data was given; it must stay valid until they are pushed or dropped.
+ * now_s is the time on any clock, in seconds. Returns QV_ESTATE if QV_FEEDER_PARTS puts wait for the
+ * same chunks, QV_ENOMEM, or QV_EINVAL if nothing is left of the item. */
+QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
+                               double now_s, qv_error *err);
+
+/* Chooses the device's next chunk: as many of the oldest pairs as fit, then those that leave least of
+ * it empty. qv_feeder_push must follow. Returns NULL if no chunk may go yet, or if so many are under
+ * way that one must be pulled first; *wait_s is lowered to the seconds after which to ask again. */
+QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s,
+                                              qv_feeder_expects expects, double *wait_s);
+
+/* Pushes the chunk that qv_feeder_ready has chosen, and perhaps makes a plan for chunks to come while
+ * the device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is
+ * `refused`, only its own items have failed; after any other failure the feeder must be closed. */
+QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
+
+/* Waits for the device's oldest chunk and takes its tokens, as qv_plan_pull does. */
+QV_API qv_status qv_feeder_pull(qv_feeder *feeder, int device, qv_tokens *out, qv_error *err);
+
+/* Takes out a part of the item that waits, and returns true; or frees the feed if none waits, and
+ * returns false. Chunks that have been chosen are not changed. So an item that fails, or is done, is
+ * dropped until this returns false. */
+QV_API bool qv_feeder_drop(qv_feeder *feeder, qv_feed *feed, qv_feeder_part *part);
+
+/* Frees the feeder, all feeds and plans. Waits for what is under way. */
+QV_API void qv_feeder_close(qv_feeder **feeder);
 
 #ifdef __cplusplus
 }

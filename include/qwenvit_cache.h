@@ -68,11 +68,10 @@ QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* Makes the text for qv_cache_writer_options.made_by, as `qwenvit cache` has it: the model, its
- * weights and dtype, the capacity that frame pairs are packed in (qv_model_pack_rows of the job's
- * chunk_rows), the rule by which they are packed (QV_PACKING), and how clips without options of
- * their own are sampled and resized. *out is a JSON object, for free(). Returns QV_EINVAL and
- * QV_ENOMEM. */
-QV_API qv_status qv_cache_made_by(const qv_model_info *model, int64_t capacity,
+ * weights and dtype, how frame pairs are packed (qv_model_packing of the job's chunk_rows), and how
+ * clips without options of their own are sampled and resized. *out is a JSON object, for free().
+ * Returns QV_EINVAL and QV_ENOMEM. */
+QV_API qv_status qv_cache_made_by(const qv_model_info *model, const qv_packing *packing,
                                   const struct qv_clip_options *clip, char **out, qv_error *err);
 
 /* The tensors of each key: tokens [n, width] and n_deepstack outputs [n, width]; or, packed, one
@@ -176,7 +175,7 @@ QV_API bool qv_cache_exists(const char *dir);
  * checkpoints are. A part that is damaged, or is no regular file, is reported by qv_cache_damage,
  * and its keys are missing. It takes memory for the index (qv_cache_info.index_bytes), and while it
  * opens three times the largest header (32 MiB at most). Returns QV_EIO, QV_EFORMAT (no cache, or
- * one of another version) or QV_ENOMEM. */
+ * one of another version), QV_ENOMEM, or QV_EBACKEND (the file system or its server is gone). */
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);

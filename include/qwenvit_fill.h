@@ -98,8 +98,8 @@ typedef struct qv_cache_fill_memory {
  * a hash of its bytes and, for frames, of their shape, timestamps and rate; its time is 0. All
  * memory that is pointed to is the caller's and must live until qv_cache_fill_run or
  * qv_cache_fill_end has returned. Returns QV_EINVAL for another kind, for no bytes and for no
- * frames; QV_ENOMEM. Frames that have another number of bytes than their shape takes end the run,
- * with QV_EINVAL, as other sources that a job does not accept do. */
+ * frames; QV_ENOMEM. Frames of a shape that the model does not accept, or with another number of
+ * bytes than their shape takes, fail in the run, and cost only themselves. */
 QV_API qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,
                                           const qv_cache_fill_memory *memory, const qv_row_own *own,
                                           bool *wanted, qv_error *err);

@@ -10,7 +10,7 @@
  *
  * The capacity in which a source's tokens are computed follows from the size of its frames and the
  * job's options alone. A chunk that is not full takes a smaller capacity only if that gives the
- * same bits (qv_pack_part). So tokens have the same bits in any order of the sources and with any
+ * same bits. So tokens have the same bits in any order of the sources and with any
  * number of decoders.
  *
  * However much is added, memory on the host is at most the sum of

@@ -167,12 +167,15 @@ QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_erro
 /* Finds out whether the CUDA device of this number can decode clips (QV_DECODE_GPU). It starts a
  * process that opens the device, which takes some 0.5 s, and with `wait` waits for that. The
  * process is locked in unless its clips are trusted. Returns QV_OK if it can; QV_ESTATE while that
- * is not known yet; QV_EBACKEND, and why, if it cannot. */
+ * is not known yet, also because no process can be started at the moment; QV_EBACKEND, and why, if
+ * it cannot. After a failure a later call or clip tries again: 1 s later, then 2 s, up to 512 s. */
 QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool trusted, bool wait,
                                 qv_error *err);
 /* Returns whether a process that is locked in has the CUDA device of this number open already, as
- * qv_decoder_gpu, a clip or a job had it opened. */
-QV_API bool qv_decoder_has_gpu(qv_decoder *decoder, int gpu);
+ * qv_decoder_gpu, a clip or a job had it opened. `why` becomes the reason why the device decodes
+ * nothing, as qv_decoder_gpu found it, in words that follow "since"; "": there is none; NULL: not
+ * wanted. */
+QV_API bool qv_decoder_has_gpu(qv_decoder *decoder, int gpu, char why[64]);
 /* Returns why this build has no use for NVIDIA's decoders (NVDEC), in words that follow "since": it
  * was built without the headers ffnvcodec, so that QV_DECODE_GPU fails and QV_DECODE_AUTO is the
  * CPU. "" if it has; never NULL. */

@@ -18,22 +18,8 @@ const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
 /* ---- failures -------------------------------------------------------------------------------- */
 
 void
-qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
+qv_job_free_frames(qv_job *job, struct qv_job_frames *frames)
 {
-    if (!item->status) {
-        item->status = status;
-        item->error = *err;
-        qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
-    }
-    if (qv_ends_all(status))
-        qv_job_lose(job, status, err);
-}
-
-void
-qv_job_free_frames(qv_job *job, struct qv_job_piece *piece)
-{
-    struct qv_job_frames *frames = piece->frames;
-    piece->frames = NULL;
     if (!frames || --frames->users)
         return;
     job->used -= frames->bytes;
@@ -42,35 +28,37 @@ qv_job_free_frames(qv_job *job, struct qv_job_piece *piece)
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-void
-qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece)
+/* Takes what waits of an item out of the feeder, where it may be read no more. */
+static void
+drop(qv_job *job, struct qv_job_item *item)
 {
-    qv_job_free_frames(job, piece);
-    if (piece != &piece->item->end)
-        free(piece);
+    qv_feeder_part part;
+    while (item->feed && qv_feeder_drop(job->feeder, item->feed, &part)) {
+        qv_job_free_frames(job, part.user);
+        item->holders--;
+    }
+    item->feed = NULL;
+}
+
+void
+qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
+{
+    if (!item->status) {
+        item->status = status;
+        item->error = *err;
+        drop(job, item);
+        qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
+    }
+    if (qv_ends_all(status))
+        qv_job_lose(job, status, err);
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-/* Gives back one hold of a pack. A pack that nobody holds is freed. */
-static void
-leave_pack(qv_job *job, struct qv_job_pack *pack)
-{
-    struct qv_job_pack **link = &job->packs;
-    if (--pack->users)
-        return;
-    while (*link != pack)
-        link = &(*link)->next;
-    *link = pack->next;
-    qv_job_queue_close(&pack->queue);
-    free(pack);
-}
-
 void
 qv_job_free_item(qv_job *job, struct qv_job_item *item)
 {
-    if (item->pack)
-        leave_pack(job, item->pack);
+    drop(job, item);
     free((void *)(uintptr_t)item->source.key);
     free((void *)(uintptr_t)item->source.path);
     free(item->timestamps_s);
@@ -109,66 +97,31 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
     return QV_JOB_DONE;
 }
 
-/* ---- deciding -------------------------------------------------------------------------------- */
-
-/* Takes a hold of the pack with this capacity and input, and makes it if there is none. */
-static qv_status
-join_pack(qv_job *job, const qv_plan_options *options, struct qv_job_pack **out, qv_error *err)
-{
-    struct qv_job_pack *pack = job->packs;
-    while (pack && !(qv_capacity_equal(&pack->options.capacity, &options->capacity) &&
-                     pack->options.input == options->input))
-        pack = pack->next;
-    if (!pack) {
-        pack = calloc(1, sizeof *pack);
-        if (!pack)
-            return qv_fail(err, QV_ENOMEM, "no memory for a pack of frame pairs");
-        const qv_status status = qv_job_queue_open(&pack->queue, QV_PACK_ITEMS, err);
-        if (status) {
-            free(pack);
-            return status;
-        }
-        pack->options = *options;
-        pack->next = job->packs;
-        job->packs = pack;
-    }
-    pack->users++;
-    *out = pack;
-    return QV_OK;
-}
-
-/* Decides by the item and the job's options alone, so that its tokens are the same bits in any
- * order. */
+/* An item whose data come with each put is a clip: only its grid is known, so that is what the error
+ * names. */
 qv_status
-qv_job_decide(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
+qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
 {
-    const qv_model *model = qv_job_model(job);
-    const int64_t *g = item->whole.grid_thw, pair_grid[3] = { 1, g[1], g[2] };
+    const bool is_clip = qv_job_kind_of(item)->is_clip;
+    const int64_t *g = item->whole.grid_thw, merge = job->model.merge_size;
     const bool is_taken_up = item->state == QV_JOB_READING;
-    qv_plan_options options = { 0 };
     qv_error inner;
-    qv_status status = qv_plan_options_for(model, g, &options, &inner);
-    if (status)
-        return qv_fail(err, status, "%s: %s", name, inner.text);
-    if (!job->o.alone)
-        options.capacity = qv_pack_capacity(model, job->o.chunk_rows, g);
-    options.input = qv_job_kind_of(item)->input;
-    options.output = job->o.output;
-    item->pair = qv_item_size(model, pair_grid);
-    item->n_tokens = g[0] * item->pair.rows / (job->model.merge_size * job->model.merge_size);
-    int64_t pairs = qv_capacity_fits(&options.capacity, &item->pair);
-    /* small pieces, so that chunks can be filled while the clip is decoded */
-    if (qv_job_kind_of(item)->is_clip && !job->o.alone)
-        pairs = pairs > QV_JOB_PARTS ? pairs / QV_JOB_PARTS : 1;
-    item->piece_pairs = pairs < g[0] ? pairs : g[0];
     pthread_mutex_lock(&job->lock);
-    status = join_pack(job, &options, &item->pack, err);
-    const int64_t bytes = qv_job_token_bytes(job, item->n_tokens);
-    item->held += bytes;
-    if (is_taken_up)
-        qv_job_count(job, bytes);
+    const qv_status status = qv_feeder_add(job->feeder, qv_job_kind_of(item)->input, &item->whole,
+                                           is_clip ? "an item" : name, item, &item->feed, &inner);
+    if (!status) {
+        item->step = item->feed->step;
+        item->n_tokens = g[0] * g[1] * g[2] / (merge * merge);
+        const int64_t bytes = qv_job_token_bytes(job, item->n_tokens);
+        item->held += bytes;
+        if (is_taken_up)
+            qv_job_count(job, bytes);
+    }
     pthread_mutex_unlock(&job->lock);
-    return status;
+    if (status)
+        return is_clip ? qv_fail(err, status, "%s: %s", name, inner.text)
+                       : qv_fail(err, status, "%s", inner.text);
+    return QV_OK;
 }
 
 /* ---- adding ---------------------------------------------------------------------------------- */
@@ -257,7 +210,6 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     if (!item)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
     item->source = *s;
-    item->device = -1;
     item->held = QV_JOB_TEXTS;
     item->source.key = strdup(name);
     item->source.path = s->path ? strdup(s->path) : NULL;
@@ -271,13 +223,12 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
         status = set_clip_options(job, item, err);
     else {
         item->whole = s->item;
-        status = qv_item_check(qv_job_model(job), qv_job_kinds[s->kind].input, &s->item, name, err);
-        if (!status)
-            status = qv_job_decide(job, item, name, err);
+        status = s->item.data ? qv_job_feed(job, item, name, err)
+                              : qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
     }
     item->lent = status || s->status ? 0 : bytes_of(job, s);
     if (status)
-        qv_job_free_item(job, item); /* it has no pack, so the lock is not needed */
+        qv_job_free_item(job, item); /* it has no feed, so the lock is not needed */
     else
         *out = item;
     return status;

@@ -185,25 +185,27 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Counts the tokens of the larger of two chunks that usual frame pairs do not exceed: that of a
- * pack, and that which a clip by itself fills. */
-static qv_status
-count_usual_tokens(const qv_job *job, qv_model *model, int64_t pack_rows, int64_t *n, qv_error *err)
+/* Notes how many patches packs have, and the tokens of the larger of two chunks that usual frame pairs
+ * do not exceed: a pack, and a chunk that a clip by itself fills. */
+static void
+set_sizes(qv_job *job, const qv_model *model)
 {
-    const int64_t m = job->model.merge_size, many[3] = { 1 << 20, m, m };
-    qv_plan_options dense = { 0 };
-    qv_status status = qv_plan_options_for(model, many, &dense, err);
-    *n = (dense.capacity.rows > pack_rows ? dense.capacity.rows : pack_rows) / (m * m);
-    return status;
+    const qv_packing packing = qv_model_packing(model, job->o.chunk_rows);
+    job->pack_rows = !job->o.alone || job->o.chunk_rows ? packing.rows : 0;
+    const int64_t tokens = job->pack_rows / (job->model.merge_size * job->model.merge_size);
+    job->usual_tokens = tokens > packing.alone_tokens ? tokens : packing.alone_tokens;
 }
 
-/* Opens each device, with its plan for packs. */
+/* Opens the feeder, which makes each device's plan for packs. */
 static qv_status
 open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 {
-    qv_status status = QV_OK;
+    const qv_feeder_options options = { .output = job->o.output,
+                                        .chunk_rows = job->o.chunk_rows,
+                                        .alone = job->o.alone,
+                                        .max_wait_s = job->o.max_wait_s };
     qv_model_info info;
-    for (int i = 0; i < job->n_devices && !status; i++) {
+    for (int i = 0; i < job->n_devices; i++) {
         job->devices[i].job = job;
         job->devices[i].index = i;
         job->devices[i].model = models[i];
@@ -214,11 +216,9 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
         if (job->looks_for_gpu) /* until the device was asked */
             snprintf(job->devices[i].not_gpu, sizeof job->devices[i].not_gpu, "%s",
                      qv_decoder_no_nvdec());
-        status = qv_job_device_open(&job->devices[i], err);
     }
-    return status ? status
-                  : count_usual_tokens(job, models[0], job->pack.capacity.rows, &job->usual_tokens,
-                                       err);
+    set_sizes(job, models[0]);
+    return qv_feeder_open(models, (size_t)job->n_devices, &options, &job->feeder, err);
 }
 
 static qv_status
@@ -227,8 +227,10 @@ open_queues(qv_job *job, qv_error *err)
     const size_t readers = (size_t)job->n_readers;
     qv_status status = qv_job_queue_open(&job->sources, (size_t)job->o.queue, err);
     if (!status) /* each reader may have an item's end in it */
-        status = qv_job_queue_open(
-            &job->told, readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_PACK_ITEMS, err);
+        status =
+            qv_job_queue_open(&job->told,
+                              readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PARTS,
+                              err);
     job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
     job->readers = calloc(readers, sizeof *job->readers);
     job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);
@@ -302,7 +304,8 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
         status = open_lock(job, err);
     if (!status)
         status = open_devices(job, models, err);
-    if (!status && job->looks_for_gpu && qv_decoder_has_gpu(job->decoder, job->devices[0].gpu))
+    if (!status && job->looks_for_gpu &&
+        qv_decoder_has_gpu(job->decoder, job->devices[0].gpu, NULL))
         qv_job_find_gpus(job); /* a job before this one has had it opened */
     job->opened_s = qv_seconds();
     if (!status)
@@ -327,27 +330,23 @@ join_threads(qv_job *job)
         pthread_join(job->sinks[job->n_sinks_running - 1].thread, NULL);
 }
 
-static void
-drop_queue(qv_job *job, struct qv_job_queue *queue)
-{
-    while (queue->n)
-        qv_job_drop_piece(job, qv_job_queue_take(queue, 0));
-}
-
+/* Frees the frames of all chunks that the sink has not had. What waits in the feeder goes with its
+ * item. */
 static void
 drop_pieces(qv_job *job)
 {
-    for (struct qv_job_pack *pack = job->packs; pack; pack = pack->next)
-        drop_queue(job, &pack->queue);
-    drop_queue(job, &job->told);
-    for (int i = 0; i < job->n_devices; i++) {
-        struct qv_job_device *d = &job->devices[i];
-        for (; d->n_pulled < d->n_pushed; d->n_pulled++) {
-            struct qv_job_chunk *chunk = &d->chunks[d->n_pulled % QV_JOB_AHEAD];
-            for (size_t p = 0; p < chunk->n; p++)
-                qv_job_drop_piece(job, chunk->pieces[p]);
-        }
+    while (job->told.n) {
+        const struct qv_job_piece *piece = qv_job_queue_take(&job->told, 0);
+        qv_job_free_frames(job, piece->frames);
     }
+    for (int i = 0; i < job->n_devices; i++)
+        for (int c = 0; c < job->devices[i].n_under_way; c++) {
+            struct qv_job_buffer *buffer = job->devices[i].under_way[c];
+            for (size_t p = 0; p < buffer->chunk->n; p++)
+                qv_job_free_frames(job, buffer->pieces[p].frames);
+        }
+    for (int i = 0; i < job->n_devices; i++)
+        job->devices[i].n_under_way = 0;
 }
 
 /* Ends all threads, and then tells the sink, from this thread, of each item that is not done, as
@@ -409,6 +408,7 @@ qv_job_close(qv_job **handle)
         finish(job);
     for (int i = 0; job->devices && i < job->n_devices; i++)
         qv_job_device_close(&job->devices[i]);
+    qv_feeder_close(&job->feeder);
     qv_decoder_stop(&job->own_decoder);
     qv_job_queue_close(&job->sources);
     qv_job_queue_close(&job->told);
@@ -439,13 +439,8 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
     }
     if (status)
         return status;
-    const bool packs = !options->alone || options->chunk_rows;
-    const int64_t pack_rows = packs ? qv_model_pack_rows(models[0], options->chunk_rows) : 0;
-    int64_t tokens;
-    status = count_usual_tokens(&job, models[0], pack_rows, &tokens, err);
-    if (status)
-        return status;
+    set_sizes(&job, models[0]);
     *bytes = job.o.memory + job.n_readers * RING_BYTES +
-             (int64_t)n_models * QV_JOB_BUFFERS * qv_job_token_bytes(&job, tokens);
+             (int64_t)n_models * QV_JOB_BUFFERS * qv_job_token_bytes(&job, job.usual_tokens);
     return QV_OK;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Declares what the files of a job share. Each source that is added becomes an item. A reader takes
- * the item up and cuts it into pieces of frame pairs (reader.c). A device fills its next chunk from
- * the pieces that wait, and cuts a piece of which only some pairs fit (chunk.c, device.c). The
- * sink gets the pieces back with their tokens (sink.c). One lock guards all of a job, except what
- * one thread alone uses: a reader its item's clip, a device its model, plans and chunks.
+ * the item up and puts its frame pairs into the feeder, a few at a time (reader.c). A device has the
+ * feeder fill its next chunk (device.c). The sink gets the parts of the chunk with their tokens
+ * (sink.c). One lock guards all of a job, except what one thread alone uses: a reader its item's
+ * clip, a device what it pushes and pulls.
  */
 #ifndef QV_JOB_JOB_H
 #define QV_JOB_JOB_H
@@ -16,14 +16,8 @@
 #include "qwenvit_job.h"
 
 enum {
-    QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1,   /* kinds of sources */
-    QV_JOB_INPUTS = QV_INPUT_PATCHES_BF16 + 1,   /* kinds of input that a plan may have */
-    QV_JOB_AHEAD = 2,                            /* most chunks under way on a device */
-    QV_JOB_BUFFERS = 3,                          /* buffers of tokens that a device has */
-    QV_JOB_PLANS = QV_JOB_INPUTS + QV_JOB_AHEAD, /* one for packs of each input, one for each
-                                                  * chunk under way */
-    QV_JOB_READY = 2,   /* chunks that the waiting pieces of one item may fill at most */
-    QV_JOB_PARTS = 8,   /* a piece of a clip is this part of a chunk, so that it waits early */
+    QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1, /* kinds of sources */
+    QV_JOB_BUFFERS = 3,                        /* buffers of tokens that a device has */
     QV_JOB_TEXTS = 2048 /* bytes of names and texts that whoever holds a result keeps with it */
 };
 
@@ -69,30 +63,32 @@ void qv_job_queue_put(struct qv_job_queue *q, void *what);     /* the queue must
 void *qv_job_queue_at(const struct qv_job_queue *q, size_t i); /* entry 0 is the oldest */
 void *qv_job_queue_take(struct qv_job_queue *q, size_t i);
 
-/* Memory for the tokens of one chunk, until the sink has had all of them. */
-struct qv_job_buffer {
-    qv_tokens tokens;
-    qv_context *ctx; /* the context that allocated it; NULL: nothing is allocated */
-    size_t users;    /* pieces whose tokens lie in it */
-    bool taken;      /* a chunk that is under way will write to it */
-};
-
 /* Frames that were read. They are freed once the device has them. */
 struct qv_job_frames {
     void *at;
-    size_t bytes, users; /* users: pieces that lie in them */
+    size_t bytes, users; /* users: pieces that lie in them, and the feeder while some wait */
 };
 
-/* Consecutive frame pairs of one item. */
+/* Consecutive frame pairs of one item, which are in one chunk. */
 struct qv_job_piece {
     struct qv_job_item *item;
     qv_item part;                 /* these pairs, as they are pushed to a plan */
     struct qv_job_frames *frames; /* the frames that part.data points into; NULL: the caller's */
-    double ready_s;               /* since when it waits, first for a chunk, then for the sink */
+    double ready_s;               /* since when it waits for the sink */
     struct qv_job_buffer *buffer; /* where its tokens are */
     /* tokens: its first one's row in the buffer, that one's row in the item, and their number */
     int64_t buffer_row, first_row, n;
     bool last; /* the item ends with it */
+};
+
+/* A chunk's pieces, and memory for its tokens, until the sink has had all of them. */
+struct qv_job_buffer {
+    qv_tokens tokens;
+    qv_context *ctx; /* the context that allocated it; NULL: nothing is allocated */
+    size_t users;    /* pieces that the sink has not had */
+    double device_s; /* the device's time for the chunk */
+    const qv_feeder_chunk *chunk;
+    struct qv_job_piece pieces[QV_FEEDER_PARTS]; /* [chunk->n] */
 };
 
 /* Says how far an item is. An item goes through these states in their order, and skips
@@ -106,14 +102,6 @@ enum qv_job_state {
     QV_JOB_DONE,    /* nobody held it any more, and it was freed */
 };
 
-/* The pieces that wait for chunks of one capacity and one input. */
-struct qv_job_pack {
-    struct qv_job_pack *next; /* in the list of all packs */
-    qv_plan_options options;
-    size_t users;              /* items whose pieces come here */
-    struct qv_job_queue queue; /* pieces, the oldest first */
-};
-
 struct qv_job_item {
     struct qv_job_item *next, **link; /* in the list of all items */
     qv_job_source source;
@@ -124,9 +112,7 @@ struct qv_job_item {
     /* the caller's item; or a clip's grid and number of frames, which are zeros until it is open */
     qv_item whole;
     int64_t n_tokens;
-    qv_capacity pair;         /* the capacity that one frame pair takes */
-    int64_t piece_pairs;      /* frame pairs that a reader puts into a piece; the last has fewer */
-    struct qv_job_pack *pack; /* where its pieces wait; NULL: not decided yet */
+    int64_t step; /* frame pairs that a reader puts at a time; the last time fewer */
     double *timestamps_s;
     struct qv_job_piece end; /* stands in a queue for the call that tells of a failure */
     int64_t lent, held;      /* bytes of the source in memory; of its result, as far as known */
@@ -134,9 +120,9 @@ struct qv_job_item {
     void *entry;             /* what it gave */
     /* the lock guards what follows */
     enum qv_job_state state;
-    size_t holders;                   /* its reader and its pieces under way */
-    int64_t ready;                    /* frame pairs that wait for a device */
-    int device;                       /* the device that encodes it; -1: not decided yet */
+    qv_feed *feed; /* its way through the feeder; NULL: it has not begun, or has failed */
+    /* its reader, its pieces in chunks, and all that one put has added while some of it waits */
+    size_t holders;
     const struct qv_job_worker *sink; /* the thread that calls the sink for it; NULL: none */
     qv_status status;                 /* QV_OK, or why it has failed */
     qv_error error;
@@ -153,23 +139,7 @@ qv_job_kind_of(const struct qv_job_item *item)
     return &qv_job_kinds[item->source.kind];
 }
 
-struct qv_job_plan {
-    qv_plan *plan;
-    qv_plan_options options;
-    qv_plan_info info;
-    int users; /* chunks under way */
-};
-
-struct qv_job_chunk {
-    struct qv_job_plan *plan;
-    struct qv_job_buffer *buffer;
-    struct qv_job_piece *pieces[QV_PACK_ITEMS];
-    size_t n;
-    bool more; /* there were more pairs, which did not fit */
-    double device_s;
-};
-
-/* A device. Only its own thread uses the model, the plans and the chunks. */
+/* A device. Only its own thread uses the model and the chunks under way. */
 struct qv_job_device {
     qv_job *job;
     int index;
@@ -180,14 +150,10 @@ struct qv_job_device {
     bool decodes, is_opening;
     char not_gpu[sizeof((qv_clip_info *)0)->not_gpu];
     pthread_t thread;
-    struct qv_job_plan plans[QV_JOB_PLANS];
-    struct qv_job_chunk chunks[QV_JOB_AHEAD]; /* under way */
-    int64_t ahead, n_pushed, n_pulled;
-    qv_capacity last;     /* what its last chunk took, */
-    int64_t repeats;      /* as so many before that did */
-    int64_t rows, spared; /* patches; rows for none where no plan was made */
-    struct qv_job_buffer buffers[QV_JOB_BUFFERS]; /* users, taken: under the lock */
-    struct qv_job_clock busy;                     /* under the lock */
+    struct qv_job_buffer buffers[QV_JOB_BUFFERS];    /* users: under the lock */
+    struct qv_job_buffer *under_way[QV_JOB_BUFFERS]; /* the oldest chunk comes first */
+    int n_under_way;
+    struct qv_job_clock busy; /* under the lock */
 };
 
 struct qv_job_worker {
@@ -202,8 +168,8 @@ struct qv_job_worker {
 struct qv_job {
     qv_job_options o; /* defaults filled in */
     qv_model_info model;
-    qv_plan_options pack; /* the options for packing most pairs; rows 0: nothing is packed */
-    qv_capacity usual;    /* the capacity that a full chunk of large pairs is computed in */
+    qv_feeder *feeder;
+    int64_t pack_rows;    /* patches of most chunks; 0: nothing is packed */
     int64_t usual_tokens; /* tokens that a buffer keeps room for; few frame pairs have more */
     int cores;
     qv_decoder *decoder, *own_decoder;
@@ -227,35 +193,18 @@ struct qv_job {
     qv_error error;
     struct qv_job_item *items; /* all items that are not done */
     size_t n_items;
-    struct qv_job_queue sources;  /* items that no reader has taken up */
-    struct qv_job_pack *packs;    /* the packs of all items that are not done */
-    struct qv_job_queue told;     /* pieces for the sink, and the ends of items that have failed */
-    int n_failures;               /* such ends in it */
+    struct qv_job_queue sources; /* items that no reader has taken up */
+    struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
+    int n_failures;              /* such ends in it */
     int n_reading;
     /* bytes of sources in memory and of results, with options.ahead: of all items and results that
      * were not given back; and of these results alone, of items that were taken up */
     int64_t ahead, results;
     size_t used;             /* bytes of frames */
     int64_t ticket, serving; /* readers that ask for memory get it in their order */
-    double ready_s;          /* when a piece became ready last */
     double opened_s;
     qv_job_progress progress;
 };
-
-/* Returns whether one more piece of the item may wait for a chunk. */
-static inline bool
-qv_job_has_room(const struct qv_job_item *item)
-{
-    const int64_t chunk = qv_capacity_fits(&item->pack->options.capacity, &item->pair);
-    return item->ready + item->piece_pairs <= QV_JOB_READY * chunk;
-}
-
-/* Returns a model to ask the core about items with. All models of a job answer the same. */
-static inline const qv_model *
-qv_job_model(const qv_job *job)
-{
-    return job->devices[0].model;
-}
 
 /* Returns whether a source may be taken up. */
 static inline bool
@@ -297,12 +246,8 @@ void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, c
  * of the sink. Returns its state: after QV_JOB_FAILED the caller must have the end call made;
  * after QV_JOB_DONE the item was freed. */
 enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
-/* Returns the capacity that n frame pairs of the piece's item take. */
-qv_capacity qv_job_size(const struct qv_job_piece *piece, int64_t n);
-/* Gives back the piece's hold of its frames, which frees them if it was the last. */
-void qv_job_free_frames(qv_job *job, struct qv_job_piece *piece);
-/* Frees a piece, and gives back its frames. */
-void qv_job_drop_piece(qv_job *job, struct qv_job_piece *piece);
+/* Gives back one hold of frames, which frees them if it was the last. They may be NULL. */
+void qv_job_free_frames(qv_job *job, struct qv_job_frames *frames);
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
@@ -318,16 +263,10 @@ void *qv_job_sink_thread(void *worker);
 /* item.c */
 void qv_job_free_item(qv_job *job, struct qv_job_item *item);   /* the lock must be held */
 void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* takes it from the job's list */
-/* Decides in which pack the item's frame pairs wait. Returns QV_EINVAL if its grid is not valid. */
-qv_status qv_job_decide(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);
-
-/* chunk.c. Fills a device's next chunk with the oldest pairs that may go and what fits beside them.
- * Returns false if nothing may go yet; *wait_s is lowered to the seconds after which to ask again.
- * The lock must be held. A lack of memory ends the job. */
-bool qv_job_choose(struct qv_job_device *d, struct qv_job_chunk *chunk, double *wait_s);
+/* Announces the item to the feeder. Returns QV_EINVAL if it is not valid. */
+qv_status qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);
 
 /* device.c */
-qv_status qv_job_device_open(struct qv_job_device *d, qv_error *err); /* makes the plan for packs */
 void qv_job_device_close(struct qv_job_device *d);
 /* Returns the bytes of so many tokens, DeepStack's outputs included. */
 int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens);

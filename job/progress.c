@@ -42,7 +42,7 @@ qv_job_get_progress(qv_job *job, qv_job_progress *out)
     *out = job->progress;
     out->frame_bytes = job->used;
     out->ended = job->status != QV_OK;
-    out->pack_rows = job->pack.capacity.rows;
+    out->pack_rows = job->pack_rows;
     out->decoders = qv_job_decoders(job);
     out->gpu_decoders = job->on_gpu ? job->gpu_readers : 0;
     read_clocks(job, now_s, out);

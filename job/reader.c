@@ -24,16 +24,8 @@ is_over(const qv_job *job, const struct qv_job_item *item)
     return job->stopping || item->status;
 }
 
-/* Returns whether one more piece of the item may be queued for a device. */
-static bool
-has_place(const struct qv_job_item *item)
-{
-    return qv_job_has_room(item) && item->pack->queue.n < item->pack->queue.room;
-}
-
 /* Waits for memory. Readers get it in the order in which they ask, so that small pieces do not keep
- * a large one waiting forever. A piece above the limit gets its memory once no other piece has
- * any. */
+ * a large one waiting forever. What is above the limit gets its memory once nothing else has any. */
 static void
 wait_for_memory(qv_job *job, size_t bytes)
 {
@@ -48,14 +40,14 @@ wait_for_memory(qv_job *job, size_t bytes)
     qv_job_wake(job, QV_JOB_READERS);
 }
 
-/* Waits until a piece may be made, and takes its memory. Returns false if the job or the item is
+/* Waits until frames may be read, and takes their memory. Returns false if the job or the item is
  * over. */
 static bool
 take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 {
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
-    while (!is_over(job, item) && !has_place(item))
+    while (!is_over(job, item) && item->feed->full)
         qv_job_wait(job, QV_JOB_READERS);
     if (bytes && !is_over(job, item))
         wait_for_memory(job, bytes);
@@ -68,46 +60,39 @@ take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
     return !over;
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- putting --------------------------------------------------------------------------------- */
 
 static void
-put_ready(qv_job *job, struct qv_job_piece *piece)
+give_up(qv_job *job, struct qv_job_frames *frames)
 {
-    struct qv_job_item *item = piece->item;
-    struct qv_job_queue *queue = &item->pack->queue;
     pthread_mutex_lock(&job->lock);
-    qv_job_clock_start(&item->room, qv_seconds());
-    while (!job->stopping && queue->n == queue->room)
-        qv_job_wait(job, QV_JOB_READERS); /* other readers have filled it since take_room */
-    qv_job_clock_stop(&item->room, qv_seconds());
-    if (job->stopping) {
-        qv_job_drop_piece(job, piece);
-    } else {
-        piece->ready_s = job->ready_s = qv_seconds();
-        item->holders++;
-        item->ready += piece->part.grid_thw[0];
-        qv_job_queue_put(queue, piece);
-        qv_job_wake(job, QV_JOB_DEVICES);
-    }
+    qv_job_free_frames(job, frames);
     pthread_mutex_unlock(&job->lock);
 }
 
-/* Makes the piece that begins with the given frame pair. A clip's piece has no frames yet. */
-static struct qv_job_piece *
-make_piece(const qv_job *job, struct qv_job_item *item, int64_t pair)
+/* Puts the item's next frame pairs into the feeder, and waits while too much waits for the same
+ * chunks. `frames` has a clip's; else they are NULL. */
+static qv_status
+put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_error *err)
 {
-    const qv_model *model = qv_job_model(job);
-    struct qv_job_piece *piece = calloc(1, sizeof *piece);
-    const int64_t pairs = item->whole.grid_thw[0], tokens = item->n_tokens / pairs;
-    if (piece) {
-        piece->item = item;
-        piece->part =
-            qv_item_piece(model, item->pack->options.input, &item->whole, pair, item->piece_pairs);
-        piece->first_row = pair * tokens;
-        piece->n = piece->part.grid_thw[0] * tokens;
-        piece->last = pair + piece->part.grid_thw[0] == pairs;
+    qv_status status = QV_ESTATE;
+    pthread_mutex_lock(&job->lock);
+    qv_job_clock_start(&item->room, qv_seconds());
+    while (!is_over(job, item) && status == QV_ESTATE) {
+        status = qv_feeder_put(job->feeder, item->feed, frames ? frames->at : NULL, frames,
+                               qv_seconds(), err);
+        if (status == QV_ESTATE)
+            qv_job_wait(job, QV_JOB_READERS);
     }
-    return piece;
+    qv_job_clock_stop(&item->room, qv_seconds());
+    if (status) {
+        qv_job_free_frames(job, frames);
+    } else {
+        item->holders++;
+        qv_job_wake(job, QV_JOB_DEVICES);
+    }
+    pthread_mutex_unlock(&job->lock);
+    return status == QV_ESTATE ? QV_OK : status;
 }
 
 /* ---- clips and images ---------------------------------------------------------------------- */
@@ -120,14 +105,14 @@ name_of(const struct qv_job_item *item)
 
 /* Takes note of what a device's GPU was found to be. */
 static void
-note_gpu(qv_job *job, struct qv_job_device *d, qv_status status, const qv_error *why)
+note_gpu(qv_job *job, struct qv_job_device *d, qv_status status)
 {
-    const char *end = strstr(why->text, ": "); /* of words that name the GPU */
-    const char *words = !status || status == QV_ESTATE ? "" : end ? end + 2 : why->text;
+    char why[sizeof d->not_gpu];
+    qv_decoder_has_gpu(job->decoder, d->gpu, why);
     pthread_mutex_lock(&job->lock);
     d->decodes = !status;
     d->is_opening = status == QV_ESTATE;
-    snprintf(d->not_gpu, sizeof d->not_gpu, "%.*s", (int)sizeof d->not_gpu - 1, words);
+    memcpy(d->not_gpu, why, sizeof why);
     job->on_gpu = job->looks_for_gpu = false;
     for (int i = 0; i < job->n_devices; i++) {
         job->on_gpu = job->on_gpu || job->devices[i].decodes;
@@ -143,8 +128,7 @@ qv_job_find_gpus(qv_job *job)
 {
     for (int i = 0; i < job->n_devices; i++) {
         struct qv_job_device *d = &job->devices[i];
-        qv_error why = { 0 };
-        note_gpu(job, d, qv_decoder_gpu(job->decoder, d->gpu, false, false, &why), &why);
+        note_gpu(job, d, qv_decoder_gpu(job->decoder, d->gpu, false, false, NULL));
     }
 }
 
@@ -239,7 +223,7 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     if (!item->timestamps_s)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld timestamps", name_of(item),
                        (long long)item->info.n_frames);
-    return qv_job_decide(job, item, name_of(item), err);
+    return qv_job_feed(job, item, name_of(item), err);
 }
 
 static bool
@@ -251,20 +235,19 @@ is_over_now(qv_job *job, const struct qv_job_item *item)
     return over;
 }
 
-/* Reads a piece's frames one at a time, so that the end of a job waits for one frame at most. *more
- * becomes false if the job or the item is over. */
+/* Reads frames [first, first + n) one at a time, so that the end of a job waits for one frame at
+ * most. *more becomes false if the job or the item is over. */
 static qv_status
-read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, int64_t first,
+read_frames(qv_job *job, struct qv_job_item *item, uint8_t *to, int64_t first, int64_t n,
             bool *more, qv_error *err)
 {
     const size_t frame = (size_t)item->info.width * (size_t)item->info.height * 3;
-    for (int64_t got, n = 0; n < piece->part.n_frames; n += got) {
+    for (int64_t got, at = 0; at < n; at += got) {
         *more = !is_over_now(job, item);
         if (!*more)
             return QV_OK;
-        qv_status status =
-            qv_clip_read(item->clip, (uint8_t *)piece->frames->at + (size_t)n * frame, 1, &got,
-                         item->timestamps_s + first + n, err);
+        qv_status status = qv_clip_read(item->clip, to + (size_t)at * frame, 1, &got,
+                                        item->timestamps_s + first + at, err);
         if (status)
             return status;
         if (!got)
@@ -274,43 +257,25 @@ read_frames(qv_job *job, struct qv_job_item *item, struct qv_job_piece *piece, i
     return QV_OK;
 }
 
-/* Allocates memory for a piece's frames, which the piece then owns. */
-static qv_status
-hold_frames(struct qv_job_piece *piece, size_t bytes, qv_error *err)
+/* Allocates memory for n frames, whose bytes have been taken. */
+static struct qv_job_frames *
+hold_frames(size_t bytes)
 {
     struct qv_job_frames *frames = malloc(sizeof *frames);
     void *at = malloc(bytes);
     if (!frames || !at) {
         free(frames);
         free(at);
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames", name_of(piece->item),
-                       (long long)piece->part.n_frames);
+        return NULL;
     }
     *frames = (struct qv_job_frames){ .at = at, .bytes = bytes, .users = 1 };
-    piece->frames = frames;
-    piece->part.data = at;
-    return QV_OK;
+    return frames;
 }
 
-/* Reads a piece of the clip and queues it. *more becomes false if the job or the item is over. */
-static qv_status
-read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
+/* Notes how far the clip is. */
+static void
+note_clip(qv_job *job, struct qv_job_item *item, double began_s)
 {
-    const int64_t first = pair * (item->info.is_image ? 1 : job->model.temporal_patch_size);
-    struct qv_job_piece *piece = make_piece(job, item, pair);
-    if (!piece)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a piece", name_of(item));
-    const size_t bytes =
-        (size_t)piece->part.n_frames * (size_t)item->info.width * (size_t)item->info.height * 3;
-    *more = take_room(job, item, bytes);
-    if (!*more) {
-        free(piece);
-        return QV_OK;
-    }
-    const double began_s = qv_seconds();
-    qv_status status = hold_frames(piece, bytes, err);
-    if (!status)
-        status = read_frames(job, item, piece, first, more, err);
     const double decode_s = qv_clip_busy_seconds(item->clip);
     const int64_t damaged = qv_clip_damaged(item->clip), decoded = qv_clip_decoded(item->clip);
     qv_clip_info now;
@@ -323,41 +288,57 @@ read_piece(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     item->decode_s = decode_s;
     item->damaged = damaged;
     item->decoded = decoded;
-    if (status || !*more)
-        qv_job_drop_piece(job, piece);
     pthread_mutex_unlock(&job->lock);
+}
+
+/* Reads the next frame pairs of the clip, from `pair` on, and puts them. *more becomes false if the
+ * job or the item is over. */
+static qv_status
+read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_error *err)
+{
+    const int64_t one = item->info.is_image ? 1 : job->model.temporal_patch_size;
+    const int64_t first = item->info.is_image ? 0 : pair * one;
+    const int64_t most = item->info.is_image ? 1 : item->step * one,
+                  left = item->info.n_frames - first;
+    const int64_t n = left < most ? left : most;
+    const size_t bytes = (size_t)n * (size_t)item->info.width * (size_t)item->info.height * 3;
+    *more = take_room(job, item, bytes);
+    if (!*more)
+        return QV_OK;
+    const double began_s = qv_seconds();
+    struct qv_job_frames *frames = hold_frames(bytes);
+    qv_status status = frames ? read_frames(job, item, frames->at, first, n, more, err)
+                              : qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frames",
+                                        name_of(item), (long long)n);
+    note_clip(job, item, began_s);
     if (!status && *more)
-        put_ready(job, piece);
+        return put(job, item, frames, err);
+    give_up(job, frames);
     return status;
 }
 
-/* Reads a clip piece by piece, so that little of it is in memory at a time, however long it
- * is. */
+/* Reads a clip a few frame pairs at a time, so that little of it is in memory, however long it is. */
 static qv_status
 read_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
     qv_job *job = w->job;
     bool more = true;
     qv_status status = open_clip(w, item, err);
-    const int64_t pairs = item->whole.grid_thw[0], step = item->piece_pairs;
-    for (int64_t pair = 0; !status && more && pair < pairs; pair += step)
-        status = read_piece(job, item, pair, &more, err);
+    for (int64_t pair = 0; !status && more && pair < item->whole.grid_thw[0]; pair += item->step)
+        status = read_pairs(job, item, pair, &more, err);
     return status;
 }
 
 /* ---- frames and patches ---------------------------------------------------------------------- */
 
 static qv_status
-cut_item(qv_job *job, struct qv_job_item *item, qv_error *err)
+put_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 {
-    const int64_t pairs = item->whole.grid_thw[0], step = item->piece_pairs;
-    for (int64_t pair = 0; pair < pairs && take_room(job, item, 0); pair += step) {
-        struct qv_job_piece *piece = make_piece(job, item, pair);
-        if (!piece)
-            return qv_fail(err, QV_ENOMEM, "%s: no memory for a piece", name_of(item));
-        put_ready(job, piece);
-    }
-    return QV_OK;
+    const int64_t pairs = item->whole.grid_thw[0];
+    qv_status status = QV_OK;
+    for (int64_t at = 0; at < pairs && !status && take_room(job, item, 0); at += item->step)
+        status = put(job, item, NULL, err);
+    return status;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -442,7 +423,7 @@ qv_job_read(void *worker)
     for (struct qv_job_item *item; (item = take_source(w)) != NULL;) {
         const bool is_clip = qv_job_kind_of(item)->is_clip;
         qv_error err = { 0 };
-        qv_status status = is_clip ? read_clip(w, item, &err) : cut_item(job, item, &err);
+        qv_status status = is_clip ? read_clip(w, item, &err) : put_item(job, item, &err);
         qv_job_span(job, "decode", w->lane, item->source.key, item->began_s, qv_seconds());
         finish_reading(w, item, status, &err);
     }

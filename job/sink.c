@@ -109,6 +109,7 @@ static void
 retire(qv_job *job, struct qv_job_piece *piece)
 {
     struct qv_job_buffer *buffer = piece->buffer;
+    qv_job_free_frames(job, piece->frames);
     if (buffer && !--buffer->users) {
         if (buffer->tokens.capacity > job->usual_tokens) { /* it was made for one large item */
             qv_host_free(buffer->ctx, buffer->tokens.tokens);
@@ -116,7 +117,6 @@ retire(qv_job *job, struct qv_job_piece *piece)
         }
         qv_job_wake(job, QV_JOB_DEVICES);
     }
-    qv_job_drop_piece(job, piece);
 }
 
 /* Takes the next piece whose item no other thread is telling of. */

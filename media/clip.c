@@ -78,22 +78,6 @@ mtime_ns(const struct stat *st)
     return (int64_t)MTIME(*st).tv_sec * 1000000000 + MTIME(*st).tv_nsec;
 }
 
-/* Returns whose fault it is that a file cannot be opened. The next file would fail in the same way if
- * this process or machine lacks something, or if a file system or the network to it is gone. All
- * else, such as ENOENT, EACCES, ENAMETOOLONG or EIO, is taken for the file's own: a file with a fault
- * that is not in this list must not end a run of many. */
-static qv_status
-status_of_open(int code)
-{
-    static const int gone[] = { ENOTCONN,  ESTALE,       ENODEV,       ETIMEDOUT,
-                                EHOSTDOWN, EHOSTUNREACH, ENETDOWN,     ENETUNREACH,
-                                ESHUTDOWN, ECONNREFUSED, ECONNABORTED, ECONNRESET };
-    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
-        if (code == gone[i])
-            return QV_EBACKEND;
-    return qv_is_scarcity(code) ? QV_ENOMEM : QV_EIO;
-}
-
 static qv_status
 fail_to_open(const char *path, int code, qv_error *err)
 {
@@ -104,7 +88,7 @@ fail_to_open(const char *path, int code, qv_error *err)
                      "it first (curl -LO .., aws s3 cp .. .), or name it in a folder where its "
                      "storage is mounted",
                      path)
-               : qv_fail(err, status_of_open(code), "%s: cannot be opened: %s", path,
+               : qv_fail(err, qv_status_of_errno(code), "%s: cannot be opened: %s", path,
                          strerror(code));
 }
 

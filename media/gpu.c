@@ -3,6 +3,7 @@
  * a clip first asks for it, and replaced when it has ended, is in doubt, or has served QVM_GPU_CLIPS clips. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,10 @@
 #define START_S 60.0   /* the longest wait for a process to be ready, which takes a second */
 #define CLIPS_AHEAD 64 /* so many clips before QVM_GPU_CLIPS the next process is started */
 #define MOST_TRIES 3   /* processes that a clip is given to, as each turns out to have ended */
+/* A process that failed to start is tried again after 1 s, then 2 s, and so on up to 512 s: what was missing may come, but a
+ * driver that is not there must not cost every clip a start. */
+#define FIRST_RETRY_S 1
+#define MOST_DOUBLINGS 9
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
@@ -86,6 +91,15 @@ start(const qv_decoder *d, int gpu, bool unlocked, struct qvm_gpu_process *p)
     return false;
 }
 
+/* Has no process started until some time has passed since this failure. */
+static void
+postpone(struct qvm_gpu *g, bool momentary)
+{
+    g->momentary = momentary;
+    g->retry_s = qv_seconds() + (FIRST_RETRY_S << g->failures);
+    g->failures += g->failures < MOST_DOUBLINGS;
+}
+
 /* Returns whether a process is ready. If it never will be, g->why says why. */
 static bool
 hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool wait)
@@ -100,6 +114,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     hello.text[sizeof hello.text - 1] = 0;
     if (!code && hello.ready) {
         p->ready = true;
+        g->failures = 0;
         return true;
     }
     if (code)
@@ -107,6 +122,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
                  code == ETIMEDOUT ? "is not ready after 60 s" : "ended at its start");
     else
         snprintf(g->why, sizeof g->why, "%s", hello.text);
+    postpone(g, false);
     end(p);
     retire(gpus, p);
     return false;
@@ -130,8 +146,11 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 {
     struct qvm_gpu_process *p = &g->now;
     g->doubts += QVM_GPU_DOUBT;
-    if (g->doubts > QVM_MOST_DOUBTS)
+    if (g->doubts > QVM_MOST_DOUBTS) {
         snprintf(g->why, sizeof g->why, "the processes that decode there fail again and again");
+        g->retry_s = INFINITY;
+        g->momentary = false;
+    }
     if (!has_ended(p)) {
         retire(gpus, p);
         return;
@@ -142,7 +161,23 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Returns the process that decodes the next clip, or NULL if none is ready; g->why is set if none ever will be. */
+/* Starts a process that is missing, unless that failed lately. While there is a present process, the failure of the next one
+ * concerns no clip; once there is none, it is tried at once. */
+static void
+start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
+{
+    struct qvm_gpu *g = &d->gpus->at[gpu];
+    const bool is_now = missing == &g->now, is_due = qv_seconds() >= g->retry_s;
+    if (is_due)
+        *g->why = 0;
+    if ((is_now ? *g->why != 0 : !is_due) || start(d, gpu, g->unlocked, missing))
+        return;
+    if (is_now)
+        snprintf(g->why, sizeof g->why, "%s cannot be started: %s", d->program, strerror(errno));
+    postpone(g, true);
+}
+
+/* Returns the process that decodes the next clip, or NULL if none is ready; g->why is set if none will be for a while. */
 static struct qvm_gpu_process *
 find(qv_decoder *d, int gpu, bool unlocked, bool wait)
 {
@@ -160,9 +195,9 @@ find(qv_decoder *d, int gpu, bool unlocked, bool wait)
         !g->now.child.pid                                                   ? &g->now
         : g->now.given >= QVM_GPU_CLIPS - CLIPS_AHEAD && !g->next.child.pid ? &g->next
                                                                             : NULL;
-    if (missing && !start(d, gpu, unlocked, missing))
-        snprintf(g->why, sizeof g->why, "%s cannot be started: %s", d->program, strerror(errno));
-    return !*g->why && hear(gpus, g, &g->now, wait) ? &g->now : NULL;
+    if (missing)
+        start_missing(d, gpu, missing);
+    return g->now.child.pid && !*g->why && hear(gpus, g, &g->now, wait) ? &g->now : NULL;
 }
 
 qv_status
@@ -173,7 +208,7 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
     pthread_mutex_lock(&d->gpus->lock);
     struct qvm_gpu *g = &d->gpus->at[gpu];
     struct qvm_gpu_process *p = NULL;
-    for (int tries = 0; tries <= MOST_TRIES && !*g->why && !*pid; tries++) {
+    for (int tries = 0; tries <= MOST_TRIES && !*pid; tries++) {
         p = find(d, gpu, request->unlocked, true);
         if (!p)
             break;
@@ -209,33 +244,44 @@ qv_decoder_gpu_bytes(void)
     return QVM_GPU_PICTURES + QVM_GPU_CONTEXT;
 }
 
+#define NO_SUCH_GPU "from 0 to %d, of one that is started"
+#define NOT_OURS "the program that decodes was started by another process than this one"
+
 qv_status
 qv_decoder_gpu(qv_decoder *d, int gpu, bool unlocked, bool wait, qv_error *err)
 {
     qv_status status = QV_OK;
     if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS)
-        return qv_fail(err, QV_EINVAL, "GPU %d of a decoder: from 0 to %d, of one that is started",
-                       gpu, QVM_MOST_GPUS - 1);
+        return qv_fail(err, QV_EINVAL, "GPU %d of a decoder: " NO_SUCH_GPU, gpu, QVM_MOST_GPUS - 1);
     if (d->owner != getpid())
-        return qv_fail(err, QV_EBACKEND,
-                       "the program that decodes was started by another process than this one");
+        return qv_fail(err, QV_EBACKEND, NOT_OURS);
     pthread_mutex_lock(&d->gpus->lock);
     const struct qvm_gpu *g = &d->gpus->at[gpu];
-    if (*g->why || !find(d, gpu, unlocked, wait))
-        status = *g->why ? qv_fail(err, QV_EBACKEND, "GPU %d decodes nothing: %s", gpu, g->why)
+    if (!find(d, gpu, unlocked, wait))
+        status = *g->why ? qv_fail(err, g->momentary ? QV_ESTATE : QV_EBACKEND,
+                                   "GPU %d decodes nothing: %s", gpu, g->why)
                          : qv_fail(err, QV_ESTATE, "GPU %d is being opened", gpu);
     pthread_mutex_unlock(&d->gpus->lock);
     return status;
 }
 
 bool
-qv_decoder_has_gpu(qv_decoder *d, int gpu)
+qv_decoder_has_gpu(qv_decoder *d, int gpu, char why[64])
 {
-    if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS || d->owner != getpid())
+    char none[64];
+    why = why ? why : none;
+    if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS) {
+        snprintf(why, 64, NO_SUCH_GPU, QVM_MOST_GPUS - 1);
         return false;
+    }
+    if (d->owner != getpid()) {
+        snprintf(why, 64, "%.63s", NOT_OURS);
+        return false;
+    }
     pthread_mutex_lock(&d->gpus->lock);
     const struct qvm_gpu *g = &d->gpus->at[gpu];
     const bool has = g->now.ready && !g->unlocked && !*g->why;
+    snprintf(why, 64, "%.63s", g->why);
     pthread_mutex_unlock(&d->gpus->lock);
     return has;
 }

@@ -43,8 +43,13 @@ struct qvm_gpu {
     struct qvm_gpu_process now, next; /* `next` is started before `now` has served its last clip */
     bool unlocked;                    /* the processes are not locked in */
     int doubts; /* QVM_GPU_DOUBT for each process in doubt, less one for each clip that was given */
-    /* why this GPU decodes no more clips; "": it does */
+    /* why this GPU decodes no clips until retry_s; "": it does */
     char why[sizeof((qvm_gpu_hello *)0)->text];
+    /* After a process failed to start, the next one may be started at retry_s, as qv_seconds counts. Each of `failures` in a row
+     * doubles the time to it. */
+    double retry_s;
+    int failures;
+    bool momentary; /* no process ran in the last of them, for lack of descriptors perhaps */
 };
 
 struct qvm_gpus {

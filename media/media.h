@@ -156,6 +156,9 @@ bool qvm_has_headers(enum AVCodecID codec);
 bool qvm_is_stateless(enum AVCodecID codec);
 /* Returns whether the stream's parameter sets let pictures be hidden that packets' headers show. */
 bool qvm_may_hide_pictures(const AVCodecParameters *par);
+
+/* ---- parameters.c: the parameter sets of packets that are left out ------------------------------ */
+
 /* Appends a packet's parameter sets to `kept`, so that a decoder that is given `kept` has the sets that it would have
  * after all packets. *changed becomes true if a set is another than the last one of its type and number, or is not
  * among the stream's own. Returns false for lack of memory, or above 64 KiB. */

@@ -13,108 +13,7 @@
  * - VP8, VP9, AV1: none, since any picture may leave probabilities, motion vectors and segment maps
  *   to the next one.
  */
-#define _GNU_SOURCE /* for memmem */
-#include <string.h>
-
-#include "media.h"
-
-#define MAX_KEPT 65536 /* bytes of parameter sets */
-
-/* ---- bits ------------------------------------------------------------------------------------ */
-
-/* The first bytes of a NAL unit's payload, without the bytes that prevent start codes. */
-struct bits {
-    uint8_t bytes[128];
-    size_t n, at; /* at: the position in bits */
-};
-
-static struct bits
-open_bits(const uint8_t *from, const uint8_t *end)
-{
-    struct bits b = { .n = 0 };
-    for (int zeros = 0; from < end && b.n < sizeof b.bytes; from++) {
-        if (zeros >= 2 && *from == 3) {
-            zeros = 0;
-            continue;
-        }
-        zeros = *from ? 0 : zeros + 1;
-        b.bytes[b.n++] = *from;
-    }
-    return b;
-}
-
-static unsigned
-take_bits(struct bits *b, int n)
-{
-    unsigned value = 0;
-    for (; n; n--, b->at++)
-        value = value << 1 | (b->at / 8 < b->n ? b->bytes[b->at / 8] >> (7 - b->at % 8) & 1U : 0U);
-    return value;
-}
-
-/* Takes an unsigned Exp-Golomb code (9.1). */
-static unsigned
-take_golomb(struct bits *b)
-{
-    int zeros = 0;
-    while (zeros < 31 && b->at < 8 * b->n && !take_bits(b, 1))
-        zeros++;
-    return (1U << zeros) - 1 + take_bits(b, zeros);
-}
-
-/* ---- NAL units ------------------------------------------------------------------------------- */
-
-struct units {
-    const uint8_t *at, *end;
-    int length_bytes; /* length of the size field before each unit; 0: units have start codes */
-};
-
-static const uint8_t *
-find_start_code(const uint8_t *at, const uint8_t *end)
-{
-    for (; end - at >= 3; at++)
-        if (!at[0] && !at[1] && at[2] == 1)
-            return at;
-    return end;
-}
-
-/* Takes the next unit, *unit up to *end. Returns false after the last, or if a length is too
- * long. */
-static bool
-next_unit(struct units *u, const uint8_t **unit, const uint8_t **end)
-{
-    if (!u->length_bytes) {
-        const uint8_t *code = find_start_code(u->at, u->end);
-        if (u->end - code < 4)
-            return false;
-        *unit = code + 3;
-        *end = u->at = find_start_code(*unit, u->end);
-        return true;
-    }
-    int64_t n = 0;
-    if (u->end - u->at <= u->length_bytes)
-        return false;
-    for (int i = 0; i < u->length_bytes; i++)
-        n = n << 8 | *u->at++;
-    if (n < 1 || n > u->end - u->at)
-        return false;
-    *unit = u->at;
-    *end = u->at += n;
-    return true;
-}
-
-/* Tells avcC and hvcC from start codes as FFmpeg does. */
-static int
-find_length_bytes(const AVCodecParameters *par)
-{
-    const uint8_t *e = par->extradata;
-    if (par->codec_id == AV_CODEC_ID_H264 && par->extradata_size >= 7 && e[0] == 1)
-        return (e[4] & 3) + 1;
-    if (par->codec_id == AV_CODEC_ID_HEVC && par->extradata_size >= 23 &&
-        (e[0] || e[1] || e[2] > 1))
-        return (e[21] & 3) + 1;
-    return 0;
-}
+#include "nal.h"
 
 /* ---- H.264 ----------------------------------------------------------------------------------- */
 
@@ -123,34 +22,28 @@ find_length_bytes(const AVCodecParameters *par)
 static bool
 is_exact_recovery(const uint8_t *unit, const uint8_t *end)
 {
-    struct bits b = open_bits(unit + 1, end);
+    qvm_bits b = qvm_open_bits(unit + 1, end);
     while (b.at / 8 + 2 < b.n) {
         unsigned type = 0, size = 0, byte;
         do
-            type += byte = take_bits(&b, 8);
+            type += byte = qvm_take_bits(&b, 8);
         while (byte == 255);
         do
-            size += byte = take_bits(&b, 8);
+            size += byte = qvm_take_bits(&b, 8);
         while (byte == 255);
         if (type == 6) /* the wanted recovery_frame_cnt is 0, and exact_match_flag 1 */
-            return take_bits(&b, 2) == 3;
+            return qvm_take_bits(&b, 2) == 3;
         b.at += 8 * (size_t)size;
     }
     return false;
 }
 
-static bool
-is_h264_parameters(int type)
-{
-    return type == 7 || type == 8 || type == 13 || type == 15;
-}
-
 static void
-look_at_h264(struct units units, qvm_packet *p)
+look_at_h264(qvm_units units, qvm_packet *p)
 {
     const uint8_t *unit, *end;
     bool referred = false, idr = false, recovery = false;
-    while (next_unit(&units, &unit, &end)) {
+    while (qvm_next_unit(&units, &unit, &end)) {
         const int type = unit[0] & 31;
         if (type >= 1 && type <= 5) {
             referred = referred || unit[0] & 0x60;
@@ -158,7 +51,7 @@ look_at_h264(struct units units, qvm_packet *p)
             p->shown += type <= 2 || type == 5 ? end - unit > 1 && unit[1] & 0x80 : 0;
         } else if (type == 6) {
             recovery = recovery || is_exact_recovery(unit, end);
-        } else if (is_h264_parameters(type)) {
+        } else if (qvm_is_h264_parameters(type)) {
             p->parameters = true;
         }
     }
@@ -173,11 +66,11 @@ look_at_h264(struct units units, qvm_packet *p)
 static bool
 may_hide_pictures(const uint8_t *unit, const uint8_t *end)
 {
-    struct bits b = open_bits(unit + 2, end);
-    take_golomb(&b);
-    take_golomb(&b);
-    take_bits(&b, 1);
-    return take_bits(&b, 1);
+    qvm_bits b = qvm_open_bits(unit + 2, end);
+    qvm_take_golomb(&b);
+    qvm_take_golomb(&b);
+    qvm_take_bits(&b, 1);
+    return qvm_take_bits(&b, 1);
 }
 
 /* Looks through the parameter sets of an hvcC box (ISO/IEC 14496-15, 8.3.3.1), which are arrays
@@ -204,11 +97,11 @@ may_hvcc_hide_pictures(const uint8_t *at, const uint8_t *end)
 }
 
 static void
-look_at_hevc(struct units units, qvm_packet *p)
+look_at_hevc(qvm_units units, qvm_packet *p)
 {
     const uint8_t *unit, *end;
     bool referred = false;
-    while (next_unit(&units, &unit, &end)) {
+    while (qvm_next_unit(&units, &unit, &end)) {
         const int type = unit[0] >> 1 & 63;
         /* Behind a BLA picture, and behind the end of a sequence, decoders drop the pictures that lead a keyframe. */
         p->changes = p->changes || (type >= 16 && type <= 18) || type == 36 || type == 37;
@@ -251,8 +144,8 @@ look_at_mpeg4(const AVPacket *packet, qvm_packet *p)
     enum { MOST_NOT_CODED = 9 }; /* bytes, with the start code */
     const uint8_t *at = packet->data, *end = at + packet->size, *next;
     bool others = false;
-    for (at = find_start_code(at, end); end - at >= 5; at = next) {
-        next = find_start_code(at + 3, end);
+    for (at = qvm_find_start_code(at, end); end - at >= 5; at = next) {
+        next = qvm_find_start_code(at + 3, end);
         if (at[3] <= 0x2f)
             p->headers = hash_headers(p->headers, at, next);
         if (at[3] != 0xb6)
@@ -272,7 +165,7 @@ look_at_mpeg2(const AVPacket *packet, qvm_packet *p)
 {
     const uint8_t *at = packet->data, *end = at + packet->size;
     bool others = false;
-    for (at = find_start_code(at, end); end - at >= 6; at = find_start_code(at + 3, end)) {
+    for (at = qvm_find_start_code(at, end); end - at >= 6; at = qvm_find_start_code(at + 3, end)) {
         others = others || at[3] == 0xb3 || (at[3] == 0xb5 && at[4] >> 4 == 3);
         if (at[3])
             continue;
@@ -297,14 +190,14 @@ look_at_vp8(const AVPacket *packet, qvm_packet *p)
 static void
 look_at_vp9_frame(unsigned byte, bool first, qvm_packet *p)
 {
-    struct bits b = { .n = 1, .bytes = { (uint8_t)byte } };
-    take_bits(&b, 2);
-    if (take_bits(&b, 2) == 3) /* profile 3 has one bit more */
-        take_bits(&b, 1);
-    const bool shown_again = take_bits(&b, 1);
-    const bool is_key = !shown_again && !take_bits(&b, 1);
+    qvm_bits b = { .n = 1, .bytes = { (uint8_t)byte } };
+    qvm_take_bits(&b, 2);
+    if (qvm_take_bits(&b, 2) == 3) /* profile 3 has one bit more */
+        qvm_take_bits(&b, 1);
+    const bool shown_again = qvm_take_bits(&b, 1);
+    const bool is_key = !shown_again && !qvm_take_bits(&b, 1);
     p->start = p->start || (first && is_key);
-    p->shown += shown_again || take_bits(&b, 1);
+    p->shown += shown_again || qvm_take_bits(&b, 1);
 }
 
 /* A packet is a frame, or a superframe (annex B): several frames, and behind them a list of
@@ -355,10 +248,10 @@ look_at_av1(const AVPacket *packet, qvm_packet *p)
         if (type == 1) /* a sequence header */
             p->headers = hash_headers(p->headers, at, at + size);
         if ((type == 3 || type == 6) && size) {
-            struct bits b = { .n = 1, .bytes = { *at } };
-            const bool shown_again = take_bits(&b, 1);
-            const unsigned frame_type = take_bits(&b, 2);
-            const bool shown = shown_again || take_bits(&b, 1);
+            qvm_bits b = { .n = 1, .bytes = { *at } };
+            const bool shown_again = qvm_take_bits(&b, 1);
+            const unsigned frame_type = qvm_take_bits(&b, 2);
+            const bool shown = shown_again || qvm_take_bits(&b, 1);
             p->start = p->start || (!shown_again && frame_type == 0 && shown && !p->shown);
             p->shown += shown;
         }
@@ -457,8 +350,7 @@ qvm_packet
 qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet)
 {
     qvm_packet p = { .shown = 0 };
-    const struct units units = { packet->data, packet->data + packet->size,
-                                 find_length_bytes(par) };
+    const qvm_units units = qvm_open_units(packet, qvm_find_length_bytes(par));
     p.changes = av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
                 av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL);
     p.palette = av_packet_get_side_data(packet, AV_PKT_DATA_PALETTE, NULL);
@@ -484,131 +376,6 @@ bool
 qvm_may_hide_pictures(const AVCodecParameters *par)
 {
     const uint8_t *e = par->extradata;
-    return par->codec_id == AV_CODEC_ID_HEVC && find_length_bytes(par) &&
+    return par->codec_id == AV_CODEC_ID_HEVC && qvm_find_length_bytes(par) &&
            may_hvcc_hide_pictures(e, e + par->extradata_size);
-}
-
-/* ---- parameter sets -------------------------------------------------------------------------- */
-
-/* A parameter set in a packet. */
-struct set {
-    const uint8_t *at, *end; /* its NAL unit, without the zeros that may follow */
-    int type;
-    unsigned number;
-    bool
-        is_head; /* other sets lean on it: decoders drop those when it is replaced by another one */
-};
-
-/* Reads the number of an HEVC sequence parameter set (7.3.2.2), which stands behind profiles and levels (7.3.3). */
-static unsigned
-take_hevc_sps_number(struct bits *b)
-{
-    take_bits(b, 4);
-    const int layers = (int)take_bits(b, 3);
-    b->at += 1 + 88 + 8;
-    const unsigned present = take_bits(b, layers ? 16 : 0);
-    for (int i = 0; i < layers; i++)
-        b->at += (present >> (15 - 2 * i) & 1 ? 88 : 0) + (present >> (14 - 2 * i) & 1 ? 8 : 0);
-    return take_golomb(b);
-}
-
-static bool
-look_at_set(bool hevc, const uint8_t *unit, const uint8_t *end, struct set *set)
-{
-    const int type = hevc ? unit[0] >> 1 & 63 : unit[0] & 31;
-    if (!(hevc ? type >= 32 && type <= 34 : is_h264_parameters(type)))
-        return false;
-    struct bits b = open_bits(unit + (hevc ? 2 : 1) < end ? unit + (hevc ? 2 : 1) : end, end);
-    while (end - unit > 1 && !end[-1])
-        end--;
-    *set = (struct set){ unit, end, type, 0, hevc ? type < 34 : type == 7 || type == 15 };
-    if (hevc && type == 32)
-        set->number = take_bits(&b, 4);
-    else if (hevc && type == 33)
-        set->number = take_hevc_sps_number(&b);
-    else {
-        b.at = set->is_head ? 24 : 0;
-        set->number = take_golomb(&b);
-    }
-    return true;
-}
-
-/* Finds the last kept set of the same type and number. */
-static bool
-find_set(struct units kept, bool hevc, const struct set *like, struct set *found)
-{
-    const uint8_t *unit, *end;
-    struct set set;
-    bool is_there = false;
-    while (next_unit(&kept, &unit, &end))
-        if (look_at_set(hevc, unit, end, &set) && set.type == like->type &&
-            set.number == like->number) {
-            *found = set;
-            is_there = true;
-        }
-    return is_there;
-}
-
-static bool
-is_same(const struct set *a, const struct set *b)
-{
-    return a->end - a->at == b->end - b->at && !memcmp(a->at, b->at, (size_t)(a->end - a->at));
-}
-
-/* Puts a set behind those that are kept, with a length or a start code. */
-static bool
-append_set(AVPacket *kept, const struct set *set, int length_bytes)
-{
-    const int n = (int)(set->end - set->at), in_front = length_bytes ? length_bytes : 3;
-    const int at = kept->size;
-    if (n > MAX_KEPT - in_front - at || av_grow_packet(kept, in_front + n) < 0)
-        return false;
-    for (int i = 0; i < in_front; i++)
-        kept->data[at + i] = (uint8_t)(length_bytes ? n >> 8 * (in_front - 1 - i) : i == 2);
-    memcpy(kept->data + at + in_front, set->at, (size_t)n);
-    return true;
-}
-
-/* Takes a set out of those that are kept. */
-static void
-drop_set(AVPacket *kept, const struct set *set, int length_bytes)
-{
-    const size_t at = (size_t)(set->at - kept->data) - (size_t)(length_bytes ? length_bytes : 3);
-    const size_t end = (size_t)(set->end - kept->data);
-    memmove(kept->data + at, kept->data + end, (size_t)kept->size - end);
-    av_shrink_packet(kept, (int)((size_t)kept->size - (end - at)));
-}
-
-/* A head that comes again as it was changes nothing in a decoder. One that comes changed drops the sets that lean on it,
- * so both stay, with what lies between them. Of sets on which no other leans the last one counts alone, in its place:
- * its meaning depends on the heads before it. */
-bool
-qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
-                    bool *changed)
-{
-    struct units units = { packet->data, packet->data + packet->size, find_length_bytes(par) };
-    const bool hevc = par->codec_id == AV_CODEC_ID_HEVC;
-    const uint8_t *unit, *end;
-    struct set set, last = { NULL, NULL, 0, 0, false };
-    *changed = false;
-    if (!hevc && par->codec_id != AV_CODEC_ID_H264)
-        return true;
-    while (next_unit(&units, &unit, &end)) {
-        if (!look_at_set(hevc, unit, end, &set))
-            continue;
-        const struct units all = { kept->data, kept->data + kept->size, units.length_bytes };
-        const bool again = kept->size && find_set(all, hevc, &set, &last);
-        const bool same = again && is_same(&set, &last);
-        const size_t n = (size_t)(set.end - set.at);
-        *changed = *changed || (again && !same) ||
-                   (par->extradata_size &&
-                    !memmem(par->extradata, (size_t)par->extradata_size, set.at, n));
-        if (same && set.is_head)
-            continue;
-        if (again && !set.is_head)
-            drop_set(kept, &last, units.length_bytes);
-        if (!append_set(kept, &set, units.length_bytes))
-            return false;
-    }
-    return true;
 }

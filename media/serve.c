@@ -164,11 +164,14 @@ static qv_status
 map_planes(struct server *s, qv_error *err)
 {
     const qvm_request *r = &s->start;
-    void *at = mmap(NULL, QVM_SLOTS * (size_t)r->plane_bytes, PROT_READ, MAP_SHARED,
-                    s->session->shared, (off_t)r->memory);
+    const size_t bytes = QVM_SLOTS * (size_t)r->plane_bytes;
+    void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, s->session->shared, (off_t)r->memory);
     s->remote = at == MAP_FAILED ? NULL : calloc(1, sizeof *s->remote);
-    if (!s->remote)
+    if (!s->remote) {
+        if (at != MAP_FAILED)
+            munmap(at, bytes);
         return qv_fail(err, QV_ENOMEM, "no memory for the frames of a GPU");
+    }
     s->remote->socket = s->session->codec;
     s->remote->planes = at;
     s->remote->slot_bytes = r->plane_bytes;

@@ -86,6 +86,22 @@ qv_is_scarcity(int error)
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
+/* Returns whose fault it is that a file cannot be opened or read. The next file would fail in the
+ * same way if this process or machine lacks something, or if a file system or the network to it is
+ * gone. All else, such as ENOENT, EACCES, ENAMETOOLONG or EIO, is taken for the file's own: a file
+ * with a fault that is not in this list must not end a run of many. */
+static inline qv_status
+qv_status_of_errno(int error)
+{
+    static const int gone[] = { ENOTCONN,  ESTALE,       ENODEV,       ETIMEDOUT,
+                                EHOSTDOWN, EHOSTUNREACH, ENETDOWN,     ENETUNREACH,
+                                ESHUTDOWN, ECONNREFUSED, ECONNABORTED, ECONNRESET };
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
+        if (error == gone[i])
+            return QV_EBACKEND;
+    return qv_is_scarcity(error) ? QV_ENOMEM : QV_EIO;
+}
+
 /* Returns true for a failure of the device, of memory or of the caller, which every further item
  * would meet; false for a failure of the one item or file at hand. */
 static inline bool

@@ -112,21 +112,53 @@ draw_any(qv_conv3d_desc *d)
     }
 }
 
+static int64_t
+extent_of(const qv_conv3d_desc *d)
+{
+    return (d->kernel[0] - 1) * d->dilation[0] + 1;
+}
+
+/* Returns whether d can be run as a stream of pieces of so many outputs. */
+static bool
+is_stream(const qv_conv3d_desc *d, int64_t chunk)
+{
+    const int64_t extent = extent_of(d);
+    return d->causal != QV_CAUSAL_NONE && chunk && !d->residual_rows &&
+           d->d % (chunk * d->stride[0]) == 0 && d->pad_front[0] >= extent - d->stride[0] &&
+           d->pad_front[0] < extent;
+}
+
+/* Makes a convolution a stream of several pieces, which may be shorter than what is kept of earlier
+ * ones. */
+static void
+draw_stream(qv_conv3d_desc *d)
+{
+    d->causal = one_in(2) ? QV_CAUSAL_ZEROS : QV_CAUSAL_FIRST;
+    d->kernel[0] = between(2, 4);
+    const int64_t extent = extent_of(d);
+    d->pad_front[0] = between(extent > d->stride[0] ? extent - d->stride[0] : 0, extent - 1);
+    d->pad_back[0] = 0;
+    d->d = d->stride[0] * between(1, 2) * between(2, 4);
+}
+
 static qv_conv3d_desc
 draw(void)
 {
     static const double alphas[] = { 1, 1, 0.5, -2 };
     qv_conv3d_desc d = { .n = between(1, 3), .c = between(1, 11), .o = between(1, 13) };
-    if (one_in(3))
+    const bool patches = one_in(3), stream = !patches && one_in(4);
+    if (patches)
         draw_patches(&d);
     else
         draw_any(&d);
+    if (stream)
+        draw_stream(&d);
     d.dtype = one_in(2) ? QV_F32 : QV_BF16;
     d.bias = one_in(2);
     d.alpha = alphas[below(4)];
     d = qv_conv3d_defaults(&d, QV_F32);
     int64_t rows = qv_conv3d_rows(&d);
-    if (one_in(2))
+    if (one_in(2) && !stream)
         do
             d.residual_rows = between(1, rows);
         while (rows % d.residual_rows);
@@ -315,9 +347,7 @@ run_stream(qv_context *ctx, const struct check_case *one, const struct data *t, 
     qv_conv3d_desc piece = *d;
     int64_t out[3], n = one->chunk * d->stride[0];
     qv_conv3d_output(d, out);
-    int64_t extent = (d->kernel[0] - 1) * d->dilation[0] + 1;
-    if (d->causal == QV_CAUSAL_NONE || !one->chunk || d->residual_rows || d->d % n ||
-        d->pad_front[0] < extent - d->stride[0] || d->pad_front[0] >= extent)
+    if (!is_stream(d, one->chunk))
         return true;
     piece.d = n;
     qv_conv3d_options o = { .lowering = qv_lowering_name(one->lowering),
@@ -361,6 +391,7 @@ run_stream(qv_context *ctx, const struct check_case *one, const struct data *t, 
 
 struct counts {
     int64_t ways[QV_LOWERING_COUNT], streams, failed;
+    int64_t kept; /* streams in which frames of one piece are read in another */
 };
 
 static void
@@ -386,6 +417,8 @@ check(qv_context *ctx, struct check_case one, int only, struct counts *counts)
         counts->failed += !run_whole(ctx, &one, &t, &ran) || !run_stream(ctx, &one, &t, &streamed);
         counts->ways[i] += ran;
         counts->streams += streamed;
+        counts->kept +=
+            streamed && one.desc.pad_front[0] && one.chunk * one.desc.stride[0] < one.desc.d;
     }
     drop(&t);
 }
@@ -403,6 +436,10 @@ draw_case(uint64_t seed)
     int64_t out[3];
     qv_conv3d_output(&one.desc, out);
     one.chunk = one_in(2) ? between(1, out[0]) : 0;
+    if (is_stream(&one.desc, 1) && out[0] > 1)
+        do
+            one.chunk = between(1, out[0] / 2);
+        while (!is_stream(&one.desc, one.chunk));
     return one;
 }
 
@@ -457,7 +494,12 @@ report(const struct arguments *a, const struct counts *c)
             return 1;
         }
     }
-    printf(" streams %lld; %lld failed\n", (long long)c->streams, (long long)c->failed);
+    printf(" streams %lld, %lld of them with kept frames; %lld failed\n", (long long)c->streams,
+           (long long)c->kept, (long long)c->failed);
+    if (!c->failed && !a->text && a->count >= 200 && c->kept < a->count / 10) {
+        printf("too few cases keep frames: little was shown\n");
+        return 1;
+    }
     return c->failed ? 1 : 0;
 }
 

@@ -11,6 +11,7 @@
 
 #include "engine/backend.h"
 #include "error.h"
+#include "lock_pages.h"
 
 #ifdef FAKE_QV_BUILD_ID
 QV_API extern int fake_entries; /* How often the entry was called. */
@@ -28,20 +29,6 @@ run_or_lose(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_err
     if (most && atomic_fetch_add(&n_lists, 1) >= atol(most))
         return qv_fail(err, QV_EBACKEND, "the device is lost: it fell off the bus");
     return qv_backend_ref.run(dev, calls, n, err);
-}
-
-static qv_status
-lock_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
-{
-    (void)dev;
-    return qv_host_alloc_pages(bytes, out, err);
-}
-
-static void
-unlock_pages(struct qv_device *dev, void *p)
-{
-    (void)dev;
-    free(p);
 }
 #endif
 

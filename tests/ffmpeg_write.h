@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Parts of clips that are written in one way with FFmpeg 5.1 and in another since 6.1. */
+/* What tests that write clips and images by FFmpeg share; some of it is written in one way with FFmpeg
+ * 5.1 and in another since 6.1. */
 #ifndef QV_TESTS_FFMPEG_WRITE_H
 #define QV_TESTS_FFMPEG_WRITE_H
 
@@ -9,16 +10,31 @@
 /* Makes room for a stream's side data, which is kept with its codec parameters since 6.1. NULL if
  * there is no memory. */
 static inline uint8_t *
-stream_new_side_data(AVStream *stream, enum AVPacketSideDataType type, size_t bytes)
+stream_new_side_data(AVStream *to, enum AVPacketSideDataType type, size_t bytes)
 {
 #if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 31, 100)
-    AVCodecParameters *par = stream->codecpar;
+    AVCodecParameters *par = to->codecpar;
     AVPacketSideData *side =
         av_packet_side_data_new(&par->coded_side_data, &par->nb_coded_side_data, type, bytes, 0);
     return side ? side->data : NULL;
 #else
-    return av_stream_new_side_data(stream, type, bytes);
+    return av_stream_new_side_data(to, type, bytes);
 #endif
+}
+
+/* Returns NULL if there is no memory. */
+static inline AVFrame *
+new_frame(int width, int height, int format)
+{
+    AVFrame *frame = av_frame_alloc();
+    if (!frame)
+        return NULL;
+    frame->width = width;
+    frame->height = height;
+    frame->format = format;
+    if (av_frame_get_buffer(frame, 0) < 0)
+        av_frame_free(&frame);
+    return frame;
 }
 
 static inline void

@@ -9,19 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static AVFrame *
-new_frame(int width, int height, enum AVPixelFormat format)
-{
-    AVFrame *frame = av_frame_alloc();
-    if (!frame)
-        return NULL;
-    frame->width = width;
-    frame->height = height;
-    frame->format = format;
-    if (av_frame_get_buffer(frame, 0) < 0)
-        av_frame_free(&frame);
-    return frame;
-}
+#include "ffmpeg_write.h"
 
 static bool
 convert(const AVFrame *rgb, AVFrame *out)

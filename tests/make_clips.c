@@ -91,24 +91,13 @@ draw_rgb(AVFrame *rgb, const recipe *r, int number)
 }
 
 static AVFrame *
-new_frame(int width, int height, enum AVPixelFormat format)
-{
-    AVFrame *frame = av_frame_alloc();
-    need(frame, "no memory");
-    frame->width = width;
-    frame->height = height;
-    frame->format = format;
-    need(av_frame_get_buffer(frame, 0) >= 0, "no memory for a frame");
-    return frame;
-}
-
-static AVFrame *
 draw(const recipe *r, const AVCodecContext *encoder, int number)
 {
     const int width = encoder->width, height = encoder->height;
     const bool full = encoder->color_range == AVCOL_RANGE_JPEG;
     AVFrame *rgb = new_frame(width, height, AV_PIX_FMT_RGB24);
     AVFrame *frame = new_frame(width, height, encoder->pix_fmt);
+    need(rgb && frame, "no memory for a frame");
     draw_rgb(rgb, r, number);
     struct SwsContext *sws = sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height,
                                             encoder->pix_fmt, SWS_POINT, NULL, NULL, NULL);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ffmpeg_write.h"
 #include "make_clips.h"
 
 static void
@@ -37,19 +38,6 @@ draw_rgb(AVFrame *rgb, int number)
             row[3 * x + 2] = (uint8_t)(x + y + 40 * (number % 5) + spot / 2);
         }
     }
-}
-
-static AVFrame *
-new_frame(int width, int height, int format)
-{
-    AVFrame *frame = av_frame_alloc();
-    need(frame, "no memory");
-    frame->width = width;
-    frame->height = height;
-    frame->format = format;
-    if (av_frame_get_buffer(frame, 0) < 0)
-        av_frame_free(&frame);
-    return frame;
 }
 
 /* swscale makes no palettes. This one changes every four frames. */

@@ -83,7 +83,7 @@ class Runner:
             self.do("cmake", "--preset", preset, *OPTIONS.get(preset, ()))
             self.configured.add(preset)
         build = COPY / "build" / preset
-        listed = (build / "tests" / "CTestTestfile.cmake").read_text(encoding="utf-8")
+        listed = "".join(f.read_text(encoding="utf-8") for f in (build / "tests").rglob("CTestTestfile.cmake"))
         command = re.search(rf"^add_test\(\[=\[{re.escape(test)}\]=\] (.*)\)$", listed, re.M)
         if not command:
             raise Failed(f"the preset {preset} has no test {test}")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Starts the decoder that has one fault (faulty_decoder.c). */
+/* Starts decoders that have one fault. */
 #ifndef QV_TESTS_START_DECODER_H
 #define QV_TESTS_START_DECODER_H
 
@@ -8,14 +8,30 @@
 #include "qwenvit_media.h"
 
 static inline qv_decoder *
-start(const char *fault)
+start_with(const char *program, const char *variable, const char *fault)
 {
     qv_decoder *decoder = NULL;
     qv_error err;
-    setenv("QV_FAULT", fault, 1);
-    if (qv_decoder_start(QV_FAULTY_DECODER, &decoder, &err))
+    setenv(variable, fault, 1);
+    if (qv_decoder_start(program, &decoder, &err))
         fail_msg("%s", err.text);
     return decoder;
 }
+
+#ifdef QV_FAULTY_DECODER /* faulty_decoder.c */
+static inline qv_decoder *
+start(const char *fault)
+{
+    return start_with(QV_FAULTY_DECODER, "QV_FAULT", fault);
+}
+#endif
+
+#ifdef QV_SOFTWARE_GPU /* software_nvdec.c */
+static inline qv_decoder *
+start_gpu(const char *fault)
+{
+    return start_with(QV_SOFTWARE_GPU, "QV_GPU_FAULT", fault);
+}
+#endif
 
 #endif

@@ -15,6 +15,7 @@
 #include "distance.h"
 #include "engine/block_order.h"
 #include "error.h"
+#include "model/items.h"
 #include "model/model.h"
 #include "model/plan.h"
 #include "tiny.h"
@@ -216,22 +217,18 @@ chunks_do_not_depend_on_length(void **state)
         uint8_t *frames = tiny_frames(&t, 2 * pairs, H, W, 9);
         const int64_t cuts[][2] = { { 0, pairs - 1 }, { per_chunk, pairs - per_chunk }, { 3, 1 } };
         qv_item clip = { .data = frames, .grid_thw = { pairs, H, W } };
-        qv_plan_options o = { 0 };
+        const qv_plan_options o = { .grid_thw = { pairs, H, W } };
         qv_plan_info info;
-        qv_error err = { 0 };
         size_t n, m;
         const int64_t per_pair = PATCHES / 4 * t.info.out_hidden, outputs = 1 + t.info.n_deepstack;
         float *whole = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &n);
-        assert_int_equal(qv_plan_options_for(t.model, clip.grid_thw, &o, &err), QV_OK);
         qv_plan *plan = tiny_plan(&t, &o);
         qv_plan_get_info(plan, &info);
-        const qv_capacity pair = qv_item_size(t.model, (int64_t[3]){ 1, H, W });
+        const qv_capacity pair = qv_capacity_of(&t.model->config, (int64_t[3]){ 1, H, W });
         const int64_t fits = qv_capacity_fits(&info.capacity, &pair);
-        if (o.capacity
-                /* it is dense if dense chunks have the bits of packed ones, else like packed
-                 * ones */
-                .segment_rows) {
-            assert_int_equal(o.capacity.segment_rows, PATCHES);
+        /* it is dense if dense chunks have the bits of packed ones, else like packed ones */
+        if (info.capacity.segment_rows) {
+            assert_int_equal(info.capacity.segment_rows, PATCHES);
             assert_int_equal(fits, per_chunk);
         }
         assert_true(fits >= per_chunk);
@@ -444,15 +441,17 @@ an_image_larger_than_a_chunk(void **state)
             { .data = frames, .grid_thw = { 1, 2, 2 }, .is_image = true },
         };
         const qv_plan_options asked = { .capacity.rows = side * side };
-        qv_plan_options o = { 0 };
-        qv_error err = { 0 };
+        const qv_plan_options o = { .grid_thw = { 1, side, side } };
+        qv_plan_info info;
         size_t n, m, k;
-        assert_int_equal(qv_plan_options_for(t.model, items[0].grid_thw, &o, &err), QV_OK);
-        assert_true(o.capacity.rows >= side * side);
+        qv_plan *plan = tiny_plan(&t, &o);
+        qv_plan_get_info(plan, &info);
+        qv_plan_free(&plan);
+        assert_true(info.capacity.rows >= side * side);
         /* it is dense if dense chunks have the bits of packed ones */
-        if (o.capacity.segment_rows) {
-            assert_int_equal(o.capacity.rows, side * side);
-            assert_int_equal(o.capacity.segment_rows, side * side);
+        if (info.capacity.segment_rows) {
+            assert_int_equal(info.capacity.rows, side * side);
+            assert_int_equal(info.capacity.segment_rows, side * side);
         }
         float *alone = tiny_encode(&t, QV_INPUT_FRAMES, items, 1, NULL, &n);
         float *packed = tiny_encode(&t, QV_INPUT_FRAMES, items, 1, &asked, &m);
@@ -703,10 +702,10 @@ wrong_items_are_refused_with_words(void **state)
     REFUSED(qv_plan_push(NULL, &wrong, 1, &err), QV_EINVAL, "plan is NULL");
     qv_plan_free(&dense);
 
-    qv_plan_options o = { .capacity.rows = 77 };
-    REFUSED(qv_plan_options_for(t.model, (const int64_t[]){ 1, 3, 2 }, &o, &err), QV_EINVAL,
-            "1,3,2");
-    assert_int_equal(o.capacity.rows, 77);
+    qv_plan *none = NULL;
+    REFUSED(qv_plan_create(t.model, &(qv_plan_options){ .grid_thw = { 1, 3, 2 } }, &none, &err),
+            QV_EINVAL, "1,3,2");
+    assert_null(none);
     qv_tokens out = { .tokens = tokens, .capacity = 0, .n = -7 };
     const qv_item fine = { .data = frames, .grid_thw = { 2, 2, 2 } };
     const qv_item two[] = { fine, { .data = frames, .grid_thw = { 1, 2, 1 } } };

@@ -571,6 +571,8 @@ test_other_caches(void **state)
                    qv_cache_writer_open(temp_path("no/such"), &o, &w, &err), &err);
 }
 
+static const qv_packing packing = { .rows = 3072, .rule = "pairs" };
+
 /* Nothing is added to a cache that was filled by another rule of packing, or before there was a
  * rule. */
 static void
@@ -585,7 +587,7 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
     };
     char *by = NULL;
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_made_by(model, 3072, clip, &by, &err), QV_OK);
+    assert_int_equal(qv_cache_made_by(model, &packing, clip, &by, &err), QV_OK);
     const char *at = strstr(by, field);
     assert_non_null(at);
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
@@ -616,7 +618,7 @@ test_made_by(void **state)
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     char *by = NULL;
-    assert_int_equal(qv_cache_made_by(&model, 3072, &clip, &by, &err), QV_OK);
+    assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
     assert_non_null(strstr(by, "\"weights\":\"unknown\",\"dtype\":\"bf16\",\"capacity\":3072"));
     assert_non_null(strstr(by, "\"like\":\"qwen-vl-utils\",\"fps\":0.1"));
     const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
@@ -624,12 +626,12 @@ test_made_by(void **state)
     close_writer(&w);
     free(by);
     clip.max_pixels = 5;
-    assert_int_equal(qv_cache_made_by(&model, 3072, &clip, &by, &err), QV_OK);
+    assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
     expect_refused(dir, &tiny, by, QV_EFORMAT, "preprocessing.options.max_pixels|0|5");
     free(by);
     clip.max_pixels = 0;
     test_packing(&model, &clip);
-    assert_int_equal(qv_cache_made_by(&model, 3072, NULL, &by, &err), QV_EINVAL);
+    assert_int_equal(qv_cache_made_by(&model, &packing, NULL, &by, &err), QV_EINVAL);
 }
 
 /* Two threads that make a folder at once agree, or one of them is refused. */

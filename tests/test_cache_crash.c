@@ -68,6 +68,17 @@ __wrap_open(const char *path, int flags, ...)
     return is_part && is_not_opened(path) ? -1 : __real_open(path, flags, 0666);
 }
 
+static bool not_listed; /* Folders fail with not_opened_errno. */
+
+DIR *__real_opendir(const char *path);
+DIR *__wrap_opendir(const char *path);
+DIR *
+__wrap_opendir(const char *path)
+{
+    errno = not_opened_errno;
+    return not_listed ? NULL : __real_opendir(path);
+}
+
 int __real_openat(int dir, const char *path, int flags, ...);
 int __wrap_openat(int dir, const char *path, int flags, ...);
 int
@@ -148,13 +159,14 @@ __wrap_readdir(DIR *dir)
 
 static int n_reads, read_at; /* The number of reads so far, and the read that fails, from 1; 0:
                               * none. */
+static int read_errno = EIO;
 
 ssize_t __real_pread(int fd, void *to, size_t n, off_t at);
 ssize_t __wrap_pread(int fd, void *to, size_t n, off_t at);
 ssize_t
 __wrap_pread(int fd, void *to, size_t n, off_t at)
 {
-    errno = EIO;
+    errno = read_errno;
     return read_at && ++n_reads == read_at ? -1 : __real_pread(fd, to, n, at);
 }
 
@@ -1276,8 +1288,42 @@ test_no_descriptors(void **state)
                        qv_cache_writer_open(dir, &o, &w, &err), &err);
         not_opened = "part-";
         expect_failure("part", QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, &err), &err);
+        not_listed = true;
+        expect_failure("folder", QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, &err),
+                       &err);
+        not_listed = false;
         not_opened = NULL;
     }
+    check_cache(dir, true);
+}
+
+/* A server that is gone takes no part with it: the parts are whole once it is back. */
+static void
+test_server_is_gone(void **state)
+{
+    (void)state;
+    static const int errors[] = { ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN };
+    const char *dir = fresh();
+    run_undisturbed(dir);
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        qv_cache *c = NULL;
+        qv_error err = { 0 };
+        not_opened_errno = read_errno = errors[i];
+        not_opened = "part-";
+        expect_failure("open", QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, &err),
+                       &err);
+        not_listed = true;
+        expect_failure("list", QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, &err),
+                       &err);
+        not_listed = false;
+        not_opened = NULL;
+        n_reads = 0;
+        read_at = 1;
+        expect_failure("read", QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, &err),
+                       &err);
+        read_at = 0;
+    }
+    read_errno = EIO;
     check_cache(dir, true);
 }
 
@@ -1396,15 +1442,15 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
-        TEST(test_no_memory),         TEST(test_kill_every_call),  TEST(test_kill_packed),
-        TEST(test_fail_every_call),   TEST(test_kill_at_random),   TEST(test_full_disk),
-        TEST(test_read_only),         TEST(test_two_at_once),      TEST(test_sweep),
-        TEST(test_damaged_part),      TEST(test_growing_list),     TEST(test_order),
-        TEST(test_order_of_others),   TEST(test_sync_fails),       TEST(test_two_writers),
-        TEST(test_prune_killed),      TEST(test_prune_fails),      TEST(test_prune_cannot_read),
-        TEST(test_prune_no_memory),   TEST(test_prune_order),      TEST(test_prune_full_disk),
-        TEST(test_prune_beside_open), TEST(test_lock_errors),      TEST(test_no_descriptors),
-        TEST(test_swept_before_lock), TEST(test_prune_reads_back),
+        TEST(test_no_memory),         TEST(test_kill_every_call),   TEST(test_kill_packed),
+        TEST(test_fail_every_call),   TEST(test_kill_at_random),    TEST(test_full_disk),
+        TEST(test_read_only),         TEST(test_two_at_once),       TEST(test_sweep),
+        TEST(test_damaged_part),      TEST(test_growing_list),      TEST(test_order),
+        TEST(test_order_of_others),   TEST(test_sync_fails),        TEST(test_two_writers),
+        TEST(test_prune_killed),      TEST(test_prune_fails),       TEST(test_prune_cannot_read),
+        TEST(test_prune_no_memory),   TEST(test_prune_order),       TEST(test_prune_full_disk),
+        TEST(test_prune_beside_open), TEST(test_lock_errors),       TEST(test_no_descriptors),
+        TEST(test_server_is_gone),    TEST(test_swept_before_lock), TEST(test_prune_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -797,6 +797,8 @@ test_resolved(void **state)
     qv_cache_close(&c);
 }
 
+static const qv_packing packing = { .rows = 64, .rule = "pairs" };
+
 /* The model's name and folder are recorded, but a run is never refused because of them. */
 static void
 test_model_names(void **state)
@@ -815,7 +817,7 @@ test_model_names(void **state)
         };
         const qv_clip_options clip = { .fps = 0 };
         char *by = NULL;
-        assert_int_equal(qv_cache_made_by(&model, 64, &clip, &by, &err), QV_OK);
+        assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
         qv_cache_writer *w = go_on_writing(dir, by);
         close_writer(&w);
         free(by);
@@ -823,7 +825,7 @@ test_model_names(void **state)
             continue;
         strcpy(model.digest, "def");
         model.folder = tempdir;
-        assert_int_equal(qv_cache_made_by(&model, 64, &clip, &by, &err), QV_OK);
+        assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
         const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
         expect_failure("another", QV_EFORMAT,
                        "\"weights\" \"abc\"|the run \"def\"|the cache's model is "

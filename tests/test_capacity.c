@@ -197,37 +197,34 @@ static const int64_t images[64][2] = {
     { 18, 40 }, { 38, 30 }, { 76, 42 }, { 22, 18 }, { 70, 28 }, { 48, 24 }, { 44, 24 }, { 54, 60 },
 };
 
-/* Packs items with `pairs` frame pairs each, chunk after chunk as an encoder does. Asserts that
- * every pair goes once, an item's pairs in their order, and pairs of the oldest item in the next
- * chunk. Returns the rows of all chunks but the last, divided by the rows that these chunks
- * have. */
+/* Packs items with `pairs` frame pairs each, chunk after chunk as a feeder does. Asserts that every
+ * pair goes once, and pairs of the oldest item in the next chunk. Returns the rows of all chunks but
+ * the last, divided by the rows that these chunks have. */
 static double
-fill_of(const struct qv_capacity *capacity, const qv_pack_run *items, size_t n)
+fill_of(const struct qv_capacity *capacity, const struct qv_pack_run *items, size_t n)
 {
-    enum { MOST = 4096 };
-    static int64_t gone[MOST];
-    static struct qv_packer p;
-    struct qv_pack_piece pieces[QV_PACK_ITEMS];
-    size_t next = 0, chunks = 0;
-    int64_t full = 0, last = 0;
-    assert_true(n <= MOST);
-    memset(gone, 0, sizeof gone);
-    p.n = 0;
-    while (next < n || p.n) {
-        while (next < n && qv_packer_add(&p, next, &items[next].pair, items[next].pairs))
-            next++;
-        const size_t oldest = p.pieces[0].item, used = qv_packer_next(&p, capacity, pieces);
+    struct qv_pack_run waiting[QV_FEEDER_PARTS];
+    int64_t taken[QV_FEEDER_PARTS], full = 0, last = 0, gone = 0;
+    size_t next = 0, chunks = 0, left = 0;
+    while (next < n || left) {
+        while (next < n && left < QV_FEEDER_PARTS) {
+            gone += items[next].pairs;
+            waiting[left++] = items[next++];
+        }
         struct qv_capacity all = { 0 };
-        assert_true(used >= 1 && pieces[0].item == oldest);
-        for (size_t i = 0; i < used; i++) {
-            const struct qv_pack_piece *piece = &pieces[i];
-            const qv_capacity *pair = &items[piece->item].pair;
-            assert_true(piece->n > 0 && (i == 0 || piece->item > pieces[i - 1].item));
-            assert_int_equal(gone[piece->item], piece->first);
-            gone[piece->item] += piece->n;
-            all.rows += piece->n * pair->rows;
-            all.segments += piece->n * pair->segments;
-            all.windows += piece->n * pair->windows;
+        const size_t seen = left, used = qv_pack_choose(capacity, waiting, seen, taken);
+        assert_true(used >= 1 && taken[0]);
+        left = 0;
+        for (size_t i = 0; i < seen; i++) {
+            const qv_capacity *pair = &waiting[i].pair;
+            assert_in_range(taken[i], 0, waiting[i].pairs);
+            all.rows += taken[i] * pair->rows;
+            all.segments += taken[i] * pair->segments;
+            all.windows += taken[i] * pair->windows;
+            gone -= taken[i];
+            waiting[i].pairs -= taken[i];
+            if (waiting[i].pairs)
+                waiting[left++] = waiting[i];
         }
         assert_true(all.rows <= capacity->rows && all.segments <= capacity->segments &&
                     all.windows <= capacity->windows);
@@ -235,8 +232,7 @@ fill_of(const struct qv_capacity *capacity, const qv_pack_run *items, size_t n)
         last = all.rows;
         chunks++;
     }
-    for (size_t i = 0; i < n; i++)
-        assert_int_equal(gone[i], items[i].pairs);
+    assert_int_equal(gone, 0);
     return chunks > 1 ? (double)full / (double)(chunks - 1) / (double)capacity->rows : 1;
 }
 
@@ -248,9 +244,10 @@ images_of_many_sizes_fill_chunks(void **state)
         int64_t rows;
         double fill;
     } cases[] = { { 6144, 0.97 }, { 24576, 0.99 }, { 32768, 0.99 } };
-    qv_pack_run waiting[64];
+    struct qv_pack_run waiting[64];
     for (size_t i = 0; i < 64; i++)
-        waiting[i] = (qv_pack_run){ { .rows = images[i][0] * images[i][1], .segments = 1 }, 1 };
+        waiting[i] =
+            (struct qv_pack_run){ { .rows = images[i][0] * images[i][1], .segments = 1 }, 1 };
     for (size_t i = 0; i < 3; i++) {
         struct qv_capacity c = qv_capacity_pack(&devices[3], &plain, cases[i].rows);
         assert_int_equal(c.rows, cases[i].rows);
@@ -266,9 +263,9 @@ small_images_fill_large_chunks(void **state)
 {
     (void)state;
     enum { N = 1000 };
-    static qv_pack_run waiting[N];
+    static struct qv_pack_run waiting[N];
     for (size_t i = 0; i < N; i++)
-        waiting[i] = (qv_pack_run){ { .rows = 256, .segments = 1 }, 1 };
+        waiting[i] = (struct qv_pack_run){ { .rows = 256, .segments = 1 }, 1 };
     for (int d = 3; d < N_DEVICES; d++) {
         struct qv_capacity c = qv_capacity_pack(&devices[d], &plain, 0);
         if (c.rows % 256 == 0)
@@ -283,15 +280,15 @@ pairs_of_clips_fill_chunks(void **state)
 {
     (void)state;
     enum { N = 2000 };
-    static qv_pack_run waiting[N];
+    static struct qv_pack_run waiting[N];
     const struct qv_capacity c = qv_capacity_pack(&devices[4], &plain, 0);
     uint32_t seed = 7;
     for (size_t i = 0; i < N; i++)
-        waiting[i] = (qv_pack_run){ { .rows = 720, .segments = 1 }, 10 };
+        waiting[i] = (struct qv_pack_run){ { .rows = 720, .segments = 1 }, 10 };
     assert_true(fill_of(&c, waiting, N) >= 0.97);
     static const int64_t sizes[] = { 884, 1184, 1560, 2024, 2576, 3080, 3648 };
     for (size_t i = 0; i < 42; i++) /* of large ones those go together that leave least empty */
-        waiting[i] = (qv_pack_run){ { .rows = sizes[i % 7], .segments = 1 }, 8 };
+        waiting[i] = (struct qv_pack_run){ { .rows = sizes[i % 7], .segments = 1 }, 8 };
     const double mixed = fill_of(&c, waiting, 42);
     printf("large ones: %.3f full\n", mixed);
     assert_true(mixed >= 0.97);
@@ -299,7 +296,8 @@ pairs_of_clips_fill_chunks(void **state)
         for (size_t i = 0; i < N; i++) {
             seed = seed * 1664525 + 1013904223;
             const int64_t rows = 96 + 4 * ((seed >> 8) % ((c.rows / 8 - 96) / 4));
-            waiting[i] = (qv_pack_run){ { .rows = rows, .segments = 1 }, 1 + (seed >> 24) % 16 };
+            waiting[i] =
+                (struct qv_pack_run){ { .rows = rows, .segments = 1 }, 1 + (seed >> 24) % 16 };
         }
         const double fill = fill_of(&c, waiting, N);
         printf("pairs up to an eighth: %.3f full\n", fill);
@@ -314,7 +312,7 @@ free_segments_fill_chunks(void **state)
 {
     (void)state;
     enum { N = 1000 };
-    static qv_pack_run waiting[N];
+    static struct qv_pack_run waiting[N];
     static const struct qv_config windowed = { .patch = 14, .merge = 2, .window = 112 };
     static const int64_t grids[][2] = { { 4, 6 },   { 8, 8 },   { 6, 14 },  { 10, 10 },
                                         { 12, 18 }, { 16, 20 }, { 20, 20 }, { 2, 300 } };
@@ -329,7 +327,7 @@ free_segments_fill_chunks(void **state)
             const struct qv_capacity pack = qv_capacity_for_pairs(free, c, &same, 0, &pair);
             assert_int_equal(pack.rows, qv_capacity_for_pairs(&costly, c, &same, 0, &pair).rows);
             for (size_t i = 0; i < N; i++)
-                waiting[i] = (qv_pack_run){ pair, 1 };
+                waiting[i] = (struct qv_pack_run){ pair, 1 };
             const double fill = fill_of(&pack, waiting, N);
             if (fill != (double)(pack.rows / rows * rows) / (double)pack.rows)
                 fail_msg("%lldx%lld: %.3f full", (long long)g[1], (long long)g[2], fill);
@@ -506,24 +504,24 @@ the_oldest_is_never_left(void **state)
 {
     (void)state;
     const struct qv_capacity c = { .rows = 100, .segments = 4 };
-    const qv_pack_run waiting[] = { { { 4, 1, 0, 0 }, 1 },  { { 100, 1, 0, 0 }, 1 },
-                                    { { 90, 2, 0, 0 }, 1 }, { { 10, 1, 0, 0 }, 1 },
-                                    { { 2, 1, 0, 0 }, 1 },  { { 2, 1, 0, 0 }, 1 } };
-    int64_t taken[QV_PACK_ITEMS];
+    const struct qv_pack_run waiting[] = { { { 4, 1, 0, 0 }, 1 },  { { 100, 1, 0, 0 }, 1 },
+                                           { { 90, 2, 0, 0 }, 1 }, { { 10, 1, 0, 0 }, 1 },
+                                           { { 2, 1, 0, 0 }, 1 },  { { 2, 1, 0, 0 }, 1 } };
+    int64_t taken[QV_FEEDER_PARTS];
     assert_int_equal(qv_pack_choose(&c, waiting, 6, taken), 3); /* takes 4, 90 and a 2 */
     assert_true(taken[0] == 1 && taken[2] == 1 && taken[4] == 1 && !taken[1] && !taken[5]);
     assert_int_equal(qv_pack_choose(&c, waiting + 1, 5, taken), 1);
     assert_int_equal(qv_pack_choose(&c, waiting, 0, taken), 0);
-    const qv_pack_run clips[] = { { { 8, 1, 0, 0 }, 3 },
-                                  { { 50, 2, 0, 0 }, 1 },
-                                  { { 8, 1, 0, 0 }, 1 } };
+    const struct qv_pack_run clips[] = { { { 8, 1, 0, 0 }, 3 },
+                                         { { 50, 2, 0, 0 }, 1 },
+                                         { { 8, 1, 0, 0 }, 1 } };
     assert_int_equal(qv_pack_choose(&c, clips, 3, taken), 2);
     assert_int_equal(taken[2], 1);
-    const qv_pack_run long_ones[] = { { { 30, 1, 0, 0 }, 9 }, { { 5, 1, 0, 0 }, 7 } };
+    const struct qv_pack_run long_ones[] = { { { 30, 1, 0, 0 }, 9 }, { { 5, 1, 0, 0 }, 7 } };
     assert_int_equal(qv_pack_choose(&c, long_ones, 2, taken), 2);
     assert_true(taken[0] == 3 && taken[1] == 1);
     /* two runs of one item may wait: the older goes first and whole, before some of the younger */
-    const qv_pack_run two[] = { { { 20, 0, 0, 0 }, 2 }, { { 20, 0, 0, 0 }, 4 } };
+    const struct qv_pack_run two[] = { { { 20, 0, 0, 0 }, 2 }, { { 20, 0, 0, 0 }, 4 } };
     assert_int_equal(qv_pack_choose(&c, two, 2, taken), 2);
     assert_true(taken[0] == 2 && taken[1] == 3);
 }
@@ -553,10 +551,10 @@ windows_bound_a_chunk(void **state)
     const struct qv_capacity pack = { .rows = 1000, .segments = 100, .windows = 10 };
     assert_true(fits(&pack, &c, (const int64_t[]){ 3, 2, 18 }));
     assert_false(fits(&pack, &c, (const int64_t[]){ 4, 2, 18 }));
-    const qv_pack_run waiting[] = { { { 36, 1, 0, 9 }, 1 },
-                                    { { 16, 1, 0, 4 }, 1 },
-                                    { { 8, 1, 0, 1 }, 1 } };
-    int64_t taken[QV_PACK_ITEMS];
+    const struct qv_pack_run waiting[] = { { { 36, 1, 0, 9 }, 1 },
+                                           { { 16, 1, 0, 4 }, 1 },
+                                           { { 8, 1, 0, 1 }, 1 } };
+    int64_t taken[QV_FEEDER_PARTS];
     assert_int_equal(qv_pack_choose(&pack, waiting, 3, taken), 2);
     assert_int_equal(taken[2], 1);
 }
@@ -567,13 +565,13 @@ any_items_go_in_turn(void **state)
 {
     (void)state;
     enum { N = 2000 };
-    static qv_pack_run waiting[N];
+    static struct qv_pack_run waiting[N];
     const struct qv_capacity c = { .rows = 640, .segments = 8 };
     uint32_t seed = 1;
     for (size_t i = 0; i < N; i++) {
         seed = seed * 1664525 + 1013904223;
         const int64_t rows = 4 + 4 * (int64_t)((seed >> 8) % 160);
-        waiting[i] = (qv_pack_run){ { rows, 1, 0, 0 }, 1 + (seed >> 24) % 40 };
+        waiting[i] = (struct qv_pack_run){ { rows, 1, 0, 0 }, 1 + (seed >> 24) % 40 };
     }
     fill_of(&c, waiting, N);
 }

@@ -238,6 +238,17 @@ gpus_that_kernels_were_not_built_for(void **state)
     assert_non_null(strstr(err.text, words));
 }
 
+/* Opens a GPU, and allocates memory on it. */
+static qv_context *
+open_with_memory(struct qv_memory **memory)
+{
+    qv_context *ctx = NULL;
+    qv_error err = { 0 };
+    if (open_gpu(90, &ctx, &err) || ctx->backend->alloc(ctx->dev, 64, memory, &err))
+        fail_msg("%s", err.text);
+    return ctx;
+}
+
 /* Where the device is lost when memory is given back, the next call says so, and the context's warning
  * does where no call follows. */
 static void
@@ -246,12 +257,10 @@ memory_that_is_not_given_back(void **state)
     (void)state;
     for (int recording = 0; recording < 2; recording++) {
         static const char words[] = "the CUDA context is lost since cuda";
-        qv_context *ctx = NULL;
+        struct qv_memory *memory = NULL;
+        qv_context *ctx = open_with_memory(&memory);
         qv_context_info info;
         qv_error err = { 0 };
-        struct qv_memory *memory = NULL;
-        if (open_gpu(90, &ctx, &err) || ctx->backend->alloc(ctx->dev, 64, &memory, &err))
-            fail_msg("%s", err.text);
         here.free_error = cudaErrorIllegalAddress;
         if (recording)
             ctx->backend->forget(ctx->dev, NULL);
@@ -274,12 +283,10 @@ static void
 memory_that_cuda_keeps(void **state)
 {
     (void)state;
-    qv_context *ctx = NULL;
+    struct qv_memory *memory = NULL;
+    qv_context *ctx = open_with_memory(&memory);
     qv_context_info info;
     qv_error err = { 0 };
-    struct qv_memory *memory = NULL;
-    if (open_gpu(90, &ctx, &err) || ctx->backend->alloc(ctx->dev, 64, &memory, &err))
-        fail_msg("%s", err.text);
     here.free_error = cudaErrorStreamCaptureUnsupported;
     ctx->backend->free(ctx->dev, memory);
     here.free_error = cudaSuccess;

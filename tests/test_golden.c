@@ -20,8 +20,9 @@
 
 #include "backends.h"
 #include "distance.h"
-#include "qwenvit.h"
 #include "files/safetensors.h"
+#include "model/feeder.h"
+#include "qwenvit.h"
 
 enum { MOST_LAYERS = 24, MERGE_AREA = 4, MOST_CLIPS = 8 };
 static const double bf16_mean_slack = 1.2, bf16_worst_slack = 1.4, bf16_patch_slack = 1.75;
@@ -175,7 +176,7 @@ one_chunk(const qv_model *model, const qv_item *items, size_t n)
 {
     qv_capacity all = { 0 };
     for (size_t i = 0; i < n; i++) {
-        const qv_capacity size = qv_item_size(model, items[i].grid_thw);
+        const qv_capacity size = qv_capacity_of(&model->config, items[i].grid_thw);
         all.rows += size.rows;
         all.segments += size.segments;
         all.windows += size.windows;

@@ -3,6 +3,7 @@
  * decoding them again. software_nvdec.c stands in for the GPU; all else is what runs on one. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <math.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -11,17 +12,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "../media/gpu.h"
+#include "../media/remote.h"
 #include "command/encode.h"
 #include "engine/context.h"
 #include "make_clips.h"
 #include "qwenvit_fill.h"
 #include "qwenvit_job.h"
+#include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
 
@@ -55,15 +59,6 @@ read_clip(const char *path, const qv_clip_options *options)
     f.damaged = qv_clip_damaged(clip);
     qv_clip_close(&clip);
     return f;
-}
-
-static qv_decoder *
-start(const char *fault)
-{
-    qv_decoder *decoder = NULL;
-    setenv("QV_GPU_FAULT", fault, 1);
-    assert_int_equal(qv_decoder_start(QV_SOFTWARE_GPU, &decoder, NULL), QV_OK);
-    return decoder;
 }
 
 /* Reads a clip with the CPU and with the GPU, and compares. Returns what is said of the latter. */
@@ -116,7 +111,7 @@ test_bytes(void **state)
         { "x264-fields.mkv", "it is interlaced" },
         { "vp9.webm", "its codec is neither H.264 nor HEVC" },
     };
-    qv_clip_options options = { .decoder = start("") };
+    qv_clip_options options = { .decoder = start_gpu("") };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!clip_is_possible(cases[i].clip))
             continue;
@@ -138,7 +133,7 @@ static void
 test_odd(void **state)
 {
     (void)state;
-    qv_clip_options options = { .decoder = start("") };
+    qv_clip_options options = { .decoder = start_gpu("") };
     int n = 0;
     for (size_t i = 0; clip_name(i); i++) {
         const char *name = clip_name(i);
@@ -160,13 +155,54 @@ static void
 test_alone(void **state)
 {
     (void)state;
-    qv_clip_options options = { .trusted = true, .decoder = start("") };
+    qv_clip_options options = { .trusted = true, .decoder = start_gpu("") };
     clip_write("x264.mp4");
     expect("x264.mp4", &options, "");
     options.trusted =
         false; /* the process that has the GPU open is then another one, which is locked in */
     expect("x264.mp4", &options, "");
     qv_decoder_stop(&options.decoder);
+    unlink("x264.mp4");
+}
+
+/* Makes the allocation fail that a thread's decoder needs for a GPU's frames. */
+static bool no_remote;
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *
+__wrap_calloc(size_t n, size_t size)
+{
+    return no_remote && size == sizeof(struct qvm_remote) ? NULL : __real_calloc(n, size);
+}
+
+static int
+count_shared_maps(void)
+{
+    char line[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, "memfd:") != NULL;
+    fclose(f);
+    return n;
+}
+
+static void
+test_no_memory(void **state)
+{
+    (void)state;
+    const qv_clip_options options = { .trusted = true,
+                                      .decode = QV_DECODE_GPU,
+                                      .decoder = start_gpu("") };
+    clip_write("x264.mp4");
+    no_remote = true;
+    struct frames f = read_clip("x264.mp4", &options);
+    no_remote = false;
+    free(f.at);
+    expect_failure("no memory", QV_ENOMEM, "no memory for the frames of a GPU", f.status, &f.error);
+    assert_int_equal(count_shared_maps(), 0);
+    qv_decoder_stop((qv_decoder **)(uintptr_t)&options.decoder);
     unlink("x264.mp4");
 }
 
@@ -197,7 +233,7 @@ test_faults(void **state)
     };
     clip_write("x264-pyramid.mkv");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_options options = { .decoder = start(cases[i].fault),
+        qv_clip_options options = { .decoder = start_gpu(cases[i].fault),
                                     .decode_seconds =
                                         !strncmp(cases[i].fault, "silent", 6) ? 1.5 : 0,
                                     .fps = 3 };
@@ -223,7 +259,7 @@ test_replaced(void **state)
     qv_clip_options options = { .fps = 5 };
     clip_write("x264.mp4");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        options.decoder = start(cases[i].fault);
+        options.decoder = start_gpu(cases[i].fault);
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
             expect("x264.mp4", &options, cases[i].why);
         expect("x264.mp4", &options, "the GPU's processes failed again and again");
@@ -233,7 +269,7 @@ test_replaced(void **state)
         qv_decoder_stop(&options.decoder);
     }
 
-    options.decoder = start("");
+    options.decoder = start_gpu("");
     expect("x264.mp4", &options, "");
     struct qvm_gpu_process *now = &options.decoder->gpus->at[0].now;
     const pid_t first = now->child.pid;
@@ -246,6 +282,70 @@ test_replaced(void **state)
     qv_decoder_stop(&options.decoder);
     assert_int_equal(kill(first, 0), -1);
     unlink("x264.mp4");
+}
+
+/* Has no further descriptor opened, or any number again. */
+static void
+set_descriptors(bool none)
+{
+    struct rlimit limit;
+    const int lowest = dup(0);
+    close(lowest);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = none ? (rlim_t)lowest : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* A process that cannot be started for lack of descriptors is tried again, but not for each clip; if it is only to follow the
+ * present one, no clip hears of it. */
+static void
+test_momentary(void **state)
+{
+    (void)state;
+    qv_error err;
+    qv_decoder *decoder = start_gpu("");
+    struct qvm_gpu *gpu = &decoder->gpus->at[0];
+    set_descriptors(true);
+    qv_status status = qv_decoder_gpu(decoder, 0, false, true, &err);
+    set_descriptors(false);
+    assert_int_equal(status, QV_ESTATE);
+    assert_non_null(strstr(err.text, "cannot be started: Too many open files"));
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_ESTATE); /* too early */
+    sleep(1);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
+
+    gpu->now.given = QVM_GPU_CLIPS - 1;
+    set_descriptors(true);
+    status = qv_decoder_gpu(decoder, 0, false, true, &err);
+    set_descriptors(false);
+    assert_int_equal(status, QV_OK);
+    assert_int_equal(gpu->next.child.pid, 0);
+    sleep(1);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
+    const pid_t next = gpu->next.child.pid;
+    assert_true(next > 0);
+    gpu->now.given = QVM_GPU_CLIPS;
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
+    assert_int_equal(gpu->now.child.pid, next);
+    qv_decoder_stop(&decoder);
+}
+
+/* A GPU that is not there is tried again as well, each time after twice as long. */
+static void
+test_missing(void **state)
+{
+    (void)state;
+    qv_error err;
+    qv_decoder *decoder = start_gpu("no driver");
+    for (int starts = 1; starts <= 2; starts++) {
+        for (int i = 0; i < 10; i++)
+            assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+        assert_int_equal(decoder->gpus->next_retired, starts);
+        sleep(1);
+    }
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+    assert_int_equal(decoder->gpus->next_retired, 2); /* the third comes a second later */
+    qv_decoder_stop(&decoder);
 }
 
 /* Without a GPU, the error says what is missing. */
@@ -268,7 +368,7 @@ test_none(void **state)
     qv_error err;
     clip_write("x264.mp4");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_options options = { .decoder = start(cases[i].fault),
+        qv_clip_options options = { .decoder = start_gpu(cases[i].fault),
                                     .decode = QV_DECODE_GPU,
                                     .gpu = cases[i].gpu };
         struct frames f = read_clip("x264.mp4", &options);
@@ -348,8 +448,10 @@ hear_span(void *user, const char *stage, int lane, const char *key, double begin
         return;
     pthread_mutex_lock(&gpus->lock);
     const bool is_starting = gpus->at[0].now.child.pid && !gpus->at[0].now.ready;
-    if (results->loses && gpus->at[0].now.given)
+    if (results->loses && gpus->at[0].now.given) {
         snprintf(gpus->at[0].why, sizeof gpus->at[0].why, "the device is lost");
+        gpus->at[0].retry_s = INFINITY;
+    }
     pthread_mutex_unlock(&gpus->lock);
     if (is_starting)
         qv_decoder_gpu(results->decoder, 0, false, true, NULL);
@@ -386,13 +488,14 @@ static qv_status
 run_job(const struct tiny *t, const char *fault, qv_decode decode, struct results *results)
 {
     char key[16];
-    const qv_job_options o = {
-        .sink = { NULL, take, look, results },
-        .decoders = cores ? 0 : 3,
-        .span = hear_span,
-        .memory = memory,
-        .clip = { .decoder = start(fault), .decode = decode, .fps = 5, .max_pixels = 12 * 32 * 32 }
-    };
+    const qv_job_options o = { .sink = { NULL, take, look, results },
+                               .decoders = cores ? 0 : 3,
+                               .span = hear_span,
+                               .memory = memory,
+                               .clip = { .decoder = start_gpu(fault),
+                                         .decode = decode,
+                                         .fps = 5,
+                                         .max_pixels = 12 * 32 * 32 } };
     qv_job *job = NULL;
     qv_decoder *decoder = o.clip.decoder;
     if (is_open)
@@ -530,7 +633,7 @@ test_cache(void **state)
     clip_write("x264.mp4");
     on_cuda = true;
     for (int gpu = 0; gpu < 2; gpu++) {
-        qv_decoder *decoder = start("");
+        qv_decoder *decoder = start_gpu("");
         const qv_cache_fill_options o = { .decoders = 2,
                                           .clip = { .decoder = decoder,
                                                     .decode = gpu ? QV_DECODE_GPU : QV_DECODE_AUTO,
@@ -570,7 +673,7 @@ test_files(void **state)
         clip_write(clips[i]);
     on_cuda = true;
     for (int gpu = 0; gpu < 2; gpu++) {
-        qv_decoder *decoder = start("");
+        qv_decoder *decoder = start_gpu("");
         const struct tool_options o = { .model = QV_GOLDEN "/qwen3_vl",
                                         .output = temp_path(gpu ? "gpu" : "auto"),
                                         .output_dtype = QV_F32,
@@ -626,7 +729,7 @@ static bool
 has_landlock(void)
 {
     qv_error err = { QV_OK, "" };
-    qv_decoder *decoder = start("");
+    qv_decoder *decoder = start_gpu("");
     qv_decoder_gpu(decoder, 0, false, true, &err);
     qv_decoder_stop(&decoder);
     return !strstr(err.text, "(Landlock");
@@ -643,9 +746,12 @@ main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_odd),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_none),
+        cmocka_unit_test(test_momentary),
+        cmocka_unit_test(test_missing),
         cmocka_unit_test(test_job),
         cmocka_unit_test(test_both),
         cmocka_unit_test(test_auto),

@@ -20,6 +20,7 @@
 #include "backends.h"
 #include "collector.h"
 #include "media/media.h"
+#include "model/feeder.h"
 #include "model/plan.h"
 #include "qwenvit_job.h"
 #include "tempdir.h"
@@ -216,7 +217,7 @@ chunks_unshared(const struct tiny *t, const struct mixed *m)
     for (int i = 0; i < N; i++) {
         const int64_t *g = m->sources[i].item.grid_thw;
         const qv_capacity chunk = qv_pack_capacity(t->model, ROWS, g);
-        const qv_capacity pair = qv_item_size(t->model, (int64_t[3]){ 1, g[1], g[2] });
+        const qv_capacity pair = qv_capacity_of(&t->model->config, (int64_t[3]){ 1, g[1], g[2] });
         const int64_t fits = qv_capacity_fits(&chunk, &pair);
         chunks += (g[0] + fits - 1) / fits;
     }
@@ -1539,7 +1540,7 @@ packs_are_as_large_as_a_model_says(void **state)
         for (int64_t rows = 0; rows <= 4 * ROWS; rows += 37) {
             struct collector *c = collector_make(&t);
             qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = rows }, c);
-            assert_int_equal(job_end(&job).pack_rows, qv_model_pack_rows(t.model, rows));
+            assert_int_equal(job_end(&job).pack_rows, qv_model_packing(t.model, rows).rows);
             collector_free(c);
         }
         tiny_close(&t);

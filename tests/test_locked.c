@@ -81,15 +81,6 @@ read_clip(const qv_clip_options *options, qv_clip_info *info, qv_error *err)
     return status;
 }
 
-static qv_decoder *
-start_gpu(const char *fault)
-{
-    qv_decoder *decoder = NULL;
-    setenv("QV_GPU_FAULT", fault, 1);
-    assert_int_equal(qv_decoder_start(QV_SOFTWARE_GPU, &decoder, NULL), QV_OK);
-    return decoder;
-}
-
 /* Gives this process a standard output and error that the processes which it starts must not get, and returns the other end.
  * `give_back` undoes it. */
 static int kept[2];

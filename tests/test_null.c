@@ -133,9 +133,10 @@ static qv_status
 made_by(void)
 {
     static char *out;
+    static const qv_packing packing = { .rows = 64, .rule = "pairs" };
     qv_model_info info;
     qv_model_get_info(model, &info);
-    return qv_cache_made_by(arg(0, &info), 64, arg(1, &plain), arg(2, &out), arg(3, &err));
+    return qv_cache_made_by(arg(0, &info), arg(1, &packing), arg(2, &plain), arg(3, &out), arg(4, &err));
 }
 
 static qv_status
@@ -572,7 +573,7 @@ decoder_gpu(void)
 static qv_status
 decoder_has_gpu(void)
 {
-    return if_not(qv_decoder_has_gpu(arg(0, a_decoder()), 0) || null_at == 0);
+    return if_not(qv_decoder_has_gpu(arg(0, a_decoder()), 0, NULL) || null_at == 0);
 }
 
 static qv_status

@@ -14,6 +14,7 @@
 #include <pthread.h>
 
 #include "backends.h"
+#include "lock_pages.h"
 #include "tiny.h"
 
 enum { FRAMES = 4, ROUNDS = 3 };
@@ -114,21 +115,6 @@ a_context_moves_between_threads(void **state)
 }
 
 /* ---- memory for the caller ------------------------------------------------------------------- */
-
-/* A backend that locks pages, which makes the context keep blocks for all threads. */
-static qv_status
-lock_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
-{
-    (void)dev;
-    return qv_host_alloc_pages(bytes, out, err);
-}
-
-static void
-unlock_pages(struct qv_device *dev, void *p)
-{
-    (void)dev;
-    free(p);
-}
 
 struct taker {
     qv_context *ctx;

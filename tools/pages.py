@@ -3,7 +3,7 @@
 from typing import Callable, NamedTuple
 
 from record_tables import (SMALL_M, actors_table, alone_table, by_gpu_table, cache_table, call_table, conv3d_table,
-                           gemm_table, job_table, pack_table, packing_table, patch_embed_table, preprocess_table,
+                           gemm_table, job_table, pack_table, patch_embed_table, preprocess_table,
                            profile_table, python_table, start_table, stored_table, tower_table)
 
 
@@ -89,10 +89,6 @@ SECTIONS = [
      "qwenvit bench tower --model DIR --pack LIST --chunk-rows N --json=FILE.jsonl && "
      "python tools/peers/peers.py tower --model DIR --pack LIST --json FILE.jsonl",
      pack_table, "fill"),
-    ("Frame pairs or whole clips",
-     "Clips of 1 to 16 frame pairs, all of one size, packed pair by pair as jobs do, over whole clips in chunks as qwenvit 0.2.0 packed "
-     "them, by the same kernels in the same run: the device's own time, without that of making plans. Then jobs of frames in memory.",
-     "qwenvit bench packing --model DIR --json=FILE.jsonl", packing_table, None),
     ("Each alone",
      "Each item of a list by itself, in the bucket that it takes, against a plan of its very size.",
      "qwenvit bench tower --model DIR --pack LIST --alone --json=FILE.jsonl", alone_table, None),

@@ -186,32 +186,6 @@ def alone_table(records):
                   "buckets used", "version"], rows)
 
 
-def packing_table(records):
-    """Sets of frame pairs of one size, and what jobs come to."""
-    sets, jobs = [], []
-    for (name, dtype, _), ways in groups(records, "packing", tower).items():
-        sizes = sorted((r for r in ways.values() if "pair_rows" in r), key=lambda r: r["pair_rows"])
-        sets += [[name, dtype, f"{r['pair_rows']:,}", f"{r['patches']:,}", str(r["chunks"]), field(r, "fill"),
-                  ms(r), field(r, "clips_fill"), digits(r["clips_ms"]), bold(f"{r['over_clips']:.3f}"),
-                  versions([r])] for r in sizes]
-        mean = ways.get("all sizes")
-        if mean:
-            sets.append([name, dtype, "geometric mean", "", "", "", "", "", "",
-                         bold(f"{mean['over_clips']:.3f}"), versions([mean])])
-        for way, r in ways.items():
-            said = [f"{r[k]:.3f} {words}" for k, words in PACKING_WORDS if k in r]
-            if said and "pair_rows" not in r and r is not mean:
-                jobs.append([name, dtype, way, ms(r), str(r.get("chunks", "")), "; ".join(said), versions([r])])
-    return both(table(["tower", "dtype", "patches of a pair", "of the set", "chunks", "full", "ms",
-                       "clips packed whole: full", "their ms", "over them", "version"], sets),
-                table(["tower", "dtype", "a job of", "ms", "chunks", "comes to", "version"], jobs))
-
-
-PACKING_WORDS = [("fill", "full, without what was left at the end"), ("first_over_second", "times as long at first"),
-                 ("device_over_full", "of the device's time for as many patches in full chunks of one size"),
-                 ("over_encode", "of `qv_encode`")]
-
-
 def conv3d_table(records):
     """Makes the table of Conv3d: for each case the lowering that is chosen over the fastest, and torch. A
     paragraph above it counts the cases in which another lowering was faster."""

@@ -175,6 +175,7 @@ class Model
 
       private:
         Model &of;
+        std::unique_lock<std::recursive_timed_mutex> lock;
     };
     /* In a turn: lends the model to a generator's job until the job is closed, or is_open() is false. The generator then was
      * left without closing it, by an exception between any two of its bytecodes, and the next turn closes the job. */
@@ -197,8 +198,9 @@ class Model
     bool interrupted = false;        /* a signal handler raised an exception */
     std::chrono::steady_clock::time_point heard; /* when signals were checked last */
     qv_context_info device_facts;
-    void lock_for_call();
-    void must_be_usable();
+    std::unique_lock<std::recursive_timed_mutex> lock_for_call();
+    void must_be_free();
+    void take_back();
     bool is_interrupted();
     void encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
                 const std::function<qv_tokens()> &allocate);

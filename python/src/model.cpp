@@ -5,6 +5,7 @@
 
 #include <cstdarg>
 #include <cstring>
+#include <memory>
 
 #include "results.h"
 #include "error.h"
@@ -100,58 +101,64 @@ Model::must_be_ours() const
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 /* Locks the model for this thread. Signals are heard while another thread has it. */
-void
+std::unique_lock<std::recursive_timed_mutex>
 Model::lock_for_call()
 {
     must_be_ours();
-    for (bool locked = false; !locked;) {
+    std::unique_lock<std::recursive_timed_mutex> lock(busy, std::defer_lock);
+    while (!lock) {
         {
             const Released released; /* the thread that has the lock may wait for the interpreter */
-            locked = busy.try_lock_for(std::chrono::milliseconds(100));
+            (void)lock.try_lock_for(std::chrono::milliseconds(100));
         }
-        if (!locked && PyErr_CheckSignals())
+        if (!lock && PyErr_CheckSignals())
             throw nb::python_error();
     }
+    return lock;
 }
 
 /* Called with the lock and the interpreter. */
 void
-Model::must_be_usable()
+Model::must_be_free()
 {
     if (!model)
         fail(QV_ESTATE, "this model was closed");
     if (in_a_turn)
         fail(QV_ESTATE, "this model is at work in a call that this one has interrupted, from a "
                         "signal's handler or a progress function; let that call return first");
-    const std::shared_ptr<Results> job = lent;
-    if (!job)
+}
+
+/* Called in a turn, since is_open() and the end of a job may run any of Python's code. */
+void
+Model::take_back()
+{
+    if (!lent)
         return;
-    if (!job->is_closed() && nb::cast<bool>(is_open()))
+    if (!lent->is_closed() && nb::cast<bool>(is_open()))
         fail(QV_ESTATE, "this model is at work for a generator of encode(); take all that comes "
                         "from it, or close() it, first");
     {
         const Released released;
-        job->close();
+        lent->close();
     }
     lent.reset();
 }
 
-Model::Turn::Turn(Model &model) : of(model)
+Model::Turn::Turn(Model &model) : of(model), lock(model.lock_for_call())
 {
-    of.lock_for_call();
+    of.must_be_free();
+    of.in_a_turn = true;
     try {
-        of.must_be_usable();
+        of.take_back();
     } catch (...) {
-        of.busy.unlock();
+        of.in_a_turn = false;
         throw;
     }
-    of.in_a_turn = true;
 }
 
 Model::Turn::~Turn()
 {
-    of.in_a_turn = false;
-    of.busy.unlock();
+    of.in_a_turn = false; /* under the lock still */
 }
 
 qv_model *
@@ -164,7 +171,7 @@ void
 Model::lend(std::shared_ptr<Results> job, nb::object is_open_)
 {
     lent = std::move(job);
-    is_open = std::move(is_open_);
+    std::swap(is_open, is_open_); /* the old one is destroyed last, which may run Python's code */
 }
 
 void
@@ -260,8 +267,7 @@ Model::info()
 void
 Model::look_at(const std::function<void(const qv_model *)> &look)
 {
-    lock_for_call();
-    const std::lock_guard<std::recursive_timed_mutex> lock(busy, std::adopt_lock);
+    const auto lock = lock_for_call();
     if (!model)
         fail(QV_ESTATE, "this model was closed");
     const Released released;
@@ -390,6 +396,8 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
               const std::function<qv_tokens()> &allocate)
 {
     qv_plan_options options = {}, bucket = {};
+    qv_plan_info info = {};
+    qv_plan *plan = nullptr;
     qv_error err = {};
     options.input = bucket.input = input;
     options.output = bucket.output = output;
@@ -398,8 +406,12 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
     const Turn turn(*this);
     const Released released;
     const int64_t *g = items[0].grid_thw;
-    if (items.size() > 1 || qv_plan_options_for(model, g, &bucket, &err) ||
-        g[0] * g[1] * g[2] > bucket.capacity.rows) {
+    std::copy(g, g + 3, bucket.grid_thw);
+    if (items.size() == 1 && !qv_plan_create(model, &bucket, &plan, &err))
+        qv_plan_get_info(plan, &info);
+    std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan, [](qv_plan *p) { qv_plan_free(&p); });
+    if (g[0] * g[1] * g[2] > info.capacity.rows) {
+        owned.reset(); /* the call takes it */
         qv_tokens to = allocate();
         interrupted = false;
         heard = std::chrono::steady_clock::now();
@@ -410,10 +422,6 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
         check(status, err);
         return;
     }
-    qv_plan *plan = nullptr;
-    check(qv_plan_create(model, &bucket, &plan, &err), err);
-    const std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan,
-                                                              [](qv_plan *p) { qv_plan_free(&p); });
     check(qv_plan_push(plan, items.data(), 1, &err), err);
     qv_tokens to = allocate();
     check(qv_plan_pull(plan, &to, &err), err);

@@ -62,6 +62,21 @@ def clip(tmp_path_factory, frames):
     return path
 
 
+@pytest.fixture(scope="session")
+def torn(tmp_path_factory):
+    """Returns a clip, and the same clip with damaged frames."""
+    from qwenvit import _decoder
+
+    folder, command = tmp_path_factory.mktemp("torn"), _decoder.find("qwenvit")
+    whole, path = folder / "whole.mp4", folder / "torn.mp4"
+    assert os.spawnv(os.P_WAIT, command, [command, "synth", "--clip", str(whole)]) == 0
+    data = bytearray(whole.read_bytes())
+    first = data.index(b"mdat")
+    data[first + len(data) // 3 : first + len(data) // 3 + 3000] = bytes(3000)
+    path.write_bytes(data)
+    return str(whole), str(path)
+
+
 def distances(x, truth):
     x, truth = np.asarray(x, np.float64), np.asarray(truth, np.float64)
     return np.linalg.norm(x - truth, axis=1) / np.linalg.norm(truth, axis=1)

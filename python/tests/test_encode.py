@@ -69,18 +69,10 @@ def test_what_is_no_file_is_saved_with_its_model(golden, frames, expected, tmp_p
             tokens.save(tmp_path / "t.safetensors", dtype="f16")
 
 
-def test_damage_is_told_as_the_command_tells_it(model, golden, tmp_path):
+def test_damage_is_told_as_the_command_tells_it(model, golden, torn, tmp_path):
     from qwenvit import _decoder
 
-    whole, path, out = (str(tmp_path / name) for name in ("whole.mp4", "torn.mp4", "torn.safetensors"))
-    command = _decoder.find("qwenvit")
-    assert os.spawnv(os.P_WAIT, command, [command, "synth", "--clip", whole]) == 0
-    with open(whole, "rb") as f:
-        data = bytearray(f.read())
-    first = data.index(b"mdat")
-    data[first + len(data) // 3 : first + len(data) // 3 + 3000] = bytes(3000)
-    with open(path, "wb") as f:
-        f.write(data)
+    (whole, path), out, command = torn, str(tmp_path / "torn.safetensors"), _decoder.find("qwenvit")
     run = subprocess.run([command, "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--threads", "2",
                           path, "-o", out],
                          capture_output=True, text=True)

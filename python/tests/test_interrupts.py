@@ -232,3 +232,27 @@ def test_a_call_within_a_call_is_refused(small, few):
             said.append(e.value.status)
 
     assert len(small.encode(few, progress=progress)) and set(said) == {"QV_ESTATE"}
+
+
+def test_a_call_within_the_question_whether_a_generator_is_open_is_refused(small, few):
+    """Its answer is Python's code, in which a signal's handler or a destructor may make another call."""
+    from qwenvit import _core
+
+    said, lent = [], []
+
+    def lend(is_open):
+        return _core.Job(small._core, None, "f32", 0, False, True, 1 << 30, {}, is_open)
+
+    def is_open():
+        with pytest.raises(qwenvit.Error) as e:
+            lent.append(lend(lambda: True))
+        said.append(str(e.value))
+        return False
+
+    left = lend(is_open)
+    try:
+        assert len(small.encode(few)) and len(said) == 1 and "has interrupted" in said[0] and left.closed
+    finally:
+        for job in (left, *lent):
+            job.close()
+    assert len(small.encode(few)) and len(said) == 1

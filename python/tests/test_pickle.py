@@ -29,10 +29,12 @@ def is_like(a, b, names):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_tokens_are_copied_with_all_that_they_say(golden, clip, frames, expected, tmp_path, way):
+def test_tokens_are_copied_with_all_that_they_say(golden, clip, torn, frames, expected, tmp_path, way):
     model = qwenvit.load(golden, backend="cpu", dtype="bf16", threads=1)
     results = [model.encode(clip, fps=5), model.encode(frames[0]), model.encode({"frames": frames, "fps": 2, "key": "é"}),
-               model.encode(clip, fps=5, dtype="bf16"), model.forward(expected["pixel_values"], expected["grid_thw"])]
+               model.encode(clip, fps=5, dtype="bf16"), model.forward(expected["pixel_values"], expected["grid_thw"]),
+               model.encode(torn[1])]
+    assert results[-1].damaged_frames > 0  # its file has the preprocessing as it was at the end of the clip
     for i, tokens in enumerate(results):
         other = WAYS[way](tokens)
         assert type(other) is qwenvit.Tokens and is_like(other, tokens, OF_TOKENS) and repr(other) == repr(tokens)

@@ -42,14 +42,15 @@ qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err)
     /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. */
     const int f = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (f < 0)
-        return qv_fail(err, qv_is_scarcity(errno) ? QV_ENOMEM : QV_EIO, "%s: cannot open: %s",
-                       qv_path_tail(path), strerror(errno));
+        return qv_fail(err, qv_status_of_errno(errno), "%s: cannot open: %s", qv_path_tail(path),
+                       strerror(errno));
 
     struct stat st;
     if (fstat(f, &st)) {
         const int e = errno;
         close(f);
-        return qv_fail(err, QV_EIO, "%s: cannot stat: %s", qv_path_tail(path), strerror(e));
+        return qv_fail(err, qv_status_of_errno(e), "%s: cannot stat: %s", qv_path_tail(path),
+                       strerror(e));
     }
     if (!S_ISREG(st.st_mode)) {
         const char *is = S_ISDIR(st.st_mode)    ? "a folder"
@@ -73,8 +74,8 @@ qv_file_read(int fd, const char *path, uint64_t offset, void *dst, uint64_t byte
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return qv_fail(err, QV_EIO, "%s: reading at byte %llu: %s", qv_path_tail(path),
-                           (unsigned long long)offset, strerror(errno));
+            return qv_fail(err, qv_status_of_errno(errno), "%s: reading at byte %llu: %s",
+                           qv_path_tail(path), (unsigned long long)offset, strerror(errno));
         if (got == 0)
             return qv_fail(err, QV_EIO,
                            "%s: ends at byte %llu, %llu bytes short: the file shrank since it was "

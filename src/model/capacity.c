@@ -1,19 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "capacity.h"
 
-/* On some devices a chunk's room for segments costs time even where it is empty: on an H200 cuDNN's
- * ragged attention in a graph takes 64 us for 8 segments of 760 rows with room for 8, 72 us with
- * room for 64, and 151 us with room for 512. There a chunk has room for the segments of usual
- * images, which have 256 patches or more. Pairs that need more segments get a bucket with room for
- * the smallest pairs (pack_for), and a chunk of clips' frames, which are large, has room for few:
- * 12,288 rows of tower M take 17.1 ms with room for 32, and 17.9 ms with room for 128. On devices
- * where room is free a chunk has room for the smallest pairs. */
-enum { USUAL_SEGMENT_ROWS = 96, LARGE_SEGMENT_ROWS = 384, LEAST_SEGMENTS = 8 };
-
-/* A bucket exceeds the one below by at most 1/8, or 1/32 from half of the device's chunk on: in a
- * large chunk empty rows cost more than another plan does. */
-enum { SMALL_STEPS = 8, LARGE_STEPS = 32 };
-
 static int64_t
 at_least(int64_t a, int64_t b)
 {
@@ -40,7 +27,7 @@ qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
     int64_t steps[2] = { least, least }; /* the second is for buckets above half a chunk */
     rows = at_least(rows, caps->least_rows);
     for (int i = 0; i < 2; i++)
-        while (steps[i] * (i ? 2 * LARGE_STEPS : 2 * SMALL_STEPS) <= rows)
+        while (steps[i] * (i ? 2 * QV_LARGE_STEPS : 2 * QV_SMALL_STEPS) <= rows)
             steps[i] *= 2;
     const int64_t small = round_up(rows, steps[0]);
     return 2 * small > own_rows(caps) ? round_up(rows, steps[1]) : small;
@@ -49,7 +36,7 @@ qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
 static int64_t
 usual_segments(int64_t rows)
 {
-    return at_least(rows / USUAL_SEGMENT_ROWS, LEAST_SEGMENTS);
+    return at_least(rows / QV_USUAL_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
 }
 
 bool
@@ -98,7 +85,7 @@ static int64_t
 usual_windows(const struct qv_config *c, int64_t rows)
 {
     const int64_t side = qv_config_window_cells(c) * c->merge, area = side * side;
-    return area > 0 ? at_least(2 * rows / area, LEAST_SEGMENTS) : 0;
+    return area > 0 ? at_least(2 * rows / area, QV_LEAST_SEGMENTS) : 0;
 }
 
 struct qv_capacity
@@ -142,7 +129,7 @@ best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t row
 static bool
 is_nearly_full(const struct qv_capacity *pack, int64_t rows)
 {
-    return 10 * rows >= 9 * pack->rows;
+    return 10 * rows >= QV_FULL_TENTHS * pack->rows;
 }
 
 /* Returns whether pairs of so many rows leave more than a tenth of a pack empty. */
@@ -230,13 +217,6 @@ qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
     return *pack;
 }
 
-/* Where plans are slow to make, alike chunks get a plan of their own only after some of them came. Chunks that leave
- * more than a tenth of a pack empty get one after two, because two alike may come by chance. Chunks that are nearly full get
- * a dense plan after as many as it takes to pay: on an H200 attention in a pack of 12,288 rows of tower M takes 1.6 ms a
- * chunk more with 3 segments, 0.35 with 6 and 0.25 with 16. A plan takes 50 to 130 ms, most of which a job spends while
- * the device computes two chunks. */
-enum { FEW_ALIKE = 2, NEARLY_FULL_ALIKE = 4 };
-
 /* Returns how many alike chunks have to come before those that follow get a dense plan. */
 static int64_t
 chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
@@ -245,8 +225,9 @@ chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
     if (caps->quick_plans)
         return 1;
     return is_nearly_full(pack, used->rows)
-               ? at_least(NEARLY_FULL_ALIKE, used->segments * used->segments / 3)
-               : FEW_ALIKE;
+               ? at_least(QV_NEARLY_FULL_ALIKE,
+                          used->segments * used->segments / QV_SEGMENTS_SQUARED_ALIKE)
+               : QV_FEW_ALIKE;
 }
 
 /* Returns how many rows a chunk is computed in. If plans are slow to make, a few alike chunks among many get no plan of
@@ -257,7 +238,8 @@ rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                const struct qv_capacity *used, bool more, int64_t repeats)
 {
     struct qv_capacity part = *used;
-    if (!caps->quick_plans && (is_nearly_full(pack, used->rows) || (more && repeats < FEW_ALIKE)))
+    if (!caps->quick_plans &&
+        (is_nearly_full(pack, used->rows) || (more && repeats < QV_FEW_ALIKE)))
         return *pack;
     if (!caps->quick_plans && !more)
         for (part.rows = pack->rows; part.rows > 1 && part.rows / 2 >= used->rows;)
@@ -274,7 +256,7 @@ qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
         (!bits || qv_capacity_same_bits(bits, used, pack)))
         return *used;
     struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more, repeats);
-    const int64_t few = at_least(chunk.rows / LARGE_SEGMENT_ROWS, LEAST_SEGMENTS);
+    const int64_t few = at_least(chunk.rows / QV_LARGE_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
     if (!caps->free_segments && (more || chunk.rows == pack->rows) && used->segments <= few &&
         few < chunk.segments)
         chunk.segments = few;

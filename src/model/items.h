@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Items are checked here before they are pushed, and cut into pieces (qv_item_check,
- * qv_item_piece). */
+/* Items are checked here before they are pushed, and cut into pieces. */
 #ifndef QV_MODEL_ITEMS_H
 #define QV_MODEL_ITEMS_H
 
@@ -20,7 +19,12 @@ int64_t qv_item_pair_frames(const struct qv_config *c, const qv_item *item);
 qv_status qv_item_check_grid(const qv_model *model, const int64_t grid_thw[3], const char *name,
                              qv_error *err);
 
-/* Does what qv_item_check does, for the caller's item number i. */
+/* Checks that an item is valid, whatever plan will take it. QV_EINVAL: the text begins with `name`, and
+ * names field, value and what would be right. It does not read the data, and any thread may call it. */
+qv_status qv_item_check(const qv_model *model, qv_input input, const qv_item *item,
+                        const char *name, qv_error *err);
+
+/* Does the same for the caller's item number i. */
 qv_status qv_item_check_nth(const qv_model *model, qv_input input, const qv_item *item, size_t i,
                             qv_error *err);
 
@@ -28,5 +32,10 @@ qv_status qv_item_check_nth(const qv_model *model, qv_input input, const qv_item
  * their rows together. */
 qv_status qv_items_check(const qv_model *model, qv_input input, const qv_capacity *capacity,
                          const qv_item *items, size_t n, int64_t *rows, qv_error *err);
+
+/* Returns n frame pairs of an item from pair `first` on, or as many as there are, as an item whose
+ * data is inside the whole's. All pieces of an image have its one frame. Any thread may call it. */
+qv_item qv_item_piece(const qv_model *model, qv_input input, const qv_item *item, int64_t first,
+                      int64_t n);
 
 #endif

@@ -37,7 +37,7 @@ static qv_status
 decide_patch_embed(qv_model *model, qv_error *err)
 {
     const qv_context *ctx = model->ctx;
-    const struct qv_tower_shape shape = { .capacity = { .rows = qv_model_pack_rows(model, 0) },
+    const struct qv_tower_shape shape = { .capacity = { .rows = qv_model_packing(model, 0).rows },
                                           .dtype = model->dtype };
     const qv_conv3d_desc desc = qv_steps_patch_embed(&model->config, &shape);
     return qv_conv3d_decide(&desc, &ctx->caps, -1, &model->patch_embed, err);

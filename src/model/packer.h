@@ -1,33 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* The packer holds items whose frame pairs have not all gone into chunks. Chunks are filled from
- * them one by one. */
+/* Chooses which of the frame pairs that wait go into the next chunk. */
 #ifndef QV_MODEL_PACKER_H
 #define QV_MODEL_PACKER_H
 
-#include "model.h"
+#include "capacity.h"
 
-/* Frame pairs [first, first + n) of the caller's item of this number. */
-struct qv_pack_piece {
-    size_t item;
-    int64_t first, n;
+/* Frame pairs of one item that wait for a chunk. */
+struct qv_pack_run {
+    qv_capacity pair; /* what one pair takes */
+    int64_t pairs;    /* at least 1 */
 };
 
-/* Holds the runs of frame pairs that wait, the oldest first. It begins as zeros. */
-struct qv_packer {
-    qv_pack_run runs[QV_PACK_ITEMS];
-    struct qv_pack_piece pieces[QV_PACK_ITEMS];
-    size_t n;
-};
-
-/* Adds an item with so many pairs of a size. Returns false if as many wait as are looked at. */
-bool qv_packer_add(struct qv_packer *p, size_t item, const qv_capacity *pair, int64_t pairs);
-
-/* Takes out what goes into the next chunk, an item's pairs in their order, and returns the
- * number of pieces. */
-size_t qv_packer_next(struct qv_packer *p, const qv_capacity *chunk,
-                      struct qv_pack_piece pieces[QV_PACK_ITEMS]);
-
-/* Returns which capacities give the model's tokens the same bits. */
-struct qv_capacity_bits qv_model_bits(const qv_model *model);
+/*
+ * Chooses which frame pairs go into the next chunk. waiting[n] begins with the oldest, and each of
+ * its pairs fits the chunk by itself. As many pairs of the oldest go as fit, so that none waits for
+ * ever; then those of the others that leave least of the chunk empty. Where these are more segments
+ * than there is room for, the largest pairs that still fit go instead. Of two alike the older goes
+ * first. Only the first QV_FEEDER_PARTS of waiting are looked at. taken[QV_FEEDER_PARTS] becomes the
+ * number of pairs taken from each. Returns from how many any were taken.
+ */
+size_t qv_pack_choose(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n,
+                      int64_t taken[QV_FEEDER_PARTS]);
 
 #endif

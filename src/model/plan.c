@@ -10,25 +10,11 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "feeder.h"
 #include "items.h"
 #include "options.h"
-#include "packer.h"
 
 /* ---- capacity -------------------------------------------------------------------------------- */
-
-qv_status
-qv_plan_options_for(const qv_model *model, const int64_t grid_thw[3], qv_plan_options *options,
-                    qv_error *err)
-{
-    if (!model || !grid_thw || !options)
-        return qv_fail(err, QV_EINVAL, "model, grid_thw or options is NULL");
-    qv_status status = qv_item_check_grid(model, grid_thw, "an item", err);
-    if (status)
-        return status;
-    const struct qv_capacity_bits bits = qv_model_bits(model);
-    options->capacity = qv_capacity_alone(&model->ctx->caps, &model->config, &bits, grid_thw);
-    return QV_OK;
-}
 
 qv_status
 qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error *err)
@@ -319,6 +305,25 @@ qv_plans_free_idle(qv_model *model)
     qv_arena_leave(model->ctx, &model->arena);
 }
 
+/* Returns whether a grid says which capacity is wanted. */
+static bool
+has_grid(const qv_plan_options *o)
+{
+    static const qv_capacity none;
+    const int64_t *g = o->grid_thw;
+    return (g[0] || g[1] || g[2]) && qv_capacity_equal(&o->capacity, &none);
+}
+
+static qv_status
+choose_capacity(const qv_model *model, const int64_t grid_thw[3], qv_capacity *out, qv_error *err)
+{
+    const struct qv_capacity_bits bits = qv_model_bits(model);
+    const qv_status status = qv_item_check_grid(model, grid_thw, "an item", err);
+    if (!status)
+        *out = qv_capacity_alone(&model->ctx->caps, &model->config, &bits, grid_thw);
+    return status;
+}
+
 qv_status
 qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, qv_error *err)
 {
@@ -326,7 +331,10 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
     const qv_plan_options *o = options ? options : &defaults;
     if (!model || !out)
         return qv_fail(err, QV_EINVAL, "model or out is NULL");
+    qv_capacity asked = o->capacity;
     qv_status status = qv_plan_options_check(model, o, err);
+    if (!status && has_grid(o))
+        status = choose_capacity(model, o->grid_thw, &asked, err);
     if (status)
         return status;
     qv_plan *plan = calloc(1, sizeof *plan);
@@ -334,7 +342,7 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
         return qv_fail(err, QV_ENOMEM, "no memory for a plan");
     plan->model = model;
     plan->options = *o;
-    plan->capacity = qv_plan_capacity(model, &o->capacity);
+    plan->capacity = qv_plan_capacity(model, &asked);
     plan->shape = shape_of(plan);
     qv_plan *idle = take_idle(model, &plan->shape);
     if (idle) {

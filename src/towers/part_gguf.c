@@ -293,8 +293,8 @@ longest_stored_row(const struct qv_tensor_part *part)
     return most;
 }
 
-/* room->raw takes the file's bytes, and behind them a row of values; room->canonical takes all
- * values. */
+/* room->raw takes the file's bytes. Where a part has frames, a row of values stands in front of them,
+ * because what follows them is not aligned. room->canonical takes all values. */
 size_t
 qv_gguf_part_row_bytes(const struct qv_tensor_part *part)
 {
@@ -341,7 +341,7 @@ read_frames(const struct qv_tensor_part *part, int64_t row, int64_t rows,
     for (int f = 0; f < part->n_pieces && !status; f++) {
         const struct qv_gguf_piece *piece = &part->pieces[f];
         const size_t bytes = stored_row(part, piece);
-        char *raw = room->raw, *scratch = raw + (size_t)rows * bytes, *out = room->canonical;
+        char *scratch = room->raw, *raw = scratch + out_bytes, *out = room->canonical;
         status = read_rows(part, piece, row, rows, raw, err);
         for (int64_t i = 0; i < rows && !status; i++) {
             widen_row(part, piece, raw + (size_t)i * bytes, scratch);

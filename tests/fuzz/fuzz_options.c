@@ -236,18 +236,23 @@ try_plan(struct fuzz_bytes *b)
 }
 
 static void
-try_options_for(struct fuzz_bytes *b)
+try_grid(struct fuzz_bytes *b)
 {
     qv_error err;
-    qv_plan_options o = { 0 };
+    qv_plan *plan = NULL;
+    qv_plan_info info;
     const int64_t g[3] = { fuzz_int(b), fuzz_int(b), fuzz_int(b) };
-    if (fuzz_failed(qv_plan_options_for(described, g, &o, &err), &err)) {
-        FUZZ_CHECK(!o.capacity.rows && !o.capacity.segments && !o.capacity.segment_rows);
+    const qv_plan_options o = { .grid_thw = { g[0], g[1], g[2] } };
+    if (fuzz_failed(qv_plan_create(described, &o, &plan, &err), &err)) {
+        FUZZ_CHECK(!plan);
         return;
     }
-    FUZZ_CHECK(o.capacity.rows >= g[1] * g[2] && o.capacity.segments > 0);
-    FUZZ_CHECK(!o.capacity.segment_rows || (o.capacity.segment_rows == g[1] * g[2] &&
-                                            o.capacity.rows % o.capacity.segment_rows == 0));
+    qv_plan_get_info(plan, &info);
+    const qv_capacity *c = &info.capacity;
+    FUZZ_CHECK(c->rows >= g[1] * g[2] && c->segments > 0);
+    FUZZ_CHECK(!c->segment_rows ||
+               (c->segment_rows == g[1] * g[2] && c->rows % c->segment_rows == 0));
+    qv_plan_free(&plan);
 }
 
 /* ---- qv_encode ------------------------------------------------------------------------------- */
@@ -280,7 +285,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 1: try_model(&b); break;
     case 2: try_plan(&b); break;
     case 3: try_encode(&b); break;
-    case 4: try_options_for(&b); break;
+    case 4: try_grid(&b); break;
     }
     return 0;
 }

@@ -38,10 +38,9 @@ static void
 tell_scatter(const struct bench *b)
 {
     if (b->scattered && !b->o->quiet)
-        fprintf(stderr,
-                "bench %s: %lld of %lld times are not reliable: their p90 is up to %.1f times the "
-                "median, so something else was using this machine\n",
-                b->name, (long long)b->scattered, (long long)b->timed, b->most_scatter);
+        tool_say("bench %s: %lld of %lld times are not reliable: their p90 is up to %.1f times the "
+                 "median, so something else was using this machine",
+                 b->name, (long long)b->scattered, (long long)b->timed, b->most_scatter);
 }
 
 void
@@ -66,14 +65,15 @@ static void
 tell_roofline(const struct bench *b, qv_dtype dtype)
 {
     char peak[60], memory[60], copy[60];
-    printf("roofline: %s (best %s GEMM), %s (a copy, read and written: %s)\n",
-           rate_text(b->peak[dtype], 1e-12, 3, "TFLOP/s", peak), qv_dtype_name(dtype),
-           rate_text(b->memory, 1e-9, 1, "GB/s", memory),
-           rate_text(b->copy, 1e-9, 1, "GB/s", copy));
+    tool_print("roofline: %s (best %s GEMM), %s (a copy, read and written: %s)\n",
+               rate_text(b->peak[dtype], 1e-12, 3, "TFLOP/s", peak), qv_dtype_name(dtype),
+               rate_text(b->memory, 1e-9, 1, "GB/s", memory),
+               rate_text(b->copy, 1e-9, 1, "GB/s", copy));
     if (!b->peak[dtype].known || !b->memory.known || !b->copy.known)
-        printf("unknown: no two of %d measurements agree, so something else is using this machine; "
-               "what follows from it is withheld\n",
-               BENCH_MOST_RATES);
+        tool_print(
+            "unknown: no two of %d measurements agree, so something else is using this machine; "
+            "what follows from it is withheld\n",
+            BENCH_MOST_RATES);
 }
 
 qv_status
@@ -87,12 +87,17 @@ bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
     if (status || !bench_talks(b))
         return status;
     if (first) {
-        printf("%s on %s: %s", b->name, b->info.backend, b->info.device);
+        tool_print("%s on %s: %s", b->name, b->info.backend, b->info.device);
         if (b->info.threads)
-            printf(", %d thread%s", b->info.threads, b->info.threads == 1 ? "" : "s");
-        printf("%s%s\n", *about ? "\n" : "", about);
+            tool_print(", %d thread%s", b->info.threads, b->info.threads == 1 ? "" : "s");
+        tool_print("\n");
+        for (const char *line = about; *line; line += strspn(line, "\n")) {
+            const int n = (int)strcspn(line, "\n");
+            tool_print("%.*s\n", n, line);
+            line += n;
+        }
     } else {
-        putchar('\n');
+        tool_print("\n");
     }
     tell_roofline(b, dtype);
     return QV_OK;
@@ -111,7 +116,7 @@ bench_dtypes(struct bench *b, qv_dtype out[2], int *n, qv_error *err)
         *n = 2;
     b->bf16_left_out = status == QV_EUNSUPPORTED;
     if (b->bf16_left_out && bench_talks(b))
-        puts("bf16 left out: this device has no GEMMs of it");
+        tool_print("bf16 left out: this device has no GEMMs of it\n");
     return b->bf16_left_out ? QV_OK : status;
 }
 
@@ -166,8 +171,8 @@ bench_part_done(struct bench *b)
     if (b->o->quiet || left_s < LONG_S || (b->parts_done > 1 && now_s - b->told_s < every_s))
         return;
     b->told_s = now_s;
-    fprintf(stderr, "bench %s: %lld of %lld timed, about %s to go\n", b->name,
-            (long long)b->parts_done, (long long)b->parts, duration(left_s, text));
+    tool_say("bench %s: %lld of %lld timed, about %s to go", b->name, (long long)b->parts_done,
+             (long long)b->parts, duration(left_s, text));
 }
 
 static bool
@@ -209,8 +214,7 @@ tell_duration(const struct bench *b, const struct samples *s, int n, int64_t rep
     for (int i = 0; i < n; i++)
         seconds += s[i].n ? 0 : bench_rest_s(&s[i].first_ms, 1, repeats);
     if (seconds >= LONG_S && !b->o->quiet)
-        fprintf(stderr, "bench %s: what comes next takes about %s\n", b->name,
-                duration(seconds, text));
+        tool_say("bench %s: what comes next takes about %s", b->name, duration(seconds, text));
 }
 
 qv_status
@@ -502,7 +506,6 @@ tool_bench(const struct tool_options *o)
                     { "preprocess", 2, bench_preprocess },
                     { "job", 1, bench_job },
                     { "cache", 1, bench_cache },
-                    { "packing", 1, bench_packing },
                     { "start", 2, bench_start } };
     for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++)
         if (!strcmp(o->arguments[0], benches[i].name)) {
@@ -517,7 +520,7 @@ tool_bench(const struct tool_options *o)
             return TOOL_USAGE;
         }
     tool_complain("bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job, "
-                  "cache, packing or start "
+                  "cache or start "
                   "(qwenvit bench --help)");
     return TOOL_USAGE;
 }

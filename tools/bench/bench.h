@@ -126,7 +126,6 @@ int bench_gemm(const struct tool_options *o);
 int bench_preprocess(const struct tool_options *o);
 int bench_cache(const struct tool_options *o);
 int bench_job(const struct tool_options *o);
-int bench_packing(const struct tool_options *o);
 int bench_start(const struct tool_options *o);
 
 /* A cache for `bench job` to fill; NULL in a build without caches. Any thread may put keys. `end`

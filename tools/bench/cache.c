@@ -242,7 +242,7 @@ report(struct cache_bench *c, const char *way, struct bench_times times, json_t 
     if (peak)
         snprintf(note, sizeof note, "  %.0f MB at most", (double)json_integer_value(peak) / 1e6);
     if (bench_talks(&c->b))
-        printf("  %-8s %14.6f %14.6f%s\n", way, times.median_ms, times.p90_ms, note);
+        tool_print("  %-8s %14.6f %14.6f%s\n", way, times.median_ms, times.p90_ms, note);
     json_object_update_new(extras, json_pack("{s:I, s:I, s:I}", "parts", (json_int_t)info.n_parts,
                                              "part_bytes", (json_int_t)info.part_bytes,
                                              "index_bytes", (json_int_t)info.index_bytes));

@@ -189,13 +189,13 @@ bench_print_bounds(const struct bench_bounds *bounds, double ms)
 {
     const double limit_ms = bounds->limit.median_ms;
     char limit[100], floor[100], between[100];
-    printf("  over limit   %s; over floor %s\n"
-           "  parts        GEMMs %.2f ms, attention %.2f ms, between %s\n",
-           bench_figure_text(bench_over(ms, limit_ms, true), 3, "", limit, sizeof limit),
-           bench_figure_text(bench_over(ms, bounds->floor_ms, bounds->floor_known), 3, "", floor,
-                             sizeof floor),
-           bounds->gemm_ms, bounds->attention_ms,
-           bench_figure_text(bench_beyond_ms(ms, limit_ms), 2, " ms", between, sizeof between));
+    tool_print("  over limit   %s; over floor %s\n"
+               "  parts        GEMMs %.2f ms, attention %.2f ms, between %s\n",
+               bench_figure_text(bench_over(ms, limit_ms, true), 3, "", limit, sizeof limit),
+               bench_figure_text(bench_over(ms, bounds->floor_ms, bounds->floor_known), 3, "",
+                                 floor, sizeof floor),
+               bounds->gemm_ms, bounds->attention_ms,
+               bench_figure_text(bench_beyond_ms(ms, limit_ms), 2, " ms", between, sizeof between));
 }
 
 qv_status

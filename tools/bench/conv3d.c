@@ -189,7 +189,7 @@ run_ways(struct bench *b, const char *work, const qv_conv3d_desc *desc, qv_error
     for (int i = 0; i < QV_LOWERING_COUNT && !status && bench_talks(b); i++)
         if (!s.ways[i].legal && (only < 0 || only == i)) {
             bench_show_group(b, work, s.info.desc.dtype);
-            printf("  not %s: %s\n", qv_lowering_name((qv_lowering)i), s.ways[i].reason);
+            tool_print("  not %s: %s\n", qv_lowering_name((qv_lowering)i), s.ways[i].reason);
         }
     close_subject(&s);
     return status;
@@ -469,7 +469,7 @@ run_direct(const struct embed *e, double *ms, qv_error *err)
     char note[60];
     if (!s->ways[QV_LOWERING_DIRECT].legal) {
         if (bench_talks(e->b))
-            printf("  not direct: %s\n", s->ways[QV_LOWERING_DIRECT].reason);
+            tool_print("  not direct: %s\n", s->ways[QV_LOWERING_DIRECT].reason);
         return QV_OK;
     }
     qv_status status = time_way(s, QV_LOWERING_DIRECT, &r.times, err);
@@ -519,10 +519,10 @@ run_tower(struct bench *b, const struct tower *t, qv_dtype dtype, qv_error *err)
         double factor = i ? (double)row_counts[i] / (double)row_counts[i - 1] : 1;
         if (!b->o->rows && longest_ms * factor > MOST_RUN_MS) {
             if (bench_talks(b))
-                printf("  stopped before %lld rows: one run would take about %.0f s (--rows %lld "
-                       "to run it)\n",
-                       (long long)row_counts[i], longest_ms * factor * 1e-3,
-                       (long long)row_counts[i]);
+                tool_print(
+                    "  stopped before %lld rows: one run would take about %.0f s (--rows %lld "
+                    "to run it)\n",
+                    (long long)row_counts[i], longest_ms * factor * 1e-3, (long long)row_counts[i]);
             break;
         }
         status = run_rows(b, t, row_counts[i], dtype, &longest_ms, err);

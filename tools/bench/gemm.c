@@ -238,8 +238,8 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     bench_part_done(&g->b);
     g->b.ctx->backend->free(g->b.ctx->dev, g->weights);
     if (!status && g->worst_step > 0 && bench_talks(&g->b))
-        printf("  worst step of one row up to %d: %.2f, from %lld to %lld\n", MOST_STEPS,
-               g->worst_step, (long long)g->worst_step_from, (long long)g->worst_step_from + 1);
+        tool_print("  worst step of one row up to %d: %.2f, from %lld to %lld\n", MOST_STEPS,
+                   g->worst_step, (long long)g->worst_step_from, (long long)g->worst_step_from + 1);
     return status;
 }
 

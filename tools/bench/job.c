@@ -280,8 +280,8 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     if (way == BENCH_JOB_DEVICES && ms[BENCH_JOB_DEVICE] > 0)
         snprintf(note, sizeof note, "%.3f times one device", ms[BENCH_JOB_DEVICE] / ms[way]);
     if (bench_talks(&j->b))
-        printf("  %-22s %11.1f %11.1f %9.1f  %s\n", bench_job_ways[way].label, times.median_ms,
-               times.p90_ms, 1e3 * (double)j->list.n / ms[way], note);
+        tool_print("  %-22s %11.1f %11.1f %9.1f  %s\n", bench_job_ways[way].label, times.median_ms,
+                   times.p90_ms, 1e3 * (double)j->list.n / ms[way], note);
     const struct bench_record r = { .work = work,
                                     .way = bench_job_ways[way].name,
                                     .dtype = j->m.dtype,
@@ -400,9 +400,9 @@ run_all(struct job_bench *j, qv_error *err)
     if (s)
         return s;
     if (bench_talks(&j->b))
-        printf("%zu clips, %lld patches, %.3f GB of tokens on %s: %s\n  %-22s %11s %11s %9s\n",
-               j->list.n, (long long)j->patches, (double)j->bytes / 1e9, j->b.info.backend,
-               j->b.info.device, "", "median ms", "p90 ms", "clips/s");
+        tool_print("%zu clips, %lld patches, %.3f GB of tokens on %s: %s\n  %-22s %11s %11s %9s\n",
+                   j->list.n, (long long)j->patches, (double)j->bytes / 1e9, j->b.info.backend,
+                   j->b.info.device, "", "median ms", "p90 ms", "clips/s");
     for (int i = 0; i < n && !s; i++)
         s = report(j, timed[i], ms, runs[i].times, err);
     return s;

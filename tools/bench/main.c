@@ -15,10 +15,9 @@ static const struct tool tools[] = {
               "(decoding,\n"
               "resizing and patch rows of CLIP); job (clips to tokens, against decoding, device "
               "and writing\n"
-              "alone); cache (one with many keys); packing (frame pairs in chunks against whole "
-              "clips in them,\n"
-              "and jobs of frames); start (this command, from the start of the process to the file "
-              "of CLIP).",
+              "alone); cache (one with many keys); start (this command, from the start of the "
+              "process to the\n"
+              "file of CLIP).",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
                 GROUP_BENCH | GROUP_JSON,

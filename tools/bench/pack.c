@@ -10,12 +10,12 @@
 
 #include "bench.h"
 #include "error.h"
+#include "model/feeder.h"
 #include "model/items.h"
-#include "model/packer.h"
 
 /* Items that the device computes at once. */
 struct chunk {
-    qv_item items[QV_PACK_ITEMS];
+    qv_item items[QV_FEEDER_PARTS];
     size_t n;
 };
 
@@ -99,7 +99,7 @@ read_grid(void *user, char *line, qv_error *err)
     if (status)
         return status;
     const qv_capacity pair =
-        qv_item_size(p->model, (int64_t[3]){ 1, item.grid_thw[1], item.grid_thw[2] });
+        qv_capacity_of(&p->model->config, (int64_t[3]){ 1, item.grid_thw[1], item.grid_thw[2] });
     if (!p->b.o->alone && !qv_capacity_fits(&p->info.capacity, &pair))
         return qv_fail(err, QV_EINVAL,
                        "%lld patches of a frame pair; a chunk takes %lld (--chunk-rows)",
@@ -145,7 +145,7 @@ count_most(const struct pack_bench *p, const struct chunk *chunk, qv_capacity *m
 {
     qv_capacity used = { 0 };
     for (size_t i = 0; i < chunk->n; i++) {
-        const qv_capacity size = qv_item_size(p->model, chunk->items[i].grid_thw);
+        const qv_capacity size = qv_capacity_of(&p->model->config, chunk->items[i].grid_thw);
         qv_capacity_count(&used, &size, 1);
     }
     most->rows = used.rows > most->rows ? used.rows : most->rows;
@@ -153,35 +153,48 @@ count_most(const struct pack_bench *p, const struct chunk *chunk, qv_capacity *m
     most->windows = used.windows > most->windows ? used.windows : most->windows;
 }
 
-/* Packs as a job does: the best frame pairs of those that wait go into each chunk. *most is what all chunks are to
- * have room for. */
+static qv_status
+add_chunk(struct pack_bench *p, const qv_feeder_chunk *from, qv_capacity *most, qv_error *err)
+{
+    struct chunk *chunks = realloc(p->chunks, (p->n_chunks + 1) * sizeof *chunks);
+    if (!chunks)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", p->n_chunks + 1);
+    p->chunks = chunks;
+    struct chunk *chunk = &chunks[p->n_chunks++];
+    chunk->n = from->n;
+    for (size_t i = 0; i < chunk->n; i++)
+        chunk->items[i] = from->parts[i].item;
+    p->flops += qv_plan_flops(p->plan, NULL, chunk->items, chunk->n);
+    count_most(p, chunk, most);
+    return QV_OK;
+}
+
+/* Has a feeder pack, as a job does: the best frame pairs of those that wait go into each chunk. *most is what all chunks
+ * need room for. */
 static qv_status
 pack(struct pack_bench *p, qv_capacity *most, qv_error *err)
 {
-    struct qv_packer packer = { .n = 0 };
-    struct qv_pack_piece pieces[QV_PACK_ITEMS];
-    for (size_t next = 0; packer.n || next < p->n_items;) {
-        for (; packer.n < QV_PACK_ITEMS && next < p->n_items; next++) {
-            const int64_t *g = p->items[next].grid_thw;
-            const qv_capacity pair = qv_item_size(p->model, (int64_t[3]){ 1, g[1], g[2] });
-            qv_packer_add(&packer, next, &pair, g[0]);
-        }
-        struct chunk *chunks = realloc(p->chunks, (p->n_chunks + 1) * sizeof *chunks);
-        if (!chunks)
-            return qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", p->n_chunks + 1);
-        p->chunks = chunks;
-        struct chunk *chunk = &chunks[p->n_chunks++];
-        chunk->n = qv_packer_next(&packer, &p->info.capacity, pieces);
-        for (size_t i = 0; i < chunk->n; i++)
-            chunk->items[i] = qv_item_piece(p->model, QV_INPUT_FRAMES, &p->items[pieces[i].item],
-                                            pieces[i].first, pieces[i].n);
-        p->flops += qv_plan_flops(p->plan, NULL, chunk->items, chunk->n);
-        count_most(p, chunk, most);
+    const qv_plan_options options = { .capacity = p->info.capacity };
+    const qv_feeder_chunk *chunk;
+    qv_feeder *f = NULL;
+    double never = 0;
+    qv_status status = qv_feeder_open_call(p->model, &options, false, &f, err);
+    for (size_t i = 0; i < p->n_items && !status; i++) {
+        qv_feed *feed = NULL;
+        status = qv_feeder_add(f, QV_INPUT_FRAMES, &p->items[i], "an item", NULL, &feed, err);
+        if (!status)
+            status = qv_feeder_put(f, feed, NULL, NULL, 0, err);
     }
-    p->contents = calloc(p->n_chunks, sizeof *p->contents);
+    while (!status && (chunk = qv_feeder_ready(f, 0, 0, QV_FEEDER_NOTHING, &never)) != NULL) {
+        status = add_chunk(p, chunk, most, err);
+        qv_feeder_pass(f, 0);
+    }
+    qv_feeder_close(&f);
+    p->contents = calloc(p->n_chunks + 1, sizeof *p->contents);
     for (size_t i = 0; p->contents && i < p->n_chunks; i++)
         p->contents[i] = (struct bench_chunk){ p->chunks[i].items, p->chunks[i].n };
-    return p->contents ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", p->n_chunks);
+    return status || p->contents ? status
+                                 : qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", p->n_chunks);
 }
 
 static qv_status
@@ -256,7 +269,7 @@ print_pack(const struct pack_bench *p, const struct bench_bounds *bounds)
 {
     const double ms = p->runs[0].times.median_ms;
     const int64_t tokens = p->rows / (p->m.merge_size * p->m.merge_size);
-    printf(
+    tool_print(
         "\n  packed       %zu items, %lld patches, in %zu chunks of %lld (%lld segments), %.1f%% "
         "full; %.0f tokens/s\n",
         p->n_items, (long long)p->rows, p->n_chunks, (long long)p->info.capacity.rows,
@@ -265,8 +278,8 @@ print_pack(const struct pack_bench *p, const struct bench_bounds *bounds)
         (double)tokens / ms * 1e3);
     if (!p->b.o->no_limit)
         bench_print_bounds(bounds, ms);
-    printf("  plan         %.2f ms for a new capacity, %.3f ms for a seen one\n", p->new_ms,
-           p->seen_ms);
+    tool_print("  plan         %.2f ms for a new capacity, %.3f ms for a seen one\n", p->new_ms,
+               p->seen_ms);
 }
 
 static qv_status
@@ -308,7 +321,8 @@ static qv_status
 open_lone(struct lone *l, const qv_plan_options *options, qv_error *err)
 {
     const int64_t *g = l->item.grid_thw;
-    const qv_capacity pair = qv_item_size(l->p->model, (const int64_t[3]){ 1, g[1], g[2] });
+    const qv_capacity pair =
+        qv_capacity_of(&l->p->model->config, (const int64_t[3]){ 1, g[1], g[2] });
     qv_status status =
         bench_make_plan(l->p->model, options, &l->plan, &l->new_ms, &l->seen_ms, err);
     if (status)
@@ -335,13 +349,15 @@ run_lone(void *user, double *ms, qv_error *err)
 
 /* Returns whether an item before this one had the same capacity. */
 static bool
-was_seen(const struct pack_bench *p, size_t item, const qv_plan_options *options)
+was_seen(const struct pack_bench *p, size_t item)
 {
+    const struct qv_caps *caps = &p->model->ctx->caps;
+    const struct qv_config *c = &p->model->config;
+    const struct qv_capacity_bits bits = qv_model_bits(p->model);
+    const qv_capacity own = qv_capacity_alone(caps, c, &bits, p->items[item].grid_thw);
     for (size_t i = 0; i < item; i++) {
-        qv_plan_options before = { 0 };
-        qv_error err;
-        qv_plan_options_for(p->model, p->items[i].grid_thw, &before, &err);
-        if (qv_capacity_equal(&before.capacity, &options->capacity))
+        const qv_capacity before = qv_capacity_alone(caps, c, &bits, p->items[i].grid_thw);
+        if (qv_capacity_equal(&before, &own))
             return true;
     }
     return false;
@@ -428,7 +444,7 @@ report_all_alone(struct pack_bench *p, int64_t repeats, qv_error *err)
     };
     qv_status status = bench_report(&p->b, &r, err);
     if (!status && bench_talks(&p->b))
-        printf(
+        tool_print(
             "\n  plans        %.2f ms for a new capacity (mean of %zu), %.3f ms for a seen one\n",
             new_ms, p->sum.n_new, seen_ms);
     return status;
@@ -442,18 +458,16 @@ run_item(struct pack_bench *p, size_t item, int64_t *least_repeats, qv_error *er
     struct bench_run runs[N_LONE] = { { .work = run_lone, .user = &lone[DEFAULT] },
                                       { .work = run_lone, .user = &lone[EXACT] } };
     const int64_t *g = p->items[item].grid_thw;
-    qv_plan_options options = { 0 };
-    qv_plan_options exact = { .capacity = { .rows = g[0] * g[1] * g[2],
-                                            .segment_rows = g[1] * g[2] } };
-    qv_status status = qv_plan_options_for(p->model, g, &options, err);
-    if (!status)
-        status = open_lone(&lone[DEFAULT], &options, err);
+    const qv_plan_options options = { .grid_thw = { g[0], g[1], g[2] } };
+    const qv_plan_options exact = { .capacity = { .rows = g[0] * g[1] * g[2],
+                                                  .segment_rows = g[1] * g[2] } };
+    qv_status status = open_lone(&lone[DEFAULT], &options, err);
     if (!status)
         status = open_lone(&lone[EXACT], &exact, err);
     if (!status)
         status = bench_time(&p->b, runs, N_LONE, err);
     if (!status)
-        status = report_lone(p, lone, runs, was_seen(p, item, &options), err);
+        status = report_lone(p, lone, runs, was_seen(p, item), err);
     if (!item || runs[DEFAULT].times.repeats < *least_repeats)
         *least_repeats = runs[DEFAULT].times.repeats;
     for (int i = 0; i < N_LONE; i++)

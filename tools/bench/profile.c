@@ -11,6 +11,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/atomic_file.h"
+#include "model/items.h"
 
 enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
 
@@ -71,14 +72,15 @@ open_plan(struct profile *p, qv_error *err)
             return status;
         qv_clip_get_info(p->clip, &p->clip_info);
         g = p->clip_info.grid_thw;
-        status = qv_plan_options_for(p->model, g, &options, err);
+        options = (qv_plan_options){ .grid_thw = { g[0], g[1], g[2] } };
     }
     if (!status)
         status = qv_plan_create(p->model, &options, &p->plan, err);
     if (status)
         return status;
     qv_plan_get_info(p->plan, &p->info);
-    const qv_capacity pair = qv_item_size(p->model, (const int64_t[3]){ 1, g[1], g[2] });
+    const qv_capacity pair =
+        qv_capacity_of(&p->model->config, (const int64_t[3]){ 1, g[1], g[2] });
     p->pairs = qv_capacity_fits(&p->info.capacity, &pair);
     p->whole = (qv_item){ .grid_thw = { g[0], g[1], g[2] },
                           .n_frames = p->clip_info.n_frames,
@@ -228,8 +230,8 @@ total(const struct profile *p)
 static void
 print_head(const char *what, const char *on)
 {
-    printf("\n%-28s %6s %10s %7s %9s %9s %9s %9s %8s%s\n", what, "calls", "ms", "share", "GFLOP",
-           "MB", "TFLOP/s", "GB/s", "of roofline", on);
+    tool_print("\n%-28s %6s %10s %7s %9s %9s %9s %9s %8s%s\n", what, "calls", "ms", "share",
+               "GFLOP", "MB", "TFLOP/s", "GB/s", "of roofline", on);
 }
 
 static void
@@ -241,10 +243,10 @@ print_sum(const struct profile *p, const char *name, struct sum s, const char *o
     char percent[20] = "-";
     if (!share.withheld)
         snprintf(percent, sizeof percent, "%.1f%%", 100 * share.value);
-    printf("  %-26s %6lld %10.3f %6.1f%% %9.2f %9.2f %9.3f %9.2f %8s%s%s%s%s\n", name,
-           (long long)s.calls, s.ms, 100 * s.ms / total(p).ms, s.flops * 1e-9, s.bytes * 1e-6,
-           s.flops / seconds * 1e-12, s.bytes / seconds * 1e-9, percent, *on ? "  " : "", on,
-           share.withheld ? "  share withheld: " : "", share.withheld ? share.withheld : "");
+    tool_print("  %-26s %6lld %10.3f %6.1f%% %9.2f %9.2f %9.3f %9.2f %8s%s%s%s%s\n", name,
+               (long long)s.calls, s.ms, 100 * s.ms / total(p).ms, s.flops * 1e-9, s.bytes * 1e-6,
+               s.flops / seconds * 1e-12, s.bytes / seconds * 1e-9, percent, *on ? "  " : "", on,
+               share.withheld ? "  share withheld: " : "", share.withheld ? share.withheld : "");
 }
 
 static bool
@@ -429,11 +431,12 @@ static qv_status
 report(struct profile *p, qv_error *err)
 {
     if (bench_talks(&p->b)) {
-        printf("a chunk of %lld frame%s: %.2f ms encoded, %.2f ms operation by operation (median "
-               "of %lld)\n",
-               (long long)p->item.n_frames, p->item.n_frames == 1 ? "" : "s",
-               qv_quantile(p->encode_ms, (size_t)p->n_chunks, 0.5), total(p).ms,
-               (long long)p->n_chunks);
+        tool_print(
+            "a chunk of %lld frame%s: %.2f ms encoded, %.2f ms operation by operation (median "
+            "of %lld)\n",
+            (long long)p->item.n_frames, p->item.n_frames == 1 ? "" : "s",
+            qv_quantile(p->encode_ms, (size_t)p->n_chunks, 0.5), total(p).ms,
+            (long long)p->n_chunks);
         print_kinds(p);
         print_layers(p);
     }

@@ -184,8 +184,8 @@ report(struct start_bench *t, const struct start_way *w, struct bench_times time
     snprintf(work, sizeof work, "%s, %s%s", model, bench_base_name(t->clip, clip, sizeof clip),
              gpu ? ", by the GPU" : "");
     if (bench_talks(&t->b))
-        printf("  %-8s %11.1f %11.1f %11.1f\n", w->name, w->first_ms, times.median_ms,
-               times.p90_ms);
+        tool_print("  %-8s %11.1f %11.1f %11.1f\n", w->name, w->first_ms, times.median_ms,
+                   times.p90_ms);
     const struct bench_record r = { .work = work,
                                     .way = w->name,
                                     .dtype = t->b.o->dtype ? t->b.o->dtype : t->b.info.dtype,
@@ -214,8 +214,8 @@ run_all(struct start_bench *t, qv_error *err)
         return s;
     qv_context_get_info(t->b.ctx, &t->b.info);
     if (bench_talks(&t->b))
-        printf("from a process's start to its end, on %s: %s\n  %-8s %11s %11s %11s\n",
-               t->b.info.backend, t->b.info.device, "", "first ms", "median ms", "p90 ms");
+        tool_print("from a process's start to its end, on %s: %s\n  %-8s %11s %11s %11s\n",
+                   t->b.info.backend, t->b.info.device, "", "first ms", "median ms", "p90 ms");
     for (int i = 0; i < N_WAYS && !s; i++)
         s = report(t, &t->ways[i], runs[i].times, err);
     return s;

@@ -63,12 +63,11 @@ open_plan(struct tower_bench *t, qv_error *err)
     const struct tool_options *o = t->b.o;
     const int64_t *g = o->grid, pair_rows = g[1] * g[2];
     const int64_t rows = (o->bench_chunk < 0 ? g[0] : o->bench_chunk) * pair_rows;
-    qv_plan_options options = { .capacity = { .rows = rows, .segment_rows = pair_rows },
-                                .output = t->m.dtype };
-    qv_status status = o->bench_chunk ? QV_OK : qv_plan_options_for(t->model, g, &options, err);
-    if (!status)
-        status =
-            bench_make_plan(t->model, &options, &t->plan, &t->plan_new_ms, &t->plan_seen_ms, err);
+    qv_plan_options options = { .grid_thw = { g[0], g[1], g[2] }, .output = t->m.dtype };
+    if (o->bench_chunk)
+        options.capacity = (qv_capacity){ .rows = rows, .segment_rows = pair_rows };
+    qv_status status =
+        bench_make_plan(t->model, &options, &t->plan, &t->plan_new_ms, &t->plan_seen_ms, err);
     if (status)
         return status;
     qv_plan_get_info(t->plan, &t->info);
@@ -375,26 +374,27 @@ print_summary(const struct tower_bench *t)
 {
     const struct bench_bounds bounds = bounds_of(t);
     const double ms = encode_ms(t);
-    putchar('\n');
+    tool_print("\n");
     if (!t->b.o->no_limit)
         bench_print_bounds(&bounds, ms);
-    printf("  stream       %lld chunks of %lld frame pair%s: %.2f ms each, %.3f us a patch, %.3f "
-           "times encode\n",
-           (long long)t->stream_chunks, (long long)t->pairs, t->pairs == 1 ? "" : "s",
-           streamed_ms(t), patch_us(t), streamed_ms(t) / ms);
-    printf("  memory       weights %.1f MB, arena %.1f MB\n", (double)t->info.weight_bytes * 1e-6,
-           (double)t->info.arena_bytes * 1e-6);
+    tool_print(
+        "  stream       %lld chunks of %lld frame pair%s: %.2f ms each, %.3f us a patch, %.3f "
+        "times encode\n",
+        (long long)t->stream_chunks, (long long)t->pairs, t->pairs == 1 ? "" : "s", streamed_ms(t),
+        patch_us(t), streamed_ms(t) / ms);
+    tool_print("  memory       weights %.1f MB, arena %.1f MB\n",
+               (double)t->info.weight_bytes * 1e-6, (double)t->info.arena_bytes * 1e-6);
     if (t->widened.plan)
-        printf(
+        tool_print(
             "  widened      weights %.1f MB when loaded: %.3f ms, so %s takes %.3f times as long\n",
             (double)t->widened.info.weight_bytes * 1e-6, t->widened.run->times.median_ms,
             t->weights, over_widened(t));
-    printf("  plan         %.2f ms for a new shape, %.3f ms for a seen one\n  one by one  ",
-           t->plan_new_ms, t->plan_seen_ms);
+    tool_print("  plan         %.2f ms for a new shape, %.3f ms for a seen one\n  one by one  ",
+               t->plan_new_ms, t->plan_seen_ms);
     for (int kind = 0; kind < QV_OP_COUNT; kind++)
         if (t->kind_ms[kind] > 0)
-            printf(" %s %.2f ms", qv_op_name((enum qv_op_kind)kind), t->kind_ms[kind]);
-    putchar('\n');
+            tool_print(" %s %.2f ms", qv_op_name((enum qv_op_kind)kind), t->kind_ms[kind]);
+    tool_print("\n");
 }
 
 static qv_status

@@ -103,8 +103,6 @@ name_entries(const struct tool_options *o, const struct tool_list *list,
              struct tool_output *outputs, qv_error *err)
 {
     qv_status status = tool_list_check_files(list, o->list, err);
-    if (!status)
-        status = tool_check_list_outputs(o, list, err);
     for (size_t i = 0; i < list->n && !status; i++) {
         const struct tool_entry *entry = &list->at[i];
         outputs[i].clip = entry->path;
@@ -117,19 +115,24 @@ name_entries(const struct tool_options *o, const struct tool_list *list,
     return status;
 }
 
-/* Fails if an output is one of the clips, or a file of the model. */
+/* Fails if an output is a clip, the list, a file of the model, or another output. */
 static qv_status
-check_not_inputs(const struct tool_options *o, const struct tool_output *outputs, size_t n,
-                 qv_error *err)
+check_outputs(const struct tool_options *o, const struct tool_output *outputs, size_t n,
+              qv_error *err)
 {
-    const char **names = malloc((2 * n + 1) * sizeof *names);
+    enum { MORE = 3 };
+    const char **names = malloc((2 * n + MORE + 1) * sizeof *names), **inputs = names + n + MORE;
     if (!names)
         return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
     for (size_t i = 0; i < n; i++) {
         names[i] = outputs[i].path;
-        names[n + i] = outputs[i].clip;
+        inputs[i] = outputs[i].clip;
     }
-    const qv_status status = tool_check_outputs(o, names, n, names + n, n, err);
+    names[n] = o->drawing;
+    names[n + 1] = o->trace;
+    names[n + 2] = o->json_file;
+    inputs[n] = o->list;
+    const qv_status status = tool_check_outputs(o, names, n + MORE, inputs, n + 1, err);
     free(names);
     return status;
 }
@@ -344,7 +347,7 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
     if (!status)
         status = o->list ? name_entries(o, &list, outputs, &err) : name_arguments(o, outputs, &err);
     if (!status)
-        status = check_not_inputs(o, outputs, n, &err);
+        status = check_outputs(o, outputs, n, &err);
     const bool many = o->list || n > 1, own = !devices->n; /* a bench opens the devices itself */
     if (!status && many)
         status = make_output_folder(o->output, &err);

@@ -388,7 +388,8 @@ static struct cost
 cost_of(const qv_clip_info *c, const qv_model_info *m, const qv_plan *plan, const qv_plan_info *p)
 {
     const int64_t *g = c->grid_thw;
-    const qv_capacity pair = qv_item_size(plan->model, (const int64_t[3]){ 1, g[1], g[2] });
+    const qv_capacity pair =
+        qv_capacity_of(&plan->model->config, (const int64_t[3]){ 1, g[1], g[2] });
     const int64_t pairs = qv_capacity_fits(&p->capacity, &pair);
     struct cost cost = { .tokens = g[0] * g[1] * g[2] / (m->merge_size * m->merge_size),
                          .chunk_pairs = pairs < g[0] ? pairs : g[0] };
@@ -490,10 +491,9 @@ show_clip(struct scene *s, const char *path, qv_error *err)
     qv_clip_get_info(clip, &c);
     qv_clip_close(&clip);
     if (s->model) {
-        qv_plan_options options = { 0 };
-        status = qv_plan_options_for(s->model, c.grid_thw, &options, err);
-        if (!status)
-            status = qv_plan_create(s->model, &options, &plan, err);
+        const int64_t *g = c.grid_thw;
+        const qv_plan_options options = { .grid_thw = { g[0], g[1], g[2] } };
+        status = qv_plan_create(s->model, &options, &plan, err);
         if (status)
             return status;
         qv_plan_get_info(plan, &p);

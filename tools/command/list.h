@@ -33,9 +33,4 @@ void tool_list_free(struct tool_list *list);
  * number, for a key with "..", and for two keys that would be one file. */
 qv_status tool_list_check_files(const struct tool_list *list, const char *file, qv_error *err);
 
-struct tool_options;
-/* Fails if --json, --trace or --drawing would write over a clip of the list. */
-qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
-                                  qv_error *err);
-
 #endif

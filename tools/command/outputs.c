@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* Refuses to write where the command reads: over a clip, a list, or a file of a model or a cache. */
+/* Refuses to write where the command reads: over a clip, a list, or a file of a model or a cache;
+ * and to write two outputs to one file. */
 #define _POSIX_C_SOURCE 200809L
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "error.h"
+#include "files/json.h"
 #include "list.h"
 #include "tool.h"
 
-/* A file or folder that exists, by which names of the same one are told to be equal. */
+/* Where a file or folder is, so that two names of the same one compare equal. */
 struct place {
     dev_t device;
     ino_t inode;
+    const char *name; /* "" if it exists; else its name in the folder of that inode */
     const char *path;
 };
 
@@ -22,66 +26,83 @@ by_place(const void *a, const void *b)
     const struct place *x = a, *y = b;
     if (x->device != y->device)
         return x->device < y->device ? -1 : 1;
-    return (x->inode > y->inode) - (x->inode < y->inode);
+    return x->inode != y->inode ? (x->inode < y->inode ? -1 : 1) : strcmp(x->name, y->name);
 }
 
-/* Returns false for what does not exist, and for devices and pipes, which nothing is lost in. */
+/* Finds a file or folder that exists. Devices and pipes are left out: nothing in them is lost. */
 static bool
 find(const char *path, struct place *out)
 {
     struct stat st;
     if (!path || stat(path, &st) || !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
         return false;
-    *out = (struct place){ .device = st.st_dev, .inode = st.st_ino, .path = path };
+    *out = (struct place){ .device = st.st_dev, .inode = st.st_ino, .name = "", .path = path };
     return true;
 }
 
+/* Finds an output, which need not exist. */
 static bool
-ends_in(const char *name, const char *end)
+find_output(const char *path, struct place *out)
 {
-    const size_t n = strlen(name), m = strlen(end);
-    return n >= m && !strcmp(name + n - m, end);
-}
-
-/* Returns whether a file of this name, in a model's or a cache's folder, is likely to be its own. */
-static bool
-is_of_folder(const char *name)
-{
-    static const char *const ends[] = { "config.json", ".index.json", "tokenizer.json",
-                                        "qwenvit-cache.json", ".gguf" };
-    bool is =
-        ends_in(name, ".safetensors") && (!strncmp(name, "model", 5) || !strncmp(name, "part-", 5));
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        is = is || ends_in(name, ends[i]);
-    return is;
-}
-
-/* Finds the folder of a file; it is "." where the path names none. */
-static bool
-find_folder_of(const char *path, struct place *out)
-{
+    struct stat st;
+    if (!path || !stat(path, &st))
+        return find(path, out);
     const char *slash = strrchr(path, '/');
     char *folder = slash ? strndup(path, slash > path ? (size_t)(slash - path) : 1) : strdup(".");
-    const bool found = find(folder, out);
+    const bool there = find(folder, out);
     free(folder);
-    return found;
+    if (there)
+        out->name = slash ? slash + 1 : path;
+    else
+        *out = (struct place){ .name = path };
+    out->path = path;
+    return true;
 }
 
-static qv_status
-check_folder(const char *folder, const struct place *outputs, size_t n, qv_error *err)
+/* Returns whether a file of this name belongs to the cache in whose folder it is. Other files there
+ * may be the caller's, such as the records of --json, to which each run adds. */
+static bool
+is_of_cache(const char *name)
 {
-    struct place in, of;
-    if (!find(folder, &in))
-        return QV_OK;
-    for (size_t i = 0; i < n; i++) {
-        const char *path = outputs[i].path, *slash = strrchr(path, '/');
-        if (is_of_folder(slash ? slash + 1 : path) && find_folder_of(path, &of) &&
-            !by_place(&in, &of))
-            return qv_fail(err, QV_EINVAL,
-                           "%s would be overwritten, but it is a file of %s, which is read: name "
-                           "another output",
-                           qv_path_tail(path), qv_path_tail(folder));
+    return !strcmp(name, "qwenvit-cache.json") || !strncmp(name, "part-", 5);
+}
+
+/* Fails if an output is a file in a folder that is read: any file next to a model, whose weights may
+ * have any name, but only a cache's own. */
+static qv_status
+check_folder(const char *folder, bool cache, const struct place *outputs, size_t n, qv_error *err)
+{
+    DIR *d = folder ? opendir(folder) : NULL;
+    qv_status status = QV_OK;
+    for (struct dirent *e; d && !status && (e = readdir(d)) != NULL;) {
+        struct place of;
+        const bool may_be = !cache || is_of_cache(e->d_name);
+        char *path = may_be ? qv_path_join(folder, e->d_name) : NULL;
+        const struct place *same = NULL;
+        if (find(path, &of) && !tool_is_folder(path))
+            same = bsearch(&of, outputs, n, sizeof *outputs, by_place);
+        if (same)
+            status = qv_fail(err, QV_EINVAL,
+                             "%s would be overwritten, but it is a file of %s, which is read: name "
+                             "another output",
+                             qv_path_tail(same->path), qv_path_tail(folder));
+        free(path);
     }
+    if (d)
+        closedir(d);
+    return status;
+}
+
+/* Fails if two outputs, which are sorted, are one file. */
+static qv_status
+check_apart(const struct place *outputs, size_t n, qv_error *err)
+{
+    for (size_t i = 1; i < n; i++)
+        if (!by_place(&outputs[i - 1], &outputs[i]))
+            return qv_fail(
+                err, QV_EINVAL,
+                "%s and %s are the same file, and both would be written: name another output",
+                qv_path_tail(outputs[i - 1].path), qv_path_tail(outputs[i].path));
     return QV_OK;
 }
 
@@ -90,19 +111,19 @@ tool_check_outputs(const struct tool_options *o, const char *const *outputs, siz
                    const char *const *inputs, size_t n_inputs, qv_error *err)
 {
     /* --out is read by cache --get, and the folder of --config is copied from */
-    const char *const folders[] = { o->model, o->against_model, o->out, o->config };
-    struct place *there = malloc((n_outputs + 1) * sizeof *there), in;
+    const char *const folders[] = { o->model, o->against_model, o->config, o->out };
+    struct place *places = malloc((n_outputs + 1) * sizeof *places), in;
     size_t n = 0;
-    qv_status status = QV_OK;
-    if (!there)
+    if (!places)
         return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", n_outputs);
     for (size_t i = 0; i < n_outputs; i++)
-        n += find(outputs[i], &there[n]);
-    qsort(there, n, sizeof *there, by_place);
+        n += find_output(outputs[i], &places[n]);
+    qsort(places, n, sizeof *places, by_place);
+    qv_status status = check_apart(places, n, err);
     for (size_t i = 0; n && i < n_inputs && !status; i++) {
         const struct place *same = NULL;
         if (find(inputs[i], &in))
-            same = bsearch(&in, there, n, sizeof *there, by_place);
+            same = bsearch(&in, places, n, sizeof *places, by_place);
         if (same)
             status = qv_fail(err, QV_EINVAL,
                              "%s would be overwritten, but it is an input (%s): name another "
@@ -110,8 +131,8 @@ tool_check_outputs(const struct tool_options *o, const char *const *outputs, siz
                              qv_path_tail(same->path), qv_path_tail(inputs[i]));
     }
     for (size_t i = 0; n && i < sizeof folders / sizeof *folders && !status; i++)
-        status = check_folder(folders[i], there, n, err);
-    free(there);
+        status = check_folder(folders[i], folders[i] == o->out, places, n, err);
+    free(places);
     return status;
 }
 

@@ -214,14 +214,19 @@ void tool_job_progress_end(void);
 void tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
                          qv_status status, const char *words);
 
-/* outputs.c: returns QV_EINVAL, naming the file, if an output is one of the inputs, or a file of a
- * model or cache that the options name. NULLs among the names are left out. */
+/* outputs.c: returns QV_EINVAL, naming the file, if two outputs are one file, or an output is one of
+ * the inputs, or a file in the folder of a model or a file of a cache that the options name. NULLs among
+ * the names are left out. */
 qv_status tool_check_outputs(const struct tool_options *o, const char *const *outputs,
                              size_t n_outputs, const char *const *inputs, size_t n_inputs,
                              qv_error *err);
 /* Does so with the outputs and inputs that the options themselves name. Arguments are inputs from
  * number `first` on. */
 qv_status tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *err);
+/* Fails if --json, --trace or --drawing would write over a clip of the list (list.h). */
+struct tool_list;
+qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
+                                  qv_error *err);
 
 bool tool_is_folder(const char *path);
 /* tool_clear_folder removes the files in a folder, tool_remove_folder also the folder. */

@@ -6,6 +6,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "model/inspect.h"
+#include "model/items.h"
 #include "verify.h"
 
 /* ---- layers ---------------------------------------------------------------------------------- */
@@ -176,10 +177,9 @@ begin_passage(struct passage *p, qv_model *model, const struct verify_input *inp
 {
     qv_plan_options options = { .input = input->input,
                                 .hook = kind == VERIFY_AS_IT_IS ? NULL : keep,
-                                .hook_user = out };
-    qv_status status = qv_plan_options_for(model, thw, &options, err);
-    if (!status)
-        status = qv_plan_create(model, &options, &p->plan, err);
+                                .hook_user = out,
+                                .grid_thw = { thw[0], thw[1], thw[2] } };
+    qv_status status = qv_plan_create(model, &options, &p->plan, err);
     if (status)
         return status;
     qv_plan_get_info(p->plan, &p->info);
@@ -211,7 +211,7 @@ pass(struct passage *p, qv_model *model, qv_input input, const qv_item *item,
      struct verify_layers *out, qv_error *err)
 {
     const int64_t *g = item->grid_thw;
-    const qv_capacity pair = qv_item_size(model, (const int64_t[3]){ 1, g[1], g[2] });
+    const qv_capacity pair = qv_capacity_of(&model->config, (const int64_t[3]){ 1, g[1], g[2] });
     const int64_t step = qv_capacity_fits(&p->info.capacity, &pair);
     for (int64_t first = 0; first < g[0]; first += step) {
         const qv_item piece = qv_item_piece(model, input, item, first, step);

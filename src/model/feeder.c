@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: MIT */
+/* A feeder's items, and the packs in which their frame pairs wait for chunks. */
+#include "feeder.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "items.h"
+#include "options.h"
+#include "plan.h"
+
+/* ---- capacities ------------------------------------------------------------------------------ */
+
+struct qv_capacity_bits
+qv_model_bits(const qv_model *model)
+{
+    const struct qv_config *c = &model->config;
+    return qv_capacity_bits(&model->ctx->caps, model->dtype, c->merge, qv_config_head_dim(c));
+}
+
+static qv_capacity
+pair_of(const qv_model *model, const int64_t grid_thw[3])
+{
+    return qv_capacity_of(&model->config, (int64_t[3]){ 1, grid_thw[1], grid_thw[2] });
+}
+
+qv_capacity
+qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3])
+{
+    const struct qv_capacity_bits bits = qv_model_bits(model);
+    const qv_capacity pair = pair_of(model, grid_thw);
+    return qv_capacity_for_pairs(&model->ctx->caps, &model->config, &bits, rows, &pair);
+}
+
+qv_capacity
+qv_pack_part(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used, bool more,
+             int64_t repeats)
+{
+    const struct qv_capacity_bits bits = qv_model_bits(model);
+    return qv_capacity_for_chunk(&model->ctx->caps, &model->config, bits.by_place ? NULL : &bits,
+                                 chunk, used, more, repeats);
+}
+
+qv_packing
+qv_model_packing(const qv_model *model, int64_t chunk_rows)
+{
+    if (!model)
+        return (qv_packing){ .rule = "" };
+    const struct qv_caps *caps = &model->ctx->caps;
+    const struct qv_config *c = &model->config;
+    const struct qv_capacity_bits bits = qv_model_bits(model);
+    const int64_t many[3] = { 1 << 20, c->merge, c->merge };
+    return (qv_packing){ .rows = qv_capacity_pack(caps, c, chunk_rows).rows,
+                         .rule = "pairs",
+                         .alone_tokens =
+                             qv_capacity_alone(caps, c, &bits, many).rows / (c->merge * c->merge) };
+}
+
+/* Decides what an item's pairs are packed in, by the item and the feeder's options alone, so that its
+ * tokens have the same bits in any order. A capacity that the caller of qv_encode has described is
+ * taken if a pair fits it. */
+static qv_capacity
+capacity_for(const qv_feeder *f, const int64_t grid_thw[3], const qv_capacity *pair)
+{
+    const qv_model *model = f->devices[0].model;
+    const struct qv_capacity_bits bits = qv_model_bits(model);
+    const qv_capacity *asked = &f->plan.capacity;
+    const bool described = asked->segments || asked->segment_rows || asked->windows;
+    if (f->alone)
+        return qv_capacity_alone(&model->ctx->caps, &model->config, &bits, grid_thw);
+    const qv_capacity chunk = qv_plan_capacity(model, asked);
+    if (described && qv_capacity_fits(&chunk, pair))
+        return chunk;
+    return qv_pack_capacity(model, described ? 0 : asked->rows, grid_thw);
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static qv_status
+allocate(qv_model *const *models, size_t n, const qv_plan_options *plan, qv_feeder **out,
+         qv_error *err)
+{
+    const qv_status status = qv_plan_options_check(models[0], plan, err);
+    if (status)
+        return status;
+    qv_feeder *f = calloc(1, sizeof *f + n * sizeof *f->devices);
+    if (!f)
+        return qv_fail(err, QV_ENOMEM, "no memory to feed %zu devices", n);
+    f->plan = *plan;
+    f->n_devices = (int)n;
+    for (size_t i = 0; i < n; i++)
+        f->devices[i].model = models[i];
+    *out = f;
+    return QV_OK;
+}
+
+qv_status
+qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone, qv_feeder **out,
+                    qv_error *err)
+{
+    static const qv_capacity none;
+    const qv_status status = allocate(&model, 1, options, out, err);
+    if (status)
+        return status;
+    (*out)->is_call = true;
+    (*out)->alone = alone;
+    (*out)->fixed = alone || !qv_capacity_equal(&options->capacity, &none);
+    return QV_OK;
+}
+
+qv_status
+qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options *options,
+               qv_feeder **out, qv_error *err)
+{
+    if (!models || !n_models || !options || !out)
+        return qv_fail(err, QV_EINVAL,
+                       "open feeder: models, options or out is NULL, or n_models 0");
+    for (size_t i = 0; i < n_models; i++)
+        if (!models[i])
+            return qv_fail(err, QV_EINVAL, "open feeder: model %zu is NULL", i);
+    if (!QV_RESERVED_IS_ZERO(options) || options->chunk_rows < 0 || !(options->max_wait_s >= 0))
+        return qv_fail(
+            err, QV_EINVAL,
+            "open feeder: chunk_rows is %lld, max_wait_s %g; they must be 0 or more, and "
+            "reserved fields 0",
+            (long long)options->chunk_rows, options->max_wait_s);
+    const qv_plan_options plan = { .output = options->output };
+    qv_feeder *f = NULL;
+    qv_status status = allocate(models, n_models, &plan, &f, err);
+    if (status)
+        return status;
+    f->plan.capacity.rows = options->chunk_rows;
+    f->alone = f->fixed = options->alone;
+    f->max_wait_s = options->max_wait_s;
+    if (!f->alone || options->chunk_rows) {
+        const int64_t m = models[0]->config.merge, least[3] = { 1, m, m };
+        f->pack = qv_pack_capacity(models[0], options->chunk_rows, least);
+        const qv_capacity full = { .rows = f->pack.rows, .segments = 1 };
+        f->usual = qv_pack_part(models[0], &f->pack, &full, false, 0);
+        for (int i = 0; i < f->n_devices && !status; i++)
+            status = qv_feeder_open_device(f, &f->devices[i], err);
+    }
+    if (status)
+        qv_feeder_close(&f);
+    else
+        *out = f;
+    return status;
+}
+
+static void
+free_feed(struct qv_fed *fed)
+{
+    *fed->link = fed->next;
+    if (fed->next)
+        fed->next->link = fed->link;
+    free(fed);
+}
+
+void
+qv_feeder_close(qv_feeder **feeder)
+{
+    qv_feeder *f = feeder ? *feeder : NULL;
+    if (!f)
+        return;
+    for (int i = 0; i < f->n_devices; i++)
+        qv_feeder_close_device(&f->devices[i]);
+    while (f->packs) {
+        f->packs->begin = f->packs->end;
+        qv_feeder_free_empty(f, f->packs);
+    }
+    while (f->feeds)
+        free_feed(f->feeds);
+    free(f);
+    *feeder = NULL;
+}
+
+/* ---- packs ----------------------------------------------------------------------------------- */
+
+/* Returns the link to the item's pack. It is NULL if nothing waits in such a pack; then it is the last
+ * link, so that packs stand in the order in which they were made. */
+static struct qv_feeder_pack **
+find_pack(qv_feeder *f, const struct qv_fed *fed)
+{
+    struct qv_feeder_pack **link = &f->packs;
+    while (*link &&
+           !(qv_capacity_equal(&(*link)->capacity, &fed->capacity) && (*link)->input == fed->input))
+        link = &(*link)->next;
+    return link;
+}
+
+void
+qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack)
+{
+    struct qv_feeder_pack **link = &f->packs;
+    if (pack->begin < pack->end)
+        return;
+    while (*link != pack)
+        link = &(*link)->next;
+    *link = pack->next;
+    free(pack->waiting);
+    free(pack);
+}
+
+/* Makes room for one more piece in the pack, and makes the pack if there is none. */
+static struct qv_feeder_pack *
+grow(struct qv_feeder_pack **link, const struct qv_fed *fed)
+{
+    struct qv_feeder_pack *pack = *link;
+    if (pack && pack->end < pack->n_allocated)
+        return pack;
+    if (pack && pack->begin > pack->n_allocated / 2) {
+        pack->end -= pack->begin;
+        memmove(pack->waiting, pack->waiting + pack->begin, pack->end * sizeof *pack->waiting);
+        pack->begin = 0;
+        return pack;
+    }
+    const size_t n = pack ? 2 * pack->n_allocated : 16;
+    struct qv_feeder_piece *waiting = realloc(pack ? pack->waiting : NULL, n * sizeof *waiting);
+    if (!pack && waiting) {
+        pack = calloc(1, sizeof *pack);
+        if (!pack)
+            free(waiting);
+    }
+    if (!waiting || !pack)
+        return NULL;
+    if (!*link) {
+        pack->capacity = pack->room = fed->capacity;
+        pack->input = fed->input;
+        *link = pack;
+    }
+    pack->waiting = waiting;
+    pack->n_allocated = n;
+    return pack;
+}
+
+/* ---- items ----------------------------------------------------------------------------------- */
+
+static void
+count(struct qv_fed *fed, int64_t pairs)
+{
+    fed->waiting += pairs;
+    fed->shown.full = fed->waiting + fed->shown.step >
+                      QV_ITEM_CHUNKS * qv_capacity_fits(&fed->capacity, &fed->pair);
+}
+
+qv_status
+qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *name, void *user,
+              qv_feed **out, qv_error *err)
+{
+    if (!f || !item || !name || !out)
+        return qv_fail(err, QV_EINVAL, "feeder, item, name or out is NULL");
+    if ((unsigned)input >= QV_FEEDER_INPUTS)
+        return qv_fail(err, QV_EINVAL, "%s: input is %d, no qv_input", name, (int)input);
+    const qv_model *model = f->devices[0].model;
+    const qv_status status = item->data ? qv_item_check(model, input, item, name, err)
+                                        : qv_item_check_grid(model, item->grid_thw, name, err);
+    if (status)
+        return status;
+    struct qv_fed *fed = malloc(sizeof *fed);
+    if (!fed)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for an item", name);
+    const qv_capacity pair = pair_of(model, item->grid_thw);
+    const qv_capacity capacity = capacity_for(f, item->grid_thw, &pair);
+    int64_t step = f->is_call ? item->grid_thw[0] : qv_capacity_fits(&capacity, &pair);
+    if (!item->data && !f->alone) /* small, so that chunks can be filled while it is decoded */
+        step = step > QV_CHUNK_PIECES ? step / QV_CHUNK_PIECES : 1;
+    step = step < item->grid_thw[0] ? step : item->grid_thw[0];
+    *fed = (struct qv_fed){ .shown = { .user = user, .step = step },
+                            .next = f->feeds,
+                            .link = &f->feeds,
+                            .whole = *item,
+                            .input = input,
+                            .capacity = capacity,
+                            .pair = pair,
+                            .device = -1 };
+    if (f->feeds)
+        f->feeds->link = &fed->next;
+    f->feeds = fed;
+    count(fed, 0);
+    *out = &fed->shown;
+    return QV_OK;
+}
+
+qv_status
+qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, double now_s,
+              qv_error *err)
+{
+    struct qv_fed *fed = (struct qv_fed *)feed;
+    if (!f || !fed || fed->put == fed->whole.grid_thw[0] || !(data || fed->whole.data))
+        return qv_fail(err, QV_EINVAL,
+                       "put: feeder, feed or data is NULL, or the item is complete");
+    struct qv_feeder_pack **link = find_pack(f, fed);
+    if (*link && (*link)->end - (*link)->begin == QV_FEEDER_PARTS && !f->is_call)
+        return qv_fail(err, QV_ESTATE, "put: %d puts wait for such chunks", QV_FEEDER_PARTS);
+    struct qv_feeder_pack *pack = grow(link, fed);
+    if (!pack)
+        return qv_fail(err, QV_ENOMEM, "no memory for frame pairs that wait");
+    struct qv_feeder_piece *piece = &pack->waiting[pack->end++];
+    *piece = (struct qv_feeder_piece){ .fed = fed,
+                                       .user = user,
+                                       .item = qv_item_piece(f->devices[0].model, fed->input,
+                                                             &fed->whole, fed->put, feed->step),
+                                       .first = fed->put,
+                                       .ready_s = now_s };
+    if (data)
+        piece->item.data = data;
+    fed->put += piece->item.grid_thw[0];
+    count(fed, piece->item.grid_thw[0]);
+    f->ready_s = now_s;
+    return QV_OK;
+}
+
+qv_feeder_part
+qv_feeder_cut(const qv_feeder *f, struct qv_feeder_piece *piece, int64_t n)
+{
+    const qv_model *model = f->devices[0].model;
+    struct qv_fed *fed = piece->fed;
+    const qv_item whole = piece->item;
+    const bool ends = n == whole.grid_thw[0];
+    const qv_feeder_part part = { .feed = &fed->shown,
+                                  .user = piece->user,
+                                  .item = qv_item_piece(model, fed->input, &whole, 0, n),
+                                  .first = piece->first,
+                                  .ends = ends,
+                                  .last = piece->first + n == fed->whole.grid_thw[0] };
+    if (!ends)
+        piece->item = qv_item_piece(model, fed->input, &whole, n, whole.grid_thw[0] - n);
+    piece->first += n;
+    count(fed, -n);
+    return part;
+}
+
+bool
+qv_feeder_drop(qv_feeder *f, qv_feed *feed, qv_feeder_part *part)
+{
+    struct qv_fed *fed = (struct qv_fed *)feed;
+    if (!f || !fed || !part)
+        return false;
+    struct qv_feeder_pack *pack = *find_pack(f, fed);
+    size_t at = pack ? pack->begin : 0;
+    while (pack && at < pack->end && pack->waiting[at].fed != fed)
+        at++;
+    if (!pack || at == pack->end) {
+        free_feed(fed);
+        return false;
+    }
+    *part = qv_feeder_cut(f, &pack->waiting[at], pack->waiting[at].item.grid_thw[0]);
+    memmove(&pack->waiting[at], &pack->waiting[at + 1], (--pack->end - at) * sizeof *pack->waiting);
+    qv_feeder_free_empty(f, pack);
+    return true;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/* The inside of a feeder. feeder.c has what waits, feeder_chunks.c has the chunks that are filled with it. */
+#ifndef QV_MODEL_FEEDER_H
+#define QV_MODEL_FEEDER_H
+
+#include "arena.h"
+#include "capacity.h"
+#include "model.h"
+
+enum {
+    QV_FEEDER_INPUTS = QV_INPUT_PATCHES_BF16 + 1,
+    /* A plan for packs of each input, and one for each chunk that may be under way. */
+    QV_FEEDER_SLOTS = QV_FEEDER_INPUTS + QV_MOST_CHUNKS
+};
+
+/* An item. */
+struct qv_fed {
+    qv_feed shown; /* it comes first, as the caller's handle */
+    struct qv_fed *next, **link;
+    qv_item whole;
+    qv_input input;
+    qv_capacity capacity, pair; /* what its pairs are packed in; what one pair takes */
+    int64_t put, waiting;       /* frame pairs that were put; those of them that wait */
+    int device;                 /* the device that encodes it; -1: not decided yet */
+};
+
+/* Frame pairs that wait. */
+struct qv_feeder_piece {
+    struct qv_fed *fed;
+    void *user;
+    qv_item item;
+    int64_t first;
+    double ready_s;
+};
+
+/* The pieces that wait for chunks of one capacity and one input. */
+struct qv_feeder_pack {
+    struct qv_feeder_pack *next;
+    qv_capacity capacity;
+    qv_capacity
+        room; /* that of its chunks, which qv_encode lowers where all that waits takes less */
+    qv_input input;
+    bool begun;                      /* a chunk was chosen from it */
+    struct qv_feeder_piece *waiting; /* [begin, end), the oldest first */
+    size_t begin, end, n_allocated;
+};
+
+struct qv_feeder_slot {
+    qv_plan *plan;
+    qv_plan_options options;
+    qv_plan_info info;
+    int users; /* chunks under way */
+};
+
+struct qv_filled {
+    qv_feeder_chunk shown; /* it comes first, as what the caller sees */
+    qv_feeder_part parts[QV_FEEDER_PARTS];
+    qv_capacity room, capacity; /* its pack's room; that of the plan which it takes */
+    qv_input input;
+    struct qv_feeder_slot *slot;
+};
+
+/* A device. Its own thread alone uses it. */
+struct qv_feeder_device {
+    qv_model *model;
+    struct qv_feeder_slot slots[QV_FEEDER_SLOTS];
+    struct qv_filled chunks[QV_MOST_CHUNKS];
+    int64_t n_pushed, n_pulled;
+    bool is_chosen;       /* the next chunk is chosen and not pushed */
+    qv_capacity last;     /* what the last chunk took, */
+    int64_t repeats;      /* as so many before it did */
+    int64_t rows, spared; /* patches; rows for none where no plan was made */
+};
+
+struct qv_feeder {
+    qv_plan_options plan; /* of every plan; its capacity is the one that was asked for */
+    bool is_call;         /* it serves one call of qv_encode */
+    bool alone, fixed;    /* fixed: a chunk that is not full takes its pack's capacity, too */
+    double max_wait_s;
+    qv_capacity pack,
+        usual; /* of the packs of most pairs; that of their full chunks of large pairs */
+    struct qv_feeder_pack *packs;
+    struct qv_fed *feeds;
+    double ready_s; /* when something was put last */
+    int n_devices;
+    struct qv_feeder_device devices[];
+};
+
+/* Opens a feeder for one call of qv_encode: everything is put first, a plan is made when no chunk of
+ * the one before it is under way, and all options of the plans are the caller's. */
+qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
+                              qv_feeder **out, qv_error *err);
+/* Frees all plans of a device. */
+void qv_feeder_close_device(struct qv_feeder_device *d);
+/* Makes the plan for packs. */
+qv_status qv_feeder_open_device(const qv_feeder *f, struct qv_feeder_device *d, qv_error *err);
+
+/* Returns the oldest chunk under way, or NULL. */
+const qv_feeder_chunk *qv_feeder_oldest(const qv_feeder *f, int device);
+/* Pulls it; part i's tokens go to rows of `out` from first_rows[i] on. */
+qv_status qv_feeder_pull_parts(qv_feeder *f, int device, const qv_tokens *out,
+                               const int64_t *first_rows, qv_error *err);
+/* Leaves out the chunk that qv_feeder_ready has chosen, for tools that ask only what goes where. */
+void qv_feeder_pass(qv_feeder *f, int device);
+
+/* Takes n pairs off the front of a piece. */
+qv_feeder_part qv_feeder_cut(const qv_feeder *f, struct qv_feeder_piece *piece, int64_t n);
+/* Frees the pack if nothing waits in it. */
+void qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack);
+
+/* Returns which capacities give the model's tokens the same bits. */
+struct qv_capacity_bits qv_model_bits(const qv_model *model);
+/* Returns the capacity of the chunks that an item's pairs are packed into, if chunks of `rows` patches
+ * were asked for; see qv_capacity_for_pairs. */
+qv_capacity qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3]);
+/* Returns the capacity for a chunk that takes `used` of `chunk`; see qv_capacity_for_chunk. */
+qv_capacity qv_pack_part(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used,
+                         bool more, int64_t repeats);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* The verbs of a backend that locks pages, which makes a context keep blocks for all threads. */
+#ifndef QV_TESTS_LOCK_PAGES_H
+#define QV_TESTS_LOCK_PAGES_H
+
+#include <stdlib.h>
+
+#include "engine/backend.h"
+
+static inline qv_status
+lock_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
+{
+    (void)dev;
+    return qv_host_alloc_pages(bytes, out, err);
+}
+
+static inline void
+unlock_pages(struct qv_device *dev, void *p)
+{
+    (void)dev;
+    free(p);
+}
+
+#endif
