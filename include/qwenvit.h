@@ -330,10 +330,10 @@ typedef struct qv_plan_options {
      * windows is 0, it follows from rows. With segment_rows a chunk takes only frame pairs of
      * that size, which is faster on some devices. */
     qv_capacity capacity;
-    /* Not zeros, and capacity zeros: the capacity that suits an item of this grid encoded by itself,
-     * which is the smallest bucket that holds it. A clip larger than a chunk gets chunks of whole
-     * frame pairs, for pairs of its size alone (segment_rows) if that gives the bits of packed
-     * chunks. An image larger than a chunk gets its own size. */
+    /* Not zeros, and capacity zeros: the capacity that suits an item of this grid encoded by
+     * itself, which is the smallest bucket that holds it. A clip larger than a chunk gets chunks
+     * of whole frame pairs, for pairs of its size alone (segment_rows) if that gives the bits of
+     * packed chunks. An image larger than a chunk gets its own size. */
     int64_t grid_thw[3];
     qv_input input;
     qv_dtype output; /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
@@ -406,9 +406,8 @@ QV_API qv_status qv_encode(qv_model *model, qv_input input, const qv_item *items
 
 /* How a model's frame pairs are packed into chunks. */
 typedef struct qv_packing {
-    int64_t rows; /* patches of the chunks that most frame pairs go into */
-    const char
-        *rule; /* the rule by which chunks are filled. On some devices another gives other bits */
+    int64_t rows;     /* patches of the chunks that most frame pairs go into */
+    const char *rule; /* how chunks are filled; on some devices another rule gives other bits */
     /* the most tokens of a chunk of frame pairs of one item alone, unless one pair has more */
     int64_t alone_tokens;
 } qv_packing;
@@ -418,14 +417,15 @@ typedef struct qv_packing {
 QV_API qv_packing qv_model_packing(const qv_model *model, int64_t chunk_rows);
 
 /*
- * A feeder fills the chunks of one or more models with the frame pairs of many items, and keeps each
- * device busy. It makes the plans, and decides which pairs share a chunk. An item's frame pairs go
- * in order and through one device; a long item lies in several chunks. The capacity that an item's
- * pairs are computed in follows from the size of its frames and the feeder's options alone.
+ * A feeder fills the chunks of one or more models with the frame pairs of many items, and keeps
+ * each device busy. It makes the plans, and decides which pairs share a chunk. An item's frame
+ * pairs go in order and through one device; a long item lies in several chunks. The capacity that
+ * an item's pairs are computed in follows from the size of its frames and the feeder's options
+ * alone.
  *
- * Threads. The caller has one lock. Any thread calls qv_feeder_add, _put, _ready and _drop while it
- * holds the lock. For each device one thread calls qv_feeder_ready, and qv_feeder_push and _pull
- * without the lock. With one thread no lock is needed.
+ * Threads. The caller has one lock. Any thread calls qv_feeder_add, _put, _ready and _drop while
+ * it holds the lock. For each device one thread calls qv_feeder_ready, and qv_feeder_push and
+ * _pull without the lock. With one thread no lock is needed.
  */
 typedef struct qv_feeder qv_feeder;
 
@@ -482,27 +482,29 @@ typedef enum qv_feeder_expects {
 QV_API qv_status qv_feeder_open(qv_model *const *models, size_t n_models,
                                 const qv_feeder_options *options, qv_feeder **out, qv_error *err);
 
-/* Announces an item, and decides what its frame pairs are computed in. With item->data NULL the data
- * come with each put, as of a clip that is being decoded. Returns QV_EINVAL for an item that is not
- * valid, with a text that begins with `name` and names field, value and what would be right. */
+/* Announces an item, and decides what its frame pairs are computed in. With item->data NULL the
+ * data come with each put, as of a clip that is being decoded. Returns QV_EINVAL for an item that
+ * is not valid, with a text that begins with `name` and names field, value and what would be
+ * right. */
 QV_API qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item *item,
                                const char *name, void *user, qv_feed **out, qv_error *err);
 
-/* Puts the next frame pairs of an item: as many as feed->step says, or those that are left. `data` is
- * theirs, or NULL if item->data was given; it must stay valid until they are pushed or dropped.
- * now_s is the time on any clock, in seconds. Returns QV_ESTATE if QV_FEEDER_PARTS puts wait for the
- * same chunks, QV_ENOMEM, or QV_EINVAL if nothing is left of the item. */
+/* Puts the next frame pairs of an item: as many as feed->step says, or those that are left. `data`
+ * is theirs, or NULL if item->data was given; it must stay valid until they are pushed or dropped.
+ * now_s is the time on any clock, in seconds. Returns QV_ESTATE if QV_FEEDER_PARTS puts wait for
+ * the same chunks, QV_ENOMEM, or QV_EINVAL if nothing is left of the item. */
 QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
                                double now_s, qv_error *err);
 
-/* Chooses the device's next chunk: as many of the oldest pairs as fit, then those that leave least of
- * it empty. qv_feeder_push must follow. Returns NULL if no chunk may go yet, or if so many are under
- * way that one must be pulled first; *wait_s is lowered to the seconds after which to ask again. */
+/* Chooses the device's next chunk: as many of the oldest pairs as fit, then those that leave least
+ * of it empty. qv_feeder_push must follow. Returns NULL if no chunk may go yet, or if so many are
+ * under way that one must be pulled first; *wait_s is lowered to the seconds after which to ask
+ * again. */
 QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s,
                                               qv_feeder_expects expects, double *wait_s);
 
-/* Pushes the chunk that qv_feeder_ready has chosen, and perhaps makes a plan for chunks to come while
- * the device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is
+/* Pushes the chunk that qv_feeder_ready has chosen, and perhaps makes a plan for chunks to come
+ * while the device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is
  * `refused`, only its own items have failed; after any other failure the feeder must be closed. */
 QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
@@ -510,8 +512,8 @@ QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 QV_API qv_status qv_feeder_pull(qv_feeder *feeder, int device, qv_tokens *out, qv_error *err);
 
 /* Takes out a part of the item that waits, and returns true; or frees the feed if none waits, and
- * returns false. Chunks that have been chosen are not changed. So an item that fails, or is done, is
- * dropped until this returns false. */
+ * returns false. Chunks that have been chosen are not changed. So an item that fails, or is done,
+ * is dropped until this returns false. */
 QV_API bool qv_feeder_drop(qv_feeder *feeder, qv_feed *feed, qv_feeder_part *part);
 
 /* Frees the feeder, all feeds and plans. Waits for what is under way. */

@@ -155,12 +155,14 @@ QV_API qv_preprocess qv_preprocess_default(bool is_image);
 /*
  * Starts the program qwenvit-decoder, which makes a process for each clip that is opened with it.
  * This is worth it for many clips, or ahead of the first, as loading FFmpeg takes some 50 ms.
- * `program` is its path; NULL: where it was built or installed. Any thread may use the decoder. The
- * program ends with this process (within a second or two if that is killed), and on Linux the
- * processes that it made end with it. The call does not wait until the program runs. A program that
- * ends (killed by a system without memory, say), or that does not answer for 60 s and is then ended,
- * is started again for the next clip, in the environment that this call found. A clip under way is
- * decoded from its beginning again, once, and goes on with the frame that was due. Returns
+ * `program` is its path, or that of a script that becomes it by exec; NULL: where it was built or
+ * installed. Any thread may use the decoder. The program ends with this process (within a second or
+ * two if that is killed), and on Linux the processes that it made end with it. The call does not
+ * wait until the program runs. A program that ends (killed by a system without memory, say), or that
+ * does not answer for 60 s and is then ended, is started again for the next clip, in the environment
+ * that this call found; no other thread may add variables to it (setenv, putenv) during the call. A
+ * clip under way is decoded from its beginning again, once, and goes on with the frame that was due.
+ * Returns
  * QV_EBACKEND if there is no such program, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
@@ -183,7 +185,8 @@ QV_API const char *qv_decoder_no_nvdec(void);
 /* Returns the most bytes of a CUDA device that decoding takes there (QV_DECODE_GPU), however many clips
  * it decodes: the process's context, and the pictures of all streams. Streams beyond that are the CPU's. */
 QV_API int64_t qv_decoder_gpu_bytes(void);
-/* Ends the program. Its clips must be closed before. It takes 60 s at most, usually no time. */
+/* Ends the program. Its clips must be closed before. It takes 60 s at most, usually no time. In a
+ * process that was forked off, it only frees and closes what that process has of the decoder. */
 QV_API void qv_decoder_stop(qv_decoder **decoder);
 
 /*

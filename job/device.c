@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A device's thread. It has the feeder choose the next chunk and pushes it; it pulls the oldest chunk
- * when no more may be under way or nothing is ready, and hands its pieces with their tokens to the
- * sink.
+ * A device's thread. It has the feeder choose the next chunk and pushes it; it pulls the oldest
+ * chunk when no more may be under way or nothing is ready, and hands its pieces with their tokens
+ * to the sink.
  */
 #include <math.h>
 #include <string.h>

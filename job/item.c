@@ -97,8 +97,8 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
     return QV_JOB_DONE;
 }
 
-/* An item whose data come with each put is a clip: only its grid is known, so that is what the error
- * names. */
+/* An item whose data come with each put is a clip: only its grid is known, so that is what the
+ * error names. */
 qv_status
 qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err)
 {

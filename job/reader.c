@@ -24,8 +24,9 @@ is_over(const qv_job *job, const struct qv_job_item *item)
     return job->stopping || item->status;
 }
 
-/* Waits for memory. Readers get it in the order in which they ask, so that small pieces do not keep
- * a large one waiting forever. What is above the limit gets its memory once nothing else has any. */
+/* Waits for memory. Readers get it in the order in which they ask, so that small pieces do not
+ * keep a large one waiting forever. What is above the limit gets its memory once nothing else has
+ * any. */
 static void
 wait_for_memory(qv_job *job, size_t bytes)
 {
@@ -317,7 +318,8 @@ read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     return status;
 }
 
-/* Reads a clip a few frame pairs at a time, so that little of it is in memory, however long it is. */
+/* Reads a clip a few frame pairs at a time, so that little of it is in memory, however long it
+ * is. */
 static qv_status
 read_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {

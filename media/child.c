@@ -142,10 +142,10 @@ await(const qvm_child *child, int flags)
     return code || info.si_pid;
 }
 
-static void
-forget(qvm_child *child)
+void
+qvm_child_leave(qvm_child *child)
 {
-    if (child->handle >= 0)
+    if (child->pid && child->handle >= 0)
         close(child->handle);
     *child = (qvm_child){ .pid = 0, .handle = -1 };
 }
@@ -155,7 +155,7 @@ qvm_child_has_ended(qvm_child *child)
 {
     const bool ended = await(child, WNOHANG);
     if (ended)
-        forget(child);
+        qvm_child_leave(child);
     return ended;
 }
 
@@ -163,5 +163,5 @@ void
 qvm_child_await(qvm_child *child)
 {
     await(child, 0);
-    forget(child);
+    qvm_child_leave(child);
 }

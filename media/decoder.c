@@ -210,7 +210,6 @@ int
 main(int argc, char **argv)
 {
     struct stat input;
-    const pid_t parent = getppid();
     if (argc == 2 &&
         !strcmp(argv[1], "--version")) { /* it runs only if FFmpeg's libraries were found */
         puts("qwenvit-decoder " QV_VERSION);
@@ -227,13 +226,14 @@ main(int argc, char **argv)
 #endif
     if (argc >= 3 && !strcmp(argv[1], "--device"))
         return qvm_device_run(STDIN_FILENO, argv[2], argc > 3 && !strcmp(argv[3], "--trusted"));
+    const pid_t caller = qvm_caller(STDIN_FILENO);
     keep_freed_memory();
     qvm_warm_up();
     qvm_sandbox_prepare();
     struct spare spare = make_spare();
     qvm_order order = { 0 };
     int fds[QVM_SESSION_FDS], n;
-    while (qvm_order_wait(STDIN_FILENO, parent) && qvm_order_take(STDIN_FILENO, &order, fds, &n)) {
+    while (qvm_order_wait(STDIN_FILENO, caller) && qvm_order_take(STDIN_FILENO, &order, fds, &n)) {
         const int32_t answer = obey(&spare, &order, fds, n);
         qvm_close_all(fds, n);
         if (order.kind != QVM_DROP && !qvm_send(STDIN_FILENO, &answer, sizeof answer))

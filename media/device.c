@@ -282,7 +282,7 @@ watch(pid_t process, pid_t caller, const sigset_t *waited)
 int
 qvm_device_run(int socket, const char *number, bool unlocked)
 {
-    const pid_t caller = getppid(), watcher = getpid();
+    const pid_t caller = qvm_caller(socket), watcher = getpid();
     sigset_t waited, before;
     sigemptyset(&waited);
     sigaddset(&waited, SIGCHLD);

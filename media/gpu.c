@@ -298,14 +298,33 @@ qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Ends all processes. No clip may be under way. */
+static void
+leave(struct qvm_gpu_process *p)
+{
+    if (p->child.pid)
+        close(p->socket);
+    qvm_child_leave(&p->child);
+}
+
+static void
+for_all(struct qvm_gpus *gpus, void (*act)(struct qvm_gpu_process *p))
+{
+    for (int i = 0; i < QVM_MOST_GPUS; i++) {
+        act(&gpus->at[i].now);
+        act(&gpus->at[i].next);
+    }
+    for (int i = 0; i < QVM_MOST_RETIRED; i++)
+        act(&gpus->retired[i]);
+}
+
 void
 qvm_gpus_stop(struct qvm_gpus *gpus)
 {
-    for (int i = 0; i < QVM_MOST_GPUS; i++) {
-        stop(&gpus->at[i].now);
-        stop(&gpus->at[i].next);
-    }
-    for (int i = 0; i < QVM_MOST_RETIRED; i++)
-        stop(&gpus->retired[i]);
+    for_all(gpus, stop);
+}
+
+void
+qvm_gpus_leave(struct qvm_gpus *gpus)
+{
+    for_all(gpus, leave);
 }

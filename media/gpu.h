@@ -77,5 +77,7 @@ qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
 /* Ends all processes at once. No clip may be under way. */
 void qvm_gpus_stop(struct qvm_gpus *gpus);
+/* Closes what a process that was forked off has of them. They go on for the process that started them. */
+void qvm_gpus_leave(struct qvm_gpus *gpus);
 
 #endif

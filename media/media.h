@@ -633,6 +633,8 @@ void qvm_child_signal(const qvm_child *child, int number);
 bool qvm_child_has_ended(qvm_child *child);
 /* Waits until the process has ended. `child` stands for none then. */
 void qvm_child_await(qvm_child *child);
+/* Closes what this process has of it, which changes nothing for the process. `child` stands for none then. */
+void qvm_child_leave(qvm_child *child);
 
 /* ---- process.c: the program qwenvit-decoder, and memory that is shared with it --------------- */
 
@@ -704,6 +706,8 @@ bool qvm_order_send(int socket, const qvm_order *order, const int *fds, int n);
 void qvm_close_all(const int *fds, int n);
 /* Waits for an order and its *n descriptors, which become the caller's. Returns false if there are no more orders. */
 bool qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n);
+/* Returns the number of the process that started this one, with one end of qvm_stream's pair as `socket`. */
+pid_t qvm_caller(int socket);
 /* Waits until qvm_order_take need not wait. Returns false once `parent`, which gives the orders, has gone. */
 bool qvm_order_wait(int socket, pid_t parent);
 /* Room for the descriptors beside a message. */

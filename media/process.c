@@ -147,23 +147,40 @@ free_decoder(qv_decoder *d)
     free(d);
 }
 
-/* Returns a copy of this process's environment, in one block of memory; NULL for lack of memory. */
+/* Copies the strings of a list with room for n into `text`, up to `end`, and their places into copy[n + 1]. Returns false if
+ * they have become longer than that. */
+static bool
+copy_strings(char *const *list, size_t n, char **copy, char *text, const char *end)
+{
+    size_t i = 0;
+    for (const char *from; i < n && (from = list[i]); i++) {
+        const size_t bytes = strlen(from) + 1;
+        if (bytes > (size_t)(end - text))
+            return false;
+        copy[i] = memcpy(text, from, bytes);
+        text += bytes;
+    }
+    copy[i] = NULL;
+    return true;
+}
+
+/* Returns a copy of this process's environment, in one block of memory; NULL for lack of memory. If another thread replaces
+ * values meanwhile, the copy has the old ones or the new ones. Nothing can be done about a variable that it adds, for which
+ * setenv() may free the list itself. */
 static char **
 copy_environment(void)
 {
-    size_t n = 0, bytes = 0;
-    for (; environ && environ[n]; n++)
-        bytes += strlen(environ[n]) + 1;
-    char **copy = malloc((n + 1) * sizeof *copy + bytes);
-    if (!copy)
-        return NULL;
-    char *text = (char *)(copy + n + 1);
-    for (size_t i = 0; i < n; i++) {
-        copy[i] = strcpy(text, environ[i]);
-        text += strlen(text) + 1;
+    for (;;) {
+        char **list = environ;
+        size_t n = 0, bytes = 0;
+        for (const char *from; list && (from = list[n]); n++)
+            bytes += strlen(from) + 1;
+        char **copy = malloc((n + 1) * sizeof *copy + bytes);
+        char *text = (char *)(copy + n + 1);
+        if (!copy || copy_strings(list, n, copy, text, text + bytes))
+            return copy;
+        free(copy);
     }
-    copy[n] = NULL;
-    return copy;
 }
 
 /* Starts the program, for the first time or again. */
@@ -250,8 +267,11 @@ qv_decoder_stop(qv_decoder **decoder)
             qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s);
         }
         end_program(d);
-    } else if (d->child.pid) {
-        close(d->socket);
+    } else {
+        qvm_gpus_leave(d->gpus);
+        if (d->child.pid)
+            close(d->socket);
+        qvm_child_leave(&d->child);
     }
     pthread_mutex_destroy(&d->lock);
     pthread_mutex_destroy(&d->kept_lock);

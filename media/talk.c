@@ -99,6 +99,21 @@ qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n)
     return false;
 }
 
+/* The parent at the time of this call may already be another process, which adopted this one. The socket still knows. */
+pid_t
+qvm_caller(int socket)
+{
+#ifdef __linux__
+    struct ucred peer;
+    socklen_t n = sizeof peer;
+    if (!getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n))
+        return peer.pid;
+#else
+    (void)socket;
+#endif
+    return getppid();
+}
+
 /* The parent is watched because a process that was forked off it may still hold its end of the socket. */
 bool
 qvm_order_wait(int socket, pid_t parent)

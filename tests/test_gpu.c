@@ -3,6 +3,7 @@
  * decoding them again. software_nvdec.c stands in for the GPU; all else is what runs on one. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -328,6 +329,42 @@ test_momentary(void **state)
     assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
     assert_int_equal(gpu->now.child.pid, next);
     qv_decoder_stop(&decoder);
+}
+
+static int
+count_descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* A process that was forked off closes what it has of a decoder: of the program, and of a GPU's processes, past, present and
+ * next. The decoder is as it was. */
+static void
+test_forked(void **state)
+{
+    (void)state;
+    int how = -1;
+    const int n = count_descriptors();
+    qv_decoder *decoder = start("");
+    struct qvm_gpu *gpu = &decoder->gpus->at[0];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+        gpu->now.given = i ? QVM_GPU_CLIPS - 1 : QVM_GPU_CLIPS;
+    }
+    const pid_t child = fork();
+    if (!child) {
+        qv_decoder_stop(&decoder);
+        _exit(count_descriptors() != n);
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(how, 0);
+    assert_true(gpu->next.child.pid > 0);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+    qv_decoder_stop(&decoder);
+    assert_int_equal(count_descriptors(), n);
 }
 
 /* A GPU that is not there is tried again as well, each time after twice as long. */
@@ -751,6 +788,7 @@ main(void)
         cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_none),
         cmocka_unit_test(test_momentary),
+        cmocka_unit_test(test_forked),
         cmocka_unit_test(test_missing),
         cmocka_unit_test(test_job),
         cmocka_unit_test(test_both),

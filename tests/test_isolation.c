@@ -546,6 +546,67 @@ test_fork(void **state)
     qv_decoder_stop(&decoder);
 }
 
+/* ---- an environment that changes -------------------------------------------------------------- */
+
+enum { LONGER = 4096 };
+
+static bool makes_longer; /* a value of the environment becomes longer at the next malloc() */
+static uint8_t
+    *made; /* what that gave, with LONGER bytes behind the `made_bytes` that were asked for */
+static size_t made_bytes;
+static bool is_intact; /* nothing was written to them until it was freed */
+
+void *__real_malloc(size_t n);
+void __real_free(void *p);
+void *__wrap_malloc(size_t n);
+void __wrap_free(void *p);
+
+void *
+__wrap_malloc(size_t n)
+{
+    static char value[LONGER];
+    if (!makes_longer)
+        return __real_malloc(n);
+    makes_longer = false;
+    memset(value, 'v', sizeof value - 1);
+    setenv("QV_CHANGES", value, 1);
+    made_bytes = n;
+    made = __real_malloc(n + LONGER);
+    memset(made + n, 0xa5, LONGER);
+    return made;
+}
+
+void
+__wrap_free(void *p)
+{
+    if (p && p == made) {
+        is_intact = true;
+        for (size_t i = 0; i < LONGER; i++)
+            is_intact = is_intact && made[made_bytes + i] == 0xa5;
+        made = NULL;
+    }
+    __real_free(p);
+}
+
+/* The environment is copied whole, and into its room, where another thread makes a value longer meanwhile. */
+static void
+test_environment(void **state)
+{
+    (void)state;
+    qv_decoder *decoder = NULL;
+    setenv("QV_CHANGES", "", 1);
+    makes_longer = true;
+    assert_int_equal(qv_decoder_start("/bin/true", &decoder, NULL), QV_OK);
+    assert_false(makes_longer);
+    size_t longest = 0;
+    for (char **at = decoder->environment; *at; at++)
+        longest = strncmp(*at, "QV_CHANGES=", 11) != 0 ? longest : strlen(*at + 11);
+    qv_decoder_stop(&decoder);
+    unsetenv("QV_CHANGES");
+    assert_true(is_intact);
+    assert_int_equal(longest, LONGER - 1);
+}
+
 /* ---- several cuts of one file ---------------------------------------------------------------- */
 
 /* Returns how many frames the whole file has, as a cut from there on says. */
@@ -720,21 +781,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_neighbour),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_close_hung),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_killed_in_a_clip),
-        cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_orphan),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_cuts_share),
-        cmocka_unit_test(test_kept_is_bounded),
-        cmocka_unit_test(test_kept_is_of_one_file),
+        cmocka_unit_test(test_faults),           cmocka_unit_test(test_neighbour),
+        cmocka_unit_test(test_memory),           cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_close_hung),       cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_stopped),          cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_killed_in_a_clip), cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_orphan),           cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_environment),      cmocka_unit_test(test_cuts_share),
+        cmocka_unit_test(test_kept_is_bounded),  cmocka_unit_test(test_kept_is_of_one_file),
         cmocka_unit_test(test_index_is_checked),
     };
     return cmocka_run_group_tests(tests, make_files, check_files);

@@ -311,6 +311,47 @@ test_stuck(void **state)
     close(told[1]);
 }
 
+/* Has a program run only once this process, its caller, has gone; another process keeps the caller's end of the socket. */
+static void
+start_late(bool device)
+{
+    int here, there;
+    const pid_t caller = setsid();
+    char name[] = "qwenvit-decoder", option[] = "--device", number[] = "0";
+    char *const argv[] = { name, device ? option : NULL, number, NULL };
+    if (!qvm_stream(&here, &there))
+        _exit(1);
+    if (!fork())
+        for (;;)
+            pause();
+    if (!fork()) {
+        while (getppid() == caller)
+            usleep(1000);
+        dup2(there, STDIN_FILENO);
+        execv(QV_SOFTWARE_GPU, argv);
+    }
+    _exit(0);
+}
+
+/* A program that runs only after its caller has gone ends as well. */
+static void
+test_late(void **state)
+{
+    (void)state;
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    for (int device = 0; device < 2; device++) {
+        const pid_t caller = fork();
+        if (!caller)
+            start_late(device);
+        assert_int_equal(waitpid(caller, NULL, 0), caller);
+        const int n = count_ended(1);
+        __real_kill(-caller, SIGKILL); /* its session */
+        assert_int_equal(count_ended(2), 2 - n);
+        assert_int_equal(n, 1);
+    }
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+}
+
 /* ---- numbers of processes that have ended ------------------------------------------------------- */
 
 static int n_strangers; /* signals to processes that are no children, or none any more */
@@ -409,10 +450,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clip),     cmocka_unit_test(test_gpu),
-        cmocka_unit_test(test_files),    cmocka_unit_test(test_peer),
-        cmocka_unit_test(test_stuck),    cmocka_unit_test(test_reaped),
-        cmocka_unit_test(test_unlocked), cmocka_unit_test(test_page),
+        cmocka_unit_test(test_clip),   cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_files),  cmocka_unit_test(test_peer),
+        cmocka_unit_test(test_stuck),  cmocka_unit_test(test_late),
+        cmocka_unit_test(test_reaped), cmocka_unit_test(test_unlocked),
+        cmocka_unit_test(test_page),
     };
     return cmocka_run_group_tests(tests, make_files, check_files);
 }

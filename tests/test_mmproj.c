@@ -400,6 +400,10 @@ what_is_no_tower_is_refused(void **state)
         { { .projector = "qwen2.5vl_merger", .drop = "clip.vision.projection_dim" },
           QV_EFORMAT,
           "clip.vision.projection_dim is missing" },
+        { { .projector = "qwen2.5vl_merger", .window = 7 },
+          QV_EFORMAT,
+          "clip.vision.window_size is 7; it must be a multiple of clip.vision.patch_size * "
+          "clip.vision.spatial_merge_size" },
         { { .projector = "qwen3vl_merger", .drop = "v.blk.1.attn_out.weight" },
           QV_EFORMAT,
           "mmproj.gguf: no tensor v.blk.1.attn_out.weight" },

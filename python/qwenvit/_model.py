@@ -328,37 +328,46 @@ class Model:
         while the device works."""
         outs, index = None, x.get_device()  # -1: the host
         between = self._between(x, index, torch)
+        if between:
+            self._follow(x, *between)
 
         def allocate(n):
             nonlocal outs
             shape = 1 + self.info["n_deepstack"], n, self.info["out_hidden"]
             outs = x.new_empty(shape, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
             if between:  # another thread's work on the caller's stream may have used this memory until now
-                between[0].wait_stream(between[1])
+                self._follow(outs, *between)
             return outs.data_ptr()
 
         grid = [v for row in integers(grid_thw, "grid_thw") for v in row]
         try:
             self._core.forward_at(torch.utils.dlpack.to_dlpack(x), grid, allocate, dtype)
         finally:
-            if between:  # whoever gets this memory next gets it on the caller's stream
+            if between and between[0]:
                 between[1].wait_stream(between[0])
         return outs
 
     def _between(self, x, index, torch):
-        """Orders what follows behind the caller's stream, which holds the work that makes x. Returns
-        (the model's stream, the caller's), if those differ, so that the caller's can then be ordered
-        behind the model's; by events, so the host does not wait. A model that was loaded without a
-        stream has several of its own, and waits for the work: for that, the host does wait."""
+        """Returns (the model's stream, the caller's, which holds the work that makes x), if those
+        differ. A model that was loaded without a stream has several of its own, which is None here."""
         if index < 0 or self._stream and self._stream == current_stream(torch, index):
             return None
-        caller = torch.cuda.current_stream(x.device)
-        if not self._stream:
+        own = torch.cuda.ExternalStream(self._stream, x.device) if self._stream else None
+        return own, torch.cuda.current_stream(x.device)
+
+    @staticmethod
+    def _follow(tensor, own, caller):
+        """Orders the model's next work behind the caller's stream, on which the tensor's memory was
+        used until now: by an event, so the host does not wait. A model without a stream waits for
+        its work, and so the host waits here too.
+
+        Whoever gets the memory next gets it on the caller's stream, which follows the model's at the
+        end. An exception may come between the work and that end, so torch is told of the use."""
+        if own:
+            own.wait_stream(caller)
+            tensor.record_stream(own)
+        else:
             caller.synchronize()
-            return None
-        own = torch.cuda.ExternalStream(self._stream, x.device)
-        own.wait_stream(caller)
-        return own, caller
 
     def _must_be_rows(self, x, torch):
         """Checks torch's rows, and raises errors in torch's terms."""

@@ -49,8 +49,8 @@ check(qv_status status, const qv_error &err)
 
 /* CPython, before 3.14, ends a thread that wants the interpreter after the interpreter has ended: it
  * unwinds the thread's stack, and C++ ends the process when that meets a destructor. Here such a
- * thread waits for ever instead. nanobind's gil_scoped_release and gil_scoped_acquire must not be
- * used: the latter may even read what the interpreter has freed. */
+ * thread waits for ever instead, as 3.14 has it do. nanobind's gil_scoped_release and
+ * gil_scoped_acquire must not be used: the latter may even read what the interpreter has freed. */
 
 /* A scope without the interpreter. The process ends only when the thread has left it. */
 class Released
@@ -63,9 +63,8 @@ class Released
 };
 
 /* Within a scope of Released: runs `call` with the interpreter. If the interpreter has ended, or ends
- * meanwhile, runs `ended` and waits for ever. */
-void with_interpreter(
-    const std::function<void()> &call, const std::function<void()> &ended = [] {});
+ * meanwhile, the thread waits for ever, and the process closes its job (NULL: it has none). */
+void with_interpreter(const std::function<void()> &call, qv_job *job = nullptr);
 
 /* Jobs that are open when the process ends are closed then. Called with the interpreter. */
 struct Results; /* what a job shares with its threads (results.h) */

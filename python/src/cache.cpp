@@ -292,7 +292,7 @@ CacheFill::hear(qv_job *job)
             raised = std::current_exception();
         }
     };
-    with_interpreter(ask, [&] { qv_job_close(&job); });
+    with_interpreter(ask, job);
     return !raised;
 }
 

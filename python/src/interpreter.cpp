@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 
 #include <atomic>
+#include <mutex>
 #include <set>
 
 #include "results.h"
@@ -10,22 +11,24 @@
 namespace qvpy
 {
 
-/* Scopes of Released that threads are in. They are waited for, because exit() takes away what the
- * libraries that they compute with keep in static variables. */
+/* Threads that are in a scope of Released, and neither have the interpreter nor wait for it. They are
+ * waited for, because exit() takes away what the libraries that they compute with keep in static
+ * variables. */
 static std::atomic<int> working{ 0 };
 static std::set<Results *> open_jobs;
+/* Jobs whose threads have the interpreter or wait for it, perhaps for ever; NULL among them. */
+static std::set<qv_job *> left_jobs;
+static std::mutex left_lock;
 static pid_t process; /* a forked one has none of these threads */
 
 /* A chunk under way may take longer than anybody waits for a process to end. */
 static constexpr int MOST_WAIT_MS = 5000;
 
 static thread_local PyThreadState *thread; /* Python's state of this thread, while it is released */
-static thread_local int scopes;            /* how many scopes of Released it is in */
 
 [[noreturn]] static void
 wait_for_ever()
 {
-    working -= scopes;
     for (;;)
         pause();
 }
@@ -33,14 +36,12 @@ wait_for_ever()
 Released::Released()
 {
     working++;
-    scopes++;
     thread = PyEval_SaveThread();
 }
 
 Released::~Released()
 {
     working--;
-    scopes--;
     try {
         PyEval_RestoreThread(thread);
     } catch (abi::__forced_unwind &) {
@@ -49,31 +50,36 @@ Released::~Released()
 }
 
 void
-with_interpreter(const std::function<void()> &call, const std::function<void()> &ended)
+with_interpreter(const std::function<void()> &call, qv_job *job)
 {
     struct Scope {
-        Scope()
+        explicit Scope(qv_job *job_) : job(job_)
         {
+            {
+                const std::lock_guard<std::mutex> hold(left_lock);
+                left_jobs.insert(job);
+            }
+            working--; /* before CPython 3.14 keeps the thread for ever */
             PyEval_RestoreThread(thread);
         }
         ~Scope()
         {
+            working++;
             thread = PyEval_SaveThread();
+            const std::lock_guard<std::mutex> hold(left_lock);
+            left_jobs.erase(job);
         }
-    };
-    const auto end = [&] {
-        ended();
-        wait_for_ever();
+        qv_job *job;
     };
     try {
-        const Scope scope;
+        const Scope scope(job);
         try {
             call();
         } catch (abi::__forced_unwind &) { /* the scope must not be left */
-            end();
+            wait_for_ever();
         }
     } catch (abi::__forced_unwind &) {
-        end();
+        wait_for_ever();
     }
 }
 
@@ -99,9 +105,12 @@ end_work()
         job->cancel();
     for (int ms = 0; working && ms < MOST_WAIT_MS; ms++)
         usleep(1000);
-    if (!working)
-        for (Results *job : open_jobs)
-            job->close();
+    if (working)
+        return;
+    for (Results *job : open_jobs)
+        job->close();
+    for (qv_job *job : left_jobs) /* their threads never come back */
+        qv_job_close(&job);
 }
 
 void

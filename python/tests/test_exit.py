@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tests the ends of processes: the interpreter's, while threads are in calls of the core."""
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -59,8 +60,8 @@ time.sleep({seconds})
 """
 
 
-def run(code, *arguments):
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER)}
+def run(code, *arguments, **env):
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER), **env}
     return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, env=env,
                           timeout=60)
 
@@ -92,3 +93,22 @@ def test_work_under_way_ends_before_the_process(golden, tmp_path, clip):
     took, left = map(float, ended.stdout.split())
     assert ended.returncode == 0 and took > 0.2
     assert time.monotonic() - left > min(0.6 * took, 4)  # nobody waits for longer than 5 s
+
+
+# CPython 3.14 stops a thread that wants the interpreter after its end; earlier versions end it by this function.
+STOP = """
+#include <unistd.h>
+void pthread_exit(void *result) { for (;;) pause(); }
+"""
+
+
+def test_as_in_3_14_no_thread_that_waits_for_ever_is_waited_for(golden, tmp_path, clip):
+    """Nor do the threads of its job go on while the process ends."""
+    if not shutil.which("cc"):
+        pytest.skip("there is no C compiler")
+    (tmp_path / "stop.c").write_text(STOP)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "stop.so", tmp_path / "stop.c"], check=True)
+    for i in range(4):
+        code = BEGIN + END.format(call="write", seconds=0.01 * i) + "print(time.monotonic())"
+        ended = run(code, golden, tmp_path / f"cache{i}", clip, LD_PRELOAD=str(tmp_path / "stop.so"))
+        assert ended.returncode == 0 and time.monotonic() - float(ended.stdout) < 4, ended

@@ -248,10 +248,8 @@ qv_json_wrong(const struct qv_json_object *object, const char *key, const json_t
               const char *wanted, qv_error *err)
 {
     char found[QV_QUOTE_SIZE];
-    const char *name = json_string_value(json_object_get(object->names, key));
     return qv_fail(err, QV_EFORMAT, "%s: %s%s is %s; %s", qv_path_tail(object->file),
-                   name ? "" : object->prefix, name ? name : key, qv_json_show(value, found),
-                   wanted);
+                   object->prefix, key, qv_json_show(value, found), wanted);
 }
 
 qv_status

@@ -55,10 +55,6 @@ struct qv_json_object {
     const char *file;
     const char *prefix; /* stands before its fields in error texts: "vision_config." */
     bool null_is_absent;
-    const json_t
-        /* the names that another file format has for the keys, for error texts; NULL: the keys
-         * themselves */
-        *names;
 };
 
 /* Returns NULL if there is no such key. */

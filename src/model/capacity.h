@@ -11,59 +11,67 @@
 #include "towers/config.h"
 
 /*
- * The numbers by which chunks are filled and their capacities chosen, and what each was measured to gain: on an H200 with
- * tower M in chunks of 12,288 rows, unless it says otherwise (docs/found.md; CHANGELOG.md).
+ * The numbers by which chunks are filled and their capacities chosen, and what each was measured
+ * to gain: on an H200 with tower M in chunks of 12,288 rows, unless it says otherwise
+ * (docs/found.md; CHANGELOG.md).
  */
 enum {
-    /* On some devices room for segments costs time even where it is empty. There a chunk has room for usual images, which
-     * have 256 patches or more; smaller pairs get a bucket with room for the smallest (pack_for). Attention over 8 segments
-     * of 760 rows takes 64 us with room for 8, 72 us with room for 64, and 151 us with room for 512. */
+    /* On some devices room for segments costs time even where it is empty. There a chunk has room
+     * for usual images, which have 256 patches or more; smaller pairs get a bucket with room for
+     * the smallest (pack_for). Attention over 8 segments of 760 rows takes 64 us with room for 8,
+     * 72 us with room for 64, and 151 us with room for 512. */
     QV_USUAL_SEGMENT_ROWS = 96,
-    /* A chunk of clips' frames, which are large, has room for few: it takes 17.1 ms with room for 32, 17.9 with 128. */
+    /* A chunk of clips' frames, which are large, has room for few: it takes 17.1 ms with room for
+     * 32, 17.9 with 128. */
     QV_LARGE_SEGMENT_ROWS = 384,
     /* The least room. With room for exactly 3 a chunk took 0.25 ms less, of 20 to 26. */
     QV_LEAST_SEGMENTS = 8,
-    /* A bucket exceeds the one below by at most 1/8, or 1/32 from half of the device's chunk on: in a large chunk empty
-     * rows cost more than another plan does. Not measured apart. */
+    /* A bucket exceeds the one below by at most 1/8, or 1/32 from half of the device's chunk on:
+     * in a large chunk empty rows cost more than another plan does. Not measured apart. */
     QV_SMALL_STEPS = 8,
     QV_LARGE_STEPS = 32,
-    /* A chunk of so many tenths counts as full. Computed whole, one that is less full wastes 1 to 3 ms; a plan takes 50 to
-     * 130, and 370 where cuDNN has to compile. */
+    /* A chunk of so many tenths counts as full. Computed whole, one that is less full wastes 1 to
+     * 3 ms; a plan takes 50 to 130, and 370 where cuDNN has to compile. */
     QV_FULL_TENTHS = 9,
-    /* Where plans are slow to make: so many alike chunks that leave more than that empty come before one gets a plan,
-     * because two may come by chance. A first job of 42 clips of seven sizes takes 1.384 s in place of 1.64. */
+    /* Where plans are slow to make: so many alike chunks that leave more than that empty come
+     * before one gets a plan, because two may come by chance. A first job of 42 clips of seven
+     * sizes takes 1.384 s in place of 1.64. */
     QV_FEW_ALIKE = 2,
-    /* Alike chunks that are nearly full get a dense plan once so many came, or segments^2 / 3, which is where it pays:
-     * attention in a pack takes 1.6 ms a chunk more with 3 segments, 0.35 with 6, and 0.25 with 16. */
+    /* Alike chunks that are nearly full get a dense plan once so many came, or segments^2 / 3,
+     * which is where it pays: attention in a pack takes 1.6 ms a chunk more with 3 segments, 0.35
+     * with 6, and 0.25 with 16. */
     QV_NEARLY_FULL_ALIKE = 4,
     QV_SEGMENTS_SQUARED_ALIKE = 3,
-    /* So many alike chunks came before the plan of the next is made while the device computes. Pairs of 4,096 patches take
-     * 1.02 of 0.2.0's time in place of 1.04, with the two numbers before. */
+    /* So many alike chunks came before the plan of the next is made while the device computes.
+     * Pairs of 4,096 patches take 1.02 of 0.2.0's time in place of 1.04, with the two numbers
+     * before. */
     QV_ALIKE_BEFORE = 2,
-    /* Patches for each row that may be left empty for want of a plan. It is part of the 1.384 s; not measured apart. */
+    /* Patches for each row that may be left empty for want of a plan. It is part of the 1.384 s;
+     * not measured apart. */
     QV_MANY_ROWS = 16,
-    /* If at most this part of a chunk is left empty, nothing better is looked for; and into so many grains a chunk is
-     * divided to look. 42 clips of seven large sizes fill 0.975 of their chunks, and 0.959 by the largest
-     * that fit.
-     * QV_FEEDER_PARTS: images of 64 sizes fill 0.76 of chunks of 6,144 rows in the order given, and 0.97 if the best of 16
-     * are taken; but 24,576 rows hold a hundred small ones. */
+    /* If at most this part of a chunk is left empty, nothing better is looked for; and into so
+     * many grains a chunk is divided to look. 42 clips of seven large sizes fill 0.975 of their
+     * chunks, and 0.959 by the largest that fit. QV_FEEDER_PARTS: images of 64 sizes fill 0.76 of
+     * chunks of 6,144 rows in the order given, and 0.97 if the best of 16 are taken; but 24,576
+     * rows hold a hundred small ones. */
     QV_WORTH_A_SEARCH = 128,
     QV_MOST_SUMS = 4096,
-    /* Chunks that the waiting pairs of a pack come to before one is filled, so that there is a choice; chunks that the
-     * waiting pairs of one item may come to; and parts of a chunk in which a clip is read, so that its pairs wait early and
-     * a job's last clips leave the device little to do. Not measured apart. */
+    /* Chunks that the waiting pairs of a pack come to before one is filled, so that there is a
+     * choice; chunks that the waiting pairs of one item may come to; and parts of a chunk in which
+     * a clip is read, so that its pairs wait early and a job's last clips leave the device little
+     * to do. Not measured apart. */
     QV_CHOICE_CHUNKS = 2,
     QV_ITEM_CHUNKS = 2,
     QV_CHUNK_PIECES = 8,
 };
-#define QV_GRACE_S                                                                                 \
-    0.002 /* with nothing put for so long, nothing is expected to come; not measured apart */
+/* With nothing put for so long, nothing is expected to come. Not measured apart. */
+#define QV_GRACE_S 0.002
 
 /* Returns whether all four numbers are equal, so that plans of both capacities compute alike. */
 bool qv_capacity_equal(const struct qv_capacity *a, const struct qv_capacity *b);
 
-/* Returns how many of this size fit into a chunk together, by rows, segments and windows; 0: not even
- * one. segment_rows does not count. */
+/* Returns how many of this size fit into a chunk together, by rows, segments and windows; 0: not
+ * even one. segment_rows does not count. */
 int64_t qv_capacity_fits(const struct qv_capacity *chunk, const struct qv_capacity *size);
 
 /* Returns what an item of this grid takes. */

@@ -7,8 +7,8 @@
 #include "items.h"
 #include "plan.h"
 
-/* Hands all items to the feeder. rows[i] becomes the row of the output at which item i's tokens begin,
- * *n their number. A bad item is QV_EINVAL here, before any work. */
+/* Hands all items to the feeder. rows[i] becomes the row of the output at which item i's tokens
+ * begin, *n their number. A bad item is QV_EINVAL here, before any work. */
 static qv_status
 put_all(qv_feeder *f, const qv_item *items, size_t n_items, int64_t *rows, int64_t *n,
         qv_error *err)

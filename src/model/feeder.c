@@ -58,9 +58,9 @@ qv_model_packing(const qv_model *model, int64_t chunk_rows)
                              qv_capacity_alone(caps, c, &bits, many).rows / (c->merge * c->merge) };
 }
 
-/* Decides what an item's pairs are packed in, by the item and the feeder's options alone, so that its
- * tokens have the same bits in any order. A capacity that the caller of qv_encode has described is
- * taken if a pair fits it. */
+/* Decides what an item's pairs are packed in, by the item and the feeder's options alone, so that
+ * its tokens have the same bits in any order. A capacity that the caller of qv_encode has
+ * described is taken if a pair fits it. */
 static qv_capacity
 capacity_for(const qv_feeder *f, const int64_t grid_thw[3], const qv_capacity *pair)
 {
@@ -178,8 +178,8 @@ qv_feeder_close(qv_feeder **feeder)
 
 /* ---- packs ----------------------------------------------------------------------------------- */
 
-/* Returns the link to the item's pack. It is NULL if nothing waits in such a pack; then it is the last
- * link, so that packs stand in the order in which they were made. */
+/* Returns the link to the item's pack. It is NULL if nothing waits in such a pack; then it is the
+ * last link, so that packs stand in the order in which they were made. */
 static struct qv_feeder_pack **
 find_pack(qv_feeder *f, const struct qv_fed *fed)
 {

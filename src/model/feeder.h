@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of a feeder. feeder.c has what waits, feeder_chunks.c has the chunks that are filled with it. */
+/* The inside of a feeder. feeder.c has what waits, feeder_chunks.c has the chunks that are filled
+ * with it. */
 #ifndef QV_MODEL_FEEDER_H
 #define QV_MODEL_FEEDER_H
 
@@ -37,8 +38,8 @@ struct qv_feeder_piece {
 struct qv_feeder_pack {
     struct qv_feeder_pack *next;
     qv_capacity capacity;
-    qv_capacity
-        room; /* that of its chunks, which qv_encode lowers where all that waits takes less */
+    /* the capacity of its chunks, which qv_encode lowers where all that waits takes less */
+    qv_capacity room;
     qv_input input;
     bool begun;                      /* a chunk was chosen from it */
     struct qv_feeder_piece *waiting; /* [begin, end), the oldest first */
@@ -77,8 +78,8 @@ struct qv_feeder {
     bool is_call;         /* it serves one call of qv_encode */
     bool alone, fixed;    /* fixed: a chunk that is not full takes its pack's capacity, too */
     double max_wait_s;
-    qv_capacity pack,
-        usual; /* of the packs of most pairs; that of their full chunks of large pairs */
+    /* the capacities of most pairs' packs, and of a full chunk of large pairs in one */
+    qv_capacity pack, usual;
     struct qv_feeder_pack *packs;
     struct qv_fed *feeds;
     double ready_s; /* when something was put last */
@@ -86,8 +87,8 @@ struct qv_feeder {
     struct qv_feeder_device devices[];
 };
 
-/* Opens a feeder for one call of qv_encode: everything is put first, a plan is made when no chunk of
- * the one before it is under way, and all options of the plans are the caller's. */
+/* Opens a feeder for one call of qv_encode: everything is put first, a plan is made when no chunk
+ * of the one before it is under way, and all options of the plans are the caller's. */
 qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
                               qv_feeder **out, qv_error *err);
 /* Frees all plans of a device. */
@@ -110,8 +111,8 @@ void qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack);
 
 /* Returns which capacities give the model's tokens the same bits. */
 struct qv_capacity_bits qv_model_bits(const qv_model *model);
-/* Returns the capacity of the chunks that an item's pairs are packed into, if chunks of `rows` patches
- * were asked for; see qv_capacity_for_pairs. */
+/* Returns the capacity of the chunks that an item's pairs are packed into, if chunks of `rows`
+ * patches were asked for; see qv_capacity_for_pairs. */
 qv_capacity qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3]);
 /* Returns the capacity for a chunk that takes `used` of `chunk`; see qv_capacity_for_chunk. */
 qv_capacity qv_pack_part(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used,

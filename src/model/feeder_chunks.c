@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A feeder's chunks: which frame pairs go into the next one, which plan it takes, and its way through
- * the device. */
+/* A feeder's chunks: which frame pairs go into the next one, which plan it takes, and its way
+ * through the device. */
 #include <math.h>
 #include <string.h>
 
@@ -95,8 +95,7 @@ take(const qv_feeder *f, int device, struct qv_feeder_pack *pack, const struct o
         if (part.ends)
             p->fed = NULL;
     }
-    size_t begin =
-        pack->begin + seen; /* those that stay move up, so that one step takes all away */
+    size_t begin = pack->begin + seen; /* those that stay move up */
     for (size_t at = begin; at-- > pack->begin;)
         if (pack->waiting[at].fed)
             pack->waiting[--begin] = pack->waiting[at];
@@ -120,9 +119,9 @@ size_of(const qv_feeder *f, const struct qv_filled *chunk)
     return used;
 }
 
-/* Returns whether a chunk is one of many: either more chunks wait, or the rows that it leaves empty
- * are few beside all that were computed, and cost the device less time than a plan of its own would.
- * qv_encode has no chunks before it. */
+/* Returns whether a chunk is one of many: either more chunks wait, or the rows that it leaves
+ * empty are few beside all that were computed, and cost the device less time than a plan of its
+ * own would. qv_encode has no chunks before it. */
 static bool
 is_one_of_many(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_filled *chunk,
                const qv_capacity *used)
@@ -136,8 +135,9 @@ is_one_of_many(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_f
     return more || little;
 }
 
-/* Decides the capacity of a chunk's plan. A chunk that is not full takes a smaller one with the same
- * bits, or any smaller one if the device promises no bits. A call of qv_encode makes no dense plans. */
+/* Decides the capacity of a chunk's plan. A chunk that is not full takes a smaller one with the
+ * same bits, or any smaller one if the device promises no bits. A call of qv_encode makes no dense
+ * plans. */
 static void
 set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chunk)
 {
@@ -154,8 +154,8 @@ set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *c
     }
 }
 
-/* Lowers the room of a pack to the smallest bucket that holds all that waits in it and gives the same
- * bits, when its first chunk is chosen for qv_encode. */
+/* Lowers the room of a pack to the smallest bucket that holds all that waits in it and gives the
+ * same bits, when its first chunk is chosen for qv_encode. */
 static void
 lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
 {

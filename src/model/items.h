@@ -19,8 +19,9 @@ int64_t qv_item_pair_frames(const struct qv_config *c, const qv_item *item);
 qv_status qv_item_check_grid(const qv_model *model, const int64_t grid_thw[3], const char *name,
                              qv_error *err);
 
-/* Checks that an item is valid, whatever plan will take it. QV_EINVAL: the text begins with `name`, and
- * names field, value and what would be right. It does not read the data, and any thread may call it. */
+/* Checks that an item is valid, whatever plan will take it. QV_EINVAL: the text begins with
+ * `name`, and names field, value and what would be right. It does not read the data, and any
+ * thread may call it. */
 qv_status qv_item_check(const qv_model *model, qv_input input, const qv_item *item,
                         const char *name, qv_error *err);
 

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "error.h"
-#include "files/json.h"
+#include "mmproj.h"
 #include "preprocess.h"
 
 /* Names of hidden_act, and the activation that each means for a plain MLP and for a gated one. */
@@ -105,11 +105,25 @@ static const struct {
 #undef SIZE
 };
 
+static int64_t
+preset_of(const struct qv_family *family, enum qv_size size)
+{
+    const int64_t own = family->sizes->preset[size];
+    return own ? own : sizes[size].preset;
+}
+
+static void
+put_size(struct qv_config *c, enum qv_size size, int64_t value)
+{
+    value *= size == QV_SIZE_MLP_RATIO ? c->hidden : 1;
+    memcpy((char *)c + sizes[size].offset, &value, sizeof value);
+}
+
 static qv_status
-read_size(const struct qv_json_object *vision, enum qv_size size, int64_t preset,
+read_size(const struct qv_json_object *vision, enum qv_size size, const char *key,
           struct qv_config *c, qv_error *err)
 {
-    const char *key = qv_family_size_key(c->family, size), *alias = sizes[size].alias;
+    const char *alias = sizes[size].alias;
     const json_t *found = qv_json_get(vision, key);
     if (!found && alias) {
         found = qv_json_get(vision, alias);
@@ -118,71 +132,96 @@ read_size(const struct qv_json_object *vision, enum qv_size size, int64_t preset
     if (size == QV_SIZE_PATCH)
         found = pair_or_self(found);
 
-    int64_t value = preset;
-    if (found) {
-        const qv_status s =
-            qv_json_check_int(vision, key, found, sizes[size].min, sizes[size].max, &value, err);
-        if (s)
-            return s;
-    }
-    value *= size == QV_SIZE_MLP_RATIO ? c->hidden : 1;
-    memcpy((char *)c + sizes[size].offset, &value, sizeof value);
-    return QV_OK;
+    int64_t value = preset_of(c->family, size);
+    const qv_status s =
+        found ? qv_json_check_int(vision, key, found, sizes[size].min, sizes[size].max, &value, err)
+              : QV_OK;
+    put_size(c, size, value);
+    return s;
+}
+
+qv_status
+qv_config_set_size(const struct qv_json_object *vision, const char *key, enum qv_size size,
+                   int64_t value, struct qv_config *c, qv_error *err)
+{
+    json_t *json = json_integer(value);
+    if (!json)
+        return qv_fail(err, QV_ENOMEM, "%s: out of memory for its keys",
+                       qv_path_tail(vision->file));
+    const qv_status s =
+        qv_json_check_int(vision, key, json, sizes[size].min, sizes[size].max, &value, err);
+    json_decref(json);
+    put_size(c, size, value);
+    return s;
 }
 
 static qv_status
-read_sizes(const struct qv_json_object *vision, struct qv_config *c, qv_error *err)
+check_sizes(const struct qv_json_object *vision, const char *const keys[QV_SIZES],
+            const struct qv_config *c, qv_error *err)
 {
-    for (int size = 0; size < QV_SIZES; size++) {
-        const int64_t own = c->family->sizes->preset[size];
-        const int64_t preset = own ? own : sizes[size].preset;
-        const qv_status s = preset ? read_size(vision, (enum qv_size)size, preset, c, err) : QV_OK;
+    const char *file = qv_path_tail(vision->file), *in = vision->prefix;
+    const char *hidden = keys[QV_SIZE_HIDDEN], *heads = keys[QV_SIZE_HEADS];
+    const int64_t cell = c->patch * c->merge;
+    if (c->image_size && c->image_size < c->patch)
+        return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld, smaller than a patch (%s is %lld)", file,
+                       in, keys[QV_SIZE_IMAGE], (long long)c->image_size, keys[QV_SIZE_PATCH],
+                       (long long)c->patch);
+    if (c->hidden % c->heads)
+        return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld, which %s%s (%lld) does not divide", file,
+                       in, hidden, (long long)c->hidden, in, heads, (long long)c->heads);
+    if (qv_config_head_dim(c) % 4)
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: %s%s / %s%s is %lld / %lld = %lld; 2D rotary embedding needs a "
+                       "multiple of 4",
+                       file, in, hidden, in, heads, (long long)c->hidden, (long long)c->heads,
+                       (long long)qv_config_head_dim(c));
+    if (c->window % cell)
+        return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; it must be a multiple of %s * %s, %lld",
+                       file, in, keys[QV_SIZE_WINDOW], (long long)c->window, keys[QV_SIZE_PATCH],
+                       keys[QV_SIZE_MERGE], (long long)cell);
+    return QV_OK;
+}
+
+qv_status
+qv_config_read_sizes(const struct qv_json_object *vision, const char *const keys[QV_SIZES],
+                     struct qv_config *c, qv_error *err)
+{
+    for (enum qv_size size = 0; size < QV_SIZES; size++) {
+        if (!preset_of(c->family, size))
+            continue;
+        const qv_status s = keys[size] ? read_size(vision, size, keys[size], c, err) : QV_OK;
         if (s)
             return s;
+        if (!keys[size])
+            put_size(c, size, preset_of(c->family, size));
     }
     if (c->image_size)
         c->n_positions = (c->image_size / c->patch) * (c->image_size / c->patch);
-    return QV_OK;
+    return check_sizes(vision, keys, c, err);
 }
 
+/* Reads the sizes of a config.json. */
 static qv_status
-check_sizes(const struct qv_json_object *vision, const struct qv_config *c, qv_error *err)
+read_sizes(const struct qv_json_object *vision, struct qv_config *c, qv_error *err)
 {
-    const char *file = qv_path_tail(vision->file), *in = vision->prefix;
-    const char *hidden = qv_family_size_key(c->family, QV_SIZE_HIDDEN);
-    const int64_t side = qv_config_position_side(c), cell = c->patch * c->merge;
-    if (c->image_size && c->image_size < c->patch)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: %simage_size is %lld, smaller than a patch (patch_size is %lld)", file,
-                       in, (long long)c->image_size, (long long)c->patch);
-    if (c->hidden % c->heads)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: %s%s is %lld, which %snum_heads (%lld) does not divide", file, in,
-                       hidden, (long long)c->hidden, in, (long long)c->heads);
-    if (qv_config_head_dim(c) % 4)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: %s%s / %snum_heads is %lld / %lld = %lld; 2D rotary embedding needs a "
-                       "multiple of 4",
-                       file, in, hidden, in, (long long)c->hidden, (long long)c->heads,
-                       (long long)qv_config_head_dim(c));
-    if (side * side != c->n_positions)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: %snum_position_embeddings is %lld; it must be a square number, as 2304",
-                       file, in, (long long)c->n_positions);
-    if (c->window % cell)
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: %swindow_size is %lld; it must be a multiple of patch_size * "
-                       "spatial_merge_size, %lld",
-                       file, in, (long long)c->window, (long long)cell);
-    return QV_OK;
+    const char *keys[QV_SIZES];
+    for (enum qv_size size = 0; size < QV_SIZES; size++)
+        keys[size] = qv_family_size_key(c->family, size);
+    const qv_status s = qv_config_read_sizes(vision, keys, c, err);
+    const int64_t side = qv_config_position_side(c);
+    if (s || side * side == c->n_positions)
+        return s;
+    return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; it must be a square number, as 2304",
+                   qv_path_tail(vision->file), vision->prefix, keys[QV_SIZE_POSITIONS],
+                   (long long)c->n_positions);
 }
 
-static qv_status
-read_norm(const struct qv_json_object *vision, struct qv_config *c, qv_error *err)
+qv_status
+qv_config_read_norm(const struct qv_json_object *vision, const char *key, struct qv_config *c,
+                    qv_error *err)
 {
-    const char *key = c->family->norm_eps_key;
     c->norm_eps = c->family->norm_eps;
-    return key ? qv_json_real(vision, key, 0.0, 1.0, &c->norm_eps, err) : QV_OK;
+    return c->family->norm_eps_key ? qv_json_real(vision, key, 0.0, 1.0, &c->norm_eps, err) : QV_OK;
 }
 
 /* Families with biases have them, so config.json may not say otherwise. */
@@ -332,9 +371,7 @@ read_vision(const struct qv_json_object *top, struct qv_config *c, qv_error *err
 
     s = read_sizes(&vision, c, err);
     if (!s)
-        s = check_sizes(&vision, c, err);
-    if (!s)
-        s = read_norm(&vision, c, err);
+        s = qv_config_read_norm(&vision, c->family->norm_eps_key, c, err);
     if (!s)
         s = check_bias(&vision, c, err);
     if (!s)
@@ -381,21 +418,12 @@ fail_without_folder(const char *dir, qv_error *err)
 static qv_status
 read_mmproj(const char *file, struct qv_config *c, qv_error *err)
 {
-    struct qv_mmproj m;
-    qv_status s = qv_mmproj_open(file, &m, err);
-    if (!s) {
-        const struct qv_json_object top = { m.config, file, "", false, m.names };
-        const struct qv_json_object image = { m.image, file, "", false, m.names };
-        const struct qv_json_object video = { m.video, file, "", false, m.names };
-        s = read_vision(&top, c, err);
-        if (!s)
-            s = qv_preprocess_take(&image, &video, c, err);
-    }
-    memcpy(c->note, m.note, sizeof c->note);
-    snprintf(c->warning, sizeof c->warning, "%s", m.warning);
-    c->doubts_means = *m.warning;
-    qv_mmproj_close(&m);
-    return s;
+    /* it has no keys for the activation and the rotary angles, which are the family's */
+    const struct qv_json_object none = { .file = file, .prefix = "" };
+    qv_status s = qv_mmproj_read(file, c, err);
+    if (!s)
+        s = read_act(&none, c, err);
+    return s ? s : read_rope(&none, c, err);
 }
 
 static qv_status

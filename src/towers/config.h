@@ -4,9 +4,9 @@
 #define QV_TOWERS_CONFIG_H
 
 #include "family.h"
-#include "mmproj.h"
+#include "files/json.h"
 
-enum { QV_MOST_DEPTH = 512, QV_CONFIG_WARNING = 1024 };
+enum { QV_MOST_DEPTH = 512, QV_CONFIG_NOTE = 640, QV_CONFIG_WARNING = 1024 };
 
 struct qv_config {
     const struct qv_family *family;
@@ -29,7 +29,7 @@ struct qv_config {
     int act; /* enum qv_act of the blocks' MLP */
     qv_preprocess image, video;
     /* For a GGUF file, note tells what the file leaves out and where that was taken from. */
-    char note[QV_MMPROJ_TEXT];
+    char note[QV_CONFIG_NOTE];
     /* Tells that tokens are likely to be others than those of the published checkpoint: means in a
      * GGUF file that look wrong, or preprocessor files that a folder lacks. Both texts are "" if
      * there is nothing to tell. */
@@ -76,6 +76,19 @@ bool qv_config_pixels_are_exact(const struct qv_config *c);
  * QV_EUNSUPPORTED for a family or a preprocessing that is not supported.
  */
 qv_status qv_config_read(const char *dir, struct qv_config *out, qv_error *err);
+
+/* What qv_config_read and qv_mmproj_read share; each reads or sets a part of c, whose family is known.
+ * qv_config_read_sizes reads the vision config's integers under these keys (NULL: the file has no
+ * such key, and the default applies) and checks that they suit one another. */
+qv_status qv_config_read_sizes(const struct qv_json_object *vision,
+                               const char *const keys[QV_SIZES], struct qv_config *c,
+                               qv_error *err);
+/* Sets a size to a value that was taken from something else, which `key` names in errors. */
+qv_status qv_config_set_size(const struct qv_json_object *vision, const char *key,
+                             enum qv_size size, int64_t value, struct qv_config *c, qv_error *err);
+/* Reads the norms' epsilon, if the family's files have one. */
+qv_status qv_config_read_norm(const struct qv_json_object *vision, const char *key,
+                              struct qv_config *c, qv_error *err);
 
 /* Puts a caller's means and deviations in place of the checkpoint's; NULL leaves these. A caller
  * who gives both has answered a warning of means, which is dropped. */

@@ -14,6 +14,8 @@
 
 #include "config.h"
 #include "error.h"
+#include "files/gguf.h"
+#include "preprocess.h"
 
 /* ---- which file ------------------------------------------------------------------------------ */
 
@@ -166,12 +168,10 @@ static const struct {
 };
 
 struct reader {
-    struct qv_mmproj *m;
+    const struct qv_gguf *file;
     struct qv_json_object keys; /* the keys of the GGUF file */
-    const struct qv_family *family;
     const struct published *published;
-    json_t *vision;
-    bool lost; /* a value could not be made, for want of memory */
+    struct qv_config *c;
     qv_error *err;
 };
 
@@ -229,57 +229,22 @@ find_family(struct reader *r)
         if (!strcmp(model_type, families[i].model_type))
             r->published = &families[i];
     if (r->published)
-        r->family = qv_family_find(r->published->model_type, &model_type);
-    if (!r->published || !r->family)
+        r->c->family = qv_family_find(r->published->model_type, &model_type);
+    if (!r->c->family)
         return qv_json_unsupported(&r->keys, where, qv_json_get(&r->keys, where),
                                    "known are qwen2vl_merger, qwen2.5vl_merger, qwen2.5o, "
                                    "qwen3vl_merger and glm4v",
                                    r->err);
+    snprintf(r->c->model_type, sizeof r->c->model_type, "%s", model_type);
     return QV_OK;
 }
 
 /* ---- the tower's numbers --------------------------------------------------------------------- */
 
-/* Sets `key` to a value that came from the file's key `name`; the file has no such key if name
- * is NULL. */
-static void
-set(struct reader *r, const char *key, const char *name, json_t *value)
-{
-    r->lost |= value && json_object_set_new(r->vision, key, value);
-    r->lost |= json_object_set_new(r->m->names, key, json_string(name)) != 0;
-}
-
-static void
-copy(struct reader *r, const char *key, const char *name)
-{
-    set(r, key, name, json_incref((json_t *)(uintptr_t)qv_json_get(&r->keys, name)));
-}
-
 static int64_t
 integer(const struct reader *r, const char *name)
 {
     return json_integer_value(qv_json_get(&r->keys, name));
-}
-
-static void
-copy_sizes(struct reader *r)
-{
-    static const char *const keys[QV_SIZES] = {
-        [QV_SIZE_DEPTH] = VISION "block_count",
-        [QV_SIZE_HIDDEN] = VISION "embedding_length",
-        [QV_SIZE_HEADS] = VISION "attention.head_count",
-        [QV_SIZE_OUT_HIDDEN] = VISION "projection_dim",
-        [QV_SIZE_MERGER_INTERMEDIATE] = VISION "feed_forward_length",
-        [QV_SIZE_PATCH] = VISION "patch_size",
-        [QV_SIZE_MERGE] = VISION "spatial_merge_size",
-        [QV_SIZE_IMAGE] = VISION "image_size",
-        [QV_SIZE_WINDOW] = VISION "window_size",
-    };
-    for (int size = 0; size < QV_SIZES; size++)
-        if (keys[size] && r->family->sizes->preset[size])
-            copy(r, qv_family_size_key(r->family, (enum qv_size)size), keys[size]);
-    if (!r->family->sizes->preset[QV_SIZE_MERGE])
-        copy(r, "spatial_merge_size", keys[QV_SIZE_MERGE]);
 }
 
 /* Checks for the keys without which a file has no tower. Transformers has a default for each of
@@ -298,29 +263,49 @@ check_required(const struct reader *r)
     return QV_OK;
 }
 
+/* Reads the sizes that the file has keys for. */
+static qv_status
+read_sizes(struct reader *r)
+{
+    static const char *const keys[QV_SIZES] = {
+        [QV_SIZE_DEPTH] = VISION "block_count",
+        [QV_SIZE_HIDDEN] = VISION "embedding_length",
+        [QV_SIZE_HEADS] = VISION "attention.head_count",
+        [QV_SIZE_OUT_HIDDEN] = VISION "projection_dim",
+        [QV_SIZE_MERGER_INTERMEDIATE] = VISION "feed_forward_length",
+        [QV_SIZE_PATCH] = VISION "patch_size",
+        [QV_SIZE_MERGE] = VISION "spatial_merge_size",
+        [QV_SIZE_IMAGE] = VISION "image_size",
+        [QV_SIZE_WINDOW] = VISION "window_size",
+    };
+    return qv_config_read_sizes(&r->keys, keys, r->c, r->err);
+}
+
 /* Takes the MLP's width from the shape of block 0's weights. The converter writes the language
- * model's width for Qwen2-VL, and older ones write 0. */
+ * model's width for Qwen2-VL, and older ones write 0. The MLPs of GLM are as wide as tokens. */
 static qv_status
 set_intermediate(struct reader *r)
 {
     static const char name[] = "v.blk.0.ffn_up.weight";
-    const int64_t hidden = integer(r, VISION "embedding_length");
-    const bool ratio = r->family->sizes->preset[QV_SIZE_MLP_RATIO] != 0;
-    const enum qv_size size = ratio ? QV_SIZE_MLP_RATIO : QV_SIZE_INTERMEDIATE;
-    const char *key = qv_family_size_key(r->family, size);
-    const struct qv_gguf_tensor *t = qv_gguf_find(r->m->file, name);
+    const int64_t hidden = r->c->hidden;
+    const bool ratio = r->c->family->sizes->preset[QV_SIZE_MLP_RATIO] != 0;
+    if (r->c->family->names->downsample) {
+        r->c->intermediate = r->c->out_hidden;
+        return QV_OK;
+    }
+    const struct qv_gguf_tensor *t = qv_gguf_find(r->file, name);
     if (!t || t->n_dims != 2)
         return qv_fail(r->err, QV_EFORMAT, "%s: %s %s", qv_path_tail(r->keys.file),
                        t ? "no matrix is" : "no", name);
     const int64_t width = t->shape[0] == hidden ? t->shape[1] : t->shape[0];
-    if (ratio && (hidden < 1 || width % hidden))
+    if (ratio && width % hidden)
         return qv_fail(r->err, QV_EFORMAT,
                        "%s: tensor %s is [%lld,%lld]; one must be a multiple of " VISION
                        "embedding_length, %lld",
                        qv_path_tail(r->keys.file), name, (long long)t->shape[0],
                        (long long)t->shape[1], (long long)hidden);
-    set(r, key, name, json_integer(ratio ? width / hidden : width));
-    return QV_OK;
+    return qv_config_set_size(&r->keys, name, ratio ? QV_SIZE_MLP_RATIO : QV_SIZE_INTERMEDIATE,
+                              ratio ? width / hidden : width, r->c, r->err);
 }
 
 /* Sets the number of learned positions. image_size is the side of an image with one patch for
@@ -328,15 +313,14 @@ set_intermediate(struct reader *r)
 static qv_status
 set_positions(struct reader *r)
 {
-    const int64_t image = integer(r, VISION "image_size"), patch = integer(r, VISION "patch_size");
-    if (image < 1 || image > 1 << 14 || patch < 1 || image % patch)
-        return qv_json_wrong(&r->keys, VISION "image_size",
-                             qv_json_get(&r->keys, VISION "image_size"),
+    static const char key[] = VISION "image_size";
+    const int64_t image = integer(r, key), patch = r->c->patch;
+    if (image < 1 || image > 1 << 14 || image % patch)
+        return qv_json_wrong(&r->keys, key, qv_json_get(&r->keys, key),
                              "it must be a multiple of " VISION "patch_size, at most 16384",
                              r->err);
-    set(r, "num_position_embeddings", VISION "image_size",
-        json_integer((image / patch) * (image / patch)));
-    return QV_OK;
+    return qv_config_set_size(&r->keys, key, QV_SIZE_POSITIONS, (image / patch) * (image / patch),
+                              r->c, r->err);
 }
 
 /* Makes every n_wa_pattern-th block attend to a whole frame pair. */
@@ -344,14 +328,11 @@ static qv_status
 set_full_attention(struct reader *r)
 {
     static const char key[] = VISION "n_wa_pattern";
-    int64_t n = 0, depth = integer(r, VISION "block_count");
+    int64_t n = 0;
     const qv_status s =
         qv_json_check_int(&r->keys, key, qv_json_get(&r->keys, key), 1, QV_MOST_DEPTH, &n, r->err);
-    json_t *list = s ? NULL : json_array();
-    for (int64_t i = n - 1; list && i < depth && i < QV_MOST_DEPTH; i += n)
-        r->lost |= json_array_append_new(list, json_integer(i)) != 0;
-    r->lost |= !s && !list;
-    set(r, "fullatt_block_indexes", key, list);
+    for (int64_t i = n - 1; !s && i < r->c->depth; i += n)
+        r->c->full_attention[i] = true;
     return s;
 }
 
@@ -360,16 +341,17 @@ set_deepstack(struct reader *r)
 {
     static const char key[] = VISION "is_deepstack_layers";
     const json_t *found = qv_json_get(&r->keys, key);
-    const int64_t depth = integer(r, VISION "block_count");
-    if (found && (int64_t)json_array_size(found) != depth)
+    struct qv_config *c = r->c;
+    if (found && (int64_t)json_array_size(found) != c->depth)
         return qv_json_wrong(&r->keys, key, found, "it must be a boolean for each of the blocks",
                              r->err);
-    json_t *list = json_array();
-    r->lost |= !list;
-    for (size_t i = 0; list && i < json_array_size(found); i++)
-        if (json_is_true(json_array_get(found, i)))
-            r->lost |= json_array_append_new(list, json_integer((json_int_t)i)) != 0;
-    set(r, "deepstack_visual_indexes", key, list);
+    for (size_t i = 0; i < json_array_size(found); i++) {
+        if (!json_is_true(json_array_get(found, i)))
+            continue;
+        if (c->n_deepstack == QV_MAX_DEEPSTACK)
+            return qv_json_wrong(&r->keys, key, found, "at most 8 may be true", r->err);
+        c->deepstack[c->n_deepstack++] = (int64_t)i;
+    }
     return QV_OK;
 }
 
@@ -378,7 +360,7 @@ static qv_status
 check_act(const struct reader *r)
 {
     static const char *const keys[2] = { "clip.use_silu", "clip.use_gelu" };
-    const bool gated = qv_family_is_gated(r->family);
+    const bool gated = qv_family_is_gated(r->c->family);
     const char *other = keys[gated];
     if (!is_true(r, other))
         return QV_OK;
@@ -391,20 +373,21 @@ check_act(const struct reader *r)
 static qv_status
 read_tower(struct reader *r)
 {
+    const struct qv_family *family = r->c->family;
     qv_status s = check_required(r);
-    if (s)
-        return s;
-    copy_sizes(r);
-    if (r->family->norm_eps_key)
-        copy(r, r->family->norm_eps_key, VISION "attention.layer_norm_epsilon");
-    s = check_act(r);
-    if (!s && !r->family->names->downsample)
+    if (!s)
+        s = read_sizes(r);
+    if (!s)
         s = set_intermediate(r);
-    if (!s && r->family->sizes->preset[QV_SIZE_POSITIONS])
+    if (!s && family->sizes->preset[QV_SIZE_POSITIONS])
         s = set_positions(r);
-    if (!s && r->family->windows)
+    if (!s)
+        s = qv_config_read_norm(&r->keys, VISION "attention.layer_norm_epsilon", r->c, r->err);
+    if (!s)
+        s = check_act(r);
+    if (!s && family->windows)
         s = set_full_attention(r);
-    if (!s && r->family->n_deepstack >= 0)
+    if (!s && family->n_deepstack >= 0)
         s = set_deepstack(r);
     return s;
 }
@@ -412,7 +395,7 @@ read_tower(struct reader *r)
 /* ---- preprocessing --------------------------------------------------------------------------- */
 
 static const double norms[2][2][3] = {
-    { { 0.48145466, 0.4578275, 0.40821073 }, { 0.26862954, 0.26130258, 0.27577711 } },
+    { QV_CLIP_MEAN, QV_CLIP_STD },
     { { 0.5, 0.5, 0.5 }, { 0.5, 0.5, 0.5 } },
 };
 
@@ -429,13 +412,14 @@ is_f32_of(const json_t *list, const double *values)
 /* Warns of CLIP's means and deviations, which a converter writes if it saw no
  * preprocessor_config.json. */
 static void
-warn_of_means(struct reader *r, const json_t *mean, const json_t *std)
+warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
 {
     const double(*w)[3] = norms[r->published->halves];
     char means[QV_QUOTE_SIZE];
     if ((!mean || is_f32_of(mean, w[0])) && (!std || is_f32_of(std, w[1])))
         return;
-    snprintf(r->m->warning, sizeof r->m->warning,
+    r->c->doubts_means = true;
+    snprintf(r->c->warning, sizeof r->c->warning,
              "%s: " VISION
              "image_mean or image_std is not what checkpoints of %s have (the mean is %s): "
              "tokens will be others than transformers'. Give --image-mean %g,%g,%g --image-std "
@@ -445,101 +429,89 @@ warn_of_means(struct reader *r, const json_t *mean, const json_t *std)
              w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
-/* Returns means or deviations with as many digits as config files have, since the GGUF file has
- * only f32. A file without them gets the family's. */
-static json_t *
-norm(const struct reader *r, const char *key, int which)
+/* Reads means or deviations into values[3], with as many digits as config files have, since the GGUF
+ * file has only f32. A file without them gets the family's. */
+static qv_status
+read_norm(const struct reader *r, const char *key, int which, double least, double *values)
 {
-    json_t *found = (json_t *)(uintptr_t)qv_json_get(&r->keys, key);
+    const json_t *found = qv_json_get(&r->keys, key);
     for (int i = 0; i < 2; i++) {
         const double *v = norms[i][which];
-        if (found ? is_f32_of(found, v) : i == r->published->halves)
-            return json_pack("[f,f,f]", v[0], v[1], v[2]);
+        if (found ? is_f32_of(found, v) : i == r->published->halves) {
+            memcpy(values, v, 3 * sizeof *values);
+            return QV_OK;
+        }
     }
-    return json_incref(found);
+    return qv_json_reals(&r->keys, key, least, 1e3, values, 3, r->err);
 }
 
-static json_t *
-processor(struct reader *r, const int64_t pixels[2], bool is_image)
+/* Reads the bounds of an image's pixels. A file without them, or with 0, gets the family's. */
+static qv_status
+read_pixels(const struct reader *r, qv_preprocess *image)
 {
     static const char *const keys[2] = { VISION "image_min_pixels", VISION "image_max_pixels" };
-    static const char *const of_norms[2][2] = { { "image_mean", VISION "image_mean" },
-                                                { "image_std", VISION "image_std" } };
-    json_int_t bounds[2] = { pixels[0], pixels[1] };
-    for (int i = 0; i < 2 && is_image; i++)
-        bounds[i] = integer(r, keys[i]) > 0 ? integer(r, keys[i]) : bounds[i];
-    json_t *o =
-        json_pack("{s:{s:I, s:I}}", "size", "shortest_edge", bounds[0], "longest_edge", bounds[1]);
-    r->lost |= !o;
-    for (int i = 0; i < 2 && o; i++) {
-        r->lost |= json_object_set_new(o, of_norms[i][0], norm(r, of_norms[i][1], i)) != 0;
-        r->lost |=
-            json_object_set_new(r->m->names, of_norms[i][0], json_string(of_norms[i][1])) != 0;
+    int64_t *const values[2] = { &image->min_pixels, &image->max_pixels };
+    for (int i = 0; i < 2; i++) {
+        *values[i] = r->published->image[i];
+        const qv_status s = integer(r, keys[i]) > 0 ? qv_json_int(&r->keys, keys[i], 1,
+                                                                  QV_MAX_PIXELS, values[i], r->err)
+                                                    : QV_OK;
+        if (s)
+            return s;
     }
-    return o;
+    if (image->min_pixels <= image->max_pixels)
+        return QV_OK;
+    return qv_fail(r->err, QV_EFORMAT, "%s: %s is %lld, above %s (%lld)",
+                   qv_path_tail(r->keys.file), keys[0], (long long)image->min_pixels, keys[1],
+                   (long long)image->max_pixels);
 }
 
-static void
+static qv_status
 read_processors(struct reader *r)
 {
+    struct qv_config *c = r->c;
     const json_t *mean = qv_json_get(&r->keys, VISION "image_mean"),
                  *std = qv_json_get(&r->keys, VISION "image_std");
     const bool bounds = qv_json_get(&r->keys, VISION "image_max_pixels") != NULL;
-    r->m->image = processor(r, r->published->image, true);
-    r->m->video = processor(r, r->published->video, false);
+    qv_preprocess_set(c);
+    if (!c->family->own_clip_sizes) {
+        c->video.min_pixels = r->published->video[0];
+        c->video.max_pixels = r->published->video[1];
+    }
+    qv_status s = read_pixels(r, &c->image);
+    if (!s)
+        s = read_norm(r, VISION "image_mean", 0, -1e3, c->image.mean);
+    if (!s)
+        s = read_norm(r, VISION "image_std", 1, 1e-6, c->image.std);
+    memcpy(c->video.mean, c->image.mean, sizeof c->video.mean);
+    memcpy(c->video.std, c->image.std, sizeof c->video.std);
     snprintf(
-        r->m->note, sizeof r->m->note,
+        c->note, sizeof c->note,
         "the file does not say %s, frames a second%s: these are as in published checkpoints of %s",
         bounds ? "bounds of clips' pixels"
         : mean ? "bounds of pixels"
                : "means, bounds of pixels",
-        r->family->windows ? ", the window's size" : "", r->published->model_type);
+        c->family->windows ? ", the window's size" : "", r->published->model_type);
     warn_of_means(r, mean, std);
+    return s;
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-static qv_status
-read_keys(struct reader *r)
-{
-    qv_status s = find_family(r);
-    if (s || !r->published || !r->family)
-        return s;
-    r->vision = json_object();
-    r->m->names = json_object();
-    r->m->config =
-        json_pack("{s:s, s:O}", "model_type", r->published->model_type, "vision_config", r->vision);
-    r->lost = !r->vision || !r->m->names || !r->m->config;
-    s = r->lost ? QV_OK : read_tower(r);
-    if (!s && !r->lost)
-        read_processors(r);
-    json_decref(r->vision);
-    return s         ? s
-           : r->lost ? qv_fail(r->err, QV_ENOMEM, "%s: out of memory for its keys",
-                               qv_path_tail(r->keys.file))
-                     : QV_OK;
-}
-
 qv_status
-qv_mmproj_open(const char *file, struct qv_mmproj *out, qv_error *err)
+qv_mmproj_read(const char *path, struct qv_config *c, qv_error *err)
 {
-    *out = (struct qv_mmproj){ 0 };
-    const qv_status s = qv_gguf_open(file, &out->file, err);
-    if (s)
-        return s;
-    struct reader r = { .m = out,
-                        .keys = { .json = qv_gguf_keys(out->file), .file = file, .prefix = "" },
-                        .err = err };
-    return read_keys(&r);
-}
-
-void
-qv_mmproj_close(struct qv_mmproj *m)
-{
-    qv_gguf_close(&m->file);
-    json_decref(m->config);
-    json_decref(m->names);
-    json_decref(m->image);
-    json_decref(m->video);
-    m->config = m->names = m->image = m->video = NULL;
+    struct qv_gguf *file = NULL;
+    qv_status s = qv_gguf_open(path, &file, err);
+    struct reader r = { .file = file, .c = c, .err = err };
+    if (!s) {
+        r.keys = (struct qv_json_object){ .json = qv_gguf_keys(file), .file = path, .prefix = "" };
+        s = find_family(&r);
+    }
+    if (!s)
+        s = read_tower(&r);
+    if (!s)
+        s = read_processors(&r);
+    qv_gguf_close(&file);
+    return s;
 }

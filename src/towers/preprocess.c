@@ -10,7 +10,6 @@
 #include "error.h"
 #include "files/json.h"
 
-#define MAX_PIXELS ((int64_t)1 << 40)
 #define MAX_FRAMES ((int64_t)1 << 20)
 
 struct processor {
@@ -40,8 +39,7 @@ static const struct {
       { "video_preprocessor_config.json", "preprocessor_config.json" } },
 };
 
-#define OPENAI_CLIP_NORM                                                                           \
-    .mean = { 0.48145466, 0.4578275, 0.40821073 }, .std = { 0.26862954, 0.26130258, 0.27577711 }
+#define OPENAI_CLIP_NORM .mean = QV_CLIP_MEAN, .std = QV_CLIP_STD
 
 static const struct processor images = {
     .name = "Qwen2VLImageProcessor",
@@ -135,9 +133,19 @@ check_steps(const struct qv_json_object *o, const struct processor *which, qv_er
     return QV_OK;
 }
 
+static qv_preprocess
+preset_of(const struct processor *which, const struct qv_config *c)
+{
+    qv_preprocess p = which->preset;
+    p.patch_size = (int)c->patch;
+    p.temporal_patch_size = (int)c->temporal;
+    p.merge_size = (int)c->merge;
+    return p;
+}
+
 static qv_status
 check_patch(const struct qv_json_object *o, const char *key, const char *tower_key, int64_t tower,
-            int *value, qv_error *err)
+            qv_error *err)
 {
     int64_t found = tower;
     const qv_status s = qv_json_int(o, key, 1, 256, &found, err);
@@ -149,7 +157,6 @@ check_patch(const struct qv_json_object *o, const char *key, const char *tower_k
                        "be the same",
                        qv_path_tail(o->file), o->prefix, key, (long long)found, tower_key,
                        (long long)tower);
-    *value = (int)found;
     return QV_OK;
 }
 
@@ -164,12 +171,12 @@ read_pixels(const struct qv_json_object *o, bool old_pixels, qv_preprocess *p, q
     for (int i = 0; i < 2 && !s; i++) {
         const bool old = old_pixels && qv_json_get(o, old_keys[i]);
         if (old)
-            s = qv_json_int(o, old_keys[i], 1, MAX_PIXELS, values[i], err);
+            s = qv_json_int(o, old_keys[i], 1, QV_MAX_PIXELS, values[i], err);
         else if (size.json && !qv_json_get(&size, keys[i]))
             s = qv_json_wrong(&size, keys[i], NULL, "size must have shortest_edge and longest_edge",
                               err);
         else
-            s = qv_json_int(&size, keys[i], 1, MAX_PIXELS, values[i], err);
+            s = qv_json_int(&size, keys[i], 1, QV_MAX_PIXELS, values[i], err);
     }
     if (!s && p->min_pixels > p->max_pixels)
         s = qv_fail(err, QV_EFORMAT,
@@ -203,12 +210,11 @@ read_numbers(const struct qv_json_object *o, const struct qv_config *c,
 {
     qv_status s = check_steps(o, which, err);
     if (!s)
-        s = check_patch(o, "patch_size", "patch_size", c->patch, &p->patch_size, err);
+        s = check_patch(o, "patch_size", "patch_size", c->patch, err);
     if (!s)
-        s = check_patch(o, "temporal_patch_size", "temporal_patch_size", c->temporal,
-                        &p->temporal_patch_size, err);
+        s = check_patch(o, "temporal_patch_size", "temporal_patch_size", c->temporal, err);
     if (!s)
-        s = check_patch(o, "merge_size", "spatial_merge_size", c->merge, &p->merge_size, err);
+        s = check_patch(o, "merge_size", "spatial_merge_size", c->merge, err);
     if (!s)
         s = read_pixels(o, which->old_pixels, p, err);
     if (!s)
@@ -251,7 +257,7 @@ read_processor(const char *dir, const struct processor *which, const struct qv_c
     struct qv_json_object o = { 0 };
     qv_status s = read_optional(dir, "processor_config.json", &path, &root, err);
     if (!s) {
-        const struct qv_json_object top = { root, path, "", true, NULL };
+        const struct qv_json_object top = { root, path, "", true };
         s = qv_json_child(&top, places[which->clips].part, places[which->clips].prefix, &o, err);
     }
     *found = o.json ? IN_ITS_FILE : NOWHERE;
@@ -259,10 +265,10 @@ read_processor(const char *dir, const struct processor *which, const struct qv_c
         json_decref(root);
         free(path);
         s = read_optional(dir, *file, &path, &root, err);
-        o = (struct qv_json_object){ root, path, "", true, NULL };
+        o = (struct qv_json_object){ root, path, "", true };
         *found = !o.json ? NOWHERE : file == places[which->clips].files ? IN_ITS_FILE : IN_IMAGES;
     }
-    *out = which->preset;
+    *out = preset_of(which, c);
     if (!s)
         s = read_numbers(&o, c, which, out, err);
     json_decref(root);
@@ -349,15 +355,10 @@ qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err)
     return s;
 }
 
-qv_status
-qv_preprocess_take(const struct qv_json_object *image, const struct qv_json_object *video,
-                   struct qv_config *c, qv_error *err)
+void
+qv_preprocess_set(struct qv_config *c)
 {
-    c->image = of_images(c)->preset;
-    c->video = clips[c->family->processor].preset;
-    qv_status s = read_numbers(image, c, of_images(c), &c->image, err);
-    if (!s)
-        s = read_numbers(video, c, &clips[c->family->processor], &c->video, err);
+    c->image = preset_of(of_images(c), c);
+    c->video = preset_of(&clips[c->family->processor], c);
     set_own_clip_sizes(c);
-    return s;
 }

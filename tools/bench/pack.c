@@ -169,8 +169,8 @@ add_chunk(struct pack_bench *p, const qv_feeder_chunk *from, qv_capacity *most, 
     return QV_OK;
 }
 
-/* Has a feeder pack, as a job does: the best frame pairs of those that wait go into each chunk. *most is what all chunks
- * need room for. */
+/* Has a feeder pack, as a job does: the best frame pairs of those that wait go into each chunk.
+ * *most is what all chunks need room for. */
 static qv_status
 pack(struct pack_bench *p, qv_capacity *most, qv_error *err)
 {
