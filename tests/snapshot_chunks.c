@@ -174,10 +174,10 @@ wait_in_device(void)
 }
 
 static qv_status
-drop_tokens(void *user, const qv_job_result *r, qv_error *err)
+end_item(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
-    (void)user, (void)err;
-    if (r->last && r->status)
+    (void)user, (void)entry, (void)err;
+    if (r->status)
         chunk_trace("%s: %s\n", r->key, r->error);
     return QV_OK;
 }
@@ -209,7 +209,7 @@ encode_in_job(const struct tiny *t, const qv_item *items, size_t n, int how, con
     qv_error err;
     qv_job *job = NULL;
     qv_job_options o = *options;
-    o.sink = drop_tokens;
+    o.sink.end = end_item;
     o.decoders = 1;
     o.max_wait_s = 1000;
     if (qv_job_open(&t->model, 1, &o, &job, &err))
