@@ -64,7 +64,7 @@ static bool
 choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 {
     qv_job *job = d->job;
-    const bool comes = job->sources.n || job->n_reading;
+    const bool comes = qv_job_may_take_up(job) || job->n_reading;
     /* a reader that waits for memory gets it once chunks have gone */
     const bool nothing = (job->ended && !comes) || job->serving != job->ticket;
     const qv_feeder_expects expects = nothing ? QV_FEEDER_NOTHING

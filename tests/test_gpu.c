@@ -348,7 +348,7 @@ test_forked(void **state)
     (void)state;
     int how = -1;
     const int n = count_descriptors();
-    qv_decoder *decoder = start("");
+    qv_decoder *decoder = start_gpu("");
     struct qvm_gpu *gpu = &decoder->gpus->at[0];
     for (int i = 0; i < 3; i++) {
         assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);

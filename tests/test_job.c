@@ -1242,6 +1242,7 @@ held_options(struct holder *h, int64_t ahead, int decoders)
                              .chunk_rows = ROWS,
                              .decoders = decoders,
                              .sinks = 2,
+                             .max_wait_s = 30,
                              .ahead = ahead,
                              .clip.decoder = decoder };
 }
@@ -1306,9 +1307,29 @@ nothing_is_taken_up_until_results_are_given_back(void **state)
     take_next(&h, 0);
     add_held(&h, 4, frames);
     expect_done(h.job, 2);
-    /* a source in memory counts as soon as it is added, one without a bound never */
     take_next(&h, 4);
     job_end(&h.job);
+    /* What a file's result takes is known once it was opened. Of three files that were added the
+     * first then is done, and its last chunk does not wait for frames of the others. */
+    const double began_s = qv_seconds();
+    h = (struct holder){ .held = 0 };
+    o = held_options(&h, 7000, 1);
+    assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+    for (int i = 0; i < 3; i++) {
+        const qv_clip_options whole = clip_options(10, true);
+        const char *const keys[] = { "0", "1", "2" };
+        job_add(h.job,
+                &(qv_job_source){
+                    .key = keys[i], .path = clip_paths[10], .clip = &whole, .user = &h.bytes[i] });
+    }
+    for (int i = 0; i < 3; i++) {
+        expect_done(h.job, i + 1);
+        assert_true(h.bytes[i] > 7000);
+        take_next(&h, i);
+    }
+    job_end(&h.job);
+    assert_true(qv_seconds() - began_s < 10); /* not max_wait_s */
+    /* without a bound nothing counts */
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 0, 1);
     assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);

@@ -421,7 +421,7 @@ class Model:
 
         Many sources are decoded side by side and packed into full chunks. Each result has the index
         of its source, and its key, which is by default its path, else its index. At most 1 GiB of
-        sources and results, and 64 MiB for each decoder, wait to be taken.
+        sources and results, and 64 MiB for each decoder, wait to be taken, besides what is under way.
         """
         source = _given(source, frames)
         one = _sources.is_one(source)

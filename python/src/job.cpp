@@ -26,7 +26,7 @@ class Job
                 const std::string &words);
     void end();
     nb::object next(double seconds);
-    bool is_over(); /* whether nothing more is done, as a device was lost */
+    qv_job_progress look(); /* its `ended`: nothing more is done, as a device was lost */
     void cancel();
     void close();
     bool is_closed() const;
@@ -274,14 +274,14 @@ Job::end()
     check(status, err);
 }
 
-bool
-Job::is_over()
+qv_job_progress
+Job::look()
 {
     const Released released;
     const Use use(*results);
     qv_job_progress p = {};
     qv_job_get_progress(use.job, &p);
-    return p.ended;
+    return p;
 }
 
 /* Returns the next result, None at the end, or False if none comes for so long. It checks signals
@@ -359,13 +359,7 @@ nb::dict
 Job::progress()
 {
     model->must_be_ours();
-    qv_job_progress p = {};
-    {
-        const Released released;
-        const Use use(*results);
-        qv_job_get_progress(use.job, &p);
-    }
-    return progress_of(p);
+    return progress_of(look());
 }
 
 /* ---- who has the model ----------------------------------------------------------------------- */
@@ -395,7 +389,7 @@ encode_one(nb::object model, nb::object decoder, const std::string &dtype, const
     for (;;) {
         nb::object one = job.next(wait_s);
         const bool came = nb::isinstance<Tokens>(one);
-        if (came || job.is_over())
+        if (came || job.look().ended)
             job.end(); /* throws if the job was lost */
         if (came && !nb::cast<Tokens &>(one).cancelled) {
             progress(job.progress(), true);
