@@ -5,7 +5,6 @@
 #include "error.h"
 #include "feeder.h"
 #include "items.h"
-#include "plan.h"
 
 /* Hands all items to the feeder. rows[i] becomes the row of the output at which item i's tokens
  * begin, *n their number. A bad item is QV_EINVAL here, before any work. */
@@ -34,7 +33,7 @@ put_all(qv_feeder *f, const qv_item *items, size_t n_items, int64_t *rows, int64
 
 /* Pulls the oldest chunk. An item's tokens come in order, and its row moves on with them. */
 static qv_status
-pull(qv_feeder *f, const qv_feeder_chunk *chunk, const qv_tokens *out, qv_error *err)
+pull(qv_feeder *f, const qv_feeder_chunk *chunk, qv_tokens *out, qv_error *err)
 {
     const int64_t area = f->devices[0].model->config.merge * f->devices[0].model->config.merge;
     int64_t first_rows[QV_FEEDER_PARTS];
@@ -49,7 +48,7 @@ pull(qv_feeder *f, const qv_feeder_chunk *chunk, const qv_tokens *out, qv_error 
 
 /* Encodes all that was put. The caller's `stop` is asked before every chunk but the first. */
 static qv_status
-run(qv_feeder *f, const qv_plan_options *o, const qv_tokens *out, qv_error *err)
+run(qv_feeder *f, const qv_plan_options *o, qv_tokens *out, qv_error *err)
 {
     const qv_feeder_chunk *chunk;
     qv_status status = QV_OK;

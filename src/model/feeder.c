@@ -9,7 +9,6 @@
 #include "error.h"
 #include "items.h"
 #include "options.h"
-#include "plan.h"
 
 /* ---- capacities ------------------------------------------------------------------------------ */
 
@@ -139,8 +138,10 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         f->pack = qv_pack_capacity(models[0], options->chunk_rows, least);
         const qv_capacity full = { .rows = f->pack.rows, .segments = 1 };
         f->usual = qv_pack_part(models[0], &f->pack, &full, false, 0);
+        qv_plan_options first = plan;
+        first.capacity = f->usual;
         for (int i = 0; i < f->n_devices && !status; i++)
-            status = qv_feeder_open_device(f, &f->devices[i], err);
+            status = qv_plan_create(models[i], &first, &f->devices[i].plans[QV_INPUT_FRAMES], err);
     }
     if (status)
         qv_feeder_close(&f);
@@ -164,16 +165,23 @@ qv_feeder_close(qv_feeder **feeder)
     qv_feeder *f = feeder ? *feeder : NULL;
     if (!f)
         return;
-    for (int i = 0; i < f->n_devices; i++)
-        qv_feeder_close_device(&f->devices[i]);
-    while (f->packs) {
-        f->packs->begin = f->packs->end;
-        qv_feeder_free_empty(f, f->packs);
-    }
+    for (int i = 0; i < f->n_devices * QV_FEEDER_PLANS; i++)
+        qv_plan_free(&f->devices[i / QV_FEEDER_PLANS].plans[i % QV_FEEDER_PLANS]);
+    for (struct qv_feeder_pack *pack; (pack = f->packs) != NULL; qv_feeder_free_empty(f, pack))
+        while (pack->n)
+            qv_feeder_take(f, pack, &pack->waiting, pack->waiting->part.item.grid_thw[0]);
     while (f->feeds)
         free_feed(f->feeds);
     free(f);
     *feeder = NULL;
+}
+
+static void
+count(struct qv_fed *fed, int64_t pairs)
+{
+    fed->waiting += pairs;
+    fed->shown.full = fed->waiting + fed->shown.step >
+                      QV_ITEM_CHUNKS * qv_capacity_fits(&fed->capacity, &fed->pair);
 }
 
 /* ---- packs ----------------------------------------------------------------------------------- */
@@ -194,56 +202,41 @@ void
 qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack)
 {
     struct qv_feeder_pack **link = &f->packs;
-    if (pack->begin < pack->end)
+    if (pack->n)
         return;
     while (*link != pack)
         link = &(*link)->next;
     *link = pack->next;
-    free(pack->waiting);
     free(pack);
 }
 
-/* Makes room for one more piece in the pack, and makes the pack if there is none. */
-static struct qv_feeder_pack *
-grow(struct qv_feeder_pack **link, const struct qv_fed *fed)
+qv_feeder_part
+qv_feeder_take(const qv_feeder *f, struct qv_feeder_pack *pack, struct qv_feeder_piece **link,
+               int64_t n)
 {
-    struct qv_feeder_pack *pack = *link;
-    if (pack && pack->end < pack->n_allocated)
-        return pack;
-    if (pack && pack->begin > pack->n_allocated / 2) {
-        pack->end -= pack->begin;
-        memmove(pack->waiting, pack->waiting + pack->begin, pack->end * sizeof *pack->waiting);
-        pack->begin = 0;
-        return pack;
+    struct qv_feeder_piece *piece = *link;
+    struct qv_fed *fed = piece->fed;
+    const qv_model *model = f->devices[0].model;
+    const qv_item whole = piece->part.item;
+    qv_feeder_part part = piece->part;
+    part.item = qv_item_piece(model, fed->input, &whole, 0, n);
+    part.ends = n == whole.grid_thw[0];
+    part.last = part.first + n == fed->whole.grid_thw[0];
+    count(fed, -n);
+    if (!part.ends) {
+        piece->part.item = qv_item_piece(model, fed->input, &whole, n, whole.grid_thw[0] - n);
+        piece->part.first += n;
+        return part;
     }
-    const size_t n = pack ? 2 * pack->n_allocated : 16;
-    struct qv_feeder_piece *waiting = realloc(pack ? pack->waiting : NULL, n * sizeof *waiting);
-    if (!pack && waiting) {
-        pack = calloc(1, sizeof *pack);
-        if (!pack)
-            free(waiting);
-    }
-    if (!waiting || !pack)
-        return NULL;
-    if (!*link) {
-        pack->capacity = pack->room = fed->capacity;
-        pack->input = fed->input;
-        *link = pack;
-    }
-    pack->waiting = waiting;
-    pack->n_allocated = n;
-    return pack;
+    *link = piece->next;
+    if (!*link)
+        pack->last = link;
+    pack->n--;
+    free(piece);
+    return part;
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */
-
-static void
-count(struct qv_fed *fed, int64_t pairs)
-{
-    fed->waiting += pairs;
-    fed->shown.full = fed->waiting + fed->shown.step >
-                      QV_ITEM_CHUNKS * qv_capacity_fits(&fed->capacity, &fed->pair);
-}
 
 qv_status
 qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *name, void *user,
@@ -291,45 +284,36 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, double 
     if (!f || !fed || fed->put == fed->whole.grid_thw[0] || !(data || fed->whole.data))
         return qv_fail(err, QV_EINVAL,
                        "put: feeder, feed or data is NULL, or the item is complete");
-    struct qv_feeder_pack **link = find_pack(f, fed);
-    if (*link && (*link)->end - (*link)->begin == QV_FEEDER_PARTS && !f->is_call)
+    struct qv_feeder_pack **link = find_pack(f, fed), *pack = *link;
+    if (pack && pack->n == QV_FEEDER_PARTS && !f->is_call)
         return qv_fail(err, QV_ESTATE, "put: %d puts wait for such chunks", QV_FEEDER_PARTS);
-    struct qv_feeder_pack *pack = grow(link, fed);
-    if (!pack)
+    struct qv_feeder_piece *piece = malloc(sizeof *piece);
+    if (!pack && piece)
+        pack = malloc(sizeof *pack);
+    if (!piece || !pack) {
+        free(piece);
         return qv_fail(err, QV_ENOMEM, "no memory for frame pairs that wait");
-    struct qv_feeder_piece *piece = &pack->waiting[pack->end++];
-    *piece = (struct qv_feeder_piece){ .fed = fed,
-                                       .user = user,
-                                       .item = qv_item_piece(f->devices[0].model, fed->input,
-                                                             &fed->whole, fed->put, feed->step),
-                                       .first = fed->put,
-                                       .ready_s = now_s };
+    }
+    if (!*link) {
+        *pack = (struct qv_feeder_pack){ .capacity = fed->capacity,
+                                         .room = fed->capacity,
+                                         .input = fed->input,
+                                         .last = &pack->waiting };
+        *link = pack;
+    }
+    *piece = (struct qv_feeder_piece){ .fed = fed, .ready_s = now_s };
+    piece->part = (qv_feeder_part){ .feed = feed, .user = user, .first = fed->put };
+    piece->part.item =
+        qv_item_piece(f->devices[0].model, fed->input, &fed->whole, fed->put, feed->step);
     if (data)
-        piece->item.data = data;
-    fed->put += piece->item.grid_thw[0];
-    count(fed, piece->item.grid_thw[0]);
+        piece->part.item.data = data;
+    *pack->last = piece;
+    pack->last = &piece->next;
+    pack->n++;
+    fed->put += piece->part.item.grid_thw[0];
+    count(fed, piece->part.item.grid_thw[0]);
     f->ready_s = now_s;
     return QV_OK;
-}
-
-qv_feeder_part
-qv_feeder_cut(const qv_feeder *f, struct qv_feeder_piece *piece, int64_t n)
-{
-    const qv_model *model = f->devices[0].model;
-    struct qv_fed *fed = piece->fed;
-    const qv_item whole = piece->item;
-    const bool ends = n == whole.grid_thw[0];
-    const qv_feeder_part part = { .feed = &fed->shown,
-                                  .user = piece->user,
-                                  .item = qv_item_piece(model, fed->input, &whole, 0, n),
-                                  .first = piece->first,
-                                  .ends = ends,
-                                  .last = piece->first + n == fed->whole.grid_thw[0] };
-    if (!ends)
-        piece->item = qv_item_piece(model, fed->input, &whole, n, whole.grid_thw[0] - n);
-    piece->first += n;
-    count(fed, -n);
-    return part;
 }
 
 bool
@@ -339,15 +323,14 @@ qv_feeder_drop(qv_feeder *f, qv_feed *feed, qv_feeder_part *part)
     if (!f || !fed || !part)
         return false;
     struct qv_feeder_pack *pack = *find_pack(f, fed);
-    size_t at = pack ? pack->begin : 0;
-    while (pack && at < pack->end && pack->waiting[at].fed != fed)
-        at++;
-    if (!pack || at == pack->end) {
+    struct qv_feeder_piece **link = pack ? &pack->waiting : NULL;
+    while (link && *link && (*link)->fed != fed)
+        link = &(*link)->next;
+    if (!link || !*link) {
         free_feed(fed);
         return false;
     }
-    *part = qv_feeder_cut(f, &pack->waiting[at], pack->waiting[at].item.grid_thw[0]);
-    memmove(&pack->waiting[at], &pack->waiting[at + 1], (--pack->end - at) * sizeof *pack->waiting);
+    *part = qv_feeder_take(f, pack, link, (*link)->part.item.grid_thw[0]);
     qv_feeder_free_empty(f, pack);
     return true;
 }

@@ -4,14 +4,12 @@
 #ifndef QV_MODEL_FEEDER_H
 #define QV_MODEL_FEEDER_H
 
-#include "arena.h"
-#include "capacity.h"
-#include "model.h"
+#include "plan.h"
 
 enum {
     QV_FEEDER_INPUTS = QV_INPUT_PATCHES_BF16 + 1,
     /* A plan for packs of each input, and one for each chunk that may be under way. */
-    QV_FEEDER_SLOTS = QV_FEEDER_INPUTS + QV_MOST_CHUNKS
+    QV_FEEDER_PLANS = QV_FEEDER_INPUTS + QV_MOST_CHUNKS
 };
 
 /* An item. */
@@ -27,10 +25,9 @@ struct qv_fed {
 
 /* Frame pairs that wait. */
 struct qv_feeder_piece {
+    struct qv_feeder_piece *next;
     struct qv_fed *fed;
-    void *user;
-    qv_item item;
-    int64_t first;
+    qv_feeder_part part;
     double ready_s;
 };
 
@@ -41,16 +38,9 @@ struct qv_feeder_pack {
     /* the capacity of its chunks, which qv_encode lowers where all that waits takes less */
     qv_capacity room;
     qv_input input;
-    bool begun;                      /* a chunk was chosen from it */
-    struct qv_feeder_piece *waiting; /* [begin, end), the oldest first */
-    size_t begin, end, n_allocated;
-};
-
-struct qv_feeder_slot {
-    qv_plan *plan;
-    qv_plan_options options;
-    qv_plan_info info;
-    int users; /* chunks under way */
+    bool begun;                              /* a chunk was chosen from it */
+    struct qv_feeder_piece *waiting, **last; /* the oldest; the link for the next one */
+    size_t n;
 };
 
 struct qv_filled {
@@ -58,13 +48,13 @@ struct qv_filled {
     qv_feeder_part parts[QV_FEEDER_PARTS];
     qv_capacity room, capacity; /* its pack's room; that of the plan which it takes */
     qv_input input;
-    struct qv_feeder_slot *slot;
+    qv_plan *plan;
 };
 
 /* A device. Its own thread alone uses it. */
 struct qv_feeder_device {
     qv_model *model;
-    struct qv_feeder_slot slots[QV_FEEDER_SLOTS];
+    qv_plan *plans[QV_FEEDER_PLANS];
     struct qv_filled chunks[QV_MOST_CHUNKS];
     int64_t n_pushed, n_pulled;
     bool is_chosen;       /* the next chunk is chosen and not pushed */
@@ -91,21 +81,19 @@ struct qv_feeder {
  * of the one before it is under way, and all options of the plans are the caller's. */
 qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
                               qv_feeder **out, qv_error *err);
-/* Frees all plans of a device. */
-void qv_feeder_close_device(struct qv_feeder_device *d);
-/* Makes the plan for packs. */
-qv_status qv_feeder_open_device(const qv_feeder *f, struct qv_feeder_device *d, qv_error *err);
 
 /* Returns the oldest chunk under way, or NULL. */
 const qv_feeder_chunk *qv_feeder_oldest(const qv_feeder *f, int device);
-/* Pulls it; part i's tokens go to rows of `out` from first_rows[i] on. */
-qv_status qv_feeder_pull_parts(qv_feeder *f, int device, const qv_tokens *out,
-                               const int64_t *first_rows, qv_error *err);
+/* Pulls it; part i's tokens go to rows of `out` from first_rows[i] on. NULL: one after another. */
+qv_status qv_feeder_pull_parts(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
+                               qv_error *err);
 /* Leaves out the chunk that qv_feeder_ready has chosen, for tools that ask only what goes where. */
 void qv_feeder_pass(qv_feeder *f, int device);
 
-/* Takes n pairs off the front of a piece. */
-qv_feeder_part qv_feeder_cut(const qv_feeder *f, struct qv_feeder_piece *piece, int64_t n);
+/* Takes n pairs off the front of the piece at a link of the pack, and frees a piece that is empty.
+ * The link is then the next piece's. */
+qv_feeder_part qv_feeder_take(const qv_feeder *f, struct qv_feeder_pack *pack,
+                              struct qv_feeder_piece **link, int64_t n);
 /* Frees the pack if nothing waits in it. */
 void qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack);
 

@@ -7,7 +7,6 @@
 #include "error.h"
 #include "feeder.h"
 #include "packer.h"
-#include "plan.h"
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
@@ -15,33 +14,40 @@
  * to, so that its tokens come in order. */
 struct offer {
     struct qv_pack_run runs[QV_FEEDER_PARTS];
-    size_t at[QV_FEEDER_PARTS]; /* each run's place in the pack */
     size_t n;
     qv_capacity all;
     double oldest_s;
     bool blocks; /* nothing more can be put until some of these go */
 };
 
-/* Lists what the device may take. With the option `alone` a chunk has pairs of one item only. */
+/* Returns whether a device may take a piece, if `first` is the first item that it may take. With
+ * the option `alone` a chunk has pairs of one item only. */
+static bool
+may_take(const qv_feeder *f, int device, const struct qv_fed *first, const struct qv_fed *fed)
+{
+    return (fed->device < 0 || fed->device == device) && (!first || !f->alone || fed == first);
+}
+
+/* Lists what the device may take. */
 static void
 gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct offer *offer)
 {
-    const size_t n = pack->end - pack->begin;
     const struct qv_fed *first = NULL;
-    *offer = (struct offer){ .oldest_s = INFINITY, .blocks = n >= QV_FEEDER_PARTS };
-    for (size_t i = 0; i < n && i < QV_FEEDER_PARTS; i++) {
-        const struct qv_feeder_piece *p = &pack->waiting[pack->begin + i];
+    const struct qv_feeder_piece *p = pack->waiting;
+    *offer = (struct offer){ .oldest_s = INFINITY, .blocks = pack->n >= QV_FEEDER_PARTS };
+    for (int i = 0; p && i < QV_FEEDER_PARTS; i++, p = p->next) {
         const struct qv_fed *fed = p->fed;
-        if ((fed->device >= 0 && fed->device != device) || (first && f->alone && fed != first))
+        if (!may_take(f, device, first, fed))
             continue;
-        const qv_capacity size = qv_capacity_of(&f->devices[0].model->config, p->item.grid_thw);
+        const int64_t pairs = p->part.item.grid_thw[0];
         if (!first)
             offer->oldest_s = p->ready_s;
         first = first ? first : fed;
-        qv_capacity_count(&offer->all, &size, 1);
+        offer->all.rows += pairs * fed->pair.rows;
+        offer->all.segments += pairs * fed->pair.segments;
+        offer->all.windows += pairs * fed->pair.windows;
         offer->blocks |= fed->put < fed->whole.grid_thw[0] && fed->shown.full;
-        offer->at[offer->n] = i;
-        offer->runs[offer->n++] = (struct qv_pack_run){ fed->pair, p->item.grid_thw[0] };
+        offer->runs[offer->n++] = (struct qv_pack_run){ fed->pair, pairs };
     }
 }
 
@@ -83,23 +89,22 @@ static void
 take(const qv_feeder *f, int device, struct qv_feeder_pack *pack, const struct offer *offer,
      const int64_t taken[QV_FEEDER_PARTS], struct qv_filled *chunk)
 {
-    const size_t n = pack->end - pack->begin, seen = n < QV_FEEDER_PARTS ? n : QV_FEEDER_PARTS;
-    for (size_t i = 0; i < offer->n; i++) {
-        struct qv_feeder_piece *p = &pack->waiting[pack->begin + offer->at[i]];
-        chunk->shown.is_rest &= taken[i] == offer->runs[i].pairs;
-        if (!taken[i])
-            continue;
-        p->fed->device = device;
-        const qv_feeder_part part = qv_feeder_cut(f, p, taken[i]);
-        chunk->parts[chunk->shown.n++] = part;
-        if (part.ends)
-            p->fed = NULL;
+    const struct qv_fed *first = NULL;
+    struct qv_feeder_piece **link = &pack->waiting;
+    for (size_t i = 0; i < offer->n;) {
+        struct qv_fed *fed = (*link)->fed;
+        const bool offered = may_take(f, device, first, fed);
+        const int64_t n = offered ? taken[i] : 0, left = offered ? offer->runs[i].pairs - n : 1;
+        first = first || !offered ? first : fed;
+        i += offered;
+        chunk->shown.is_rest &= !offered || !left;
+        if (n) {
+            fed->device = device;
+            chunk->parts[chunk->shown.n++] = qv_feeder_take(f, pack, link, n);
+        }
+        if (left)
+            link = &(*link)->next;
     }
-    size_t begin = pack->begin + seen; /* those that stay move up */
-    for (size_t at = begin; at-- > pack->begin;)
-        if (pack->waiting[at].fed)
-            pack->waiting[--begin] = pack->waiting[at];
-    pack->begin = begin;
 }
 
 /* ---- capacities ------------------------------------------------------------------------------ */
@@ -162,8 +167,9 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
     const qv_model *model = f->devices[0].model;
     const struct qv_capacity_bits bits = qv_model_bits(model);
     qv_capacity all = { 0 };
-    for (size_t i = 0; i < pack->end && all.rows <= pack->capacity.rows; i++) {
-        const qv_capacity size = qv_capacity_of(&model->config, pack->waiting[i].item.grid_thw);
+    const struct qv_feeder_piece *p = pack->waiting;
+    for (; p && all.rows <= pack->capacity.rows; p = p->next) {
+        const qv_capacity size = qv_capacity_of(&model->config, p->part.item.grid_thw);
         qv_capacity_count(&all, &size, 1);
     }
     pack->room =
@@ -214,52 +220,41 @@ options_of(const qv_feeder *f, const struct qv_filled *chunk)
     return options;
 }
 
-/* Puts a new plan into a slot in which no chunk is under way. */
-static qv_status
-make(struct qv_feeder_device *d, struct qv_feeder_slot *slot, const qv_plan_options *options,
-     qv_error *err)
-{
-    qv_plan_free(&slot->plan);
-    const qv_status status = qv_plan_create(d->model, options, &slot->plan, err);
-    if (status)
-        return status;
-    slot->options = *options;
-    qv_plan_get_info(slot->plan, &slot->info);
-    return QV_OK;
-}
-
 static bool
-has_plan(const struct qv_feeder_slot *slot, const qv_plan_options *options)
+is_plan_of(const qv_plan *plan, const qv_plan_options *options)
 {
-    return slot->plan && qv_capacity_equal(&slot->options.capacity, &options->capacity) &&
-           slot->options.input == options->input;
+    return plan && qv_capacity_equal(&plan->options.capacity, &options->capacity) &&
+           plan->options.input == options->input;
 }
 
-/* Makes or finds the chunk's plan. Plans for packs have slots of their own, one for each input. Any
- * other plan takes a slot in which no chunk is under way; there is always one, since there are as
- * many slots as chunks. A call of qv_encode has one slot, so that its plans do not add up. */
+/* Makes or finds the chunk's plan. Plans for packs have places of their own, one for each input.
+ * Any other plan takes a place in which no chunk is under way; there is always one, since there
+ * are as many places as chunks. A call of qv_encode has one place, so that its plans do not add
+ * up. */
 static qv_status
 take_plan(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chunk, qv_error *err)
 {
     const qv_plan_options options = options_of(f, chunk);
     const bool pack = qv_capacity_equal(&options.capacity, &f->usual);
     const int first = f->is_call ? 0 : pack ? (int)options.input : QV_FEEDER_INPUTS;
-    const int end = f->is_call || pack ? first + 1 : QV_FEEDER_SLOTS;
-    struct qv_feeder_slot *slot = NULL;
-    chunk->slot = NULL;
-    for (int i = first; i < end && !chunk->slot; i++) {
-        struct qv_feeder_slot *s = &d->slots[i];
-        if (has_plan(s, &options))
-            chunk->slot = s;
-        else if (!s->users && (!slot || !s->plan))
-            slot = s;
+    const int end = f->is_call || pack ? first + 1 : QV_FEEDER_PLANS;
+    qv_plan **place = NULL;
+    qv_status status = QV_OK;
+    for (int i = first; i < end; i++) {
+        qv_plan **p = &d->plans[i];
+        if (is_plan_of(*p, &options)) {
+            chunk->plan = *p;
+            return QV_OK;
+        }
+        if ((!*p || !(*p)->n_pending) && (!place || !*p))
+            place = p;
     }
-    if (chunk->slot)
-        return QV_OK;
-    if (!slot)
+    if (!place)
         return qv_fail(err, QV_ESTATE, "more plans in use than chunks under way");
-    chunk->slot = slot;
-    return make(d, slot, &options, err);
+    qv_plan_free(place);
+    status = qv_plan_create(d->model, &options, place, err);
+    chunk->plan = *place;
+    return status;
 }
 
 /* Makes the plan that the next chunk takes if it is like this one and two before, while the device
@@ -271,27 +266,12 @@ make_next_plan(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_f
     qv_plan *plan = NULL;
     qv_error ignored;
     if (chunk->shown.is_rest || d->repeats < QV_ALIKE_BEFORE || f->fixed || f->is_call ||
-        chunk->slot->info.chunks_ahead < 2)
+        d->model->ctx->caps.chunks < 2)
         return;
     options.capacity = qv_pack_part(d->model, &chunk->room, &d->last, true, d->repeats + 1);
     if (!qv_capacity_equal(&options.capacity, &chunk->capacity) &&
         !qv_plan_create(d->model, &options, &plan, &ignored))
         qv_plan_free(&plan);
-}
-
-qv_status
-qv_feeder_open_device(const qv_feeder *f, struct qv_feeder_device *d, qv_error *err)
-{
-    qv_plan_options options = f->plan;
-    options.capacity = f->usual;
-    return make(d, &d->slots[QV_INPUT_FRAMES], &options, err);
-}
-
-void
-qv_feeder_close_device(struct qv_feeder_device *d)
-{
-    for (int i = 0; i < QV_FEEDER_SLOTS; i++)
-        qv_plan_free(&d->slots[i].plan);
 }
 
 /* ---- chunks under way ------------------------------------------------------------------------ */
@@ -322,9 +302,8 @@ qv_feeder_ready(qv_feeder *f, int device, double now_s, qv_feeder_expects expect
     if (!d->is_chosen)
         return NULL;
     const qv_plan_options options = options_of(f, chunk);
-    /* with one slot a plan is replaced once its chunks are pulled */
-    const bool waits = f->is_call && d->slots[0].users && !has_plan(&d->slots[0], &options);
-    return waits ? NULL : &chunk->shown;
+    const qv_plan *one = f->is_call ? d->plans[0] : NULL; /* replaced once its chunks are pulled */
+    return one && one->n_pending && !is_plan_of(one, &options) ? NULL : &chunk->shown;
 }
 
 void
@@ -348,44 +327,33 @@ qv_feeder_push(qv_feeder *f, int device, qv_error *err)
         return status;
     for (size_t i = 0; i < chunk->shown.n; i++)
         items[i] = chunk->parts[i].item;
-    status = qv_plan_push(chunk->slot->plan, items, chunk->shown.n, err);
+    status = qv_plan_push(chunk->plan, items, chunk->shown.n, err);
     if (status)
         return status;
-    chunk->slot->users++;
     d->n_pushed++;
-    chunk->shown.capacity_rows = chunk->slot->info.capacity.rows;
-    chunk->shown.capacity_tokens = chunk->slot->info.tokens;
+    chunk->shown.capacity_rows = chunk->plan->capacity.rows;
+    chunk->shown.capacity_tokens =
+        chunk->plan->capacity.rows / (d->model->config.merge * d->model->config.merge);
     make_next_plan(f, d, chunk);
     return QV_OK;
 }
 
-static void
-pulled(struct qv_feeder_device *d)
+qv_status
+qv_feeder_pull_parts(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
+                     qv_error *err)
 {
-    d->chunks[d->n_pulled++ % QV_MOST_CHUNKS].slot->users--;
+    if (!f || device < 0 || device >= f->n_devices || !qv_feeder_oldest(f, device))
+        return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk under way", device);
+    struct qv_feeder_device *d = &f->devices[device];
+    qv_plan *plan = d->chunks[d->n_pulled % QV_MOST_CHUNKS].plan;
+    const qv_status status =
+        first_rows ? qv_plan_pull_items(plan, out, first_rows, err) : qv_plan_pull(plan, out, err);
+    d->n_pulled += !status;
+    return status;
 }
 
 qv_status
 qv_feeder_pull(qv_feeder *f, int device, qv_tokens *out, qv_error *err)
 {
-    if (!f || device < 0 || device >= f->n_devices || !qv_feeder_oldest(f, device))
-        return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk under way", device);
-    struct qv_feeder_device *d = &f->devices[device];
-    const qv_status status =
-        qv_plan_pull(d->chunks[d->n_pulled % QV_MOST_CHUNKS].slot->plan, out, err);
-    if (!status)
-        pulled(d);
-    return status;
-}
-
-qv_status
-qv_feeder_pull_parts(qv_feeder *f, int device, const qv_tokens *out, const int64_t *first_rows,
-                     qv_error *err)
-{
-    struct qv_feeder_device *d = &f->devices[device];
-    const qv_status status = qv_plan_pull_items(d->chunks[d->n_pulled % QV_MOST_CHUNKS].slot->plan,
-                                                out, first_rows, err);
-    if (!status)
-        pulled(d);
-    return status;
+    return qv_feeder_pull_parts(f, device, out, NULL, err);
 }
