@@ -31,27 +31,6 @@ qv_remark_text(qv_remark remark)
     }
 }
 
-static bool
-parse(const char *name, const char *const *all, int n, int *out)
-{
-    for (int i = 0; i < n && name; i++)
-        if (!strcmp(name, all[i])) {
-            *out = i;
-            return true;
-        }
-    return false;
-}
-
-bool
-qv_like_parse(const char *name, qv_like *out)
-{
-    int found;
-    const bool is_one = out && parse(name, names, N_NAMES, &found);
-    if (is_one)
-        *out = (qv_like)found;
-    return is_one;
-}
-
 static const char *const decoders[] = {
     [QV_DECODE_AUTO] = "auto", [QV_DECODE_CPU] = "cpu", [QV_DECODE_GPU] = "gpu"
 };
@@ -61,14 +40,4 @@ const char *
 qv_decode_name(qv_decode decode)
 {
     return (size_t)decode < N_DECODERS ? decoders[decode] : "no qv_decode";
-}
-
-bool
-qv_decode_parse(const char *name, qv_decode *out)
-{
-    int found;
-    const bool is_one = out && parse(name, decoders, N_DECODERS, &found);
-    if (is_one)
-        *out = (qv_decode)found;
-    return is_one;
 }

@@ -223,15 +223,12 @@ decode(struct server *s, qv_error *err)
     qv_clip_info facts;
     if (!wait_for_request(s, &s->open))
         return QV_OK;
-    watch.like = (qv_like)s->open.like;
-    watch.first_frame = s->open.first_frame;
-    watch.offset = s->open.offset;
-    watch.length = s->open.length;
+    watch.asked = s->open.asked;
     if (s->index && qvm_index_is_whole(s->index, s->open.index_bytes))
         watch.index = s->index;
     const double began_s = qv_seconds();
     qv_status status =
-        qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &facts, err);
+        qvm_reader_open(&s->reader, s->session->clip, watch.asked.threads, &watch, &facts, err);
     s->busy_s = qv_seconds() - began_s;
     if (status)
         return status;

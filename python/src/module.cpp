@@ -54,6 +54,7 @@ NB_MODULE(core, m)
     bind_model(m);
     bind_frames(m);
     bind_job(m);
+    bind_options(m);
     bind_cache(m);
     bind_cache_reader(m);
 }
