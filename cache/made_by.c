@@ -49,7 +49,7 @@ sampling_json(const qv_clip_options *c)
         for
             QVM_EACH_OPTION(p)
     if (p->scopes & QVM_MADE_BY && qvm_option_is_later(p) == later &&
-        (!later || qvm_option_is_set(p, c)))
+        (!later || qvm_option_real(p, c) != 0))
         lost = json_object_set_new(j, p->name, option_json(p, c)) || lost;
     if (!lost)
         return j;

@@ -32,16 +32,6 @@ has_usual(const struct qvm_option *p)
     return is_recorded(p) && p->scopes & QVM_MADE_BY && !qvm_option_is_later(p);
 }
 
-/* Prints a value: a rate to six digits, the same in every locale. */
-static int
-print_value(const struct qvm_option *p, int64_t value, char *to, size_t size)
-{
-    return p->kind == QVM_A_FLAG ? snprintf(to, size, "true")
-           : qvm_option_is_real(p)
-               ? snprintf(to, size, "%" PRId64 ".%06" PRId64, value / 1000000, value % 1000000)
-               : snprintf(to, size, "%" PRId64, value);
-}
-
 const char *
 qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYTES])
 {
@@ -58,7 +48,14 @@ qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYT
                 any = any || value;
                 n += (size_t)snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n,
                                       "%c\"%s\":", n ? ',' : '{', p->row);
-                n += (size_t)print_value(p, value, text + n, QV_CACHE_OPTIONS_BYTES - n);
+                n += (size_t)(qvm_option_is_real(p) /* the same in every locale */
+                                  ? snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n,
+                                             "%" PRId64 ".%06" PRId64, value / 1000000,
+                                             value % 1000000)
+                                  : p->kind == QVM_A_FLAG
+                                        ? snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "true")
+                                        : snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "%" PRId64,
+                                                   value));
             }
     snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "}");
     return any ? text : NULL;

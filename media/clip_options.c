@@ -104,7 +104,7 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
                        o->fps, (long long)o->num_frames);
     for
         QVM_EACH_OPTION(p)
-    if (p->scopes & QVM_UTILS && qvm_option_is_set(p, o) && o->like != QV_LIKE_QWEN_VL_UTILS)
+    if (p->scopes & QVM_UTILS && qvm_option_real(p, o) != 0 && o->like != QV_LIKE_QWEN_VL_UTILS)
         return qv_fail(err, QV_EINVAL, "%s: %s goes with the rules of qwen-vl-utils alone", path,
                        p->name);
     if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)

@@ -251,7 +251,7 @@ typedef struct qvm_watch {
     const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
     void (*alive)(void *user); /* called at least once a packet */
     void *user;
-    qv_clip_options asked;         /* only what crosses to the decoder process (options.inc) */
+    qv_clip_options asked;         /* its pointers are NULL */
     const struct qvm_index *index; /* what another reader found in the file; NULL: nothing yet */
 } qvm_watch;
 
@@ -514,7 +514,7 @@ typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind
 typedef struct qvm_request {
     int32_t kind;
     int32_t wants_index;            /* OPEN */
-    qv_clip_options asked;          /* OPEN: what crosses; all else is 0 */
+    qv_clip_options asked;          /* OPEN: all but the pointers */
     int64_t index_bytes;            /* OPEN: bytes of an index that follows the request */
     int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
     /* START: frames_at is the offset of the first slot, `memory` the bytes of the numbers and the slots together */

@@ -30,8 +30,7 @@ enum qvm_scope {
     QVM_TIMES = 2,
     QVM_MADE_BY = 4,
     QVM_EVEN_UNSET = 8,
-    QVM_CROSSES = 16,
-    QVM_UTILS = 32
+    QVM_UTILS = 16
 };
 
 struct qvm_option {
@@ -90,12 +89,6 @@ qvm_option_real(const struct qvm_option *p, const qv_clip_options *o)
                                  : (double)qvm_option_integer(p, o);
 }
 
-static inline bool
-qvm_option_is_set(const struct qvm_option *p, const qv_clip_options *o)
-{
-    return qvm_option_real(p, o) != 0;
-}
-
 /* Sets an option to `real` if it is one, else to `integer`, or the nearest that it can be. */
 static inline void
 qvm_option_put(const struct qvm_option *p, qv_clip_options *o, int64_t integer, double real)
@@ -126,23 +119,11 @@ qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
         o = *all;
     for
         QVM_EACH_OPTION(p)
-    if (own && p->row && (p->scopes & QVM_PIECE || qvm_option_is_set(p, own)))
+    if (own && p->row && (p->scopes & QVM_PIECE || qvm_option_real(p, own) != 0))
         qvm_option_copy(p, &o, own);
     if (own && own->fps != 0)
         o.num_frames = 0;
     return o;
-}
-
-/* Returns what the process that decodes a clip is told of its options. */
-static inline qv_clip_options
-qvm_options_that_cross(const qv_clip_options *o)
-{
-    qv_clip_options crossing = { 0 };
-    for
-        QVM_EACH_OPTION(p)
-    if (p->scopes & QVM_CROSSES)
-        qvm_option_copy(p, &crossing, o);
-    return crossing;
 }
 
 /* Sets the option to a value. Returns NULL, or what the value must be. With `strict` it must also

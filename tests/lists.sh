@@ -29,7 +29,7 @@ media/options.inc tools/bench/job.c         makes frames small
 media/options.inc tools/verify/verify.c     makes pixels of a size; samples as many frames as a grid has
 media/options.inc python/src/model.cpp      gives the numbers of the model
 media/options.inc python/src/frames.cpp     resizes frames that are in memory
-media/options.inc python/src/options.cpp    a rate replaces a number of frames
+media/options.inc python/qwenvit/ray.py      a rate replaces a number of frames
 media/options.inc python/qwenvit/_sources.py    says what frames in memory may have
 '
 # words that other things are called by

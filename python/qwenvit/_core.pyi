@@ -69,7 +69,7 @@ class Model:
         self, rows: Any, grid_thw: list[int], allocate: Callable[[int], int], dtype: str, /
     ) -> None: ...
 
-ROW_OPTIONS: tuple[str, ...]
+ROW_OPTIONS: dict[str, str]
 def check_options(options: dict[str, Any], /) -> None: ...
 
 class Decoder:
@@ -105,8 +105,6 @@ def encode_one(
 class CacheRow:
     @property
     def key(self) -> str: ...
-    @property
-    def options(self) -> dict[str, Any]: ...
     def __new__(cls, fields: dict[str, Any], data: bytes | Frames | None = None) -> CacheRow: ...
 
 class CacheFill:

@@ -217,8 +217,6 @@ qv_dtype parse_dtype(const std::string &name, bool or_auto);
 qv_status parse_status(const std::string &name);
 /* Reads options by the names that encode() gives them. */
 void take_clip_options(nb::dict options, qv_clip_options *o);
-/* Returns a row's own options, as options of encode(). */
-nb::dict row_options(const qv_clip_options &own);
 /* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a
  * file's name. */
 qv_value value_of(nb::handle value, const std::string &name, std::string *text);

@@ -318,8 +318,7 @@ bind_cache(nb::module_ &m)
 {
     nb::class_<CacheRow>(m, "CacheRow")
         .def(nb::new_(&make_row), nb::arg("fields"), nb::arg("data") = nb::none())
-        .def_prop_ro("key", [](const CacheRow &r) { return nb::str(r.key.c_str()); })
-        .def_prop_ro("options", [](const CacheRow &r) { return row_options(r.own); });
+        .def_prop_ro("key", [](const CacheRow &r) { return nb::str(r.key.c_str()); });
     nb::class_<CacheFill>(m, "CacheFill")
         .def(nb::init<nb::object, nb::object, nb::bytes, nb::dict, nb::dict>(), nb::arg("model"),
              nb::arg("decoder").none(), nb::arg("folder"), nb::arg("how"), nb::arg("clip"))

@@ -62,30 +62,14 @@ take_clip_options(nb::dict options, qv_clip_options *o)
     }
 }
 
-nb::dict
-row_options(const qv_clip_options &own)
-{
-    nb::dict d;
-    for QVM_EACH_OPTION (p) {
-        if (!p->row || !qvm_option_is_set(p, &own))
-            continue;
-        d[p->name] = p->kind == QVM_A_FLAG       ? nb::object(nb::bool_(true))
-                     : qvm_option_is_real(p) ? nb::object(nb::float_(qvm_option_real(p, &own)))
-                                             : nb::object(nb::int_(qvm_option_integer(p, &own)));
-    }
-    if (d.contains("fps"))
-        d["num_frames"] = 0;
-    return d;
-}
-
 void
 bind_options(nb::module_ &m)
 {
-    nb::list fields;
+    nb::dict names; /* of a row's fields, as options of encode() */
     for QVM_EACH_OPTION (p)
         if (p->row)
-            fields.append(p->row);
-    m.attr("ROW_OPTIONS") = nb::tuple(fields);
+            names[p->row] = p->name;
+    m.attr("ROW_OPTIONS") = names;
     m.def("check_options", [](nb::dict options) {
         qv_clip_options o = {};
         take_clip_options(options, &o);

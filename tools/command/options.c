@@ -295,26 +295,12 @@ parse_three(const char *text, struct tool_three *out)
     return true;
 }
 
-/* Returns the entry of the list of clips' options that an option stands for, or NULL. */
-static const struct qvm_option *
-clip_option(const struct option *o)
-{
-    for QVM_EACH_OPTION (p)
-        if (o->kind == CLIP && !strcmp(p->flag, o->name))
-            return p;
-    return NULL;
-}
-
-static bool
-is_flag(const struct option *o)
-{
-    const struct qvm_option *p = clip_option(o);
-    return o->kind == FLAG || (p && p->kind == QVM_A_FLAG);
-}
-
 static const char *
-parse_clip_option(const struct qvm_option *p, const char *text, qv_clip_options *out)
+parse_clip_option(const struct option *o, const char *text, qv_clip_options *out)
 {
+    const struct qvm_option *p = qvm_options;
+    while (strcmp(p->flag, o->name) != 0)
+        p++;
     char *end;
     qv_value v = { .type = QV_VALUE_TEXT, .text = text };
     if (p->kind == QVM_A_FLAG)
@@ -357,7 +343,7 @@ parse_value(const struct option *o, const char *text, unsigned groups, struct to
         *(double *)(void *)field = v;
         return NULL;
     }
-    case CLIP: return parse_clip_option(clip_option(o), text, &out->clip);
+    case CLIP: return parse_clip_option(o, text, &out->clip);
     case JSON:
         out->json = true;
         out->json_file = *text ? text : NULL;
@@ -390,12 +376,6 @@ find_option(const struct tool *tool, const char *name, size_t length)
             (o->group & tool->groups))
             return o;
     return NULL;
-}
-
-static bool
-takes_value(const struct option *o)
-{
-    return !is_flag(o) && o->kind != JSON;
 }
 
 /* Returns whether an argument asks for help. *page becomes the name of the page. */
@@ -454,12 +434,12 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
                           tool->name);
             return TOOL_USAGE;
         }
-        const char *value = equals ? equals + 1 : takes_value(o) ? argv[i + 1] : "";
-        if (!equals && takes_value(o) && ++i == argc) {
+        const char *value = equals ? equals + 1 : o->value ? argv[i + 1] : "";
+        if (!equals && o->value && ++i == argc) {
             tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
             return TOOL_USAGE;
         }
-        const char *wanted = is_flag(o) && equals ? "given without a value"
+        const char *wanted = !o->value && o->kind != JSON && equals ? "given without a value"
                                                        : parse_value(o, value, tool->groups, out);
         if (wanted) {
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
