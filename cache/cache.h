@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "media/option_list.h"
 #include "qwenvit_cache.h"
 
 #define QV_CACHE_DESCRIPTION "qwenvit-cache.json"
@@ -61,21 +62,13 @@ void qv_cache_print_record(struct qv_text *t, const char *key, const qv_cache_so
  * and is practically the same for clocks that differ. */
 int64_t qv_cache_latest_ns(void);
 
-/* The options of one clip alone, as records have them; 0: not set. */
-struct qv_cache_asked {
-    int64_t fps_micro, max_frames, max_pixels, offset,
-        bytes; /* fps_micro: frames in 10^6 seconds */
-    bool first_frame;
-};
-/* Prints these options as records have them; returns NULL if none is set. */
-const char *qv_cache_asked_text(const struct qv_cache_asked *asked,
-                                char text[QV_CACHE_OPTIONS_BYTES]);
+/* Prints the options of one clip alone as records have them; returns NULL if none is set. */
+const char *qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYTES]);
 
-/* The values that a clip or an image without options of its own gets, as a cache's description
- * says; 0: it does not say. */
+/* The values that a clip without options of its own gets, as a cache's description says; 0: it does
+ * not say. */
 struct qv_cache_usual {
-    int64_t fps_micro, max_frames;
-    int64_t max_pixels[2]; /* for a clip, for an image */
+    qv_clip_options of[3]; /* for a clip, for an image, and for what may be either */
 };
 struct qv_cache_usual qv_cache_usual_of(const json_t *description);
 /* Returns whether a record whose piece and options have the hash `asked` was made with these:

@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "error.h"
 #include "halves.h"
+#include "media/option_list.h"
 #include "options.h"
 
 enum { SINKS = 4 };
@@ -25,7 +26,7 @@ enum { SINKS = 4 };
 struct clip {
     const char *key, *path;             /* path is NULL for a clip in memory */
     const qv_cache_fill_memory *memory; /* NULL for a file */
-    const qv_row_own *own;
+    const qv_clip_options *own;
     int64_t bytes, mtime_ns; /* of its file, before the job opened it; or of its memory */
     uint64_t xxh3;           /* hash of a clip in memory */
 };
@@ -83,11 +84,9 @@ has_ended(qv_cache_fill *f)
 static void
 look_at(const struct clip *clip, struct identity *id)
 {
-    static const qv_clip_options nothing;
-    const qv_clip_options own = clip->own ? qv_row_options(clip->own, &nothing) : nothing;
     if (clip->memory)
         snprintf(id->path, sizeof id->path, "xxh3:%016" PRIx64, clip->xxh3);
-    id->source = qv_cache_source_of(clip->memory ? id->path : clip->path, &own, id->options);
+    id->source = qv_cache_source_of(clip->memory ? id->path : clip->path, clip->own, id->options);
 }
 
 /* Begins a record. The file may have changed meanwhile, so its identity is that of the file that
@@ -254,7 +253,7 @@ take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, 
 }
 
 qv_status
-qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_row_own *own,
+qv_cache_fill_add(qv_cache_fill *f, const char *key, const char *path, const qv_clip_options *own,
                   bool *wanted, qv_error *err)
 {
     if (!f || !key || !path)
@@ -286,7 +285,7 @@ hash_memory(const qv_cache_fill_memory *m)
 
 qv_status
 qv_cache_fill_add_memory(qv_cache_fill *f, const char *key, const qv_cache_fill_memory *m,
-                         const qv_row_own *own, bool *wanted, qv_error *err)
+                         const qv_clip_options *own, bool *wanted, qv_error *err)
 {
     if (!f || !key || !m || !m->data || !m->n_bytes || !QV_RESERVED_IS_ZERO(m) ||
         (m->kind != QV_SOURCE_BYTES && m->kind != QV_SOURCE_FRAMES))
@@ -417,7 +416,7 @@ add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
     const qv_cache_fill_memory *m = clip->memory;
     qv_error why = { 0 };
     qv_status s = m ? check_frames(f, clip, &why) : QV_OK;
-    const qv_clip_options own = clip->own ? qv_row_options(clip->own, &f->o.clip) : f->o.clip;
+    const qv_clip_options own = qvm_options_merge(clip->own, &f->o.clip);
     qv_job_source source = { .key = clip->key, .path = clip->path, .clip = &own, .user = clip };
     if (m) {
         source.kind = m->kind;

@@ -32,20 +32,29 @@ preprocess_json(const qv_preprocess *p)
 }
 
 static json_t *
+option_json(const struct qvm_option *p, const qv_clip_options *c)
+{
+    return p->kind == QVM_A_LIKE   ? json_string(qv_like_name(c->like))
+           : p->kind == QVM_A_FLAG ? json_boolean(qvm_option_integer(p, c))
+           : qvm_option_is_real(p) ? json_real(qvm_option_real(p, c))
+                                   : json_integer(qvm_option_integer(p, c));
+}
+
+static json_t *
 sampling_json(const qv_clip_options *c)
 {
-    json_t *j =
-        json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "like", qv_like_name(c->like),
-                  "fps", c->fps, "num_frames", (json_int_t)c->num_frames, "min_frames",
-                  (json_int_t)c->min_frames, "max_frames", (json_int_t)c->max_frames, "min_pixels",
-                  (json_int_t)c->min_pixels, "max_pixels", (json_int_t)c->max_pixels,
-                  "total_pixels", (json_int_t)c->total_pixels, "cap_pixels", c->cap_pixels);
-    /* only where it is asked for: caches that do not say it are of the same */
-    if (j && c->first_frame && json_object_set_new(j, "first_frame", json_true())) {
-        json_decref(j);
-        return NULL;
-    }
-    return j;
+    json_t *j = json_object();
+    bool lost = false;
+    for (int later = 0; later < 2; later++) /* first those that caches have always written */
+        for
+            QVM_EACH_OPTION(p)
+    if (p->scopes & QVM_MADE_BY && qvm_option_is_later(p) == later &&
+        (!later || qvm_option_real(p, c) != 0))
+        lost = json_object_set_new(j, p->name, option_json(p, c)) || lost;
+    if (!lost)
+        return j;
+    json_decref(j);
+    return NULL;
 }
 
 /* Returns the name of a folder's model: "Qwen/Qwen3-VL-4B-Instruct" if it lies in
@@ -125,12 +134,6 @@ qv_cache_source_of(const char *path, const qv_clip_options *own, char text[QV_CA
         s.bytes = st.st_size;
         s.mtime_ns = (int64_t)MTIME(st).tv_sec * 1000000000 + MTIME(st).tv_nsec;
     }
-    const struct qv_cache_asked asked = { .fps_micro = llround(o->fps < 1e9 ? o->fps * 1e6 : 0),
-                                          .max_frames = o->max_frames,
-                                          .max_pixels = o->max_pixels,
-                                          .offset = o->offset,
-                                          .bytes = o->length,
-                                          .first_frame = o->first_frame };
-    s.options = qv_cache_asked_text(&asked, text);
+    s.options = own ? qv_cache_options_text(own, text) : NULL;
     return s;
 }

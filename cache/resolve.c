@@ -12,55 +12,74 @@
 
 /* ---- options of one clip --------------------------------------------------------------------- */
 
-static const char first_frame[] = ",\"first_frame\":true"; /* left out where it is false */
-
-const char *
-qv_cache_asked_text(const struct qv_cache_asked *a, char text[QV_CACHE_OPTIONS_BYTES])
+/* Returns a rate in frames per 10^6 seconds, as records have it; 0: it has none. */
+static int64_t
+micro(double fps)
 {
-    if (a->fps_micro <= 0 && !a->max_frames && !a->max_pixels && !a->offset && !a->bytes &&
-        !a->first_frame)
-        return NULL;
-    snprintf(text, QV_CACHE_OPTIONS_BYTES, /* the same in every locale */
-             "{\"fps\":%" PRId64 ".%06" PRId64 ",\"max_frames\":%" PRId64 ",\"max_pixels\":%" PRId64
-             ",\"offset\":%" PRId64 ",\"bytes\":%" PRId64 "%s}",
-             a->fps_micro / 1000000, a->fps_micro % 1000000, a->max_frames, a->max_pixels,
-             a->offset, a->bytes, a->first_frame ? first_frame : "");
-    return text;
+    return fps > 0 && fps < 1e9 ? llround(fps * 1e6) : 0;
 }
 
-/* Parses a text of qv_cache_asked_text. Returns false for any other text: printing the values again
- * must give the same text. */
 static bool
-read_asked(const char *text, struct qv_cache_asked *a)
+is_recorded(const struct qvm_option *p)
 {
-    int64_t whole = 0, micro = 0;
-    const struct {
-        const char *before;
-        int64_t *to;
-    } numbers[] = { { "{\"fps\":", &whole },
-                    { ".", &micro },
-                    { ",\"max_frames\":", &a->max_frames },
-                    { ",\"max_pixels\":", &a->max_pixels },
-                    { ",\"offset\":", &a->offset },
-                    { ",\"bytes\":", &a->bytes } };
+    return p->row && !(p->scopes & QVM_TIMES);
+}
+
+/* Returns whether caches know a usual value of an option that a row may have. */
+static bool
+has_usual(const struct qvm_option *p)
+{
+    return is_recorded(p) && p->scopes & QVM_MADE_BY && !qvm_option_is_later(p);
+}
+
+const char *
+qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYTES])
+{
+    size_t n = 0;
+    bool any = false;
+    for (int later = 0; later < 2; later++) /* first those that caches have always written */
+        for
+            QVM_EACH_OPTION(p)
+            {
+                const int64_t value = qvm_option_is_real(p) ? micro(qvm_option_real(p, own))
+                                                            : qvm_option_integer(p, own);
+                if (!is_recorded(p) || qvm_option_is_later(p) != later || (later && !value))
+                    continue;
+                any = any || value;
+                n += (size_t)snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n,
+                                      "%c\"%s\":", n ? ',' : '{', p->row);
+                n += (size_t)(qvm_option_is_real(p) /* the same in every locale */
+                                  ? snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n,
+                                             "%" PRId64 ".%06" PRId64, value / 1000000,
+                                             value % 1000000)
+                                  : p->kind == QVM_A_FLAG
+                                        ? snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "true")
+                                        : snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "%" PRId64,
+                                                   value));
+            }
+    snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "}");
+    return any ? text : NULL;
+}
+
+/* Parses a text of qv_cache_options_text. Returns false for any other text: printing the values
+ * again must give the same text. */
+static bool
+read_options(const char *text, qv_clip_options *own)
+{
     char again[QV_CACHE_OPTIONS_BYTES];
-    *a = (struct qv_cache_asked){ .bytes = 0 };
+    *own = (qv_clip_options){ 0 };
     if (!text)
         return true;
-    const char *at = text;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        const size_t n = strlen(numbers[i].before);
-        char *end = NULL;
-        if (strncmp(at, numbers[i].before, n) != 0)
-            return false;
-        *numbers[i].to = strtoll(at + n, &end, 10);
-        at = end;
-    }
-    if (whole < 0 || whole > INT64_MAX / 1000000 - 1)
-        return false;
-    a->fps_micro = whole * 1000000 + micro;
-    a->first_frame = !strncmp(at, first_frame, sizeof first_frame - 1);
-    const char *same = qv_cache_asked_text(a, again);
+    json_t *j = json_loads(text, 0, NULL);
+    for
+        QVM_EACH_OPTION(p)
+        {
+            const json_t *value = json_object_get(j, p->row);
+            qvm_option_put(p, own, json_is_true(value) ? 1 : json_integer_value(value),
+                           json_number_value(value));
+        }
+    json_decref(j);
+    const char *same = qv_cache_options_text(own, again);
     return same && !strcmp(same, text);
 }
 
@@ -68,25 +87,30 @@ bool
 qv_cache_asks_the_same(const struct qv_cache_usual *usual, int is_image, const char *start,
                        const char *end, const char *options, uint64_t asked)
 {
-    struct qv_cache_asked a;
+    const qv_clip_options *usually = &usual->of[is_image < 0 ? 2 : is_image > 0];
+    qv_clip_options own;
     if (qv_cache_asked_hash(start, end, options) == asked)
         return true;
-    if (!read_asked(options, &a))
+    if (!read_options(options, &own))
         return false;
-    const int64_t usually[] = { usual->fps_micro, usual->max_frames,
-                                is_image < 0 ? 0 : usual->max_pixels[is_image > 0] };
-    int64_t *const fields[] = { &a.fps_micro, &a.max_frames, &a.max_pixels };
-    const int64_t wanted[] = { a.fps_micro, a.max_frames, a.max_pixels };
-    for (unsigned ways = 1; ways < 8; ways++) { /* each bit swaps a field: its usual value for 0, or
-                                                 * 0 for its usual value */
-        bool can = true;
+    for (unsigned ways = 1; ways < 8; ways++) { /* each bit swaps an option: its usual value for 0,
+                                                 * or 0 for its usual value */
+        qv_clip_options other = own;
         char text[QV_CACHE_OPTIONS_BYTES];
-        for (int i = 0; i < 3; i++) {
-            const bool other = ways >> i & 1;
-            can = can && (!other || (usually[i] && (!wanted[i] || wanted[i] == usually[i])));
-            *fields[i] = !other ? wanted[i] : wanted[i] ? 0 : usually[i];
-        }
-        if (can && qv_cache_asked_hash(start, end, qv_cache_asked_text(&a, text)) == asked)
+        bool can = true;
+        int i = 0;
+        for
+            QVM_EACH_OPTION(p)
+            {
+                if (!has_usual(p) || !(ways >> i++ & 1))
+                    continue;
+                const double usual_value = qvm_option_real(p, usually),
+                             value = qvm_option_real(p, &own);
+                const double to = value != 0 ? 0 : usual_value;
+                can = can && usual_value > 0 && (value == 0 || value == usual_value);
+                qvm_option_put(p, &other, (int64_t)to, to);
+            }
+        if (can && qv_cache_asked_hash(start, end, qv_cache_options_text(&other, text)) == asked)
             return true;
     }
     return false;
@@ -111,10 +135,10 @@ is_like_utils(const json_t *options)
     return like && strcmp(like, "transformers") != 0;
 }
 
-/* Returns the model's own value of an option of all clips; 0: there is none, or clips and images
- * have different ones. */
+/* Returns the model's own value of an option of all clips, for a clip (kind 0), for an image (1), or
+ * for both (2); 0: there is none, or these have different ones. */
 static double
-own_value(const json_t *preprocessing, const char *name)
+own_value(const json_t *preprocessing, const char *name, int kind)
 {
     const json_t *options = json_object_get(preprocessing, "options"),
                  *video = json_object_get(preprocessing, "video"),
@@ -123,8 +147,10 @@ own_value(const json_t *preprocessing, const char *name)
         return !strcmp(name, "fps")          ? UTILS_FPS
                : !strcmp(name, "min_frames") ? UTILS_MIN_FRAMES
                                              : 0;
-    const double of_clips = number_at(video, name);
-    return strstr(name, "_pixels") && number_at(image, name) != of_clips ? 0 : of_clips;
+    const double of_clips = number_at(video, name), of_images = number_at(image, name);
+    if (!strstr(name, "_pixels") || kind == 0)
+        return of_clips;
+    return kind == 1 || of_images == of_clips ? of_images : 0;
 }
 
 struct qv_cache_usual
@@ -132,22 +158,17 @@ qv_cache_usual_of(const json_t *description)
 {
     const json_t *p = json_object_get(description, "preprocessing"),
                  *options = json_object_get(p, "options");
-    const bool utils = is_like_utils(options);
-    struct qv_cache_usual usual = { .fps_micro = 0 };
-    const double fps = number_at(options, "fps"), frames = number_at(options, "max_frames");
-    const double fps_now = fps > 0 ? fps : own_value(p, "fps");
-    const double frames_now = frames > 0 ? frames : own_value(p, "max_frames");
-    if (!(number_at(options, "num_frames") > 0) && fps_now > 0 && fps_now < 1e6)
-        usual.fps_micro = llround(fps_now * 1e6);
-    if (frames_now > 0 && frames_now < 1e15)
-        usual.max_frames = llround(frames_now);
-    for (int i = 0; i < 2; i++) {
-        const double all = number_at(options, "max_pixels"),
-                     own = utils
-                               ? 0
-                               : number_at(json_object_get(p, i ? "image" : "video"), "max_pixels");
-        const double now = all > 0 ? all : own;
-        usual.max_pixels[i] = now > 0 && now < 1e15 ? llround(now) : 0;
+    struct qv_cache_usual usual = { .of = { { 0 } } };
+    for
+        QVM_EACH_OPTION(option)
+    for (int kind = 0; kind < 3 && has_usual(option); kind++) {
+        const double all = number_at(options, option->name);
+        const double now = all > 0 ? all : own_value(p, option->name, kind);
+        if (!(now > 0 && now < 1e15))
+            continue;
+        qvm_option_put(option, &usual.of[kind], llround(now), (double)micro(now) / 1e6);
+        if (number_at(options, "num_frames") > 0)
+            usual.of[kind].fps = 0;
     }
     return usual;
 }
@@ -155,23 +176,26 @@ qv_cache_usual_of(const json_t *description)
 json_t *
 qv_cache_resolved(const json_t *description)
 {
-    static const char *const integers[] = { "min_frames", "max_frames", "min_pixels",
-                                            "max_pixels" };
     json_t *copy = json_deep_copy(description);
     json_object_del(copy, "model"); /* its folder does not matter, and its weights are compared
                                      * apart */
     json_t *p = json_object_get(copy, "preprocessing"), *options = json_object_get(p, "options");
-    if (!json_is_object(options))
-        return copy;
     bool lost = false;
-    const double fps = number_at(options, "fps");
-    if (json_object_get(options, "fps"))
-        lost = json_object_set_new(options, "fps", json_real(fps == own_value(p, "fps") ? 0 : fps));
-    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
-        const json_t *value = json_object_get(options, integers[i]);
-        if (json_is_integer(value) && number_at(options, integers[i]) == own_value(p, integers[i]))
-            lost = json_object_set_new(options, integers[i], json_integer(0)) || lost;
-    }
+    for
+        QVM_EACH_OPTION(option)
+        {
+            const json_t *value = json_object_get(options, option->name);
+            const bool is_real = qvm_option_is_real(option);
+            if (!json_is_number(value) || (!is_real && !json_is_integer(value)))
+                continue;
+            const double number = json_number_value(value);
+            const bool is_own = number == own_value(p, option->name, 2);
+            if (is_real || is_own)
+                lost = json_object_set_new(options, option->name,
+                                           is_real ? json_real(is_own ? 0 : number)
+                                                   : json_integer(0)) ||
+                       lost;
+        }
     if (!lost)
         return copy;
     json_decref(copy);

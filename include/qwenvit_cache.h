@@ -54,7 +54,7 @@ typedef struct qv_cache_source {
 
 struct qv_clip_options; /* qwenvit_media.h */
 
-#define QV_CACHE_OPTIONS_BYTES 192
+#define QV_CACHE_OPTIONS_BYTES 256
 /* Returns the source that `qwenvit cache` records for a clip, whose file it looks at; a file that
  * does not exist has no size and no time. `own` has the options of this clip alone, or is NULL:
  * start_s and end_s become the piece, and fps, max_frames, max_pixels, offset, length and

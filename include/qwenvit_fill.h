@@ -74,11 +74,13 @@ QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options
 QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
 /* Adds a clip, and looks at its file. It is wanted if the cache lacks it, has it of another path,
  * size, time, piece or options (as far as these are compared), or if it failed before and is to be
- * computed again. A clip whose file is gone is not wanted if the cache has it. `key`, `path` and
- * `own` (NULL: no options of its own) are the caller's and must live until qv_cache_fill_run or
+ * computed again. A clip whose file is gone is not wanted if the cache has it. `own` has the options
+ * of this clip alone (NULL: none), which qv_clip_options_set takes of a row; others are ignored.
+ * `key`, `path` and `own` are the caller's and must live until qv_cache_fill_run or
  * qv_cache_fill_end has returned; *wanted may be NULL. Returns QV_ENOMEM. */
 QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
-                                   const qv_row_own *own, bool *wanted, qv_error *err);
+                                   const qv_clip_options *own, bool *wanted,
+                                   qv_error *err);
 
 /* A clip or an image in memory. */
 typedef struct qv_cache_fill_memory {
@@ -101,8 +103,9 @@ typedef struct qv_cache_fill_memory {
  * frames; QV_ENOMEM. Frames of a shape that the model does not accept, or with another number of
  * bytes than their shape takes, fail in the run, and cost only themselves. */
 QV_API qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,
-                                          const qv_cache_fill_memory *memory, const qv_row_own *own,
-                                          bool *wanted, qv_error *err);
+                                          const qv_cache_fill_memory *memory,
+                                          const qv_clip_options *own, bool *wanted,
+                                          qv_error *err);
 
 /* Forgets the clips that were added since the last run, so that what they point to may be freed. */
 QV_API void qv_cache_fill_forget(qv_cache_fill *fill);

@@ -38,50 +38,6 @@ extern "C" {
 
 typedef struct qv_job qv_job;
 
-/* ---- rows of a list -------------------------------------------------------------------------- */
-
-/* The options that a row sets for its own clip. A field that the row leaves out is 0. */
-typedef struct qv_row_own {
-    double fps, start_s, end_s;
-    int64_t max_frames, max_pixels;
-    int64_t offset, bytes; /* the bytes of the file that are the clip */
-    bool first_frame;
-} qv_row_own;
-
-/* A row of a list of clips, as `qwenvit encode` and `qwenvit cache` read it from JSON and the
- * wheel from a dict. It begins as zeros. Texts belong to the caller. */
-typedef struct qv_row {
-    const char *path, *key; /* key: NULL if the row has none */
-    qv_row_own own;
-    bool asks; /* whether the row sets any of these */
-} qv_row;
-
-typedef enum qv_row_type {
-    QV_ROW_OTHER = 0, /* a value of none of these kinds */
-    QV_ROW_TEXT,
-    QV_ROW_INTEGER,
-    QV_ROW_REAL,
-    QV_ROW_FLAG, /* `integer` is 1 or 0 */
-    QV_ROW_TYPE_MAX = 0x7fff
-} qv_row_type;
-
-typedef struct qv_row_value {
-    qv_row_type type;
-    const char *text;
-    int64_t integer;
-    double real;
-} qv_row_value;
-
-/* Sets the field of that name: "path", "key", "fps", "max_frames", "max_pixels", "start", "end",
- * "offset", "bytes" or "first_frame". Returns NULL if that is done; what the value must be ("an
- * integer from 1 up") if it is wrong; "" if there is no such field. */
-QV_API const char *qv_row_set(qv_row *row, const char *name, const qv_row_value *value);
-/* Checks the fields together: QV_EINVAL for a row without a path, and for an end that is not
- * above its start. */
-QV_API qv_status qv_row_check(const qv_row *row, qv_error *err);
-/* Returns the options of all clips, with those of the row in place of some. */
-QV_API qv_clip_options qv_row_options(const qv_row_own *own, const qv_clip_options *all);
-
 /* ---- results --------------------------------------------------------------------------------- */
 
 /* What a job knows of a source, in every call of the sink. All memory belongs to the job and is

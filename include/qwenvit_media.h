@@ -29,8 +29,7 @@ typedef enum qv_like {
     QV_LIKE_QWEN_VL_UTILS,
     QV_LIKE_MAX = 0x7fff
 } qv_like;
-QV_API const char *qv_like_name(qv_like like);             /* "qwen-vl-utils"; never NULL */
-QV_API bool qv_like_parse(const char *name, qv_like *out); /* false: there is none of that name */
+QV_API const char *qv_like_name(qv_like like); /* "qwen-vl-utils"; never NULL */
 
 /* Chooses between the CPU's video decoders and those of an NVIDIA GPU, whose frames are the same to
  * the byte, except for damage that a GPU does not notice. AUTO means the CPU's; in jobs, whose
@@ -42,10 +41,9 @@ typedef enum qv_decode {
     QV_DECODE_MAX = 0x7fff
 } qv_decode;
 QV_API const char *qv_decode_name(qv_decode decode); /* "gpu"; never NULL */
-QV_API bool qv_decode_parse(const char *name,
-                            qv_decode *out); /* false: there is none of that name */
 
-/* The brackets have the fields' names in qwen-vl-utils, if these differ. */
+/* What is asked of a clip; of what is 0, nothing is asked. The brackets have the fields' names in
+ * qwen-vl-utils, if these differ. */
 typedef struct qv_clip_options {
     double fps;         /* frames sampled per second; 0: the preprocess's */
     int64_t num_frames; /* [nframes] exactly so many frames instead; excludes fps */
@@ -58,7 +56,7 @@ typedef struct qv_clip_options {
     int64_t total_pixels;
     qv_like like;
     bool cap_pixels; /* only for QV_LIKE_TRANSFORMERS: its cap_pixels_per_frame */
-    /* For decoding; 0: every core, for codecs that make the same frames of damaged data with any
+    /* For decoding, at most 1024; 0: every core, for codecs that make the same frames of damaged data with any
      * number of threads (H.264, VP9, AV1 and others), and one for HEVC, MPEG-1, 2 and 4, VP8 and
      * PNG. HEVC takes more if asked; clips without damage then give the same frames. */
     int threads;
@@ -91,6 +89,32 @@ typedef struct qv_clip_options {
     int gpu;
     uint64_t reserved[6];
 } qv_clip_options;
+
+typedef enum qv_value_type {
+    QV_VALUE_OTHER = 0, /* a value of none of these kinds */
+    QV_VALUE_TEXT,
+    QV_VALUE_INTEGER,
+    QV_VALUE_REAL,
+    QV_VALUE_FLAG, /* `integer` is 1 or 0 */
+    QV_VALUE_TYPE_MAX = 0x7fff
+} qv_value_type;
+
+typedef struct qv_value {
+    qv_value_type type;
+    const char *text;
+    int64_t integer;
+    double real;
+} qv_value;
+
+/* Sets the option of that name to a value, as Python's encode takes it: the field's name, but "start"
+ * and "end" for start_s and end_s, and a text for `like` and `decode`. With `row` the name is a field of a
+ * row of a list, as `qwenvit encode` and `qwenvit cache` read it from JSON: only "fps", "start", "end",
+ * "first_frame", "max_frames", "max_pixels", "offset", and "bytes", which is `length`; and a number
+ * must be one that asks for something. Returns NULL if that is done; what the value must be ("an
+ * integer from 1 up") if it is wrong; "" if there is no such option. Bounds from above, and which
+ * options go together, are checked when a clip is opened. */
+QV_API const char *qv_clip_options_set(qv_clip_options *options, const char *name, bool row,
+                                       const qv_value *value);
 
 /* Says what may surprise about an image's pixels. */
 typedef enum qv_remark {

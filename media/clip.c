@@ -185,12 +185,9 @@ keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
 static qv_status
 ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_error *err)
 {
-    qvm_request open = { .kind = QVM_OPEN,
-                         .threads = o->threads,
-                         .like = (int32_t)o->like,
-                         .first_frame = o->first_frame,
-                         .offset = o->offset,
-                         .length = o->length };
+    qvm_request open = { .kind = QVM_OPEN, .asked = *o };
+    open.asked.decoder = NULL; /* addresses of this process are not for the one that decodes */
+    open.asked.bytes = NULL;
     qvm_event event;
     qv_status status = qvm_far_next(&clip->far, &event, err); /* the decoder is ready */
     clip->far.asked = !status;

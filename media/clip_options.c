@@ -1,45 +1,116 @@
 /* SPDX-License-Identifier: MIT */
-/* Checks which options of a clip go together, and their bounds. */
+/* Sets options of a clip by their names, and checks their bounds and which go together. */
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
-#include "gpu.h"
+#include "error.h"
+#include "option_list.h"
+#include "options.h"
+
+static const char *const wanted[QVM_KINDS] = {
+    [QVM_A_FLAG] = "true or false",         [QVM_A_COUNT] = "an integer from 1 up",
+    [QVM_A_PLACE] = "an integer from 0 up", [QVM_A_ABOVE_0] = "a number above 0",
+    [QVM_A_FROM_0] = "a number from 0 up",  [QVM_A_LIKE] = "transformers or qwen-vl-utils",
+    [QVM_A_DECODE] = "auto, cpu or gpu",
+};
+
+/* Returns the place of a name; a number above p->most if there is none of that name. */
+static int64_t
+find_name(const struct qvm_option *p, const char *name)
+{
+    int64_t i = 0;
+    while (i <= (int64_t)p->most &&
+           strcmp(name, p->kind == QVM_A_LIKE ? qv_like_name((qv_like)i)
+                                              : qv_decode_name((qv_decode)i)) != 0)
+        i++;
+    return i;
+}
+
+const char *
+qvm_option_take(const struct qvm_option *p, qv_clip_options *o, const qv_value *value, bool strict)
+{
+    const bool is_integer = value->type == QV_VALUE_INTEGER;
+    const double real = is_integer ? (double)value->integer : value->real;
+    int64_t integer = value->integer;
+    bool good;
+    switch (p->kind) {
+    case QVM_A_FLAG: good = value->type == QV_VALUE_FLAG; break;
+    case QVM_A_COUNT:
+    case QVM_A_PLACE: good = is_integer && integer >= (strict && p->kind == QVM_A_COUNT); break;
+    case QVM_A_ABOVE_0:
+    case QVM_A_FROM_0:
+        good = (is_integer || value->type == QV_VALUE_REAL) && isfinite(real) && real >= 0 &&
+               (real > 0 || !strict || p->kind == QVM_A_FROM_0);
+        break;
+    default:
+        good = value->type == QV_VALUE_TEXT && value->text;
+        integer = good ? find_name(p, value->text) : 0;
+        good = good && integer <= (int64_t)p->most;
+    }
+    if (good)
+        qvm_option_put(p, o, integer, real);
+    return good ? NULL : wanted[p->kind];
+}
+
+const char *
+qv_clip_options_set(qv_clip_options *o, const char *name, bool row, const qv_value *value)
+{
+    for
+        QVM_EACH_OPTION(p)
+        {
+            const char *its_name = row ? p->row : p->name;
+            if (o && name && value && its_name && !strcmp(its_name, name))
+                return qvm_option_take(p, o, value, row);
+        }
+    return "";
+}
+
+qv_status
+qvm_check_row(const qv_clip_options *own, qv_error *err)
+{
+    return own->end_s > 0 && own->end_s <= own->start_s
+               ? qv_fail(err, QV_EINVAL, "\"end\" is %.15g; above \"start\", %.15g", own->end_s,
+                         own->start_s)
+               : QV_OK;
+}
+
+static qv_status
+check_bounds(const char *path, const qv_clip_options *o, qv_error *err)
+{
+    for
+        QVM_EACH_OPTION(p)
+        {
+            char most[40] = "";
+            const double v = qvm_option_real(p, o);
+            if (v >= 0 && v <= p->most && isfinite(v))
+                continue;
+            if (p->most < (double)INT64_MAX && p->kind != QVM_A_LIKE && p->kind != QVM_A_DECODE)
+                snprintf(most, sizeof most, ", at most %.15g", p->most);
+            return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; must be %s%s", path, p->name, v,
+                           wanted[p->kind], most);
+        }
+    return QV_OK;
+}
 
 qv_status
 qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
 {
+    const qv_status status = check_bounds(path, o, err);
+    if (status)
+        return status;
     if (o->fps != 0.0 && o->num_frames != 0)
         return qv_fail(err, QV_EINVAL, "%s: fps %g and num_frames %lld exclude each other", path,
                        o->fps, (long long)o->num_frames);
-    if (!(o->fps >= 0.0 && o->fps <= 1e6))
-        return qv_fail(err, QV_EINVAL, "%s: fps %g; above 0, or 0 for the model's", path, o->fps);
-    if (o->num_frames < 0 || o->num_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%s: num_frames %lld; 1 to %d", path,
-                       (long long)o->num_frames, QVM_MAX_SAMPLED);
-    if (o->min_frames < 0 || o->max_frames < 0 || o->max_frames > QVM_MAX_SAMPLED)
-        return qv_fail(err, QV_EINVAL, "%s: min_frames %lld, max_frames %lld; 1 to %d", path,
-                       (long long)o->min_frames, (long long)o->max_frames, QVM_MAX_SAMPLED);
-    if (o->min_pixels < 0 || o->max_pixels < 0 || o->min_pixels > QVM_MAX_ASKED ||
-        o->max_pixels > QVM_MAX_ASKED)
-        return qv_fail(err, QV_EINVAL, "%s: min_pixels %lld, max_pixels %lld; 1 to %lld", path,
-                       (long long)o->min_pixels, (long long)o->max_pixels,
-                       (long long)QVM_MAX_ASKED);
-    if (o->like != QV_LIKE_TRANSFORMERS && o->like != QV_LIKE_QWEN_VL_UTILS)
-        return qv_fail(err, QV_EINVAL, "%s: like is %d; see qv_like", path, (int)o->like);
+    for
+        QVM_EACH_OPTION(p)
+    if (p->scopes & QVM_UTILS && qvm_option_real(p, o) != 0 && o->like != QV_LIKE_QWEN_VL_UTILS)
+        return qv_fail(err, QV_EINVAL, "%s: %s goes with the rules of qwen-vl-utils alone", path,
+                       p->name);
     if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)
         return qv_fail(err, QV_EINVAL,
                        "%s: cap_pixels goes with transformers' rules; qwen-vl-utils always caps",
                        path);
-    if (o->total_pixels < 0 || (o->total_pixels && o->like != QV_LIKE_QWEN_VL_UTILS))
-        return qv_fail(
-            err, QV_EINVAL,
-            "%s: total_pixels %lld; at least 1, and with the rules of qwen-vl-utils alone", path,
-            (long long)o->total_pixels);
-    if (o->threads < 0)
-        return qv_fail(err, QV_EINVAL, "%s: %d threads; at least 1, or 0 for FFmpeg's choice", path,
-                       o->threads);
-    if (o->decode_memory < 0 || !(o->decode_seconds >= 0.0 && o->decode_seconds <= 1e6))
-        return qv_fail(err, QV_EINVAL, "%s: decode_memory %lld, decode_seconds %g; above 0, or 0",
-                       path, (long long)o->decode_memory, o->decode_seconds);
 #ifdef QVM_CLIENT
     if (o->trusted)
         return qv_fail(err, QV_EUNSUPPORTED,
@@ -48,27 +119,16 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
     if (o->trusted && o->decoder && o->decode != QV_DECODE_GPU)
         return qv_fail(err, QV_EINVAL, "%s: trusted, and with a decoder: one of the two", path);
 #endif
-    if ((int)o->decode < QV_DECODE_AUTO || o->decode > QV_DECODE_GPU)
-        return qv_fail(err, QV_EINVAL, "%s: decode is %d; see qv_decode", path, (int)o->decode);
-    if (o->gpu < 0 || o->gpu >= QVM_MOST_GPUS)
-        return qv_fail(err, QV_EINVAL, "%s: gpu %d; from 0 to %d", path, o->gpu, QVM_MOST_GPUS - 1);
-    if (o->offset < 0 || o->length < 0 || (o->bytes && (o->offset || o->length)))
+    if (o->bytes && (o->offset || o->length))
         return qv_fail(err, QV_EINVAL, "%s: offset %lld, length %lld; from 0 up, of a file", path,
                        (long long)o->offset, (long long)o->length);
     if (!o->bytes != !o->n_bytes)
         return qv_fail(err, QV_EINVAL, "%s: %zu bytes, which are %s", path, o->n_bytes,
                        o->bytes ? "empty" : "NULL");
-    if (!(o->start_s >= 0.0 && isfinite(o->start_s)))
-        return qv_fail(err, QV_EINVAL, "%s: start %g; seconds from 0 up", path, o->start_s);
-    if (!(o->end_s >= 0.0 && isfinite(o->end_s)))
-        return qv_fail(err, QV_EINVAL, "%s: end %g; seconds above 0, or 0 for the clip's end", path,
-                       o->end_s);
     if (o->end_s > 0.0 && o->end_s <= o->start_s)
         return qv_fail(err, QV_EINVAL, "%s: end %.15g; above start, %.15g", path, o->end_s,
                        o->start_s);
-    for (size_t i = 0; i < sizeof o->reserved / sizeof o->reserved[0]; i++)
-        if (o->reserved[i])
-            return qv_fail(err, QV_EINVAL, "%s: clip options: reserved field %zu is not zero", path,
-                           i);
+    if (!QV_RESERVED_IS_ZERO(o))
+        return qv_fail(err, QV_EINVAL, "%s: clip options: reserved fields must be zero", path);
     return QV_OK;
 }

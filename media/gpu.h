@@ -6,7 +6,6 @@
 #include "media.h"
 
 enum {
-    QVM_MOST_GPUS = 16,
     QVM_MOST_RETIRED = 8,
     /* the most clips that one process serves, so that what one clip did to the process does not last */
     QVM_GPU_CLIPS = 512,

@@ -13,6 +13,7 @@
 
 #include "clock.h"
 #include "error.h"
+#include "option_list.h"
 #include "qwenvit_media.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -41,10 +42,7 @@
 
 #define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
-#define QVM_MAX_ASKED                                                                              \
-    ((int64_t)1 << 40)          /* of min_pixels and max_pixels, as in preprocessor files */
-#define QVM_MAX_SAMPLED 1048576 /* the most frames sampled from one clip */
-#define QVM_MAX_FRAMES 4194304  /* the most frames in one clip: 19 hours at 60 a second */
+#define QVM_MAX_FRAMES 4194304 /* the most frames in one clip: 19 hours at 60 a second */
 
 /* ---- resize.c: as transformers resizes -------------------------------------------------------- */
 
@@ -114,9 +112,6 @@ typedef struct qvm_rules {
     qv_status (*size)(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o,
                       int64_t *height, int64_t *width, qv_error *err);
 } qvm_rules;
-
-/* Checks the bounds of options, and which go together (clip_options.c). Returns QV_EINVAL or QV_EUNSUPPORTED. */
-qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err);
 
 /* Takes what the file says in `info` and adds to it which frames are read, at which size. *indices
  * is NULL before and [info->n_frames] after; the caller frees it with free(), after an error too. */
@@ -259,9 +254,7 @@ typedef struct qvm_watch {
     const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
     void (*alive)(void *user); /* called at least once a packet */
     void *user;
-    qv_like like;                  /* whose rules turn, colour and resize the frames */
-    bool first_frame;              /* the first frame is read as an image */
-    int64_t offset, length;        /* bytes of the file where the clip lies; length 0: to the end */
+    qv_clip_options asked;         /* its pointers are NULL */
     const struct qvm_index *index; /* what another reader found in the file; NULL: nothing yet */
 } qvm_watch;
 
@@ -523,8 +516,8 @@ typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind
 
 typedef struct qvm_request {
     int32_t kind;
-    int32_t threads, like, first_frame, wants_index; /* OPEN: qv_clip_options has the first three */
-    int64_t offset, length;                          /* OPEN: as in qv_clip_options */
+    int32_t wants_index;            /* OPEN */
+    qv_clip_options asked;          /* OPEN: all but the pointers */
     int64_t index_bytes;            /* OPEN: bytes of an index that follows the request */
     int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
     /* START: frames_at is the offset of the first slot, `memory` the bytes of the numbers and the slots together */

@@ -266,7 +266,7 @@ find_turn(qvm_reader *r, bool is_image, qv_error *err)
     const int exif = is_image ? qvm_find_orientation(&r->source) : 0;
     if (exif < 0)
         return qv_fail(err, QV_EIO, "reading failed: %s", strerror(errno));
-    if (is_image && r->watch->like == QV_LIKE_QWEN_VL_UTILS && codec != AV_CODEC_ID_TIFF)
+    if (is_image && r->watch->asked.like == QV_LIKE_QWEN_VL_UTILS && codec != AV_CODEC_ID_TIFF)
         return QV_OK;
     r->turn = exif ? qvm_exif_turn(exif) : qvm_find_turn(r->source.stream);
     return QV_OK;
@@ -283,7 +283,7 @@ find_white(qvm_reader *r, bool is_image, qv_error *err)
         qvm_source_read(&r->source, COMPRESSION_AT, &compression, 1) < 0)
         return qv_fail(err, QV_EIO, "reading failed: %s", strerror(errno));
     r->converter.on_white =
-        is_image && r->watch->like == QV_LIKE_QWEN_VL_UTILS && compression == MASKS;
+        is_image && r->watch->asked.like == QV_LIKE_QWEN_VL_UTILS && compression == MASKS;
     return QV_OK;
 }
 
@@ -297,7 +297,7 @@ look_into(qvm_reader *r, qv_outcome *info, qv_error *err)
         return status;
     snprintf(info->format, sizeof info->format, "%s", qvm_source_format(&r->source));
     snprintf(info->codec, sizeof info->codec, "%s", avcodec_get_name(qvm_source_codec(&r->source)));
-    info->is_image = r->watch->first_frame || qvm_source_is_image(&r->source);
+    info->is_image = r->watch->asked.first_frame || qvm_source_is_image(&r->source);
     info->source_frames = 1;
     if (!info->is_image)
         status = read_packets(r, &n_packets, err);
@@ -426,7 +426,7 @@ open_resizer(qvm_reader *r, const int size[4], qv_error *err)
 {
     qvm_resizer_free(&r->resizer);
     qvm_resampler_free(&r->resampler);
-    if (r->watch->like == QV_LIKE_TRANSFORMERS)
+    if (r->watch->asked.like == QV_LIKE_TRANSFORMERS)
         return qvm_resizer_create(size[0], size[1], size[2], size[3], QVM_BEST, &r->resizer, err);
     return qvm_resampler_create(size[0], size[1], size[2], size[3],
                                 r->converter.colour == QVM_CLIP ? QVM_TORCH_FLOAT : QVM_PIL,

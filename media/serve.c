@@ -224,15 +224,12 @@ decode(struct server *s, qv_error *err)
     qvm_watch watch = { .stop = &s->stop, .alive = say_alive, .user = s };
     if (!wait_for_request(s, &s->open))
         return QV_OK;
-    watch.like = (qv_like)s->open.like;
-    watch.first_frame = s->open.first_frame;
-    watch.offset = s->open.offset;
-    watch.length = s->open.length;
+    watch.asked = s->open.asked;
     if (s->index && qvm_index_is_whole(s->index, s->open.index_bytes))
         watch.index = s->index;
     const double began_s = qv_seconds();
     qv_status status =
-        qvm_reader_open(&s->reader, s->session->clip, s->open.threads, &watch, &s->outcome, err);
+        qvm_reader_open(&s->reader, s->session->clip, watch.asked.threads, &watch, &s->outcome, err);
     s->outcome.decode_s = qv_seconds() - began_s;
     if (status)
         return status;

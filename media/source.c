@@ -40,12 +40,12 @@ read_once(const qvm_source *source, int64_t at, void *to, size_t n)
 {
     const qvm_watch *w = source->watch;
     ssize_t got;
-    if (w->length && (int64_t)n > w->length - at)
-        n = at < w->length ? (size_t)(w->length - at) : 0;
+    if (w->asked.length && (int64_t)n > w->asked.length - at)
+        n = at < w->asked.length ? (size_t)(w->asked.length - at) : 0;
     if (!n)
         return 0;
     do
-        got = pread(source->fd, to, n, (off_t)(w->offset + at));
+        got = pread(source->fd, to, n, (off_t)(w->asked.offset + at));
     while (got < 0 && errno == EINTR);
     return got;
 }
@@ -89,7 +89,7 @@ io_seek(void *opaque, int64_t offset, int whence)
     if (end < 0)
         return AVERROR(errno);
     const qvm_watch *w = source->watch;
-    const int64_t bytes = w->length ? w->length : (int64_t)end - w->offset;
+    const int64_t bytes = w->asked.length ? w->asked.length : (int64_t)end - w->asked.offset;
     whence &= ~AVSEEK_FORCE;
     if (whence & AVSEEK_SIZE)
         return bytes;

@@ -162,7 +162,7 @@ open_view(struct view *v, const qvm_source *source)
     *v = (struct view){ .pages.source = source };
     if (end < 0)
         return false;
-    v->size = w->length ? w->length : (int64_t)end - w->offset;
+    v->size = w->asked.length ? w->asked.length : (int64_t)end - w->asked.offset;
     read_at(v, 0, v->head, sizeof v->head);
     return true;
 }

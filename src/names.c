@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Names of the values that the public headers list. The libraries of clips and of caches have a copy of
  * this file each, so it stands alone. */
-#include <string.h>
-
 #include "qwenvit_media.h"
 
 const char *
@@ -24,22 +22,12 @@ qv_status_name(qv_status s)
     return "no qv_status";
 }
 
-/* Defines qv_TYPE_name and qv_TYPE_parse. */
+/* Defines qv_TYPE_name. */
 #define NAMES(type, ...)                                                                           \
-    static const char *const type##_names[] = { __VA_ARGS__ };                                     \
-    enum { N_##type = sizeof type##_names / sizeof *type##_names };                                \
     const char *type##_name(type value)                                                            \
     {                                                                                              \
-        return (size_t)value < N_##type ? type##_names[value] : "no " #type;                       \
-    }                                                                                              \
-    bool type##_parse(const char *name, type *out)                                                 \
-    {                                                                                              \
-        for (int i = 0; i < N_##type && name && out; i++)                                          \
-            if (!strcmp(name, type##_names[i])) {                                                  \
-                *out = (type)i;                                                                    \
-                return true;                                                                       \
-            }                                                                                      \
-        return false;                                                                              \
+        static const char *const names[] = { __VA_ARGS__ };                                        \
+        return (size_t)value < sizeof names / sizeof *names ? names[value] : "no " #type;          \
     }
 
 NAMES(qv_like, [QV_LIKE_TRANSFORMERS] = "transformers", [QV_LIKE_QWEN_VL_UTILS] = "qwen-vl-utils")

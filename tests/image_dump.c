@@ -47,9 +47,9 @@ main(int argc, char **argv)
 {
     atomic_bool stop;
     atomic_init(&stop, false);
-    qvm_watch watch = { .stop = &stop, .alive = say_nothing, .first_frame = true };
+    qvm_watch watch = { .stop = &stop, .alive = say_nothing, .asked.first_frame = true };
     const int first = argc > 1 && !strcmp(argv[1], "like=1") ? 2 : 1;
-    watch.like = first == 2 ? QV_LIKE_QWEN_VL_UTILS : QV_LIKE_TRANSFORMERS;
+    watch.asked.like = first == 2 ? QV_LIKE_QWEN_VL_UTILS : QV_LIKE_TRANSFORMERS;
     for (int i = first + 1; i < argc; i++) {
         char out[4096];
         qv_error err = { 0 };

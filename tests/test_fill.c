@@ -138,7 +138,7 @@ static qv_status
 fill_with(struct filler *f, const char *model_dir, int n, qv_error *err)
 {
     char keys[64][16], paths[64][64];
-    const qv_row_own own = { .max_pixels = 65536 };
+    const qv_clip_options own = { .max_pixels = 65536 };
     qv_context *ctx = NULL;
     qv_model *model = NULL;
     qv_cache_fill *fill = NULL;
@@ -630,91 +630,6 @@ frames_of_a_wrong_size_cost_themselves(void **state)
     free(cut);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
-
-static void
-a_row_takes_what_its_fields_mean(void **state)
-{
-    (void)state;
-#define INTEGER(v)                                                                                 \
-    {                                                                                              \
-        .type = QV_ROW_INTEGER, .integer = (v)                                                     \
-    }
-#define REAL(v)                                                                                    \
-    {                                                                                              \
-        .type = QV_ROW_REAL, .real = (v)                                                           \
-    }
-#define TEXT(v)                                                                                    \
-    {                                                                                              \
-        .type = QV_ROW_TEXT, .text = (v)                                                           \
-    }
-#define OTHER                                                                                      \
-    {                                                                                              \
-        .type = QV_ROW_OTHER                                                                       \
-    }
-#define FLAG(v)                                                                                    \
-    {                                                                                              \
-        .type = QV_ROW_FLAG, .integer = (v)                                                        \
-    }
-    static const struct {
-        const char *name, *words; /* NULL: the value is right. */
-        qv_row_value value;
-    } cases[] = {
-        { "path", NULL, TEXT("a") },
-        { "path", "a text that is not empty", TEXT("") },
-        { "key", "a text that is not empty", INTEGER(1) },
-        { "fps", NULL, INTEGER(2) },
-        { "fps", NULL, REAL(0.5) },
-        { "fps", "a number above 0", REAL(0) },
-        { "fps", "a number above 0", REAL(INFINITY) },
-        { "fps", "a number above 0", OTHER },
-        { "start", NULL, REAL(0) },
-        { "start", "a number from 0 up", REAL(-1) },
-        { "start", "a number from 0 up", REAL(NAN) },
-        { "end", "a number above 0", INTEGER(0) },
-        { "max_frames", NULL, INTEGER(1) },
-        { "max_frames", "an integer from 1 up", OTHER }, /* The value is `true`. */
-        { "max_frames", "an integer from 1 up", REAL(2) },
-        { "max_frames", "an integer from 1 up", INTEGER(0) },
-        { "max_pixels", "an integer from 1 up", TEXT("1") },
-        { "offset", NULL, INTEGER(0) },
-        { "offset", "an integer from 0 up", INTEGER(-1) },
-        { "bytes", "an integer from 1 up", INTEGER(0) },
-        { "first_frame", NULL, FLAG(true) },
-        { "first_frame", "true or false", INTEGER(1) },
-        { "max_frames", "an integer from 1 up", FLAG(true) },
-        { "path", "a text that is not empty", FLAG(true) },
-        { "fsp", "", INTEGER(1) },
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_row row = { .path = NULL };
-        const char *words = qv_row_set(&row, cases[i].name, &cases[i].value);
-        if (!words != !cases[i].words || (words && strcmp(words, cases[i].words)))
-            fail_msg("case %zu, %s: \"%s\"", i, cases[i].name, words ? words : "taken");
-    }
-}
-
-static void
-a_row_has_a_path_and_ends_after_its_start(void **state)
-{
-    (void)state;
-    qv_error err = { 0 };
-    qv_row row = { .own = { .start_s = 2, .end_s = 2 } };
-    expect_failure("end", QV_EINVAL, "\"end\" is 2; above \"start\", 2", qv_row_check(&row, &err),
-                   &err);
-    row.own.end_s = 2.5;
-    expect_failure("path", QV_EINVAL, "no \"path\"", qv_row_check(&row, &err), &err);
-    row.path = "a";
-    assert_int_equal(qv_row_check(&row, &err), QV_OK);
-    row.own.fps = 3;
-    row.own.bytes = 7;
-    row.own.first_frame = true;
-    const qv_clip_options all = { .num_frames = 5, .max_frames = 6, .min_pixels = 8 };
-    const qv_clip_options o = qv_row_options(&row.own, &all);
-    assert_true(o.fps == 3 && !o.num_frames && o.max_frames == 6 && o.min_pixels == 8);
-    assert_true(o.start_s == 2 && o.end_s == 2.5 && o.length == 7 && o.first_frame);
-}
-
 #define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
 
 int
@@ -735,8 +650,6 @@ main(void)
         TEST(a_file_is_kept_as_it_was_read),
         TEST(frames_of_another_shape_are_another_clip),
         TEST(frames_of_a_wrong_size_cost_themselves),
-        TEST(a_row_takes_what_its_fields_mean),
-        TEST(a_row_has_a_path_and_ends_after_its_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

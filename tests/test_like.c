@@ -267,19 +267,104 @@ pixels_are_the_packages(void **state)
     }
 }
 
+/* ---- options by their names ------------------------------------------------------------------ */
+
+#define INTEGER(v)                                                                                 \
+    {                                                                                              \
+        .type = QV_VALUE_INTEGER, .integer = (v)                                                   \
+    }
+#define REAL(v)                                                                                    \
+    {                                                                                              \
+        .type = QV_VALUE_REAL, .real = (v)                                                         \
+    }
+#define TEXT(v)                                                                                    \
+    {                                                                                              \
+        .type = QV_VALUE_TEXT, .text = (v)                                                         \
+    }
+#define OTHER                                                                                      \
+    {                                                                                              \
+        .type = QV_VALUE_OTHER                                                                     \
+    }
+#define FLAG(v)                                                                                    \
+    {                                                                                              \
+        .type = QV_VALUE_FLAG, .integer = (v)                                                      \
+    }
+
 static void
-names_go_both_ways(void **state)
+an_option_takes_what_it_means(void **state)
 {
     (void)state;
-    qv_like like = QV_LIKE_MAX;
-    for (qv_like i = QV_LIKE_TRANSFORMERS; i <= QV_LIKE_QWEN_VL_UTILS; i++) {
-        assert_true(qv_like_parse(qv_like_name(i), &like));
-        assert_int_equal(like, i);
+    static const struct {
+        const char *name, *words; /* NULL: the value is right. */
+        bool row;
+        qv_value value;
+    } cases[] = {
+        { "fps", NULL, true, INTEGER(2) },
+        { "fps", NULL, true, REAL(0.5) },
+        { "fps", NULL, false, REAL(0) },
+        { "fps", "a number above 0", true, REAL(0) },
+        { "fps", "a number above 0", false, REAL(-1) },
+        { "fps", "a number above 0", true, REAL(INFINITY) },
+        { "fps", "a number above 0", true, OTHER },
+        { "start", NULL, true, REAL(0) },
+        { "start", "a number from 0 up", true, REAL(-1) },
+        { "start", "a number from 0 up", true, REAL(NAN) },
+        { "end", "a number above 0", true, INTEGER(0) },
+        { "max_frames", NULL, true, INTEGER(1) },
+        { "max_frames", NULL, false, INTEGER(0) },
+        { "max_frames", "an integer from 1 up", true, OTHER }, /* The value is `true`. */
+        { "max_frames", "an integer from 1 up", true, REAL(2) },
+        { "max_frames", "an integer from 1 up", true, INTEGER(0) },
+        { "max_frames", "an integer from 1 up", false, INTEGER(-1) },
+        { "max_pixels", "an integer from 1 up", true, TEXT("1") },
+        { "offset", NULL, true, INTEGER(0) },
+        { "offset", "an integer from 0 up", true, INTEGER(-1) },
+        { "bytes", "an integer from 1 up", true, INTEGER(0) },
+        { "bytes", "", false, INTEGER(1) },
+        { "length", NULL, false, INTEGER(1) },
+        { "length", "", true, INTEGER(1) },
+        { "first_frame", NULL, true, FLAG(true) },
+        { "first_frame", "true or false", false, INTEGER(1) },
+        { "max_frames", "an integer from 1 up", true, FLAG(true) },
+        { "min_frames", "", true, INTEGER(1) },
+        { "like", "", true, TEXT("qwen-vl-utils") },
+        { "like", NULL, false, TEXT("qwen-vl-utils") },
+        { "like", "transformers or qwen-vl-utils", false, TEXT("no qv_like") },
+        { "like", "transformers or qwen-vl-utils", false, TEXT("") },
+        { "like", "transformers or qwen-vl-utils", false, INTEGER(1) },
+        { "decode", NULL, false, TEXT("gpu") },
+        { "decode", "auto, cpu or gpu", false, TEXT("mine") },
+        { "fsp", "", false, INTEGER(1) },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        qv_clip_options o = { .fps = 0 };
+        const char *words = qv_clip_options_set(&o, cases[i].name, cases[i].row, &cases[i].value);
+        if (!words != !cases[i].words || (words && strcmp(words, cases[i].words)))
+            fail_msg("case %zu, %s: \"%s\"", i, cases[i].name, words ? words : "taken");
     }
-    assert_string_equal(qv_like_name(QV_LIKE_QWEN_VL_UTILS), "qwen-vl-utils");
-    for (int i = -1; i < 4; i += 3)
-        assert_false(qv_like_parse(qv_like_name((qv_like)i), &like));
-    assert_false(qv_like_parse("", &like));
+}
+
+static void
+a_row_stands_over_all_clips(void **state)
+{
+    (void)state;
+    qv_error err = { 0 };
+    qv_clip_options own = { .start_s = 2, .end_s = 2 };
+    assert_int_equal(qvm_check_row(&own, &err), QV_EINVAL);
+    assert_string_equal(err.text, "\"end\" is 2; above \"start\", 2");
+    own.end_s = 2.5;
+    assert_int_equal(qvm_check_row(&own, &err), QV_OK);
+    own.fps = 3;
+    own.length = 7;
+    own.first_frame = true;
+    own.min_frames = 9; /* is not a row's */
+    const qv_clip_options all = { .num_frames = 5, .max_frames = 6, .min_pixels = 8, .offset = 4 };
+    const qv_clip_options o = qvm_options_merge(&own, &all);
+    assert_true(o.fps == 3 && !o.num_frames && o.max_frames == 6 && o.min_pixels == 8);
+    assert_true(o.start_s == 2 && o.end_s == 2.5 && o.length == 7 && o.first_frame);
+    assert_true(!o.offset && !o.min_frames);
+    const qv_clip_options same = qvm_options_merge(NULL, &all);
+    assert_true(same.num_frames == 5 && same.offset == 4);
 }
 
 /* An image's bounds are counts of tokens, 4 and 16384. At a bound nothing is resized. */
@@ -309,9 +394,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_go_both_ways),           cmocka_unit_test(clips_are_the_packages),
-        cmocka_unit_test(cuts_are_the_packages),        cmocka_unit_test(images_are_the_packages),
-        cmocka_unit_test(words_say_what_is_wrong),      cmocka_unit_test(pixels_are_the_packages),
+        cmocka_unit_test(an_option_takes_what_it_means),
+        cmocka_unit_test(a_row_stands_over_all_clips),
+        cmocka_unit_test(clips_are_the_packages),
+        cmocka_unit_test(cuts_are_the_packages),
+        cmocka_unit_test(images_are_the_packages),
+        cmocka_unit_test(words_say_what_is_wrong),
+        cmocka_unit_test(pixels_are_the_packages),
         cmocka_unit_test(images_have_their_own_bounds),
     };
     return cmocka_run_group_tests_name("like", tests, NULL, NULL);

@@ -375,7 +375,7 @@ fill_there(void)
 static qv_status
 fill_add(void)
 {
-    const qv_row_own own = { .fps = 1 };
+    const qv_clip_options own = { .fps = 1 };
     static bool wanted;
     return qv_cache_fill_add(arg(0, a_fill()), arg(1, "k"), arg(2, image_path), arg(3, &own),
                              arg(4, &wanted), arg(5, &err));
@@ -384,7 +384,7 @@ fill_add(void)
 static qv_status
 fill_add_memory(void)
 {
-    const qv_row_own own = { .fps = 1 };
+    const qv_clip_options own = { .fps = 1 };
     static bool wanted;
     const qv_cache_fill_memory m = { .kind = QV_SOURCE_BYTES,
                                      .data = arg(3, "bytes"),
@@ -437,31 +437,7 @@ fill_close(void)
     return if_not(f != NULL);
 }
 
-/* ---- jobs and rows --------------------------------------------------------------------------- */
-
-static qv_status
-row_set(void)
-{
-    qv_row row = { .path = NULL };
-    const qv_row_value value = { .type = QV_ROW_TEXT, .text = arg(3, "a") };
-    return if_not(qv_row_set(arg(0, &row), arg(1, "path"), arg(2, &value)) != NULL);
-}
-
-static qv_status
-row_check(void)
-{
-    const qv_row row = { .path = arg(1, "a") };
-    return qv_row_check(arg(0, &row), arg(2, &err));
-}
-
-static qv_status
-row_options(void)
-{
-    const qv_row_own own = { .fps = 1 };
-    const qv_clip_options all = { .max_frames = 5 };
-    const qv_clip_options o = qv_row_options(arg(0, &own), arg(1, &all));
-    return if_not(!(o.fps > 0) || !o.max_frames);
-}
+/* ---- jobs --------------------------------------------------------------------------- */
 
 static qv_status
 job_open(void)
@@ -529,17 +505,11 @@ job_memory(void)
 /* ---- clips ----------------------------------------------------------------------------------- */
 
 static qv_status
-like_parse(void)
+options_set(void)
 {
-    qv_like like;
-    return if_not(!qv_like_parse(arg(0, "transformers"), arg(1, &like)));
-}
-
-static qv_status
-decode_parse(void)
-{
-    qv_decode decode;
-    return if_not(!qv_decode_parse(arg(0, "cpu"), arg(1, &decode)));
+    qv_clip_options o = { .fps = 0 };
+    const qv_value value = { .type = QV_VALUE_TEXT, .text = arg(2, "cpu") };
+    return if_not(qv_clip_options_set(arg(0, &o), arg(1, "decode"), false, arg(3, &value)) != NULL);
 }
 
 /* There is no qwenvit-decoder beside this program, and perhaps no GPU: a call that gets as far as
@@ -699,9 +669,6 @@ static const struct call {
     { "qv_cache_fill_end", fill_end, 0, false, false },
     { "qv_cache_fill_get_counts", fill_get_counts, 0, true, false },
     { "qv_cache_fill_close", fill_close, 0, true, false },
-    { "qv_row_set", row_set, 0, true, false },
-    { "qv_row_check", row_check, 0, false, false },
-    { "qv_row_options", row_options, 0, true, false },
     { "qv_job_open", job_open, 0, false, true },
     { "qv_job_add", job_add, 0, false, true },
     { "qv_job_end", job_end, 0, false, false },
@@ -710,8 +677,7 @@ static const struct call {
     { "qv_job_get_progress", job_get_progress, 0, true, false },
     { "qv_job_close", job_close, 0, true, false },
     { "qv_job_memory", job_memory, 0, false, true },
-    { "qv_like_parse", like_parse, 0, true, false },
-    { "qv_decode_parse", decode_parse, 0, true, false },
+    { "qv_clip_options_set", options_set, 0, true, false },
     { "qv_decoder_start", decoder_start, BIT(0), false, false },
     { "qv_decoder_gpu", decoder_gpu, 0, false, false },
     { "qv_decoder_has_gpu", decoder_has_gpu, 0, true, false },

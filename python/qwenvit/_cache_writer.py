@@ -6,9 +6,9 @@ import os
 from . import _check, _core, _decoder
 from ._arrays import error
 from ._model import MOST_THREADS, Model
-from ._sources import KINDS, describe, local_path, options_of
+from ._sources import KINDS, OF_FRAMES, describe, local_path, options_of
 
-FIELDS = ("path", "key", "start", "end", "fps", "max_frames", "max_pixels", "offset", "bytes")
+FIELDS = ("path", "key", *_core.ROW_OPTIONS)
 COUNTS = ("done", "tokens", "failed", "there", "failed_before")
 
 
@@ -113,7 +113,7 @@ class CacheWriter:
         kinds = [k for k in KINDS if k in row and (k != "bytes" or not isinstance(row[k], int))]
         if not kinds:
             return None
-        own = {k: row[k] for k in ("max_pixels", "fps") if k in row and kinds != ["bytes"]}
+        own = {k: row[k] for k in OF_FRAMES if k in FIELDS and k in row and kinds != ["bytes"]}
         source = {k: row.pop(k) for k in (*kinds, "timestamps") if k in row}
         data, is_path, _ = describe(self.model._core, {**source, **own}, place, options_of(self._options))
         if is_path:

@@ -61,10 +61,6 @@ def options_of(options):
     """Returns the options that were given, as the binding takes them. Raises Error for one that is
     unknown or of a wrong type."""
     options = {k: v for k, v in options.items() if v is not None}
-    if "like" in options:
-        options["like"] = _core.parse_like(_check.text(options["like"], "like"))
-    if "decode" in options:
-        options["decode"] = _core.parse_decode(_check.text(options["decode"], "decode"))
     _core.check_options({k: v for k, v in options.items() if k != "timestamps"})
     return options
 

@@ -33,7 +33,7 @@ from . import _check
 from ._arrays import error
 from ._cache import Cache
 from ._cache_writer import COUNTS, FIELDS, CacheWriter
-from ._core import CacheRow, Error
+from ._core import ROW_OPTIONS, CacheRow, Error
 from ._model import load
 from ._rows import SCHEMA, matrices as matrices, row_of, tables, tables_of
 
@@ -113,10 +113,13 @@ class Encoder:
                 results[place] = error("QV_EINVAL", "a row without a path")
                 continue
             try:
-                own = CacheRow({**row, "key": str(place)}).options
+                CacheRow({**row, "key": str(place)})  # checks it
             except Error as e:
                 results[place] = e
                 continue
+            own = {ROW_OPTIONS[name]: value for name, value in row.items() if name in ROW_OPTIONS}
+            if "fps" in own:
+                own["num_frames"] = 0  # which all rows may have
             sources.append({"path": row["path"], "key": str(place), **own})
         encoded = self.model.encode(
             sources, dtype=self.dtype, errors="yield", ordered=False, decoders=_share(), **self.options

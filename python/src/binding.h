@@ -20,6 +20,7 @@
 
 extern "C" {
 #include "dtype.h"
+#include "media/option_list.h"
 }
 
 namespace qvpy
@@ -198,16 +199,21 @@ class Model
 nb::dict progress_of(const qv_job_progress &p);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);
 qv_status parse_status(const std::string &name);
-/* The most threads of any kind that may be asked for. */
-static constexpr int MOST_THREADS = 1024;
 /* Reads options by the names that encode() gives them. */
 void take_clip_options(nb::dict options, qv_clip_options *o);
+/* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a
+ * file's name. */
+qv_value value_of(nb::handle value, const std::string &name, std::string *text);
+/* Returns the repr of a value; one without a repr (such as a number of 5000 digits) is named by its
+ * type. */
+std::string shown(nb::handle value);
 
 void bind_model(nb::module_ &m);
 void bind_frames(nb::module_ &m);
 void bind_tokens(nb::module_ &m);
 void bind_decoder(nb::module_ &m);
 void bind_job(nb::module_ &m);
+void bind_options(nb::module_ &m);
 void bind_cache(nb::module_ &m);
 void bind_cache_reader(nb::module_ &m);
 

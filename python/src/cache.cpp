@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Fills a cache. The binding is thin: cache/fill.c does the run, and job/row.c has the rules of
- * rows. */
+/* Fills a cache. The binding is thin: cache/fill.c does the run, and media/options.inc
+ * has the rules of rows. */
 #include <nanobind/stl/string.h>
 
 #include <chrono>
@@ -32,82 +32,10 @@ parse_status(const std::string &name)
 /* A row: a key, a file or data in memory, and options of its own. */
 struct CacheRow {
     std::string path, key; /* key as caches spell it */
-    qv_row_own own;
+    qv_clip_options own;
     nb::object data; /* bytes or Frames in memory, or None */
     qv_cache_fill_memory memory;
-
-    nb::dict options() const;
 };
-
-/* Returns the row's own options, as options of encode(). */
-nb::dict
-CacheRow::options() const
-{
-    nb::dict d;
-    if (own.fps > 0) {
-        d["fps"] = own.fps;
-        d["num_frames"] = 0;
-    }
-    const std::pair<const char *, double> reals[] = { { "start", own.start_s },
-                                                      { "end", own.end_s } };
-    const std::pair<const char *, int64_t> integers[] = { { "max_frames", own.max_frames },
-                                                          { "max_pixels", own.max_pixels },
-                                                          { "offset", own.offset },
-                                                          { "length", own.bytes } };
-    for (auto [name, value] : reals)
-        if (value > 0)
-            d[name] = value;
-    for (auto [name, value] : integers)
-        if (value)
-            d[name] = value;
-    if (own.first_frame)
-        d["first_frame"] = true;
-    return d;
-}
-
-/* Returns a value for the rules of rows; `text` keeps its text. Texts and paths are bytes of a
- * file's name. */
-static qv_row_value
-row_value(nb::handle value, std::string *text)
-{
-    qv_row_value v = {};
-    PyObject *o = value.ptr();
-    if (PyBool_Check(o)) {
-        v.type = QV_ROW_FLAG;
-        v.integer = o == Py_True;
-        return v;
-    }
-    if (PyIndex_Check(o)) {
-        int overflow = 0;
-        const nb::object whole = nb::steal(PyNumber_Index(o));
-        v.integer = whole.is_valid() ? PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow) : 0;
-        v.type = !whole.is_valid() || overflow ? QV_ROW_OTHER : QV_ROW_INTEGER;
-    } else if (PyNumber_Check(o)) {
-        v.real = PyFloat_AsDouble(o);
-        v.type = PyErr_Occurred() ? QV_ROW_OTHER : QV_ROW_REAL;
-    } else if (nb::object name = nb::steal(PyOS_FSPath(o)); name.is_valid()) {
-        if (PyUnicode_Check(name.ptr()))
-            name = nb::steal(PyUnicode_EncodeFSDefault(name.ptr()));
-        if (name.is_valid()) {
-            *text = text_of(nb::cast<nb::bytes>(name), "path or key");
-            v.type = QV_ROW_TEXT;
-            v.text = text->c_str();
-        }
-    }
-    PyErr_Clear();
-    return v;
-}
-
-/* Returns the repr of a value; one without a repr (such as a number of 5000 digits) is named by its
- * type. */
-static std::string
-shown(nb::handle value)
-{
-    const nb::object text = nb::steal(PyObject_Repr(value.ptr()));
-    PyErr_Clear();
-    return text.is_valid() ? nb::cast<std::string>(text)
-                           : std::string("a ") + nb::type_name(value.type()).c_str();
-}
 
 /* Returns data in memory, as a fill takes it. */
 static qv_cache_fill_memory
@@ -141,28 +69,29 @@ static CacheRow
 make_row(nb::dict fields, nb::object data)
 {
     CacheRow made = {};
-    std::string texts[2], other;
-    qv_row row = {};
-    for (auto [key, value] : fields) {
-        const std::string name = nb::cast<std::string>(nb::str(key));
-        std::string *text = name == "path" ? &texts[0] : name == "key" ? &texts[1] : &other;
-        const qv_row_value v = row_value(value, text);
-        const char *words = qv_row_set(&row, name.c_str(), &v);
+    std::string path, given;
+    for (auto [field, value] : fields) {
+        std::string other;
+        const std::string name = nb::cast<std::string>(nb::str(field));
+        std::string *text = name == "path" ? &path : name == "key" ? &given : nullptr;
+        const qv_value v = value_of(value, name, text ? text : &other);
+        const char *words = !text ? qv_clip_options_set(&made.own, name.c_str(), true, &v)
+                            : text->empty() ? "a text that is not empty" : nullptr;
         if (words && !*words)
-            fail(QV_EINVAL, "there is no field %.80s", shown(key).c_str());
+            fail(QV_EINVAL, "there is no field %.80s", shown(field).c_str());
         if (words)
             fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), shown(value).c_str(), words);
     }
-    if (!data.is_none() && !row.key)
+    if (!data.is_none() && given.empty())
         fail(QV_EINVAL, "no key; what is in memory has no path to be found by");
-    row.path = data.is_none() ? row.path : row.key;
+    made.path = data.is_none() ? path : given;
     char key[QV_CACHE_MAX_KEY + 1];
     qv_error err = {};
-    check(qv_row_check(&row, &err), err);
-    check(qv_cache_key(row.key ? row.key : row.path, key, &err), err);
-    made.path = row.path;
+    check(qvm_check_row(&made.own, &err), err);
+    if (made.path.empty())
+        fail(QV_EINVAL, "no \"path\"");
+    check(qv_cache_key((given.empty() ? path : given).c_str(), key, &err), err);
     made.key = key;
-    made.own = row.own;
     if (!data.is_none())
         made.memory = memory_of(data, made.key);
     made.data = data;
@@ -389,8 +318,7 @@ bind_cache(nb::module_ &m)
 {
     nb::class_<CacheRow>(m, "CacheRow")
         .def(nb::new_(&make_row), nb::arg("fields"), nb::arg("data") = nb::none())
-        .def_prop_ro("key", [](const CacheRow &r) { return nb::str(r.key.c_str()); })
-        .def_prop_ro("options", &CacheRow::options);
+        .def_prop_ro("key", [](const CacheRow &r) { return nb::str(r.key.c_str()); });
     nb::class_<CacheFill>(m, "CacheFill")
         .def(nb::init<nb::object, nb::object, nb::bytes, nb::dict, nb::dict>(), nb::arg("model"),
              nb::arg("decoder").none(), nb::arg("folder"), nb::arg("how"), nb::arg("clip"))

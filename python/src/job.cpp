@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs many sources through a job (results.cpp has its results), and reads their options. */
+/* Runs many sources through a job (results.cpp has its results). */
 #include <nanobind/stl/string.h>
 
 #include <chrono>
@@ -76,120 +76,6 @@ Job::~Job()
         close();
     else
         new std::shared_ptr<Results>(results); /* never freed */
-}
-
-/* Returns the number of a name of `decode`. */
-static int64_t
-parse_decode(nb::handle name)
-{
-    qv_decode decode;
-    const char *text = "";
-    if (!nb::isinstance<nb::str>(name) || !nb::try_cast(name, text) ||
-        !qv_decode_parse(text, &decode))
-        fail(QV_EINVAL, "decode is %.80s; must be 'auto', 'cpu' or 'gpu'", nb::repr(name).c_str());
-    return decode;
-}
-
-/* Returns the number of a name of `like`. */
-static int
-parse_like(nb::handle name)
-{
-    qv_like like;
-    const char *text = nullptr;
-    if (!nb::isinstance<nb::str>(name) || !nb::try_cast(name, text) || !qv_like_parse(text, &like))
-        fail(QV_EINVAL, "like is %.80s; must be '%s' or '%s'", nb::repr(name).c_str(),
-             qv_like_name(QV_LIKE_TRANSFORMERS), qv_like_name(QV_LIKE_QWEN_VL_UTILS));
-    return like;
-}
-
-/* Reads a number of Python or numpy; True and False are refused. */
-static double
-real_of(const std::string &name, nb::handle value)
-{
-    const double real = PyBool_Check(value.ptr()) ? -1 : PyFloat_AsDouble(value.ptr());
-    if (!PyBool_Check(value.ptr()) && !(real == -1 && PyErr_Occurred()))
-        return real;
-    PyErr_Clear();
-    fail(QV_EINVAL, "%s: a %s; must be a number", name.c_str(),
-         nb::type_name(value.type()).c_str());
-}
-
-static int64_t
-integer_of(const std::string &name, nb::handle value)
-{
-    int overflow = 0;
-    const nb::object whole = nb::steal(PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())
-                                           ? nullptr
-                                           : PyNumber_Index(value.ptr()));
-    const int64_t integer =
-        whole.is_valid() ? PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow) : 0;
-    PyErr_Clear();
-    if (!whole.is_valid())
-        fail(QV_EINVAL, "%s: a %s; must be a number without a fraction", name.c_str(),
-             nb::type_name(value.type()).c_str());
-    if (overflow)
-        fail(QV_EINVAL, "%s: a number of more than 64 bits", name.c_str());
-    return integer;
-}
-
-void
-take_clip_options(nb::dict options, qv_clip_options *o)
-{
-    const struct {
-        const char *name;
-        double *at;
-    } reals[] = { { "fps", &o->fps },
-                  { "start", &o->start_s },
-                  { "end", &o->end_s },
-                  { "decode_seconds", &o->decode_seconds } };
-    int64_t threads = 0, like = 0, decode = 0, gpu = 0;
-    const struct {
-        const char *name;
-        int64_t *at;
-    } integers[] = { { "num_frames", &o->num_frames },
-                     { "min_frames", &o->min_frames },
-                     { "max_frames", &o->max_frames },
-                     { "min_pixels", &o->min_pixels },
-                     { "max_pixels", &o->max_pixels },
-                     { "total_pixels", &o->total_pixels },
-                     { "decode_memory", &o->decode_memory },
-                     { "offset", &o->offset },
-                     { "length", &o->length },
-                     { "threads", &threads },
-                     { "gpu", &gpu },
-                     { "like", &like }, /* parse_like and parse_decode have made these numbers */
-                     { "decode", &decode } };
-    for (auto [key, value] : options) {
-        const std::string name = nb::str(key).c_str();
-        bool known = false;
-        for (const auto &real : reals)
-            if (name == real.name) {
-                *real.at = real_of(name, value);
-                known = true;
-            }
-        for (const auto &integer : integers)
-            if (name == integer.name) {
-                *integer.at = integer_of(name, value);
-                known = true;
-            }
-        if (name == "first_frame") {
-            if (!PyBool_Check(value.ptr()))
-                fail(QV_EINVAL, "first_frame: a %s; must be True or False",
-                     nb::type_name(value.type()).c_str());
-            o->first_frame = value.ptr() == Py_True;
-            known = true;
-        }
-        if (!known)
-            fail(QV_EINVAL, "there is no option %s", name.c_str());
-    }
-    if (threads < 0 || threads > MOST_THREADS)
-        fail(QV_EINVAL, "threads is %lld; 0 to %d", (long long)threads, MOST_THREADS);
-    o->threads = (int)threads;
-    o->like = (qv_like)like;
-    if (gpu < 0 || gpu > MOST_THREADS)
-        fail(QV_EINVAL, "gpu is %lld; an index from 0 up", (long long)gpu);
-    o->decode = (qv_decode)decode;
-    o->gpu = (int)gpu;
 }
 
 /* Adds a source to the job, which waits for room without the interpreter. */
@@ -404,12 +290,6 @@ encode_one(nb::object model, nb::object decoder, const std::string &dtype, const
 void
 bind_job(nb::module_ &m)
 {
-    m.def("parse_like", parse_like);
-    m.def("parse_decode", parse_decode);
-    m.def("check_options", [](nb::dict options) {
-        qv_clip_options o = {};
-        take_clip_options(options, &o);
-    });
     nb::class_<Job>(m, "Job")
         .def("__init__", open_for_generator, nb::arg("model"), nb::arg("decoder").none(),
              nb::arg("dtype"), nb::arg("decoders"), nb::arg("alone"), nb::arg("ordered"),

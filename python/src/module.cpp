@@ -55,6 +55,7 @@ NB_MODULE(core, m)
     bind_frames(m);
     bind_decoder(m);
     bind_job(m);
+    bind_options(m);
     bind_cache(m);
     bind_cache_reader(m);
 }

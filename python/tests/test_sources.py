@@ -193,7 +193,7 @@ def test_the_first_frame_of_an_animation(model, tmp_path):
         assert not model.encode(data).is_image
         first = model.encode(data, first_frame=True)
         assert first.is_image and same(first, model.encode(image.open(io.BytesIO(data))))
-    with pytest.raises(qwenvit.Error, match="first_frame: a int; must be True or False"):
+    with pytest.raises(qwenvit.Error, match="first_frame is 1; must be true or false"):
         model.encode(data, first_frame=1)
 
 
@@ -266,9 +266,9 @@ def test_frames_have_seconds_if_somebody_says_them(model, frames):
         ({"timestamps": "0123"}, "must be finite numbers"),
         ({"timestamps": [0, 2, 1, 3]}, "timestamps: 1 at place 2; seconds that never fall"),
         ({"timestamps": [0, 1, 2, 3], "fps": 1}, "exclude each other"),
-        ({"fps": -1}, "fps -1"),
-        ({"fps": float("nan")}, "fps nan"),
-        ({"fps": "2"}, "fps: a str; must be a number"),
+        ({"fps": -1}, "fps is -1"),
+        ({"fps": float("nan")}, "fps is nan"),
+        ({"fps": "2"}, "fps is '2'; must be a number above 0"),
     ],
 )
 def test_seconds_that_are_none(model, frames, options, words):

@@ -11,14 +11,12 @@
 /* Checks that numbers are finite and not negative: every number of a line goes to a decoder as it
  * is. */
 static void
-check_own(const qv_row_own *own)
+check_own(const qv_clip_options *own)
 {
-    const double reals[] = { own->fps, own->start_s, own->end_s };
-    const int64_t integers[] = { own->max_frames, own->max_pixels, own->offset, own->bytes };
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
-        FUZZ_CHECK(isfinite(reals[i]) && reals[i] >= 0);
-    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
-        FUZZ_CHECK(integers[i] >= 0);
+    for QVM_EACH_OPTION (p) {
+        FUZZ_CHECK(isfinite(qvm_option_real(p, own)) && qvm_option_real(p, own) >= 0);
+        FUZZ_CHECK(p->row || !(qvm_option_real(p, own) != 0));
+    }
     FUZZ_CHECK(!(own->end_s > 0) || own->end_s > own->start_s);
 }
 
@@ -26,15 +24,16 @@ static void
 check_entry(const struct tool_entry *entry, size_t line_before)
 {
     static const qv_clip_options all = { .num_frames = 3, .max_frames = 5, .max_pixels = 7 };
-    FUZZ_CHECK(entry->path && *entry->path && entry->key && *entry->key && entry->own);
+    FUZZ_CHECK(entry->path && *entry->path && entry->key && *entry->key);
     FUZZ_CHECK(entry->line > line_before && strncmp(entry->key, "__", 2));
     char *text = qv_utf8_text(entry->key);
     FUZZ_CHECK(text && !strcmp(text, entry->key)); /* A key is UTF-8. */
     free(text);
-    check_own(entry->own);
-    const qv_clip_options o = qv_row_options(entry->own, &all);
+    if (entry->own)
+        check_own(entry->own);
+    const qv_clip_options o = qvm_options_merge(entry->own, &all);
     FUZZ_CHECK(!(o.fps > 0 && o.num_frames)); /* These two exclude each other. */
-    FUZZ_CHECK(o.max_frames > 0 && o.max_pixels > 0 && o.length == entry->own->bytes);
+    FUZZ_CHECK(o.max_frames > 0 && o.max_pixels > 0 && o.length == (entry->own ? entry->own->length : 0));
 }
 
 static int

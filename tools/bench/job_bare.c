@@ -49,15 +49,12 @@ open_reader(struct entry_reader *e, const struct job_bench *j, size_t i, qv_outc
             qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
-    const qv_clip_options o = qv_row_options(entry->own, &j->o.clip);
+    const qv_clip_options o = qvm_options_merge(entry->own, &j->o.clip);
     *e = (struct entry_reader){ .fd = open(entry->path, O_RDONLY | O_CLOEXEC) };
     atomic_init(&e->stop, false);
     e->watch = (qvm_watch){ .stop = &e->stop,
                             .alive = ignore,
-                            .like = o.like,
-                            .first_frame = o.first_frame,
-                            .offset = o.offset,
-                            .length = o.length };
+                            .asked = o };
     return e->fd < 0 ? qv_fail(err, QV_EIO, "%s: cannot be opened", entry->path)
                      : qvm_reader_open(&e->reader, e->fd, 1, &e->watch, info, err);
 }
@@ -74,7 +71,7 @@ static qv_status
 prepare(struct job_bench *j, size_t i, qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
-    const qv_clip_options o = qv_row_options(entry->own, &j->o.clip);
+    const qv_clip_options o = qvm_options_merge(entry->own, &j->o.clip);
     struct job_bare *b = &j->bare[i];
     struct entry_reader e;
     qv_status s = open_reader(&e, j, i, &b->info, err);
@@ -132,12 +129,12 @@ fail(const char *path, int code, qv_error *err)
 /* Returns the file's name, or a name for the part of it that is the clip, for free(); NULL if
  * out of memory. */
 static char *
-name_input(const char *path, const qv_row_own *own)
+name_input(const char *path, const qv_clip_options *own)
 {
     char *name = NULL;
-    if (!own->offset && !own->bytes)
+    if (!own || (!own->offset && !own->length))
         return strdup(path);
-    const long long end = own->bytes ? (long long)(own->offset + own->bytes) : 0;
+    const long long end = own->length ? (long long)(own->offset + own->length) : 0;
     const int n =
         asprintf(&name, "subfile,,start,%lld,end,%lld,,:%s", (long long)own->offset, end, path);
     return n < 0 ? NULL : name;
@@ -160,7 +157,7 @@ open_codec(struct loop *l, int threads)
 
 /* Opens the file, but no decoder. */
 static qv_status
-open_loop(struct loop *l, const char *path, const qv_row_own *own, qv_error *err)
+open_loop(struct loop *l, const char *path, const qv_clip_options *own, qv_error *err)
 {
     char *input = name_input(path, own);
     const qv_outcome *info = &l->clip->info;
@@ -351,7 +348,7 @@ decode_entry(struct job_bench *j, size_t i, qv_error *err)
     if (j->bare[i].info.is_image)
         return read_image(j, i, err);
     const struct tool_entry *entry = &j->list.at[i];
-    struct loop l = { .clip = &j->bare[i], .like = qv_row_options(entry->own, &j->o.clip).like };
+    struct loop l = { .clip = &j->bare[i], .like = qvm_options_merge(entry->own, &j->o.clip).like };
     qv_status s = open_loop(&l, entry->path, entry->own, err);
     if (!s && j->bare_gpu)
         s = open_stream(&l, j, err);

@@ -100,7 +100,7 @@ job_decode(struct job_bench *j, size_t i, qv_decoder *decoder, qv_decode by, int
            qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
-    qv_clip_options options = qv_row_options(entry->own, &j->o.clip);
+    qv_clip_options options = qvm_options_merge(entry->own, &j->o.clip);
     qv_clip *clip = NULL;
     qv_outcome info;
     options.threads = job_decoding_threads(j, i);
@@ -259,7 +259,7 @@ add_clips(struct job_bench *j, qv_job *job, bool frames, qv_decode decode, qv_er
     qv_status s = QV_OK;
     for (size_t i = 0; i < j->list.n && !s; i++) {
         const struct tool_entry *entry = &j->list.at[i];
-        qv_clip_options options = qv_row_options(entry->own, &j->o.clip);
+        qv_clip_options options = qvm_options_merge(entry->own, &j->o.clip);
         options.decode = decode;
         qv_job_source source = { .key = entry->key, .path = entry->path, .clip = &options };
         if (frames)

@@ -7,9 +7,7 @@
 qv_cache_source
 tool_cache_source(const struct tool_entry *entry, char options[QV_CACHE_OPTIONS_BYTES])
 {
-    static const qv_clip_options nothing;
-    const qv_clip_options own = qv_row_options(entry->own, &nothing);
-    return qv_cache_source_of(entry->path, &own, options);
+    return qv_cache_source_of(entry->path, entry->own, options);
 }
 
 static qv_status

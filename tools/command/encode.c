@@ -240,7 +240,7 @@ run_job(struct tool_encoder *e, qv_error *err)
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
         const qv_clip_options options =
-            output->entry ? qv_row_options(output->entry->own, &e->clip) : e->clip;
+            qvm_options_merge(output->entry ? output->entry->own : NULL, &e->clip);
         const qv_job_source source = {
             .key = output->key, .path = output->clip, .clip = &options, .user = output
         };

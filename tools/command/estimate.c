@@ -21,7 +21,7 @@ static qv_status
 add_clip(const struct tool_options *o, const struct tool_entry *entry,
          const struct tool_rules *rules, struct tool_estimate *e, qv_error *err)
 {
-    const qv_clip_options options = qv_row_options(entry->own, &o->clip);
+    const qv_clip_options options = qvm_options_merge(entry->own, &o->clip);
     qv_clip *clip = NULL;
     qv_outcome c;
     const qv_status s =

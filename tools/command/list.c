@@ -72,56 +72,79 @@ key_of(struct tool_list *list, const char *path)
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-static qv_row_value
+/* What a line says. Texts belong to whoever read it. */
+struct line {
+    const char *path, *key; /* key NULL: it has none */
+    qv_clip_options own;
+    bool asks; /* whether it sets any of these */
+};
+
+static qv_value
 value_of(const json_t *value)
 {
     return json_is_string(value)
-               ? (qv_row_value){ .type = QV_ROW_TEXT, .text = json_string_value(value) }
+               ? (qv_value){ .type = QV_VALUE_TEXT, .text = json_string_value(value) }
            : json_is_integer(value)
-               ? (qv_row_value){ .type = QV_ROW_INTEGER, .integer = json_integer_value(value) }
+               ? (qv_value){ .type = QV_VALUE_INTEGER, .integer = json_integer_value(value) }
            : json_is_real(value)
-               ? (qv_row_value){ .type = QV_ROW_REAL, .real = json_real_value(value) }
+               ? (qv_value){ .type = QV_VALUE_REAL, .real = json_real_value(value) }
            : json_is_boolean(value)
-               ? (qv_row_value){ .type = QV_ROW_FLAG, .integer = json_is_true(value) }
-               : (qv_row_value){ .type = QV_ROW_OTHER };
+               ? (qv_value){ .type = QV_VALUE_FLAG, .integer = json_is_true(value) }
+               : (qv_value){ .type = QV_VALUE_OTHER };
 }
 
-/* Reads the fields of a line's object. The row's texts belong to the JSON object. */
+/* Sets a field. Returns NULL, or what its value must be; "": there is no such field. */
+static const char *
+set_field(struct line *line, const char *name, const json_t *value)
+{
+    const char **text = !strcmp(name, "path")  ? &line->path
+                        : !strcmp(name, "key") ? &line->key
+                                               : NULL;
+    const qv_value v = value_of(value);
+    if (!text) {
+        line->asks = true;
+        return qv_clip_options_set(&line->own, name, true, &v);
+    }
+    *text = v.text;
+    return v.text && *v.text ? NULL : "a text that is not empty";
+}
+
+/* Reads the fields of a line's object. */
 static qv_status
-read_object(const struct place *p, json_t *object, qv_row *row, qv_error *err)
+read_object(const struct place *p, json_t *object, struct line *line, qv_error *err)
 {
     const char *name;
     json_t *value;
     json_object_foreach(object, name, value)
     {
-        const qv_row_value v = value_of(value);
-        const char *wanted = qv_row_set(row, name, &v);
+        const char *wanted = set_field(line, name, value);
         if (wanted && !*wanted)
             return BAD(p, QV_EFORMAT, "there is no field \"%s\"", qv_path_tail(name));
         if (wanted)
             return BAD(p, QV_EFORMAT, "\"%s\" must be %s", name, wanted);
     }
     qv_error why = { 0 };
-    return qv_row_check(row, &why) ? BAD(p, QV_EFORMAT, "%s", why.text) : QV_OK;
+    if (qvm_check_row(&line->own, &why))
+        return BAD(p, QV_EFORMAT, "%s", why.text);
+    return line->path ? QV_OK : BAD(p, QV_EFORMAT, "no %s", "\"path\"");
 }
 
 /* Copies a line into an entry. */
 static qv_status
-keep_line(const struct place *p, const qv_row *line, struct tool_list *list,
+keep_line(const struct place *p, const struct line *line, struct tool_list *list,
           struct tool_entry *entry, qv_error *err)
 {
-    static const qv_row_own nothing;
-    qv_row_own *own = NULL;
-    *entry = (struct tool_entry){ .own = &nothing, .line = p->line };
+    qv_clip_options *own = NULL;
+    *entry = (struct tool_entry){ .line = p->line };
     entry->path = keep_text(list, line->path);
     if (entry->path)
         entry->key = line->key ? keep_text(list, line->key) : key_of(list, entry->path);
     if (line->asks) {
-        entry->own = own = take(list, sizeof *own, _Alignof(qv_row_own));
+        entry->own = own = take(list, sizeof *own, _Alignof(qv_clip_options));
         if (own)
             *own = line->own;
     }
-    if (!entry->key || !entry->own)
+    if (!entry->key || (line->asks && !own))
         return BAD(p, QV_ENOMEM, "no memory for path \"%s\"", qv_path_tail(line->path));
     return strncmp(entry->key, "__", 2)
                ? QV_OK
@@ -133,7 +156,7 @@ static qv_status
 read_json(const struct place *p, const char *text, size_t n, struct tool_list *list,
           struct tool_entry *entry, qv_error *err)
 {
-    qv_row line = { .path = NULL };
+    struct line line = { .path = NULL };
     json_error_t why;
     json_t *object = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!object)
@@ -182,7 +205,7 @@ read_line(const struct place *p, const char *text, size_t n, struct tool_list *l
           struct tool_entry *entry, qv_error *err)
 {
     char quoted[QV_QUOTE_SIZE];
-    const qv_row line = { .path = text };
+    const struct line line = { .path = text };
     const char *foreign = find_foreign(p, text);
     if (memchr(text, 0, n))
         return BAD(p, QV_EFORMAT, "a NUL byte, number %zu of the line", strlen(text) + 1);

@@ -3,13 +3,13 @@
 #ifndef QV_TOOLS_LIST_H
 #define QV_TOOLS_LIST_H
 
-#include "qwenvit_job.h"
+#include "media/option_list.h"
 
 /* A line. A list may have a million, and few have options of their own. */
 struct tool_entry {
     const char *path, *key; /* the line's key, else its path; bytes that are not UTF-8 become %XX */
-    const qv_row_own *own;  /* all 0 if the line is a path */
-    size_t line;            /* counted from 1 */
+    const qv_clip_options *own; /* options of this clip alone; NULL: it has none */
+    size_t line;                /* counted from 1 */
 };
 
 struct tool_block;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "dtype.h"
+#include "media/option_list.h"
 #include "tool.h"
 
 enum kind {
@@ -15,10 +16,8 @@ enum kind {
     FLAG,
     INTEGER,
     REAL,
-    SECONDS,
     DTYPE,
-    LIKE,
-    DECODE,
+    CLIP,
     TRIPLE,
     THREE,
     PAIR,
@@ -107,42 +106,9 @@ static const struct option options[] = {
       GROUP_SYNTH, AT(make_clip), 0 },
     { "--force", NULL, "replace a checkpoint or clip that is there", FLAG, GROUP_SYNTH, AT(force),
       0 },
-    { "--like", "WHOSE",
-      "whose rules for frames and sizes: transformers (default) or qwen-vl-utils", LIKE, GROUP_CLIP,
-      AT(clip.like), 0 },
-    { "--fps", "F", "sample F frames a second (default: the checkpoint's rate)", REAL, GROUP_CLIP,
-      AT(clip.fps), 0 },
-    { "--start", "S", "begin at this second of the clip (default: its beginning)", SECONDS,
-      GROUP_ENCODE | GROUP_INFO, AT(clip.start_s), 0 },
-    { "--end", "S", "end before this second of the clip (default: its end)", REAL,
-      GROUP_ENCODE | GROUP_INFO, AT(clip.end_s), 0 },
-    { "--first-frame", NULL, "read only the first frame of each clip or animation, as an image",
-      FLAG, GROUP_CLIP, AT(clip.first_frame), 0 },
-    { "--num-frames", "N", "sample exactly N frames", INTEGER, GROUP_CLIP, AT(clip.num_frames), 1 },
-    { "--min-frames", "N", "sample at least N frames", INTEGER, GROUP_CLIP, AT(clip.min_frames),
-      1 },
-    { "--max-frames", "N", "sample at most N frames", INTEGER, GROUP_CLIP, AT(clip.max_frames), 1 },
-    { "--min-pixels", "N",
-      "least pixels of all frames together (Qwen3 and later), or of each frame", INTEGER,
-      GROUP_CLIP, AT(clip.min_pixels), 1 },
-    { "--max-pixels", "N", "most pixels of all frames together (Qwen3 and later), or of each frame",
-      INTEGER, GROUP_CLIP, AT(clip.max_pixels), 1 },
-    { "--total-pixels", "N", "most pixels of all frame pairs together (with --like qwen-vl-utils)",
-      INTEGER, GROUP_CLIP, AT(clip.total_pixels), 1 },
-    { "--cap-pixels", NULL, "cap each frame's pixels as transformers' cap_pixels_per_frame does",
-      FLAG, GROUP_CLIP, AT(clip.cap_pixels), 0 },
-    { "--trusted", NULL, "decode in this process, instead of one that is locked in", FLAG,
-      GROUP_CLIP, AT(clip.trusted), 0 },
-    { "--decode", "WHERE",
-      "whose decoders: cpu, gpu, or auto (default: the CPU's for what is kept)", DECODE, GROUP_CLIP,
-      AT(clip.decode), 0 },
-    { "--decode-threads", "N", "threads that decode a clip (default: every core, but 1 for HEVC)",
-      INTEGER, GROUP_CLIP, AT(decode_threads), 1 },
-    { "--decode-memory", "BYTES", "most memory that decoding a clip may take (default 4 GiB)",
-      INTEGER, GROUP_CLIP, AT(clip.decode_memory), 1 },
-    { "--decode-seconds", "S",
-      "give up on a clip after S seconds without a sign of life (default 60)", REAL, GROUP_CLIP,
-      AT(clip.decode_seconds), 0 },
+#define QV_CLIP_OPTION(member, name, row, kind, most, scopes, flag, value, help)                   \
+    { flag, value, help, CLIP, (scopes)&QVM_TIMES ? GROUP_ENCODE | GROUP_INFO : GROUP_CLIP, 0, 0 },
+#include "media/options.inc"
     { "--clip", "FILE", "take pixels from this clip (default: seeded random pixels)", TEXT,
       GROUP_VERIFY | GROUP_BENCH, AT(verify_clip), 0 },
     { "--against", "FILE", "compare with layers that another program wrote, in a safetensors file",
@@ -329,6 +295,25 @@ parse_three(const char *text, struct tool_three *out)
     return true;
 }
 
+static const char *
+parse_clip_option(const struct option *o, const char *text, qv_clip_options *out)
+{
+    const struct qvm_option *p = qvm_options;
+    while (strcmp(p->flag, o->name) != 0)
+        p++;
+    char *end;
+    qv_value v = { .type = QV_VALUE_TEXT, .text = text };
+    if (p->kind == QVM_A_FLAG)
+        v = (qv_value){ .type = QV_VALUE_FLAG, .integer = true };
+    else if (p->kind == QVM_A_COUNT || p->kind == QVM_A_PLACE)
+        v.type = parse_integers(text, &v.integer, 1, INT64_MIN) ? QV_VALUE_INTEGER : QV_VALUE_OTHER;
+    else if (qvm_option_is_real(p)) {
+        v.real = strtod(text, &end);
+        v.type = end == text || *end ? QV_VALUE_OTHER : QV_VALUE_REAL;
+    }
+    return qvm_option_take(p, out, &v, true);
+}
+
 /* Parses a value. Returns what it must be, for the error text, or NULL if it was valid. */
 static const char *
 parse_value(const struct option *o, const char *text, unsigned groups, struct tool_options *out)
@@ -351,26 +336,20 @@ parse_value(const struct option *o, const char *text, unsigned groups, struct to
     case THREE:
         return parse_three(text, (struct tool_three *)(void *)field) ? NULL
                                                                      : "three numbers, R,G,B";
-    case REAL:
-    case SECONDS: {
+    case REAL: {
         double v = strtod(text, &end);
-        const bool from_0 = o->kind == SECONDS;
-        if (end == text || *end || !isfinite(v) || v < 0 || (v == 0 && !from_0))
-            return from_0 ? "a number from 0 up" : "a number above 0";
+        if (end == text || *end || !isfinite(v) || v <= 0)
+            return "a number above 0";
         *(double *)(void *)field = v;
         return NULL;
     }
+    case CLIP: return parse_clip_option(o, text, &out->clip);
     case JSON:
         out->json = true;
         out->json_file = *text ? text : NULL;
         return NULL;
     case DEVICES:
         return parse_devices(text, out) ? NULL : "an index from 0 up, several with commas, or all";
-    case LIKE:
-        return qv_like_parse(text, (qv_like *)(void *)field) ? NULL
-                                                             : "transformers or qwen-vl-utils";
-    case DECODE:
-        return qv_decode_parse(text, (qv_decode *)(void *)field) ? NULL : "auto, cpu or gpu";
     case SHARD:
         return parse_shard(text, (int64_t *)(void *)field)
                    ? NULL
@@ -397,12 +376,6 @@ find_option(const struct tool *tool, const char *name, size_t length)
             (o->group & tool->groups))
             return o;
     return NULL;
-}
-
-static bool
-takes_value(const struct option *o)
-{
-    return o->kind != FLAG && o->kind != JSON;
 }
 
 /* Returns whether an argument asks for help. *page becomes the name of the page. */
@@ -461,12 +434,12 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
                           tool->name);
             return TOOL_USAGE;
         }
-        const char *value = equals ? equals + 1 : takes_value(o) ? argv[i + 1] : "";
-        if (!equals && takes_value(o) && ++i == argc) {
+        const char *value = equals ? equals + 1 : o->value ? argv[i + 1] : "";
+        if (!equals && o->value && ++i == argc) {
             tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
             return TOOL_USAGE;
         }
-        const char *wanted = o->kind == FLAG && equals ? "given without a value"
+        const char *wanted = !o->value && o->kind != JSON && equals ? "given without a value"
                                                        : parse_value(o, value, tool->groups, out);
         if (wanted) {
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);

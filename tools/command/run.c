@@ -56,7 +56,7 @@ print_version(const struct tool_program *p)
 static qv_status
 start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 {
-    o->clip.threads = (int)(o->decode_threads < 1 << 10 ? o->decode_threads : 1 << 10);
+    o->clip.threads = o->clip.threads < 1 << 10 ? o->clip.threads : 1 << 10;
     bool clips = o->verify_clip != NULL || (o->list != NULL && !o->cache_status && !o->cache_prune);
     for (size_t i = 0; i < o->n_arguments; i++)
         clips = clips || !tool_is_folder(o->arguments[i]);

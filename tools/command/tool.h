@@ -60,7 +60,6 @@ struct tool_options {
     int64_t chunk_rows;
     /* clips */
     qv_clip_options clip;
-    int64_t decode_threads;
     /* synth */
     int64_t seed, shards;
     bool force;

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/* options.inc as a table, which is all that most readers of options know of them. It stands alone,
+ * because caches read it, which know nothing else of media. */
+#ifndef QVM_OPTION_LIST_H
+#define QVM_OPTION_LIST_H
+
+#include <float.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "qwenvit_media.h"
+
+#define QVM_MAX_ASKED                                                                              \
+    ((int64_t)1 << 40)          /* of min_pixels and max_pixels, as in preprocessor files */
+#define QVM_MAX_SAMPLED 1048576 /* the most frames sampled from one clip */
+enum { QVM_MOST_GPUS = 16, QVM_MOST_THREADS = 1024 };
+
+enum qvm_kind {
+    QVM_A_FLAG,
+    QVM_A_COUNT,
+    QVM_A_PLACE,
+    QVM_A_ABOVE_0,
+    QVM_A_FROM_0,
+    QVM_A_LIKE,
+    QVM_A_DECODE,
+    QVM_KINDS
+};
+enum qvm_scope {
+    QVM_PIECE = 1,
+    QVM_TIMES = 2,
+    QVM_MADE_BY = 4,
+    QVM_EVEN_UNSET = 8,
+    QVM_UTILS = 16
+};
+
+struct qvm_option {
+    const char *name, *row, *flag, *value, *help;
+    enum qvm_kind kind;
+    unsigned scopes;
+    size_t at, size; /* of the member in qv_clip_options */
+    double most;
+};
+
+static const struct qvm_option qvm_options[] = {
+#define QV_CLIP_OPTION(member, name, row, kind, most, scopes, flag, value, help)                   \
+    { name,                                                                                        \
+      row,                                                                                         \
+      flag,                                                                                        \
+      value,                                                                                       \
+      help,                                                                                        \
+      QVM_A_##kind,                                                                                \
+      scopes,                                                                                      \
+      offsetof(qv_clip_options, member),                                                           \
+      sizeof(((qv_clip_options *)NULL)->member),                                                   \
+      (double)(most) },
+#include "options.inc"
+};
+#define QVM_EACH_OPTION(p)                                                                         \
+    (const struct qvm_option *p = qvm_options;                                                     \
+     p < qvm_options + sizeof qvm_options / sizeof *qvm_options; p++)
+
+static inline bool
+qvm_option_is_real(const struct qvm_option *p)
+{
+    return p->kind == QVM_A_ABOVE_0 || p->kind == QVM_A_FROM_0;
+}
+
+/* Returns whether caches write the option only where it is set, and then behind the others. */
+static inline bool
+qvm_option_is_later(const struct qvm_option *p)
+{
+    return !(p->scopes & QVM_EVEN_UNSET);
+}
+
+/* Returns an option's value; that of a name is its place. */
+static inline int64_t
+qvm_option_integer(const struct qvm_option *p, const qv_clip_options *o)
+{
+    const void *at = (const char *)o + p->at;
+    return p->size == sizeof(bool)      ? *(const bool *)at
+           : p->size == sizeof(int32_t) ? *(const int32_t *)at
+                                        : *(const int64_t *)at;
+}
+
+static inline double
+qvm_option_real(const struct qvm_option *p, const qv_clip_options *o)
+{
+    return qvm_option_is_real(p) ? *(const double *)(const void *)((const char *)o + p->at)
+                                 : (double)qvm_option_integer(p, o);
+}
+
+/* Sets an option to `real` if it is one, else to `integer`, or the nearest that it can be. */
+static inline void
+qvm_option_put(const struct qvm_option *p, qv_clip_options *o, int64_t integer, double real)
+{
+    void *at = (char *)o + p->at;
+    if (qvm_option_is_real(p))
+        *(double *)at = real;
+    else if (p->size == sizeof(bool))
+        *(bool *)at = integer != 0;
+    else if (p->size == sizeof(int32_t))
+        *(int32_t *)at = (int32_t)(integer < INT32_MAX ? integer : INT32_MAX);
+    else
+        *(int64_t *)at = integer;
+}
+
+static inline void
+qvm_option_copy(const struct qvm_option *p, qv_clip_options *to, const qv_clip_options *from)
+{
+    memcpy((char *)to + p->at, (const char *)from + p->at, p->size);
+}
+
+/* Returns the options of all clips (NULL: none) with those of a row (NULL: none) over them. */
+static inline qv_clip_options
+qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
+{
+    qv_clip_options o = { 0 };
+    if (all)
+        o = *all;
+    for
+        QVM_EACH_OPTION(p)
+    if (own && p->row && (p->scopes & QVM_PIECE || qvm_option_real(p, own) != 0))
+        qvm_option_copy(p, &o, own);
+    if (own && own->fps != 0)
+        o.num_frames = 0;
+    return o;
+}
+
+/* Sets the option to a value. Returns NULL, or what the value must be. With `strict` it must also
+ * mean something: a number of 0, which leaves most options unset, then does not (clip_options.c). */
+const char *qvm_option_take(const struct qvm_option *p, qv_clip_options *o, const qv_value *value,
+                            bool strict);
+/* Check that a row's piece of its clip does not end before it starts; the bounds of options and which
+ * go together, which may also fail with QV_EUNSUPPORTED (clip_options.c). */
+qv_status qvm_check_row(const qv_clip_options *own, qv_error *err);
+qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err);
+
+#endif

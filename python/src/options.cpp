@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/* Options of clips from and to Python: the rules are those of media/options.inc. */
+#include <nanobind/stl/string.h>
+
+#include "binding.h"
+
+namespace qvpy
+{
+
+qv_value
+value_of(nb::handle value, const std::string &name, std::string *text)
+{
+    qv_value v = {};
+    PyObject *o = value.ptr();
+    if (PyBool_Check(o)) {
+        v.type = QV_VALUE_FLAG;
+        v.integer = o == Py_True;
+        return v;
+    }
+    if (PyIndex_Check(o)) {
+        int overflow = 0;
+        const nb::object whole = nb::steal(PyNumber_Index(o));
+        v.integer = whole.is_valid() ? PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow) : 0;
+        v.type = !whole.is_valid() || overflow ? QV_VALUE_OTHER : QV_VALUE_INTEGER;
+    } else if (PyNumber_Check(o)) {
+        v.real = PyFloat_AsDouble(o);
+        v.type = PyErr_Occurred() ? QV_VALUE_OTHER : QV_VALUE_REAL;
+    } else if (nb::object bytes = nb::steal(PyOS_FSPath(o)); bytes.is_valid()) {
+        if (PyUnicode_Check(bytes.ptr()))
+            bytes = nb::steal(PyUnicode_EncodeFSDefault(bytes.ptr()));
+        if (bytes.is_valid()) {
+            *text = text_of(nb::cast<nb::bytes>(bytes), name.c_str());
+            v.type = QV_VALUE_TEXT;
+            v.text = text->c_str();
+        }
+    }
+    PyErr_Clear();
+    return v;
+}
+
+std::string
+shown(nb::handle value)
+{
+    const nb::object text = nb::steal(PyObject_Repr(value.ptr()));
+    PyErr_Clear();
+    return text.is_valid() ? nb::cast<std::string>(text)
+                           : std::string("a ") + nb::type_name(value.type()).c_str();
+}
+
+void
+take_clip_options(nb::dict options, qv_clip_options *o)
+{
+    for (auto [key, value] : options) {
+        std::string text;
+        const std::string name = nb::str(key).c_str();
+        const qv_value v = value_of(value, name, &text);
+        const char *wanted = qv_clip_options_set(o, name.c_str(), false, &v);
+        if (wanted && !*wanted)
+            fail(QV_EINVAL, "there is no option %s", name.c_str());
+        if (wanted)
+            fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), shown(value).c_str(), wanted);
+    }
+}
+
+void
+bind_options(nb::module_ &m)
+{
+    nb::dict names; /* of a row's fields, as options of encode() */
+    for QVM_EACH_OPTION (p)
+        if (p->row)
+            names[p->row] = p->name;
+    m.attr("ROW_OPTIONS") = names;
+    m.def("check_options", [](nb::dict options) {
+        qv_clip_options o = {};
+        take_clip_options(options, &o);
+    });
+}
+
+} // namespace qvpy
