@@ -408,8 +408,8 @@ check_frames(const qv_cache_fill *f, const struct clip *clip, qv_error *err)
                    (unsigned long long)bytes);
 }
 
-/* Frames that are wrong cost themselves. A file is read only later, so a failure to add it has another
- * cause, such as a decoder that does not start. */
+/* Frames that are wrong cost themselves. A file is read only later, so a failure to add it has
+ * another cause, such as a decoder that does not start. */
 static qv_status
 add_to_job(qv_cache_fill *f, struct clip *clip, qv_error *err)
 {

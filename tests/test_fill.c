@@ -576,9 +576,9 @@ frames_of_another_shape_are_another_clip(void **state)
     close_in_memory(&m);
 }
 
-/* Frames whose bytes are not as many as their shape says are never read beyond their end, and frames
- * of a shape that no model takes are not read at all. They cost themselves: the run goes on, and the
- * next run knows that they failed. */
+/* Frames whose bytes are not as many as their shape says are never read beyond their end, and
+ * frames of a shape that no model takes are not read at all. They cost themselves: the run goes on,
+ * and the next run knows that they failed. */
 static void
 frames_of_a_wrong_size_cost_themselves(void **state)
 {
@@ -599,8 +599,8 @@ frames_of_a_wrong_size_cost_themselves(void **state)
     wrong[1].item.grid_thw[0] = INT64_MAX;
     for (int i = 0; i < WRONG; i++) {
         snprintf(keys[i], sizeof keys[i], "%d", i);
-        assert_int_equal(
-            qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i % 2], NULL, NULL, &err), QV_OK);
+        assert_int_equal(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i % 2], NULL, NULL, &err),
+                         QV_OK);
         if (i == WRONG / 2)
             assert_true(add_in_memory(&m, "frames", 1));
     }
@@ -614,8 +614,8 @@ frames_of_a_wrong_size_cost_themselves(void **state)
     open_in_memory(&m);
     for (int i = 0; i < 2; i++) {
         bool wanted = true;
-        assert_int_equal(
-            qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i], NULL, &wanted, &err), QV_OK);
+        assert_int_equal(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i], NULL, &wanted, &err),
+                         QV_OK);
         assert_false(wanted);
     }
     close_in_memory(&m);

@@ -11,9 +11,9 @@
 namespace qvpy
 {
 
-/* Threads that are in a scope of Released, and neither have the interpreter nor wait for it. They are
- * waited for, because exit() takes away what the libraries that they compute with keep in static
- * variables. */
+/* Threads that are in a scope of Released, and neither have the interpreter nor wait for it. The
+ * process's end waits for them, because exit() takes away what the libraries that they compute with
+ * keep in static variables. */
 static std::atomic<int> working{ 0 };
 static std::set<Results *> open_jobs;
 /* Jobs whose threads have the interpreter or wait for it, perhaps for ever; NULL among them. */

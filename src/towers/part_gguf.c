@@ -293,8 +293,8 @@ longest_stored_row(const struct qv_tensor_part *part)
     return most;
 }
 
-/* room->raw takes the file's bytes. Where a part has frames, a row of values stands in front of them,
- * because what follows them is not aligned. room->canonical takes all values. */
+/* room->raw takes the file's bytes. Where a part has frames, a row of values stands in front of the
+ * bytes, because what follows them is not aligned. room->canonical takes all values. */
 size_t
 qv_gguf_part_row_bytes(const struct qv_tensor_part *part)
 {

@@ -67,8 +67,8 @@ is_of_cache(const char *name)
     return !strcmp(name, "qwenvit-cache.json") || !strncmp(name, "part-", 5);
 }
 
-/* Fails if an output is a file in a folder that is read: any file next to a model, whose weights may
- * have any name, but only a cache's own. */
+/* Fails if an output is a file in a folder that is read: any file next to a model, whose weights
+ * may have any name, but only a cache's own. */
 static qv_status
 check_folder(const char *folder, bool cache, const struct place *outputs, size_t n, qv_error *err)
 {

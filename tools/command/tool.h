@@ -213,8 +213,8 @@ void tool_job_progress_end(void);
 void tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
                          qv_status status, const char *words);
 
-/* outputs.c: returns QV_EINVAL, naming the file, if two outputs are one file, or an output is one of
- * the inputs, or a file in the folder of a model or a file of a cache that the options name. NULLs among
+/* outputs.c: returns QV_EINVAL, naming the file, if two outputs are one file, or an output is one
+ * of the inputs, a file in a model's folder or a file of a cache that the options name. NULLs among
  * the names are left out. */
 qv_status tool_check_outputs(const struct tool_options *o, const char *const *outputs,
                              size_t n_outputs, const char *const *inputs, size_t n_inputs,
