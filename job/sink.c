@@ -87,7 +87,7 @@ retire(qv_job *job, struct qv_job_piece *piece)
     struct qv_job_buffer *buffer = piece->buffer;
     if (piece == &piece->item->end)
         return;
-    qv_job_free_frames(job, piece->frames);
+    qv_job_free_frames(job, &piece->frames);
     if (!--buffer->users) {
         if (buffer->tokens.capacity > job->usual_tokens) { /* it was made for one large item */
             qv_host_free(buffer->ctx, buffer->tokens.tokens);
