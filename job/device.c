@@ -71,7 +71,10 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
                                       : comes ? QV_FEEDER_MORE
                                               : QV_FEEDER_PERHAPS;
     buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), expects, wait_s);
-    for (size_t i = 0, row = 0; buffer->chunk && i < buffer->chunk->n; i++) {
+    if (!buffer->chunk)
+        return false;
+    buffer->users = buffer->n = buffer->chunk->n;
+    for (size_t i = 0, row = 0; i < buffer->n; i++) {
         const qv_feeder_part *part = &buffer->chunk->parts[i];
         struct qv_job_item *item = part->feed->user;
         const int64_t pair = item->n_tokens / item->whole.grid_thw[0];
@@ -89,9 +92,6 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
         if (p->frames)
             p->frames->users += !part->ends;
     }
-    if (!buffer->chunk)
-        return false;
-    buffer->users = buffer->chunk->n;
     qv_job_wake(job, QV_JOB_READERS);
     return true;
 }
@@ -100,7 +100,7 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 static void
 hand_over(qv_job *job, struct qv_job_buffer *buffer)
 {
-    for (size_t i = 0; i < buffer->chunk->n; i++) {
+    for (size_t i = 0; i < buffer->n; i++) {
         struct qv_job_piece *p = &buffer->pieces[i];
         p->ready_s = qv_seconds();
         p->item->wait_device_s += buffer->device_s;
@@ -118,7 +118,7 @@ push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
     qv_error err = { 0 };
     const double began_s = qv_seconds();
     const qv_feeder_chunk *chunk = buffer->chunk;
-    const char *key = chunk->n == 1 ? buffer->pieces[0].item->source.key : NULL;
+    const char *key = buffer->n == 1 ? buffer->pieces[0].item->source.key : NULL;
     qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
     qv_status status = qv_feeder_push(job->feeder, d->index, &err);
@@ -130,11 +130,9 @@ push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
     pthread_mutex_lock(&job->lock);
     qv_job_clock_stop(&d->busy, ended_s);
     buffer->device_s = ended_s - began_s;
-    for (size_t i = 0; i < chunk->n && !job->o.keep_frames; i++) { /* the device has them now */
-        qv_job_free_frames(job, buffer->pieces[i].frames);
-        buffer->pieces[i].frames = NULL;
-    }
-    for (size_t i = 0; i < chunk->n && chunk->refused; i++)
+    for (size_t i = 0; i < buffer->n && !job->o.keep_frames; i++) /* the device has them now */
+        qv_job_free_frames(job, &buffer->pieces[i].frames);
+    for (size_t i = 0; i < buffer->n && chunk->refused; i++)
         qv_job_fail_item(job, buffer->pieces[i].item, status, &err);
     if (chunk->refused) {
         hand_over(job, buffer);
@@ -156,7 +154,7 @@ count_chunk(qv_job *job, const struct qv_job_buffer *buffer)
     p->capacity_rows += chunk->capacity_rows;
     if (job->o.alone)
         return;
-    for (size_t i = 0; i < chunk->n; i++)
+    for (size_t i = 0; i < buffer->n; i++)
         p->packed += buffer->pieces[i].last;
     p->packed_chunks++;
     p->packed_rows += chunk->rows;

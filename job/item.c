@@ -18,8 +18,10 @@ const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
 /* ---- failures -------------------------------------------------------------------------------- */
 
 void
-qv_job_free_frames(qv_job *job, struct qv_job_frames *frames)
+qv_job_free_frames(qv_job *job, struct qv_job_frames **holder)
 {
+    struct qv_job_frames *frames = *holder;
+    *holder = NULL;
     if (!frames || --frames->users)
         return;
     job->used -= frames->bytes;
@@ -34,7 +36,8 @@ drop(qv_job *job, struct qv_job_item *item)
 {
     qv_feeder_part part;
     while (item->feed && qv_feeder_drop(job->feeder, item->feed, &part)) {
-        qv_job_free_frames(job, part.user);
+        struct qv_job_frames *frames = part.user;
+        qv_job_free_frames(job, &frames);
         item->holders--;
     }
     item->feed = NULL;

@@ -333,20 +333,13 @@ join_threads(qv_job *job)
 /* Frees the frames of all chunks that the sink has not had. What waits in the feeder goes with its
  * item. */
 static void
-drop_pieces(qv_job *job)
+free_pieces(qv_job *job)
 {
-    while (job->told.n) {
-        const struct qv_job_piece *piece = qv_job_queue_take(&job->told, 0);
-        qv_job_free_frames(job, piece->frames);
+    for (int i = 0; i < job->n_devices * QV_JOB_BUFFERS; i++) {
+        struct qv_job_buffer *b = &job->devices[i / QV_JOB_BUFFERS].buffers[i % QV_JOB_BUFFERS];
+        for (size_t p = 0; p < b->n; p++)
+            qv_job_free_frames(job, &b->pieces[p].frames);
     }
-    for (int i = 0; i < job->n_devices; i++)
-        for (int c = 0; c < job->devices[i].n_under_way; c++) {
-            struct qv_job_buffer *buffer = job->devices[i].under_way[c];
-            for (size_t p = 0; p < buffer->chunk->n; p++)
-                qv_job_free_frames(job, buffer->pieces[p].frames);
-        }
-    for (int i = 0; i < job->n_devices; i++)
-        job->devices[i].n_under_way = 0;
 }
 
 /* Ends all threads, and then tells the sink, from this thread, of each item that is not done, as
@@ -360,7 +353,7 @@ finish(qv_job *job)
     pthread_mutex_unlock(&job->lock);
     join_threads(job);
     pthread_mutex_lock(&job->lock);
-    drop_pieces(job);
+    free_pieces(job);
     while (job->items) {
         struct qv_job_item *item = job->items;
         qv_job_unlink_item(job, item);

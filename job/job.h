@@ -84,11 +84,12 @@ struct qv_job_piece {
 /* A chunk's pieces, and memory for its tokens, until the sink has had all of them. */
 struct qv_job_buffer {
     qv_tokens tokens;
-    qv_context *ctx; /* the context that allocated it; NULL: nothing is allocated */
-    size_t users;    /* pieces that the sink has not had */
-    double device_s; /* the device's time for the chunk */
-    const qv_feeder_chunk *chunk;
-    struct qv_job_piece pieces[QV_FEEDER_PARTS]; /* [chunk->n] */
+    qv_context *ctx;              /* the context that allocated it; NULL: nothing is allocated */
+    size_t users;                 /* pieces that the sink has not had */
+    double device_s;              /* the device's time for the chunk */
+    const qv_feeder_chunk *chunk; /* until it is pulled */
+    struct qv_job_piece pieces[QV_FEEDER_PARTS];
+    size_t n; /* of these */
 };
 
 /* Says how far an item is. An item goes through these states in their order, and skips
@@ -242,8 +243,9 @@ void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, c
  * of the sink. Returns its state: after QV_JOB_FAILED the caller must have the end call made;
  * after QV_JOB_DONE the item was freed. */
 enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
-/* Gives back one hold of frames, which frees them if it was the last. They may be NULL. */
-void qv_job_free_frames(qv_job *job, struct qv_job_frames *frames);
+/* Gives back a hold of frames, which frees them if it was the last, and sets the holder's pointer to
+ * NULL. It may be NULL before. */
+void qv_job_free_frames(qv_job *job, struct qv_job_frames **holder);
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);

@@ -67,7 +67,7 @@ static void
 give_up(qv_job *job, struct qv_job_frames *frames)
 {
     pthread_mutex_lock(&job->lock);
-    qv_job_free_frames(job, frames);
+    qv_job_free_frames(job, &frames);
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -87,7 +87,7 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
     }
     qv_job_clock_stop(&item->room, qv_seconds());
     if (status) {
-        qv_job_free_frames(job, frames);
+        qv_job_free_frames(job, &frames);
     } else {
         item->holders++;
         qv_job_wake(job, QV_JOB_DEVICES);

@@ -101,7 +101,7 @@ static void
 retire(qv_job *job, struct qv_job_piece *piece)
 {
     struct qv_job_buffer *buffer = piece->buffer;
-    qv_job_free_frames(job, piece->frames);
+    qv_job_free_frames(job, &piece->frames);
     if (buffer && !--buffer->users) {
         if (buffer->tokens.capacity > job->usual_tokens) { /* it was made for one large item */
             qv_host_free(buffer->ctx, buffer->tokens.tokens);
