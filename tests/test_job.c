@@ -1276,16 +1276,41 @@ results_are_taken_in_order_below_a_bound(void **state)
     tiny_close(&t);
 }
 
-/* Waits until so many sources are done, and sees that there are no more a moment later. */
+/* Waits until so many sources are done, and sees that no other is being read a moment later. */
 static void
 expect_done(qv_job *job, int64_t n)
 {
-    qv_job_progress p = { 0 };
+    qv_job_progress p = { 0 }, later;
     while (p.done < n)
         qv_job_get_progress(job, &p);
-    usleep(30000);
+    usleep(20000);
     qv_job_get_progress(job, &p);
-    assert_int_equal(p.done, n);
+    usleep(20000);
+    qv_job_get_progress(job, &later);
+    assert_int_equal(later.done, n);
+    assert_true(later.decode_s == p.decode_s && later.device_s == p.device_s);
+}
+
+/* Opens a job and adds three files, before the first of them is open. */
+static void
+open_with_three(const struct tiny *t, qv_job_options o, struct holder *h)
+{
+    const qv_clip_options whole = clip_options(10, true);
+    static const char *const keys[] = { "0", "1", "2" };
+    qv_status status = QV_ESTATE;
+    o.refuse_when_full = true;
+    while (status) { /* the first was open already */
+        qv_job_close(&h->job);
+        assert_int_equal(qv_job_open(&t->model, 1, &o, &h->job, NULL), QV_OK);
+        status = QV_OK;
+        for (int i = 0; i < 3 && !status; i++)
+            status = qv_job_add(h->job,
+                                &(qv_job_source){ .key = keys[i],
+                                                  .path = clip_paths[10],
+                                                  .clip = &whole,
+                                                  .user = &h->bytes[i] },
+                                NULL);
+    }
 }
 
 static void
@@ -1314,14 +1339,7 @@ nothing_is_taken_up_until_results_are_given_back(void **state)
     const double began_s = qv_seconds();
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 7000, 1);
-    assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
-    for (int i = 0; i < 3; i++) {
-        const qv_clip_options whole = clip_options(10, true);
-        const char *const keys[] = { "0", "1", "2" };
-        job_add(h.job,
-                &(qv_job_source){
-                    .key = keys[i], .path = clip_paths[10], .clip = &whole, .user = &h.bytes[i] });
-    }
+    open_with_three(&t, o, &h);
     for (int i = 0; i < 3; i++) {
         expect_done(h.job, i + 1);
         assert_true(h.bytes[i] > 7000);
