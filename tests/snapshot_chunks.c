@@ -26,25 +26,29 @@
 
 enum { MOST = 300, FEW = 64 };
 
+#define ALL .alignment = 64, .threads = 1, .dtype = QV_F32
+#define GPU                                                                                        \
+    ALL, .chunk_rows = 6144, .pack_rows = 12288, .bucket_rows = 128, .least_rows = 512, .chunks = 2
+#define CPU                                                                                        \
+    ALL, .chunk_rows = 640, .bucket_rows = 16, .least_rows = 16, .chunks = 1,                      \
+         .free_segments = true, .quick_plans = true
 static const struct device {
     const char *name, *family;
     qv_dtype dtype;
-    struct qv_caps caps; /* only what a capacity depends on */
+    struct qv_caps caps;
 } devices[] = {
-#define GPU .chunk_rows = 6144, .pack_rows = 12288, .bucket_rows = 128, .least_rows = 512, .chunks = 2
-#define CPU .chunk_rows = 640, .bucket_rows = 16, .least_rows = 16, .free_segments = true, .quick_plans = true, .chunks = 1
-    { "ref", "qwen3_vl", QV_F32, { .chunk_rows = 64, .bucket_rows = 4, .least_rows = 4, .free_segments = true,
-                                   .quick_plans = true, .chunks = 1 } },
     { "CPU", "qwen3_vl", QV_BF16, { CPU } },
     { "CPU whose bits differ by place", "qwen3_vl", QV_F32, { CPU, .bits_by_place = true } },
     { "CPU, windows", "qwen2_5_vl", QV_BF16, { CPU, .same_bf16 = { .gemm_rows = QV_NOT_SEEN } } },
-    { "GPU, dense as ragged", "qwen3_vl", QV_BF16, { GPU } },
+    { "GPU", "qwen3_vl", QV_BF16, { GPU } },
     { "GPU, dense unlike ragged", "qwen3_vl", QV_BF16, { GPU, .same_bf16 = { .head_dim = 64 } } },
     { "GPU, f32", "qwen3_vl", QV_F32, { GPU, .same_f32 = { .gemm_rows = QV_NOT_SEEN } } },
     { "GPU, windows", "qwen2_5_vl", QV_BF16, { GPU } },
-    { "GPU of quick plans", "qwen3_vl", QV_BF16, { GPU, .quick_plans = true } },
-    { "Metal", "qwen3_vl", QV_BF16, { .chunk_rows = 1536, .bucket_rows = 32, .least_rows = 32, .chunks = 2,
-                                      .same_bf16 = { .gemm_rows = 9 } } },
+    { "GPU of Apple's",
+      "qwen3_vl",
+      QV_BF16,
+      { ALL, .chunk_rows = 1536, .bucket_rows = 32, .least_rows = 32, .chunks = 2,
+        .same_bf16 = { .gemm_rows = 9 } } },
 };
 
 /* ---- items ----------------------------------------------------------------------------------- */
@@ -65,10 +69,15 @@ static const struct list {
     { "64 equal", { { 64, 4, 20, 38, 0 } } },
     { "64 sizes", { { 32, 0, 10, 14, 2 }, { 32, 3, 30, 12, 2 } } },
     { "straddling", { { 3, 37, 20, 38, 0 }, { 2, 25, 26, 46, 0 }, { 1, 90, 12, 20, 0 } } },
-    { "repeats", { { 21, 5, 32, 32, 0 }, { 12, 0, 24, 44, 0 }, { 30, 1, 64, 48, 0 }, { 9, 0, 8, 8, 6 } } },
+    { "repeats",
+      { { 21, 5, 32, 32, 0 }, { 12, 0, 24, 44, 0 }, { 30, 1, 64, 48, 0 }, { 9, 0, 8, 8, 6 } } },
     { "much left", { { 12, 1, 90, 80, 0 }, { 6, 0, 60, 66, 0 }, { 8, 3, 90, 80, 0 } } },
     { "many small", { { MOST, 0, 4, 4, 0 } } },
-    { "large among small", { { 20, 0, 16, 16, 4 }, { 2, 0, 120, 160, 0 }, { 2, 6, 110, 130, 0 }, { 20, 2, 20, 20, 2 } } },
+    { "large among small",
+      { { 20, 0, 16, 16, 4 },
+        { 2, 0, 120, 160, 0 },
+        { 2, 6, 110, 130, 0 },
+        { 20, 2, 20, 20, 2 } } },
 };
 
 static int64_t
@@ -103,7 +112,8 @@ run_nothing(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_err
 }
 
 static qv_status
-upload_nothing(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes, qv_error *err)
+upload_nothing(struct qv_device *dev, struct qv_buffer dst, const void *src, size_t bytes,
+               qv_error *err)
 {
     (void)dev, (void)dst, (void)src, (void)bytes, (void)err;
     return QV_OK;
@@ -116,28 +126,19 @@ open_device(const struct device *d)
     char dir[300];
     snprintf(dir, sizeof dir, "%s/%s", QV_GOLDEN, d->family);
     struct tiny t = tiny_open_family(dir, "ref", d->dtype, 1);
-    struct qv_caps *c = &t.ctx->caps;
     idle = *t.ctx->backend;
     idle.run = run_nothing;
     idle.upload = upload_nothing;
     t.ctx->backend = &idle;
-    c->chunk_rows = d->caps.chunk_rows;
-    c->pack_rows = d->caps.pack_rows;
-    c->bucket_rows = d->caps.bucket_rows;
-    c->least_rows = d->caps.least_rows;
-    c->free_segments = d->caps.free_segments;
-    c->quick_plans = d->caps.quick_plans;
-    c->bits_by_place = d->caps.bits_by_place;
-    c->same_f32 = d->caps.same_f32;
-    c->same_bf16 = d->caps.same_bf16;
-    c->chunks = d->caps.chunks;
+    t.ctx->caps = d->caps;
     return t;
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
 static atomic_bool holds, held; /* the device must wait at its next push; it waits there */
-static atomic_int grace_us; /* after so long without a piece a job that has not ended expects no more */
+static atomic_int
+    grace_us; /* after so long without a piece a job that has not ended expects no more */
 static sem_t gate;
 
 /* Waits until all other threads wait: three times in a row, as a thread may wait for a lock for a moment. */
@@ -151,7 +152,8 @@ wait_for_rest(void)
         for (struct dirent *e; (e = readdir(threads));) {
             char name[300], text[200] = "";
             snprintf(name, sizeof name, "/proc/self/task/%s/stat", e->d_name);
-            FILE *f = atol(e->d_name) && atol(e->d_name) != syscall(SYS_gettid) ? fopen(name, "r") : NULL;
+            FILE *f =
+                atol(e->d_name) && atol(e->d_name) != syscall(SYS_gettid) ? fopen(name, "r") : NULL;
             if (f && fgets(text, sizeof text, f) && strrchr(text, ')')[2] != 'S')
                 at_rest = 0;
             if (f)
@@ -195,7 +197,8 @@ add_burst(qv_job *job, const qv_item *items, size_t first, size_t end, int how)
     for (size_t i = first; i < end; i++) {
         qv_error err;
         const qv_source_kind kind = kinds[how & PATCHES ? i % 3 : 0];
-        if (qv_job_add(job, &(qv_job_source){ .key = "item", .kind = kind, .item = items[i] }, &err))
+        if (qv_job_add(job, &(qv_job_source){ .key = "item", .kind = kind, .item = items[i] },
+                       &err))
             fail_msg("%s", err.text);
         while (!atomic_load(&held))
             usleep(100);
@@ -204,7 +207,8 @@ add_burst(qv_job *job, const qv_item *items, size_t first, size_t end, int how)
 
 /* With BURSTS, the first half is done before the second is added; nobody has said by then whether more comes. */
 static void
-encode_in_job(const struct tiny *t, const qv_item *items, size_t n, int how, const qv_job_options *options)
+encode_in_job(const struct tiny *t, const qv_item *items, size_t n, int how,
+              const qv_job_options *options)
 {
     qv_error err;
     qv_job *job = NULL;
@@ -250,10 +254,12 @@ trace_device(const struct device *d)
 {
     static qv_item items[MOST];
     const int64_t rows = d->caps.pack_rows ? d->caps.pack_rows : d->caps.chunk_rows;
-    const qv_plan_options asked[] = { { .capacity = { 0 } },
-                                      { .capacity = { .rows = rows / 4 } },
-                                      { .capacity = { .rows = rows / 2, .segments = 5 } },
-                                      { .capacity = { .rows = rows, .segment_rows = side(20, rows) * side(38, rows) } } };
+    const qv_plan_options asked[] = {
+        { .capacity = { 0 } },
+        { .capacity = { .rows = rows / 4 } },
+        { .capacity = { .rows = rows / 2, .segments = 5 } },
+        { .capacity = { .rows = rows, .segment_rows = side(20, rows) * side(38, rows) } }
+    };
     const struct {
         int how;
         qv_job_options options;
@@ -272,7 +278,8 @@ trace_device(const struct device *d)
         }
         for (size_t j = 0; j < sizeof jobs / sizeof *jobs; j++) {
             chunk_trace("== %s: %s: job %zu\n", d->name, lists[i].name, j);
-            encode_in_job(&t, items, jobs[j].options.alone && n > FEW ? FEW : n, jobs[j].how, &jobs[j].options);
+            encode_in_job(&t, items, jobs[j].options.alone && n > FEW ? FEW : n, jobs[j].how,
+                          &jobs[j].options);
         }
         tiny_close(&t);
     }
@@ -281,7 +288,8 @@ trace_device(const struct device *d)
 int
 main(int argc, char **argv)
 {
-    chunk_trace_items = mmap(NULL, (size_t)MOST << CHUNK_TRACE_BITS, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    chunk_trace_items = mmap(NULL, (size_t)MOST << CHUNK_TRACE_BITS, PROT_READ,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (chunk_trace_items == MAP_FAILED || sem_init(&gate, 0, 0))
         return 1;
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
