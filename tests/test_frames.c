@@ -255,6 +255,137 @@ headers_that_return(void **state)
     }
 }
 
+/* Takes the sequence headers out of a packet of AV1, each of whose units (5.3) has a size. */
+static void
+cut_av1_headers(AVPacket *packet)
+{
+    int to = 0;
+    for (int at = 0, end; at < packet->size; at = end) {
+        const bool is_header = (packet->data[at] >> 3 & 15) == 1;
+        int n = 0, shift = 0;
+        end = at + 1;
+        do
+            n |= (packet->data[end] & 127) << shift;
+        while (shift += 7, packet->data[end++] >> 7);
+        end += n;
+        memmove(packet->data + to, packet->data + at, (size_t)(end - at));
+        to += is_header ? 0 : end - at;
+    }
+    av_shrink_packet(packet, to);
+}
+
+/* AV1 has its parameters in a sequence header, which may stand in a segment's first group alone. */
+static void
+headers_of_av1(void **state)
+{
+    (void)state;
+    stream *joined = NULL;
+    for (int i = 0; i < 5; i++) {
+        stream *s = stream_encode(
+            &(stream_recipe){ .encoder = "libaom-av1",
+                              .frames = 15,
+                              .first = 15 * i,
+                              .options = i % 2 ? "cpu-used=8:lag-in-frames=0:crf=50:enable-cdef=0"
+                                               : "cpu-used=8:lag-in-frames=0:crf=50" });
+        if (!s)
+            return;
+        for (int k = 1; k < s->n; k++)
+            cut_av1_headers(s->packets[k]);
+        joined = joined ? joined : stream_new(s->par, s->time_base);
+        stream_append(joined, s, 0, s->n, 15 * i);
+        stream_free(&s);
+    }
+    check_in(joined, "av1-headers", "mkv mp4", WHOLE);
+    stream_free(&joined);
+}
+
+static void
+put_bits(uint8_t *to, size_t *at, unsigned value, int n)
+{
+    for (int k = n - 1; k >= 0; k--, ++*at)
+        to[*at / 8] |= (uint8_t)((value >> k & 1) << (7 - *at % 8));
+}
+
+/* Inserts bytes into a packet. */
+static void
+insert(AVPacket *packet, int at, const uint8_t *bytes, int n)
+{
+    assert_true(av_grow_packet(packet, n) >= 0);
+    memmove(packet->data + at + n, packet->data + at, (size_t)(packet->size - n - at));
+    memcpy(packet->data + at, bytes, (size_t)n);
+}
+
+/* Puts a quantiser matrix extension (6.2.3.2) in front of the slices of an MPEG-2 picture: both matrices, of one number. */
+static void
+give_matrices(AVPacket *packet, unsigned number)
+{
+    uint8_t bytes[133] = { 0, 0, 1, 0xb5 };
+    size_t bit = 32;
+    put_bits(bytes, &bit, 3, 4);
+    for (int m = 0; m < 2; m++) {
+        put_bits(bytes, &bit, 1, 1);
+        for (int i = 0; i < 64; i++)
+            put_bits(bytes, &bit, i || m ? number : 8, 8);
+    }
+    int at = 0;
+    while (at + 4 <= packet->size && memcmp(packet->data + at, "\x00\x00\x01\x01", 4) != 0)
+        at++;
+    insert(packet, at, bytes, sizeof bytes);
+}
+
+/* MPEG-2's matrices hold for later pictures too, even if a B-picture brings them. */
+static void
+matrices_of_b_pictures(void **state)
+{
+    (void)state;
+    stream *s = stream_encode(
+        &(stream_recipe){ .encoder = "mpeg2video", .options = "bf=2", .frames = 60, .group = 15 });
+    assert_non_null(s);
+    for (int i = 3; i < s->n; i += 15) /* I P B B P .. */
+        give_matrices(s->packets[i], 20 + 7 * (unsigned)(i / 15));
+    check_in(s, "mpeg2-matrices", "mkv ts", LEFT_OUT);
+    stream_free(&s);
+}
+
+/* ---- pictures that decoders drop --------------------------------------------------------------- */
+
+/* HEVC in open groups. Some pictures that lead a keyframe (RASL) are dropped, as the keyframe is made a BLA picture, or as the
+ * sequence ends in front of it. */
+static void
+dropped_pictures(void **state)
+{
+    (void)state;
+    enum { CRA = 21, BLA = 16 };
+    static const uint8_t ends[] = { 0, 0, 1, 36 << 1, 1 };
+    for (int broken = 0; broken < 2; broken++) {
+        int n = 0;
+        stream *s = stream_encode(&(stream_recipe){
+            .encoder = "libx265",
+            .frames = 60,
+            .headers_in_packets = true,
+            .options =
+                "x265-params=log-level=none\\:pools=1\\:frame-threads=1\\:open-gop=1\\:keyint=10\\:"
+                "min-keyint=10\\:scenecut=0\\:bframes=3\\:b-adapt=0" });
+        if (!s)
+            return;
+        set_parameters(s, is_no_hevc_set);
+        for (int i = 0; i < s->n; i++) {
+            AVPacket *packet = s->packets[i];
+            for (int at = 0; at + 4 < packet->size; at++)
+                if (!memcmp(packet->data + at, "\x00\x00\x01", 3) &&
+                    packet->data[at + 3] >> 1 == CRA && n++ % 3 == 1) {
+                    if (broken)
+                        packet->data[at + 3] = BLA << 1;
+                    else
+                        insert(s->packets[i - 1], s->packets[i - 1]->size, ends, sizeof ends);
+                }
+        }
+        assert_true(n > 3);
+        check_in(s, broken ? "hevc-bla" : "hevc-ends", "mkv mp4 ts", WHOLE);
+        stream_free(&s);
+    }
+}
+
 /* ---- references ------------------------------------------------------------------------------ */
 
 /* Gives a stream three temporal layers by its headers. Pictures that others refer to are in the
@@ -723,6 +854,9 @@ main(int argc, char **argv)
         TEST(odd_clips),
         TEST(parameter_sets_that_return),
         TEST(headers_that_return),
+        TEST(headers_of_av1),
+        TEST(matrices_of_b_pictures),
+        TEST(dropped_pictures),
         TEST(layers),
         TEST(lists_of_leading_pictures),
         TEST(tables_of_jpeg),
