@@ -14,6 +14,12 @@
 /* The most rounds of listing a folder in which parts come and go. */
 enum { MOST_ROUNDS = 32 };
 
+qv_status
+qv_cache_no_memory(const qv_cache *c, qv_error *err)
+{
+    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
+}
+
 char *
 qv_cache_part_path(const qv_cache *c, size_t part)
 {

@@ -19,12 +19,6 @@
 
 enum { MOST_MAPS = 32768, MOST_IDLE = 1024 };
 
-qv_status
-qv_cache_no_memory(const qv_cache *c, qv_error *err)
-{
-    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
-}
-
 /* ---- opening and closing --------------------------------------------------------------------- */
 
 /* Draws the seed of the hash table: whoever writes keys must not know which of them collide. */

@@ -35,13 +35,6 @@ qv_scan_free(struct qv_scanner *s)
     *s = (struct qv_scanner){ .seed = s->seed, .layout = s->layout };
 }
 
-bool
-qv_scan_fail_foreign(struct qv_scanner *s, struct qv_cursor *c, const char *wrong)
-{
-    s->foreign = true;
-    return qv_cursor_fail(c, wrong);
-}
-
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 struct tensor {

@@ -9,6 +9,16 @@
 #include "scan.h"
 
 uint64_t
+qv_cache_asked_hash(const char *start, const char *end, const char *options)
+{
+    const char *const texts[] = { start, end, options };
+    uint64_t hashes[3];
+    for (int i = 0; i < 3; i++)
+        hashes[i] = texts[i] ? XXH3_64bits(texts[i], strlen(texts[i])) : 0;
+    return XXH3_64bits(hashes, sizeof hashes);
+}
+
+uint64_t
 qv_scan_hash(uint64_t seed, const char *key, size_t bytes)
 {
     return XXH3_64bits_withSeed(key, bytes, seed);

@@ -8,6 +8,13 @@
 #include "scan.h"
 
 bool
+qv_scan_fail_foreign(struct qv_scanner *s, struct qv_cursor *c, const char *wrong)
+{
+    s->foreign = true;
+    return qv_cursor_fail(c, wrong);
+}
+
+bool
 qv_scan_text(struct qv_cursor *c, struct qv_text *to)
 {
     to->n = 0;

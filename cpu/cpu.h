@@ -71,6 +71,11 @@ struct packed_cpu {
     struct qv_groups groups;
     size_t factors, group_bytes; /* factors: bytes of scales, and of offsets */
 };
+static inline int64_t
+panels_of_cpu(int64_t n)
+{
+    return (n + PACKED_COLS - 1) / PACKED_COLS;
+}
 
 /* A gemm whose w is quantised runs either on few rows (few_cpu), or on blocks of columns that are
  * widened one after another (wide_cpu). The last block may have fewer columns than the others. */
@@ -250,8 +255,6 @@ qv_status qv_matmul_open_cpu(struct qv_device_cpu *dev, const struct matmul_desc
                              struct primitive_cpu *out, qv_error *err);
 qv_status qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
                             void *const addresses[CPU_OPERANDS], qv_error *err);
-
-/* cpu/gemm.c */
 qv_status qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              struct qv_layout *out, qv_error *err);
 qv_status qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
@@ -267,7 +270,7 @@ qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op
                           const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);
 void qv_gemm_close_cpu(struct gemm_cpu *g);
 
-/* cpu/packed.c: gemms whose w is quantised; the first two are qv_backend's verbs. */
+/* cpu/packed.c: how a quantised w lies; the first two are qv_backend's verbs. */
 qv_status qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out);
 qv_status qv_packed_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              int64_t row0, int64_t rows, const void *src, void *dst);
@@ -276,13 +279,8 @@ struct packed_cpu qv_packed_cpu(const struct qv_op_gemm *op);
  * bytes from the first of w a group of it lies. */
 int64_t qv_packed_beside_cpu(const struct packed_cpu *w, int64_t col);
 size_t qv_packed_at_cpu(const struct packed_cpu *w, int64_t col, int64_t group);
-qv_status qv_packed_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
-                                size_t *scratch_bytes, qv_error *err);
-qv_status qv_packed_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel,
-                            void *const *p, void *scratch, qv_error *err);
 /* Scales and offsets of a panel's group [2][PACKED_COLS] in f32. */
 void qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out);
-void qv_packed_describe_cpu(const struct qv_kernel *kernel, char *text, size_t size);
 
 /* cpu/few.c multiplies few rows of x by the packed bytes of w; cpu/few_avx512.c does so in bf16, by
  * the products of pairs that AVX-512 and AMX have. */
@@ -293,6 +291,12 @@ const char *qv_few_name_cpu(const struct few_cpu *few);
 void qv_few_avx512_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 void qv_few_amx_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 bool qv_few_have_amx_cpu(void);
+
+/* cpu/wide.c: gemms whose w is quantised and that have many rows. */
+qv_status qv_wide_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
+                              size_t *scratch_bytes, qv_error *err);
+qv_status qv_wide_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+                          void *scratch, qv_error *err);
 
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,

@@ -2,14 +2,6 @@
 /* Counts a file's frames: by its packets if each holds one frame, else by decoding all. */
 #include "media.h"
 
-qv_status
-qvm_check_count(int64_t n, qv_error *err)
-{
-    return n > QVM_MAX_FRAMES ? qv_fail(err, QV_EFORMAT, "%lld frames or more; at most %d are read",
-                                        (long long)n, QVM_MAX_FRAMES)
-                              : QV_OK;
-}
-
 /* Tells frames from fields, of which two make one frame. */
 struct parser {
     AVCodecParserContext *parser; /* NULL: a packet of this codec is no field */

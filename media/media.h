@@ -297,6 +297,9 @@ const char *qvm_why_unread(const qvm_source *source);
 /* Finds a TIFF's codes of black and white for Y, Cb and Cr, in this order (unread.c). */
 void qvm_find_levels(const qvm_source *source, float levels[6]);
 
+/* Reads at most n bytes from byte `at` of the clip on. Returns how many; 0 behind its end; -1 with
+ * errno. */
+ssize_t qvm_source_read_once(const qvm_source *source, int64_t at, void *to, size_t n);
 /* Reads n bytes from byte `at` of the clip on. Returns how many, fewer only at the end; -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
 

@@ -1,8 +1,42 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a file page by page, for walks over parts of a few bytes. */
+/* Reads a file: its clip, and page by page for walks over parts of a few bytes. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "media.h"
+
+ssize_t
+qvm_source_read_once(const qvm_source *source, int64_t at, void *to, size_t n)
+{
+    const qvm_watch *w = source->watch;
+    ssize_t got;
+    if (w->asked.length && (int64_t)n > w->asked.length - at)
+        n = at < w->asked.length ? (size_t)(w->asked.length - at) : 0;
+    if (!n)
+        return 0;
+    do
+        got = pread(source->fd, to, n, (off_t)(w->asked.offset + at));
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+int64_t
+qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n)
+{
+    size_t done = 0;
+    while (done < n) {
+        const ssize_t got =
+            qvm_source_read_once(source, at + (int64_t)done, (char *)to + done, n - done);
+        if (got < 0)
+            return -1;
+        if (!got)
+            break;
+        done += (size_t)got;
+    }
+    return (int64_t)done;
+}
 
 int64_t
 qvm_pages_read(qvm_pages *pages, int64_t at, void *to, size_t n)

@@ -33,45 +33,13 @@ is_stopped(const qvm_source *source)
     return atomic_load_explicit(source->watch->stop, memory_order_relaxed);
 }
 
-/* Reads at most n bytes from byte `at` of the clip on. Returns how many; 0 behind its end; -1 with
- * errno. */
-static ssize_t
-read_once(const qvm_source *source, int64_t at, void *to, size_t n)
-{
-    const qvm_watch *w = source->watch;
-    ssize_t got;
-    if (w->asked.length && (int64_t)n > w->asked.length - at)
-        n = at < w->asked.length ? (size_t)(w->asked.length - at) : 0;
-    if (!n)
-        return 0;
-    do
-        got = pread(source->fd, to, n, (off_t)(w->asked.offset + at));
-    while (got < 0 && errno == EINTR);
-    return got;
-}
-
-int64_t
-qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n)
-{
-    size_t done = 0;
-    while (done < n) {
-        const ssize_t got = read_once(source, at + (int64_t)done, (char *)to + done, n - done);
-        if (got < 0)
-            return -1;
-        if (!got)
-            break;
-        done += (size_t)got;
-    }
-    return (int64_t)done;
-}
-
 static int
 io_read(void *opaque, uint8_t *buffer, int size)
 {
     qvm_source *source = opaque;
     if (is_stopped(source))
         return AVERROR_EXIT;
-    const ssize_t n = read_once(source, source->at, buffer, (size_t)size);
+    const ssize_t n = qvm_source_read_once(source, source->at, buffer, (size_t)size);
     if (n < 0) {
         source->io_errno = errno;
         return AVERROR(errno);
@@ -198,6 +166,14 @@ probe_streams(qvm_source *source, qv_error *err)
         av_dict_free(&options[i]);
     free(options);
     return code < 0 ? fail_av(source, code, "looking into the streams", err) : QV_OK;
+}
+
+qv_status
+qvm_check_count(int64_t n, qv_error *err)
+{
+    return n > QVM_MAX_FRAMES ? qv_fail(err, QV_EFORMAT, "%lld frames or more; at most %d are read",
+                                        (long long)n, QVM_MAX_FRAMES)
+                              : QV_OK;
 }
 
 static qv_status
