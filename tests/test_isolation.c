@@ -95,6 +95,8 @@ test_faults(void **state)
         { "height", QV_EFORMAT, 0, "what cannot be" },
         { "frames", QV_EFORMAT, 0, "what cannot be" },
         { "rate nan", QV_EFORMAT, 0, "what cannot be" },
+        { "duration nan", QV_EFORMAT, 0, "what cannot be" },
+        { "busy nan", QV_EFORMAT, 2, "what cannot be" },
         { "rotation", QV_EFORMAT, 0, "what cannot be" },
         { "names", QV_OK, N_FRAMES, "" },
         { "escape", QV_OK, N_FRAMES, "" },
