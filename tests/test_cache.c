@@ -635,6 +635,63 @@ test_made_by(void **state)
     assert_int_equal(qv_cache_made_by(&model, &packing, NULL, &by, &err), QV_EINVAL);
 }
 
+/* A cache that an earlier version filled is gone on with: these texts were written before options
+ * that were added since, and must not change. */
+static void
+test_frozen(void **state)
+{
+    (void)state;
+    static const char description[] =
+        "\"options\":{\"like\":\"transformers\",\"fps\":0.0,\"num_frames\":0,\"min_frames\":0,"
+        "\"max_frames\":64,\"min_pixels\":5000,\"max_pixels\":0,\"total_pixels\":0,"
+        "\"cap_pixels\":false}}}";
+    static const struct {
+        const char *options;
+        qv_clip_options same, other; /* what asks for the same, and for something else */
+    } records[] = {
+        { NULL, { .fps = 2, .max_frames = 64 }, { .fps = 1 } },
+        { "{\"fps\":1.500000,\"max_frames\":8,\"max_pixels\":0,\"offset\":0,\"bytes\":0}",
+          { .fps = 1.5, .max_frames = 8 },
+          { .fps = 1.5, .max_frames = 8, .first_frame = true } },
+        { "{\"fps\":0.000000,\"max_frames\":0,\"max_pixels\":65536,\"offset\":512,\"bytes\":4096}",
+          { .fps = 2, .max_pixels = 65536, .offset = 512, .length = 4096 },
+          { .max_pixels = 65536, .offset = 513, .length = 4096 } },
+        { "{\"fps\":0.000000,\"max_frames\":0,\"max_pixels\":0,\"offset\":0,\"bytes\":0,"
+          "\"first_frame\":true}",
+          { .max_frames = 64, .first_frame = true },
+          { .max_frames = 64 } },
+        { "{\"fps\":2.000000,\"max_frames\":64,\"max_pixels\":0,\"offset\":0,\"bytes\":0}",
+          { .decode_seconds = 5 }, /* no record has it */
+          { .max_pixels = 7 } },
+    };
+    qv_model_info model = { .model_type = "qwen3_vl", .video = { .fps = 2, .max_frames = 768 } };
+    const qv_clip_options clip = { .max_frames = 64, .min_pixels = 5000 };
+    const char *dir = temp_path("frozen"), *path = temp_file("clip", "12345", 5);
+    char *by = NULL, key[2] = "a", text[QV_CACHE_OPTIONS_BYTES];
+    qv_error err = { 0 };
+    assert_int_equal(qv_cache_made_by(&model, 3072, &clip, &by, &err), QV_OK);
+    assert_non_null(strstr(by, description));
+    qv_cache_writer *w = NULL;
+    const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
+    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++, key[0]++) {
+        qv_cache_source s = qv_cache_source_of(path, NULL, NULL);
+        s.options = records[i].options;
+        write_source(w, &tiny, key, &s, QV_OK);
+    }
+    close_writer(&w);
+    free(by);
+    qv_cache *c = open_cache(dir);
+    key[0] = 'a';
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++, key[0]++) {
+        qv_cache_source s = qv_cache_source_of(path, &records[i].same, text);
+        assert_int_equal(qv_cache_compare(c, key, &s), QV_CACHE_DONE);
+        s = qv_cache_source_of(path, &records[i].other, text);
+        assert_int_equal(qv_cache_compare(c, key, &s), QV_CACHE_CHANGED);
+    }
+    qv_cache_close(&c);
+}
+
 /* Two threads that make a folder at once agree, or one of them is refused. */
 static char race[512];
 
@@ -919,6 +976,7 @@ main(void)
         TEST(test_compare),
         TEST(test_other_caches),
         TEST(test_made_by),
+        TEST(test_frozen),
         TEST(test_two_make_it),
         TEST(test_damage),
         TEST(test_wrong_calls),
