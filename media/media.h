@@ -45,6 +45,7 @@
     ((int64_t)1 << 40)          /* of min_pixels and max_pixels, as in preprocessor files */
 #define QVM_MAX_SAMPLED 1048576 /* the most frames sampled from one clip */
 #define QVM_MAX_FRAMES 4194304  /* the most frames in one clip: 19 hours at 60 a second */
+#define QVM_DEFAULT_FPS 24.0    /* for a source that does not give its rate */
 
 /* ---- resize.c: as transformers resizes -------------------------------------------------------- */
 

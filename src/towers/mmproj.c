@@ -15,6 +15,7 @@
 #include "config.h"
 #include "error.h"
 #include "files/gguf.h"
+#include "numbers.h"
 #include "preprocess.h"
 
 /* ---- which file ------------------------------------------------------------------------------ */
@@ -151,8 +152,14 @@ static const struct published families[] = {
     { "qwen2_vl", { 3136, 12845056 }, { 3136, 12845056 }, false },
     { "qwen2_5_vl", { 3136, 12845056 }, { 3136, 12845056 }, false },
     { "qwen2_5_omni", { 3136, 12845056 }, { 3136, 12845056 }, false },
-    { "qwen3_vl", { 65536, 16777216 }, { 4096, 25165824 }, true },
-    { "qwen3_5", { 65536, 16777216 }, { 4096, 25165824 }, true },
+    { "qwen3_vl",
+      { QV_QWEN3_LEAST_IMAGE, QV_QWEN3_MOST_IMAGE },
+      { QV_QWEN3_LEAST_CLIP, QV_QWEN3_MOST_CLIP },
+      true },
+    { "qwen3_5",
+      { QV_QWEN3_LEAST_IMAGE, QV_QWEN3_MOST_IMAGE },
+      { QV_QWEN3_LEAST_CLIP, QV_QWEN3_MOST_CLIP },
+      true },
     { "qwen3_omni_moe", { 3136, 12845056 }, { 3136, 12845056 }, true },
     { "glm4v", { 12544, 9633792 }, { 12544, 47040000 }, false },
 };
