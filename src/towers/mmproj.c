@@ -83,7 +83,7 @@ look_for_safetensors(const char *dir, bool *has, qv_error *err)
     for (int i = 0; i < 2 && !*has; i++) {
         char *path = qv_path_join(dir, names[i]);
         if (!path)
-            return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+            return qv_no_memory(dir, err);
         *has = qv_path_exists(path);
         free(path);
     }
@@ -119,9 +119,7 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
     if (!S_ISDIR(st.st_mode)) {
         const qv_status s = check_file(path, err);
         *file = s ? NULL : strdup(path);
-        return s       ? s
-               : *file ? QV_OK
-                       : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        return s ? s : *file ? QV_OK : qv_no_memory(path, err);
     }
     bool folder;
     qv_status s = look_for_safetensors(path, &folder, err);
@@ -132,7 +130,7 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
         s = qv_fail(err, QV_EFORMAT, "%s: has %d GGUF files, %s: name one of them as the model",
                     qv_path_tail(path), l.n, l.names);
     else if (!s && l.n && !(*file = qv_path_join(path, l.first)))
-        s = qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        s = qv_no_memory(path, err);
     free(l.first);
     return s;
 }
