@@ -434,8 +434,8 @@ warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
              w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
-/* Reads means or deviations into values[3], with as many digits as config files have, since the GGUF
- * file has only f32. A file without them gets the family's. */
+/* Reads means or deviations into values[3], with as many digits as config files have, since the
+ * GGUF file has only f32. A file without them gets the family's. */
 static qv_status
 read_norm(const struct reader *r, const char *key, int which, double least, double *values)
 {
