@@ -83,7 +83,7 @@ qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layou
 {
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
     if (!path)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+        return qv_no_memory(dir, err);
     json_t *json = NULL;
     qv_status s = QV_OK;
     *there = qv_path_exists(path);
@@ -181,7 +181,7 @@ qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error 
     char models[5 * QV_QUOTE_SIZE];
     const json_t *x = NULL, *y = NULL;
     json_t *a = qv_cache_resolved(there), *b = qv_cache_resolved(run);
-    qv_status s = a && b ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    qv_status s = a && b ? QV_OK : qv_no_memory(dir, err);
     if (!s && find_difference(a, b, name, &x, &y)) {
         name_models(there, run, models, sizeof models);
         s = qv_fail(err, QV_EFORMAT, "%s: this cache has %s %s, and the run %s%s; %s",

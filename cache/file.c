@@ -78,7 +78,7 @@ qv_cache_folder_open(const char *path, struct qv_cache_folder *out, qv_error *er
                        strerror(errno));
     f.path = strdup(path);
     if (!f.path)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        return qv_no_memory(path, err);
     f.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (f.fd < 0) {
         const qv_status s = fail_errno(&f, "the folder cannot be opened", errno, err);

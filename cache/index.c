@@ -8,12 +8,6 @@
 
 #define MAX_KEYS ((size_t)UINT32_MAX / 2)
 
-static qv_status
-no_memory(const struct qv_cache_index *c, qv_error *err)
-{
-    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
-}
-
 const char *
 qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k)
 {
@@ -61,7 +55,7 @@ qv_index_grow(struct qv_cache_index *c, qv_error *err)
     const size_t room = c->table_room ? 2 * c->table_room : 4096;
     uint32_t *table = calloc(room, sizeof *table);
     if (!table)
-        return no_memory(c, err);
+        return qv_no_memory(c->dir, err);
     fill_table(c, table, room);
     free(c->table);
     c->table = table;
@@ -78,7 +72,7 @@ grow_keys(struct qv_cache_index *c, qv_error *err)
                        MAX_KEYS);
     struct qv_index_key *keys = realloc(c->keys, room * sizeof *keys);
     if (!keys)
-        return no_memory(c, err);
+        return qv_no_memory(c->dir, err);
     c->keys = keys;
     c->keys_room = room;
     return QV_OK;
@@ -172,7 +166,7 @@ qv_index_add(struct qv_cache_index *c, const qv_cache_layout *layout, const stru
     k.name = c->names.n;
     qv_text_add(&c->names, name, item->name_bytes + 1);
     if (c->names.lost)
-        return no_memory(c, err);
+        return qv_no_memory(c->dir, err);
     c->keys[c->n_keys++] = k;
     c->table[at] = (uint32_t)c->n_keys;
     return QV_OK;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "numbers.h"
 
 enum {
     FIXED_BYTES = 256,   /* header of a part without keys */
@@ -16,12 +17,6 @@ enum {
     UNUSED_BYTES = 112,  /* entry of a range that is not used */
     RECORD_BYTES = 7000, /* record besides key, path and options; most of it is room for an error */
 };
-
-static uint64_t
-round_up(uint64_t n, uint64_t step)
-{
-    return (n + step - 1) / step * step;
-}
 
 static qv_status
 no_memory(const struct qv_cache_part *p, qv_error *err)
@@ -62,7 +57,7 @@ qv_cache_part_known_need(const qv_cache_layout *l, const char *key, bool ok,
 uint64_t
 qv_cache_part_least(uint64_t need)
 {
-    return round_up(need + FIXED_BYTES, QV_CACHE_PAGE);
+    return (uint64_t)qv_round_up((int64_t)(need + FIXED_BYTES), QV_CACHE_PAGE);
 }
 
 bool
@@ -193,7 +188,7 @@ struct qv_cache_block
 qv_cache_part_take(struct qv_cache_part *p, const qv_cache_layout *l, int64_t rows, uint64_t need)
 {
     struct qv_cache_block b = { .at = p->end };
-    b.step = round_up((uint64_t)rows * qv_cache_row_bytes(l), QV_CACHE_ALIGN);
+    b.step = (uint64_t)qv_round_up(rows * (int64_t)qv_cache_row_bytes(l), QV_CACHE_ALIGN);
     b.bytes = b.step * (uint64_t)qv_cache_n_tensors(l);
     p->end += b.bytes;
     p->header += need;

@@ -14,12 +14,6 @@
 /* The most rounds of listing a folder in which parts come and go. */
 enum { MOST_ROUNDS = 32 };
 
-qv_status
-qv_cache_no_memory(const qv_cache *c, qv_error *err)
-{
-    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
-}
-
 char *
 qv_cache_part_path(const qv_cache *c, size_t part)
 {
@@ -57,13 +51,13 @@ add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
         const size_t more = 2 * *room + 64;
         struct qv_index_part *parts = realloc(c->index.parts, more * sizeof *parts);
         if (!parts)
-            return qv_cache_no_memory(c, err);
+            return qv_no_memory(c->dir, err);
         c->index.parts = parts;
         *room = more;
     }
     c->index.parts[c->index.n_parts] = (struct qv_index_part){ .name = strdup(name) };
     if (!c->index.parts[c->index.n_parts].name)
-        return qv_cache_no_memory(c, err);
+        return qv_no_memory(c->dir, err);
     c->index.n_parts++;
     return QV_OK;
 }
@@ -112,13 +106,13 @@ note_damage(qv_cache *c, size_t part, enum qv_cache_fault fault, const qv_error 
 {
     struct qv_cache_damaged *damage = realloc(c->damage, (c->n_damage + 1) * sizeof *damage);
     if (!damage)
-        return qv_cache_no_memory(c, err);
+        return qv_no_memory(c->dir, err);
     c->damage = damage;
     c->index.parts[part].damaged = true;
     damage[c->n_damage] =
         (struct qv_cache_damaged){ .words = strdup(why->text), .part = part, .fault = fault };
     if (!damage[c->n_damage].words)
-        return qv_cache_no_memory(c, err);
+        return qv_no_memory(c->dir, err);
     c->n_damage++;
     return QV_OK;
 }
@@ -152,7 +146,7 @@ scan_part(qv_cache *c, struct qv_scanner *s, size_t part, bool is_named, bool *g
     qv_error why = { 0 };
     char *path = qv_cache_part_path(c, part);
     s->size = 0;
-    const qv_status status = path ? qv_scan_part(s, path, &why) : qv_cache_no_memory(c, &why);
+    const qv_status status = path ? qv_scan_part(s, path, &why) : qv_no_memory(c->dir, &why);
     *gone = path && status && status != QV_ENOMEM && !is_named && !qv_path_exists(path);
     free(path);
     if (qv_ends_all(status) && !*gone) {
@@ -213,7 +207,7 @@ put_in_order(qv_cache *c, qv_error *err)
     index->n_parts = lost ? index->n_parts : n;
     free(places);
     free(numbers);
-    return lost ? qv_cache_no_memory(c, err) : QV_OK;
+    return lost ? qv_no_memory(c->dir, err) : QV_OK;
 }
 
 /* Reads the parts from number `from` on, in the order of their names. */

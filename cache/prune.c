@@ -34,12 +34,6 @@ struct pruning {
     int lock;
 };
 
-static qv_status
-no_memory(const struct pruning *p, qv_error *err)
-{
-    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(p->folder.path));
-}
-
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 static int
@@ -216,7 +210,7 @@ copy_tensors(struct pruning *p, struct copy *copy, const struct qv_scan_item *it
     struct qv_cache_block b = qv_cache_part_take(copy->to, l, item->rows, need);
     b.rows = item->rows;
     copy->to->n_open--;
-    qv_status s = times ? QV_OK : no_memory(p, err);
+    qv_status s = times ? QV_OK : qv_no_memory(p->folder.path, err);
     for (int i = 0; i < qv_cache_n_tensors(l) && i < QV_CACHE_MAX_TENSORS && !s; i++)
         s = copy_bytes(p, copy, item->at[i], b.at + (uint64_t)i * b.step, bytes, err);
     if (!s)
@@ -225,7 +219,7 @@ copy_tensors(struct pruning *p, struct copy *copy, const struct qv_scan_item *it
         s = read_from(copy, item->times, times, item->n_times * sizeof *times, err);
     if (!s && qv_cache_part_add(copy->to, l, p->scanner.names.at + item->name, &b, grid_thw, times,
                                 (int64_t)item->n_times))
-        s = no_memory(p, err);
+        s = qv_no_memory(p->folder.path, err);
     free(times);
     return s;
 }
@@ -290,7 +284,7 @@ read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_items
     struct qv_scanner s = { .layout = p->c->layout, .seed = p->c->seed };
     qv_error why = { 0 };
     char *path = qv_path_join(p->folder.path, name);
-    qv_status status = path ? qv_scan_part(&s, path, &why) : no_memory(p, &why);
+    qv_status status = path ? qv_scan_part(&s, path, &why) : qv_no_memory(p->folder.path, &why);
     if (!status && (s.n_items != n_items || s.sealed_ns != sealed_ns))
         status = qv_fail(&why, QV_ESTATE, "%.255s: read back, it is not what was written", name);
     if (status && path) /* the old part stays, so a bad copy has no use */
@@ -316,7 +310,8 @@ write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *i
     struct copy copy = { .path = name_of(p, part), .from = -1 };
     struct qv_cache_part_name name = { .stem = stem, .count = &count };
     char *path = qv_cache_part_path(p->c, part);
-    qv_status s = path ? qv_file_open(path, &copy.from, &size, err) : no_memory(p, err);
+    qv_status s =
+        path ? qv_file_open(path, &copy.from, &size, err) : qv_no_memory(p->folder.path, err);
     if (!s && (size != p->scanner.size || strlen(stem) > MOST_STEM))
         s = qv_fail(err, QV_EIO, "its name is too long, or somebody changes it");
     *is_left = s && path;
@@ -348,7 +343,7 @@ decide(struct pruning *p, uint32_t part, size_t *n, qv_error *err)
     if (s->n_items > p->room) {
         bool *stays = realloc(p->stays, s->n_items * sizeof *stays);
         if (!stays)
-            return no_memory(p, err);
+            return qv_no_memory(p->folder.path, err);
         p->stays = stays;
         p->room = s->n_items;
     }
@@ -387,7 +382,7 @@ prune_part(struct pruning *p, uint32_t part, size_t done, qv_error *err)
     size_t n_stay = 0;
     qv_error why = { 0 };
     char *path = qv_cache_part_path(p->c, part);
-    qv_status s = path ? qv_scan_part(&p->scanner, path, &why) : no_memory(p, &why);
+    qv_status s = path ? qv_scan_part(&p->scanner, path, &why) : qv_no_memory(p->folder.path, &why);
     free(path);
     if (s && s != QV_ENOMEM) /* the part was readable when the cache was opened */
         return leave(p, part, &why, err);
@@ -458,7 +453,7 @@ put_in_order(struct pruning *p, struct place **out, size_t *n, qv_error *err)
     const struct qv_cache_index *index = &p->c->index;
     struct place *order = calloc(index->n_parts + 1, sizeof *order);
     if (!order)
-        return no_memory(p, err);
+        return qv_no_memory(p->folder.path, err);
     *n = 0;
     for (size_t i = 0; i < index->n_parts; i++)
         if (!index->parts[i].damaged)
@@ -495,7 +490,7 @@ prune(struct pruning *p, const char *dir, qv_error *err)
     p->drop = sort_keys(p->o->drop, p->o->n_drop);
     p->piece = malloc(PIECE);
     if (!p->keep || !p->drop || !p->piece)
-        s = no_memory(p, err);
+        s = qv_no_memory(p->folder.path, err);
     if (!s) {
         count_keys(p);
         s = prune_parts(p, err);

@@ -45,7 +45,7 @@ read_description(qv_cache *c, qv_error *err)
     c->made_by = qv_json_text(root, JSON_COMPACT);
     c->usual = qv_cache_usual_of(root);
     json_decref(root);
-    return c->made_by ? QV_OK : qv_cache_no_memory(c, err);
+    return c->made_by ? QV_OK : qv_no_memory(c->dir, err);
 }
 
 qv_status
@@ -53,7 +53,7 @@ qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, qv_cache *
 {
     qv_cache *c = calloc(1, sizeof *c);
     if (!c)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+        return qv_no_memory(dir, err);
     c->seed = draw_seed(c);
     c->how = (struct qv_cache_reading){ .most_maps = how->most_maps,
                                         .most_idle = how->most_idle,
@@ -62,9 +62,7 @@ qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, qv_cache *
     c->lock = malloc(sizeof(pthread_mutex_t));
     c->has_lock = c->lock && !pthread_mutex_init(c->lock, NULL);
     c->maps = calloc(1, sizeof *c->maps);
-    qv_status s = c->dir && c->has_lock && c->maps
-                      ? QV_OK
-                      : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+    qv_status s = c->dir && c->has_lock && c->maps ? QV_OK : qv_no_memory(dir, err);
     if (!s) {
         c->maps->most = how->most_maps ? how->most_maps : MOST_MAPS;
         c->maps->most_idle = how->most_idle ? how->most_idle : MOST_IDLE;
@@ -316,7 +314,7 @@ qv_cache_hold(const qv_cache *c, qv_cache_item *item, qv_error *err)
         return s;
     const struct qv_index_key *k = &c->index.keys[item->index];
     char *path = qv_cache_part_path(c, k->part);
-    s = path ? qv_part_maps_hold(c->maps, k->part, path, &map, err) : qv_cache_no_memory(c, err);
+    s = path ? qv_part_maps_hold(c->maps, k->part, path, &map, err) : qv_no_memory(c->dir, err);
     free(path);
     if (s)
         return hold_later(c, k, s, item, err);
@@ -364,7 +362,7 @@ load_records(qv_cache *c, size_t part, qv_error *err)
     if (!c->scanner)
         c->scanner = calloc(1, sizeof *c->scanner);
     char *path = qv_cache_part_path(c, part);
-    qv_status s = path && c->scanner ? QV_OK : qv_cache_no_memory(c, err);
+    qv_status s = path && c->scanner ? QV_OK : qv_no_memory(c->dir, err);
     if (!s) {
         c->scanner->layout = c->layout;
         c->scanned = SIZE_MAX;
@@ -392,7 +390,7 @@ qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
                     qv_path_tail(c->dir), c->index.parts[k->part].name);
     if (!s) {
         char *text = strndup(c->scanner->records.at + k->record, k->record_bytes);
-        s = text ? QV_OK : qv_cache_no_memory(c, err);
+        s = text ? QV_OK : qv_no_memory(c->dir, err);
         if (text)
             *out = text;
     }

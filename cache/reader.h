@@ -34,7 +34,6 @@ struct qv_cache {
     qv_cache *later; /* the folder as read again, once a part of this reading was gone; or NULL */
 };
 
-qv_status qv_cache_no_memory(const qv_cache *c, qv_error *err);
 /* Returns the path of a part, for free(); NULL for lack of memory. */
 char *qv_cache_part_path(const qv_cache *c, size_t part);
 const struct qv_index_key *qv_cache_find_key(const qv_cache *c, const char *key);

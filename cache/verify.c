@@ -48,7 +48,7 @@ hash_key(const qv_cache *c, const struct qv_index_key *k, int fd, const char *pa
     const int n = qv_cache_n_tensors(&c->layout);
     const uint64_t bytes = k->rows * (uint64_t)qv_cache_row_bytes(&c->layout);
     char *piece = malloc(PIECE);
-    qv_status s = piece ? QV_OK : qv_cache_no_memory(c, err);
+    qv_status s = piece ? QV_OK : qv_no_memory(c->dir, err);
     for (int i = 0; i < n && !s; i++)
         s = hash_bytes(fd, path, k->at + (uint64_t)i * k->step * QV_CACHE_ALIGN, bytes, piece,
                        &all[i], err);
@@ -88,7 +88,7 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
         return s;
     const struct qv_index_key *k = &c->index.keys[i];
     char *path = qv_cache_part_path(c, k->part);
-    s = path ? qv_file_open(path, &fd, &size, err) : qv_cache_no_memory(c, err);
+    s = path ? qv_file_open(path, &fd, &size, err) : qv_no_memory(c->dir, err);
     if (s || !path) {
         const qv_cache *later = NULL;
         qv_cache_item item = { .key = NULL };

@@ -13,6 +13,7 @@
  * pieces does not change the bits, and so may depend on the number of threads.
  */
 #include "cpu.h"
+#include "numbers.h"
 
 #include <float.h>
 #include <math.h>
@@ -46,22 +47,10 @@ query_kind(int64_t left)
     return kind;
 }
 
-static int64_t
-least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static size_t
 most(size_t a, size_t b)
 {
     return a > b ? a : b;
-}
-
-static int64_t
-round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
 }
 
 /* Returns the most rows that a segment may have. */
@@ -142,9 +131,9 @@ lay_out(struct qv_kernel *kernel)
     const struct qv_op_attention *op = &kernel->op.u.attention;
     size_t element = qv_dtype_bytes(op->q_dtype), hd = (size_t)op->head_dim;
     size_t queries =
-        (size_t)round_up(least(longest(op), MOST_BLOCKS * QUERIES), query_rows[SMALLEST]);
+        (size_t)qv_round_up(qv_at_most(longest(op), MOST_BLOCKS * QUERIES), query_rows[SMALLEST]);
     size_t block = queries < QUERIES ? queries : QUERIES;
-    size_t keys = (size_t)round_up(least(longest(op), KEYS), KEY_STEP);
+    size_t keys = (size_t)qv_round_up(qv_at_most(longest(op), KEYS), KEY_STEP);
     size_t bytes[ATTENTION_PARTS] = {
         [ATTENTION_Q] = queries * (size_t)op->head_dim * element,
         [ATTENTION_OUT] = queries * hd * sizeof(float),
@@ -277,11 +266,11 @@ look_ahead(const struct piece *piece, int64_t key, const struct piece *next)
         piece->ahead[AHEAD_Y] = rows_ahead(piece, piece, &call->y, piece->first, piece->rows);
     if (!of)
         return;
-    int64_t n = least(KEYS, of->segment.rows - first);
+    int64_t n = qv_at_most(KEYS, of->segment.rows - first);
     piece->ahead[AHEAD_K] = rows_ahead(piece, of, &call->k, first, n);
     piece->ahead[AHEAD_V] = rows_ahead(piece, of, &call->v, first, n);
     if (of != piece)
-        piece->ahead[AHEAD_Q] = rows_ahead(piece, of, &call->q, of->first, least(n, of->rows));
+        piece->ahead[AHEAD_Q] = rows_ahead(piece, of, &call->q, of->first, qv_at_most(n, of->rows));
 }
 
 /* Copies the piece's queries, with zeros behind the last one: computing their scores takes as long
@@ -294,7 +283,7 @@ copy_queries(const struct piece *piece)
     char *q = part(piece, ATTENTION_Q);
     for (int64_t i = 0; i < piece->rows; i++, q += bytes)
         memcpy(q, row_of(piece, &piece->call->q, piece->first + i), bytes);
-    memset(q, 0, (size_t)(round_up(piece->rows, query_rows[SMALLEST]) - piece->rows) * bytes);
+    memset(q, 0, (size_t)(qv_round_up(piece->rows, query_rows[SMALLEST]) - piece->rows) * bytes);
 }
 
 /* A block of keys, packed in the scratch. */
@@ -316,7 +305,7 @@ exponentials(const struct piece *piece, const struct block *block, const float *
     const struct attention_cpu *a = &piece->kernel->attention;
     float scale = (float)op->scale;
     if (!block->more)
-        *max = qv_lanes_max_cpu(x, least(n, SAMPLE), -FLT_MAX);
+        *max = qv_lanes_max_cpu(x, qv_at_most(n, SAMPLE), -FLT_MAX);
     float some = a->exps(x, y, op->q_dtype, n, stride, scale, *max);
     if (!(some <= most_sum)) {
         float before = *max;
@@ -387,7 +376,7 @@ attend_piece(const struct piece *piece, const struct piece *next, qv_error *err)
     qv_status status = QV_OK;
     copy_queries(piece);
     for (int64_t key = 0; key < piece->segment.rows && !status; key += KEYS) {
-        int64_t n = least(KEYS, piece->segment.rows - key);
+        int64_t n = qv_at_most(KEYS, piece->segment.rows - key);
         const struct gemms_cpu *gemms = &piece->gemms[(n - 1) / KEY_STEP];
         const struct block block = { gemms, n, .more = key > 0 };
         qv_panels_transposed_cpu(&gemms->k, row_of(piece, &call->k, key), call->k.stride, n,
@@ -397,7 +386,7 @@ attend_piece(const struct piece *piece, const struct piece *next, qv_error *err)
         look_ahead(piece, key, next);
         for (int64_t query = 0; query < piece->rows && !status;) {
             int kind = query_kind(piece->rows - query);
-            int64_t rows = least(query_rows[kind], piece->rows - query);
+            int64_t rows = qv_at_most(query_rows[kind], piece->rows - query);
             status = attend_block(piece, &block, query, rows, kind, err);
             query += rows;
         }
@@ -419,7 +408,7 @@ pieces_of(int64_t rows, int64_t blocks)
 static int64_t
 piece_begin(int64_t rows, int64_t pieces, int64_t i)
 {
-    return least((rows + QUERIES - 1) / QUERIES * i / pieces * QUERIES, rows);
+    return qv_at_most((rows + QUERIES - 1) / QUERIES * i / pieces * QUERIES, rows);
 }
 
 /* Chooses the most blocks of queries that a piece may have: with few pieces keys are packed less

@@ -8,6 +8,7 @@
 
 #include "cores.h"
 #include "job.h"
+#include "numbers.h"
 #include "options.h"
 
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
@@ -16,7 +17,6 @@ enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 
 #define ASK_S 0.02
 #define GPU_READERS 12                 /* keep an H200's decoders busy */
 #define GPU_CORES 2                    /* cores for each of these clips, that they do not wait */
-#define RING_BYTES ((int64_t)64 << 20) /* bytes that a clip shares with its decoder, as in media */
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
@@ -433,7 +433,7 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
     if (status)
         return status;
     set_sizes(&job, models[0]);
-    *bytes = job.o.memory + job.n_readers * RING_BYTES +
+    *bytes = job.o.memory + job.n_readers * QV_RING_BYTES +
              (int64_t)n_models * QV_JOB_BUFFERS * qv_job_token_bytes(&job, job.usual_tokens);
     return QV_OK;
 }

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "far.h"
+#include "numbers.h"
 
 #define RING_FRAMES 16
-#define RING_BYTES (64 << 20)
 #define PAGE 4096
 
 struct qv_clip {
@@ -228,7 +228,7 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     clip->frame_bytes = 3 * (size_t)r->width * (size_t)r->height;
     r->slot_bytes = ((int64_t)clip->frame_bytes + PAGE - 1) / PAGE * PAGE;
     r->frames_at = (n * (int64_t)sizeof *clip->indices + PAGE - 1) / PAGE * PAGE;
-    int64_t slots = RING_BYTES / r->slot_bytes;
+    int64_t slots = QV_RING_BYTES / r->slot_bytes;
     slots = slots < 2 ? 2 : slots > RING_FRAMES ? RING_FRAMES : slots;
     r->n_slots = (int)(slots > n ? n : slots);
     r->memory = r->frames_at + r->n_slots * r->slot_bytes;

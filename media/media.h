@@ -43,6 +43,7 @@
 #define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
 #define QVM_MAX_PIXELS (16384 * 16384)
 #define QVM_MAX_FRAMES 4194304 /* the most frames in one clip: 19 hours at 60 a second */
+#define QVM_DEFAULT_FPS 24.0   /* for a source that does not give its rate */
 
 /* ---- resize.c: as transformers resizes -------------------------------------------------------- */
 

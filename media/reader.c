@@ -7,7 +7,6 @@
 
 #include "remote.h"
 
-#define DEFAULT_FPS 24.0
 
 /* Goes back to the beginning of the file, to decode all of it. `why` says what is wrong. */
 static qv_status
@@ -310,7 +309,7 @@ look_into(qvm_reader *r, qv_outcome *info, qv_error *err)
     info->is_image = info->is_image || (is_animation(info->format) && info->source_frames == 1);
     if (!info->is_image) {
         const AVRational rate = r->source.stream->avg_frame_rate;
-        info->source_fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : DEFAULT_FPS;
+        info->source_fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : QVM_DEFAULT_FPS;
         info->duration_s = (double)info->source_frames / info->source_fps;
     }
     r->converter.colour = find_colour(r, info->is_image);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "media.h"
+#include "numbers.h"
 
 #define ROW_SPARE 64
 
@@ -211,12 +212,6 @@ down_c(const uint8_t *const *rows, const int16_t *weights, int taps, int precisi
 
 /* ---- the resizer ----------------------------------------------------------------------------- */
 
-static size_t
-round_up(size_t n, size_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
 /* Prepares both axes. An axis that keeps its size has no taps, and its pass is skipped. */
 static bool
 axes_prepare(qvm_resizer *r, qvm_level level)
@@ -232,11 +227,11 @@ axes_prepare(qvm_resizer *r, qvm_level level)
 #else
     (void)level;
 #endif
-    if (wide && !axis_fill(&r->across, (int)round_up((size_t)n_across, (size_t)r->ops.multiple)))
+    if (wide && !axis_fill(&r->across, (int)qv_round_up(n_across, r->ops.multiple)))
         return false;
     if (wide && r->ops.packed && !axis_pack(&r->across))
         return false;
-    return !high || axis_fill(&r->down, (int)round_up((size_t)n_down, 2));
+    return !high || axis_fill(&r->down, (int)qv_round_up(n_down, 2));
 }
 
 /* Allocates the scratch: the ring, one output row, and copied source rows. */
@@ -245,8 +240,8 @@ scratch_prepare(qvm_resizer *r)
 {
     const int longest = r->src_w > r->across.taps ? r->src_w : r->across.taps;
     r->ring_rows = (r->down.taps > 1 ? r->down.taps : 1) + QVM_ROWS;
-    r->ring_stride = round_up(3 * (size_t)r->dst_w + ROW_SPARE, 64);
-    r->padded_stride = round_up(3 * (size_t)longest + ROW_SPARE, 64);
+    r->ring_stride = (size_t)qv_round_up(3 * (int64_t)r->dst_w + ROW_SPARE, 64);
+    r->padded_stride = (size_t)qv_round_up(3 * (int64_t)longest + ROW_SPARE, 64);
     r->scratch =
         calloc(1, (size_t)(r->ring_rows + 1) * r->ring_stride + QVM_ROWS * r->padded_stride);
     r->rows = calloc((size_t)(r->down.taps + 1), sizeof *r->rows);

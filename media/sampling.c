@@ -3,8 +3,8 @@
 #include <math.h>
 
 #include "media.h"
+#include "numbers.h"
 
-#define DEFAULT_FPS 24.0 /* for a source that does not give its rate */
 #define MAX_ASPECT 200.0
 #define QWEN3_FRAME_TOKENS 768 /* max_video_tokens in cap_pixels_per_frame of the two classes */
 #define QWEN2_CLIP_TOKENS 128000
@@ -14,8 +14,8 @@ qv_preprocess
 qv_preprocess_default(bool is_image)
 {
     qv_preprocess p = {
-        .min_pixels = is_image ? 65536 : 4096,
-        .max_pixels = is_image ? 16777216 : 25165824,
+        .min_pixels = is_image ? QV_QWEN3_LEAST_IMAGE : QV_QWEN3_LEAST_CLIP,
+        .max_pixels = is_image ? QV_QWEN3_MOST_IMAGE : QV_QWEN3_MOST_CLIP,
         .mean = { 0.5, 0.5, 0.5 },
         .std = { 0.5, 0.5, 0.5 },
         .fps = 2.0,
@@ -39,12 +39,6 @@ qvm_round_half_even(double x)
     if (rest > 0.5)
         return n + 1;
     return n % 2 ? n + 1 : n;
-}
-
-static int64_t
-at_least(int64_t x, int64_t floor_value)
-{
-    return x < floor_value ? floor_value : x;
 }
 
 static qv_status
@@ -90,7 +84,7 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
         (frames > 0 && p->processor == QV_PROCESSOR_QWEN3_VL)) {
         /* transformers refuses clips shorter than a temporal patch. Here they are sized as one
          * temporal patch, which they are padded to; GLM's images are sized so too. */
-        frames = at_least(frames, temporal);
+        frames = qv_at_least(frames, temporal);
         frames_bar = qvm_round_half_even((double)frames / (double)temporal) * temporal;
         if (height < factor || width < factor) {
             const double tall = (double)factor / (double)height;
@@ -118,8 +112,8 @@ qv_smart_resize(int64_t num_frames, int64_t height, int64_t width, const qv_prep
     const double volume = (double)(frames * height) * w; /* exact below 2^53, as in Python */
     if (pixels > (double)p->max_pixels) {
         const double beta = sqrt(volume / (double)p->max_pixels);
-        h_bar = at_least((int64_t)floor(h / beta / f) * factor, factor);
-        w_bar = at_least((int64_t)floor(w / beta / f) * factor, factor);
+        h_bar = qv_at_least((int64_t)floor(h / beta / f) * factor, factor);
+        w_bar = qv_at_least((int64_t)floor(w / beta / f) * factor, factor);
     } else if (pixels < (double)p->min_pixels) {
         const double beta = sqrt((double)p->min_pixels / volume);
         h_bar = (int64_t)ceil(h * beta / f) * factor;
@@ -160,15 +154,15 @@ qv_sample_frames(int64_t total_frames, double source_fps, double fps, int64_t nu
     int64_t n = num_frames;
     if (n <= 0) {
         if (!(source_fps > 0.0) || isinf(source_fps))
-            source_fps = DEFAULT_FPS;
+            source_fps = QVM_DEFAULT_FPS;
         double wanted = (double)total_frames;
         if (fps > 0.0)
             wanted = (double)total_frames / source_fps * fps;
         n = wanted < (double)INT32_MAX ? (int64_t)wanted : INT32_MAX;
-        n = at_least(n, min_frames);
+        n = qv_at_least(n, min_frames);
         n = n > max_frames ? max_frames : n;
         n = n > total_frames ? total_frames : n;
-        n = at_least(n, 1);
+        n = qv_at_least(n, 1);
     }
     if (indices)
         fill_indices(0, total_frames, n, indices);
@@ -202,7 +196,7 @@ cap_qwen3(const qv_preprocess *p, int64_t n_frames)
     int64_t pixels = QWEN3_FRAME_TOKENS * factor * factor;
     if (pixels > p->max_pixels / n_frames)
         pixels = p->max_pixels / n_frames;
-    return at_least(pixels, (int64_t)((double)p->min_pixels * 1.05)) * n_frames;
+    return qv_at_least(pixels, (int64_t)((double)p->min_pixels * 1.05)) * n_frames;
 }
 
 /* ---- clips of Qwen2-VL and Qwen2.5-VL -------------------------------------------------------- */
@@ -269,8 +263,8 @@ cap_qwen2(const qv_preprocess *p, int64_t n_frames)
     const int64_t factor = (int64_t)p->patch_size * p->merge_size;
     const int64_t budget = (int64_t)((double)(QWEN2_CLIP_TOKENS * factor * factor) * 0.9);
     const int64_t share = budget * p->temporal_patch_size / n_frames;
-    return at_least(p->max_pixels < share ? p->max_pixels : share,
-                    (int64_t)((double)p->min_pixels * 1.05));
+    return qv_at_least(p->max_pixels < share ? p->max_pixels : share,
+                       (int64_t)((double)p->min_pixels * 1.05));
 }
 
 /* ---- clips of GLM-4.1V and GLM-4.5V ---------------------------------------------------------- */
@@ -287,7 +281,7 @@ walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
     const bool is_long = duration > p->max_duration;
     const double wanted = floor((is_long ? p->max_duration : duration) * p->fps);
     const bool all = is_long && wanted >= (double)total;
-    const int64_t samples = all ? total : at_least((int64_t)wanted, 1);
+    const int64_t samples = all ? total : qv_at_least((int64_t)wanted, 1);
     const double step = samples > 1 ? duration / (double)(samples - 1) : 0;
     int64_t n = 0, before = -1;
     for (int64_t i = 0; i < samples && before < last; i++) {

@@ -2,6 +2,8 @@
 /* Bounds what a command buffer and a dispatch do. */
 #include "launch.h"
 
+#include "numbers.h"
+
 /* An M1 with 7 cores, the slowest GPU that is supported, has 2.3 TFLOP/s and 68 GB/s at best. Tiles
  * reach about half of that; simple kernels load their operands from caches for each product. A GPU
  * that is faster does less per buffer, which costs it some microseconds for each. */
@@ -56,12 +58,6 @@ qv_launch_pieces_metal(const struct launch_metal *launch)
     return c.head_pieces * c.block_pieces;
 }
 
-static uint32_t
-least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 void
 qv_launch_piece_metal(const struct launch_metal *launch, uint32_t index, struct launch_metal *out)
 {
@@ -73,8 +69,8 @@ qv_launch_piece_metal(const struct launch_metal *launch, uint32_t index, struct 
                    block = index % c.block_pieces * c.blocks;
     out->args.attention.first_head = head;
     out->args.attention.first_block = block;
-    out->groups[0] = least(c.blocks, launch->groups[0] - block);
-    out->groups[1] = least(c.heads, launch->groups[1] - head);
+    out->groups[0] = (uint32_t)qv_at_most(c.blocks, launch->groups[0] - block);
+    out->groups[1] = (uint32_t)qv_at_most(c.heads, launch->groups[1] - head);
     out->seconds *= (double)out->groups[0] / launch->groups[0] * out->groups[1] / launch->groups[1];
 }
 

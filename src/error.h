@@ -142,4 +142,11 @@ qv_path_tail(const char *path)
     return slash && slash[1] ? slash + 1 : tail;
 }
 
+/* Fails for want of memory for what a file or folder needs. */
+static inline qv_status
+qv_no_memory(const char *path, qv_error *err)
+{
+    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+}
+
 #endif

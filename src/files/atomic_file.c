@@ -93,15 +93,14 @@ create_temporary(struct qv_atomic_file *f, qv_error *err)
     const size_t size = strlen(f->path) + 48;
     char *name = malloc(size);
     if (!name)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(f->path));
+        return qv_no_memory(f->path, err);
     for (int try = 0; try < 100; try++) {
         snprintf(name, size, "%s.tmp.%ld.%d", f->path, (long)getpid(), try);
         f->fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (f->fd >= 0) {
             f->temporary = name;
             f->slot = put_name(name);
-            return f->slot ? QV_OK
-                           : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(f->path));
+            return f->slot ? QV_OK : qv_no_memory(f->path, err);
         }
         if (errno != EEXIST)
             break;
@@ -183,7 +182,7 @@ sync_folder(const struct qv_atomic_file *f, qv_error *err)
 {
     const int fd = open_folder_of(f->path);
     if (fd < 0 && errno == ENOMEM)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(f->path));
+        return qv_no_memory(f->path, err);
     if (fd < 0)
         return fail_errno(f, "written, but its folder cannot be opened to sync it", errno, err);
     const int e = sync_and_close(fd);

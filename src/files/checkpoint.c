@@ -74,7 +74,7 @@ open_files(struct qv_checkpoint *c, qv_error *err)
     qv_status s;
     c->index_path = qv_path_join(c->dir, INDEX);
     if (!single || !c->index_path)
-        s = qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
+        s = qv_no_memory(c->dir, err);
     /* a dangling link counts as there: it is half a download, and opening it says so */
     else if (qv_path_exists(single))
         s = qv_safetensors_open(single, &c->single, err);
@@ -96,7 +96,7 @@ qv_checkpoint_open(const char *dir, struct qv_checkpoint **out, qv_error *err)
         c->dir = strdup(dir);
     if (!c || !c->dir) {
         free(c);
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+        return qv_no_memory(dir, err);
     }
     const qv_status s = open_files(c, err);
     if (s) {
@@ -141,7 +141,7 @@ open_shard(struct qv_checkpoint *c, const char *name, const struct qv_safetensor
         c->shards = shards;
     if (!path || !shards) {
         free(path);
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(c->dir));
+        return qv_no_memory(c->dir, err);
     }
     struct shard *shard = &shards[c->n_shards];
     *shard = (struct shard){ .name = name };

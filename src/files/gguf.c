@@ -516,7 +516,7 @@ qv_gguf_open(const char *path, struct qv_gguf **out, qv_error *err)
         free(copy);
         json_decref(keys);
         free(c);
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        return qv_no_memory(path, err);
     }
     *f = (struct qv_gguf){ .path = copy, .fd = -1, .keys = keys };
     s = qv_file_open(path, &f->fd, &f->size, err);

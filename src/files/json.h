@@ -23,8 +23,8 @@ char *qv_path_join(const char *dir, const char *name);
  * at. */
 bool qv_path_exists(const char *path);
 
-/* Opens a regular file for reading. It refuses anything else, and does not block on a FIFO. Failures
- * of this call and the next have the status of their errno (qv_status_of_errno). */
+/* Opens a regular file for reading. It refuses anything else, and does not block on a FIFO.
+ * Failures of this call and the next have the status of their errno (qv_status_of_errno). */
 qv_status qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err);
 /* Reads all of [offset, offset + bytes). A file that ends before is QV_EIO. */
 qv_status qv_file_read(int fd, const char *path, uint64_t offset, void *dst, uint64_t bytes,

@@ -142,7 +142,7 @@ read_entry(const char *path, const char *name, const json_t *json, struct qv_saf
 
     t->name = strdup(name);
     if (!t->name)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        return qv_no_memory(path, err);
     return QV_OK;
 }
 
@@ -342,7 +342,7 @@ qv_safetensors_open(const char *path, struct qv_safetensors **out, qv_error *err
         f->path = strdup(path);
     if (!f || !f->path) {
         free(f);
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        return qv_no_memory(path, err);
     }
     f->fd = -1;
     qv_status s = qv_file_open(path, &f->fd, &f->size, err);

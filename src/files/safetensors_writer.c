@@ -38,7 +38,7 @@ fail_errno(const struct qv_safetensors_writer *w, const char *doing, int e, qv_e
 static qv_status
 fail_memory(const struct qv_safetensors_writer *w, qv_error *err)
 {
-    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(w->path));
+    return qv_no_memory(w->path, err);
 }
 
 static qv_status
@@ -242,13 +242,13 @@ qv_safetensors_writer_open(const char *path, const struct qv_safetensor *tensors
 {
     struct qv_safetensors_writer *w = calloc(1, sizeof *w);
     if (!w)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        return qv_no_memory(path, err);
     w->n = n;
     w->path = strdup(path);
     w->slots = calloc(n + 1, sizeof *w->slots);
     if (!w->path || !w->slots) {
         qv_safetensors_writer_abort(&w);
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        return qv_no_memory(path, err);
     }
 
     qv_status s = make_header(w, tensors, metadata, n_metadata, err);

@@ -284,7 +284,7 @@ read_folder(const char *dir, struct qv_config *c, qv_error *err)
 {
     char *path = qv_path_join(dir, "config.json");
     if (!path)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+        return qv_no_memory(dir, err);
 
     json_t *root = NULL;
     struct stat there;

@@ -77,7 +77,8 @@ bool qv_config_pixels_are_exact(const struct qv_config *c);
  */
 qv_status qv_config_read(const char *dir, struct qv_config *out, qv_error *err);
 
-/* What qv_config_read and qv_mmproj_read share; each reads or sets a part of c, whose family is known.
+/* What qv_config_read and qv_mmproj_read share; each reads or sets a part of c, whose family is
+ * known.
  * qv_config_read_sizes reads the vision config's integers under these keys (NULL: the file has no
  * such key, and the default applies) and checks that they suit one another. */
 qv_status qv_config_read_sizes(const struct qv_json_object *vision,

@@ -15,6 +15,7 @@
 #include "config.h"
 #include "error.h"
 #include "files/gguf.h"
+#include "numbers.h"
 #include "preprocess.h"
 
 /* ---- which file ------------------------------------------------------------------------------ */
@@ -82,7 +83,7 @@ look_for_safetensors(const char *dir, bool *has, qv_error *err)
     for (int i = 0; i < 2 && !*has; i++) {
         char *path = qv_path_join(dir, names[i]);
         if (!path)
-            return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+            return qv_no_memory(dir, err);
         *has = qv_path_exists(path);
         free(path);
     }
@@ -118,9 +119,7 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
     if (!S_ISDIR(st.st_mode)) {
         const qv_status s = check_file(path, err);
         *file = s ? NULL : strdup(path);
-        return s       ? s
-               : *file ? QV_OK
-                       : qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        return s ? s : *file ? QV_OK : qv_no_memory(path, err);
     }
     bool folder;
     qv_status s = look_for_safetensors(path, &folder, err);
@@ -131,7 +130,7 @@ qv_mmproj_find(const char *path, char **file, qv_error *err)
         s = qv_fail(err, QV_EFORMAT, "%s: has %d GGUF files, %s: name one of them as the model",
                     qv_path_tail(path), l.n, l.names);
     else if (!s && l.n && !(*file = qv_path_join(path, l.first)))
-        s = qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(path));
+        s = qv_no_memory(path, err);
     free(l.first);
     return s;
 }
@@ -151,8 +150,14 @@ static const struct published families[] = {
     { "qwen2_vl", { 3136, 12845056 }, { 3136, 12845056 }, false },
     { "qwen2_5_vl", { 3136, 12845056 }, { 3136, 12845056 }, false },
     { "qwen2_5_omni", { 3136, 12845056 }, { 3136, 12845056 }, false },
-    { "qwen3_vl", { 65536, 16777216 }, { 4096, 25165824 }, true },
-    { "qwen3_5", { 65536, 16777216 }, { 4096, 25165824 }, true },
+    { "qwen3_vl",
+      { QV_QWEN3_LEAST_IMAGE, QV_QWEN3_MOST_IMAGE },
+      { QV_QWEN3_LEAST_CLIP, QV_QWEN3_MOST_CLIP },
+      true },
+    { "qwen3_5",
+      { QV_QWEN3_LEAST_IMAGE, QV_QWEN3_MOST_IMAGE },
+      { QV_QWEN3_LEAST_CLIP, QV_QWEN3_MOST_CLIP },
+      true },
     { "qwen3_omni_moe", { 3136, 12845056 }, { 3136, 12845056 }, true },
     { "glm4v", { 12544, 9633792 }, { 12544, 47040000 }, false },
 };
@@ -429,8 +434,8 @@ warn_of_means(const struct reader *r, const json_t *mean, const json_t *std)
              w[0][0], w[0][1], w[0][2], w[1][0], w[1][1], w[1][2]);
 }
 
-/* Reads means or deviations into values[3], with as many digits as config files have, since the GGUF
- * file has only f32. A file without them gets the family's. */
+/* Reads means or deviations into values[3], with as many digits as config files have, since the
+ * GGUF file has only f32. A file without them gets the family's. */
 static qv_status
 read_norm(const struct reader *r, const char *key, int which, double least, double *values)
 {

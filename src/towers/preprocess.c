@@ -234,7 +234,7 @@ read_optional(const char *dir, const char *name, char **path, json_t **root, qv_
     *root = NULL;
     *path = qv_path_join(dir, name);
     if (!*path)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+        return qv_no_memory(dir, err);
     return qv_path_exists(*path) ? qv_json_read(*path, QV_JSON_MAX_CONFIG, root, err) : QV_OK;
 }
 

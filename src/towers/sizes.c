@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The integers of a vision config: their keys, bounds and defaults, and how they must suit one another. */
+/* The integers of a vision config: their keys, bounds and defaults, and how they must suit one
+ * another. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>

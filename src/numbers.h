@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* Arithmetic, and numbers, that several folders need. */
+#ifndef QV_NUMBERS_H
+#define QV_NUMBERS_H
+
+#include <stdint.h>
+
+/* The bytes of frames that a clip shares with its decoder. */
+#define QV_RING_BYTES ((int64_t)64 << 20)
+
+/* The least and the most pixels of images and clips in published checkpoints of Qwen3-VL. */
+enum {
+    QV_QWEN3_LEAST_IMAGE = 65536,
+    QV_QWEN3_MOST_IMAGE = 16777216,
+    QV_QWEN3_LEAST_CLIP = 4096,
+    QV_QWEN3_MOST_CLIP = 25165824
+};
+
+static inline int64_t
+qv_at_least(int64_t x, int64_t least)
+{
+    return x < least ? least : x;
+}
+
+static inline int64_t
+qv_at_most(int64_t x, int64_t most)
+{
+    return x > most ? most : x;
+}
+
+static inline int64_t
+qv_round_up(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+#endif
