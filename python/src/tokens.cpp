@@ -4,6 +4,8 @@
 #include <nanobind/stl/vector.h>
 #include <nanobind/stl/pair.h>
 
+#include <algorithm>
+
 #include "binding.h"
 
 extern "C" {
@@ -207,6 +209,37 @@ each_member(T &t, F see)
     see("index", t.index);
 }
 
+/* A member of qv_outcome as a pickle holds it, and back. */
+template <typename T>
+static nb::object
+pickled(const T &value)
+{
+    if constexpr (std::is_same_v<std::remove_extent_t<T>, char>)
+        return nb::bytes(value);
+    else if constexpr (std::is_array_v<T>)
+        return nb::cast(std::vector<int64_t>(std::begin(value), std::end(value)));
+    else if constexpr (std::is_enum_v<T>)
+        return nb::cast((int)value);
+    else
+        return nb::cast(value);
+}
+
+template <typename T>
+static void
+unpickle(nb::handle from, T &value)
+{
+    if constexpr (std::is_same_v<std::remove_extent_t<T>, char>) {
+        snprintf(value, sizeof value, "%s", nb::cast<nb::bytes>(from).c_str());
+    } else if constexpr (std::is_array_v<T>) {
+        const auto numbers = nb::cast<std::vector<int64_t>>(from);
+        std::copy_n(numbers.begin(), std::min(numbers.size(), std::size(value)), value);
+    } else if constexpr (std::is_enum_v<T>) {
+        value = (T)nb::cast<int>(from);
+    } else {
+        value = nb::cast<T>(from);
+    }
+}
+
 /* Texts that may have bytes which are not UTF-8. */
 template <typename T, typename F>
 static void
@@ -226,7 +259,9 @@ get_state(const Tokens &t)
     each_text(t, [&](const char *name, const std::string &text) {
         d[name] = nb::bytes(text.data(), text.size());
     });
-    d["outcome"] = nb::bytes(&t.outcome, sizeof t.outcome);
+#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
+    d["outcome." #member] = pickled(t.outcome.member);
+#include "outcome.inc"
     d["dtype"] = qv_dtype_name(t.dtype);
     d["data"] = nb::bytes(t.data.get(), (size_t)(1 + t.n_deepstack) * t.matrix_bytes());
     d["origin"] = nb::none();
@@ -260,11 +295,9 @@ set_state(Tokens &at, nb::dict d)
         const nb::bytes bytes = nb::cast<nb::bytes>(d[name]);
         text.assign(bytes.c_str(), bytes.size());
     });
-    const nb::bytes outcome = nb::cast<nb::bytes>(d["outcome"]);
-    if (outcome.size() != sizeof t.outcome)
-        fail(QV_EFORMAT, "a pickle of tokens has %zu bytes where %zu should be", outcome.size(),
-             sizeof t.outcome);
-    memcpy(&t.outcome, outcome.c_str(), sizeof t.outcome);
+#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
+    unpickle(d["outcome." #member], t.outcome.member);
+#include "outcome.inc"
     t.dtype = parse_dtype(nb::cast<std::string>(d["dtype"]), false);
     const nb::bytes data = nb::cast<nb::bytes>(d["data"]);
     if (bytes_of_matrices(t) != (int64_t)data.size())
