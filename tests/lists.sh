@@ -23,7 +23,7 @@ media/options.inc media/clip_options.c      checks which options go together
 media/options.inc cache/made_by.c           writes the numbers of the model, which are called so too
 media/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
 media/options.inc tools/command/encode.c    refuses, in flags, options that do not go together
-media/options.inc tools/command/cache.c     refuses, in flags, options that do not go together
+media/options.inc tools/command/cache_command.c     refuses, in flags, options that do not go together
 media/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
 media/options.inc tools/bench/job.c         makes frames small
 media/options.inc tools/verify/verify.c     makes pixels of a size; samples as many frames as a grid has
