@@ -243,7 +243,7 @@ void tool_print_json(json_t *object);
  * reference. Returns QV_EIO. */
 qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err);
 
-/* clip.c: makes a short test clip with motion. Sizes are even. */
+/* synth_clip.c: makes a short test clip with motion. Sizes are even. */
 struct tool_clip_shape {
     int width, height, fps, frames;
     /* True: it looks filmed, like clips of data sets: a detailed surface that pans, with grain, in
