@@ -116,7 +116,7 @@ struct tool {
     bool ends_at_once; /* the process ends without the libraries' exit handlers */
 };
 
-/* A program of subcommands (run.c). */
+/* A program of subcommands (subcommand.c). */
 struct tool_program {
     const char *name, *about;
     const struct tool *tools;
