@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit encode: turns clips and images into safetensors of vision tokens. A job (qwenvit_job.h)
- * does the work; this file chooses the clips, their output files and the devices, and sink.c writes
+ * does the work; this file chooses the clips, their output files and the devices, and token_sink.c writes
  * the results.
  */
 #define _DEFAULT_SOURCE
