@@ -2,7 +2,7 @@
 /*
  * Declares what the files of a job share. Each source that is added becomes an item. A reader
  * takes the item up and puts its frame pairs into the feeder, a few at a time (reader.c). A device
- * has the feeder fill its next chunk (device.c). The sink gets the parts of the chunk with their
+ * has the feeder fill its next chunk (device_thread.c). The sink gets the parts of the chunk with their
  * tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a reader its
  * item's clip, a device what it pushes and pulls.
  */
@@ -264,7 +264,7 @@ void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* takes it from
 /* Announces the item to the feeder. Returns QV_EINVAL if it is not valid. */
 qv_status qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);
 
-/* device.c */
+/* device_thread.c */
 void qv_job_device_close(struct qv_job_device *d);
 /* Returns the bytes of so many tokens, DeepStack's outputs included. */
 int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens);
