@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Declares what the files of a job share. Each source that is added becomes an item. A reader
- * takes the item up and puts its frame pairs into the feeder, a few at a time (reader.c). A device
+ * takes the item up and puts its frame pairs into the feeder, a few at a time (read_clips.c). A device
  * has the feeder fill its next chunk (device_thread.c). The sink gets the parts of the chunk with their
  * tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a reader its
  * item's clip, a device what it pushes and pulls.
@@ -250,7 +250,7 @@ void qv_job_free_frames(qv_job *job, struct qv_job_frames **holder);
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
 
-/* reader.c. Asks which GPUs decode, has their processes started, and takes note of it. */
+/* read_clips.c. Asks which GPUs decode, has their processes started, and takes note of it. */
 void qv_job_find_gpus(qv_job *job);
 
 /* The threads' functions. */
