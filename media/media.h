@@ -425,7 +425,7 @@ bool qvm_is_wide(const AVPixFmtDescriptor *format);
 /* Converts an image for which qvm_is_wide holds to 8-bit RGB, as Pillow does with files of netpbm or with others. */
 void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride);
 
-/* ---- reader.c: a file -> what it is, and the frames that are asked for, resized -------------- */
+/* ---- frame_reader.c: a file -> what it is, and the frames that are asked for, resized -------- */
 
 typedef struct qvm_reader {
     int fd, threads;
