@@ -31,7 +31,7 @@ typedef struct qvm_gpu_hello {
 } qvm_gpu_hello;
 
 struct qvm_gpu_process {
-    qvm_child child; /* the process that watches over the one with the GPU (device.c) */
+    qvm_child child; /* the process that watches over the one with the GPU (gpu_process.c) */
     int socket;
     double began_s; /* when the process was started, as qv_seconds counts */
     bool ready;     /* the process said so */

@@ -711,7 +711,7 @@ union qvm_control {
 /* Why a build without the headers of NVIDIA's decoders has no GPU decode; it fits into not_gpu. */
 #define QVM_NO_NVDEC "this build has no NVDEC support (no ffnvcodec headers)"
 
-/* Runs the program with the GPU of this number open (device.c), locked in unless `unlocked`. Returns the exit code. */
+/* Runs the program with the GPU of this number open (gpu_process.c), locked in unless `unlocked`. Returns the exit code. */
 int qvm_device_run(int socket, const char *number, bool unlocked);
 
 /* Closes all descriptors from the number `first` on. */

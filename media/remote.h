@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Declares a clip's decoder in another process, which has a device open and decodes for many clips (device.c). The
+ * Declares a clip's decoder in another process, which has a device open and decodes for many clips (gpu_process.c). The
  * clip's own process (remote.c) reads the file, sends that process the packets, and takes the sampled frames out of
  * memory that both have. The two talk over a stream socket, and neither believes the other. Whatever is unforeseen
  * ends with the clip being decoded again in its own process.
