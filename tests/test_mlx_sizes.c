@@ -16,7 +16,7 @@
 #include "sparse.h"
 #include "tempdir.h"
 #include "tiny.h"
-#include "towers/part.h"
+#include "towers/stored_tensor.h"
 #include "towers/weights.h"
 
 /* The blocks of tower M; this tower has one of them. A matrix takes 16 MB in f32, and several

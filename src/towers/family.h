@@ -65,7 +65,7 @@ struct qv_family {
     /* model_type of the whole model (the tower's has "_vision" behind it); the last is NULL */
     const char *model_types[4];
     /* what stands in front of the tower's names in published checkpoints; others are read too
-     * (part.c) */
+     * (stored_tensor.c) */
     const char *prefix;
     const struct qv_tensor_names *names;
     const struct qv_family_sizes *sizes;

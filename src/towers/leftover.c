@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "error.h"
-#include "part.h"
+#include "stored_tensor.h"
 
 /* The names that the tower reads, without its prefix, sorted. */
 struct used {

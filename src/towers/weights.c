@@ -8,7 +8,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "geometry.h"
-#include "part.h"
+#include "stored_tensor.h"
 #include "prefetch.h"
 
 #ifdef QV_WITH_XXHASH

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Finds and reads a tower's tensor in a GGUF file. part.h does so for any checkpoint. */
+/* Finds and reads a tower's tensor in a GGUF file. stored_tensor.h does so for any checkpoint. */
 #ifndef QV_TOWERS_PART_GGUF_H
 #define QV_TOWERS_PART_GGUF_H
 
 #include "config.h"
-#include "part.h"
+#include "stored_tensor.h"
 
 /* The most bytes of a tensor's name that is looked for. */
 enum { QV_GGUF_NAME = 128 };
 
-/* These are the functions of part.h, whose names lack "gguf", for a tensor in a GGUF file. */
+/* These are the functions of stored_tensor.h, whose names lack "gguf", for a tensor in a GGUF file. */
 qv_status qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
                             const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
                             qv_error *err);

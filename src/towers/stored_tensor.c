@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "part.h"
+#include "stored_tensor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "mmproj.h"
-#include "part_gguf.h"
+#include "stored_gguf.h"
 
 const char *const qv_tower_prefixes[] = { "model.visual.", "visual.", "thinker.visual.",
                                           "vision_tower.", "",        NULL };
