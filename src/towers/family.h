@@ -78,7 +78,7 @@ struct qv_family {
     /* attention stays within windows, except in the blocks of fullatt_block_indexes */
     bool windows;
     enum qv_interpolation interpolation;
-    /* transformers' processor of clips, whose defaults are in preprocess.c */
+    /* transformers' processor of clips, whose defaults are in preprocessor.c */
     qv_processor processor;
     /* a clip gets 128 to 768 tokens, counted as the processor of transformers' Omni models
      * counts, whatever the preprocessor files say */
