@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Declares what the files of a job share. Each source that is added becomes an item. A reader
- * takes the item up and puts its frame pairs into the feeder, a few at a time (read_clips.c). A device
- * has the feeder fill its next chunk (device_thread.c). The sink gets the parts of the chunk with their
- * tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a reader its
- * item's clip, a device what it pushes and pulls.
+ * takes the item up and puts its frame pairs into the feeder, a few at a time (read_clips.c). A
+ * device has the feeder fill its next chunk (device_thread.c). The sink gets the parts of the chunk
+ * with their tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a
+ * reader its item's clip, a device what it pushes and pulls.
  */
 #ifndef QV_JOB_JOB_H
 #define QV_JOB_JOB_H

@@ -7,7 +7,6 @@
 
 #include "remote.h"
 
-
 /* Goes back to the beginning of the file, to decode all of it. `why` says what is wrong. */
 static qv_status
 restart(qvm_reader *r, bool single, const char *why, qv_error *err)

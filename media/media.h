@@ -476,7 +476,7 @@ int64_t qvm_reader_decoded(const qvm_reader *reader);
 int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
 void qvm_reader_close(qvm_reader *reader);
 
-/* ---- file_index.c: what a reader found out by reading all packets, for the next one of the file -- */
+/* ---- file_index.c: what a reader found out by reading all packets, for the next one ---------- */
 
 /* A packet, as qvm_time has it. `flags` are file_index.c's. */
 typedef struct qvm_index_entry {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Finds and reads a tower's tensor in a GGUF file. stored_tensor.h does so for any checkpoint. */
-#ifndef QV_TOWERS_PART_GGUF_H
-#define QV_TOWERS_PART_GGUF_H
+#ifndef QV_TOWERS_STORED_GGUF_H
+#define QV_TOWERS_STORED_GGUF_H
 
 #include "config.h"
 #include "stored_tensor.h"

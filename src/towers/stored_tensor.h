@@ -5,8 +5,8 @@
  * GGUF files under other names, cut into pieces and quantised in blocks. Most tensors of a tower
  * are one part; some are made of several.
  */
-#ifndef QV_TOWERS_PART_H
-#define QV_TOWERS_PART_H
+#ifndef QV_TOWERS_STORED_TENSOR_H
+#define QV_TOWERS_STORED_TENSOR_H
 
 #include "engine/grouped.h"
 #include "files/gguf.h"
