@@ -626,7 +626,7 @@ void qvm_child_await(qvm_child *child);
 /* Closes what this process has of it, which changes nothing for the process. `child` stands for none then. */
 void qvm_child_leave(qvm_child *child);
 
-/* ---- process.c: the program qwenvit-decoder, and memory that is shared with it --------------- */
+/* ---- decoder_program.c: the program qwenvit-decoder, and memory that is shared with it ------- */
 
 struct qv_decoder {
     qvm_child child;
