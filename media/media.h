@@ -485,7 +485,8 @@ typedef struct qvm_index_entry {
     uint8_t flags;
 } qvm_index_entry;
 
-/* An index of a file. A far end sends its bytes to the clip, which sends them to other far ends of the same file. */
+/* An index of a file. A decoder process sends its bytes to the clip, which sends them to other processes
+ * of the same file. */
 typedef struct qvm_index {
     int64_t n_entries, n_packets, n_frames, errors;
     int32_t top_layer;
@@ -505,16 +506,16 @@ qvm_index *qvm_index_make(const qvm_reader *reader);
 /* Fills empty times from an index, which must outlive them, and sorts them. Returns false for lack of memory. */
 bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *times);
 
-/* ---- serve.c: the far end of a clip, in a thread or in a process of its own ------------------ */
+/* ---- serve.c: the decoder process of a clip, or the thread in its place ---------------------- */
 
 /*
- * A clip and its far end talk over a stream socket and share a memory file. The far end first says that it is locked in
- * (QVM_READY), or that it cannot be (QVM_END). This is believed, as the far end reads no byte of the file until it is
- * asked. The clip asks what the file is (QVM_OPEN), is told (QVM_FACTS), decides which frames it wants at which size,
- * writes their numbers to the shared memory and asks for them (QVM_START). The far end says how many packets it will
- * decode for them (QVM_PLAN), and fills one slot after the other behind the numbers (QVM_FRAME for each). If no slot is
- * free, it waits until the clip frees one (QVM_FREE). QVM_END comes last, with the reason if it is early. Whatever the
- * far end says from QVM_OPEN on is checked: whoever made the file may have taken the far end over.
+ * A clip and its decoder process talk over a stream socket and share a memory file. The process first says that it is
+ * locked in (QVM_READY), or that it cannot be (QVM_END). This is believed, as the process reads no byte of the file until
+ * it is asked. The clip asks what the file is (QVM_OPEN), is told (QVM_FACTS), decides which frames it wants at which
+ * size, writes their numbers to the shared memory and asks for them (QVM_START). The process says how many packets it
+ * will decode for them (QVM_PLAN), and fills one slot after the other behind the numbers (QVM_FRAME for each). If no slot
+ * is free, it waits until the clip frees one (QVM_FREE). QVM_END comes last, with the reason if it is early. Whatever the
+ * process says from QVM_OPEN on is checked: whoever made the file may have taken the process over.
  */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
@@ -552,7 +553,7 @@ typedef struct qvm_event {
 } qvm_event;
 
 typedef struct qvm_session {
-    int socket; /* the far end's socket to the clip, which qvm_serve closes */
+    int socket; /* the decoder process's socket to the clip, which qvm_serve closes */
     int clip;   /* the file, which is the caller's */
     int shared; /* the memory file, which is the caller's */
     int codec;  /* a socket to the process that has a GPU open, which qvm_serve closes; -1: none */
@@ -574,7 +575,7 @@ void qvm_serve(const qvm_session *session);
 
 /* Sends all n bytes, however long that takes. Returns false with errno if that fails. */
 bool qvm_send(int socket, const void *message, size_t n);
-/* Receives all n bytes, however long that takes. Returns false if that fails or the other end has gone. */
+/* Receives all n bytes, however long that takes. Returns false if that fails or the other side has gone. */
 bool qvm_receive(int socket, void *message, size_t n);
 
 /* ---- kept.c: indexes of files, for cuts that are still to come -------------------------------- */
@@ -654,10 +655,10 @@ bool qvm_shared_memory_size(int fd, int64_t bytes);
 /* Makes a pair of connected stream sockets, which are closed on exec. Returns false with errno. */
 bool qvm_stream(int *here, int *there);
 
-/* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
+/* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other side has gone, or
  * another errno. until_s counts as qv_seconds does, or is infinite. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
-/* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other end has gone. */
+/* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other side has gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 
 /* A process that serves a session. Only the program that made the process knows its number: once the program was started

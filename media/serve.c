@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The far end of a clip decodes the frames that the clip asks for into shared memory. One thread decodes and one listens,
- * so that a clip that goes away is noticed in the middle of a frame.
+ * The decoder process of a clip decodes the frames that the clip asks for into shared memory. One thread decodes and one
+ * listens, so that a clip that goes away is noticed in the middle of a frame.
  */
 #define _GNU_SOURCE /* MAP_POPULATE */
 #include <errno.h>

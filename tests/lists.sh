@@ -15,7 +15,7 @@ media/options.inc media/qwen_vl_utils.c     does so by the rules of qwen-vl-util
 media/options.inc media/sampling.c          does so by the rules of transformers
 media/options.inc media/clip.c              keeps the index of a file of which a piece is read
 media/options.inc media/frame_reader.c      reads the first frame
-media/options.inc media/far.c               limits the process that decodes
+media/options.inc media/decoder_process.c   limits the process that decodes
 media/options.inc media/codec.c             FFmpeg has a max_pixels too
 media/options.inc media/source.c            so has its parser of images
 media/options.inc media/option_list.h       a rate replaces a number of frames
