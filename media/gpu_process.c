@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The program qwenvit-decoder as the process that has a GPU open. It decodes for many clips, a thread each, and lives
- * longer than they do. It sees no file, only the packets that each clip's process sends (remote.h). The program that
- * started it passes the socket to that process, and the memory in which the clip wants its frames.
+ * longer than they do. It sees no file, only the packets that each clip's decoder process sends (gpu_decoder.h). The
+ * program that started it passes the socket to that process, and the memory in which the clip wants its frames.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -45,16 +45,16 @@ struct stream {
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static bool
-answer(const struct stream *s, qvm_remote_answer kind)
+answer(const struct stream *s, qvm_gpu_decoder_answer kind)
 {
-    const qvm_remote_event e = { .kind = (int32_t)kind, .slot = -1 };
+    const qvm_gpu_decoder_event e = { .kind = (int32_t)kind, .slot = -1 };
     return qvm_send(s->socket, &e, sizeof e);
 }
 
 static bool
 refuse(const struct stream *s, const char *why)
 {
-    qvm_remote_event e = { .kind = QVM_REMOTE_FAILED, .slot = -1 };
+    qvm_gpu_decoder_event e = { .kind = QVM_GPU_FAILED, .slot = -1 };
     snprintf(e.why, sizeof e.why, "%s", why);
     qvm_send(s->socket, &e, sizeof e);
     return false;
@@ -74,7 +74,7 @@ find_slot(void *user, int64_t pts, int64_t bytes, int32_t *slot)
 }
 
 static void
-send_frame(void *user, const qvm_remote_event *event)
+send_frame(void *user, const qvm_gpu_decoder_event *event)
 {
     const struct stream *s = user;
     qvm_send(s->socket, event, sizeof *event); /* if it fails, no further request comes */
@@ -104,17 +104,17 @@ static bool
 open_stream(struct stream *s, int32_t bytes)
 {
     const qvm_nvdec_sink sink = { find_slot, send_frame, s };
-    qvm_remote_stream about;
+    qvm_gpu_decoder_stream about;
     const char *why;
     if (s->nv || bytes != (int32_t)sizeof about)
         return refuse(s, "it asks for what cannot be");
     memcpy(&about, s->data, sizeof about);
     s->nv = qvm_nvstream_open(s->device->gpu, &about, &sink, &why);
-    return s->nv ? answer(s, QVM_REMOTE_OPENED) : refuse(s, why);
+    return s->nv ? answer(s, QVM_GPU_OPENED) : refuse(s, why);
 }
 
 static bool
-decode(struct stream *s, const qvm_remote_request *r)
+decode(struct stream *s, const qvm_gpu_decoder_request *r)
 {
     if (r->slot >= QVM_SLOTS || !r->bytes)
         return refuse(s, "it asks for what cannot be");
@@ -128,21 +128,21 @@ decode(struct stream *s, const qvm_remote_request *r)
 
 /* Does what a request asks for. Returns false if nothing more is done for the clip. */
 static bool
-obey(struct stream *s, const qvm_remote_request *r)
+obey(struct stream *s, const qvm_gpu_decoder_request *r)
 {
     const char *why;
     if (!receive_data(s, r->bytes))
         return false;
-    if (r->kind == QVM_REMOTE_OPEN)
+    if (r->kind == QVM_GPU_OPEN)
         return open_stream(s, r->bytes);
     if (!s->nv)
         return refuse(s, "it asks for what cannot be");
-    switch ((qvm_remote_kind)r->kind) {
-    case QVM_REMOTE_PACKET: return decode(s, r);
-    case QVM_REMOTE_EMPTY:
+    switch ((qvm_gpu_decoder_kind)r->kind) {
+    case QVM_GPU_PACKET: return decode(s, r);
+    case QVM_GPU_EMPTY:
         why = qvm_nvstream_give(s->nv, r, NULL);
-        return why ? refuse(s, why) : answer(s, QVM_REMOTE_EMPTIED);
-    case QVM_REMOTE_ANEW: why = qvm_nvstream_begin_anew(s->nv); return why ? refuse(s, why) : true;
+        return why ? refuse(s, why) : answer(s, QVM_GPU_EMPTIED);
+    case QVM_GPU_ANEW: why = qvm_nvstream_begin_anew(s->nv); return why ? refuse(s, why) : true;
     default: return refuse(s, "it asks for what cannot be");
     }
 }
@@ -166,7 +166,7 @@ static void *
 serve(void *user)
 {
     struct stream *s = user;
-    qvm_remote_request request;
+    qvm_gpu_decoder_request request;
     while (qvm_receive(s->socket, &request, sizeof request) && obey(s, &request))
         ;
     if (s->nv)

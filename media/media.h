@@ -270,8 +270,8 @@ typedef struct qvm_source {
     AVFormatContext *format;
     AVStream *stream;
     qvm_codec codec;
-    struct qvm_remote *remote; /* the GPU's decoder, which replaces `codec`; NULL: none does */
-    bool sampled;              /* the frame of the packet that was read is asked for */
+    struct qvm_gpu_decoder *gpu; /* the GPU's decoder, which replaces `codec`; NULL: none does */
+    bool sampled;                /* the frame of the packet that was read is asked for */
     AVPacket *packet;
     struct qvm_first {
         int64_t pts, dts, pos;
@@ -451,7 +451,7 @@ typedef struct qvm_reader {
     bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
     const char *why; /* why by_time is false, where there is a reason; else NULL */
     int64_t n_given; /* packets that were given to decoders which are closed */
-    struct qvm_remote *remote; /* the caller's decoder on a GPU; NULL: there is none */
+    struct qvm_gpu_decoder *gpu; /* the caller's decoder on a GPU; NULL: there is none */
     const char *not_gpu; /* why the GPU does not give the frames; NULL: it does, or none was to */
 } qvm_reader;
 
