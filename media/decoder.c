@@ -226,7 +226,8 @@ main(int argc, char **argv)
     qvm_close_from(FIRST_FD); /* what the program that started this one did not close on exec */
 #endif
     if (argc >= 3 && !strcmp(argv[1], "--device"))
-        return qvm_device_run(STDIN_FILENO, argv[2], argc > 3 && !strcmp(argv[3], "--trusted"));
+        return qvm_gpu_process_run(STDIN_FILENO, argv[2],
+                                   argc > 3 && !strcmp(argv[3], "--trusted"));
     const pid_t caller = qvm_caller(STDIN_FILENO);
     keep_freed_memory();
     qvm_warm_up();

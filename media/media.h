@@ -713,7 +713,7 @@ union qvm_control {
 #define QVM_NO_NVDEC "this build has no NVDEC support (no ffnvcodec headers)"
 
 /* Runs the program with the GPU of this number open (gpu_process.c), locked in unless `unlocked`. Returns the exit code. */
-int qvm_device_run(int socket, const char *number, bool unlocked);
+int qvm_gpu_process_run(int socket, const char *number, bool unlocked);
 
 /* Closes all descriptors from the number `first` on. */
 void qvm_close_from(int first);
@@ -733,6 +733,6 @@ const char *qvm_sandbox_files(void);
 /* Locks in all threads of a process that has opened its GPU, as the second of two steps: no network can be used, no
  * other process made or signalled, no file made or emptied, and no device asked for anything but what NVIDIA's driver
  * takes. Returns as qvm_sandbox does. */
-const char *qvm_sandbox_device(void);
+const char *qvm_sandbox_gpu(void);
 
 #endif
