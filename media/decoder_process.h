@@ -22,9 +22,9 @@ struct qvm_process {
     bool gives_frames; /* it may now say that a frame is there */
     bool gives_index;  /* it may now send an index behind the facts */
     bool gives_planes; /* it may now say that a GPU decodes */
-    int codec; /* the other side of session.codec, for the process that has a GPU; -1: none */
+    int codec;         /* the other side of session.codec, for the GPU process; -1: none */
     int gpu;
-    pid_t gpu_process; /* the process that has the GPU open and decodes the clip; 0: none does */
+    pid_t gpu_process; /* the GPU process that decodes the clip; 0: none does */
     const char *
         gpu_is_avoided; /* why no process was or can be given the clip; NULL: one was, or none was to be */
     /* the members below hold what the decoder said last */
@@ -40,7 +40,7 @@ void qvm_process_init(struct qvm_process *p, const char *path, qv_outcome *outco
 /* Ends the decoder and closes all descriptors of `p` but session.clip. */
 void qvm_process_close(struct qvm_process *p);
 
-/* Lets a GPU's process decode into the shared memory behind its first `memory` bytes, in slots of plane_bytes bytes.
+/* Lets a GPU process decode into the shared memory behind its first `memory` bytes, in slots of plane_bytes bytes.
  * Returns QV_EBACKEND if nothing can be decoded there, and QV_ESTATE if such processes failed too often, so that the CPU
  * decodes. */
 qv_status qvm_process_give_gpu(struct qvm_process *p, int64_t memory, int64_t plane_bytes,

@@ -463,7 +463,7 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     }
     if (atomic_load(r->watch->stop))
         return QV_OK;
-    if (r->source.gpu && !r->last->buf[0]) { /* the GPU's process had no slot for this frame */
+    if (r->source.gpu && !r->last->buf[0]) { /* the GPU process had no slot for this frame */
         bool got;
         status = start_over(r, false, &got, err);
         if (status)

@@ -71,7 +71,7 @@ qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n)
     return n <= (QVM_MOST_GROUP_BYTES - d->held_bytes) / d->slot_bytes || !fail(d, too_long);
 }
 
-/* Marks the GPU's process as lost for all clips. */
+/* Marks the GPU process as lost for all clips. */
 static int
 lose(qvm_gpu_decoder *d, const char *why)
 {

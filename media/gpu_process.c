@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The program qwenvit-decoder as the process that has a GPU open. It decodes for many clips, a thread each, and lives
- * longer than they do. It sees no file, only the packets that each clip's decoder process sends (gpu_decoder.h). The
+ * The program qwenvit-decoder as the GPU process, which has a GPU open. It decodes for many clips, a thread each, and
+ * lives longer than they do. It sees no file, only the packets that each clip's decoder process sends (gpu_decoder.h). The
  * program that started it passes the socket to that process, and the memory in which the clip wants its frames.
  */
 #define _GNU_SOURCE
@@ -261,8 +261,8 @@ run(int socket, const char *number, bool unlocked)
 
 #ifdef __linux__
 
-/* Waits until the process with the GPU has ended, and ends it if `caller` has gone or SIGTERM comes. Both signals of `waited`
- * are blocked. */
+/* Waits until the GPU process has ended, and ends it if `caller` has gone or SIGTERM comes. Both signals of `waited` are
+ * blocked. */
 static int
 watch(pid_t process, pid_t caller, const sigset_t *waited)
 {
@@ -276,7 +276,7 @@ watch(pid_t process, pid_t caller, const sigset_t *waited)
     }
 }
 
-/* A process with a GPU may be stuck in its driver, or taken over, so that nothing in it can be relied on to notice that the
+/* A GPU process may be stuck in its driver, or taken over, so that nothing in it can be relied on to notice that the
  * caller has gone. The kernel ends it with its parent (qvm_end_with); as that means the thread that made it, and callers'
  * threads come and go, this process of one thread stands in between. */
 int

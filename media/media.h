@@ -529,7 +529,7 @@ typedef struct qvm_request {
     int64_t n_frames, frames_at, slot_bytes, memory;
     /* START: bytes of a slot for a frame's planes, of which a GPU fills QVM_SLOTS behind `memory`; 0: none does */
     int64_t plane_bytes;
-    double gpu_patience_s; /* START: how long the GPU's process may be silent */
+    double gpu_patience_s; /* START: how long the GPU process may be silent */
 } qvm_request;
 
 /* READY is said before anything of the clip can have been read, and at no other time. */
@@ -545,7 +545,7 @@ typedef enum qvm_event_kind {
 typedef struct qvm_event {
     int32_t kind;
     int32_t status;      /* END: a qv_status */
-    int32_t gpu_lost;    /* the process that has the GPU ended, is silent, or said what cannot be */
+    int32_t gpu_lost;    /* the GPU process ended, is silent, or said what cannot be */
     int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
     int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
     qv_outcome outcome;  /* outcome.inc says what comes with FACTS, and what with every event */
@@ -556,7 +556,7 @@ typedef struct qvm_session {
     int socket; /* the decoder process's socket to the clip, which qvm_serve closes */
     int clip;   /* the file, which is the caller's */
     int shared; /* the memory file, which is the caller's */
-    int codec;  /* a socket to the process that has a GPU open, which qvm_serve closes; -1: none */
+    int codec;  /* a socket to the GPU process, which qvm_serve closes; -1: none */
     bool alone; /* the session has a process of its own, which ends when the clip goes away */
 } qvm_session;
 
@@ -680,7 +680,7 @@ void qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
 
 /* Says which orders the program takes over its standard input. SERVE has a process serve a session, whose descriptors
  * come along; the answer is the process's number, or -1. KILL ends such a process; the answer is its status as waitpid
- * gives it, or -1. DROP ends one without an answer. DECODE, for a process that has a GPU open, has it decode for a
+ * gives it, or -1. DROP ends one without an answer. DECODE, for a GPU process, has it decode for a
  * session, whose socket and shared memory come along; it has no answer. */
 typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP, QVM_DECODE } qvm_order_kind;
 

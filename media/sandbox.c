@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Locks a decoding process in: it may read the clip, fill the shared memory, and end. */
+/* Locks a decoder process in: it may read the clip, fill the shared memory, and end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -28,7 +28,7 @@
 
 #define STACK                                                                                      \
     ((rlim_t)8 << 20) /* bytes of its first thread's stack, which RLIMIT_DATA does not count */
-#define GPU_MEMORY ((rlim_t)8 << 30) /* bytes that a process with a GPU may write to */
+#define GPU_MEMORY ((rlim_t)8 << 30) /* bytes that a GPU process may write to */
 
 /* Lowers a limit to `most`. */
 static bool
@@ -86,7 +86,7 @@ static const int allowed[] = {
     SCMP_SYS(rseq), SCMP_SYS(poll), SCMP_SYS(ppoll),
 };
 
-/* The system calls that a process with a GPU open needs besides, for NVIDIA's driver, which opens
+/* The system calls that a GPU process needs besides, for NVIDIA's driver, which opens
  * its devices anew for each decoder, and for taking orders. Landlock limits the files that it may
  * open; files can be looked for by any name. newfstatat is how newer C libraries do fstat. */
 static const int of_gpu[] = {

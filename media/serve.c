@@ -158,7 +158,7 @@ map_shared(struct server *s, qv_error *err)
     return QV_OK;
 }
 
-/* Lets the reader take its frames from the process that has a GPU open. */
+/* Lets the reader take its frames from the GPU process. */
 static qv_status
 map_planes(struct server *s, qv_error *err)
 {

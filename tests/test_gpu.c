@@ -159,8 +159,7 @@ test_alone(void **state)
     qv_clip_options options = { .trusted = true, .decoder = start_gpu("") };
     clip_write("x264.mp4");
     expect("x264.mp4", &options, "");
-    options.trusted =
-        false; /* the process that has the GPU open is then another one, which is locked in */
+    options.trusted = false; /* the GPU process is then another one, which is locked in */
     expect("x264.mp4", &options, "");
     qv_decoder_stop(&options.decoder);
     unlink("x264.mp4");
