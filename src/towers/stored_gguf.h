@@ -10,14 +10,15 @@
 enum { QV_GGUF_NAME = 128 };
 
 /* These are the functions of stored_tensor.h, whose names lack "gguf", for a tensor in a GGUF file. */
-qv_status qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
-                            const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
-                            qv_error *err);
-size_t qv_gguf_part_row_bytes(const struct qv_tensor_part *part);
-qv_status qv_gguf_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
-                            const struct qv_part_room *room, void **values, qv_error *err);
-struct qv_groups qv_gguf_part_groups(const struct qv_tensor_part *part);
-qv_status qv_gguf_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
-                            const struct qv_part_room *room, int64_t k, void *out, qv_error *err);
+qv_status qv_stored_gguf_find(const struct qv_gguf *file, const struct qv_config *config,
+                              const struct qv_tensor_spec *spec, int i,
+                              struct qv_stored_tensor *out, qv_error *err);
+size_t qv_stored_gguf_row_bytes(const struct qv_stored_tensor *stored);
+qv_status qv_stored_gguf_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+                              const struct qv_stored_room *room, void **values, qv_error *err);
+struct qv_groups qv_stored_gguf_groups(const struct qv_stored_tensor *stored);
+qv_status qv_stored_gguf_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+                              const struct qv_stored_room *room, int64_t k, void *out,
+                              qv_error *err);
 
 #endif
