@@ -76,7 +76,7 @@ cpu_name(char *text)
 #endif
 }
 
-/* Measured by `qwenvit bench conv3d` with tools/shapes/channels.txt (docs/measurements.md).
+/* Measured by `qwenvit bench conv3d` with tools/shapes/channels.txt.
  * - Dense layers: with AVX-512 alone, direct and by depth are within 10% of each other, and
  *   direct needs no scratch. On a Xeon with AMX direct gets worse as channels grow: it is faster
  *   up to 96, equal at 128, and from 192 to 1024 by depth is 1.1 to 1.5 times faster.

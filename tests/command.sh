@@ -582,7 +582,7 @@ assert len(spans) > 30 and all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
 assert {e["name"] for e in spans} > {"patch_embed", "blocks.0", "merger", "gemm", "attention"}
 END
 fi
-if command -v python3 > /dev/null; then # plot.py and tables.py name files that hold no records
+if command -v python3 > /dev/null; then # measured.py and plot.py name files that hold no records
     echo '{"a": 1}' > other.jsonl
     for wrong in 'nobody.jsonl: No such file' 'other.jsonl:1: no bench' 'p.png: no text' '/dev/null: no records'; do
         expect 1 "$wrong" env PYTHONPATH="$tools" PYTHONDONTWRITEBYTECODE=1 python3 -c \

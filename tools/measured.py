@@ -1,50 +1,40 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Reads what was measured: the files in docs/measurements, and the records in them.
+"""Fills the tables of README.md, docs/measured.md and docs/gguf.md from the records in docs/measurements.
 
-speed-*.json and parity-*.json come from tools/reference/bench_side_by_side.py and parity.py. A
-*.jsonl holds records, an object a line, of `qwenvit bench`, `qwenvit profile` (--json=FILE),
-tools/peers/peers.py, python/bench/patched.py and actors.py (--json FILE). Four kinds of *.jsonl hold
-something else: verify-*.jsonl and encode-*.jsonl come from `qwenvit verify` and `qwenvit encode`,
-gguf-*.jsonl from gguf_parity.py, mtmd_steps.py and mtmd.py, and earlier-*.jsonl are records of an
-earlier version, to compare with. If two records are of the same work, the one of the later day
-counts; on one day the later line counts.
+A table stands between <!-- measured: NAME --> and <!-- /measured --> in a page. It shows records of this
+version only, and compares only what was timed on the same day. README also wants the day and a commit of
+this history. What is left out is printed, with the reason.
+
+    measured.py            writes the pages
+    measured.py --check    writes nothing, and ends with 1 if a page is not what the records give
+
+A record is a JSON object per line, as `qwenvit bench .. --json=FILE` and tools/peers/peers.py append
+them. If two records are of the same work, the one of the later day counts; on one day the later line.
 """
+import argparse
 import functools
 import glob
 import json
 import os
 import re
-import shutil
 import subprocess
+import sys
 
-TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Q2": "Qwen2-VL-7B",
-          "Q25": "Qwen2.5-VL-7B", "Q25-3B": "Qwen2.5-VL-3B", "Qwen2.5": "Qwen2.5-VL-7B",
-          "GLM": "GLM-4.1V-9B", "m_qwen2-vl-7b": "Qwen2-VL-7B", "m_qwen2.5-vl-7b": "Qwen2.5-VL-7B",
-          "synthetic": "sizes of Qwen3-VL-4B", "two-blocks": "two blocks of width 384",
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PAGES = ("README.md", "docs/measured.md", "docs/gguf.md")
+MARKS = re.compile(r"<!-- measured: (.+?) -->\n.*?<!-- /measured -->", re.S)
+TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Qwen2.5": "Qwen2.5-VL-7B",
           "tower-m": "Qwen3-VL-2B"}  # a folder's short name -> the model whose tower it has
-BY_GPU = (", by the GPU", ", by auto")  # end the cases of clips that a GPU decodes
-OTHER_KINDS = ("verify-", "encode-", "earlier-", "gguf-")  # prefixes of files that hold something else
-
-
-# ---- files -------------------------------------------------------------------------------------
-
-def load(root, pattern):
-    for path in sorted(glob.glob(os.path.join(root, "docs", "measurements", pattern))):
-        with open(path, encoding="utf-8") as f:
-            yield json.load(f)
-
-
-def record_files(root):
-    """Returns the files whose records make the tables and plots."""
-    return [f for f in sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
-            if not os.path.basename(f).startswith(OTHER_KINDS)]
-
-
+H200, CPU16 = "NVIDIA H200", "Intel(R) Xeon(R) Processor, 16 threads"
+SHORT = {H200: "one H200", CPU16: "16 cores with AMX"}
 WANTED = "records are wanted, as `qwenvit bench tower --model DIR --json=FILE.jsonl` appends them"
 
 
+# ---- records -----------------------------------------------------------------------------------
+
 def read_text(path, wanted=WANTED):
-    """Returns a file's text. A file that cannot be read ends the program, which says what is wanted."""
+    """Returns a file's text. A file that cannot be read ends the program, with what is wanted."""
     try:
         with open(path, encoding="utf-8") as f:
             return f.read()
@@ -54,189 +44,387 @@ def read_text(path, wanted=WANTED):
 
 
 def read_records(paths):
-    """Returns the records of some files. A line that is no record ends the program, which names it."""
-    records = []
+    """Returns the last record of each work. A line that is no record ends the program, which names it."""
+    kept = {}
     for path in paths:
         for i, line in enumerate(read_text(path).splitlines(), 1):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                r = json.loads(line)
             except ValueError as error:
                 raise SystemExit(f"{path}:{i}: {error}; {WANTED}") from None
             missing = [k for k in ("bench", "case", "way", "dtype", "median_ms", "machine")
-                       if not isinstance(record, dict) or k not in record]
+                       if not isinstance(r, dict) or k not in r]
             if missing:
                 raise SystemExit(f"{path}:{i}: no {', '.join(missing)}; {WANTED}")
-            if "failed" not in record:  # such a record has words and no time
-                records.append(record)
-    if not records:
+            work = (r["bench"], case(r), r["way"], r["dtype"], place(r),
+                    *map(r.get, ("model", "capacity", "step", "stored", "cores", "decode")))
+            if "failed" not in r and r.get("day", "") >= kept.get(work, r).get("day", ""):
+                kept[work] = r  # a failed one has a message and no time
+    if not kept:
         raise SystemExit(f"{', '.join(paths)}: no records; {WANTED}")
-    return latest(records)
+    return list(kept.values())
 
 
-def latest(records):
-    """Returns the last record of each work, and the last run of each profile."""
-    kept, profile = {}, {}
-    for r in sorted(records, key=lambda r: r.get("day", "")):  # a stable sort: lines keep their order
-        key = r["dtype"], place(r)
-        if r["bench"] != "profile":
-            # a tower may be measured under a folder's short name and later under its whole name
-            work = tower(r), *r["case"].split()[1:]
-            kept[(r["bench"], work, r["way"], r.get("model"), r.get("capacity")) + key] = r
-            continue
-        run = profile.setdefault(key, [])
-        if run and r.get("step", 1) <= run[-1].get("step", 0):
-            run.clear()  # another run begins
-        run.append(r)
-    return list(kept.values()) + [r for run in profile.values() for r in run]
-
-
-def runs(root, kind):
-    """Yields what `qwenvit verify` or `encode` appended to its files."""
-    for path in sorted(glob.glob(os.path.join(root, "docs", "measurements", kind + "*.jsonl"))):
-        with open(path, encoding="utf-8") as f:
-            yield from (json.loads(line) for line in f if line.strip())
-
-
-def verify_runs(root, check):
-    """Returns the runs of `qwenvit verify` that hold a check."""
-    return (run for run in runs(root, "verify-") if any(r["check"] == check for r in run["rows"]))
-
-
-# ---- records -----------------------------------------------------------------------------------
-
-def place(record):
+def place(r):
     """Returns the machine's name, which is equal in all records of it, whoever wrote them."""
-    m = record["machine"]
+    m = r["machine"]
     name = " ".join(m["device"].split(",")[0].split())
     gpu = m["backend"] in ("cuda", "metal") or name.startswith("NVIDIA")
     return name if gpu else f"{name}, {m['threads']} threads"
 
 
-def is_peer(record):
-    return record["machine"]["backend"] == "torch"
+def is_peer(r):
+    return r["machine"]["backend"] == "torch"
 
 
-def machine_text(records):
-    """Returns the fullest description of the machine of some records: qwenvit's, if one is of qwenvit."""
-    r = sorted(records, key=is_peer)[0]
-    threads = place(r).split(", ")[1:]
-    device = place(r).split(", ")[0] if is_peer(r) else r["machine"]["device"]
-    return ", ".join([device] + threads)
+def tower(r):
+    """Returns the model whose vision tower a record is of: the case begins with its folder's name."""
+    return re.split(r"[, ]", case(r))[0]
 
 
-def groups(records, bench, *keys):
-    """Returns {(key values.., dtype, place): {way: record}} of a bench, in the order of the values. Towers whose
-    weights stay quantised have a table of their own."""
+def case(r):
+    """Returns the case of a record, with the model's name in place of a folder's short one."""
+    name = re.split(r"[, ]", r["case"])[0]
+    return TOWERS.get(name, name) + r["case"][len(name):]
+
+
+def groups(records, *keys):
+    """Returns {(key values..): {way: record}}, in the order of the values."""
     out = {}
     for r in records:
-        if r["bench"] == bench and "stored" not in r:
-            key = tuple(k(r) for k in keys) + (r["dtype"], place(r))
-            out.setdefault(key, {})[r["way"]] = r
-    return dict(sorted(out.items(), key=lambda item: (item[0][-1],) + item[0][:-1]))
+        out.setdefault(tuple(k(r) for k in keys), {})[r["way"]] = r
+    return dict(sorted(out.items()))
 
 
-def is_by_gpu(ways):
-    """Returns whether {way: record} are of clips that a GPU's decoders decode."""
-    return "gpu" in ways or any(r.get("decode") == "gpu" for r in ways.values()) or any(
-        r["case"].endswith(BY_GPU) for r in ways.values())
+def peers(ways, ours):
+    """Returns transformers' fastest way and compiled torch, each None unless timed on the day of ours."""
+    ways = {w: r for w, r in ways.items() if is_peer(r) and r.get("day", "") == (ours or {}).get("day", "")}
+    own = [r for w, r in ways.items() if w.split()[0] == "transformers"]
+    return min(own, key=lambda r: r["median_ms"], default=None), ways.get("compiled torch")
 
 
-def tower(record):
-    """Returns the model whose vision tower a record is of. The case begins with its folder's name."""
-    name = record["case"].split(",")[0].split()[0]
-    return TOWERS.get(name, name)
+def this_version(root=ROOT):
+    return re.search(r'define QV_VERSION "([^"]+)"', read_text(os.path.join(root, "include/qwenvit.h"), "a header"))[1]
 
 
-def case(record):
-    """Returns the case of a record, with the model's name in place of a short one."""
-    name = record["case"].split(",")[0].split()[0]
-    return TOWERS[name] + record["case"][len(name):] if name in TOWERS else record["case"]
+def made_by(records):
+    """Returns the versions, commits and days of some records, each once, as a part of a sentence."""
+    own = {f"qwenvit {r['version']} at {r['commit']}" + (f", {r['day']}" if r.get("day") else "")
+           + (", tuned" if r["machine"].get("tuned") else "") for r in records if not is_peer(r)}
+    return "; ".join(sorted(own) + sorted({r["machine"]["device"].split(", ", 1)[1] for r in records if is_peer(r)}))
 
 
-def fastest(records):
-    records = [r for r in records if r]
-    return min(records, key=lambda r: r["median_ms"]) if records else None
+@functools.cache
+def in_history(commit):
+    """Returns whether HEAD descends from a commit; True too if git cannot tell, as in a shallow clone."""
+    def git(*args):
+        return subprocess.run(["git", "-C", ROOT, *args], capture_output=True, text=True, check=False)
+    try:
+        if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+            return True
+        return git("merge-base", "--is-ancestor", commit + "^{commit}", "HEAD").returncode == 0
+    except FileNotFoundError:
+        return True
 
 
-def of_day(ways, ours):
-    """Returns {way: record} without the peers that were timed on another day than ours."""
-    return {way: r for way, r in ways.items()
-            if not is_peer(r) or r.get("day", "") == (ours or {}).get("day", "")}
+def why_stale(r, version):
+    """Returns why README may not show a record of qwenvit, or ""."""
+    commit = r.get("commit", "")
+    return next((why for stale, why in (
+        (r.get("version") != version, f"it is of {r.get('version')}, not of {version}"),
+        (not r.get("day"), "it does not say its day"),
+        (commit in ("", "unknown"), "it does not say its commit"),
+        (commit.endswith("+"), f"it was made with changes on top of {commit[:-1]}"),
+        ("tuned" not in r["machine"], "it does not say whether it was tuned"),
+        (not in_history(commit), f"its commit {commit} is not in the history of this one")) if stale), "")
 
 
-def transformers_best(ways):
-    """Returns the fastest of transformers' own ways: as shipped, with its linear patch embedding, .."""
-    return fastest([r for way, r in ways.items() if way.split()[0] == "transformers"])
-
+# ---- cells -------------------------------------------------------------------------------------
 
 def digits(x):
     """Returns a number with three digits, or with all digits in front of the point."""
     return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
 
 
-# ---- of which version, and when ----------------------------------------------------------------
-
-def this_version(root):
-    """Returns the version in the public header."""
-    for line in read_text(os.path.join(root, "include", "qwenvit.h"), "a header").splitlines():
-        if line.startswith("#define QV_VERSION "):
-            return line.split('"')[1]
-    raise SystemExit(f"{root}/include/qwenvit.h: no QV_VERSION")
+def ms(r):
+    return digits(r["median_ms"]) + (" (tuned)" if r["machine"].get("tuned") else "") if r else ""
 
 
-def short_version(record):
-    """Returns the version of a record of qwenvit, and ", tuned" if kernels were chosen by timing them."""
-    tuned = record["machine"].get("tuned")
-    return record.get("version", "") + (", tuned" if tuned else "")
+def over(a, b):
+    """Returns a's time divided by b's, or "" if one is None."""
+    return f"{a['median_ms'] / b['median_ms']:.2f}" if a and b else ""
 
 
-def made_by(records):
-    """Returns the versions, commits and days of some records, each once, as a part of a sentence."""
-    own, peers = set(), set()
+def field(r, name, form="{:.2f}", scale=1):
+    return form.format(scale * r[name]) if r and name in r else ""
+
+
+def bold(text):
+    return text and f"**{text}**"
+
+
+def beside(ours, best, torch):
+    return [ms(best), ms(torch), bold(over(best, ours)), bold(over(torch, ours))]
+
+
+BESIDE = ["transformers, ms", "compiled torch, ms", "times faster than transformers", "than compiled torch"]
+
+
+def table(head, rows):
+    """Returns a table in Markdown, without columns that are empty in all rows."""
+    keep = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    lines = [[row[i] for i in keep] for row in (head, *rows)]
+    lines.insert(1, ["---"] * len(keep))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# ---- tables: records of one machine -> (head, rows) --------------------------------------------
+
+def towers_table(records):
+    rows = []
+    for (name, patches), ways in groups(records, tower, lambda r: r["patches"]).items():
+        ours, stream = ways.get("encode"), ways.get("streamed")
+        rows += [[name, f"{patches:,}", ms(ours), *beside(ours, *peers(ways, ours)), ms(ways.get("limit")),
+                  over(ours, ways.get("limit")), over(ours, ways.get("floor")), ms(stream),
+                  field(stream, "us_per_patch")]] if ours else []
+    return ["tower", "patches", "qwenvit, ms", *BESIDE, "limit, ms", "over limit", "over floor",
+            "in a stream, ms", "us per patch"], rows
+
+
+def lists_table(records):
+    rows = []
+    for r in sorted(records, key=lambda r: (tower(r), r["patches"], r.get("capacity", 0))):
+        if r["way"] != "packed":
+            continue
+        ways = {x["way"]: x for x in records if case(x) == case(r)}
+        rows.append([tower(r), str(r["items"]), f"{r['patches']:,}", f"{r['capacity']:,}", ms(r),
+                     *beside(r, *peers(ways, r)), str(r["chunks"]), field(r, "fill"), field(r, "over_limit"),
+                     field(r, "over_floor"), digits(r["plan_new_ms"])])
+    return ["tower", "items", "patches", "rows of a chunk", "qwenvit, ms", *BESIDE, "chunks", "full", "over limit",
+            "over floor", "making the plan, ms"], rows
+
+
+CALLS = {"whole call": "whole call over the device", "streamed": "streamed", "whole call, pageable": "pageable memory",
+         "whole call, f32 tokens": "f32 tokens", "whole call, pixel_values": "pixel_values",
+         "device call": "device call", "device call, bf16 pixel_values": "device call, bf16"}
+
+
+def calls_table(records):
+    return ["tower", "patches", "whole call, ms", *CALLS.values()], [
+        [name, f"{patches:,}", ms(ways.get("whole call")), *(field(ways.get(w), "over_encode") for w in CALLS)]
+        for (name, patches), ways in groups(records, tower, lambda r: r["patches"]).items()]
+
+
+def stored_table(records):
+    return ["tower", "patches", "weights", "stored, ms", "widened, ms", "stored over widened", "memory over widened"], [
+        [tower(r), f"{r['patches']:,}", r["stored"], ms(r), digits(r["widened_ms"]), f"{r['over_widened']:.3f}",
+         f"{r['weight_bytes'] / r['widened_weight_bytes']:.2f}"]
+        for r in sorted(records, key=lambda r: (tower(r), r["patches"], r["stored"]))]
+
+
+def embed_table(records):
+    rows = []
+    for (name, patches), ways in groups(records, tower, lambda r: r["rows"]).items():
+        gemm, pixels, own = (ways.get(w) for w in ("patchify", "patchify from bytes", "direct"))
+        torch, linear = (ways.get(w) if gemm and ways.get(w, {}).get("day") == gemm.get("day") else None
+                         for w in ("torch conv3d", "torch linear"))
+        rows += [[name, f"{patches:,}", ms(gemm), ms(own), ms(torch), ms(linear), bold(over(own, gemm)),
+                  bold(over(torch, gemm)), over(gemm, ways.get("GEMM alone")), ms(pixels),
+                  field(pixels, "over_floor")]] if gemm else []
+    return ["tower", "patches", "as a GEMM, ms", "library's Conv3d, ms", "torch's Conv3d, ms", "torch's Linear, ms",
+            "times faster than the library's Conv3d", "than torch's Conv3d", "over the bare GEMM", "from bytes, ms",
+            "over its floor"], rows
+
+
+def rows_table(records):
+    lines, rows = {}, []
     for r in records:
-        if is_peer(r):
-            peers.add(", ".join(r["machine"]["device"].split(", ")[1:]))
-        else:
-            at = f" at {r['commit']}" if r.get("commit") else ""
-            day = f", {r['day']}" if r.get("day") else ""
-            tuned = ", tuned" if r["machine"].get("tuned") else ""
-            own.add(f"qwenvit {r.get('version', '')}{at}{day}{tuned}")
-    return "; ".join(sorted(own) + sorted(peers))
+        name = re.sub(r"[, ]*\bm=\d+", "", r["case"])
+        lines.setdefault((name, r["way"]), {})[r["m"]] = r
+    for (name, way), by_m in sorted(lines.items()):
+        m = sorted(by_m)
+        times = [by_m[i]["median_ms"] for i in m]
+        jump, at = max((b / a, i) for i, (a, b) in enumerate(zip(times, times[1:])))
+        rows.append([name, way, f"{m[0]} to {m[-1]}", ms(by_m[m[0]]), field(by_m[m[0]], "over_copy"),
+                     bold(f"{jump:.2f}"), f"{m[at]} to {m[at + 1]} rows", f"{max(times) / times[0]:.2f}"])
+    return ["matrix, N x K", "weights", "rows", "first, ms", "over copying the weights", "worst step", "where",
+            "worst over one row"], rows
 
 
-@functools.cache
-def _in_history(root, commit):
-    """Returns whether HEAD descends from a commit; None if git cannot tell, as in a shallow clone."""
-    def git(*args):
-        return subprocess.run(["git", "-C", root, *args], capture_output=True, text=True, check=False)
-    if not shutil.which("git"):
-        return None
-    if git("cat-file", "-e", commit + "^{commit}").returncode:
-        shallow = git("rev-parse", "--is-shallow-repository").stdout.strip()
-        return False if shallow == "false" else None
-    return git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
+JOB_WAYS = {"decode": "decoding alone", "gpu": "a GPU decoding, alone", "one by one": "the device alone, clip by clip",
+            "device": "one device alone", "devices": "all devices alone", "files": "writing a file per clip, alone",
+            "parts": "writing a cache, alone", "cpu": "the job, tokens discarded",
+            "discard": "**the job, tokens discarded**", "encode": "**the job, a file per clip**",
+            "cache": "**the job, a cache**"}
 
 
-def why_stale(record, version, root):
-    """Returns why README may not show a record of qwenvit, or ""."""
-    commit = record.get("commit", "")
-    if record.get("version") != version:
-        return f"it is of {record.get('version')}, not of {version}"
-    if not record.get("day"):
-        return "it does not say its day"
-    if not commit or commit == "unknown":
-        return "it does not say its commit"
-    if commit.endswith("+"):
-        return f"it was made with changes on top of {commit[:-1]}"
-    if "tuned" not in record["machine"]:
-        return "it does not say whether it was tuned"
-    if _in_history(root, commit) is False:
-        return f"its commit {commit} is not in the history of this one"
-    return ""
+def decoded_by(r):
+    """Returns who decoded the clips of a job or stage, or "" for a stage without decoding."""
+    if r["way"] not in ("decode", "gpu", "cpu", "discard", "encode", "cache"):
+        return ""
+    if r["way"] == "cpu" or not (r.get("decode") == "gpu" or r["way"] == "gpu" or ", by " in r["case"]):
+        return "CPU"
+    return "GPU" if r.get("gpu_clips", r["clips"]) == r["clips"] else f"GPU, {r['gpu_clips']} of {r['clips']} clips"
 
 
-def slug(where):
-    """Returns a machine's name as a part of a file's name."""
-    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", where, flags=re.I).lower()).strip("-")
+def jobs_table(records):
+    rows = [[case(r).split(", by ")[0], str(r["cores"]), JOB_WAYS[r["way"]], decoded_by(r),
+             digits(r["median_ms"] / 1e3), digits(r["clips_per_s"]), field(r, "cpu_s_per_clip", "{:.3f}"),
+             bold(field(r, "over_slowest")), field(r, "over_sum"), bold(field(r, "times_cpu")),
+             field(r, "peak_bytes", "{:.0f}", 1e-6)]
+            for r in sorted(records, key=lambda r: (case(r), r["cores"], list(JOB_WAYS).index(r["way"])))]
+    return ["clips", "cores", "what", "decoded by", "seconds", "clips per second", "CPU seconds per clip",
+            "over its slowest stage", "over the stages' sum", "times the CPU's job", "memory, MB"], rows
+
+
+# name -> (which records, what makes the table of one machine)
+MACHINE_TABLES = {
+    "towers": (lambda r: r["bench"] == "tower" and "stored" not in r and r["case"].endswith(" patches"), towers_table),
+    "lists": (lambda r: r["bench"] == "tower" and r["case"].endswith(" packed"), lists_table),
+    "calls": (lambda r: r["bench"] == "tower" and "over_encode" in r and r["way"] in CALLS, calls_table),
+    "stored weights": (lambda r: "over_widened" in r, stored_table),
+    "patch embedding": (lambda r: r["bench"] == "patch-embed", embed_table),
+    "few rows": (lambda r: r["bench"] == "gemm" and r["m"] <= 16, rows_table),
+    "jobs": (lambda r: r["bench"] == "job" and r["way"] in JOB_WAYS, jobs_table),
+}
+
+
+def machine_tables(name, records):
+    """Returns the blocks of a table's every machine: the machine and who measured, then the table."""
+    wanted, make = MACHINE_TABLES[name]
+    blocks = []
+    for where in sorted({place(r) for r in records}, reverse=True):
+        mine = [r for r in records if place(r) == where and wanted(r)]
+        head, rows = make(mine)
+        if rows:
+            blocks += [f"**{where}** ({made_by(mine)}):", table(head, rows)]
+    return blocks
+
+
+# ---- GGUF --------------------------------------------------------------------------------------
+
+TYPES = ["F32", "BF16", "F16", "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0"]
+
+
+def gguf_table(records):
+    """Returns a table with a row per type and a column per tower: f32's worst token; bf16 over transformers' bf16."""
+    of = {(r["tower"], r["type"]): "{:.1e}; {:.2f} / {:.2f}".format(r["f32"][1], *r["bf16_ratio"])
+          + ("" if r["ok"] else " FAILS") for r in records if r["what"] == "tokens"}
+    names = sorted({name for name, _ in of})
+    rows = [[kind, *(of.get((name, kind), "") for name in names)] for kind in TYPES]
+    return [table(["type", *names], rows)] if of else []
+
+
+# ---- README ------------------------------------------------------------------------------------
+
+# a tower, its patches or "list" for its longest list that peers took too, and a machine
+README_ROWS = [("Qwen3-VL-4B", 760, H200), ("Qwen3-VL-4B", 6080, H200), ("Qwen3-VL-4B", "list", H200),
+               ("Qwen3-VL-8B", 6080, H200), ("Qwen2.5-VL-7B", 6080, H200), ("Qwen3-VL-4B", 760, CPU16)]
+
+
+def readme_ways(records, name, size, where):
+    """Returns (our record or None, {way: record} of the same work)."""
+    mine = [r for r in records if r["bench"] == "tower" and tower(r) == name and place(r) == where
+            and r["dtype"] == "bf16" and "stored" not in r
+            and (r["case"].endswith(" packed") if size == "list" else r["patches"] == size)]
+    found = [(r, {x["way"]: x for x in mine if case(x) == case(r)}) for r in mine
+             if r["way"] == ("packed" if size == "list" else "encode")]
+    return max(found, key=lambda f: (any(peers(f[1], f[0])), f[0]["patches"], -f[0]["median_ms"]), default=(None, {}))
+
+
+def why_not(ours, ways, version):
+    """Returns why README may not show a record beside its peers, or ""."""
+    if ours is None:
+        return "it was not measured"
+    days = sorted({p.get("day") or "no day" for p in ways.values() if is_peer(p)})
+    return why_stale(ours, version) or ("" if any(peers(ways, ours)) else "nothing was timed beside it" if not days
+                                        else f"it is of {ours['day']}, its peers of {', '.join(days)}")
+
+
+def embed_words(records):
+    """Returns (a sentence or "", its records): one patch embedding in each way, all of one day."""
+    name, patches, where = README_ROWS[1]
+    ways = {r["way"]: r for r in records if r["bench"] == "patch-embed" and (tower(r), r["rows"], place(r), r["dtype"])
+            == (name, patches, where, "bf16")}
+    used = [ways.get(w) for w in ("patchify", "direct", "torch conv3d", "torch linear")]
+    if not all(used) or len({r.get("day") for r in used}) > 1:
+        return "", []
+    return ("The patch embedding of the second row takes {} ms as the GEMM that qwenvit runs, {} as cuDNN's own Conv3d, "
+            "{} as torch's Conv3d and {} as torch's Linear.".format(*map(ms, used))), used
+
+
+def readme(records, version, left_out):
+    rows, used = [], []
+    for name, size, where in README_ROWS:
+        ours, ways = readme_ways(records, name, size, where)
+        why = why_not(ours, ways, version)
+        work = size if size == "list" else f"{size:,} patches"
+        if why:
+            left_out.append(f"README.md: {name}, {work}, {SHORT[where]}: {why}")
+            continue
+        best = peers(ways, ours)
+        what = f"{ours['items']} clips and images, {ours['patches']:,}" if size == "list" else f"{size:,}"
+        rows.append([name, what, SHORT[where], ms(ours), *(x or "not timed" for x in beside(ours, *best))])
+        used += [ours, *filter(None, best)]
+    words, of = embed_words([r for r in records if (r.get("day") if is_peer(r) else not why_stale(r, version))])
+    if not words:
+        left_out.append(f"README.md: the patch embedding: no records of {version} that say day and commit")
+    if not rows:
+        return [f"No figure of version {version} has been measured yet."]
+    caption = f"Measured by {made_by(used + of)}; nothing is tuned unless it says so."
+    return [table(["tower of", "patches", "on", "qwenvit, ms", *BESIDE], rows), *filter(None, [words]), caption]
+
+
+# ---- pages -------------------------------------------------------------------------------------
+
+def filled(path, blocks):
+    """Returns a page's text with the blocks that blocks(name) gives between its marks."""
+    def fill(mark):
+        made = blocks(mark[1]) or ["Not measured with this version yet."]
+        return "\n\n".join([f"<!-- measured: {mark[1]} -->", *made, "<!-- /measured -->"])
+    return MARKS.sub(fill, read_text(path, "a page"))
+
+
+def all_pages(root, left_out):
+    """Returns {path below root: its text}."""
+    files = sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
+    gguf = [f for f in files if os.path.basename(f).startswith("gguf-")]
+    version, everything = this_version(), read_records([f for f in files if f not in gguf])
+    records = [r for r in everything if is_peer(r) or r.get("version") == version]
+    of_files = [r for f in gguf for r in map(json.loads, read_text(f).splitlines()) if r["version"] == version]
+
+    def blocks(name):
+        if name == "README":
+            return readme(everything, version, left_out)
+        if name == "GGUF":
+            return gguf_table(of_files)
+        if name not in MACHINE_TABLES:
+            raise SystemExit(f"measured: {name}: no such table; there are README, GGUF, {', '.join(MACHINE_TABLES)}")
+        return machine_tables(name, records)
+    pages = [page for page in PAGES if os.path.exists(os.path.join(root, page))]
+    return {page: filled(os.path.join(root, page), blocks) for page in pages}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=ROOT, metavar="DIR", help="where README.md and docs are (default: here)")
+    parser.add_argument("--check", action="store_true", help="write nothing; is each page what the records give?")
+    args = parser.parse_args()
+    left_out, other = [], []
+    for page, text in all_pages(args.root, left_out).items():
+        path = os.path.join(args.root, page)
+        if read_text(path) != text:
+            other.append(page)
+            if not args.check:
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(text)
+    for line in left_out:
+        print(f"left out of {line}", file=sys.stderr)
+    if args.check and other:
+        raise SystemExit(f"{', '.join(other)}: not what docs/measurements gives; run tools/measured.py")
+
+
+if __name__ == "__main__":
+    main()

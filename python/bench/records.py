@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes the records of the benches of this folder: a JSON object on each line, for
-tools/tables.py."""
+"""Writes the records of the benches of this folder: a JSON object on each line."""
 import json
 
 

@@ -71,13 +71,11 @@ def make_file(args, kind):
     return path
 
 
-def mtmd_outputs(args, file, names, keep=()):
-    """llama.cpp's tokens and DeepStack outputs of the image, as transformers calls them. keep: (name in its graph,
-    path) of more that it writes."""
-    more = [word for name, path in keep for word in ("--keep", f"{name}={path}")]
+def mtmd_outputs(args, file, names):
+    """llama.cpp's tokens and DeepStack outputs of the image, as transformers calls them."""
     with tempfile.NamedTemporaryFile() as out:
         done = subprocess.run([os.path.join(args.llama, "bin", "mtmd_encode"), file, args.image, out.name, "--threads",
-                               str(args.threads), "--flash-attn", args.flash_attn, *more],
+                               str(args.threads), "--flash-attn", args.flash_attn],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"mtmd_encode {file}: exit {done.returncode}: {done.stderr.strip()[-400:]}")
@@ -120,7 +118,8 @@ def check(args, kind):
         peers = dict(zip(paths, tower_runs(values, "bf16", [(pixels, grids, path) for path in paths])))
         same = encode(args, args.folder if kind in ALIKE else values, grids, "f32")
     ours = {dtype: encode(args, file, grids, dtype) for dtype in ("f32", "bf16")}
-    row = dict(what="tokens", tower=os.path.basename(os.path.normpath(args.folder)), type=kind,
+    version = run([args.qwenvit, "--version"]).split()[1]
+    row = dict(what="tokens", tower=os.path.basename(os.path.normpath(args.folder)), type=kind, version=version,
                patches=int(grids.prod()), mb=os.path.getsize(file) / 1e6)
     row["f32"] = worst_of(ours["f32"], truth)
     rows = parity.check_bf16(ours["bf16"], exact, rounded, peers)

@@ -4,7 +4,6 @@
  *     --threads N         (2)
  *     --flash-attn X      auto (as llama.cpp ships it), on or off
  *     --repeats N         timed runs after one to warm up (0: one run, not timed)
- *     --keep NAME=FILE    writes the tensor of the graph that has this name too, of the first run; repeatable
  * The image goes through mtmd's own preprocessing, whose resizing must leave its size. OUT.f32 gets the embeddings
  * [tokens, width] as f32. stdout gets one JSON object. Only what is asked of llama.cpp's internal header is used,
  * so this belongs to the release that mtmd.py names.
@@ -14,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -29,8 +27,6 @@ struct options {
     const char *model = nullptr, *image = nullptr, *out = nullptr;
     int threads = 2, repeats = 0;
     clip_flash_attn_type flash = CLIP_FLASH_ATTN_TYPE_AUTO;
-    std::map<std::string, std::string>
-        keep; // name in the graph -> file, emptied as they are written
 };
 
 static double
@@ -64,7 +60,6 @@ parse(int argc, char **argv)
         if (i + 1 == argc)
             throw std::runtime_error(word + ": no such option, or it lacks its value");
         const std::string value = argv[++i];
-        const size_t equals = value.find('=');
         if (word == "--threads")
             o.threads = atoi(argv[i]);
         else if (word == "--repeats")
@@ -73,15 +68,13 @@ parse(int argc, char **argv)
             o.flash = value == "auto" ? CLIP_FLASH_ATTN_TYPE_AUTO
                       : value == "on" ? CLIP_FLASH_ATTN_TYPE_ENABLED
                                       : CLIP_FLASH_ATTN_TYPE_DISABLED;
-        else if (word == "--keep" && equals != std::string::npos)
-            o.keep[value.substr(0, equals)] = value.substr(equals + 1);
         else
             throw std::runtime_error(word + " " + value + ": no such option or value");
     }
     if (n < 3 || o.threads < 1 || o.repeats < 0)
         throw std::runtime_error(
             "mtmd_encode FILE.gguf IMAGE.ppm OUT.f32 [--threads N] [--flash-attn auto|on|off] "
-            "[--repeats N] [--keep NAME=FILE]");
+            "[--repeats N]");
     return o;
 }
 
@@ -104,31 +97,11 @@ read_ppm(const char *path)
     return image;
 }
 
-/* ggml calls it twice for a tensor: whether its values are wanted, and when they are there. */
-static bool
-keep_tensor(struct ggml_tensor *t, bool asks, void *user)
-{
-    auto &keep = *static_cast<std::map<std::string, std::string> *>(user);
-    const auto found = keep.find(t->name);
-    if (asks)
-        return found != keep.end();
-    if (found != keep.end()) {
-        std::vector<char> values(ggml_nbytes(t));
-        ggml_backend_tensor_get(t, values.data(), 0, values.size());
-        write_file(found->second, values.data(), values.size());
-        keep.erase(found);
-    }
-    return true;
-}
-
 static void
-encode(options &o)
+encode(const options &o)
 {
     clip_context_params params = {};
     params.flash_attn_type = o.flash;
-    params.cb_eval =
-        o.keep.empty() ? nullptr : keep_tensor; // one that is set runs the graph tensor by tensor
-    params.cb_eval_user_data = &o.keep;
     params.image_min_tokens = params.image_max_tokens = -1;
     const double began = now_ms();
     clip_ctx *tower = clip_init(o.model, params).ctx_v;
@@ -163,8 +136,6 @@ encode(options &o)
         }
     }
     write_file(o.out, embeddings.data(), embeddings.size() * sizeof(float));
-    for (const auto &kept : o.keep)
-        throw std::runtime_error(kept.first + ": the graph has no tensor of this name");
     printf("{\"tokens\": %zu, \"width\": %zu, \"load_ms\": %.3f, \"preprocess_ms\": %.3f, \"ms\": "
            "[%s], "
            "\"cpu_ms\": [%s]}\n",
@@ -177,7 +148,7 @@ int
 main(int argc, char **argv)
 {
     try {
-        options o = parse(argc, argv);
+        const options o = parse(argc, argv);
         encode(o);
         return 0;
     } catch (const std::exception &error) {
