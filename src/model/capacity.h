@@ -49,15 +49,15 @@ enum {
     /* Patches for each row that may be left empty for want of a plan. It is part of the 1.384 s;
      * not measured apart. */
     QV_MANY_ROWS = 16,
-    /* If at most this part of a chunk is left empty, nothing better is looked for; and into so
+    /* If at most this share of a chunk is left empty, nothing better is looked for; and into so
      * many grains a chunk is divided to look. 42 clips of seven large sizes fill 0.975 of their
-     * chunks, and 0.959 by the largest that fit. QV_FEEDER_PARTS: images of 64 sizes fill 0.76 of
+     * chunks, and 0.959 by the largest that fit. QV_FEEDER_PIECES: images of 64 sizes fill 0.76 of
      * chunks of 6,144 rows in the order given, and 0.97 if the best of 16 are taken; but 24,576
      * rows hold a hundred small ones. */
     QV_WORTH_A_SEARCH = 128,
     QV_MOST_SUMS = 4096,
     /* Chunks that the waiting pairs of a pack come to before one is filled, so that there is a
-     * choice; chunks that the waiting pairs of one item may come to; and parts of a chunk in which
+     * choice; chunks that the waiting pairs of one item may come to; and shares of a chunk in which
      * a clip is read, so that its pairs wait early and a job's last clips leave the device little
      * to do. Not measured apart. */
     QV_CHOICE_CHUNKS = 2,
@@ -106,7 +106,7 @@ bool qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_
 /* Returns the capacity of the chunks that frame pairs of a size are packed into, if chunks of so
  * many rows were asked for. It depends on the pair alone. It is the pack's, with two exceptions:
  * a pair that does not fit the pack has the bucket of its own rows; and one that leaves more
- * than a tenth of it empty has the bucket that it fills best, if a part of the pack (below)
+ * than a tenth of it empty has the bucket that it fills best, if a smaller bucket (below)
  * would have other bits. */
 struct qv_capacity qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits, int64_t rows,
@@ -122,7 +122,7 @@ struct qv_capacity qv_capacity_alone(const struct qv_caps *caps, const struct qv
 /* Returns the capacity for a pack that is not full: the smallest bucket that holds what `used`
  * says and has the pack's bits (bits NULL: it may have others); the pack itself if there is
  * none. */
-struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
+struct qv_capacity qv_capacity_for_fill(const struct qv_caps *caps, const struct qv_config *c,
                                         const struct qv_capacity_bits *bits,
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
