@@ -145,7 +145,7 @@ layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_l
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads); /* oneDNN makes its plans for this number of threads */
     qv_status status = matrix->conv          ? qv_conv_layout_cpu(dev, matrix, out, err)
-                       : matrix->groups.bits ? qv_packed_layout_cpu(matrix, out)
+                       : matrix->groups.bits ? qv_codes_layout_cpu(matrix, out)
                                              : qv_gemm_layout_cpu(dev, matrix, out, err);
     omp_set_num_threads(before);
     return status;
@@ -161,7 +161,7 @@ pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0,
     qv_status status =
         matrix->conv ? qv_conv_pack_cpu(dev, matrix, src, qv_host_pointer(dst), err)
         : matrix->groups.bits
-            ? qv_packed_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst))
+            ? qv_codes_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst))
             : qv_gemm_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst), err);
     omp_set_num_threads(before);
     return status;

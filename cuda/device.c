@@ -279,7 +279,7 @@ layout_cuda(struct qv_device *device, const struct qv_matrix *matrix, struct qv_
 {
     struct qv_device_cuda *dev = device_cuda(device);
     return matrix->conv          ? qv_conv_layout_cuda(dev, matrix, out, err)
-           : matrix->groups.bits ? qv_packed_layout_cuda(matrix, out)
+           : matrix->groups.bits ? qv_codes_layout_cuda(matrix, out)
                                  : qv_gemm_layout_cuda(dev, matrix, out, err);
 }
 
@@ -289,7 +289,7 @@ pack_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0
 {
     struct qv_device_cuda *dev = device_cuda(device);
     return matrix->conv          ? qv_conv_pack_cuda(dev, matrix, src, dst, err)
-           : matrix->groups.bits ? qv_packed_pack_cuda(dev, matrix, row0, rows, src, dst, err)
+           : matrix->groups.bits ? qv_codes_pack_cuda(dev, matrix, row0, rows, src, dst, err)
                                  : qv_gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
 }
 

@@ -16,8 +16,8 @@
 
 #include "dtype.h"
 
-/* Gemms of at most QV_FEW_ROWS rows may run on kernels that read packed weights as they are. Codes are
- * read, and made ready for products, once for QV_FEW_AT_ONCE rows. Widening w takes longer than
+/* Gemms of at most QV_FEW_ROWS rows may run on kernels that read quantised weights as they are. Codes
+ * are read, and made ready for products, once for QV_FEW_AT_ONCE rows. Widening w takes longer than
  * QV_FEW_ROWS rows do. */
 enum { QV_FEW_AT_ONCE = 16, QV_FEW_ROWS = 64 };
 
