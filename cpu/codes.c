@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a quantised w lies in memory (struct codes_cpu): its layout, and packing. */
+/* How a quantised w lies in memory (struct codes_cpu): its layout, and laying out. */
 #include "cpu.h"
 #include "vectors.h"
 
@@ -60,7 +60,7 @@ word_of_line(uint32_t codes, int64_t bits)
 
 /* Puts a group of a row into its column of a panel's group. */
 static void
-pack_group(const struct codes_cpu *w, const char *row, int64_t group, char *to, int64_t col)
+lay_out_group(const struct codes_cpu *w, const char *row, int64_t group, char *to, int64_t col)
 {
     const struct qv_groups *g = &w->groups;
     const int64_t groups = w->k / g->group;
@@ -79,8 +79,8 @@ pack_group(const struct codes_cpu *w, const char *row, int64_t group, char *to, 
 }
 
 qv_status
-qv_codes_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
-                  int64_t rows, const void *src, void *dst)
+qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
+                     int64_t rows, const void *src, void *dst)
 {
     const struct codes_cpu w = codes_of(matrix->n, matrix->k, &matrix->groups);
     const size_t row_bytes = qv_grouped_row_bytes(&w.groups, w.k);
@@ -89,8 +89,9 @@ qv_codes_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int
         for (int64_t group = 0; group < w.k / w.groups.group; group++) {
             char *to = (char *)dst + qv_codes_at_cpu(&w, row0 + panel * CODES_COLS, group);
             for (int64_t col = 0; col < CODES_COLS && panel * CODES_COLS + col < rows; col++)
-                pack_group(&w, (const char *)src + (size_t)(panel * CODES_COLS + col) * row_bytes,
-                           group, to, col);
+                lay_out_group(&w,
+                              (const char *)src + (size_t)(panel * CODES_COLS + col) * row_bytes,
+                              group, to, col);
         }
     return QV_OK;
 }

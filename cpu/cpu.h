@@ -32,7 +32,7 @@ struct matmul_desc_cpu {
     int64_t m, n, k;
     int64_t src_stride;
     int64_t weights_strides[2];
-    /* packed weights, instead of strides; if this is NULL and the strides are {0, 0}, oneDNN
+    /* the layout of weights, instead of strides; if this is NULL and the strides are {0, 0}, oneDNN
      * chooses the layout */
     const_dnnl_memory_desc_t weights;
     int64_t dst_stride;
@@ -257,8 +257,9 @@ qv_status qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cp
                             void *const addresses[CPU_OPERANDS], qv_error *err);
 qv_status qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              struct qv_layout *out, qv_error *err);
-qv_status qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
-                           int64_t rows, const void *src, void *dst, qv_error *err);
+qv_status qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                              int64_t row0, int64_t rows, const void *src, void *dst,
+                              qv_error *err);
 
 /* A GEMM with weights packed as `packed` says; NULL: plain rows. When it runs, p are the operands,
  * and y has the residual already. */
@@ -272,8 +273,8 @@ void qv_gemm_close_cpu(struct gemm_cpu *g);
 
 /* cpu/codes.c: how a quantised w lies; the first two are qv_backend's verbs. */
 qv_status qv_codes_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out);
-qv_status qv_codes_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
-                            int64_t rows, const void *src, void *dst);
+qv_status qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                               int64_t row0, int64_t rows, const void *src, void *dst);
 struct codes_cpu qv_codes_cpu(const struct qv_op_gemm *op);
 /* Returns how many panels lie beside the one with column `col`, itself with them; and how many
  * bytes from the first of w a group of it lies. */
@@ -301,8 +302,8 @@ qv_status qv_wide_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *ker
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              struct qv_layout *out, qv_error *err);
-qv_status qv_conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
-                           const void *src, void *dst, qv_error *err);
+qv_status qv_conv_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                              const void *src, void *dst, qv_error *err);
 
 /* cpu/panels.c: opens a matmul whose weights lie in panels (it writes desc's strides), and packs
  * weights: x[k,n], or the transpose of x[n,k], of which the first `rows` are there and the

@@ -61,8 +61,8 @@ lay_row(const struct qv_matrix *matrix, const struct qv_codes_cuda *p, int row, 
 }
 
 qv_status
-qv_codes_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
-                   int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
+qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
+                      int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
 {
     const struct qv_codes_cuda p = qv_codes_cuda(matrix->n, matrix->k, &matrix->groups);
     const size_t row_bytes = qv_grouped_row_bytes(&matrix->groups, matrix->k);

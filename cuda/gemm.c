@@ -58,8 +58,8 @@ qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
 
 /* Uploads rows as they are, or each with zeros behind it. */
 qv_status
-qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
-                  int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
+qv_gemm_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
+                     int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
 {
     size_t element = qv_dtype_bytes(matrix->dtype), from = (size_t)matrix->k * element;
     size_t to = (size_t)padded_k(matrix->k, matrix->dtype) * element;
