@@ -232,7 +232,7 @@ typedef struct qv_model_info {
     qv_dtype dtype;
     int64_t depth, hidden, heads, head_dim, intermediate, out_hidden;
     int64_t patch_size, temporal_patch_size, merge_size, in_channels;
-    int64_t row_dim; /* values in a patch row: channels * temporal * patch^2; 1536 for Qwen3-VL */
+    int64_t row_dim; /* values in a patch: channels * temporal * patch^2; 1536 for Qwen3-VL */
     int n_deepstack;
     int64_t deepstack_layers[QV_MAX_DEEPSTACK];
     int64_t n_parameters;
@@ -348,7 +348,7 @@ typedef struct qv_plan_options {
 
 typedef struct qv_plan_info {
     qv_capacity capacity; /* the capacity of a chunk */
-    int64_t tokens;       /* the most tokens of a chunk: rows / merge_size^2 */
+    int64_t tokens;       /* the most tokens of a chunk: its patches / merge_size^2 */
     /* how many chunks may be pushed before the first of them is pulled, over all plans of a
      * model: 1, or 2 if copies overlap with work */
     int64_t chunks_ahead;
