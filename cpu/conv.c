@@ -105,7 +105,7 @@ create_pd(struct qv_device_cpu *dev, const struct qv_op_conv *op,
                                                           attr);
 }
 
-/* Makes the primitive's description, a function of the operation alone, for layout, pack and
+/* Makes the primitive's description, a function of the operation alone, for layout, lay_out and
  * prepare; the caller destroys it. */
 static qv_status
 create(struct qv_device_cpu *dev, const struct qv_op *op, dnnl_primitive_desc_t *out, qv_error *err)
@@ -157,8 +157,8 @@ qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, st
 }
 
 qv_status
-qv_conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, const void *src,
-                 void *dst, qv_error *err)
+qv_conv_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, const void *src,
+                    void *dst, qv_error *err)
 {
     dnnl_primitive_desc_t pd;
     dnnl_memory_desc_t canonical = NULL;

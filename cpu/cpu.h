@@ -32,7 +32,7 @@ struct matmul_desc_cpu {
     int64_t m, n, k;
     int64_t src_stride;
     int64_t weights_strides[2];
-    /* packed weights, instead of strides; if this is NULL and the strides are {0, 0}, oneDNN
+    /* the layout of weights, instead of strides; if this is NULL and the strides are {0, 0}, oneDNN
      * chooses the layout */
     const_dnnl_memory_desc_t weights;
     int64_t dst_stride;
@@ -57,7 +57,7 @@ struct panels_cpu {
     size_t bytes;
 };
 
-/* Says how a quantised matrix [n,k] lies on the CPU: in panels of PACKED_COLS of its rows, which
+/* Says how a quantised matrix [n,k] lies on the CPU: in panels of CODES_COLS of its rows, which
  * are columns of a GEMM's result; a panel has zeros beyond n. Panels lie side by side in fours (the
  * last ones may be fewer), so that a group of x serves four before it leaves the first cache, and
  * w is still read from its first byte to its last. A panel's group has the scales of all its
@@ -65,8 +65,8 @@ struct panels_cpu {
  * column, with as many values of k as 32 bits hold: the first of each pair from the lowest bit
  * on, the second from bit 16 on. So a line is read at once, a shift brings a pair to the lowest
  * bits of two halves, and the values become pairs of bf16 in the order of panels_cpu. */
-enum { PACKED_COLS = 16, PACKED_PANELS = 4, LINE_BYTES = PACKED_COLS * 4 };
-struct packed_cpu {
+enum { CODES_COLS = 16, CODES_PANELS = 4, LINE_BYTES = CODES_COLS * 4 };
+struct codes_cpu {
     int64_t n, k;
     struct qv_groups groups;
     size_t factors, group_bytes; /* factors: bytes of scales, and of offsets */
@@ -74,27 +74,27 @@ struct packed_cpu {
 static inline int64_t
 panels_of_cpu(int64_t n)
 {
-    return (n + PACKED_COLS - 1) / PACKED_COLS;
+    return (n + CODES_COLS - 1) / CODES_COLS;
 }
 
 /* A gemm whose w is quantised runs either on few rows (few_cpu), or on blocks of columns that are
  * widened one after another (wide_cpu). The last block may have fewer columns than the others. */
-enum { PACKED_BLOCKS = 2 }; /* kinds of them */
+enum { CODES_BLOCKS = 2 }; /* kinds of them */
 struct few_cpu {
-    struct packed_cpu w;
+    struct codes_cpu w;
     int64_t m;   /* of the gemm; for multiply, up to QV_FEW_AT_ONCE of its rows */
     int64_t run; /* values of a row of x that lie side by side: 1 of f32, else bf16 */
     void *x;     /* [k/run, m, run]: set by each run of the kernel */
     float *sums; /* of x over groups, [k/group, m] */
-    /* sums[panels, m, PACKED_COLS] = x times the columns of panels that lie side by side */
+    /* sums[panels, m, CODES_COLS] = x times the columns of panels that lie side by side */
     void (*multiply)(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 };
 struct wide_cpu {
-    struct gemm_cpu gemms[PACKED_BLOCKS];
-    struct panels_cpu panels[PACKED_BLOCKS]; /* in which a block is widened */
-    int64_t cols;                            /* of a block */
-    size_t bytes;                            /* of a block in scratch */
-    size_t y_bytes;                          /* of its part of y there; 0: a block is the matrix */
+    struct gemm_cpu gemms[CODES_BLOCKS];
+    struct panels_cpu panels[CODES_BLOCKS]; /* in which a block is widened */
+    int64_t cols;                           /* of a block */
+    size_t bytes;                           /* of a block in scratch */
+    size_t y_bytes;                         /* of its part of y there; 0: a block is the matrix */
 };
 
 /* Attention: the GEMMs for each number of keys in a block, and of queries, and a thread's
@@ -257,8 +257,9 @@ qv_status qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cp
                             void *const addresses[CPU_OPERANDS], qv_error *err);
 qv_status qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              struct qv_layout *out, qv_error *err);
-qv_status qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
-                           int64_t rows, const void *src, void *dst, qv_error *err);
+qv_status qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                              int64_t row0, int64_t rows, const void *src, void *dst,
+                              qv_error *err);
 
 /* A GEMM with weights packed as `packed` says; NULL: plain rows. When it runs, p are the operands,
  * and y has the residual already. */
@@ -270,19 +271,19 @@ qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op
                           const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);
 void qv_gemm_close_cpu(struct gemm_cpu *g);
 
-/* cpu/packed.c: how a quantised w lies; the first two are qv_backend's verbs. */
-qv_status qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out);
-qv_status qv_packed_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
-                             int64_t row0, int64_t rows, const void *src, void *dst);
-struct packed_cpu qv_packed_cpu(const struct qv_op_gemm *op);
+/* cpu/codes.c: how a quantised w lies; the first two are qv_backend's verbs. */
+qv_status qv_codes_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out);
+qv_status qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                               int64_t row0, int64_t rows, const void *src, void *dst);
+struct codes_cpu qv_codes_cpu(const struct qv_op_gemm *op);
 /* Returns how many panels lie beside the one with column `col`, itself with them; and how many
  * bytes from the first of w a group of it lies. */
-int64_t qv_packed_beside_cpu(const struct packed_cpu *w, int64_t col);
-size_t qv_packed_at_cpu(const struct packed_cpu *w, int64_t col, int64_t group);
-/* Scales and offsets of a panel's group [2][PACKED_COLS] in f32. */
-void qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out);
+int64_t qv_codes_beside_cpu(const struct codes_cpu *w, int64_t col);
+size_t qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group);
+/* Scales and offsets of a panel's group [2][CODES_COLS] in f32. */
+void qv_codes_factors_cpu(const struct codes_cpu *w, const void *group, float *out);
 
-/* cpu/few.c multiplies few rows of x by the packed bytes of w; cpu/few_avx512.c does so in bf16, by
+/* cpu/few.c multiplies few rows of x by the codes of w; cpu/few_avx512.c does so in bf16, by
  * the products of pairs that AVX-512 and AMX have. */
 void qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes);
 void qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
@@ -301,8 +302,8 @@ qv_status qv_wide_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *ker
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                              struct qv_layout *out, qv_error *err);
-qv_status qv_conv_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
-                           const void *src, void *dst, qv_error *err);
+qv_status qv_conv_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
+                              const void *src, void *dst, qv_error *err);
 
 /* cpu/panels.c: opens a matmul whose weights lie in panels (it writes desc's strides), and packs
  * weights: x[k,n], or the transpose of x[n,k], of which the first `rows` are there and the

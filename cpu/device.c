@@ -145,24 +145,24 @@ layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_l
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads); /* oneDNN makes its plans for this number of threads */
     qv_status status = matrix->conv          ? qv_conv_layout_cpu(dev, matrix, out, err)
-                       : matrix->groups.bits ? qv_packed_layout_cpu(matrix, out)
+                       : matrix->groups.bits ? qv_codes_layout_cpu(matrix, out)
                                              : qv_gemm_layout_cpu(dev, matrix, out, err);
     omp_set_num_threads(before);
     return status;
 }
 
 static qv_status
-pack_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-         const void *src, struct qv_buffer dst, qv_error *err)
+lay_out_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+            const void *src, struct qv_buffer dst, qv_error *err)
 {
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads);
     qv_status status =
-        matrix->conv ? qv_conv_pack_cpu(dev, matrix, src, qv_host_pointer(dst), err)
+        matrix->conv ? qv_conv_lay_out_cpu(dev, matrix, src, qv_host_pointer(dst), err)
         : matrix->groups.bits
-            ? qv_packed_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst))
-            : qv_gemm_pack_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst), err);
+            ? qv_codes_lay_out_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst))
+            : qv_gemm_lay_out_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst), err);
     omp_set_num_threads(before);
     return status;
 }
@@ -254,7 +254,7 @@ const struct qv_backend qv_backend_cpu = {
     .upload = qv_host_upload,
     .download = qv_host_download,
     .layout = layout_cpu,
-    .pack = pack_cpu,
+    .lay_out = lay_out_cpu,
     .prepare = prepare_cpu,
     .release = release_cpu,
     .describe = describe_cpu,

@@ -10,14 +10,14 @@
 #include "vectors.h"
 
 /* A thread takes panels that lie side by side, and their sums go through the epilogue together. */
-enum { FEW_COLS = PACKED_PANELS * PACKED_COLS };
+enum { FEW_COLS = CODES_PANELS * CODES_COLS };
 
 /* ---- a panel --------------------------------------------------------------------------------- */
 
 /* Adds a group of a panel to its sums. The products of a row go to `chains` sums in turn, because
  * with few rows each addition would wait for the one before. */
 INLINED_CPU void
-add_group(const struct packed_cpu *w, const char *group, const float *x, const float *x_sums,
+add_group(const struct codes_cpu *w, const char *group, const float *x, const float *x_sums,
           float *out, const int64_t bits, const int64_t m, const int64_t chains)
 {
     const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
@@ -34,8 +34,8 @@ add_group(const struct packed_cpu *w, const char *group, const float *x, const f
             }
         }
     }
-    qv_packed_factors_cpu(w, group, (float *)factor);
-    for (int64_t i = 0; i < m; i++, out += PACKED_COLS) {
+    qv_codes_factors_cpu(w, group, (float *)factor);
+    for (int64_t i = 0; i < m; i++, out += CODES_COLS) {
         floats_cpu sum;
         for (int64_t c = 1; c < chains; c++)
             chain[i] += chain[c * m + i];
@@ -50,11 +50,11 @@ INLINED_CPU void
 panel_sums(const struct few_cpu *f, const char *codes, int64_t panels, float *out,
            const int64_t bits, const int64_t m, const int64_t chains)
 {
-    const struct packed_cpu *w = &f->w;
+    const struct codes_cpu *w = &f->w;
     const float *x = f->x;
     for (int64_t g = 0; g < w->k / w->groups.group; g++, x += w->groups.group * m)
         for (int64_t p = 0; p < panels; p++, codes += w->group_bytes)
-            add_group(w, codes, x, f->sums + g * m, out + p * m * PACKED_COLS, bits, m, chains);
+            add_group(w, codes, x, f->sums + g * m, out + p * m * CODES_COLS, bits, m, chains);
 }
 
 /* Loops over rows have ends that compilers know, so that sums stay in registers. */
@@ -126,7 +126,7 @@ void
 qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes)
 {
     const int variant = variant_for(op);
-    *out = (struct few_cpu){ .w = qv_packed_cpu(op),
+    *out = (struct few_cpu){ .w = qv_codes_cpu(op),
                              .m = op->m,
                              .run = variants[variant].run,
                              .multiply = variants[variant].multiply };
@@ -224,9 +224,9 @@ finish(const struct qv_op_gemm *op, float (*sums)[FEW_COLS], int64_t row, int64_
 static void
 run_columns(const struct qv_op_gemm *op, const struct few_cpu *f, int64_t col, void *const *p)
 {
-    const int64_t panels = qv_packed_beside_cpu(&f->w, col);
-    const char *codes = (const char *)p[1] + qv_packed_at_cpu(&f->w, col, 0);
-    float sums[QV_FEW_AT_ONCE][FEW_COLS], apart[PACKED_PANELS * QV_FEW_AT_ONCE][PACKED_COLS];
+    const int64_t panels = qv_codes_beside_cpu(&f->w, col);
+    const char *codes = (const char *)p[1] + qv_codes_at_cpu(&f->w, col, 0);
+    float sums[QV_FEW_AT_ONCE][FEW_COLS], apart[CODES_PANELS * QV_FEW_AT_ONCE][CODES_COLS];
     struct few_cpu some;
     for (int64_t row = 0; row < f->m; row += some.m) {
         some = rows_from(f, row);
@@ -234,7 +234,7 @@ run_columns(const struct qv_op_gemm *op, const struct few_cpu *f, int64_t col, v
         f->multiply(&some, codes, panels, apart[0]);
         for (int64_t at = 0; at < panels; at++)
             for (int64_t i = 0; i < some.m; i++)
-                memcpy(sums[i] + at * PACKED_COLS, apart[at * some.m + i], sizeof *apart);
+                memcpy(sums[i] + at * CODES_COLS, apart[at * some.m + i], sizeof *apart);
         finish(op, sums, row, row + some.m, col, p);
     }
 }

@@ -35,7 +35,7 @@ pair_of_codes(const void *line, int64_t pair, const int64_t bits)
 
 /* Loads scales, and offsets that take back what pair_of_codes() adds. */
 TARGET_BF16_CPU INLINED_CPU void
-load_factors(const struct packed_cpu *w, const void *at, __m512 out[2])
+load_factors(const struct codes_cpu *w, const void *at, __m512 out[2])
 {
     for (int i = 0; i < 2; i++) {
         const __m256i *halves = (const __m256i *)at + i;
@@ -60,7 +60,7 @@ add_scaled(float *out, __m512 products, const __m512 factor[2], float x_sum)
 }
 
 TARGET_BF16_CPU INLINED_CPU void
-add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const float *x_sums,
+add_group(const struct codes_cpu *w, const char *group, const int32_t *x, const float *x_sums,
           float *out, const int64_t bits, const int64_t m, const int64_t chains)
 {
     const char *line = group + 2 * w->factors, *end = group + w->group_bytes;
@@ -81,7 +81,7 @@ add_group(const struct packed_cpu *w, const char *group, const int32_t *x, const
     for (int64_t i = 0; i < m; i++) {
         for (int64_t c = 1; c < chains; c++)
             chain[i] = _mm512_add_ps(chain[i], chain[c * m + i]);
-        add_scaled(out + i * PACKED_COLS, chain[i], factor, x_sums[i]);
+        add_scaled(out + i * CODES_COLS, chain[i], factor, x_sums[i]);
     }
 }
 
@@ -89,11 +89,11 @@ TARGET_BF16_CPU INLINED_CPU void
 panel_sums(const struct few_cpu *f, const char *codes, int64_t panels, float *out,
            const int64_t bits, const int64_t m, const int64_t chains)
 {
-    const struct packed_cpu *w = &f->w;
+    const struct codes_cpu *w = &f->w;
     const int32_t *x = f->x;
     for (int64_t g = 0; g < w->k / w->groups.group; g++, x += w->groups.group / 2 * m)
         for (int64_t p = 0; p < panels; p++, codes += w->group_bytes)
-            add_group(w, codes, x, f->sums + g * m, out + p * m * PACKED_COLS, bits, m, chains);
+            add_group(w, codes, x, f->sums + g * m, out + p * m * CODES_COLS, bits, m, chains);
 }
 
 #define ROWS_CASE(m, chains)                                                                       \
@@ -168,7 +168,7 @@ multiply_tiles(const char *x, char *codes, int64_t panels, const char *next, siz
 #undef PANEL
 }
 
-/* out[panels, m, PACKED_COLS] += products of a group, scaled */
+/* out[panels, m, CODES_COLS] += products of a group, scaled */
 TARGET_BF16_CPU INLINED_CPU void
 scale_tiles(const struct few_cpu *f, const char *group, int64_t panels, const float *products,
             const float *x_sums, float *out)
@@ -176,7 +176,7 @@ scale_tiles(const struct few_cpu *f, const char *group, int64_t panels, const fl
     for (int64_t p = 0; p < panels; p++, group += f->w.group_bytes) {
         __m512 factor[2];
         load_factors(&f->w, group, factor);
-        for (int64_t i = 0; i < f->m; i++, products += PACKED_COLS, out += PACKED_COLS)
+        for (int64_t i = 0; i < f->m; i++, products += CODES_COLS, out += CODES_COLS)
             add_scaled(out, _mm512_load_ps(products), factor, x_sums[i]);
     }
 }
@@ -186,11 +186,11 @@ TARGET_BF16_CPU INLINED_CPU void
 tile_sums(const struct few_cpu *f, const char *group, int64_t panels, float *out,
           const int64_t bits)
 {
-    _Alignas(64) char codes[PACKED_PANELS * TILE_BYTES];
-    _Alignas(64) float products[PACKED_PANELS * QV_FEW_AT_ONCE * PACKED_COLS];
-    const struct packed_cpu *w = &f->w;
+    _Alignas(64) char codes[CODES_PANELS * TILE_BYTES];
+    _Alignas(64) float products[CODES_PANELS * QV_FEW_AT_ONCE * CODES_COLS];
+    const struct codes_cpu *w = &f->w;
     const int64_t groups = w->k / w->groups.group, tiles = w->groups.group / TILE_K;
-    const int64_t sums = f->m * PACKED_COLS, tile = LINE_BYTES * bits;
+    const int64_t sums = f->m * CODES_COLS, tile = LINE_BYTES * bits;
     const size_t all = (size_t)panels * w->group_bytes;
     const char *x = f->x, *lines = group + 2 * w->factors;
     for (int64_t p = 0; p < panels; p++)

@@ -52,7 +52,7 @@ static void
 release_gemm(struct qv_kernel *kernel)
 {
     qv_gemm_close_cpu(&kernel->gemm);
-    for (int i = 0; i < PACKED_BLOCKS; i++)
+    for (int i = 0; i < CODES_BLOCKS; i++)
         qv_gemm_close_cpu(&kernel->wide.gemms[i]);
 }
 

@@ -121,8 +121,8 @@ qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, st
  * blocks of n outermost: a slice of whole blocks is contiguous, and laid out like a matrix of
  * that many rows. */
 qv_status
-qv_gemm_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
-                 int64_t rows, const void *src, void *dst, qv_error *err)
+qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
+                    int64_t rows, const void *src, void *dst, qv_error *err)
 {
     dnnl_memory_desc_t whole = NULL, part = NULL, row_major = NULL;
     qv_status status = qv_gemm_weights_cpu(dev, matrix, &whole, err);

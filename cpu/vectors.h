@@ -35,7 +35,7 @@ fetch_ahead_cpu(const void *line)
     __builtin_prefetch((const void *)((uintptr_t)line + AHEAD));
 }
 
-/* Takes pair `pair` of each column out of a line of codes (packed_cpu). Codes are converted as
+/* Takes pair `pair` of each column out of a line of codes (codes_cpu). Codes are converted as
  * signed words, because every instruction set converts those. */
 INLINED_CPU void
 codes_cpu(floats_cpu *low, floats_cpu *high, const void *line, int64_t pair, int64_t bits)

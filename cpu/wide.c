@@ -63,7 +63,7 @@ store_pair(const floats_cpu *low, const floats_cpu *high, const struct wide_row 
 
 /* Says how a panel's groups are widened. step: bytes from one pair to the next where they go. */
 struct widening {
-    const struct packed_cpu *w;
+    const struct codes_cpu *w;
     qv_dtype dtype;
     bool pairs;
     size_t step;
@@ -72,12 +72,12 @@ struct widening {
 INLINED_CPU void
 widen_lines(const struct widening *how, const char *group, struct wide_row to, const int64_t bits)
 {
-    const struct packed_cpu *w = how->w;
-    float factors[2 * PACKED_COLS];
+    const struct codes_cpu *w = how->w;
+    float factors[2 * CODES_COLS];
     floats_cpu scale, offset;
-    qv_packed_factors_cpu(w, group, factors);
+    qv_codes_factors_cpu(w, group, factors);
     memcpy(&scale, factors, sizeof scale);
-    memcpy(&offset, factors + PACKED_COLS, sizeof offset);
+    memcpy(&offset, factors + CODES_COLS, sizeof offset);
     for (size_t at = 2 * w->factors; at < w->group_bytes; at += LINE_BYTES)
         for (int64_t pair = 0; pair < 16 / bits; pair++) {
             floats_cpu low, high;
@@ -125,11 +125,11 @@ convert_lines(const struct widening *how, const char *group, char *to, const int
 {
     const words_cpu lanes = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const words_cpu order = lanes * 0x10001 + 0x100000; /* halves i and 16 + i side by side */
-    float factors[2 * PACKED_COLS];
+    float factors[2 * CODES_COLS];
     floats_cpu scale, offset;
-    qv_packed_factors_cpu(how->w, group, factors);
+    qv_codes_factors_cpu(how->w, group, factors);
     memcpy(&scale, factors, sizeof scale);
-    memcpy(&offset, factors + PACKED_COLS, sizeof offset);
+    memcpy(&offset, factors + CODES_COLS, sizeof offset);
     for (size_t at = 2 * how->w->factors; at < how->w->group_bytes; at += LINE_BYTES)
         for (int64_t pair = 0; pair < 16 / bits; pair++, to += how->step) {
             floats_cpu low, high;
@@ -179,26 +179,26 @@ widen_apart(const struct widening *how, const char *group, const struct panels_c
 {
     const size_t element = qv_dtype_bytes(how->dtype), word = element * (size_t)p->group;
     const int64_t end = (p->n + p->width - 1) / p->width * p->width;
-    char room[128 * PACKED_COLS * sizeof(float)] = { 0 };
+    char room[128 * CODES_COLS * sizeof(float)] = { 0 };
     struct widening apart = *how;
-    apart.step = 2 * PACKED_COLS * element;
-    wideners[qv_isa_cpu()](&apart, group, (struct wide_row){ room, PACKED_COLS * element });
+    apart.step = 2 * CODES_COLS * element;
+    wideners[qv_isa_cpu()](&apart, group, (struct wide_row){ room, CODES_COLS * element });
     for (int64_t i = 0; i < how->w->groups.group; i += p->group)
-        for (int64_t c = col; c < col + PACKED_COLS && c < end; c++)
+        for (int64_t c = col; c < col + CODES_COLS && c < end; c++)
             memcpy(wide_at(p, element, k + i, c, block),
-                   room + (size_t)(i / p->group * PACKED_COLS + c - col) * word, word);
+                   room + (size_t)(i / p->group * CODES_COLS + c - col) * word, word);
 }
 
-/* Widens a panel's group, which begins at k, into columns [col, col + PACKED_COLS) of a block that is laid
- * out by p. Columns beyond the matrix's last are zero. Columns of narrower panels, and the last ones of plain
+/* Widens a panel's group, which begins at k, into columns [col, col + CODES_COLS) of a block that is
+ * laid out by p. Columns beyond the matrix's last are zero. Columns of narrower panels, and the last ones of plain
  * rows, go through memory of our own. */
 static void
 widen_panel(const struct widening *how, const char *group, const struct panels_cpu *p, int64_t k,
             int64_t col, char *block)
 {
     const size_t element = qv_dtype_bytes(how->dtype), line = (size_t)p->width * element;
-    const bool whole = p->width != p->n || col + PACKED_COLS <= p->n;
-    if (p->width % PACKED_COLS || !whole)
+    const bool whole = p->width != p->n || col + CODES_COLS <= p->n;
+    if (p->width % CODES_COLS || !whole)
         widen_apart(how, group, p, k, col, block);
     else
         wideners[qv_isa_cpu()](how, group,
@@ -224,20 +224,20 @@ static void
 widen_block(const struct qv_device_cpu *dev, const struct qv_op_gemm *op,
             const struct panels_cpu *p, const char *w, int64_t first, char *block)
 {
-    const struct packed_cpu packed = qv_packed_cpu(op);
+    const struct codes_cpu codes = qv_codes_cpu(op);
     const size_t element = qv_dtype_bytes(op->x_dtype);
-    const struct widening how = { &packed, (qv_dtype)op->x_dtype, p->group == 2,
+    const struct widening how = { &codes, (qv_dtype)op->x_dtype, p->group == 2,
                                   2 * (size_t)p->width * element };
     const int64_t group = op->w_group, n = panels_of_cpu(p->n);
 #pragma omp parallel for num_threads(dev->threads) schedule(static) collapse(2)
-    for (int64_t beside = 0; beside < n; beside += PACKED_PANELS)
+    for (int64_t beside = 0; beside < n; beside += CODES_PANELS)
         for (int64_t k = 0; k < op->k; k += group) {
-            const int64_t col = beside * PACKED_COLS, end = beside + PACKED_PANELS;
-            const char *at = w + qv_packed_at_cpu(&packed, first + col, k / group);
-            for (int64_t i = beside; i < end && i < n; i++, at += packed.group_bytes)
-                widen_panel(&how, at, p, k, i * PACKED_COLS, block);
+            const int64_t col = beside * CODES_COLS, end = beside + CODES_PANELS;
+            const char *at = w + qv_codes_at_cpu(&codes, first + col, k / group);
+            for (int64_t i = beside; i < end && i < n; i++, at += codes.group_bytes)
+                widen_panel(&how, at, p, k, i * CODES_COLS, block);
         }
-    clear_columns(p, n * PACKED_COLS, element, block);
+    clear_columns(p, n * CODES_COLS, element, block);
 }
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
@@ -285,10 +285,10 @@ qv_wide_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t 
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct wide_cpu *wide = &kernel->wide;
     wide->cols = columns_of_block(op);
-    const int64_t cols[PACKED_BLOCKS] = { wide->cols, op->n % wide->cols };
+    const int64_t cols[CODES_BLOCKS] = { wide->cols, op->n % wide->cols };
     size_t scratch = 0;
     qv_status status = QV_OK;
-    for (int i = 0; i < PACKED_BLOCKS && cols[i] && !status; i++) {
+    for (int i = 0; i < CODES_BLOCKS && cols[i] && !status; i++) {
         struct gemm_cpu *g = &wide->gemms[i];
         status = open_block(dev, op, cols[i], g, &wide->panels[i], err);
         const size_t bytes = qv_aligned(wide->panels[i].bytes);

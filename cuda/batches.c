@@ -76,7 +76,7 @@ widen_batch(struct qv_device_cuda *dev, struct batches_cuda *b, size_t first, qv
             continue;
         if (n && ends_batch(b, first, i, bytes))
             break;
-        list[n++] = (struct widening_cuda){ g->packed, address_cuda(b->calls[i].operands[1]),
+        list[n++] = (struct widening_cuda){ g->codes, address_cuda(b->calls[i].operands[1]),
                                             b->room + bytes };
         bytes += g->wide_bytes;
         b->end = i + 1;

@@ -26,8 +26,8 @@ qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
 }
 
 qv_status
-qv_conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const void *src,
-                  struct qv_buffer dst, qv_error *err)
+qv_conv_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const void *src,
+                     struct qv_buffer dst, qv_error *err)
 {
     size_t bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
     char *packed = malloc(bytes);

@@ -118,10 +118,10 @@ struct graph_cuda {
 /* A GEMM, on cuBLASLt or on a graph of cuDNN's. The four sizes are those of the parts of scratch,
  * in this order. */
 struct gemm_cuda {
-    struct qv_matrix_cuda packed; /* w, if it is quantised: groups.bits 0 if not */
-    bool few;                     /* it is our own kernel's, and nothing that follows is used */
-    size_t wide_bytes;            /* w's values */
-    struct graph_cuda graph;      /* plan NULL: cuBLASLt, and all that follows is its */
+    struct qv_matrix_cuda codes; /* w, if it is quantised: groups.bits 0 if not */
+    bool few;                    /* it is our own kernel's, and nothing that follows is used */
+    size_t wide_bytes;           /* w's values */
+    struct graph_cuda graph;     /* plan NULL: cuBLASLt, and all that follows is its */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t w, x, c, y; /* our row-major matrices, which cuBLAS reads as
                                         * column-major */
@@ -180,26 +180,26 @@ bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
 /* cuda/gemm.c */
 qv_status qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                               struct qv_layout *out, qv_error *err);
-qv_status qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                            int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
-                            qv_error *err);
+qv_status qv_gemm_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                               int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
+                               qv_error *err);
 
 /* Runs a GEMM by p[1] in place of a quantised w: its values, rounded to x's dtype. Of scratch it
  * leaves out wide_bytes. */
 qv_status qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_kernel *kernel,
                                  void *const *p, void *scratch, qv_error *err);
 
-/* cuda/packed.c: quantised matrices, as packed.h has them. */
-qv_status qv_packed_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out);
-qv_status qv_packed_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                              int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
-                              qv_error *err);
+/* cuda/codes.c: quantised matrices, as codes.h has them. */
+qv_status qv_codes_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out);
+qv_status qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                                int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
+                                qv_error *err);
 
-/* cuda/conv.c: the weight of a convolution is packed as [o, kd, kh, kw, c/groups]. */
+/* cuda/conv.c: the weight of a convolution is laid out as [o, kd, kh, kw, c/groups]. */
 qv_status qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                               struct qv_layout *out, qv_error *err);
-qv_status qv_conv_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                            const void *src, struct qv_buffer dst, qv_error *err);
+qv_status qv_conv_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
+                               const void *src, struct qv_buffer dst, qv_error *err);
 
 /* cuda/batches.c: a list whose calls are run one after the other. GEMMs that follow each other have
  * their quantised weights widened by one launch. */

@@ -279,18 +279,18 @@ layout_cuda(struct qv_device *device, const struct qv_matrix *matrix, struct qv_
 {
     struct qv_device_cuda *dev = device_cuda(device);
     return matrix->conv          ? qv_conv_layout_cuda(dev, matrix, out, err)
-           : matrix->groups.bits ? qv_packed_layout_cuda(matrix, out)
+           : matrix->groups.bits ? qv_codes_layout_cuda(matrix, out)
                                  : qv_gemm_layout_cuda(dev, matrix, out, err);
 }
 
 static qv_status
-pack_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-          const void *src, struct qv_buffer dst, qv_error *err)
+lay_out_cuda(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+             const void *src, struct qv_buffer dst, qv_error *err)
 {
     struct qv_device_cuda *dev = device_cuda(device);
-    return matrix->conv          ? qv_conv_pack_cuda(dev, matrix, src, dst, err)
-           : matrix->groups.bits ? qv_packed_pack_cuda(dev, matrix, row0, rows, src, dst, err)
-                                 : qv_gemm_pack_cuda(dev, matrix, row0, rows, src, dst, err);
+    return matrix->conv          ? qv_conv_lay_out_cuda(dev, matrix, src, dst, err)
+           : matrix->groups.bits ? qv_codes_lay_out_cuda(dev, matrix, row0, rows, src, dst, err)
+                                 : qv_gemm_lay_out_cuda(dev, matrix, row0, rows, src, dst, err);
 }
 
 /* The table of verbs: an operation that has none does not link. */
@@ -435,7 +435,7 @@ describe_cuda(const struct qv_kernel *kernel, char *text, size_t size)
       (struct qv_device * device, const struct qv_matrix *matrix, struct qv_layout *out,           \
        qv_error *err),                                                                             \
       (device, matrix, out, err))                                                                  \
-    X(pack, pack_cuda,                                                                             \
+    X(lay_out, lay_out_cuda,                                                                       \
       (struct qv_device * device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,      \
        const void *src, struct qv_buffer dst, qv_error *err),                                      \
       (device, matrix, row0, rows, src, dst, err))                                                 \

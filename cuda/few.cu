@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Multiplies few rows of bf16 by a quantised matrix, whose codes lie as cuda/packed.h says and are read once for 16
+ * Multiplies few rows of bf16 by a quantised matrix, whose codes lie as cuda/codes.h says and are read once for 16
  * rows.
  *
  * A warp multiplies 16 columns of y at a time, which are rows of w, on the tensor cores: codes are
@@ -19,7 +19,7 @@
  * has ended. Bits of y do not depend on how many rows there are.
  */
 #include "mma.cuh"
-#include "packed.cuh"
+#include "codes.cuh"
 
 /* Up to 7 rows take half as many products as 8 to 16. The step is there, and not at 9 rows, where a copy of x, of two rows
  * each, is added besides: together they were 1.11. */
@@ -130,7 +130,7 @@ struct few_work {
 /* Blocks lie by (rank in the cluster, rows, cluster), so that those of different rows that read the same
  * tiles run at the same time. */
 static __device__ __forceinline__ struct few_work
-work_of(const struct packed_shape &s, const struct few_cut &cut, int64_t m)
+work_of(const struct codes_shape &s, const struct few_cut &cut, int64_t m)
 {
     const int64_t cluster = blockIdx.z, row = blockIdx.y * QV_FEW_AT_ONCE;
     const int warp = blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -312,7 +312,7 @@ await_launch()
 /* Begins to copy the warp's first chunk, of which a lane's first 16 bytes of the first tile are at `from`. */
 template <int BITS, int GROUP>
 static __device__ __forceinline__ void
-begin_work(few_part<BITS, GROUP> &part, const struct packed_shape &s, const struct few_work &w,
+begin_work(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struct few_work &w,
            const uint8_t *from, const bf16 *x)
 {
     const int tiles = w.chunk < w.end ? w.tiles : 0;
@@ -339,7 +339,7 @@ static_assert(MOST_TILES % 2 == 0, "tiles go by two");
 template <int BITS, int GROUP, bool HALF, int TILES>
 static __device__ __forceinline__ void
 few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
-         const struct packed_shape &s, const struct few_work &w, const bf16 *x)
+         const struct codes_shape &s, const struct few_work &w, const bf16 *x)
 {
     typedef few_step<BITS, GROUP> S;
     constexpr bool LATE = TILES == 1 && GROUP > 32; /* x is added up between the first products,
@@ -416,7 +416,7 @@ keep_sums(float *to, const float (&sums)[MOST_TILES][TILES][4], int tiles, int m
 /* Computes and keeps the sums of a warp's work. */
 template <int BITS, int GROUP, bool HALF, int TILES>
 static __device__ __forceinline__ void
-few_work_sums(few_part<BITS, GROUP> &part, const struct packed_shape &s, const struct few_work &w,
+few_work_sums(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struct few_work &w,
               const bf16 *x)
 {
     float sums[MOST_TILES][TILES][4] = {};
@@ -533,7 +533,7 @@ finish_columns(float *sums, int apart, uint64_t *barrier, const struct few_cut &
 template <int BITS, int GROUP, bool HALF>
 static __global__
 __launch_bounds__(WARPS *WARP,
-                  1) void few_kernel(const struct packed_shape s, const struct few_cut cut,
+                  1) void few_kernel(const struct codes_shape s, const struct few_cut cut,
                                      const struct few_epilogue e, const bf16 *x, bf16 *y)
 {
     typedef few_part<BITS, GROUP> P;
@@ -593,7 +593,7 @@ block_bytes(int64_t tiles)
  * that the bits of y do not either. most_tiles is 0 if shared memory does not suffice. */
 template <typename P>
 static struct few_cut
-cut_for(const struct packed_shape &s, const struct few_device &d)
+cut_for(const struct codes_shape &s, const struct few_device &d)
 {
     struct few_cut best = {};
     int64_t fewest = INT64_MAX, most = MOST_TILES;
@@ -614,7 +614,7 @@ cut_for(const struct packed_shape &s, const struct few_device &d)
 
 template <int BITS, int GROUP>
 static cudaError_t
-launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_epilogue &e,
+launch_few(cudaStream_t stream, const struct codes_shape &s, const struct few_epilogue &e,
            const bf16 *x, bf16 *y, bool *taken)
 {
     typedef few_part<BITS, GROUP> P;
@@ -654,7 +654,7 @@ launch_few(cudaStream_t stream, const struct packed_shape &s, const struct few_e
 
 template <int BITS>
 static cudaError_t
-launch_group(cudaStream_t stream, int64_t group, const struct packed_shape &s,
+launch_group(cudaStream_t stream, int64_t group, const struct codes_shape &s,
              const struct few_epilogue &e, const bf16 *x, bf16 *y, bool *taken)
 {
     return group == 32   ? launch_few<BITS, 32>(stream, s, e, x, y, taken)
@@ -663,7 +663,7 @@ launch_group(cudaStream_t stream, int64_t group, const struct packed_shape &s,
 }
 
 cudaError_t
-qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups, const struct packed_shape &s,
+qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups, const struct codes_shape &s,
                  const struct few_epilogue &e, const void *x, void *y, bool *taken)
 {
     *taken = groups->dtype != QV_F32;

@@ -58,8 +58,8 @@ qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
 
 /* Uploads rows as they are, or each with zeros behind it. */
 qv_status
-qv_gemm_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
-                  int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
+qv_gemm_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
+                     int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
 {
     size_t element = qv_dtype_bytes(matrix->dtype), from = (size_t)matrix->k * element;
     size_t to = (size_t)padded_k(matrix->k, matrix->dtype) * element;
@@ -393,9 +393,9 @@ prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
 {
     struct qv_op_gemm *op = &kernel->op.u.gemm;
     struct gemm_cuda *g = &kernel->u.gemm;
-    const struct qv_matrix_cuda packed = { op->n,
-                                           op->k,
-                                           { op->w_bits, op->w_group, (qv_dtype)op->w_dtype } };
+    const struct qv_matrix_cuda codes = { op->n,
+                                          op->k,
+                                          { op->w_bits, op->w_group, (qv_dtype)op->w_dtype } };
     if (!op->w_bits)
         return prepare_values(dev, kernel, choice, scratch_bytes, err);
     if (op->few) {
@@ -405,7 +405,7 @@ prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     op->w_bits = op->w_group = 0;
     op->w_dtype = op->x_dtype;
     qv_status status = prepare_values(dev, kernel, choice, scratch_bytes, err);
-    g->packed = packed;
+    g->codes = codes;
     g->wide_bytes = qv_aligned((size_t)(op->n * op->k) * qv_dtype_bytes(op->x_dtype));
     *scratch_bytes += g->wide_bytes;
     return status;
@@ -436,7 +436,7 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
     }
     if (g->wide_bytes) {
         const size_t used = (size_t)snprintf(text, size, "%lld bits widened, then ",
-                                             (long long)g->packed.groups.bits);
+                                             (long long)g->codes.groups.bits);
         text += used;
         size -= used;
     }
@@ -509,7 +509,7 @@ run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
                              "gemm of few rows", err);
     if (!g->wide_bytes)
         return qv_gemm_by_values_cuda(dev, kernel, p, scratch, err);
-    const struct widening_cuda widening = { g->packed, p[1], scratch };
+    const struct widening_cuda widening = { g->codes, p[1], scratch };
     void *const operands[QV_MAX_OPERANDS] = { p[0], scratch, p[2], p[3], p[4] };
     qv_status status =
         qv_check_cuda(dev, qv_widen_cuda(dev->stream, &widening, 1, op->x_dtype, false),

@@ -37,7 +37,7 @@ cudaError_t qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, c
 cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
                              const void *bias, const void *residual, void *y);
 
-/* A gemm of few rows by w as packed.h has it, with its epilogue: bf16, or f32. */
+/* A gemm of few rows by w as codes.h has it, with its epilogue: bf16, or f32. */
 cudaError_t qv_few_cuda(cudaStream_t stream, const struct qv_op_gemm *op, const void *x,
                         const void *w, const void *bias, const void *residual, void *y);
 struct qv_matrix_cuda {

@@ -232,7 +232,7 @@ typedef struct qv_model_info {
     qv_dtype dtype;
     int64_t depth, hidden, heads, head_dim, intermediate, out_hidden;
     int64_t patch_size, temporal_patch_size, merge_size, in_channels;
-    int64_t row_dim; /* values in a patch row: channels * temporal * patch^2; 1536 for Qwen3-VL */
+    int64_t row_dim; /* values in a patch: channels * temporal * patch^2; 1536 for Qwen3-VL */
     int n_deepstack;
     int64_t deepstack_layers[QV_MAX_DEEPSTACK];
     int64_t n_parameters;
@@ -348,7 +348,7 @@ typedef struct qv_plan_options {
 
 typedef struct qv_plan_info {
     qv_capacity capacity; /* the capacity of a chunk */
-    int64_t tokens;       /* the most tokens of a chunk: rows / merge_size^2 */
+    int64_t tokens;       /* the most tokens of a chunk: its patches / merge_size^2 */
     /* how many chunks may be pushed before the first of them is pulled, over all plans of a
      * model: 1, or 2 if copies overlap with work */
     int64_t chunks_ahead;
@@ -445,23 +445,23 @@ typedef struct qv_feed {
 } qv_feed;
 
 /* Consecutive frame pairs of an item, which one put has added. */
-typedef struct qv_feeder_part {
+typedef struct qv_feeder_piece {
     const qv_feed *feed; /* the item; valid while it is not dropped */
     void *user;          /* that of the put */
     qv_item item;        /* these frame pairs */
     int64_t first;       /* the number of the first of them in the item */
     bool ends, last;     /* what the put has added ends with it; the item ends with it */
-} qv_feeder_part;
+} qv_feeder_piece;
 
-/* The most parts of a chunk, and the most that are looked at to fill it. */
-#define QV_FEEDER_PARTS 256
+/* The most pieces of a chunk, and the most that are looked at to fill it. */
+#define QV_FEEDER_PIECES 256
 
 /* A chunk, from qv_feeder_ready until the next qv_feeder_ready after it was pulled. Its tokens are
- * those of its parts in their order. */
+ * those of its pieces in their order. */
 typedef struct qv_feeder_chunk {
-    const qv_feeder_part *parts;
+    const qv_feeder_piece *pieces;
     size_t n;
-    int64_t rows; /* patches of the parts together */
+    int64_t rows; /* patches of the pieces together */
     bool is_rest; /* it takes all frame pairs that waited for such a chunk */
     bool refused; /* qv_feeder_push failed because no plan can be made for the chunk */
     /* set by qv_feeder_push: the patches and the tokens that the chunk has room for */
@@ -491,7 +491,7 @@ QV_API qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item 
 
 /* Puts the next frame pairs of an item: as many as feed->step says, or those that are left. `data`
  * is theirs, or NULL if item->data was given; it must stay valid until they are pushed or dropped.
- * now_s is the time on any clock, in seconds. Returns QV_ESTATE if QV_FEEDER_PARTS puts wait for
+ * now_s is the time on any clock, in seconds. Returns QV_ESTATE if QV_FEEDER_PIECES puts wait for
  * the same chunks, QV_ENOMEM, or QV_EINVAL if nothing is left of the item. */
 QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
                                double now_s, qv_error *err);
@@ -511,10 +511,10 @@ QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 /* Waits for the device's oldest chunk and takes its tokens, as qv_plan_pull does. */
 QV_API qv_status qv_feeder_pull(qv_feeder *feeder, int device, qv_tokens *out, qv_error *err);
 
-/* Takes out a part of the item that waits, and returns true; or frees the feed if none waits, and
+/* Takes out a piece of the item that waits, and returns true; or frees the feed if none waits, and
  * returns false. Chunks that have been chosen are not changed. So an item that fails, or is done,
  * is dropped until this returns false. */
-QV_API bool qv_feeder_drop(qv_feeder *feeder, qv_feed *feed, qv_feeder_part *part);
+QV_API bool qv_feeder_drop(qv_feeder *feeder, qv_feed *feed, qv_feeder_piece *piece);
 
 /* Frees the feeder, all feeds and plans. Waits for what is under way. */
 QV_API void qv_feeder_close(qv_feeder **feeder);

@@ -58,8 +58,8 @@ free_buffer(struct qv_job_device *d)
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-/* Has the feeder choose the next chunk, whose parts become the buffer's pieces. Returns false if no
- * chunk may go yet. */
+/* Has the feeder choose the next chunk, whose pieces become the buffer's. Returns false if no chunk
+ * may go yet. */
 static bool
 choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 {
@@ -75,22 +75,22 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
         return false;
     buffer->users = buffer->n = buffer->chunk->n;
     for (size_t i = 0, row = 0; i < buffer->n; i++) {
-        const qv_feeder_part *part = &buffer->chunk->parts[i];
-        struct qv_job_item *item = part->feed->user;
+        const qv_feeder_piece *from = &buffer->chunk->pieces[i];
+        struct qv_job_item *item = from->feed->user;
         const int64_t pair = item->n_tokens / item->whole.grid_thw[0];
         struct qv_job_piece *p = &buffer->pieces[i];
         *p = (struct qv_job_piece){ .item = item,
-                                    .part = part->item,
-                                    .frames = part->user,
+                                    .pairs = from->item,
+                                    .frames = from->user,
                                     .buffer = buffer,
                                     .buffer_row = (int64_t)row,
-                                    .first_row = part->first * pair,
-                                    .n = part->item.grid_thw[0] * pair,
-                                    .last = part->last };
+                                    .first_row = from->first * pair,
+                                    .n = from->item.grid_thw[0] * pair,
+                                    .last = from->last };
         row += (size_t)p->n;
-        item->holders += !part->ends; /* what one put has added holds its item once */
+        item->holders += !from->ends; /* what one put has added holds its item once */
         if (p->frames)
-            p->frames->users += !part->ends;
+            p->frames->users += !from->ends;
     }
     qv_job_wake(job, QV_JOB_READERS);
     return true;

@@ -34,9 +34,9 @@ qv_job_free_frames(qv_job *job, struct qv_job_frames **holder)
 static void
 drop(qv_job *job, struct qv_job_item *item)
 {
-    qv_feeder_part part;
-    while (item->feed && qv_feeder_drop(job->feeder, item->feed, &part)) {
-        struct qv_job_frames *frames = part.user;
+    qv_feeder_piece piece;
+    while (item->feed && qv_feeder_drop(job->feeder, item->feed, &piece)) {
+        struct qv_job_frames *frames = piece.user;
         qv_job_free_frames(job, &frames);
         item->holders--;
     }

@@ -229,7 +229,7 @@ open_queues(qv_job *job, qv_error *err)
     if (!status) /* each reader may have an item's end in it */
         status =
             qv_job_queue_open(&job->told,
-                              readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PARTS,
+                              readers + (size_t)job->n_devices * QV_JOB_BUFFERS * QV_FEEDER_PIECES,
                               err);
     job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
     job->readers = calloc(readers, sizeof *job->readers);

@@ -2,9 +2,9 @@
 /*
  * Declares what the files of a job share. Each source that is added becomes an item. A reader
  * takes the item up and puts its frame pairs into the feeder, a few at a time (read_clips.c). A
- * device has the feeder fill its next chunk (device_thread.c). The sink gets the parts of the chunk
- * with their tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a
- * reader its item's clip, a device what it pushes and pulls.
+ * device has the feeder fill its next chunk (device_thread.c). The sink gets the chunk's pieces with
+ * their tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a reader
+ * its item's clip, a device what it pushes and pulls.
  */
 #ifndef QV_JOB_JOB_H
 #define QV_JOB_JOB_H
@@ -72,8 +72,8 @@ struct qv_job_frames {
 /* Consecutive frame pairs of one item, which are in one chunk. */
 struct qv_job_piece {
     struct qv_job_item *item;
-    qv_item part;                 /* these pairs, as they are pushed to a plan */
-    struct qv_job_frames *frames; /* the frames that part.data points into; NULL: the caller's */
+    qv_item pairs;                /* these pairs, as they are pushed to a plan */
+    struct qv_job_frames *frames; /* the frames that pairs.data points into; NULL: the caller's */
     double ready_s;               /* since when it waits for the sink */
     struct qv_job_buffer *buffer; /* where its tokens are */
     /* tokens: its first one's row in the buffer, that one's row in the item, and their number */
@@ -88,7 +88,7 @@ struct qv_job_buffer {
     size_t users;                 /* pieces that the sink has not had */
     double device_s;              /* the device's time for the chunk */
     const qv_feeder_chunk *chunk; /* until it is pulled */
-    struct qv_job_piece pieces[QV_FEEDER_PARTS];
+    struct qv_job_piece pieces[QV_FEEDER_PIECES];
     size_t n; /* of these */
 };
 

@@ -35,8 +35,8 @@ rows_of(const qv_job *job, const struct qv_job_piece *piece)
     qv_job_rows rows = {
         .first = piece->first_row,
         .tokens = { .tokens = (char *)t->tokens + at, .capacity = piece->n, .n = piece->n },
-        .frames = piece->frames ? piece->part.data : NULL,
-        .n_frames = piece->frames ? piece->part.n_frames : 0
+        .frames = piece->frames ? piece->pairs.data : NULL,
+        .n_frames = piece->frames ? piece->pairs.n_frames : 0
     };
     for (int i = 0; i < job->model.n_deepstack; i++)
         rows.tokens.deepstack[i] = (char *)t->deepstack[i] + at;

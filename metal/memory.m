@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory that CPU and GPU share. The CPU copies, and weights are packed where the GPU reads them.
+ * Memory that CPU and GPU share. The CPU copies, and weights are laid out where the GPU reads them.
  */
 #include "metal.h"
 
@@ -101,7 +101,7 @@ row_bytes(const struct qv_matrix *matrix)
                                : (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
 }
 
-/* A gemm's weights stay as they are. A convolution's become channels-last and are packed as a
+/* A gemm's weights stay as they are. A convolution's become channels-last and are laid out as a
  * whole. */
 qv_status
 qv_layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
@@ -115,8 +115,8 @@ qv_layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct
 }
 
 qv_status
-qv_pack_metal(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-              const void *src, struct qv_buffer dst, qv_error *err)
+qv_lay_out_metal(struct qv_device *device, const struct qv_matrix *matrix, int64_t row0,
+                 int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
 {
     if (matrix->conv) {
         qv_channels_last(matrix, src, contents(dst));

@@ -65,8 +65,8 @@ qv_status qv_download_metal(struct qv_device *dev, void *dst, struct qv_buffer s
                             qv_error *err);
 qv_status qv_layout_metal(struct qv_device *dev, const struct qv_matrix *matrix,
                           struct qv_layout *out, qv_error *err);
-qv_status qv_pack_metal(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
-                        int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
+qv_status qv_lay_out_metal(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
+                           int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
 
 /* metal/work.m: functions of the table as well, and one that waits for what was committed up to
  * a sequence. */

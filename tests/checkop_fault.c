@@ -638,30 +638,30 @@ spoil_groups(const struct qv_matrix *matrix, enum bad_pack bad, unsigned char *r
 }
 
 static qv_status
-pack_groups(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-            const void *src, struct qv_buffer dst, qv_error *err)
+lay_out_groups(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+               const void *src, struct qv_buffer dst, qv_error *err)
 {
     const size_t bytes = qv_grouped_row_bytes(&matrix->groups, matrix->k);
     unsigned char *w = must_alloc((size_t)rows * bytes);
     memcpy(w, src, (size_t)rows * bytes);
     for (int64_t i = 0; i < rows; i++)
         spoil_groups(matrix, now.fault->bad_pack, w + (size_t)i * bytes);
-    qv_status status = now.base->pack(dev, matrix, row0, rows, w, dst, err);
+    qv_status status = now.base->lay_out(dev, matrix, row0, rows, w, dst, err);
     free(w);
     return status;
 }
 
 static qv_status
-pack_faulty(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-            const void *src, struct qv_buffer dst, qv_error *err)
+lay_out_faulty(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+               const void *src, struct qv_buffer dst, qv_error *err)
 {
     enum bad_pack bad = now.fault ? now.fault->bad_pack : PACK_RIGHT;
     if (bad == PACK_FIRST_SLICE && row0 > 0)
         return QV_OK;
     if (bad >= PACK_HALVES)
-        return pack_groups(dev, matrix, row0, rows, src, dst, err);
+        return lay_out_groups(dev, matrix, row0, rows, src, dst, err);
     if (bad != PACK_WITHOUT_LAST_TAP)
-        return now.base->pack(dev, matrix, row0, rows, src, dst, err);
+        return now.base->lay_out(dev, matrix, row0, rows, src, dst, err);
     const struct qv_op_conv *op = &matrix->conv->u.conv;
     int64_t taps = op->kd * op->kh * op->kw, n = rows * matrix->k;
     size_t bytes = (size_t)n * qv_dtype_bytes(matrix->dtype);
@@ -669,7 +669,7 @@ pack_faulty(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
     memcpy(w, src, bytes);
     for (int64_t i = taps - 1; i < n; i += taps)
         qv_store(w, matrix->dtype, i, 0);
-    qv_status status = now.base->pack(dev, matrix, row0, rows, w, dst, err);
+    qv_status status = now.base->lay_out(dev, matrix, row0, rows, w, dst, err);
     free(w);
     return status;
 }
@@ -742,7 +742,7 @@ selftest(const struct side *ref, const struct side *base, uint64_t seed)
     struct qv_backend table = *base->backend;
     table.run = run_faulty;
     table.prepare = prepare_faulty;
-    table.pack = pack_faulty;
+    table.lay_out = lay_out_faulty;
     now.base = base->backend;
     struct side faulty = { &table, base->dev, base->caps, 0 };
     int missed = 0, n = (int)(sizeof faults / sizeof faults[0]);

@@ -37,8 +37,8 @@ struct job {
     struct guarded operands[QV_MAX_OPERANDS], scratch;
     struct qv_matrix matrix;
     struct qv_layout layout; /* the weight's, if there is one */
-    bool alias, packed_before;
-    unsigned char *packed; /* the weight as the first run packed it */
+    bool alias, laid_out_before;
+    unsigned char *laid_out; /* the weight as the first run laid it out */
 };
 
 bool
@@ -146,7 +146,7 @@ job_close(struct job *job)
     guarded_close(job->side, &job->scratch);
     if (job->kernel)
         job->side->backend->release(job->side->dev, job->kernel);
-    free(job->packed);
+    free(job->laid_out);
     free(job);
 }
 
@@ -162,7 +162,7 @@ open_weight(struct job *job, const struct qv_view *desc, size_t *bytes, struct o
     if (job->layout.row_multiple < 1)
         return fail_case(outcome, CHECK_STATUS, "layout: row_multiple is %lld",
                          (long long)job->layout.row_multiple);
-    job->packed = must_alloc(job->layout.bytes);
+    job->laid_out = must_alloc(job->layout.bytes);
     *bytes = job->layout.bytes;
     return true;
 }
@@ -201,10 +201,10 @@ job_open(const struct side *side, const struct data *data, bool alias, struct ou
     return NULL;
 }
 
-/* Packs the weight into zeroed memory, as alloc gives it, in one slice or several (a
+/* Lays the weight out in zeroed memory, as alloc gives it, in one slice or several (a
  * convolution's always in one). The bytes must be the same either way. */
 static bool
-pack_weight(struct job *job, int i, bool slices, struct outcome *outcome)
+lay_out_weight(struct job *job, int i, bool slices, struct outcome *outcome)
 {
     const struct side *side = job->side;
     struct guarded *g = &job->operands[i];
@@ -221,19 +221,19 @@ pack_weight(struct job *job, int i, bool slices, struct outcome *outcome)
         void *slice = must_alloc((size_t)rows * row_bytes);
         memcpy(slice, (char *)job->data->bytes[i] + (size_t)row * row_bytes,
                (size_t)rows * row_bytes);
-        qv_status status =
-            side->backend->pack(side->dev, &job->matrix, row, rows, slice, guarded_buffer(g), &err);
+        qv_status status = side->backend->lay_out(side->dev, &job->matrix, row, rows, slice,
+                                                  guarded_buffer(g), &err);
         free(slice);
         if (status)
             return verb_failed(outcome, "pack", status, &err);
     }
     if (!guarded_read(side, g, "packed weight", outcome))
         return false;
-    if (job->packed_before && memcmp(job->packed, g->image + g->offset, g->bytes))
+    if (job->laid_out_before && memcmp(job->laid_out, g->image + g->offset, g->bytes))
         return fail_case(outcome, CHECK_PACK, "packed in slices of %lld rows of %lld",
                          (long long)step, (long long)n);
-    memcpy(job->packed, g->image + g->offset, g->bytes);
-    job->packed_before = true;
+    memcpy(job->laid_out, g->image + g->offset, g->bytes);
+    job->laid_out_before = true;
     return true;
 }
 
@@ -248,7 +248,7 @@ write_operands(struct job *job, bool slices, struct outcome *outcome)
         if (i == out && job->alias)
             content = data->bytes[3];
         if (data->desc[i].role == QV_ROLE_WEIGHT)
-            ok = pack_weight(job, i, slices, outcome);
+            ok = lay_out_weight(job, i, slices, outcome);
         else
             ok = guarded_write(job->side, &job->operands[i], content, UNWRITTEN, outcome);
     }
@@ -282,7 +282,7 @@ read_operands(struct job *job, void *result, struct outcome *outcome)
         if (!ok || !g->memory)
             continue;
         const void *before =
-            data->desc[i].role == QV_ROLE_WEIGHT ? (const void *)job->packed : data->bytes[i];
+            data->desc[i].role == QV_ROLE_WEIGHT ? (const void *)job->laid_out : data->bytes[i];
         if (i == out) {
             memcpy(result, g->image + g->offset, g->bytes);
             ok = check_gaps(&data->desc[i], before, result, outcome);

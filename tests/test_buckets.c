@@ -66,7 +66,7 @@ upload(const struct run *r, int i)
     must(be->alloc(r->ctx->dev, layout.bytes, &memory, &err), &err);
     const struct qv_buffer buffer = { memory, 0 };
     if (v.role == QV_ROLE_WEIGHT)
-        must(be->pack(r->ctx->dev, &matrix, 0, v.rows, r->inputs[i], buffer, &err), &err);
+        must(be->lay_out(r->ctx->dev, &matrix, 0, v.rows, r->inputs[i], buffer, &err), &err);
     else if (r->inputs[i])
         must(be->upload(r->ctx->dev, buffer, r->inputs[i], v.bytes, &err), &err);
     return memory;

@@ -203,11 +203,11 @@ static const int64_t images[64][2] = {
 static double
 fill_of(const struct qv_capacity *capacity, const struct qv_pack_run *items, size_t n)
 {
-    struct qv_pack_run waiting[QV_FEEDER_PARTS];
-    int64_t taken[QV_FEEDER_PARTS], full = 0, last = 0, gone = 0;
+    struct qv_pack_run waiting[QV_FEEDER_PIECES];
+    int64_t taken[QV_FEEDER_PIECES], full = 0, last = 0, gone = 0;
     size_t next = 0, chunks = 0, left = 0;
     while (next < n || left) {
-        while (next < n && left < QV_FEEDER_PARTS) {
+        while (next < n && left < QV_FEEDER_PIECES) {
             gone += items[next].pairs;
             waiting[left++] = items[next++];
         }
@@ -384,15 +384,15 @@ a_part_of_a_pack_has_a_smaller_bucket(void **state)
     for (int64_t rows = 4; rows <= pack.rows; rows += 4) {
         const struct qv_capacity used = { .rows = rows, .segments = 1 + rows / 64 };
         bits.rows = 0;
-        const struct qv_capacity part = qv_capacity_for_part(caps, &plain, &bits, &pack, &used);
-        assert_int_equal(part.rows, qv_capacity_bucket(caps, 2, rows));
-        assert_true(part.segments >= used.segments);
+        const struct qv_capacity fill = qv_capacity_for_fill(caps, &plain, &bits, &pack, &used);
+        assert_int_equal(fill.rows, qv_capacity_bucket(caps, 2, rows));
+        assert_true(fill.segments >= used.segments);
         bits.rows = 300;
-        assert_int_equal(qv_capacity_for_part(caps, &plain, &bits, &pack, &used).rows,
-                         part.rows < 300 ? qv_capacity_bucket(caps, 2, 300) : part.rows);
+        assert_int_equal(qv_capacity_for_fill(caps, &plain, &bits, &pack, &used).rows,
+                         fill.rows < 300 ? qv_capacity_bucket(caps, 2, 300) : fill.rows);
         bits.rows = QV_NOT_SEEN;
-        assert_int_equal(qv_capacity_for_part(caps, &plain, &bits, &pack, &used).rows, pack.rows);
-        assert_int_equal(qv_capacity_for_part(caps, &plain, NULL, &pack, &used).rows, part.rows);
+        assert_int_equal(qv_capacity_for_fill(caps, &plain, &bits, &pack, &used).rows, pack.rows);
+        assert_int_equal(qv_capacity_for_fill(caps, &plain, NULL, &pack, &used).rows, fill.rows);
     }
 }
 
@@ -413,17 +413,17 @@ parts_are_few_where_plans_are_slow(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct qv_capacity used = { .rows = cases[i][0], .segments = 1 };
         for (int more = 0; more < 2; more++) {
-            const struct qv_capacity part =
+            const struct qv_capacity fill =
                 qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, 99);
-            if (part.rows != cases[i][1 + more])
-                fail_msg("%lld patches take %lld", (long long)used.rows, (long long)part.rows);
+            if (fill.rows != cases[i][1 + more])
+                fail_msg("%lld patches take %lld", (long long)used.rows, (long long)fill.rows);
             assert_int_equal(
                 qv_capacity_for_chunk(caps, &plain, &all_differ, &pack, &used, more, 99).rows,
                 pack.rows);
             for (int alike = 0; alike < 3; alike++) {
                 const struct qv_capacity early =
                     qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, alike);
-                assert_int_equal(early.rows, more && alike < 2 ? pack.rows : part.rows);
+                assert_int_equal(early.rows, more && alike < 2 ? pack.rows : fill.rows);
             }
         }
     }
@@ -451,9 +451,9 @@ chunks_that_are_alike_are_dense(void **state)
         const struct qv_capacity pack = qv_capacity_pack(&caps, &plain, 0);
         const int64_t rows = pack.rows / 4 - 4;
         struct qv_capacity used = { .rows = 4 * rows, .segments = 4, .segment_rows = rows };
-        const struct qv_capacity part = qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack,
+        const struct qv_capacity fill = qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack,
                                                               &used, true, cases[i].repeats);
-        assert_int_equal(qv_capacity_equal(&part, &used), cases[i].dense);
+        assert_int_equal(qv_capacity_equal(&fill, &used), cases[i].dense);
         used.segment_rows = 0; /* of several sizes */
         assert_int_equal(qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, true,
                                                cases[i].repeats)
@@ -507,7 +507,7 @@ the_oldest_is_never_left(void **state)
     const struct qv_pack_run waiting[] = { { { 4, 1, 0, 0 }, 1 },  { { 100, 1, 0, 0 }, 1 },
                                            { { 90, 2, 0, 0 }, 1 }, { { 10, 1, 0, 0 }, 1 },
                                            { { 2, 1, 0, 0 }, 1 },  { { 2, 1, 0, 0 }, 1 } };
-    int64_t taken[QV_FEEDER_PARTS];
+    int64_t taken[QV_FEEDER_PIECES];
     assert_int_equal(qv_pack_choose(&c, waiting, 6, taken), 3); /* takes 4, 90 and a 2 */
     assert_true(taken[0] == 1 && taken[2] == 1 && taken[4] == 1 && !taken[1] && !taken[5]);
     assert_int_equal(qv_pack_choose(&c, waiting + 1, 5, taken), 1);
@@ -554,7 +554,7 @@ windows_bound_a_chunk(void **state)
     const struct qv_pack_run waiting[] = { { { 36, 1, 0, 9 }, 1 },
                                            { { 16, 1, 0, 4 }, 1 },
                                            { { 8, 1, 0, 1 }, 1 } };
-    int64_t taken[QV_FEEDER_PARTS];
+    int64_t taken[QV_FEEDER_PIECES];
     assert_int_equal(qv_pack_choose(&pack, waiting, 3, taken), 2);
     assert_int_equal(taken[2], 1);
 }

@@ -69,7 +69,7 @@ qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int6
     for (int i = 0; i < n; i++) {
         const int call = (int)((const char *)list[i].w - weights);
         assert_int_equal(kernels[call].op.u.gemm.x_dtype, dtype);
-        assert_int_equal(list[i].matrix.n, kernels[call].u.gemm.packed.n); /* each has its own */
+        assert_int_equal(list[i].matrix.n, kernels[call].u.gemm.codes.n); /* each has its own */
         assert_int_equal((uintptr_t)((char *)list[i].y - scratch[MAIN]) % 256, 0);
         write(list[i].y, kernels[call].u.gemm.wide_bytes, call);
     }
@@ -120,7 +120,7 @@ set_call(int i, size_t wide, size_t others, bool side)
     *k = (struct qv_kernel){ .op.kind = wide ? QV_OP_gemm : QV_OP_attention, .verbs = &verbs };
     if (wide) {
         k->op.u.gemm.x_dtype = QV_BF16;
-        k->u.gemm.packed = (struct qv_matrix_cuda){ 1 + i, (int64_t)wide, { 4, 64, QV_BF16 } };
+        k->u.gemm.codes = (struct qv_matrix_cuda){ 1 + i, (int64_t)wide, { 4, 64, QV_BF16 } };
         k->u.gemm.wide_bytes = wide;
     }
     k->scratch_bytes = others + wide;

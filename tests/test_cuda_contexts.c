@@ -311,7 +311,7 @@ every_verb(struct qv_device *dev)
     EXPECT(QV_OK, b->lock_pages(dev, 64, &pages, &err));
     DO(b->unlock_pages(dev, pages));
     assert_int_equal(b->layout(dev, &matrix, &layout, &err), QV_OK);
-    EXPECT(QV_OK, b->pack(dev, &matrix, 0, 4, values, all, &err));
+    EXPECT(QV_OK, b->lay_out(dev, &matrix, 0, 4, values, all, &err));
     assert_int_equal(qv_op_parse("convert n=16 x=f32 y=bf16", &op, &err), QV_OK);
     remember();
     assert_int_equal(b->prepare(dev, &op, 0, &kernel, &scratch, &err), QV_OK);

@@ -91,12 +91,12 @@ run(struct fed *s, int device)
 static int64_t
 drop(struct fed *s, qv_feed *feed)
 {
-    qv_feeder_part part;
+    qv_feeder_piece piece;
     int64_t pairs = 0;
-    while (qv_feeder_drop(s->f, feed, &part)) {
-        assert_ptr_equal(part.feed, feed);
-        assert_true(part.ends);
-        pairs += part.item.grid_thw[0];
+    while (qv_feeder_drop(s->f, feed, &piece)) {
+        assert_ptr_equal(piece.feed, feed);
+        assert_true(piece.ends);
+        pairs += piece.item.grid_thw[0];
     }
     return pairs;
 }
@@ -119,8 +119,8 @@ a_dropped_item_goes_no_further(void **state)
     assert_int_equal(run(&s, 0), FITS);
     chunk = ready(&s, 0);
     assert_int_equal(chunk->n, 1);
-    assert_ptr_equal(chunk->parts[0].feed->user, &b);
-    assert_true(chunk->is_rest && chunk->parts[0].last && chunk->parts[0].first == 0);
+    assert_ptr_equal(chunk->pieces[0].feed->user, &b);
+    assert_true(chunk->is_rest && chunk->pieces[0].last && chunk->pieces[0].first == 0);
     close_feeder(&s);
 }
 
@@ -136,15 +136,15 @@ an_item_stays_on_its_device(void **state)
     assert_int_equal(run(&s, 1), FITS);
     assert_null(ready(&s, 0));
     put_item(&s, 1, &b, 0);
-    assert_ptr_equal(ready(&s, 0)->parts[0].feed->user, &b);
+    assert_ptr_equal(ready(&s, 0)->pieces[0].feed->user, &b);
     assert_int_equal(run(&s, 0), 1);
     for (next = FITS; next < 3 * FITS; next += FITS) {
         const qv_feeder_chunk *chunk = ready(&s, 1);
-        assert_int_equal(chunk->parts[0].first, next);
-        assert_int_equal(chunk->parts[0].last, next == 2 * FITS);
-        assert_ptr_equal(chunk->parts[0].item.data, s.frames + (size_t)next * 2 * PAIR *
-                                                                   s.t[0].info.patch_size *
-                                                                   s.t[0].info.patch_size * 3);
+        assert_int_equal(chunk->pieces[0].first, next);
+        assert_int_equal(chunk->pieces[0].last, next == 2 * FITS);
+        assert_ptr_equal(chunk->pieces[0].item.data, s.frames + (size_t)next * 2 * PAIR *
+                                                                    s.t[0].info.patch_size *
+                                                                    s.t[0].info.patch_size * 3);
         assert_int_equal(run(&s, 1), FITS);
     }
     assert_null(ready(&s, 1));
@@ -166,7 +166,7 @@ pairs_wait_for_their_chunk(void **state)
     assert_true(s.wait_s > 0 && s.wait_s < 0.0011);
     assert_non_null(qv_feeder_ready(s.f, 0, 10.003, QV_FEEDER_PERHAPS, &s.wait_s));
     assert_int_equal(run(&s, 0), 1);
-    assert_false(qv_feeder_drop(s.f, feed, &(qv_feeder_part){ 0 }));
+    assert_false(qv_feeder_drop(s.f, feed, &(qv_feeder_piece){ 0 }));
 
     put_item(&s, 1, &a, 10);
     assert_non_null(qv_feeder_ready(s.f, 0, 10 + MAX_WAIT_S, QV_FEEDER_MORE, &s.wait_s));
@@ -203,11 +203,11 @@ data_may_come_with_each_put(void **state)
     const qv_feeder_chunk *chunk = ready(&s, 0);
     assert_int_equal(chunk->n, 2);
     for (int i = 0; i < 2; i++) {
-        const qv_feeder_part *part = &chunk->parts[i];
-        assert_ptr_equal(part->item.data, frames[i]);
-        assert_ptr_equal(part->user, frames[i]);
-        assert_int_equal(part->item.n_frames, i ? 1 : 4);
-        assert_true(part->ends && part->last == i);
+        const qv_feeder_piece *piece = &chunk->pieces[i];
+        assert_ptr_equal(piece->item.data, frames[i]);
+        assert_ptr_equal(piece->user, frames[i]);
+        assert_int_equal(piece->item.n_frames, i ? 1 : 4);
+        assert_true(piece->ends && piece->last == i);
     }
     close_feeder(&s);
     free(frames[0]);
@@ -238,7 +238,7 @@ what_is_not_valid_is_refused(void **state)
     assert_null(ready(&s, 1));
     assert_null(f);
     assert_null(feed);
-    for (int i = 0; i < QV_FEEDER_PARTS; i++)
+    for (int i = 0; i < QV_FEEDER_PIECES; i++)
         put_item(&s, 1, NULL, 0);
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &item, "x", NULL, &feed, &s.err), QV_OK);
     assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_ESTATE);

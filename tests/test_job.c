@@ -549,7 +549,7 @@ few_pay_for_few(void **state)
             const int64_t fit = pack.rows / rows < pack.segments ? pack.rows / rows : pack.segments;
             const int64_t left = n % fit;
             const struct qv_capacity used = { .rows = left * rows, .segments = left };
-            const struct qv_capacity part =
+            const struct qv_capacity fill =
                 qv_capacity_for_chunk(caps, config, bits.by_place ? NULL : &bits, &pack, &used,
                                       false, 0);
             if (caps->free_segments)
@@ -557,7 +557,7 @@ few_pay_for_few(void **state)
             /* a device that is quick may take what there is before all are added */
             assert_true(p.capacity_rows >= (int64_t)n * rows);
             if (p.chunks == (n + fit - 1) / fit && n % fit && n < fit)
-                assert_int_equal(p.capacity_rows, part.rows);
+                assert_int_equal(p.capacity_rows, fill.rows);
             assert_true(n > 1 || p.chunks == 1);
             collector_free(c);
         }

@@ -52,7 +52,7 @@ multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, 
     void *operands[QV_MAX_OPERANDS] = { (void *)x, packed, NULL, NULL, y };
     assert_true(packed && scratch);
     if (amx) {
-        qv_packed_pack_cpu((struct qv_device_cpu *)dev, &matrix, 0, N, w, packed);
+        qv_codes_lay_out_cpu((struct qv_device_cpu *)dev, &matrix, 0, N, w, packed);
         qv_few_run_cpu((struct qv_device_cpu *)dev, kernel, operands, scratch);
     }
     free(scratch);

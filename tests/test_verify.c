@@ -313,11 +313,11 @@ static const struct fault faults[] = {
 /* ---- the wrapped verbs ----------------------------------------------------------------------- */
 
 static qv_status
-pack_spoilt(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-            const void *src, struct qv_buffer dst, qv_error *err)
+lay_out_spoilt(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+               const void *src, struct qv_buffer dst, qv_error *err)
 {
     if (!now.fault->pack || matrix->n != HIDDEN || matrix->k != ROW)
-        return now.base->pack(dev, matrix, row0, rows, src, dst, err);
+        return now.base->lay_out(dev, matrix, row0, rows, src, dst, err);
     size_t element = qv_dtype_bytes(matrix->dtype), bytes = (size_t)rows * ROW * element;
     char *copy = malloc(bytes);
     assert_non_null(copy);
@@ -325,7 +325,7 @@ pack_spoilt(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
     now.packs += row0 == 0;
     for (int64_t i = 0; i < rows && now.packs > now.fault->packs_spared; i++)
         now.fault->pack(copy + (size_t)i * ROW * element, element, row0 + i);
-    qv_status status = now.base->pack(dev, matrix, row0, rows, copy, dst, err);
+    qv_status status = now.base->lay_out(dev, matrix, row0, rows, copy, dst, err);
     free(copy);
     return status;
 }
@@ -412,7 +412,7 @@ open_faulty(const struct fault *fault)
     now.fault = fault;
     now.base = ctx->backend;
     now.table = *ctx->backend;
-    now.table.pack = pack_spoilt;
+    now.table.lay_out = lay_out_spoilt;
     now.table.prepare = prepare_known;
     now.table.run = run_spoilt;
     now.table.wait = wait_known;

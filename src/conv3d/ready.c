@@ -73,8 +73,8 @@ qv_conv3d_ready_prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering
 }
 
 static qv_status
-pack_weights(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weights *weights,
-             struct qv_conv3d_ready *w, qv_error *err)
+lay_out_weights(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weights *weights,
+                struct qv_conv3d_ready *w, qv_error *err)
 {
     const struct qv_conv3d_form *form = &w->list.weight;
     qv_dtype from = weights->dtype ? weights->dtype : QV_F32;
@@ -90,7 +90,7 @@ pack_weights(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3d_weight
             continue;
         qv_conv3d_reshape(desc, form, at, weights->weight, from, weights->channels_last, piece);
         struct qv_buffer dst = { w->arena, w->places[QV_CONV3D_WEIGHT] + w->piece_places[at] };
-        status = ctx->backend->pack(ctx->dev, &matrix, 0, matrix.n, piece, dst, err);
+        status = ctx->backend->lay_out(ctx->dev, &matrix, 0, matrix.n, piece, dst, err);
     }
     free(piece);
     return status;
@@ -152,7 +152,7 @@ qv_conv3d_ready_load(qv_context *ctx, const qv_conv3d_desc *desc, const qv_conv3
 {
     qv_status status = ctx->backend->alloc(ctx->dev, w->arena_bytes, &w->arena, err);
     if (!status)
-        status = pack_weights(ctx, desc, weights, w, err);
+        status = lay_out_weights(ctx, desc, weights, w, err);
     if (!status && desc->bias)
         status = upload_bias(ctx, desc, weights->bias, w, err);
     if (!status)

@@ -25,8 +25,8 @@ struct qv_conv3d_ready {
 qv_status qv_conv3d_ready_prepare(qv_context *ctx, const qv_conv3d_desc *desc, qv_lowering lowering,
                                   struct qv_conv3d_ready *out, qv_error *err);
 
-/* Allocates memory, packs weights, uploads the bias and makes the calls: after it `calls` can run.
- * The caller still has to upload the input and the residual, to their `places` in the arena. */
+/* Allocates memory, lays out weights, uploads the bias and makes the calls: after it `calls` can
+ * run. The caller must still upload the input and the residual, to their `places` in the arena. */
 qv_status qv_conv3d_ready_load(qv_context *ctx, const qv_conv3d_desc *desc,
                                const qv_conv3d_weights *weights, struct qv_conv3d_ready *w,
                                qv_error *err);

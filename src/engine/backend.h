@@ -80,8 +80,8 @@ struct qv_caps {
     char warning[240];
 };
 
-/* A weight matrix as the device packs it: [n,k] for gemms of any m, or [o, c/groups*kd*kh*kw]
- * for one convolution, which is packed as a whole. */
+/* A weight matrix as the device lays it out: [n,k] for gemms of any m, or [o, c/groups*kd*kh*kw]
+ * for one convolution, which is laid out as a whole. */
 struct qv_matrix {
     int64_t n, k;
     qv_dtype dtype;
@@ -97,7 +97,7 @@ qv_matrix_of(const struct qv_op *op, const struct qv_view *v)
 }
 struct qv_layout {
     size_t bytes;
-    int64_t row_multiple; /* slices given to pack() begin at multiples of this */
+    int64_t row_multiple; /* slices given to lay_out() begin at multiples of this */
 };
 
 /* One operation of a chunk's work, with its operands. scratch.memory may be NULL if the kernel
@@ -170,12 +170,12 @@ struct qv_backend {
 
     /* Weights. The layout follows from the matrix (and its convolution, if it has one) alone, so
      * that all plans share one copy.
-     * - pack: takes rows row0 to row0 + rows: src[rows,k] on the host, in the matrix's dtype, or
+     * - lay_out: takes rows row0 to row0 + rows: src[rows,k] on the host, in the matrix's dtype, or
      *   quantised in the canonical form of grouped.h. */
     qv_status (*layout)(struct qv_device *dev, const struct qv_matrix *matrix,
                         struct qv_layout *out, qv_error *err);
-    qv_status (*pack)(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
-                      int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
+    qv_status (*lay_out)(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0,
+                         int64_t rows, const void *src, struct qv_buffer dst, qv_error *err);
 
     /* Kernels. prepare() may be slow and may fail; QV_EUNSUPPORTED names the operation and the
      * reason. Choice 0 is the best guess. If caps.has_choices, there are others to be timed, at

@@ -6,7 +6,7 @@
  * -8 scales. A product of a 16-bit scale with 8 or -128 is exact (if one of f16 overflows, it is
  * stored in f32).
  *
- * The canonical form of a matrix [n,k], in which files are read and which pack() takes, is row by
+ * The canonical form of a matrix [n,k], in which files are read and lay_out() takes, is row by
  * row: k codes of 4 or 8 bits, with the lower half of a byte first, as in MLX; then k/group scales;
  * then as many offsets. Scales and offsets have the matrix's dtype (f32, f16 or bf16). What a
  * device makes of it is up to the device.
@@ -16,8 +16,8 @@
 
 #include "dtype.h"
 
-/* Gemms of at most QV_FEW_ROWS rows may run on kernels that read packed weights as they are. Codes are
- * read, and made ready for products, once for QV_FEW_AT_ONCE rows. Widening w takes longer than
+/* Gemms of at most QV_FEW_ROWS rows may run on kernels that read quantised weights as they are. Codes
+ * are read, and made ready for products, once for QV_FEW_AT_ONCE rows. Widening w takes longer than
  * QV_FEW_ROWS rows do. */
 enum { QV_FEW_AT_ONCE = 16, QV_FEW_ROWS = 64 };
 

@@ -53,7 +53,7 @@ enum { QV_MAX_OPERANDS = 5 };  /* the most operands of an operation */
 
 enum qv_role {
     QV_ROLE_READ,
-    QV_ROLE_WEIGHT, /* read; a matrix that backends pack */
+    QV_ROLE_WEIGHT, /* read; a matrix that backends lay out */
     QV_ROLE_WRITE,
     QV_ROLE_UPDATE /* read and written in place */
 };

@@ -439,8 +439,8 @@ layout_ref(struct qv_device *dev, const struct qv_matrix *matrix, struct qv_layo
 }
 
 static qv_status
-pack_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-         const void *src, struct qv_buffer dst, qv_error *err)
+lay_out_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+            const void *src, struct qv_buffer dst, qv_error *err)
 {
     dst.offset += (size_t)row0 * row_bytes(matrix);
     return qv_host_upload(dev, dst, src, (size_t)rows * row_bytes(matrix), err);
@@ -498,7 +498,7 @@ const struct qv_backend qv_backend_ref = {
     .upload = qv_host_upload,
     .download = qv_host_download,
     .layout = layout_ref,
-    .pack = pack_ref,
+    .lay_out = lay_out_ref,
     .prepare = prepare_ref,
     .release = release_ref,
     .describe = describe_ref,

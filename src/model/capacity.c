@@ -150,7 +150,7 @@ qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
     costly.free_segments = false;
     const struct qv_capacity room = qv_capacity_pack(&costly, c, rows);
     const bool fits = qv_capacity_fits(&room, pair) > 0;
-    /* a smaller part of the pack may then take them with the same bits */
+    /* a smaller bucket may then take them with the same bits */
     const bool others = bits->by_place || bits->rows != QV_NOT_SEEN;
     if (fits && (others || !leaves_much(&pack, pair->rows)))
         return pack;
@@ -202,7 +202,7 @@ qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capac
 }
 
 struct qv_capacity
-qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
+qv_capacity_for_fill(const struct qv_caps *caps, const struct qv_config *c,
                      const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
                      const struct qv_capacity *used)
 {
@@ -237,14 +237,14 @@ rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
                const struct qv_capacity *used, bool more, int64_t repeats)
 {
-    struct qv_capacity part = *used;
+    struct qv_capacity fill = *used;
     if (!caps->quick_plans &&
         (is_nearly_full(pack, used->rows) || (more && repeats < QV_FEW_ALIKE)))
         return *pack;
     if (!caps->quick_plans && !more)
-        for (part.rows = pack->rows; part.rows > 1 && part.rows / 2 >= used->rows;)
-            part.rows /= 2;
-    return qv_capacity_for_part(caps, c, bits, pack, &part);
+        for (fill.rows = pack->rows; fill.rows > 1 && fill.rows / 2 >= used->rows;)
+            fill.rows /= 2;
+    return qv_capacity_for_fill(caps, c, bits, pack, &fill);
 }
 
 struct qv_capacity

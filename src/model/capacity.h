@@ -12,14 +12,14 @@
 
 /*
  * The numbers by which chunks are filled and their capacities chosen, and what each was measured
- * to gain: on an H200 with tower M in chunks of 12,288 rows, unless it says otherwise
+ * to gain: on an H200 with tower M in chunks of 12,288 patches, unless it says otherwise
  * (docs/found.md; CHANGELOG.md).
  */
 enum {
     /* On some devices room for segments costs time even where it is empty. There a chunk has room
      * for usual images, which have 256 patches or more; smaller pairs get a bucket with room for
-     * the smallest (pack_for). Attention over 8 segments of 760 rows takes 64 us with room for 8,
-     * 72 us with room for 64, and 151 us with room for 512. */
+     * the smallest (pack_for). Attention over 8 segments of 760 patches takes 64 us with room for
+     * 8, 72 us with room for 64, and 151 us with room for 512. */
     QV_USUAL_SEGMENT_ROWS = 96,
     /* A chunk of clips' frames, which are large, has room for few: it takes 17.1 ms with room for
      * 32, 17.9 with 128. */
@@ -49,15 +49,15 @@ enum {
     /* Patches for each row that may be left empty for want of a plan. It is part of the 1.384 s;
      * not measured apart. */
     QV_MANY_ROWS = 16,
-    /* If at most this part of a chunk is left empty, nothing better is looked for; and into so
+    /* If at most this share of a chunk is left empty, nothing better is looked for; and into so
      * many grains a chunk is divided to look. 42 clips of seven large sizes fill 0.975 of their
-     * chunks, and 0.959 by the largest that fit. QV_FEEDER_PARTS: images of 64 sizes fill 0.76 of
-     * chunks of 6,144 rows in the order given, and 0.97 if the best of 16 are taken; but 24,576
-     * rows hold a hundred small ones. */
+     * chunks, and 0.959 by the largest that fit. QV_FEEDER_PIECES: images of 64 sizes fill 0.76 of
+     * chunks of 6,144 patches in the order given, and 0.97 if the best of 16 are taken; but 24,576
+     * patches hold a hundred small ones. */
     QV_WORTH_A_SEARCH = 128,
     QV_MOST_SUMS = 4096,
     /* Chunks that the waiting pairs of a pack come to before one is filled, so that there is a
-     * choice; chunks that the waiting pairs of one item may come to; and parts of a chunk in which
+     * choice; chunks that the waiting pairs of one item may come to; and shares of a chunk in which
      * a clip is read, so that its pairs wait early and a job's last clips leave the device little
      * to do. Not measured apart. */
     QV_CHOICE_CHUNKS = 2,
@@ -70,7 +70,7 @@ enum {
 /* Returns whether all four numbers are equal, so that plans of both capacities compute alike. */
 bool qv_capacity_equal(const struct qv_capacity *a, const struct qv_capacity *b);
 
-/* Returns how many of this size fit into a chunk together, by rows, segments and windows; 0: not
+/* Returns how many of this size fit into a chunk together, by patches, segments and windows; 0: not
  * even one. segment_rows does not count. */
 int64_t qv_capacity_fits(const struct qv_capacity *chunk, const struct qv_capacity *size);
 
@@ -80,7 +80,7 @@ struct qv_capacity qv_capacity_of(const struct qv_config *c, const int64_t grid_
 /* Adds `one` to `all`, or with sign -1 subtracts it. */
 void qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one, int sign);
 
-/* Returns the smallest bucket that holds so many rows. Each bucket is at most an eighth larger
+/* Returns the smallest bucket that holds so many patches. Each bucket is at most an eighth larger
  * than the one before; from half of what the device packs on, at most a thirty-second. */
 int64_t qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows);
 
@@ -104,9 +104,9 @@ bool qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_
                            const struct qv_capacity *b);
 
 /* Returns the capacity of the chunks that frame pairs of a size are packed into, if chunks of so
- * many rows were asked for. It depends on the pair alone. It is the pack's, with two exceptions:
- * a pair that does not fit the pack has the bucket of its own rows; and one that leaves more
- * than a tenth of it empty has the bucket that it fills best, if a part of the pack (below)
+ * many patches were asked for. It depends on the pair alone. It is the pack's, with two exceptions:
+ * a pair that does not fit the pack has the bucket of its own patches; and one that leaves more
+ * than a tenth of it empty has the bucket that it fills best, if a smaller bucket (below)
  * would have other bits. */
 struct qv_capacity qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits, int64_t rows,
@@ -122,7 +122,7 @@ struct qv_capacity qv_capacity_alone(const struct qv_caps *caps, const struct qv
 /* Returns the capacity for a pack that is not full: the smallest bucket that holds what `used`
  * says and has the pack's bits (bits NULL: it may have others); the pack itself if there is
  * none. */
-struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct qv_config *c,
+struct qv_capacity qv_capacity_for_fill(const struct qv_caps *caps, const struct qv_config *c,
                                         const struct qv_capacity_bits *bits,
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
@@ -131,7 +131,7 @@ struct qv_capacity qv_capacity_for_part(const struct qv_caps *caps, const struct
  * `repeats` is the number of chunks like this one right before it. If `more` chunks follow, a chunk that leaves more than
  * a tenth empty gets the capacity that suits it from the third alike chunk on; if none follow, the rest gets a half, a
  * quarter and so on of the pack.
- * used->segment_rows is the number of rows of the chunk's pairs if all have the same, else 0. Pairs of one size get
+ * used->segment_rows is the number of patches of the chunk's pairs if all have the same, else 0. Pairs of one size get
  * dense attention if that gives the pack's bits and enough such chunks came to be worth a plan. Until then, or without
  * that, a chunk of few segments gets a plan with room for few, on devices where room costs time. */
 struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,

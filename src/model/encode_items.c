@@ -36,14 +36,14 @@ static qv_status
 pull(qv_feeder *f, const qv_feeder_chunk *chunk, qv_tokens *out, qv_error *err)
 {
     const int64_t area = f->devices[0].model->config.merge * f->devices[0].model->config.merge;
-    int64_t first_rows[QV_FEEDER_PARTS];
+    int64_t first_rows[QV_FEEDER_PIECES];
     for (size_t i = 0; i < chunk->n; i++) {
-        const int64_t *g = chunk->parts[i].item.grid_thw;
-        int64_t *row = chunk->parts[i].feed->user;
+        const int64_t *g = chunk->pieces[i].item.grid_thw;
+        int64_t *row = chunk->pieces[i].feed->user;
         first_rows[i] = *row;
         *row += g[0] * g[1] * g[2] / area;
     }
-    return qv_feeder_pull_parts(f, 0, out, first_rows, err);
+    return qv_feeder_pull_pieces(f, 0, out, first_rows, err);
 }
 
 /* Encodes all that was put. The caller's `stop` is asked before every chunk but the first. */

@@ -27,8 +27,8 @@ qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3])
 }
 
 qv_capacity
-qv_pack_part(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used, bool more,
-             int64_t repeats)
+qv_chunk_capacity(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used,
+                  bool more, int64_t repeats)
 {
     const struct qv_capacity_bits bits = qv_model_bits(model);
     return qv_capacity_for_chunk(&model->ctx->caps, &model->config, bits.by_place ? NULL : &bits,
@@ -130,7 +130,7 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         const int64_t m = models[0]->config.merge, least[3] = { 1, m, m };
         f->pack = qv_pack_capacity(models[0], options->chunk_rows, least);
         const qv_capacity full = { .rows = f->pack.rows, .segments = 1 };
-        f->usual = qv_pack_part(models[0], &f->pack, &full, false, 0);
+        f->usual = qv_chunk_capacity(models[0], &f->pack, &full, false, 0);
         qv_plan_options first = plan;
         first.capacity = f->usual;
         for (int i = 0; i < f->n_devices && !status; i++)
@@ -162,7 +162,7 @@ qv_feeder_close(qv_feeder **feeder)
         qv_plan_free(&f->devices[i / QV_FEEDER_PLANS].plans[i % QV_FEEDER_PLANS]);
     for (struct qv_feeder_pack *pack; (pack = f->packs) != NULL; qv_feeder_free_empty(f, pack))
         while (pack->n)
-            qv_feeder_take(f, pack, &pack->waiting, pack->waiting->part.item.grid_thw[0]);
+            qv_feeder_take(f, pack, &pack->waiting, pack->waiting->piece.item.grid_thw[0]);
     while (f->feeds)
         free_feed(f->feeds);
     free(f);
@@ -203,30 +203,29 @@ qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack)
     free(pack);
 }
 
-qv_feeder_part
-qv_feeder_take(const qv_feeder *f, struct qv_feeder_pack *pack, struct qv_feeder_piece **link,
-               int64_t n)
+qv_feeder_piece
+qv_feeder_take(const qv_feeder *f, struct qv_feeder_pack *pack, struct qv_waiting **link, int64_t n)
 {
-    struct qv_feeder_piece *piece = *link;
-    struct qv_fed *fed = piece->fed;
+    struct qv_waiting *waits = *link;
+    struct qv_fed *fed = waits->fed;
     const qv_model *model = f->devices[0].model;
-    const qv_item whole = piece->part.item;
-    qv_feeder_part part = piece->part;
-    part.item = qv_item_piece(model, fed->input, &whole, 0, n);
-    part.ends = n == whole.grid_thw[0];
-    part.last = part.first + n == fed->whole.grid_thw[0];
+    const qv_item whole = waits->piece.item;
+    qv_feeder_piece piece = waits->piece;
+    piece.item = qv_item_piece(model, fed->input, &whole, 0, n);
+    piece.ends = n == whole.grid_thw[0];
+    piece.last = piece.first + n == fed->whole.grid_thw[0];
     count(fed, -n);
-    if (!part.ends) {
-        piece->part.item = qv_item_piece(model, fed->input, &whole, n, whole.grid_thw[0] - n);
-        piece->part.first += n;
-        return part;
+    if (!piece.ends) {
+        waits->piece.item = qv_item_piece(model, fed->input, &whole, n, whole.grid_thw[0] - n);
+        waits->piece.first += n;
+        return piece;
     }
-    *link = piece->next;
+    *link = waits->next;
     if (!*link)
         pack->last = link;
     pack->n--;
-    free(piece);
-    return part;
+    free(waits);
+    return piece;
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */
@@ -278,13 +277,13 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, double 
         return qv_fail(err, QV_EINVAL,
                        "put: feeder, feed or data is NULL, or the item is complete");
     struct qv_feeder_pack **link = find_pack(f, fed), *pack = *link;
-    if (pack && pack->n == QV_FEEDER_PARTS && !f->is_call)
-        return qv_fail(err, QV_ESTATE, "put: %d puts wait for such chunks", QV_FEEDER_PARTS);
-    struct qv_feeder_piece *piece = malloc(sizeof *piece);
-    if (!pack && piece)
+    if (pack && pack->n == QV_FEEDER_PIECES && !f->is_call)
+        return qv_fail(err, QV_ESTATE, "put: %d puts wait for such chunks", QV_FEEDER_PIECES);
+    struct qv_waiting *waits = malloc(sizeof *waits);
+    if (!pack && waits)
         pack = malloc(sizeof *pack);
-    if (!piece || !pack) {
-        free(piece);
+    if (!waits || !pack) {
+        free(waits);
         return qv_fail(err, QV_ENOMEM, "no memory for frame pairs that wait");
     }
     if (!*link) {
@@ -294,36 +293,36 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, double 
                                          .last = &pack->waiting };
         *link = pack;
     }
-    *piece = (struct qv_feeder_piece){ .fed = fed, .ready_s = now_s };
-    piece->part = (qv_feeder_part){ .feed = feed, .user = user, .first = fed->put };
-    piece->part.item =
+    *waits = (struct qv_waiting){ .fed = fed, .ready_s = now_s };
+    waits->piece = (qv_feeder_piece){ .feed = feed, .user = user, .first = fed->put };
+    waits->piece.item =
         qv_item_piece(f->devices[0].model, fed->input, &fed->whole, fed->put, feed->step);
     if (data)
-        piece->part.item.data = data;
-    *pack->last = piece;
-    pack->last = &piece->next;
+        waits->piece.item.data = data;
+    *pack->last = waits;
+    pack->last = &waits->next;
     pack->n++;
-    fed->put += piece->part.item.grid_thw[0];
-    count(fed, piece->part.item.grid_thw[0]);
+    fed->put += waits->piece.item.grid_thw[0];
+    count(fed, waits->piece.item.grid_thw[0]);
     f->ready_s = now_s;
     return QV_OK;
 }
 
 bool
-qv_feeder_drop(qv_feeder *f, qv_feed *feed, qv_feeder_part *part)
+qv_feeder_drop(qv_feeder *f, qv_feed *feed, qv_feeder_piece *piece)
 {
     struct qv_fed *fed = (struct qv_fed *)feed;
-    if (!f || !fed || !part)
+    if (!f || !fed || !piece)
         return false;
     struct qv_feeder_pack *pack = *find_pack(f, fed);
-    struct qv_feeder_piece **link = pack ? &pack->waiting : NULL;
+    struct qv_waiting **link = pack ? &pack->waiting : NULL;
     while (link && *link && (*link)->fed != fed)
         link = &(*link)->next;
     if (!link || !*link) {
         free_feed(fed);
         return false;
     }
-    *part = qv_feeder_take(f, pack, link, (*link)->part.item.grid_thw[0]);
+    *piece = qv_feeder_take(f, pack, link, (*link)->piece.item.grid_thw[0]);
     qv_feeder_free_empty(f, pack);
     return true;
 }

@@ -24,10 +24,10 @@ struct qv_fed {
 };
 
 /* Frame pairs that wait. */
-struct qv_feeder_piece {
-    struct qv_feeder_piece *next;
+struct qv_waiting {
+    struct qv_waiting *next;
     struct qv_fed *fed;
-    qv_feeder_part part;
+    qv_feeder_piece piece;
     double ready_s;
 };
 
@@ -38,14 +38,14 @@ struct qv_feeder_pack {
     /* the capacity of its chunks, which qv_encode lowers where all that waits takes less */
     qv_capacity room;
     qv_input input;
-    bool begun;                              /* a chunk was chosen from it */
-    struct qv_feeder_piece *waiting, **last; /* the oldest; the link for the next one */
+    bool begun;                         /* a chunk was chosen from it */
+    struct qv_waiting *waiting, **last; /* the oldest; the link for the next one */
     size_t n;
 };
 
 struct qv_filled {
     qv_feeder_chunk shown; /* it comes first, as what the caller sees */
-    qv_feeder_part parts[QV_FEEDER_PARTS];
+    qv_feeder_piece pieces[QV_FEEDER_PIECES];
     qv_capacity room, capacity; /* its pack's room; that of the plan which it takes */
     qv_input input;
     qv_plan *plan;
@@ -84,16 +84,16 @@ qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, b
 
 /* Returns the oldest chunk under way, or NULL. */
 const qv_feeder_chunk *qv_feeder_oldest(const qv_feeder *f, int device);
-/* Pulls it; part i's tokens go to rows of `out` from first_rows[i] on. NULL: one after another. */
-qv_status qv_feeder_pull_parts(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
-                               qv_error *err);
+/* Pulls it; piece i's tokens go to rows of `out` from first_rows[i] on. NULL: one after another. */
+qv_status qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
+                                qv_error *err);
 /* Leaves out the chunk that qv_feeder_ready has chosen, for tools that ask only what goes where. */
 void qv_feeder_pass(qv_feeder *f, int device);
 
 /* Takes n pairs off the front of the piece at a link of the pack, and frees a piece that is empty.
  * The link is then the next piece's. */
-qv_feeder_part qv_feeder_take(const qv_feeder *f, struct qv_feeder_pack *pack,
-                              struct qv_feeder_piece **link, int64_t n);
+qv_feeder_piece qv_feeder_take(const qv_feeder *f, struct qv_feeder_pack *pack,
+                               struct qv_waiting **link, int64_t n);
 /* Frees the pack if nothing waits in it. */
 void qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack);
 
@@ -101,7 +101,7 @@ void qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack);
  * patches were asked for; see qv_capacity_for_pairs. */
 qv_capacity qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3]);
 /* Returns the capacity for a chunk that takes `used` of `chunk`; see qv_capacity_for_chunk. */
-qv_capacity qv_pack_part(const qv_model *model, const qv_capacity *chunk, const qv_capacity *used,
-                         bool more, int64_t repeats);
+qv_capacity qv_chunk_capacity(const qv_model *model, const qv_capacity *chunk,
+                              const qv_capacity *used, bool more, int64_t repeats);
 
 #endif

@@ -13,7 +13,7 @@
 /* The pieces of a pack that a device may take. An item stays on the device that its first pair went
  * to, so that its tokens come in order. */
 struct offer {
-    struct qv_pack_run runs[QV_FEEDER_PARTS];
+    struct qv_pack_run runs[QV_FEEDER_PIECES];
     size_t n;
     qv_capacity all;
     double oldest_s;
@@ -33,13 +33,13 @@ static void
 gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct offer *offer)
 {
     const struct qv_fed *first = NULL;
-    const struct qv_feeder_piece *p = pack->waiting;
-    *offer = (struct offer){ .oldest_s = INFINITY, .blocks = pack->n >= QV_FEEDER_PARTS };
-    for (int i = 0; p && i < QV_FEEDER_PARTS; i++, p = p->next) {
+    const struct qv_waiting *p = pack->waiting;
+    *offer = (struct offer){ .oldest_s = INFINITY, .blocks = pack->n >= QV_FEEDER_PIECES };
+    for (int i = 0; p && i < QV_FEEDER_PIECES; i++, p = p->next) {
         const struct qv_fed *fed = p->fed;
         if (!may_take(f, device, first, fed))
             continue;
-        const int64_t pairs = p->part.item.grid_thw[0];
+        const int64_t pairs = p->piece.item.grid_thw[0];
         if (!first)
             offer->oldest_s = p->ready_s;
         first = first ? first : fed;
@@ -87,10 +87,10 @@ may_go(const qv_feeder *f, const struct qv_feeder_pack *pack, const struct offer
 /* Moves taken[i] pairs of each offered run from the pack into the chunk. */
 static void
 take(const qv_feeder *f, int device, struct qv_feeder_pack *pack, const struct offer *offer,
-     const int64_t taken[QV_FEEDER_PARTS], struct qv_filled *chunk)
+     const int64_t taken[QV_FEEDER_PIECES], struct qv_filled *chunk)
 {
     const struct qv_fed *first = NULL;
-    struct qv_feeder_piece **link = &pack->waiting;
+    struct qv_waiting **link = &pack->waiting;
     for (size_t i = 0; i < offer->n;) {
         struct qv_fed *fed = (*link)->fed;
         const bool offered = may_take(f, device, first, fed);
@@ -100,7 +100,7 @@ take(const qv_feeder *f, int device, struct qv_feeder_pack *pack, const struct o
         chunk->shown.is_rest &= !offered || !left;
         if (n) {
             fed->device = device;
-            chunk->parts[chunk->shown.n++] = qv_feeder_take(f, pack, link, n);
+            chunk->pieces[chunk->shown.n++] = qv_feeder_take(f, pack, link, n);
         }
         if (left)
             link = &(*link)->next;
@@ -116,7 +116,7 @@ size_of(const qv_feeder *f, const struct qv_filled *chunk)
     qv_capacity used = { 0 };
     for (size_t i = 0; i < chunk->shown.n; i++) {
         const qv_capacity size =
-            qv_capacity_of(&f->devices[0].model->config, chunk->parts[i].item.grid_thw);
+            qv_capacity_of(&f->devices[0].model->config, chunk->pieces[i].item.grid_thw);
         qv_capacity_count(&used, &size, 1);
         used.segment_rows =
             i == 0 || used.segment_rows == size.segment_rows ? size.segment_rows : 0;
@@ -155,7 +155,7 @@ set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *c
     chunk->capacity = chunk->room;
     if (!f->fixed) {
         const bool many = is_one_of_many(f, d, chunk, &used);
-        chunk->capacity = qv_pack_part(d->model, &chunk->room, &used, many, d->repeats);
+        chunk->capacity = qv_chunk_capacity(d->model, &chunk->room, &used, many, d->repeats);
     }
 }
 
@@ -167,13 +167,13 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
     const qv_model *model = f->devices[0].model;
     const struct qv_capacity_bits bits = qv_model_bits(model);
     qv_capacity all = { 0 };
-    const struct qv_feeder_piece *p = pack->waiting;
+    const struct qv_waiting *p = pack->waiting;
     for (; p && all.rows <= pack->capacity.rows; p = p->next) {
-        const qv_capacity size = qv_capacity_of(&model->config, p->part.item.grid_thw);
+        const qv_capacity size = qv_capacity_of(&model->config, p->piece.item.grid_thw);
         qv_capacity_count(&all, &size, 1);
     }
     pack->room =
-        qv_capacity_for_part(&model->ctx->caps, &model->config, &bits, &pack->capacity, &all);
+        qv_capacity_for_fill(&model->ctx->caps, &model->config, &bits, &pack->capacity, &all);
 }
 
 /* Fills the chunk from the pack whose oldest pair waits longest of those that may go. */
@@ -184,7 +184,7 @@ choose(qv_feeder *f, int device, struct qv_filled *chunk, double now_s, qv_feede
     struct qv_feeder_pack *best = NULL;
     struct offer offer;
     double oldest_s = INFINITY;
-    int64_t taken[QV_FEEDER_PARTS];
+    int64_t taken[QV_FEEDER_PIECES];
     for (struct qv_feeder_pack *pack = f->packs; pack; pack = pack->next) {
         gather(f, device, pack, &offer);
         if (may_go(f, pack, &offer, now_s, expects, wait_s) &&
@@ -200,7 +200,7 @@ choose(qv_feeder *f, int device, struct qv_filled *chunk, double now_s, qv_feede
     best->begun = true;
     gather(f, device, best, &offer);
     qv_pack_choose(&best->room, offer.runs, offer.n, taken);
-    chunk->shown = (qv_feeder_chunk){ .parts = chunk->parts, .is_rest = true };
+    chunk->shown = (qv_feeder_chunk){ .pieces = chunk->pieces, .is_rest = true };
     chunk->room = best->room;
     chunk->input = best->input;
     take(f, device, best, &offer, taken, chunk);
@@ -268,7 +268,7 @@ make_next_plan(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_f
     if (chunk->shown.is_rest || d->repeats < QV_ALIKE_BEFORE || f->fixed || f->is_call ||
         d->model->ctx->caps.chunks < 2)
         return;
-    options.capacity = qv_pack_part(d->model, &chunk->room, &d->last, true, d->repeats + 1);
+    options.capacity = qv_chunk_capacity(d->model, &chunk->room, &d->last, true, d->repeats + 1);
     if (!qv_capacity_equal(&options.capacity, &chunk->capacity) &&
         !qv_plan_create(d->model, &options, &plan, &ignored))
         qv_plan_free(&plan);
@@ -319,14 +319,14 @@ qv_feeder_push(qv_feeder *f, int device, qv_error *err)
         return qv_fail(err, QV_ESTATE, "push: no chunk was chosen for device %d", device);
     struct qv_feeder_device *d = &f->devices[device];
     struct qv_filled *chunk = next_of(d);
-    qv_item items[QV_FEEDER_PARTS];
+    qv_item items[QV_FEEDER_PIECES];
     d->is_chosen = false;
     qv_status status = take_plan(f, d, chunk, err);
     chunk->shown.refused = status != QV_OK;
     if (status)
         return status;
     for (size_t i = 0; i < chunk->shown.n; i++)
-        items[i] = chunk->parts[i].item;
+        items[i] = chunk->pieces[i].item;
     status = qv_plan_push(chunk->plan, items, chunk->shown.n, err);
     if (status)
         return status;
@@ -339,8 +339,8 @@ qv_feeder_push(qv_feeder *f, int device, qv_error *err)
 }
 
 qv_status
-qv_feeder_pull_parts(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
-                     qv_error *err)
+qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
+                      qv_error *err)
 {
     if (!f || device < 0 || device >= f->n_devices || !qv_feeder_oldest(f, device))
         return qv_fail(err, QV_ESTATE, "pull: device %d has no chunk under way", device);
@@ -355,5 +355,5 @@ qv_feeder_pull_parts(qv_feeder *f, int device, qv_tokens *out, const int64_t *fi
 qv_status
 qv_feeder_pull(qv_feeder *f, int device, qv_tokens *out, qv_error *err)
 {
-    return qv_feeder_pull_parts(f, device, out, NULL, err);
+    return qv_feeder_pull_pieces(f, device, out, NULL, err);
 }

@@ -30,7 +30,7 @@ qv_status qv_item_check_nth(const qv_model *model, qv_input input, const qv_item
                             qv_error *err);
 
 /* Checks that n items can be pushed as one chunk. QV_EINVAL names item and value. *rows becomes
- * their rows together. */
+ * their patches together. */
 qv_status qv_items_check(const qv_model *model, qv_input input, const qv_capacity *capacity,
                          const qv_item *items, size_t n, int64_t *rows, qv_error *err);
 

@@ -15,7 +15,7 @@ take_out(qv_capacity *left, const qv_capacity *pair, int64_t n)
  * that is left in the chunk. */
 static qv_capacity
 take_largest(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n,
-             int64_t taken[QV_FEEDER_PARTS])
+             int64_t taken[QV_FEEDER_PIECES])
 {
     qv_capacity left = *chunk;
     for (size_t best = 0; best < n;) {
@@ -75,11 +75,11 @@ find_sums(struct sums *s, const struct qv_pack_run *waiting, const int64_t *pair
  * are alike the older is taken. */
 static void
 take_best(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n, int64_t rows,
-          int64_t taken[QV_FEEDER_PARTS])
+          int64_t taken[QV_FEEDER_PIECES])
 {
     struct sums s;
-    int64_t pairs[QV_FEEDER_PARTS] = { 0 };
-    size_t like[QV_FEEDER_PARTS]; /* the oldest that each run is like */
+    int64_t pairs[QV_FEEDER_PIECES] = { 0 };
+    size_t like[QV_FEEDER_PIECES]; /* the oldest that each run is like */
     qv_capacity left = *chunk;
     take_out(&left, &waiting[0].pair, taken[0]);
     s.grain = left.rows / (QV_MOST_SUMS + 1) + 1;
@@ -106,11 +106,11 @@ take_best(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n,
 
 size_t
 qv_pack_choose(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n,
-               int64_t taken[QV_FEEDER_PARTS])
+               int64_t taken[QV_FEEDER_PIECES])
 {
     size_t used = 0;
-    n = n < QV_FEEDER_PARTS ? n : QV_FEEDER_PARTS;
-    memset(taken, 0, QV_FEEDER_PARTS * sizeof *taken);
+    n = n < QV_FEEDER_PIECES ? n : QV_FEEDER_PIECES;
+    memset(taken, 0, QV_FEEDER_PIECES * sizeof *taken);
     const qv_capacity left = take_largest(chunk, waiting, n, taken);
     if (n > 1 && left.rows > chunk->rows / QV_WORTH_A_SEARCH)
         take_best(chunk, waiting, n, left.rows, taken);

@@ -16,10 +16,10 @@ struct qv_pack_run {
  * its pairs fits the chunk by itself. As many pairs of the oldest go as fit, so that none waits for
  * ever; then those of the others that leave least of the chunk empty. Where these are more segments
  * than there is room for, the largest pairs that still fit go instead. Of two alike the older goes
- * first. Only the first QV_FEEDER_PARTS of waiting are looked at. taken[QV_FEEDER_PARTS] becomes the
- * number of pairs taken from each. Returns from how many any were taken.
+ * first. Only the first QV_FEEDER_PIECES of waiting are looked at. taken[QV_FEEDER_PIECES] becomes
+ * the number of pairs taken from each. Returns from how many any were taken.
  */
 size_t qv_pack_choose(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n,
-                      int64_t taken[QV_FEEDER_PARTS]);
+                      int64_t taken[QV_FEEDER_PIECES]);
 
 #endif

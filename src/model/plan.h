@@ -38,7 +38,7 @@ struct qv_plan {
     size_t slots[SLOT_COUNT], slot_bytes[SLOT_COUNT];
     size_t own_bytes, work_bytes;
     struct qv_tables tables;
-    int64_t *item_rows; /* [QV_MOST_CHUNKS][segments]: patch rows of each pending item */
+    int64_t *item_rows; /* [QV_MOST_CHUNKS][segments]: patches of each pending item */
     struct qv_pending pending[QV_MOST_CHUNKS]; /* the oldest comes first */
     int n_pending;
     qv_probe *probe;

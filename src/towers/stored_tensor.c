@@ -204,9 +204,9 @@ find_quantised(const struct qv_stored_tower *in, const struct qv_tensor_spec *sp
     return check_quantised(spec, stored, err);
 }
 
-/* Computes out[rows, k] = q * scale + bias in f32 from packed[rows, k*bits/32]. */
+/* Computes out[rows, k] = q * scale + bias in f32 from codes[rows, k*bits/32]. */
 static void
-dequantise(const struct qv_stored_tensor *stored, int64_t rows, const uint32_t *packed,
+dequantise(const struct qv_stored_tensor *stored, int64_t rows, const uint32_t *codes,
            const void *scales, const void *biases, float *out)
 {
     const int per_word = 32 / stored->bits;
@@ -214,7 +214,7 @@ dequantise(const struct qv_stored_tensor *stored, int64_t rows, const uint32_t *
     const qv_dtype dtype = stored->scales.tensor->dtype;
     for (int64_t i = 0; i < rows * stored->k; i++) {
         const int shift = (int)(i % per_word) * stored->bits;
-        const float q = (float)(packed[i / per_word] >> shift & mask);
+        const float q = (float)(codes[i / per_word] >> shift & mask);
         const int64_t group = i / stored->group;
         out[i] = q * (float)qv_load(scales, dtype, group) + (float)qv_load(biases, dtype, group);
     }
@@ -222,7 +222,7 @@ dequantise(const struct qv_stored_tensor *stored, int64_t rows, const uint32_t *
 
 /* The bytes that a row takes in the file. */
 struct quantised_row {
-    size_t packed, scales; /* there are as many bytes of biases as of scales */
+    size_t codes, scales; /* there are as many bytes of biases as of scales */
 };
 
 static struct quantised_row
@@ -239,9 +239,9 @@ read_quantised(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
 {
     const struct qv_found *const found[3] = { &stored->weight, &stored->scales, &stored->biases };
     const struct quantised_row one = quantised_row(stored);
-    const size_t row_bytes[3] = { one.packed, one.scales, one.scales };
-    char *at[3] = { raw, raw + (size_t)rows * one.packed,
-                    raw + (size_t)rows * (one.packed + one.scales) };
+    const size_t row_bytes[3] = { one.codes, one.scales, one.scales };
+    char *at[3] = { raw, raw + (size_t)rows * one.codes,
+                    raw + (size_t)rows * (one.codes + one.scales) };
     for (int i = 0; i < 3; i++) {
         qv_status status =
             qv_safetensors_read(found[i]->file, found[i]->tensor, (uint64_t)row * row_bytes[i],
@@ -274,11 +274,11 @@ qv_stored_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
     const struct quantised_row one = quantised_row(stored);
     const size_t to = qv_grouped_row_bytes(&groups, k), codes = (size_t)(k * stored->bits / 8);
     const size_t scales = (to - codes) / 2;
-    const char *raw = room->raw, *factors = raw + (size_t)rows * one.packed;
+    const char *raw = room->raw, *factors = raw + (size_t)rows * one.codes;
     memset(out, 0, (size_t)rows * to);
     for (int64_t i = 0; i < rows; i++) {
         char *at = (char *)out + (size_t)i * to;
-        memcpy(at, raw + (size_t)i * one.packed, one.packed);
+        memcpy(at, raw + (size_t)i * one.codes, one.codes);
         for (int64_t which = 0; which < 2; which++)
             memcpy(at + codes + (size_t)which * scales,
                    factors + (size_t)(which * rows + i) * one.scales, one.scales);
@@ -324,7 +324,7 @@ qv_stored_row_bytes(const struct qv_stored_tensor *stored)
     if (!stored->bits)
         return values;
     const struct quantised_row row = quantised_row(stored);
-    const size_t bytes = row.packed + 2 * row.scales;
+    const size_t bytes = row.codes + 2 * row.scales;
     return bytes > values ? bytes : values;
 }
 

@@ -6,7 +6,7 @@
 #include "config.h"
 
 enum qv_tensor_form {
-    QV_TENSOR_MATRIX, /* [n,k] in the model's dtype, packed for GEMMs */
+    QV_TENSOR_MATRIX, /* [n,k] in the model's dtype, laid out for GEMMs */
     QV_TENSOR_TABLE,  /* [n,k] in the model's dtype, row-major */
     QV_TENSOR_VECTOR, /* [n], f32 */
     QV_TENSOR_BIAS,   /* [n] in the model's dtype */

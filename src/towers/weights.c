@@ -412,7 +412,7 @@ put_slice(struct loader *l, const struct slice *slice, const void *rows, struct 
     struct qv_buffer dst = w->buffers[slice->source - l->sources];
     if (spec->form == QV_TENSOR_MATRIX) {
         const struct qv_matrix matrix = matrix_of(l, slice->source);
-        return be->pack(l->dev, &matrix, slice->row, slice->rows, rows, dst, err);
+        return be->lay_out(l->dev, &matrix, slice->row, slice->rows, rows, dst, err);
     }
     const size_t row_bytes = (size_t)spec->k * qv_dtype_bytes(dtype_of(l, slice->source));
     dst.offset += (size_t)slice->row * row_bytes;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A tower's tensors on a device. Loading finds them by name, checks and converts them, and packs
- * them slice by slice. */
+/* A tower's tensors on a device. Loading finds them by name, checks and converts them, and
+ * lays them out slice by slice. */
 #ifndef QV_TOWERS_WEIGHTS_H
 #define QV_TOWERS_WEIGHTS_H
 
@@ -19,7 +19,7 @@ struct qv_weights {
     char digest[40];
 };
 
-/* The bytes of a slice, if not 0; a slice has at least as many rows as the device packs at once.
+/* The bytes of a slice, if not 0; a slice has at least as many rows as the device lays out at once.
  * Tests set it before they load anything, so that small tensors are read in several slices too. */
 extern size_t qv_weights_slice_bytes;
 
@@ -33,8 +33,8 @@ struct qv_weights_loading {
 
 /*
  * Finds every tensor of the tower in the checkpoint folder or GGUF file `dir` and checks its shape
- * and dtype. Unless `describe`, it also reads each in slices, converts it to dtype and packs it for
- * the device. A value that is not finite, in the file or after conversion, is QV_EFORMAT.
+ * and dtype. Unless `describe`, it also reads each in slices, converts it to dtype and lays it out
+ * for the device. A value that is not finite, in the file or after conversion, is QV_EFORMAT.
  */
 qv_status qv_weights_load(struct qv_device *dev, const struct qv_config *config,
                           const struct qv_tower *tower, const char *dir,

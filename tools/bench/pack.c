@@ -15,7 +15,7 @@
 
 /* Items that the device computes at once. */
 struct chunk {
-    qv_item items[QV_FEEDER_PARTS];
+    qv_item items[QV_FEEDER_PIECES];
     size_t n;
 };
 
@@ -163,7 +163,7 @@ add_chunk(struct pack_bench *p, const qv_feeder_chunk *from, qv_capacity *most, 
     struct chunk *chunk = &chunks[p->n_chunks++];
     chunk->n = from->n;
     for (size_t i = 0; i < chunk->n; i++)
-        chunk->items[i] = from->parts[i].item;
+        chunk->items[i] = from->pieces[i].item;
     p->flops += qv_plan_flops(p->plan, NULL, chunk->items, chunk->n);
     count_most(p, chunk, most);
     return QV_OK;
@@ -219,7 +219,7 @@ open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
     struct qv_capacity most = { 0 };
     status = pack(p, &most, err);
     if (!status) { /* one plan for all, as a job has it for the chunk that asks for most */
-        capacity.capacity = qv_pack_part(p->model, &p->info.capacity, &most, true, 0);
+        capacity.capacity = qv_chunk_capacity(p->model, &p->info.capacity, &most, true, 0);
         qv_plan_free(&p->plan);
         status = qv_plan_create(p->model, &capacity, &p->plan, err);
     }

@@ -375,8 +375,8 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
         bench_fill(values, matrix->dtype, bytes);
     status = be->alloc(ctx->dev, *stride * (size_t)copies, &memory, err);
     for (int64_t i = 0; i < copies && !status; i++)
-        status = be->pack(ctx->dev, matrix, 0, matrix->n, values,
-                          (struct qv_buffer){ memory, *stride * (size_t)i }, err);
+        status = be->lay_out(ctx->dev, matrix, 0, matrix->n, values,
+                             (struct qv_buffer){ memory, *stride * (size_t)i }, err);
     free(values);
     if (status && memory)
         be->free(ctx->dev, memory);

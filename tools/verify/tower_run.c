@@ -266,8 +266,8 @@ verify_run(qv_model *model, const struct verify_input *input, enum verify_run_ki
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* A backend's table whose pack() is replaced while weights are loaded. It is the first member, so
- * that dev->backend, which points to it, also points to the rest. */
+/* A backend's table whose lay_out() is replaced while weights are loaded. It is the first member,
+ * so that dev->backend, which points to it, also points to the rest. */
 struct watched {
     struct qv_backend table;
     const struct qv_backend *base;
@@ -302,13 +302,13 @@ is_inexact(const struct qv_matrix *matrix, int64_t rows, const void *src)
 }
 
 static qv_status
-pack_watched(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
-             const void *src, struct qv_buffer dst, qv_error *err)
+lay_out_watched(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
+                const void *src, struct qv_buffer dst, qv_error *err)
 {
     struct watched *w = (struct watched *)(void *)dev->backend;
     if (matrix->groups.bits) { /* never where weights are rounded */
         w->inexact |= is_inexact(matrix, rows, src);
-        return w->base->pack(dev, matrix, row0, rows, src, dst, err);
+        return w->base->lay_out(dev, matrix, row0, rows, src, dst, err);
     }
     size_t n = (size_t)(rows * matrix->k);
     float *copy = malloc(n * sizeof *copy);
@@ -317,7 +317,7 @@ pack_watched(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0
     memcpy(copy, src, n * sizeof *copy);
     w->inexact |= round_all(copy, n);
     bool round = w->rounding != VERIFY_AS_STORED;
-    qv_status status = w->base->pack(dev, matrix, row0, rows, round ? copy : src, dst, err);
+    qv_status status = w->base->lay_out(dev, matrix, row0, rows, round ? copy : src, dst, err);
     free(copy);
     return status;
 }
@@ -365,7 +365,7 @@ verify_load(const struct verify_job *job, qv_context *ctx, qv_dtype dtype,
     struct watched w = { .table = *ctx->dev->backend,
                          .base = ctx->dev->backend,
                          .rounding = rounding };
-    w.table.pack = pack_watched;
+    w.table.lay_out = lay_out_watched;
     ctx->dev->backend = &w.table;
     qv_status status = qv_model_load(ctx, job->dir, &options, out, err);
     ctx->dev->backend = w.base;

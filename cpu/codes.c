@@ -1,46 +1,46 @@
 /* SPDX-License-Identifier: MIT */
-/* How a quantised w lies in memory (struct packed_cpu): its layout, and packing. */
+/* How a quantised w lies in memory (struct codes_cpu): its layout, and laying out. */
 #include "cpu.h"
 #include "vectors.h"
 
-static struct packed_cpu
-packed(int64_t n, int64_t k, const struct qv_groups *groups)
+static struct codes_cpu
+codes_of(int64_t n, int64_t k, const struct qv_groups *groups)
 {
-    struct packed_cpu w = { .n = n, .k = k, .groups = *groups };
-    w.factors = PACKED_COLS * qv_dtype_bytes(groups->dtype);
-    w.group_bytes = 2 * w.factors + (size_t)(PACKED_COLS * groups->group * groups->bits / 8);
+    struct codes_cpu w = { .n = n, .k = k, .groups = *groups };
+    w.factors = CODES_COLS * qv_dtype_bytes(groups->dtype);
+    w.group_bytes = 2 * w.factors + (size_t)(CODES_COLS * groups->group * groups->bits / 8);
     return w;
 }
 
-struct packed_cpu
-qv_packed_cpu(const struct qv_op_gemm *op)
+struct codes_cpu
+qv_codes_cpu(const struct qv_op_gemm *op)
 {
     const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
-    return packed(op->n, op->k, &groups);
+    return codes_of(op->n, op->k, &groups);
 }
 
 int64_t
-qv_packed_beside_cpu(const struct packed_cpu *w, int64_t col)
+qv_codes_beside_cpu(const struct codes_cpu *w, int64_t col)
 {
-    const int64_t left = panels_of_cpu(w->n) - col / PACKED_COLS / PACKED_PANELS * PACKED_PANELS;
-    return left < PACKED_PANELS ? left : PACKED_PANELS;
+    const int64_t left = panels_of_cpu(w->n) - col / CODES_COLS / CODES_PANELS * CODES_PANELS;
+    return left < CODES_PANELS ? left : CODES_PANELS;
 }
 
 size_t
-qv_packed_at_cpu(const struct packed_cpu *w, int64_t col, int64_t group)
+qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group)
 {
-    const int64_t panel = col / PACKED_COLS, in = panel % PACKED_PANELS;
+    const int64_t panel = col / CODES_COLS, in = panel % CODES_PANELS;
     const int64_t before = (panel - in) * (w->k / w->groups.group);
-    return (size_t)(before + group * qv_packed_beside_cpu(w, col) + in) * w->group_bytes;
+    return (size_t)(before + group * qv_codes_beside_cpu(w, col) + in) * w->group_bytes;
 }
 
 qv_status
-qv_packed_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out)
+qv_codes_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out)
 {
-    const struct packed_cpu w = packed(matrix->n, matrix->k, &matrix->groups);
+    const struct codes_cpu w = codes_of(matrix->n, matrix->k, &matrix->groups);
     *out =
         (struct qv_layout){ (size_t)(panels_of_cpu(w.n) * (w.k / w.groups.group)) * w.group_bytes,
-                            PACKED_COLS };
+                            CODES_COLS };
     return QV_OK;
 }
 
@@ -60,7 +60,7 @@ word_of_line(uint32_t codes, int64_t bits)
 
 /* Puts a group of a row into its column of a panel's group. */
 static void
-pack_group(const struct packed_cpu *w, const char *row, int64_t group, char *to, int64_t col)
+lay_out_group(const struct codes_cpu *w, const char *row, int64_t group, char *to, int64_t col)
 {
     const struct qv_groups *g = &w->groups;
     const int64_t groups = w->k / g->group;
@@ -79,30 +79,31 @@ pack_group(const struct packed_cpu *w, const char *row, int64_t group, char *to,
 }
 
 qv_status
-qv_packed_pack_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
-                   int64_t rows, const void *src, void *dst)
+qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
+                     int64_t rows, const void *src, void *dst)
 {
-    const struct packed_cpu w = packed(matrix->n, matrix->k, &matrix->groups);
+    const struct codes_cpu w = codes_of(matrix->n, matrix->k, &matrix->groups);
     const size_t row_bytes = qv_grouped_row_bytes(&w.groups, w.k);
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t panel = 0; panel < panels_of_cpu(rows); panel++)
         for (int64_t group = 0; group < w.k / w.groups.group; group++) {
-            char *to = (char *)dst + qv_packed_at_cpu(&w, row0 + panel * PACKED_COLS, group);
-            for (int64_t col = 0; col < PACKED_COLS && panel * PACKED_COLS + col < rows; col++)
-                pack_group(&w, (const char *)src + (size_t)(panel * PACKED_COLS + col) * row_bytes,
-                           group, to, col);
+            char *to = (char *)dst + qv_codes_at_cpu(&w, row0 + panel * CODES_COLS, group);
+            for (int64_t col = 0; col < CODES_COLS && panel * CODES_COLS + col < rows; col++)
+                lay_out_group(&w,
+                              (const char *)src + (size_t)(panel * CODES_COLS + col) * row_bytes,
+                              group, to, col);
         }
     return QV_OK;
 }
 
 void
-qv_packed_factors_cpu(const struct packed_cpu *w, const void *group, float *out)
+qv_codes_factors_cpu(const struct codes_cpu *w, const void *group, float *out)
 {
     switch (w->groups.dtype) {
-    case QV_F32: memcpy(out, group, 2 * PACKED_COLS * sizeof *out); break;
-    case QV_BF16: qv_lanes_load_cpu(out, group, QV_BF16, 2 * PACKED_COLS); break;
+    case QV_F32: memcpy(out, group, 2 * CODES_COLS * sizeof *out); break;
+    case QV_BF16: qv_lanes_load_cpu(out, group, QV_BF16, 2 * CODES_COLS); break;
     case QV_F16:
-        for (int i = 0; i < 2 * PACKED_COLS; i++)
+        for (int i = 0; i < 2 * CODES_COLS; i++)
             out[i] = qv_f16_to_f32(((const uint16_t *)group)[i]);
         break;
     case QV_U8:

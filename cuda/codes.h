@@ -10,8 +10,8 @@
  * is of one group. In a word the even codes of 8 (of 4 bits) or 4 (of 8 bits) are in the lower
  * half, the odd ones in its upper, so that one mask gives two.
  */
-#ifndef QV_CUDA_PACKED_H
-#define QV_CUDA_PACKED_H
+#ifndef QV_CUDA_CODES_H
+#define QV_CUDA_CODES_H
 
 #include "engine/grouped.h"
 
@@ -23,17 +23,17 @@
 
 enum { QV_PACKED_ROWS_CUDA = 16, QV_PACKED_CHUNK_CUDA = 128 };
 
-struct qv_packed_cuda {
+struct qv_codes_cuda {
     int64_t tiles, chunks; /* tiles of 16 rows in the matrix, chunks in a tile */
     /* bytes of a chunk's codes, and of the chunk with its scales and offsets */
     int64_t code_bytes, per_chunk;
     size_t bytes;
 };
 
-static inline struct qv_packed_cuda
-qv_packed_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
+static inline struct qv_codes_cuda
+qv_codes_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
 {
-    struct qv_packed_cuda p;
+    struct qv_codes_cuda p;
     const int64_t rows = QV_PACKED_ROWS_CUDA, chunk = QV_PACKED_CHUNK_CUDA;
     p.tiles = (n + rows - 1) / rows;
     p.chunks = (k + chunk - 1) / chunk;

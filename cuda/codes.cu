@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A gemm's quantised w, as cuda/packed.h lays it: few rows by it, where they are not bf16 on the
+ * A gemm's quantised w, as cuda/codes.h lays it: few rows by it, where they are not bf16 on the
  * tensor cores (few.cu); and its values, for cuBLASLt.
  */
-#include "packed.cuh"
+#include "codes.cuh"
 
 static __device__ __forceinline__ const uint8_t *
-chunk_of(const struct packed_shape &s, int64_t row, int64_t k)
+chunk_of(const struct codes_shape &s, int64_t row, int64_t k)
 {
     return s.at + (row / TILE_COLS * s.chunks + k / CHUNK) * s.per_chunk;
 }
@@ -14,7 +14,7 @@ chunk_of(const struct packed_shape &s, int64_t row, int64_t k)
 /* Computes up to QV_FEW_AT_ONCE rows of a column, from first_row on. */
 template <int BITS, typename T>
 static __device__ __forceinline__ void
-few_simple_rows(const struct packed_shape &s, const struct few_epilogue &e, int64_t group,
+few_simple_rows(const struct codes_shape &s, const struct few_epilogue &e, int64_t group,
                 const T *x, T *y, int64_t col, int64_t first_row)
 {
     const int lane = threadIdx.x % WARP, row = (int)(col % TILE_COLS);
@@ -47,7 +47,7 @@ few_simple_rows(const struct packed_shape &s, const struct few_epilogue &e, int6
  * 32nd k. */
 template <int BITS, typename T>
 static __global__ BLOCK void
-few_simple_kernel(const struct packed_shape s, const struct few_epilogue e, int64_t group,
+few_simple_kernel(const struct codes_shape s, const struct few_epilogue e, int64_t group,
                   const T *x, T *y)
 {
     const int64_t col = blockIdx.x * (int64_t)(THREADS / WARP) + threadIdx.x / WARP;
@@ -59,7 +59,7 @@ few_simple_kernel(const struct packed_shape s, const struct few_epilogue e, int6
 
 /* Matrices that one launch widens. */
 struct widening {
-    struct packed_shape s;
+    struct codes_shape s;
     struct divisor per_tile; /* chunks */
     uint32_t first;          /* block */
     int bits, group_shift;   /* a group has 1 << group_shift values */
@@ -121,7 +121,7 @@ template <int BITS, int DTYPE, typename T>
 static __device__ __forceinline__ void
 widen(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
 {
-    const struct packed_shape &s = m.s;
+    const struct codes_shape &s = m.s;
     int64_t at;
     const int64_t tile = divide(in_matrix, m.per_tile, &at);
     const int lane = in_chunk % WARP, upper = in_chunk / WARP, in_tile = upper * 8 + lane / 4;
@@ -186,7 +186,7 @@ qv_few_cuda(cudaStream_t stream, const struct qv_op_gemm *op, const void *x, con
             const void *bias, const void *residual, void *y)
 {
     const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
-    const struct packed_shape s = shape_of(op->n, op->k, &groups, w);
+    const struct codes_shape s = shape_of(op->n, op->k, &groups, w);
     const struct few_epilogue e = { op->m,
                                     op->n,
                                     op->residual_rows,

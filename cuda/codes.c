@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Quantised matrices from their canonical form to that of packed.h. */
+/* Quantised matrices from their canonical form to that of codes.h. */
 #include <stdlib.h>
 
 #include "cuda.h"
-#include "packed.h"
+#include "codes.h"
 
 qv_status
-qv_packed_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out)
+qv_codes_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out)
 {
-    *out = (struct qv_layout){ qv_packed_cuda(matrix->n, matrix->k, &matrix->groups).bytes,
+    *out = (struct qv_layout){ qv_codes_cuda(matrix->n, matrix->k, &matrix->groups).bytes,
                                QV_PACKED_ROWS_CUDA };
     return QV_OK;
 }
@@ -33,7 +33,7 @@ even_bytes(uint32_t word)
 /* Lays a canonical row's codes, and its scales and offsets in pairs, into the chunks of its
  * tile. */
 static void
-lay_row(const struct qv_matrix *matrix, const struct qv_packed_cuda *p, int row, const char *src,
+lay_row(const struct qv_matrix *matrix, const struct qv_codes_cuda *p, int row, const char *src,
         char *tile)
 {
     const struct qv_groups *g = &matrix->groups;
@@ -61,10 +61,10 @@ lay_row(const struct qv_matrix *matrix, const struct qv_packed_cuda *p, int row,
 }
 
 qv_status
-qv_packed_pack_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
-                    int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
+qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, int64_t row0,
+                      int64_t rows, const void *src, struct qv_buffer dst, qv_error *err)
 {
-    const struct qv_packed_cuda p = qv_packed_cuda(matrix->n, matrix->k, &matrix->groups);
+    const struct qv_codes_cuda p = qv_codes_cuda(matrix->n, matrix->k, &matrix->groups);
     const size_t row_bytes = qv_grouped_row_bytes(&matrix->groups, matrix->k);
     const int64_t tile_rows = QV_PACKED_ROWS_CUDA, tile_bytes = p.chunks * p.per_chunk;
     const size_t bytes = (size_t)((rows + tile_rows - 1) / tile_rows * tile_bytes);

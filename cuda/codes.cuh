@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels on packed weights share these: the layout of a matrix (packed.h), its scales and offsets, and the epilogue. */
-#ifndef QV_CUDA_PACKED_CUH
-#define QV_CUDA_PACKED_CUH
+/* Kernels on quantised weights share these: the layout of a matrix (codes.h), its scales and offsets, and the epilogue. */
+#ifndef QV_CUDA_CODES_CUH
+#define QV_CUDA_CODES_CUH
 
 #include <cuda_fp16.h>
 
 #include "device.cuh"
-#include "packed.h"
+#include "codes.h"
 
 enum {
     CHUNK = QV_PACKED_CHUNK_CUDA,
@@ -14,17 +14,17 @@ enum {
     TILE_COLS = QV_PACKED_ROWS_CUDA /* of y */
 };
 
-struct packed_shape {
+struct codes_shape {
     int64_t n, k;
-    int64_t tiles, chunks, per_chunk; /* of packed.h */
+    int64_t tiles, chunks, per_chunk; /* of codes.h */
     int dtype;                        /* of scales and offsets */
     const uint8_t *at;
 };
 
-static inline struct packed_shape
+static inline struct codes_shape
 shape_of(int64_t n, int64_t k, const struct qv_groups *groups, const void *w)
 {
-    const struct qv_packed_cuda p = qv_packed_cuda(n, k, groups);
+    const struct qv_codes_cuda p = qv_codes_cuda(n, k, groups);
     return { n, k, p.tiles, p.chunks, p.per_chunk, (int)groups->dtype, (const uint8_t *)w };
 }
 
@@ -72,7 +72,7 @@ finish(const struct few_epilogue &e, int64_t row, int64_t col, float sum, T *y)
 /* cuda/few.cu: few rows of bf16 on the tensor cores. *taken false: nothing was launched, since
  * scales are f32 or a block's shared memory is small. */
 cudaError_t qv_few_bf16_cuda(cudaStream_t stream, const struct qv_groups *groups,
-                             const struct packed_shape &s, const struct few_epilogue &e,
+                             const struct codes_shape &s, const struct few_epilogue &e,
                              const void *x, void *y, bool *taken);
 
 #endif
