@@ -51,7 +51,7 @@ count_list(const struct tool_options *o, const qv_cache *c, struct status *st, q
     char options[QV_CACHE_OPTIONS_BYTES];
     for (size_t i = 0; i < list.n && !s; i++) {
         const qv_cache_source source = tool_cache_source(&list.at[i], options);
-        switch (qv_cache_compare_trusting(c, list.at[i].key, &source, tool_cache_trust(o))) {
+        switch (qv_cache_compare(c, list.at[i].key, &source, tool_cache_trust(o))) {
         case QV_CACHE_SOURCE_GONE: st->gone++; /* fall through */
         case QV_CACHE_DONE: st->ok++; break;
         case QV_CACHE_FAILED: st->failed++; break;
@@ -88,8 +88,8 @@ static json_t *
 damage_json(const qv_cache *c)
 {
     json_t *list = json_array();
-    for (int64_t i = 0; qv_cache_damage(c, i); i++)
-        json_array_append_new(list, tool_json_text(qv_cache_damage(c, i)));
+    for (int64_t i = 0; qv_cache_damage(c, i, NULL); i++)
+        json_array_append_new(list, tool_json_text(qv_cache_damage(c, i, NULL)));
     return list;
 }
 
@@ -257,8 +257,9 @@ static int64_t
 count_superseded(const qv_cache *c)
 {
     int64_t n = 0;
-    for (int64_t i = 0; qv_cache_damage(c, i); i++)
-        n += qv_cache_damage_is_superseded(c, i);
+    bool superseded;
+    for (int64_t i = 0; qv_cache_damage(c, i, &superseded); i++)
+        n += superseded;
     return n;
 }
 
