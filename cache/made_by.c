@@ -94,8 +94,8 @@ model_json(const char *folder)
 }
 
 qv_status
-qv_cache_made_by(const qv_model_info *model, const qv_packing *packing,
-                 const qv_clip_options *clip, char **out, qv_error *err)
+qv_cache_made_by(const qv_model_info *model, const qv_packing *packing, const qv_clip_options *clip,
+                 char **out, qv_error *err)
 {
     if (!model || !packing || !clip || !out)
         return qv_fail(err, QV_EINVAL, "made by: model, packing, clip or out is NULL");

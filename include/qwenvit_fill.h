@@ -79,8 +79,7 @@ QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
  * `key`, `path` and `own` are the caller's and must live until qv_cache_fill_run or
  * qv_cache_fill_end has returned; *wanted may be NULL. Returns QV_ENOMEM. */
 QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
-                                   const qv_clip_options *own, bool *wanted,
-                                   qv_error *err);
+                                   const qv_clip_options *own, bool *wanted, qv_error *err);
 
 /* A clip or an image in memory. */
 typedef struct qv_cache_fill_memory {
@@ -104,8 +103,7 @@ typedef struct qv_cache_fill_memory {
  * bytes than their shape takes, fail in the run, and cost only themselves. */
 QV_API qv_status qv_cache_fill_add_memory(qv_cache_fill *fill, const char *key,
                                           const qv_cache_fill_memory *memory,
-                                          const qv_clip_options *own, bool *wanted,
-                                          qv_error *err);
+                                          const qv_clip_options *own, bool *wanted, qv_error *err);
 
 /* Forgets the clips that were added since the last run, so that what they point to may be freed. */
 QV_API void qv_cache_fill_forget(qv_cache_fill *fill);

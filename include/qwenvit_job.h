@@ -52,9 +52,10 @@ typedef struct qv_job_result {
     /* so far. source_frames is 0 for frames and patches, and if no clip could be opened. not_gpu also says why the
      * job had no GPU decode it */
     qv_outcome outcome;
-    int64_t n_tokens;           /* in the whole source */
-    qv_dtype dtype;             /* dtype of the tokens */
-    const double *timestamps_s; /* [outcome.n_frames]; in the end call of a clip that has not failed,
+    int64_t n_tokens; /* in the whole source */
+    qv_dtype dtype;   /* dtype of the tokens */
+    const double
+        *timestamps_s; /* [outcome.n_frames]; in the end call of a clip that has not failed,
                                  * else NULL */
     /* Seconds so far: since the source was taken up; waiting for its decoder;
      * the device's time for the chunks that it was in; waiting for the sink. */

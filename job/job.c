@@ -15,8 +15,8 @@ enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
 #define DEFAULT_WAIT_S 2.0
 #define ASK_S 0.02
-#define GPU_READERS 12                 /* keep an H200's decoders busy */
-#define GPU_CORES 2                    /* cores for each of these clips, that they do not wait */
+#define GPU_READERS 12 /* keep an H200's decoders busy */
+#define GPU_CORES 2    /* cores for each of these clips, that they do not wait */
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Declares what the files of a job share. Each source that is added becomes an item. A reader
- * takes the item up and puts its frame pairs into the feeder, a few at a time (reader.c). A device
- * has the feeder fill its next chunk (device.c). The sink gets the parts of the chunk with their
- * tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a reader its
- * item's clip, a device what it pushes and pulls.
+ * takes the item up and puts its frame pairs into the feeder, a few at a time (read_clips.c). A
+ * device has the feeder fill its next chunk (device_thread.c). The sink gets the parts of the chunk
+ * with their tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a
+ * reader its item's clip, a device what it pushes and pulls.
  */
 #ifndef QV_JOB_JOB_H
 #define QV_JOB_JOB_H
@@ -250,7 +250,7 @@ void qv_job_free_frames(qv_job *job, struct qv_job_frames **holder);
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,
                  double end_s);
 
-/* reader.c. Asks which GPUs decode, has their processes started, and takes note of it. */
+/* read_clips.c. Asks which GPUs decode, has their processes started, and takes note of it. */
 void qv_job_find_gpus(qv_job *job);
 
 /* The threads' functions. */
@@ -264,7 +264,7 @@ void qv_job_unlink_item(qv_job *job, struct qv_job_item *item); /* takes it from
 /* Announces the item to the feeder. Returns QV_EINVAL if it is not valid. */
 qv_status qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *err);
 
-/* device.c */
+/* device_thread.c */
 void qv_job_device_close(struct qv_job_device *d);
 /* Returns the bytes of so many tokens, DeepStack's outputs included. */
 int64_t qv_job_token_bytes(const qv_job *job, int64_t tokens);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A clip. This opens the file, lets choose.c decide which frames are read and at which size, and
- * takes them from the decoder (far.c, serve.c). That runs in a process of its own, or in a thread
- * if the file is trusted.
+ * takes them from the decoder (decoder_process.c, serve.c). That runs in a process of its own, or
+ * in a thread if the file is trusted.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "far.h"
+#include "decoder_process.h"
 #include "numbers.h"
 
 #define RING_FRAMES 16
@@ -27,7 +27,7 @@ struct qv_clip {
     int64_t *indices; /* [outcome.n_frames], ascending, possibly repeated */
     bool is_file;     /* false: bytes in memory */
     qvm_identity file;
-    struct qvm_far far;
+    struct qvm_process process;
     uint8_t *shared;
     qvm_request start; /* the layout of the shared memory */
     size_t frame_bytes;
@@ -47,10 +47,10 @@ open_bytes(qv_clip *clip, const void *bytes, size_t n, qv_error *err)
 {
 #ifdef __linux__
     void *at = MAP_FAILED;
-    clip->far.session.clip = qvm_shared_memory();
-    if (clip->far.session.clip >= 0 && n <= INT64_MAX &&
-        qvm_shared_memory_size(clip->far.session.clip, (int64_t)n))
-        at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, clip->far.session.clip, 0);
+    clip->process.session.clip = qvm_shared_memory();
+    if (clip->process.session.clip >= 0 && n <= INT64_MAX &&
+        qvm_shared_memory_size(clip->process.session.clip, (int64_t)n))
+        at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, clip->process.session.clip, 0);
     if (at == MAP_FAILED)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for its %zu bytes: %s", clip->path, n,
                        strerror(errno));
@@ -104,9 +104,9 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     /* asked before open(), which would block on a pipe without a writer */
     if (!S_ISREG(info.st_mode))
         return qv_fail(err, QV_EIO, "%s: not a regular file", path);
-    clip->far.session.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (clip->far.session.clip < 0 ||
-        fstat(clip->far.session.clip, &info)) /* another file may have taken the name since */
+    clip->process.session.clip = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (clip->process.session.clip < 0 ||
+        fstat(clip->process.session.clip, &info)) /* another file may have taken the name since */
         return fail_to_open(path, errno, err);
     if (!S_ISREG(info.st_mode))
         return qv_fail(err, QV_EIO, "%s: not a regular file", path);
@@ -138,7 +138,7 @@ check_unchanged(const qv_clip *clip, qv_error *err)
     struct stat now;
     if (!clip->is_file)
         return QV_OK;
-    if (fstat(clip->far.session.clip, &now))
+    if (fstat(clip->process.session.clip, &now))
         return qv_fail(err, QV_EIO, "%s: cannot be looked at: %s", clip->path, strerror(errno));
     return now.st_size == clip->outcome.file_bytes && mtime_ns(&now) == clip->outcome.file_mtime_ns
                ? QV_OK
@@ -153,7 +153,7 @@ check_unchanged(const qv_clip *clip, qv_error *err)
 static void *
 find_index(const qv_clip *clip, int64_t *bytes)
 {
-    qv_decoder *decoder = clip->far.decoder;
+    qv_decoder *decoder = clip->process.decoder;
     pthread_mutex_lock(&decoder->kept_lock);
     void *index = qvm_kept_copy(&decoder->kept, &clip->file, bytes);
     pthread_mutex_unlock(&decoder->kept_lock);
@@ -164,12 +164,12 @@ find_index(const qv_clip *clip, int64_t *bytes)
 static qv_status
 keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
 {
-    qv_decoder *decoder = clip->far.decoder;
+    qv_decoder *decoder = clip->process.decoder;
     void *index = malloc((size_t)bytes);
     if (!index)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for an index of %lld bytes", clip->path,
                        (long long)bytes);
-    qv_status status = qvm_far_receive(&clip->far, index, (size_t)bytes, err);
+    qv_status status = qvm_process_receive(&clip->process, index, (size_t)bytes, err);
     if (!status)
         status = check_unchanged(clip, err);
     if (status) {
@@ -189,27 +189,27 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_
     open.asked.decoder = NULL; /* addresses of this process are not for the one that decodes */
     open.asked.bytes = NULL;
     qvm_event event;
-    qv_status status = qvm_far_next(&clip->far, &event, err); /* the decoder is ready */
-    clip->far.asked = !status;
+    qv_status status = qvm_process_next(&clip->process, &event, err); /* the decoder is ready */
+    clip->process.asked = !status;
     if (status)
         return status;
-    const bool shares = clip->is_file && clip->far.decoder == o->decoder && o->decoder &&
+    const bool shares = clip->is_file && clip->process.decoder == o->decoder && o->decoder &&
                         (o->start_s > 0 || o->end_s > 0) && !o->first_frame;
     void *index = shares ? find_index(clip, &open.index_bytes) : NULL;
-    clip->far.gives_index = shares && !index;
-    open.wants_index = clip->far.gives_index;
-    status = qvm_far_tell(&clip->far, &open, err);
+    clip->process.gives_index = shares && !index;
+    open.wants_index = clip->process.gives_index;
+    status = qvm_process_tell(&clip->process, &open, err);
     if (!status && index)
-        status = qvm_far_send(&clip->far, index, (size_t)open.index_bytes, err);
+        status = qvm_process_send(&clip->process, index, (size_t)open.index_bytes, err);
     free(index);
     if (!status)
-        status = qvm_far_next(&clip->far, &event, err);
+        status = qvm_process_next(&clip->process, &event, err);
     if (!status && event.index_bytes)
         status = keep_index(clip, event.index_bytes, err);
     if (status)
         return status;
     if (o->decode == QV_DECODE_AUTO && !clip->outcome.is_image && *qv_decoder_no_nvdec())
-        clip->far.gpu_is_avoided = qv_decoder_no_nvdec();
+        clip->process.gpu_is_avoided = qv_decoder_no_nvdec();
     *plane_bytes = (event.plane_bytes + PAGE - 1) / PAGE * PAGE;
     return QV_OK;
 }
@@ -233,28 +233,28 @@ ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
     r->n_slots = (int)(slots > n ? n : slots);
     r->memory = r->frames_at + r->n_slots * r->slot_bytes;
     r->plane_bytes = plane_bytes;
-    r->gpu_patience_s = clip->far.patience_s / 3;
+    r->gpu_patience_s = clip->process.patience_s / 3;
     void *shared = MAP_FAILED;
-    if (qvm_shared_memory_size(clip->far.session.shared, r->memory + QVM_SLOTS * plane_bytes))
+    if (qvm_shared_memory_size(clip->process.session.shared, r->memory + QVM_SLOTS * plane_bytes))
         shared = mmap(NULL, (size_t)r->memory, PROT_READ | PROT_WRITE, MAP_SHARED,
-                      clip->far.session.shared, 0);
+                      clip->process.session.shared, 0);
     if (shared == MAP_FAILED)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for %d frames of %dx%d: %s", clip->path,
                        r->n_slots, r->width, r->height, strerror(errno));
     clip->shared = shared;
-    clip->far.gives_frames = true;
+    clip->process.gives_frames = true;
     memcpy(clip->shared, clip->indices, (size_t)n * sizeof *clip->indices);
     qvm_event event;
     qv_status status =
-        plane_bytes ? qvm_far_give_gpu(&clip->far, r->memory, plane_bytes, err) : QV_OK;
+        plane_bytes ? qvm_process_give_gpu(&clip->process, r->memory, plane_bytes, err) : QV_OK;
     if (status == QV_ESTATE) {
         r->plane_bytes = 0;
         status = QV_OK;
     }
     if (!status)
-        status = qvm_far_tell(&clip->far, r, err);
+        status = qvm_process_tell(&clip->process, r, err);
     if (!status)
-        status = qvm_far_next(&clip->far, &event, err);
+        status = qvm_process_next(&clip->process, &event, err);
     return status;
 }
 
@@ -264,7 +264,7 @@ begin(qv_clip *clip, qv_error *err)
 {
     const qv_clip_options *o = &clip->options;
     int64_t plane_bytes = 0;
-    qv_status status = qvm_far_start(&clip->far, o, err);
+    qv_status status = qvm_process_start(&clip->process, o, err);
     if (!status)
         status = ask_for_facts(clip, o, &plane_bytes, err);
     if (!status)
@@ -277,7 +277,7 @@ begin(qv_clip *clip, qv_error *err)
 static void
 end_decoder(qv_clip *clip)
 {
-    qvm_far_close(&clip->far);
+    qvm_process_close(&clip->process);
     if (clip->shared)
         munmap(clip->shared, (size_t)clip->start.memory);
     free(clip->indices);
@@ -291,11 +291,11 @@ end_decoder(qv_clip *clip)
 static bool
 may_start_over(qv_clip *clip)
 {
-    if (!clip->far.program_lost || clip->started_over)
+    if (!clip->process.program_lost || clip->started_over)
         return false;
     clip->started_over = true;
     end_decoder(clip);
-    qvm_far_init(&clip->far, clip->path, &clip->outcome, clip->far.session.clip);
+    qvm_process_init(&clip->process, clip->path, &clip->outcome, clip->process.session.clip);
     return true;
 }
 
@@ -329,7 +329,7 @@ qv_clip_open(const char *path, const qv_preprocess *image, const qv_preprocess *
     clip->options = *o;
     clip->image = image ? *image : qv_preprocess_default(true);
     clip->video = video ? *video : qv_preprocess_default(false);
-    qvm_far_init(&clip->far, clip->path, &clip->outcome, -1);
+    qvm_process_init(&clip->process, clip->path, &clip->outcome, -1);
     status = clip->path ? open_clip(clip, err)
                         : qv_fail(err, QV_ENOMEM, "%s: no memory for a clip", path);
     if (status)
@@ -346,8 +346,8 @@ qv_clip_close(qv_clip **handle)
     if (!clip)
         return;
     end_decoder(clip);
-    if (clip->far.session.clip >= 0)
-        close(clip->far.session.clip);
+    if (clip->process.session.clip >= 0)
+        close(clip->process.session.clip);
     free(clip->path);
     free(clip);
     *handle = NULL;
@@ -385,9 +385,9 @@ catch_up(qv_clip *clip, qv_error *err)
         status = qv_fail(err, QV_EFORMAT, "%s: decoded again, it has other frames than before",
                          clip->path);
     for (int64_t i = 0; !status && i < clip->n_taken; i++) {
-        status = qvm_far_next(&clip->far, &event, err);
+        status = qvm_process_next(&clip->process, &event, err);
         if (!status)
-            status = qvm_far_tell(&clip->far, &slot_is_free, err);
+            status = qvm_process_tell(&clip->process, &slot_is_free, err);
     }
     return status;
 }
@@ -396,11 +396,11 @@ static qv_status
 next_frame(qv_clip *clip, qv_error *err)
 {
     qvm_event event;
-    qv_status status = qvm_far_next(&clip->far, &event, err);
+    qv_status status = qvm_process_next(&clip->process, &event, err);
     if (!status || !may_start_over(clip))
         return status;
     status = catch_up(clip, err);
-    return status ? status : qvm_far_next(&clip->far, &event, err);
+    return status ? status : qvm_process_next(&clip->process, &event, err);
 }
 
 /* Waits for the next frame; false at the end, or if the clip ended early. With the last frame,
@@ -444,7 +444,7 @@ qv_clip_read(qv_clip *clip, uint8_t *dst, int64_t n_max, int64_t *n, double *tim
             timestamps_s[count] =
                 o->is_image ? 0.0 : (double)clip->indices[clip->n_taken] / o->source_fps;
         clip->n_taken++;
-        clip->status = qvm_far_tell(&clip->far, &slot_is_free, &clip->error);
+        clip->status = qvm_process_tell(&clip->process, &slot_is_free, &clip->error);
     }
     if (!count && clip->status)
         return qv_fail(err, clip->status, "%s", clip->error.text);

@@ -27,7 +27,7 @@ enum { MOST_SERVING = 4096, MOST_DROPPED = 16 };
 /* ---- orders ---------------------------------------------------------------------------------- */
 
 /* Returns whether n is the number of a session's descriptors. The last, which leads to the
- * GPU's process, may be missing. */
+ * GPU process, may be missing. */
 static bool
 is_session(int n)
 {
@@ -190,7 +190,7 @@ obey(struct spare *spare, const qvm_order *order, const int *fds, int n)
         if (strike(order->pid))
             drop_process(order->pid);
         return 0;
-    case QVM_DECODE: break; /* only a process that has a GPU open takes this order */
+    case QVM_DECODE: break; /* only a GPU process takes this order */
     }
     return -1;
 }
@@ -226,7 +226,8 @@ main(int argc, char **argv)
     qvm_close_from(FIRST_FD); /* what the program that started this one did not close on exec */
 #endif
     if (argc >= 3 && !strcmp(argv[1], "--device"))
-        return qvm_device_run(STDIN_FILENO, argv[2], argc > 3 && !strcmp(argv[3], "--trusted"));
+        return qvm_gpu_process_run(STDIN_FILENO, argv[2],
+                                   argc > 3 && !strcmp(argv[3], "--trusted"));
     const pid_t caller = qvm_caller(STDIN_FILENO);
     keep_freed_memory();
     qvm_warm_up();

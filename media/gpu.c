@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* This file starts and ends the processes that have a GPU open and decode for clips (device.c). A process is started when
- * a clip first asks for it, and replaced when it has ended, is in doubt, or has served QVM_GPU_CLIPS clips. */
+/* This file starts and ends the GPU processes, which decode for clips (gpu_process.c). A process is started when a clip
+ * first asks for it, and replaced when it has ended, is in doubt, or has served QVM_GPU_CLIPS clips. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares how the processes that have a GPU open are started, given clips and ended (gpu.c). */
+/* Declares how GPU processes, which have a GPU open, are started, given clips and ended (gpu.c). */
 #ifndef QVM_GPU_H
 #define QVM_GPU_H
 
@@ -24,14 +24,14 @@ enum {
 #define QVM_GPU_CONTEXT                                                                            \
     ((int64_t)640 << 20) /* of the context beside them: an H200's has some 520 MiB */
 
-/* Says whether a process with a GPU is ready. It is the one message of the process to whoever started it. */
+/* Says whether a GPU process is ready. It is the one message of the process to whoever started it. */
 typedef struct qvm_gpu_hello {
     int32_t ready;
     char text[156]; /* why the process is not ready */
 } qvm_gpu_hello;
 
 struct qvm_gpu_process {
-    qvm_child child; /* the process that watches over the one with the GPU (device.c) */
+    qvm_child child; /* the process that watches over the GPU process (gpu_process.c) */
     int socket;
     double began_s; /* when the process was started, as qv_seconds counts */
     bool ready;     /* the process said so */
@@ -67,7 +67,7 @@ typedef struct qvm_gpu_request {
     int fds[QVM_GPU_FDS];
 } qvm_gpu_request;
 
-/* Gives a clip's socket and memory to the GPU's process, once that is ready; *pid is 0 before, and the process's
+/* Gives a clip's socket and memory to the GPU process, once that is ready; *pid is 0 before, and the process's
  * number after. Returns QV_EBACKEND if the GPU decodes nothing, or QV_ESTATE if that is because too many processes
  * came into doubt. */
 qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_t *pid,

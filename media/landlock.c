@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Limits the files that a process with a GPU open may use (Linux's Landlock). */
+/* Limits the files that a GPU process may use (Linux's Landlock). */
 #define _GNU_SOURCE
 #include <errno.h>
 

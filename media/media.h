@@ -270,8 +270,8 @@ typedef struct qvm_source {
     AVFormatContext *format;
     AVStream *stream;
     qvm_codec codec;
-    struct qvm_remote *remote; /* the GPU's decoder, which replaces `codec`; NULL: none does */
-    bool sampled;              /* the frame of the packet that was read is asked for */
+    struct qvm_gpu_decoder *gpu; /* the GPU's decoder, which replaces `codec`; NULL: none does */
+    bool sampled;                /* the frame of the packet that was read is asked for */
     AVPacket *packet;
     struct qvm_first {
         int64_t pts, dts, pos;
@@ -425,7 +425,7 @@ bool qvm_is_wide(const AVPixFmtDescriptor *format);
 /* Converts an image for which qvm_is_wide holds to 8-bit RGB, as Pillow does with files of netpbm or with others. */
 void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride);
 
-/* ---- reader.c: a file -> what it is, and the frames that are asked for, resized -------------- */
+/* ---- frame_reader.c: a file -> what it is, and the frames that are asked for, resized -------- */
 
 typedef struct qvm_reader {
     int fd, threads;
@@ -451,7 +451,7 @@ typedef struct qvm_reader {
     bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
     const char *why; /* why by_time is false, where there is a reason; else NULL */
     int64_t n_given; /* packets that were given to decoders which are closed */
-    struct qvm_remote *remote; /* the caller's decoder on a GPU; NULL: there is none */
+    struct qvm_gpu_decoder *gpu; /* the caller's decoder on a GPU; NULL: there is none */
     const char *not_gpu; /* why the GPU does not give the frames; NULL: it does, or none was to */
 } qvm_reader;
 
@@ -476,16 +476,17 @@ int64_t qvm_reader_decoded(const qvm_reader *reader);
 int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
 void qvm_reader_close(qvm_reader *reader);
 
-/* ---- index.c: what a reader found out by reading all packets, for the next one of the file ---- */
+/* ---- file_index.c: what a reader found out by reading all packets, for the next one ---------- */
 
-/* A packet, as qvm_time has it. `flags` are index.c's. */
+/* A packet, as qvm_time has it. `flags` are file_index.c's. */
 typedef struct qvm_index_entry {
     int64_t pts;
     int8_t layer;
     uint8_t flags;
 } qvm_index_entry;
 
-/* An index of a file. A far end sends its bytes to the clip, which sends them to other far ends of the same file. */
+/* An index of a file. A decoder process sends its bytes to the clip, which sends them to other processes
+ * of the same file. */
 typedef struct qvm_index {
     int64_t n_entries, n_packets, n_frames, errors;
     int32_t top_layer;
@@ -505,16 +506,16 @@ qvm_index *qvm_index_make(const qvm_reader *reader);
 /* Fills empty times from an index, which must outlive them, and sorts them. Returns false for lack of memory. */
 bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *times);
 
-/* ---- serve.c: the far end of a clip, in a thread or in a process of its own ------------------ */
+/* ---- serve.c: the decoder process of a clip, or the thread in its place ---------------------- */
 
 /*
- * A clip and its far end talk over a stream socket and share a memory file. The far end first says that it is locked in
- * (QVM_READY), or that it cannot be (QVM_END). This is believed, as the far end reads no byte of the file until it is
- * asked. The clip asks what the file is (QVM_OPEN), is told (QVM_FACTS), decides which frames it wants at which size,
- * writes their numbers to the shared memory and asks for them (QVM_START). The far end says how many packets it will
- * decode for them (QVM_PLAN), and fills one slot after the other behind the numbers (QVM_FRAME for each). If no slot is
- * free, it waits until the clip frees one (QVM_FREE). QVM_END comes last, with the reason if it is early. Whatever the
- * far end says from QVM_OPEN on is checked: whoever made the file may have taken the far end over.
+ * A clip and its decoder process talk over a stream socket and share a memory file. The process first says that it is
+ * locked in (QVM_READY), or that it cannot be (QVM_END). This is believed, as the process reads no byte of the file until
+ * it is asked. The clip asks what the file is (QVM_OPEN), is told (QVM_FACTS), decides which frames it wants at which
+ * size, writes their numbers to the shared memory and asks for them (QVM_START). The process says how many packets it
+ * will decode for them (QVM_PLAN), and fills one slot after the other behind the numbers (QVM_FRAME for each). If no slot
+ * is free, it waits until the clip frees one (QVM_FREE). QVM_END comes last, with the reason if it is early. Whatever the
+ * process says from QVM_OPEN on is checked: whoever made the file may have taken the process over.
  */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
@@ -528,7 +529,7 @@ typedef struct qvm_request {
     int64_t n_frames, frames_at, slot_bytes, memory;
     /* START: bytes of a slot for a frame's planes, of which a GPU fills QVM_SLOTS behind `memory`; 0: none does */
     int64_t plane_bytes;
-    double gpu_patience_s; /* START: how long the GPU's process may be silent */
+    double gpu_patience_s; /* START: how long the GPU process may be silent */
 } qvm_request;
 
 /* READY is said before anything of the clip can have been read, and at no other time. */
@@ -544,7 +545,7 @@ typedef enum qvm_event_kind {
 typedef struct qvm_event {
     int32_t kind;
     int32_t status;      /* END: a qv_status */
-    int32_t gpu_lost;    /* the process that has the GPU ended, is silent, or said what cannot be */
+    int32_t gpu_lost;    /* the GPU process ended, is silent, or said what cannot be */
     int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
     int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
     qv_outcome outcome;  /* outcome.inc says what comes with FACTS, and what with every event */
@@ -552,10 +553,10 @@ typedef struct qvm_event {
 } qvm_event;
 
 typedef struct qvm_session {
-    int socket; /* the far end's socket to the clip, which qvm_serve closes */
+    int socket; /* the decoder process's socket to the clip, which qvm_serve closes */
     int clip;   /* the file, which is the caller's */
     int shared; /* the memory file, which is the caller's */
-    int codec;  /* a socket to the process that has a GPU open, which qvm_serve closes; -1: none */
+    int codec;  /* a socket to the GPU process, which qvm_serve closes; -1: none */
     bool alone; /* the session has a process of its own, which ends when the clip goes away */
 } qvm_session;
 
@@ -574,7 +575,7 @@ void qvm_serve(const qvm_session *session);
 
 /* Sends all n bytes, however long that takes. Returns false with errno if that fails. */
 bool qvm_send(int socket, const void *message, size_t n);
-/* Receives all n bytes, however long that takes. Returns false if that fails or the other end has gone. */
+/* Receives all n bytes, however long that takes. Returns false if that fails or the other side has gone. */
 bool qvm_receive(int socket, void *message, size_t n);
 
 /* ---- kept.c: indexes of files, for cuts that are still to come -------------------------------- */
@@ -626,7 +627,7 @@ void qvm_child_await(qvm_child *child);
 /* Closes what this process has of it, which changes nothing for the process. `child` stands for none then. */
 void qvm_child_leave(qvm_child *child);
 
-/* ---- process.c: the program qwenvit-decoder, and memory that is shared with it --------------- */
+/* ---- decoder_program.c: the program qwenvit-decoder, and memory that is shared with it ------- */
 
 struct qv_decoder {
     qvm_child child;
@@ -654,10 +655,10 @@ bool qvm_shared_memory_size(int fd, int64_t bytes);
 /* Makes a pair of connected stream sockets, which are closed on exec. Returns false with errno. */
 bool qvm_stream(int *here, int *there);
 
-/* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other end has gone, or
+/* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other side has gone, or
  * another errno. until_s counts as qv_seconds does, or is infinite. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
-/* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other end has gone. */
+/* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other side has gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
 
 /* A process that serves a session. Only the program that made the process knows its number: once the program was started
@@ -679,7 +680,7 @@ void qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
 
 /* Says which orders the program takes over its standard input. SERVE has a process serve a session, whose descriptors
  * come along; the answer is the process's number, or -1. KILL ends such a process; the answer is its status as waitpid
- * gives it, or -1. DROP ends one without an answer. DECODE, for a process that has a GPU open, has it decode for a
+ * gives it, or -1. DROP ends one without an answer. DECODE, for a GPU process, has it decode for a
  * session, whose socket and shared memory come along; it has no answer. */
 typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP, QVM_DECODE } qvm_order_kind;
 
@@ -711,8 +712,8 @@ union qvm_control {
 /* Why a build without the headers of NVIDIA's decoders has no GPU decode; it fits into not_gpu. */
 #define QVM_NO_NVDEC "this build has no NVDEC support (no ffnvcodec headers)"
 
-/* Runs the program with the GPU of this number open (device.c), locked in unless `unlocked`. Returns the exit code. */
-int qvm_device_run(int socket, const char *number, bool unlocked);
+/* Runs the program with the GPU of this number open (gpu_process.c), locked in unless `unlocked`. Returns the exit code. */
+int qvm_gpu_process_run(int socket, const char *number, bool unlocked);
 
 /* Closes all descriptors from the number `first` on. */
 void qvm_close_from(int first);
@@ -732,6 +733,6 @@ const char *qvm_sandbox_files(void);
 /* Locks in all threads of a process that has opened its GPU, as the second of two steps: no network can be used, no
  * other process made or signalled, no file made or emptied, and no device asked for anything but what NVIDIA's driver
  * takes. Returns as qvm_sandbox does. */
-const char *qvm_sandbox_device(void);
+const char *qvm_sandbox_gpu(void);
 
 #endif

@@ -8,7 +8,7 @@
 #ifndef QVM_NVDEC_H
 #define QVM_NVDEC_H
 
-#include "remote.h"
+#include "gpu_decoder.h"
 
 typedef struct qvm_nvdec qvm_nvdec;
 
@@ -17,7 +17,7 @@ typedef struct qvm_nvdec_sink {
     /* Returns the place for the frame of time `pts`, which has so many bytes, and its slot; NULL: it is not wanted. */
     uint8_t *(*find)(void *user, int64_t pts, int64_t bytes, int32_t *slot);
     /* Hears of each frame. A frame that is wanted is in its place by then. */
-    void (*frame)(void *user, const qvm_remote_event *event);
+    void (*frame)(void *user, const qvm_gpu_decoder_event *event);
     void *user;
 } qvm_nvdec_sink;
 
@@ -33,12 +33,12 @@ bool qvm_nvdec_try(qvm_nvdec *gpu);
 
 /* Opens a stream, which one thread uses. Returns NULL if the GPU does not take it, and *why in words that follow
  * "since". */
-qvm_nvstream *qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about,
+qvm_nvstream *qvm_nvstream_open(qvm_nvdec *gpu, const qvm_gpu_decoder_stream *about,
                                 const qvm_nvdec_sink *sink, const char **why);
 /* Decodes the packet of a request, which has one picture. With `data` NULL, all frames come that are still under way, and
  * all pictures are then known to be whole. Frames come in the order of their packets. Returns NULL, or why the stream is
  * of no use any more. */
-const char *qvm_nvstream_give(qvm_nvstream *stream, const qvm_remote_request *request,
+const char *qvm_nvstream_give(qvm_nvstream *stream, const qvm_gpu_decoder_request *request,
                               const uint8_t *data);
 /* Has the stream go on with a keyframe that refers to nothing before it. Returns as qvm_nvstream_give does. */
 const char *qvm_nvstream_begin_anew(qvm_nvstream *stream);

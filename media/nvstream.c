@@ -31,7 +31,7 @@ struct qvm_nvstream {
     struct waiting {
         int surface;
         uint8_t *to; /* where the frame is wanted; NULL: nowhere */
-        qvm_remote_event event;
+        qvm_gpu_decoder_event event;
     } waiting[QVM_GPU_DELAY]; /* [n_waiting] decoded pictures that the sink does not have yet */
     int n_waiting;
     int32_t order_of[MOST_SURFACES];
@@ -173,8 +173,8 @@ ask(qvm_nvstream *s, uint32_t surfaces)
     return true;
 }
 
-/* Waits until the picture in a surface is decoded, and copies it to the host, laid out as qvm_remote_event says. With `to`
- * NULL nothing is copied. */
+/* Waits until the picture in a surface is decoded, and copies it to the host, laid out as qvm_gpu_decoder_event says.
+ * With `to` NULL nothing is copied. */
 static bool
 fetch(qvm_nvstream *s, int surface, uint8_t *to)
 {
@@ -265,7 +265,7 @@ let_wait(qvm_nvstream *s, int surface)
     const CUVIDEOFORMAT *f = &s->format;
     struct waiting *w = &s->waiting[s->n_waiting++];
     *w = (struct waiting){ .surface = surface,
-                           .event = { .kind = QVM_REMOTE_FRAME,
+                           .event = { .kind = QVM_GPU_FRAME,
                                       .slot = -1,
                                       .pts = s->pts,
                                       .order = s->order + s->order_of[surface],
@@ -329,7 +329,7 @@ make_parser(qvm_nvstream *s)
 }
 
 qvm_nvstream *
-qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_sink *sink,
+qvm_nvstream_open(qvm_nvdec *g, const qvm_gpu_decoder_stream *about, const qvm_nvdec_sink *sink,
                   const char **why)
 {
     const int codec = qvm_nvcodec_find(about->codec_id);
@@ -359,7 +359,7 @@ qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *s, const qvm_remote_request *r, const uint8_t *data)
+qvm_nvstream_give(qvm_nvstream *s, const qvm_gpu_decoder_request *r, const uint8_t *data)
 {
     CUVIDSOURCEDATAPACKET packet = { .flags = data ? CUVID_PKT_TIMESTAMP | CUVID_PKT_ENDOFPICTURE
                                                    : CUVID_PKT_ENDOFSTREAM,
@@ -408,7 +408,7 @@ qvm_nvstream_close(qvm_nvstream *s)
 static const char none[] = QVM_NO_NVDEC;
 
 qvm_nvstream *
-qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about, const qvm_nvdec_sink *sink,
+qvm_nvstream_open(qvm_nvdec *gpu, const qvm_gpu_decoder_stream *about, const qvm_nvdec_sink *sink,
                   const char **why)
 {
     (void)gpu;
@@ -419,7 +419,7 @@ qvm_nvstream_open(qvm_nvdec *gpu, const qvm_remote_stream *about, const qvm_nvde
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *stream, const qvm_remote_request *request, const uint8_t *data)
+qvm_nvstream_give(qvm_nvstream *stream, const qvm_gpu_decoder_request *request, const uint8_t *data)
 {
     (void)stream;
     (void)request;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Locks a decoding process in: it may read the clip, fill the shared memory, and end. */
+/* Locks a decoder process in: it may read the clip, fill the shared memory, and end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -28,7 +28,7 @@
 
 #define STACK                                                                                      \
     ((rlim_t)8 << 20) /* bytes of its first thread's stack, which RLIMIT_DATA does not count */
-#define DEVICE_MEMORY ((rlim_t)8 << 30) /* bytes that a process with a GPU may write to */
+#define GPU_MEMORY ((rlim_t)8 << 30) /* bytes that a GPU process may write to */
 
 /* Lowers a limit to `most`. */
 static bool
@@ -86,10 +86,10 @@ static const int allowed[] = {
     SCMP_SYS(rseq), SCMP_SYS(poll), SCMP_SYS(ppoll),
 };
 
-/* The system calls that a process with a GPU open needs besides, for NVIDIA's driver, which opens
+/* The system calls that a GPU process needs besides, for NVIDIA's driver, which opens
  * its devices anew for each decoder, and for taking orders. Landlock limits the files that it may
  * open; files can be looked for by any name. newfstatat is how newer C libraries do fstat. */
-static const int of_device[] = {
+static const int of_gpu[] = {
     SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(access),
     SCMP_SYS(faccessat), SCMP_SYS(faccessat2), SCMP_SYS(readlink), SCMP_SYS(readlinkat),
     SCMP_SYS(getuid), SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getppid),
@@ -147,7 +147,7 @@ static const struct careful careful[] = {
     { SCMP_SYS(clock_gettime), 1, { { 0, SCMP_CMP_LT, CLOCKS, 0 } } },
 };
 
-static const struct careful careful_of_device[] = {
+static const struct careful careful_of_gpu[] = {
 #ifndef __s390__
     /* the driver makes a decoder's shared memory so, in places that it has taken before */
     { SCMP_SYS(mmap),
@@ -201,13 +201,13 @@ allow_carefully(scmp_filter_ctx rules, const struct careful *calls, size_t n)
 }
 
 static bool
-add_rules(scmp_filter_ctx rules, bool device)
+add_rules(scmp_filter_ctx rules, bool gpu)
 {
     for (size_t i = 0; i < COUNT(unknown); i++)
         if (seccomp_rule_add(rules, SCMP_ACT_ERRNO(ENOSYS), unknown[i], 0))
             return false;
-    if (device && (!allow(rules, of_device, COUNT(of_device)) ||
-                   !allow_carefully(rules, careful_of_device, COUNT(careful_of_device))))
+    if (gpu && (!allow(rules, of_gpu, COUNT(of_gpu)) ||
+                !allow_carefully(rules, careful_of_gpu, COUNT(careful_of_gpu))))
         return false;
     return allow(rules, allowed, COUNT(allowed)) &&
            allow_carefully(rules, careful, COUNT(careful)) &&
@@ -217,11 +217,11 @@ add_rules(scmp_filter_ctx rules, bool device)
 /* Makes the filter. Calls that are not listed fail with EPERM, as if they were for root alone,
  * because libraries cope with that. */
 static void
-make_filter(bool device)
+make_filter(bool gpu)
 {
     scmp_filter_ctx rules = seccomp_init(SCMP_ACT_ERRNO(EPERM));
     const int fd = qvm_shared_memory();
-    if (rules && fd >= 0 && add_rules(rules, device) && !seccomp_export_bpf(rules, fd)) {
+    if (rules && fd >= 0 && add_rules(rules, gpu) && !seccomp_export_bpf(rules, fd)) {
         const off_t bytes = lseek(fd, 0, SEEK_END);
         void *at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
         if (at != MAP_FAILED)
@@ -305,13 +305,13 @@ qvm_sandbox(int64_t memory, int first_fd)
 }
 
 const char *
-qvm_sandbox_device(void)
+qvm_sandbox_gpu(void)
 {
 #ifdef __linux__
     make_filter(true);
     if (!set_limit(RLIMIT_CORE, 0) || !set_limit(RLIMIT_FSIZE, 0))
         return "setrlimit";
-    const char *failed = limit_memory(DEVICE_MEMORY);
+    const char *failed = limit_memory(GPU_MEMORY);
     return failed ? failed : filter_calls(SECCOMP_FILTER_FLAG_TSYNC);
 #else
     errno = ENOTSUP;

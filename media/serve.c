@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The far end of a clip decodes the frames that the clip asks for into shared memory. One thread decodes and one listens,
- * so that a clip that goes away is noticed in the middle of a frame.
+ * The decoder process of a clip decodes the frames that the clip asks for into shared memory. One thread decodes and one
+ * listens, so that a clip that goes away is noticed in the middle of a frame.
  */
 #define _GNU_SOURCE /* MAP_POPULATE */
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "remote.h"
+#include "gpu_decoder.h"
 
 #define ALIVE_S 1.0 /* between signs of life, which are sent while a frame takes long */
 #ifndef MAP_POPULATE
@@ -28,7 +28,7 @@ struct server {
     int64_t last;        /* the last frame that was asked for */
     int64_t index_bytes; /* bytes of the index that follows the facts */
     int64_t plane_bytes; /* bytes of a frame's planes as a GPU gives them; 0: no GPU is to decode */
-    qvm_remote *remote;  /* the decoder on a GPU; NULL: no GPU decodes */
+    qvm_gpu_decoder *gpu; /* the decoder on a GPU; NULL: no GPU decodes */
     atomic_bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -121,10 +121,10 @@ say(struct server *s, qvm_event_kind kind, const qv_error *error)
     if (kind == QVM_PLAN)
         o->needed_frames = qvm_reader_needed(&s->reader, s->last);
     snprintf(o->decodes_all, sizeof o->decodes_all, "%s", s->reader.why ? s->reader.why : "");
-    o->decoded_by = s->reader.source.remote ? QV_DECODE_GPU : QV_DECODE_CPU;
+    o->decoded_by = s->reader.source.gpu ? QV_DECODE_GPU : QV_DECODE_CPU;
     snprintf(o->not_gpu, sizeof o->not_gpu, "%s", s->reader.not_gpu ? s->reader.not_gpu : "");
     event.outcome = *o;
-    event.gpu_lost = s->remote && s->remote->lost;
+    event.gpu_lost = s->gpu && s->gpu->lost;
     event.plane_bytes = kind == QVM_FACTS ? s->plane_bytes : 0;
     event.index_bytes = kind == QVM_FACTS ? s->index_bytes : 0;
     if (error) {
@@ -158,26 +158,26 @@ map_shared(struct server *s, qv_error *err)
     return QV_OK;
 }
 
-/* Lets the reader take its frames from the process that has a GPU open. */
+/* Lets the reader take its frames from the GPU process. */
 static qv_status
 map_planes(struct server *s, qv_error *err)
 {
     const qvm_request *r = &s->start;
     const size_t bytes = QVM_SLOTS * (size_t)r->plane_bytes;
     void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, s->session->shared, (off_t)r->memory);
-    s->remote = at == MAP_FAILED ? NULL : calloc(1, sizeof *s->remote);
-    if (!s->remote) {
+    s->gpu = at == MAP_FAILED ? NULL : calloc(1, sizeof *s->gpu);
+    if (!s->gpu) {
         if (at != MAP_FAILED)
             munmap(at, bytes);
         return qv_fail(err, QV_ENOMEM, "no memory for the frames of a GPU");
     }
-    s->remote->socket = s->session->codec;
-    s->remote->planes = at;
-    s->remote->slot_bytes = r->plane_bytes;
-    s->remote->patience_s = r->gpu_patience_s;
-    s->remote->watch = s->reader.watch;
-    s->remote->times = &s->reader.times;
-    s->reader.remote = s->remote;
+    s->gpu->socket = s->session->codec;
+    s->gpu->planes = at;
+    s->gpu->slot_bytes = r->plane_bytes;
+    s->gpu->patience_s = r->gpu_patience_s;
+    s->gpu->watch = s->reader.watch;
+    s->gpu->times = &s->reader.times;
+    s->reader.gpu = s->gpu;
     return QV_OK;
 }
 
@@ -228,8 +228,8 @@ decode(struct server *s, qv_error *err)
     if (s->index && qvm_index_is_whole(s->index, s->open.index_bytes))
         watch.index = s->index;
     const double began_s = qv_seconds();
-    qv_status status =
-        qvm_reader_open(&s->reader, s->session->clip, watch.asked.threads, &watch, &s->outcome, err);
+    qv_status status = qvm_reader_open(&s->reader, s->session->clip, watch.asked.threads, &watch,
+                                       &s->outcome, err);
     s->outcome.decode_s = qv_seconds() - began_s;
     if (status)
         return status;
@@ -262,11 +262,11 @@ qvm_serve(const qvm_session *session)
     qvm_reader_close(&s.reader);
     if (s.shared)
         munmap(s.shared, (size_t)s.start.memory);
-    if (s.remote) {
-        qvm_remote_close(s.remote);
-        munmap((void *)(uintptr_t)s.remote->planes, QVM_SLOTS * (size_t)s.start.plane_bytes);
+    if (s.gpu) {
+        qvm_gpu_decoder_close(s.gpu);
+        munmap((void *)(uintptr_t)s.gpu->planes, QVM_SLOTS * (size_t)s.start.plane_bytes);
     }
-    free(s.remote);
+    free(s.gpu);
     if (session->codec >= 0)
         close(session->codec);
     if (session->alone) /* the listener ends with the process, whatever it is doing */

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "ffmpeg_compat.h"
-#include "remote.h"
+#include "gpu_decoder.h"
 
 #define IO_BYTES 65536
 #define MAX_BAD_READS 64    /* failed reads in a row, after which the rest of a file is given up */
@@ -449,15 +449,15 @@ add_parameters(qvm_source *source, qv_error *err)
 static int
 send_packet(qvm_source *source, const AVPacket *packet)
 {
-    return source->remote ? qvm_remote_send(source->remote, packet, source->sampled)
-                          : avcodec_send_packet(source->codec.av, packet);
+    return source->gpu ? qvm_gpu_decoder_send(source->gpu, packet, source->sampled)
+                       : avcodec_send_packet(source->codec.av, packet);
 }
 
 static int
 receive_frame(qvm_source *source, AVFrame *frame)
 {
-    return source->remote ? qvm_remote_receive(source->remote, frame)
-                          : avcodec_receive_frame(source->codec.av, frame);
+    return source->gpu ? qvm_gpu_decoder_receive(source->gpu, frame)
+                       : avcodec_receive_frame(source->codec.av, frame);
 }
 
 /* Gives the decoder the packet; NULL makes it give all frames that it still has. */
@@ -503,8 +503,8 @@ static qv_status
 begin_anew(qvm_source *source, qv_error *err)
 {
     source->emptying = false;
-    if (source->remote)
-        qvm_remote_begin_anew(source->remote);
+    if (source->gpu)
+        qvm_gpu_decoder_begin_anew(source->gpu);
     else
         qvm_codec_begin_anew(&source->codec);
     return give(source, source->packet, err);

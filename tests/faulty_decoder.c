@@ -348,7 +348,7 @@ lie_about(qv_outcome *info)
         memset(info->codec, 0xff, sizeof info->codec);
         memset(info->format, '\033', sizeof info->format);
     }
-    if (is("decisions")) { /* which are the near end's */
+    if (is("decisions")) { /* which the clip's side makes */
         const size_t first = offsetof(qv_outcome, first_frame);
         memset(&info->first_frame, 0x55, offsetof(qv_outcome, needed_frames) - first);
         info->like = (qv_like)0x55555555;

@@ -16,8 +16,8 @@ media/options.inc media/choose.c            decides which frames are read, and a
 media/options.inc media/qwen_vl_utils.c     does so by the rules of qwen-vl-utils
 media/options.inc media/sampling.c          does so by the rules of transformers
 media/options.inc media/clip.c              keeps the index of a file of which a piece is read
-media/options.inc media/reader.c            reads the first frame
-media/options.inc media/far.c               limits the process that decodes
+media/options.inc media/frame_reader.c      reads the first frame
+media/options.inc media/decoder_process.c   limits the process that decodes
 media/options.inc media/codec.c             FFmpeg has a max_pixels too
 media/options.inc media/source.c            so has its parser of images
 media/options.inc media/option_list.h       a rate replaces a number of frames
@@ -25,7 +25,7 @@ media/options.inc media/clip_options.c      checks which options go together
 media/options.inc cache/made_by.c           writes the numbers of the model, which are called so too
 media/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
 media/options.inc tools/command/encode.c    refuses, in flags, options that do not go together
-media/options.inc tools/command/cache.c     refuses, in flags, options that do not go together
+media/options.inc tools/command/cache_command.c  refuses, in flags, options that do not go together
 media/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
 media/options.inc tools/bench/job.c         makes frames small
 media/options.inc tools/verify/verify.c     makes pixels of a size; samples as many frames as a grid has
@@ -39,7 +39,7 @@ src/outcome.inc cache/reader.c              gives the rate of a row of the index
 src/outcome.inc cache/scan_records.c        keeps two fields of a record, of which older records lack either
 src/outcome.inc tools/command/info.c        tells them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
-src/outcome.inc tools/command/progress.c    sums frames and times of the clips of a job
+src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
 src/outcome.inc tools/bench/job.c           sums frames and times of the clips of a job
 src/outcome.inc tools/bench/preprocess.c    records of 0.1.0 have these names
 src/outcome.inc python/src/cache.cpp        frames in memory come with their rate

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* A kind of process. One that is FREE is not locked in, and FILES_ONLY is a GPU's process before its filter of calls. */
+/* A kind of process. One that is FREE is not locked in, and FILES_ONLY is a GPU process before its filter of calls. */
 enum locked_kind { LOCKED_FREE, LOCKED_CLIP, LOCKED_GPU, LOCKED_FILES_ONLY };
 
 /* What a process uses to try rows. */

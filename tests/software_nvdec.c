@@ -27,7 +27,7 @@ struct qvm_nvdec {
 struct qvm_nvstream {
     qvm_nvdec *gpu;
     qvm_nvdec_sink sink;
-    qvm_remote_stream about;
+    qvm_gpu_decoder_stream about;
     AVCodecContext *codec;
     AVPacket *packet;
     AVFrame *frame;
@@ -165,7 +165,7 @@ open_codec(qvm_nvstream *s)
 }
 
 qvm_nvstream *
-qvm_nvstream_open(qvm_nvdec *g, const qvm_remote_stream *about, const qvm_nvdec_sink *sink,
+qvm_nvstream_open(qvm_nvdec *g, const qvm_gpu_decoder_stream *about, const qvm_nvdec_sink *sink,
                   const char **why)
 {
     qvm_nvstream *s = calloc(1, sizeof *s);
@@ -215,7 +215,7 @@ put_planes(const AVFrame *f, bool deep, uint8_t *to, int width, int height)
 
 /* Returns whether a frame is told of at all; the faults change what is told. */
 static bool
-change(qvm_remote_event *e, uint8_t *to)
+change(qvm_gpu_decoder_event *e, uint8_t *to)
 {
     if (is("time"))
         e->pts += 7;
@@ -254,16 +254,16 @@ put_frame(qvm_nvstream *s, const struct sent *sent)
     const bool deep = s->about.format == AV_PIX_FMT_YUV420P10;
     const int width = (f->width + 15) & ~15,
               height = (f->height + 15) & ~15; /* as NVIDIA's parser */
-    qvm_remote_event e = { .kind = QVM_REMOTE_FRAME,
-                           .slot = -1,
-                           .pts = f->pts,
-                           .order = sent->order,
-                           .group = sent->group,
-                           .whole = s->whole,
-                           .width = width,
-                           .height = height,
-                           .right = width - f->width + (int)f->crop_right,
-                           .bottom = height - f->height + (int)f->crop_bottom };
+    qvm_gpu_decoder_event e = { .kind = QVM_GPU_FRAME,
+                                .slot = -1,
+                                .pts = f->pts,
+                                .order = sent->order,
+                                .group = sent->group,
+                                .whole = s->whole,
+                                .width = width,
+                                .height = height,
+                                .right = width - f->width + (int)f->crop_right,
+                                .bottom = height - f->height + (int)f->crop_bottom };
     uint8_t *to =
         s->sink.find(s->sink.user, f->pts, (int64_t)width * height * 3 / 2 << deep, &e.slot);
     if (f->decode_error_flags || f->flags & AV_FRAME_FLAG_CORRUPT)
@@ -312,7 +312,7 @@ go_wrong(void)
 }
 
 const char *
-qvm_nvstream_give(qvm_nvstream *s, const qvm_remote_request *r, const uint8_t *data)
+qvm_nvstream_give(qvm_nvstream *s, const qvm_gpu_decoder_request *r, const uint8_t *data)
 {
     int code = data ? av_new_packet(s->packet, r->bytes) : 0;
     atomic_fetch_add(&gpu.n_packets, 1);

@@ -672,7 +672,7 @@ test_frozen(void **state)
     const char *dir = temp_path("frozen"), *path = temp_file("clip", "12345", 5);
     char *by = NULL, key[2] = "a", text[QV_CACHE_OPTIONS_BYTES];
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_made_by(&model, 3072, &clip, &by, &err), QV_OK);
+    assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
     assert_non_null(strstr(by, description));
     qv_cache_writer *w = NULL;
     const qv_cache_writer_options o = { .layout = tiny, .made_by = by };

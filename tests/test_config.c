@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "towers/config.h"
-#include "towers/preprocess.h"
+#include "towers/preprocessor.h"
 #include "engine/op.h"
 #include "tempdir.h"
 

@@ -493,12 +493,17 @@ words_say_what_is_wrong(void **state)
     (void)state;
     const qv_like like = QV_LIKE_QWEN_VL_UTILS;
     clip_write("back.mp4");
-    refused("back.mp4", (qv_clip_options){ .start_s = -1 }, "start is -1; must be a number from 0 up");
-    refused("back.mp4", (qv_clip_options){ .start_s = (double)NAN }, "nan; must be a number from 0 up");
-    refused("back.mp4", (qv_clip_options){ .start_s = INFINITY }, "start is inf; must be a number from 0 up");
-    refused("back.mp4", (qv_clip_options){ .end_s = -0.5 }, "end is -0.5; must be a number above 0");
+    refused("back.mp4", (qv_clip_options){ .start_s = -1 },
+            "start is -1; must be a number from 0 up");
+    refused("back.mp4", (qv_clip_options){ .start_s = (double)NAN },
+            "nan; must be a number from 0 up");
+    refused("back.mp4", (qv_clip_options){ .start_s = INFINITY },
+            "start is inf; must be a number from 0 up");
+    refused("back.mp4", (qv_clip_options){ .end_s = -0.5 },
+            "end is -0.5; must be a number above 0");
     refused("back.mp4", (qv_clip_options){ .end_s = (double)NAN }, "nan; must be a number above 0");
-    refused("back.mp4", (qv_clip_options){ .end_s = INFINITY }, "end is inf; must be a number above 0");
+    refused("back.mp4", (qv_clip_options){ .end_s = INFINITY },
+            "end is inf; must be a number above 0");
     refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 2 }, "end 2; above start, 2");
     refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 1 }, "end 1; above start, 2");
     refused("back.mp4", (qv_clip_options){ .start_s = 4 },

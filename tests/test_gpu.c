@@ -20,7 +20,7 @@
 #include <cmocka.h>
 
 #include "../media/gpu.h"
-#include "../media/remote.h"
+#include "../media/gpu_decoder.h"
 #include "command/encode.h"
 #include "engine/context.h"
 #include "make_clips.h"
@@ -159,21 +159,20 @@ test_alone(void **state)
     qv_clip_options options = { .trusted = true, .decoder = start_gpu("") };
     clip_write("x264.mp4");
     expect("x264.mp4", &options, "");
-    options.trusted =
-        false; /* the process that has the GPU open is then another one, which is locked in */
+    options.trusted = false; /* the GPU process is then another one, which is locked in */
     expect("x264.mp4", &options, "");
     qv_decoder_stop(&options.decoder);
     unlink("x264.mp4");
 }
 
 /* Makes the allocation fail that a thread's decoder needs for a GPU's frames. */
-static bool no_remote;
+static bool no_gpu_decoder;
 void *__real_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *
 __wrap_calloc(size_t n, size_t size)
 {
-    return no_remote && size == sizeof(struct qvm_remote) ? NULL : __real_calloc(n, size);
+    return no_gpu_decoder && size == sizeof(struct qvm_gpu_decoder) ? NULL : __real_calloc(n, size);
 }
 
 static int
@@ -197,9 +196,9 @@ test_no_memory(void **state)
                                       .decode = QV_DECODE_GPU,
                                       .decoder = start_gpu("") };
     clip_write("x264.mp4");
-    no_remote = true;
+    no_gpu_decoder = true;
     struct frames f = read_clip("x264.mp4", &options);
-    no_remote = false;
+    no_gpu_decoder = false;
     free(f.at);
     expect_failure("no memory", QV_ENOMEM, "no memory for the frames of a GPU", f.status, &f.error);
     assert_int_equal(count_shared_maps(), 0);

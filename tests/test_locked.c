@@ -34,7 +34,7 @@
 int __real_kill(pid_t pid, int number);
 int __wrap_kill(pid_t pid, int number);
 
-static bool has_landlock; /* without it no process with a GPU is locked in */
+static bool has_landlock; /* without it no GPU process is locked in */
 
 static int
 count_rows(bool (*counts)(const struct locked_row *class, const struct locked_row *row))
@@ -242,7 +242,7 @@ test_peer(void **state)
 
 /* ---- the end of a caller ------------------------------------------------------------------------ */
 
-/* Has a GPU's process hang in a clip, and then waits to be killed. */
+/* Has a GPU process hang in a clip, and then waits to be killed. */
 static void
 hang(int told)
 {
@@ -276,7 +276,7 @@ count_ended(int n)
     return ended;
 }
 
-/* A GPU's process that hears nothing ends with the process that watches over it, and with its caller, as all others do. */
+/* A GPU process that hears nothing ends with the process that watches over it, and with its caller, as all others do. */
 static void
 test_stuck(void **state)
 {
@@ -296,7 +296,7 @@ test_stuck(void **state)
         assert_int_equal(read(told[0], &watcher, sizeof watcher), sizeof watcher);
         if (!killed)
             __real_kill(watcher, SIGKILL);
-        const int first = killed ? 1 : count_ended(1); /* the process with the GPU */
+        const int first = killed ? 1 : count_ended(1); /* the GPU process */
         __real_kill(caller, SIGKILL);
         const int n = count_ended(MOST);
         const bool left = waitpid(-1, NULL, WNOHANG) >= 0;

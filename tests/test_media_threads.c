@@ -103,7 +103,7 @@ clips_side_by_side(void **state)
             expect_same(&together[c][i], &alone[c]);
 }
 
-/* Closes clips while the far end decodes, or waits for a free slot. */
+/* Closes clips while the decoder process decodes, or waits for a free slot. */
 static void
 clips_closed_early(void **state)
 {

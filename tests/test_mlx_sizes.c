@@ -16,7 +16,7 @@
 #include "sparse.h"
 #include "tempdir.h"
 #include "tiny.h"
-#include "towers/part.h"
+#include "towers/stored_tensor.h"
 #include "towers/weights.h"
 
 /* The blocks of tower M; this tower has one of them. A matrix takes 16 MB in f32, and several
@@ -248,7 +248,7 @@ what_mlx_has_is_loaded_and_nothing_else(void **state)
             groups_of_every_size(bits[b], scales[s], b + s);
 }
 
-/* Whatever is said about a part, it is never read into less memory than it takes. */
+/* Whatever is said about a stored tensor, it is never read into less memory than it takes. */
 static void
 a_room_that_is_too_small_is_refused(void **state)
 {
@@ -257,7 +257,7 @@ a_room_that_is_too_small_is_refused(void **state)
     struct qv_stored_tower stored = { .dir = tempdir, .prefix = "vision_tower." };
     struct qv_config config;
     struct qv_tower tower;
-    struct qv_tensor_part part;
+    struct qv_stored_tensor tensor;
     qv_error err = { 0 };
     void *values;
     write_config();
@@ -266,20 +266,20 @@ a_room_that_is_too_small_is_refused(void **state)
         qv_checkpoint_open(tempdir, &stored.checkpoint, &err))
         fail_msg("%s", err.text);
     const struct qv_tensor_spec *spec = &tower.tensors[tower.blocks[0].fc1.weight];
-    if (qv_part_find(&stored, &config, spec, 0, &part, &err))
+    if (qv_stored_find(&stored, &config, spec, 0, &tensor, &err))
         fail_msg("%s", err.text);
-    for (int64_t group = 1; group <= 32; group *= 32) { /* 1 stands for a part that nobody has
+    for (int64_t group = 1; group <= 32; group *= 32) { /* 1 stands for a tensor that nobody has
                                                          * checked. */
-        part.group = group;
-        const size_t row = qv_part_row_bytes(&part);
+        tensor.group = group;
+        const size_t row = qv_stored_row_bytes(&tensor);
         assert_int_equal(row, spec->k * (group == 1 ? 9 : 4));
         char *raw = malloc(3 * row), *canonical = malloc(3 * row);
         assert_true(raw && canonical);
-        struct qv_part_room room = { raw, canonical, 3 * row - 1 };
-        const qv_status s = qv_part_read(&part, 5, 3, &room, &values, &err);
+        struct qv_stored_room room = { raw, canonical, 3 * row - 1 };
+        const qv_status s = qv_stored_read(&tensor, 5, 3, &room, &values, &err);
         expect_failure("too small", QV_EFORMAT, "mlp.linear_fc1.weight: 3 rows take", s, &err);
         room.bytes++;
-        if (group == 32 && qv_part_read(&part, 5, 3, &room, &values, &err))
+        if (group == 32 && qv_stored_read(&tensor, 5, 3, &room, &values, &err))
             fail_msg("%s", err.text);
         for (int64_t i = 0; group == 32 && i < 3 * spec->k; i++)
             assert_true(((const float *)values)[i] == value_at(&form, 5 * spec->k + i));

@@ -136,7 +136,8 @@ made_by(void)
     static const qv_packing packing = { .rows = 64, .rule = "pairs" };
     qv_model_info info;
     qv_model_get_info(model, &info);
-    return qv_cache_made_by(arg(0, &info), arg(1, &packing), arg(2, &plain), arg(3, &out), arg(4, &err));
+    return qv_cache_made_by(arg(0, &info), arg(1, &packing), arg(2, &plain), arg(3, &out),
+                            arg(4, &err));
 }
 
 static qv_status

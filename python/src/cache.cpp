@@ -75,8 +75,9 @@ make_row(nb::dict fields, nb::object data)
         const std::string name = nb::cast<std::string>(nb::str(field));
         std::string *text = name == "path" ? &path : name == "key" ? &given : nullptr;
         const qv_value v = value_of(value, name, text ? text : &other);
-        const char *words = !text ? qv_clip_options_set(&made.own, name.c_str(), true, &v)
-                            : text->empty() ? "a text that is not empty" : nullptr;
+        const char *words = !text           ? qv_clip_options_set(&made.own, name.c_str(), true, &v)
+                            : text->empty() ? "a text that is not empty"
+                                            : nullptr;
         if (words && !*words)
             fail(QV_EINVAL, "there is no field %.80s", shown(field).c_str());
         if (words)

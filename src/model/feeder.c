@@ -12,13 +12,6 @@
 
 /* ---- capacities ------------------------------------------------------------------------------ */
 
-struct qv_capacity_bits
-qv_model_bits(const qv_model *model)
-{
-    const struct qv_config *c = &model->config;
-    return qv_capacity_bits(&model->ctx->caps, model->dtype, c->merge, qv_config_head_dim(c));
-}
-
 static qv_capacity
 pair_of(const qv_model *model, const int64_t grid_thw[3])
 {

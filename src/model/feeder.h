@@ -97,8 +97,6 @@ qv_feeder_part qv_feeder_take(const qv_feeder *f, struct qv_feeder_pack *pack,
 /* Frees the pack if nothing waits in it. */
 void qv_feeder_free_empty(qv_feeder *f, struct qv_feeder_pack *pack);
 
-/* Returns which capacities give the model's tokens the same bits. */
-struct qv_capacity_bits qv_model_bits(const qv_model *model);
 /* Returns the capacity of the chunks that an item's pairs are packed into, if chunks of `rows`
  * patches were asked for; see qv_capacity_for_pairs. */
 qv_capacity qv_pack_capacity(const qv_model *model, int64_t rows, const int64_t grid_thw[3]);

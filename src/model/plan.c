@@ -10,11 +10,17 @@
 
 #include "dtype.h"
 #include "error.h"
-#include "feeder.h"
 #include "items.h"
 #include "options.h"
 
 /* ---- capacity -------------------------------------------------------------------------------- */
+
+struct qv_capacity_bits
+qv_model_bits(const qv_model *model)
+{
+    const struct qv_config *c = &model->config;
+    return qv_capacity_bits(&model->ctx->caps, model->dtype, c->merge, qv_config_head_dim(c));
+}
 
 qv_status
 qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error *err)

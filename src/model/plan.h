@@ -64,4 +64,7 @@ const struct qv_call *qv_plan_calls(const qv_plan *plan, int chunk);
 qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t *first_rows,
                              qv_error *err);
 
+/* Returns which capacities give the model's tokens the same bits. */
+struct qv_capacity_bits qv_model_bits(const qv_model *model);
+
 #endif

@@ -9,7 +9,7 @@
 
 #include "error.h"
 #include "mmproj.h"
-#include "preprocess.h"
+#include "preprocessor.h"
 
 /* Names of hidden_act, and the activation that each means for a plain MLP and for a gated one. */
 static const struct {

@@ -65,7 +65,7 @@ struct qv_family {
     /* model_type of the whole model (the tower's has "_vision" behind it); the last is NULL */
     const char *model_types[4];
     /* what stands in front of the tower's names in published checkpoints; others are read too
-     * (part.c) */
+     * (stored_tensor.c) */
     const char *prefix;
     const struct qv_tensor_names *names;
     const struct qv_family_sizes *sizes;
@@ -78,7 +78,7 @@ struct qv_family {
     /* attention stays within windows, except in the blocks of fullatt_block_indexes */
     bool windows;
     enum qv_interpolation interpolation;
-    /* transformers' processor of clips, whose defaults are in preprocess.c */
+    /* transformers' processor of clips, whose defaults are in preprocessor.c */
     qv_processor processor;
     /* a clip gets 128 to 768 tokens, counted as the processor of transformers' Omni models
      * counts, whatever the preprocessor files say */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "error.h"
-#include "part.h"
+#include "stored_tensor.h"
 
 /* The names that the tower reads, without its prefix, sorted. */
 struct used {
@@ -24,12 +24,12 @@ by_name(const void *a, const void *b)
 static qv_status
 list_names(const struct qv_tower *tower, struct used *used, qv_error *err)
 {
-    used->names = calloc(tower->n * QV_MOST_PARTS, sizeof *used->names);
+    used->names = calloc(tower->n * QV_MOST_STORED, sizeof *used->names);
     if (!used->names)
-        return qv_fail(err, QV_ENOMEM, "no memory for %zu names", tower->n * QV_MOST_PARTS);
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu names", tower->n * QV_MOST_STORED);
     for (size_t i = 0; i < tower->n; i++)
-        for (int part = 0; part < tower->tensors[i].n_parts; part++)
-            used->names[used->n++] = tower->tensors[i].names[part];
+        for (int stored = 0; stored < tower->tensors[i].n_stored; stored++)
+            used->names[used->n++] = tower->tensors[i].names[stored];
     qsort(used->names, used->n, sizeof *used->names, by_name);
     return QV_OK;
 }
@@ -89,13 +89,14 @@ mark_used(const struct qv_stored_tower *in, const struct qv_config *config,
 {
     const struct qv_gguf_tensor *first = qv_gguf_at(in->gguf, 0);
     for (size_t id = 0; id < tower->n; id++)
-        for (int i = 0; i < tower->tensors[id].n_parts; i++) {
-            struct qv_tensor_part part = { 0 };
-            const qv_status status = qv_part_find(in, config, &tower->tensors[id], i, &part, err);
+        for (int i = 0; i < tower->tensors[id].n_stored; i++) {
+            struct qv_stored_tensor stored = { 0 };
+            const qv_status status =
+                qv_stored_find(in, config, &tower->tensors[id], i, &stored, err);
             if (status)
                 return status;
-            for (int p = 0; p < part.n_pieces; p++)
-                used[part.pieces[p].tensor - first] = true;
+            for (int p = 0; p < stored.n_pieces; p++)
+                used[stored.pieces[p].tensor - first] = true;
         }
     return QV_OK;
 }

@@ -9,7 +9,7 @@ enum { QV_LEFTOVER_NAMES = 3 };
 
 struct qv_leftover {
     int64_t of_tower;  /* tensors not read although they have the tower's prefix */
-    int64_t of_others; /* tensors of other parts, such as the language model */
+    int64_t of_others; /* tensors of the rest, such as the language model */
     /* some of their names; those of the tower come first and lack its prefix */
     char names[QV_LEFTOVER_NAMES][96];
     const char *prefix; /* the tower's prefix, such as "model.visual." */

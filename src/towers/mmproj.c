@@ -16,7 +16,7 @@
 #include "error.h"
 #include "files/gguf.h"
 #include "numbers.h"
-#include "preprocess.h"
+#include "preprocessor.h"
 
 /* ---- which file ------------------------------------------------------------------------------ */
 

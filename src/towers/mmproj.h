@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A vision tower in a GGUF file, as llama.cpp's converter writes it ("mmproj"). This finds the
- * file, and reads its keys as config.c and preprocess.c read the files that it was made from.
+ * file, and reads its keys as config.c and preprocessor.c read the files that it was made from.
  */
 #ifndef QV_TOWERS_MMPROJ_H
 #define QV_TOWERS_MMPROJ_H

@@ -15,9 +15,9 @@ struct builder {
     bool lost;       /* there was no memory for a tensor */
 };
 
-/* Adds a tensor. names are those of its parts, with NULL behind the last. */
+/* Adds a tensor. names are those of its stored tensors, with NULL behind the last. */
 static int
-add(struct builder *b, const char *const names[QV_MOST_PARTS], const char *suffix,
+add(struct builder *b, const char *const names[QV_MOST_STORED], const char *suffix,
     struct qv_tensor_spec spec)
 {
     struct qv_tower *t = b->tower;
@@ -32,22 +32,22 @@ add(struct builder *b, const char *const names[QV_MOST_PARTS], const char *suffi
     }
     if (b->lost)
         return QV_NO_TENSOR;
-    for (spec.n_parts = 0; spec.n_parts < QV_MOST_PARTS && names[spec.n_parts]; spec.n_parts++)
-        snprintf(spec.names[spec.n_parts], sizeof spec.names[0], "%s%s%s", b->prefix,
-                 names[spec.n_parts], suffix);
+    for (spec.n_stored = 0; spec.n_stored < QV_MOST_STORED && names[spec.n_stored]; spec.n_stored++)
+        snprintf(spec.names[spec.n_stored], sizeof spec.names[0], "%s%s%s", b->prefix,
+                 names[spec.n_stored], suffix);
     t->tensors[t->n] = spec;
     return (int)t->n++;
 }
 #define ONE(name)                                                                                  \
-    (const char *const[QV_MOST_PARTS])                                                             \
+    (const char *const[QV_MOST_STORED])                                                            \
     {                                                                                              \
         name                                                                                       \
     }
 
-/* Adds a linear layer whose weight has parts [n, k]. Behind each part the device has pad_n rows
+/* Adds a linear layer whose stored weights are [n, k]. Behind each the device has pad_n rows
  * of zeros, and behind each row pad_k zeros. */
 static struct qv_linear
-linear(struct builder *b, const char *const names[QV_MOST_PARTS], bool bias_too,
+linear(struct builder *b, const char *const names[QV_MOST_STORED], bool bias_too,
        struct qv_tensor_spec weight)
 {
     struct qv_tensor_spec bias = { .form = QV_TENSOR_BIAS, .n = weight.n, .k = 1 };
@@ -100,7 +100,7 @@ add_block(struct builder *b, int64_t i)
 {
     const struct qv_tensor_names *names = b->c->family->names;
     const bool bias = b->c->family->bias, one = !names->qkv[1];
-    const char *const fc1[QV_MOST_PARTS] = { names->fc1[0], names->fc1[1] };
+    const char *const fc1[QV_MOST_STORED] = { names->fc1[0], names->fc1[1] };
     struct qv_block *block = &b->tower->blocks[i];
     int64_t h = b->c->hidden, m = b->c->intermediate, pad = b->c->mlp_padding;
     snprintf(b->prefix, sizeof b->prefix, "blocks.%lld.", (long long)i);
@@ -136,7 +136,7 @@ add_merger(struct builder *b, int64_t i)
 {
     const struct qv_config *c = b->c;
     const struct qv_tensor_names *names = c->family->names;
-    const char *const fc1[QV_MOST_PARTS] = { names->merger_fc1[0], names->merger_fc1[1] };
+    const char *const fc1[QV_MOST_STORED] = { names->merger_fc1[0], names->merger_fc1[1] };
     const bool bias = c->family->bias;
     struct qv_merger *merger = &b->tower->mergers[i];
     int64_t merged = c->hidden * c->merge * c->merge, inner = merged;

@@ -12,26 +12,26 @@ enum qv_tensor_form {
     QV_TENSOR_BIAS,   /* [n] in the model's dtype */
 };
 
-/* Some checkpoints store in parts what is one tensor on the device. The parts have n rows each
+/* Some checkpoints store as several tensors what is one tensor on the device. They have n rows each
  * and follow one another, each with its own rows of zeros behind it. */
-enum { QV_MOST_PARTS = 3 };
+enum { QV_MOST_STORED = 3 };
 struct qv_tensor_spec {
-    /* the parts' names below the prefix, such as "blocks.0.attn.qkv.weight" */
-    char names[QV_MOST_PARTS][96];
-    int n_parts;
+    /* the stored tensors' names below the prefix, such as "blocks.0.attn.qkv.weight" */
+    char names[QV_MOST_STORED][96];
+    int n_stored;
     enum qv_tensor_form form;
-    int64_t n, k; /* a part's shape; k is 1 for a vector or a bias */
+    int64_t n, k; /* a stored tensor's shape; k is 1 for a vector or a bias */
     /* the patch embedding, stored 5D, 2D or channels-last, also under the name linear_proj */
     bool conv3d;
     bool conv2d; /* stored [n, channels, merge, merge]; on the device [n, merge, merge, channels] */
-    int64_t pad_n, pad_k; /* rows and columns of zeros that the device has behind a part */
+    int64_t pad_n, pad_k; /* rows and columns of zeros that the device has behind it */
 };
 
 /* Rows and columns of the whole tensor on the device. */
 static inline int64_t
 qv_tensor_rows(const struct qv_tensor_spec *spec)
 {
-    return spec->n_parts * (spec->n + spec->pad_n);
+    return spec->n_stored * (spec->n + spec->pad_n);
 }
 
 /* The most rows, and the most columns, of patches that a grid may have. */

@@ -8,7 +8,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "geometry.h"
-#include "part.h"
+#include "stored_tensor.h"
 #include "prefetch.h"
 
 #ifdef QV_WITH_XXHASH
@@ -30,37 +30,37 @@ enum {
 /* One tensor on its way from the file to the device. */
 struct source {
     struct qv_tensor_spec spec;
-    struct qv_tensor_part parts[QV_MOST_PARTS];
+    struct qv_stored_tensor stored[QV_MOST_STORED];
     struct qv_groups groups; /* how it stays quantised on the device; bits 0: it is widened */
     struct qv_layout layout; /* how the device lays it out */
     size_t row_bytes;        /* bytes that a row needs in each block of a place */
 };
 
-/* Some rows of a tensor as the device has it, which may span several parts. */
+/* Some rows of a tensor as the device has it, which may span several stored tensors. */
 struct slice {
     const struct source *source;
     int64_t row, rows;
 };
 
-/* The rows of a slice that come from one part. */
+/* The rows of a slice that come from one stored tensor. */
 struct piece {
-    int part;
-    int64_t row, rows; /* the part's rows */
+    int stored;
+    int64_t row, rows; /* the stored tensor's rows */
     int64_t at;        /* the slice's row at which they begin */
 };
 
-/* Rows of a part as the file has them, which the digest takes. */
+/* Rows of a stored tensor as the file has them, which the digest takes. */
 struct stored {
     const void *values;
     size_t bytes;
-    const char *name, *dtype; /* set for the part's first rows only, else NULL */
+    const char *name, *dtype; /* set for its first rows only, else NULL */
 };
 
 /* The memory that a slice is read and converted in. */
 struct place {
     char *raw, *canonical, *converted;
     size_t bytes; /* size of each block */
-    struct stored stored[QV_MOST_PARTS];
+    struct stored stored[QV_MOST_STORED];
     int n_stored;
 };
 
@@ -97,9 +97,9 @@ static size_t
 bytes_of_row(const struct source *s)
 {
     size_t most = (size_t)longest_row(s) * sizeof(float);
-    for (int i = 0; i < s->spec.n_parts; i++) {
-        const size_t part = qv_part_row_bytes(&s->parts[i]);
-        most = part > most ? part : most;
+    for (int i = 0; i < s->spec.n_stored; i++) {
+        const size_t bytes = qv_stored_row_bytes(&s->stored[i]);
+        most = bytes > most ? bytes : most;
     }
     return most;
 }
@@ -110,18 +110,18 @@ groups_equal(const struct qv_groups *a, const struct qv_groups *b)
     return a->bits == b->bits && a->group == b->group && a->dtype == b->dtype;
 }
 
-/* Tells how a matrix stays quantised. All of its parts must be quantised in the same way, and
+/* Tells how a matrix stays quantised. All its stored tensors must be quantised alike, and
  * its padding must be whole groups. The patch embedding is always widened, since not every
  * device runs it as a linear layer. */
 static struct qv_groups
 groups_to_keep(const struct loader *l, const struct source *s)
 {
-    const struct qv_groups first = qv_part_groups(&s->parts[0]), none = { 0 };
+    const struct qv_groups first = qv_stored_groups(&s->stored[0]), none = { 0 };
     if (!l->keeps || s->spec.form != QV_TENSOR_MATRIX || s->spec.conv3d || !first.bits ||
         s->spec.pad_k % first.group)
         return none;
-    for (int i = 1; i < s->spec.n_parts; i++) {
-        const struct qv_groups other = qv_part_groups(&s->parts[i]);
+    for (int i = 1; i < s->spec.n_stored; i++) {
+        const struct qv_groups other = qv_stored_groups(&s->stored[i]);
         if (!groups_equal(&first, &other))
             return none;
     }
@@ -135,8 +135,8 @@ find_all(struct loader *l, size_t n, qv_error *err)
     for (size_t id = 0; id < n && !status; id++) {
         struct source *s = &l->sources[id];
         s->spec = l->tower->tensors[id];
-        for (int i = 0; i < s->spec.n_parts && !status; i++)
-            status = qv_part_find(&l->stored, l->config, &s->spec, i, &s->parts[i], err);
+        for (int i = 0; i < s->spec.n_stored && !status; i++)
+            status = qv_stored_find(&l->stored, l->config, &s->spec, i, &s->stored[i], err);
         s->row_bytes = status ? 0 : bytes_of_row(s);
         if (!status)
             s->groups = groups_to_keep(l, s);
@@ -183,7 +183,7 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
             return status;
         w->buffers[id].offset = w->bytes;
         w->bytes += qv_aligned(s->layout.bytes);
-        w->n_parameters += s->spec.n_parts * s->spec.n * s->spec.k;
+        w->n_parameters += s->spec.n_stored * s->spec.n * s->spec.k;
         w->groups[id] = s->groups;
         w->n_stored += s->groups.bits != 0;
     }
@@ -252,20 +252,20 @@ static qv_status
 read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, struct place *place,
            void *to, qv_error *err)
 {
-    const struct qv_tensor_part *from = &s->parts[piece->part];
+    const struct qv_stored_tensor *from = &s->stored[piece->stored];
     const int64_t n = piece->rows * s->spec.k;
     const size_t before = (size_t)piece->at * s->row_bytes;
     const bool in_place = from->dtype == dtype && !s->spec.pad_k && !s->groups.bits;
-    const struct qv_part_room room = { in_place ? to : place->raw + before,
-                                       place->canonical + before,
-                                       before < place->bytes ? place->bytes - before : 0 };
+    const struct qv_stored_room room = { in_place ? to : place->raw + before,
+                                         place->canonical + before,
+                                         before < place->bytes ? place->bytes - before : 0 };
     void *values;
-    qv_status status = qv_part_read(from, piece->row, piece->rows, &room, &values, err);
+    qv_status status = qv_stored_read(from, piece->row, piece->rows, &room, &values, err);
     if (status)
         return status;
     place->stored[place->n_stored++] =
         (struct stored){ values, (size_t)n * qv_dtype_bytes(from->dtype),
-                         piece->row ? NULL : s->spec.names[piece->part],
+                         piece->row ? NULL : s->spec.names[piece->stored],
                          piece->row ? NULL : from->dtype_name };
     if (values != to)
         convert(values, from->dtype, to, dtype, n);
@@ -274,7 +274,7 @@ read_piece(const struct source *s, const struct piece *piece, qv_dtype dtype, st
         return qv_fail(err, QV_EFORMAT, "%s: tensor %s: value %lld is not finite in %s", from->path,
                        from->name, (long long)(piece->row * s->spec.k + bad), qv_dtype_name(dtype));
     if (s->groups.bits) /* widened they were digested and looked at; they stay as they are */
-        return qv_part_keep(from, piece->row, piece->rows, &room, longest_row(s), to, err);
+        return qv_stored_keep(from, piece->row, piece->rows, &room, longest_row(s), to, err);
     return QV_OK;
 }
 
@@ -298,7 +298,7 @@ dtype_of(const struct loader *l, const struct source *s)
 }
 
 /* Reads a slice's rows into its place as the device has them, [rows, k + pad_k]. They may come
- * from several parts, with rows of zeros between. */
+ * from several stored tensors, with rows of zeros between. */
 static qv_status
 read_slice(void *loader, size_t i, qv_error *err)
 {
@@ -353,7 +353,7 @@ digest_slice(void *loader, size_t i)
 /* ---- slices ---------------------------------------------------------------------------------- */
 
 /* Cuts all sources into slices; while l->slices is NULL it only counts them. The rows of zeros
- * behind a tensor's last part need no slice, as the device's memory is zeroed. */
+ * behind a tensor's last rows need no slice, as the device's memory is zeroed. */
 static void
 cut_slices(struct loader *l, size_t n_sources)
 {

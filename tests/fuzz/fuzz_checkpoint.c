@@ -148,7 +148,7 @@ write_checkpoint(struct fuzz_bytes *b, const struct qv_config *c, const struct q
     bool fits = true;
     s.used = s.data = 0;
     for (size_t id = 0; id < tower->n && fits; id++)
-        for (int i = 0; i < tower->tensors[id].n_parts && fits; i++)
+        for (int i = 0; i < tower->tensors[id].n_stored && fits; i++)
             fits = add_part(&s, b, c, &tower->tensors[id], tower->tensors[id].names[i]);
     if (!fits || s.data > MOST_DATA)
         return false;

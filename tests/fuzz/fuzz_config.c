@@ -19,10 +19,10 @@ describe_tower(struct sparse *s, const struct qv_config *c)
     for (size_t id = 0; id < tower.n && fits; id++) {
         const struct qv_tensor_spec *spec = &tower.tensors[id];
         const bool flat = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
-        FUZZ_CHECK(spec->n > 0 && spec->k > 0 && spec->n_parts > 0);
-        for (int part = 0; part < spec->n_parts && fits; part++) {
-            FUZZ_CHECK(*spec->names[part]);
-            fits = sparse_add(s, "BF16", 2, "visual.", spec->names[part], flat ? 1 : 2,
+        FUZZ_CHECK(spec->n > 0 && spec->k > 0 && spec->n_stored > 0);
+        for (int stored = 0; stored < spec->n_stored && fits; stored++) {
+            FUZZ_CHECK(*spec->names[stored]);
+            fits = sparse_add(s, "BF16", 2, "visual.", spec->names[stored], flat ? 1 : 2,
                               (int64_t[]){ spec->n, spec->k });
         }
     }

@@ -13,10 +13,12 @@
 static void
 check_own(const qv_clip_options *own)
 {
-    for QVM_EACH_OPTION (p) {
-        FUZZ_CHECK(isfinite(qvm_option_real(p, own)) && qvm_option_real(p, own) >= 0);
-        FUZZ_CHECK(p->row || !(qvm_option_real(p, own) != 0));
-    }
+    for
+        QVM_EACH_OPTION(p)
+        {
+            FUZZ_CHECK(isfinite(qvm_option_real(p, own)) && qvm_option_real(p, own) >= 0);
+            FUZZ_CHECK(p->row || !(qvm_option_real(p, own) != 0));
+        }
     FUZZ_CHECK(!(own->end_s > 0) || own->end_s > own->start_s);
 }
 
@@ -33,7 +35,8 @@ check_entry(const struct tool_entry *entry, size_t line_before)
         check_own(entry->own);
     const qv_clip_options o = qvm_options_merge(entry->own, &all);
     FUZZ_CHECK(!(o.fps > 0 && o.num_frames)); /* These two exclude each other. */
-    FUZZ_CHECK(o.max_frames > 0 && o.max_pixels > 0 && o.length == (entry->own ? entry->own->length : 0));
+    FUZZ_CHECK(o.max_frames > 0 && o.max_pixels > 0 &&
+               o.length == (entry->own ? entry->own->length : 0));
 }
 
 static int

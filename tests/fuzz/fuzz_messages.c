@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Fuzzes what the process of a clip says to the near end of the clip (media/far.c). The near end
- * runs here with another far end. The bytes of the input become events, which are honest except for
- * what the input changes, or are sent as they are. */
+/* Fuzzes what the decoder process of a clip says to the clip (media/decoder_process.c), whose
+ * side runs here without a process. The bytes of the input become events, which are honest except
+ * for what the input changes, or are sent as they are. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -15,16 +15,16 @@ int __wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server);
 void __wrap_qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
 
 static struct fuzz_bytes input;
-static int far_end; /* Our end of the socket. */
-static int ended;   /* How the process ended, as waitpid reports it. */
+static int decoder_socket; /* The decoder process's socket, which is ours. */
+static int ended;          /* How the process ended, as waitpid reports it. */
 
-/* ---- the far end ----------------------------------------------------------------------------- */
+/* ---- the decoder process --------------------------------------------------------------------- */
 
 /* What does not fit into the socket is dropped. */
 static void
 say(const void *bytes, size_t n)
 {
-    (void)!send(far_end, bytes, n, QVM_NOSIGNAL | MSG_DONTWAIT);
+    (void)!send(decoder_socket, bytes, n, QVM_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static void
@@ -125,12 +125,12 @@ __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_
     (void)decoder;
     (void)memory;
     (void)err;
-    close(far_end); /* of a clip that has started over */
-    far_end = fcntl(session->socket, F_DUPFD_CLOEXEC, 0);
-    FUZZ_CHECK(far_end >= 0);
+    close(decoder_socket); /* of a clip that has started over */
+    decoder_socket = fcntl(session->socket, F_DUPFD_CLOEXEC, 0);
+    FUZZ_CHECK(decoder_socket >= 0);
     server->pid = 1; /* Nobody uses this process number. */
     say_all();
-    shutdown(far_end, SHUT_WR);
+    shutdown(decoder_socket, SHUT_WR);
     return QV_OK;
 }
 
@@ -149,7 +149,7 @@ __wrap_qvm_session_drop(qv_decoder *decoder, const qvm_server *server)
     FUZZ_CHECK(server->pid == 1);
 }
 
-/* ---- the near end ---------------------------------------------------------------------------- */
+/* ---- the clip's side ------------------------------------------------------------------------- */
 
 static bool
 is_text(const char *text, size_t size)
@@ -229,7 +229,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     qv_error err;
     qvm_request request;
     input = (struct fuzz_bytes){ data, size };
-    far_end = -1;
+    decoder_socket = -1;
     const uint8_t how = fuzz_byte(&input);
     o.like = how & 1 ? QV_LIKE_QWEN_VL_UTILS : QV_LIKE_TRANSFORMERS;
     o.start_s = how & 2 ? 0.2 : 0;
@@ -239,13 +239,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     /* -1: nobody knows, as the program was lost; the clip then starts over with the bytes that are left */
     ended = exits ? end << 8 : end == 0xff ? -1 : end & 0x7f;
     const qv_status status = qv_clip_open("clip", NULL, NULL, &o, &clip, &err);
-    const bool asked = recv(far_end, &request, sizeof request, MSG_DONTWAIT) == sizeof request;
+    const bool asked =
+        recv(decoder_socket, &request, sizeof request, MSG_DONTWAIT) == sizeof request;
     FUZZ_CHECK(!asked || request.kind == QVM_OPEN);
     if (has_failed(status, &err, asked))
         FUZZ_CHECK(!clip);
     else
         read_frames(clip);
     qv_clip_close(&clip);
-    close(far_end);
+    close(decoder_socket);
     return 0;
 }

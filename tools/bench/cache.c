@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "bench.h"
-#include "command/cache.h"
+#include "command/cache_command.h"
 #include "command/encode.h"
 #include "error.h"
 #include "files/atomic_file.h"

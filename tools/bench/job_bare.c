@@ -52,9 +52,7 @@ open_reader(struct entry_reader *e, const struct job_bench *j, size_t i, qv_outc
     const qv_clip_options o = qvm_options_merge(entry->own, &j->o.clip);
     *e = (struct entry_reader){ .fd = open(entry->path, O_RDONLY | O_CLOEXEC) };
     atomic_init(&e->stop, false);
-    e->watch = (qvm_watch){ .stop = &e->stop,
-                            .alive = ignore,
-                            .asked = o };
+    e->watch = (qvm_watch){ .stop = &e->stop, .alive = ignore, .asked = o };
     return e->fd < 0 ? qv_fail(err, QV_EIO, "%s: cannot be opened", entry->path)
                      : qvm_reader_open(&e->reader, e->fd, 1, &e->watch, info, err);
 }

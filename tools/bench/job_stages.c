@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command/cache.h"
+#include "command/cache_command.h"
 #include "files/token_file.h"
 #include "cores.h"
 #include "error.h"

@@ -79,8 +79,7 @@ open_plan(struct profile *p, qv_error *err)
     if (status)
         return status;
     qv_plan_get_info(p->plan, &p->info);
-    const qv_capacity pair =
-        qv_capacity_of(&p->model->config, (const int64_t[3]){ 1, g[1], g[2] });
+    const qv_capacity pair = qv_capacity_of(&p->model->config, (const int64_t[3]){ 1, g[1], g[2] });
     p->pairs = qv_capacity_fits(&p->info.capacity, &pair);
     p->whole = (qv_item){ .grid_thw = { g[0], g[1], g[2] },
                           .n_frames = p->clip_info.n_frames,

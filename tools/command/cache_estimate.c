@@ -3,7 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 
-#include "cache.h"
+#include "cache_command.h"
 #include "dtype.h"
 #include "error.h"
 #include "estimate.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cache.h"
+#include "cache_command.h"
 #include "error.h"
 #include "files/json.h"
 #include "files/token_file.h"

@@ -2,7 +2,7 @@
 /* qwenvit cache --prune and --delete. */
 #include <stdlib.h>
 
-#include "cache.h"
+#include "cache_command.h"
 #include "error.h"
 #include "files/utf8.h"
 

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "cache.h"
+#include "cache_command.h"
 #include "commit.h"
 #include "encode.h"
 #include "error.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit encode: turns clips and images into safetensors of vision tokens. A job (qwenvit_job.h)
- * does the work; this file chooses the clips, their output files and the devices, and sink.c writes
- * the results.
+ * does the work; this file chooses the clips, their output files and the devices, and token_sink.c
+ * writes the results.
  */
 #define _DEFAULT_SOURCE
 #include <errno.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cache.h"
+#include "cache_command.h"
 #include "error.h"
 #include "files/outcome_json.h"
 #include "files/gguf.h"

@@ -439,8 +439,9 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
             return TOOL_USAGE;
         }
-        const char *wanted = !o->value && o->kind != JSON && equals ? "given without a value"
-                                                       : parse_value(o, value, tool->groups, out);
+        const char *wanted = !o->value && o->kind != JSON && equals
+                                 ? "given without a value"
+                                 : parse_value(o, value, tool->groups, out);
         if (wanted) {
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
             return TOOL_USAGE;

@@ -3,6 +3,7 @@
  * and to write two outputs to one file. */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -74,6 +75,10 @@ check_folder(const char *folder, bool cache, const struct place *outputs, size_t
 {
     DIR *d = folder ? opendir(folder) : NULL;
     qv_status status = QV_OK;
+    /* a GGUF file is no folder; what is not there, or may not be listed, is the reader's to say */
+    if (folder && !d && errno != ENOTDIR && errno != ENOENT && errno != EACCES)
+        status = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s",
+                         qv_path_tail(folder), strerror(errno));
     for (struct dirent *e; d && !status && (e = readdir(d)) != NULL;) {
         struct place of;
         const bool may_be = !cache || is_of_cache(e->d_name);

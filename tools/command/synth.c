@@ -29,8 +29,8 @@ struct synth {
     struct qv_config config;
     struct qv_tower tower;
     struct qv_safetensor *tensors; /* [n] stored tensors, without derived ones */
-    size_t *ids;                   /* [n]: each stored tensor's number in the tower, and its part */
-    int *parts;
+    size_t *ids; /* [n]: each stored tensor's number in the tower, and its place there */
+    int *places;
     size_t n;
     char (*names)[128];
     void *values;
@@ -76,12 +76,12 @@ dtype_of(const struct synth *s)
 }
 
 static void
-shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int part)
+shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int place)
 {
     const struct qv_config *c = &s->config;
     struct qv_safetensor *t = &s->tensors[i];
     int64_t conv[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
-    snprintf(s->names[i], sizeof s->names[i], "%s%s", c->family->prefix, spec->names[part]);
+    snprintf(s->names[i], sizeof s->names[i], "%s%s", c->family->prefix, spec->names[place]);
     t->name = s->names[i];
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", qv_dtype_file_name(dtype_of(s)));
     bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
@@ -98,19 +98,19 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int part)
 static qv_status
 list_tensors(struct synth *s, qv_error *err)
 {
-    size_t all = s->tower.n * QV_MOST_PARTS;
+    size_t all = s->tower.n * QV_MOST_STORED;
     s->tensors = calloc(all, sizeof *s->tensors);
     s->ids = calloc(all, sizeof *s->ids);
-    s->parts = calloc(all, sizeof *s->parts);
+    s->places = calloc(all, sizeof *s->places);
     s->names = calloc(all, sizeof *s->names);
     s->values = malloc((size_t)PIECE * sizeof(float));
-    if (!s->tensors || !s->ids || !s->parts || !s->names || !s->values)
+    if (!s->tensors || !s->ids || !s->places || !s->names || !s->values)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", all);
     for (size_t id = 0; id < s->tower.n; id++)
-        for (int part = 0; part < s->tower.tensors[id].n_parts; part++) {
+        for (int place = 0; place < s->tower.tensors[id].n_stored; place++) {
             s->ids[s->n] = id;
-            s->parts[s->n] = part;
-            shape_of(s, s->n++, &s->tower.tensors[id], part);
+            s->places[s->n] = place;
+            shape_of(s, s->n++, &s->tower.tensors[id], place);
         }
     return QV_OK;
 }
@@ -125,7 +125,8 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     float mean, deviation = spread(s, id, &mean);
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
     int64_t total = s->tower.tensors[id].n * s->tower.tensors[id].k;
-    int64_t first = s->parts[tensor] * total; /* a part goes on where the one before ended */
+    int64_t first =
+        s->places[tensor] * total; /* a stored tensor goes on where the one before ended */
     for (int64_t at = 0; at < total; at += PIECE) {
         int64_t n = total - at < PIECE ? total - at : PIECE;
         for (int64_t i = 0; i < n; i++) {
@@ -346,7 +347,7 @@ tool_synth(const struct tool_options *o)
     qv_tower_close(&s.tower);
     free(s.tensors);
     free(s.ids);
-    free(s.parts);
+    free(s.places);
     free(s.names);
     free(s.values);
     return code;

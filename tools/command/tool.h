@@ -116,7 +116,7 @@ struct tool {
     bool ends_at_once; /* the process ends without the libraries' exit handlers */
 };
 
-/* A program of subcommands (run.c). */
+/* A program of subcommands (subcommand.c). */
 struct tool_program {
     const char *name, *about;
     const struct tool *tools;
@@ -256,7 +256,7 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
 qv_status tool_show(const struct tool_options *o, json_t *object, int lost, const char *text,
                     qv_error *err);
 
-/* clip.c: makes a short test clip with motion. Sizes are even. */
+/* synth_clip.c: makes a short test clip with motion. Sizes are even. */
 struct tool_clip_shape {
     int width, height, fps, frames;
     /* True: it looks filmed, like clips of data sets: a detailed surface that pans, with grain, in

@@ -18,7 +18,7 @@
 #include "files/json.h"
 #include "files/safetensors.h"
 #include "towers/mmproj.h"
-#include "towers/part.h"
+#include "towers/stored_tensor.h"
 #include "verify.h"
 
 #define SINGLE "model.safetensors"

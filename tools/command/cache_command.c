@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit cache: chooses the mode, and has functions that all modes need. */
-#include "cache.h"
+#include "cache_command.h"
 
 #include "error.h"
 

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "remote.h"
-
+#include "gpu_decoder.h"
 
 /* Goes back to the beginning of the file, to decode all of it. `why` says what is wrong. */
 static qv_status
@@ -27,7 +26,7 @@ restart(qvm_reader *r, bool single, const char *why, qv_error *err)
 static qv_status
 leave_gpu(qvm_reader *r, qv_error *err)
 {
-    r->not_gpu = *r->remote->why ? r->remote->why : "its frames have other times";
+    r->not_gpu = *r->gpu->why ? r->gpu->why : "its frames have other times";
     qv_status status = restart(r, r->single, NULL, err);
     qvm_source_leave_out(&r->source, &r->times);
     r->by_time = true;
@@ -57,7 +56,7 @@ start_over(qvm_reader *r, bool damaged, bool *got, qv_error *err)
 {
     const int64_t resume = r->n_decoded;
     qv_status status =
-        r->source.remote
+        r->source.gpu
             ? leave_gpu(r, err)
             : restart(r, damaged || r->single,
                       damaged ? "it is damaged" : "its frames have other times than its packets",
@@ -353,7 +352,7 @@ qvm_reader_plane_bytes(qvm_reader *r)
         r->not_gpu = "its parameter sets change";
         return 0;
     }
-    return qvm_remote_slot_bytes(r->source.codec.av, r->last, &r->not_gpu);
+    return qvm_gpu_decoder_slot_bytes(r->source.codec.av, r->last, &r->not_gpu);
 }
 
 /* Marks the packets that are to be decoded. */
@@ -373,9 +372,9 @@ begin_on_gpu(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
     const qv_status chosen = choose_packets(r, frames, n, 0, err);
     if (chosen)
         return chosen;
-    if (!qvm_remote_can_hold(r->remote, r->times.most_sampled) ||
-        !qvm_remote_open(r->remote, s->stream, s->codec.av, r->last)) {
-        r->not_gpu = r->remote->why;
+    if (!qvm_gpu_decoder_can_hold(r->gpu, r->times.most_sampled) ||
+        !qvm_gpu_decoder_open(r->gpu, s->stream, s->codec.av, r->last)) {
+        r->not_gpu = r->gpu->why;
         return QV_OK;
     }
     r->n_given += s->n_given;
@@ -392,7 +391,7 @@ begin_on_gpu(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
     }
     if (status)
         return status;
-    s->remote = r->remote;
+    s->gpu = r->gpu;
     r->n_decoded = 0;
     return QV_OK;
 }
@@ -407,10 +406,10 @@ qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
         qvm_times_doubt(&r->times, "it is damaged");
     r->why = r->times.unsure;
     if (r->why) {
-        r->not_gpu = r->remote ? r->why : NULL;
+        r->not_gpu = r->gpu ? r->why : NULL;
         return QV_OK;
     }
-    qv_status status = r->remote ? begin_on_gpu(r, frames, n, err) : QV_OK;
+    qv_status status = r->gpu ? begin_on_gpu(r, frames, n, err) : QV_OK;
     if (!status)
         status = choose_packets(r, frames, n, r->source.n_read, err);
     if (status)
@@ -464,7 +463,7 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     }
     if (atomic_load(r->watch->stop))
         return QV_OK;
-    if (r->source.remote && !r->last->buf[0]) { /* the GPU's process had no slot for this frame */
+    if (r->source.gpu && !r->last->buf[0]) { /* the GPU process had no slot for this frame */
         bool got;
         status = start_over(r, false, &got, err);
         if (status)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Declarations that the parts of `qwenvit cache` share. */
-#ifndef QV_TOOLS_CACHE_H
-#define QV_TOOLS_CACHE_H
+#ifndef QV_TOOLS_CACHE_COMMAND_H
+#define QV_TOOLS_CACHE_COMMAND_H
 
 #include "list.h"
 #include "qwenvit_cache.h"

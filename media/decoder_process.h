@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* The decoder of a clip as seen from the clip: a thread, or a process. Once the process has read
- * the file, the file's author may control it, so nothing that it says is believed. */
-#ifndef QVM_FAR_H
-#define QVM_FAR_H
+/* A clip's side of its decoder process, or of the thread that decodes a trusted clip. Once the process has
+ * read the file, the file's author may control it, so nothing that it says is believed. */
+#ifndef QVM_DECODER_PROCESS_H
+#define QVM_DECODER_PROCESS_H
 
 #include "gpu.h"
 
-struct qvm_far {
+struct qvm_process {
     const char *path;    /* the clip's path, for error texts */
     qv_outcome *outcome; /* the clip's, where what the decoder says is taken to */
-    int64_t memory;      /* the most memory of the decoding process, in bytes */
+    int64_t memory;      /* the most memory of the process, in bytes */
     double patience_s;
     qvm_session session; /* descriptors that the decoder is given; those that are not open are -1 */
     qv_decoder *decoder, *own_decoder;
-    qvm_server server; /* the decoder's process; pid is 0: it is a thread */
+    qvm_server server; /* the process itself; pid is 0: it is a thread */
     bool program_lost; /* no process decodes the clip, as the program that makes them ended */
     pthread_t thread;
     bool has_thread;
@@ -22,9 +22,9 @@ struct qvm_far {
     bool gives_frames; /* it may now say that a frame is there */
     bool gives_index;  /* it may now send an index behind the facts */
     bool gives_planes; /* it may now say that a GPU decodes */
-    int codec; /* the other end of session.codec, for the process that has a GPU; -1: none */
+    int codec;         /* the other side of session.codec, for the GPU process; -1: none */
     int gpu;
-    pid_t gpu_process; /* the process that has the GPU open and decodes the clip; 0: none does */
+    pid_t gpu_process; /* the GPU process that decodes the clip; 0: none does */
     const char *
         gpu_is_avoided; /* why no process was or can be given the clip; NULL: one was, or none was to be */
     /* the members below hold what the decoder said last */
@@ -34,24 +34,25 @@ struct qvm_far {
 
 /* Starts the decoder; session.clip must be open. Returns QV_ENOMEM, or why the decoder's program
  * could not be started. */
-qv_status qvm_far_start(struct qvm_far *far, const qv_clip_options *o, qv_error *err);
-/* Makes `far` one without a decoder, for a clip of this path, outcome and descriptor (-1: not opened yet). */
-void qvm_far_init(struct qvm_far *far, const char *path, qv_outcome *outcome, int clip);
-/* Ends the decoder and closes all descriptors of `far` but session.clip. */
-void qvm_far_close(struct qvm_far *far);
+qv_status qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err);
+/* Makes `p` one without a decoder, for a clip of this path, outcome and descriptor (-1: not opened yet). */
+void qvm_process_init(struct qvm_process *p, const char *path, qv_outcome *outcome, int clip);
+/* Ends the decoder and closes all descriptors of `p` but session.clip. */
+void qvm_process_close(struct qvm_process *p);
 
-/* Lets a GPU's process decode into the shared memory behind its first `memory` bytes, in slots of plane_bytes bytes.
+/* Lets a GPU process decode into the shared memory behind its first `memory` bytes, in slots of plane_bytes bytes.
  * Returns QV_EBACKEND if nothing can be decoded there, and QV_ESTATE if such processes failed too often, so that the CPU
  * decodes. */
-qv_status qvm_far_give_gpu(struct qvm_far *far, int64_t memory, int64_t plane_bytes, qv_error *err);
+qv_status qvm_process_give_gpu(struct qvm_process *p, int64_t memory, int64_t plane_bytes,
+                               qv_error *err);
 
 /* Sends a request. */
-qv_status qvm_far_tell(struct qvm_far *far, const qvm_request *request, qv_error *err);
+qv_status qvm_process_tell(struct qvm_process *p, const qvm_request *request, qv_error *err);
 /* Send and receive n bytes that belong to the last request or event. */
-qv_status qvm_far_send(struct qvm_far *far, const void *bytes, size_t n, qv_error *err);
-qv_status qvm_far_receive(struct qvm_far *far, void *bytes, size_t n, qv_error *err);
+qv_status qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err);
+qv_status qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err);
 /* Waits for an event and skips mere signs of life. If no event comes, the error says how the decoder ended, or with what
  * it failed. */
-qv_status qvm_far_next(struct qvm_far *far, qvm_event *event, qv_error *err);
+qv_status qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err);
 
 #endif

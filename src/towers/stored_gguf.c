@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Finds and reads a tower's tensor in a GGUF file, where it has another name, and may be stored as
  * several tensors. */
-#include "part_gguf.h"
+#include "stored_gguf.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ static const struct {
     { "merger_list.#.mlp.2", { "v.deepstack.#.fc2" } },
 };
 
-/* A family's name in parts: "blocks.3.attn.qkv.weight" is "blocks.#.attn.qkv", 3 and ".weight". */
+/* A family's name in pieces: "blocks.3.attn.qkv.weight" is "blocks.#.attn.qkv", 3 and ".weight". */
 struct taken {
     char stem[96], suffix[8];
     int64_t number;
@@ -127,7 +127,7 @@ struct search {
     const struct qv_gguf *file;
     const struct qv_config *config;
     const struct qv_tensor_spec *spec;
-    struct qv_tensor_part *part;
+    struct qv_stored_tensor *stored;
     qv_error *err;
 };
 
@@ -142,12 +142,12 @@ wrong_shape(const struct search *s, const struct qv_gguf_tensor *t, int64_t rows
                    (long long)rows, (long long)cols);
 }
 
-/* Adds rows [first, first + rows) of the named tensor, which must have `all` rows, to the part. */
+/* Adds rows [first, first + rows) of the named tensor, which must have `all` rows, to the whole. */
 static qv_status
 add_piece(const struct search *s, const char *name, int64_t first, int64_t rows, int64_t all)
 {
     const struct qv_gguf_tensor *t = qv_gguf_find(s->file, name);
-    struct qv_tensor_part *part = s->part;
+    struct qv_stored_tensor *stored = s->stored;
     const bool conv = s->spec->conv3d || s->spec->conv2d;
     const bool vector = s->spec->form == QV_TENSOR_VECTOR || s->spec->form == QV_TENSOR_BIAS;
     if (!t)
@@ -156,19 +156,19 @@ add_piece(const struct search *s, const char *name, int64_t first, int64_t rows,
     int64_t values = 1;
     for (int i = 0; i < t->n_dims; i++)
         values *= t->shape[i]; /* opening the file has checked that this does not overflow */
-    if (t->shape[0] != all || values != all * part->piece_cols ||
+    if (t->shape[0] != all || values != all * stored->piece_cols ||
         (!conv && t->n_dims != (vector ? 1 : 2)))
-        return wrong_shape(s, t, all, part->piece_cols);
-    if (!qv_gguf_type_can_be_read(t->type) || part->piece_cols % t->type->values)
+        return wrong_shape(s, t, all, stored->piece_cols);
+    if (!qv_gguf_type_can_be_read(t->type) || stored->piece_cols % t->type->values)
         return qv_fail(
             s->err, QV_EUNSUPPORTED, "%s: tensor %s is %s; %s", qv_path_tail(qv_gguf_path(s->file)),
             t->name, t->type->name,
             qv_gguf_type_can_be_read(t->type)
                 ? "of this type only matrices can be loaded"
                 : "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K can be");
-    const bool same = !part->n_pieces || part->dtype == t->type->dtype;
-    part->dtype = same && t->type->dtype != QV_DTYPE_AUTO ? t->type->dtype : QV_F32;
-    part->pieces[part->n_pieces++] = (struct qv_gguf_piece){ t, first, rows };
+    const bool same = !stored->n_pieces || stored->dtype == t->type->dtype;
+    stored->dtype = same && t->type->dtype != QV_DTYPE_AUTO ? t->type->dtype : QV_F32;
+    stored->pieces[stored->n_pieces++] = (struct qv_gguf_piece){ t, first, rows };
     return QV_OK;
 }
 
@@ -179,9 +179,9 @@ find_frames(const struct search *s, const char *name)
 {
     const int64_t n = s->config->temporal;
     qv_status status = QV_OK;
-    s->part->frames = n;
-    s->part->channels = s->config->in_channels;
-    s->part->piece_cols = s->spec->k / n;
+    s->stored->frames = n;
+    s->stored->channels = s->config->in_channels;
+    s->stored->piece_cols = s->spec->k / n;
     for (int64_t i = 0; i < n && !status; i++) {
         char frame[QV_GGUF_NAME + 4];
         snprintf(frame, sizeof frame, i ? "%s.%d" : "%s", name, (int)i);
@@ -240,13 +240,13 @@ find_pieces(const struct search *s, const struct taken *t, const char *const *in
 }
 
 qv_status
-qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
-                  const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
-                  qv_error *err)
+qv_stored_gguf_find(const struct qv_gguf *file, const struct qv_config *config,
+                    const struct qv_tensor_spec *spec, int i, struct qv_stored_tensor *out,
+                    qv_error *err)
 {
     const struct search s = { file, config, spec, out, err };
     struct taken t = take_apart(spec->names[i]);
-    *out = (struct qv_tensor_part){ .k = spec->k, .piece_cols = spec->k, .gguf = file };
+    *out = (struct qv_stored_tensor){ .k = spec->k, .piece_cols = spec->k, .gguf = file };
     if (strstr(t.stem, "_list.#") && t.number < config->n_deepstack)
         t.number = config->deepstack[t.number];
     qv_status status = QV_OK;
@@ -275,83 +275,84 @@ qv_gguf_part_find(const struct qv_gguf *file, const struct qv_config *config,
 
 /* Returns the bytes of a piece's row in the file. */
 static size_t
-stored_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece)
+stored_row(const struct qv_stored_tensor *stored, const struct qv_gguf_piece *piece)
 {
     const struct qv_gguf_type *type = piece->tensor->type;
-    return (size_t)(part->piece_cols / type->values) * (size_t)type->bytes;
+    return (size_t)(stored->piece_cols / type->values) * (size_t)type->bytes;
 }
 
 /* Returns the bytes of the longest row of any piece, which is the stride of rows in room->raw. */
 static size_t
-longest_stored_row(const struct qv_tensor_part *part)
+longest_stored_row(const struct qv_stored_tensor *stored)
 {
     size_t most = 0;
-    for (int i = 0; i < part->n_pieces; i++) {
-        const size_t stored = stored_row(part, &part->pieces[i]);
-        most = stored > most ? stored : most;
+    for (int i = 0; i < stored->n_pieces; i++) {
+        const size_t bytes = stored_row(stored, &stored->pieces[i]);
+        most = bytes > most ? bytes : most;
     }
     return most;
 }
 
-/* room->raw takes the file's bytes. Where a part has frames, a row of values stands in front of the
+/* room->raw takes the file's bytes. Where it has frames, a row of values stands in front of the
  * bytes, because what follows them is not aligned. room->canonical takes all values. */
 size_t
-qv_gguf_part_row_bytes(const struct qv_tensor_part *part)
+qv_stored_gguf_row_bytes(const struct qv_stored_tensor *stored)
 {
-    return longest_stored_row(part) + (size_t)part->k * qv_dtype_bytes(part->dtype);
+    return longest_stored_row(stored) + (size_t)stored->k * qv_dtype_bytes(stored->dtype);
 }
 
-/* Converts a row's values to the part's dtype. */
+/* Converts a row's values to the dtype of the whole. */
 static void
-widen_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece, const void *stored,
+widen_row(const struct qv_stored_tensor *stored, const struct qv_gguf_piece *piece, const void *raw,
           void *out)
 {
     const struct qv_gguf_type *type = piece->tensor->type;
-    if (type->dtype == part->dtype)
-        memcpy(out, stored, stored_row(part, piece));
+    if (type->dtype == stored->dtype)
+        memcpy(out, raw, stored_row(stored, piece));
     else
-        qv_gguf_widen(type, stored, part->piece_cols, out);
+        qv_gguf_widen(type, raw, stored->piece_cols, out);
 }
 
 /* Spreads a frame's row [channels, p*p] over one of [channels, frames, p*p]. */
 static void
-spread(const struct qv_tensor_part *part, int64_t channels, int frame, const char *row, char *out)
+spread(const struct qv_stored_tensor *stored, int64_t channels, int frame, const char *row,
+       char *out)
 {
-    const size_t bytes = (size_t)(part->piece_cols / channels) * qv_dtype_bytes(part->dtype);
+    const size_t bytes = (size_t)(stored->piece_cols / channels) * qv_dtype_bytes(stored->dtype);
     for (int64_t c = 0; c < channels; c++)
-        memcpy(out + (size_t)(c * part->frames + frame) * bytes, row + (size_t)c * bytes, bytes);
+        memcpy(out + (size_t)(c * stored->frames + frame) * bytes, row + (size_t)c * bytes, bytes);
 }
 
 static qv_status
-read_rows(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece, int64_t row,
+read_rows(const struct qv_stored_tensor *stored, const struct qv_gguf_piece *piece, int64_t row,
           int64_t rows, char *raw, qv_error *err)
 {
-    const size_t bytes = stored_row(part, piece);
-    return qv_gguf_read(part->gguf, piece->tensor, (uint64_t)(piece->row + row) * bytes, raw,
+    const size_t bytes = stored_row(stored, piece);
+    return qv_gguf_read(stored->gguf, piece->tensor, (uint64_t)(piece->row + row) * bytes, raw,
                         (uint64_t)rows * bytes, err);
 }
 
 static qv_status
-read_frames(const struct qv_tensor_part *part, int64_t row, int64_t rows,
-            const struct qv_part_room *room, qv_error *err)
+read_frames(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+            const struct qv_stored_room *room, qv_error *err)
 {
-    const int64_t channels = part->channels;
-    const size_t out_bytes = (size_t)part->k * qv_dtype_bytes(part->dtype);
+    const int64_t channels = stored->channels;
+    const size_t out_bytes = (size_t)stored->k * qv_dtype_bytes(stored->dtype);
     qv_status status = QV_OK;
-    for (int f = 0; f < part->n_pieces && !status; f++) {
-        const struct qv_gguf_piece *piece = &part->pieces[f];
-        const size_t bytes = stored_row(part, piece);
+    for (int f = 0; f < stored->n_pieces && !status; f++) {
+        const struct qv_gguf_piece *piece = &stored->pieces[f];
+        const size_t bytes = stored_row(stored, piece);
         char *scratch = room->raw, *raw = scratch + out_bytes, *out = room->canonical;
-        status = read_rows(part, piece, row, rows, raw, err);
+        status = read_rows(stored, piece, row, rows, raw, err);
         for (int64_t i = 0; i < rows && !status; i++) {
-            widen_row(part, piece, raw + (size_t)i * bytes, scratch);
-            spread(part, channels, f, scratch, out + (size_t)i * out_bytes);
+            widen_row(stored, piece, raw + (size_t)i * bytes, scratch);
+            spread(stored, channels, f, scratch, out + (size_t)i * out_bytes);
         }
     }
     return status;
 }
 
-/* The rows of one piece that are among the rows of a part which were asked for. */
+/* The rows of one piece that are among the rows which were asked for. */
 struct cut {
     const struct qv_gguf_piece *piece;
     int64_t row, rows; /* the first, in the piece, and their number; <= 0: there are none */
@@ -359,36 +360,36 @@ struct cut {
 };
 
 static struct cut
-cut_of(const struct qv_tensor_part *part, int p, int64_t row, int64_t rows)
+cut_of(const struct qv_stored_tensor *stored, int p, int64_t row, int64_t rows)
 {
-    int64_t first = 0; /* the piece's first row in the part */
+    int64_t first = 0; /* the piece's first row in the whole */
     for (int i = 0; i < p; i++)
-        first += part->pieces[i].rows;
-    const int64_t end = first + part->pieces[p].rows, from = row > first ? row : first;
+        first += stored->pieces[i].rows;
+    const int64_t end = first + stored->pieces[p].rows, from = row > first ? row : first;
     const int64_t to = row + rows < end ? row + rows : end;
-    return (struct cut){ &part->pieces[p], from - first, to - from, from - row };
+    return (struct cut){ &stored->pieces[p], from - first, to - from, from - row };
 }
 
 qv_status
-qv_gguf_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
-                  const struct qv_part_room *room, void **values, qv_error *err)
+qv_stored_gguf_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+                    const struct qv_stored_room *room, void **values, qv_error *err)
 {
-    const size_t out_bytes = (size_t)part->k * qv_dtype_bytes(part->dtype);
-    const size_t apart = longest_stored_row(part);
+    const size_t out_bytes = (size_t)stored->k * qv_dtype_bytes(stored->dtype);
+    const size_t apart = longest_stored_row(stored);
     qv_status status = QV_OK;
-    *values = part->widens || part->frames ? room->canonical : room->raw;
-    if (part->frames)
-        return read_frames(part, row, rows, room, err);
-    for (int p = 0; p < part->n_pieces && !status; p++) {
-        const struct cut cut = cut_of(part, p, row, rows);
-        const size_t bytes = stored_row(part, cut.piece);
+    *values = stored->widens || stored->frames ? room->canonical : room->raw;
+    if (stored->frames)
+        return read_frames(stored, row, rows, room, err);
+    for (int p = 0; p < stored->n_pieces && !status; p++) {
+        const struct cut cut = cut_of(stored, p, row, rows);
+        const size_t bytes = stored_row(stored, cut.piece);
         char *raw = (char *)room->raw + (size_t)cut.at * apart;
         char *out = (char *)room->canonical + (size_t)cut.at * out_bytes;
         if (cut.rows <= 0)
             continue;
-        status = read_rows(part, cut.piece, cut.row, cut.rows, raw, err);
-        for (int64_t i = 0; part->widens && i < cut.rows && !status; i++)
-            widen_row(part, cut.piece, raw + (size_t)i * bytes, out + (size_t)i * out_bytes);
+        status = read_rows(stored, cut.piece, cut.row, cut.rows, raw, err);
+        for (int64_t i = 0; stored->widens && i < cut.rows && !status; i++)
+            widen_row(stored, cut.piece, raw + (size_t)i * bytes, out + (size_t)i * out_bytes);
     }
     return status;
 }
@@ -396,13 +397,13 @@ qv_gguf_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
 /* ---- kept as they are quantised -------------------------------------------------------------- */
 
 struct qv_groups
-qv_gguf_part_groups(const struct qv_tensor_part *part)
+qv_stored_gguf_groups(const struct qv_stored_tensor *stored)
 {
     struct qv_groups all = { 0 };
-    for (int i = 0; i < part->n_pieces; i++) {
-        const struct qv_gguf_type *type = part->pieces[i].tensor->type;
+    for (int i = 0; i < stored->n_pieces; i++) {
+        const struct qv_gguf_type *type = stored->pieces[i].tensor->type;
         const bool same = !i || (all.bits == type->bits && all.dtype == type->factors);
-        if (!type->split || !same || part->frames || part->stored_cols)
+        if (!type->split || !same || stored->frames || stored->stored_cols)
             return (struct qv_groups){ 0 };
         all = (struct qv_groups){ type->bits, QV_GGUF_GROUP, type->factors };
     }
@@ -427,21 +428,21 @@ keep_block(const struct qv_groups *groups, const struct qv_gguf_block *block, in
 }
 
 static qv_status
-keep_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece,
-         const uint8_t *stored, int64_t k, char *row, qv_error *err)
+keep_row(const struct qv_stored_tensor *stored, const struct qv_gguf_piece *piece,
+         const uint8_t *raw, int64_t k, char *row, qv_error *err)
 {
-    const struct qv_groups groups = qv_gguf_part_groups(part);
+    const struct qv_groups groups = qv_stored_gguf_groups(stored);
     const struct qv_gguf_type *type = piece->tensor->type;
     const int n = type->values / QV_GGUF_GROUP;
-    for (int64_t at = 0; at < part->piece_cols; at += type->values, stored += type->bytes) {
+    for (int64_t at = 0; at < stored->piece_cols; at += type->values, raw += type->bytes) {
         struct qv_gguf_block block;
-        type->split(stored, &block);
+        type->split(raw, &block);
         for (int i = 0; i < n && groups.dtype == QV_F16; i++)
             if (!(fabsf(block.offsets[i]) <= 65504))
                 return qv_fail(err, QV_EUNSUPPORTED,
                                "%s: tensor %s has a scale of %g, and %d times that is no f16: this "
                                "file can be loaded with weights bf16, not stored",
-                               qv_path_tail(part->path), piece->tensor->name,
+                               qv_path_tail(stored->path), piece->tensor->name,
                                (double)block.scales[i], -type->zero);
         keep_block(&groups, &block, n, at / QV_GGUF_GROUP, k, row);
     }
@@ -449,19 +450,19 @@ keep_row(const struct qv_tensor_part *part, const struct qv_gguf_piece *piece,
 }
 
 qv_status
-qv_gguf_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
-                  const struct qv_part_room *room, int64_t k, void *out, qv_error *err)
+qv_stored_gguf_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+                    const struct qv_stored_room *room, int64_t k, void *out, qv_error *err)
 {
-    const struct qv_groups groups = qv_gguf_part_groups(part);
-    const size_t to = qv_grouped_row_bytes(&groups, k), apart = longest_stored_row(part);
+    const struct qv_groups groups = qv_stored_gguf_groups(stored);
+    const size_t to = qv_grouped_row_bytes(&groups, k), apart = longest_stored_row(stored);
     qv_status status = QV_OK;
     memset(out, 0, (size_t)rows * to);
-    for (int p = 0; p < part->n_pieces; p++) {
-        const struct cut cut = cut_of(part, p, row, rows);
-        const size_t bytes = stored_row(part, cut.piece);
+    for (int p = 0; p < stored->n_pieces; p++) {
+        const struct cut cut = cut_of(stored, p, row, rows);
+        const size_t bytes = stored_row(stored, cut.piece);
         const uint8_t *raw = (const uint8_t *)room->raw + (size_t)cut.at * apart;
         for (int64_t i = 0; i < cut.rows && !status; i++)
-            status = keep_row(part, cut.piece, raw + (size_t)i * bytes, k,
+            status = keep_row(stored, cut.piece, raw + (size_t)i * bytes, k,
                               (char *)out + (size_t)(cut.at + i) * to, err);
     }
     return status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "preprocess.h"
+#include "preprocessor.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "part.h"
+#include "stored_tensor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "mmproj.h"
-#include "part_gguf.h"
+#include "stored_gguf.h"
 
 const char *const qv_tower_prefixes[] = { "model.visual.", "visual.", "thinker.visual.",
                                           "vision_tower.", "",        NULL };
@@ -40,8 +40,8 @@ find_either_name(const struct qv_stored_tower *in, const char *name, struct qv_f
 }
 
 qv_status
-qv_part_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *patch_embed,
-                    qv_error *err)
+qv_stored_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *patch_embed,
+                      qv_error *err)
 {
     in->prefix = NULL;
     for (const char *const *p = qv_tower_prefixes; *p; p++) {
@@ -77,7 +77,7 @@ qv_stored_tower_open(const char *path, const struct qv_tensor_spec *patch_embed,
     else if (!status)
         status = qv_checkpoint_open(path, &out->checkpoint, err);
     if (!status && out->checkpoint)
-        status = qv_part_find_prefix(out, patch_embed, err);
+        status = qv_stored_find_prefix(out, patch_embed, err);
     free(file);
     return status;
 }
@@ -99,9 +99,9 @@ shape_is(const struct qv_safetensor *t, const int64_t *shape, int n)
 
 static qv_status
 check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
-            struct qv_tensor_part *part, qv_error *err)
+            struct qv_stored_tensor *stored, qv_error *err)
 {
-    const struct qv_safetensor *t = part->weight.tensor;
+    const struct qv_safetensor *t = stored->weight.tensor;
     int64_t first[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
     int64_t last[] = { c->hidden, c->temporal, c->patch, c->patch, c->in_channels };
     int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
@@ -110,15 +110,15 @@ check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
     if ((spec->conv3d && shape_is(t, first, 5)) || (!spec->conv2d && shape_is(t, flat, dims)))
         return QV_OK;
     if ((spec->conv3d && shape_is(t, last, 5)) || (spec->conv2d && shape_is(t, plane, 4))) {
-        part->stored_cols = spec->conv3d ? c->in_channels : c->merge * c->merge;
-        part->stored_rows = spec->k / part->stored_cols;
+        stored->stored_cols = spec->conv3d ? c->in_channels : c->merge * c->merge;
+        stored->stored_rows = spec->k / stored->stored_cols;
         return QV_OK;
     }
     char found[128], wanted[128];
     const int64_t *shape = spec->conv3d ? first : spec->conv2d ? plane : flat;
     const int n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : dims;
     return qv_fail(err, QV_EFORMAT, "%s: tensor %s has shape [%s], config.json asks for [%s]",
-                   qv_safetensors_path(part->weight.file), t->name,
+                   qv_safetensors_path(stored->weight.file), t->name,
                    qv_safetensors_print_shape(t->shape, t->n_dims, found, sizeof found),
                    qv_safetensors_print_shape(shape, n_dims, wanted, sizeof wanted));
 }
@@ -149,47 +149,47 @@ is_quantised(const struct qv_safetensor *t, const struct qv_tensor_spec *spec)
 /* Finds out from the shapes how many bits a value has and how large groups are, so MLX's
  * config.json is not needed for it. */
 static qv_status
-check_quantised(const struct qv_tensor_spec *spec, struct qv_tensor_part *part, qv_error *err)
+check_quantised(const struct qv_tensor_spec *spec, struct qv_stored_tensor *stored, qv_error *err)
 {
-    const struct qv_safetensor *w = part->weight.tensor, *s = part->scales.tensor,
-                               *b = part->biases.tensor;
+    const struct qv_safetensor *w = stored->weight.tensor, *s = stored->scales.tensor,
+                               *b = stored->biases.tensor;
     char found[128], scales[128];
     qv_safetensors_print_shape(w->shape, w->n_dims, found, sizeof found);
     qv_safetensors_print_shape(s->shape, s->n_dims, scales, sizeof scales);
     bool fits = w->n_dims == 2 && s->n_dims == 2 && w->shape[0] == spec->n &&
                 s->shape[0] == spec->n && s->shape[1] > 0 && spec->k % s->shape[1] == 0 &&
                 shape_is(b, s->shape, 2);
-    for (int bits = 4; bits <= 8 && fits && !part->bits; bits *= 2)
+    for (int bits = 4; bits <= 8 && fits && !stored->bits; bits *= 2)
         if (w->shape[1] * 32 == spec->k * bits)
-            part->bits = bits;
-    if (!part->bits)
+            stored->bits = bits;
+    if (!stored->bits)
         return qv_fail(err, QV_EFORMAT,
                        "%s: tensor %s is quantised as [%s] with scales [%s]; of [%lld,%lld], as "
                        "config.json asks for, 4 or 8 bits in groups can be loaded",
-                       qv_safetensors_path(part->weight.file), w->name, found, scales,
+                       qv_safetensors_path(stored->weight.file), w->name, found, scales,
                        (long long)spec->n, (long long)spec->k);
-    part->group = spec->k / s->shape[1];
-    part->dtype = QV_F32;
-    if (part->group != 32 && part->group != 64 && part->group != 128)
+    stored->group = spec->k / s->shape[1];
+    stored->dtype = QV_F32;
+    if (stored->group != 32 && stored->group != 64 && stored->group != 128)
         return qv_fail(err, QV_EFORMAT,
                        "%s: tensor %s is quantised in groups of %lld values (its scales are [%s]); "
                        "MLX has groups of 32, 64 and 128",
-                       qv_safetensors_path(part->weight.file), w->name, (long long)part->group,
+                       qv_safetensors_path(stored->weight.file), w->name, (long long)stored->group,
                        scales);
     if (!can_be_loaded(s) || s->dtype != b->dtype)
         return qv_fail(err, QV_EUNSUPPORTED,
                        "%s: tensor %s is %s and its biases are %s; both must be F32, F16 or BF16",
-                       qv_safetensors_path(part->scales.file), s->name, s->dtype_name,
+                       qv_safetensors_path(stored->scales.file), s->name, s->dtype_name,
                        b->dtype_name);
     return QV_OK;
 }
 
 static qv_status
 find_quantised(const struct qv_stored_tower *in, const struct qv_tensor_spec *spec,
-               const char *name, struct qv_tensor_part *part, qv_error *err)
+               const char *name, struct qv_stored_tensor *stored, qv_error *err)
 {
     static const char *const suffixes[2] = { "scales", "biases" };
-    struct qv_found *const to[2] = { &part->scales, &part->biases };
+    struct qv_found *const to[2] = { &stored->scales, &stored->biases };
     for (int i = 0; i < 2; i++) {
         char full[112];
         int stem = (int)(strlen(name) - strlen("weight"));
@@ -199,23 +199,23 @@ find_quantised(const struct qv_stored_tower *in, const struct qv_tensor_spec *sp
             return status;
         if (!to[i]->tensor)
             return qv_fail(err, QV_EFORMAT, "%s: no tensor %s%s, but %s is quantised (U32)",
-                           in->dir, in->prefix, full, part->weight.tensor->name);
+                           in->dir, in->prefix, full, stored->weight.tensor->name);
     }
-    return check_quantised(spec, part, err);
+    return check_quantised(spec, stored, err);
 }
 
 /* Computes out[rows, k] = q * scale + bias in f32 from packed[rows, k*bits/32]. */
 static void
-dequantise(const struct qv_tensor_part *part, int64_t rows, const uint32_t *packed,
+dequantise(const struct qv_stored_tensor *stored, int64_t rows, const uint32_t *packed,
            const void *scales, const void *biases, float *out)
 {
-    const int per_word = 32 / part->bits;
-    const uint32_t mask = (1u << part->bits) - 1;
-    const qv_dtype dtype = part->scales.tensor->dtype;
-    for (int64_t i = 0; i < rows * part->k; i++) {
-        const int shift = (int)(i % per_word) * part->bits;
+    const int per_word = 32 / stored->bits;
+    const uint32_t mask = (1u << stored->bits) - 1;
+    const qv_dtype dtype = stored->scales.tensor->dtype;
+    for (int64_t i = 0; i < rows * stored->k; i++) {
+        const int shift = (int)(i % per_word) * stored->bits;
         const float q = (float)(packed[i / per_word] >> shift & mask);
-        const int64_t group = i / part->group;
+        const int64_t group = i / stored->group;
         out[i] = q * (float)qv_load(scales, dtype, group) + (float)qv_load(biases, dtype, group);
     }
 }
@@ -226,19 +226,19 @@ struct quantised_row {
 };
 
 static struct quantised_row
-quantised_row(const struct qv_tensor_part *part)
+quantised_row(const struct qv_stored_tensor *stored)
 {
-    return (struct quantised_row){ (size_t)(part->k * part->bits / 8),
-                                   (size_t)(part->k / part->group) *
-                                       qv_dtype_bytes(part->scales.tensor->dtype) };
+    return (struct quantised_row){ (size_t)(stored->k * stored->bits / 8),
+                                   (size_t)(stored->k / stored->group) *
+                                       qv_dtype_bytes(stored->scales.tensor->dtype) };
 }
 
 static qv_status
-read_quantised(const struct qv_tensor_part *part, int64_t row, int64_t rows, char *raw, float *out,
-               qv_error *err)
+read_quantised(const struct qv_stored_tensor *stored, int64_t row, int64_t rows, char *raw,
+               float *out, qv_error *err)
 {
-    const struct qv_found *const found[3] = { &part->weight, &part->scales, &part->biases };
-    const struct quantised_row one = quantised_row(part);
+    const struct qv_found *const found[3] = { &stored->weight, &stored->scales, &stored->biases };
+    const struct quantised_row one = quantised_row(stored);
     const size_t row_bytes[3] = { one.packed, one.scales, one.scales };
     char *at[3] = { raw, raw + (size_t)rows * one.packed,
                     raw + (size_t)rows * (one.packed + one.scales) };
@@ -249,30 +249,30 @@ read_quantised(const struct qv_tensor_part *part, int64_t row, int64_t rows, cha
         if (status)
             return status;
     }
-    dequantise(part, rows, (const uint32_t *)(const void *)at[0], at[1], at[2], out);
+    dequantise(stored, rows, (const uint32_t *)(const void *)at[0], at[1], at[2], out);
     return QV_OK;
 }
 
 struct qv_groups
-qv_part_groups(const struct qv_tensor_part *part)
+qv_stored_groups(const struct qv_stored_tensor *stored)
 {
-    if (part->gguf)
-        return qv_gguf_part_groups(part);
-    if (!part->bits)
+    if (stored->gguf)
+        return qv_stored_gguf_groups(stored);
+    if (!stored->bits)
         return (struct qv_groups){ 0 };
-    return (struct qv_groups){ part->bits, part->group, part->scales.tensor->dtype };
+    return (struct qv_groups){ stored->bits, stored->group, stored->scales.tensor->dtype };
 }
 
 /* MLX's words of 32 bits have their first value lowest: as bytes they are canonical. */
 qv_status
-qv_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
-             const struct qv_part_room *room, int64_t k, void *out, qv_error *err)
+qv_stored_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+               const struct qv_stored_room *room, int64_t k, void *out, qv_error *err)
 {
-    if (part->gguf)
-        return qv_gguf_part_keep(part, row, rows, room, k, out, err);
-    const struct qv_groups groups = { part->bits, part->group, part->scales.tensor->dtype };
-    const struct quantised_row one = quantised_row(part);
-    const size_t to = qv_grouped_row_bytes(&groups, k), codes = (size_t)(k * part->bits / 8);
+    if (stored->gguf)
+        return qv_stored_gguf_keep(stored, row, rows, room, k, out, err);
+    const struct qv_groups groups = { stored->bits, stored->group, stored->scales.tensor->dtype };
+    const struct quantised_row one = quantised_row(stored);
+    const size_t to = qv_grouped_row_bytes(&groups, k), codes = (size_t)(k * stored->bits / 8);
     const size_t scales = (to - codes) / 2;
     const char *raw = room->raw, *factors = raw + (size_t)rows * one.packed;
     memset(out, 0, (size_t)rows * to);
@@ -286,16 +286,17 @@ qv_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
     return QV_OK;
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
+/* ---- stored tensors -------------------------------------------------------------------------- */
 
 qv_status
-qv_part_find(const struct qv_stored_tower *in, const struct qv_config *config,
-             const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out, qv_error *err)
+qv_stored_find(const struct qv_stored_tower *in, const struct qv_config *config,
+               const struct qv_tensor_spec *spec, int i, struct qv_stored_tensor *out,
+               qv_error *err)
 {
     const char *name = spec->names[i];
     if (in->gguf)
-        return qv_gguf_part_find(in->gguf, config, spec, i, out, err);
-    *out = (struct qv_tensor_part){ .k = spec->k };
+        return qv_stored_gguf_find(in->gguf, config, spec, i, out, err);
+    *out = (struct qv_stored_tensor){ .k = spec->k };
     qv_status status = find_either_name(in, name, &out->weight, err);
     const struct qv_safetensor *t = out->weight.tensor;
     if (status)
@@ -315,44 +316,44 @@ qv_part_find(const struct qv_stored_tower *in, const struct qv_config *config,
 }
 
 size_t
-qv_part_row_bytes(const struct qv_tensor_part *part)
+qv_stored_row_bytes(const struct qv_stored_tensor *stored)
 {
-    const size_t values = (size_t)part->k * qv_dtype_bytes(part->dtype);
-    if (part->gguf)
-        return qv_gguf_part_row_bytes(part);
-    if (!part->bits)
+    const size_t values = (size_t)stored->k * qv_dtype_bytes(stored->dtype);
+    if (stored->gguf)
+        return qv_stored_gguf_row_bytes(stored);
+    if (!stored->bits)
         return values;
-    const struct quantised_row row = quantised_row(part);
-    const size_t stored = row.packed + 2 * row.scales;
-    return stored > values ? stored : values;
+    const struct quantised_row row = quantised_row(stored);
+    const size_t bytes = row.packed + 2 * row.scales;
+    return bytes > values ? bytes : values;
 }
 
 qv_status
-qv_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
-             const struct qv_part_room *room, void **values, qv_error *err)
+qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+               const struct qv_stored_room *room, void **values, qv_error *err)
 {
-    const size_t needed = (size_t)rows * qv_part_row_bytes(part);
-    if (needed > room->bytes) /* a safeguard: callers size the room by qv_part_row_bytes */
+    const size_t needed = (size_t)rows * qv_stored_row_bytes(stored);
+    if (needed > room->bytes) /* a safeguard: callers size the room by qv_stored_row_bytes */
         return qv_fail(err, QV_EFORMAT,
                        "%s: tensor %s: %lld rows take %zu bytes, and there is room for %zu",
-                       part->path, part->name, (long long)rows, needed, room->bytes);
-    if (part->bits) {
+                       stored->path, stored->name, (long long)rows, needed, room->bytes);
+    if (stored->bits) {
         *values = room->canonical;
-        return read_quantised(part, row, rows, room->raw, room->canonical, err);
+        return read_quantised(stored, row, rows, room->raw, room->canonical, err);
     }
-    const size_t element = qv_dtype_bytes(part->dtype), row_bytes = (size_t)part->k * element;
+    const size_t element = qv_dtype_bytes(stored->dtype), row_bytes = (size_t)stored->k * element;
     qv_status status = QV_OK;
     *values = room->raw;
-    if (part->gguf)
-        status = qv_gguf_part_read(part, row, rows, room, values, err);
+    if (stored->gguf)
+        status = qv_stored_gguf_read(stored, row, rows, room, values, err);
     else
-        status =
-            qv_safetensors_read(part->weight.file, part->weight.tensor, (uint64_t)row * row_bytes,
-                                room->raw, (size_t)rows * row_bytes, err);
-    if (!status && part->stored_cols) {
+        status = qv_safetensors_read(stored->weight.file, stored->weight.tensor,
+                                     (uint64_t)row * row_bytes, room->raw, (size_t)rows * row_bytes,
+                                     err);
+    if (!status && stored->stored_cols) {
         void *from = *values, *to = from == room->raw ? room->canonical : room->raw;
-        qv_conv3d_channels_last_to_first(from, rows, part->stored_rows, part->stored_cols, element,
-                                         to);
+        qv_conv3d_channels_last_to_first(from, rows, stored->stored_rows, stored->stored_cols,
+                                         element, to);
         *values = to;
     }
     return status;

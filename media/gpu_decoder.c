@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The clip's side of its decoder in the process that has a GPU open (remote.h). */
+/* The decoder process's side of a clip's decoder in the GPU process (gpu_decoder.h). */
 #define _GNU_SOURCE
-#include "remote.h"
+#include "gpu_decoder.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -40,7 +40,7 @@ sample_bytes(int format)
 }
 
 int64_t
-qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why)
+qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why)
 {
     /* NVIDIA's parser rounds sizes up to multiples of 16 */
     const int64_t width = (codec->coded_width + 15) & ~15,
@@ -58,95 +58,95 @@ qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const c
 
 /* Marks the GPU's decoder as unusable for this clip, for the reason `why`, unless it has one already. */
 static int
-fail(qvm_remote *r, const char *why)
+fail(qvm_gpu_decoder *d, const char *why)
 {
-    if (!*r->why)
-        snprintf(r->why, sizeof r->why, "%s", why);
+    if (!*d->why)
+        snprintf(d->why, sizeof d->why, "%s", why);
     return AVERROR_EXTERNAL;
 }
 
 bool
-qvm_remote_can_hold(qvm_remote *r, int64_t n)
+qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n)
 {
-    return n <= (QVM_MOST_GROUP_BYTES - r->held_bytes) / r->slot_bytes || !fail(r, too_long);
+    return n <= (QVM_MOST_GROUP_BYTES - d->held_bytes) / d->slot_bytes || !fail(d, too_long);
 }
 
-/* Marks the GPU's process as lost for all clips. */
+/* Marks the GPU process as lost for all clips. */
 static int
-lose(qvm_remote *r, const char *why)
+lose(qvm_gpu_decoder *d, const char *why)
 {
-    r->lost = true;
-    return fail(r, why);
+    d->lost = true;
+    return fail(d, why);
 }
 
 /* Waits until the socket is ready and returns its events. Returns 0 if it failed or the clip was stopped. */
 static int
-wait_for(qvm_remote *r, short events)
+wait_for(qvm_gpu_decoder *d, short events)
 {
-    const double until_s = qv_seconds() + r->patience_s;
-    struct pollfd at = { .fd = r->socket, .events = events };
-    while (!atomic_load(r->watch->stop)) {
-        r->watch->alive(r->watch->user);
+    const double until_s = qv_seconds() + d->patience_s;
+    struct pollfd at = { .fd = d->socket, .events = events };
+    while (!atomic_load(d->watch->stop)) {
+        d->watch->alive(d->watch->user);
         const int ready = poll(&at, 1, LOOK_MS);
         if (ready > 0)
             return at.revents;
         if (ready < 0 && errno != EINTR) {
-            lose(r, "no process of the GPU can be heard");
+            lose(d, "no process of the GPU can be heard");
             return 0;
         }
         if (!ready && qv_seconds() > until_s) {
-            lose(r, "the GPU's process is silent");
+            lose(d, "the GPU's process is silent");
             return 0;
         }
     }
-    fail(r, "it was stopped");
+    fail(d, "it was stopped");
     return 0;
 }
 
 /* Takes the next event. Without `wait` it returns AVERROR(EAGAIN) if none is there. An event that tells of a failure is
  * returned at once, ahead of events that came before it. */
 static int
-take_event(qvm_remote *r, bool wait)
+take_event(qvm_gpu_decoder *d, bool wait)
 {
-    qvm_remote_event *to = &r->came[(r->first + r->n) % QVM_MOST_EVENTS];
-    if (r->n == QVM_MOST_EVENTS)
-        return lose(r, "the GPU's process said too much");
+    qvm_gpu_decoder_event *to = &d->came[(d->first + d->n) % QVM_MOST_EVENTS];
+    if (d->n == QVM_MOST_EVENTS)
+        return lose(d, "the GPU's process said too much");
     for (size_t done = 0; done < sizeof *to;) {
-        const ssize_t got = recv(r->socket, (char *)to + done, sizeof *to - done, MSG_DONTWAIT);
+        const ssize_t got = recv(d->socket, (char *)to + done, sizeof *to - done, MSG_DONTWAIT);
         if (got > 0)
             done += (size_t)got;
         else if (!got || (errno != EAGAIN && errno != EINTR))
-            return lose(r, "the GPU's process has ended");
+            return lose(d, "the GPU's process has ended");
         else if (errno == EAGAIN && !done && !wait)
             return AVERROR(EAGAIN);
-        else if (errno == EAGAIN && !wait_for(r, POLLIN))
+        else if (errno == EAGAIN && !wait_for(d, POLLIN))
             return AVERROR_EXTERNAL;
     }
-    if (to->kind != QVM_REMOTE_FAILED) {
-        r->n++;
+    if (to->kind != QVM_GPU_FAILED) {
+        d->n++;
         return 0;
     }
     to->why[sizeof to->why - 1] = 0;
-    return fail(r, to->why);
+    return fail(d, to->why);
 }
 
 /* Sends all n bytes and takes events meanwhile, so that the two processes never wait for each other. */
 static int
-send_all(qvm_remote *r, const void *bytes, size_t n)
+send_all(qvm_gpu_decoder *d, const void *bytes, size_t n)
 {
     const char *at = bytes;
     while (n) {
-        const ssize_t sent = send(r->socket, at, n, QVM_NOSIGNAL | MSG_DONTWAIT);
+        const ssize_t sent = send(d->socket, at, n, QVM_NOSIGNAL | MSG_DONTWAIT);
         if (sent > 0) {
             at += sent;
             n -= (size_t)sent;
             continue;
         }
         const bool closed = errno != EAGAIN && errno != EINTR; /* perhaps it said why */
-        const int ready = closed ? POLLIN : wait_for(r, POLLIN | POLLOUT);
+        const int ready = closed ? POLLIN : wait_for(d, POLLIN | POLLOUT);
         if (!ready)
             return AVERROR_EXTERNAL;
-        const int code = ready & POLLOUT ? 0 : take_event(r, closed);
+        const int code = ready & POLLOUT ? 0 : take_event(d, closed);
         if (code && code != AVERROR(EAGAIN))
             return code;
     }
@@ -156,81 +156,81 @@ send_all(qvm_remote *r, const void *bytes, size_t n)
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static int
-send_stream(qvm_remote *r, const AVCodecContext *codec)
+send_stream(qvm_gpu_decoder *d, const AVCodecContext *codec)
 {
-    const qvm_remote_stream about = { .codec_id = codec->codec_id,
-                                      .format = r->like->format,
-                                      .width = codec->coded_width,
-                                      .height = codec->coded_height };
-    const qvm_remote_request open = { .kind = QVM_REMOTE_OPEN, .bytes = (int32_t)sizeof about };
-    const int code = send_all(r, &open, sizeof open);
-    return code ? code : send_all(r, &about, sizeof about);
+    const qvm_gpu_decoder_stream about = { .codec_id = codec->codec_id,
+                                           .format = d->like->format,
+                                           .width = codec->coded_width,
+                                           .height = codec->coded_height };
+    const qvm_gpu_decoder_request open = { .kind = QVM_GPU_OPEN, .bytes = (int32_t)sizeof about };
+    const int code = send_all(d, &open, sizeof open);
+    return code ? code : send_all(d, &about, sizeof about);
 }
 
 static bool
-open_filter(qvm_remote *r, const AVStream *stream)
+open_filter(qvm_gpu_decoder *d, const AVStream *stream)
 {
     const AVBitStreamFilter *found = av_bsf_get_by_name(find_filter(stream->codecpar->codec_id));
-    r->packet = av_packet_alloc();
-    if (!found || !r->packet || av_bsf_alloc(found, &r->annexb) < 0)
+    d->packet = av_packet_alloc();
+    if (!found || !d->packet || av_bsf_alloc(found, &d->annexb) < 0)
         return false;
-    r->annexb->time_base_in = stream->time_base;
-    r->begins = true;
-    return avcodec_parameters_copy(r->annexb->par_in, stream->codecpar) >= 0 &&
-           av_bsf_init(r->annexb) >= 0;
+    d->annexb->time_base_in = stream->time_base;
+    d->begins = true;
+    return avcodec_parameters_copy(d->annexb->par_in, stream->codecpar) >= 0 &&
+           av_bsf_init(d->annexb) >= 0;
 }
 
 static int
-next_event(qvm_remote *r, bool wait, qvm_remote_event *event)
+next_event(qvm_gpu_decoder *d, bool wait, qvm_gpu_decoder_event *event)
 {
-    const int code = r->n ? 0 : take_event(r, wait);
+    const int code = d->n ? 0 : take_event(d, wait);
     if (code)
         return code;
-    *event = r->came[r->first];
-    r->first = (r->first + 1) % QVM_MOST_EVENTS;
-    r->n--;
+    *event = d->came[d->first];
+    d->first = (d->first + 1) % QVM_MOST_EVENTS;
+    d->n--;
     return 0;
 }
 
 bool
-qvm_remote_open(qvm_remote *r, const AVStream *stream, const AVCodecContext *codec,
-                const AVFrame *first)
+qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCodecContext *codec,
+                     const AVFrame *first)
 {
-    qvm_remote_event event;
-    r->like = av_frame_clone(first);
+    qvm_gpu_decoder_event event;
+    d->like = av_frame_clone(first);
     for (int i = 0; i < QVM_SLOTS; i++)
-        r->free[i] = true;
-    r->most_held =
+        d->free[i] = true;
+    d->most_held =
         (unsigned)(codec->has_b_frames < QVM_MOST_HELD ? codec->has_b_frames : QVM_MOST_HELD);
-    r->last_order = INT64_MIN;
-    if (!r->like || !open_filter(r, stream))
-        return !fail(r, "its packets cannot be prepared");
-    int code = send_stream(r, codec);
+    d->last_order = INT64_MIN;
+    if (!d->like || !open_filter(d, stream))
+        return !fail(d, "its packets cannot be prepared");
+    int code = send_stream(d, codec);
     if (!code)
-        code = next_event(r, true, &event);
-    if (!code && event.kind != QVM_REMOTE_OPENED)
-        code = lose(r, "the GPU's process said what cannot be");
+        code = next_event(d, true, &event);
+    if (!code && event.kind != QVM_GPU_OPENED)
+        code = lose(d, "the GPU's process said what cannot be");
     return !code;
 }
 
 void
-qvm_remote_close(qvm_remote *r)
+qvm_gpu_decoder_close(qvm_gpu_decoder *d)
 {
-    for (; r->n_held; r->n_held--)
-        av_frame_free(&r->held[r->first_held++ % QVM_MOST_GROUP].frame);
-    av_frame_free(&r->like);
-    av_packet_free(&r->packet);
-    av_bsf_free(&r->annexb);
+    for (; d->n_held; d->n_held--)
+        av_frame_free(&d->held[d->first_held++ % QVM_MOST_GROUP].frame);
+    av_frame_free(&d->like);
+    av_packet_free(&d->packet);
+    av_bsf_free(&d->annexb);
 }
 
 /* ---- packets --------------------------------------------------------------------------------- */
 
 /* Returns a free slot, or -1 if all are in use. */
 static int
-find_slot(const qvm_remote *r)
+find_slot(const qvm_gpu_decoder *d)
 {
     for (int i = 0; i < QVM_SLOTS; i++)
-        if (r->free[i])
+        if (d->free[i])
             return i;
     return -1;
 }
@@ -238,62 +238,62 @@ find_slot(const qvm_remote *r)
 /* Sends a packet. The container's parameter sets go in front of the first one, because a keyframe with which decoding
  * begins need not have any. */
 static int
-send_packet(qvm_remote *r, const AVPacket *packet, int slot)
+send_packet(qvm_gpu_decoder *d, const AVPacket *packet, int slot)
 {
-    const AVCodecParameters *par = r->annexb->par_out;
-    const int ahead = r->begins ? par->extradata_size : 0;
-    const qvm_remote_request request = {
-        .kind = QVM_REMOTE_PACKET,
+    const AVCodecParameters *par = d->annexb->par_out;
+    const int ahead = d->begins ? par->extradata_size : 0;
+    const qvm_gpu_decoder_request request = {
+        .kind = QVM_GPU_PACKET,
         .slot = slot,
-        .period = r->period,
-        .group = r->group,
+        .period = d->period,
+        .group = d->group,
         .bytes = packet->size + ahead,
         .pts = packet->pts,
     };
     if (packet->size > QVM_MOST_PACKET - ahead)
-        return fail(r, "a packet is too large");
-    r->begins = false;
-    int code = send_all(r, &request, sizeof request);
+        return fail(d, "a packet is too large");
+    d->begins = false;
+    int code = send_all(d, &request, sizeof request);
     if (!code)
-        code = send_all(r, par->extradata, (size_t)ahead);
-    return code ? code : send_all(r, packet->data, (size_t)packet->size);
+        code = send_all(d, par->extradata, (size_t)ahead);
+    return code ? code : send_all(d, packet->data, (size_t)packet->size);
 }
 
 int
-qvm_remote_send(qvm_remote *r, const AVPacket *packet, bool sampled)
+qvm_gpu_decoder_send(qvm_gpu_decoder *d, const AVPacket *packet, bool sampled)
 {
-    const qvm_remote_request empty = { .kind = QVM_REMOTE_EMPTY };
-    const int slot = sampled && packet ? find_slot(r) : -1;
-    if (*r->why)
+    const qvm_gpu_decoder_request empty = { .kind = QVM_GPU_EMPTY };
+    const int slot = sampled && packet ? find_slot(d) : -1;
+    if (*d->why)
         return AVERROR_EXTERNAL;
-    r->emptying = !packet;
-    r->emptied = false;
+    d->emptying = !packet;
+    d->emptied = false;
     if (!packet)
-        return send_all(r, &empty, sizeof empty);
-    if (av_packet_ref(r->packet, packet) < 0)
-        return fail(r, "there is no memory");
-    const qvm_packet headers = qvm_look_at_packet(r->annexb->par_in, packet);
-    r->period += headers.resets;
-    r->group += headers.start;
-    if (av_bsf_send_packet(r->annexb, r->packet) < 0 ||
-        av_bsf_receive_packet(r->annexb, r->packet) < 0)
-        return fail(r, "its packets are damaged");
+        return send_all(d, &empty, sizeof empty);
+    if (av_packet_ref(d->packet, packet) < 0)
+        return fail(d, "there is no memory");
+    const qvm_packet headers = qvm_look_at_packet(d->annexb->par_in, packet);
+    d->period += headers.resets;
+    d->group += headers.start;
+    if (av_bsf_send_packet(d->annexb, d->packet) < 0 ||
+        av_bsf_receive_packet(d->annexb, d->packet) < 0)
+        return fail(d, "its packets are damaged");
     if (slot >= 0)
-        r->free[slot] = false;
-    const int code = send_packet(r, r->packet, slot);
-    av_packet_unref(r->packet);
+        d->free[slot] = false;
+    const int code = send_packet(d, d->packet, slot);
+    av_packet_unref(d->packet);
     return code;
 }
 
 void
-qvm_remote_begin_anew(qvm_remote *r)
+qvm_gpu_decoder_begin_anew(qvm_gpu_decoder *d)
 {
-    const qvm_remote_request request = { .kind = QVM_REMOTE_ANEW };
-    r->begins = true;
-    r->period++;
-    r->group++;
-    if (!*r->why)
-        send_all(r, &request, sizeof request);
+    const qvm_gpu_decoder_request request = { .kind = QVM_GPU_ANEW };
+    d->begins = true;
+    d->period++;
+    d->group++;
+    if (!*d->why)
+        send_all(d, &request, sizeof request);
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -334,15 +334,16 @@ copy_luma(const uint8_t *from, uint8_t *to, int n, bool deep)
  * routines by them. NVIDIA's parser tells where the picture ends, but says 0 for its left and top, so these follow from
  * the size of the frames before. */
 static int
-lay_out(const qvm_remote *r, const qvm_remote_event *e, const uint8_t *from, AVFrame *frame)
+lay_out(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, const uint8_t *from,
+        AVFrame *frame)
 {
     enum { ALIGN = 64 };
-    const bool deep = sample_bytes(r->like->format) == 2;
+    const bool deep = sample_bytes(d->like->format) == 2;
     const int width = e->width, height = e->height;
     const size_t row = (size_t)width << deep;
-    const int *lines = r->like->linesize;
-    const int left = width - e->right - r->like->width, top = height - e->bottom - r->like->height;
-    if (left < 0 || top < 0 || left + r->like->width > lines[0] >> deep || lines[2] != lines[1])
+    const int *lines = d->like->linesize;
+    const int left = width - e->right - d->like->width, top = height - e->bottom - d->like->height;
+    if (left < 0 || top < 0 || left + d->like->width > lines[0] >> deep || lines[2] != lines[1])
         return AVERROR_INVALIDDATA;
     const int n = width < lines[0] >> deep ? width : lines[0] >> deep;
     const int n2 = n / 2 < lines[1] >> deep ? n / 2 : lines[1] >> deep;
@@ -387,115 +388,115 @@ are_equal(const AVFrame *a, const AVFrame *b)
 
 /* Returns whether an event's frame fits into its slot, and that slot is in use. */
 static bool
-is_possible(const qvm_remote *r, const qvm_remote_event *e)
+is_possible(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
 {
-    if (e->slot < 0 || e->slot >= QVM_SLOTS || r->free[e->slot] || e->width < 1 || e->height < 1 ||
+    if (e->slot < 0 || e->slot >= QVM_SLOTS || d->free[e->slot] || e->width < 1 || e->height < 1 ||
         e->width > QVM_MAX_SIDE || e->height > QVM_MAX_SIDE || e->width % 2 || e->height % 2)
         return false;
     return e->right >= 0 && e->right < e->width && e->bottom >= 0 && e->bottom < e->height &&
-           (int64_t)e->width * e->height * 3 / 2 * sample_bytes(r->like->format) <= r->slot_bytes;
+           (int64_t)e->width * e->height * 3 / 2 * sample_bytes(d->like->format) <= d->slot_bytes;
 }
 
 /* Returns whether a frame has the same shape as those before it. */
 static bool
-keeps_shape(qvm_remote *r, const qvm_remote_event *e)
+keeps_shape(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
 {
     const int32_t shape[] = { e->width, e->height, e->right, e->bottom };
-    if (!r->shape[0])
-        memcpy(r->shape, shape, sizeof shape);
-    return !memcmp(r->shape, shape, sizeof shape);
+    if (!d->shape[0])
+        memcpy(d->shape, shape, sizeof shape);
+    return !memcmp(d->shape, shape, sizeof shape);
 }
 
 /* Takes a frame out of its slot. The first one must equal the frame that this process's own decoder made. */
 static int
-take_frame(qvm_remote *r, const qvm_remote_event *e, AVFrame *frame)
+take_frame(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, AVFrame *frame)
 {
-    const AVFrame *like = r->like;
-    if (!is_possible(r, e))
-        return lose(r, "the GPU's process said what cannot be");
+    const AVFrame *like = d->like;
+    if (!is_possible(d, e))
+        return lose(d, "the GPU's process said what cannot be");
     frame->format = like->format;
     frame->width = e->width;
     frame->height = e->height;
     frame->color_range = like->color_range;
     frame->colorspace = like->colorspace;
-    const int code = keeps_shape(r, e) ? lay_out(r, e, r->planes + e->slot * r->slot_bytes, frame)
+    const int code = keeps_shape(d, e) ? lay_out(d, e, d->planes + e->slot * d->slot_bytes, frame)
                                        : AVERROR_INVALIDDATA;
-    r->free[e->slot] = true;
+    d->free[e->slot] = true;
     if (code == AVERROR(ENOMEM))
-        return fail(r, "there is no memory");
+        return fail(d, "there is no memory");
     if (code < 0 || frame->width != like->width || frame->height != like->height)
-        return fail(r, "the size of its frames changes");
+        return fail(d, "the size of its frames changes");
     if (e->pts == like->pts && !are_equal(frame, like))
-        return fail(r, "the GPU's first frame is not the CPU's");
+        return fail(d, "the GPU's first frame is not the CPU's");
     return 0;
 }
 
-static qvm_remote_frame *
-held(qvm_remote *r, unsigned i)
+static qvm_gpu_decoder_frame *
+held(qvm_gpu_decoder *d, unsigned i)
 {
-    return &r->held[(r->first_held + i) % QVM_MOST_GROUP];
+    return &d->held[(d->first_held + i) % QVM_MOST_GROUP];
 }
 
 /* Takes what an event tells of: a frame, which is held back, or that there are no more. */
 static int
-take_in(qvm_remote *r, const qvm_remote_event *e)
+take_in(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
 {
-    if (e->kind == QVM_REMOTE_EMPTIED && r->emptying) {
-        r->emptying = false;
-        r->emptied = true;
-        r->whole = r->group + 1;
+    if (e->kind == QVM_GPU_EMPTIED && d->emptying) {
+        d->emptying = false;
+        d->emptied = true;
+        d->whole = d->group + 1;
         return 0;
     }
-    if (e->kind != QVM_REMOTE_FRAME)
-        return lose(r, "the GPU's process said what cannot be");
-    if (r->n_held == QVM_MOST_GROUP)
-        return fail(r, too_long);
-    if (e->slot != -1 && !qvm_remote_can_hold(r, 1))
+    if (e->kind != QVM_GPU_FRAME)
+        return lose(d, "the GPU's process said what cannot be");
+    if (d->n_held == QVM_MOST_GROUP)
+        return fail(d, too_long);
+    if (e->slot != -1 && !qvm_gpu_decoder_can_hold(d, 1))
         return AVERROR_EXTERNAL;
-    qvm_remote_frame *h = held(r, r->n_held++);
-    *h = (qvm_remote_frame){ .pts = e->pts, .order = e->order, .group = e->group };
-    r->whole = e->whole > r->whole ? e->whole : r->whole;
+    qvm_gpu_decoder_frame *h = held(d, d->n_held++);
+    *h = (qvm_gpu_decoder_frame){ .pts = e->pts, .order = e->order, .group = e->group };
+    d->whole = e->whole > d->whole ? e->whole : d->whole;
     if (e->slot == -1)
         return 0;
     h->frame = av_frame_alloc();
-    r->held_bytes += r->slot_bytes;
-    return h->frame ? take_frame(r, e, h->frame) : fail(r, "there is no memory");
+    d->held_bytes += d->slot_bytes;
+    return h->frame ? take_frame(d, e, h->frame) : fail(d, "there is no memory");
 }
 
 /* Returns the frame that is shown next, put in front of those that are held back; NULL: it has not come yet. */
-static qvm_remote_frame *
-find_next(qvm_remote *r)
+static qvm_gpu_decoder_frame *
+find_next(qvm_gpu_decoder *d)
 {
-    const int64_t next = qvm_times_next(r->times, r->next);
+    const int64_t next = qvm_times_next(d->times, d->next);
     unsigned i = 0;
-    while (i < r->n_held && i <= r->most_held && next < r->times->n &&
-           held(r, i)->pts != r->times->at[next].pts)
+    while (i < d->n_held && i <= d->most_held && next < d->times->n &&
+           held(d, i)->pts != d->times->at[next].pts)
         i++;
-    if (i == r->n_held || i > r->most_held || next == r->times->n)
+    if (i == d->n_held || i > d->most_held || next == d->times->n)
         return NULL;
-    const qvm_remote_frame found = *held(r, i);
+    const qvm_gpu_decoder_frame found = *held(d, i);
     for (; i; i--)
-        *held(r, i) = *held(r, i - 1);
-    *held(r, 0) = found;
-    return held(r, 0);
+        *held(d, i) = *held(d, i - 1);
+    *held(d, 0) = found;
+    return held(d, 0);
 }
 
 /* Takes in what comes until the frame that is shown next is there, and all pictures of its group are known to be whole. */
 static int
-wait_for_next(qvm_remote *r)
+wait_for_next(qvm_gpu_decoder *d)
 {
-    qvm_remote_event e;
+    qvm_gpu_decoder_event e;
     for (;;) {
-        const qvm_remote_frame *found = find_next(r);
-        if (found && found->group < r->whole)
+        const qvm_gpu_decoder_frame *found = find_next(d);
+        if (found && found->group < d->whole)
             return 0;
-        if (!found && (r->n_held > r->most_held || (r->emptied && r->n_held)))
-            return fail(r, other_times);
-        if (r->emptied)
-            return found ? lose(r, "the GPU's process said what cannot be") : AVERROR_EOF;
-        int code = next_event(r, r->emptying || find_slot(r) < 0, &e);
+        if (!found && (d->n_held > d->most_held || (d->emptied && d->n_held)))
+            return fail(d, other_times);
+        if (d->emptied)
+            return found ? lose(d, "the GPU's process said what cannot be") : AVERROR_EOF;
+        int code = next_event(d, d->emptying || find_slot(d) < 0, &e);
         if (!code)
-            code = take_in(r, &e);
+            code = take_in(d, &e);
         if (code)
             return code;
     }
@@ -505,23 +506,23 @@ wait_for_next(qvm_remote *r)
  * times than FFmpeg's decoder would hold. The order in the pictures' headers must agree, because FFmpeg's decoder goes by
  * it. */
 int
-qvm_remote_receive(qvm_remote *r, AVFrame *frame)
+qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame)
 {
-    const int code = *r->why ? AVERROR_EXTERNAL : wait_for_next(r);
+    const int code = *d->why ? AVERROR_EXTERNAL : wait_for_next(d);
     if (code)
         return code;
-    qvm_remote_frame *h = held(r, 0);
-    if (h->order <= r->last_order)
-        return fail(r, other_times);
-    r->last_order = h->order;
-    r->next = qvm_times_next(r->times, r->next) + 1;
+    qvm_gpu_decoder_frame *h = held(d, 0);
+    if (h->order <= d->last_order)
+        return fail(d, other_times);
+    d->last_order = h->order;
+    d->next = qvm_times_next(d->times, d->next) + 1;
     if (h->frame) {
         av_frame_move_ref(frame, h->frame);
         av_frame_free(&h->frame);
-        r->held_bytes -= r->slot_bytes;
+        d->held_bytes -= d->slot_bytes;
     }
     frame->pts = h->pts;
-    r->first_held = (r->first_held + 1) % QVM_MOST_GROUP;
-    r->n_held--;
+    d->first_held = (d->first_held + 1) % QVM_MOST_GROUP;
+    d->n_held--;
     return 0;
 }

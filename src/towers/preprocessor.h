@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads the preprocessor files of a checkpoint, which say how clips and images become frames. */
-#ifndef QV_TOWERS_PREPROCESS_H
-#define QV_TOWERS_PREPROCESS_H
+#ifndef QV_TOWERS_PREPROCESSOR_H
+#define QV_TOWERS_PREPROCESSOR_H
 
 #include "config.h"
 

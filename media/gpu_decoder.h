@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Declares a clip's decoder in another process, which has a device open and decodes for many clips (device.c). The
- * clip's own process (remote.c) reads the file, sends that process the packets, and takes the sampled frames out of
- * memory that both have. The two talk over a stream socket, and neither believes the other. Whatever is unforeseen
- * ends with the clip being decoded again in its own process.
+ * Declares a clip's decoder in the GPU process, which has a GPU open and decodes for many clips (gpu_process.c). The
+ * clip's decoder process (gpu_decoder.c) reads the file, sends the GPU process the packets, and takes the sampled
+ * frames out of memory that both have. The two talk over a stream socket, and neither believes the other. Whatever is
+ * unforeseen ends with the clip being decoded again in its decoder process.
  */
-#ifndef QVM_REMOTE_H
-#define QVM_REMOTE_H
+#ifndef QVM_GPU_DECODER_H
+#define QVM_GPU_DECODER_H
 
 #include <libavcodec/bsf.h>
 
@@ -18,42 +18,42 @@ enum { QVM_MOST_PACKET = 64 << 20 };
 
 /* Says what a request asks for; `bytes` bytes follow each request. EMPTY: no packet follows, and all frames are to
  * come. ANEW: a keyframe follows, in front of which packets were left out. */
-typedef enum qvm_remote_kind {
-    QVM_REMOTE_OPEN,
-    QVM_REMOTE_PACKET,
-    QVM_REMOTE_EMPTY,
-    QVM_REMOTE_ANEW
-} qvm_remote_kind;
+typedef enum qvm_gpu_decoder_kind {
+    QVM_GPU_OPEN,
+    QVM_GPU_PACKET,
+    QVM_GPU_EMPTY,
+    QVM_GPU_ANEW
+} qvm_gpu_decoder_kind;
 
-typedef struct qvm_remote_request {
+typedef struct qvm_gpu_decoder_request {
     int32_t kind;
     int32_t slot; /* PACKET: the slot in which the packet's frame is wanted; -1: it is not wanted */
     int32_t period; /* PACKET: how often the picture order count has begun anew */
     int32_t group;  /* PACKET: the packet's group of pictures; a keyframe begins the next one */
-    /* OPEN: bytes of the qvm_remote_stream that follows. PACKET: bytes of the packet that follows in Annex B's form,
-     * with parameter sets in front where decoding begins. */
+    /* OPEN: bytes of the qvm_gpu_decoder_stream that follows. PACKET: bytes of the packet that follows in Annex B's
+     * form, with parameter sets in front where decoding begins. */
     int32_t bytes;
     int64_t pts; /* PACKET: the packet's time */
-} qvm_remote_request;
+} qvm_gpu_decoder_request;
 
 /* Says which stream is to be decoded, in FFmpeg's numbers. */
-typedef struct qvm_remote_stream {
+typedef struct qvm_gpu_decoder_stream {
     int32_t codec_id, format, width, height; /* the size is that of the coded frames */
-} qvm_remote_stream;
+} qvm_gpu_decoder_stream;
 
 /* Says what an event tells. OPENED: the stream is taken. FRAME: a packet's frame has come; there is one for every
  * packet, in their order. EMPTIED: there are no more frames. FAILED: nothing more comes. */
-typedef enum qvm_remote_answer {
-    QVM_REMOTE_OPENED,
-    QVM_REMOTE_FRAME,
-    QVM_REMOTE_EMPTIED,
-    QVM_REMOTE_FAILED
-} qvm_remote_answer;
+typedef enum qvm_gpu_decoder_answer {
+    QVM_GPU_OPENED,
+    QVM_GPU_FRAME,
+    QVM_GPU_EMPTIED,
+    QVM_GPU_FAILED
+} qvm_gpu_decoder_answer;
 
-/* An event that the process with the device sends. The slot of a frame holds the coded picture, whose sizes are
+/* An event that the GPU process sends. The slot of a frame holds the coded picture, whose sizes are
  * even, as NV12 or P010 (streams of 8 or of 10 bits): `height` rows of luma and half as many of chroma, without
  * gaps. */
-typedef struct qvm_remote_event {
+typedef struct qvm_gpu_decoder_event {
     int32_t kind;
     int32_t slot; /* -1: the frame is not wanted */
     int64_t pts;
@@ -63,20 +63,20 @@ typedef struct qvm_remote_event {
     int32_t width, height; /* of the coded picture */
     int32_t right, bottom; /* columns and rows that are cut off at these sides */
     char why[QVM_WHY_BYTES]; /* FAILED: the reason, in words that follow "since" */
-} qvm_remote_event;
+} qvm_gpu_decoder_event;
 
 /* The most frames, and the bytes of those that are sampled, that may wait until their group is known to be whole. */
 enum { QVM_MOST_EVENTS = 1024, QVM_MOST_GROUP = 16384 };
 #define QVM_MOST_GROUP_BYTES ((int64_t)256 << 20)
 
 /* A frame that has come. It waits for frames that are shown before it, and for its group of pictures. */
-typedef struct qvm_remote_frame {
-    int64_t pts, order; /* as in qvm_remote_event */
+typedef struct qvm_gpu_decoder_frame {
+    int64_t pts, order; /* as in qvm_gpu_decoder_event */
     int32_t group;
     AVFrame *frame; /* NULL: the frame is not wanted */
-} qvm_remote_frame;
+} qvm_gpu_decoder_frame;
 
-typedef struct qvm_remote {
+typedef struct qvm_gpu_decoder {
     int socket;
     const uint8_t *planes; /* [QVM_SLOTS, slot_bytes] */
     int64_t slot_bytes;
@@ -88,14 +88,14 @@ typedef struct qvm_remote {
     AVPacket *packet;
     /* the next packet is the first one, or a keyframe in front of which packets were left out */
     bool begins;
-    bool free[QVM_SLOTS];                   /* slots in which no frame is or is to come */
-    bool emptying;                          /* all frames are to come, as no packet follows */
-    bool emptied;                           /* all frames have come, as no packet followed */
-    qvm_remote_event came[QVM_MOST_EVENTS]; /* a ring of n events, from `first` on */
+    bool free[QVM_SLOTS];                        /* slots in which no frame is or is to come */
+    bool emptying;                               /* all frames are to come, as no packet follows */
+    bool emptied;                                /* all frames have come, as no packet followed */
+    qvm_gpu_decoder_event came[QVM_MOST_EVENTS]; /* a ring of n events, from `first` on */
     unsigned first, n;
     /* A ring of n_held frames from `first_held` on, in the order in which they came. At most most_held of those in front
      * of a frame are shown after it. */
-    qvm_remote_frame held[QVM_MOST_GROUP];
+    qvm_gpu_decoder_frame held[QVM_MOST_GROUP];
     unsigned first_held, n_held, most_held;
     int64_t held_bytes; /* bytes of the frames that are held */
     int32_t period;
@@ -106,29 +106,30 @@ typedef struct qvm_remote {
     int32_t shape[4];
     int64_t last_order; /* `order` of the frame that was given last */
     bool lost;          /* the process ended, is silent, or said what cannot be */
-    /* why the device is of no use any more, in words that follow "since"; "": it is of use */
+    /* why the GPU is of no use any more, in words that follow "since"; "": it is of use */
     char why[QVM_WHY_BYTES];
-} qvm_remote;
+} qvm_gpu_decoder;
 
-/* Returns the bytes of a slot for the frames of a stream. Returns 0 if no device decodes the stream to the same
+/* Returns the bytes of a slot for the frames of a stream. Returns 0 if no GPU decodes the stream to the same
  * bytes, and then *why in words that follow "since". `first` is the stream's first frame. */
-int64_t qvm_remote_slot_bytes(const AVCodecContext *codec, const AVFrame *first, const char **why);
+int64_t qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first,
+                                   const char **why);
 /* Returns whether n further sampled frames may wait until their group of pictures is known to be whole; why not is in
- * remote->why. */
-bool qvm_remote_can_hold(qvm_remote *remote, int64_t n);
+ * d->why. */
+bool qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n);
 
-/* Has the device take the stream. The members of `remote` up to `times` are set before, the others are zeros.
- * `first` is the stream's first frame as `codec` made it, to which `remote` holds a reference. Returns false if the
- * device does not take the stream, and why is in remote->why. The caller calls qvm_remote_close in either case. */
-bool qvm_remote_open(qvm_remote *remote, const AVStream *stream, const AVCodecContext *codec,
-                     const AVFrame *first);
-void qvm_remote_close(qvm_remote *remote);
-/* qvm_remote_send and qvm_remote_receive do what avcodec_send_packet and avcodec_receive_frame do, but frames that
- * were not sampled come without their data, a failure is final, and no frame comes before all pictures of its group are
- * known to be whole. */
-int qvm_remote_send(qvm_remote *remote, const AVPacket *packet, bool sampled);
-int qvm_remote_receive(qvm_remote *remote, AVFrame *frame);
-/* Has the device go on with a keyframe in front of which packets were left out. All frames must have come. */
-void qvm_remote_begin_anew(qvm_remote *remote);
+/* Has the GPU take the stream. The members of `d` up to `times` are set before, the others are zeros.
+ * `first` is the stream's first frame as `codec` made it, to which `d` holds a reference. Returns false if the
+ * GPU does not take the stream, and why is in d->why. The caller calls qvm_gpu_decoder_close in either case. */
+bool qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCodecContext *codec,
+                          const AVFrame *first);
+void qvm_gpu_decoder_close(qvm_gpu_decoder *d);
+/* qvm_gpu_decoder_send and qvm_gpu_decoder_receive do what avcodec_send_packet and avcodec_receive_frame do, but frames
+ * that were not sampled come without their data, a failure is final, and no frame comes before all pictures of its group
+ * are known to be whole. */
+int qvm_gpu_decoder_send(qvm_gpu_decoder *d, const AVPacket *packet, bool sampled);
+int qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame);
+/* Has the GPU go on with a keyframe in front of which packets were left out. All frames must have come. */
+void qvm_gpu_decoder_begin_anew(qvm_gpu_decoder *d);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Stands in for `qwenvit cache` in a build that cannot have it. */
-#include "cache.h"
+#include "cache_command.h"
 
 int
 tool_cache(const struct tool_options *o)

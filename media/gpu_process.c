@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The program qwenvit-decoder as the process that has a GPU open. It decodes for many clips, a thread each, and lives
- * longer than they do. It sees no file, only the packets that each clip's process sends (remote.h). The program that
- * started it passes the socket to that process, and the memory in which the clip wants its frames.
+ * The program qwenvit-decoder as the GPU process, which has a GPU open. It decodes for many clips, a thread each, and
+ * lives longer than they do. It sees no file, only the packets that each clip's decoder process sends (gpu_decoder.h). The
+ * program that started it passes the socket to that process, and the memory in which the clip wants its frames.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,7 +20,7 @@
 
 enum { MOST_STREAMS = 32 };
 
-struct device {
+struct gpu_process {
     qvm_nvdec *gpu;
     pthread_mutex_t lock;
     pthread_cond_t ended;
@@ -29,7 +29,7 @@ struct device {
 
 /* The stream of one clip. */
 struct stream {
-    struct device *device;
+    struct gpu_process *process;
     int socket;
     uint8_t *planes; /* [QVM_SLOTS, slot_bytes] */
     int64_t slot_bytes;
@@ -45,16 +45,16 @@ struct stream {
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static bool
-answer(const struct stream *s, qvm_remote_answer kind)
+answer(const struct stream *s, qvm_gpu_decoder_answer kind)
 {
-    const qvm_remote_event e = { .kind = (int32_t)kind, .slot = -1 };
+    const qvm_gpu_decoder_event e = { .kind = (int32_t)kind, .slot = -1 };
     return qvm_send(s->socket, &e, sizeof e);
 }
 
 static bool
 refuse(const struct stream *s, const char *why)
 {
-    qvm_remote_event e = { .kind = QVM_REMOTE_FAILED, .slot = -1 };
+    qvm_gpu_decoder_event e = { .kind = QVM_GPU_FAILED, .slot = -1 };
     snprintf(e.why, sizeof e.why, "%s", why);
     qvm_send(s->socket, &e, sizeof e);
     return false;
@@ -74,7 +74,7 @@ find_slot(void *user, int64_t pts, int64_t bytes, int32_t *slot)
 }
 
 static void
-send_frame(void *user, const qvm_remote_event *event)
+send_frame(void *user, const qvm_gpu_decoder_event *event)
 {
     const struct stream *s = user;
     qvm_send(s->socket, event, sizeof *event); /* if it fails, no further request comes */
@@ -104,17 +104,17 @@ static bool
 open_stream(struct stream *s, int32_t bytes)
 {
     const qvm_nvdec_sink sink = { find_slot, send_frame, s };
-    qvm_remote_stream about;
+    qvm_gpu_decoder_stream about;
     const char *why;
     if (s->nv || bytes != (int32_t)sizeof about)
         return refuse(s, "it asks for what cannot be");
     memcpy(&about, s->data, sizeof about);
-    s->nv = qvm_nvstream_open(s->device->gpu, &about, &sink, &why);
-    return s->nv ? answer(s, QVM_REMOTE_OPENED) : refuse(s, why);
+    s->nv = qvm_nvstream_open(s->process->gpu, &about, &sink, &why);
+    return s->nv ? answer(s, QVM_GPU_OPENED) : refuse(s, why);
 }
 
 static bool
-decode(struct stream *s, const qvm_remote_request *r)
+decode(struct stream *s, const qvm_gpu_decoder_request *r)
 {
     if (r->slot >= QVM_SLOTS || !r->bytes)
         return refuse(s, "it asks for what cannot be");
@@ -128,21 +128,21 @@ decode(struct stream *s, const qvm_remote_request *r)
 
 /* Does what a request asks for. Returns false if nothing more is done for the clip. */
 static bool
-obey(struct stream *s, const qvm_remote_request *r)
+obey(struct stream *s, const qvm_gpu_decoder_request *r)
 {
     const char *why;
     if (!receive_data(s, r->bytes))
         return false;
-    if (r->kind == QVM_REMOTE_OPEN)
+    if (r->kind == QVM_GPU_OPEN)
         return open_stream(s, r->bytes);
     if (!s->nv)
         return refuse(s, "it asks for what cannot be");
-    switch ((qvm_remote_kind)r->kind) {
-    case QVM_REMOTE_PACKET: return decode(s, r);
-    case QVM_REMOTE_EMPTY:
+    switch ((qvm_gpu_decoder_kind)r->kind) {
+    case QVM_GPU_PACKET: return decode(s, r);
+    case QVM_GPU_EMPTY:
         why = qvm_nvstream_give(s->nv, r, NULL);
-        return why ? refuse(s, why) : answer(s, QVM_REMOTE_EMPTIED);
-    case QVM_REMOTE_ANEW: why = qvm_nvstream_begin_anew(s->nv); return why ? refuse(s, why) : true;
+        return why ? refuse(s, why) : answer(s, QVM_GPU_EMPTIED);
+    case QVM_GPU_ANEW: why = qvm_nvstream_begin_anew(s->nv); return why ? refuse(s, why) : true;
     default: return refuse(s, "it asks for what cannot be");
     }
 }
@@ -150,23 +150,23 @@ obey(struct stream *s, const qvm_remote_request *r)
 static void
 end_stream(struct stream *s)
 {
-    struct device *d = s->device;
+    struct gpu_process *p = s->process;
     close(s->socket);
     if (s->planes)
         munmap(s->planes, QVM_SLOTS * (size_t)s->slot_bytes);
     free(s->data);
     free(s);
-    pthread_mutex_lock(&d->lock);
-    d->n_streams--;
-    pthread_cond_signal(&d->ended);
-    pthread_mutex_unlock(&d->lock);
+    pthread_mutex_lock(&p->lock);
+    p->n_streams--;
+    pthread_cond_signal(&p->ended);
+    pthread_mutex_unlock(&p->lock);
 }
 
 static void *
 serve(void *user)
 {
     struct stream *s = user;
-    qvm_remote_request request;
+    qvm_gpu_decoder_request request;
     while (qvm_receive(s->socket, &request, sizeof request) && obey(s, &request))
         ;
     if (s->nv)
@@ -179,7 +179,7 @@ serve(void *user)
 
 /* Starts a stream, which owns the descriptors from here on. The order is trusted, as it is not from the clip. */
 static void
-start_stream(struct device *d, const qvm_order *order, const int fds[QVM_GPU_FDS])
+start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GPU_FDS])
 {
     pthread_t thread;
     struct stream *s = calloc(1, sizeof *s);
@@ -192,11 +192,11 @@ start_stream(struct device *d, const qvm_order *order, const int fds[QVM_GPU_FDS
         close(fds[0]);
         return;
     }
-    *s = (struct stream){ .device = d, .socket = fds[0], .slot_bytes = order->plane_bytes };
+    *s = (struct stream){ .process = p, .socket = fds[0], .slot_bytes = order->plane_bytes };
     s->planes = at == MAP_FAILED ? NULL : at;
-    pthread_mutex_lock(&d->lock);
-    const bool full = d->n_streams++ == MOST_STREAMS;
-    pthread_mutex_unlock(&d->lock);
+    pthread_mutex_lock(&p->lock);
+    const bool full = p->n_streams++ == MOST_STREAMS;
+    pthread_mutex_unlock(&p->lock);
     if (!full && s->planes && !pthread_create(&thread, NULL, serve, s)) {
         pthread_detach(thread);
         return;
@@ -205,18 +205,18 @@ start_stream(struct device *d, const qvm_order *order, const int fds[QVM_GPU_FDS
     end_stream(s);
 }
 
-/* Opens the device and locks the process in. `hello` says what failed. */
+/* Opens the GPU and locks the process in. `hello` says what failed. */
 static void
-open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *hello)
+open_gpu(struct gpu_process *p, const char *number, bool unlocked, qvm_gpu_hello *hello)
 {
-    const char *why = qvm_nvdec_load(&d->gpu);
+    const char *why = qvm_nvdec_load(&p->gpu);
     const bool loaded = !why;
     const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
     if (!why && !failed) /* the number is ours and needs no checks */
-        why = qvm_nvdec_open(d->gpu, (int)strtol(number, NULL, 10));
+        why = qvm_nvdec_open(p->gpu, (int)strtol(number, NULL, 10));
     if (!why && !failed && !unlocked)
-        failed = qvm_sandbox_device();
-    if (!why && !failed && !unlocked && !qvm_nvdec_try(d->gpu))
+        failed = qvm_sandbox_gpu();
+    if (!why && !failed && !unlocked && !qvm_nvdec_try(p->gpu))
         failed = "its driver makes no decoder then";
     if (failed)
         snprintf(hello->text, sizeof hello->text,
@@ -235,25 +235,25 @@ open_device(struct device *d, const char *number, bool unlocked, qvm_gpu_hello *
 static int
 run(int socket, const char *number, bool unlocked)
 {
-    struct device d = { .gpu = NULL };
+    struct gpu_process p = { .gpu = NULL };
     const pid_t parent = getppid();
     qvm_gpu_hello hello = { .ready = 0 };
     qvm_order order = { 0 };
     int fds[QVM_SESSION_FDS], n;
-    pthread_mutex_init(&d.lock, NULL);
-    pthread_cond_init(&d.ended, NULL);
-    open_device(&d, number, unlocked, &hello);
+    pthread_mutex_init(&p.lock, NULL);
+    pthread_cond_init(&p.ended, NULL);
+    open_gpu(&p, number, unlocked, &hello);
     if (!qvm_send(socket, &hello, sizeof hello) || !hello.ready)
         return 1;
     while (qvm_order_wait(socket, parent) && qvm_order_take(socket, &order, fds, &n)) {
         if (order.kind == QVM_DECODE && n == QVM_GPU_FDS && order.plane_bytes > 0)
-            start_stream(&d, &order, fds);
+            start_stream(&p, &order, fds);
         else
             qvm_close_all(fds, n);
     }
-    pthread_mutex_lock(&d.lock);
-    while (d.n_streams)
-        pthread_cond_wait(&d.ended, &d.lock);
+    pthread_mutex_lock(&p.lock);
+    while (p.n_streams)
+        pthread_cond_wait(&p.ended, &p.lock);
     return 0;
 }
 
@@ -261,8 +261,8 @@ run(int socket, const char *number, bool unlocked)
 
 #ifdef __linux__
 
-/* Waits until the process with the GPU has ended, and ends it if `caller` has gone or SIGTERM comes. Both signals of `waited`
- * are blocked. */
+/* Waits until the GPU process has ended, and ends it if `caller` has gone or SIGTERM comes. Both signals of `waited` are
+ * blocked. */
 static int
 watch(pid_t process, pid_t caller, const sigset_t *waited)
 {
@@ -276,11 +276,11 @@ watch(pid_t process, pid_t caller, const sigset_t *waited)
     }
 }
 
-/* A process with a GPU may be stuck in its driver, or taken over, so that nothing in it can be relied on to notice that the
+/* A GPU process may be stuck in its driver, or taken over, so that nothing in it can be relied on to notice that the
  * caller has gone. The kernel ends it with its parent (qvm_end_with); as that means the thread that made it, and callers'
  * threads come and go, this process of one thread stands in between. */
 int
-qvm_device_run(int socket, const char *number, bool unlocked)
+qvm_gpu_process_run(int socket, const char *number, bool unlocked)
 {
     const pid_t caller = qvm_caller(socket), watcher = getpid();
     sigset_t waited, before;
@@ -301,7 +301,7 @@ qvm_device_run(int socket, const char *number, bool unlocked)
 #else
 
 int
-qvm_device_run(int socket, const char *number, bool unlocked)
+qvm_gpu_process_run(int socket, const char *number, bool unlocked)
 {
     _exit(run(socket, number, unlocked));
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A part is a tensor as checkpoints in the wild hold it: under several names and prefixes, with the
- * patch embedding in several layouts, with matrices quantised in groups as MLX writes them, and in
- * GGUF files under other names, cut into pieces and quantised in blocks. Most tensors of a tower
- * are one part; some are made of several.
+ * A stored tensor is a tensor as checkpoints in the wild hold it: under several names and prefixes,
+ * with the patch embedding in several layouts, with matrices quantised in groups as MLX writes
+ * them, and in GGUF files under other names, cut into pieces and quantised in blocks. Most tensors
+ * of a tower are one stored tensor; some are made of several.
  */
-#ifndef QV_TOWERS_PART_H
-#define QV_TOWERS_PART_H
+#ifndef QV_TOWERS_STORED_TENSOR_H
+#define QV_TOWERS_STORED_TENSOR_H
 
 #include "engine/grouped.h"
 #include "files/gguf.h"
@@ -35,17 +35,17 @@ struct qv_found {
     const struct qv_safetensors *file;
 };
 
-/* Some rows of a part, which are a tensor in a GGUF file. */
+/* Some rows of a stored tensor, which are a tensor in a GGUF file. */
 struct qv_gguf_piece {
     const struct qv_gguf_tensor *tensor;
     int64_t row, rows;
 };
 enum { QV_MOST_PIECES = 8 }; /* enough for q, k and v, or for the frames of a patch embedding */
 
-struct qv_tensor_part {
+struct qv_stored_tensor {
     const char *path, *name, *dtype_name; /* in the file; of several pieces, the first one's */
     struct qv_found weight;
-    qv_dtype dtype; /* what qv_part_read gives */
+    qv_dtype dtype; /* what qv_stored_read gives */
     int64_t k;      /* values in a row */
     /* If stored_cols is not 0, a row is stored as a matrix [stored_rows, stored_cols] and must
      * be transposed: of a patch embedding stored [O, T, P, P, C], of a Conv2d stored [O, C,
@@ -57,49 +57,49 @@ struct qv_tensor_part {
     int64_t group;                  /* values in a group: 32, 64 or 128 in MLX */
     struct qv_found scales, biases; /* [n, k/group] */
     /* In a GGUF file, the pieces are rows that follow one another. With frames not 0 there is
-     * one piece for each frame; a row [channels, frames, p*p] has its part [channels, p*p] in
-     * each. */
+     * one piece for each frame; each has [channels, p*p] of a row
+     * [channels, frames, p*p]. */
     const struct qv_gguf *gguf;
     struct qv_gguf_piece pieces[QV_MOST_PIECES];
     int n_pieces;
     int64_t piece_cols, frames, channels; /* frames 0: each piece has whole rows */
-    bool widens;                          /* some piece has another dtype than the part */
+    bool widens;                          /* some piece has another dtype than `dtype` */
 };
 
 /* Sets the prefix by looking for the patch embedding under each one. QV_EFORMAT if it is found
  * under none, or under several. */
-qv_status qv_part_find_prefix(struct qv_stored_tower *in, const struct qv_tensor_spec *patch_embed,
-                              qv_error *err);
+qv_status qv_stored_find_prefix(struct qv_stored_tower *in,
+                                const struct qv_tensor_spec *patch_embed, qv_error *err);
 
-/* Finds part i of a tensor. Returns QV_EFORMAT if it is missing, or has another shape (the text
- * names both), and QV_EUNSUPPORTED for its dtype. */
-qv_status qv_part_find(const struct qv_stored_tower *in, const struct qv_config *config,
-                       const struct qv_tensor_spec *spec, int i, struct qv_tensor_part *out,
-                       qv_error *err);
+/* Finds the i-th stored tensor of a tower's tensor. Returns QV_EFORMAT if it is missing, or has
+ * another shape (the text names both), and QV_EUNSUPPORTED for its dtype. */
+qv_status qv_stored_find(const struct qv_stored_tower *in, const struct qv_config *config,
+                         const struct qv_tensor_spec *spec, int i, struct qv_stored_tensor *out,
+                         qv_error *err);
 
 /* Memory for the rows that are read: raw for the bytes of the file, canonical for the values
  * made from them. */
-struct qv_part_room {
+struct qv_stored_room {
     void *raw, *canonical;
     size_t bytes; /* size of each block */
 };
 
-/* Tells how a part is quantised, as a device may keep it; bits is 0 if it is not. */
-struct qv_groups qv_part_groups(const struct qv_tensor_part *part);
+/* Tells how it is quantised, as a device may keep it; bits is 0 if it is not. */
+struct qv_groups qv_stored_groups(const struct qv_stored_tensor *stored);
 
-/* Makes the canonical form (engine/grouped.h) of rows of a quantised matrix that qv_part_read has
- * read into the room. A row gets k values, which may be more than the part has; the others are
+/* Makes the canonical form (engine/grouped.h) of rows of a quantised matrix that qv_stored_read has
+ * read into the room. A row gets k values, which may be more than there are; the others are
  * groups of zeros. Returns QV_EUNSUPPORTED if a GGUF file's scale is so large that its offset
  * overflows the dtype. */
-qv_status qv_part_keep(const struct qv_tensor_part *part, int64_t row, int64_t rows,
-                       const struct qv_part_room *room, int64_t k, void *out, qv_error *err);
+qv_status qv_stored_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+                         const struct qv_stored_room *room, int64_t k, void *out, qv_error *err);
 
 /* The bytes that each block of a room needs for a row. */
-size_t qv_part_row_bytes(const struct qv_tensor_part *part);
+size_t qv_stored_row_bytes(const struct qv_stored_tensor *stored);
 
 /* Reads `rows` rows from `row` on. *values points into the room's raw or canonical block.
  * QV_EFORMAT if the room is too small. */
-qv_status qv_part_read(const struct qv_tensor_part *part, int64_t row, int64_t rows,
-                       const struct qv_part_room *room, void **values, qv_error *err);
+qv_status qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+                         const struct qv_stored_room *room, void **values, qv_error *err);
 
 #endif

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+/* The clip's side of its decoder process (serve.c). This file starts the process, asks it, listens to it and ends it,
+ * and checks all that it says. */
+#define _GNU_SOURCE
+#include "decoder_process.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "outcome.inc"
+
+#define DEFAULT_MEMORY ((int64_t)4 << 30)
+#define DEFAULT_PATIENCE_S 60.0
+
+/* These bounds hold for every honest decoder process. */
+#define MAX_RATE 2147483648.0 /* frames a second; a rate is a quotient of two int */
+#define MAX_SECONDS (QVM_MAX_FRAMES * MAX_RATE)
+#define MAX_BUSY_S 1e9
+#define MAX_DECODED ((int64_t)1 << 40) /* packets, more than any file has */
+
+/* ---- its life -------------------------------------------------------------------------------- */
+
+static void *
+serve(void *user)
+{
+#ifdef QVM_CLIENT /* a build without FFmpeg; qvm_check_options refuses all clips before this is called */
+    (void)user;
+#else
+    qvm_serve(user);
+#endif
+    return NULL;
+}
+
+static void
+close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static qv_status
+find_decoder(struct qvm_process *p, qv_decoder *shared, qv_error *err)
+{
+    p->decoder = shared;
+    if (shared)
+        return QV_OK;
+    qv_status status = qv_decoder_start(NULL, &p->own_decoder, err);
+    p->decoder = p->own_decoder;
+    return status;
+}
+
+static qv_status
+start_process(struct qvm_process *p, qv_decoder *shared, qv_error *err)
+{
+    qv_error inner;
+    qv_status status = QV_OK;
+    status = find_decoder(p, shared, &inner);
+    if (!status)
+        status = qvm_session_start(p->decoder, &p->session, p->memory, &p->server, &inner);
+    p->program_lost = status == QV_EBACKEND;
+    close_fd(&p->session.socket); /* else this side would not see that the process has ended */
+    close_fd(&p->session.codec);
+    return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
+}
+
+qv_status
+qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err)
+{
+    p->memory = o->decode_memory ? o->decode_memory : DEFAULT_MEMORY;
+    p->patience_s = o->decode_seconds > 0 ? o->decode_seconds : DEFAULT_PATIENCE_S;
+    p->session.alone = !o->trusted;
+    p->session.shared = qvm_shared_memory();
+    if (p->session.shared < 0 || !qvm_stream(&p->socket, &p->session.socket))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a decoder: %s", p->path,
+                       strerror(errno));
+    if (o->decode == QV_DECODE_GPU && !qvm_stream(&p->codec, &p->session.codec))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a GPU's process: %s", p->path,
+                       strerror(errno));
+    p->gpu = o->gpu;
+    if (!o->trusted)
+        return start_process(p, o->decoder, err);
+    qv_error inner;
+    qv_status status = p->codec < 0 ? QV_OK : find_decoder(p, o->decoder, &inner);
+    if (status)
+        return qv_fail(err, status, "%s: %s", p->path, inner.text);
+    p->has_thread = !pthread_create(&p->thread, NULL, serve, &p->session);
+    return p->has_thread ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", p->path);
+}
+
+/* Ends the decoder process. With `ask`, waits until it has ended and returns waitpid's status, or -1 if it is unknown;
+ * else returns 0. */
+static int
+end(struct qvm_process *p, bool ask)
+{
+    int how = 0;
+    close_fd(&p->socket); /* a thread ends once it sees the closed socket */
+    close_fd(&p->codec);
+    if (p->has_thread)
+        pthread_join(p->thread, NULL);
+    else {
+        close_fd(&p->session.socket);
+        close_fd(&p->session.codec);
+    }
+    if (p->server.pid && ask)
+        how = qvm_session_end(p->decoder, &p->server);
+    else if (p->server.pid)
+        qvm_session_drop(p->decoder, &p->server);
+    p->has_thread = false;
+    p->server.pid = 0;
+    return how;
+}
+
+void
+qvm_process_init(struct qvm_process *p, const char *path, qv_outcome *outcome, int clip)
+{
+    *p = (struct qvm_process){ .path = path,
+                               .outcome = outcome,
+                               .session = { .socket = -1, .clip = clip, .shared = -1, .codec = -1 },
+                               .socket = -1,
+                               .codec = -1 };
+}
+
+void
+qvm_process_close(struct qvm_process *p)
+{
+    end(p, false);
+    qv_decoder_stop(&p->own_decoder);
+    close_fd(&p->session.shared);
+}
+
+qv_status
+qvm_process_give_gpu(struct qvm_process *p, int64_t memory, int64_t plane_bytes, qv_error *err)
+{
+    qv_error inner;
+    const qvm_gpu_request request = {
+        .gpu = p->gpu,
+        .unlocked = !p->session.alone,
+        .order = { .kind = QVM_DECODE, .memory = memory, .plane_bytes = plane_bytes },
+        .fds = { p->codec, p->session.shared },
+    };
+    qv_status status = qvm_gpu_give(p->decoder, &request, &p->gpu_process, &inner);
+    close_fd(&p->codec); /* else that process would not see this one end */
+    p->gives_planes = !status;
+    p->gpu_is_avoided = status == QV_ESTATE ? "the GPU's processes failed again and again" : NULL;
+    return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
+}
+
+/* ---- what the decoder process says ----------------------------------------------------------- */
+
+/* Returns whether the clip's author may be behind what the decoder process says and how it ends. */
+static bool
+is_strange(const struct qvm_process *p)
+{
+    return p->asked && p->session.alone;
+}
+
+/* Sets the error for a decoder process that has gone, or that is silent, for which `silent` has the words. Frames that came
+ * before are good. */
+static qv_status
+explain_end(struct qvm_process *p, const char *silent, qv_error *err)
+{
+    const int how = end(p, true);
+    p->program_lost = how == -1;
+    if (how == -1)
+        return qv_fail(err, QV_EBACKEND, "%s: the program that decodes has ended", p->path);
+    if (silent)
+        return qv_fail(err, QV_EFORMAT, "%s: %s for %g s (decode_seconds): it was ended", p->path,
+                       silent, p->patience_s);
+    if (WIFSIGNALED(how))
+        return qv_fail(err, QV_EFORMAT, "%s: decoding it crashed, with signal %d (%s)", p->path,
+                       WTERMSIG(how), strsignal(WTERMSIG(how)));
+    return qv_fail(err, is_strange(p) ? QV_EFORMAT : QV_EBACKEND,
+                   "%s: its decoder left without a word, with exit code %d", p->path,
+                   WIFEXITED(how) ? WEXITSTATUS(how) : 0);
+}
+
+/* Sets the error for a socket that fails on this side. The decoder process works, and is ended. */
+static qv_status
+lose_it(struct qvm_process *p, int why, qv_error *err)
+{
+    end(p, false);
+    return qv_fail(err, QV_EBACKEND, "%s: no way to talk to its decoder: %s", p->path,
+                   strerror(why));
+}
+
+/* Returns until when the process is waited for. A thread cannot be ended, so it is waited for without a limit. */
+static double
+until(const struct qvm_process *p)
+{
+    return p->server.pid ? qv_seconds() + p->patience_s : INFINITY;
+}
+
+/* If the process has gone, this is no error yet, because its last words are still to be read and say why. If it is there
+ * and takes nothing, this is an error, as any other failure is: else both sides would wait for ever. */
+qv_status
+qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err)
+{
+    const int code = qvm_send_until(p->socket, bytes, n, until(p));
+    if (!code || code == EPIPE || code == ECONNRESET)
+        return QV_OK;
+    if (code == ETIMEDOUT)
+        return explain_end(p, "its decoder takes no requests", err);
+    return lose_it(p, code, err);
+}
+
+qv_status
+qvm_process_tell(struct qvm_process *p, const qvm_request *request, qv_error *err)
+{
+    return qvm_process_send(p, request, sizeof *request, err);
+}
+
+qv_status
+qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err)
+{
+    const int code = qvm_receive_until(p->socket, bytes, n, until(p));
+    if (code == ETIMEDOUT || code == ECONNRESET)
+        return explain_end(p, code == ETIMEDOUT ? "no sign of life from its decoder" : NULL, err);
+    return code ? lose_it(p, code, err) : QV_OK;
+}
+
+/* Terminates a text and replaces all bytes that are not ASCII, which JSON may refuse, and control characters, which a
+ * terminal would obey. */
+static void
+make_printable(char *text, size_t size)
+{
+    text[size - 1] = 0;
+    for (char *c = text; *c; c++)
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+}
+
+/* Returns whether value lies between the bounds; it does not if it is no number (NaN). */
+static bool
+is_between(double value, double least, double most)
+{
+    return value >= least && value <= most;
+}
+
+/* What the decoder process may say of a member of the outcome. */
+static const struct rule {
+    size_t at, size;
+    enum qv_outcome_kind kind;
+    enum { WITH_FACTS, ALWAYS, NEVER } when;
+    double least, most;
+} rules[] = {
+#define FACT(least, most) WITH_FACTS, least, most
+#define SO_FAR(least, most) ALWAYS, least, most
+#define HERE NEVER, 0, 0
+#define QV_OUTCOME(member, kind, from, ...)                                                        \
+    { offsetof(qv_outcome, member), sizeof((qv_outcome *)NULL)->member, QV_OUTCOME_##kind, from },
+#include "outcome.inc"
+};
+
+/* Returns a number, or the bytes of a bool or enum, which may not be one. A negative int counts as large. */
+static double
+number_at(const void *at, size_t size, bool is_real)
+{
+    double real;
+    int64_t integer = 0;
+    memcpy(is_real ? (void *)&real : (void *)&integer, at, size);
+    return is_real ? real : (double)integer;
+}
+
+/* Takes what the decoder process says of the outcome. Returns false for what cannot be. */
+static bool
+take_outcome(qv_outcome *to, qv_outcome *from, bool are_facts)
+{
+    for (const struct rule *r = rules; r < rules + sizeof rules / sizeof *rules; r++) {
+        char *at = (char *)from + r->at;
+        if (r->when == NEVER || (r->when == WITH_FACTS && !are_facts))
+            continue;
+        if (r->kind == QV_OUTCOME_TEXT)
+            make_printable(at, r->size);
+        else if (!is_between(number_at(at, r->size, r->kind == QV_OUTCOME_REAL), r->least, r->most))
+            return false;
+        memcpy((char *)to + r->at, at, r->size);
+    }
+    return true;
+}
+
+/* Returns whether facts that are possible one by one go together. */
+static bool
+are_facts_possible(const qv_outcome *f)
+{
+    if ((int64_t)f->source_width * f->source_height > QVM_MAX_PIXELS || f->rotation % 90 ||
+        !*qv_remark_text(f->remark) != !f->remark)
+        return false;
+    if (f->is_image)
+        return f->source_frames == 1 && f->source_fps == 0.0 && f->duration_s == 0.0;
+    return f->source_fps >= 1 / MAX_RATE;
+}
+
+/* Takes an event's contents. Returns false if the event cannot come now, or if its contents are impossible. */
+static bool
+accept_event(struct qvm_process *p, qvm_event *e)
+{
+    const bool are_facts = e->kind == QVM_FACTS && p->asked && !p->gives_frames;
+    qv_outcome *o = p->outcome;
+    if (e->index_bytes < 0 || e->index_bytes > (are_facts && p->gives_index ? QVM_MOST_INDEX : 0) ||
+        e->plane_bytes < 0 || e->plane_bytes > (are_facts && p->codec >= 0 ? QVM_MOST_PLANES : 0) ||
+        (e->outcome.decoded_by == QV_DECODE_GPU && !p->gives_planes) ||
+        !take_outcome(o, &e->outcome, are_facts))
+        return false;
+    if (p->gpu_is_avoided)
+        snprintf(o->not_gpu, sizeof o->not_gpu, "%s", p->gpu_is_avoided);
+    if (p->gives_planes && e->gpu_lost && !p->gpu_lost)
+        qvm_gpu_doubt(p->decoder, p->gpu, p->gpu_process);
+    p->gpu_lost = e->gpu_lost != 0;
+    switch (e->kind) {
+    case QVM_READY: return !p->asked;
+    case QVM_ALIVE: return p->asked;
+    case QVM_FACTS: return are_facts && are_facts_possible(o);
+    case QVM_PLAN:
+        if (p->has_plan || !p->gives_frames)
+            return false;
+        p->has_plan = true;
+        return true;
+    case QVM_FRAME: return p->has_plan;
+    case QVM_END:
+        make_printable(e->text, sizeof e->text);
+        return e->status > QV_OK && e->status <= QV_ESTATE;
+    default: return false;
+    }
+}
+
+/* Returns the status for the end that the process told. A process that its clip may have taken over can only have failed
+ * for its clip; it cannot know of a fault of a device, of memory on this side, or of a caller. */
+static qv_status
+status_of_end(const struct qvm_process *p, qv_status said)
+{
+    const bool can_be = said == QV_EIO || said == QV_EUNSUPPORTED;
+    return is_strange(p) && !can_be ? QV_EFORMAT : said;
+}
+
+qv_status
+qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err)
+{
+    do {
+        qv_status status = qvm_process_receive(p, event, sizeof *event, err);
+        if (status)
+            return status;
+        if (!accept_event(p, event)) {
+            end(p, false);
+            return qv_fail(err, QV_EFORMAT, "%s: its decoder said what cannot be; it was ended",
+                           p->path);
+        }
+    } while (event->kind == QVM_ALIVE);
+    if (event->kind != QVM_END)
+        return QV_OK;
+    if (event->status == QV_ENOMEM && is_strange(p))
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: %s, with the %lld MiB that its decoder has "
+                       "(decode_memory)",
+                       p->path, event->text, (long long)(p->memory >> 20));
+    return qv_fail(err, status_of_end(p, (qv_status)event->status), "%s: %s", p->path, event->text);
+}
