@@ -19,6 +19,17 @@ print_size(double bytes)
     tool_print(unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
 }
 
+/* Prints a piece of a template, which may end lines. */
+static void
+print_piece(const char *t, size_t n)
+{
+    for (const char *end = t + n, *line; t < end; t = line + 1) {
+        line = memchr(t, '\n', (size_t)(end - t));
+        tool_print(line ? "%.*s\n" : "%.*s", (int)((line ? line : end) - t), t);
+        line = line ? line : end;
+    }
+}
+
 /* `how` is what follows | in the template. */
 static void
 print_value(const json_t *value, const char *how)
@@ -27,7 +38,7 @@ print_value(const json_t *value, const char *how)
     char *end;
     if (json_is_array(value))
         for (size_t i = 0; i < json_array_size(value); i++) {
-            fputs(i ? how : "", stdout);
+            print_piece(how, i ? strlen(how) : 0);
             print_value(json_array_get(value, i), "");
         }
     else if (json_is_string(value))
@@ -75,7 +86,7 @@ print_filled(const char *t, const json_t *object, bool shown)
     while (*t && *t != ']') {
         const size_t plain = strcspn(t, "{[]"), name = strcspn(t + plain + 1, "|?}");
         if (shown)
-            fwrite(t, 1, plain, stdout);
+            print_piece(t, plain);
         if (!t[plain] || t[plain] == ']') {
             t += plain;
             continue;
