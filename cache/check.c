@@ -117,10 +117,11 @@ is_superseded(const qv_cache *c, const struct qv_scanner *s, const struct qv_sca
             k->mtime_ns == item->mtime_ns);
 }
 
-bool
-qv_cache_damage_is_superseded(const qv_cache *c, int64_t i)
+/* Returns whether nothing is lost with a damaged part. */
+static bool
+part_is_superseded(const qv_cache *c, int64_t i)
 {
-    if (!c || i < 0 || (uint64_t)i >= c->n_damage || c->damage[i].fault != QV_CACHE_BROKEN)
+    if (c->damage[i].fault != QV_CACHE_BROKEN)
         return false;
     struct qv_scanner s = { .layout = c->layout, .seed = c->seed };
     char *path = qv_cache_part_path(c, c->damage[i].part);
@@ -130,4 +131,13 @@ qv_cache_damage_is_superseded(const qv_cache *c, int64_t i)
     free(path);
     qv_scan_free(&s);
     return all;
+}
+
+const char *
+qv_cache_damage(const qv_cache *c, int64_t i, bool *superseded)
+{
+    const bool is = c && i >= 0 && (uint64_t)i < c->n_damage;
+    if (superseded)
+        *superseded = is && part_is_superseded(c, i);
+    return is ? c->damage[i].words : NULL;
 }

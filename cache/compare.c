@@ -40,8 +40,8 @@ free_texts(struct texts *t)
 }
 
 qv_cache_state
-qv_cache_compare_trusting(const qv_cache *c, const char *key, const qv_cache_source *source,
-                          qv_cache_trust trust)
+qv_cache_compare(const qv_cache *c, const char *key, const qv_cache_source *source,
+                 qv_cache_trust trust)
 {
     const bool valid = c && key && source && source->path && QV_RESERVED_IS_ZERO(source);
     const struct qv_index_key *k = valid ? qv_cache_find_key(c, key) : NULL;
@@ -62,10 +62,4 @@ qv_cache_compare_trusting(const qv_cache *c, const char *key, const qv_cache_sou
         (trust < QV_CACHE_TRUST_TIMES && k->mtime_ns != source->mtime_ns))
         return QV_CACHE_CHANGED;
     return k->status ? QV_CACHE_FAILED : QV_CACHE_DONE;
-}
-
-qv_cache_state
-qv_cache_compare(const qv_cache *c, const char *key, const qv_cache_source *source)
-{
-    return qv_cache_compare_trusting(c, key, source, QV_CACHE_TRUST_NOTHING);
 }

@@ -240,7 +240,7 @@ take_clip(qv_cache_fill *f, const struct clip *clip, const struct identity *id, 
           qv_error *err)
 {
     const qv_cache_state state =
-        f->there ? qv_cache_compare_trusting(f->there, clip->key, &id->source, f->o.trust)
+        f->there ? qv_cache_compare(f->there, clip->key, &id->source, f->o.trust)
                  : QV_CACHE_MISSING;
     const bool there = state == QV_CACHE_DONE || state == QV_CACHE_SOURCE_GONE;
     const bool failed_before = state == QV_CACHE_FAILED && !f->o.retry_failed;

@@ -158,12 +158,6 @@ qv_cache_get_info(const qv_cache *c, qv_cache_info *out)
                        c->index.n_parts * (sizeof *c->index.parts + sizeof *c->maps->at + 96);
 }
 
-const char *
-qv_cache_damage(const qv_cache *c, int64_t i)
-{
-    return c && i >= 0 && (uint64_t)i < c->n_damage ? c->damage[i].words : NULL;
-}
-
 int64_t
 qv_cache_damaged_part(const qv_cache *c, int64_t i)
 {

@@ -187,12 +187,11 @@ typedef struct qv_cache_rate {
  * such run. */
 QV_API bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
 /* Returns why the damaged part i of n_damaged cannot be used; the text names its file. NULL for an
- * i past the last. */
-QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i);
-/* Returns whether nothing is lost with the damaged part i: its header says which keys it has, and
- * each of them has a record elsewhere that counts before the one here, or was made of the same
- * source. qv_cache_prune removes such a part. The call reads the part's header. */
-QV_API bool qv_cache_damage_is_superseded(const qv_cache *cache, int64_t i);
+ * i past the last. *superseded becomes whether nothing is lost with the part: its header says which
+ * keys it has, and each of them has a record elsewhere that counts before the one here, or was made
+ * of the same source. qv_cache_prune removes such a part. To find that out the call reads the part's
+ * header; with NULL it reads nothing. */
+QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded);
 
 /* An item is a key and what the cache knows of it. Its strings belong to the cache, and live until
  * it is closed. */
@@ -265,10 +264,7 @@ typedef enum qv_cache_trust {
 /* Compares what the cache has for a key with a source. Options that only repeat what the cache's
  * description says of all clips count as no options. */
 QV_API qv_cache_state qv_cache_compare(const qv_cache *cache, const char *key,
-                                       const qv_cache_source *source);
-QV_API qv_cache_state qv_cache_compare_trusting(const qv_cache *cache, const char *key,
-                                                const qv_cache_source *source,
-                                                qv_cache_trust trust);
+                                       const qv_cache_source *source, qv_cache_trust trust);
 
 /* ---- pruning --------------------------------------------------------------------------------- */
 

@@ -223,6 +223,12 @@ expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" 
 expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.st --trace safe.ppm
 expect 2 "safe.ppm $input an input" "$qwenvit" info safe.ppm --json=safe.ppm
 expect 2 "safe.ppm $input an input" "$qwenvit" bench preprocess safe.ppm --json=safe.ppm
+echo safe.ppm > one.txt # --json=FILE adds lines to FILE, and prints nothing
+for of in safe.ppm "$model" '--list one.txt'; do
+    expect 0 '' "$qwenvit" info $of --json=info.json
+    [ ! -s out.txt ] || fail "info $of --json=FILE prints"
+done
+[ "$(grep -c '^{"clip":"safe.ppm"\|^{"model":\|"list":"one.txt"}$' info.json)" = 3 ] || fail 'info --json=FILE: not a line for each'
 expect 2 "safe.ppm $input an input" "$qwenvit" verify --model "$model" --clip safe.ppm --json=safe.ppm
 expect 2 "named $input an input" "$qwenvit" encode safe.ppm --model named -o named
 expect 2 "named $input an input" "$qwenvit" cache --model named --list list.txt --out named

@@ -1,14 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests that what media/options.inc lists stands nowhere else: the name of an entry may stand in the list, in the
-# public headers, and in the files of the table below, each of which has its reason. A plain word (fps) counts
-# only between quotes, and not if much else is called by it. Comments and Python's docstrings do not count.
-# The list and the struct in the header must have the same members.
+# Tests that what media/options.inc and src/outcome.inc list stands nowhere else: the name of an entry may stand in
+# the list, in the public headers, and in the files of the table below, each of which has its reason. A plain word
+# (fps) counts only between quotes, and not if much else is called by it. In C, members of an outcome may be used: its
+# names count where they are text, in quotes or in a template of tool_show, and where a member is copied to another of
+# the same name. Comments and Python's docstrings do not count.
+# The list of options and the struct in the header must have the same members (for outcomes the compiler sees to it).
 # lists.sh --selftest tests that a breach is found.
 set -eu
 cd "$(dirname "$0")/.."
 
-# A list, a file that may name its entries, and why. Another list is checked once it has lines here.
+# A list, a file that may name its entries, and why.
 table='
 media/options.inc media/choose.c            decides which frames are read, and at which size
 media/options.inc media/qwen_vl_utils.c     does so by the rules of qwen-vl-utils
@@ -31,12 +33,33 @@ media/options.inc python/src/model.cpp      gives the numbers of the model
 media/options.inc python/src/frames.cpp     resizes frames that are in memory
 media/options.inc python/qwenvit/ray.py      a rate replaces a number of frames
 media/options.inc python/qwenvit/_sources.py    says what frames in memory may have
+src/outcome.inc cache/fill.c                frames in memory come with their rate
+src/outcome.inc cache/index.c               a row of the index has the rate
+src/outcome.inc cache/reader.c              gives the rate of a row of the index
+src/outcome.inc cache/scan_records.c        keeps two fields of a record, of which older records lack either
+src/outcome.inc tools/command/info.c        tells them in sentences
+src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
+src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
+src/outcome.inc tools/bench/job.c           sums frames and times of the clips of a job
+src/outcome.inc tools/bench/preprocess.c    records of 0.1.0 have these names
+src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
+src/outcome.inc python/qwenvit/_adapters.py     has the names of 0.2
+src/outcome.inc python/qwenvit/_cache.py    gives fields of a record as properties, with their defaults
+src/outcome.inc python/qwenvit/_export.py   has the columns of the index in Parquet
+src/outcome.inc python/qwenvit/_model.py    gives properties of Tokens, of which some are None if unset
+src/outcome.inc python/qwenvit/_rows.py     has the columns of tables of tokens
+src/outcome.inc python/qwenvit/_sources.py  accepts the name that images had in 0.2
+src/outcome.inc python/qwenvit/engines.py   second_per_grid_ts is a field of processors
 '
 # words that other things are called by
 common='start start_s end end_s offset length threads like decode gpu'
+common_outcome='clip codec first_frame format frames grid_thw height image is_image kind like n_frames video width'
 
 names() { # of the list $1: members and names
-    sed -n 's/^QV_[A-Z_]*(\([a-z_]*\), "\([a-z_]*\)".*/\1 \2/p' "$1" | tr ' ' '\n' | sort -u | grep -vxF "$(echo "$common" | tr ' ' '\n')"
+    case $1 in
+        media/options.inc) sed -n 's/^QV_[A-Z_]*(\([a-z_]*\), "\([a-z_]*\)".*/\1 \2/p' "$1" | tr ' ' '\n' ;;
+        *) grep '^QV_OUTCOME(' "$1" | grep -o '^QV_OUTCOME([a-z_]*\|"[a-z_]*"' | sed 's/.*(//; s/"//g' ;;
+    esac | sort -u | grep -vxF "$(echo "$2" | tr ' ' '\n')"
 }
 
 sources() {
@@ -44,9 +67,15 @@ sources() {
         python/src/*.cpp python/src/*.h python/qwenvit/*.py
 }
 
-# uses: prints "FILE:LINE: NAME" for each file of the arguments; the names are in $names
+# enter LIST: sets what uses() and breaches() look for
+enter() {
+    list=$1
+    case $list in *outcome*) names=$(names "$list" "$common_outcome") ;; *) names=$(names "$list" "$common") ;; esac
+}
+
+# uses: prints "FILE:LINE: NAME" for each file of the arguments; the names are those of $list
 uses() {
-    awk -v names="$names" '
+    awk -v names="$(echo $names)" -v texts="$([ "$list" != src/outcome.inc ] || echo 1)" '
         BEGIN { n = split(names, all, " ") }
         FNR == 1 { inside = 0 }
         {
@@ -64,15 +93,20 @@ uses() {
             }
             for (i = 1; i <= n; i++) {
                 name = all[i]
-                if (name ~ /_/ ? line ~ ("(^|[^A-Za-z0-9_])" name "($|[^A-Za-z0-9_])") : index(line, "\"" name "\""))
+                if (texts && FILENAME !~ /\.py$/) {
+                    of = "(\\.|->)" name
+                    if (line ~ ("[\"{[!]" name "[\"|}?]") || line ~ (of " = .*" of "($|[^A-Za-z0-9_])"))
+                        print FILENAME ":" FNR ": " name
+                }
+                else if (name ~ /_/ ? line ~ ("(^|[^A-Za-z0-9_])" name "($|[^A-Za-z0-9_])") : index(line, "\"" name "\""))
                     print FILENAME ":" FNR ": " name
             }
         }' "$@"
 }
 
-# breaches LIST: prints the uses on standard input that the table does not allow
+# breaches: prints the uses on standard input that the table does not allow
 breaches() {
-    awk -v list="$1" -v table="$table" '
+    awk -v list="$list" -v table="$table" '
         BEGIN {
             n = split(table, lines, "\n")
             for (i = 1; i <= n; i++) { split(lines[i], w, " "); if (w[1] == list) allowed[w[2]] = 1 }
@@ -95,24 +129,40 @@ agree() {
     [ "$1" = "$(printf '%s\n' $listed bytes decoder n_bytes reserved | sort)" ]
 }
 
+# seen FILE LINE: a line that is a breach
+seen() {
+    echo "$2" > "$dir/$1"
+    ! uses "$dir/$1" | breaches > /dev/null || { echo "not seen: $2"; exit 1; }
+}
+
 if [ "${1:-}" = --selftest ]; then
-    names=$(names media/options.inc | tr '\n' ' ')
     dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
-    for line in 'o->max_pixels = 1;' 'f(&o, "fps");' '/* a comment */ x = o.first_frame;'; do
-        echo "$line" > "$dir/x.c"
-        ! uses "$dir/x.c" | breaches media/options.inc > /dev/null || { echo "not seen: $line"; exit 1; }
-    done
+    enter media/options.inc
+    for line in 'o->max_pixels = 1;' 'f(&o, "fps");' '/* a comment */ x = o.first_frame;'; do seen x.c "$line"; done
     printf '/* max_pixels\n * "fps" */ int fps;\n' > "$dir/x.c"
     printf '"""Says\nmax_pixels."""\n# fps\nx = 1\n' > "$dir/x.py"
-    uses "$dir/x.c" "$dir/x.py" | breaches media/options.inc
+    uses "$dir/x.c" "$dir/x.py" | breaches
+    enter src/outcome.inc
+    for line in 'json_pack("{s:s}", "remark", t);' '"as {not_gpu|3}"' '"[!decodes_all?all]"' 'a->remark = c->outcome.remark;' \
+        '*to = (struct x){ .sampled_fps = o.sampled_fps };'; do seen x.c "$line"; done
+    for line in 'x = r.sampled_fps' 'x = r["remark"]'; do seen x.py "$line"; done
+    printf '/* "remark" */ if (o->remark) x = o->sampled_fps + 1; /* a.remark = b.remark */\n' > "$dir/x.c"
+    uses "$dir/x.c" | breaches
     ! agree "$(members qv_clip_options | grep -v max_pixels)" || { echo 'a lost member is not seen'; exit 1; }
     exit 0
 fi
 bad=0
-for list in $(echo "$table" | awk 'NF { print $1 }' | sort -u); do
-    names=$(names "$list" | tr '\n' ' ')
-    uses $(sources) | breaches "$list" || bad=1
+for list in media/options.inc src/outcome.inc; do
+    enter "$list"
+    uses $(sources) | breaches || bad=1
 done
 agree "$(members qv_clip_options)" ||
     { echo 'media/options.inc and qv_clip_options in include/qwenvit_media.h have different members'; bad=1; }
+# a reason that no file needs any more
+for list in media/options.inc src/outcome.inc; do
+    enter "$list"
+    echo "$table" | awk -v list="$list" '$1 == list { print $2 }' | while read -r file; do
+        [ -n "$(uses "$file")" ] || { echo "$file needs no reason in the table of $list any more"; exit 1; }
+    done || bad=1
+done
 exit $bad

@@ -322,7 +322,8 @@ test_precedence(void **state)
             fail_msg("%s: %lld ok, %lld failed, version %lld, %lld rows", records,
                      (long long)info.n_ok, (long long)info.n_failed, (long long)item.mtime_ns,
                      (long long)item.rows);
-        assert_int_equal(qv_cache_compare(c, "k", &source), ok ? QV_CACHE_DONE : QV_CACHE_FAILED);
+        assert_int_equal(qv_cache_compare(c, "k", &source, QV_CACHE_TRUST_NOTHING),
+                         ok ? QV_CACHE_DONE : QV_CACHE_FAILED);
         assert_int_equal(item.index, 0);
         check_all(c);
         qv_cache_close(&c);
@@ -403,9 +404,9 @@ test_compare(void **state)
     write_source(w, &tiny, "bad", &s, QV_EUNSUPPORTED);
     close_writer(&w);
     qv_cache *c = open_cache(dir);
-    assert_int_equal(qv_cache_compare(c, "k", &s), QV_CACHE_DONE);
-    assert_int_equal(qv_cache_compare(c, "bad", &s), QV_CACHE_FAILED);
-    assert_int_equal(qv_cache_compare(c, "no", &s), QV_CACHE_MISSING);
+    assert_int_equal(qv_cache_compare(c, "k", &s, QV_CACHE_TRUST_NOTHING), QV_CACHE_DONE);
+    assert_int_equal(qv_cache_compare(c, "bad", &s, QV_CACHE_TRUST_NOTHING), QV_CACHE_FAILED);
+    assert_int_equal(qv_cache_compare(c, "no", &s, QV_CACHE_TRUST_NOTHING), QV_CACHE_MISSING);
     qv_cache_source differ[7];
     for (int i = 0; i < 7; i++)
         differ[i] = s;
@@ -417,8 +418,10 @@ test_compare(void **state)
     differ[5].options = NULL;
     differ[6].options = "{\"fps\":2}";
     for (int i = 0; i < 7; i++) {
-        assert_int_equal(qv_cache_compare(c, "k", &differ[i]), QV_CACHE_CHANGED);
-        assert_int_equal(qv_cache_compare(c, "bad", &differ[i]), QV_CACHE_CHANGED);
+        assert_int_equal(qv_cache_compare(c, "k", &differ[i], QV_CACHE_TRUST_NOTHING),
+                         QV_CACHE_CHANGED);
+        assert_int_equal(qv_cache_compare(c, "bad", &differ[i], QV_CACHE_TRUST_NOTHING),
+                         QV_CACHE_CHANGED);
     }
     expect_record(c, "k",
                   "\"path\":\"a %FF.mp4\",\"start\":1.5,\"end\":2.25,\"options\":"
@@ -685,9 +688,9 @@ test_frozen(void **state)
     key[0] = 'a';
     for (size_t i = 0; i < sizeof records / sizeof *records; i++, key[0]++) {
         qv_cache_source s = qv_cache_source_of(path, &records[i].same, text);
-        assert_int_equal(qv_cache_compare(c, key, &s), QV_CACHE_DONE);
+        assert_int_equal(qv_cache_compare(c, key, &s, QV_CACHE_TRUST_NOTHING), QV_CACHE_DONE);
         s = qv_cache_source_of(path, &records[i].other, text);
-        assert_int_equal(qv_cache_compare(c, key, &s), QV_CACHE_CHANGED);
+        assert_int_equal(qv_cache_compare(c, key, &s, QV_CACHE_TRUST_NOTHING), QV_CACHE_CHANGED);
     }
     qv_cache_close(&c);
 }
@@ -756,9 +759,10 @@ test_damage(void **state)
         qv_cache_get_info(c, &info);
         assert_int_equal(info.n_damaged, 1);
         assert_int_equal(info.n_ok, 1);
-        assert_non_null(strstr(qv_cache_damage(c, 0), "part-"));
-        assert_null(qv_cache_damage(c, 1));
-        assert_int_equal(qv_cache_compare(c, "good", &some_source), QV_CACHE_MISSING);
+        assert_non_null(strstr(qv_cache_damage(c, 0, NULL), "part-"));
+        assert_null(qv_cache_damage(c, 1, NULL));
+        assert_int_equal(qv_cache_compare(c, "good", &some_source, QV_CACHE_TRUST_NOTHING),
+                         QV_CACHE_MISSING);
         qv_cache_close(&c);
     }
     /* Any byte of the header may change. Then the damage is reported, or the header means the same,
@@ -876,8 +880,8 @@ test_contradictions(void **state)
         qv_cache_get_info(c, &info);
         if (info.n_damaged != 1 || info.n_ok || info.n_failed)
             fail_msg("%s: believed", cases[i].words);
-        if (!strstr(qv_cache_damage(c, 0), cases[i].words))
-            fail_msg("\"%s\" is not in \"%s\"", cases[i].words, qv_cache_damage(c, 0));
+        if (!strstr(qv_cache_damage(c, 0, NULL), cases[i].words))
+            fail_msg("\"%s\" is not in \"%s\"", cases[i].words, qv_cache_damage(c, 0, NULL));
         qv_cache_close(&c);
     }
     free(good.data);

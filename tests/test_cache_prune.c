@@ -444,15 +444,19 @@ test_damage_is_superseded(void **state)
         struct file f = read_part(other, path);
         copy_part(dir, &f, "cut", f.bytes - 1, NULL, NULL);
         qv_cache *c = open_cache(dir);
-        assert_non_null(qv_cache_damage(c, 0));
-        if (qv_cache_damage_is_superseded(c, 0) != cases[i].is)
+        bool superseded = !cases[i].is;
+        assert_non_null(qv_cache_damage(c, 0, &superseded));
+        if (superseded != cases[i].is)
             fail_msg("%s", cases[i].name);
-        assert_false(qv_cache_damage_is_superseded(c, 1));
+        assert_null(qv_cache_damage(c, 1, &superseded));
+        assert_false(superseded);
         qv_cache_close(&c);
         copy_part(dir, &f, "cut", 200, NULL, NULL); /* It is not known which keys it has. */
         free(f.data);
         c = open_cache(dir);
-        assert_false(qv_cache_damage_is_superseded(c, 0));
+        superseded = true;
+        assert_non_null(qv_cache_damage(c, 0, &superseded));
+        assert_false(superseded);
         qv_cache_close(&c);
     }
 }
@@ -706,13 +710,12 @@ test_trust(void **state)
                                     .options = cases[i].options };
         const qv_cache_state wanted[] = { cases[i].nothing, cases[i].times, cases[i].keys };
         for (int t = 0; t < 3; t++)
-            assert_int_equal(qv_cache_compare_trusting(c, key_name(0), &s, (qv_cache_trust)t),
-                             wanted[t]);
-        assert_int_equal(qv_cache_compare(c, key_name(0), &s), wanted[0]);
+            assert_int_equal(qv_cache_compare(c, key_name(0), &s, (qv_cache_trust)t), wanted[t]);
+        assert_int_equal(qv_cache_compare(c, key_name(0), &s, QV_CACHE_TRUST_NOTHING), wanted[0]);
     }
     /* A clip that failed has no tokens that could count. */
     const qv_cache_source gone = { .path = "clip.mp4" };
-    assert_int_equal(qv_cache_compare(c, "bad", &gone), CHANGED);
+    assert_int_equal(qv_cache_compare(c, "bad", &gone, QV_CACHE_TRUST_NOTHING), CHANGED);
     qv_cache_close(&c);
 }
 
@@ -789,7 +792,7 @@ test_resolved(void **state)
             const qv_cache_source s = {
                 .path = "a", .bytes = 1, .mtime_ns = 1, .options = asked[i].options
             };
-            if (qv_cache_compare(c, k ? "asks" : "plain", &s) !=
+            if (qv_cache_compare(c, k ? "asks" : "plain", &s, QV_CACHE_TRUST_NOTHING) !=
                 (asked[i].same ? QV_CACHE_DONE : QV_CACHE_CHANGED))
                 fail_msg("%s of a key that %s", asked[i].options ? asked[i].options : "nothing",
                          k ? "asked" : "asked for nothing");

@@ -340,7 +340,7 @@ expect_one_damaged(const char *dir, const char *words)
     if (info.n_damaged != 1 || info.n_ok != 1)
         fail_msg("%s: %lld damaged, %lld ok", words, (long long)info.n_damaged,
                  (long long)info.n_ok);
-    snprintf(err.text, sizeof err.text, "%s", qv_cache_damage(c, 0));
+    snprintf(err.text, sizeof err.text, "%s", qv_cache_damage(c, 0, NULL));
     err.status = QV_EFORMAT;
     expect_failure(words, QV_EFORMAT, "-00001-", QV_EFORMAT, &err);
     expect_failure(words, QV_EFORMAT, words, QV_EFORMAT, &err);

@@ -261,13 +261,8 @@ last_rate(void)
 static qv_status
 damage(void)
 {
-    return if_not(!qv_cache_damage(arg(0, opened()), 0));
-}
-
-static qv_status
-damage_is_superseded(void)
-{
-    return if_not(!qv_cache_damage_is_superseded(arg(0, opened()), 0));
+    static bool superseded;
+    return if_not(!qv_cache_damage(arg(0, opened()), 0, arg(1, &superseded)));
 }
 
 static qv_status
@@ -328,16 +323,8 @@ static qv_status
 compare(void)
 {
     const qv_cache_source s = a_source();
-    return if_not(qv_cache_compare(arg(0, opened()), arg(1, key_name(0)), arg(2, &s)) ==
-                  QV_CACHE_MISSING);
-}
-
-static qv_status
-compare_trusting(void)
-{
-    const qv_cache_source s = a_source();
-    return if_not(qv_cache_compare_trusting(arg(0, opened()), arg(1, key_name(0)), arg(2, &s),
-                                            QV_CACHE_TRUST_KEYS) == QV_CACHE_MISSING);
+    return if_not(qv_cache_compare(arg(0, opened()), arg(1, key_name(0)), arg(2, &s),
+                                   QV_CACHE_TRUST_KEYS) == QV_CACHE_MISSING);
 }
 
 static qv_status
@@ -649,8 +636,7 @@ static const struct call {
     { "qv_cache_close", cache_close, 0, true, false },
     { "qv_cache_get_info", get_info, 0, true, false },
     { "qv_cache_last_rate", last_rate, 0, true, false },
-    { "qv_cache_damage", damage, 0, true, false },
-    { "qv_cache_damage_is_superseded", damage_is_superseded, 0, true, false },
+    { "qv_cache_damage", damage, BIT(1), true, false },
     { "qv_cache_find", find, 0, false, false },
     { "qv_cache_at", at, 0, false, false },
     { "qv_cache_hold", hold, 0, false, false },
@@ -658,7 +644,6 @@ static const struct call {
     { "qv_cache_record", record, 0, false, false },
     { "qv_cache_verify", verify, 0, false, false },
     { "qv_cache_compare", compare, 0, true, true },
-    { "qv_cache_compare_trusting", compare_trusting, 0, true, true },
     { "qv_cache_prune", prune, 0, false, true },
     { "qv_cache_fill_open", fill_open, 0, false, true },
     { "qv_cache_fill_there", fill_there, 0, true, false },

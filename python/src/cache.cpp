@@ -309,8 +309,8 @@ CacheFill::damaged() const
     must_be_open();
     nb::list words;
     const qv_cache *there = qv_cache_fill_there(fill.get());
-    for (int64_t i = 0; there && qv_cache_damage(there, i); i++)
-        words.append(as_text(qv_cache_damage(there, i)));
+    for (int64_t i = 0; there && qv_cache_damage(there, i, nullptr); i++)
+        words.append(as_text(qv_cache_damage(there, i, nullptr)));
     return words;
 }
 

@@ -178,9 +178,9 @@ nb::list
 CacheReader::damaged() const
 {
     nb::list list;
-    for (int64_t i = 0; qv_cache_damage(cache, i); i++)
+    for (int64_t i = 0; qv_cache_damage(cache, i, nullptr); i++)
         list.append(nb::make_tuple(nb::bytes(qv_cache_part(cache, qv_cache_damaged_part(cache, i))),
-                                   as_text(qv_cache_damage(cache, i))));
+                                   as_text(qv_cache_damage(cache, i, nullptr))));
     return list;
 }
 

@@ -35,7 +35,7 @@ check_cache(const qv_cache *c, size_t size)
     qv_cache_get_info(c, &info);
     FUZZ_CHECK(info.n_parts == 1 && info.n_damaged >= 0 && info.n_damaged <= 1);
     FUZZ_CHECK(info.bytes <= size);
-    FUZZ_CHECK(!info.n_damaged == !qv_cache_damage(c, 0));
+    FUZZ_CHECK(!info.n_damaged == !qv_cache_damage(c, 0, NULL));
     for (int64_t i = 0; i < info.n_ok + info.n_failed; i++) {
         qv_cache_item item, same;
         char *record = NULL;

@@ -50,9 +50,11 @@ tool_cache_trust(const struct tool_options *o)
 void
 tool_cache_tell_damage(const qv_cache *cache)
 {
-    for (int64_t i = 0; cache && qv_cache_damage(cache, i); i++)
-        tool_complain("%s; %s", qv_cache_damage(cache, i),
-                      qv_cache_damage_is_superseded(cache, i)
+    const char *words;
+    bool superseded;
+    for (int64_t i = 0; cache && (words = qv_cache_damage(cache, i, &superseded)) != NULL; i++)
+        tool_complain("%s; %s", words,
+                      superseded
                           ? "it is superseded: its keys have better records elsewhere, and --prune "
                             "removes it"
                           : "what it has is passed over");

@@ -82,49 +82,38 @@ hours(const struct forecast *f)
                : (double)f->sums.n / ((double)f->rate.clips / f->rate.seconds) / 3600;
 }
 
-static void
-print_hours(const struct forecast *f)
-{
-    if (f->o->rate > 0)
-        tool_print("  time       %.2f hours at %g clips a second (--rate)\n", hours(f), f->o->rate);
-    else if (f->has_rate)
-        tool_print(
-            "  time       %.2f hours of one process, as fast as the last run here, which sealed "
-            "%lld clips and %lld tokens in %.0f s behind its first part\n",
-            hours(f), (long long)f->rate.clips, (long long)f->rate.tokens, f->rate.seconds);
-    else
-        tool_print(
-            "  time       it cannot be told: no run has sealed two parts here; --rate N says how "
-            "many clips a second are done\n");
-}
+static const char forecast_text[] =
+    "{text.path}: {clips} to do; {there} are there, {failed_before} failed before[failed_before? "
+    "(--retry-failed)]\n" TOOL_ESTIMATE_TEXT "  disk       {text.disk}\n"
+    "  time       [text.asked?{hours|2f} hours at {text.asked} clips a second (--rate)]"
+    "[text.rate?{hours|2f} hours of one process, as fast as the last run here, which sealed "
+    "{text.rate.clips} clips and {text.rate.tokens} tokens in {text.rate.seconds|0f} s behind its "
+    "first part][text.unknown?it cannot be told: no run has sealed two parts here; --rate N says "
+    "how many clips a second are done]\n";
 
 static qv_status
 report(const struct forecast *f, qv_error *err)
 {
     const struct tool_options *o = f->o;
-    if (!o->json) {
-        tool_print("%s: %lld to do; %lld are there, %lld failed before%s\n", o->out,
-                   (long long)f->sums.n, (long long)f->counts.there,
-                   (long long)f->counts.failed_before,
-                   f->counts.failed_before ? " (--retry-failed)" : "");
-        tool_estimate_print(&f->sums);
-        tool_print("  disk       %.3f GB of %s, [n, %lld] and %d DeepStack outputs\n",
-                   f->bytes / 1e9, qv_dtype_name(f->layout.dtype), (long long)f->layout.width,
-                   f->layout.n_deepstack);
-        print_hours(f);
-        return QV_OK;
-    }
-    json_t *j = tool_estimate_json(&f->sums);
-    const bool lost =
-        !j || json_object_set_new(j, "cache", tool_json_text(o->out)) ||
-        json_object_set_new(j, "there", json_integer(f->counts.there)) ||
-        json_object_set_new(j, "failed_before", json_integer(f->counts.failed_before)) ||
-        json_object_set_new(j, "bytes", json_integer((json_int_t)f->bytes)) ||
-        json_object_set_new(j, "hours", hours(f) < 0 ? json_null() : json_real(hours(f)));
-    if (!lost)
-        return tool_emit_json(o, j, err);
-    json_decref(j);
-    return qv_fail(err, QV_ENOMEM, "no memory for a result");
+    const double h = hours(f);
+    json_t *j = tool_estimate_json(&f->sums), *text = json_object_get(j, "text");
+    int lost = json_object_update_new(j, json_pack("{s:o, s:I, s:I, s:I, s:o}", "cache",
+                                                   tool_json_text(o->out), "there",
+                                                   (json_int_t)f->counts.there, "failed_before",
+                                                   (json_int_t)f->counts.failed_before, "bytes",
+                                                   (json_int_t)f->bytes, "hours",
+                                                   h < 0 ? json_null() : json_real(h)));
+    lost |= json_object_update_new(
+        text,
+        json_pack("{s:o, s:o, s:f, s:b}", "path", json_string_nocheck(o->out), "disk",
+                  tool_disk_json(f->bytes, f->layout.dtype, f->layout.width, f->layout.n_deepstack),
+                  "asked", o->rate, "unknown", h < 0));
+    if (o->rate <= 0 && f->has_rate)
+        lost |= json_object_set_new(text, "rate",
+                                    json_pack("{s:I, s:I, s:f}", "clips", (json_int_t)f->rate.clips,
+                                              "tokens", (json_int_t)f->rate.tokens, "seconds",
+                                              f->rate.seconds));
+    return tool_show(o, j, lost, forecast_text, err);
 }
 
 int

@@ -51,7 +51,7 @@ count_list(const struct tool_options *o, const qv_cache *c, struct status *st, q
     char options[QV_CACHE_OPTIONS_BYTES];
     for (size_t i = 0; i < list.n && !s; i++) {
         const qv_cache_source source = tool_cache_source(&list.at[i], options);
-        switch (qv_cache_compare_trusting(c, list.at[i].key, &source, tool_cache_trust(o))) {
+        switch (qv_cache_compare(c, list.at[i].key, &source, tool_cache_trust(o))) {
         case QV_CACHE_SOURCE_GONE: st->gone++; /* fall through */
         case QV_CACHE_DONE: st->ok++; break;
         case QV_CACHE_FAILED: st->failed++; break;
@@ -88,8 +88,8 @@ static json_t *
 damage_json(const qv_cache *c)
 {
     json_t *list = json_array();
-    for (int64_t i = 0; qv_cache_damage(c, i); i++)
-        json_array_append_new(list, tool_json_text(qv_cache_damage(c, i)));
+    for (int64_t i = 0; qv_cache_damage(c, i, NULL); i++)
+        json_array_append_new(list, tool_json_text(qv_cache_damage(c, i, NULL)));
     return list;
 }
 
@@ -109,55 +109,40 @@ model_json(const qv_cache_info *in)
     return j;
 }
 
-static void
-print_model(const qv_cache_info *in)
+/* Returns the model's name, type and folder as texts. */
+static json_t *
+model_texts(const json_t *model)
 {
     static const char *const fields[] = { "name", "type", "folder" };
-    json_t *model = model_json(in);
-    const char *before = "  model      ";
+    json_t *texts = json_array();
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         char quoted[QV_QUOTE_SIZE];
         const char *text = json_string_value(json_object_get(model, fields[i]));
         if (text)
-            tool_print("%s%s", before, i == 1 ? text : qv_json_quote(text, quoted));
-        before = text ? ", " : before;
+            json_array_append_new(texts, json_string(i == 1 ? text : qv_json_quote(text, quoted)));
     }
-    if (*before == ',')
-        tool_print("\n");
-    json_decref(model);
+    return texts;
 }
 
-static void
-print_text(const struct tool_options *o, const struct status *st)
-{
-    const qv_cache_info *in = &st->info;
-    tool_print("%s: %lld ok, %lld failed", o->out, (long long)st->ok, (long long)st->failed);
-    if (o->list)
-        tool_print(", %lld missing, %lld changed since", (long long)st->missing,
-                   (long long)st->changed);
-    tool_print("; %.3f GB of tokens, %.3f GB in %lld parts", (double)in->bytes / 1e9,
-               (double)(in->part_bytes + in->damaged_bytes) / 1e9, (long long)in->n_parts);
-    tool_print(in->n_damaged ? ", %lld damaged\n" : "\n", (long long)in->n_damaged);
-    print_model(in);
-    if (st->gone)
-        tool_print("  gone       %lld of the ok have no files any more; their tokens count\n",
-                   (long long)st->gone);
-    if (in->n_superseded || in->n_damaged)
-        tool_print(
-            "  prunable   %lld superseded records with %.3f GB of tokens, %.3f GB in damaged "
-            "parts (--prune)\n",
-            (long long)in->n_superseded, (double)in->superseded_bytes / 1e9,
-            (double)in->damaged_bytes / 1e9);
-}
+static const char status_text[] =
+    "{text.path}: {ok} ok, {failed} failed[text.listed?, {missing} missing, {changed} changed "
+    "since]; "
+    "{bytes|GB} of tokens, {text.size|GB} in {parts} parts[damaged?, {text.n_damaged} damaged]\n"
+    "[text.model?  model      {text.model|, }\n]"
+    "[gone?  gone       {gone} of the ok have no files any more; their tokens count\n]"
+    "[text.prunable?  prunable   {superseded} superseded records with {superseded_bytes|GB} of "
+    "tokens, {damaged_bytes|GB} in damaged parts (--prune)\n]";
 
 static qv_status
 print_status(const struct tool_options *o, const qv_cache *c, struct status *st, qv_error *err)
 {
     const qv_cache_info *in = &st->info;
-    if (!o->json) {
-        print_text(o, st);
-        return QV_OK;
-    }
+    json_t *model = model_json(in);
+    json_t *text =
+        json_pack("{s:o, s:b, s:I, s:I, s:o, s:b}", "path", json_string_nocheck(o->out), "listed",
+                  o->list != NULL, "size", (json_int_t)(in->part_bytes + in->damaged_bytes),
+                  "n_damaged", (json_int_t)in->n_damaged, "model", model_texts(model), "prunable",
+                  in->n_superseded || in->n_damaged);
     json_t *j =
         json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:O}", "cache",
                   tool_json_text(o->out), "ok", (json_int_t)st->ok, "failed",
@@ -165,17 +150,14 @@ print_status(const struct tool_options *o, const qv_cache *c, struct status *st,
                   (json_int_t)in->part_bytes, "parts", (json_int_t)in->n_parts, "superseded",
                   (json_int_t)in->n_superseded, "superseded_bytes",
                   (json_int_t)in->superseded_bytes, "damaged_bytes", (json_int_t)in->damaged_bytes,
-                  "model", model_json(in), "damaged", damage_json(c), "failures", st->failures);
-    bool bad = !j;
-    if (j && o->list)
-        bad = json_object_set_new(j, "missing", json_integer(st->missing)) ||
-              json_object_set_new(j, "changed", json_integer(st->changed)) ||
-              json_object_set_new(j, "gone", json_integer(st->gone));
-    if (bad) {
-        json_decref(j);
-        return qv_fail(err, QV_ENOMEM, "no memory for a result");
-    }
-    return tool_emit_json(o, j, err);
+                  "model", model, "damaged", damage_json(c), "failures", st->failures);
+    int lost = json_object_set_new(j, "text", text);
+    if (o->list)
+        lost |= json_object_update_new(j, json_pack("{s:I, s:I, s:I}", "missing",
+                                                    (json_int_t)st->missing, "changed",
+                                                    (json_int_t)st->changed, "gone",
+                                                    (json_int_t)st->gone));
+    return tool_show(o, j, lost, status_text, err);
 }
 
 int
@@ -275,8 +257,9 @@ static int64_t
 count_superseded(const qv_cache *c)
 {
     int64_t n = 0;
-    for (int64_t i = 0; qv_cache_damage(c, i); i++)
-        n += qv_cache_damage_is_superseded(c, i);
+    bool superseded;
+    for (int64_t i = 0; qv_cache_damage(c, i, &superseded); i++)
+        n += superseded;
     return n;
 }
 
@@ -303,22 +286,18 @@ check(const struct tool_options *o, const qv_cache *c, int64_t *n_bad, qv_error 
         tool_progress_show(&bar, i + 1);
     }
     tool_progress_end(&bar, n);
-    if (!o->json) {
-        const int64_t superseded = count_superseded(c);
-        tool_print("%s: %lld keys in %lld parts: %lld bad keys, %lld damaged parts", o->out,
-                   (long long)n, (long long)info.n_parts, (long long)*n_bad,
-                   (long long)info.n_damaged);
-        tool_print(superseded ? ", %lld of them superseded (--prune)\n" : "\n",
-                   (long long)superseded);
-        if (*n_bad)
-            tool_print("--delete KEY removes a bad key, and the next run makes it again\n");
-        return QV_OK;
-    }
     json_t *j =
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:o}", "cache", tool_json_text(o->out), "keys",
-                  (json_int_t)n, "bad", (json_int_t)*n_bad, "parts", (json_int_t)info.n_parts,
-                  "damaged_superseded", (json_int_t)count_superseded(c), "damaged", damage_json(c));
-    return j ? tool_emit_json(o, j, err) : qv_fail(err, QV_ENOMEM, "no memory for a result");
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:o, s:{s:o, s:I}}", "cache", tool_json_text(o->out),
+                  "keys", (json_int_t)n, "bad", (json_int_t)*n_bad, "parts",
+                  (json_int_t)info.n_parts, "damaged_superseded", (json_int_t)count_superseded(c),
+                  "damaged", damage_json(c), "text", "path", json_string_nocheck(o->out),
+                  "n_damaged", (json_int_t)info.n_damaged);
+    return tool_show(o, j, 0,
+                     "{text.path}: {keys} keys in {parts} parts: {bad} bad keys, {text.n_damaged} "
+                     "damaged parts[damaged_superseded?, {damaged_superseded} of them superseded "
+                     "(--prune)]\n"
+                     "[bad?--delete KEY removes a bad key, and the next run makes it again\n]",
+                     err);
 }
 
 int

@@ -66,28 +66,29 @@ tool_estimate_list(const struct tool_options *o, const struct tool_list *list,
     return QV_OK;
 }
 
-void
-tool_estimate_print(const struct tool_estimate *e)
-{
-    tool_print("  clips      %lld, %.0f of them images", (long long)e->n, e->images);
-    if (e->opened < e->n)
-        tool_print("; estimated from %lld of them, evenly spaced", (long long)e->opened);
-    if (e->unusable)
-        tool_print("; %lld of %lld cannot be used", (long long)e->unusable, (long long)e->opened);
-    tool_print("\n  frames     %.0f to decode and keep, of %.0f that the clips have\n", e->frames,
-               e->source_frames);
-    tool_print("  tokens     %.0f\n", e->tokens);
-}
-
 json_t *
 tool_estimate_json(const struct tool_estimate *e)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "clips", (json_int_t)e->n, "opened",
-                     (json_int_t)e->opened, "unusable", (json_int_t)e->unusable, "images",
-                     (json_int_t)llround(e->images), "frames", (json_int_t)llround(e->frames),
-                     "source_frames", (json_int_t)llround(e->source_frames), "tokens",
-                     (json_int_t)llround(e->tokens));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:b, s:f, s:f, s:f, s:f}}", "clips",
+                     (json_int_t)e->n, "opened", (json_int_t)e->opened, "unusable",
+                     (json_int_t)e->unusable, "images", (json_int_t)llround(e->images), "frames",
+                     (json_int_t)llround(e->frames), "source_frames",
+                     (json_int_t)llround(e->source_frames), "tokens",
+                     (json_int_t)llround(e->tokens), "text", "sampled", e->opened < e->n, "images",
+                     e->images, "frames", e->frames, "source_frames", e->source_frames, "tokens",
+                     e->tokens);
 }
+
+json_t *
+tool_disk_json(double bytes, qv_dtype dtype, int64_t width, int n_deepstack)
+{
+    return json_sprintf("%.3f GB of %s, [n, %lld] and %d DeepStack outputs", bytes / 1e9,
+                        qv_dtype_name(dtype), (long long)width, n_deepstack);
+}
+
+static const char list_text[] =
+    "{text.path}:\n" TOOL_ESTIMATE_TEXT "[text.disk?  disk       {text.disk}\n]"
+    "[text.hours?  time       {text.hours|2f} hours at {text.rate} clips a second (--rate)\n]";
 
 int
 tool_info_list(const struct tool_options *o, const qv_model_info *model)
@@ -101,22 +102,19 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
         s = tool_check_list_outputs(o, &list, &err);
     if (!s)
         s = tool_estimate_list(o, &list, &rules, &e, &err);
-    if (!s && o->json) {
-        json_t *j = tool_estimate_json(&e);
-        if (j && !json_object_set_new(j, "list", tool_json_text(o->list)))
-            tool_print_json(j);
-        else
-            s = qv_fail(&err, QV_ENOMEM, "no memory for a result");
-    } else if (!s) {
-        tool_print("%s:\n", o->list);
-        tool_estimate_print(&e);
+    if (!s) {
+        json_t *j = tool_estimate_json(&e), *text = json_object_get(j, "text");
+        json_object_set_new(j, "list", tool_json_text(o->list));
+        json_object_set_new(text, "path", json_string_nocheck(o->list));
         if (model)
-            tool_print("  disk       %.3f GB of bf16, [n, %lld] and %d DeepStack outputs\n",
-                       2e-9 * e.tokens * (double)model->out_hidden * (1 + model->n_deepstack),
-                       (long long)model->out_hidden, model->n_deepstack);
+            json_object_set_new(text, "disk",
+                                tool_disk_json(2 * e.tokens * (double)model->out_hidden *
+                                                   (1 + model->n_deepstack),
+                                               QV_BF16, model->out_hidden, model->n_deepstack));
         if (o->rate > 0)
-            tool_print("  time       %.2f hours at %g clips a second (--rate)\n",
-                       (double)e.n / o->rate / 3600, o->rate);
+            json_object_update_new(text, json_pack("{s:f, s:f}", "rate", o->rate, "hours",
+                                                   (double)e.n / o->rate / 3600));
+        s = tool_show(o, j, 0, list_text, &err);
     }
     tool_list_free(&list);
     return s ? tool_fail(s, &err) : e.unusable ? TOOL_FAILED : TOOL_DONE;

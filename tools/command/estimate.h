@@ -25,8 +25,16 @@ struct tool_rules tool_rules_of(const qv_model_info *model); /* NULL: the publis
 qv_status tool_estimate_list(const struct tool_options *o, const struct tool_list *list,
                              const struct tool_rules *rules, struct tool_estimate *out,
                              qv_error *err);
-void tool_estimate_print(const struct tool_estimate *e);
-json_t *tool_estimate_json(const struct tool_estimate *e); /* NULL for lack of memory */
+/* Returns the sums for tool_show, with TOOL_ESTIMATE_TEXT; NULL for lack of memory. */
+json_t *tool_estimate_json(const struct tool_estimate *e);
+/* Returns what tokens take on a disk, as text; NULL for lack of memory. */
+json_t *tool_disk_json(double bytes, qv_dtype dtype, int64_t width, int n_deepstack);
+#define TOOL_ESTIMATE_TEXT                                                                         \
+    "  clips      {clips}, {text.images|0f} of them images[text.sampled?; estimated from {opened} " \
+    "of them, evenly spaced][unusable?; {unusable} of {opened} cannot be used]\n"                  \
+    "  frames     {text.frames|0f} to decode and keep, of {text.source_frames|0f} that the clips " \
+    "have\n"                                                                                       \
+    "  tokens     {text.tokens|0f}\n"
 
 /* Runs `info --list`: reports the sums. model is NULL, or the model that would make the tokens.
  * Returns an exit code. */

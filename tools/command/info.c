@@ -28,19 +28,6 @@ struct scene {
     const char *dir; /* the model's */
 };
 
-static const char *
-size_text(double bytes, char text[24])
-{
-    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
-    size_t unit = 0;
-    while (bytes >= 1024 && unit + 1 < sizeof units / sizeof *units) {
-        bytes /= 1024;
-        unit++;
-    }
-    snprintf(text, 24, unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
-    return text;
-}
-
 static qv_status
 open_model(struct scene *s, const char *dir, qv_error *err)
 {
@@ -52,202 +39,178 @@ open_model(struct scene *s, const char *dir, qv_error *err)
     return status;
 }
 
-static void
-print_preprocess(const char *label, bool is_image, const qv_preprocess *p)
+static const char model_text[] =
+    "{text.path}: {model_type} vision tower, {text.millions|1f} M parameters\n"
+    "  sizes      depth {depth}, hidden {hidden}, {heads} heads of {text.head_dim}, MLP "
+    "{intermediate}, out {out_hidden}\n"
+    "  patches    {text.frames} x {patch_size} x {patch_size} (frames, rows, columns), merged "
+    "{merge_size} x {merge_size}; rows of {row_dim} values\n"
+    "  deepstack  [deepstack?after block {deepstack|, after block }][!deepstack?none]\n"
+    "[text.side?  windows    of {window_size} pixels, {text.side} x {text.side} patches; full "
+    "attention in blocks[text.full? {text.full| }]\n]"
+    "  video      {text.video.min} to {text.video.max} pixels{text.video.of}; mean "
+    "{text.video.mean| }, std {text.video.std| }\n"
+    "  image      {text.image.min} to {text.image.max} pixels{text.image.of}; mean "
+    "{text.image.mean| }, std {text.image.std| }\n"
+    "  backend    {backend} ({device}[threads?, {threads} thread{threads|s}])\n"
+    "[passed_over?  not taken  {passed_over}\n]"
+    "  precision  {precision}: {precision_reason}\n"
+    "  conv3d     {lowering}: {lowering_reason}\n"
+    "  memory     weights {weight_bytes|size}, packed[text.stored?; {stored_matrices} quantised "
+    "matrices as they are stored]\n"
+    "[text.types?  file       GGUF of {text.tensors} tensors: {text.types|, }\n]"
+    "[note?  not said   {text.note}\n]"
+    "[text.not_used?  not used   {not_used.of_others} tensor{not_used.of_others|s} of other parts "
+    "of "
+    "the model[not_used.of_tower?; of the tower: {text.names|, }][text.unnamed? and {text.unnamed} "
+    "more]\n]"
+    "  packed     in capacities of {capacities.packed.rows} patches and "
+    "{capacities.packed.segments} segments, any sizes\n"
+    "  alone      in the smallest that serves, from {text.smallest} patches on; what is larger "
+    "than "
+    "a chunk, by frame pairs[!text.dense?,\n             in chunks of equal segments]\n"
+    "  bits       [!capacities.bits_differ?the same alone and packed, in all of these]"
+    "{capacities.bits_differ|\n             }\n"
+    "  lists      {job_bytes|size} of the host's memory at most, beside decoders' processes\n"
+    "[decoder_bytes?  decoders   {decoder_bytes|size} of the GPU's memory at most\n]"
+    "[text.kernels?  runs on    {text.kernels|\n             }\n]"
+    "[text.why?  runs on    nothing here: {text.why}\n]";
+
+static json_t *
+preprocess_json(bool is_image, const qv_preprocess *p)
 {
     const char *of = p->processor == QV_PROCESSOR_QWEN2_VL            ? " a frame"
                      : is_image && p->processor == QV_PROCESSOR_GLM4V ? " a frame pair"
                                                                       : "";
-    tool_print("  %-11s%lld to %lld pixels%s; mean %g %g %g, std %g %g %g\n", label,
-               (long long)p->min_pixels, (long long)p->max_pixels, of, p->mean[0], p->mean[1],
-               p->mean[2], p->std[0], p->std[1], p->std[2]);
+    return json_pack("{s:I, s:I, s:s, s:[f,f,f], s:[f,f,f]}", "min", (json_int_t)p->min_pixels,
+                     "max", (json_int_t)p->max_pixels, "of", of, "mean", p->mean[0], p->mean[1],
+                     p->mean[2], "std", p->std[0], p->std[1], p->std[2]);
 }
 
-static void
-print_windows(const struct qv_config *c)
+/* Returns the full attention's blocks. */
+static json_t *
+full_json(const struct qv_config *c)
 {
-    const int64_t side = qv_config_window_cells(c) * c->merge;
-    if (!side)
-        return;
-    tool_print("  windows    of %lld pixels, %lld x %lld patches; full attention in blocks",
-               (long long)c->window, (long long)side, (long long)side);
+    json_t *list = json_array();
     for (int64_t i = 0; i < c->depth; i++)
         if (c->full_attention[i])
-            tool_print(" %lld", (long long)i);
-    tool_print("\n");
+            json_array_append_new(list, json_integer(i));
+    return list;
 }
 
-/* Prints how many tensors of which type a GGUF file has. */
+/* Sets how many tensors of which type a GGUF file has. */
 static void
-print_types(const char *dir)
+add_types(json_t *text, const char *dir)
 {
     char *path = NULL;
     struct qv_gguf *file = NULL;
     if (!qv_mmproj_find(dir, &path, NULL) && path && !qv_gguf_open(path, &file, NULL)) {
         const size_t n = qv_gguf_count(file);
-        size_t counts[64] = { 0 }, told = 0;
+        size_t counts[64] = { 0 };
+        json_t *types = json_array();
         for (size_t i = 0; i < n; i++)
             counts[qv_gguf_at(file, i)->type->id % 64]++;
-        tool_print("  file       GGUF of %zu tensors:", n);
         for (uint32_t id = 0; id < 64; id++)
             if (counts[id])
-                tool_print("%s %zu %s", told++ ? "," : "", counts[id], qv_gguf_type_find(id)->name);
-        tool_print("\n");
+                json_array_append_new(types, json_sprintf("%zu %s", counts[id],
+                                                          qv_gguf_type_find(id)->name));
+        json_object_set_new(text, "tensors", json_integer((json_int_t)n));
+        json_object_set_new(text, "types", types);
     }
     qv_gguf_close(&file);
     free(path);
 }
 
-/* Prints the tensors that the tower does not read. One that it should have read shows a
+/* Returns the tensors that the tower does not read. One that it should have read shows a
  * checkpoint of another kind. */
-static void
-print_leftover(const struct qv_leftover *l)
+static json_t *
+leftover_json(const struct qv_leftover *l, json_t *text)
 {
-    if (!l->of_tower && !l->of_others)
-        return;
-    tool_print("  not used   %lld tensor%s of other parts of the model", (long long)l->of_others,
-               l->of_others == 1 ? "" : "s");
+    json_t *first = json_array(), *names = json_array();
     for (int i = 0; i < QV_LEFTOVER_NAMES && i < l->of_tower; i++) {
         char quoted[QV_QUOTE_SIZE];
-        tool_print("%s%s", i ? ", " : "; of the tower: ", qv_json_quote(l->names[i], quoted));
+        json_array_append_new(first, tool_json_text(l->names[i]));
+        json_array_append_new(names, json_string(qv_json_quote(l->names[i], quoted)));
     }
+    json_object_set_new(text, "names", names);
+    json_object_set_new(text, "not_used", json_boolean(l->of_tower || l->of_others));
     if (l->of_tower > QV_LEFTOVER_NAMES)
-        tool_print(" and %lld more", (long long)l->of_tower - QV_LEFTOVER_NAMES);
-    tool_print("\n");
-}
-
-static json_t *
-leftover_json(const struct qv_leftover *l)
-{
-    json_t *names = json_array();
-    for (int i = 0; i < QV_LEFTOVER_NAMES && i < l->of_tower; i++)
-        json_array_append_new(names, tool_json_text(l->names[i]));
+        json_object_set_new(text, "unnamed", json_integer(l->of_tower - QV_LEFTOVER_NAMES));
     return json_pack("{s:I, s:I, s:o}", "of_others", (json_int_t)l->of_others, "of_tower",
-                     (json_int_t)l->of_tower, "first", names);
-}
-
-static void
-print_model(const struct scene *s)
-{
-    const qv_model_info *m = &s->info;
-    char weights[24];
-    tool_print("%s: %s vision tower, %.1f M parameters\n", s->dir, m->model_type,
-               (double)m->n_parameters / 1e6);
-    tool_print("  sizes      depth %lld, hidden %lld, %lld heads of %lld, MLP %lld, out %lld\n",
-               (long long)m->depth, (long long)m->hidden, (long long)m->heads,
-               (long long)m->head_dim, (long long)m->intermediate, (long long)m->out_hidden);
-    tool_print(
-        "  patches    %lld x %lld x %lld (frames, rows, columns), merged %lld x %lld; rows of "
-        "%lld values\n",
-        (long long)m->temporal_patch_size, (long long)m->patch_size, (long long)m->patch_size,
-        (long long)m->merge_size, (long long)m->merge_size, (long long)m->row_dim);
-    tool_print("  deepstack  ");
-    for (int i = 0; i < m->n_deepstack; i++)
-        tool_print("%safter block %lld", i ? ", " : "", (long long)m->deepstack_layers[i]);
-    tool_print("%s\n", m->n_deepstack ? "" : "none");
-    print_windows(&s->model->config);
-    print_preprocess("video", false, &m->video);
-    print_preprocess("image", true, &m->image);
-    tool_print("  backend    %s (%s", s->context.backend, s->context.device);
-    if (s->context.threads)
-        tool_print(", %d thread%s", s->context.threads, s->context.threads == 1 ? "" : "s");
-    tool_print(")\n");
-    if (*s->context.passed_over)
-        tool_print("  not taken  %s\n", s->context.passed_over);
-    tool_print("  precision  %s: %s\n", qv_dtype_name(m->dtype),
-               s->o->dtype ? "asked for" : s->context.dtype_reason);
-    tool_print("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
-    tool_print("  memory     weights %s, packed", size_text((double)m->weight_bytes, weights));
-    if (s->o->weights.stored)
-        tool_print("; %lld quantised matrices as they are stored", (long long)m->stored_matrices);
-    tool_print("\n");
-    print_types(s->dir);
-    if (*m->note)
-        tool_print("  not said   %s\n", m->note);
+                     (json_int_t)l->of_tower, "first", first);
 }
 
 static json_t *
 model_json(const struct scene *s)
 {
     const qv_model_info *m = &s->info;
+    const struct qv_config *c = &s->model->config;
     json_t *taps = json_array();
     for (int i = 0; i < m->n_deepstack; i++)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
+    json_t *text =
+        json_pack("{s:o, s:f, s:I, s:I, s:I, s:o, s:o, s:o, s:b, s:o}", "path",
+                  json_string_nocheck(s->dir), "millions", (double)m->n_parameters / 1e6,
+                  "head_dim", (json_int_t)m->head_dim, "frames", (json_int_t)m->temporal_patch_size,
+                  "side", (json_int_t)(qv_config_window_cells(c) * c->merge), "full", full_json(c),
+                  "video", preprocess_json(false, &m->video), "image",
+                  preprocess_json(true, &m->image), "stored", s->o->weights.stored, "note",
+                  json_string_nocheck(m->note));
+    add_types(text, s->dir);
     return json_pack(
         "{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, "
-        "s:s, s:i, s:I, s:I, s:s, s:s, s:o, s:o}",
+        "s:s, s:i, s:I, s:I, s:s, s:s, s:o, s:o, s:o}",
         "model", tool_json_text(s->dir), "model_type", m->model_type, "parameters",
         (json_int_t)m->n_parameters, "depth", (json_int_t)m->depth, "hidden", (json_int_t)m->hidden,
         "heads", (json_int_t)m->heads, "intermediate", (json_int_t)m->intermediate, "out_hidden",
         (json_int_t)m->out_hidden, "patch_size", (json_int_t)m->patch_size, "merge_size",
         (json_int_t)m->merge_size, "row_dim", (json_int_t)m->row_dim, "window_size",
-        (json_int_t)s->model->config.window, "deepstack", taps, "precision",
-        qv_dtype_name(m->dtype), "precision_reason",
-        s->o->dtype ? "asked for" : s->context.dtype_reason, "backend", s->context.backend,
-        "passed_over", s->context.passed_over, "device", s->context.device, "threads",
-        s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes, "stored_matrices",
-        (json_int_t)m->stored_matrices, "lowering", m->lowering, "lowering_reason",
-        m->lowering_reason, "note", tool_json_text(m->note), "warning", tool_json_text(m->warning));
+        (json_int_t)c->window, "deepstack", taps, "precision", qv_dtype_name(m->dtype),
+        "precision_reason", s->o->dtype ? "asked for" : s->context.dtype_reason, "backend",
+        s->context.backend, "passed_over", s->context.passed_over, "device", s->context.device,
+        "threads", s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes,
+        "stored_matrices", (json_int_t)m->stored_matrices, "lowering", m->lowering,
+        "lowering_reason", m->lowering_reason, "note", tool_json_text(m->note), "warning",
+        tool_json_text(m->warning), "text", text);
 }
 
-/* ---- kernels -------------------------------------------------------------------------------- */
-
-/* Says what runs a plan's operations: one entry for each pair of operation and kernel, in their
- * order. */
-struct kernel {
-    const char *op;
-    int64_t calls;
-    char text[QV_KERNEL_BYTES];
-};
-
-/* Returns NULL if out of memory. The caller frees it. */
-static struct kernel *
-list_kernels(const qv_plan *plan, size_t *n)
+/* Adds what runs a plan's operations: one entry for each pair of operation and kernel, in their
+ * order. A plan of NULL has none. */
+static void
+add_kernels(json_t *j, const qv_plan *plan)
 {
+    struct kernel {
+        const char *op;
+        int64_t calls;
+        char text[QV_KERNEL_BYTES];
+    };
     const struct qv_step *steps;
     const struct qv_call *calls;
-    const size_t n_steps = qv_plan_steps(plan, &steps, &calls);
-    struct kernel *all = calloc(n_steps, sizeof *all);
-    *n = 0;
+    const size_t n_steps = plan ? qv_plan_steps(plan, &steps, &calls) : 0;
+    struct kernel *all = n_steps ? calloc(n_steps, sizeof *all) : NULL;
+    size_t n = 0;
     for (size_t i = 0; all && i < n_steps; i++) {
         size_t at = 0;
-        qv_plan_kernel(plan, i, all[*n].text);
-        all[*n].op = qv_op_name(steps[i].op.kind);
-        while (strcmp(all[at].op, all[*n].op) || strcmp(all[at].text, all[*n].text))
+        qv_plan_kernel(plan, i, all[n].text);
+        all[n].op = qv_op_name(steps[i].op.kind);
+        while (strcmp(all[at].op, all[n].op) || strcmp(all[at].text, all[n].text))
             at++;
         all[at].calls++;
-        *n += at == *n;
+        n += at == n;
     }
-    return all;
-}
-
-static void
-print_kernels(const qv_plan *plan)
-{
-    size_t n;
-    struct kernel *all = list_kernels(plan, &n);
-    for (size_t i = 0; all && i < n; i++)
-        tool_print("  %-11s%-11s %4lld x  %s\n", i ? "" : "runs on", all[i].op,
-                   (long long)all[i].calls, all[i].text);
-    free(all);
-}
-
-static json_t *
-kernels_json(const qv_plan *plan)
-{
-    size_t n;
-    struct kernel *all = list_kernels(plan, &n);
-    json_t *list = json_array();
-    for (size_t i = 0; all && i < n; i++)
+    json_t *list = json_array(), *texts = json_array();
+    for (size_t i = 0; i < n; i++) {
         json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "op", all[i].op, "calls",
                                               (json_int_t)all[i].calls, "kernel", all[i].text));
+        json_array_append_new(texts, json_sprintf("%-11s %4lld x  %s", all[i].op,
+                                                  (long long)all[i].calls, all[i].text));
+    }
     free(all);
-    return list;
+    json_object_set_new(j, "kernels", list);
+    json_object_set_new(json_object_get(j, "text"), "kernels", texts);
 }
 
 /* ---- capacities ------------------------------------------------------------------------------ */
-
-enum { MOST_DIFFERENCES = 3, DIFFERENCE_BYTES = 160 };
 
 static struct qv_capacity_bits
 bits_of(const struct scene *s)
@@ -256,59 +219,37 @@ bits_of(const struct scene *s)
                             s->info.head_dim);
 }
 
-/* Describes when tokens may have other bits in another capacity or at another place. Returns the
- * number of texts. */
-static int
-differences(const struct scene *s, char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES])
+/* Returns texts that say when tokens may have other bits in another capacity or at another place. */
+static json_t *
+differences_json(const struct scene *s)
 {
     const struct qv_capacity_bits bits = bits_of(s);
     const char *dtype = qv_dtype_name(s->info.dtype);
-    int n = 0;
+    json_t *texts = json_array();
     if (bits.by_place)
-        snprintf(texts[n++], DIFFERENCE_BYTES, "%s GEMMs may round otherwise at other places",
-                 dtype);
+        json_array_append_new(texts,
+                              json_sprintf("%s GEMMs may round otherwise at other places", dtype));
     if (bits.rows == QV_NOT_SEEN)
-        snprintf(texts[n++], DIFFERENCE_BYTES, "%s GEMMs may round otherwise in any other capacity",
-                 dtype);
+        json_array_append_new(texts,
+                              json_sprintf("%s GEMMs may round otherwise in any other capacity",
+                                           dtype));
     else if (bits.rows)
-        snprintf(texts[n++], DIFFERENCE_BYTES,
-                 "%s GEMMs of fewer than %lld rows, in capacities below %lld patches, may "
-                 "round otherwise",
-                 dtype, (long long)bits.gemm_rows, (long long)bits.rows);
+        json_array_append_new(
+            texts, json_sprintf("%s GEMMs of fewer than %lld rows, in capacities below %lld "
+                                "patches, may round otherwise",
+                                dtype, (long long)bits.gemm_rows, (long long)bits.rows));
     if (bits.dense)
-        snprintf(texts[n++], DIFFERENCE_BYTES,
-                 "attention of heads of %lld may round otherwise in chunks of equal segments, "
-                 "which only "
-                 "segment_rows asks for",
-                 (long long)s->info.head_dim);
-    return n;
+        json_array_append_new(
+            texts, json_sprintf("attention of heads of %lld may round otherwise in chunks of equal "
+                                "segments, which only segment_rows asks for",
+                                (long long)s->info.head_dim));
+    return texts;
 }
 
 static struct qv_capacity
 pack_of(const struct scene *s)
 {
     return qv_capacity_pack(&s->model->ctx->caps, &s->model->config, 0);
-}
-
-static void
-print_capacities(const struct scene *s)
-{
-    const struct qv_capacity pack = pack_of(s);
-    char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES];
-    int n = differences(s, texts);
-    tool_print("  packed     in capacities of %lld patches and %lld segments, any sizes\n",
-               (long long)pack.rows, (long long)pack.segments);
-    tool_print(
-        "  alone      in the smallest that serves, from %lld patches on; what is larger than a "
-        "chunk, by frame pairs",
-        (long long)qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1));
-    if (!bits_of(s).dense)
-        tool_print(",\n             in chunks of equal segments");
-    tool_print("\n");
-    if (!n)
-        tool_print("  bits       the same alone and packed, in all of these\n");
-    for (int i = 0; i < n; i++)
-        tool_print("  %-11s%s\n", i ? "" : "bits", texts[i]);
 }
 
 /* The most host memory that encoding any list of clips takes; 0 if that is not known. */
@@ -321,21 +262,22 @@ job_bytes(const struct scene *s)
 }
 
 static json_t *
-capacities_json(const struct scene *s)
+capacities_json(const struct scene *s, json_t *text)
 {
     const struct qv_capacity pack = pack_of(s);
-    char texts[MOST_DIFFERENCES][DIFFERENCE_BYTES];
-    int n = differences(s, texts);
-    json_t *alone = json_array(), *list = json_array();
+    json_t *alone = json_array();
     for (int64_t rows = 1; rows <= pack.rows;) {
         int64_t bucket = qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, rows);
         json_array_append_new(alone, json_integer(bucket));
         rows = bucket + 1;
     }
-    for (int i = 0; i < n; i++)
-        json_array_append_new(list, json_string(texts[i]));
+    json_object_set_new(text, "smallest",
+                        json_integer(
+                            qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1)));
+    json_object_set_new(text, "dense", json_boolean(bits_of(s).dense));
     return json_pack("{s:{s:I, s:I}, s:o, s:o}", "packed", "rows", (json_int_t)pack.rows,
-                     "segments", (json_int_t)pack.segments, "alone", alone, "bits_differ", list);
+                     "segments", (json_int_t)pack.segments, "alone", alone, "bits_differ",
+                     differences_json(s));
 }
 
 /* Returns whether a clip gives the same bits alone, in the capacity of its own plan, as packed with
@@ -350,54 +292,50 @@ same_alone_as_packed(const struct scene *s, const qv_plan *plan)
 
 /* ---- clips ----------------------------------------------------------------------------------- */
 
-static void
-print_clip(const char *path, const qv_outcome *c)
+static const char clip_text[] =
+    "{text.path}: {kind}, {codec} in {format}, {source_width}x{source_height}[rotation? (rotated "
+    "by "
+    "{rotation} degrees)][text.clip?, {source_frames} frames at {source_fps|3} fps, "
+    "{duration_s|2f} s][text.cut?\n"
+    "  cut        {cut_frames} frames from number {first_frame} on: {text.cut.start|9} s to "
+    "{text.cut.end|9} s]\n"
+    "  sampled    {frames} frame{frames|s} of {width}x{height}: grid_thw {grid_thw|,}, as {like} "
+    "does it\n"
+    "[text.clip?  decodes    {decoded_frames} of {source_frames} frames[decodes_all?, since "
+    "{decodes_all}]\n]"
+    "[text.by?  decoded by the {text.by}[not_gpu?, since {not_gpu}]\n]"
+    "[remark?  pixels     {remark}\n]"
+    "[kernels?"
+    "  tokens     {tokens} of {text.width} values\n"
+    "  chunks     {chunks} of {chunk_pairs} frame pair{chunk_pairs|s}, in a capacity of "
+    "{chunk_rows} "
+    "patches, {chunks_ahead} under way at a time\n"
+    "  work       {text.tflop|4} TFLOP, {bytes|size} moved between memory and kernels\n"
+    "  memory     weights {weight_bytes|size} + arena {arena_bytes|size}[text.beside? + its "
+    "decoders, at most {text.beside|size}] = {device_bytes|size} on the device\n"
+    "  conv3d     {lowering}: {lowering_reason}\n"
+    "  packed     with others, [same_bits_packed?the same bits][!same_bits_packed?bits may differ "
+    "(see info MODEL)]\n"
+    "  runs on    {text.kernels|\n             }\n]";
+
+static json_t *
+clip_json(const char *path, const qv_outcome *c)
 {
-    tool_print("%s: %s, %s in %s, %dx%d", path, c->is_image ? "image" : "clip", c->codec, c->format,
-               c->source_width, c->source_height);
-    if (c->rotation)
-        tool_print(" (rotated by %d degrees)", c->rotation);
-    if (!c->is_image)
-        tool_print(", %lld frames at %.3g fps, %.2f s", (long long)c->source_frames, c->source_fps,
-                   c->duration_s);
+    const bool on_gpu = c->decoded_by == QV_DECODE_GPU;
+    json_t *j = json_pack("{s:o}", "clip", tool_json_text(path));
+    json_t *text =
+        json_pack("{s:o, s:b, s:s}", "path", json_string_nocheck(path), "clip", !c->is_image, "by",
+                  on_gpu        ? "GPU"
+                  : *c->not_gpu ? "CPU"
+                                : "");
     if (c->cut_frames < c->source_frames)
-        tool_print("\n  cut        %lld frames from number %lld on: %.9g s to %.9g s",
-                   (long long)c->cut_frames, (long long)c->first_frame,
-                   (double)c->first_frame / c->source_fps,
-                   (double)(c->first_frame + c->cut_frames) / c->source_fps);
-    tool_print("\n  sampled    %lld frame%s of %dx%d: grid_thw %lld,%lld,%lld, as %s does it\n",
-               (long long)c->n_frames, c->n_frames == 1 ? "" : "s", c->width, c->height,
-               (long long)c->grid_thw[0], (long long)c->grid_thw[1], (long long)c->grid_thw[2],
-               qv_like_name(c->like));
-    if (!c->is_image)
-        tool_print("  decodes    %lld of %lld frames%s%s\n", (long long)c->needed_frames,
-                   (long long)c->source_frames, *c->decodes_all ? ", since " : "", c->decodes_all);
-    if (c->decoded_by == QV_DECODE_GPU || *c->not_gpu)
-        tool_print("  decoded by the %s%s%s\n", c->decoded_by == QV_DECODE_GPU ? "GPU" : "CPU",
-                   *c->not_gpu ? ", since " : "", c->not_gpu);
-    if (c->remark)
-        tool_print("  pixels     %s\n", qv_remark_text(c->remark));
-}
-
-/* Says what encoding a clip by itself takes, in chunks of chunk_pairs frame pairs. */
-struct cost {
-    int64_t tokens, chunk_pairs, chunks;
-    double flops, bytes;
-};
-
-static struct cost
-cost_of(const qv_outcome *c, const qv_model_info *m, const qv_plan *plan, const qv_plan_info *p)
-{
-    const int64_t *g = c->grid_thw;
-    const qv_capacity pair =
-        qv_capacity_of(&plan->model->config, (const int64_t[3]){ 1, g[1], g[2] });
-    const int64_t pairs = qv_capacity_fits(&p->capacity, &pair);
-    struct cost cost = { .tokens = g[0] * g[1] * g[2] / (m->merge_size * m->merge_size),
-                         .chunk_pairs = pairs < g[0] ? pairs : g[0] };
-    cost.chunks = (g[0] + cost.chunk_pairs - 1) / cost.chunk_pairs;
-    cost.flops = qv_plan_flops(plan, NULL, &(qv_item){ .grid_thw = { g[0], g[1], g[2] } }, 1);
-    cost.bytes = (double)cost.chunks * p->bytes;
-    return cost;
+        json_object_set_new(text, "cut",
+                            json_pack("{s:f, s:f}", "start", (double)c->first_frame / c->source_fps,
+                                      "end",
+                                      (double)(c->first_frame + c->cut_frames) / c->source_fps));
+    qv_outcome_json(j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
+    json_object_set_new(j, "text", text);
+    return j;
 }
 
 /* Returns the most bytes of a GPU that decoding takes. */
@@ -414,151 +352,87 @@ decoder_bytes_beside(const struct scene *s)
     return strcmp(s->context.backend, "cuda") == 0 ? decoder_bytes(s) : 0;
 }
 
-static int64_t
-device_bytes(const struct scene *s, const qv_plan_info *p)
-{
-    return (int64_t)(p->weight_bytes + p->arena_bytes) + decoder_bytes_beside(s);
-}
-
+/* Adds what encoding a clip by itself takes, in chunks of `pairs` frame pairs. */
 static void
-print_cost(const struct scene *s, const struct cost *cost, const qv_plan_info *p)
+add_cost(const struct scene *s, json_t *j, const qv_outcome *c, const qv_plan *plan)
 {
     const qv_model_info *m = &s->info;
-    char arena[24], weights[24], decoders[24], all[24], traffic[24];
-    size_text((double)decoder_bytes_beside(s), decoders);
-    tool_print("  tokens     %lld of %lld values\n", (long long)cost->tokens,
-               (long long)m->out_hidden);
-    tool_print(
-        "  chunks     %lld of %lld frame pair%s, in a capacity of %lld patches, %lld under way at "
-        "a time\n",
-        (long long)cost->chunks, (long long)cost->chunk_pairs, cost->chunk_pairs == 1 ? "" : "s",
-        (long long)p->capacity.rows, (long long)p->chunks_ahead);
-    tool_print("  work       %.4g TFLOP, %s moved between memory and kernels\n", cost->flops / 1e12,
-               size_text(cost->bytes, traffic));
-    tool_print("  memory     weights %s + arena %s%s%s = %s on the device\n",
-               size_text((double)p->weight_bytes, weights),
-               size_text((double)p->arena_bytes, arena),
-               decoder_bytes_beside(s) ? " + its decoders, at most " : "",
-               decoder_bytes_beside(s) ? decoders : "", size_text((double)device_bytes(s, p), all));
-    tool_print("  conv3d     %s: %s\n", m->lowering, m->lowering_reason);
-}
-
-static json_t *
-clip_json(const char *path, const qv_outcome *c)
-{
-    json_t *j = json_pack("{s:o}", "clip", tool_json_text(path));
-    qv_outcome_json(j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
-    return j;
-}
-
-static void
-add_cost_json(const struct scene *s, json_t *j, const struct cost *cost, const qv_plan_info *p)
-{
-    const qv_model_info *m = &s->info;
+    const int64_t *g = c->grid_thw;
+    const qv_capacity pair =
+        qv_capacity_of(&plan->model->config, (const int64_t[3]){ 1, g[1], g[2] });
+    const double flops =
+        qv_plan_flops(plan, NULL, &(qv_item){ .grid_thw = { g[0], g[1], g[2] } }, 1);
+    qv_plan_info p;
+    qv_plan_get_info(plan, &p);
+    const int64_t most = qv_capacity_fits(&p.capacity, &pair), pairs = most < g[0] ? most : g[0];
+    const int64_t chunks = (g[0] + pairs - 1) / pairs, beside = decoder_bytes_beside(s);
     json_object_update_new(
-        j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:s, s:s}", "tokens",
-                     (json_int_t)cost->tokens, "chunks", (json_int_t)cost->chunks, "chunk_pairs",
-                     (json_int_t)cost->chunk_pairs, "chunk_rows", (json_int_t)p->capacity.rows,
-                     "chunks_ahead", (json_int_t)p->chunks_ahead, "flops", cost->flops, "bytes",
-                     cost->bytes, "weight_bytes", (json_int_t)p->weight_bytes, "arena_bytes",
-                     (json_int_t)p->arena_bytes, "decoder_bytes", (json_int_t)decoder_bytes(s),
-                     "device_bytes", (json_int_t)device_bytes(s, p), "lowering", m->lowering,
-                     "lowering_reason", m->lowering_reason));
+        j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:s, s:s, s:b}",
+                     "tokens", (json_int_t)(g[0] * g[1] * g[2] / (m->merge_size * m->merge_size)),
+                     "chunks", (json_int_t)chunks, "chunk_pairs", (json_int_t)pairs, "chunk_rows",
+                     (json_int_t)p.capacity.rows, "chunks_ahead", (json_int_t)p.chunks_ahead,
+                     "flops", flops, "bytes", (double)chunks * p.bytes, "weight_bytes",
+                     (json_int_t)p.weight_bytes, "arena_bytes", (json_int_t)p.arena_bytes,
+                     "decoder_bytes", (json_int_t)decoder_bytes(s), "device_bytes",
+                     (json_int_t)(p.weight_bytes + p.arena_bytes) + beside, "lowering", m->lowering,
+                     "lowering_reason", m->lowering_reason, "same_bits_packed",
+                     same_alone_as_packed(s, plan)));
+    json_object_update_new(json_object_get(j, "text"),
+                           json_pack("{s:I, s:f, s:I}", "width", (json_int_t)m->out_hidden, "tflop",
+                                     flops / 1e12, "beside", (json_int_t)beside));
+    add_kernels(j, plan);
 }
 
 static qv_status
 show_clip(struct scene *s, const char *path, qv_error *err)
 {
-    qv_preprocess image = s->model ? s->info.image : qv_preprocess_default(true);
-    qv_preprocess video = s->model ? s->info.video : qv_preprocess_default(false);
+    const struct tool_rules rules = tool_rules_of(s->model ? &s->info : NULL);
     qv_clip *clip = NULL;
     qv_outcome c;
     qv_plan *plan = NULL;
-    qv_plan_info p;
-    struct cost cost = { 0 };
-    qv_status status = qv_clip_open(path, &image, &video, &s->o->clip, &clip, err);
+    qv_status status = qv_clip_open(path, &rules.image, &rules.video, &s->o->clip, &clip, err);
     if (status)
         return status;
     qv_clip_get_info(clip, &c);
     qv_clip_close(&clip);
+    json_t *j = clip_json(path, &c);
     if (s->model) {
         const int64_t *g = c.grid_thw;
         const qv_plan_options options = { .grid_thw = { g[0], g[1], g[2] } };
         status = qv_plan_create(s->model, &options, &plan, err);
-        if (status)
-            return status;
-        qv_plan_get_info(plan, &p);
-        cost = cost_of(&c, &s->info, plan, &p);
+        if (!status)
+            add_cost(s, j, &c, plan);
+        qv_plan_free(&plan);
     }
-    if (s->o->json) {
-        json_t *j = clip_json(path, &c);
-        if (plan) {
-            add_cost_json(s, j, &cost, &p);
-            json_object_set_new(j, "same_bits_packed", json_boolean(same_alone_as_packed(s, plan)));
-            json_object_set_new(j, "kernels", kernels_json(plan));
-        }
-        tool_print_json(j);
-    } else {
-        print_clip(path, &c);
-        if (plan) {
-            print_cost(s, &cost, &p);
-            tool_print("  packed     %s\n", same_alone_as_packed(s, plan)
-                                                ? "with others, the same bits"
-                                                : "with others, bits may differ (see info MODEL)");
-            print_kernels(plan);
-        }
-    }
-    qv_plan_free(&plan);
-    return QV_OK;
-}
-
-/* Makes a plan of the device's capacity for packed clips and images. Returns NULL if it cannot:
- * a user who asks what the model is must not get a failure for that. */
-static qv_plan *
-default_plan(const struct scene *s, qv_error *err)
-{
-    qv_plan *plan = NULL;
-    qv_plan_create(s->model, NULL, &plan, err);
-    return plan;
+    if (!status)
+        return tool_show(s->o, j, 0, clip_text, err);
+    json_decref(j);
+    return status;
 }
 
 static qv_status
 show_model(struct scene *s, const char *dir, qv_error *err)
 {
-    qv_status status = open_model(s, dir, err);
-    if (status)
-        return status;
     struct qv_leftover leftover;
-    status = qv_leftover_find(dir, &s->model->config, &s->model->tower, &leftover, err);
+    qv_status status = open_model(s, dir, err);
+    if (!status)
+        status = qv_leftover_find(dir, &s->model->config, &s->model->tower, &leftover, err);
     if (status)
         return status;
+    json_t *j = model_json(s), *text = json_object_get(j, "text");
+    json_object_set_new(j, "not_used", leftover_json(&leftover, text));
+    json_object_set_new(j, "capacities", capacities_json(s, text));
+    json_object_set_new(j, "job_bytes", json_integer(job_bytes(s)));
+    json_object_set_new(j, "decoder_bytes", json_integer(decoder_bytes(s)));
+    /* A plan of the device's capacity for packed clips and images may fail: a user who asks what the
+     * model is must not get a failure for that. */
     qv_error why = { 0 };
-    qv_plan *plan = default_plan(s, &why);
-    if (s->o->json) {
-        json_t *j = model_json(s);
-        json_object_set_new(j, "not_used", leftover_json(&leftover));
-        json_object_set_new(j, "capacities", capacities_json(s));
-        json_object_set_new(j, "job_bytes", json_integer(job_bytes(s)));
-        json_object_set_new(j, "decoder_bytes", json_integer(decoder_bytes(s)));
-        json_object_set_new(j, "kernels", plan ? kernels_json(plan) : json_array());
-        tool_print_json(j);
-    } else {
-        print_model(s);
-        print_leftover(&leftover);
-        print_capacities(s);
-        char host[24];
-        tool_print("  lists      %s of the host's memory at most, beside decoders' processes\n",
-                   size_text((double)job_bytes(s), host));
-        if (decoder_bytes(s))
-            tool_print("  decoders   %s of the GPU's memory at most\n",
-                       size_text((double)decoder_bytes(s), host));
-        if (plan)
-            print_kernels(plan);
-        else
-            tool_print("  runs on    nothing here: %s\n", why.text);
-    }
+    qv_plan *plan = NULL;
+    if (qv_plan_create(s->model, NULL, &plan, &why))
+        json_object_set_new(text, "why", json_string_nocheck(why.text));
+    add_kernels(j, plan);
     qv_plan_free(&plan);
-    return QV_OK;
+    return tool_show(s->o, j, 0, model_text, err);
 }
 
 /* ---- what a path is -------------------------------------------------------------------------- */

@@ -3,25 +3,12 @@
 #define _DEFAULT_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "commit.h"
 #include "encode.h"
 #include "error.h"
 #include "files/outcome_json.h"
-
-static int64_t
-peak_rss_bytes(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-#ifdef __APPLE__
-    return usage.ru_maxrss; /* bytes on macOS, KiB elsewhere */
-#else
-    return (int64_t)usage.ru_maxrss * 1024;
-#endif
-}
 
 struct tool_rates
 tool_rates(int64_t frames, int64_t tokens, double seconds)
@@ -85,7 +72,7 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
                                             qv_dtype_name(e->model.dtype))) |
         qv_outcome_json(j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES) |
         json_object_update_new(j, json_pack("{s:s, s:I}", "lowering", e->model.lowering,
-                                            "peak_rss_bytes", (json_int_t)peak_rss_bytes())) |
+                                            "peak_rss_bytes", (json_int_t)tool_peak_bytes())) |
         qv_outcome_json(j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
     missing |=
         json_object_update_new(j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:I}", "write_s",

@@ -242,6 +242,19 @@ void tool_print_json(json_t *object);
 /* Appends a JSON object as a line to the options' file, or prints it on stdout. Drops the
  * reference. Returns QV_EIO. */
 qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err);
+/*
+ * show.c: does so with --json; else prints the text, in which
+ *   {NAME} or {NAME|HOW}  is a field of the object. HOW: of an array, what stands between its
+ *                         values; of a number "size" (of memory), "GB", "s" (it prints s unless
+ *                         the number is 1), or the digits of a real (3: "%.3g", 2f: "%.2f")
+ *   [NAME?..], [!NAME?..] is printed only if the field is there and not 0, "", false or empty, or only
+ *                         if it is not so
+ * and NAME may be A.B, member B of the object A. The member "text" has what only the text shows: no
+ * JSON has it. Drops the reference. Returns QV_EIO; QV_ENOMEM if the object is NULL, or lacks a field
+ * because memory did (lost is not 0).
+ */
+qv_status tool_show(const struct tool_options *o, json_t *object, int lost, const char *text,
+                    qv_error *err);
 
 /* synth_clip.c: makes a short test clip with motion. Sizes are even. */
 struct tool_clip_shape {

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT */
+/* Shows a result as a line of JSON, or fills its fields into a text. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "tool.h"
+
+static void
+print_size(double bytes)
+{
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    size_t unit = 0;
+    while (bytes >= 1024 && unit + 1 < sizeof units / sizeof *units) {
+        bytes /= 1024;
+        unit++;
+    }
+    tool_print(unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+}
+
+/* Prints a piece of a template, which may end lines. */
+static void
+print_piece(const char *t, size_t n)
+{
+    for (const char *end = t + n, *line; t < end; t = line + 1) {
+        line = memchr(t, '\n', (size_t)(end - t));
+        tool_print(line ? "%.*s\n" : "%.*s", (int)((line ? line : end) - t), t);
+        line = line ? line : end;
+    }
+}
+
+/* `how` is what follows | in the template. */
+static void
+print_value(const json_t *value, const char *how)
+{
+    const double x = json_number_value(value);
+    char *end;
+    if (json_is_array(value))
+        for (size_t i = 0; i < json_array_size(value); i++) {
+            print_piece(how, i ? strlen(how) : 0);
+            print_value(json_array_get(value, i), "");
+        }
+    else if (json_is_string(value))
+        tool_print("%s", json_string_value(value));
+    else if (!strcmp(how, "size"))
+        print_size(x);
+    else if (!strcmp(how, "GB"))
+        tool_print("%.3f GB", x / 1e9);
+    else if (!strcmp(how, "s"))
+        tool_print("%s", x == 1 ? "" : "s");
+    else if (json_is_integer(value))
+        tool_print("%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value)) {
+        const int digits = *how ? (int)strtol(how, &end, 10) : 6;
+        tool_print(*how && *end == 'f' ? "%.*f" : "%.*g", digits, x);
+    }
+}
+
+/* Returns the field that a name of `n` bytes means, A.B being member B of A; NULL: there is none. */
+static const json_t *
+find_field(const json_t *object, const char *name, size_t n)
+{
+    char part[32];
+    for (size_t bytes = 0; n && object; name += bytes + 1, n -= bytes < n ? bytes + 1 : n) {
+        const char *dot = memchr(name, '.', n);
+        bytes = dot ? (size_t)(dot - name) : n;
+        snprintf(part, sizeof part, "%.*s", (int)bytes, name);
+        object = json_object_get(object, part);
+    }
+    return object;
+}
+
+static bool
+is_set(const json_t *v)
+{
+    return json_is_true(v) || json_number_value(v) != 0 || json_string_length(v) ||
+           json_array_size(v) || json_object_size(v);
+}
+
+/* Prints a template up to its end or the ] of its part, and returns where that is. */
+static const char *
+print_filled(const char *t, const json_t *object, bool shown)
+{
+    char how[32];
+    while (*t && *t != ']') {
+        const size_t plain = strcspn(t, "{[]"), name = strcspn(t + plain + 1, "|?}");
+        if (shown)
+            print_piece(t, plain);
+        if (!t[plain] || t[plain] == ']') {
+            t += plain;
+            continue;
+        }
+        const bool is_field = t[plain] == '{', not = t[plain + 1] == '!';
+        const json_t *value = find_field(object, t + plain + 1 + not, name - not );
+        t += plain + 1 + name;
+        if (is_field) {
+            const size_t n = strcspn(t, "}");
+            snprintf(how, sizeof how, "%.*s", n ? (int)n - 1 : 0, t + (n > 0));
+            if (shown)
+                print_value(value, how);
+            t += n + 1;
+        } else
+            t = print_filled(t + 1, object, shown && is_set(value) != not ) + 1;
+    }
+    return t;
+}
+
+qv_status
+tool_show(const struct tool_options *o, json_t *object, int lost, const char *text, qv_error *err)
+{
+    if (!object || lost) {
+        json_decref(object);
+        return qv_fail(err, QV_ENOMEM, "no memory for a result");
+    }
+    if (!o->json)
+        print_filled(text, object, true);
+    json_object_del(object, "text");
+    if (o->json)
+        return tool_emit_json(o, object, err);
+    json_decref(object);
+    return QV_OK;
+}
