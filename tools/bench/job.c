@@ -149,7 +149,6 @@ close_all(struct job_bench *j)
     if (j->devices.contexts[0])
         qv_host_free(j->devices.contexts[0], j->data);
     qv_decoder_stop(&j->decoder);
-    job_free_bare(j);
     tool_devices_close(&j->devices);
     tool_list_free(&j->list);
     free(j->one.tokens);
@@ -166,13 +165,6 @@ static bool
 by_gpu(const struct job_bench *j)
 {
     return j->gpu_decoders > 0;
-}
-
-/* Returns the way whose work the bare loop does. */
-static enum bench_job_way
-bare_way(const struct job_bench *j)
-{
-    return by_gpu(j) ? BENCH_JOB_GPU : BENCH_JOB_DECODE;
 }
 
 static json_t *
@@ -210,18 +202,10 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
         json_object_set_new(e, "chunk_rows", json_integer(j->o.chunk_rows));
     json_object_update_new(e, json_pack("{s:f, s:f}", "cpu_s", j->cpu_s[way], "cpu_s_per_clip",
                                         j->cpu_s[way] / (double)j->list.n));
-    if (j->peak_bytes[way])
-        json_object_set_new(e, "peak_bytes", json_integer(j->peak_bytes[way]));
-    if (way == bare_way(j) && all_ms[BENCH_JOB_BARE] > 0)
-        json_object_set_new(e, "over_bare", json_real(ms / all_ms[BENCH_JOB_BARE]));
     if (way == BENCH_JOB_DISCARD && all_ms[BENCH_JOB_CPU] > 0)
         json_object_update_new(e, json_pack("{s:f, s:f}", "times_cpu", all_ms[BENCH_JOB_CPU] / ms,
                                             "cpu_time_over_cpu",
                                             j->cpu_s[way] / (j->cpu_s[BENCH_JOB_CPU] + 1e-9)));
-    if (j->beside_fps[way] > 0)
-        json_object_set_new(e, "beside_frames_per_s", json_real(j->beside_fps[way]));
-    if (j->beside_fps[way] > 0 && all_ms[BENCH_JOB_DEVICE] > 0)
-        json_object_set_new(e, "over_device", json_real(ms / all_ms[BENCH_JOB_DEVICE]));
     if (way == BENCH_JOB_DEVICE && all_ms[BENCH_JOB_ONE] > 0)
         json_object_set_new(e, "over_one_by_one", json_real(ms / all_ms[BENCH_JOB_ONE]));
     return e;
@@ -267,11 +251,6 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     if (bounds.sum_ms > 0)
         snprintf(note, sizeof note, "%.3f of the slowest, %.3f of their sum",
                  ms[way] / bounds.slowest_ms, ms[way] / bounds.sum_ms);
-    if (way == bare_way(j) && ms[BENCH_JOB_BARE] > 0)
-        snprintf(note, sizeof note, "%.3f of the bare loop", ms[way] / ms[BENCH_JOB_BARE]);
-    if (j->beside_fps[way] > 0)
-        snprintf(note, sizeof note, "%.3f of one device alone; %.0f frames/s decoded",
-                 ms[way] / (ms[BENCH_JOB_DEVICE] + 1e-9), j->beside_fps[way]);
     if (way == BENCH_JOB_CPU || (way == BENCH_JOB_DISCARD && !*note))
         snprintf(note, sizeof note, "%.1f ms of the cores a clip",
                  1e3 * j->cpu_s[way] / (double)j->list.n);
@@ -309,12 +288,12 @@ check_ways(const char *list)
 {
     for (const char *at = list, *next = NULL; at && *at; at = next)
         if (find_way(at, &next) < 0) {
-            tool_complain(
-                "bench job: --ways %s: there is no way \"%.*s\"; decode, gpu, bare, one by one, "
-                "device, devices, \"beside 1x4\" (own, 1x12, 2x6, 4x3), files, parts, cpu, "
-                "discard, "
-                "encode, cache",
-                list, (int)strcspn(at, ","), at);
+            char names[200] = "";
+            for (int way = 0; way < BENCH_JOB_WAYS; way++)
+                snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                         way ? ", " : "", bench_job_ways[way].name);
+            tool_complain("bench job: --ways %s: there is no way \"%.*s\"; %s", list,
+                          (int)strcspn(at, ","), at, names);
             return false;
         }
     return true;
@@ -332,7 +311,7 @@ is_decoded_otherwise(const struct job_bench *j, int way)
 static bool
 needs_gpu(int way)
 {
-    return way == BENCH_JOB_GPU || way == BENCH_JOB_CPU || bench_job_ways[way].streams;
+    return way == BENCH_JOB_GPU || way == BENCH_JOB_CPU;
 }
 
 /* Lists the ways that can be timed here, out of those that are asked for, and returns their

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs each way of `qwenvit bench job` once: a stage alone, or a job. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command/cache.h"
 #include "files/token_file.h"
@@ -11,15 +13,17 @@
 #include "error.h"
 #include "files/json.h"
 #include "job_bench.h"
-#include "tree.h"
 
-enum { SINKS = 4 }; /* as many as the command has */
+enum { SINKS = 4 };    /* as many as the command has */
+enum { STREAMS = 14 }; /* clips that a GPU decodes at once: two for each decoder of an H200 */
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
+typedef qv_status crew_work(struct job_bench *j, size_t i, qv_error *err);
+
 struct crew {
     struct job_bench *j;
-    job_crew_work *work;
+    crew_work *work;
     pthread_mutex_t lock;
     size_t next, n;
     qv_status status;
@@ -47,11 +51,11 @@ crew_run(void *user)
     }
 }
 
-qv_status
-job_by_crew(struct job_bench *j, job_crew_work *work, size_t times, int n_threads, double *ms,
-            qv_error *err)
+/* Works on each clip of the list, by so many threads; *ms: how long it took. */
+static qv_status
+by_crew(struct job_bench *j, crew_work *work, int n_threads, double *ms, qv_error *err)
 {
-    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = times };
+    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = j->list.n };
     pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
     int n = 0;
     if (!threads)
@@ -87,24 +91,25 @@ read_clip(qv_clip *clip, const qv_outcome *info, qv_error *err)
     return s;
 }
 
-int
-job_decoding_threads(const struct job_bench *j, size_t i)
+/* Returns how many threads decode entry i, as a job decides: one, but every core where few clips
+ * are left. */
+static int
+decoding_threads(const struct job_bench *j, size_t i)
 {
     const size_t cores = (size_t)qv_usable_cores(), others = i < cores - 1 ? i : cores - 1;
     const size_t wanted = j->list.n - i + others;
     return wanted * 2 > cores && wanted > 1 ? 1 : 0;
 }
 
-qv_status
-job_decode(struct job_bench *j, size_t i, qv_decoder *decoder, qv_decode by, int64_t *frames,
-           qv_error *err)
+static qv_status
+decode(struct job_bench *j, size_t i, qv_decode by, qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
     qv_clip_options options = qvm_options_merge(entry->own, &j->o.clip);
     qv_clip *clip = NULL;
     qv_outcome info;
-    options.threads = job_decoding_threads(j, i);
-    options.decoder = decoder;
+    options.threads = decoding_threads(j, i);
+    options.decoder = j->decoder;
     options.decode = by;
     qv_status s = qv_clip_open(entry->path, &j->m.image, &j->m.video, &options, &clip, err);
     if (s)
@@ -112,17 +117,11 @@ job_decode(struct job_bench *j, size_t i, qv_decoder *decoder, qv_decode by, int
     qv_clip_get_info(clip, &info);
     s = read_clip(clip, &info, err);
     qv_clip_get_info(clip, &info);
-    *frames = info.source_frames;
     if (!s && by == QV_DECODE_GPU && info.decoded_by != by)
         s = qv_fail(err, QV_EFORMAT, "%s: no GPU decodes it, since %s", entry->path, info.not_gpu);
-    if (!j->beside && i + 1 == j->list.n) /* while the clip's processes are there */
-        j->peak_bytes[BENCH_JOB_DECODE] = j->peak_bytes[BENCH_JOB_GPU] =
-            bench_tree_look().peak_bytes;
     qv_clip_close(&clip);
-    if (!j->beside) { /* else the items are in use */
-        j->items[i].is_image = info.is_image;
-        memcpy(j->items[i].grid_thw, info.grid_thw, sizeof info.grid_thw);
-    }
+    j->items[i].is_image = info.is_image;
+    memcpy(j->items[i].grid_thw, info.grid_thw, sizeof info.grid_thw);
     return s;
 }
 
@@ -142,10 +141,8 @@ take_gpu(struct job_bench *j)
 static qv_status
 decode_clip(struct job_bench *j, size_t i, qv_error *err)
 {
-    int64_t frames;
     const bool on_gpu = take_gpu(j);
-    const qv_status s =
-        job_decode(j, i, j->decoder, on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU, &frames, err);
+    const qv_status s = decode(j, i, on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU, err);
     pthread_mutex_lock(&j->lock);
     j->on_gpu -= on_gpu;
     pthread_mutex_unlock(&j->lock);
@@ -156,21 +153,20 @@ static qv_status
 time_decoding(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    return job_by_crew(j, decode_clip, j->list.n, j->decoders, ms, err);
+    return by_crew(j, decode_clip, j->decoders, ms, err);
 }
 
 static qv_status
 decode_on_gpu(struct job_bench *j, size_t i, qv_error *err)
 {
-    int64_t frames;
-    return job_decode(j, i, j->decoder, QV_DECODE_GPU, &frames, err);
+    return decode(j, i, QV_DECODE_GPU, err);
 }
 
 static qv_status
 time_gpu(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    return job_by_crew(j, decode_on_gpu, j->list.n, JOB_STREAMS, ms, err);
+    return by_crew(j, decode_on_gpu, STREAMS, ms, err);
 }
 
 /* Returns the output of a clip. All outputs share the same bytes. */
@@ -219,7 +215,7 @@ static qv_status
 time_files(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
-    const qv_status s = job_by_crew(j, write_clip, j->list.n, SINKS, ms, err);
+    const qv_status s = by_crew(j, write_clip, SINKS, ms, err);
     tool_clear_folder(j->work);
     return s;
 }
@@ -240,7 +236,7 @@ time_parts(void *user, double *ms, qv_error *err)
     qv_status s = bench_parts->start(j->work, &j->m, QV_BF16, &j->writer, err);
     if (s)
         return s;
-    s = job_by_crew(j, put_clip, j->list.n, SINKS, ms, err);
+    s = by_crew(j, put_clip, SINKS, ms, err);
     qv_error sealing = { 0 };
     const qv_status sealed = bench_parts->end(&j->writer, &sealing);
     *ms = 1e3 * (qv_seconds() - began_s);
@@ -332,21 +328,6 @@ time_one_by_one(void *user, double *ms, qv_error *err)
     return s;
 }
 
-/* Times one device while a GPU's decoders work, as the way says. */
-static qv_status
-time_beside(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
-{
-    const struct bench_job_name *name = &bench_job_ways[way];
-    qv_error late = { 0 };
-    qv_status s = job_beside_start(j, name->processes, name->streams, err);
-    if (!s)
-        s = run_job(j, way, ms, err);
-    const qv_status stopped = j->beside ? job_beside_stop(j, &j->beside_fps[way], &late) : QV_OK;
-    if (!s && stopped)
-        *err = late;
-    return s ? s : stopped;
-}
-
 static qv_status
 end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error *err)
 {
@@ -378,19 +359,56 @@ time_cache(void *user, double *ms, qv_error *err)
 /* The ways that are no job whose tokens are discarded. */
 static bench_work *const works[BENCH_JOB_WAYS] = {
     [BENCH_JOB_DECODE] = time_decoding, [BENCH_JOB_GPU] = time_gpu,
-    [BENCH_JOB_BARE] = job_time_bare,   [BENCH_JOB_ONE] = time_one_by_one,
-    [BENCH_JOB_FILES] = time_files,     [BENCH_JOB_PARTS] = time_parts,
-    [BENCH_JOB_ENCODE] = time_encode,   [BENCH_JOB_CACHE] = time_cache,
+    [BENCH_JOB_ONE] = time_one_by_one,  [BENCH_JOB_FILES] = time_files,
+    [BENCH_JOB_PARTS] = time_parts,     [BENCH_JOB_ENCODE] = time_encode,
+    [BENCH_JOB_CACHE] = time_cache,
 };
+
+/* ---- time of the cores ----------------------------------------------------------------------- */
+
+/* Returns the seconds of a process in this one's group and of its children that were waited for; 0
+ * of another. */
+static double
+cpu_s_of(const char *pid)
+{
+    char path[64], text[1024];
+    int group = 0;
+    unsigned long ticks[4] = { 0 };
+    snprintf(path, sizeof path, "/proc/%.40s/stat", pid);
+    FILE *f = fopen(path, "r");
+    text[f ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
+    if (f)
+        fclose(f);
+    const char *at = strrchr(text, ')'); /* behind the name, in which anything may stand */
+    if (!at || sscanf(at, ") %*c %*d %d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %lu %lu", &group,
+                      &ticks[0], &ticks[1], &ticks[2], &ticks[3]) != 5)
+        return 0;
+    return group == getpgrp() ? (double)(ticks[0] + ticks[1] + ticks[2] + ticks[3]) /
+                                    (double)sysconf(_SC_CLK_TCK)
+                              : 0;
+}
+
+/* Returns the seconds of this process's group, as clips are decoded in processes of their own; 0 on
+ * systems without /proc. */
+static double
+cpu_s(void)
+{
+    DIR *proc = opendir("/proc");
+    double sum_s = 0;
+    for (const struct dirent *e; proc && (e = readdir(proc)) != NULL;)
+        sum_s += *e->d_name >= '1' && *e->d_name <= '9' ? cpu_s_of(e->d_name) : 0;
+    if (proc)
+        closedir(proc);
+    return sum_s;
+}
 
 qv_status
 job_work(void *user, double *ms, qv_error *err)
 {
     const struct job_way *w = user;
-    const double before_s = bench_tree_look().cpu_s;
-    const qv_status s = works[w->way]                    ? works[w->way](w->j, ms, err)
-                        : bench_job_ways[w->way].streams ? time_beside(w->j, w->way, ms, err)
-                                                         : run_job(w->j, w->way, ms, err);
-    w->j->cpu_s[w->way] = bench_tree_look().cpu_s - before_s;
+    const double before_s = cpu_s();
+    const qv_status s =
+        works[w->way] ? works[w->way](w->j, ms, err) : run_job(w->j, w->way, ms, err);
+    w->j->cpu_s[w->way] = cpu_s() - before_s;
     return s;
 }
