@@ -97,7 +97,7 @@ open_gpus(struct job_bench *j, qv_error *err)
     qv_error none;
     qv_model_info m;
     if (o->decode == QV_DECODE_GPU)
-        return qv_decoder_gpu(j->decoder, o->gpu, o->trusted, true, err);
+        return qv_decoder_gpu(j->decoder, o->gpu, o->trusted, true, err) ? QV_EBACKEND : QV_OK;
     for (size_t i = 0; i < j->devices.n && o->decode == QV_DECODE_AUTO && !o->trusted; i++) {
         qv_model_get_info(j->devices.models[i], &m);
         if (!strcmp(j->devices.infos[i].backend, "cuda"))
@@ -216,29 +216,29 @@ static void
 name_work(const struct job_bench *j, char *text, size_t size)
 {
     const struct tool_options *o = j->b.o;
-    char model[100], given[60] = "", made[80] = "", devices[40] = "", length[40] = "",
-                     chunks[40] = "";
-    bench_base_name(o->model, model, sizeof model);
     const struct tool_clip_shape shape = job_clip_shape(o);
+    char base[100];
+    FILE *f = fmemopen(text, size, "w");
+    *text = 0;
+    if (!f)
+        return;
+    fprintf(f, "%s, %zu clips", bench_base_name(o->model, base, sizeof base), j->list.n);
     if (o->from)
-        bench_base_name(o->from, given, sizeof given);
-    if (o->list || o->from)
-        snprintf(made, sizeof made, "%s%s", *given ? " of " : "", given);
-    else if (o->frames)
-        snprintf(made, sizeof made, " of %d frames %dx%d", shape.frames, shape.width, shape.height);
-    else
-        snprintf(made, sizeof made, " of %g s %dx%d",
-                 job_repetitions(o) * (double)shape.frames / shape.fps, shape.width, shape.height);
-    if (j->devices.n > 1)
-        snprintf(devices, sizeof devices, ", %zu devices", j->devices.n);
+        fprintf(f, " of %s", bench_base_name(o->from, base, sizeof base));
+    else if (!o->list && o->frames)
+        fprintf(f, " of %d frames %dx%d", shape.frames, shape.width, shape.height);
+    else if (!o->list)
+        fprintf(f, " of %g s %dx%d", job_repetitions(o) * (double)shape.frames / shape.fps,
+                shape.width, shape.height);
     if (o->from && o->seconds > 0)
-        snprintf(length, sizeof length, " repeated to %g s", o->seconds);
+        fprintf(f, " repeated to %g s", o->seconds);
+    if (j->devices.n > 1)
+        fprintf(f, ", %zu devices", j->devices.n);
     if (by_gpu(j) && o->chunk_rows)
-        snprintf(chunks, sizeof chunks, ", chunks of %lld", (long long)o->chunk_rows);
-    snprintf(text, size, "%s, %zu clips%s%s%s%s%s", model, j->list.n, made, length, devices, chunks,
-             !by_gpu(j)                           ? ""
-             : j->o.clip.decode == QV_DECODE_AUTO ? ", by auto"
-                                                  : ", by the GPU");
+        fprintf(f, ", chunks of %lld", (long long)o->chunk_rows);
+    if (by_gpu(j))
+        fputs(o->clip.decode == QV_DECODE_AUTO ? ", by auto" : ", by the GPU", f);
+    fclose(f);
 }
 
 static qv_status
@@ -269,34 +269,29 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     return bench_emit(&j->b, &r, err);
 }
 
-/* Finds the way whose name a text begins with, up to the text's end or a comma; *end is behind
- * both. */
-static int
-find_way(const char *text, const char **end)
+/* Reads --ways into asked[BENCH_JOB_WAYS]. Without it (NULL) all are asked for. */
+static qv_status
+read_ways(const char *list, bool *asked, qv_error *err)
 {
-    const size_t n = strcspn(text, ",");
-    *end = text + n + (text[n] == ',');
-    for (int way = 0; way < BENCH_JOB_WAYS; way++)
-        if (strlen(bench_job_ways[way].name) == n && !strncmp(text, bench_job_ways[way].name, n))
-            return way;
-    return -1;
-}
-
-/* Checks that all ways in the given list exist. */
-static bool
-check_ways(const char *list)
-{
-    for (const char *at = list, *next = NULL; at && *at; at = next)
-        if (find_way(at, &next) < 0) {
-            char names[200] = "";
-            for (int way = 0; way < BENCH_JOB_WAYS; way++)
-                snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
-                         way ? ", " : "", bench_job_ways[way].name);
-            tool_complain("bench job: --ways %s: there is no way \"%.*s\"; %s", list,
-                          (int)strcspn(at, ","), at, names);
-            return false;
-        }
-    return true;
+    char names[200] = "";
+    for (int way = 0; way < BENCH_JOB_WAYS; way++) {
+        asked[way] = !list;
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", way ? ", " : "",
+                 bench_job_ways[way].name);
+    }
+    for (const char *at = list; at && *at;) {
+        const size_t n = strcspn(at, ",");
+        int way = 0;
+        while (way < BENCH_JOB_WAYS && (strlen(bench_job_ways[way].name) != n ||
+                                        strncmp(at, bench_job_ways[way].name, n) != 0))
+            way++;
+        if (way == BENCH_JOB_WAYS)
+            return qv_fail(err, QV_EINVAL, "bench job: --ways %s: there is no way \"%.*s\"; %s",
+                           list, (int)n, at, names);
+        asked[way] = true;
+        at += n + (at[n] == ',');
+    }
+    return QV_OK;
 }
 
 /* Returns whether a way's decoding is not what is timed alone, as auto has the CPU decode what is kept. */
@@ -321,9 +316,8 @@ ways_of(const struct job_bench *j, enum bench_job_way out[BENCH_JOB_WAYS])
 {
     int n = 0;
     for (int way = 0; way < BENCH_JOB_WAYS; way++)
-        if (bench_is_asked(j->b.o->ways, bench_job_ways[way].name) &&
-            (way != BENCH_JOB_DEVICES || j->devices.n > 1) && (by_gpu(j) || !needs_gpu(way)) &&
-            !is_decoded_otherwise(j, way) &&
+        if (j->asked[way] && (way != BENCH_JOB_DEVICES || j->devices.n > 1) &&
+            (by_gpu(j) || !needs_gpu(way)) && !is_decoded_otherwise(j, way) &&
             ((way != BENCH_JOB_PARTS && way != BENCH_JOB_CACHE) || bench_parts))
             out[n++] = (enum bench_job_way)way;
     return n;
@@ -350,6 +344,7 @@ time_until_right(struct job_bench *j, const enum bench_job_way *timed, int n,
 {
     static const double most_s = 10;
     const double began_s = qv_seconds();
+    bool wrong;
     do {
         const qv_status s = time_all(j, timed, n, runs, err);
         if (s)
@@ -358,9 +353,9 @@ time_until_right(struct job_bench *j, const enum bench_job_way *timed, int n,
             ms[timed[i]] = runs[i].times.median_ms;
         if (j->devices.n == 1)
             ms[BENCH_JOB_DEVICES] = ms[BENCH_JOB_DEVICE];
-        j->wrong = bench_job_check(ms, err) != QV_OK;
-    } while (j->wrong && qv_seconds() - began_s < most_s);
-    return j->wrong ? QV_ESTATE : QV_OK;
+        wrong = bench_job_check(ms, err) != QV_OK;
+    } while (wrong && qv_seconds() - began_s < most_s);
+    return wrong ? QV_ESTATE : QV_OK;
 }
 
 static qv_status
@@ -387,24 +382,16 @@ run_all(struct job_bench *j, qv_error *err)
     return s;
 }
 
-int
-bench_job(const struct tool_options *o)
+qv_status
+bench_job(const struct tool_options *o, qv_error *err)
 {
     struct job_bench j = { .b = { .o = o, .name = "job" }, .lock = PTHREAD_MUTEX_INITIALIZER };
-    qv_error err = { 0 };
-    if (!o->model || !o->output) {
-        tool_complain("bench job: --model DIR and -o FOLDER are required (qwenvit bench --help)");
-        return TOOL_USAGE;
-    }
-    if (o->frames > MOST_FRAMES || o->size[0] > MOST_SIDE || o->size[1] > MOST_SIDE) {
-        tool_complain("bench job: clips of at most %d frames of %dx%d are made", MOST_FRAMES,
-                      MOST_SIDE, MOST_SIDE);
-        return TOOL_USAGE;
-    }
-    if (!check_ways(o->ways))
-        return TOOL_USAGE;
-    const qv_status s = run_all(&j, &err);
+    if (o->frames > MOST_FRAMES || o->size[0] > MOST_SIDE || o->size[1] > MOST_SIDE)
+        return qv_fail(err, QV_EINVAL, "bench job: clips of at most %d frames of %dx%d are made",
+                       MOST_FRAMES, MOST_SIDE, MOST_SIDE);
+    qv_status s = read_ways(o->ways, j.asked, err);
+    if (!s)
+        s = run_all(&j, err);
     close_all(&j);
-    const int code = s ? tool_fail(s, &err) : TOOL_DONE;
-    return j.wrong ? TOOL_FAILED : code;
+    return s;
 }

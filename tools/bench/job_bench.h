@@ -24,12 +24,12 @@ struct job_bench {
     uint64_t bytes; /* size of all tokens */
     void *data;     /* random bytes that stand for frames, or for a clip's tokens */
     struct qv_cache_writer *writer;
-    bool wrong;    /* a stage was measured wrongly */
     qv_tokens one; /* the largest item's, for one by one */
     /* clips that a job decodes at once, and those of them that a GPU decodes; 0: none does */
     int decoders, gpu_decoders;
     int on_gpu; /* clips that a GPU decodes right now, if a stage alone decodes; under `lock` */
     pthread_mutex_t lock;
+    bool asked[BENCH_JOB_WAYS];
     qv_job_progress progress[BENCH_JOB_WAYS]; /* of the last run */
     double cpu_s[BENCH_JOB_WAYS];             /* of all cores, in the last run */
 };

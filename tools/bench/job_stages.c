@@ -233,7 +233,7 @@ time_parts(void *user, double *ms, qv_error *err)
 {
     struct job_bench *j = user;
     const double began_s = qv_seconds();
-    qv_status s = bench_parts->start(j->work, &j->m, QV_BF16, &j->writer, err);
+    qv_status s = bench_parts->start(j->work, &j->m, &j->writer, err);
     if (s)
         return s;
     s = by_crew(j, put_clip, SINKS, ms, err);
@@ -383,9 +383,9 @@ cpu_s_of(const char *pid)
     if (!at || sscanf(at, ") %*c %*d %d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %lu %lu", &group,
                       &ticks[0], &ticks[1], &ticks[2], &ticks[3]) != 5)
         return 0;
-    return group == getpgrp() ? (double)(ticks[0] + ticks[1] + ticks[2] + ticks[3]) /
-                                    (double)sysconf(_SC_CLK_TCK)
-                              : 0;
+    return group == getpgrp()
+               ? (double)(ticks[0] + ticks[1] + ticks[2] + ticks[3]) / (double)sysconf(_SC_CLK_TCK)
+               : 0;
 }
 
 /* Returns the seconds of this process's group, as clips are decoded in processes of their own; 0 on
