@@ -366,37 +366,41 @@ static bench_work *const works[BENCH_JOB_WAYS] = {
 
 /* ---- time of the cores ----------------------------------------------------------------------- */
 
-/* Returns the seconds of a process in this one's group and of its children that were waited for; 0
- * of another. */
-static double
-cpu_s_of(const char *pid)
+/* Reads a process's parent, and the seconds of it and of its children that were waited for. Returns
+ * false if there is no such process. */
+static bool
+read_process(int pid, int *parent, double *used_s)
 {
     char path[64], text[1024];
-    int group = 0;
-    unsigned long ticks[4] = { 0 };
-    snprintf(path, sizeof path, "/proc/%.40s/stat", pid);
+    unsigned long ticks[4];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
     FILE *f = fopen(path, "r");
     text[f ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
     if (f)
         fclose(f);
     const char *at = strrchr(text, ')'); /* behind the name, in which anything may stand */
-    if (!at || sscanf(at, ") %*c %*d %d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %lu %lu", &group,
+    if (!at || sscanf(at, ") %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %lu %lu", parent,
                       &ticks[0], &ticks[1], &ticks[2], &ticks[3]) != 5)
-        return 0;
-    return group == getpgrp()
-               ? (double)(ticks[0] + ticks[1] + ticks[2] + ticks[3]) / (double)sysconf(_SC_CLK_TCK)
-               : 0;
+        return false;
+    *used_s = (double)(ticks[0] + ticks[1] + ticks[2] + ticks[3]) / (double)sysconf(_SC_CLK_TCK);
+    return true;
 }
 
-/* Returns the seconds of this process's group, as clips are decoded in processes of their own; 0 on
- * systems without /proc. */
+/* Returns the seconds of this process and its descendants, as clips are decoded in processes of
+ * their own; 0 on systems without /proc. */
 static double
 cpu_s(void)
 {
     DIR *proc = opendir("/proc");
-    double sum_s = 0;
-    for (const struct dirent *e; proc && (e = readdir(proc)) != NULL;)
-        sum_s += *e->d_name >= '1' && *e->d_name <= '9' ? cpu_s_of(e->d_name) : 0;
+    double sum_s = 0, used_s, other_s;
+    for (const struct dirent *e; proc && (e = readdir(proc)) != NULL;) {
+        int up = (int)strtol(e->d_name, NULL, 10), parent = 0;
+        if (up < 1 || !read_process(up, &parent, &used_s))
+            continue;
+        while (up > 1 && up != getpid() && read_process(up, &parent, &other_s))
+            up = parent;
+        sum_s += up == getpid() ? used_s : 0;
+    }
     if (proc)
         closedir(proc);
     return sum_s;
