@@ -171,7 +171,6 @@ struct bench_ops {
 qv_status bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
                          qv_error *err);
 void bench_ops_close(struct bench_ops *ops);
-qv_status bench_ops_run(void *ops, double *ms, qv_error *err); /* a bench_work */
 
 /* Packs `copies` matrices of random values, `stride` bytes apart. */
 qv_status bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies,

@@ -152,8 +152,8 @@ bench_limit_close(qv_context *ctx, struct bench_limit *l)
 int
 bench_limit_runs(struct bench_limit *l, struct bench_run *out)
 {
-    out[0] = (struct bench_run){ .work = bench_ops_run, .user = &l->gemms };
-    out[1] = (struct bench_run){ .work = bench_ops_run, .user = &l->attention };
+    out[0] = (struct bench_run){ .work = bench_list_run, .user = &l->gemms.list };
+    out[1] = (struct bench_run){ .work = bench_list_run, .user = &l->attention.list };
     return l->counted ? 1 : 2;
 }
 

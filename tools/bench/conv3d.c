@@ -33,7 +33,6 @@ close_subject(struct subject *s)
     free(s->y);
     free(s->weight);
     free(s->bias);
-    s->x = s->y = s->weight = s->bias = NULL;
 }
 
 static qv_status
@@ -373,7 +372,7 @@ open_embed(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err
 static qv_status
 time_embed(struct embed *e, qv_error *err)
 {
-    struct bench_run runs[N_EMBEDS] = { { .work = bench_ops_run, .user = &e->gemm },
+    struct bench_run runs[N_EMBEDS] = { { .work = bench_list_run, .user = &e->gemm.list },
                                         e->ways[FROM_ROWS].run,
                                         e->ways[FROM_BYTES].run };
     qv_status status = bench_time(e->b, runs, e->has_bytes ? N_EMBEDS : N_EMBEDS - 1, err);

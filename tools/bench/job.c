@@ -294,63 +294,38 @@ read_ways(const char *list, bool *asked, qv_error *err)
     return QV_OK;
 }
 
-/* Returns whether a way's decoding is not what is timed alone, as auto has the CPU decode what is kept. */
+/* Returns whether a way can be timed here. */
 static bool
-is_decoded_otherwise(const struct job_bench *j, int way)
+can_be_timed(const struct job_bench *j, int way)
 {
-    return by_gpu(j) && j->o.clip.decode == QV_DECODE_AUTO &&
-           (way == BENCH_JOB_ENCODE || way == BENCH_JOB_CACHE);
+    if ((way == BENCH_JOB_PARTS || way == BENCH_JOB_CACHE) && !bench_parts)
+        return false;
+    if (way == BENCH_JOB_GPU || way == BENCH_JOB_CPU)
+        return by_gpu(j);
+    if (way == BENCH_JOB_ENCODE ||
+        way == BENCH_JOB_CACHE) /* auto has the CPU decode what is kept, */
+        return !by_gpu(j) || j->o.clip.decode != QV_DECODE_AUTO; /* unlike what is timed alone */
+    return way != BENCH_JOB_DEVICES || j->devices.n > 1;
 }
 
-/* Returns whether a way is timed only where a GPU decodes. */
-static bool
-needs_gpu(int way)
-{
-    return way == BENCH_JOB_GPU || way == BENCH_JOB_CPU;
-}
-
-/* Lists the ways that can be timed here, out of those that are asked for, and returns their
- * number. */
-static int
-ways_of(const struct job_bench *j, enum bench_job_way out[BENCH_JOB_WAYS])
-{
-    int n = 0;
-    for (int way = 0; way < BENCH_JOB_WAYS; way++)
-        if (j->asked[way] && (way != BENCH_JOB_DEVICES || j->devices.n > 1) &&
-            (by_gpu(j) || !needs_gpu(way)) && !is_decoded_otherwise(j, way) &&
-            ((way != BENCH_JOB_PARTS && way != BENCH_JOB_CACHE) || bench_parts))
-            out[n++] = (enum bench_job_way)way;
-    return n;
-}
-
-static qv_status
-time_all(struct job_bench *j, const enum bench_job_way *timed, int n, struct bench_run *runs,
-         qv_error *err)
-{
-    struct job_way ways[BENCH_JOB_WAYS];
-    for (int i = 0; i < n; i++) {
-        ways[i] = (struct job_way){ j, timed[i] };
-        runs[i] = (struct bench_run){ .work = job_work, .user = &ways[i] };
-    }
-    return bench_time(&j->b, runs, n, err);
-}
-
-/* Times again until results are plausible, since milliseconds scatter. If all ways together take
+/* Times n ways until results are plausible, since milliseconds scatter. If all ways together take
  * little time, a stage that was slower than a job which contains it is timed again with the
  * others, for a limited time. If it stays slower, the result is refused. */
 static qv_status
-time_until_right(struct job_bench *j, const enum bench_job_way *timed, int n,
-                 struct bench_run *runs, double ms[BENCH_JOB_WAYS], qv_error *err)
+time_until_right(struct job_bench *j, struct job_way *ways, int n, struct bench_run *runs,
+                 double ms[BENCH_JOB_WAYS], qv_error *err)
 {
     static const double most_s = 10;
     const double began_s = qv_seconds();
     bool wrong;
     do {
-        const qv_status s = time_all(j, timed, n, runs, err);
+        for (int i = 0; i < n; i++)
+            runs[i] = (struct bench_run){ .work = job_work, .user = &ways[i] };
+        const qv_status s = bench_time(&j->b, runs, n, err);
         if (s)
             return s;
         for (int i = 0; i < n; i++)
-            ms[timed[i]] = runs[i].times.median_ms;
+            ms[ways[i].way] = runs[i].times.median_ms;
         if (j->devices.n == 1)
             ms[BENCH_JOB_DEVICES] = ms[BENCH_JOB_DEVICE];
         wrong = bench_job_check(ms, err) != QV_OK;
@@ -362,15 +337,18 @@ static qv_status
 run_all(struct job_bench *j, qv_error *err)
 {
     struct bench_run runs[BENCH_JOB_WAYS];
-    enum bench_job_way timed[BENCH_JOB_WAYS];
+    struct job_way ways[BENCH_JOB_WAYS];
     double ms[BENCH_JOB_WAYS] = { 0 };
     qv_status s = open_all(j, err);
-    const int n = ways_of(j, timed);
+    int n = 0;
+    for (int way = 0; way < BENCH_JOB_WAYS && !s; way++)
+        if (j->asked[way] && can_be_timed(j, way))
+            ways[n++] = (struct job_way){ j, (enum bench_job_way)way };
     if (!s && !n)
         s = qv_fail(err, QV_EINVAL, "bench job: --ways %s: there is nothing to time on %zu devices",
                     j->b.o->ways, j->devices.n);
     if (!s)
-        s = time_until_right(j, timed, n, runs, ms, err);
+        s = time_until_right(j, ways, n, runs, ms, err);
     if (s)
         return s;
     if (bench_talks(&j->b))
@@ -378,7 +356,7 @@ run_all(struct job_bench *j, qv_error *err)
                    j->list.n, (long long)j->patches, (double)j->bytes / 1e9, j->b.info.backend,
                    j->b.info.device, "", "median ms", "p90 ms", "clips/s");
     for (int i = 0; i < n && !s; i++)
-        s = report(j, timed[i], ms, runs[i].times, err);
+        s = report(j, ways[i].way, ms, runs[i].times, err);
     return s;
 }
 

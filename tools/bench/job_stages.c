@@ -150,9 +150,8 @@ decode_clip(struct job_bench *j, size_t i, qv_error *err)
 }
 
 static qv_status
-time_decoding(void *user, double *ms, qv_error *err)
+time_decoding(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     return by_crew(j, decode_clip, j->decoders, ms, err);
 }
 
@@ -163,9 +162,8 @@ decode_on_gpu(struct job_bench *j, size_t i, qv_error *err)
 }
 
 static qv_status
-time_gpu(void *user, double *ms, qv_error *err)
+time_gpu(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     return by_crew(j, decode_on_gpu, STREAMS, ms, err);
 }
 
@@ -212,9 +210,8 @@ write_clip(struct job_bench *j, size_t i, qv_error *err)
 }
 
 static qv_status
-time_files(void *user, double *ms, qv_error *err)
+time_files(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     const qv_status s = by_crew(j, write_clip, SINKS, ms, err);
     tool_clear_folder(j->work);
     return s;
@@ -229,9 +226,8 @@ put_clip(struct job_bench *j, size_t i, qv_error *err)
 
 /* Puts clips as the command's sink does, until the last part is sealed. */
 static qv_status
-time_parts(void *user, double *ms, qv_error *err)
+time_parts(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     const double began_s = qv_seconds();
     qv_status s = bench_parts->start(j->work, &j->m, &j->writer, err);
     if (s)
@@ -316,9 +312,8 @@ run_job(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
 
 /* Encodes each clip by itself, as a caller without a job does. */
 static qv_status
-time_one_by_one(void *user, double *ms, qv_error *err)
+time_one_by_one(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     const qv_plan_options o = { .output = QV_BF16 };
     const double began_s = qv_seconds();
     qv_status s = QV_OK;
@@ -337,9 +332,8 @@ end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error 
 }
 
 static qv_status
-time_encode(void *user, double *ms, qv_error *err)
+time_encode(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     double job_s = 0;
     j->o.output = j->work;
     const int code = tool_encode_on(&j->o, &j->devices, &job_s);
@@ -347,9 +341,8 @@ time_encode(void *user, double *ms, qv_error *err)
 }
 
 static qv_status
-time_cache(void *user, double *ms, qv_error *err)
+time_cache(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     struct tool_cache_times times;
     j->o.out = j->work;
     const int code = tool_cache_run_on(&j->o, &j->devices, &times);
@@ -357,7 +350,7 @@ time_cache(void *user, double *ms, qv_error *err)
 }
 
 /* The ways that are no job whose tokens are discarded. */
-static bench_work *const works[BENCH_JOB_WAYS] = {
+static qv_status (*const works[BENCH_JOB_WAYS])(struct job_bench *j, double *ms, qv_error *err) = {
     [BENCH_JOB_DECODE] = time_decoding, [BENCH_JOB_GPU] = time_gpu,
     [BENCH_JOB_ONE] = time_one_by_one,  [BENCH_JOB_FILES] = time_files,
     [BENCH_JOB_PARTS] = time_parts,     [BENCH_JOB_ENCODE] = time_encode,

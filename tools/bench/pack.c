@@ -107,15 +107,6 @@ read_grid(void *user, char *line, qv_error *err)
 }
 
 static qv_status
-read_items(struct pack_bench *p, qv_error *err)
-{
-    qv_status status = bench_each_line(&p->b, p->b.o->pack, NULL, read_grid, p, err);
-    if (!status && !p->n_items)
-        status = qv_fail(err, QV_EFORMAT, "%s: there is no grid in it", p->b.o->pack);
-    return status;
-}
-
-static qv_status
 open_data(struct pack_bench *p, qv_error *err)
 {
     size_t bytes = (size_t)(p->most * p->m.row_dim);
@@ -195,7 +186,9 @@ open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
     if (status)
         return status;
     qv_plan_get_info(p->plan, &p->info);
-    status = read_items(p, err);
+    status = bench_each_line(&p->b, o->pack, NULL, read_grid, p, err);
+    if (!status && !p->n_items)
+        status = qv_fail(err, QV_EFORMAT, "%s: there is no grid in it", o->pack);
     if (!status)
         status = open_data(p, err);
     if (status || o->alone)

@@ -203,7 +203,7 @@ time_rows(struct preprocess_bench *p, qv_error *err)
     qv_status status = bench_ops_open(p->b.ctx, &op, 1, &ops, err);
     if (status)
         return status;
-    struct bench_run run = { .work = bench_ops_run, .user = &ops };
+    struct bench_run run = { .work = bench_list_run, .user = &ops.list };
     status = upload_tables(p, &op.u.patchify, &ops, err);
     if (!status)
         status = bench_time(&p->b, &run, 1, err);

@@ -320,13 +320,6 @@ bench_ops_close(struct bench_ops *b)
     *b = (struct bench_ops){ 0 };
 }
 
-qv_status
-bench_ops_run(void *user, double *ms, qv_error *err)
-{
-    struct bench_ops *b = user;
-    return bench_list_run(&b->list, ms, err);
-}
-
 /* Any codes, and scales and offsets that are values. */
 static void
 fill_groups(const struct qv_matrix *matrix, char *values)
@@ -438,10 +431,10 @@ static qv_status
 best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
 {
     double began = qv_seconds(), least_s = 0.06 + 0.04 * (double)b->o->repeats, ms;
-    qv_status status = bench_ops_run(ops, &ms, err);
+    qv_status status = bench_list_run(&ops->list, &ms, err);
     *best = 1e30;
     for (int i = 0; (i < 3 || qv_seconds() - began < least_s) && i < 1000 && !status; i++) {
-        status = bench_ops_run(ops, &ms, err);
+        status = bench_list_run(&ops->list, &ms, err);
         *best = ms < *best ? ms : *best;
     }
     return status;
