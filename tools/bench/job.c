@@ -237,7 +237,7 @@ name_work(const struct job_bench *j, char *text, size_t size)
     if (by_gpu(j) && o->chunk_rows)
         fprintf(f, ", chunks of %lld", (long long)o->chunk_rows);
     if (by_gpu(j))
-        fputs(o->clip.decode == QV_DECODE_AUTO ? ", by auto" : ", by the GPU", f);
+        fprintf(f, ", by %s", o->clip.decode == QV_DECODE_AUTO ? "auto" : "the GPU");
     fclose(f);
 }
 

@@ -364,18 +364,24 @@ static qv_status (*const works[BENCH_JOB_WAYS])(struct job_bench *j, double *ms,
 static bool
 read_process(int pid, int *parent, double *used_s)
 {
-    char path[64], text[1024];
-    unsigned long ticks[4];
+    enum { PARENT, OTHERS = 9, TIMES = 4 }; /* numbers behind a process's name and state */
+    char path[64], text[1024], *at;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     FILE *f = fopen(path, "r");
     text[f ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
     if (f)
         fclose(f);
-    const char *at = strrchr(text, ')'); /* behind the name, in which anything may stand */
-    if (!at || sscanf(at, ") %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %lu %lu", parent,
-                      &ticks[0], &ticks[1], &ticks[2], &ticks[3]) != 5)
+    at =
+        strrchr(text, ')'); /* the end of the name, in which anything may stand; then comes " S " */
+    if (!at || strlen(at) < 4)
         return false;
-    *used_s = (double)(ticks[0] + ticks[1] + ticks[2] + ticks[3]) / (double)sysconf(_SC_CLK_TCK);
+    at += 4;
+    *used_s = 0;
+    for (int i = PARENT; i <= OTHERS + TIMES; i++) {
+        const long value = strtol(at, &at, 10);
+        *parent = i == PARENT ? (int)value : *parent;
+        *used_s += i > OTHERS ? (double)value / (double)sysconf(_SC_CLK_TCK) : 0;
+    }
     return true;
 }
 

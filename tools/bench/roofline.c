@@ -347,7 +347,7 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
     if (status)
         return status;
     *stride = qv_aligned(layout.bytes);
-    void *values = malloc(bytes);
+    void *values = malloc(bytes + 1);
     if (!values)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of weights", bytes);
     if (groups->bits)
