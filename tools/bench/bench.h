@@ -90,8 +90,8 @@ void bench_show_group(struct bench *b, const char *name, qv_dtype dtype);
 qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
 /* Writes the JSON record alone, if records are wanted. */
 qv_status bench_emit(struct bench *b, const struct bench_record *r, qv_error *err);
-/* Returns the share of the roofline (figures.h). bench_print_share ends a line of a table with it, the
- * note, and why it is withheld. */
+/* Returns the share of the roofline (figures.h). bench_print_share ends a line of a table with it,
+ * the note, and why it is withheld. */
 struct bench_figure bench_roof_share(const struct bench *b, qv_dtype dtype, double flops,
                                      double bytes, bool streams, double ms);
 void bench_print_share(struct bench_figure share, const char *note);
@@ -106,9 +106,9 @@ void bench_put_figure(json_t *record, const char *name, struct bench_figure figu
  * 0. */
 qv_status bench_ended(const char *what, int code, qv_error *err);
 
-/* Calls `take` for each line of a user's list, a text file of up to a megabyte, or of `text` if that is
- * not NULL, and expects as many parts; blank lines and comments after # are skipped. An invalid line
- * makes the file invalid. */
+/* Calls `take` for each line of a user's list, a text file of up to a megabyte, or of `text` if
+ * that is not NULL, and expects as many parts; blank lines and comments after # are skipped. An
+ * invalid line makes the file invalid. */
 typedef qv_status bench_line(void *user, char *line, qv_error *err);
 qv_status bench_each_line(struct bench *b, const char *path, const char *text, bench_line *take,
                           void *user, qv_error *err);
@@ -237,8 +237,8 @@ enum { BENCH_LIMIT_RUNS = 2 };
 int bench_limit_runs(struct bench_limit *l, struct bench_run *out);
 struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
                                        const struct bench_run *runs);
-/* Compare work of so many ms with the bounds, as a record's fields and as printed lines. What cannot
- * be is withheld. */
+/* Compare work of so many ms with the bounds, as a record's fields and as printed lines. What
+ * cannot be is withheld. */
 void bench_put_over_bounds(json_t *record, const struct bench_bounds *bounds, double ms);
 json_t *bench_bounds_json(const struct bench_bounds *bounds, double ms);
 void bench_print_bounds(const struct bench_bounds *bounds, double ms);

@@ -40,8 +40,8 @@ struct gemm_bench {
     int64_t worst_step_from;
 };
 
-/* A row count's GEMM. If the device can record, a run is one GEMM with each copy of the weight. Otherwise
- * it is a window of the copies, which moves on from run to run. */
+/* A row count's GEMM. If the device can record, a run is one GEMM with each copy of the weight.
+ * Otherwise it is a window of the copies, which moves on from run to run. */
 struct rows {
     struct bench_ops ops; /* all copies twice, so that a window may go past the last one */
     struct bench_list all;
@@ -178,8 +178,8 @@ count_rows(const struct gemm_bench *g)
     return n;
 }
 
-/* Times and reports the first n row counts. They run alternately, so that a step from one to the next is none of the
- * machine's. */
+/* Times and reports the first n row counts. They run alternately, so that a step from one to the
+ * next is none of the machine's. */
 static qv_status
 run_rows(struct gemm_bench *g, qv_dtype dtype, struct rows *rows, int n, qv_error *err)
 {
@@ -253,8 +253,8 @@ read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
 
 enum { MOST_PROJECTIONS = 6 };
 
-/* Lists the projections of a tower, or the matrix of --shape, which has no epilogue, and returns their
- * number. */
+/* Lists the projections of a tower, or the matrix of --shape, which has no epilogue, and returns
+ * their number. */
 static int
 list_projections(const struct gemm_bench *g, const struct qv_config *c, char name[48],
                  struct projection out[MOST_PROJECTIONS])

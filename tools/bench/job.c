@@ -89,7 +89,8 @@ open_folders(struct job_bench *j, qv_error *err)
                                    : qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
 }
 
-/* Has the GPUs opened that decode, so that no time has that in it. With --decode auto there may be none. */
+/* Has the GPUs opened that decode, so that no time has that in it. With --decode auto there may be
+ * none. */
 static qv_status
 open_gpus(struct job_bench *j, qv_error *err)
 {

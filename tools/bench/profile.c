@@ -263,7 +263,8 @@ same_stem(const struct profile *p, size_t a, size_t b)
     return stem(x) == stem(y) && !strncmp(x, y, stem(x));
 }
 
-/* Returns the sum of the operations that are the same as operation i; none if i is not their first. */
+/* Returns the sum of the operations that are the same as operation i, or none unless i is the first
+ * of them. */
 static struct sum
 sum_same(const struct profile *p, size_t i,
          bool (*same)(const struct profile *p, size_t a, size_t b))

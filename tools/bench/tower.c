@@ -77,8 +77,8 @@ open_plan(struct tower_bench *t, qv_error *err)
     return QV_OK;
 }
 
-/* Names how weights stay quantised, as `bench gemm --weights` does. A tower's matrices are mostly of
- * one kind, so the first stands for all. */
+/* Names how weights stay quantised, as `bench gemm --weights` does. A tower's matrices are mostly
+ * of one kind, so the first stands for all. */
 static void
 name_weights(struct tower_bench *t)
 {
