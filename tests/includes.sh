@@ -21,7 +21,7 @@ media          include src src/files/atomic_file.h src/files/installed.h
 job            include src src/files
 cache          include src src/files media/option_list.h
 tools/command  include src src/files src/engine src/conv3d src/towers src/model media/option_list.h media/options.inc
-tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command media/media.h media/nvcuvid.h media/option_list.h
+tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command media/option_list.h
 python/src     include src/dtype.h src/error.h src/outcome.inc src/files src/engine/block_order.h cache/open.h media/option_list.h
 tools/verify   include src src/files src/engine src/conv3d src/towers src/model tools/command
 '

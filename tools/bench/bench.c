@@ -28,6 +28,18 @@ bench_open(struct bench *b, const struct tool_options *o, const char *name, qv_e
     return status;
 }
 
+qv_status
+bench_open_model(struct bench *b, const struct tool_options *o, const char *name, qv_model **model,
+                 qv_model_info *info, qv_error *err)
+{
+    qv_status status = bench_open(b, o, name, err);
+    if (!status)
+        status = tool_load_model(o, b->ctx, o->model, false, model, err);
+    if (!status)
+        qv_model_get_info(*model, info);
+    return status;
+}
+
 bool
 bench_talks(const struct bench *b)
 {
@@ -253,6 +265,16 @@ bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double byt
     return bench_share(&roof, flops, bytes, streams, ms);
 }
 
+void
+bench_print_share(struct bench_figure share, const char *note)
+{
+    char percent[20] = "-";
+    if (!share.withheld)
+        snprintf(percent, sizeof percent, "%.1f%%", 100 * share.value);
+    tool_print(" %8s%s%s%s%s\n", percent, note && *note ? "  " : "", note ? note : "",
+               share.withheld ? "  share withheld: " : "", share.withheld ? share.withheld : "");
+}
+
 const char *
 bench_figure_text(struct bench_figure figure, int decimals, const char *unit, char *text,
                   size_t size)
@@ -374,18 +396,12 @@ qv_status
 bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
 {
     const char *label = r->label ? r->label : r->way;
-    const struct bench_figure share = share_of(b, r);
-    double ms = r->times.median_ms;
+    const double ms = r->times.median_ms;
     if (bench_talks(b)) {
-        char percent[20] = "-";
-        if (!share.withheld)
-            snprintf(percent, sizeof percent, "%.1f%%", 100 * share.value);
         bench_show_group(b, r->group ? r->group : r->work, r->dtype);
-        tool_print("  %-25s %11.3f %11.3f %9.3f %9.2f %8s%s%s%s%s\n", label, ms, r->times.p90_ms,
-                   rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9, percent,
-                   r->note && *r->note ? "  " : "", r->note ? r->note : "",
-                   share.withheld ? "  share withheld: " : "",
-                   share.withheld ? share.withheld : "");
+        tool_print("  %-25s %11.3f %11.3f %9.3f %9.2f", label, ms, r->times.p90_ms,
+                   rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9);
+        bench_print_share(share_of(b, r), r->note);
         fflush(stdout);
     }
     return bench_emit(b, r, err);
@@ -411,46 +427,69 @@ blame(const char *file, int line, qv_status status, qv_error *err)
                    why.text);
 }
 
-qv_status
-bench_read_lines(const char *file, char *text, bench_line *take, void *user, qv_error *err)
-{
-    qv_status status = QV_OK;
-    for (int line = 1; text && !status; line++) {
-        char *end = strchr(text, '\n'), *next = end ? end + 1 : NULL;
-        if (end)
-            *end = 0;
-        text[strcspn(text, "#\r")] = 0;
-        text += strspn(text, " \t");
-        if (*text)
-            status = take(user, text, err);
-        if (status)
-            return blame(file, line, status, err);
-        text = next;
-    }
-    return status;
-}
-
-qv_status
-bench_read_list(const char *path, char **out, qv_error *err)
+/* Reads a text file; the text ends with a NUL, and the caller frees it. */
+static qv_status
+read_list(const char *path, char **out, qv_error *err)
 {
     enum { MOST_BYTES = 1 << 20 };
     FILE *f = fopen(path, "rb");
     if (!f)
         return qv_fail(err, QV_EIO, "%s: %s", path, strerror(errno));
-    char *text = malloc(MOST_BYTES);
-    size_t n = text ? fread(text, 1, MOST_BYTES, f) : 0;
-    bool failed = ferror(f);
+    char *text = *out = malloc(MOST_BYTES);
+    const size_t n = text ? fread(text, 1, MOST_BYTES, f) : 0;
+    const bool failed = ferror(f);
     fclose(f);
     if (!text)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a list of shapes", path);
-    if (failed || n == MOST_BYTES || memchr(text, 0, n)) {
-        free(text);
-        return failed ? qv_fail(err, QV_EIO, "%s: cannot be read", path)
-                      : qv_fail(err, QV_EFORMAT, "%s: not a list of shapes", path);
-    }
+    if (failed)
+        return qv_fail(err, QV_EIO, "%s: cannot be read", path);
+    if (n == MOST_BYTES || memchr(text, 0, n))
+        return qv_fail(err, QV_EFORMAT, "%s: not a list of shapes", path);
     text[n] = 0;
-    *out = text;
     return QV_OK;
+}
+
+/* Cuts the line that begins at *next off, and moves *next to the one behind it, or to NULL. Returns
+ * what the line says. */
+static char *
+cut_line(char **next)
+{
+    char *line = *next + strspn(*next, " \t"), *end = strchr(*next, '\n');
+    *next = end ? end + 1 : NULL;
+    if (end)
+        *end = 0;
+    line[strcspn(line, "#\r\n")] = 0;
+    return line;
+}
+
+static int64_t
+count_lines(const char *text)
+{
+    int64_t n = 0;
+    for (const char *at = text; at; at = strchr(at, '\n'), at += at != NULL)
+        n += !strchr("#\r\n", at[strspn(at, " \t")]);
+    return n;
+}
+
+qv_status
+bench_each_line(struct bench *b, const char *path, const char *text, bench_line *take, void *user,
+                qv_error *err)
+{
+    char *list = text ? strdup(text) : NULL;
+    qv_status status = text ? QV_OK : read_list(path, &list, err);
+    if (text && !list)
+        status = qv_fail(err, QV_ENOMEM, "%s: no memory for a list", path);
+    char *next = status ? NULL : list;
+    if (next)
+        bench_expect(b, count_lines(next));
+    for (int number = 1; next && !status; number++) {
+        char *line = cut_line(&next);
+        status = *line ? take(user, line, err) : QV_OK;
+        if (status)
+            status = blame(path, number, status, err);
+    }
+    free(list);
+    return status;
 }
 
 /* ---- temporary folders ----------------------------------------------------------------------- */
@@ -480,45 +519,46 @@ bench_close_folder(char **folder)
     *folder = NULL;
 }
 
-bool
-bench_is_asked(const char *ways, const char *way)
-{
-    const size_t n = strlen(way);
-    for (const char *at = ways; at && *at; at += strcspn(at, ","), at += *at == ',')
-        if (strcspn(at, ",") == n && !strncmp(at, way, n))
-            return true;
-    return !ways;
-}
-
 /* ---- the table of benches -------------------------------------------------------------------- */
 
 int
 tool_bench(const struct tool_options *o)
 {
+    enum { MODEL = 1, FOLDER = 2, CLIP = 4, DEVICES = 8 }; /* what it needs; what it may have */
     static const struct {
         const char *name;
-        size_t most_arguments; /* the bench's name counts as one */
-        int (*run)(const struct tool_options *o);
-    } benches[] = { { "patch-embed", 1, bench_patch_embed },
-                    { "conv3d", 1, bench_conv3d },
-                    { "tower", 1, bench_tower },
-                    { "gemm", 1, bench_gemm },
-                    { "preprocess", 2, bench_preprocess },
-                    { "job", 1, bench_job },
-                    { "cache", 1, bench_cache },
-                    { "start", 2, bench_start } };
-    for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++)
-        if (!strcmp(o->arguments[0], benches[i].name)) {
-            if ((o->all_devices || o->n_devices > 1) && benches[i].run != bench_job) {
-                tool_complain("bench %s: it runs on one device", benches[i].name);
-                return TOOL_USAGE;
-            }
-            if (o->n_arguments <= benches[i].most_arguments)
-                return benches[i].run(o);
-            tool_complain("bench %s: %s is not known (qwenvit bench --help)", benches[i].name,
-                          o->arguments[benches[i].most_arguments]);
-            return TOOL_USAGE;
+        bench_function *run;
+        unsigned has;
+    } benches[] = {
+        { "patch-embed", bench_patch_embed, 0 },  { "conv3d", bench_conv3d, 0 },
+        { "tower", bench_tower, MODEL },          { "gemm", bench_gemm, 0 },
+        { "preprocess", bench_preprocess, CLIP }, { "job", bench_job, MODEL | FOLDER | DEVICES },
+        { "cache", bench_cache, MODEL | FOLDER }, { "start", bench_start, MODEL | FOLDER | CLIP }
+    };
+    for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++) {
+        const char *name = benches[i].name;
+        const unsigned has = benches[i].has;
+        const size_t most = has & CLIP ? 2 : 1; /* arguments, with the bench's name */
+        qv_error err = { 0 };
+        if (strcmp(o->arguments[0], name) != 0)
+            continue;
+        if ((o->all_devices || o->n_devices > 1) && !(has & DEVICES))
+            tool_complain("bench %s: it runs on one device", name);
+        else if (o->n_arguments > most)
+            tool_complain("bench %s: %s is not known (qwenvit bench --help)", name,
+                          o->arguments[most]);
+        else if (has & FOLDER && (!o->model || !o->output))
+            tool_complain("bench %s: --model DIR and -o FOLDER are required (qwenvit bench --help)",
+                          name);
+        else if (has & MODEL && !o->model)
+            tool_complain("bench %s: --model DIR is required", name);
+        else {
+            const qv_status status = benches[i].run(o, &err);
+            const int code = status ? tool_fail(status, &err) : TOOL_DONE;
+            return status == QV_ESTATE ? TOOL_FAILED : code;
         }
+        return TOOL_USAGE;
+    }
     tool_complain("bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job, "
                   "cache or start "
                   "(qwenvit bench --help)");

@@ -33,6 +33,9 @@ struct bench {
 qv_status bench_open(struct bench *b, const struct tool_options *o, const char *name,
                      qv_error *err);
 void bench_close(struct bench *b);
+/* Opens the device, and loads the model of the options. */
+qv_status bench_open_model(struct bench *b, const struct tool_options *o, const char *name,
+                           qv_model **model, qv_model_info *info, qv_error *err);
 bool bench_talks(const struct bench *b); /* returns whether tables are printed: stdout is not used
                                           * for JSON records */
 
@@ -87,9 +90,11 @@ void bench_show_group(struct bench *b, const char *name, qv_dtype dtype);
 qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
 /* Writes the JSON record alone, if records are wanted. */
 qv_status bench_emit(struct bench *b, const struct bench_record *r, qv_error *err);
-/* Returns the share of the roofline (figures.h). */
+/* Returns the share of the roofline (figures.h). bench_print_share ends a line of a table with it,
+ * the note, and why it is withheld. */
 struct bench_figure bench_roof_share(const struct bench *b, qv_dtype dtype, double flops,
                                      double bytes, bool streams, double ms);
+void bench_print_share(struct bench_figure share, const char *note);
 /* Writes a figure as text, with so many decimals and a unit; or "withheld: " and the reason. */
 const char *bench_figure_text(struct bench_figure figure, int decimals, const char *unit,
                               char *text, size_t size);
@@ -101,38 +106,28 @@ void bench_put_figure(json_t *record, const char *name, struct bench_figure figu
  * 0. */
 qv_status bench_ended(const char *what, int code, qv_error *err);
 
-/* Whether --ways names this way; without --ways (NULL) all are asked for. */
-bool bench_is_asked(const char *ways, const char *way);
-
-/* Reads a user's list, a text file of up to a megabyte; the text ends with a NUL, and the caller
- * frees it. */
-qv_status bench_read_list(const char *path, char **out, qv_error *err);
-/* Splits a list into lines and calls `take` for each; blank lines and comments after # are skipped.
- * An invalid line makes the file invalid. */
+/* Calls `take` for each line of a user's list, a text file of up to a megabyte, or of `text` if
+ * that is not NULL, and expects as many parts; blank lines and comments after # are skipped. An
+ * invalid line makes the file invalid. */
 typedef qv_status bench_line(void *user, char *line, qv_error *err);
-qv_status bench_read_lines(const char *file, char *text, bench_line *take, void *user,
-                           qv_error *err);
+qv_status bench_each_line(struct bench *b, const char *path, const char *text, bench_line *take,
+                          void *user, qv_error *err);
 
 /* Makes a new folder inside `folder`, which is made if it does not exist. bench_close_folder
  * removes *out with all that is in it. */
 qv_status bench_open_folder(const char *folder, char **out, qv_error *err);
 void bench_close_folder(char **folder);
 
-int bench_tower(const struct tool_options *o);
-qv_status bench_tower_pack(const struct tool_options *o, qv_error *err); /* for --pack */
-int bench_conv3d(const struct tool_options *o);
-int bench_patch_embed(const struct tool_options *o);
-int bench_gemm(const struct tool_options *o);
-int bench_preprocess(const struct tool_options *o);
-int bench_cache(const struct tool_options *o);
-int bench_job(const struct tool_options *o);
-int bench_start(const struct tool_options *o);
+/* The benches. An error of QV_ESTATE says that times were measured wrongly. */
+typedef qv_status bench_function(const struct tool_options *o, qv_error *err);
+bench_function bench_tower, bench_tower_pack /* for --pack */, bench_conv3d, bench_patch_embed,
+    bench_gemm, bench_preprocess, bench_cache, bench_job, bench_start;
 
 /* A cache for `bench job` to fill; NULL in a build without caches. Any thread may put keys. `end`
  * seals everything, and frees *writer. */
 struct qv_cache_writer;
 struct bench_parts {
-    qv_status (*start)(const char *folder, const qv_model_info *model, qv_dtype dtype,
+    qv_status (*start)(const char *folder, const qv_model_info *model,
                        struct qv_cache_writer **writer, qv_error *err);
     qv_status (*put)(struct qv_cache_writer *writer, const char *key, const qv_tokens *tokens,
                      qv_error *err);
@@ -176,10 +171,6 @@ struct bench_ops {
 qv_status bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
                          qv_error *err);
 void bench_ops_close(struct bench_ops *ops);
-qv_status bench_ops_run(void *ops, double *ms, qv_error *err); /* a bench_work */
-
-/* Returns a GEMM without the epilogue that is fused to it; any other operation unchanged. */
-struct qv_op bench_bare(struct qv_op op);
 
 /* Packs `copies` matrices of random values, `stride` bytes apart. */
 qv_status bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies,
@@ -187,6 +178,14 @@ qv_status bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t co
 
 /* Fills data with random bytes, or with values in [-1, 1). */
 void bench_fill(void *data, qv_dtype dtype, size_t bytes);
+/* Fills memory of the device in the same way. */
+qv_status bench_fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes,
+                            qv_error *err);
+
+/* Opens a GEMM with a weight of its own, which the caller frees, as it closes *out, in any case. */
+qv_status bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
+                          struct bench_ops *out, struct qv_memory **weight, qv_error *err);
+
 /* Runs a plan's operations one by one, and waits for each: ms [qv_plan_steps] by the device's
  * clock. A chunk must have been pushed. */
 qv_status bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *err);
@@ -238,8 +237,8 @@ enum { BENCH_LIMIT_RUNS = 2 };
 int bench_limit_runs(struct bench_limit *l, struct bench_run *out);
 struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
                                        const struct bench_run *runs);
-/* Compare work of so many ms with the bounds, as a record's fields and as printed lines. What cannot
- * be is withheld. */
+/* Compare work of so many ms with the bounds, as a record's fields and as printed lines. What
+ * cannot be is withheld. */
 void bench_put_over_bounds(json_t *record, const struct bench_bounds *bounds, double ms);
 json_t *bench_bounds_json(const struct bench_bounds *bounds, double ms);
 void bench_print_bounds(const struct bench_bounds *bounds, double ms);

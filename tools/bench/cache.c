@@ -4,6 +4,7 @@
  * measures the time and memory of a `qwenvit cache` run that has nothing to do, the time to open
  * the cache, and the time to find a key.
  */
+#define _GNU_SOURCE /* for open_memstream */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,13 +51,13 @@ run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times
 }
 
 static qv_status
-start_parts(const char *folder, const qv_model_info *model, qv_dtype dtype,
-            struct qv_cache_writer **writer, qv_error *err)
+start_parts(const char *folder, const qv_model_info *model, struct qv_cache_writer **writer,
+            qv_error *err)
 {
-    const qv_cache_writer_options o = {
-        .layout = { .dtype = dtype, .width = model->out_hidden, .n_deepstack = model->n_deepstack },
-        .made_by = "{}"
-    };
+    const qv_cache_writer_options o = { .layout = { .dtype = QV_BF16,
+                                                    .width = model->out_hidden,
+                                                    .n_deepstack = model->n_deepstack },
+                                        .made_by = "{}" };
     return qv_cache_writer_open(folder, &o, writer, err);
 }
 
@@ -115,19 +116,17 @@ put_keys(struct cache_bench *c, const qv_cache_info *info, qv_error *err)
 static qv_status
 write_list(const struct cache_bench *c, qv_error *err)
 {
-    struct qv_atomic_file file = { 0 };
-    char line[KEY_BYTES + 1];
-    uint64_t at = 0;
-    qv_status s = qv_atomic_file_open(c->list, &file, err);
-    for (int64_t i = 0; i < c->b.o->keys && !s; i++) {
-        key_name(i, line);
-        strcat(line, "\n");
-        s = qv_atomic_file_write(&file, at, line, strlen(line), err);
-        at += strlen(line);
+    char *text = NULL, key[KEY_BYTES];
+    size_t bytes = 0;
+    FILE *list = open_memstream(&text, &bytes);
+    for (int64_t i = 0; list && i < c->b.o->keys; i++) {
+        key_name(i, key);
+        fprintf(list, "%s\n", key);
     }
-    if (!s)
-        s = qv_atomic_file_commit(&file, err);
-    qv_atomic_file_abort(&file);
+    const qv_status s = !list || ferror(list) | fclose(list)
+                            ? qv_fail(err, QV_ENOMEM, "%s: no memory for a list", c->list)
+                            : qv_atomic_file_put(c->list, text, bytes, err);
+    free(text);
     return s;
 }
 
@@ -288,22 +287,17 @@ name_files(struct cache_bench *c, qv_error *err)
     return c->list && c->folder ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", folder);
 }
 
-int
-bench_cache(const struct tool_options *o)
+qv_status
+bench_cache(const struct tool_options *o, qv_error *err)
 {
     struct cache_bench c = { .b = { .o = o, .name = "cache" } };
-    qv_error err = { 0 };
-    if (!o->model || !o->output) {
-        tool_complain("bench cache: --model DIR and -o FOLDER are required (qwenvit bench --help)");
-        return TOOL_USAGE;
-    }
-    qv_status s = name_files(&c, &err);
+    qv_status s = name_files(&c, err);
     if (!s)
-        s = run_all(&c, &err);
+        s = run_all(&c, err);
     qv_cache_close(&c.cache);
     tool_devices_close(&c.devices);
     bench_close(&c.b);
     free(c.list);
     free(c.folder);
-    return s ? tool_fail(s, &err) : TOOL_DONE;
+    return s;
 }

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Stands in for `qwenvit bench cache` in a build without caches. */
 #include "bench.h"
+#include "error.h"
 
 const struct bench_parts *const bench_parts = NULL;
 
-int
-bench_cache(const struct tool_options *o)
+qv_status
+bench_cache(const struct tool_options *o, qv_error *err)
 {
-    return tool_cache(o); /* reports that this build has no caches */
+    (void)o;
+    return qv_fail(err, QV_EBACKEND,
+                   "cache: this qwenvit was built without xxhash, which caches need "
+                   "(cmake -DQV_XXHASH=ON)");
 }

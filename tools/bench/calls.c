@@ -69,24 +69,6 @@ close_block(qv_context *ctx, struct bench_block *b)
     *b = (struct bench_block){ 0 };
 }
 
-static qv_status
-fill_block(qv_context *ctx, const struct bench_block *b, qv_dtype dtype, size_t bytes,
-           qv_error *err)
-{
-    if (b->place != BENCH_ON_DEVICE) {
-        bench_fill(b->at, dtype, bytes);
-        return QV_OK;
-    }
-    void *values = malloc(bytes);
-    if (!values)
-        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes", bytes);
-    bench_fill(values, dtype, bytes);
-    qv_status status =
-        ctx->backend->upload(ctx->dev, (struct qv_buffer){ b->memory, 0 }, values, bytes, err);
-    free(values);
-    return status;
-}
-
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* Makes random pixels, and room for tokens. */
@@ -102,8 +84,11 @@ open_data(struct bench_call *c, enum bench_place place, const qv_model_info *m, 
     const size_t tokens =
         qv_aligned((size_t)(info.tokens * m->out_hidden) * qv_dtype_bytes(options->output));
     qv_status status = open_block(c->ctx, place, in, &c->data, err);
-    if (!status)
-        status = fill_block(c->ctx, &c->data, values, in, err);
+    if (!status && c->data.memory)
+        status =
+            bench_fill_device(c->ctx, (struct qv_buffer){ c->data.memory, 0 }, values, in, err);
+    else if (!status)
+        bench_fill(c->data.at, values, in);
     if (!status)
         status = open_block(c->ctx, place, tokens * (size_t)(1 + m->n_deepstack), &c->room, err);
     if (status)

@@ -38,6 +38,19 @@ bench_run_chunk(qv_plan *plan, const qv_item *items, size_t n, qv_tokens *tokens
 
 /* ---- the limit ------------------------------------------------------------------------------- */
 
+/* Returns a GEMM without the epilogue that is fused to it; any other operation unchanged. */
+static struct qv_op
+bare(struct qv_op op)
+{
+    if (op.kind == QV_OP_gemm) {
+        op.u.gemm.alpha = 1;
+        op.u.gemm.bias = 0;
+        op.u.gemm.act = QV_ACT_NONE;
+        op.u.gemm.residual_rows = 0;
+    }
+    return op;
+}
+
 /* Opens the bare operations of one kind in the plan's list, repeated `times` times; each GEMM has
  * its own weight. */
 static qv_status
@@ -52,7 +65,7 @@ open_bare(qv_context *ctx, const qv_plan *plan, enum qv_op_kind kind, size_t tim
         return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
     for (size_t i = 0; i < times * n; i++)
         if (steps[i % n].op.kind == kind)
-            ops[used++] = bench_bare(steps[i % n].op);
+            ops[used++] = bare(steps[i % n].op);
     qv_status status = bench_ops_open(ctx, ops, used, out, err);
     free(ops);
     used = 0;
@@ -139,8 +152,8 @@ bench_limit_close(qv_context *ctx, struct bench_limit *l)
 int
 bench_limit_runs(struct bench_limit *l, struct bench_run *out)
 {
-    out[0] = (struct bench_run){ .work = bench_ops_run, .user = &l->gemms };
-    out[1] = (struct bench_run){ .work = bench_ops_run, .user = &l->attention };
+    out[0] = (struct bench_run){ .work = bench_list_run, .user = &l->gemms.list };
+    out[1] = (struct bench_run){ .work = bench_list_run, .user = &l->attention.list };
     return l->counted ? 1 : 2;
 }
 

@@ -33,7 +33,6 @@ close_subject(struct subject *s)
     free(s->y);
     free(s->weight);
     free(s->bias);
-    s->x = s->y = s->weight = s->bias = NULL;
 }
 
 static qv_status
@@ -223,61 +222,31 @@ run_line(void *user, char *line, qv_error *err)
     return status;
 }
 
-/* Counts the lines of a list that are neither blank nor comments. */
-static int64_t
-count_lines(const char *list)
-{
-    int64_t n = 0;
-    for (; *list; list += list[strcspn(list, "\n")] ? strcspn(list, "\n") + 1 : strlen(list)) {
-        const char first = list[strspn(list, " \t\r")];
-        n += first && first != '\n' && first != '#';
-    }
-    return n;
-}
-
 static qv_status
-built_in_list(char **out, qv_error *err)
-{
-    *out = malloc(sizeof built_in_shapes);
-    if (!*out)
-        return qv_fail(err, QV_ENOMEM, "no memory for the list of shapes");
-    memcpy(*out, built_in_shapes, sizeof built_in_shapes);
-    return QV_OK;
-}
-
-static int
-check_lowering(const char *name)
+check_lowering(const char *name, qv_error *err)
 {
     if (!name || qv_lowering_find(name) >= 0)
-        return TOOL_DONE;
+        return QV_OK;
     char names[200] = "";
     for (int i = 0; i < QV_LOWERING_COUNT; i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
                  qv_lowering_name((qv_lowering)i));
-    tool_complain("bench conv3d: --lowering is \"%s\", must be one of %s", name, names);
-    return TOOL_USAGE;
+    return qv_fail(err, QV_EINVAL, "bench conv3d: --lowering is \"%s\", must be one of %s", name,
+                   names);
 }
 
-int
-bench_conv3d(const struct tool_options *o)
+qv_status
+bench_conv3d(const struct tool_options *o, qv_error *err)
 {
-    int code = check_lowering(o->lowering);
-    if (code)
-        return code;
-    struct bench b;
-    char *list = NULL;
-    qv_error err = { 0 };
-    qv_status status = bench_open(&b, o, "conv3d", &err);
+    struct bench b = { 0 };
+    qv_status status = check_lowering(o->lowering, err);
     if (!status)
-        status = o->shapes ? bench_read_list(o->shapes, &list, &err) : built_in_list(&list, &err);
+        status = bench_open(&b, o, "conv3d", err);
     if (!status)
-        bench_expect(&b, count_lines(list));
-    if (!status)
-        status =
-            bench_read_lines(o->shapes ? o->shapes : "built-in shapes", list, run_line, &b, &err);
-    free(list);
+        status = bench_each_line(&b, o->shapes ? o->shapes : "built-in shapes",
+                                 o->shapes ? NULL : built_in_shapes, run_line, &b, err);
     bench_close(&b);
-    return status ? tool_fail(status, &err) : TOOL_DONE;
+    return status;
 }
 
 /* ---- patch-embed ----------------------------------------------------------------------------- */
@@ -371,19 +340,9 @@ close_embed(struct embed *e)
 static qv_status
 open_gemm(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
 {
-    struct qv_op op = { .kind = QV_OP_gemm };
-    int64_t k = t->channels * t->temporal * t->patch * t->patch;
-    size_t stride;
-    op.u.gemm = (struct qv_op_gemm){ .m = e->rows, .n = t->hidden, .k = k };
-    qv_op_set_dtype(&op, dtype);
-    op = bench_bare(op);
-    qv_status status = bench_ops_open(e->b->ctx, &op, 1, &e->gemm, err);
-    if (!status)
-        status =
-            bench_pack(e->b->ctx, &(struct qv_matrix){ .n = t->hidden, .k = k, .dtype = dtype }, 1,
-                       &e->weight, &stride, err);
-    if (!status)
-        e->gemm.calls[0].operands[1] = (struct qv_buffer){ e->weight, 0 };
+    const int64_t k = t->channels * t->temporal * t->patch * t->patch;
+    const struct qv_op_gemm gemm = { .m = e->rows, .n = t->hidden, .k = k, .alpha = 1 };
+    const qv_status status = bench_gemm_open(e->b->ctx, &gemm, dtype, &e->gemm, &e->weight, err);
     /* bytes are read once, and rows are written once */
     e->floor_ms = (double)(e->rows * k) * (1 + (double)qv_dtype_bytes(dtype)) / e->b->copy.per_s *
                   1e3; /* time_embed adds the GEMM's time */
@@ -413,7 +372,7 @@ open_embed(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err
 static qv_status
 time_embed(struct embed *e, qv_error *err)
 {
-    struct bench_run runs[N_EMBEDS] = { { .work = bench_ops_run, .user = &e->gemm },
+    struct bench_run runs[N_EMBEDS] = { { .work = bench_list_run, .user = &e->gemm.list },
                                         e->ways[FROM_ROWS].run,
                                         e->ways[FROM_BYTES].run };
     qv_status status = bench_time(e->b, runs, e->has_bytes ? N_EMBEDS : N_EMBEDS - 1, err);
@@ -547,24 +506,22 @@ run_towers(struct bench *b, const struct tower *list, size_t n, qv_error *err)
     return status;
 }
 
-int
-bench_patch_embed(const struct tool_options *o)
+qv_status
+bench_patch_embed(const struct tool_options *o, qv_error *err)
 {
     struct bench b;
-    qv_error err = { 0 };
-    qv_status status = bench_open(&b, o, "patch-embed", &err);
+    struct qv_config c;
+    char name[100];
+    qv_status status = bench_open(&b, o, "patch-embed", err);
+    if (!status && o->model)
+        status = qv_config_read(o->model, &c, err);
     if (!status && o->model) {
-        char name[100];
-        struct qv_config c;
-        status = qv_config_read(o->model, &c, &err);
-        if (!status) {
-            bench_base_name(o->model, name, sizeof name);
-            struct tower own = { name, c.hidden, c.in_channels, c.temporal, c.patch, c.merge };
-            status = run_towers(&b, &own, 1, &err);
-        }
+        bench_base_name(o->model, name, sizeof name);
+        const struct tower own = { name, c.hidden, c.in_channels, c.temporal, c.patch, c.merge };
+        status = run_towers(&b, &own, 1, err);
     } else if (!status) {
-        status = run_towers(&b, towers, sizeof towers / sizeof *towers, &err);
+        status = run_towers(&b, towers, sizeof towers / sizeof *towers, err);
     }
     bench_close(&b);
-    return status ? tool_fail(status, &err) : TOOL_DONE;
+    return status;
 }

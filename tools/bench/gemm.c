@@ -40,22 +40,22 @@ struct gemm_bench {
     int64_t worst_step_from;
 };
 
-/* If the device can record, a run is one GEMM with each copy of the weight. Otherwise it is a
- * window of the copies, which moves on from run to run. */
-struct rotation {
+/* A row count's GEMM. If the device can record, a run is one GEMM with each copy of the weight.
+ * Otherwise it is a window of the copies, which moves on from run to run. */
+struct rows {
+    struct bench_ops ops; /* all copies twice, so that a window may go past the last one */
     struct bench_list all;
-    struct bench_ops *ops; /* all copies twice, so that a window may go past the last one */
     size_t copies, group, at;
 };
 
 static qv_status
 run_window(void *user, double *ms, qv_error *err)
 {
-    struct rotation *r = user;
-    qv_context *ctx = r->ops->ctx;
+    struct rows *r = user;
+    qv_context *ctx = r->ops.ctx;
     qv_status status = ctx->backend->record
                            ? bench_list_run(&r->all, ms, err)
-                           : bench_run_calls(ctx, r->ops->calls + r->at, r->group, ms, err);
+                           : bench_run_calls(ctx, r->ops.calls + r->at, r->group, ms, err);
     r->at = (r->at + r->group) % r->copies;
     *ms /= (double)r->group;
     return status;
@@ -94,28 +94,18 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
     return status;
 }
 
-/* A row count's GEMM. */
-struct rows {
-    struct bench_ops ops;
-    struct rotation rotation;
-};
-
 /* Makes ready what is timed, and warms up. */
 static qv_status
-open_rotation(const struct gemm_bench *g, struct rows *rows, qv_error *err)
+open_rotation(const struct gemm_bench *g, struct rows *r, qv_error *err)
 {
-    const size_t copies = (size_t)g->copies;
-    struct rotation *r = &rows->rotation;
     double ms = 0;
     qv_status status = QV_OK;
-    *r = (struct rotation){ .all = { .ctx = g->b.ctx, .calls = rows->ops.calls, .n = copies },
-                            .ops = &rows->ops,
-                            .copies = copies,
-                            .group = copies };
+    r->copies = r->group = (size_t)g->copies;
+    r->all = (struct bench_list){ .ctx = g->b.ctx, .calls = r->ops.calls, .n = r->copies };
     for (int i = 0; i < 2 && !status; i++) /* the first run warms up */
         status = run_window(r, &ms, err);
     const double wanted = LEAST_SAMPLE_MS / (ms + 1e-6) + 1;
-    if (!g->b.ctx->backend->record && wanted < (double)copies)
+    if (!g->b.ctx->backend->record && wanted < (double)r->copies)
         r->group = (size_t)wanted;
     return status;
 }
@@ -188,15 +178,15 @@ count_rows(const struct gemm_bench *g)
     return n;
 }
 
-/* Times and reports the first n row counts. They run alternately, so that a step from one to the next is none of the
- * machine's. */
+/* Times and reports the first n row counts. They run alternately, so that a step from one to the
+ * next is none of the machine's. */
 static qv_status
 run_rows(struct gemm_bench *g, qv_dtype dtype, struct rows *rows, int n, qv_error *err)
 {
     struct bench_run runs[N_ROW_COUNTS] = { 0 };
     qv_status status = QV_OK;
     for (int i = 0; i < n && !status; i++) {
-        runs[i] = (struct bench_run){ .work = run_window, .user = &rows[i].rotation };
+        runs[i] = (struct bench_run){ .work = run_window, .user = &rows[i] };
         status = open_rows(g, row_counts[i], dtype, &rows[i].ops, err);
         if (!status)
             status = open_rotation(g, &rows[i], err);
@@ -206,7 +196,7 @@ run_rows(struct gemm_bench *g, qv_dtype dtype, struct rows *rows, int n, qv_erro
     for (int i = 0; i < n && !status; i++)
         status = report_rows(g, row_counts[i], dtype, &rows[i].ops, runs[i].times, err);
     for (int i = 0; i < n; i++) {
-        bench_list_close(&rows[i].rotation.all);
+        bench_list_close(&rows[i].all);
         bench_ops_close(&rows[i].ops);
     }
     return status;
@@ -261,12 +251,17 @@ read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
     return qv_config_read(g->b.o->model, out, err);
 }
 
-static qv_status
-run_tower(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype, qv_error *err)
+enum { MOST_PROJECTIONS = 6 };
+
+/* Lists the projections of a tower, or the matrix of --shape, which has no epilogue, and returns
+ * their number. */
+static int
+list_projections(const struct gemm_bench *g, const struct qv_config *c, char name[48],
+                 struct projection out[MOST_PROJECTIONS])
 {
-    int64_t h = c->hidden, wide = h * c->merge * c->merge;
-    bool gated = qv_family_is_gated(c->family); /* fc1 computes gate and up */
-    const struct projection projections[] = {
+    const int64_t *shape = g->b.o->shape, h = c->hidden, wide = h * c->merge * c->merge;
+    const bool gated = qv_family_is_gated(c->family); /* fc1 computes gate and up */
+    const struct projection tower[MOST_PROJECTIONS] = {
         { "qkv", 3 * h, h, QV_ACT_NONE, false },
         { "proj", h, h, QV_ACT_NONE, true },
         { "fc1", (1 + gated) * c->intermediate, h, gated ? QV_ACT_NONE : c->act, false },
@@ -274,57 +269,50 @@ run_tower(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype, qv_er
         { "merger fc1", wide, wide, QV_ACT_GELU_ERF, false },
         { "merger fc2", c->out_hidden, wide, QV_ACT_NONE, false },
     };
-    qv_status status = QV_OK;
-    bench_expect(&g->b, sizeof projections / sizeof *projections);
-    for (size_t i = 0; i < sizeof projections / sizeof *projections && !status; i++) {
-        g->p = &projections[i];
-        status = run_projection(g, dtype, err);
-    }
-    g->p = NULL; /* the projection that it points to ends here */
-    return status;
+    memcpy(out, tower, sizeof tower);
+    if (!g->alone)
+        return MOST_PROJECTIONS;
+    snprintf(name, 48, "%lldx%lld", (long long)shape[0], (long long)shape[1]);
+    out[0] = (struct projection){ name, shape[0], shape[1], QV_ACT_NONE, false };
+    return 1;
 }
 
-/* Times a matrix by itself, without an epilogue. */
 static qv_status
-run_shape(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
+run_projections(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype, qv_error *err)
 {
     char name[48];
-    const int64_t n = g->b.o->shape[0], k = g->b.o->shape[1];
-    const struct projection matrix = { name, n, k, QV_ACT_NONE, false };
-    snprintf(name, sizeof name, "%lldx%lld", (long long)n, (long long)k);
-    g->p = &matrix;
-    g->alone = true;
-    bench_expect(&g->b, 1);
-    const qv_status status = run_projection(g, dtype, err);
-    g->p = NULL; /* the projection that it points to ends here */
+    struct projection list[MOST_PROJECTIONS];
+    const int n = list_projections(g, c, name, list);
+    qv_status status = QV_OK;
+    bench_expect(&g->b, n);
+    for (int i = 0; i < n && !status; i++) {
+        g->p = &list[i];
+        status = run_projection(g, dtype, err);
+    }
+    g->p = NULL; /* the list ends here */
     return status;
 }
 
-int
-bench_gemm(const struct tool_options *o)
+qv_status
+bench_gemm(const struct tool_options *o, qv_error *err)
 {
-    struct gemm_bench g = { 0 };
+    struct gemm_bench g = { .alone = o->shape[0] > 0, .groups = o->weights.groups };
     struct qv_config c;
-    qv_error err = { 0 };
-    if (o->weights.stored) {
-        tool_complain(
-            "bench gemm: --weights is \"stored\", must be q4g64, q8g64, q4_0, q8_0 or bf16");
-        return TOOL_USAGE;
-    }
-    g.groups = o->weights.groups;
-    qv_status status = bench_open(&g.b, o, "gemm", &err);
+    if (o->weights.stored)
+        return qv_fail(err, QV_EINVAL,
+                       "bench gemm: --weights is \"stored\", must be q4g64, q8g64, q4_0, q8_0 or "
+                       "bf16");
+    qv_status status = bench_open(&g.b, o, "gemm", err);
     if (!status)
-        status = read_sizes(&g, &c, &err);
-    qv_dtype dtype = o->dtype ? o->dtype : g.b.info.dtype;
+        status = read_sizes(&g, &c, err);
+    const qv_dtype dtype = o->dtype ? o->dtype : g.b.info.dtype;
     if (!status)
         status = bench_begin(&g.b, dtype,
                              "a projection with its epilogue; its weights come from "
                              "memory, not from a cache",
-                             &err);
-    if (!status && o->shape[0])
-        status = run_shape(&g, dtype, &err);
-    else if (!status)
-        status = run_tower(&g, &c, dtype, &err);
+                             err);
+    if (!status)
+        status = run_projections(&g, &c, dtype, err);
     bench_close(&g.b);
-    return status ? tool_fail(status, &err) : TOOL_DONE;
+    return status;
 }

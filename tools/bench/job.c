@@ -89,7 +89,8 @@ open_folders(struct job_bench *j, qv_error *err)
                                    : qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
 }
 
-/* Has the GPUs opened that decode, so that no time has that in it. With --decode auto there may be none. */
+/* Has the GPUs opened that decode, so that no time has that in it. With --decode auto there may be
+ * none. */
 static qv_status
 open_gpus(struct job_bench *j, qv_error *err)
 {
@@ -97,7 +98,7 @@ open_gpus(struct job_bench *j, qv_error *err)
     qv_error none;
     qv_model_info m;
     if (o->decode == QV_DECODE_GPU)
-        return qv_decoder_gpu(j->decoder, o->gpu, o->trusted, true, err);
+        return qv_decoder_gpu(j->decoder, o->gpu, o->trusted, true, err) ? QV_EBACKEND : QV_OK;
     for (size_t i = 0; i < j->devices.n && o->decode == QV_DECODE_AUTO && !o->trusted; i++) {
         qv_model_get_info(j->devices.models[i], &m);
         if (!strcmp(j->devices.infos[i].backend, "cuda"))
@@ -149,7 +150,6 @@ close_all(struct job_bench *j)
     if (j->devices.contexts[0])
         qv_host_free(j->devices.contexts[0], j->data);
     qv_decoder_stop(&j->decoder);
-    job_free_bare(j);
     tool_devices_close(&j->devices);
     tool_list_free(&j->list);
     free(j->one.tokens);
@@ -166,13 +166,6 @@ static bool
 by_gpu(const struct job_bench *j)
 {
     return j->gpu_decoders > 0;
-}
-
-/* Returns the way whose work the bare loop does. */
-static enum bench_job_way
-bare_way(const struct job_bench *j)
-{
-    return by_gpu(j) ? BENCH_JOB_GPU : BENCH_JOB_DECODE;
 }
 
 static json_t *
@@ -210,18 +203,10 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *all_m
         json_object_set_new(e, "chunk_rows", json_integer(j->o.chunk_rows));
     json_object_update_new(e, json_pack("{s:f, s:f}", "cpu_s", j->cpu_s[way], "cpu_s_per_clip",
                                         j->cpu_s[way] / (double)j->list.n));
-    if (j->peak_bytes[way])
-        json_object_set_new(e, "peak_bytes", json_integer(j->peak_bytes[way]));
-    if (way == bare_way(j) && all_ms[BENCH_JOB_BARE] > 0)
-        json_object_set_new(e, "over_bare", json_real(ms / all_ms[BENCH_JOB_BARE]));
     if (way == BENCH_JOB_DISCARD && all_ms[BENCH_JOB_CPU] > 0)
         json_object_update_new(e, json_pack("{s:f, s:f}", "times_cpu", all_ms[BENCH_JOB_CPU] / ms,
                                             "cpu_time_over_cpu",
                                             j->cpu_s[way] / (j->cpu_s[BENCH_JOB_CPU] + 1e-9)));
-    if (j->beside_fps[way] > 0)
-        json_object_set_new(e, "beside_frames_per_s", json_real(j->beside_fps[way]));
-    if (j->beside_fps[way] > 0 && all_ms[BENCH_JOB_DEVICE] > 0)
-        json_object_set_new(e, "over_device", json_real(ms / all_ms[BENCH_JOB_DEVICE]));
     if (way == BENCH_JOB_DEVICE && all_ms[BENCH_JOB_ONE] > 0)
         json_object_set_new(e, "over_one_by_one", json_real(ms / all_ms[BENCH_JOB_ONE]));
     return e;
@@ -232,29 +217,29 @@ static void
 name_work(const struct job_bench *j, char *text, size_t size)
 {
     const struct tool_options *o = j->b.o;
-    char model[100], given[60] = "", made[80] = "", devices[40] = "", length[40] = "",
-                     chunks[40] = "";
-    bench_base_name(o->model, model, sizeof model);
     const struct tool_clip_shape shape = job_clip_shape(o);
+    char base[100];
+    FILE *f = fmemopen(text, size, "w");
+    *text = 0;
+    if (!f)
+        return;
+    fprintf(f, "%s, %zu clips", bench_base_name(o->model, base, sizeof base), j->list.n);
     if (o->from)
-        bench_base_name(o->from, given, sizeof given);
-    if (o->list || o->from)
-        snprintf(made, sizeof made, "%s%s", *given ? " of " : "", given);
-    else if (o->frames)
-        snprintf(made, sizeof made, " of %d frames %dx%d", shape.frames, shape.width, shape.height);
-    else
-        snprintf(made, sizeof made, " of %g s %dx%d",
-                 job_repetitions(o) * (double)shape.frames / shape.fps, shape.width, shape.height);
-    if (j->devices.n > 1)
-        snprintf(devices, sizeof devices, ", %zu devices", j->devices.n);
+        fprintf(f, " of %s", bench_base_name(o->from, base, sizeof base));
+    else if (!o->list && o->frames)
+        fprintf(f, " of %d frames %dx%d", shape.frames, shape.width, shape.height);
+    else if (!o->list)
+        fprintf(f, " of %g s %dx%d", job_repetitions(o) * (double)shape.frames / shape.fps,
+                shape.width, shape.height);
     if (o->from && o->seconds > 0)
-        snprintf(length, sizeof length, " repeated to %g s", o->seconds);
+        fprintf(f, " repeated to %g s", o->seconds);
+    if (j->devices.n > 1)
+        fprintf(f, ", %zu devices", j->devices.n);
     if (by_gpu(j) && o->chunk_rows)
-        snprintf(chunks, sizeof chunks, ", chunks of %lld", (long long)o->chunk_rows);
-    snprintf(text, size, "%s, %zu clips%s%s%s%s%s", model, j->list.n, made, length, devices, chunks,
-             !by_gpu(j)                           ? ""
-             : j->o.clip.decode == QV_DECODE_AUTO ? ", by auto"
-                                                  : ", by the GPU");
+        fprintf(f, ", chunks of %lld", (long long)o->chunk_rows);
+    if (by_gpu(j))
+        fprintf(f, ", by %s", o->clip.decode == QV_DECODE_AUTO ? "auto" : "the GPU");
+    fclose(f);
 }
 
 static qv_status
@@ -267,11 +252,6 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     if (bounds.sum_ms > 0)
         snprintf(note, sizeof note, "%.3f of the slowest, %.3f of their sum",
                  ms[way] / bounds.slowest_ms, ms[way] / bounds.sum_ms);
-    if (way == bare_way(j) && ms[BENCH_JOB_BARE] > 0)
-        snprintf(note, sizeof note, "%.3f of the bare loop", ms[way] / ms[BENCH_JOB_BARE]);
-    if (j->beside_fps[way] > 0)
-        snprintf(note, sizeof note, "%.3f of one device alone; %.0f frames/s decoded",
-                 ms[way] / (ms[BENCH_JOB_DEVICE] + 1e-9), j->beside_fps[way]);
     if (way == BENCH_JOB_CPU || (way == BENCH_JOB_DISCARD && !*note))
         snprintf(note, sizeof note, "%.1f ms of the cores a clip",
                  1e3 * j->cpu_s[way] / (double)j->list.n);
@@ -290,113 +270,86 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
     return bench_emit(&j->b, &r, err);
 }
 
-/* Finds the way whose name a text begins with, up to the text's end or a comma; *end is behind
- * both. */
-static int
-find_way(const char *text, const char **end)
-{
-    const size_t n = strcspn(text, ",");
-    *end = text + n + (text[n] == ',');
-    for (int way = 0; way < BENCH_JOB_WAYS; way++)
-        if (strlen(bench_job_ways[way].name) == n && !strncmp(text, bench_job_ways[way].name, n))
-            return way;
-    return -1;
-}
-
-/* Checks that all ways in the given list exist. */
-static bool
-check_ways(const char *list)
-{
-    for (const char *at = list, *next = NULL; at && *at; at = next)
-        if (find_way(at, &next) < 0) {
-            tool_complain(
-                "bench job: --ways %s: there is no way \"%.*s\"; decode, gpu, bare, one by one, "
-                "device, devices, \"beside 1x4\" (own, 1x12, 2x6, 4x3), files, parts, cpu, "
-                "discard, "
-                "encode, cache",
-                list, (int)strcspn(at, ","), at);
-            return false;
-        }
-    return true;
-}
-
-/* Returns whether a way's decoding is not what is timed alone, as auto has the CPU decode what is kept. */
-static bool
-is_decoded_otherwise(const struct job_bench *j, int way)
-{
-    return by_gpu(j) && j->o.clip.decode == QV_DECODE_AUTO &&
-           (way == BENCH_JOB_ENCODE || way == BENCH_JOB_CACHE);
-}
-
-/* Returns whether a way is timed only where a GPU decodes. */
-static bool
-needs_gpu(int way)
-{
-    return way == BENCH_JOB_GPU || way == BENCH_JOB_CPU || bench_job_ways[way].streams;
-}
-
-/* Lists the ways that can be timed here, out of those that are asked for, and returns their
- * number. */
-static int
-ways_of(const struct job_bench *j, enum bench_job_way out[BENCH_JOB_WAYS])
-{
-    int n = 0;
-    for (int way = 0; way < BENCH_JOB_WAYS; way++)
-        if (bench_is_asked(j->b.o->ways, bench_job_ways[way].name) &&
-            (way != BENCH_JOB_DEVICES || j->devices.n > 1) && (by_gpu(j) || !needs_gpu(way)) &&
-            !is_decoded_otherwise(j, way) &&
-            ((way != BENCH_JOB_PARTS && way != BENCH_JOB_CACHE) || bench_parts))
-            out[n++] = (enum bench_job_way)way;
-    return n;
-}
-
+/* Reads --ways into asked[BENCH_JOB_WAYS]. Without it (NULL) all are asked for. */
 static qv_status
-time_all(struct job_bench *j, const enum bench_job_way *timed, int n, struct bench_run *runs,
-         qv_error *err)
+read_ways(const char *list, bool *asked, qv_error *err)
 {
-    struct job_way ways[BENCH_JOB_WAYS];
-    for (int i = 0; i < n; i++) {
-        ways[i] = (struct job_way){ j, timed[i] };
-        runs[i] = (struct bench_run){ .work = job_work, .user = &ways[i] };
+    char names[200] = "";
+    for (int way = 0; way < BENCH_JOB_WAYS; way++) {
+        asked[way] = !list;
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", way ? ", " : "",
+                 bench_job_ways[way].name);
     }
-    return bench_time(&j->b, runs, n, err);
+    for (const char *at = list; at && *at;) {
+        const size_t n = strcspn(at, ",");
+        int way = 0;
+        while (way < BENCH_JOB_WAYS && (strlen(bench_job_ways[way].name) != n ||
+                                        strncmp(at, bench_job_ways[way].name, n) != 0))
+            way++;
+        if (way == BENCH_JOB_WAYS)
+            return qv_fail(err, QV_EINVAL, "bench job: --ways %s: there is no way \"%.*s\"; %s",
+                           list, (int)n, at, names);
+        asked[way] = true;
+        at += n + (at[n] == ',');
+    }
+    return QV_OK;
 }
 
-/* Times again until results are plausible, since milliseconds scatter. If all ways together take
+/* Returns whether a way can be timed here. */
+static bool
+can_be_timed(const struct job_bench *j, int way)
+{
+    if ((way == BENCH_JOB_PARTS || way == BENCH_JOB_CACHE) && !bench_parts)
+        return false;
+    if (way == BENCH_JOB_GPU || way == BENCH_JOB_CPU)
+        return by_gpu(j);
+    if (way == BENCH_JOB_ENCODE ||
+        way == BENCH_JOB_CACHE) /* auto has the CPU decode what is kept, */
+        return !by_gpu(j) || j->o.clip.decode != QV_DECODE_AUTO; /* unlike what is timed alone */
+    return way != BENCH_JOB_DEVICES || j->devices.n > 1;
+}
+
+/* Times n ways until results are plausible, since milliseconds scatter. If all ways together take
  * little time, a stage that was slower than a job which contains it is timed again with the
  * others, for a limited time. If it stays slower, the result is refused. */
 static qv_status
-time_until_right(struct job_bench *j, const enum bench_job_way *timed, int n,
-                 struct bench_run *runs, double ms[BENCH_JOB_WAYS], qv_error *err)
+time_until_right(struct job_bench *j, struct job_way *ways, int n, struct bench_run *runs,
+                 double ms[BENCH_JOB_WAYS], qv_error *err)
 {
     static const double most_s = 10;
     const double began_s = qv_seconds();
+    bool wrong;
     do {
-        const qv_status s = time_all(j, timed, n, runs, err);
+        for (int i = 0; i < n; i++)
+            runs[i] = (struct bench_run){ .work = job_work, .user = &ways[i] };
+        const qv_status s = bench_time(&j->b, runs, n, err);
         if (s)
             return s;
         for (int i = 0; i < n; i++)
-            ms[timed[i]] = runs[i].times.median_ms;
+            ms[ways[i].way] = runs[i].times.median_ms;
         if (j->devices.n == 1)
             ms[BENCH_JOB_DEVICES] = ms[BENCH_JOB_DEVICE];
-        j->wrong = bench_job_check(ms, err) != QV_OK;
-    } while (j->wrong && qv_seconds() - began_s < most_s);
-    return j->wrong ? QV_ESTATE : QV_OK;
+        wrong = bench_job_check(ms, err) != QV_OK;
+    } while (wrong && qv_seconds() - began_s < most_s);
+    return wrong ? QV_ESTATE : QV_OK;
 }
 
 static qv_status
 run_all(struct job_bench *j, qv_error *err)
 {
     struct bench_run runs[BENCH_JOB_WAYS];
-    enum bench_job_way timed[BENCH_JOB_WAYS];
+    struct job_way ways[BENCH_JOB_WAYS];
     double ms[BENCH_JOB_WAYS] = { 0 };
     qv_status s = open_all(j, err);
-    const int n = ways_of(j, timed);
+    int n = 0;
+    for (int way = 0; way < BENCH_JOB_WAYS && !s; way++)
+        if (j->asked[way] && can_be_timed(j, way))
+            ways[n++] = (struct job_way){ j, (enum bench_job_way)way };
     if (!s && !n)
         s = qv_fail(err, QV_EINVAL, "bench job: --ways %s: there is nothing to time on %zu devices",
                     j->b.o->ways, j->devices.n);
     if (!s)
-        s = time_until_right(j, timed, n, runs, ms, err);
+        s = time_until_right(j, ways, n, runs, ms, err);
     if (s)
         return s;
     if (bench_talks(&j->b))
@@ -404,28 +357,20 @@ run_all(struct job_bench *j, qv_error *err)
                    j->list.n, (long long)j->patches, (double)j->bytes / 1e9, j->b.info.backend,
                    j->b.info.device, "", "median ms", "p90 ms", "clips/s");
     for (int i = 0; i < n && !s; i++)
-        s = report(j, timed[i], ms, runs[i].times, err);
+        s = report(j, ways[i].way, ms, runs[i].times, err);
     return s;
 }
 
-int
-bench_job(const struct tool_options *o)
+qv_status
+bench_job(const struct tool_options *o, qv_error *err)
 {
     struct job_bench j = { .b = { .o = o, .name = "job" }, .lock = PTHREAD_MUTEX_INITIALIZER };
-    qv_error err = { 0 };
-    if (!o->model || !o->output) {
-        tool_complain("bench job: --model DIR and -o FOLDER are required (qwenvit bench --help)");
-        return TOOL_USAGE;
-    }
-    if (o->frames > MOST_FRAMES || o->size[0] > MOST_SIDE || o->size[1] > MOST_SIDE) {
-        tool_complain("bench job: clips of at most %d frames of %dx%d are made", MOST_FRAMES,
-                      MOST_SIDE, MOST_SIDE);
-        return TOOL_USAGE;
-    }
-    if (!check_ways(o->ways))
-        return TOOL_USAGE;
-    const qv_status s = run_all(&j, &err);
+    if (o->frames > MOST_FRAMES || o->size[0] > MOST_SIDE || o->size[1] > MOST_SIDE)
+        return qv_fail(err, QV_EINVAL, "bench job: clips of at most %d frames of %dx%d are made",
+                       MOST_FRAMES, MOST_SIDE, MOST_SIDE);
+    qv_status s = read_ways(o->ways, j.asked, err);
+    if (!s)
+        s = run_all(&j, err);
     close_all(&j);
-    const int code = s ? tool_fail(s, &err) : TOOL_DONE;
-    return j.wrong ? TOOL_FAILED : code;
+    return s;
 }

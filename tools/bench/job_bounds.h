@@ -8,15 +8,9 @@
 enum bench_job_way {
     BENCH_JOB_DECODE,
     BENCH_JOB_GPU,
-    BENCH_JOB_BARE,
     BENCH_JOB_ONE,
     BENCH_JOB_DEVICE,
     BENCH_JOB_DEVICES,
-    BENCH_JOB_BESIDE_OWN,
-    BENCH_JOB_BESIDE_1X4,
-    BENCH_JOB_BESIDE_1X12,
-    BENCH_JOB_BESIDE_2X6,
-    BENCH_JOB_BESIDE_4X3,
     BENCH_JOB_FILES,
     BENCH_JOB_PARTS,
     BENCH_JOB_CPU,
@@ -28,9 +22,6 @@ enum bench_job_way {
 
 struct bench_job_name {
     const char *name, *label; /* name in records; label in the table */
-    /* processes of a GPU's decoders that work beside the device (0: this one), and streams of each;
-     * streams 0: the device has no decoders beside it */
-    int processes, streams;
 };
 extern const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS];
 

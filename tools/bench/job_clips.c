@@ -109,38 +109,19 @@ find_masters(const char *folder, struct masters *m, qv_error *err)
 /* ---- files of the list ----------------------------------------------------------------------- */
 
 static qv_status
-copy_bytes(int from, const char *path, struct qv_atomic_file *to, qv_error *err)
-{
-    enum { BLOCK = 1 << 20 };
-    char *block = malloc(BLOCK);
-    qv_status s = block ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: no memory for a copy", path);
-    uint64_t at = 0;
-    ssize_t n = 1;
-    while (!s && n) {
-        n = read(from, block, BLOCK);
-        if (n < 0)
-            s = qv_fail(err, QV_EIO, "%s: cannot be read: %s", path, strerror(errno));
-        else if (n)
-            s = qv_atomic_file_write(to, at, block, (uint64_t)n, err);
-        at += n > 0 ? (uint64_t)n : 0;
-    }
-    free(block);
-    return s;
-}
-
-static qv_status
 copy_file(const char *path, const char *copy, qv_error *err)
 {
-    struct qv_atomic_file to = { 0 };
-    const int from = open(path, O_RDONLY | O_CLOEXEC);
-    if (from < 0)
-        return qv_fail(err, QV_EIO, "%s: cannot be opened: %s", path, strerror(errno));
-    qv_status s = qv_atomic_file_open(copy, &to, err);
+    int from;
+    uint64_t bytes;
+    qv_status s = qv_file_open(path, &from, &bytes, err);
+    if (s)
+        return s;
+    void *all = malloc((size_t)bytes + 1);
+    s = all ? qv_file_read(from, path, 0, all, bytes, err)
+            : qv_fail(err, QV_ENOMEM, "%s: no memory for a copy", path);
     if (!s)
-        s = copy_bytes(from, path, &to, err);
-    if (!s)
-        s = qv_atomic_file_commit(&to, err);
-    qv_atomic_file_abort(&to);
+        s = qv_atomic_file_put(copy, all, bytes, err);
+    free(all);
     close(from);
     return s;
 }
@@ -161,40 +142,31 @@ make_file(const struct job_bench *j, const char *master, int64_t i, char **out, 
     return times > 1 ? tool_repeat_clip(master, times, *out, err) : copy_file(master, *out, err);
 }
 
-/* Appends a line to the list. */
-static qv_status
-add_line(const char *path, int64_t i, struct qv_atomic_file *list, uint64_t *at, qv_error *err)
-{
-    char key[32];
-    snprintf(key, sizeof key, "%lld", (long long)i);
-    json_t *line = json_pack("{s:o, s:s}", "path", tool_json_text(path), "key", key);
-    char *text = qv_json_text(line, JSON_COMPACT);
-    qv_status s = text ? qv_atomic_file_write(list, *at, text, strlen(text), err)
-                       : qv_fail(err, QV_ENOMEM, "no memory for a list");
-    *at += text ? strlen(text) : 0;
-    if (!s)
-        s = qv_atomic_file_write(list, (*at)++, "\n", 1, err);
-    json_decref(line);
-    free(text);
-    return s;
-}
-
 static qv_status
 make_list(const struct job_bench *j, const struct masters *m, qv_error *err)
 {
-    struct qv_atomic_file list = { 0 };
-    uint64_t at = 0;
-    qv_status s = qv_atomic_file_open(j->list_file, &list, err);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *list = open_memstream(&text, &bytes);
+    qv_status s = list ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for a list");
     for (int64_t i = 0; i < j->b.o->clips && !s; i++) {
-        char *path = NULL;
+        char *path = NULL, key[32];
         s = make_file(j, m->paths[i % m->n], i, &path, err);
-        if (!s)
-            s = add_line(path, i, &list, &at, err);
+        snprintf(key, sizeof key, "%lld", (long long)i);
+        json_t *entry =
+            s ? NULL : json_pack("{s:o, s:s}", "path", tool_json_text(path), "key", key);
+        char *line = entry ? tool_json_line(entry) : NULL;
+        if (!s && (!line || fprintf(list, "%s\n", line) < 0))
+            s = qv_fail(err, QV_ENOMEM, "no memory for a list");
+        json_decref(entry);
+        free(line);
         free(path);
     }
+    if (list && fclose(list) && !s)
+        s = qv_fail(err, QV_ENOMEM, "no memory for a list");
     if (!s)
-        s = qv_atomic_file_commit(&list, err);
-    qv_atomic_file_abort(&list);
+        s = qv_atomic_file_put(j->list_file, text, bytes, err);
+    free(text);
     return s;
 }
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs each way of `qwenvit bench job` once: a stage alone, or a job. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command/cache_command.h"
 #include "files/token_file.h"
@@ -11,15 +13,17 @@
 #include "error.h"
 #include "files/json.h"
 #include "job_bench.h"
-#include "tree.h"
 
-enum { SINKS = 4 }; /* as many as the command has */
+enum { SINKS = 4 };    /* as many as the command has */
+enum { STREAMS = 14 }; /* clips that a GPU decodes at once: two for each decoder of an H200 */
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
+typedef qv_status crew_work(struct job_bench *j, size_t i, qv_error *err);
+
 struct crew {
     struct job_bench *j;
-    job_crew_work *work;
+    crew_work *work;
     pthread_mutex_t lock;
     size_t next, n;
     qv_status status;
@@ -47,11 +51,11 @@ crew_run(void *user)
     }
 }
 
-qv_status
-job_by_crew(struct job_bench *j, job_crew_work *work, size_t times, int n_threads, double *ms,
-            qv_error *err)
+/* Works on each clip of the list, by so many threads; *ms: how long it took. */
+static qv_status
+by_crew(struct job_bench *j, crew_work *work, int n_threads, double *ms, qv_error *err)
 {
-    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = times };
+    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = j->list.n };
     pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
     int n = 0;
     if (!threads)
@@ -87,24 +91,25 @@ read_clip(qv_clip *clip, const qv_outcome *info, qv_error *err)
     return s;
 }
 
-int
-job_decoding_threads(const struct job_bench *j, size_t i)
+/* Returns how many threads decode entry i, as a job decides: one, but every core where few clips
+ * are left. */
+static int
+decoding_threads(const struct job_bench *j, size_t i)
 {
     const size_t cores = (size_t)qv_usable_cores(), others = i < cores - 1 ? i : cores - 1;
     const size_t wanted = j->list.n - i + others;
     return wanted * 2 > cores && wanted > 1 ? 1 : 0;
 }
 
-qv_status
-job_decode(struct job_bench *j, size_t i, qv_decoder *decoder, qv_decode by, int64_t *frames,
-           qv_error *err)
+static qv_status
+decode(struct job_bench *j, size_t i, qv_decode by, qv_error *err)
 {
     const struct tool_entry *entry = &j->list.at[i];
     qv_clip_options options = qvm_options_merge(entry->own, &j->o.clip);
     qv_clip *clip = NULL;
     qv_outcome info;
-    options.threads = job_decoding_threads(j, i);
-    options.decoder = decoder;
+    options.threads = decoding_threads(j, i);
+    options.decoder = j->decoder;
     options.decode = by;
     qv_status s = qv_clip_open(entry->path, &j->m.image, &j->m.video, &options, &clip, err);
     if (s)
@@ -112,17 +117,11 @@ job_decode(struct job_bench *j, size_t i, qv_decoder *decoder, qv_decode by, int
     qv_clip_get_info(clip, &info);
     s = read_clip(clip, &info, err);
     qv_clip_get_info(clip, &info);
-    *frames = info.source_frames;
     if (!s && by == QV_DECODE_GPU && info.decoded_by != by)
         s = qv_fail(err, QV_EFORMAT, "%s: no GPU decodes it, since %s", entry->path, info.not_gpu);
-    if (!j->beside && i + 1 == j->list.n) /* while the clip's processes are there */
-        j->peak_bytes[BENCH_JOB_DECODE] = j->peak_bytes[BENCH_JOB_GPU] =
-            bench_tree_look().peak_bytes;
     qv_clip_close(&clip);
-    if (!j->beside) { /* else the items are in use */
-        j->items[i].is_image = info.is_image;
-        memcpy(j->items[i].grid_thw, info.grid_thw, sizeof info.grid_thw);
-    }
+    j->items[i].is_image = info.is_image;
+    memcpy(j->items[i].grid_thw, info.grid_thw, sizeof info.grid_thw);
     return s;
 }
 
@@ -142,10 +141,8 @@ take_gpu(struct job_bench *j)
 static qv_status
 decode_clip(struct job_bench *j, size_t i, qv_error *err)
 {
-    int64_t frames;
     const bool on_gpu = take_gpu(j);
-    const qv_status s =
-        job_decode(j, i, j->decoder, on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU, &frames, err);
+    const qv_status s = decode(j, i, on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU, err);
     pthread_mutex_lock(&j->lock);
     j->on_gpu -= on_gpu;
     pthread_mutex_unlock(&j->lock);
@@ -153,24 +150,21 @@ decode_clip(struct job_bench *j, size_t i, qv_error *err)
 }
 
 static qv_status
-time_decoding(void *user, double *ms, qv_error *err)
+time_decoding(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
-    return job_by_crew(j, decode_clip, j->list.n, j->decoders, ms, err);
+    return by_crew(j, decode_clip, j->decoders, ms, err);
 }
 
 static qv_status
 decode_on_gpu(struct job_bench *j, size_t i, qv_error *err)
 {
-    int64_t frames;
-    return job_decode(j, i, j->decoder, QV_DECODE_GPU, &frames, err);
+    return decode(j, i, QV_DECODE_GPU, err);
 }
 
 static qv_status
-time_gpu(void *user, double *ms, qv_error *err)
+time_gpu(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
-    return job_by_crew(j, decode_on_gpu, j->list.n, JOB_STREAMS, ms, err);
+    return by_crew(j, decode_on_gpu, STREAMS, ms, err);
 }
 
 /* Returns the output of a clip. All outputs share the same bytes. */
@@ -216,10 +210,9 @@ write_clip(struct job_bench *j, size_t i, qv_error *err)
 }
 
 static qv_status
-time_files(void *user, double *ms, qv_error *err)
+time_files(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
-    const qv_status s = job_by_crew(j, write_clip, j->list.n, SINKS, ms, err);
+    const qv_status s = by_crew(j, write_clip, SINKS, ms, err);
     tool_clear_folder(j->work);
     return s;
 }
@@ -233,14 +226,13 @@ put_clip(struct job_bench *j, size_t i, qv_error *err)
 
 /* Puts clips as the command's sink does, until the last part is sealed. */
 static qv_status
-time_parts(void *user, double *ms, qv_error *err)
+time_parts(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     const double began_s = qv_seconds();
-    qv_status s = bench_parts->start(j->work, &j->m, QV_BF16, &j->writer, err);
+    qv_status s = bench_parts->start(j->work, &j->m, &j->writer, err);
     if (s)
         return s;
-    s = job_by_crew(j, put_clip, j->list.n, SINKS, ms, err);
+    s = by_crew(j, put_clip, SINKS, ms, err);
     qv_error sealing = { 0 };
     const qv_status sealed = bench_parts->end(&j->writer, &sealing);
     *ms = 1e3 * (qv_seconds() - began_s);
@@ -320,9 +312,8 @@ run_job(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
 
 /* Encodes each clip by itself, as a caller without a job does. */
 static qv_status
-time_one_by_one(void *user, double *ms, qv_error *err)
+time_one_by_one(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     const qv_plan_options o = { .output = QV_BF16 };
     const double began_s = qv_seconds();
     qv_status s = QV_OK;
@@ -330,21 +321,6 @@ time_one_by_one(void *user, double *ms, qv_error *err)
         s = qv_encode(j->devices.models[0], QV_INPUT_FRAMES, &j->items[i], 1, &o, &j->one, err);
     *ms = 1e3 * (qv_seconds() - began_s);
     return s;
-}
-
-/* Times one device while a GPU's decoders work, as the way says. */
-static qv_status
-time_beside(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
-{
-    const struct bench_job_name *name = &bench_job_ways[way];
-    qv_error late = { 0 };
-    qv_status s = job_beside_start(j, name->processes, name->streams, err);
-    if (!s)
-        s = run_job(j, way, ms, err);
-    const qv_status stopped = j->beside ? job_beside_stop(j, &j->beside_fps[way], &late) : QV_OK;
-    if (!s && stopped)
-        *err = late;
-    return s ? s : stopped;
 }
 
 static qv_status
@@ -356,9 +332,8 @@ end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error 
 }
 
 static qv_status
-time_encode(void *user, double *ms, qv_error *err)
+time_encode(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     double job_s = 0;
     j->o.output = j->work;
     const int code = tool_encode_on(&j->o, &j->devices, &job_s);
@@ -366,9 +341,8 @@ time_encode(void *user, double *ms, qv_error *err)
 }
 
 static qv_status
-time_cache(void *user, double *ms, qv_error *err)
+time_cache(struct job_bench *j, double *ms, qv_error *err)
 {
-    struct job_bench *j = user;
     struct tool_cache_times times;
     j->o.out = j->work;
     const int code = tool_cache_run_on(&j->o, &j->devices, &times);
@@ -376,21 +350,68 @@ time_cache(void *user, double *ms, qv_error *err)
 }
 
 /* The ways that are no job whose tokens are discarded. */
-static bench_work *const works[BENCH_JOB_WAYS] = {
+static qv_status (*const works[BENCH_JOB_WAYS])(struct job_bench *j, double *ms, qv_error *err) = {
     [BENCH_JOB_DECODE] = time_decoding, [BENCH_JOB_GPU] = time_gpu,
-    [BENCH_JOB_BARE] = job_time_bare,   [BENCH_JOB_ONE] = time_one_by_one,
-    [BENCH_JOB_FILES] = time_files,     [BENCH_JOB_PARTS] = time_parts,
-    [BENCH_JOB_ENCODE] = time_encode,   [BENCH_JOB_CACHE] = time_cache,
+    [BENCH_JOB_ONE] = time_one_by_one,  [BENCH_JOB_FILES] = time_files,
+    [BENCH_JOB_PARTS] = time_parts,     [BENCH_JOB_ENCODE] = time_encode,
+    [BENCH_JOB_CACHE] = time_cache,
 };
+
+/* ---- time of the cores ----------------------------------------------------------------------- */
+
+/* Reads a process's parent, and the seconds of it and of its children that were waited for. Returns
+ * false if there is no such process. */
+static bool
+read_process(int pid, int *parent, double *used_s)
+{
+    enum { PARENT, OTHERS = 9, TIMES = 4 }; /* numbers behind a process's name and state */
+    char path[64], text[1024], *at;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    text[f ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
+    if (f)
+        fclose(f);
+    at =
+        strrchr(text, ')'); /* the end of the name, in which anything may stand; then comes " S " */
+    if (!at || strlen(at) < 4)
+        return false;
+    at += 4;
+    *used_s = 0;
+    for (int i = PARENT; i <= OTHERS + TIMES; i++) {
+        const long value = strtol(at, &at, 10);
+        *parent = i == PARENT ? (int)value : *parent;
+        *used_s += i > OTHERS ? (double)value / (double)sysconf(_SC_CLK_TCK) : 0;
+    }
+    return true;
+}
+
+/* Returns the seconds of this process and its descendants, as clips are decoded in processes of
+ * their own; 0 on systems without /proc. */
+static double
+cpu_s(void)
+{
+    DIR *proc = opendir("/proc");
+    double sum_s = 0, used_s, other_s;
+    for (const struct dirent *e; proc && (e = readdir(proc)) != NULL;) {
+        int up = (int)strtol(e->d_name, NULL, 10), parent = 0;
+        if (up < 1 || !read_process(up, &parent, &used_s))
+            continue;
+        while (up > 1 && up != getpid() && read_process(up, &parent, &other_s))
+            up = parent;
+        sum_s += up == getpid() ? used_s : 0;
+    }
+    if (proc)
+        closedir(proc);
+    return sum_s;
+}
 
 qv_status
 job_work(void *user, double *ms, qv_error *err)
 {
     const struct job_way *w = user;
-    const double before_s = bench_tree_look().cpu_s;
-    const qv_status s = works[w->way]                    ? works[w->way](w->j, ms, err)
-                        : bench_job_ways[w->way].streams ? time_beside(w->j, w->way, ms, err)
-                                                         : run_job(w->j, w->way, ms, err);
-    w->j->cpu_s[w->way] = bench_tree_look().cpu_s - before_s;
+    const double before_s = cpu_s();
+    const qv_status s =
+        works[w->way] ? works[w->way](w->j, ms, err) : run_job(w->j, w->way, ms, err);
+    w->j->cpu_s[w->way] = cpu_s() - before_s;
     return s;
 }

@@ -13,12 +13,6 @@
 #include "model/feeder.h"
 #include "model/items.h"
 
-/* Items that the device computes at once. */
-struct chunk {
-    qv_item items[QV_FEEDER_PIECES];
-    size_t n;
-};
-
 /* A plan for one item by itself, which is run in pieces of `pairs` frame pairs. */
 struct lone {
     struct pack_bench *p;
@@ -38,11 +32,10 @@ struct pack_bench {
     qv_plan_info info;
     qv_item *items; /* [n_items], in the order of the file */
     size_t n_items;
-    struct chunk *chunks; /* [n_chunks] */
+    struct bench_chunk *chunks; /* [n_chunks], with items of their own */
     size_t n_chunks;
-    struct bench_chunk *contents; /* [n_chunks]: the same, for the limit */
-    int64_t rows;                 /* patches of all items */
-    int64_t least, most;          /* patches of the smallest and of the largest item */
+    int64_t rows;        /* patches of all items */
+    int64_t least, most; /* patches of the smallest and of the largest item */
     double flops;
     uint8_t *frames; /* pixels for the largest item, which all items share */
     qv_tokens tokens;
@@ -59,7 +52,8 @@ static void
 close_all(struct pack_bench *p)
 {
     bench_limit_close(p->b.ctx, &p->limit);
-    free(p->contents);
+    for (size_t i = 0; i < p->n_chunks; i++)
+        free((void *)(uintptr_t)p->chunks[i].items);
     free(p->chunks);
     free(p->items);
     free(p->frames);
@@ -113,19 +107,6 @@ read_grid(void *user, char *line, qv_error *err)
 }
 
 static qv_status
-read_items(struct pack_bench *p, qv_error *err)
-{
-    char *list = NULL;
-    qv_status status = bench_read_list(p->b.o->pack, &list, err);
-    if (!status)
-        status = bench_read_lines(p->b.o->pack, list, read_grid, p, err);
-    free(list);
-    if (!status && !p->n_items)
-        status = qv_fail(err, QV_EFORMAT, "%s: there is no grid in it", p->b.o->pack);
-    return status;
-}
-
-static qv_status
 open_data(struct pack_bench *p, qv_error *err)
 {
     size_t bytes = (size_t)(p->most * p->m.row_dim);
@@ -141,7 +122,7 @@ open_data(struct pack_bench *p, qv_error *err)
 }
 
 static void
-count_most(const struct pack_bench *p, const struct chunk *chunk, qv_capacity *most)
+count_most(const struct pack_bench *p, const struct bench_chunk *chunk, qv_capacity *most)
 {
     qv_capacity used = { 0 };
     for (size_t i = 0; i < chunk->n; i++) {
@@ -156,14 +137,15 @@ count_most(const struct pack_bench *p, const struct chunk *chunk, qv_capacity *m
 static qv_status
 add_chunk(struct pack_bench *p, const qv_feeder_chunk *from, qv_capacity *most, qv_error *err)
 {
-    struct chunk *chunks = realloc(p->chunks, (p->n_chunks + 1) * sizeof *chunks);
-    if (!chunks)
+    struct bench_chunk *chunks = realloc(p->chunks, (p->n_chunks + 1) * sizeof *chunks);
+    qv_item *items = chunks ? malloc(from->n * sizeof *items) : NULL;
+    p->chunks = chunks ? chunks : p->chunks;
+    if (!items)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", p->n_chunks + 1);
-    p->chunks = chunks;
-    struct chunk *chunk = &chunks[p->n_chunks++];
-    chunk->n = from->n;
-    for (size_t i = 0; i < chunk->n; i++)
-        chunk->items[i] = from->pieces[i].item;
+    for (size_t i = 0; i < from->n; i++)
+        items[i] = from->pieces[i].item;
+    struct bench_chunk *chunk = &chunks[p->n_chunks++];
+    *chunk = (struct bench_chunk){ items, from->n };
     p->flops += qv_plan_flops(p->plan, NULL, chunk->items, chunk->n);
     count_most(p, chunk, most);
     return QV_OK;
@@ -190,11 +172,7 @@ pack(struct pack_bench *p, qv_capacity *most, qv_error *err)
         qv_feeder_pass(f, 0);
     }
     qv_feeder_close(&f);
-    p->contents = calloc(p->n_chunks + 1, sizeof *p->contents);
-    for (size_t i = 0; p->contents && i < p->n_chunks; i++)
-        p->contents[i] = (struct bench_chunk){ p->chunks[i].items, p->chunks[i].n };
-    return status || p->contents ? status
-                                 : qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", p->n_chunks);
+    return status;
 }
 
 static qv_status
@@ -202,16 +180,15 @@ open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
 {
     qv_plan_options capacity = { .capacity.rows = o->chunk_rows };
     bench_base_name(o->model, p->name, sizeof p->name);
-    qv_status status = bench_open(&p->b, o, "tower", err);
-    if (!status)
-        status = tool_load_model(o, p->b.ctx, o->model, false, &p->model, err);
+    qv_status status = bench_open_model(&p->b, o, "tower", &p->model, &p->m, err);
     if (!status)
         status = bench_make_plan(p->model, &capacity, &p->plan, &p->new_ms, &p->seen_ms, err);
     if (status)
         return status;
-    qv_model_get_info(p->model, &p->m);
     qv_plan_get_info(p->plan, &p->info);
-    status = read_items(p, err);
+    status = bench_each_line(&p->b, o->pack, NULL, read_grid, p, err);
+    if (!status && !p->n_items)
+        status = qv_fail(err, QV_EFORMAT, "%s: there is no grid in it", o->pack);
     if (!status)
         status = open_data(p, err);
     if (status || o->alone)
@@ -227,7 +204,7 @@ open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
         qv_plan_get_info(p->plan, &p->info);
     return status || o->no_limit
                ? status
-               : bench_limit_open(p->b.ctx, p->plan, p->contents, p->n_chunks, &p->limit, err);
+               : bench_limit_open(p->b.ctx, p->plan, p->chunks, p->n_chunks, &p->limit, err);
 }
 
 /* ---- packed ---------------------------------------------------------------------------------- */
@@ -488,12 +465,10 @@ run_alone(struct pack_bench *p, qv_error *err)
 qv_status
 bench_tower_pack(const struct tool_options *o, qv_error *err)
 {
-    struct pack_bench *p = calloc(1, sizeof *p);
-    if (!p)
-        return qv_fail(err, QV_ENOMEM, "no memory");
-    qv_status status = open_all(p, o, err);
+    struct pack_bench p = { 0 };
+    qv_status status = open_all(&p, o, err);
     if (!status)
-        status = bench_begin(&p->b, p->m.dtype,
+        status = bench_begin(&p.b, p.m.dtype,
                              o->alone ? "alone: an item's work on the device, by the capacity that "
                                         "suits it and by a dense plan of its size"
                                       : "packed: the chunks' work on the device\nlimit: the same "
@@ -501,8 +476,7 @@ bench_tower_pack(const struct tool_options *o, qv_error *err)
                                         "segments, each layer with its own weights",
                              err);
     if (!status)
-        status = o->alone ? run_alone(p, err) : run_packed(p, err);
-    close_all(p);
-    free(p);
+        status = o->alone ? run_alone(&p, err) : run_packed(&p, err);
+    close_all(&p);
     return status;
 }

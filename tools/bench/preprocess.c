@@ -203,7 +203,7 @@ time_rows(struct preprocess_bench *p, qv_error *err)
     qv_status status = bench_ops_open(p->b.ctx, &op, 1, &ops, err);
     if (status)
         return status;
-    struct bench_run run = { .work = bench_ops_run, .user = &ops };
+    struct bench_run run = { .work = bench_list_run, .user = &ops.list };
     status = upload_tables(p, &op.u.patchify, &ops, err);
     if (!status)
         status = bench_time(&p->b, &run, 1, err);
@@ -230,21 +230,20 @@ run_all(struct preprocess_bench *p, qv_error *err)
     return status ? status : time_rows(p, err);
 }
 
-int
-bench_preprocess(const struct tool_options *o)
+qv_status
+bench_preprocess(const struct tool_options *o, qv_error *err)
 {
     struct preprocess_bench p = { .clip = o->n_arguments > 1 ? o->arguments[1] : o->verify_clip,
                                   .image = qv_preprocess_default(true),
                                   .video = qv_preprocess_default(false),
                                   .h = o->size[0],
                                   .w = o->size[1] };
-    qv_error err = { 0 };
-    qv_status status = bench_open(&p.b, o, "preprocess", &err);
+    qv_status status = bench_open(&p.b, o, "preprocess", err);
     if (!status)
-        status = run_all(&p, &err);
+        status = run_all(&p, err);
     free(p.src);
     free(p.dst);
     qv_decoder_stop(&p.decoder);
     bench_close(&p.b);
-    return status ? tool_fail(status, &err) : TOOL_DONE;
+    return status;
 }

@@ -130,13 +130,9 @@ name_layers(struct profile *p)
 static qv_status
 open_all(struct profile *p, const struct tool_options *o, qv_error *err)
 {
-    qv_status status = bench_open(&p->b, o, "profile", err);
+    qv_status status = bench_open_model(&p->b, o, "profile", &p->model, &p->m, err);
     if (!status)
-        status = tool_load_model(o, p->b.ctx, o->model, false, &p->model, err);
-    if (status)
-        return status;
-    qv_model_get_info(p->model, &p->m);
-    status = open_plan(p, err);
+        status = open_plan(p, err);
     if (status)
         return status;
     const struct qv_call *calls;
@@ -204,7 +200,7 @@ run_all(struct profile *p, qv_error *err)
 
 /* The sum of several operations. */
 struct sum {
-    int64_t calls;
+    int64_t calls, layers;
     double ms, flops, bytes;
 };
 
@@ -239,13 +235,10 @@ print_sum(const struct profile *p, const char *name, struct sum s, const char *o
     double seconds = s.ms > 0 ? s.ms * 1e-3 : 1e30;
     const struct bench_figure share =
         bench_roof_share(&p->b, p->m.dtype, s.flops, s.bytes, false, s.ms);
-    char percent[20] = "-";
-    if (!share.withheld)
-        snprintf(percent, sizeof percent, "%.1f%%", 100 * share.value);
-    tool_print("  %-26s %6lld %10.3f %6.1f%% %9.2f %9.2f %9.3f %9.2f %8s%s%s%s%s\n", name,
-               (long long)s.calls, s.ms, 100 * s.ms / total(p).ms, s.flops * 1e-9, s.bytes * 1e-6,
-               s.flops / seconds * 1e-12, s.bytes / seconds * 1e-9, percent, *on ? "  " : "", on,
-               share.withheld ? "  share withheld: " : "", share.withheld ? share.withheld : "");
+    tool_print("  %-26s %6lld %10.3f %6.1f%% %9.2f %9.2f %9.3f %9.2f", name, (long long)s.calls,
+               s.ms, 100 * s.ms / total(p).ms, s.flops * 1e-9, s.bytes * 1e-6,
+               s.flops / seconds * 1e-12, s.bytes / seconds * 1e-9);
+    bench_print_share(share, on);
 }
 
 static bool
@@ -253,32 +246,6 @@ same_kernel(const struct profile *p, size_t a, size_t b)
 {
     return p->steps[a].op.kind == p->steps[b].op.kind &&
            !strcmp(p->rows[a].kernel, p->rows[b].kernel);
-}
-
-/* Prints the operations of a kind, summed by kernel. */
-static void
-print_kind(const struct profile *p, enum qv_op_kind kind)
-{
-    for (size_t i = 0; i < p->n; i++) {
-        struct sum s = { 0 };
-        bool seen = p->steps[i].op.kind != kind;
-        for (size_t j = 0; j < i && !seen; j++)
-            seen = same_kernel(p, i, j);
-        for (size_t j = i; j < p->n && !seen; j++)
-            if (same_kernel(p, i, j))
-                add(&s, &p->rows[j]);
-        if (!seen)
-            print_sum(p, qv_op_name(kind), s, p->rows[i].kernel);
-    }
-}
-
-static void
-print_kinds(const struct profile *p)
-{
-    print_head("by operation", "  on");
-    for (int kind = 0; kind < QV_OP_COUNT; kind++)
-        print_kind(p, (enum qv_op_kind)kind);
-    print_sum(p, "all", total(p), "");
 }
 
 /* Returns the length of the part of a layer's name that it shares with others: "blocks" in
@@ -290,9 +257,43 @@ stem(const char *layer)
 }
 
 static bool
-same_stem(const char *a, const char *b)
+same_stem(const struct profile *p, size_t a, size_t b)
 {
-    return stem(a) == stem(b) && !strncmp(a, b, stem(a));
+    const char *x = p->rows[a].layer, *y = p->rows[b].layer;
+    return stem(x) == stem(y) && !strncmp(x, y, stem(x));
+}
+
+/* Returns the sum of the operations that are the same as operation i, or none unless i is the first
+ * of them. */
+static struct sum
+sum_same(const struct profile *p, size_t i,
+         bool (*same)(const struct profile *p, size_t a, size_t b))
+{
+    struct sum s = { 0 };
+    for (size_t j = 0; j < p->n; j++) {
+        if (!same(p, i, j))
+            continue;
+        if (j < i)
+            return s;
+        s.layers += j == i || strcmp(p->rows[j].layer, p->rows[j - 1].layer);
+        add(&s, &p->rows[j]);
+    }
+    return s;
+}
+
+static void
+print_kinds(const struct profile *p)
+{
+    static const struct sum none;
+    print_head("by operation", "  on");
+    for (int kind = 0; kind < QV_OP_COUNT; kind++)
+        for (size_t i = 0; i < p->n; i++) {
+            const struct sum s =
+                (int)p->steps[i].op.kind == kind ? sum_same(p, i, same_kernel) : none;
+            if (s.calls)
+                print_sum(p, qv_op_name((enum qv_op_kind)kind), s, p->rows[i].kernel);
+        }
+    print_sum(p, "all", total(p), "");
 }
 
 /* Prints sums of the layers that share a stem; if there are several, also the mean of one. */
@@ -302,27 +303,18 @@ print_layers(const struct profile *p)
     print_head("by layer", "");
     for (size_t i = 0; i < p->n; i++) {
         const char *layer = p->rows[i].layer;
-        struct sum s = { 0 };
-        int64_t n = 0;
-        bool seen = false;
-        for (size_t j = 0; j < i; j++)
-            seen = seen || same_stem(p->rows[j].layer, layer);
-        for (size_t j = i; j < p->n && !seen; j++)
-            if (same_stem(p->rows[j].layer, layer)) {
-                n += j == i || strcmp(p->rows[j].layer, p->rows[j - 1].layer);
-                add(&s, &p->rows[j]);
-            }
-        if (seen)
+        const struct sum s = sum_same(p, i, same_stem);
+        const double n = (double)s.layers;
+        if (!s.calls)
             continue;
         char name[60];
         int used = snprintf(name, sizeof name, "%.*s", (int)stem(layer), layer);
         if (n > 1)
-            snprintf(name + used, sizeof name - (size_t)used, " (%lld)", (long long)n);
+            snprintf(name + used, sizeof name - (size_t)used, " (%lld)", (long long)s.layers);
         print_sum(p, name, s, "");
         if (n > 1)
             print_sum(p, "  each",
-                      (struct sum){ s.calls / n, s.ms / (double)n, s.flops / (double)n,
-                                    s.bytes / (double)n },
+                      (struct sum){ s.calls / s.layers, 1, s.ms / n, s.flops / n, s.bytes / n },
                       "");
     }
 }
@@ -455,18 +447,15 @@ tool_profile(const struct tool_options *o)
         tool_complain("profile: %s (qwenvit profile --help)", wrong);
         return TOOL_USAGE;
     }
-    struct profile *p = calloc(1, sizeof *p);
+    struct profile p = { 0 };
     qv_error err = { 0 };
-    if (!p)
-        return tool_fail(qv_fail(&err, QV_ENOMEM, "no memory"), &err);
-    qv_status status = open_all(p, o, &err);
+    qv_status status = open_all(&p, o, &err);
     if (!status)
-        status = bench_begin(&p->b, p->m.dtype, "", &err);
+        status = bench_begin(&p.b, p.m.dtype, "", &err);
     if (!status)
-        status = run_all(p, &err);
+        status = run_all(&p, &err);
     if (!status)
-        status = report(p, &err);
-    close_all(p);
-    free(p);
+        status = report(&p, &err);
+    close_all(&p);
     return status ? tool_fail(status, &err) : TOOL_DONE;
 }

@@ -82,8 +82,8 @@ fill_table(const struct qv_op *op, int operand, int32_t *to)
             to[view.cols * i + j] = (int32_t)(least[j % 4] + i % n[j % 4]);
 }
 
-static qv_status
-fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes, qv_error *err)
+qv_status
+bench_fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes, qv_error *err)
 {
     size_t block = bytes < BLOCK_BYTES ? bytes : BLOCK_BYTES;
     void *data = malloc(block + 1);
@@ -261,7 +261,7 @@ fill_slot(const struct bench_ops *b, const struct slot *slot, int operand, qv_er
 {
     struct qv_buffer at = { b->arena, slot->at };
     if (slot->dtype != QV_I32)
-        return fill_device(b->ctx, at, slot->dtype, slot->bytes, err);
+        return bench_fill_device(b->ctx, at, slot->dtype, slot->bytes, err);
     int32_t *table = malloc(slot->bytes);
     if (!table)
         return qv_fail(err, QV_ENOMEM, "no memory for a table of %zu bytes", slot->bytes);
@@ -320,25 +320,6 @@ bench_ops_close(struct bench_ops *b)
     *b = (struct bench_ops){ 0 };
 }
 
-qv_status
-bench_ops_run(void *user, double *ms, qv_error *err)
-{
-    struct bench_ops *b = user;
-    return bench_list_run(&b->list, ms, err);
-}
-
-struct qv_op
-bench_bare(struct qv_op op)
-{
-    if (op.kind == QV_OP_gemm) {
-        op.u.gemm.alpha = 1;
-        op.u.gemm.bias = 0;
-        op.u.gemm.act = QV_ACT_NONE;
-        op.u.gemm.residual_rows = 0;
-    }
-    return op;
-}
-
 /* Any codes, and scales and offsets that are values. */
 static void
 fill_groups(const struct qv_matrix *matrix, char *values)
@@ -366,7 +347,7 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
     if (status)
         return status;
     *stride = qv_aligned(layout.bytes);
-    void *values = malloc(bytes);
+    void *values = malloc(bytes + 1);
     if (!values)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of weights", bytes);
     if (groups->bits)
@@ -382,6 +363,22 @@ bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, stru
         be->free(ctx->dev, memory);
     if (!status)
         *out = memory;
+    return status;
+}
+
+qv_status
+bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
+                struct bench_ops *out, struct qv_memory **weight, qv_error *err)
+{
+    struct qv_op op = { .kind = QV_OP_gemm, .u.gemm = *gemm };
+    const struct qv_matrix matrix = { .n = gemm->n, .k = gemm->k, .dtype = dtype };
+    size_t stride;
+    qv_op_set_dtype(&op, dtype);
+    qv_status status = bench_ops_open(ctx, &op, 1, out, err);
+    if (!status)
+        status = bench_pack(ctx, &matrix, 1, weight, &stride, err);
+    if (!status)
+        out->calls[0].operands[1] = (struct qv_buffer){ *weight, 0 };
     return status;
 }
 
@@ -434,41 +431,29 @@ static qv_status
 best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *err)
 {
     double began = qv_seconds(), least_s = 0.06 + 0.04 * (double)b->o->repeats, ms;
-    qv_status status = bench_ops_run(ops, &ms, err);
+    qv_status status = bench_list_run(&ops->list, &ms, err);
     *best = 1e30;
     for (int i = 0; (i < 3 || qv_seconds() - began < least_s) && i < 1000 && !status; i++) {
-        status = bench_ops_run(ops, &ms, err);
+        status = bench_list_run(&ops->list, &ms, err);
         *best = ms < *best ? ms : *best;
     }
     return status;
 }
 
-struct timed {
-    double ms, flops, bytes; /* values of one run */
-};
-
 static qv_status
-time_gemm(const struct bench *b, qv_dtype dtype, int64_t rows, int64_t size, struct timed *out,
-          qv_error *err)
+time_gemm(const struct bench *b, qv_dtype dtype, int64_t rows, int64_t size, double *ms,
+          double *flops, double *bytes, qv_error *err)
 {
-    struct qv_op op = { .kind = QV_OP_gemm };
-    op.u.gemm = (struct qv_op_gemm){ .m = rows, .n = size, .k = size, .alpha = 1 };
-    qv_op_set_dtype(&op, dtype);
-    struct bench_ops ops;
+    const struct qv_op_gemm gemm = { .m = rows, .n = size, .k = size, .alpha = 1 };
+    struct bench_ops ops = { 0 };
     struct qv_memory *weight = NULL;
-    size_t stride;
-    qv_status status = bench_ops_open(b->ctx, &op, 1, &ops, err);
-    if (status)
-        return status;
-    out->flops = ops.flops;
-    out->bytes = ops.bytes;
-    const struct qv_matrix square = { .n = size, .k = size, .dtype = dtype };
-    status = bench_pack(b->ctx, &square, 1, &weight, &stride, err);
-    if (!status) {
-        ops.calls[0].operands[1] = (struct qv_buffer){ weight, 0 };
-        status = best_ms(b, &ops, &out->ms, err);
+    qv_status status = bench_gemm_open(b->ctx, &gemm, dtype, &ops, &weight, err);
+    *flops = ops.flops;
+    *bytes = ops.bytes;
+    if (!status)
+        status = best_ms(b, &ops, ms, err);
+    if (weight)
         b->ctx->backend->free(b->ctx->dev, weight);
-    }
     bench_ops_close(&ops);
     return status;
 }
@@ -477,15 +462,10 @@ time_gemm(const struct bench *b, qv_dtype dtype, int64_t rows, int64_t size, str
 static qv_status
 time_copy(const struct bench *b, size_t bytes, double *ms, qv_error *err)
 {
-    struct qv_op there_and_back[2];
+    struct qv_op there = { .kind = QV_OP_convert, .u.convert = { .n = (int64_t)(bytes / 4) } };
     struct bench_ops ops;
-    memset(there_and_back, 0, sizeof there_and_back);
-    for (int i = 0; i < 2; i++) {
-        there_and_back[i].kind = QV_OP_convert;
-        there_and_back[i].u.convert = (struct qv_op_convert){ .n = (int64_t)(bytes / 4) };
-        qv_op_set_dtype(&there_and_back[i], QV_F32);
-    }
-    qv_status status = bench_ops_open(b->ctx, there_and_back, 2, &ops, err);
+    qv_op_set_dtype(&there, QV_F32);
+    qv_status status = bench_ops_open(b->ctx, (struct qv_op[]){ there, there }, 2, &ops, err);
     if (status)
         return status;
     struct qv_buffer x = ops.calls[1].operands[0];
@@ -510,16 +490,11 @@ static qv_status
 time_rate(const struct bench *b, enum rated what, qv_dtype dtype, int64_t size, double *ms,
           double *per_s, qv_error *err)
 {
-    struct timed t = { 0 };
-    qv_status status;
-    if (what == COPY) {
-        t.bytes = 2.0 * (double)size;
-        status = time_copy(b, (size_t)size, &t.ms, err);
-    } else {
-        status = time_gemm(b, dtype, what == PEAK ? size : 1, size, &t, err);
-    }
-    *ms = t.ms;
-    *per_s = status ? 0 : (what == PEAK ? t.flops : t.bytes) / t.ms * 1e3;
+    double flops = 0, bytes = 2.0 * (double)size; /* of a copy */
+    const qv_status status =
+        what == COPY ? time_copy(b, (size_t)size, ms, err)
+                     : time_gemm(b, dtype, what == PEAK ? size : 1, size, ms, &flops, &bytes, err);
+    *per_s = status ? 0 : (what == PEAK ? flops : bytes) / *ms * 1e3;
     return status;
 }
 

@@ -221,16 +221,11 @@ run_all(struct start_bench *t, qv_error *err)
     return s;
 }
 
-int
-bench_start(const struct tool_options *o)
+qv_status
+bench_start(const struct tool_options *o, qv_error *err)
 {
     struct start_bench t = { .b = { .o = o, .name = "start" } };
-    qv_error err = { 0 };
-    if (!o->model || !o->output) {
-        tool_complain("bench start: --model DIR and -o FOLDER are required (qwenvit bench --help)");
-        return TOOL_USAGE;
-    }
-    const qv_status s = run_all(&t, &err);
+    const qv_status s = run_all(&t, err);
     close_all(&t);
-    return s ? tool_fail(s, &err) : TOOL_DONE;
+    return s;
 }

@@ -77,8 +77,8 @@ open_plan(struct tower_bench *t, qv_error *err)
     return QV_OK;
 }
 
-/* Names how weights stay quantised, as `bench gemm --weights` does. A tower's matrices are mostly of
- * one kind, so the first stands for all. */
+/* Names how weights stay quantised, as `bench gemm --weights` does. A tower's matrices are mostly
+ * of one kind, so the first stands for all. */
 static void
 name_weights(struct tower_bench *t)
 {
@@ -126,13 +126,9 @@ whole_call(struct tower_bench *t)
 static qv_status
 open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
 {
-    qv_status status = bench_open(&t->b, o, "tower", err);
+    qv_status status = bench_open_model(&t->b, o, "tower", &t->model, &t->m, err);
     if (!status)
-        status = tool_load_model(o, t->b.ctx, o->model, false, &t->model, err);
-    if (status)
-        return status;
-    qv_model_get_info(t->model, &t->m);
-    status = open_plan(t, err);
+        status = open_plan(t, err);
     if (!status && t->m.stored_matrices)
         status = open_widened(t, err);
     if (!status)
@@ -426,40 +422,26 @@ report(struct tower_bench *t, qv_error *err)
     return status;
 }
 
-static qv_status
-bench_one_grid(const struct tool_options *o, qv_error *err)
+qv_status
+bench_tower(const struct tool_options *o, qv_error *err)
 {
-    struct tower_bench *t = calloc(1, sizeof *t);
-    if (!t)
-        return qv_fail(err, QV_ENOMEM, "no memory");
-    qv_status status = open_all(t, o, err);
+    struct tower_bench t = { 0 };
+    if (o->alone && !o->pack)
+        return qv_fail(err, QV_EINVAL, "bench tower: --alone goes with --pack FILE");
+    if (o->pack)
+        return bench_tower_pack(o, err);
+    qv_status status = open_all(&t, o, err);
     if (!status)
-        status = bench_begin(&t->b, t->m.dtype,
+        status = bench_begin(&t.b, t.m.dtype,
                              "encode: a chunk's work on the device; whole call and streamed: from "
                              "pixels to tokens in memory of qv_host_alloc\nlimit: the same GEMMs, "
                              "without epilogues, "
                              "and the same attention, each layer with its own weights",
                              err);
     if (!status)
-        status = run_all(t, err);
+        status = run_all(&t, err);
     if (!status)
-        status = report(t, err);
-    close_all(t);
-    free(t);
+        status = report(&t, err);
+    close_all(&t);
     return status;
-}
-
-int
-bench_tower(const struct tool_options *o)
-{
-    const char *wrong = !o->model              ? "--model DIR is required"
-                        : o->alone && !o->pack ? "--alone goes with --pack FILE"
-                                               : NULL;
-    if (wrong) {
-        tool_complain("bench tower: %s", wrong);
-        return TOOL_USAGE;
-    }
-    qv_error err = { 0 };
-    qv_status status = o->pack ? bench_tower_pack(o, &err) : bench_one_grid(o, &err);
-    return status ? tool_fail(status, &err) : TOOL_DONE;
 }

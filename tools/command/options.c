@@ -150,7 +150,7 @@ static const struct option options[] = {
       AT(seconds), 0 },
     { "--from", "FOLDER", "job: copy the clips of this folder, to as many files as --clips says",
       TEXT, GROUP_BENCH, AT(from), 0 },
-    { "--ways", "A,B", "job: time only these ways: decode, bare, \"one by one\", ..", TEXT,
+    { "--ways", "A,B", "job: time only these ways: decode, device, discard, ..", TEXT,
       GROUP_BENCH, AT(ways), 0 },
     { "--frames", "N", "job: make clips of N frames, all of which are sampled", INTEGER,
       GROUP_BENCH, AT(frames), 1 },
