@@ -157,8 +157,8 @@ qv_json_parse(const char *path, const char *text, size_t n, size_t max_brackets,
 qv_status
 qv_json_read(const char *path, size_t cap, json_t **root, qv_error *err)
 {
-    int fd;
-    uint64_t size;
+    int fd = -1;
+    uint64_t size = 0;
     qv_status s = qv_file_open(path, &fd, &size, err);
     if (s)
         return s;

@@ -163,8 +163,10 @@ qv_feeder_close(qv_feeder **feeder)
     for (struct qv_feeder_pack *pack; (pack = f->packs) != NULL; qv_feeder_free_empty(f, pack))
         while (pack->n)
             qv_feeder_take(f, pack, &pack->waiting, pack->waiting->piece.item.grid_thw[0]);
-    while (f->feeds)
-        free_feed(f->feeds);
+    for (struct qv_fed *fed = f->feeds, *next; fed; fed = next) {
+        next = fed->next;
+        free(fed);
+    }
     free(f);
     *feeder = NULL;
 }

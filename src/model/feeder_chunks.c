@@ -91,7 +91,7 @@ take(const qv_feeder *f, int device, struct qv_feeder_pack *pack, const struct o
 {
     const struct qv_fed *first = NULL;
     struct qv_waiting **link = &pack->waiting;
-    for (size_t i = 0; i < offer->n;) {
+    for (size_t i = 0; *link && i < offer->n;) {
         struct qv_fed *fed = (*link)->fed;
         const bool offered = may_take(f, device, first, fed);
         const int64_t n = offered ? taken[i] : 0, left = offered ? offer->runs[i].pairs - n : 1;

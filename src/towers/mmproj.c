@@ -212,6 +212,7 @@ find_family(struct reader *r)
 {
     static const char *const places[] = { VISION "projector_type", "clip.projector_type" };
     const char *projector = NULL, *model_type = NULL, *where = NULL, *architecture = NULL;
+    const struct published *found = NULL;
     qv_status s = qv_json_string(&r->keys, "general.architecture", &architecture, r->err);
     if (!s && (!architecture || strcmp(architecture, "clip") != 0))
         return qv_json_unsupported(
@@ -232,14 +233,15 @@ find_family(struct reader *r)
         model_type = kin_of_qwen3(r);
     for (size_t i = 0; model_type && i < sizeof families / sizeof *families; i++)
         if (!strcmp(model_type, families[i].model_type))
-            r->published = &families[i];
-    if (r->published)
-        r->c->family = qv_family_find(r->published->model_type, &model_type);
-    if (!r->c->family)
+            found = &families[i];
+    if (found)
+        r->c->family = qv_family_find(found->model_type, &model_type);
+    if (!found || !r->c->family)
         return qv_json_unsupported(&r->keys, where, qv_json_get(&r->keys, where),
                                    "known are qwen2vl_merger, qwen2.5vl_merger, qwen2.5o, "
                                    "qwen3vl_merger and glm4v",
                                    r->err);
+    r->published = found;
     snprintf(r->c->model_type, sizeof r->c->model_type, "%s", model_type);
     return QV_OK;
 }
@@ -508,7 +510,7 @@ qv_mmproj_read(const char *path, struct qv_config *c, qv_error *err)
 {
     struct qv_gguf *file = NULL;
     qv_status s = qv_gguf_open(path, &file, err);
-    struct reader r = { .file = file, .c = c, .err = err };
+    struct reader r = { .file = file, .c = c, .err = err, .published = families };
     if (!s) {
         r.keys = (struct qv_json_object){ .json = qv_gguf_keys(file), .file = path, .prefix = "" };
         s = find_family(&r);

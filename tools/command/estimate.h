@@ -30,7 +30,8 @@ json_t *tool_estimate_json(const struct tool_estimate *e);
 /* Returns what tokens take on a disk, as text; NULL for lack of memory. */
 json_t *tool_disk_json(double bytes, qv_dtype dtype, int64_t width, int n_deepstack);
 #define TOOL_ESTIMATE_TEXT                                                                         \
-    "  clips      {clips}, {text.images|0f} of them images[text.sampled?; estimated from {opened} " \
+    "  clips      {clips}, {text.images|0f} of them images[text.sampled?; estimated from "         \
+    "{opened} "                                                                                    \
     "of them, evenly spaced][unusable?; {unusable} of {opened} cannot be used]\n"                  \
     "  frames     {text.frames|0f} to decode and keep, of {text.source_frames|0f} that the clips " \
     "have\n"                                                                                       \
