@@ -46,11 +46,10 @@ sampling_json(const qv_clip_options *c)
     json_t *j = json_object();
     bool lost = false;
     for (int later = 0; later < 2; later++) /* first those that caches have always written */
-        for
-            QVM_EACH_OPTION(p)
-    if (p->scopes & QVM_MADE_BY && qvm_option_is_later(p) == later &&
-        (!later || qvm_option_real(p, c) != 0))
-        lost = json_object_set_new(j, p->name, option_json(p, c)) || lost;
+        QVM_EACH_OPTION (p)
+            if (p->scopes & QVM_MADE_BY && qvm_option_is_later(p) == later &&
+                (!later || qvm_option_real(p, c) != 0))
+                lost = json_object_set_new(j, p->name, option_json(p, c)) || lost;
     if (!lost)
         return j;
     json_decref(j);

@@ -38,25 +38,22 @@ qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYT
     size_t n = 0;
     bool any = false;
     for (int later = 0; later < 2; later++) /* first those that caches have always written */
-        for
-            QVM_EACH_OPTION(p)
-            {
-                const int64_t value = qvm_option_is_real(p) ? micro(qvm_option_real(p, own))
-                                                            : qvm_option_integer(p, own);
-                if (!is_recorded(p) || qvm_option_is_later(p) != later || (later && !value))
-                    continue;
-                any = any || value;
-                n += (size_t)snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n,
-                                      "%c\"%s\":", n ? ',' : '{', p->row);
-                n += (size_t)(qvm_option_is_real(p) /* the same in every locale */
-                                  ? snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n,
-                                             "%" PRId64 ".%06" PRId64, value / 1000000,
-                                             value % 1000000)
-                                  : p->kind == QVM_A_FLAG
-                                        ? snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "true")
-                                        : snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "%" PRId64,
-                                                   value));
-            }
+        QVM_EACH_OPTION (p) {
+            const int64_t value =
+                qvm_option_is_real(p) ? micro(qvm_option_real(p, own)) : qvm_option_integer(p, own);
+            if (!is_recorded(p) || qvm_option_is_later(p) != later || (later && !value))
+                continue;
+            any = any || value;
+            n += (size_t)snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "%c\"%s\":", n ? ',' : '{',
+                                  p->row);
+            n += (size_t)(qvm_option_is_real(p) /* the same in every locale */
+                              ? snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n,
+                                         "%" PRId64 ".%06" PRId64, value / 1000000, value % 1000000)
+                              : p->kind == QVM_A_FLAG
+                                    ? snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "true")
+                                    : snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "%" PRId64,
+                                               value));
+        }
     snprintf(text + n, QV_CACHE_OPTIONS_BYTES - n, "}");
     return any ? text : NULL;
 }
@@ -71,13 +68,11 @@ read_options(const char *text, qv_clip_options *own)
     if (!text)
         return true;
     json_t *j = json_loads(text, 0, NULL);
-    for
-        QVM_EACH_OPTION(p)
-        {
-            const json_t *value = json_object_get(j, p->row);
-            qvm_option_put(p, own, json_is_true(value) ? 1 : json_integer_value(value),
-                           json_number_value(value));
-        }
+    QVM_EACH_OPTION (p) {
+        const json_t *value = json_object_get(j, p->row);
+        qvm_option_put(p, own, json_is_true(value) ? 1 : json_integer_value(value),
+                       json_number_value(value));
+    }
     json_decref(j);
     const char *same = qv_cache_options_text(own, again);
     return same && !strcmp(same, text);
@@ -99,17 +94,15 @@ qv_cache_asks_the_same(const struct qv_cache_usual *usual, int is_image, const c
         char text[QV_CACHE_OPTIONS_BYTES];
         bool can = true;
         int i = 0;
-        for
-            QVM_EACH_OPTION(p)
-            {
-                if (!has_usual(p) || !(ways >> i++ & 1))
-                    continue;
-                const double usual_value = qvm_option_real(p, usually),
-                             value = qvm_option_real(p, &own);
-                const double to = value != 0 ? 0 : usual_value;
-                can = can && usual_value > 0 && (value == 0 || value == usual_value);
-                qvm_option_put(p, &other, (int64_t)to, to);
-            }
+        QVM_EACH_OPTION (p) {
+            if (!has_usual(p) || !(ways >> i++ & 1))
+                continue;
+            const double usual_value = qvm_option_real(p, usually),
+                         value = qvm_option_real(p, &own);
+            const double to = value != 0 ? 0 : usual_value;
+            can = can && usual_value > 0 && (value == 0 || value == usual_value);
+            qvm_option_put(p, &other, (int64_t)to, to);
+        }
         if (can && qv_cache_asked_hash(start, end, qv_cache_options_text(&other, text)) == asked)
             return true;
     }
@@ -159,17 +152,16 @@ qv_cache_usual_of(const json_t *description)
     const json_t *p = json_object_get(description, "preprocessing"),
                  *options = json_object_get(p, "options");
     struct qv_cache_usual usual = { .of = { { 0 } } };
-    for
-        QVM_EACH_OPTION(option)
-    for (int kind = 0; kind < 3 && has_usual(option); kind++) {
-        const double all = number_at(options, option->name);
-        const double now = all > 0 ? all : own_value(p, option->name, kind);
-        if (!(now > 0 && now < 1e15))
-            continue;
-        qvm_option_put(option, &usual.of[kind], llround(now), (double)micro(now) / 1e6);
-        if (number_at(options, "num_frames") > 0)
-            usual.of[kind].fps = 0;
-    }
+    QVM_EACH_OPTION (option)
+        for (int kind = 0; kind < 3 && has_usual(option); kind++) {
+            const double all = number_at(options, option->name);
+            const double now = all > 0 ? all : own_value(p, option->name, kind);
+            if (!(now > 0 && now < 1e15))
+                continue;
+            qvm_option_put(option, &usual.of[kind], llround(now), (double)micro(now) / 1e6);
+            if (number_at(options, "num_frames") > 0)
+                usual.of[kind].fps = 0;
+        }
     return usual;
 }
 
@@ -181,21 +173,19 @@ qv_cache_resolved(const json_t *description)
                                      * apart */
     json_t *p = json_object_get(copy, "preprocessing"), *options = json_object_get(p, "options");
     bool lost = false;
-    for
-        QVM_EACH_OPTION(option)
-        {
-            const json_t *value = json_object_get(options, option->name);
-            const bool is_real = qvm_option_is_real(option);
-            if (!json_is_number(value) || (!is_real && !json_is_integer(value)))
-                continue;
-            const double number = json_number_value(value);
-            const bool is_own = number == own_value(p, option->name, 2);
-            if (is_real || is_own)
-                lost = json_object_set_new(options, option->name,
-                                           is_real ? json_real(is_own ? 0 : number)
-                                                   : json_integer(0)) ||
-                       lost;
-        }
+    QVM_EACH_OPTION (option) {
+        const json_t *value = json_object_get(options, option->name);
+        const bool is_real = qvm_option_is_real(option);
+        if (!json_is_number(value) || (!is_real && !json_is_integer(value)))
+            continue;
+        const double number = json_number_value(value);
+        const bool is_own = number == own_value(p, option->name, 2);
+        if (is_real || is_own)
+            lost =
+                json_object_set_new(options, option->name,
+                                    is_real ? json_real(is_own ? 0 : number) : json_integer(0)) ||
+                lost;
+    }
     if (!lost)
         return copy;
     json_decref(copy);

@@ -56,13 +56,11 @@ qvm_option_take(const struct qvm_option *p, qv_clip_options *o, const qv_value *
 const char *
 qv_clip_options_set(qv_clip_options *o, const char *name, bool row, const qv_value *value)
 {
-    for
-        QVM_EACH_OPTION(p)
-        {
-            const char *its_name = row ? p->row : p->name;
-            if (o && name && value && its_name && !strcmp(its_name, name))
-                return qvm_option_take(p, o, value, row);
-        }
+    QVM_EACH_OPTION (p) {
+        const char *its_name = row ? p->row : p->name;
+        if (o && name && value && its_name && !strcmp(its_name, name))
+            return qvm_option_take(p, o, value, row);
+    }
     return "";
 }
 
@@ -78,18 +76,16 @@ qvm_check_row(const qv_clip_options *own, qv_error *err)
 static qv_status
 check_bounds(const char *path, const qv_clip_options *o, qv_error *err)
 {
-    for
-        QVM_EACH_OPTION(p)
-        {
-            char most[40] = "";
-            const double v = qvm_option_real(p, o);
-            if (v >= 0 && v <= p->most && isfinite(v))
-                continue;
-            if (p->most < (double)INT64_MAX && p->kind != QVM_A_LIKE && p->kind != QVM_A_DECODE)
-                snprintf(most, sizeof most, ", at most %.15g", p->most);
-            return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; must be %s%s", path, p->name, v,
-                           wanted[p->kind], most);
-        }
+    QVM_EACH_OPTION (p) {
+        char most[40] = "";
+        const double v = qvm_option_real(p, o);
+        if (v >= 0 && v <= p->most && isfinite(v))
+            continue;
+        if (p->most < (double)INT64_MAX && p->kind != QVM_A_LIKE && p->kind != QVM_A_DECODE)
+            snprintf(most, sizeof most, ", at most %.15g", p->most);
+        return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; must be %s%s", path, p->name, v,
+                       wanted[p->kind], most);
+    }
     return QV_OK;
 }
 
@@ -102,11 +98,10 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
     if (o->fps != 0.0 && o->num_frames != 0)
         return qv_fail(err, QV_EINVAL, "%s: fps %g and num_frames %lld exclude each other", path,
                        o->fps, (long long)o->num_frames);
-    for
-        QVM_EACH_OPTION(p)
-    if (p->scopes & QVM_UTILS && qvm_option_real(p, o) != 0 && o->like != QV_LIKE_QWEN_VL_UTILS)
-        return qv_fail(err, QV_EINVAL, "%s: %s goes with the rules of qwen-vl-utils alone", path,
-                       p->name);
+    QVM_EACH_OPTION (p)
+        if (p->scopes & QVM_UTILS && qvm_option_real(p, o) != 0 && o->like != QV_LIKE_QWEN_VL_UTILS)
+            return qv_fail(err, QV_EINVAL, "%s: %s goes with the rules of qwen-vl-utils alone",
+                           path, p->name);
     if (o->like == QV_LIKE_QWEN_VL_UTILS && o->cap_pixels)
         return qv_fail(err, QV_EINVAL,
                        "%s: cap_pixels goes with transformers' rules; qwen-vl-utils always caps",

@@ -56,8 +56,8 @@ static const struct qvm_option qvm_options[] = {
 #include "options.inc"
 };
 #define QVM_EACH_OPTION(p)                                                                         \
-    (const struct qvm_option *p = qvm_options;                                                     \
-     p < qvm_options + sizeof qvm_options / sizeof *qvm_options; p++)
+    for (const struct qvm_option *p = qvm_options;                                                 \
+         p < qvm_options + sizeof qvm_options / sizeof *qvm_options; p++)
 
 static inline bool
 qvm_option_is_real(const struct qvm_option *p)
@@ -117,10 +117,9 @@ qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
     qv_clip_options o = { 0 };
     if (all)
         o = *all;
-    for
-        QVM_EACH_OPTION(p)
-    if (own && p->row && (p->scopes & QVM_PIECE || qvm_option_real(p, own) != 0))
-        qvm_option_copy(p, &o, own);
+    QVM_EACH_OPTION (p)
+        if (own && p->row && (p->scopes & QVM_PIECE || qvm_option_real(p, own) != 0))
+            qvm_option_copy(p, &o, own);
     if (own && own->fps != 0)
         o.num_frames = 0;
     return o;

@@ -66,10 +66,9 @@ void
 bind_options(nb::module_ &m)
 {
     nb::dict names; /* of a row's fields, as options of encode() */
-    for
-        QVM_EACH_OPTION(p)
-    if (p->row)
-        names[p->row] = p->name;
+    QVM_EACH_OPTION (p)
+        if (p->row)
+            names[p->row] = p->name;
     m.attr("ROW_OPTIONS") = names;
     m.def("check_options", [](nb::dict options) {
         qv_clip_options o = {};

@@ -13,12 +13,10 @@
 static void
 check_own(const qv_clip_options *own)
 {
-    for
-        QVM_EACH_OPTION(p)
-        {
-            FUZZ_CHECK(isfinite(qvm_option_real(p, own)) && qvm_option_real(p, own) >= 0);
-            FUZZ_CHECK(p->row || !(qvm_option_real(p, own) != 0));
-        }
+    QVM_EACH_OPTION (p) {
+        FUZZ_CHECK(isfinite(qvm_option_real(p, own)) && qvm_option_real(p, own) >= 0);
+        FUZZ_CHECK(p->row || !(qvm_option_real(p, own) != 0));
+    }
     FUZZ_CHECK(!(own->end_s > 0) || own->end_s > own->start_s);
 }
 
