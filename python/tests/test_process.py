@@ -10,7 +10,7 @@ import pytest
 from qwenvit import _decoder
 
 # names that the headers declare, one of each of the libraries that the extension has in it
-NAMES = "qv_version qv_model_load qv_plan_push qv_job_open qv_job_add qv_cache_open qv_cache_fill_open qv_row_check".split()
+NAMES = "qv_version qv_model_load qv_plan_push qv_job_open qv_job_add qv_cache_open qv_cache_fill_open qv_clip_options_set".split()
 ENCODE = """
 import sys
 import numpy as np

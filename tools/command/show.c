@@ -84,7 +84,7 @@ print_filled(const char *t, const json_t *object, bool shown)
 {
     char how[32];
     while (*t && *t != ']') {
-        const size_t plain = strcspn(t, "{[]"), name = strcspn(t + plain + 1, "|?}");
+        const size_t plain = strcspn(t, "{[]");
         if (shown)
             print_piece(t, plain);
         if (!t[plain] || t[plain] == ']') {
@@ -92,6 +92,7 @@ print_filled(const char *t, const json_t *object, bool shown)
             continue;
         }
         const bool is_field = t[plain] == '{', not = t[plain + 1] == '!';
+        const size_t name = strcspn(t + plain + 1, "|?}");
         const json_t *value = find_field(object, t + plain + 1 + not, name - not );
         t += plain + 1 + name;
         if (is_field) {
