@@ -19,7 +19,7 @@ cmake -S "$source" -B build -G Ninja -DQV_PYTHON=ON -DQV_TESTS=OFF -DQV_DEPS_DIR
 sources() {
     ninja -C build -t commands "$1" | awk '/ -c .*\/media\/[a-z0-9_]*\.c$/ {
         name = $NF; sub(/.*\//, "", name)
-        print name, name ~ /^(gpu|nvdec|nvstream)/ && /-DQV_WITH_NVDEC / ? "nvdec" : "" }' | sort -u
+        print name, name ~ /^(gpu|nvdec|nvstream)\.c$/ && /-DQV_WITH_NVDEC / ? "nvdec" : "" }' | sort -u
 }
 for program in decoder command; do
     sources qwenvit_$program > own
