@@ -186,20 +186,31 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     return status;
 }
 
+/* Returns how many frames a source of frames or patches has, which its caller need not say. */
+static int64_t
+frames_of(const qv_job *job, const qv_job_source *s)
+{
+    const qv_item *item = &s->item;
+    return item->n_frames   ? item->n_frames
+           : item->is_image ? 1
+                            : item->grid_thw[0] * job->model.temporal_patch_size;
+}
+
 /* Returns how many bytes of the caller's memory a source is. */
 static int64_t
 bytes_of(const qv_job *job, const qv_job_source *s)
 {
-    const qv_item *item = &s->item;
+    const qv_item *item = &s->item; /* of frames and patches alone */
+    if (qv_job_kinds[s->kind].is_clip)
+        return s->kind == QV_SOURCE_BYTES ? (int64_t)s->n_bytes : 0;
     const int64_t *g = item->grid_thw, depth = job->model.temporal_patch_size;
     const int64_t pair = g[1] * g[2] * job->model.row_dim;
-    const int64_t frames = item->n_frames ? item->n_frames : item->is_image ? 1 : g[0] * depth;
     switch (s->kind) {
-    case QV_SOURCE_BYTES: return (int64_t)s->n_bytes;
-    case QV_SOURCE_FRAMES: return frames * (pair / depth);
+    case QV_SOURCE_FRAMES: return frames_of(job, s) * (pair / depth);
     case QV_SOURCE_PATCHES: return g[0] * pair * (int64_t)sizeof(float);
     case QV_SOURCE_PATCHES_BF16: return g[0] * pair * (int64_t)sizeof(uint16_t);
     case QV_SOURCE_PATH:
+    case QV_SOURCE_BYTES:
     case QV_SOURCE_MAX: break;
     }
     return 0;
@@ -226,10 +237,13 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
         status = set_clip_options(job, item, err);
     else {
         item->whole = s->item;
-        item->outcome = (qv_outcome){ .is_image = s->item.is_image, .n_frames = s->item.n_frames };
-        memcpy(item->outcome.grid_thw, s->item.grid_thw, sizeof s->item.grid_thw);
         status = s->item.data ? qv_job_feed(job, item, name, err)
                               : qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
+        if (!status) {
+            item->outcome.is_image = s->item.is_image;
+            item->outcome.n_frames = frames_of(job, s);
+            memcpy(item->outcome.grid_thw, s->item.grid_thw, sizeof s->item.grid_thw);
+        }
     }
     item->lent = status || s->status ? 0 : bytes_of(job, s);
     if (status)

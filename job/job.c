@@ -399,9 +399,9 @@ qv_job_close(qv_job **handle)
         return;
     if (job->has_lock)
         finish(job);
+    qv_feeder_close(&job->feeder); /* waits for what is under way into the devices' buffers */
     for (int i = 0; job->devices && i < job->n_devices; i++)
         qv_job_device_close(&job->devices[i]);
-    qv_feeder_close(&job->feeder);
     qv_decoder_stop(&job->own_decoder);
     qv_job_queue_close(&job->sources);
     qv_job_queue_close(&job->told);

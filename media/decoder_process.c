@@ -299,12 +299,13 @@ static bool
 accept_event(struct qvm_process *p, qvm_event *e)
 {
     const bool are_facts = e->kind == QVM_FACTS && p->asked && !p->gives_frames;
-    qv_outcome *o = p->outcome;
+    qv_outcome *o = p->outcome, told = *o;
     if (e->index_bytes < 0 || e->index_bytes > (are_facts && p->gives_index ? QVM_MOST_INDEX : 0) ||
         e->plane_bytes < 0 || e->plane_bytes > (are_facts && p->codec >= 0 ? QVM_MOST_PLANES : 0) ||
         (e->outcome.decoded_by == QV_DECODE_GPU && !p->gives_planes) ||
-        !take_outcome(o, &e->outcome, are_facts))
+        !take_outcome(&told, &e->outcome, are_facts) || (are_facts && !are_facts_possible(&told)))
         return false;
+    *o = told;
     if (p->gpu_is_avoided)
         snprintf(o->not_gpu, sizeof o->not_gpu, "%s", p->gpu_is_avoided);
     if (p->gives_planes && e->gpu_lost && !p->gpu_lost)
@@ -313,7 +314,7 @@ accept_event(struct qvm_process *p, qvm_event *e)
     switch (e->kind) {
     case QVM_READY: return !p->asked;
     case QVM_ALIVE: return p->asked;
-    case QVM_FACTS: return are_facts && are_facts_possible(o);
+    case QVM_FACTS: return are_facts;
     case QVM_PLAN:
         if (p->has_plan || !p->gives_frames)
             return false;

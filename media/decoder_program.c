@@ -176,8 +176,10 @@ copy_environment(void)
         for (const char *from; list && (from = list[n]); n++)
             bytes += strlen(from) + 1;
         char **copy = malloc((n + 1) * sizeof *copy + bytes);
+        if (!copy)
+            return NULL;
         char *text = (char *)(copy + n + 1);
-        if (!copy || copy_strings(list, n, copy, text, text + bytes))
+        if (copy_strings(list, n, copy, text, text + bytes))
             return copy;
         free(copy);
     }

@@ -240,6 +240,7 @@ cp grey.ppm named/pytorch_model.bin && cp grey.ppm named/extra.gguf && cp grey.p
 for file in named/pytorch_model.bin named/extra.gguf named/preprocessor_config.json blob; do
     expect 2 "$file $input a file of named" "$qwenvit" encode safe.ppm --model named -o "$file"
 done
+expect 2 'named/new.gguf would be taken for a file of named' "$qwenvit" encode safe.ppm --model named -o named/new.gguf
 mkdir named/folder && cp grey.ppm named/folder/safe.ppm.safetensors
 expect 0 'tokens' "$qwenvit" encode safe.ppm --model named -o named/folder
 rm -r named/folder named/pytorch_model.bin named/extra.gguf named/linked

@@ -52,7 +52,7 @@ take_clip_options(nb::dict options, qv_clip_options *o)
 {
     for (auto [key, value] : options) {
         std::string text;
-        const std::string name = nb::str(key).c_str();
+        const std::string name = nb::cast<std::string>(nb::str(key));
         const qv_value v = value_of(value, name, &text);
         const char *wanted = qv_clip_options_set(o, name.c_str(), false, &v);
         if (wanted && !*wanted)

@@ -288,6 +288,8 @@ static void
 set_state(Tokens &at, nb::dict d)
 {
     Tokens t;
+    if (!d.contains("outcome.is_image"))
+        fail(QV_EFORMAT, "a pickle of tokens that another version of qwenvit made");
     each_member(t, [&](const char *name, auto &value) {
         value = nb::cast<std::decay_t<decltype(value)>>(d[name]);
     });

@@ -89,6 +89,8 @@ def test_a_pickle_that_was_changed_is_refused(model, frames):
                    {"grid_thw": [1, 2]}, {"dtype": "f64"}):
         with pytest.raises(qwenvit.Error):
             type(core).__new__(type(core)).__setstate__({**state, **change})
+    with pytest.raises(qwenvit.Error, match="another version"):
+        type(core).__new__(type(core)).__setstate__({k: v for k, v in state.items() if not k.startswith("outcome.")})
 
 
 def test_without_numpy_results_are_shown_and_pickled(golden, tmp_path):

@@ -510,7 +510,7 @@ qv_status
 bench_patch_embed(const struct tool_options *o, qv_error *err)
 {
     struct bench b;
-    struct qv_config c;
+    struct qv_config c = { .hidden = 0 };
     char name[100];
     qv_status status = bench_open(&b, o, "patch-embed", err);
     if (!status && o->model)

@@ -138,13 +138,14 @@ static qv_status
 add_chunk(struct pack_bench *p, const qv_feeder_chunk *from, qv_capacity *most, qv_error *err)
 {
     struct bench_chunk *chunks = realloc(p->chunks, (p->n_chunks + 1) * sizeof *chunks);
+    if (chunks)
+        p->chunks = chunks;
     qv_item *items = chunks ? malloc(from->n * sizeof *items) : NULL;
-    p->chunks = chunks ? chunks : p->chunks;
     if (!items)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", p->n_chunks + 1);
     for (size_t i = 0; i < from->n; i++)
         items[i] = from->pieces[i].item;
-    struct bench_chunk *chunk = &chunks[p->n_chunks++];
+    struct bench_chunk *chunk = &p->chunks[p->n_chunks++];
     *chunk = (struct bench_chunk){ items, from->n };
     p->flops += qv_plan_flops(p->plan, NULL, chunk->items, chunk->n);
     count_most(p, chunk, most);

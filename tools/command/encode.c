@@ -121,9 +121,10 @@ check_outputs(const struct tool_options *o, const struct tool_output *outputs, s
               qv_error *err)
 {
     enum { MORE = 3 };
-    const char **names = malloc((2 * n + MORE + 1) * sizeof *names), **inputs = names + n + MORE;
+    const char **names = malloc((2 * n + MORE + 1) * sizeof *names);
     if (!names)
         return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
+    const char **inputs = names + n + MORE;
     for (size_t i = 0; i < n; i++) {
         names[i] = outputs[i].path;
         inputs[i] = outputs[i].clip;

@@ -97,15 +97,13 @@ value_of(const json_t *value)
 static const char *
 set_field(struct line *line, const char *name, const json_t *value)
 {
-    const char **text = !strcmp(name, "path")  ? &line->path
-                        : !strcmp(name, "key") ? &line->key
-                                               : NULL;
+    const bool is_path = !strcmp(name, "path");
     const qv_value v = value_of(value);
-    if (!text) {
+    if (!is_path && strcmp(name, "key") != 0) {
         line->asks = true;
         return qv_clip_options_set(&line->own, name, true, &v);
     }
-    *text = v.text;
+    *(is_path ? &line->path : &line->key) = v.text;
     return v.text && *v.text ? NULL : "a text that is not empty";
 }
 

@@ -68,6 +68,18 @@ is_of_cache(const char *name)
     return !strcmp(name, "qwenvit-cache.json") || !strncmp(name, "part-", 5);
 }
 
+/* Returns whether a file of this name would be read with a model in whose folder it is. */
+static bool
+is_of_model(const char *name)
+{
+    static const char *const ends[] = { "config.json", ".index.json", ".gguf" };
+    const size_t n = strlen(name);
+    bool is = !strncmp(name, "model", 5) && n > 12 && !strcmp(name + n - 12, ".safetensors");
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        is = is || (n >= strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i]));
+    return is;
+}
+
 /* Fails if an output is a file in a folder that is read: any file next to a model, whose weights
  * may have any name, but only a cache's own. */
 static qv_status
@@ -96,6 +108,22 @@ check_folder(const char *folder, bool cache, const struct place *outputs, size_t
     if (d)
         closedir(d);
     return status;
+}
+
+/* Fails if an output that is not there yet would be taken for a file of a folder that is read. */
+static qv_status
+check_names(const char *folder, bool cache, const struct place *outputs, size_t n, qv_error *err)
+{
+    struct place in;
+    for (size_t i = 0; find(folder, &in) && i < n; i++) {
+        const struct place *o = &outputs[i];
+        if (*o->name && o->device == in.device && o->inode == in.inode &&
+            (cache ? is_of_cache(o->name) : is_of_model(o->name)))
+            return qv_fail(err, QV_EINVAL,
+                           "%s would be taken for a file of %s, which is read: name another output",
+                           qv_path_tail(o->path), qv_path_tail(folder));
+    }
+    return QV_OK;
 }
 
 /* Fails if two outputs, which are sorted, are one file. */
@@ -135,6 +163,8 @@ tool_check_outputs(const struct tool_options *o, const char *const *outputs, siz
                              "output",
                              qv_path_tail(same->path), qv_path_tail(inputs[i]));
     }
+    for (size_t i = 0; n && i < sizeof folders / sizeof *folders && !status; i++)
+        status = check_names(folders[i], folders[i] == o->out, places, n, err);
     for (size_t i = 0; n && i < sizeof folders / sizeof *folders && !status; i++)
         status = check_folder(folders[i], folders[i] == o->out, places, n, err);
     free(places);
