@@ -38,7 +38,7 @@ qv_chunk_capacity(const qv_model *model, const qv_capacity *chunk, const qv_capa
 qv_packing
 qv_model_packing(const qv_model *model, int64_t chunk_rows)
 {
-    if (!model || chunk_rows < 0 || chunk_rows > QV_MOST_ROWS)
+    if (!model || chunk_rows < 0 || chunk_rows > INT32_MAX)
         return (qv_packing){ .rule = "" };
     const struct qv_caps *caps = &model->ctx->caps;
     const struct qv_config *c = &model->config;
@@ -113,7 +113,7 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         if (!models[i])
             return qv_fail(err, QV_EINVAL, "open feeder: model %zu is NULL", i);
     if (!QV_RESERVED_IS_ZERO(options) || options->chunk_rows < 0 ||
-        options->chunk_rows > QV_MOST_ROWS || !(options->max_wait_s >= 0))
+        options->chunk_rows > INT32_MAX || !(options->max_wait_s >= 0))
         return qv_fail(
             err, QV_EINVAL,
             "open feeder: chunk_rows is %lld, max_wait_s %g; they must be 0 or more, and "
