@@ -78,7 +78,7 @@ class Runner:
         return said
 
     def build(self, preset, test):
-        """Builds the files that the test's command names; all, if it names the build's folder."""
+        """Builds the files that the test's command names; all, if it names a folder of the build."""
         if preset not in self.configured:
             self.do("cmake", "--preset", preset, *OPTIONS.get(preset, ()))
             self.configured.add(preset)
@@ -89,7 +89,7 @@ class Runner:
             raise Failed(f"the preset {preset} has no test {test}")
         words = {os.path.relpath(w, build) for w in re.findall('"([^"]*)"', command[1]) if w.startswith(str(build))}
         made = {line.split(":")[0] for line in self.do("ninja", "-C", build, "-t", "targets", "all").splitlines()}
-        targets = ["all"] if "." in words else sorted(words & made)
+        targets = sorted(words) if words <= made else ["all"]  # a folder has what is made for it alone
         if targets:
             self.do("ninja", "-C", build, "-j", self.jobs, *targets)
 
