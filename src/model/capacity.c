@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "capacity.h"
 
-static int64_t
-at_least(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t
-round_up(int64_t n, int64_t multiple)
-{
-    return (n + multiple - 1) / multiple * multiple;
-}
+#include "numbers.h"
 
 /* Returns the rows of a chunk that pairs are packed into, if no number was asked for. */
 static int64_t
@@ -23,20 +13,20 @@ own_rows(const struct qv_caps *caps)
 int64_t
 qv_capacity_bucket(const struct qv_caps *caps, int64_t merge, int64_t rows)
 {
-    const int64_t least = round_up(caps->bucket_rows, merge * merge);
+    const int64_t least = qv_round_up(caps->bucket_rows, merge * merge);
     int64_t steps[2] = { least, least }; /* the second is for buckets above half a chunk */
-    rows = at_least(rows, caps->least_rows);
+    rows = qv_at_least(rows, caps->least_rows);
     for (int i = 0; i < 2; i++)
         while (steps[i] * (i ? 2 * QV_LARGE_STEPS : 2 * QV_SMALL_STEPS) <= rows)
             steps[i] *= 2;
-    const int64_t small = round_up(rows, steps[0]);
-    return 2 * small > own_rows(caps) ? round_up(rows, steps[1]) : small;
+    const int64_t small = qv_round_up(rows, steps[0]);
+    return 2 * small > own_rows(caps) ? qv_round_up(rows, steps[1]) : small;
 }
 
 static int64_t
 usual_segments(int64_t rows)
 {
-    return at_least(rows / QV_USUAL_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
+    return qv_at_least(rows / QV_USUAL_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
 }
 
 bool
@@ -85,7 +75,7 @@ static int64_t
 usual_windows(const struct qv_config *c, int64_t rows)
 {
     const int64_t side = qv_config_window_cells(c) * c->merge, area = side * side;
-    return area > 0 ? at_least(2 * rows / area, QV_LEAST_SEGMENTS) : 0;
+    return area > 0 ? qv_at_least(2 * rows / area, QV_LEAST_SEGMENTS) : 0;
 }
 
 struct qv_capacity
@@ -95,8 +85,8 @@ qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t 
     const int64_t segments = usual_segments(rows), windows = usual_windows(c, rows);
     const int64_t most = caps->free_segments ? rows / (c->merge * c->merge) : 0;
     return (struct qv_capacity){ .rows = rows,
-                                 .segments = at_least(segments, most),
-                                 .windows = windows ? at_least(windows, most) : 0 };
+                                 .segments = qv_at_least(segments, most),
+                                 .windows = windows ? qv_at_least(windows, most) : 0 };
 }
 
 /* Returns the bucket for so many rows, with room for the segments and windows of `size`. */
@@ -166,7 +156,7 @@ qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c,
     const struct qv_capacity item = qv_capacity_of(c, grid_thw);
     if (item.rows <= chunk)
         return pack_for(caps, c, item.rows, &item);
-    const int64_t pairs = at_least(chunk / item.segment_rows, 1);
+    const int64_t pairs = qv_at_least(chunk / item.segment_rows, 1);
     const int64_t full[3] = { pairs, grid_thw[1], grid_thw[2] };
     const struct qv_capacity dense = qv_capacity_of(c, full);
     return bits->dense ? pack_for(caps, c, dense.rows, &dense) : dense;
@@ -225,8 +215,8 @@ chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
     if (caps->quick_plans)
         return 1;
     return is_nearly_full(pack, used->rows)
-               ? at_least(QV_NEARLY_FULL_ALIKE,
-                          used->segments * used->segments / QV_SEGMENTS_SQUARED_ALIKE)
+               ? qv_at_least(QV_NEARLY_FULL_ALIKE,
+                             used->segments * used->segments / QV_SEGMENTS_SQUARED_ALIKE)
                : QV_FEW_ALIKE;
 }
 
@@ -256,7 +246,7 @@ qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
         (!bits || qv_capacity_same_bits(bits, used, pack)))
         return *used;
     struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more, repeats);
-    const int64_t few = at_least(chunk.rows / QV_LARGE_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
+    const int64_t few = qv_at_least(chunk.rows / QV_LARGE_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
     if (!caps->free_segments && (more || chunk.rows == pack->rows) && used->segments <= few &&
         few < chunk.segments)
         chunk.segments = few;

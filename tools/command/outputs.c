@@ -115,7 +115,8 @@ static qv_status
 check_names(const char *folder, bool cache, const struct place *outputs, size_t n, qv_error *err)
 {
     struct place in;
-    for (size_t i = 0; find(folder, &in) && i < n; i++) {
+    const bool there = find(folder, &in);
+    for (size_t i = 0; there && i < n; i++) {
         const struct place *o = &outputs[i];
         if (*o->name && o->device == in.device && o->inode == in.inode &&
             (cache ? is_of_cache(o->name) : is_of_model(o->name)))

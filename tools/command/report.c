@@ -60,20 +60,20 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
     json_t *j = json_object();
     int missing = json_object_set_new(j, "clip", tool_json_text(output->clip));
     missing |= output->key ? json_object_set_new(j, "key", tool_json_text(output->key)) : 0;
-    missing |= json_object_set_new(j, "status", json_string("ok")) |
-               json_object_set_new(j, "output", tool_json_text(output->path)) |
-               json_object_set_new(j, "decoder", json_string(r->decoder)) |
-               qv_outcome_json(j, o, QV_FOR_ENCODE, 0, AT_FRAMES);
+    missing |= json_object_set_new(j, "status", json_string("ok"));
+    missing |= json_object_set_new(j, "output", tool_json_text(output->path));
+    missing |= json_object_set_new(j, "decoder", json_string(r->decoder));
+    missing |= qv_outcome_json(j, o, QV_FOR_ENCODE, 0, AT_FRAMES);
+    missing |= json_object_update_new(j, json_pack("{s:I, s:I}", "tokens", (json_int_t)r->n_tokens,
+                                                   "width", (json_int_t)e->model.out_hidden));
+    missing |= qv_outcome_json(j, o, QV_FOR_ENCODE, AT_FRAMES, AT_DAMAGE);
+    missing |= json_object_update_new(j, json_pack("{s:f, s:s}", "seconds", r->seconds, "precision",
+                                                   qv_dtype_name(e->model.dtype)));
+    missing |= qv_outcome_json(j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES);
     missing |=
-        json_object_update_new(j, json_pack("{s:I, s:I}", "tokens", (json_int_t)r->n_tokens,
-                                            "width", (json_int_t)e->model.out_hidden)) |
-        qv_outcome_json(j, o, QV_FOR_ENCODE, AT_FRAMES, AT_DAMAGE) |
-        json_object_update_new(j, json_pack("{s:f, s:s}", "seconds", r->seconds, "precision",
-                                            qv_dtype_name(e->model.dtype))) |
-        qv_outcome_json(j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES) |
         json_object_update_new(j, json_pack("{s:s, s:I}", "lowering", e->model.lowering,
-                                            "peak_rss_bytes", (json_int_t)tool_peak_bytes())) |
-        qv_outcome_json(j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
+                                            "peak_rss_bytes", (json_int_t)tool_peak_bytes()));
+    missing |= qv_outcome_json(j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
     missing |=
         json_object_update_new(j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:I}", "write_s",
                                             output->write_s, "wait_decode_s", r->wait_decode_s,
