@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "media/option_list.h"
+#include "clips/option_list.h"
 #include "qwenvit_cache.h"
 
 #define QV_CACHE_DESCRIPTION "qwenvit-cache.json"

@@ -17,7 +17,7 @@
 #include "clock.h"
 #include "error.h"
 #include "halves.h"
-#include "media/option_list.h"
+#include "clips/option_list.h"
 #include "options.h"
 
 enum { SINKS = 4 };

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "../media/media.h"
+#include "../decoder/decoder.h"
 #include "judge.h"
 
 #define MOST_ASPECT 200 /* of clips for a tower: above, the public way refuses them */

@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #define main decoder_main /* The real program; our main calls it. */
-#include "../media/decoder.c"
+#include "../decoder/main.c"
 #undef main
 
 #include "faulty_decoder.h"

@@ -15,15 +15,15 @@ for name in libavformat libavcodec libavutil libswscale; do
 done
 cmake -S "$source" -B build -G Ninja -DQV_PYTHON=ON -DQV_TESTS=OFF -DQV_DEPS_DIR="$deps" \
     -DPython_EXECUTABLE="$deps/python/bin/python" -DQV_FFMPEG_ROOTS="$work/root" > log 2>&1 || { cat log; exit 1; }
-# prints the sources in media/ that a program is made of, and which of them are built for NVIDIA's decoders
+# prints the sources in clips/ and decoder/ that a program is made of, and which of them are built for NVIDIA's decoders
 sources() {
-    ninja -C build -t commands "$1" | awk '/ -c .*\/media\/[a-z0-9_]*\.c$/ {
+    ninja -C build -t commands "$1" | awk '/ -c .*\/(clips|decoder)\/[a-z0-9_]*\.c$/ {
         name = $NF; sub(/.*\//, "", name)
         print name, name ~ /^(gpu|nvdec|nvstream)\.c$/ && /-DQV_WITH_NVDEC / ? "nvdec" : "" }' | sort -u
 }
 for program in decoder command; do
     sources qwenvit_$program > own
     sources qwenvit_${program}_99 > further
-    [ -s own ] || { echo "FAILED: qwenvit_$program has no sources in media/"; exit 1; }
+    [ -s own ] || { echo "FAILED: qwenvit_$program has no sources there"; exit 1; }
     diff own further || { echo "FAILED: qwenvit_$program for a further FFmpeg has other sources"; exit 1; }
 done

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../media/media.h"
+#include "../decoder/decoder.h"
 
 static void
 say_nothing(void *user)

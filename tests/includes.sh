@@ -17,18 +17,21 @@ src/model      include src src/engine src/conv3d src/towers
 cpu            include src src/engine
 cuda           include src src/engine
 metal          include src src/engine
-media          include src src/files/atomic_file.h src/files/installed.h
+pixels         include src
+ipc            include src
+clips          include src src/files/atomic_file.h src/files/installed.h ipc pixels
+decoder        include src ipc pixels
 job            include src src/files
-cache          include src src/files media/option_list.h
-tools/command  include src src/files src/engine src/conv3d src/towers src/model media/option_list.h media/options.inc
-tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command media/option_list.h
-python/src     include src/dtype.h src/error.h src/outcome.inc src/files src/engine/block_order.h cache/open.h media/option_list.h
+cache          include src src/files clips/option_list.h
+tools/command  include src src/files src/engine src/conv3d src/towers src/model clips/option_list.h clips/options.inc
+tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command clips/option_list.h
+python/src     include src/dtype.h src/error.h src/outcome.inc src/files src/engine/block_order.h cache/open.h clips/option_list.h
 tools/verify   include src src/files src/engine src/conv3d src/towers src/model tools/command
 '
 
 # prints "FILE HEADER" lines: the headers of ours that a file includes, as paths from the top
 includes() {
-    for f in include/*.h src/*.[ch] src/*/*.[ch]* cpu/*.[ch] cuda/*.[ch]* metal/*.[chm]* media/*.[ch] \
+    for f in include/*.h src/*.[ch] src/*/*.[ch]* cpu/*.[ch] cuda/*.[ch]* metal/*.[chm]* ipc/*.[ch] pixels/*.[ch] clips/*.[ch] decoder/*.[ch] \
         job/*.[ch] cache/*.[ch] python/src/*.cpp python/src/*.h tools/*/*.[ch]; do
         sed -n 's/^#include "\([^"]*\)".*/\1/p' "$f" | while read -r h; do
             for at in "${f%/*}" src tools include job .; do
@@ -57,7 +60,7 @@ breaches() {
 
 if [ "${1:-}" = --selftest ]; then
     for line in 'src/files/json.c src/engine/op.h' 'cpu/gemm.c src/towers/tower.h' \
-        'media/clip.c src/files/json.h' 'job/job.c src/model/model.h' 'job/job.c cache/open.h' 'src/new/x.c src/error.h'; do
+        'clips/clip.c src/files/json.h' 'job/job.c src/model/model.h' 'job/job.c cache/open.h' 'src/new/x.c src/error.h'; do
         ! echo "$line" | breaches > /dev/null || { echo "not seen: $line"; exit 1; }
     done
     exit 0

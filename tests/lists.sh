@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests that what media/options.inc and src/outcome.inc list stands nowhere else: the name of an entry may stand in
+# Tests that what clips/options.inc and src/outcome.inc list stands nowhere else: the name of an entry may stand in
 # the list, in the public headers, and in the files of the table below, each of which has its reason. A plain word
 # (fps) counts only between quotes, and not if much else is called by it. In C, members of an outcome may be used: its
 # names count where they are text, in quotes or in a template of tool_show, and where a member is copied to another of
@@ -12,27 +12,27 @@ cd "$(dirname "$0")/.."
 
 # A list, a file that may name its entries, and why.
 table='
-media/options.inc media/choose.c            decides which frames are read, and at which size
-media/options.inc media/qwen_vl_utils.c     does so by the rules of qwen-vl-utils
-media/options.inc media/sampling.c          does so by the rules of transformers
-media/options.inc media/clip.c              keeps the index of a file of which a piece is read
-media/options.inc media/frame_reader.c      reads the first frame
-media/options.inc media/decoder_process.c   limits the process that decodes
-media/options.inc media/codec.c             FFmpeg has a max_pixels too
-media/options.inc media/source.c            so has its parser of images
-media/options.inc media/option_list.h       a rate replaces a number of frames
-media/options.inc media/clip_options.c      checks which options go together
-media/options.inc cache/made_by.c           writes the numbers of the model, which are called so too
-media/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
-media/options.inc tools/command/encode.c    refuses, in flags, options that do not go together
-media/options.inc tools/command/cache_command.c  refuses, in flags, options that do not go together
-media/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
-media/options.inc tools/bench/bench_job.c         makes frames small
-media/options.inc tools/verify/verify.c     makes pixels of a size; samples as many frames as a grid has
-media/options.inc python/src/model.cpp      gives the numbers of the model
-media/options.inc python/src/frames.cpp     resizes frames that are in memory
-media/options.inc python/qwenvit/ray.py      a rate replaces a number of frames
-media/options.inc python/qwenvit/_sources.py    says what frames in memory may have
+clips/options.inc clips/choose.c            decides which frames are read, and at which size
+clips/options.inc clips/qwen_vl_utils.c     does so by the rules of qwen-vl-utils
+clips/options.inc clips/sampling.c          does so by the rules of transformers
+clips/options.inc clips/clip.c              keeps the index of a file of which a piece is read
+clips/options.inc decoder/frame_reader.c      reads the first frame
+clips/options.inc clips/decoder_process.c   limits the process that decodes
+clips/options.inc decoder/codec.c             FFmpeg has a max_pixels too
+clips/options.inc decoder/source.c            so has its parser of images
+clips/options.inc clips/option_list.h       a rate replaces a number of frames
+clips/options.inc clips/clip_options.c      checks which options go together
+clips/options.inc cache/made_by.c           writes the numbers of the model, which are called so too
+clips/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
+clips/options.inc tools/command/encode.c    refuses, in flags, options that do not go together
+clips/options.inc tools/command/cache_command.c  refuses, in flags, options that do not go together
+clips/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
+clips/options.inc tools/bench/bench_job.c         makes frames small
+clips/options.inc tools/verify/verify.c     makes pixels of a size; samples as many frames as a grid has
+clips/options.inc python/src/model.cpp      gives the numbers of the model
+clips/options.inc python/src/frames.cpp     resizes frames that are in memory
+clips/options.inc python/qwenvit/ray.py      a rate replaces a number of frames
+clips/options.inc python/qwenvit/_sources.py    says what frames in memory may have
 src/outcome.inc cache/fill.c                frames in memory come with their rate
 src/outcome.inc cache/index.c               a row of the index has the rate
 src/outcome.inc cache/reader.c              gives the rate of a row of the index
@@ -57,13 +57,13 @@ common_outcome='clip codec first_frame format frames grid_thw height image is_im
 
 names() { # of the list $1: members and names
     case $1 in
-        media/options.inc) sed -n 's/^QV_[A-Z_]*(\([a-z_]*\), "\([a-z_]*\)".*/\1 \2/p' "$1" | tr ' ' '\n' ;;
+        clips/options.inc) sed -n 's/^QV_[A-Z_]*(\([a-z_]*\), "\([a-z_]*\)".*/\1 \2/p' "$1" | tr ' ' '\n' ;;
         *) grep '^QV_OUTCOME(' "$1" | grep -o '^QV_OUTCOME([a-z_]*\|"[a-z_]*"' | sed 's/.*(//; s/"//g' ;;
     esac | sort -u | grep -vxF "$(echo "$2" | tr ' ' '\n')"
 }
 
 sources() {
-    ls media/*.[ch] job/*.[ch] cache/*.[ch] tools/command/*.[ch] tools/bench/*.[ch] tools/verify/*.[ch] \
+    ls clips/*.[ch] decoder/*.[ch] job/*.[ch] cache/*.[ch] tools/command/*.[ch] tools/bench/*.[ch] tools/verify/*.[ch] \
         python/src/*.cpp python/src/*.h python/qwenvit/*.py
 }
 
@@ -125,7 +125,7 @@ members() {
 
 # agree MEMBERS: whether these are the list's and those that belong to the caller
 agree() {
-    listed=$(sed -n 's/^QV_CLIP_OPTION(\([a-z_]*\),.*/\1/p' media/options.inc)
+    listed=$(sed -n 's/^QV_CLIP_OPTION(\([a-z_]*\),.*/\1/p' clips/options.inc)
     [ "$1" = "$(printf '%s\n' $listed bytes decoder n_bytes reserved | sort)" ]
 }
 
@@ -137,7 +137,7 @@ seen() {
 
 if [ "${1:-}" = --selftest ]; then
     dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
-    enter media/options.inc
+    enter clips/options.inc
     for line in 'o->max_pixels = 1;' 'f(&o, "fps");' '/* a comment */ x = o.first_frame;'; do seen x.c "$line"; done
     printf '/* max_pixels\n * "fps" */ int fps;\n' > "$dir/x.c"
     printf '"""Says\nmax_pixels."""\n# fps\nx = 1\n' > "$dir/x.py"
@@ -152,14 +152,14 @@ if [ "${1:-}" = --selftest ]; then
     exit 0
 fi
 bad=0
-for list in media/options.inc src/outcome.inc; do
+for list in clips/options.inc src/outcome.inc; do
     enter "$list"
     uses $(sources) | breaches || bad=1
 done
 agree "$(members qv_clip_options)" ||
-    { echo 'media/options.inc and qv_clip_options in include/qwenvit_media.h have different members'; bad=1; }
+    { echo 'clips/options.inc and qv_clip_options in include/qwenvit_media.h have different members'; bad=1; }
 # a reason that no file needs any more
-for list in media/options.inc src/outcome.inc; do
+for list in clips/options.inc src/outcome.inc; do
     enter "$list"
     echo "$table" | awk -v list="$list" '$1 == list { print $2 }' | while read -r file; do
         [ -n "$(uses "$file")" ] || { echo "$file needs no reason in the table of $list any more"; exit 1; }

@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../media/media.h"
+#include "../decoder/decoder.h"
 #include "faulty_decoder.h"
 
 static bool is_free; /* the process is not locked in */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Stands in for a GPU's decoders (media/nvdec.c): FFmpeg decodes, and frames come as a GPU gives
+ * Stands in for a GPU's decoders (decoder/nvdec.c): FFmpeg decodes, and frames come as a GPU gives
  * them. With device.c and decoder.c it is a qwenvit-decoder that needs no GPU. QV_GPU_FAULT says
  * what goes wrong with it, "FAULT" or "FAULT N": from the Nth packet on that this process is given.
  */
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../media/nvdec.h"
+#include "../decoder/nvdec.h"
 #include "locked.h"
 
 enum { MOST_SENT = 64 };

@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-#include "../media/media.h"
+#include "../decoder/decoder.h"
 #include "make_clips.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))

@@ -17,7 +17,8 @@
 
 #include <cmocka.h>
 
-#include "../media/media.h"
+#include "../clips/clips.h"
+#include "../decoder/decoder.h"
 #include "h264_writer.h"
 #include "make_clips.h"
 

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "../media/media.h"
+#include "../decoder/decoder.h"
 #include "compare_frames.h"
 #include "h264_writer.h"
 #include "make_clips.h"

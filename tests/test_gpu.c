@@ -19,8 +19,8 @@
 
 #include <cmocka.h>
 
-#include "../media/gpu.h"
-#include "../media/gpu_decoder.h"
+#include "../clips/gpu.h"
+#include "../decoder/gpu_decoder.h"
 #include "command/encode.h"
 #include "engine/context.h"
 #include "make_clips.h"

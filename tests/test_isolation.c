@@ -20,7 +20,8 @@
 
 #include <cmocka.h>
 
-#include "../media/media.h"
+#include "../clips/clips.h"
+#include "../decoder/decoder.h"
 #include "command/tool.h"
 #include "faulty_decoder.h"
 #include "start_decoder.h"

@@ -19,7 +19,7 @@
 #include "asker.h"
 #include "backends.h"
 #include "collector.h"
-#include "media/media.h"
+#include "clips/clips.h"
 #include "model/feeder.h"
 #include "model/plan.h"
 #include "qwenvit_job.h"

@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-#include "../media/media.h"
+#include "../clips/clips.h"
+#include "../decoder/decoder.h"
 
 struct clip_row {
     int patch;

@@ -23,7 +23,7 @@
 
 #include <cmocka.h>
 
-#include "../media/gpu.h"
+#include "../clips/gpu.h"
 #include "faulty_decoder.h"
 #include "locked.h"
 #include "make_clips.h"

@@ -18,7 +18,8 @@
 
 #include <cmocka.h>
 
-#include "../media/media.h"
+#include "../clips/clips.h"
+#include "../decoder/decoder.h"
 #include "ffmpeg_write.h"
 
 #define CLIP_W 96

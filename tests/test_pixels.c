@@ -16,7 +16,7 @@
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 
-#include "../media/media.h"
+#include "../decoder/decoder.h"
 #include "tempdir.h"
 
 enum { SIDE = 64 };

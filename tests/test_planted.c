@@ -18,7 +18,8 @@
 
 #include <cmocka.h>
 
-#include "../media/media.h"
+#include "../clips/clips.h"
+#include "../decoder/decoder.h"
 #include "command/tool.h"
 #include "collector.h"
 #include "faulty_decoder.h"

@@ -204,7 +204,7 @@ ended() {
 # clang-tidy runs beside the wheel's tests, which keep one core busy
 tidied=
 if has clang-tidy 'version 14.'; then
-    tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'cache/*.c' 'media/*.c' 'tools/*/*.c' > build/tidy.log 2>&1 &
+    tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'cache/*.c' 'ipc/*.c' 'pixels/*.c' 'clips/*.c' 'decoder/*.c' 'tools/*/*.c' > build/tidy.log 2>&1 &
     tidied=$!
 fi
 

@@ -20,7 +20,7 @@
 
 extern "C" {
 #include "dtype.h"
-#include "media/option_list.h"
+#include "clips/option_list.h"
 }
 
 namespace qvpy

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Fills a cache. The binding is thin: cache/fill.c does the run, and media/options.inc
+/* Fills a cache. The binding is thin: cache/fill.c does the run, and clips/options.inc
  * has the rules of rows. */
 #include <nanobind/stl/string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Options of clips from and to Python: the rules are those of media/options.inc. */
+/* Options of clips from and to Python: the rules are those of clips/options.inc. */
 #include <nanobind/stl/string.h>
 
 #include "binding.h"

@@ -4,7 +4,7 @@
  * their headers say. */
 #define _GNU_SOURCE
 #include "fuzz.h"
-#include "../media/media.h"
+#include "../decoder/decoder.h"
 
 static void
 say_nothing(void *user)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Fuzzes what the decoder process of a clip says to the clip (media/decoder_process.c), whose
+/* Fuzzes what the decoder process of a clip says to the clip (clips/decoder_process.c), whose
  * side runs here without a process. The bytes of the input become events, which are honest except
  * for what the input changes, or are sent as they are. */
 #define _GNU_SOURCE
@@ -7,7 +7,8 @@
 #include <math.h>
 
 #include "fuzz.h"
-#include "../media/media.h"
+#include "../clips/clips.h"
+#include "../decoder/decoder.h"
 
 qv_status __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                                    qvm_server *server, qv_error *err);

@@ -3,7 +3,7 @@
  * packets, and blocks of a length in 16 bits and as many bytes: the codec's parameters, then a packet per block. */
 #define _GNU_SOURCE
 #include "fuzz.h"
-#include "../media/media.h"
+#include "../decoder/decoder.h"
 
 static const enum AVCodecID codecs[] = {
     AV_CODEC_ID_H264,  AV_CODEC_ID_HEVC,   AV_CODEC_ID_MPEG1VIDEO, AV_CODEC_ID_MPEG2VIDEO,

@@ -3,7 +3,7 @@
 #ifndef QV_TOOLS_LIST_H
 #define QV_TOOLS_LIST_H
 
-#include "media/option_list.h"
+#include "clips/option_list.h"
 
 /* A line. A list may have a million, and few have options of their own. */
 struct tool_entry {

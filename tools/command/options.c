@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "dtype.h"
-#include "media/option_list.h"
+#include "clips/option_list.h"
 #include "tool.h"
 
 enum kind {
@@ -108,7 +108,7 @@ static const struct option options[] = {
       0 },
 #define QV_CLIP_OPTION(member, name, row, kind, most, scopes, flag, value, help)                   \
     { flag, value, help, CLIP, (scopes)&QVM_TIMES ? GROUP_ENCODE | GROUP_INFO : GROUP_CLIP, 0, 0 },
-#include "media/options.inc"
+#include "clips/options.inc"
     { "--clip", "FILE", "take pixels from this clip (default: seeded random pixels)", TEXT,
       GROUP_VERIFY | GROUP_BENCH, AT(verify_clip), 0 },
     { "--against", "FILE", "compare with layers that another program wrote, in a safetensors file",

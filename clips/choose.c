@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/* Chooses which frames of a clip are read, and at which size. */
+#include <stdlib.h>
+
+#include "clips.h"
+
+/* The checkpoint's numbers, with the caller's options in place of some. */
+static qv_preprocess
+asked_for(const qv_preprocess *preset, const qv_clip_options *o)
+{
+    qv_preprocess p = *preset;
+    p.fps = o->fps > 0.0 ? o->fps : p.fps;
+    p.min_frames = o->min_frames ? o->min_frames : p.min_frames;
+    p.max_frames = o->max_frames ? o->max_frames : p.max_frames;
+    p.min_pixels = o->min_pixels ? o->min_pixels : p.min_pixels;
+    p.max_pixels = o->max_pixels ? o->max_pixels : p.max_pixels;
+    return p;
+}
+
+/* Finds which of the file's frames are in the clip's cut. */
+static qv_status
+choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, qv_outcome *info,
+           qv_error *err)
+{
+    const bool cut = o->start_s > 0.0 || o->end_s > 0.0;
+    info->first_frame = 0;
+    info->cut_frames = info->source_frames;
+    if (!cut)
+        return QV_OK;
+    if (info->is_image)
+        return qv_fail(err, QV_EINVAL, "%s: start %.15g, end %.15g; an image has no seconds", path,
+                       o->start_s, o->end_s);
+    rules->cut(info, o, &info->first_frame, &info->cut_frames);
+    if (info->cut_frames >= 1)
+        return QV_OK;
+    return qv_fail(
+        err, QV_EINVAL,
+        "%s: start %.15g, end %.15g: no frame lies in there; of its %lld, %.15g a second, "
+        "the last is at %.15g",
+        path, o->start_s, o->end_s, (long long)info->source_frames, info->source_fps,
+        (double)(info->source_frames - 1) / info->source_fps);
+}
+
+static qv_status
+choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
+              const qv_clip_options *o, qv_outcome *info, int64_t **indices, qv_error *err)
+{
+    qv_error inner;
+    info->n_frames = 1;
+    info->sampled_fps = info->second_per_grid_ts = 0.0;
+    qv_status status = choose_cut(path, rules, o, info, err);
+    if (status)
+        return status;
+    if (!info->is_image)
+        status = rules->count(info, p, o, &info->n_frames, &inner);
+    if (status)
+        return qv_fail(err, status, "%s: %s", path, inner.text);
+    if (info->n_frames < 1 || info->n_frames > QVM_MAX_SAMPLED)
+        return qv_fail(err, QV_EINVAL, "%s: %lld frames would be sampled; 1 to %d", path,
+                       (long long)info->n_frames, QVM_MAX_SAMPLED);
+    *indices = calloc((size_t)info->n_frames, sizeof **indices);
+    if (!*indices)
+        return qv_fail(err, QV_ENOMEM, "%s: no memory for %lld frame numbers", path,
+                       (long long)info->n_frames);
+    if (info->is_image)
+        return QV_OK;
+    rules->fill(info, p, info->n_frames, *indices);
+    info->sampled_fps = (double)info->n_frames / (double)info->cut_frames * info->source_fps;
+    info->second_per_grid_ts = p->temporal_patch_size / info->sampled_fps;
+    return QV_OK;
+}
+
+static qv_status
+choose_size(const char *path, const qvm_rules *rules, const qv_preprocess *p,
+            const qv_clip_options *o, qv_outcome *info, qv_error *err)
+{
+    int64_t height = 0, width = 0;
+    qv_error inner;
+    const qv_status status = rules->size(info, p, o, &height, &width, &inner);
+    if (status)
+        return qv_fail(err, status, "%s: %s", path, inner.text);
+    if (height > QVM_MAX_SIDE || width > QVM_MAX_SIDE || height * width > QVM_MAX_PIXELS)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: would be resized to %lldx%lld; at most %d pixels, see "
+                       "max_pixels",
+                       path, (long long)width, (long long)height, QVM_MAX_PIXELS);
+    info->height = (int)height;
+    info->width = (int)width;
+    info->grid_thw[0] = (info->n_frames + p->temporal_patch_size - 1) / p->temporal_patch_size;
+    info->grid_thw[1] = height / p->patch_size;
+    info->grid_thw[2] = width / p->patch_size;
+    return QV_OK;
+}
+
+/* The rules of the package that is followed; NULL: it has none for this model. */
+static const qvm_rules *
+rules_of(qv_processor processor, qv_like like)
+{
+    const bool utils = like == QV_LIKE_QWEN_VL_UTILS;
+    switch (processor) {
+    case QV_PROCESSOR_QWEN3_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
+    case QV_PROCESSOR_QWEN2_VL: return utils ? &qvm_qwen_vl_utils : &qvm_qwen2_vl;
+    case QV_PROCESSOR_GLM4V: return utils ? NULL : &qvm_glm4v;
+    case QV_PROCESSOR_MAX: break;
+    }
+    /* smart_resize refuses a processor that it does not know */
+    return utils ? &qvm_qwen_vl_utils : &qvm_qwen3_vl;
+}
+
+qv_status
+qvm_choose(const char *path, const qv_preprocess *preset, const qv_clip_options *o,
+           qv_outcome *info, int64_t **indices, qv_error *err)
+{
+    const qv_preprocess p = asked_for(preset, o);
+    const qvm_rules *rules = rules_of(p.processor, o->like);
+    if (!rules)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: qwen-vl-utils prepares clips and images of Qwen's models, not of "
+                       "this one",
+                       path);
+    if (p.patch_size < 1 || p.merge_size < 1 || p.temporal_patch_size < 1)
+        return qv_fail(err, QV_EINVAL, "%s: patch %d, temporal patch %d, merge %d; each at least 1",
+                       path, p.patch_size, p.temporal_patch_size, p.merge_size);
+    info->like = o->like;
+    qv_status status = choose_frames(path, rules, &p, o, info, indices, err);
+    return status ? status : choose_size(path, rules, &p, o, info, err);
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT */
+/* This file starts and ends the program that decodes, and gives it orders. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "files/installed.h"
+#include "gpu.h"
+
+#ifdef __APPLE__
+#include <crt_externs.h>
+#define environ (*_NSGetEnviron())
+#endif
+
+#define PROGRAM "qwenvit-decoder"
+#define PATIENCE_S 60.0 /* the longest wait for an answer, which takes fractions of a second */
+
+/* ---- the program ----------------------------------------------------------------------------- */
+
+static void
+free_decoder(qv_decoder *d)
+{
+    if (d) {
+        free(d->program);
+        free(d->environment);
+        free(d->gpus);
+    }
+    free(d);
+}
+
+/* Copies the strings of a list with room for n into `text`, up to `end`, and their places into copy[n + 1]. Returns false if
+ * they have become longer than that. */
+static bool
+copy_strings(char *const *list, size_t n, char **copy, char *text, const char *end)
+{
+    size_t i = 0;
+    for (const char *from; i < n && (from = list[i]); i++) {
+        const size_t bytes = strlen(from) + 1;
+        if (bytes > (size_t)(end - text))
+            return false;
+        copy[i] = memcpy(text, from, bytes);
+        text += bytes;
+    }
+    copy[i] = NULL;
+    return true;
+}
+
+/* Returns a copy of this process's environment, in one block of memory; NULL for lack of memory. If another thread replaces
+ * values meanwhile, the copy has the old ones or the new ones. Nothing can be done about a variable that it adds, for which
+ * setenv() may free the list itself. */
+static char **
+copy_environment(void)
+{
+    for (;;) {
+        char **list = environ;
+        size_t n = 0, bytes = 0;
+        for (const char *from; list && (from = list[n]); n++)
+            bytes += strlen(from) + 1;
+        char **copy = malloc((n + 1) * sizeof *copy + bytes);
+        if (!copy)
+            return NULL;
+        char *text = (char *)(copy + n + 1);
+        if (copy_strings(list, n, copy, text, text + bytes))
+            return copy;
+        free(copy);
+    }
+}
+
+/* Starts the program, for the first time or again. */
+static qv_status
+start_program(qv_decoder *d, qv_error *err)
+{
+    int there = -1;
+    if (!qvm_stream(&d->socket, &there))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", d->program);
+    char name[] = PROGRAM;
+    const int code =
+        qvm_child_start(d->program, (char *[]){ name, NULL }, d->environment, there, &d->child);
+    close(there); /* else this side would not see that the program has ended */
+    if (code) {
+        close(d->socket);
+        return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", d->program, strerror(code));
+    }
+    d->starts++;
+    d->used = false;
+    *d->lost = 0;
+    return QV_OK;
+}
+
+/* Ends the program, and with it the processes that it made for clips. */
+static void
+end_program(qv_decoder *d)
+{
+    if (!d->child.pid)
+        return;
+    qvm_child_signal(&d->child, SIGKILL);
+    qvm_child_await(&d->child);
+    close(d->socket);
+}
+
+qv_status
+qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
+{
+    char found[PATH_MAX];
+    if (!out)
+        return qv_fail(err, QV_EINVAL, "start decoder: out is NULL");
+    if (!program && !qv_find_installed(PROGRAM, QVM_LIBEXEC_FROM_LIB, QVM_LIBEXEC_FROM_BIN, X_OK,
+                                       found, sizeof found))
+        return qv_fail(
+            err, QV_EBACKEND,
+            "the program " PROGRAM ", which decodes, is neither beside this one (or this "
+            "library) nor at %s: qv_decoder_start takes its path, `trusted` does without",
+            found);
+    const char *path = program ? program : found;
+    qv_decoder *d = calloc(1, sizeof *d);
+    if (d) {
+        d->program = strdup(path);
+        d->environment = copy_environment();
+        d->gpus = calloc(1, sizeof *d->gpus);
+    }
+    const qv_status status = d && d->program && d->environment && d->gpus
+                                 ? start_program(d, err)
+                                 : qv_fail(err, QV_ENOMEM, "%s: no memory for a decoder", path);
+    if (status) {
+        free_decoder(d);
+        return status;
+    }
+    d->owner = getpid();
+    d->patience_s = PATIENCE_S;
+    pthread_mutex_init(&d->lock, NULL); /* mutexes' initialisation allocates nothing */
+    pthread_mutex_init(&d->kept_lock, NULL);
+    pthread_mutex_init(&d->gpus->lock, NULL);
+    *out = d;
+    return QV_OK;
+}
+
+/* The program and its processes end by themselves once they hear that no more orders come. shutdown() tells them even
+ * if a process that was forked off this one still holds the socket. */
+void
+qv_decoder_stop(qv_decoder **decoder)
+{
+    qv_decoder *d = decoder ? *decoder : NULL;
+    if (!d)
+        return;
+    if (d->owner == getpid()) {
+        char none;
+        qvm_gpus_stop(d->gpus);
+        if (d->child.pid && d->used) {
+            shutdown(d->socket, SHUT_WR);
+            qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s);
+        }
+        end_program(d);
+    } else {
+        qvm_gpus_leave(d->gpus);
+        if (d->child.pid)
+            close(d->socket);
+        qvm_child_leave(&d->child);
+    }
+    pthread_mutex_destroy(&d->lock);
+    pthread_mutex_destroy(&d->kept_lock);
+    pthread_mutex_destroy(&d->gpus->lock);
+    qvm_kept_free(&d->kept);
+    free_decoder(d);
+    *decoder = NULL;
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+/* Sends an order with a session's descriptors. Returns 0, or an errno, in which case nothing was sent. */
+static int
+send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, double until_s)
+{
+    const int fds[QVM_SESSION_FDS] = { s ? s->socket : -1, s ? s->clip : -1, s ? s->shared : -1,
+                                       s ? s->codec : -1 };
+    const int n = !s ? 0 : s->codec < 0 ? QVM_SESSION_FDS - 1 : QVM_SESSION_FDS;
+    int code = 0;
+    while (!code && !qvm_order_send(d->socket, order, fds, n))
+        code = errno == EAGAIN ? qvm_wait_for(d->socket, POLLOUT, until_s) : errno;
+    return code;
+}
+
+/* Marks the program as lost. It is not asked again, because its late answer would be taken for that to another order: the
+ * next clip has it started anew. */
+static void
+give_up(qv_decoder *d, int code)
+{
+    const bool ended = code == EPIPE || code == ECONNRESET;
+    if (code == ETIMEDOUT) {
+        qvm_child_signal(&d->child, SIGKILL);
+        snprintf(d->lost, sizeof d->lost, "has not answered for %g s, and was ended",
+                 d->patience_s);
+    } else {
+        snprintf(d->lost, sizeof d->lost, "%s%s",
+                 ended ? "has ended" : "cannot be heard: ", ended ? "" : strerror(code));
+    }
+}
+
+/* Sends an order and receives its answer, which is 0 for orders without one. The caller holds the lock. */
+static qv_status
+exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer,
+         qv_error *err)
+{
+    const double until_s = qv_seconds() + d->patience_s;
+    int code = send_order(d, order, session, until_s);
+    if (code && code != ETIMEDOUT && code != EPIPE && code != ECONNRESET)
+        return qv_fail(err, QV_EBACKEND, "the program that decodes cannot be told: %s",
+                       strerror(code));
+    d->used = d->used || order->kind == QVM_SERVE;
+    *answer = 0;
+    if (!code && order->kind != QVM_DROP)
+        code = qvm_receive_until(d->socket, answer, sizeof *answer, until_s);
+    if (!code)
+        return QV_OK;
+    give_up(d, code);
+    return qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost);
+}
+
+/* Makes the program ready for an order. A new session has a program that was lost started again, and gets the number of
+ * the start; an order for a process that another program made is refused. */
+static qv_status
+make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
+{
+    if (order->kind != QVM_SERVE)
+        return *start == d->starts && !*d->lost
+                   ? QV_OK
+                   : qv_fail(err, QV_EBACKEND, "the program that decodes was lost");
+    if (*d->lost)
+        end_program(d);
+    const qv_status status = d->child.pid ? QV_OK : start_program(d, err);
+    *start = d->starts;
+    return status;
+}
+
+/* Takes the lock and exchanges an order, in patience_s at most. */
+static qv_status
+ask(qv_decoder *d, const qvm_order *order, const qvm_session *session, int64_t *start,
+    int32_t *answer, qv_error *err)
+{
+    if (d->owner != getpid())
+        return qv_fail(err, QV_EBACKEND,
+                       "the program that decodes was started by another process than this one");
+    pthread_mutex_lock(&d->lock);
+    qv_status status = make_ready(d, order, start, err);
+    if (!status)
+        status = exchange(d, order, session, answer, err);
+    pthread_mutex_unlock(&d->lock);
+    return status;
+}
+
+qv_status
+qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
+                  qvm_server *server, qv_error *err)
+{
+    const qvm_order order = { .kind = QVM_SERVE, .memory = memory };
+    int32_t answer;
+    const qv_status status = ask(decoder, &order, session, &server->start, &answer, err);
+    if (status)
+        return status;
+    if (answer <= 0)
+        return qv_fail(err, QV_EBACKEND, "the program that decodes makes no more processes");
+    server->pid = answer;
+    return QV_OK;
+}
+
+int
+qvm_session_end(qv_decoder *decoder, const qvm_server *server)
+{
+    int32_t how;
+    int64_t start = server->start;
+    const qvm_order order = { .kind = QVM_KILL, .pid = server->pid };
+    return ask(decoder, &order, NULL, &start, &how, NULL) ? -1 : how;
+}
+
+void
+qvm_session_drop(qv_decoder *decoder, const qvm_server *server)
+{
+    int32_t none;
+    int64_t start = server->start;
+    ask(decoder, &(qvm_order){ .kind = QVM_DROP, .pid = server->pid }, NULL, &start, &none, NULL);
+}

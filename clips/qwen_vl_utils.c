@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Chooses frames and sizes by the rules of the Python package qwen-vl-utils 0.0.14 (fetch_image,
+ * fetch_video), in the order of its arithmetic. The package does not know the checkpoint: it takes
+ * the size of a merged patch from the model, and everything else from the options or its own
+ * constants.
+ */
+#include <math.h>
+
+#include "clips.h"
+
+#define MAX_RATIO 200
+#define FRAME_FACTOR 2
+#define FPS 2.0
+#define FPS_MIN_FRAMES 4
+#define FPS_MAX_FRAMES 768
+#define IMAGE_MIN_TOKENS 4
+#define IMAGE_MAX_TOKENS 16384
+#define VIDEO_MIN_TOKENS 128
+#define VIDEO_MAX_TOKENS 768
+#define MODEL_SEQ_LEN 128000
+
+/* ---- frames: calculate_video_frame_range, smart_nframes ---------------------------------------- */
+
+static double
+within(double s, double most)
+{
+    return fmax(0.0, fmin(s, most));
+}
+
+/* The package fails on a cut of a single frame, so such a cut has no frames here. */
+static void
+cut(const qv_outcome *info, const qv_clip_options *o, int64_t *first, int64_t *n)
+{
+    const double fps = info->source_fps, duration = (double)info->source_frames / fps;
+    const int64_t last = info->source_frames - 1;
+    int64_t end = last;
+    if (o->end_s > 0.0)
+        end = (int64_t)floor(within(o->end_s, duration) * fps);
+    end = end < last ? end : last;
+    *first = (int64_t)ceil(within(o->start_s, duration) * fps);
+    *n = *first < end ? end - *first + 1 : 0;
+}
+
+static double
+wanted_frames(const qv_outcome *info, const qv_clip_options *o)
+{
+    const int64_t total = info->cut_frames;
+    const int64_t own_most = total < FPS_MAX_FRAMES ? total : FPS_MAX_FRAMES;
+    const int64_t most = (o->max_frames ? o->max_frames : own_most) / FRAME_FACTOR * FRAME_FACTOR;
+    const int64_t least = ((o->min_frames ? o->min_frames : FPS_MIN_FRAMES) + FRAME_FACTOR - 1) /
+                          FRAME_FACTOR * FRAME_FACTOR;
+    const double n = (double)total / info->source_fps * (o->fps > 0.0 ? o->fps : FPS);
+    return fmin(fmin(fmax(n, (double)least), (double)most), (double)total);
+}
+
+static qv_status
+count(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *n,
+      qv_error *err)
+{
+    const int64_t total = info->cut_frames;
+    (void)p;
+    if (total < FRAME_FACTOR)
+        return qv_fail(err, QV_EFORMAT, "a clip of %lld frame; qwen-vl-utils takes %d and more",
+                       (long long)total, FRAME_FACTOR);
+    if (o->num_frames)
+        *n = qvm_round_half_even((double)o->num_frames / FRAME_FACTOR) * FRAME_FACTOR;
+    else
+        *n = (int64_t)(wanted_frames(info, o) / FRAME_FACTOR) * FRAME_FACTOR;
+    if (*n >= FRAME_FACTOR && *n <= total)
+        return QV_OK;
+    return qv_fail(err, QV_EINVAL,
+                   "%s %lld: qwen-vl-utils would take %lld frames; %d to %lld of this clip",
+                   o->num_frames ? "num_frames" : "max_frames",
+                   (long long)(o->num_frames ? o->num_frames : o->max_frames), (long long)*n,
+                   FRAME_FACTOR, (long long)total);
+}
+
+/* torch.linspace(first, first + total - 1, n).round() in float32: it is computed from both ends,
+ * and each value is rounded once. */
+static void
+fill(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
+{
+    (void)p;
+    const float begin = (float)info->first_frame;
+    const float end = (float)(info->first_frame + info->cut_frames - 1);
+    const float step = n > 1 ? (end - begin) / (float)(n - 1) : 0.0f;
+    for (int64_t i = 0; i < n; i++)
+        indices[i] =
+            qvm_round_half_even((double)(i < n / 2 ? fmaf(step, (float)i, begin)
+                                                   : fmaf(-step, (float)(n - 1 - i), end)));
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+struct limits {
+    double least, most; /* in pixels */
+};
+
+/* fetch_video's limits: each frame gets a share of the clip's budget, at most 768 tokens and at
+ * least 1.05 times the least. The caller's max_pixels can only lower it. */
+static struct limits
+clip_limits(const qv_outcome *info, const qv_clip_options *o, int64_t factor)
+{
+    const int64_t unit = factor * factor;
+    const int64_t least = o->min_pixels ? o->min_pixels : VIDEO_MIN_TOKENS * unit;
+    const double budget =
+        o->total_pixels ? (double)o->total_pixels : (double)(MODEL_SEQ_LEN * unit) * 0.9;
+    const double share = budget / (double)info->n_frames * FRAME_FACTOR;
+    double most = fmax(fmin((double)(VIDEO_MAX_TOKENS * unit), share),
+                       (double)(int64_t)((double)least * 1.05));
+    if (o->max_pixels)
+        most = fmin((double)o->max_pixels, most);
+    return (struct limits){ (double)least, most };
+}
+
+static struct limits
+image_limits(const qv_clip_options *o, int64_t factor)
+{
+    const int64_t unit = factor * factor;
+    return (struct limits){ (double)(o->min_pixels ? o->min_pixels : IMAGE_MIN_TOKENS * unit),
+                            (double)(o->max_pixels ? o->max_pixels : IMAGE_MAX_TOKENS * unit) };
+}
+
+static int64_t
+rounded(int64_t side, int64_t factor)
+{
+    const int64_t n = qvm_round_half_even((double)side / (double)factor);
+    return (n < 1 ? 1 : n) * factor;
+}
+
+/* smart_resize of the package. */
+static qv_status
+size(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, int64_t *out_height,
+     int64_t *out_width, qv_error *err)
+{
+    const int64_t factor = (int64_t)p->patch_size * p->merge_size;
+    const struct limits limits =
+        info->is_image ? image_limits(o, factor) : clip_limits(info, o, factor);
+    const int64_t height = info->source_height, width = info->source_width;
+    const int64_t longer = height > width ? height : width;
+    const int64_t shorter = height > width ? width : height;
+    if (limits.most < limits.least)
+        return qv_fail(err, QV_EINVAL,
+                       "most pixels are %.15g, below the least, %.15g; see max_pixels, min_pixels",
+                       limits.most, limits.least);
+    if (shorter < 1 || (double)longer / (double)shorter > MAX_RATIO)
+        return qv_fail(err, QV_EFORMAT,
+                       "%lldx%lld is too long and thin; an aspect ratio of at most %d is possible",
+                       (long long)width, (long long)height, MAX_RATIO);
+
+    const double h = (double)height, w = (double)width, f = (double)factor;
+    int64_t h_bar = rounded(height, factor), w_bar = rounded(width, factor);
+    if ((double)(h_bar * w_bar) > limits.most) {
+        const double beta = sqrt(h * w / limits.most);
+        h_bar = (int64_t)floor(h / beta / f) * factor;
+        w_bar = (int64_t)floor(w / beta / f) * factor;
+    } else if ((double)(h_bar * w_bar) < limits.least) {
+        const double beta = sqrt(limits.least / (h * w));
+        h_bar = (int64_t)ceil(h * beta / f) * factor;
+        w_bar = (int64_t)ceil(w * beta / f) * factor;
+    }
+    if (h_bar < 1 || w_bar < 1)
+        return qv_fail(err, QV_EINVAL, "%lldx%lld becomes %lldx%lld; max_pixels %.15g is too small",
+                       (long long)width, (long long)height, (long long)w_bar, (long long)h_bar,
+                       limits.most);
+    *out_height = h_bar;
+    *out_width = w_bar;
+    return QV_OK;
+}
+
+const qvm_rules qvm_qwen_vl_utils = { cut, count, fill, size };

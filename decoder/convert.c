@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT */
+/* Converts decoded frames to upright RGB bytes. */
+#include <libavutil/display.h>
+#include <libavutil/pixdesc.h>
+#include <libswscale/swscale.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ffmpeg_compat.h"
+#include "decoder.h"
+
+/* ---- display rotation ------------------------------------------------------------------------ */
+
+qvm_turn
+qvm_exif_turn(int orientation)
+{
+    static const qvm_turn turns[9] = {
+        [2] = { false, true, false }, [3] = { false, true, true }, [4] = { false, false, true },
+        [5] = { true, false, false }, [6] = { true, true, false }, [7] = { true, true, true },
+        [8] = { true, false, true },
+    };
+    return turns[orientation >= 1 && orientation <= 8 ? orientation : 0];
+}
+
+/* Takes only the matrix's angle, rounded to quarters. A mirrored matrix counts as a turned one. */
+qvm_turn
+qvm_find_turn(const AVStream *stream)
+{
+    static const int orientations[4] = { 1, 6, 3, 8 }; /* by clockwise quarters */
+    const uint8_t *matrix =
+        stream ? qvm_stream_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t))
+               : NULL;
+    const double degrees =
+        matrix ? av_display_rotation_get((const int32_t *)(const void *)matrix) : NAN;
+    const int quarters = isnan(degrees) ? 0 : (int)round(-degrees / 90);
+    return qvm_exif_turn(orientations[(quarters + 4) % 4]);
+}
+
+int
+qvm_turn_degrees(qvm_turn turn)
+{
+    if (turn.transpose)
+        return turn.flip_y ? 270 : 90;
+    return turn.flip_y ? 180 : 0;
+}
+
+/* Transposes in tiles, which keep both sides in the cache. */
+static void
+turn_rgb(const qvm_image *src, qvm_turn turn, uint8_t *dst)
+{
+    enum { TILE = 32 };
+    const int width = turn.transpose ? src->height : src->width;
+    const int height = turn.transpose ? src->width : src->height;
+    const int64_t step_x = turn.transpose ? src->stride : 3;
+    const int64_t step_y = turn.transpose ? 3 : src->stride;
+    for (int y0 = 0; y0 < height; y0 += TILE)
+        for (int x0 = 0; x0 < width; x0 += TILE)
+            for (int y = y0; y < height && y < y0 + TILE; y++)
+                for (int x = x0; x < width && x < x0 + TILE; x++) {
+                    const int from_x = turn.flip_x ? width - 1 - x : x;
+                    const int from_y = turn.flip_y ? height - 1 - y : y;
+                    memcpy(dst + 3 * ((int64_t)y * width + x),
+                           src->rgb + from_x * step_x + from_y * step_y, 3);
+                }
+}
+
+/* ---- colour ---------------------------------------------------------------------------------- */
+
+static bool
+is_full_range(const AVFrame *frame, const AVPixFmtDescriptor *format)
+{
+    switch (frame->format) {
+    case AV_PIX_FMT_YUVJ420P:
+    case AV_PIX_FMT_YUVJ422P:
+    case AV_PIX_FMT_YUVJ444P:
+    case AV_PIX_FMT_YUVJ440P:
+    case AV_PIX_FMT_YUVJ411P: return true;
+    default: break;
+    }
+    return frame->color_range == AVCOL_RANGE_JPEG || format->nb_components < 3; /* gray */
+}
+
+static void
+drop_contexts(qvm_converter *c)
+{
+    for (int i = 0; i < 2; i++) {
+        sws_freeContext(c->sws[i]);
+        c->sws[i] = NULL;
+    }
+    av_frame_free(&c->rgb);
+}
+
+/* Clips are converted by swscale with its default flags, as PyAV's to_ndarray(format="rgb24")
+ * does. The accurate flags differ from that by up to 183 levels. */
+static struct SwsContext *
+new_context(const qvm_converter *c, const AVFrame *frame, int height)
+{
+    const int flags =
+        c->colour == QVM_CLIP ? SWS_BILINEAR : SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT;
+    struct SwsContext *sws = sws_getContext(frame->width, height, frame->format, frame->width,
+                                            height, AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
+    if (sws)
+        sws_setColorspaceDetails(sws, sws_getCoefficients(frame->colorspace),
+                                 is_full_range(frame, av_pix_fmt_desc_get(frame->format)),
+                                 sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
+    return sws;
+}
+
+/* Makes what this kind of frame needs. It is kept for the frames after it that are alike. */
+static qv_status
+prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
+{
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    const bool fields = c->colour == QVM_CLIP && qvm_is_interlaced(frame) && frame->height > 1;
+    if (!format || format->flags & AV_PIX_FMT_FLAG_HWACCEL)
+        return qv_fail(err, QV_EFORMAT, "frames of pixel format %d cannot be converted",
+                       frame->format);
+    if (c->rgb && c->width == frame->width && c->height == frame->height &&
+        c->format == frame->format && c->range == (int)frame->color_range &&
+        c->colorspace == (int)frame->colorspace && c->fields == fields)
+        return QV_OK;
+
+    drop_contexts(c);
+    c->sws[0] = new_context(c, frame, fields ? (frame->height + 1) / 2 : frame->height);
+    c->sws[1] = fields ? new_context(c, frame, frame->height / 2) : NULL;
+    if (!c->sws[0] || (fields && !c->sws[1]))
+        return qv_fail(err, QV_EFORMAT,
+                       "%dx%d frames of pixel format '%s' cannot be converted to RGB", frame->width,
+                       frame->height, format->name);
+    c->rgb = av_frame_alloc();
+    if (!c->rgb)
+        return qv_fail(err, QV_ENOMEM, "no memory for a frame");
+    c->rgb->format = AV_PIX_FMT_RGB24;
+    c->rgb->width = frame->width;
+    c->rgb->height = frame->height;
+    /* The alignment must be PyAV's 16: swscale's vector and plain code round differently, and
+     * the space behind a row decides which of them makes the row's last pixels. */
+    if (av_frame_get_buffer(c->rgb, 16) < 0) {
+        av_frame_free(&c->rgb);
+        return qv_fail(err, QV_ENOMEM, "no memory for %dx%d RGB", frame->width, frame->height);
+    }
+    c->width = frame->width;
+    c->height = frame->height;
+    c->format = frame->format;
+    c->range = (int)frame->color_range;
+    c->colorspace = (int)frame->colorspace;
+    c->fields = fields;
+    return QV_OK;
+}
+
+/* Newer versions of swscale keep the two fields of interlaced frames apart. For older ones each
+ * field is converted by itself. */
+static bool
+scale_fields(const qvm_converter *c, const AVFrame *frame)
+{
+    for (int field = 0; field < 2; field++) {
+        const uint8_t *from[4] = { NULL };
+        int from_step[4] = { 0 };
+        for (int p = 0; p < 4 && frame->data[p]; p++) {
+            const bool palette = p == 1 && frame->format == AV_PIX_FMT_PAL8;
+            from[p] = frame->data[p] + (palette ? 0 : field * frame->linesize[p]);
+            from_step[p] = 2 * frame->linesize[p];
+        }
+        uint8_t *to[4] = { c->rgb->data[0] + field * c->rgb->linesize[0] };
+        const int to_step[4] = { 2 * c->rgb->linesize[0] };
+        const int height = field ? frame->height / 2 : (frame->height + 1) / 2;
+        if (sws_scale(c->sws[field], from, from_step, 0, height, to, to_step) < 0)
+            return false;
+    }
+    return true;
+}
+
+static qv_status
+scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
+{
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    const bool of_library = c->colour >= QVM_JPEG && c->colour <= QVM_TIFF;
+    if (of_library && qvm_is_plain_yuv(format))
+        return qvm_image_rgb(frame, c->colour, c->levels, c->rgb->data[0], c->rgb->linesize[0])
+                   ? QV_OK
+                   : qv_fail(err, QV_ENOMEM, "no memory for a row of an image");
+    if (c->colour != QVM_CLIP && qvm_is_wide(format)) {
+        qvm_wide_rgb(frame, c->colour == QVM_NETPBM, c->rgb->data[0], c->rgb->linesize[0]);
+        return QV_OK;
+    }
+    const bool scaled =
+        c->fields ? scale_fields(c, frame)
+                  : sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,
+                              frame->height, c->rgb->data, c->rgb->linesize) >= 0;
+    return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
+}
+
+/* Returns the alpha channel of a format with four channels. PIL treats palettes differently, and
+ * gray with alpha too unless it has 16 bits. */
+static const AVComponentDescriptor *
+find_alpha(const AVPixFmtDescriptor *format)
+{
+    const int n = format ? format->nb_components : 0;
+    const bool alpha = format && format->flags & AV_PIX_FMT_FLAG_ALPHA &&
+                       !(format->flags & AV_PIX_FMT_FLAG_PAL) &&
+                       (n == 4 || (n == 2 && format->comp[0].depth == 16));
+    return alpha ? &format->comp[n - 1] : NULL;
+}
+
+/* Does what PIL's paste does with an image over white and its own alpha as the mask. */
+static void
+put_on_white(const AVFrame *frame, uint8_t *rgb, int64_t stride)
+{
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    const AVComponentDescriptor *alpha = find_alpha(format);
+    if (!alpha || !frame->data[alpha->plane])
+        return;
+    const bool wide = alpha->depth > 8; /* then the upper byte counts */
+    const int upper = wide && !(format->flags & AV_PIX_FMT_FLAG_BE) ? 1 : 0;
+    for (int y = 0; y < frame->height; y++) {
+        const uint8_t *a = frame->data[alpha->plane] + (int64_t)y * frame->linesize[alpha->plane] +
+                           alpha->offset + upper;
+        uint8_t *to = rgb + y * stride;
+        for (int i = 0; i < 3 * frame->width; i++) {
+            const int opaque = a[(int64_t)(i / 3) * alpha->step];
+            const int sum = 255 * (255 - opaque) + to[i] * opaque + 128;
+            to[i] = (uint8_t)(((sum >> 8) + sum) >> 8);
+        }
+    }
+}
+
+qv_status
+qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *out, qv_error *err)
+{
+    if (frame->width < 1 || frame->height < 1 ||
+        (int64_t)frame->width * frame->height > QVM_MAX_PIXELS)
+        return qv_fail(err, QV_EFORMAT, "a frame of %dx%d; at most 16384x16384 pixels are read",
+                       frame->width, frame->height);
+    /* it is already what is wanted */
+    if (c->colour != QVM_CLIP && frame->format == AV_PIX_FMT_RGB24) {
+        *out = (qvm_image){ frame->data[0], frame->linesize[0], frame->width, frame->height };
+    } else {
+        qv_status status = prepare(c, frame, err);
+        if (!status)
+            status = scale(c, frame, err);
+        if (status)
+            return status;
+        if (c->on_white)
+            put_on_white(frame, c->rgb->data[0], c->rgb->linesize[0]);
+        *out = (qvm_image){ c->rgb->data[0], c->rgb->linesize[0], frame->width, frame->height };
+    }
+    if (!turn.transpose && !turn.flip_x && !turn.flip_y)
+        return QV_OK;
+
+    const size_t bytes = 3 * (size_t)frame->width * (size_t)frame->height;
+    if (c->turned_bytes < bytes) {
+        uint8_t *grown = realloc(c->turned, bytes);
+        if (!grown)
+            return qv_fail(err, QV_ENOMEM, "no memory to turn %dx%d", frame->width, frame->height);
+        c->turned = grown;
+        c->turned_bytes = bytes;
+    }
+    turn_rgb(out, turn, c->turned);
+    if (turn.transpose)
+        *out = (qvm_image){ c->turned, 3 * (int64_t)frame->height, frame->height, frame->width };
+    else
+        *out = (qvm_image){ c->turned, 3 * (int64_t)frame->width, frame->width, frame->height };
+    return QV_OK;
+}
+
+void
+qvm_converter_close(qvm_converter *c)
+{
+    drop_contexts(c);
+    free(c->turned);
+    c->turned = NULL;
+    c->turned_bytes = 0;
+}

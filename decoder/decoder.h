@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: MIT */
+/* Declares what the files of the program that decodes share. */
+#ifndef QVM_DECODER_H
+#define QVM_DECODER_H
+
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libavutil/pixdesc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "clock.h"
+#include "ipc/messages.h"
+#include "pixels/pixels.h"
+
+/* ---- packets.c: what a packet's headers say -------------------------------------------------- */
+
+typedef struct qvm_packet {
+    int shown;  /* pictures of the packet that are shown, as far as its headers tell */
+    int layer;  /* HEVC: the temporal layer of the packet's picture; other codecs: 0 */
+    bool spare; /* no picture of the same or a lower layer refers to the packet's picture */
+    /* a keyframe with which decoding may begin: what is shown behind it is right to the bit */
+    bool start;
+    bool resets;     /* H.264, HEVC: the picture order count begins anew */
+    bool parameters; /* H.264, HEVC: the packet has parameter sets */
+    bool may_hide;   /* a picture that `shown` counts may stay hidden */
+    bool changes;    /* the container changes the format from this packet on */
+    bool palette;    /* the container gives the palette of this packet and of those that follow */
+    /* a hash of headers that hold for later packets too; 0: it has none. Those of Motion JPEG are the order of its
+     * segments, and which tables they bring, but not the tables. */
+    uint64_t headers;
+} qvm_packet;
+
+/* Reads the headers in a packet of a stream with the parameters `par`, without decoding it. */
+qvm_packet qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet);
+/* Returns whether qvm_look_at_packet knows the codec: what it says of `shown` and `start` counts. */
+bool qvm_has_headers(enum AVCodecID codec);
+/* Returns whether a frame of this codec needs its own packet alone, where there is no palette and headers are equal. */
+bool qvm_is_stateless(enum AVCodecID codec);
+/* Returns whether the stream's parameter sets let pictures be hidden that packets' headers show. */
+bool qvm_may_hide_pictures(const AVCodecParameters *par);
+
+/* ---- parameters.c: the parameter sets of packets that are left out ------------------------------ */
+
+/* Appends a packet's parameter sets to `kept`, so that a decoder that is given `kept` has the sets that it would have
+ * after all packets. *changed becomes true if a set is another than the last one of its type and number, or is not
+ * among the stream's own. Returns false for lack of memory, or above 64 KiB. */
+bool qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
+                         bool *changed);
+
+/* ---- times.c: which frame has which time, and what it needs ------------------------------------ */
+
+/* A packet of a file, and the frame that comes of it. */
+typedef struct qvm_time {
+    int64_t pts;
+    int32_t packet; /* the packet's number in the file's order */
+    int8_t layer;
+    bool start, spare; /* as in qvm_packet; after qvm_times_sort, `spare` only in the top layer */
+    bool sampled;      /* the frame is asked for */
+    bool needed;       /* the packet must be decoded for the frames that are asked for */
+    bool fresh; /* a keyframe, before which the decoder is emptied, as references were left out */
+} qvm_time;
+
+/* A keyframe that is fresh, as qvm_time says. */
+typedef struct qvm_start {
+    int32_t frame;  /* the keyframe's number in qvm_times.at */
+    int64_t n_left; /* needed packets from this one, which counts, to the end of the file */
+} qvm_start;
+
+/* The times of all packets of a file. They give each frame its number, and tell which packets no
+ * wanted frame needs, so that these are left out. */
+typedef struct qvm_times {
+    qvm_time *at; /* [n] in the file's order, and after qvm_times_sort by ascending pts */
+    int64_t n, room;
+    int64_t n_looked;    /* packets of the file, those without a time too */
+    const char *unsure;  /* why the times are not to be relied on; NULL: they are */
+    bool descending;     /* some packet in the file has an earlier time than the one before it */
+    bool parameters;     /* some packets have parameter sets */
+    bool sets_change;    /* some parameter set replaces another one */
+    bool may_lack;       /* some packet may show nothing, so that there may be fewer frames */
+    uint64_t headers;    /* the first packet's, which those of all others must equal */
+    AVPacket *sets;      /* the parameter sets so far; NULL: none yet */
+    bool each_shows_one; /* each packet shows one frame, as far as the headers tell */
+    bool are_frames;     /* as many frames come out as there are packets */
+    bool in_groups;      /* decoding may begin with any packet that is a start */
+    /* references shown before a keyframe take places in the reference lists of what follows it */
+    bool lists_leading;
+    bool can_rewind; /* the container's index may lead to the first packet */
+    bool can_seek;   /* the container's index leads to any keyframe, and decoding may begin there */
+    int top_layer;   /* the highest layer of any packet */
+    int64_t n_needed, most_sampled; /* packets; the most frames of a group that are asked for */
+    qvm_start *starts;              /* [n_starts] in the order of the file */
+    int64_t n_starts;
+} qvm_times;
+
+/* Adds the next packet of the file, unless the times are unsure. Returns false for lack of memory. */
+bool qvm_times_add(qvm_times *times, const AVCodecParameters *par, const AVPacket *packet);
+/* Notes why the times are not to be relied on, in static text that can follow "since"; the first reason stays. */
+void qvm_times_doubt(qvm_times *times, const char *why);
+/* Sorts the times after the last packet was added, and sets what the other fields say of them. */
+void qvm_times_sort(qvm_times *times, const AVFormatContext *format, const AVStream *stream);
+void qvm_times_free(qvm_times *times);
+/* Returns the number of the frame at pts, or -1 if there is none. */
+int64_t qvm_times_find(const qvm_times *times, int64_t pts);
+/* Marks the packets that frames[n] need. A number behind the end stands for the last frame. The
+ * first n_read packets count as needed, as the decoder has them. Returns false for lack of memory. */
+bool qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
+/* Returns the first needed frame from number i on, or times->n if there is none. */
+int64_t qvm_times_next(const qvm_times *times, int64_t i);
+
+/* ---- codec.c: a decoder of FFmpeg's, and what it complains of ---------------------------------- */
+
+typedef struct qvm_codec {
+    AVCodecContext *av;
+    atomic_int complaints; /* errors that the decoder has logged, from any of its threads */
+    int heard;             /* complaints at the last call of qvm_codec_complained */
+    atomic_bool recovers;  /* decoding began at a recovery point */
+    atomic_int has_words;  /* 2: `words` holds the first complaint; 1: it is being written there */
+    char words[128];
+} qvm_codec;
+
+/* Keeps FFmpeg from printing, and hears its decoders' errors instead. Does so once per process. */
+void qvm_quiet(void);
+/* Has the usual decoders make their tables, which processes that are forked off later then have. */
+void qvm_warm_up(void);
+
+/* Opens a decoder. `threads` counts as FFmpeg's thread_count does: 0 leaves it the choice. Returns 0
+ * or an error code of FFmpeg's; the caller calls avcodec_free_context(&codec->av) in either case.
+ * `codec` begins as zeros, and must not move while the decoder is open. */
+int qvm_codec_open(qvm_codec *codec, const AVCodecParameters *par, AVRational time_base,
+                   int threads);
+/* Returns whether the decoder has complained since the last call. */
+bool qvm_codec_complained(qvm_codec *codec);
+/* Has the decoder, which has given all of its frames, go on with a keyframe before which packets were left out. */
+void qvm_codec_begin_anew(qvm_codec *codec);
+
+/* ---- source.c: a file's frames, in order ----------------------------------------------------- */
+
+struct qvm_index;
+/* How the caller of a long call stops it and hears that it goes on, and what is to be read of the file. */
+typedef struct qvm_watch {
+    const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
+    void (*alive)(void *user); /* called at least once a packet */
+    void *user;
+    qv_clip_options asked;         /* its pointers are NULL */
+    const struct qvm_index *index; /* what another reader found in the file; NULL: nothing yet */
+} qvm_watch;
+
+typedef struct qvm_source {
+    int fd;     /* the file, which is the caller's and outlives the source; it is read with pread */
+    int64_t at; /* the byte of the clip that FFmpeg reads next */
+    int io_errno; /* why the file could not be read; 0: it could */
+    const qvm_watch *watch;
+    /* an image that jpeg.c reads; of the members below, only `errors` and n_given then count */
+    bool is_jpeg;
+    AVIOContext *io;
+    AVFormatContext *format;
+    AVStream *stream;
+    qvm_codec codec;
+    struct qvm_gpu_decoder *gpu; /* the GPU's decoder, which replaces `codec`; NULL: none does */
+    bool sampled;                /* the frame of the packet that was read is asked for */
+    AVPacket *packet;
+    struct qvm_first {
+        int64_t pts, dts, pos;
+        int size;
+    } first; /* the stream's first packet, where one was read */
+    bool has_first;
+    bool is_ahead;          /* `packet` was read ahead, and is the next one */
+    bool draining;          /* no packet follows those that the decoder was given */
+    bool emptying;          /* the packet waits until the decoder has given all frames before it */
+    const qvm_times *times; /* says which packets are decoded; NULL: all are */
+    AVPacket *parameters;   /* parameter sets of packets that were left out */
+    int64_t n_read;         /* packets that were read to be decoded or left out */
+    int64_t n_given;        /* packets that the decoder was given */
+    int64_t n_left;         /* needed packets that are still to be read */
+    int64_t next_start;     /* index of the first of the times' starts that may be ahead */
+    int64_t errors;         /* packets that were lost, or that the decoder complained about */
+} qvm_source;
+
+/* Says why images of floating-point samples are refused: programs differ on whether white is 1 or 255. */
+#define QVM_FLOATS "its samples are floating-point numbers; integers of 8 or 16 bits are read"
+
+/* Returns why nothing of the file can be decoded (unread.c); NULL where its bytes do not tell. The text is static. */
+const char *qvm_why_unread(const qvm_source *source);
+/* Finds a TIFF's codes of black and white for Y, Cb and Cr, in this order (unread.c). */
+void qvm_find_levels(const qvm_source *source, float levels[6]);
+
+/* Reads at most n bytes from byte `at` of the clip on. Returns how many; 0 behind its end; -1 with
+ * errno. */
+ssize_t qvm_source_read_once(const qvm_source *source, int64_t at, void *to, size_t n);
+/* Reads n bytes from byte `at` of the clip on. Returns how many, fewer only at the end; -1 with errno. */
+int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
+
+/* A file's bytes, which are read a page at a time (pages.c). A walk over parts of a few bytes, such as the padding of
+ * a JPEG file, costs a system call for each page then, not for each part. All but `source` begins as zeros. */
+typedef struct qvm_pages {
+    const qvm_source *source;
+    int64_t at, n; /* the bytes that are here: n of them, from byte `at` of the clip on */
+    uint8_t bytes[4096];
+} qvm_pages;
+/* Does what qvm_source_read does. With each page it signals life; a source that was stopped ends there. */
+int64_t qvm_pages_read(qvm_pages *pages, int64_t at, void *to, size_t n);
+
+/* Opens a file, and of its video streams the one that FFmpeg takes for the best. Fails with QV_EIO, QV_EFORMAT or
+ * QV_ENOMEM, and the source is closed then. `watch` outlives the source. */
+qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);
+/* Opens the stream's decoder. `threads` counts as qvm_codec_open has it. */
+qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err);
+/* Goes back to the first packet, by the container's index for the time `pts`. *done becomes false if that leads elsewhere: an
+ * index may lack the first packet, if that is not a keyframe, and may be wrong. The source must be opened again then. Fails as
+ * reading packets does. */
+qv_status qvm_source_rewind(qvm_source *source, int64_t pts, bool *done, qv_error *err);
+void qvm_source_close(qvm_source *source);
+bool qvm_source_is_image(const qvm_source *source);
+/* Returns FFmpeg's name of the container, or of its kind of image file; the text is static. */
+const char *qvm_source_format(const qvm_source *source);
+enum AVCodecID qvm_source_codec(const qvm_source *source);
+
+/* Decodes the next frame into `frame`; *got is false at the end, or if stopped. Skips and counts damaged data. */
+qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
+
+/* Has only those packets decoded from here on that `times` marks as needed. `times` outlives the source. */
+void qvm_source_leave_out(qvm_source *source, const qvm_times *times);
+
+/* Reads the stream's next packet into source->packet; *got is false at the end of what can be read. */
+qv_status qvm_source_packet(qvm_source *source, bool *got, qv_error *err);
+
+/* ---- jpeg.c: JPEG files by libjpeg-turbo ------------------------------------------------------- */
+
+/* Returns whether qvm_jpeg_read is to decode the JPEG file: true also where the file cannot be read, since decoding
+ * then says why, and false in a build without libjpeg-turbo. */
+bool qvm_jpeg_is_readable(const qvm_source *source);
+/* Decodes the image into an empty frame, as RGB24 and not turned. Damage counts among the source's errors. */
+qv_status qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err);
+
+/* ---- orientation.c: which way up an image is ------------------------------------------------- */
+
+/* Returns the image's orientation, 1 to 8 as EXIF counts, where Pillow finds one (JPEG, PNG, WebP, TIFF, AVIF); 0 if
+ * there is none; -1 with errno if the file cannot be read. */
+int qvm_find_orientation(const qvm_source *source);
+
+/* ---- count.c: how many frames a file has ------------------------------------------------------- */
+
+struct qvm_count {
+    int64_t frames;
+    int64_t errors;  /* errors met in decoding the frames */
+    int64_t decoded; /* packets that were decoded to count */
+};
+
+/* Counts in *n the packets up to the end of a source whose decoder is not open. `times` gets an entry for each packet,
+ * or the reason why times are not to be relied on, and says whether the packets are the file's frames. */
+qv_status qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err);
+/* Counts the frames of a file by decoding all of it. */
+qv_status qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *count,
+                            qv_error *err);
+/* Returns QV_EFORMAT if n is above QVM_MAX_FRAMES. */
+qv_status qvm_check_count(int64_t n, qv_error *err);
+
+/* ---- convert.c: frames to upright RGB -------------------------------------------------------- */
+
+typedef struct qvm_turn {
+    bool transpose, flip_x, flip_y; /* what is done to an image, in this order */
+} qvm_turn;
+
+typedef struct qvm_image {
+    const uint8_t *rgb; /* [height, width, 3], whose rows are `stride` bytes apart */
+    int64_t stride;
+    int width, height;
+} qvm_image;
+
+/* Says whose RGB is wanted: PyAV's for clips; for images Pillow's, by the library that it reads a format with. */
+typedef enum qvm_colour {
+    QVM_CLIP,
+    QVM_IMAGE,
+    QVM_JPEG, /* FFmpeg's frames become libjpeg-turbo's RGB; frames of jpeg.c are that already */
+    QVM_WEBP,
+    QVM_AVIF,
+    QVM_TIFF,
+    QVM_NETPBM
+} qvm_colour;
+
+typedef struct qvm_converter {
+    qvm_colour colour;
+    bool on_white;             /* transparent pixels are put on white; false: alpha is ignored */
+    float levels[6];           /* TIFF: black and white of Y, of Cb and of Cr */
+    struct SwsContext *sws[2]; /* for whole frames, or for their upper and their lower field */
+    int width, height, format, range, colorspace; /* of the frames that `sws` and `rgb` are for */
+    bool fields;     /* the two fields of these frames are converted apart */
+    AVFrame *rgb;    /* the converted frame */
+    uint8_t *turned; /* [turned_bytes] the converted and turned frame */
+    size_t turned_bytes;
+} qvm_converter;
+
+/* Returns the turn that a stream's display matrix asks for, as torchcodec reads it; none if `stream` is NULL. */
+qvm_turn qvm_find_turn(const AVStream *stream);
+/* Returns the turn that EXIF's orientation 1 to 8 asks for; none for other numbers. */
+qvm_turn qvm_exif_turn(int orientation);
+int qvm_turn_degrees(qvm_turn turn);
+
+/* Converts a frame to RGB and turns it. *out is valid until the next call, and no longer than `frame` is. */
+qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn turn, qvm_image *out,
+                      qv_error *err);
+void qvm_converter_close(qvm_converter *converter);
+
+/* Returns whether qvm_image_rgb takes the format: planar YUV of 8 bits (chroma.c). */
+bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
+/* Converts an image of JPEG, WebP, AVIF or TIFF to RGB, in rows `stride` bytes apart. False for lack of memory. */
+bool qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], uint8_t *rgb,
+                   int64_t stride);
+/* Returns whether qvm_wide_rgb takes the format: gray or RGB with more than 8 bits a sample. */
+bool qvm_is_wide(const AVPixFmtDescriptor *format);
+/* Converts an image for which qvm_is_wide holds to 8-bit RGB, as Pillow does with files of netpbm or with others. */
+void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride);
+
+/* ---- frame_reader.c: a file -> what it is, and the frames that are asked for, resized -------- */
+
+typedef struct qvm_reader {
+    int fd, threads;
+    const qvm_watch *watch;
+    qvm_source source;
+    qvm_converter converter;
+    qvm_resizer *resizer;     /* for transformers' rules; NULL until a frame is resized */
+    qvm_resampler *resampler; /* for qwen-vl-utils' rules, instead of `resizer` */
+    int resizer_size[4];      /* height, width of what the resizer takes, then of what it makes */
+    AVFrame *frame;           /* the frame that is being received */
+    AVFrame *last;            /* the last frame that came, number n_decoded - 1 */
+    qvm_turn turn;            /* the turn of all frames */
+    qvm_image image;          /* the RGB of frame number n_image */
+    int64_t n_image;          /* the frame that `image` is of; -1: none yet */
+    int64_t n_decoded;
+    int64_t n_corrupt; /* frames that the decoder concealed */
+    int64_t n_missing; /* frames that were asked for behind the end */
+    bool single;       /* damage was seen, or one thread was asked for: one thread decodes */
+    bool at_end;
+    qvm_times times;
+    int64_t n_packets;      /* packets of the file that the container does not hide */
+    struct qvm_count count; /* what counting the file's frames gave */
+    bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
+    const char *why; /* why by_time is false, where there is a reason; else NULL */
+    int64_t n_given; /* packets that were given to decoders which are closed */
+    struct qvm_gpu_decoder *gpu; /* the caller's decoder on a GPU; NULL: there is none */
+    const char *not_gpu; /* why the GPU does not give the frames; NULL: it does, or none was to */
+} qvm_reader;
+
+/* Opens a file and finds out what it is: `info` gets what the file says, and no decisions (n_frames, size, grid). The
+ * caller calls qvm_reader_close in any case. `fd` and `watch` are the caller's, and outlive the reader. */
+qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
+                          qv_outcome *info, qv_error *err);
+/* Returns the bytes of a frame's planes as a GPU gives them; 0, with the reason in not_gpu, if no GPU can decode. */
+int64_t qvm_reader_plane_bytes(qvm_reader *reader);
+/* Says which frames will be read, ascending. What they do not need is then not decoded, if the file's packets tell what
+ * that is. */
+qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, qv_error *err);
+/* Reads a frame to dst[height, width, 3]. Its number `index` is one of qvm_reader_start's, not below the last call's.
+ * For one behind the end, the last frame is read. If the reader is stopped, dst may stay as it is. */
+qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,
+                          qv_error *err);
+/* Returns how many frames were concealed, lost or replaced so far. */
+int64_t qvm_reader_damaged(const qvm_reader *reader);
+/* Returns how many packets decoders were given so far, both to count frames and to have them. */
+int64_t qvm_reader_decoded(const qvm_reader *reader);
+/* Returns how many packets are decoded for the frames that were asked for, the last of which is number `last`. */
+int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
+void qvm_reader_close(qvm_reader *reader);
+
+/* ---- file_index.c: what a reader found out by reading all packets, for the next one ---------- */
+
+/* A packet, as qvm_time has it. `flags` are file_index.c's. */
+typedef struct qvm_index_entry {
+    int64_t pts;
+    int8_t layer;
+    uint8_t flags;
+} qvm_index_entry;
+
+/* An index of a file. A decoder process sends its bytes to the clip, which sends them to other processes
+ * of the same file. */
+typedef struct qvm_index {
+    int64_t n_entries, n_packets, n_frames, errors;
+    int32_t top_layer;
+    uint8_t parameters, descending, sets_change, may_lack;
+    char unsure[64];      /* why the times are not to be relied on; "": they are */
+    qvm_index_entry at[]; /* [n_entries], in the order of the file */
+} qvm_index;
+
+/* Returns the bytes of an index with so many entries. */
+size_t qvm_index_bytes(int64_t n_entries);
+/* Returns whether so many bytes are an index that can be read safely. What the index says may still be untrue. */
+bool qvm_index_is_whole(const qvm_index *index, int64_t bytes);
+/* Makes the index of an open reader's file, which the caller frees with free(). NULL for lack of memory. */
+qvm_index *qvm_index_make(const qvm_reader *reader);
+/* Fills empty times from an index, which must outlive them, and sorts them. Returns false for lack of memory. */
+bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *times);
+
+/* ---- serve.c: the decoder process of a clip, or the thread in its place ---------------------- */
+
+/* Serves a clip until the last frame is in its slot or the clip goes away, and then ends the process if it is alone. */
+void qvm_serve(const qvm_session *session);
+
+/* ---- sandbox.c ------------------------------------------------------------------------------- */
+
+/* Runs the program with the GPU of this number open (gpu_process.c), locked in unless `unlocked`. Returns the exit code. */
+int qvm_gpu_process_run(int socket, const char *number, bool unlocked);
+
+/* Closes all descriptors from the number `first` on. */
+void qvm_close_from(int first);
+/* On Linux, ends this process when its parent ends, whatever code has taken it over. Signals come when the *thread* of the
+ * parent ends that made this process, so the parent must have one thread. Elsewhere a process ends when its socket is closed. */
+void qvm_end_with(pid_t parent);
+/* Makes the filter of system calls, which takes a while. It is called before processes fork that call qvm_sandbox. */
+void qvm_sandbox_prepare(void);
+/* Locks this process in, for good. It keeps `memory` bytes (0: no limit), the descriptors below `first_fd` except for
+ * standard output and error, and the system calls that decoding needs: no file can be opened or looked for, no network used,
+ * no other process made or signalled. Where the system has no such filter (macOS), only the limits hold. Returns NULL, or what
+ * failed, with errno. */
+const char *qvm_sandbox(int64_t memory, int first_fd);
+/* Locks in a process that is to open a GPU, as the first of two steps, before the driver starts and makes threads
+ * (landlock.c has what it may read and write; no other file can be opened). Returns as qvm_sandbox does. */
+const char *qvm_sandbox_files(void);
+/* Locks in all threads of a process that has opened its GPU, as the second of two steps: no network can be used, no
+ * other process made or signalled, no file made or emptied, and no device asked for anything but what NVIDIA's driver
+ * takes. Returns as qvm_sandbox does. */
+const char *qvm_sandbox_gpu(void);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/* Limits the files that a GPU process may use (Linux's Landlock). */
+#define _GNU_SOURCE
+#include <errno.h>
+
+#include "decoder.h"
+
+#ifdef __linux__
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Landlock as its later versions have it: the system's headers may be older than the kernel. */
+enum { CREATE_RULESET = 444, ADD_RULE, RESTRICT_SELF };
+enum { VERSION = 1, PATH_BENEATH = 1 };
+enum {
+    WRITE_FILE = 1 << 1,
+    READ_FILE = 1 << 2,
+    READ_DIR = 1 << 3,
+    IOCTL_DEV = 1 << 15,
+    ALL_OF_FIRST = (1 << 13) - 1,
+    REFER = 1 << 13,
+    TRUNCATE = 1 << 14,
+    BIND_AND_CONNECT = 3,
+    ABSTRACT_SOCKETS = 1 << 0,
+    SIGNALS = 1 << 1
+};
+
+struct ruleset {
+    uint64_t files, network, scoped;
+};
+
+struct rule {
+    uint64_t access;
+    int32_t folder;
+} __attribute__((packed));
+
+/* What each version of Landlock refuses, unless a rule allows it. */
+static const struct {
+    long version;
+    struct ruleset refused;
+} versions[] = {
+    { 1, { ALL_OF_FIRST, 0, 0 } }, { 2, { REFER, 0, 0 } },
+    { 3, { TRUNCATE, 0, 0 } },     { 4, { 0, BIND_AND_CONNECT, 0 } },
+    { 5, { IOCTL_DEV, 0, 0 } },    { 6, { 0, 0, ABSTRACT_SOCKETS | SIGNALS } },
+};
+
+/* What the driver needs. /proc is not read as a whole, since it shows the command lines of other processes. */
+static const struct {
+    const char *path;
+    uint64_t access;
+} needed[] = {
+    { "/usr", READ_FILE | READ_DIR },
+    { "/lib", READ_FILE | READ_DIR },
+    { "/lib64", READ_FILE | READ_DIR },
+    { "/sys", READ_FILE | READ_DIR },
+    { "/proc/driver", READ_FILE | READ_DIR },
+    { "/proc/sys", READ_FILE | READ_DIR },
+    { "/proc/cpuinfo", READ_FILE },
+    { "/proc/devices", READ_FILE },
+    { "/proc/filesystems", READ_FILE },
+    { "/proc/meminfo", READ_FILE },
+    { "/proc/modules", READ_FILE },
+    { "/proc/stat", READ_FILE },
+    { "/proc/version", READ_FILE },
+    { "/proc/self", READ_FILE | READ_DIR },
+    /* the driver names its threads by their files there, which it opens as if to make and empty them */
+    { "/proc/self/task", READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE },
+    { "/dev/nvidia-uvm", READ_FILE | WRITE_FILE | IOCTL_DEV },
+    { "/dev/nvidia[0-9c]*", READ_FILE | WRITE_FILE | IOCTL_DEV }, /* nvidia0, nvidiactl */
+};
+
+static bool
+let(int rules, const char *path, uint64_t access)
+{
+    struct rule rule = { access, open(path, O_PATH | O_CLOEXEC) };
+    if (rule.folder < 0)
+        return true; /* what does not exist needs no rule */
+    const bool done = !syscall(ADD_RULE, rules, PATH_BENEATH, &rule, 0);
+    close(rule.folder);
+    return done;
+}
+
+static bool
+let_all(int rules, uint64_t known)
+{
+    bool done = true;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        glob_t found = { .gl_pathc = 0 };
+        if (!glob(needed[i].path, 0, NULL, &found))
+            for (size_t k = 0; k < found.gl_pathc; k++)
+                done = done && let(rules, found.gl_pathv[k], needed[i].access & known);
+        globfree(&found);
+    }
+    return done;
+}
+
+const char *
+qvm_sandbox_files(void)
+{
+    struct ruleset all = { 0, 0, 0 };
+    const long version = syscall(CREATE_RULESET, NULL, 0, VERSION);
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
+        if (versions[i].version <= version) {
+            all.files |= versions[i].refused.files;
+            all.network |= versions[i].refused.network;
+            all.scoped |= versions[i].refused.scoped;
+        }
+    /* a kernel that does not know the last members takes them as long as they are 0 */
+    const int rules = version < 1 ? -1 : (int)syscall(CREATE_RULESET, &all, sizeof all, 0);
+    if (rules < 0)
+        return "Landlock";
+    const bool done = let_all(rules, all.files) && !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+                      !syscall(RESTRICT_SELF, rules, 0);
+    close(rules);
+    return done ? NULL : "Landlock";
+}
+
+#else
+
+const char *
+qvm_sandbox_files(void)
+{
+    errno = ENOTSUP;
+    return "this system";
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* Declares how NAL units of H.264 and HEVC are found in a packet, and how their bits are read (nal.c). */
+#ifndef QVM_NAL_H
+#define QVM_NAL_H
+
+#include "decoder.h"
+
+/* The first bytes of a NAL unit's payload, without the bytes that prevent start codes. */
+typedef struct qvm_bits {
+    uint8_t bytes[128];
+    size_t n, at; /* at: the position in bits */
+} qvm_bits;
+
+qvm_bits qvm_open_bits(const uint8_t *from, const uint8_t *end);
+/* Takes n bits, at most 32. Behind the last one come zeros. */
+unsigned qvm_take_bits(qvm_bits *bits, int n);
+/* Takes an unsigned Exp-Golomb code (9.1). */
+unsigned qvm_take_golomb(qvm_bits *bits);
+
+typedef struct qvm_units {
+    const uint8_t *at, *end;
+    int length_bytes; /* length of the size field before each unit; 0: units have start codes */
+} qvm_units;
+
+/* Returns where the next start code (00 00 01) begins; `end` if there is none. */
+const uint8_t *qvm_find_start_code(const uint8_t *at, const uint8_t *end);
+/* Begins with a packet's first unit. A packet may be empty, with no data. */
+qvm_units qvm_open_units(const AVPacket *packet, int length_bytes);
+/* Takes the next unit, *unit up to *end. Returns false after the last, or if a length is too
+ * long. */
+bool qvm_next_unit(qvm_units *units, const uint8_t **unit, const uint8_t **end);
+/* Returns the length_bytes of a stream's packets. Tells avcC and hvcC from start codes as FFmpeg does. */
+int qvm_find_length_bytes(const AVCodecParameters *par);
+/* Returns whether H.264's units of this type are parameter sets. */
+bool qvm_is_h264_parameters(int type);
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* Finds which way up an image is, by EXIF or XMP, in the places where Pillow finds these. FFmpeg
+ * passes on only some of it, only for some formats, and which depends on its version. */
+#include <string.h>
+
+#include "decoder.h"
+
+enum { MOST_PARTS = 100000, MOST_XMP = 1 << 20, TAG = 274 };
+
+struct place {
+    int64_t at, n; /* bytes of the file; n is 0 if there is none */
+};
+
+struct places {
+    struct place exif, xmp;
+    int found; /* the orientation that the format itself gives */
+};
+
+static uint32_t
+number(const uint8_t *p, int bytes, bool big)
+{
+    uint32_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | p[big ? i : bytes - 1 - i];
+    return value;
+}
+
+/* ---- where they are: false for a file that cannot be read ------------------------------------ */
+
+/* Walks a JPEG's segments up to the first scan. */
+static bool
+walk_jpeg(qvm_pages *pages, struct places *p)
+{
+    static const char xmp[] = "http://ns.adobe.com/xap/1.0/";
+    uint8_t m[4 + sizeof xmp] = { 0 };
+    int64_t at = 2, n;
+    while ((n = qvm_pages_read(pages, at, m, sizeof m)) >= 4 && m[0] == 0xff && m[1] != 0xda) {
+        const int64_t length = (int64_t)number(m + 2, 2, true);
+        if (m[1] == 0xff) { /* padding */
+            at++;
+            continue;
+        }
+        if (m[1] == 0xe1 && length > 8 && !p->exif.n && !memcmp(m + 4, "Exif\0\0", 6))
+            p->exif = (struct place){ at + 10, length - 8 };
+        if (m[1] == 0xe1 && length > 31 && !memcmp(m + 4, xmp, sizeof xmp))
+            p->xmp = (struct place){ at + 4, length - 2 };
+        at += 2 + length;
+    }
+    return n >= 0;
+}
+
+/* Walks a PNG's chunks: a length, a name, so many bytes, and a checksum. */
+static bool
+walk_png(qvm_pages *pages, struct places *p)
+{
+    /* then a byte that says it is not compressed */
+    static const char xmp[] = "iTXtXML:com.adobe.xmp\0";
+    uint8_t m[4 + sizeof xmp] = { 0 };
+    int64_t at = 8, n = 0;
+    for (int i = 0; i < MOST_PARTS; i++) {
+        n = qvm_pages_read(pages, at, m, sizeof m);
+        const int64_t length = (int64_t)number(m, 4, true);
+        if (n < 8 || !memcmp(m + 4, "IEND", 4))
+            break;
+        if (!memcmp(m + 4, "eXIf", 4))
+            p->exif = (struct place){ at + 8, length };
+        if (!memcmp(m + 4, xmp, sizeof xmp))
+            p->xmp = (struct place){ at + 8, length };
+        at += 12 + length;
+    }
+    return n >= 0;
+}
+
+/* Walks a WebP's chunks: a name, a length, so many bytes, padded to an even number. */
+static bool
+walk_webp(qvm_pages *pages, struct places *p)
+{
+    uint8_t m[8];
+    int64_t at = 12, n = 0;
+    for (int i = 0; i < MOST_PARTS && (n = qvm_pages_read(pages, at, m, sizeof m)) == 8; i++) {
+        const int64_t length = (int64_t)number(m + 4, 4, false);
+        if (!memcmp(m, "EXIF", 4))
+            p->exif = (struct place){ at + 8, length };
+        if (!memcmp(m, "XMP ", 4))
+            p->xmp = (struct place){ at + 8, length };
+        at += 8 + length + length % 2;
+    }
+    return n >= 0;
+}
+
+/* Finds the first box of a name and returns its contents; n is 0 if there is none. A box is its
+ * length, its name and its contents. */
+static struct place
+find_box(qvm_pages *pages, struct place in, const char *name)
+{
+    uint8_t m[8];
+    const int64_t end = in.at + in.n;
+    for (int i = 0; i < MOST_PARTS && in.at + 8 <= end; i++) {
+        const int64_t length =
+            qvm_pages_read(pages, in.at, m, 8) == 8 ? (int64_t)number(m, 4, true) : 0;
+        if (length < 8 || length > end - in.at)
+            break;
+        if (!memcmp(m + 4, name, 4))
+            return (struct place){ in.at + 8, length - 8 };
+        in.at += length;
+    }
+    return (struct place){ 0, 0 };
+}
+
+/* An AVIF's properties turn the image by quarters against the clock, and then mirror it. Its
+ * EXIF does not turn it. */
+static bool
+walk_avif(qvm_pages *pages, struct places *p)
+{
+    /* [quarters][not mirrored; top and bottom swapped; left and right swapped] */
+    static const int orientations[4][3] = { { 1, 4, 2 }, { 8, 5, 7 }, { 3, 2, 4 }, { 6, 7, 5 } };
+    uint8_t angle = 0, axis = 0;
+    struct place box = find_box(pages, (struct place){ 0, INT32_MAX }, "meta");
+    if (box.n > 4) /* a version comes first */
+        box = find_box(pages, (struct place){ box.at + 4, box.n - 4 }, "iprp");
+    const struct place all = find_box(pages, box, "ipco");
+    const struct place irot = find_box(pages, all, "irot"), imir = find_box(pages, all, "imir");
+    const int64_t n = irot.n ? qvm_pages_read(pages, irot.at, &angle, 1) : 0;
+    const int64_t m = imir.n ? qvm_pages_read(pages, imir.at, &axis, 1) : 0;
+    p->found = orientations[angle & 3][imir.n ? 1 + (axis & 1) : 0];
+    return n >= 0 && m >= 0;
+}
+
+/* A TIFF's EXIF is the file itself. */
+static bool
+walk_tiff(qvm_pages *pages, struct places *p)
+{
+    (void)pages;
+    p->exif = (struct place){ 0, INT32_MAX };
+    return true;
+}
+
+/* ---- what they say: 0 for nothing, -1 for a file that cannot be read ------------------------- */
+
+/* Reads the orientation from EXIF: entries of 12 bytes, which are a tag, a type, the number of
+ * values, and the values. */
+static int
+read_exif(qvm_pages *pages, struct place exif)
+{
+    static const int bytes_of_type[5] = { [1] = 1, [3] = 2, [4] = 4 };
+    uint8_t b[12] = { 0 };
+    int64_t n = qvm_pages_read(pages, exif.at, b, 8);
+    if (n == 8 && !memcmp(b, "Exif\0\0", 6)) {
+        exif = (struct place){ exif.at + 6, exif.n - 6 };
+        n = qvm_pages_read(pages, exif.at, b, 8);
+    }
+    const bool big = *b == 'M';
+    if (n < 8 || (memcmp(b, "II*", 4) != 0 && memcmp(b, "MM\0*", 4) != 0))
+        return n < 0 ? -1 : 0;
+    const int64_t at = number(b + 4, 4, big);
+    n = qvm_pages_read(pages, exif.at + at, b, 2);
+    const int64_t entries = n == 2 ? (int64_t)number(b, 2, big) : 0;
+    for (int64_t i = 0; i < entries && at + 14 + 12 * i <= exif.n; i++) {
+        n = qvm_pages_read(pages, exif.at + at + 2 + 12 * i, b, sizeof b);
+        if (n < (int64_t)sizeof b)
+            break;
+        const uint32_t type = number(b + 2, 2, big);
+        const int bytes = type < 5 ? bytes_of_type[type] : 0;
+        if (number(b, 2, big) == TAG && bytes && number(b + 4, 4, big) == 1) {
+            const uint32_t value = number(b + 8, bytes, big);
+            return value < 9 ? (int)value : 0;
+        }
+    }
+    return n < 0 ? -1 : 0;
+}
+
+/* Returns the digit behind `tiff:Orientation="` or `tiff:Orientation>` at the beginning of a
+ * text, or 0. The text must end with zeros. */
+static int
+read_name(const char *text)
+{
+    static const char name[] = "tiff:Orientation";
+    const char *at = text + sizeof name - 1;
+    if (strncmp(text, name, sizeof name - 1) != 0)
+        return 0;
+    at += !strncmp(at, "=\"", 2) ? 2 : *at == '>' ? 1 : 0;
+    return (at[-1] == '"' || at[-1] == '>') && *at >= '1' && *at <= '8' ? *at - '0' : 0;
+}
+
+/* Finds the first orientation in XMP, by a text search as Pillow does. */
+static int
+read_xmp(qvm_pages *pages, struct place xmp)
+{
+    enum { BLOCK = 4096, NAME = 20 }; /* blocks overlap by the bytes of the name and its digit */
+    char block[BLOCK + NAME];
+    const int64_t most = xmp.n < MOST_XMP ? xmp.n : MOST_XMP;
+    for (int64_t at = 0; at < most; at += BLOCK) {
+        const int64_t left = most - at;
+        memset(block, 0, sizeof block);
+        if (qvm_pages_read(pages, xmp.at + at, block,
+                           left < BLOCK + NAME ? (size_t)left : sizeof block) < 0)
+            return -1;
+        for (int i = 0; i < BLOCK; i++) {
+            const int found = block[i] == 't' ? read_name(block + i) : 0;
+            if (found)
+                return found;
+        }
+    }
+    return 0;
+}
+
+static const struct {
+    int at, n;
+    const char *magic;
+    bool (*walk)(qvm_pages *pages, struct places *places);
+} formats[] = {
+    { 0, 3, "\xff\xd8\xff", walk_jpeg }, { 0, 8, "\x89PNG\r\n\x1a\n", walk_png },
+    { 8, 4, "WEBP", walk_webp },         { 0, 4, "II*\0", walk_tiff },
+    { 0, 4, "MM\0*", walk_tiff },        { 4, 8, "ftypavif", walk_avif },
+};
+
+int
+qvm_find_orientation(const qvm_source *source)
+{
+    qvm_pages pages = { .source = source };
+    uint8_t head[16] = { 0 };
+    struct places p = { .found = 0 };
+    bool read = qvm_pages_read(&pages, 0, head, sizeof head) >= 0;
+    for (size_t i = 0; read && i < sizeof formats / sizeof *formats; i++)
+        if (!memcmp(head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
+            read = formats[i].walk(&pages, &p);
+    int found = !read ? -1 : p.exif.n ? read_exif(&pages, p.exif) : p.found;
+    if (!found && p.xmp.n)
+        found = read_xmp(&pages, p.xmp);
+    return found;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/* Reads a file: its clip, and page by page for walks over parts of a few bytes. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "decoder.h"
+
+ssize_t
+qvm_source_read_once(const qvm_source *source, int64_t at, void *to, size_t n)
+{
+    const qvm_watch *w = source->watch;
+    ssize_t got;
+    if (w->asked.length && (int64_t)n > w->asked.length - at)
+        n = at < w->asked.length ? (size_t)(w->asked.length - at) : 0;
+    if (!n)
+        return 0;
+    do
+        got = pread(source->fd, to, n, (off_t)(w->asked.offset + at));
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+int64_t
+qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n)
+{
+    size_t done = 0;
+    while (done < n) {
+        const ssize_t got =
+            qvm_source_read_once(source, at + (int64_t)done, (char *)to + done, n - done);
+        if (got < 0)
+            return -1;
+        if (!got)
+            break;
+        done += (size_t)got;
+    }
+    return (int64_t)done;
+}
+
+int64_t
+qvm_pages_read(qvm_pages *pages, int64_t at, void *to, size_t n)
+{
+    const qvm_watch *watch = pages->source->watch;
+    size_t done = 0;
+    while (done < n) {
+        const int64_t from = at + (int64_t)done, behind = from - pages->at;
+        if (behind < 0 || behind >= pages->n) {
+            if (atomic_load(watch->stop))
+                break;
+            watch->alive(watch->user);
+            pages->at = from;
+            pages->n = qvm_source_read(pages->source, from, pages->bytes, sizeof pages->bytes);
+            if (pages->n < 0)
+                return pages->n = 0, -1;
+            if (!pages->n)
+                break;
+            continue;
+        }
+        const size_t left = (size_t)(pages->n - behind);
+        const size_t some = left < n - done ? left : n - done;
+        memcpy((char *)to + done, pages->bytes + behind, some);
+        done += some;
+    }
+    return (int64_t)done;
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* Explains files that FFmpeg cannot decode, from their own bytes, and reads a TIFF's levels. */
+#define _POSIX_C_SOURCE 200809L
+#include <string.h>
+#include <unistd.h>
+
+#include "ffmpeg_compat.h"
+#include "decoder.h"
+
+enum { HEAD = 32 };
+
+/* A file's first bytes, with zeros behind its end, and the offset to read on from. */
+struct view {
+    qvm_pages pages;
+    int64_t size;
+    uint8_t head[HEAD];
+};
+
+enum reason { NOT_SEEN, CUT, ANIMATED, FLOATS, HEIF, JPEG_TIFF };
+
+static const char *const words[] = {
+    [CUT] = "it is cut short: the file ends before the image does",
+    [ANIMATED] =
+        "it is an animated WebP, of which this FFmpeg decodes no frame; a still WebP, or the "
+        "animation as GIF, APNG or a clip, can be read",
+    [FLOATS] = QVM_FLOATS,
+    [HEIF] =
+        "it is a HEIF image (HEIC), which this FFmpeg cannot open; as JPEG or PNG it can be read "
+        "(heif-convert IMAGE.heic IMAGE.jpg)",
+    [JPEG_TIFF] = "it is a TIFF whose pixels are packed as JPEG, which FFmpeg makes black ones of; "
+                  "as JPEG, or as TIFF of "
+                  "another compression, it can be read",
+};
+
+static size_t
+read_at(struct view *v, int64_t at, uint8_t *to, size_t n)
+{
+    const int64_t got = at < 0 || at > v->size ? 0 : qvm_pages_read(&v->pages, at, to, n);
+    return got > 0 ? (size_t)got : 0;
+}
+
+static uint32_t
+number(const uint8_t *p, int bytes, bool big)
+{
+    uint32_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | p[big ? i : bytes - 1 - i];
+    return value;
+}
+
+/* ---- formats --------------------------------------------------------------------------------- */
+
+/* Walks a PNG. A chunk is its length, its name, so many bytes and a checksum; the last one is
+ * IEND. */
+static enum reason
+look_at_png(struct view *v)
+{
+    enum { MOST_CHUNKS = 100000 };
+    uint8_t chunk[8];
+    int64_t at = 8;
+    for (int i = 0; i < MOST_CHUNKS; i++) {
+        if (read_at(v, at, chunk, sizeof chunk) < sizeof chunk)
+            return CUT;
+        at += 12 + (int64_t)number(chunk, 4, true);
+        if (at > v->size)
+            return CUT;
+        if (!memcmp(chunk + 4, "IEND", 4))
+            return NOT_SEEN;
+    }
+    return NOT_SEEN;
+}
+
+static enum reason
+look_at_webp(struct view *v)
+{
+    if (!memcmp(v->head + 12, "VP8X", 4) && v->head[20] & 2)
+        return ANIMATED;
+    return 8 + (int64_t)number(v->head + 4, 4, false) > v->size ? CUT : NOT_SEEN;
+}
+
+static enum reason
+look_at_bmp(struct view *v)
+{
+    return (int64_t)number(v->head + 2, 4, false) > v->size ? CUT : NOT_SEEN;
+}
+
+static enum reason
+look_at_gif(struct view *v)
+{
+    uint8_t last = 0;
+    return read_at(v, v->size - 1, &last, 1) && last != ';' ? CUT : NOT_SEEN;
+}
+
+/* Finds a tag among the first image's entries. An entry has 12 bytes: a tag, a type, the number
+ * of values, and the values or their offset. Returns false if the tag is missing; *cut is set if
+ * the file ends too early to tell. */
+static bool
+find_tag(struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
+{
+    const bool big = *v->head == 'M';
+    const int64_t at = number(v->head + 4, 4, big);
+    *cut = read_at(v, at, entry, 2) < 2;
+    const int n = *cut ? 0 : (int)number(entry, 2, big);
+    for (int i = 0; i < n; i++) {
+        *cut = read_at(v, at + 2 + 12 * (int64_t)i, entry, 12) < 12;
+        if (*cut || number(entry, 2, big) == tag)
+            return !*cut;
+    }
+    return false;
+}
+
+/* Looks at how a TIFF's pixels are packed and its samples: one 16-bit value for each channel. */
+static enum reason
+look_at_tiff(struct view *v)
+{
+    enum { PACKED = 259, AS_JPEG = 7, FORMAT = 339, IS_FLOAT = 3 };
+    const bool big = *v->head == 'M';
+    uint8_t b[12];
+    bool cut;
+    if (find_tag(v, PACKED, b, &cut) && number(b + 8, 2, big) == AS_JPEG)
+        return JPEG_TIFF;
+    if (cut || !find_tag(v, FORMAT, b, &cut))
+        return cut ? CUT : NOT_SEEN;
+    if (number(b + 4, 4, big) > 2 && read_at(v, number(b + 8, 4, big), b + 8, 2) < 2)
+        return CUT;
+    return number(b + 8, 2, big) == IS_FLOAT ? FLOATS : NOT_SEEN;
+}
+
+/* Looks at images in the container of MP4. FFmpeg has read AVIF for longer than HEIF. */
+static enum reason
+look_at_heif(struct view *v)
+{
+    static const char brands[][5] = {
+        "heic", "heix", "heim", "heis", "hevc", "hevx", "mif1", "msf1"
+    };
+    const bool avif = !memcmp(v->head + 16, "avif", 4) || !memcmp(v->head + 20, "avif", 4);
+    for (size_t i = 0; i < sizeof brands / sizeof *brands && !avif; i++)
+        if (!memcmp(v->head + 8, brands[i], 4))
+            return HEIF;
+    return NOT_SEEN;
+}
+
+static const struct {
+    int at, n;
+    const char *magic;
+    enum reason (*look)(struct view *v);
+} formats[] = {
+    { 0, 8, "\x89PNG\r\n\x1a\n", look_at_png },
+    { 8, 4, "WEBP", look_at_webp },
+    { 0, 4, "II*\0", look_at_tiff },
+    { 0, 4, "MM\0*", look_at_tiff },
+    { 0, 2, "BM", look_at_bmp },
+    { 0, 4, "GIF8", look_at_gif },
+    { 4, 4, "ftyp", look_at_heif },
+};
+
+static bool
+open_view(struct view *v, const qvm_source *source)
+{
+    const off_t end = lseek(source->fd, 0, SEEK_END);
+    const qvm_watch *w = source->watch;
+    *v = (struct view){ .pages.source = source };
+    if (end < 0)
+        return false;
+    v->size = w->asked.length ? w->asked.length : (int64_t)end - w->asked.offset;
+    read_at(v, 0, v->head, sizeof v->head);
+    return true;
+}
+
+/* Codes that an int does not hold, which libtiff refuses, leave the usual ones. */
+void
+qvm_find_levels(const qvm_source *source, float levels[6])
+{
+    enum { REFERENCE_BLACK_WHITE = 532, LEVELS = 6 };
+    static const float usual[LEVELS] = { 0, 255, 128, 255, 128, 255 };
+    uint8_t b[12], ratios[LEVELS][8];
+    float found[LEVELS];
+    struct view v;
+    bool cut;
+    memcpy(levels, usual, sizeof usual);
+    if (!open_view(&v, source) || !find_tag(&v, REFERENCE_BLACK_WHITE, b, &cut))
+        return;
+    const bool big = *v.head == 'M';
+    if (number(b + 4, 4, big) != LEVELS ||
+        read_at(&v, number(b + 8, 4, big), ratios[0], sizeof ratios) < sizeof ratios)
+        return;
+    for (int i = 0; i < LEVELS; i++) {
+        const uint32_t below = number(ratios[i] + 4, 4, big);
+        found[i] = below ? (float)((double)number(ratios[i], 4, big) / below) : usual[i];
+        if (found[i] >= (float)INT32_MAX)
+            return;
+    }
+    memcpy(levels, found, sizeof found);
+}
+
+const char *
+qvm_why_unread(const qvm_source *source)
+{
+    struct view v;
+    if (!open_view(&v, source))
+        return NULL;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (!memcmp(v.head + formats[i].at, formats[i].magic, (size_t)formats[i].n))
+            return words[formats[i].look(&v)];
+    return NULL;
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT */
+/* Declares what a clip (clips/) and the program that decodes (decoder/) say to each other, and the memory that they share. The
+ * two have nothing else in common. */
+#ifndef QVM_MESSAGES_H
+#define QVM_MESSAGES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "error.h"
+#include "qwenvit_media.h"
+
+/* Whether this build has a sanitizer that reserves terabytes and reports on standard error. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define QVM_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define QVM_SANITIZED 1
+#endif
+#endif
+#ifndef QVM_SANITIZED
+#define QVM_SANITIZED 0
+#endif
+
+/* Whether who starts a program closes what that would inherit. Elsewhere the program closes it at its start, and with it
+ * what a library that was loaded before (compute-sanitizer's) has opened there. */
+#if defined(__GLIBC__)
+#if __GLIBC_PREREQ(2, 34)
+#define QVM_SPAWN_CLOSES 1
+#endif
+#endif
+
+#define QVM_MAX_FRAMES 4194304 /* the most frames in one clip: 19 hours at 60 a second */
+#define QVM_DEFAULT_FPS 24.0   /* for a source that does not give its rate */
+#define QVM_MOST_INDEX ((int64_t)64 << 20) /* bytes of an index: of 4,194,297 packets */
+
+/* Why a build without the headers of NVIDIA's decoders has no GPU decode; it fits into not_gpu. */
+#define QVM_NO_NVDEC "this build has no NVDEC support (no ffnvcodec headers)"
+
+/* ---- a clip and its decoder process ----------------------------------------------------------- */
+
+/*
+ * A clip and its decoder process talk over a stream socket and share a memory file. The process first says that it is
+ * locked in (QVM_READY), or that it cannot be (QVM_END). This is believed, as the process reads no byte of the file until
+ * it is asked. The clip asks what the file is (QVM_OPEN), is told (QVM_FACTS), decides which frames it wants at which
+ * size, writes their numbers to the shared memory and asks for them (QVM_START). The process says how many packets it
+ * will decode for them (QVM_PLAN), and fills one slot after the other behind the numbers (QVM_FRAME for each). If no slot
+ * is free, it waits until the clip frees one (QVM_FREE). QVM_END comes last, with the reason if it is early. Whatever the
+ * process says from QVM_OPEN on is checked: whoever made the file may have taken the process over.
+ */
+typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
+
+typedef struct qvm_request {
+    int32_t kind;
+    int32_t wants_index;            /* OPEN */
+    qv_clip_options asked;          /* OPEN: all but the pointers */
+    int64_t index_bytes;            /* OPEN: bytes of an index that follows the request */
+    int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
+    /* START: frames_at is the offset of the first slot, `memory` the bytes of the numbers and the slots together */
+    int64_t n_frames, frames_at, slot_bytes, memory;
+    /* START: bytes of a slot for a frame's planes, of which a GPU fills QVM_SLOTS behind `memory`; 0: none does */
+    int64_t plane_bytes;
+    double gpu_patience_s; /* START: how long the GPU process may be silent */
+} qvm_request;
+
+/* READY is said before anything of the clip can have been read, and at no other time. */
+typedef enum qvm_event_kind {
+    QVM_READY,
+    QVM_FACTS,
+    QVM_FRAME,
+    QVM_ALIVE,
+    QVM_END,
+    QVM_PLAN
+} qvm_event_kind;
+
+typedef struct qvm_event {
+    int32_t kind;
+    int32_t status;      /* END: a qv_status */
+    int32_t gpu_lost;    /* the GPU process ended, is silent, or said what cannot be */
+    int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
+    int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
+    qv_outcome outcome;  /* outcome.inc says what comes with FACTS, and what with every event */
+    char text[sizeof((qv_error *)0)->text]; /* END: what failed */
+} qvm_event;
+
+typedef struct qvm_session {
+    int socket; /* the decoder process's socket to the clip, which qvm_serve closes */
+    int clip;   /* the file, which is the caller's */
+    int shared; /* the memory file, which is the caller's */
+    int codec;  /* a socket to the GPU process, which qvm_serve closes; -1: none */
+    bool alone; /* the session has a process of its own, which ends when the clip goes away */
+} qvm_session;
+
+enum { QVM_SESSION_FDS = 4 }; /* descriptors of a session; `codec`, the last one, may be missing */
+
+#ifdef MSG_NOSIGNAL
+#define QVM_NOSIGNAL MSG_NOSIGNAL
+#else
+#define QVM_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE on the socket */
+#endif
+
+/* ---- the GPU process --------------------------------------------------------------------------- */
+
+enum {
+    QVM_MOST_HELD = 16, /* frames of a clip that wait for one which is shown before them */
+    QVM_GPU_DELAY = 3,  /* frames that are being decoded while the next packets come */
+    /* slots for a clip's sampled frames: with one more than can wait or be decoded, a next frame always comes */
+    QVM_SLOTS = QVM_MOST_HELD + QVM_GPU_DELAY + 1,
+    QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
+};
+#define QVM_GPU_PICTURES                                                                           \
+    ((int64_t)4 << 30) /* the most bytes of the pictures of all a GPU's streams */
+#define QVM_GPU_CONTEXT                                                                            \
+    ((int64_t)640 << 20) /* of the context beside them: an H200's has some 520 MiB */
+
+/* Says whether a GPU process is ready. It is the one message of the process to whoever started it. */
+typedef struct qvm_gpu_hello {
+    int32_t ready;
+    char text[156]; /* why the process is not ready */
+} qvm_gpu_hello;
+
+enum { QVM_GPU_FDS = 2 }; /* the clip's socket and its shared memory */
+
+/* ---- orders to a program ------------------------------------------------------------------------ */
+
+/* Says which orders the program takes over its standard input. SERVE has a process serve a session, whose descriptors
+ * come along; the answer is the process's number, or -1. KILL ends such a process; the answer is its status as waitpid
+ * gives it, or -1. DROP ends one without an answer. DECODE, for a GPU process, has it decode for a
+ * session, whose socket and shared memory come along; it has no answer. */
+typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP, QVM_DECODE } qvm_order_kind;
+
+typedef struct qvm_order {
+    int32_t kind;
+    int32_t pid;    /* KILL, DROP: the process */
+    int64_t memory; /* SERVE: the limit in bytes; DECODE: offset of the slots in shared memory */
+    int64_t plane_bytes; /* DECODE: bytes of each of the QVM_SLOTS slots */
+} qvm_order;
+
+/* Sends an order with n descriptors, without waiting. Returns false with errno if nothing was sent; EAGAIN: the other
+ * end has to take orders first. */
+bool qvm_order_send(int socket, const qvm_order *order, const int *fds, int n);
+void qvm_close_all(const int *fds, int n);
+/* Waits for an order and its *n descriptors, which become the caller's. Returns false if there are no more orders. */
+bool qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n);
+/* Returns the number of the process that started this one, with one end of qvm_stream's pair as `socket`. */
+pid_t qvm_caller(int socket);
+/* Waits until qvm_order_take need not wait. Returns false once `parent`, which gives the orders, has gone. */
+bool qvm_order_wait(int socket, pid_t parent);
+/* Room for the descriptors beside a message. */
+union qvm_control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
+};
+
+/* ---- talk.c: what both ends need ------------------------------------------------------------- */
+
+/* Sends all n bytes, however long that takes. Returns false with errno if that fails. */
+bool qvm_send(int socket, const void *message, size_t n);
+/* Receives all n bytes, however long that takes. Returns false if that fails or the other side has gone. */
+bool qvm_receive(int socket, void *message, size_t n);
+
+/* Waits until the socket is ready for `events` of poll(). Returns 0, ETIMEDOUT if it is not ready in time, or another errno. */
+int qvm_wait_for(int socket, short events, double until_s);
+/* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other side has gone, or
+ * another errno. until_s counts as qv_seconds does, or is infinite. */
+int qvm_receive_until(int socket, void *message, size_t n, double until_s);
+/* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other side has gone. */
+int qvm_send_until(int socket, const void *message, size_t n, double until_s);
+
+/* Makes a file without a name in memory, of no size yet. Returns its descriptor, or -1 with errno. */
+int qvm_shared_memory(void);
+/* Gives a file of qvm_shared_memory its size, for good. Returns false with errno. */
+bool qvm_shared_memory_size(int fd, int64_t bytes);
+
+/* Makes a pair of connected stream sockets, which are closed on exec. Returns false with errno. */
+bool qvm_stream(int *here, int *there);
+
+#endif

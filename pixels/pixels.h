@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* Declares how pixels are resized: as transformers does, and as qwen-vl-utils does. Pure functions. */
+#ifndef QVM_PIXELS_H
+#define QVM_PIXELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+
+#define QVM_MAX_SIDE 65536 /* pixels of a side of any frame that is resized or written */
+#define QVM_MAX_PIXELS (16384 * 16384)
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define QVM_X86 1
+#endif
+
+/* ---- resize.c: as transformers resizes -------------------------------------------------------- */
+
+/* The weights of one axis: output i is the sum of weights[i][k] * input[start[i] + k], k < taps. */
+typedef struct qvm_axis {
+    int in, out;
+    int taps;         /* inputs of each output, padded with zero weights as the kernel wants it */
+    int precision;    /* weights are scaled by 2^precision */
+    int32_t *start;   /* [out, and up to 3 copies of the last]; start + taps <= in if in >= taps */
+    int16_t *weights; /* [out, taps], or packed: [out / 4 rounded up][taps / 2][4][2] */
+} qvm_axis;
+
+#define QVM_ROWS 4 /* source rows that one call of `across` resizes */
+
+/* The kernels of a resize. `across` resizes QVM_ROWS rows of RGB horizontally, src[r] to dst[r]; it
+ * may read 4 bytes past a row of src and write 16 past a row of dst. `down` resizes vertically: it
+ * writes n bytes (a multiple of 64), which are the weighted sum of `taps` rows (an even number). */
+typedef struct qvm_resize_ops {
+    int multiple; /* `across` wants a number of taps that is a multiple of this */
+    bool packed;  /* `across` wants packed weights */
+    void (*across)(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst);
+    void (*down)(const uint8_t *const *rows, const int16_t *weights, int taps, int precision,
+                 uint8_t *dst, size_t n);
+} qvm_resize_ops;
+
+typedef struct qvm_resizer qvm_resizer;
+
+typedef enum qvm_level { QVM_PORTABLE, QVM_AVX2, QVM_AVX512, QVM_BEST } qvm_level;
+
+/* Makes tables and scratch for one pair of sizes, with kernels up to `level`. Returns QV_ENOMEM. */
+qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, qvm_level level,
+                             qvm_resizer **out, qv_error *err);
+void qvm_resizer_free(qvm_resizer **resizer);
+/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3]. Allocates nothing. */
+void qvm_resizer_run(qvm_resizer *resizer, const uint8_t *src, int64_t src_stride, uint8_t *dst);
+
+/* Puts into `ops` (resize_x86.c) the kernels, up to `level`, that this CPU has and that are faster
+ * for rows of `in` pixels that become `out`, each from `taps` pixels. */
+void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps);
+
+/* ---- resample.c: as qwen-vl-utils resizes ----------------------------------------------------- */
+
+typedef enum qvm_arithmetic { QVM_TORCH_FLOAT, QVM_PIL } qvm_arithmetic;
+
+typedef struct qvm_resampler qvm_resampler;
+
+/* Makes tables and scratch for one pair of sizes. Returns QV_ENOMEM. */
+qv_status qvm_resampler_create(int src_h, int src_w, int dst_h, int dst_w,
+                               qvm_arithmetic arithmetic, qvm_resampler **out, qv_error *err);
+void qvm_resampler_free(qvm_resampler **resampler);
+/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3]. Allocates nothing. */
+void qvm_resampler_run(qvm_resampler *resampler, const uint8_t *src, int64_t src_stride,
+                       uint8_t *dst);
+
+#endif
