@@ -398,6 +398,9 @@ void qvm_serve(const qvm_session *session);
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 
+/* The kinds of process that a line of lock.inc is about. */
+enum { QVM_LOCK_NEITHER, QVM_LOCK_CLIP, QVM_LOCK_GPU, QVM_LOCK_BOTH };
+
 /* Runs the program with the GPU of this number open (gpu_process.c), locked in unless `unlocked`. Returns the exit code. */
 int qvm_gpu_process_run(int socket, const char *number, bool unlocked);
 

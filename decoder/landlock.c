@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Limits the files that a GPU process may use (Linux's Landlock). */
+/* Limits the files that a GPU process may use to those of lock.inc (Linux's Landlock). */
 #define _GNU_SOURCE
 #include <errno.h>
 
@@ -43,34 +43,16 @@ static const struct {
     long version;
     struct ruleset refused;
 } versions[] = {
-    { 1, { ALL_OF_FIRST, 0, 0 } }, { 2, { REFER, 0, 0 } },
-    { 3, { TRUNCATE, 0, 0 } },     { 4, { 0, BIND_AND_CONNECT, 0 } },
-    { 5, { IOCTL_DEV, 0, 0 } },    { 6, { 0, 0, ABSTRACT_SOCKETS | SIGNALS } },
+#define REFUSE(version, files, network, scoped) { version, { files, network, scoped } },
+#include "lock.inc"
 };
 
-/* What the driver needs. /proc is not read as a whole, since it shows the command lines of other processes. */
 static const struct {
     const char *path;
     uint64_t access;
 } needed[] = {
-    { "/usr", READ_FILE | READ_DIR },
-    { "/lib", READ_FILE | READ_DIR },
-    { "/lib64", READ_FILE | READ_DIR },
-    { "/sys", READ_FILE | READ_DIR },
-    { "/proc/driver", READ_FILE | READ_DIR },
-    { "/proc/sys", READ_FILE | READ_DIR },
-    { "/proc/cpuinfo", READ_FILE },
-    { "/proc/devices", READ_FILE },
-    { "/proc/filesystems", READ_FILE },
-    { "/proc/meminfo", READ_FILE },
-    { "/proc/modules", READ_FILE },
-    { "/proc/stat", READ_FILE },
-    { "/proc/version", READ_FILE },
-    { "/proc/self", READ_FILE | READ_DIR },
-    /* the driver names its threads by their files there, which it opens as if to make and empty them */
-    { "/proc/self/task", READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE },
-    { "/dev/nvidia-uvm", READ_FILE | WRITE_FILE | IOCTL_DEV },
-    { "/dev/nvidia[0-9c]*", READ_FILE | WRITE_FILE | IOCTL_DEV }, /* nvidia0, nvidiactl */
+#define PATH(path, access) { path, access },
+#include "lock.inc"
 };
 
 static bool

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares the rows of locked_rows.inc, as a process tries them. */
+/* Declares the rows of decoder/lock.inc, as a process tries them. */
 #ifndef QV_TESTS_LOCKED_H
 #define QV_TESTS_LOCKED_H
 
@@ -22,9 +22,9 @@ extern struct locked {
 struct locked_row {
     const char *text;  /* of the class, or of the way */
     long (*way)(void); /* NULL: a class, which has the next members */
-    bool shut_in_clip, shut_in_gpu;
-    bool depends; /* on the system: an unlocked process may be refused as well */
-    int abi;      /* of Landlock, which alone refuses the way; 0: the filter of calls does too */
+    int shut_in;       /* kinds of process (QVM_LOCK_CLIP) */
+    bool depends;      /* on the system: an unlocked process may be refused as well */
+    int abi; /* of Landlock, which alone refuses the way; 0: the filter of calls does too */
 };
 
 extern const struct locked_row locked_rows[];

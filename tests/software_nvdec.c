@@ -105,7 +105,7 @@ wait_to_escape(void *none)
     return none;
 }
 
-/* Tries all rows of locked_rows.inc, in two threads, and returns what came of it. */
+/* Tries all rows of decoder/lock.inc, in two threads, and returns what came of it. */
 static const char *
 try_rows(void)
 {

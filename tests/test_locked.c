@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests what a process that is locked in can do, row by row (locked_rows.inc), in both kinds of process: a clip's, and the
+ * Tests what a process that is locked in can do, row by row (decoder/lock.inc), in both kinds of process: a clip's, and the
  * one that has a GPU open (software_nvdec.c stands in for the GPU). The rest is seen from outside: what the processes keep
  * of their caller, and whether they outlive it.
  */
@@ -24,6 +24,7 @@
 #include <cmocka.h>
 
 #include "../clips/gpu.h"
+#include "../decoder/decoder.h"
 #include "faulty_decoder.h"
 #include "locked.h"
 #include "make_clips.h"
@@ -36,8 +37,9 @@ int __wrap_kill(pid_t pid, int number);
 
 static bool has_landlock; /* without it no GPU process is locked in */
 
+/* Returns the number of rows that are shut in a kind of process. */
 static int
-count_rows(bool (*counts)(const struct locked_row *class, const struct locked_row *row))
+count_rows(int kind)
 {
     const struct locked_row *class = NULL;
     int n = 0;
@@ -45,22 +47,8 @@ count_rows(bool (*counts)(const struct locked_row *class, const struct locked_ro
         if (!row->way)
             class = row;
         else
-            n += !row->abi && counts(class, row);
+            n += !row->abi && class->shut_in & kind;
     return n;
-}
-
-static bool
-is_in_clip(const struct locked_row *class, const struct locked_row *row)
-{
-    (void)row;
-    return class->shut_in_clip;
-}
-
-static bool
-is_in_gpu(const struct locked_row *class, const struct locked_row *row)
-{
-    (void)row;
-    return class->shut_in_gpu;
 }
 
 /* Reads a clip to its end. `info` is what is said of it then. */
@@ -170,7 +158,8 @@ test_clip(void **state)
     const qv_status status = read_clip(&options, &info, &err);
     qv_decoder_stop(&options.decoder);
     give_back_output(end);
-    snprintf(expected, sizeof expected, CLIP ": %d rows tried, through:", count_rows(is_in_clip));
+    snprintf(expected, sizeof expected,
+             CLIP ": %d rows tried, through:", count_rows(QVM_LOCK_CLIP));
     assert_int_equal(status, QV_EFORMAT);
     assert_string_equal(err.text, expected);
 }
@@ -184,7 +173,7 @@ test_gpu(void **state)
     qv_error err = { QV_OK, "" };
     if (!has_landlock)
         skip();
-    const int end = take_output(), n = count_rows(is_in_gpu);
+    const int end = take_output(), n = count_rows(QVM_LOCK_GPU);
     qv_clip_options options = { .decoder = start_gpu("rows"), .decode = QV_DECODE_GPU };
     const qv_status status = read_clip(&options, &info, &err);
     qv_decoder_stop(&options.decoder);
@@ -399,7 +388,7 @@ test_reaped(void **state)
 
 /* ---- the page ----------------------------------------------------------------------------------- */
 
-/* The page's table is that of locked_rows.inc. */
+/* The page's table is that of lock.inc. */
 static void
 test_page(void **state)
 {
@@ -409,14 +398,17 @@ test_page(void **state)
     assert_non_null(file);
     page[fread(page, 1, sizeof page - 1, file)] = 0;
     fclose(file);
-    for (int i = 0; i < locked_n_rows && !locked_rows[i].abi;) {
-        const struct locked_row *class = &locked_rows[i++];
+    for (const struct locked_row *row = locked_rows, *end = row + locked_n_rows; row < end;) {
+        const struct locked_row *class = row++;
         int n = snprintf(line, sizeof line, "| %s | ", class->text);
-        for (const char *comma = ""; i < locked_n_rows && locked_rows[i].way && !locked_rows[i].abi;
-             comma = ", ")
-            n += snprintf(line + n, sizeof line - (size_t)n, "%s%s", comma, locked_rows[i++].text);
+        for (const char *comma = ""; row < end && row->way; row++)
+            if (!row->abi) {
+                n += snprintf(line + n, sizeof line - (size_t)n, "%s%s", comma, row->text);
+                comma = ", ";
+            }
         snprintf(line + n, sizeof line - (size_t)n, " | %s | %s |\n",
-                 class->shut_in_clip ? "shut" : "open", class->shut_in_gpu ? "shut" : "open");
+                 class->shut_in & QVM_LOCK_CLIP ? "shut" : "open",
+                 class->shut_in & QVM_LOCK_GPU ? "shut" : "open");
         if (!strstr(page, line))
             fail_msg(QV_ISOLATION_PAGE " lacks this line:\n%s", line);
     }
