@@ -213,8 +213,8 @@ static int
 print_version(int fd)
 {
     const char *no_nvdec = qvm_no_nvdec();
-    return dprintf(fd, "qwenvit-decoder " QV_VERSION "\n  FFmpeg   %s\n  NVDEC    %s\n", av_version_info(),
-                   *no_nvdec ? no_nvdec : "in this build, for --decode gpu") < 0;
+    return dprintf(fd, "qwenvit-decoder " QV_VERSION "\n  FFmpeg   %s\n  NVDEC    %s\n",
+                   av_version_info(), *no_nvdec ? no_nvdec : "in this build, for --decode gpu") < 0;
 }
 
 int

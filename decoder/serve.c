@@ -121,7 +121,8 @@ say(struct server *s, qvm_event_kind kind, const qv_error *error)
         o->needed_frames = qvm_reader_needed(&s->reader, s->last);
     snprintf(o->decodes_all, sizeof o->decodes_all, "%s", s->reader.why ? s->reader.why : "");
     o->decoded_by = s->reader.source.gpu ? QV_DECODE_GPU : QV_DECODE_CPU;
-    snprintf(o->not_gpu, sizeof o->not_gpu, "%s", s->reader.not_gpu ? s->reader.not_gpu : s->no_gpu);
+    snprintf(o->not_gpu, sizeof o->not_gpu, "%s",
+             s->reader.not_gpu ? s->reader.not_gpu : s->no_gpu);
     event.outcome = *o;
     event.gpu_lost = s->gpu && s->gpu->lost;
     event.plane_bytes = kind == QVM_FACTS ? s->plane_bytes : 0;
@@ -246,10 +247,9 @@ decode(struct server *s, qv_error *err)
 void
 qvm_serve(const qvm_session *session)
 {
-    struct server s = { .session = session,
-                        .no_gpu = "",
-                        .open = { .kind = -1 },
-                        .start = { .kind = -1 } };
+    struct server s = {
+        .session = session, .no_gpu = "", .open = { .kind = -1 }, .start = { .kind = -1 }
+    };
     qv_error error = { QV_OK, "" };
     pthread_t listener;
     atomic_init(&s.stop, false);

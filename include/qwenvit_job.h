@@ -44,10 +44,10 @@ typedef struct qv_job qv_job;
  * valid during the call. */
 typedef struct qv_job_result {
     const char *key;
-    void *user;          /* the source's `user` */
-    qv_status status;    /* in the end call: why the source has failed, or QV_OK */
-    const char *error;   /* the error's text, or "" */
-    bool cancelled;      /* the source did not fail, but the job ended before it was done */
+    void *user;        /* the source's `user` */
+    qv_status status;  /* in the end call: why the source has failed, or QV_OK */
+    const char *error; /* the error's text, or "" */
+    bool cancelled;    /* the source did not fail, but the job ended before it was done */
     /* so far. source_frames is 0 for frames and patches, and if no clip could be opened. not_gpu also says why the
      * job had no GPU decode it */
     qv_outcome outcome;

@@ -127,8 +127,7 @@ choose_decoders(qv_job *job, const qv_model *model)
     qv_context_info context;
     qv_context_get_info(qv_model_context(model), &context);
     job->on_gpu = o->decode == QV_DECODE_GPU;
-    job->looks_for_gpu =
-        o->decode == QV_DECODE_AUTO && !strcmp(context.backend, "cuda");
+    job->looks_for_gpu = o->decode == QV_DECODE_AUTO && !strcmp(context.backend, "cuda");
     if (!job->on_gpu && !job->looks_for_gpu)
         return;
     const int by_gpus = GPU_READERS * job->n_devices, taken = GPU_CORES * by_gpus;

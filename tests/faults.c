@@ -354,10 +354,9 @@ encode(const char *backend, qv_decoder *decoder, qv_error *err)
 static qv_status
 look_at(const char *file, double start_s, qv_decoder *decoder, uint8_t *rgb, qv_error *err)
 {
-    const qv_clip_options o = { .min_pixels = 1,
-                                .max_pixels = MOST_RGB / 3,
-                                .start_s = start_s,
-                                .decoder = decoder };
+    const qv_clip_options o = {
+        .min_pixels = 1, .max_pixels = MOST_RGB / 3, .start_s = start_s, .decoder = decoder
+    };
     qv_clip *clip = NULL;
     int64_t n;
     qv_status status = qv_clip_open(file, NULL, NULL, &o, &clip, err);
@@ -519,8 +518,9 @@ check_job(const char *backend, enum class class, bool isolated, long n)
         complain(n, "another result of the conv3d, or another image", "");
     if (!status && call && !call->absorbed)
         complain(n, "nobody noticed", "");
-    if (status && (!call || (status != as_believed(call->status) && status != as_believed(call->also)) ||
-                   err.status != status || !*err.text))
+    if (status &&
+        (!call || (status != as_believed(call->status) && status != as_believed(call->also)) ||
+         err.status != status || !*err.text))
         complain(n, qv_status_name(status), err.text);
     absorbed += call && !status;
     return call != NULL;

@@ -184,7 +184,8 @@ test_no_memory(void **state)
     struct frames f = read_clip("x264.mp4", &options);
     no_gpu_decoder = decoder_thread_always = false;
     free(f.at);
-    expect_failure("no memory", QV_EFORMAT, "no memory for the frames of a GPU", f.status, &f.error);
+    expect_failure("no memory", QV_EFORMAT, "no memory for the frames of a GPU", f.status,
+                   &f.error);
     assert_int_equal(count_shared_maps(), 0);
     qv_decoder_stop((qv_decoder **)(uintptr_t)&options.decoder);
     unlink("x264.mp4");
@@ -396,8 +397,7 @@ test_none(void **state)
         if (!strstr(f.error.text, cases[i].text))
             fail_msg("'%s' is not in '%s'", cases[i].text, f.error.text);
         free(f.at);
-        assert_int_equal(qv_decoder_gpu(options.decoder, cases[i].gpu, false, &err),
-                         QV_EBACKEND);
+        assert_int_equal(qv_decoder_gpu(options.decoder, cases[i].gpu, false, &err), QV_EBACKEND);
         options.decode = QV_DECODE_AUTO; /* of a clip by itself the CPU's */
         f = read_clip("x264.mp4", &options);
         assert_int_equal(f.status, QV_OK);

@@ -109,10 +109,9 @@ clips_closed_early(void **state)
 {
     (void)state;
     for (int i = 0; i < 16; i++) {
-        const qv_clip_options options = { .fps = 1e6,
-                                          .max_frames = 40,
-                                          .threads = 2,
-                                          .decoder = i % 2 ? NULL : decoder };
+        const qv_clip_options options = {
+            .fps = 1e6, .max_frames = 40, .threads = 2, .decoder = i % 2 ? NULL : decoder
+        };
         qv_clip *clip = NULL;
         qv_error err;
         if (qv_clip_open(paths[N_CLIPS - 1], NULL, NULL, &options, &clip, &err))

@@ -27,8 +27,7 @@ struct decode {
 static qv_status
 open_clip(const struct decode *d, qv_clip **out, qv_error *err)
 {
-    qv_clip_options options = { .threads = d->p->b.info.threads,
-                                .decoder = d->p->decoder };
+    qv_clip_options options = { .threads = d->p->b.info.threads, .decoder = d->p->decoder };
     return qv_clip_open(d->p->clip, &d->p->image, &d->p->video, &options, out, err);
 }
 

@@ -79,7 +79,8 @@ tool_write_png(const char *path, const uint8_t *rgb, int height, int width, qv_e
     static const uint8_t rgb_of_8_bits[] = { 8, 2, 0, 0, 0 }, zlib[] = { 0x78, 0x01 };
     enum { FRAME = 128 }; /* more than all that is not pixels or blocks */
     const size_t row = 3 * (size_t)width, n = (size_t)height * (1 + row);
-    uint8_t *rows = calloc((size_t)height, 1 + row); /* each begins with its filter, which is none */
+    uint8_t *rows =
+        calloc((size_t)height, 1 + row); /* each begins with its filter, which is none */
     uint8_t *file = malloc(FRAME + n + (n / MOST_STORED + 1) * BLOCK_HEAD);
     qv_status status = QV_ENOMEM;
     if (rows && file) {
@@ -87,7 +88,8 @@ tool_write_png(const char *path, const uint8_t *rgb, int height, int width, qv_e
             memcpy(rows + y * (1 + row) + 1, rgb + y * row, row);
         memcpy(file, signature, sizeof signature);
         uint8_t *chunk = file + sizeof signature;
-        uint8_t *at = put_u32(put_u32(begin_chunk(chunk, "IHDR"), (uint32_t)width), (uint32_t)height);
+        uint8_t *at =
+            put_u32(put_u32(begin_chunk(chunk, "IHDR"), (uint32_t)width), (uint32_t)height);
         memcpy(at, rgb_of_8_bits, sizeof rgb_of_8_bits);
         chunk = end_chunk(chunk, at + sizeof rgb_of_8_bits);
         at = begin_chunk(chunk, "IDAT");

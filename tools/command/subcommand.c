@@ -69,9 +69,7 @@ start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
     o->clip.gpu = (int)(o->device < 1 << 10 ? o->device : 1 << 10);
     if (tool->groups & GROUP_CLIP && clips)
         qv_decoder_start(NULL, &o->clip.decoder, NULL);
-    return gpu && o->clip.decoder
-               ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, true, err)
-               : QV_OK;
+    return gpu && o->clip.decoder ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, true, err) : QV_OK;
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */
