@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A clip. This opens the file, lets choose.c decide which frames are read and at which size, and
- * takes them from the decoder (decoder_process.c, serve.c). That runs in a process of its own, or
- * in a thread if the file is trusted.
+ * takes them from the decoder process (decoder_process.c).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -185,9 +184,10 @@ keep_index(qv_clip *clip, int64_t bytes, qv_error *err)
 static qv_status
 ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_error *err)
 {
-    qvm_request open = { .kind = QVM_OPEN, .asked = *o };
-    open.asked.decoder = NULL; /* addresses of this process are not for the one that decodes */
-    open.asked.bytes = NULL;
+    qvm_request open = { .kind = QVM_OPEN };
+    QVM_EACH_OPTION (p)
+        if (p->scopes & QVM_CROSSES)
+            qvm_option_copy(p, &open.asked, o);
     qvm_event event;
     qv_status status = qvm_process_next(&clip->process, &event, err); /* the decoder is ready */
     clip->process.asked = !status;
@@ -208,8 +208,6 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_
         status = keep_index(clip, event.index_bytes, err);
     if (status)
         return status;
-    if (o->decode == QV_DECODE_AUTO && !clip->outcome.is_image && *qv_decoder_no_nvdec())
-        clip->process.gpu_is_avoided = qv_decoder_no_nvdec();
     *plane_bytes = (event.plane_bytes + PAGE - 1) / PAGE * PAGE;
     return QV_OK;
 }

@@ -106,14 +106,6 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
         return qv_fail(err, QV_EINVAL,
                        "%s: cap_pixels goes with transformers' rules; qwen-vl-utils always caps",
                        path);
-#ifdef QVM_CLIENT
-    if (o->trusted)
-        return qv_fail(err, QV_EUNSUPPORTED,
-                       "%s: trusted; this build decodes in processes of their own alone", path);
-#else
-    if (o->trusted && o->decoder && o->decode != QV_DECODE_GPU)
-        return qv_fail(err, QV_EINVAL, "%s: trusted, and with a decoder: one of the two", path);
-#endif
     if (o->bytes && (o->offset || o->length))
         return qv_fail(err, QV_EINVAL, "%s: offset %lld, length %lld; from 0 up, of a file", path,
                        (long long)o->offset, (long long)o->length);

@@ -23,17 +23,6 @@
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
-static void *
-serve(void *user)
-{
-#ifdef QVM_CLIENT /* a build without FFmpeg; qvm_check_options refuses all clips before this is called */
-    (void)user;
-#else
-    qvm_serve(user);
-#endif
-    return NULL;
-}
-
 static void
 close_fd(int *fd)
 {
@@ -42,23 +31,24 @@ close_fd(int *fd)
     *fd = -1;
 }
 
-static qv_status
-find_decoder(struct qvm_process *p, qv_decoder *shared, qv_error *err)
-{
-    p->decoder = shared;
-    if (shared)
-        return QV_OK;
-    qv_status status = qv_decoder_start(NULL, &p->own_decoder, err);
-    p->decoder = p->own_decoder;
-    return status;
-}
-
-static qv_status
-start_process(struct qvm_process *p, qv_decoder *shared, qv_error *err)
+qv_status
+qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err)
 {
     qv_error inner;
     qv_status status = QV_OK;
-    status = find_decoder(p, shared, &inner);
+    p->memory = o->decode_memory ? o->decode_memory : DEFAULT_MEMORY;
+    p->patience_s = o->decode_seconds > 0 ? o->decode_seconds : DEFAULT_PATIENCE_S;
+    p->gpu = o->gpu;
+    p->session.shared = qvm_shared_memory();
+    if (p->session.shared < 0 || !qvm_stream(&p->socket, &p->session.socket))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a decoder: %s", p->path,
+                       strerror(errno));
+    if (o->decode == QV_DECODE_GPU && !qvm_stream(&p->codec, &p->session.codec))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a GPU's process: %s", p->path,
+                       strerror(errno));
+    if (!o->decoder)
+        status = qv_decoder_start(NULL, &p->own_decoder, &inner);
+    p->decoder = o->decoder ? o->decoder : p->own_decoder;
     if (!status)
         status = qvm_session_start(p->decoder, &p->session, p->memory, &p->server, &inner);
     p->program_lost = status == QV_EBACKEND;
@@ -67,49 +57,20 @@ start_process(struct qvm_process *p, qv_decoder *shared, qv_error *err)
     return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
 }
 
-qv_status
-qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err)
-{
-    p->memory = o->decode_memory ? o->decode_memory : DEFAULT_MEMORY;
-    p->patience_s = o->decode_seconds > 0 ? o->decode_seconds : DEFAULT_PATIENCE_S;
-    p->session.alone = !o->trusted;
-    p->session.shared = qvm_shared_memory();
-    if (p->session.shared < 0 || !qvm_stream(&p->socket, &p->session.socket))
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a decoder: %s", p->path,
-                       strerror(errno));
-    if (o->decode == QV_DECODE_GPU && !qvm_stream(&p->codec, &p->session.codec))
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to a GPU's process: %s", p->path,
-                       strerror(errno));
-    p->gpu = o->gpu;
-    if (!o->trusted)
-        return start_process(p, o->decoder, err);
-    qv_error inner;
-    qv_status status = p->codec < 0 ? QV_OK : find_decoder(p, o->decoder, &inner);
-    if (status)
-        return qv_fail(err, status, "%s: %s", p->path, inner.text);
-    p->has_thread = !pthread_create(&p->thread, NULL, serve, &p->session);
-    return p->has_thread ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: no thread can be started", p->path);
-}
-
 /* Ends the decoder process. With `ask`, waits until it has ended and returns waitpid's status, or -1 if it is unknown;
  * else returns 0. */
 static int
 end(struct qvm_process *p, bool ask)
 {
     int how = 0;
-    close_fd(&p->socket); /* a thread ends once it sees the closed socket */
+    close_fd(&p->socket);
     close_fd(&p->codec);
-    if (p->has_thread)
-        pthread_join(p->thread, NULL);
-    else {
-        close_fd(&p->session.socket);
-        close_fd(&p->session.codec);
-    }
+    close_fd(&p->session.socket);
+    close_fd(&p->session.codec);
     if (p->server.pid && ask)
         how = qvm_session_end(p->decoder, &p->server);
     else if (p->server.pid)
         qvm_session_drop(p->decoder, &p->server);
-    p->has_thread = false;
     p->server.pid = 0;
     return how;
 }
@@ -138,7 +99,6 @@ qvm_process_give_gpu(struct qvm_process *p, int64_t memory, int64_t plane_bytes,
     qv_error inner;
     const qvm_gpu_request request = {
         .gpu = p->gpu,
-        .unlocked = !p->session.alone,
         .order = { .kind = QVM_DECODE, .memory = memory, .plane_bytes = plane_bytes },
         .fds = { p->codec, p->session.shared },
     };
@@ -150,13 +110,6 @@ qvm_process_give_gpu(struct qvm_process *p, int64_t memory, int64_t plane_bytes,
 }
 
 /* ---- what the decoder process says ----------------------------------------------------------- */
-
-/* Returns whether the clip's author may be behind what the decoder process says and how it ends. */
-static bool
-is_strange(const struct qvm_process *p)
-{
-    return p->asked && p->session.alone;
-}
 
 /* Sets the error for a decoder process that has gone, or that is silent, for which `silent` has the words. Frames that came
  * before are good. */
@@ -173,7 +126,7 @@ explain_end(struct qvm_process *p, const char *silent, qv_error *err)
     if (WIFSIGNALED(how))
         return qv_fail(err, QV_EFORMAT, "%s: decoding it crashed, with signal %d (%s)", p->path,
                        WTERMSIG(how), strsignal(WTERMSIG(how)));
-    return qv_fail(err, is_strange(p) ? QV_EFORMAT : QV_EBACKEND,
+    return qv_fail(err, p->asked ? QV_EFORMAT : QV_EBACKEND,
                    "%s: its decoder left without a word, with exit code %d", p->path,
                    WIFEXITED(how) ? WEXITSTATUS(how) : 0);
 }
@@ -187,19 +140,12 @@ lose_it(struct qvm_process *p, int why, qv_error *err)
                    strerror(why));
 }
 
-/* Returns until when the process is waited for. A thread cannot be ended, so it is waited for without a limit. */
-static double
-until(const struct qvm_process *p)
-{
-    return p->server.pid ? qv_seconds() + p->patience_s : INFINITY;
-}
-
 /* If the process has gone, this is no error yet, because its last words are still to be read and say why. If it is there
  * and takes nothing, this is an error, as any other failure is: else both sides would wait for ever. */
 qv_status
 qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err)
 {
-    const int code = qvm_send_until(p->socket, bytes, n, until(p));
+    const int code = qvm_send_until(p->socket, bytes, n, qv_seconds() + p->patience_s);
     if (!code || code == EPIPE || code == ECONNRESET)
         return QV_OK;
     if (code == ETIMEDOUT)
@@ -216,7 +162,7 @@ qvm_process_tell(struct qvm_process *p, const qvm_request *request, qv_error *er
 qv_status
 qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err)
 {
-    const int code = qvm_receive_until(p->socket, bytes, n, until(p));
+    const int code = qvm_receive_until(p->socket, bytes, n, qv_seconds() + p->patience_s);
     if (code == ETIMEDOUT || code == ECONNRESET)
         return explain_end(p, code == ETIMEDOUT ? "no sign of life from its decoder" : NULL, err);
     return code ? lose_it(p, code, err) : QV_OK;
@@ -334,7 +280,7 @@ static qv_status
 status_of_end(const struct qvm_process *p, qv_status said)
 {
     const bool can_be = said == QV_EIO || said == QV_EUNSUPPORTED;
-    return is_strange(p) && !can_be ? QV_EFORMAT : said;
+    return p->asked && !can_be ? QV_EFORMAT : said;
 }
 
 qv_status
@@ -352,7 +298,7 @@ qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err)
     } while (event->kind == QVM_ALIVE);
     if (event->kind != QVM_END)
         return QV_OK;
-    if (event->status == QV_ENOMEM && is_strange(p))
+    if (event->status == QV_ENOMEM && p->asked)
         return qv_fail(err, QV_EFORMAT,
                        "%s: %s, with the %lld MiB that its decoder has "
                        "(decode_memory)",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A clip's side of its decoder process, or of the thread that decodes a trusted clip. Once the process has
- * read the file, the file's author may control it, so nothing that it says is believed. */
+/* A clip's side of its decoder process. Once the process has read the file, the file's author may control it, so nothing
+ * that it says is believed. */
 #ifndef QVM_DECODER_PROCESS_H
 #define QVM_DECODER_PROCESS_H
 
@@ -13,10 +13,8 @@ struct qvm_process {
     double patience_s;
     qvm_session session; /* descriptors that the decoder is given; those that are not open are -1 */
     qv_decoder *decoder, *own_decoder;
-    qvm_server server; /* the process itself; pid is 0: it is a thread */
+    qvm_server server; /* the process itself; pid is 0: there is none */
     bool program_lost; /* no process decodes the clip, as the program that makes them ended */
-    pthread_t thread;
-    bool has_thread;
     int socket;        /* this end of the socket to the decoder; -1: none is open */
     bool asked;        /* it may have read the file, whose author may control it since */
     bool gives_frames; /* it may now say that a frame is there */

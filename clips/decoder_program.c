@@ -108,29 +108,68 @@ end_program(qv_decoder *d)
     close(d->socket);
 }
 
+/* Sets *path to the program's path: `found` if the caller gives none. */
+static qv_status
+find_program(const char *program, const char **path, char found[PATH_MAX], qv_error *err)
+{
+    *path = program ? program : found;
+    return program || qv_find_installed(PROGRAM, QVM_LIBEXEC_FROM_LIB, QVM_LIBEXEC_FROM_BIN, X_OK,
+                                        found, PATH_MAX)
+               ? QV_OK
+               : qv_fail(err, QV_EBACKEND,
+                         "the program " PROGRAM ", which decodes, is neither next to this one (or "
+                         "this library) nor at %s: qv_decoder_start takes its path",
+                         found);
+}
+
+qv_status
+qv_decoder_version(const char *program, char text[256], qv_error *err)
+{
+    char found[PATH_MAX], name[] = PROGRAM, version[] = "--version";
+    const char *path;
+    int here, there, code = ENOMEM;
+    qvm_child child;
+    if (!text)
+        return qv_fail(err, QV_EINVAL, "version of the decoder: text is NULL");
+    memset(text, 0, 256);
+    const qv_status status = find_program(program, &path, found, err);
+    if (status)
+        return status;
+    if (!qvm_stream(&here, &there))
+        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
+    code = qvm_child_start(path, (char *[]){ name, version, NULL }, environ, there, &child);
+    close(there);
+    if (!code) { /* it ends behind its text */
+        qvm_receive_until(here, text, 255, qv_seconds() + PATIENCE_S);
+        qvm_child_signal(&child, SIGKILL);
+        qvm_child_await(&child);
+    }
+    close(here);
+    if (*text)
+        return QV_OK;
+    return qv_fail(err, QV_EBACKEND, "%s does not run: %s", path,
+                   code ? strerror(code) : "perhaps the FFmpeg libraries are missing");
+}
+
 qv_status
 qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
 {
     char found[PATH_MAX];
+    const char *path;
     if (!out)
         return qv_fail(err, QV_EINVAL, "start decoder: out is NULL");
-    if (!program && !qv_find_installed(PROGRAM, QVM_LIBEXEC_FROM_LIB, QVM_LIBEXEC_FROM_BIN, X_OK,
-                                       found, sizeof found))
-        return qv_fail(
-            err, QV_EBACKEND,
-            "the program " PROGRAM ", which decodes, is neither beside this one (or this "
-            "library) nor at %s: qv_decoder_start takes its path, `trusted` does without",
-            found);
-    const char *path = program ? program : found;
+    qv_status status = find_program(program, &path, found, err);
+    if (status)
+        return status;
     qv_decoder *d = calloc(1, sizeof *d);
     if (d) {
         d->program = strdup(path);
         d->environment = copy_environment();
         d->gpus = calloc(1, sizeof *d->gpus);
     }
-    const qv_status status = d && d->program && d->environment && d->gpus
-                                 ? start_program(d, err)
-                                 : qv_fail(err, QV_ENOMEM, "%s: no memory for a decoder", path);
+    status = d && d->program && d->environment && d->gpus
+                 ? start_program(d, err)
+                 : qv_fail(err, QV_ENOMEM, "%s: no memory for a decoder", path);
     if (status) {
         free_decoder(d);
         return status;

@@ -71,13 +71,13 @@ reap(struct qvm_gpus *gpus)
 }
 
 static bool
-start(const qv_decoder *d, int gpu, bool unlocked, struct qvm_gpu_process *p)
+start(const qv_decoder *d, int gpu, struct qvm_gpu_process *p)
 {
     char number[16];
     int there;
-    char name[] = "qwenvit-decoder", device[] = "--device", trusted[] = "--trusted";
+    char name[] = "qwenvit-decoder", device[] = "--device";
     snprintf(number, sizeof number, "%d", gpu);
-    char *const argv[] = { name, device, number, unlocked ? trusted : NULL, NULL };
+    char *const argv[] = { name, device, number, NULL };
     *p = (struct qvm_gpu_process){ .began_s = qv_seconds() };
     if (!qvm_stream(&p->socket, &there))
         return false;
@@ -170,7 +170,7 @@ start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
     const bool is_now = missing == &g->now, is_due = qv_seconds() >= g->retry_s;
     if (is_due)
         *g->why = 0;
-    if ((is_now ? *g->why != 0 : !is_due) || start(d, gpu, g->unlocked, missing))
+    if ((is_now ? *g->why != 0 : !is_due) || start(d, gpu, missing))
         return;
     if (is_now)
         snprintf(g->why, sizeof g->why, "%s cannot be started: %s", d->program, strerror(errno));
@@ -179,18 +179,17 @@ start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
 
 /* Returns the process that decodes the next clip, or NULL if none is ready; g->why is set if none will be for a while. */
 static struct qvm_gpu_process *
-find(qv_decoder *d, int gpu, bool unlocked, bool wait)
+find(qv_decoder *d, int gpu, bool wait)
 {
     struct qvm_gpus *gpus = d->gpus;
     struct qvm_gpu *g = &gpus->at[gpu];
     reap(gpus);
-    if (g->now.child.pid && (g->now.given >= QVM_GPU_CLIPS || g->unlocked != unlocked))
+    if (g->now.child.pid && g->now.given >= QVM_GPU_CLIPS)
         retire(gpus, &g->now);
     if (!g->now.child.pid) {
         g->now = g->next;
         g->next = (struct qvm_gpu_process){ 0 };
     }
-    g->unlocked = unlocked;
     struct qvm_gpu_process *missing =
         !g->now.child.pid                                                   ? &g->now
         : g->now.given >= QVM_GPU_CLIPS - CLIPS_AHEAD && !g->next.child.pid ? &g->next
@@ -209,7 +208,7 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
     struct qvm_gpu *g = &d->gpus->at[gpu];
     struct qvm_gpu_process *p = NULL;
     for (int tries = 0; tries <= MOST_TRIES && !*pid; tries++) {
-        p = find(d, gpu, request->unlocked, true);
+        p = find(d, gpu, true);
         if (!p)
             break;
         if (qvm_order_send(p->socket, &request->order, request->fds, QVM_GPU_FDS)) {
@@ -228,16 +227,6 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
     return status;
 }
 
-const char *
-qv_decoder_no_nvdec(void)
-{
-#ifdef QV_WITH_NVDEC
-    return "";
-#else
-    return QVM_NO_NVDEC;
-#endif
-}
-
 int64_t
 qv_decoder_gpu_bytes(void)
 {
@@ -248,7 +237,7 @@ qv_decoder_gpu_bytes(void)
 #define NOT_OURS "the program that decodes was started by another process than this one"
 
 qv_status
-qv_decoder_gpu(qv_decoder *d, int gpu, bool unlocked, bool wait, qv_error *err)
+qv_decoder_gpu(qv_decoder *d, int gpu, bool wait, qv_error *err)
 {
     qv_status status = QV_OK;
     if (!d || gpu < 0 || gpu >= QVM_MOST_GPUS)
@@ -257,7 +246,7 @@ qv_decoder_gpu(qv_decoder *d, int gpu, bool unlocked, bool wait, qv_error *err)
         return qv_fail(err, QV_EBACKEND, NOT_OURS);
     pthread_mutex_lock(&d->gpus->lock);
     const struct qvm_gpu *g = &d->gpus->at[gpu];
-    if (!find(d, gpu, unlocked, wait))
+    if (!find(d, gpu, wait))
         status = *g->why ? qv_fail(err, g->momentary ? QV_ESTATE : QV_EBACKEND,
                                    "GPU %d decodes nothing: %s", gpu, g->why)
                          : qv_fail(err, QV_ESTATE, "GPU %d is being opened", gpu);
@@ -280,7 +269,7 @@ qv_decoder_has_gpu(qv_decoder *d, int gpu, char why[64])
     }
     pthread_mutex_lock(&d->gpus->lock);
     const struct qvm_gpu *g = &d->gpus->at[gpu];
-    const bool has = g->now.ready && !g->unlocked && !*g->why;
+    const bool has = g->now.ready && !*g->why;
     snprintf(why, 64, "%.63s", g->why);
     pthread_mutex_unlock(&d->gpus->lock);
     return has;

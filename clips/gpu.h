@@ -24,7 +24,6 @@ struct qvm_gpu_process {
 
 struct qvm_gpu {
     struct qvm_gpu_process now, next; /* `next` is started before `now` has served its last clip */
-    bool unlocked;                    /* the processes are not locked in */
     int doubts; /* QVM_GPU_DOUBT for each process in doubt, less one for each clip that was given */
     /* why this GPU decodes no clips until retry_s; "": it does */
     char why[sizeof((qvm_gpu_hello *)0)->text];
@@ -44,7 +43,6 @@ struct qvm_gpus {
 
 typedef struct qvm_gpu_request {
     int gpu;
-    bool unlocked;
     qvm_order order;
     int fds[QVM_GPU_FDS];
 } qvm_gpu_request;

@@ -144,8 +144,7 @@ function(install_pc name summary)
 endfunction()
 install_pc(qwenvit "${PROJECT_DESCRIPTION}" ${core_private})
 if(QV_MEDIA)
-    install_pc(qwenvit_media "Clips and images as frames for qwenvit" ${FFMPEG_LDFLAGS} ${JPEG_LDFLAGS} -pthread
-               -ldl -lm)
+    install_pc(qwenvit_media "Clips and images as frames for qwenvit" -pthread -ldl -lm)
     install_pc(qwenvit_job "Many clips at once for qwenvit" -pthread -lm)
 endif()
 if(TARGET qwenvit_cache)
@@ -189,6 +188,5 @@ set(CPACK_COMPONENT_DEV_DEPENDS runtime)
 set(CPACK_COMPONENT_DEV_DESCRIPTION
     "Headers and static libraries of qwenvit\nAnd what find_package and pkg-config read.")
 # libraries that only the static libraries need
-set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS
-    "libjansson-dev, libavformat-dev, libavcodec-dev, libswscale-dev, libavutil-dev, libjpeg-dev")
+set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS libjansson-dev)
 include(CPack)

@@ -391,9 +391,9 @@ qvm_index *qvm_index_make(const qvm_reader *reader);
 /* Fills empty times from an index, which must outlive them, and sorts them. Returns false for lack of memory. */
 bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *times);
 
-/* ---- serve.c: the decoder process of a clip, or the thread in its place ---------------------- */
+/* ---- serve.c: the decoder process of a clip ---------------------------------------------------- */
 
-/* Serves a clip until the last frame is in its slot or the clip goes away, and then ends the process if it is alone. */
+/* Serves a clip until the last frame is in its slot or the clip goes away. */
 void qvm_serve(const qvm_session *session);
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
@@ -401,8 +401,8 @@ void qvm_serve(const qvm_session *session);
 /* The kinds of process that a line of lock.inc is about. */
 enum { QVM_LOCK_NEITHER, QVM_LOCK_CLIP, QVM_LOCK_GPU, QVM_LOCK_BOTH };
 
-/* Runs the program with the GPU of this number open (gpu_process.c), locked in unless `unlocked`. Returns the exit code. */
-int qvm_gpu_process_run(int socket, const char *number, bool unlocked);
+/* Runs the program with the GPU of this number open (gpu_process.c), locked in. Returns the exit code. */
+int qvm_gpu_process_run(int socket, const char *number);
 
 /* Closes all descriptors from the number `first` on. */
 void qvm_close_from(int first);

@@ -206,33 +206,30 @@ start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GP
 
 /* Opens the GPU and locks the process in. `hello` says what failed. */
 static void
-open_gpu(struct gpu_process *p, const char *number, bool unlocked, qvm_gpu_hello *hello)
+open_gpu(struct gpu_process *p, const char *number, qvm_gpu_hello *hello)
 {
     const char *why = qvm_nvdec_load(&p->gpu);
     const bool loaded = !why;
-    const char *failed = why || unlocked ? NULL : qvm_sandbox_files();
+    const char *failed = why ? NULL : qvm_sandbox_files();
     if (!why && !failed) /* the number is ours and needs no checks */
         why = qvm_nvdec_open(p->gpu, (int)strtol(number, NULL, 10));
-    if (!why && !failed && !unlocked)
+    if (!why && !failed)
         failed = qvm_sandbox_gpu();
-    if (!why && !failed && !unlocked && !qvm_nvdec_try(p->gpu))
+    if (!why && !failed && !qvm_nvdec_try(p->gpu))
         failed = "its driver makes no decoder then";
     if (failed)
         snprintf(hello->text, sizeof hello->text,
-                 "the process that has it open cannot be locked in (%s: %s); --trusted does "
-                 "without",
-                 failed, strerror(errno));
+                 "the process that has it open cannot be locked in (%s: %s)", failed,
+                 strerror(errno));
     else if (why)
         snprintf(hello->text, sizeof hello->text, "%s%s", why,
-                 unlocked || !loaded
-                     ? ""
-                     : " (perhaps as its process is locked in; --trusted does without)");
+                 loaded ? " (perhaps as its process is locked in)" : "");
     hello->ready = !why && !failed;
 }
 
 /* Serves clips with the GPU open. Returns the exit code if that fails. */
 static int
-run(int socket, const char *number, bool unlocked)
+run(int socket, const char *number)
 {
     struct gpu_process p = { .gpu = NULL };
     const pid_t parent = getppid();
@@ -241,7 +238,7 @@ run(int socket, const char *number, bool unlocked)
     int fds[QVM_SESSION_FDS], n;
     pthread_mutex_init(&p.lock, NULL);
     pthread_cond_init(&p.ended, NULL);
-    open_gpu(&p, number, unlocked, &hello);
+    open_gpu(&p, number, &hello);
     if (!qvm_send(socket, &hello, sizeof hello) || !hello.ready)
         return 1;
     while (qvm_order_wait(socket, parent) && qvm_order_take(socket, &order, fds, &n)) {
@@ -279,7 +276,7 @@ watch(pid_t process, pid_t caller, const sigset_t *waited)
  * caller has gone. The kernel ends it with its parent (qvm_end_with); as that means the thread that made it, and callers'
  * threads come and go, this process of one thread stands in between. */
 int
-qvm_gpu_process_run(int socket, const char *number, bool unlocked)
+qvm_gpu_process_run(int socket, const char *number)
 {
     const pid_t caller = qvm_caller(socket), watcher = getpid();
     sigset_t waited, before;
@@ -291,7 +288,7 @@ qvm_gpu_process_run(int socket, const char *number, bool unlocked)
     if (!process) {
         sigprocmask(SIG_SETMASK, &before, NULL);
         qvm_end_with(watcher);
-        _exit(run(socket, number, unlocked)); /* which ends the driver's own threads as well */
+        _exit(run(socket, number)); /* which ends the driver's own threads as well */
     }
     close(socket); /* else the caller would not see that the process has ended */
     return process < 0 ? 1 : watch(process, caller, &waited);
@@ -300,9 +297,9 @@ qvm_gpu_process_run(int socket, const char *number, bool unlocked)
 #else
 
 int
-qvm_gpu_process_run(int socket, const char *number, bool unlocked)
+qvm_gpu_process_run(int socket, const char *number)
 {
-    _exit(run(socket, number, unlocked));
+    _exit(run(socket, number));
 }
 
 #endif

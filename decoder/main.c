@@ -19,7 +19,7 @@
 #include <malloc.h>
 #endif
 
-#include "decoder.h"
+#include "nvdec.h"
 
 enum { FIRST_FD = 3, END_FD = FIRST_FD + QVM_SESSION_FDS };
 enum { MOST_SERVING = 4096, MOST_DROPPED = 16 };
@@ -48,7 +48,7 @@ serve(const qvm_order *order, const int *fds, int n)
     const char *failed = qvm_sandbox(order->memory, FIRST_FD + n);
     if (!failed) {
         const int codec = n == QVM_SESSION_FDS ? FIRST_FD + 3 : -1;
-        qvm_serve(&(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, codec, true });
+        qvm_serve(&(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, codec });
         return;
     }
     qvm_event event;
@@ -207,16 +207,24 @@ keep_freed_memory(void)
 #endif
 }
 
+/* Prints what the program is made of, to the socket of whoever started it or else to standard output. It runs only
+ * where FFmpeg's libraries are found. */
+static int
+print_version(int fd)
+{
+    const char *no_nvdec = qvm_no_nvdec();
+    return dprintf(fd, "qwenvit-decoder " QV_VERSION "\n  FFmpeg   %s\n  NVDEC    %s\n",
+                   av_version_info(), *no_nvdec ? no_nvdec : "in this build, for --decode gpu") < 0;
+}
+
 int
 main(int argc, char **argv)
 {
     struct stat input;
-    if (argc == 2 &&
-        !strcmp(argv[1], "--version")) { /* it runs only if FFmpeg's libraries were found */
-        puts("qwenvit-decoder " QV_VERSION);
-        return 0;
-    }
-    if (fstat(STDIN_FILENO, &input) || !S_ISSOCK(input.st_mode)) {
+    const bool is_started = !fstat(STDIN_FILENO, &input) && S_ISSOCK(input.st_mode);
+    if (argc == 2 && !strcmp(argv[1], "--version"))
+        return print_version(is_started ? STDIN_FILENO : STDOUT_FILENO);
+    if (!is_started) {
         fputs("qwenvit-decoder is started by libqwenvit_media and by qwenvit; its one option is "
               "--version\n",
               stderr);
@@ -226,8 +234,7 @@ main(int argc, char **argv)
     qvm_close_from(FIRST_FD); /* what the program that started this one did not close on exec */
 #endif
     if (argc >= 3 && !strcmp(argv[1], "--device"))
-        return qvm_gpu_process_run(STDIN_FILENO, argv[2],
-                                   argc > 3 && !strcmp(argv[3], "--trusted"));
+        return qvm_gpu_process_run(STDIN_FILENO, argv[2]);
     const pid_t caller = qvm_caller(STDIN_FILENO);
     keep_freed_memory();
     qvm_warm_up();

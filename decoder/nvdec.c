@@ -254,9 +254,21 @@ qvm_nvdec_try(qvm_nvdec *g)
     return made;
 }
 
+const char *
+qvm_no_nvdec(void)
+{
+    return "";
+}
+
 #else
 
 static const char none[] = QVM_NO_NVDEC;
+
+const char *
+qvm_no_nvdec(void)
+{
+    return none;
+}
 
 const char *
 qvm_nvdec_load(qvm_nvdec **out)

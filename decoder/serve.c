@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "gpu_decoder.h"
+#include "nvdec.h"
 
 #define ALIVE_S 1.0 /* between signs of life, which are sent while a frame takes long */
 #ifndef MAP_POPULATE
@@ -29,6 +29,7 @@ struct server {
     int64_t index_bytes; /* bytes of the index that follows the facts */
     int64_t plane_bytes; /* bytes of a frame's planes as a GPU gives them; 0: no GPU is to decode */
     qvm_gpu_decoder *gpu; /* the decoder on a GPU; NULL: no GPU decodes */
+    const char *no_gpu;   /* why no GPU could decode the clip, unless the reader knows a reason */
     atomic_bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -76,8 +77,6 @@ listen_to_clip(void *user)
         pthread_cond_signal(&s->changed);
         pthread_mutex_unlock(&s->lock);
     }
-    if (s->session->alone)
-        _exit(0);
     pthread_mutex_lock(&s->lock);
     atomic_store(&s->stop, true);
     pthread_cond_signal(&s->changed);
@@ -122,7 +121,8 @@ say(struct server *s, qvm_event_kind kind, const qv_error *error)
         o->needed_frames = qvm_reader_needed(&s->reader, s->last);
     snprintf(o->decodes_all, sizeof o->decodes_all, "%s", s->reader.why ? s->reader.why : "");
     o->decoded_by = s->reader.source.gpu ? QV_DECODE_GPU : QV_DECODE_CPU;
-    snprintf(o->not_gpu, sizeof o->not_gpu, "%s", s->reader.not_gpu ? s->reader.not_gpu : "");
+    snprintf(o->not_gpu, sizeof o->not_gpu, "%s",
+             s->reader.not_gpu ? s->reader.not_gpu : s->no_gpu);
     event.outcome = *o;
     event.gpu_lost = s->gpu && s->gpu->lost;
     event.plane_bytes = kind == QVM_FACTS ? s->plane_bytes : 0;
@@ -232,6 +232,8 @@ decode(struct server *s, qv_error *err)
     s->outcome.decode_s = qv_seconds() - began_s;
     if (status)
         return status;
+    if (watch.asked.decode == QV_DECODE_AUTO && !s->outcome.is_image)
+        s->no_gpu = qvm_no_nvdec();
     if (s->session->codec >= 0)
         s->plane_bytes = qvm_reader_plane_bytes(&s->reader);
     say_facts(s);
@@ -244,7 +246,9 @@ decode(struct server *s, qv_error *err)
 void
 qvm_serve(const qvm_session *session)
 {
-    struct server s = { .session = session, .open = { .kind = -1 }, .start = { .kind = -1 } };
+    struct server s = {
+        .session = session, .no_gpu = "", .open = { .kind = -1 }, .start = { .kind = -1 }
+    };
     qv_error error = { QV_OK, "" };
     pthread_t listener;
     atomic_init(&s.stop, false);
@@ -268,8 +272,6 @@ qvm_serve(const qvm_session *session)
     free(s.gpu);
     if (session->codec >= 0)
         close(session->codec);
-    if (session->alone) /* the listener ends with the process, whatever it is doing */
-        _exit(0);
     if (listening) {
         shutdown(session->socket, SHUT_RDWR); /* wakes the listener; sent data is not lost */
         pthread_join(listener, NULL);

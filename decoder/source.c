@@ -542,9 +542,3 @@ qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err)
     }
     return QV_OK;
 }
-
-const char *
-qv_ffmpeg_version(void)
-{
-    return av_version_info();
-}

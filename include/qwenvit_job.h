@@ -44,11 +44,10 @@ typedef struct qv_job qv_job;
  * valid during the call. */
 typedef struct qv_job_result {
     const char *key;
-    void *user;          /* the source's `user` */
-    qv_status status;    /* in the end call: why the source has failed, or QV_OK */
-    const char *error;   /* the error's text, or "" */
-    bool cancelled;      /* the source did not fail, but the job ended before it was done */
-    const char *decoder; /* "process" or "thread"; "" if nothing was decoded */
+    void *user;        /* the source's `user` */
+    qv_status status;  /* in the end call: why the source has failed, or QV_OK */
+    const char *error; /* the error's text, or "" */
+    bool cancelled;    /* the source did not fail, but the job ended before it was done */
     /* so far. source_frames is 0 for frames and patches, and if no clip could be opened. not_gpu also says why the
      * job had no GPU decode it */
     qv_outcome outcome;
@@ -132,11 +131,11 @@ typedef struct qv_job_options {
     bool alone;
     bool keep_frames; /* frames are kept until their tokens are with the sink */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, else 1. If
-     * decoder is NULL and clips are not trusted, the job starts a decoder. With QV_DECODE_GPU the
+     * decoder is NULL, the job starts one. With QV_DECODE_GPU the
      * job ends with QV_EBACKEND if the GPU decodes nothing; of `decoders` at once, all are the
      * GPU's; with 0 the CPU decodes those that are more than 12 a model. Of several models each
      * one's GPU decodes (qv_model_info.device), and `gpu` says nothing. With QV_DECODE_AUTO each
-     * CUDA model's GPU decodes so as well, where it can be locked in, clips that are not trusted:
+     * CUDA model's GPU decodes so as well, where it can be locked in:
      * once a clip has come that it takes, and as many further sources wait as it decodes at once,
      * and while no frames wait for the device. What is missing or lost there leaves clips to the
      * CPU (qv_outcome.not_gpu). As a GPU does not notice all damage, give QV_DECODE_CPU if

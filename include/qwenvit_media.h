@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit_media: clips and images go in, resized RGB frames come out, as transformers' Qwen-VL
- * processors make them. It has no tower, and needs the FFmpeg libraries.
+ * processors make them. It has no tower. The program qwenvit-decoder decodes, and alone needs the
+ * FFmpeg libraries.
  *
  * Conventions and thread rules are those of qwenvit.h: different threads may use different clips. A
  * pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL, or,
@@ -62,9 +63,7 @@ typedef struct qv_clip_options {
     int threads;
     /* A clip is decoded in a process of its own, which on Linux can open no file, no network
      * connection and no other process. It may use decode_memory bytes (0: 4 GiB), and is ended
-     * when it shows no sign of life for decode_seconds (0: 60). trusted: decode in a thread of
-     * this process instead, without these limits. */
-    bool trusted;
+     * when it shows no sign of life for decode_seconds (0: 60). */
     int64_t decode_memory;
     double decode_seconds;
     qv_decoder *decoder; /* makes the process; NULL: a decoder is started for this clip alone */
@@ -178,10 +177,6 @@ typedef struct qv_outcome {
     uint64_t reserved[4];
 } qv_outcome;
 
-/* Returns the version of the FFmpeg libraries that this process has, "5.1.6" for instance, as
- * static text. */
-QV_API const char *qv_ffmpeg_version(void);
-
 /* Returns the numbers of the published Qwen3-VL preprocessor files, for use without a
  * checkpoint. */
 QV_API qv_preprocess qv_preprocess_default(bool is_image);
@@ -200,22 +195,22 @@ QV_API qv_preprocess qv_preprocess_default(bool is_image);
  * QV_EBACKEND if there is no such program, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
+/* Sets `text` to what qwenvit-decoder says that it is made of: a line with its version, and indented lines
+ * with FFmpeg's version and whether NVIDIA's decoders (NVDEC) are in the build. `program` is as
+ * qv_decoder_start has it. Returns QV_EBACKEND if there is no such program, or if it does not run, as
+ * where FFmpeg's libraries are missing. */
+QV_API qv_status qv_decoder_version(const char *program, char text[256], qv_error *err);
 /* Finds out whether the CUDA device of this number can decode clips (QV_DECODE_GPU). It starts a
- * process that opens the device, which takes some 0.5 s, and with `wait` waits for that. The
- * process is locked in unless its clips are trusted. Returns QV_OK if it can; QV_ESTATE while that
- * is not known yet, also because no process can be started at the moment; QV_EBACKEND, and why, if
- * it cannot. After a failure a later call or clip tries again: 1 s later, then 2 s, up to 512 s. */
-QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool trusted, bool wait,
-                                qv_error *err);
-/* Returns whether a process that is locked in has the CUDA device of this number open already, as
+ * process that opens the device, which takes some 0.5 s, and with `wait` waits for that. Returns
+ * QV_OK if it can; QV_ESTATE while that is not known yet, also because no process can be started at
+ * the moment; QV_EBACKEND, and why, if it cannot. After a failure a later call or clip tries again:
+ * 1 s later, then 2 s, up to 512 s. */
+QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool wait, qv_error *err);
+/* Returns whether a process has the CUDA device of this number open already, as
  * qv_decoder_gpu, a clip or a job had it opened. `why` becomes the reason why the device decodes
  * nothing, as qv_decoder_gpu found it, in words that follow "since"; "": there is none; NULL: not
  * wanted. */
 QV_API bool qv_decoder_has_gpu(qv_decoder *decoder, int gpu, char why[64]);
-/* Returns why this build has no use for NVIDIA's decoders (NVDEC), in words that follow "since": it
- * was built without the headers ffnvcodec, so that QV_DECODE_GPU fails and QV_DECODE_AUTO is the
- * CPU. "" if it has; never NULL. */
-QV_API const char *qv_decoder_no_nvdec(void);
 /* Returns the most bytes of a CUDA device that decoding takes there (QV_DECODE_GPU), however many clips
  * it decodes: the process's context, and the pictures of all streams. Streams beyond that are the CPU's. */
 QV_API int64_t qv_decoder_gpu_bytes(void);
@@ -233,11 +228,11 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  *    decode_memory). Whatever that process does after it may have read the file is one of these.
  *  - for a fault of the caller QV_EINVAL (options that exclude each other or are out of range;
  *    start_s and end_s with no frame between them, or for an image).
- *  - for a fault on this side QV_ENOMEM (no memory here, or too many open files; with `trusted` also
- *    no memory for decoding) or QV_EBACKEND (the file system or its server is gone; qwenvit-decoder
- *    is missing, has ended twice while it decoded this clip, makes no more processes, or these
- *    cannot lock themselves in; with QV_DECODE_GPU, there is no such GPU, its driver or its decoders
- *    are missing, or the process that has it cannot be locked in, which `trusted` does not do).
+ *  - for a fault on this side QV_ENOMEM (no memory here, or too many open files) or QV_EBACKEND (the
+ *    file system or its server is gone; qwenvit-decoder is missing, has ended twice while it decoded
+ *    this clip, makes no more processes, or these cannot lock themselves in; with QV_DECODE_GPU, there
+ *    is no such GPU, its driver or its decoders are missing, or the process that has it cannot be
+ *    locked in).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,
@@ -281,10 +276,6 @@ QV_API int64_t qv_sample_frames(int64_t total_frames, double source_fps, double 
 QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t src_w,
                                    int64_t src_stride, uint8_t *dst, int64_t dst_h, int64_t dst_w,
                                    qv_error *err);
-
-/* Writes RGB bytes[height, width, 3] as a PNG file. Returns QV_EIO. */
-QV_API qv_status qv_write_png(const char *path, const uint8_t *rgb, int height, int width,
-                              qv_error *err);
 
 #ifdef __cplusplus
 }

@@ -36,9 +36,6 @@
 #define QVM_DEFAULT_FPS 24.0   /* for a source that does not give its rate */
 #define QVM_MOST_INDEX ((int64_t)64 << 20) /* bytes of an index: of 4,194,297 packets */
 
-/* Why a build without the headers of NVIDIA's decoders has no GPU decode; it fits into not_gpu. */
-#define QVM_NO_NVDEC "this build has no NVDEC support (no ffnvcodec headers)"
-
 /* ---- a clip and its decoder process ----------------------------------------------------------- */
 
 /*
@@ -55,7 +52,7 @@ typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind
 typedef struct qvm_request {
     int32_t kind;
     int32_t wants_index;            /* OPEN */
-    qv_clip_options asked;          /* OPEN: all but the pointers */
+    qv_clip_options asked;          /* OPEN: the options that options.inc lets cross */
     int64_t index_bytes;            /* OPEN: bytes of an index that follows the request */
     int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
     /* START: frames_at is the offset of the first slot, `memory` the bytes of the numbers and the slots together */
@@ -90,7 +87,6 @@ typedef struct qvm_session {
     int clip;   /* the file, which is the caller's */
     int shared; /* the memory file, which is the caller's */
     int codec;  /* a socket to the GPU process, which qvm_serve closes; -1: none */
-    bool alone; /* the session has a process of its own, which ends when the clip goes away */
 } qvm_session;
 
 enum { QVM_SESSION_FDS = 4 }; /* descriptors of a session; `codec`, the last one, may be missing */

@@ -156,7 +156,7 @@ static void
 start_gpus(qv_job *job)
 {
     for (int i = 0; i < job->n_devices && !job->gpus_started; i++)
-        qv_decoder_gpu(job->decoder, job->devices[i].gpu, job->o.clip.trusted, false, NULL);
+        qv_decoder_gpu(job->decoder, job->devices[i].gpu, false, NULL);
     job->gpus_started = true;
 }
 
@@ -174,12 +174,11 @@ set_clip_options(qv_job *job, struct qv_job_item *item, qv_error *err)
     }
     qv_status status = QV_OK;
     pthread_mutex_lock(&job->lock);
-    const bool needed = !o->trusted || o->decode == QV_DECODE_GPU;
-    if (needed && !job->decoder) {
+    if (!job->decoder) {
         status = qv_decoder_start(NULL, &job->own_decoder, err);
         job->decoder = job->own_decoder;
     }
-    o->decoder = needed ? job->decoder : NULL;
+    o->decoder = job->decoder;
     if (job->o.clip.decode == QV_DECODE_GPU && job->decoder)
         start_gpus(job);
     pthread_mutex_unlock(&job->lock);

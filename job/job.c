@@ -127,8 +127,7 @@ choose_decoders(qv_job *job, const qv_model *model)
     qv_context_info context;
     qv_context_get_info(qv_model_context(model), &context);
     job->on_gpu = o->decode == QV_DECODE_GPU;
-    job->looks_for_gpu =
-        o->decode == QV_DECODE_AUTO && !o->trusted && !strcmp(context.backend, "cuda");
+    job->looks_for_gpu = o->decode == QV_DECODE_AUTO && !strcmp(context.backend, "cuda");
     if (!job->on_gpu && !job->looks_for_gpu)
         return;
     const int by_gpus = GPU_READERS * job->n_devices, taken = GPU_CORES * by_gpus;
@@ -213,9 +212,6 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
         const bool own = job->n_devices > 1 || job->looks_for_gpu;
         job->devices[i].gpu = own ? info.device : job->o.clip.gpu;
         job->devices[i].decodes = job->on_gpu;
-        if (job->looks_for_gpu) /* until the device was asked */
-            snprintf(job->devices[i].not_gpu, sizeof job->devices[i].not_gpu, "%s",
-                     qv_decoder_no_nvdec());
     }
     set_sizes(job, models[0]);
     return qv_feeder_open(models, (size_t)job->n_devices, &options, &job->feeder, err);

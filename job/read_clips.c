@@ -129,7 +129,7 @@ qv_job_find_gpus(qv_job *job)
 {
     for (int i = 0; i < job->n_devices; i++) {
         struct qv_job_device *d = &job->devices[i];
-        note_gpu(job, d, qv_decoder_gpu(job->decoder, d->gpu, false, false, NULL));
+        note_gpu(job, d, qv_decoder_gpu(job->decoder, d->gpu, false, NULL));
     }
 }
 
@@ -177,13 +177,13 @@ choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
     const bool is_beside = job->on_gpu && w->lane >= job->gpu_readers;
     if (!o->threads)
         o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
-    if (job->gpu_readers && o->decode == job->o.clip.decode && !(is_auto && o->trusted)) {
+    if (job->gpu_readers && o->decode == job->o.clip.decode) {
         const char *why = is_beside                 ? "a core was free first"
                           : *d->not_gpu             ? d->not_gpu
                           : !d->decodes             ? "no GPU was open yet"
                           : is_auto && is_full(job) ? "frames waited for the device"
                                                     : "";
-        o->decode = *why ? QV_DECODE_CPU : QV_DECODE_GPU;
+        o->decode = !*why ? QV_DECODE_GPU : is_auto ? QV_DECODE_AUTO : QV_DECODE_CPU;
         o->gpu = is_auto || job->n_devices > 1 ? d->gpu : o->gpu;
         snprintf(item->outcome.not_gpu, sizeof item->outcome.not_gpu, "%s", why);
     }

@@ -10,13 +10,9 @@
 static qv_job_result
 describe(const qv_job *job, const struct qv_job_item *item)
 {
-    const bool is_clip = qv_job_kind_of(item)->is_clip;
     return (qv_job_result){ .key = item->source.key,
                             .user = item->source.user,
                             .error = "",
-                            .decoder = !is_clip                     ? ""
-                                       : item->clip_options.trusted ? "thread"
-                                                                    : "process",
                             .outcome = item->outcome,
                             .n_tokens = item->n_tokens,
                             .dtype = job->o.output,

@@ -10,6 +10,7 @@
 
 #include "pixels.h"
 #include "numbers.h"
+#include "qwenvit_media.h" /* exports qv_resize_bicubic */
 
 #define ROW_SPARE 64
 

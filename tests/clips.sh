@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 # Runs the command with odd and hostile clips. Tests exit codes and texts, that the other clips of a call
 # are done all the same, and, where strace is installed, that nothing but the file itself is opened.
-# Usage: clips.sh QWENVIT WRITE_CLIPS MODEL WORK
+# Usage: clips.sh QWENVIT WRITE_CLIPS MODEL WORK [UNLOCKED_DECODER]
 set -eu
-qwenvit=$1 write_clips=$2 model=$3 work=$4
+qwenvit=$1 write_clips=$2 model=$3 work=$4 unlocked=${5:-}
 rm -rf "$work" && mkdir -p "$work/out" && cd "$work"
 n=0
 
@@ -53,14 +53,18 @@ grep -q '"first_frame" must be true or false' first.txt || fail "$(cat first.txt
 
 echo "$n clips refused, the others of a call done"
 
+[ -n "$unlocked" ] || exit 0
 command -v strace > /dev/null || { echo 'no strace here: what is opened was not watched'; exit 0; }
 strace -f -o trace.txt true 2> /dev/null ||
     { echo 'strace cannot trace here: what is opened was not watched'; exit 0; }
-# Lists what a run in one process opens, without what it opens for any clip: libraries, the model,
-# files in /proc. (qwenvit-decoder can open nothing at all, which test_clips.c shows.)
+# Lists what a run opens whose decoder is not locked in, without what it opens for any clip: libraries, the model,
+# files in /proc. (A decoder that is locked in can open nothing at all, which test_clips.c shows.)
+mkdir free
+cp "$qwenvit" free/qwenvit
+cp "$unlocked" free/qwenvit-decoder
 opened() {
     LSAN_OPTIONS=detect_leaks=0 strace -f -e trace=open,openat,openat2,creat,socket,connect \
-        -o trace.txt "$qwenvit" encode "$1" --trusted --model "$model" -o out > out.txt 2>&1 || true
+        -o trace.txt free/qwenvit encode "$1" --model "$model" -o out > out.txt 2>&1 || true
     ! grep -E '(socket|connect)\(' trace.txt || fail "$1: a socket"
     grep -E 'open(at|at2)?\(|creat\(' trace.txt | sed 's/^[^"]*"//; s/".*//' | grep -E "$2" > opened.txt ||
         fail "$1 itself was not seen to be opened"

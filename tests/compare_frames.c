@@ -205,7 +205,6 @@ compare_cut(struct comparison *c, double start_s, double end_s, double fps)
                                       .max_frames = COMPARE_MOST_FRAMES,
                                       .min_pixels = 1,
                                       .max_pixels = (int64_t)1 << 40,
-                                      .trusted = true,
                                       .start_s = start_s,
                                       .end_s = end_s };
     const struct judged *j = c->judged;

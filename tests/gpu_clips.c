@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpu_clips PROGRAM [threads=N] [repeat=N] [trusted=1] [gpu=N] [fps=F] [only=gpu|cpu] [quiet=1]
+ * gpu_clips PROGRAM [threads=N] [repeat=N] [gpu=N] [fps=F] [only=gpu|cpu] [quiet=1]
  * [again=N] CLIP... tests whether a GPU's decoders give the CPU's frames. It reads each clip with
  * both, in so many threads at once and so often, and says what was equal, what was left to the CPU
  * and why, what failed, and how long each took. With again=N the CPU reads each clip N times more,
@@ -27,7 +27,6 @@ struct read {
 
 static struct {
     int threads, repeat, gpu, quiet, again;
-    bool trusted;
     double fps;
     const char *only;
     char **clips;
@@ -55,9 +54,7 @@ open_clip(const char *path, qv_decode by, qv_clip **clip, qv_error *err)
 {
     const qv_clip_options options = { .threads = o.threads > 1 && !is_again,
                                       .fps = o.fps,
-                                      .trusted = o.trusted,
-                                      .decoder =
-                                          o.trusted && by != QV_DECODE_GPU ? NULL : o.decoder,
+                                      .decoder = o.decoder,
                                       .decode = by,
                                       .gpu = o.gpu };
     return qv_clip_open(path, NULL, NULL, &options, clip, err);
@@ -225,11 +222,6 @@ set_option(const char *text)
         o.only = value[0] == 'g' ? "gpu" : "cpu";
         return true;
     }
-    int trusted;
-    if (sscanf(text, "trusted=%d", &trusted) == 1) {
-        o.trusted = trusted != 0;
-        return true;
-    }
     return sscanf(text, "threads=%d", &o.threads) == 1 ||
            sscanf(text, "repeat=%d", &o.repeat) == 1 || sscanf(text, "gpu=%d", &o.gpu) == 1 ||
            sscanf(text, "fps=%lf", &o.fps) == 1 || sscanf(text, "again=%d", &o.again) == 1 ||
@@ -250,7 +242,7 @@ main(int argc, char **argv)
     unsure = calloc((size_t)o.n_clips, sizeof *unsure);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (qv_decoder_start(argv[1], &o.decoder, &err) ||
-        qv_decoder_gpu(o.decoder, o.gpu, o.trusted, true, &err)) {
+        qv_decoder_gpu(o.decoder, o.gpu, true, &err)) {
         printf("%s\n", err.text);
         return 4;
     }

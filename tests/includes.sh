@@ -19,7 +19,7 @@ cuda           include src src/engine
 metal          include src src/engine
 pixels         include src
 ipc            include src
-clips          include src src/files/atomic_file.h src/files/installed.h ipc pixels
+clips          include src src/files/installed.h ipc pixels
 decoder        include src ipc pixels
 job            include src src/files
 cache          include src src/files clips/option_list.h

@@ -42,7 +42,6 @@ static const struct {
     { "end", AT(end_s), REAL },
     { "like", AT(like), NUMBER }, /* an enum is an int here */
     { "first_frame", AT(first_frame), FLAG },
-    { "trusted", AT(trusted), FLAG },
     { "decode", AT(decode), NUMBER },
     { "gpu", AT(gpu), NUMBER },
 #undef AT
@@ -102,7 +101,7 @@ set_option(const char *text, qv_clip_options *o, qv_preprocess *image, qv_prepro
 int
 main(int argc, char **argv)
 {
-    qv_clip_options options = { .trusted = true };
+    qv_clip_options options = { 0 };
     qv_clip *clip = NULL;
     qv_outcome i;
     qv_error err = { QV_OK, "" };

@@ -52,7 +52,7 @@ SAMPLING = {
     "first": "--first-frame", "mean": "--image-mean 0.4,0.5,0.6 --image-std 0.2,0.3,0.25", "rows": "--chunk-rows 64"}
 ENCODING = SAMPLING | {
     "f32-as-bf16": "--dtype f32 --output-dtype bf16", "bf16-as-f32": "--dtype bf16 --output-dtype f32",
-    "f32": "--dtype f32 --output-dtype f32", "bf16": "--dtype bf16 --output-dtype bf16", "trusted": "--trusted",
+    "f32": "--dtype f32 --output-dtype f32", "bf16": "--dtype bf16 --output-dtype bf16",
     "threads": "--decode-threads 2", "memory": "--decode-memory 100000000 --decode-seconds 30"}
 CACHING = SAMPLING | {
     "packed": "--packed", "f16": "--tokens f16 --no-deepstack", "f32-packed": "--tokens f32 --packed --dtype f32",

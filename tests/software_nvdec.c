@@ -79,6 +79,12 @@ __wrap_qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_
 }
 
 const char *
+qvm_no_nvdec(void)
+{
+    return "";
+}
+
+const char *
 qvm_nvdec_load(qvm_nvdec **out)
 {
     *out = &gpu;

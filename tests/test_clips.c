@@ -52,11 +52,9 @@ static qv_decoder *decoder; /* NULL: in this process */
 static qv_status
 open_clip(const char *path, int threads, qv_clip **clip, qv_error *err)
 {
-    const qv_clip_options options = { .fps = 1e6,
-                                      .max_frames = 1 << 20,
-                                      .threads = threads,
-                                      .trusted = !decoder,
-                                      .decoder = decoder };
+    const qv_clip_options options = {
+        .fps = 1e6, .max_frames = 1 << 20, .threads = threads, .decoder = decoder
+    };
     return qv_clip_open(path, NULL, NULL, &options, clip, err);
 }
 

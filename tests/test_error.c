@@ -55,7 +55,7 @@ open_clip(const char *path, qv_error *err)
 {
     const qv_preprocess p = qv_preprocess_default(false), image = qv_preprocess_default(true);
     qv_clip *clip = NULL;
-    return qv_clip_open(path, &image, &p, &(qv_clip_options){ .trusted = true }, &clip, err);
+    return qv_clip_open(path, &image, &p, NULL, &clip, err);
 }
 
 static qv_status

@@ -145,7 +145,6 @@ fill_with(struct filler *f, const char *model_dir, int n, qv_error *err)
     f->o.told = count_told;
     f->o.go_on = go_on;
     f->o.user = f;
-    f->o.clip.trusted = true; /* The clip is decoded in a thread. */
     f->n_wanted = 0;
     if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, err) ||
         qv_model_load(ctx, model_dir, NULL, &model, err) ||
@@ -368,7 +367,7 @@ static const double seconds[FRAMES] = { 0, 0.5, 1, 1.5 };
 static void
 open_in_memory(struct in_memory *m)
 {
-    const qv_cache_fill_options o = { .tokens = QV_F32, .clip.trusted = true };
+    const qv_cache_fill_options o = { .tokens = QV_F32 };
     qv_error err = { 0 };
     qv_model_info info;
     if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &m->ctx, &err) ||

@@ -22,6 +22,7 @@
 #include "../clips/gpu.h"
 #include "../decoder/gpu_decoder.h"
 #include "command/encode.h"
+#include "decoder_thread.h"
 #include "engine/context.h"
 #include "make_clips.h"
 #include "qwenvit_fill.h"
@@ -67,7 +68,6 @@ compare(const char *path, qv_clip_options options)
 {
     qv_clip_options cpu = options;
     cpu.decode = QV_DECODE_CPU;
-    cpu.decoder = cpu.trusted ? NULL : cpu.decoder;
     options.decode = QV_DECODE_GPU;
     struct frames a = read_clip(path, &cpu), b = read_clip(path, &options);
     if (a.status != b.status || a.n != b.n || a.bytes != b.bytes ||
@@ -151,20 +151,6 @@ test_odd(void **state)
     assert_int_equal(errno, ECHILD);
 }
 
-/* A clip of its own decoder, and one that is trusted. */
-static void
-test_alone(void **state)
-{
-    (void)state;
-    qv_clip_options options = { .trusted = true, .decoder = start_gpu("") };
-    clip_write("x264.mp4");
-    expect("x264.mp4", &options, "");
-    options.trusted = false; /* the GPU process is then another one, which is locked in */
-    expect("x264.mp4", &options, "");
-    qv_decoder_stop(&options.decoder);
-    unlink("x264.mp4");
-}
-
 /* Makes the allocation fail that a thread's decoder needs for a GPU's frames. */
 static bool no_gpu_decoder;
 void *__real_calloc(size_t n, size_t size);
@@ -192,15 +178,14 @@ static void
 test_no_memory(void **state)
 {
     (void)state;
-    const qv_clip_options options = { .trusted = true,
-                                      .decode = QV_DECODE_GPU,
-                                      .decoder = start_gpu("") };
+    const qv_clip_options options = { .decode = QV_DECODE_GPU, .decoder = start_gpu("") };
     clip_write("x264.mp4");
-    no_gpu_decoder = true;
+    no_gpu_decoder = decoder_thread_always = true;
     struct frames f = read_clip("x264.mp4", &options);
-    no_gpu_decoder = false;
+    no_gpu_decoder = decoder_thread_always = false;
     free(f.at);
-    expect_failure("no memory", QV_ENOMEM, "no memory for the frames of a GPU", f.status, &f.error);
+    expect_failure("no memory", QV_EFORMAT, "no memory for the frames of a GPU", f.status,
+                   &f.error);
     assert_int_equal(count_shared_maps(), 0);
     qv_decoder_stop((qv_decoder **)(uintptr_t)&options.decoder);
     unlink("x264.mp4");
@@ -264,7 +249,7 @@ test_replaced(void **state)
             expect("x264.mp4", &options, cases[i].why);
         expect("x264.mp4", &options, "the GPU's processes failed again and again");
         qv_error err;
-        assert_int_equal(qv_decoder_gpu(options.decoder, 0, false, true, &err), QV_EBACKEND);
+        assert_int_equal(qv_decoder_gpu(options.decoder, 0, true, &err), QV_EBACKEND);
         assert_non_null(strstr(err.text, "fail again and again"));
         qv_decoder_stop(&options.decoder);
     }
@@ -306,26 +291,26 @@ test_momentary(void **state)
     qv_decoder *decoder = start_gpu("");
     struct qvm_gpu *gpu = &decoder->gpus->at[0];
     set_descriptors(true);
-    qv_status status = qv_decoder_gpu(decoder, 0, false, true, &err);
+    qv_status status = qv_decoder_gpu(decoder, 0, true, &err);
     set_descriptors(false);
     assert_int_equal(status, QV_ESTATE);
     assert_non_null(strstr(err.text, "cannot be started: Too many open files"));
-    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_ESTATE); /* too early */
+    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_ESTATE); /* too early */
     sleep(1);
-    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_OK);
 
     gpu->now.given = QVM_GPU_CLIPS - 1;
     set_descriptors(true);
-    status = qv_decoder_gpu(decoder, 0, false, true, &err);
+    status = qv_decoder_gpu(decoder, 0, true, &err);
     set_descriptors(false);
     assert_int_equal(status, QV_OK);
     assert_int_equal(gpu->next.child.pid, 0);
     sleep(1);
-    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_OK);
     const pid_t next = gpu->next.child.pid;
     assert_true(next > 0);
     gpu->now.given = QVM_GPU_CLIPS;
-    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_OK);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_OK);
     assert_int_equal(gpu->now.child.pid, next);
     qv_decoder_stop(&decoder);
 }
@@ -350,7 +335,7 @@ test_forked(void **state)
     qv_decoder *decoder = start_gpu("");
     struct qvm_gpu *gpu = &decoder->gpus->at[0];
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+        assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
         gpu->now.given = i ? QVM_GPU_CLIPS - 1 : QVM_GPU_CLIPS;
     }
     const pid_t child = fork();
@@ -361,7 +346,7 @@ test_forked(void **state)
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_int_equal(how, 0);
     assert_true(gpu->next.child.pid > 0);
-    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
     qv_decoder_stop(&decoder);
     assert_int_equal(count_descriptors(), n);
 }
@@ -375,11 +360,11 @@ test_missing(void **state)
     qv_decoder *decoder = start_gpu("no driver");
     for (int starts = 1; starts <= 2; starts++) {
         for (int i = 0; i < 10; i++)
-            assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+            assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_EBACKEND);
         assert_int_equal(decoder->gpus->next_retired, starts);
         sleep(1);
     }
-    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_EBACKEND);
     assert_int_equal(decoder->gpus->next_retired, 2); /* the third comes a second later */
     qv_decoder_stop(&decoder);
 }
@@ -399,7 +384,7 @@ test_none(void **state)
           "GPU 0 decodes nothing: the process that is to decode there ended" },
         { "", 7, "GPU 7 decodes nothing: invalid device ordinal" },
         { "no decoder", 0, "cannot be locked in (its driver makes no decoder then" },
-        { "no lock", 0, "cannot be locked in (Landlock: Operation not supported); --trusted" },
+        { "no lock", 0, "cannot be locked in (Landlock: Operation not supported)" },
     };
     qv_error err;
     clip_write("x264.mp4");
@@ -412,8 +397,7 @@ test_none(void **state)
         if (!strstr(f.error.text, cases[i].text))
             fail_msg("'%s' is not in '%s'", cases[i].text, f.error.text);
         free(f.at);
-        assert_int_equal(qv_decoder_gpu(options.decoder, cases[i].gpu, false, false, &err),
-                         QV_EBACKEND);
+        assert_int_equal(qv_decoder_gpu(options.decoder, cases[i].gpu, false, &err), QV_EBACKEND);
         options.decode = QV_DECODE_AUTO; /* of a clip by itself the CPU's */
         f = read_clip("x264.mp4", &options);
         assert_int_equal(f.status, QV_OK);
@@ -490,7 +474,7 @@ hear_span(void *user, const char *stage, int lane, const char *key, double begin
     }
     pthread_mutex_unlock(&gpus->lock);
     if (is_starting)
-        qv_decoder_gpu(results->decoder, 0, false, true, NULL);
+        qv_decoder_gpu(results->decoder, 0, true, NULL);
 }
 
 static qv_status
@@ -535,7 +519,7 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     qv_job *job = NULL;
     qv_decoder *decoder = o.clip.decoder;
     if (is_open)
-        qv_decoder_gpu(decoder, 0, false, true, NULL);
+        qv_decoder_gpu(decoder, 0, true, NULL);
     qv_model_info model;
     qv_model_get_info(t->model, &model);
     *results = (struct results){ .row = (size_t)model.out_hidden * sizeof(float),
@@ -676,7 +660,7 @@ test_cache(void **state)
                                                     .max_pixels = 12 * 32 * 32 } };
         qv_cache_fill *fill = NULL;
         qv_cache_fill_counts counts;
-        assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+        assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
         assert_int_equal(qv_cache_fill_open(temp_path(gpu ? "gpu" : "auto"), &o, &fill, NULL),
                          QV_OK);
         for (int i = 0; i < CLIPS; i++) {
@@ -719,7 +703,7 @@ test_files(void **state)
                                                   .max_pixels = 12 * 32 * 32 },
                                         .arguments = clips,
                                         .n_arguments = 2 };
-        assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+        assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
         qv_context_get_info(t.ctx, &devices.infos[0]);
         assert_int_equal(tool_encode_on(&o, &devices, &job_s), 0);
         assert_int_equal(decoder->gpus->at[0].now.given, gpu ? 2 : 0);
@@ -766,7 +750,7 @@ has_landlock(void)
 {
     qv_error err = { QV_OK, "" };
     qv_decoder *decoder = start_gpu("");
-    qv_decoder_gpu(decoder, 0, false, true, &err);
+    qv_decoder_gpu(decoder, 0, true, &err);
     qv_decoder_stop(&decoder);
     return !strstr(err.text, "(Landlock");
 }
@@ -780,7 +764,6 @@ main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_alone),
         cmocka_unit_test(test_odd),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_faults),

@@ -766,7 +766,7 @@ a_sink_of_zeros_discards(void **state)
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
     qv_job *job = NULL;
     qv_error err = { 0 };
-    const qv_job_options o = { .chunk_rows = ROWS, .clip.trusted = true };
+    const qv_job_options o = { .chunk_rows = ROWS };
     const qv_job_source good = { .key = "good",
                                  .kind = QV_SOURCE_FRAMES,
                                  .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
@@ -982,20 +982,19 @@ remove_files(void **state)
 }
 
 static qv_clip_options
-clip_options(int i, bool trusted)
+clip_options(int i)
 {
     return (qv_clip_options){ .num_frames = clips[i].sampled,
                               .min_pixels = 1,
                               .max_pixels =
                                   (int64_t)clips[i].sampled * clips[i].width * clips[i].height,
-                              .trusted = trusted,
                               .decode_seconds = 20 };
 }
 
 static void
-add_clip(qv_job *job, const char *key, int i, bool trusted)
+add_clip(qv_job *job, const char *key, int i)
 {
-    const qv_clip_options o = clip_options(i, trusted);
+    const qv_clip_options o = clip_options(i);
     job_add(job, &(qv_job_source){ .key = key, .path = clip_paths[i], .clip = &o });
 }
 
@@ -1006,7 +1005,7 @@ clips_alone(const struct tiny *t)
     struct collector *c = collector_make(t);
     for (int i = 0; i < CLIPS; i++) {
         qv_job *job = job_open(t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
-        add_clip(job, clips[i].name, i, true);
+        add_clip(job, clips[i].name, i);
         job_end(&job);
         const struct got *g = find(c, clips[i].name);
         assert_int_equal(g->status, QV_OK);
@@ -1048,7 +1047,7 @@ clips_in_any_order_are_the_same_bits(void **state)
             qv_job *job = job_open(&t, 1, o, c);
             for (int i = 0; i < CLIPS; i++) {
                 const int which = turn % 2 ? CLIPS - 1 - i : (i * 7 + turn) % CLIPS;
-                add_clip(job, clips[which].name, which, turn % 2 == 0);
+                add_clip(job, clips[which].name, which);
             }
             const qv_job_progress p = job_end(&job);
             assert_int_equal(p.failed, 0);
@@ -1077,7 +1076,7 @@ a_clip_is_read_in_parts_of_a_chunk(void **state)
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *alone = clips_alone(&t), *c = collector_make(&t);
     qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = 24 * 24, .memory = 1 }, c);
-    add_clip(job, clips[K].name, K, true);
+    add_clip(job, clips[K].name, K);
     const qv_job_progress p = job_end(&job);
     const int64_t whole = (int64_t)clips[K].sampled * clips[K].width * clips[K].height * 3;
     assert_in_range(p.most_frame_bytes, 1, whole / 8);
@@ -1101,7 +1100,7 @@ a_file_in_memory(void **state)
         FILE *f = fopen(clip_paths[i], "rb");
         bytes[i] = malloc(1 << 20);
         assert_non_null(bytes[i]);
-        const qv_clip_options o = clip_options(i, i % 2);
+        const qv_clip_options o = clip_options(i);
         job_add(job, &(qv_job_source){ .key = clips[i].name,
                                        .kind = QV_SOURCE_BYTES,
                                        .bytes = bytes[i],
@@ -1138,12 +1137,12 @@ a_source_that_is_wrong_costs_itself(void **state)
         job_open(&t, 1,
                  (qv_job_options){ .chunk_rows = ROWS, .decoders = 3, .clip.decoder = decoder }, c);
     for (int i = 0; i < CLIPS; i++) {
-        add_clip(job, clips[i].name, i, false);
+        add_clip(job, clips[i].name, i);
         if (i < WRONG)
             job_add(job, &(qv_job_source){ .key = wrong[i].key, .path = wrong[i].path });
     }
     /* options that do not go with one */
-    qv_clip_options odd = clip_options(0, false);
+    qv_clip_options odd = clip_options(0);
     odd.fps = 2;
     job_add(job, &(qv_job_source){ .key = "odd", .path = clip_paths[0], .clip = &odd });
     const qv_job_progress p = job_end(&job);
@@ -1216,7 +1215,7 @@ take_all(void *user)
 static void
 add_held(struct holder *h, int i, const uint8_t *frames)
 {
-    const qv_clip_options o = clip_options(i % CLIPS, true);
+    const qv_clip_options o = clip_options(i % CLIPS);
     char key[16];
     snprintf(key, sizeof key, "%d", i);
     qv_job_source s = {
@@ -1295,7 +1294,7 @@ expect_done(qv_job *job, int64_t n)
 static void
 open_with_three(const struct tiny *t, qv_job_options o, struct holder *h)
 {
-    const qv_clip_options whole = clip_options(10, true);
+    const qv_clip_options whole = clip_options(10);
     static const char *const keys[] = { "0", "1", "2" };
     qv_status status = QV_ESTATE;
     o.refuse_when_full = true;
@@ -1471,7 +1470,7 @@ decoders_are_killed_at_random(void **state)
     for (int i = 0; i < MANY; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
-        add_clip(job, key, i % CLIPS, false);
+        add_clip(job, key, i % CLIPS);
     }
     const qv_job_progress p = job_end(&job);
     atomic_store(&k.stop, true);
@@ -1547,7 +1546,7 @@ a_soak_leaves_nothing_behind(void **state)
     for (int i = 0; i < many; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
-        add_clip(job, key, i % 2 ? 1 : 9, false);
+        add_clip(job, key, i % 2 ? 1 : 9);
         if (i == warm)
             before = resident_bytes();
     }

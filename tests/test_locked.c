@@ -194,7 +194,7 @@ test_files(void **state)
     if (!has_landlock)
         skip();
     qv_decoder *decoder = start_gpu("files");
-    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_EBACKEND);
     qv_decoder_stop(&decoder);
     const int abi = locked_landlock();
     for (int i = 0; i < locked_n_rows; i++)
@@ -219,7 +219,7 @@ test_peer(void **state)
     qv_clip_options options = { .decoder = start_gpu("") };
     assert_int_equal(read_clip(&options, &info, &err), QV_OK);
     if (has_landlock)
-        assert_int_equal(qv_decoder_gpu(options.decoder, 0, false, true, &err), QV_OK);
+        assert_int_equal(qv_decoder_gpu(options.decoder, 0, true, &err), QV_OK);
     assert_true(getsid(options.decoder->child.pid) != getsid(0));
     close(pair[0]);
     struct pollfd peer = { .fd = pair[1], .events = POLLIN };
@@ -364,7 +364,7 @@ test_reaped(void **state)
         const bool ignored = round & 1, by_number = round & 2; /* as where there are no pidfds */
         qv_decoder *decoder = start_gpu("");
         if (has_landlock)
-            assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, NULL), QV_OK);
+            assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
         const pid_t pids[] = { decoder->child.pid, decoder->gpus->at[0].now.child.pid };
         qvm_child *children[] = { &decoder->child, &decoder->gpus->at[0].now.child };
         for (int i = 0; by_number && i < 2 && pids[i]; i++) {

@@ -21,6 +21,7 @@
 #include "../clips/clips.h"
 #include "../decoder/decoder.h"
 #include "ffmpeg_write.h"
+#include "command/tool.h"
 
 #define CLIP_W 96
 #define CLIP_H 64
@@ -611,8 +612,8 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
     return h;
 }
 
-/* All tests of clips run twice: with decoding in a process of its own, and in this one. */
-static qv_decoder *decoder; /* NULL: trusted */
+/* All tests of clips run twice: with decoding in a process of its own, and in threads of this one. */
+static qv_decoder *decoder; /* NULL: threads of this process decode */
 
 static qv_status
 try_clip(const char *path, const qv_clip_options *options, qv_clip **clip, qv_error *err)
@@ -620,7 +621,6 @@ try_clip(const char *path, const qv_clip_options *options, qv_clip **clip, qv_er
     qv_clip_options o = { 0 };
     if (options)
         o = *options;
-    o.trusted = !decoder;
     o.decoder = decoder;
     return qv_clip_open(path, NULL, NULL, &o, clip, err);
 }
@@ -761,7 +761,7 @@ test_like_qwen_vl_utils(void **state)
                                   .patch_size = 16,
                                   .temporal_patch_size = 2,
                                   .merge_size = 2 };
-    qv_clip_options o = { .trusted = !decoder, .decoder = decoder };
+    qv_clip_options o = { .decoder = decoder };
     assert_int_equal(qv_clip_open(path, NULL, &small, &o, &clip, NULL), QV_OK);
     qv_clip_get_info(clip, &info);
     assert_true(info.width == 448 && info.height == 320 && info.n_frames == 4);
@@ -785,7 +785,7 @@ test_like_qwen_vl_utils_is_qwens(void **state)
                                 .patch_size = 14,
                                 .temporal_patch_size = 2,
                                 .merge_size = 2 };
-    qv_clip_options o = { .trusted = !decoder, .decoder = decoder, .like = QV_LIKE_QWEN_VL_UTILS };
+    qv_clip_options o = { .decoder = decoder, .like = QV_LIKE_QWEN_VL_UTILS };
     qv_clip *clip = NULL;
     qv_error err;
     assert_int_equal(qv_clip_open(path, &glm, &glm, &o, &clip, &err), QV_EINVAL);
@@ -993,7 +993,7 @@ test_png_round_trip(void **state)
     const int h = 256, w = 288; /* a size that smart_resize keeps */
     uint8_t *rgb = noise(3 * h * w), *back = malloc(3 * (size_t)h * (size_t)w);
     const char *path = in_folder("image.png");
-    assert_int_equal(qv_write_png(path, rgb, h, w, NULL), QV_OK);
+    assert_int_equal(tool_write_png(path, rgb, h, w, NULL), QV_OK);
     qv_clip *clip = open_clip(path, &(qv_clip_options){ .fps = 3 });
     qv_outcome info;
     qv_clip_get_info(clip, &info);
@@ -1013,7 +1013,7 @@ test_png_round_trip(void **state)
 
     /* the size follows the image's rules, not the clip's, whatever the file's name is */
     const char *renamed = in_folder("image.mp4");
-    assert_int_equal(qv_write_png(renamed, rgb, 20, 20, NULL), QV_OK);
+    assert_int_equal(tool_write_png(renamed, rgb, 20, 20, NULL), QV_OK);
     clip = open_clip(renamed, NULL);
     qv_clip_get_info(clip, &info);
     assert_true(info.is_image);
@@ -1021,10 +1021,9 @@ test_png_round_trip(void **state)
     qv_clip_close(&clip);
 
     qv_error err;
-    assert_int_equal(qv_write_png(in_folder("no/such/folder.png"), rgb, 20, 20, &err), QV_EIO);
+    assert_int_equal(tool_write_png(in_folder("no/such/folder.png"), rgb, 20, 20, &err), QV_EIO);
     assert_non_null(strstr(err.text, "no/such/folder.png"));
-    assert_int_equal(qv_write_png(path, rgb, 0, 20, &err), QV_EINVAL);
-    assert_int_equal(qv_write_png(in_folder("thin.png"), rgb, 1, 300, NULL), QV_OK);
+    assert_int_equal(tool_write_png(in_folder("thin.png"), rgb, 1, 300, NULL), QV_OK);
     assert_int_equal(try_clip(in_folder("thin.png"), NULL, &clip, &err), QV_EFORMAT);
     assert_non_null(strstr(err.text, "300x1"));
     free(rgb);

@@ -29,7 +29,7 @@ static qv_decoder *decoder;
 
 struct worker {
     int clip, threads;
-    qv_decoder *decoder; /* NULL: decodes in this process */
+    qv_decoder *decoder; /* NULL: threads of this process decode */
     qv_error error;
     uint64_t hash[ROUNDS]; /* the hash of every frame */
 };
@@ -38,9 +38,9 @@ static void *
 read_clip(void *argument)
 {
     struct worker *w = argument;
-    const qv_clip_options options = {
-        .num_frames = N_FRAMES, .threads = w->threads, .trusted = !w->decoder, .decoder = w->decoder
-    };
+    const qv_clip_options options = { .num_frames = N_FRAMES,
+                                      .threads = w->threads,
+                                      .decoder = w->decoder };
     for (int round = 0; round < ROUNDS && !w->error.status; round++) {
         qv_clip *clip = NULL;
         qv_outcome info;
@@ -70,7 +70,7 @@ expect_same(const struct worker *w, const struct worker *alone)
     for (int round = 0; round < ROUNDS; round++)
         if (w->hash[round] != alone->hash[0])
             fail_msg("%s with %d threads, %s: other frames than alone", clips[w->clip], w->threads,
-                     w->decoder ? "isolated" : "trusted");
+                     w->decoder ? "in a process" : "in threads");
 }
 
 /* Reads each clip in two threads of this process and in two decoding processes, all at once. */
@@ -109,11 +109,9 @@ clips_closed_early(void **state)
 {
     (void)state;
     for (int i = 0; i < 16; i++) {
-        const qv_clip_options options = { .fps = 1e6,
-                                          .max_frames = 40,
-                                          .threads = 2,
-                                          .trusted = i % 2,
-                                          .decoder = i % 2 ? NULL : decoder };
+        const qv_clip_options options = {
+            .fps = 1e6, .max_frames = 40, .threads = 2, .decoder = i % 2 ? NULL : decoder
+        };
         qv_clip *clip = NULL;
         qv_error err;
         if (qv_clip_open(paths[N_CLIPS - 1], NULL, NULL, &options, &clip, &err))
@@ -146,7 +144,7 @@ encode_two_clips(void **state)
     static uint8_t tensors[2][ROOM];
     const char *arguments[] = { paths[N_CLIPS - 1], again };
     for (int b = 0; b < N_TEST_BACKENDS; b++)
-        for (int trusted = 0; backend_is_here(test_backends[b]) && trusted < 2; trusted++) {
+        for (int threads = 0; backend_is_here(test_backends[b]) && threads < 2; threads++) {
             const struct tool_options o = { .backend = test_backends[b],
                                             .dtype = QV_F32,
                                             .threads = 1,
@@ -160,8 +158,7 @@ encode_two_clips(void **state)
                                             .chunk_rows = 16,
                                             .clip = { .num_frames = N_FRAMES,
                                                       .threads = 2,
-                                                      .trusted = trusted,
-                                                      .decoder = trusted ? NULL : decoder },
+                                                      .decoder = threads ? NULL : decoder },
                                             .arguments = arguments,
                                             .n_arguments = 2 };
             assert_int_equal(tool_encode(&o), TOOL_DONE);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests a build without the headers of NVIDIA's decoders: whoever asks for them hears so. The decoder
- * program is built without them; the linker (--wrap) does the same to the library. */
+/* Tests a decoder program that was built without the headers of NVIDIA's decoders: whoever asks for them hears so. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,15 +16,8 @@
 static const char words[] = "this build has no NVDEC support";
 static bool is_cuda; /* what contexts say that they are */
 
-const char *__wrap_qv_decoder_no_nvdec(void);
 void __real_qv_context_get_info(const qv_context *context, qv_context_info *info);
 void __wrap_qv_context_get_info(const qv_context *context, qv_context_info *info);
-
-const char *
-__wrap_qv_decoder_no_nvdec(void)
-{
-    return "this build has no NVDEC support (no ffnvcodec headers)";
-}
 
 void
 __wrap_qv_context_get_info(const qv_context *context, qv_context_info *info)
@@ -51,10 +43,24 @@ the_program_says_it_whole(void **state)
     (void)state;
     qv_decoder *decoder = start();
     qv_error err = { 0 };
-    assert_int_equal(qv_decoder_gpu(decoder, 0, false, true, &err), QV_EBACKEND);
+    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_EBACKEND);
     assert_string_equal(err.text, "GPU 0 decodes nothing: this build has no NVDEC support (no "
                                   "ffnvcodec headers)");
     qv_decoder_stop(&decoder);
+}
+
+static void
+its_version_says_it(void **state)
+{
+    (void)state;
+    char text[256];
+    qv_error err = { 0 };
+    if (qv_decoder_version(QV_DECODER_NO_NVDEC, text, &err))
+        fail_msg("%s", err.text);
+    assert_non_null(strstr(text, "\n  FFmpeg   "));
+    assert_non_null(strstr(text, "\n  NVDEC    this build has no NVDEC support"));
+    assert_int_equal(qv_decoder_version("/bin/true", text, &err), QV_EBACKEND);
+    assert_non_null(strstr(err.text, "/bin/true does not run"));
 }
 
 /* auto is the CPU, and says why; cpu needs no reason, and images have none; gpu fails. */
@@ -155,6 +161,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_program_says_it_whole),
+        cmocka_unit_test(its_version_says_it),
         cmocka_unit_test(clips_say_it),
         cmocka_unit_test(a_job_says_it),
     };

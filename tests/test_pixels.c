@@ -21,14 +21,13 @@
 
 enum { SIDE = 64 };
 
-/* Opens a file as trusted. Its 64x64 pixels are left as they are unless max_pixels says
+/* Opens a file. Its 64x64 pixels are left as they are unless max_pixels says
  * otherwise. */
 static qv_clip *
 open_clip(const char *path, qv_clip_options o, qv_outcome *info)
 {
     qv_clip *clip = NULL;
     qv_error err = { QV_OK, "" };
-    o.trusted = true;
     o.min_pixels = o.min_pixels ? o.min_pixels : 1024;
     if (qv_clip_open(path, NULL, NULL, &o, &clip, &err))
         fail_msg("%s", err.text);
@@ -232,16 +231,18 @@ each_has_the_arithmetic_of_its_kind(void **state)
     (void)state;
     for (int is_image = 0; is_image < 2; is_image++) {
         qv_outcome info;
-        qv_error err;
         uint8_t expected[2][SMALL * SMALL * 3];
         write_grey("noise.y4m", " XCOLORRANGE=FULL", -1);
         const char *path = temp_path("noise.y4m");
         uint8_t *from = first_frame(path, whole, &info);
         assert_true(info.width == SIDE && info.height == SIDE);
         if (is_image) {
-            path = temp_path("noise.png");
-            if (qv_write_png(path, from, SIDE, SIDE, &err))
-                fail_msg("%s", err.text);
+            path = temp_path("noise.ppm");
+            FILE *f = fopen(path, "wb");
+            assert_non_null(f);
+            fprintf(f, "P6\n%d %d\n255\n", SIDE, SIDE);
+            assert_int_equal(fwrite(from, 3, SIDE * SIDE, f), SIDE * SIDE);
+            fclose(f);
         }
         uint8_t *found = first_frame(path, half, &info);
         assert_true(info.width == SMALL && info.height == SMALL &&

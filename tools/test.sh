@@ -96,7 +96,7 @@ if [ -n "$gpu" ]; then
         say 'compute-sanitizer, memcheck, of the process that decodes'
         # a process that is locked in can tell the sanitizer nothing
         check compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1 \
-            build/cuda/tests/gpu_clips build/cuda/qwenvit-decoder trusted=1 fps=10 only=gpu $clip
+            build/cuda/tests/gpu_clips build/cuda/tests/unlocked_decoder fps=10 only=gpu $clip
     fi
     finish
 fi

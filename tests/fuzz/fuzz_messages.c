@@ -8,7 +8,6 @@
 
 #include "fuzz.h"
 #include "../clips/clips.h"
-#include "../decoder/decoder.h"
 
 qv_status __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
                                    qvm_server *server, qv_error *err);

@@ -98,11 +98,11 @@ open_gpus(struct job_bench *j, qv_error *err)
     qv_error none;
     qv_model_info m;
     if (o->decode == QV_DECODE_GPU)
-        return qv_decoder_gpu(j->decoder, o->gpu, o->trusted, true, err) ? QV_EBACKEND : QV_OK;
-    for (size_t i = 0; i < j->devices.n && o->decode == QV_DECODE_AUTO && !o->trusted; i++) {
+        return qv_decoder_gpu(j->decoder, o->gpu, true, err) ? QV_EBACKEND : QV_OK;
+    for (size_t i = 0; i < j->devices.n && o->decode == QV_DECODE_AUTO; i++) {
         qv_model_get_info(j->devices.models[i], &m);
         if (!strcmp(j->devices.infos[i].backend, "cuda"))
-            qv_decoder_gpu(j->decoder, m.device, false, true, &none);
+            qv_decoder_gpu(j->decoder, m.device, true, &none);
     }
     return QV_OK;
 }

@@ -21,17 +21,13 @@ struct preprocess_bench {
 
 struct decode {
     const struct preprocess_bench *p;
-    const char *way, *label;
-    bool trusted;
     uint8_t *frame;
 };
 
 static qv_status
 open_clip(const struct decode *d, qv_clip **out, qv_error *err)
 {
-    qv_clip_options options = { .threads = d->p->b.info.threads,
-                                .trusted = d->trusted,
-                                .decoder = d->trusted ? NULL : d->p->decoder };
+    qv_clip_options options = { .threads = d->p->b.info.threads, .decoder = d->p->decoder };
     return qv_clip_open(d->p->clip, &d->p->image, &d->p->video, &options, out, err);
 }
 
@@ -50,8 +46,8 @@ decode(void *user, double *ms, qv_error *err)
 }
 
 static qv_status
-report_decode(struct preprocess_bench *p, const struct decode *d, const qv_outcome *info,
-              struct bench_times times, qv_error *err)
+report_decode(struct preprocess_bench *p, const qv_outcome *info, struct bench_times times,
+              qv_error *err)
 {
     char name[100], work[200], note[100];
     const double clip_per_s = 1e3 / times.median_ms,
@@ -62,8 +58,8 @@ report_decode(struct preprocess_bench *p, const struct decode *d, const qv_outco
              (long long)info->n_frames, (long long)info->source_frames);
     struct bench_record r = {
         .work = work,
-        .way = d->way,
-        .label = d->label,
+        .way = "decode",
+        .label = "decode and resize",
         .dtype = QV_U8,
         .times = times,
         .bytes = (double)info->width * info->height * 3 * (double)info->n_frames,
@@ -76,23 +72,16 @@ report_decode(struct preprocess_bench *p, const struct decode *d, const qv_outco
     return bench_report(&p->b, &r, err);
 }
 
-/* Times decoding in a process of its own and in this one, alternately: the difference is the cost
- * of isolation. */
 static qv_status
 time_decode(struct preprocess_bench *p, qv_error *err)
 {
-    enum { WAYS = 2 };
-    struct decode d[WAYS] = {
-        { .p = p, .way = "decode", .label = "decode and resize" },
-        { .p = p, .way = "decode-trusted", .label = "the same, trusted", .trusted = true },
-    };
-    struct bench_run runs[WAYS] = { { .work = decode, .user = &d[0] },
-                                    { .work = decode, .user = &d[1] } };
+    struct decode d = { .p = p };
+    struct bench_run run = { .work = decode, .user = &d };
     qv_clip *clip = NULL;
     qv_outcome info;
     qv_status status = qv_decoder_start(NULL, &p->decoder, err);
     if (!status)
-        status = open_clip(&d[0], &clip, err);
+        status = open_clip(&d, &clip, err);
     if (status)
         return status;
     qv_clip_get_info(clip, &info);
@@ -101,12 +90,12 @@ time_decode(struct preprocess_bench *p, qv_error *err)
     p->w = info.source_width;
     p->out_h = info.height;
     p->out_w = info.width;
-    d[0].frame = d[1].frame = malloc((size_t)info.width * (size_t)info.height * 3);
-    status = d[0].frame ? bench_time(&p->b, runs, WAYS, err)
-                        : qv_fail(err, QV_ENOMEM, "no memory for a frame");
-    free(d[0].frame);
-    for (int i = 0; i < WAYS && !status; i++)
-        status = report_decode(p, &d[i], &info, runs[i].times, err);
+    d.frame = malloc((size_t)info.width * (size_t)info.height * 3);
+    status = d.frame ? bench_time(&p->b, &run, 1, err)
+                     : qv_fail(err, QV_ENOMEM, "no memory for a frame");
+    free(d.frame);
+    if (!status)
+        status = report_decode(p, &info, run.times, err);
     return status;
 }
 

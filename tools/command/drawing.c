@@ -215,7 +215,7 @@ tool_drawing_write(struct tool_drawing *p, const char *path, qv_error *err)
     if (rgb && colours && tool_drawing_colours(p->tokens, n, p->dim, colours)) {
         memset(rgb, 255, (size_t)width * (size_t)height * 3);
         draw(p, colours, rgb, width);
-        status = qv_write_png(path, rgb, height, width, err);
+        status = tool_write_png(path, rgb, height, width, err);
     }
     free(rgb);
     free(colours);

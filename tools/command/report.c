@@ -62,7 +62,6 @@ report_json(const struct tool_encoder *e, const struct tool_output *output, cons
     missing |= output->key ? json_object_set_new(j, "key", tool_json_text(output->key)) : 0;
     missing |= json_object_set_new(j, "status", json_string("ok"));
     missing |= json_object_set_new(j, "output", tool_json_text(output->path));
-    missing |= json_object_set_new(j, "decoder", json_string(r->decoder));
     missing |= qv_outcome_json(j, o, QV_FOR_ENCODE, 0, AT_FRAMES);
     missing |= json_object_update_new(j, json_pack("{s:I, s:I}", "tokens", (json_int_t)r->n_tokens,
                                                    "width", (json_int_t)e->model.out_hidden));

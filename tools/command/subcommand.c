@@ -28,15 +28,20 @@ print_usage(const struct tool_program *p, FILE *to)
             p->name);
 }
 
-/* Prints the version, and which backends work here. */
+/* Prints the version, what the program that decodes says of itself behind its first line, and which backends work here. */
 static void
 print_version(const struct tool_program *p)
 {
     static const char *const backends[] = { "cpu", "cuda", "metal" };
-    tool_print("%s %s\n  commit   %s\n  API      %d.%d\n  FFmpeg   %s\n", p->name, qv_version(),
-               QV_COMMIT, QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR, qv_ffmpeg_version());
-    tool_print("  NVDEC    %s\n",
-               *qv_decoder_no_nvdec() ? qv_decoder_no_nvdec() : "in this build, for --decode gpu");
+    char decoder[256];
+    qv_error why;
+    tool_print("%s %s\n  commit   %s\n  API      %d.%d\n", p->name, qv_version(), QV_COMMIT,
+               QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR);
+    if (qv_decoder_version(NULL, decoder, &why))
+        snprintf(decoder, sizeof decoder, "\n  FFmpeg   %.200s", why.text);
+    for (const char *line = decoder; *(line += strcspn(line, "\n"));)
+        if (*++line)
+            tool_print("%.*s\n", (int)strcspn(line, "\n"), line);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         const qv_context_options options = { .backend = backends[i] };
         qv_context *context = NULL;
@@ -62,11 +67,9 @@ start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
         clips = clips || !tool_is_folder(o->arguments[i]);
     const bool gpu = o->clip.decode == QV_DECODE_GPU;
     o->clip.gpu = (int)(o->device < 1 << 10 ? o->device : 1 << 10);
-    if (tool->groups & GROUP_CLIP && clips && (!o->clip.trusted || gpu))
+    if (tool->groups & GROUP_CLIP && clips)
         qv_decoder_start(NULL, &o->clip.decoder, NULL);
-    return gpu && o->clip.decoder
-               ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, o->clip.trusted, true, err)
-               : QV_OK;
+    return gpu && o->clip.decoder ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, true, err) : QV_OK;
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */

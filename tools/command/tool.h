@@ -285,4 +285,8 @@ void tool_drawing_close(struct tool_drawing **p);
  * there is no memory. */
 bool tool_drawing_colours(float *tokens, int64_t n, int64_t dim, uint8_t *colours);
 
+/* png.c: writes rgb[height, width, 3] as a PNG file. */
+qv_status tool_write_png(const char *path, const uint8_t *rgb, int height, int width,
+                         qv_error *err);
+
 #endif

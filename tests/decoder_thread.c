@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* Has threads of the test decode, in place of processes of their own, where a clip or a job is given no decoder: there
+ * the sanitizers, wrapped calls and counters of a test see what decodes. The linker (--wrap) puts this between a
+ * clip and the program that decodes. */
+#define _GNU_SOURCE
+#include "decoder_thread.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../clips/gpu.h"
+#include "../decoder/decoder.h"
+
+qv_status __real_qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
+qv_status __wrap_qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
+qv_status __real_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
+                                   qvm_server *server, qv_error *err);
+qv_status __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
+                                   qvm_server *server, qv_error *err);
+int __real_qvm_session_end(qv_decoder *decoder, const qvm_server *server);
+int __wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server);
+void __real_qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
+void __wrap_qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
+
+bool decoder_thread_always;
+static _Thread_local bool is_here;
+
+struct served {
+    pthread_t thread;
+    qvm_session session;
+};
+
+/* ---- a decoder without a program --------------------------------------------------------------- */
+
+qv_status
+__wrap_qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
+{
+    if (program || !out)
+        return __real_qv_decoder_start(program, out, err);
+    qv_decoder *d = calloc(1, sizeof *d);
+    struct qvm_gpus *gpus = calloc(1, sizeof *gpus);
+    if (!d || !gpus) {
+        free(d);
+        free(gpus);
+        return qv_fail(err, QV_ENOMEM, "no memory for a decoder");
+    }
+    d->owner = getpid();
+    d->gpus = gpus;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_init(&d->kept_lock, NULL);
+    pthread_mutex_init(&gpus->lock, NULL);
+    *out = d;
+    return QV_OK;
+}
+
+bool
+decoder_thread_is_here(void)
+{
+    return is_here;
+}
+
+/* ---- sessions ---------------------------------------------------------------------------------- */
+
+static bool
+is_of_threads(const qv_decoder *decoder)
+{
+    return !decoder->program || decoder_thread_always;
+}
+
+static void *
+serve(void *user)
+{
+    const struct served *s = user;
+    is_here = true;
+    qvm_serve(&s->session);
+    return NULL;
+}
+
+/* The thread has descriptors of its own for what the caller closes. */
+qv_status
+__wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
+                         qvm_server *server, qv_error *err)
+{
+    if (!is_of_threads(decoder))
+        return __real_qvm_session_start(decoder, session, memory, server, err);
+    struct served *s = calloc(1, sizeof *s);
+    if (!s)
+        return qv_fail(err, QV_ENOMEM, "no memory for a thread");
+    s->session = *session;
+    s->session.socket = fcntl(session->socket, F_DUPFD_CLOEXEC, 0);
+    if (session->codec >= 0)
+        s->session.codec = fcntl(session->codec, F_DUPFD_CLOEXEC, 0);
+    if (pthread_create(&s->thread, NULL, serve, s)) {
+        close(s->session.socket);
+        if (session->codec >= 0)
+            close(s->session.codec);
+        free(s);
+        return qv_fail(err, QV_ENOMEM, "no thread can be started");
+    }
+    server->pid = getpid(); /* which nobody signals */
+    server->start = (int64_t)(intptr_t)s;
+    return QV_OK;
+}
+
+int
+__wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server)
+{
+    if (!is_of_threads(decoder))
+        return __real_qvm_session_end(decoder, server);
+    struct served *s = (struct served *)(intptr_t)server->start;
+    pthread_join(s->thread, NULL);
+    free(s);
+    return 0;
+}
+
+void
+__wrap_qvm_session_drop(qv_decoder *decoder, const qvm_server *server)
+{
+    if (is_of_threads(decoder))
+        __wrap_qvm_session_end(decoder, server);
+    else
+        __real_qvm_session_drop(decoder, server);
+}

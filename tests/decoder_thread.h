@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT */
+/* Declares decoding in threads of a test's own. */
+#ifndef QV_TESTS_DECODER_THREAD_H
+#define QV_TESTS_DECODER_THREAD_H
+
+#include <stdbool.h>
+
+/* Whether threads serve the clips of decoders that have a program, too. */
+extern bool decoder_thread_always;
+/* Returns whether the calling thread serves a clip. */
+bool decoder_thread_is_here(void);
+
+#endif
