@@ -217,7 +217,7 @@ main(int argc, char **argv)
         return 0;
     }
     if (fstat(STDIN_FILENO, &input) || !S_ISSOCK(input.st_mode)) {
-        fputs("qwenvit-decoder is started by libqwenvit_media and by qwenvit; its one option is "
+        fputs("qwenvit-decoder is started by libqwenvit_clips and by qwenvit; its one option is "
               "--version\n",
               stderr);
         return 2;
