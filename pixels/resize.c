@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "pixels.h"
+#include "qwenvit_clips.h"
 #include "numbers.h"
 
 #define ROW_SPARE 64
