@@ -13,7 +13,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/utf8.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 static json_t *
 preprocess_json(const qv_preprocess *p)

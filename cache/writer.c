@@ -16,7 +16,7 @@
 
 #include "lock.h"
 #include "part.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 #include "clock.h"
 #include "error.h"
 #include "files/json.h"

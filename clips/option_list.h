@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 #define QVM_MAX_ASKED                                                                              \
     ((int64_t)1 << 40)          /* of min_pixels and max_pixels, as in preprocessor files */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Everything that must be written twice because FFmpeg 5.1 to 9 differ. What only tests need is
  * in tests/ffmpeg_write.h. */
-#ifndef QV_MEDIA_FFMPEG_COMPAT_H
-#define QV_MEDIA_FFMPEG_COMPAT_H
+#ifndef QV_FFMPEG_COMPAT_H
+#define QV_FFMPEG_COMPAT_H
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>

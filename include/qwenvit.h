@@ -134,7 +134,7 @@ typedef struct qv_context_options {
     /* A folder in which kernels that a library compiled for this device are kept for the next
      * process, by device and library versions: those of cuDNN, which take 0.7 s the first time.
      * The folder is made with the first file. NULL: none. A file that is damaged or not ours is
-     * ignored (see qv_context_info.warning) and written anew. This needs a build with xxhash. */
+     * ignored (see qv_context_info.warning) and written anew. */
     const char *kernel_folder;
     uint64_t reserved[5];
 } qv_context_options;
@@ -237,8 +237,7 @@ typedef struct qv_model_info {
     int64_t deepstack_layers[QV_MAX_DEEPSTACK];
     int64_t n_parameters;
     size_t weight_bytes; /* bytes on the device, packed */
-    /* XXH3-128 of the tower's weights in canonical order; "" if they are not loaded, or without
-     * xxhash */
+    /* XXH3-128 of the tower's weights in canonical order; "" if they are not loaded */
     char digest[40];
     qv_preprocess image, video;
     /* These say how every plan runs the Conv3d of the patch embedding on this device, and why. The

@@ -52,7 +52,7 @@ typedef struct qv_cache_source {
     uint64_t reserved[4];
 } qv_cache_source;
 
-struct qv_clip_options; /* qwenvit_media.h */
+struct qv_clip_options; /* qwenvit_clips.h */
 
 #define QV_CACHE_OPTIONS_BYTES 256
 /* Returns the source that `qwenvit cache` records for a clip, whose file it looks at; a file that

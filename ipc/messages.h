@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 #include "error.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 /* Whether this build has a sanitizer that reserves terabytes and reports on standard error. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -13,7 +13,7 @@
 
 #include "clock.h"
 #include "error.h"
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 
 enum {
     QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1, /* kinds of sources */

@@ -9,8 +9,9 @@
 #include <string.h>
 
 #include "pixels.h"
+#include "qwenvit_clips.h"
 #include "numbers.h"
-#include "qwenvit_media.h" /* exports qv_resize_bicubic */
+#include "qwenvit_clips.h" /* exports qv_resize_bicubic */
 
 #define ROW_SPARE 64
 

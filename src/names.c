@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Names of the values that the public headers list. The libraries of clips and of caches have a copy of
  * this file each, so it stands alone. */
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 const char *
 qv_version(void)

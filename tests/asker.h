@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 
 struct asker {
     qv_job *job;

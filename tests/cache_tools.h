@@ -7,7 +7,7 @@
 #include "dtype.h"
 #include "files/safetensors.h"
 #include "qwenvit_cache.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 #include "tempdir.h"
 
 static const qv_cache_source some_source = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 2000 };

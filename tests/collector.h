@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "error.h"
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 #include "tiny.h"
 
 struct got {

@@ -33,7 +33,7 @@ uses() {
 # alone WAY FOLDER: runs, for each library, the program that is linked with it and no other one
 alone() {
     bad=
-    for library in qwenvit media job cache fill; do
+    for library in qwenvit clips cache; do
         "$2/alone_${library}_$1" > said.txt 2>&1 && grep -q '^QV_OK' said.txt ||
             { bad="$bad $library"; cat said.txt; }
     done
@@ -74,11 +74,11 @@ lacks() {
         fail "a component $1 was found"
     tr -s ' \n' ' ' < said.txt | grep -qF "this qwenvit has no component $1: $2" || { cat said.txt; fail "no word of $1"; }
 }
-lacks decoders 'there are media, job, cache, fill and static'
+lacks decoders 'there are clips, cache and static'
 shared=$(find "$prefix" -name qwenvit-shared.cmake)
 cp "$shared" shared.cmake
-sed 's/qwenvit::fill/qwenvit::gone/' shared.cmake > "$shared"
-lacks fill 'it was built without QV_MEDIA or QV_XXHASH'
+sed 's/qwenvit::clips/qwenvit::gone/' shared.cmake > "$shared"
+lacks clips 'it was built without QV_CLIPS'
 cp shared.cmake "$shared"
 
 pc=$(find "$prefix" -name pkgconfig)
@@ -86,15 +86,15 @@ export PKG_CONFIG_PATH="$pc"
 libs=${pc%/pkgconfig}
 # only the shared libraries, as on a machine without the packages they were built on
 PKG_CONFIG_LIBDIR=$pc $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_shared \
-    $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs qwenvit_job qwenvit_media qwenvit) -Wl,-rpath,"$libs"
+    $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs qwenvit_clips) -Wl,-rpath,"$libs"
 uses ./pc_shared shared
 $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_static $(pkg-config --cflags --libs --static \
-    qwenvit_job qwenvit_media qwenvit | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
-uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_media)/qwenvit-decoder" \
+    qwenvit_clips | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
+uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_clips)/qwenvit-decoder" \
     "$(pkg-config --variable=backendsdir qwenvit)"
 
 mkdir pc
-for library in qwenvit media job cache fill; do
+for library in qwenvit clips cache; do
     name=$(echo $library | tr a-z A-Z) package=qwenvit
     [ $library = qwenvit ] || package=qwenvit_$library
     $cc -std=c11 -Wall -Werror -DALONE=$name "$consumer/alone.c" -o pc/alone_${library}_shared \
@@ -123,9 +123,9 @@ has() {
     done
 }
 has qwenvit bin/qwenvit bin/qwenvit-bench libexec/qwenvit/qwenvit-decoder 'libqwenvit.so.*' \
-    'libqwenvit_media.so.*' 'libqwenvit_job.so.*' doc/qwenvit/copyright
-has qwenvit-dev include/qwenvit.h include/qwenvit_conv3d.h include/qwenvit_media.h include/qwenvit_job.h \
-    libqwenvit.a libqwenvit_media.a libqwenvit_job.a \
+    'libqwenvit_clips.so.*' 'libqwenvit_cache.so.*' doc/qwenvit/copyright
+has qwenvit-dev include/qwenvit.h include/qwenvit_conv3d.h include/qwenvit_clips.h include/qwenvit_cache.h \
+    libqwenvit.a libqwenvit_clips.a libqwenvit_cache.a \
     libqwenvit.so pkgconfig/qwenvit.pc cmake/qwenvit/qwenvit-config.cmake
 grep -q 'Depends:.*libavformat.*libjansson4.*libjpeg.*libseccomp2' qwenvit.control || fail 'what qwenvit depends on'
 grep -q 'Depends:.*qwenvit (= ' qwenvit-dev.control || fail 'what qwenvit-dev depends on'

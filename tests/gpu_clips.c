@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 
 #include "clock.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 struct read {
     qv_status status;

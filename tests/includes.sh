@@ -21,7 +21,7 @@ pixels         include src
 ipc            include src
 clips          include src src/files/installed.h ipc pixels
 decoder        include src ipc pixels
-job            include src src/files
+job            include src src/files clips/option_list.h
 cache          include src src/files clips/option_list.h
 tools/command  include src src/files src/engine src/conv3d src/towers src/model clips/option_list.h clips/options.inc
 tools/bench    include src src/files src/engine src/conv3d src/towers src/model tools/command clips/option_list.h

@@ -33,7 +33,7 @@ clips/options.inc python/src/model.cpp      gives the numbers of the model
 clips/options.inc python/src/frames.cpp     resizes frames that are in memory
 clips/options.inc python/qwenvit/ray.py      a rate replaces a number of frames
 clips/options.inc python/qwenvit/_sources.py    says what frames in memory may have
-src/outcome.inc cache/fill.c                frames in memory come with their rate
+src/outcome.inc job/fill.c                frames in memory come with their rate
 src/outcome.inc cache/index.c               a row of the index has the rate
 src/outcome.inc cache/reader.c              gives the rate of a row of the index
 src/outcome.inc cache/scan_records.c        keeps two fields of a record, of which older records lack either
@@ -116,9 +116,9 @@ breaches() {
         END { exit bad }'
 }
 
-# members STRUCT: prints the members of a struct of include/qwenvit_media.h
+# members STRUCT: prints the members of a struct of include/qwenvit_clips.h
 members() {
-    sed -n "1,/^} $1;/p" include/qwenvit_media.h | tac | sed '/^typedef struct/q' | tac | sed '1d;$d' | tr '\n' ' ' |
+    sed -n "1,/^} $1;/p" include/qwenvit_clips.h | tac | sed '/^typedef struct/q' | tac | sed '1d;$d' | tr '\n' ' ' |
         sed 's,/\*[^*]*\*\+\([^/*][^*]*\*\+\)*/,,g' | tr ';' '\n' |
         sed 's/^ *\(const \)\{0,1\}[a-z_0-9]* \**//; s/\[.*//; /^ *$/d' | tr -d ' ' | tr , '\n' | sort
 }
@@ -157,7 +157,7 @@ for list in clips/options.inc src/outcome.inc; do
     uses $(sources) | breaches || bad=1
 done
 agree "$(members qv_clip_options)" ||
-    { echo 'clips/options.inc and qv_clip_options in include/qwenvit_media.h have different members'; bad=1; }
+    { echo 'clips/options.inc and qv_clip_options in include/qwenvit_clips.h have different members'; bad=1; }
 # a reason that no file needs any more
 for list in clips/options.inc src/outcome.inc; do
     enter "$list"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 static int
 fail(const qv_error *err)

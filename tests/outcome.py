@@ -22,7 +22,7 @@ def read_list():
 
 
 def read_header():
-    body = re.search(r"typedef struct qv_outcome \{(.*?)\} qv_outcome;", (top / "include/qwenvit_media.h").read_text(), re.S)
+    body = re.search(r"typedef struct qv_outcome \{(.*?)\} qv_outcome;", (top / "include/qwenvit_clips.h").read_text(), re.S)
     body = re.sub(r"/\*.*?\*/", "", body[1], flags=re.S)
     declared = [name for line in body.split(";") for name in re.findall(r"(\w+)(?:\[\w+\])?(?=,|$)", line.strip())]
     return [name for name in declared if name != "reserved"]
@@ -40,7 +40,7 @@ def main():
     if "--write" in sys.argv:
         page.write_text(text.replace(old[0], table(rows)))
         return
-    assert [row[0] for row in rows] == read_header(), "outcome.inc lists other members than qwenvit_media.h"
+    assert [row[0] for row in rows] == read_header(), "outcome.inc lists other members than qwenvit_clips.h"
     assert old[0] == table(rows), "docs/outcome.md has another table; tests/outcome.py --write writes it"
     stub = re.search(r"class Tokens:(.*?)\nclass ", (top / "python/qwenvit/_core.pyi").read_text(), re.S)[1]
     lacks = [row[5] for row in rows if row[5] and f"def {row[5]}(self)" not in stub]

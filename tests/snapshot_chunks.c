@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "chunk_trace.h"
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 #include "tiny.h"
 
 enum { MOST = 300, FEW = 64 };

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 static inline qv_decoder *
 start_with(const char *program, const char *variable, const char *fault)

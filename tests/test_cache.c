@@ -15,7 +15,7 @@
 #include "cache_tools.h"
 #include "files/json.h"
 #include "files/safetensors.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 static const qv_cache_layout tiny = { .dtype = QV_F32, .width = 6, .n_deepstack = 2 };
 

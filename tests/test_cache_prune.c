@@ -12,7 +12,7 @@
 #include <sys/file.h>
 
 #include "cache/open.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 #include "cache_tools.h"
 
 static qv_cache_layout tiny = { .dtype = QV_BF16, .width = 8, .n_deepstack = 2 };

@@ -12,7 +12,7 @@
 
 #include "error.h"
 #include "qwenvit_cache.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 #include "tempdir.h"
 
 static const size_t lengths[] = { 300, 470, 499, 500, 1000, 3000, 4000, 4096, 5000 };

@@ -14,10 +14,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "cache/halves.h"
+#include "job/halves.h"
 #include "dtype.h"
 #include "error.h"
-#include "qwenvit_fill.h"
+#include "qwenvit_clips.h"
 #include "tempdir.h"
 
 /* ---- whose fault ----------------------------------------------------------------------------- */

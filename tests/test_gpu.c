@@ -25,8 +25,7 @@
 #include "decoder_thread.h"
 #include "engine/context.h"
 #include "make_clips.h"
-#include "qwenvit_fill.h"
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 #include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
@@ -642,7 +641,6 @@ test_auto(void **state)
     unlink("x264-pyramid.mkv");
 }
 
-#ifdef QV_WITH_FILL
 /* What a cache keeps comes from a GPU's decoders only if they are asked for. */
 static void
 test_cache(void **state)
@@ -678,7 +676,6 @@ test_cache(void **state)
     tiny_close(&t);
     unlink("x264.mp4");
 }
-#endif
 
 /* So do files that the command writes. */
 static void
@@ -777,9 +774,7 @@ main(void)
         cmocka_unit_test(test_auto),
         cmocka_unit_test_setup_teardown(test_files, tempdir_make, tempdir_remove),
         cmocka_unit_test(test_several),
-#ifdef QV_WITH_FILL
         cmocka_unit_test_setup_teardown(test_cache, tempdir_make, tempdir_remove),
-#endif
     };
     return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
 }

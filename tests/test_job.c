@@ -22,7 +22,7 @@
 #include "clips/clips.h"
 #include "model/feeder.h"
 #include "model/plan.h"
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 #include "tempdir.h"
 #include "tiny.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests the thread rules of qwenvit_media.h, and the threads of `qwenvit encode`: clips that are
+ * Tests the thread rules of qwenvit_clips.h, and the threads of `qwenvit encode`: clips that are
  * read side by side, each decoded by several threads, give the frames that each gives alone. It is
  * for the thread sanitizer, which sees only our own code (tsan.txt).
  */

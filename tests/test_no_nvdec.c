@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "make_clips.h"
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 #include "tiny.h"
 
 static const char words[] = "this build has no NVDEC support";

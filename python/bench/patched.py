@@ -16,7 +16,7 @@ bits of the first of our ways. A way that fails gives a record with `failed`, a 
 go on.
 
 --library is built from the wheel's sources. On CUDA it uses the wheel's libqwenvit_cuda.so and
-needs no CPU backend (cmake -DQV_CPU=OFF -DQV_CUDA=ON -DQV_MEDIA=OFF -DQV_TOOLS=OFF -DQV_TESTS=OFF,
+needs no CPU backend (cmake -DQV_CPU=OFF -DQV_CUDA=ON -DQV_CLIPS=OFF -DQV_TOOLS=OFF -DQV_TESTS=OFF,
 target qwenvit_shared).
 """
 import argparse

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 
 extern "C" {
 #include "dtype.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Fills a cache. The binding is thin: cache/fill.c does the run, and clips/options.inc
+/* Fills a cache. The binding is thin: job/fill.c does the run, and clips/options.inc
  * has the rules of rows. */
 #include <nanobind/stl/string.h>
 
 #include <chrono>
 
 #include "binding.h"
-#include "qwenvit_fill.h"
+#include "qwenvit_clips.h"
 
 namespace qvpy
 {

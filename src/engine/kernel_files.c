@@ -13,10 +13,8 @@
 #include "files/atomic_file.h"
 #include "files/json.h"
 
-#ifdef QV_WITH_XXHASH
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-#endif
 
 enum { MOST_BYTES = 16 << 20, NAME_BYTES = 32, HEAD_BYTES = 1024 };
 
@@ -27,13 +25,9 @@ qv_kernel_files_open(struct qv_kernel_files *files, const char *folder, const ch
     *files = (struct qv_kernel_files){ .lock = PTHREAD_MUTEX_INITIALIZER };
     snprintf(files->device, sizeof files->device, "%s: %s, qwenvit %s", backend, caps->device,
              QV_VERSION);
-#ifdef QV_WITH_XXHASH
     files->folder = folder ? strdup(folder) : NULL;
     if (folder && !files->folder)
         return qv_fail(err, QV_ENOMEM, "no memory for a path");
-#else
-    (void)folder, (void)err;
-#endif
     return QV_OK;
 }
 
@@ -54,7 +48,6 @@ qv_kernel_files_warning(const struct qv_kernel_files *files, char *out, size_t s
     pthread_mutex_unlock(lock);
 }
 
-#ifdef QV_WITH_XXHASH
 __attribute__((format(printf, 2, 3))) static void
 warn(struct qv_kernel_files *files, const char *format, ...)
 {
@@ -129,13 +122,11 @@ bytes_of(const struct qv_kernel_files *files, const char *key, const char *text,
     const int length = write_head(files, key, at, n - (size_t)(at - text), head);
     return length == at - text && !memcmp(head, text, (size_t)length) ? at : NULL;
 }
-#endif
 
 void *
 qv_kernel_files_find(void *user, const char *key, size_t *bytes)
 {
     void *found = NULL;
-#ifdef QV_WITH_XXHASH
     struct qv_kernel_files *files = user;
     qv_error err = { 0 };
     char *text = NULL, *path = files->folder ? path_of(files, key) : NULL;
@@ -158,16 +149,12 @@ qv_kernel_files_find(void *user, const char *key, size_t *bytes)
     }
     free(text);
     free(path);
-#else
-    (void)user, (void)key, (void)bytes;
-#endif
     return found;
 }
 
 void
 qv_kernel_files_keep(void *user, const char *key, const void *data, size_t bytes)
 {
-#ifdef QV_WITH_XXHASH
     struct qv_kernel_files *files = user;
     char head[HEAD_BYTES];
     const int n = files->folder ? write_head(files, key, data, bytes, head) : -1;
@@ -184,7 +171,4 @@ qv_kernel_files_keep(void *user, const char *key, const void *data, size_t bytes
     }
     free(all);
     free(path);
-#else
-    (void)user, (void)key, (void)data, (void)bytes;
-#endif
 }

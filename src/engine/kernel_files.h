@@ -8,7 +8,7 @@
  *     KEY
  *     XXH3-64 of the bytes in hexadecimal, and how many bytes
  *     the bytes
- * A build without xxhash keeps nothing. The folder may be removed at any time.
+ * The folder may be removed at any time.
  */
 #ifndef QV_ENGINE_KERNEL_FILES_H
 #define QV_ENGINE_KERNEL_FILES_H

@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 /* Who reads it: the columns of outcome.inc. */
 enum qv_outcome_reader { QV_FOR_INFO, QV_FOR_ENCODE, QV_FOR_FILE, QV_FOR_RECORD, QV_READERS };

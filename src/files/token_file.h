@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "qwenvit.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 /* The file holds tokens [rows, width] and DeepStack's outputs of the same shape, or all of them
  * in one matrix [rows, width * (1 + n_deepstack)]; grid_thw [n_grids, 3]; and timestamps

@@ -11,10 +11,8 @@
 #include "stored_tensor.h"
 #include "prefetch.h"
 
-#ifdef QV_WITH_XXHASH
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-#endif
 
 /* Slices are SLICE_BYTES if one thread reads, and AHEAD_BYTES if several do, as those need more
  * slices. A slice in memory takes three times its bytes, or more if one row is longer; all
@@ -77,9 +75,7 @@ struct loader {
     size_t n_slices, slice_bytes;
     struct place places[MOST_PLACES]; /* slice i is in places[i % n_places] */
     int n_places;
-#ifdef QV_WITH_XXHASH
     XXH3_state_t *hash;
-#endif
 };
 
 size_t qv_weights_slice_bytes;
@@ -335,7 +331,6 @@ read_slice(void *loader, size_t i, qv_error *err)
 static void
 digest_slice(void *loader, size_t i)
 {
-#ifdef QV_WITH_XXHASH
     const struct loader *l = loader;
     const struct place *place = &l->places[i % (size_t)l->n_places];
     for (const struct stored *s = place->stored; s < place->stored + place->n_stored; s++) {
@@ -345,9 +340,6 @@ digest_slice(void *loader, size_t i)
         }
         XXH3_128bits_update(l->hash, s->values, s->bytes);
     }
-#else
-    (void)loader, (void)i;
-#endif
 }
 
 /* ---- slices ---------------------------------------------------------------------------------- */
@@ -473,28 +465,19 @@ load_angles(struct loader *l, struct qv_weights *w, qv_error *err)
 static qv_status
 digest_begin(struct loader *l, qv_error *err)
 {
-#ifdef QV_WITH_XXHASH
     l->hash = XXH3_createState();
     if (!l->hash)
         return qv_fail(err, QV_ENOMEM, "no memory for a digest");
     XXH3_128bits_reset(l->hash);
-#else
-    (void)l, (void)err;
-#endif
     return QV_OK;
 }
 
 static void
 digest_end(struct loader *l, char *text, size_t size)
 {
-#ifdef QV_WITH_XXHASH
     XXH128_hash_t h = XXH3_128bits_digest(l->hash);
     snprintf(text, size, "%016llx%016llx", (unsigned long long)h.high64,
              (unsigned long long)h.low64);
-#else
-    (void)l, (void)size;
-    text[0] = 0;
-#endif
 }
 
 qv_status
@@ -526,9 +509,7 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
         if (!status)
             digest_end(&l, w.digest, sizeof w.digest);
     }
-#ifdef QV_WITH_XXHASH
     XXH3_freeState(l.hash);
-#endif
     free_slices(&l);
     free(l.sources);
     qv_stored_tower_close(&l.stored);

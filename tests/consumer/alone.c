@@ -13,13 +13,13 @@
 #if ALONE == QWENVIT
 #include <qwenvit.h>
 #elif ALONE == MEDIA
-#include <qwenvit_media.h>
+#include <qwenvit_clips.h>
 #elif ALONE == JOB
-#include <qwenvit_job.h>
+#include <qwenvit_clips.h>
 #elif ALONE == CACHE
 #include <qwenvit_cache.h>
 #else
-#include <qwenvit_fill.h>
+#include <qwenvit_clips.h>
 #endif
 
 int

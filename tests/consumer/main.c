@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Takes an image through an installed qwenvit: libqwenvit_media reads and sizes it and libqwenvit
+/* Takes an image through an installed qwenvit: libqwenvit_clips reads and sizes it and libqwenvit
  * encodes it; then a job does the same. Usage: consumer MODEL [DECODER BACKENDS], in a folder where
  * it may write. The shared libraries find qwenvit-decoder and the backends by themselves. A program
  * with the static libraries says where they are. */
-#include <qwenvit_job.h>
+#include <qwenvit_clips.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -123,17 +123,12 @@ typedef qv_status bench_function(const struct tool_options *o, qv_error *err);
 bench_function bench_tower, bench_tower_pack /* for --pack */, bench_conv3d, bench_patch_embed,
     bench_gemm, bench_preprocess, bench_cache, bench_job, bench_start;
 
-/* A cache for `bench job` to fill; NULL in a build without caches. Any thread may put keys. `end`
- * seals everything, and frees *writer. */
 struct qv_cache_writer;
-struct bench_parts {
-    qv_status (*start)(const char *folder, const qv_model_info *model,
-                       struct qv_cache_writer **writer, qv_error *err);
-    qv_status (*put)(struct qv_cache_writer *writer, const char *key, const qv_tokens *tokens,
-                     qv_error *err);
-    qv_status (*end)(struct qv_cache_writer **writer, qv_error *err);
-};
-extern const struct bench_parts *const bench_parts;
+/* A cache for `bench job` to fill; qv_cache_writer_close seals it. Any thread may put keys. */
+qv_status bench_start_parts(const char *folder, const qv_model_info *model,
+                            struct qv_cache_writer **writer, qv_error *err);
+qv_status bench_put_tokens(struct qv_cache_writer *w, const char *key, const qv_tokens *row,
+                           qv_error *err);
 
 /* ---- roofline.c: operations alone, and the roofline ------------------------------------------ */
 

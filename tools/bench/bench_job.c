@@ -299,8 +299,6 @@ read_ways(const char *list, bool *asked, qv_error *err)
 static bool
 can_be_timed(const struct job_bench *j, int way)
 {
-    if ((way == BENCH_JOB_PARTS || way == BENCH_JOB_CACHE) && !bench_parts)
-        return false;
     if (way == BENCH_JOB_GPU || way == BENCH_JOB_CPU)
         return by_gpu(j);
     if (way == BENCH_JOB_ENCODE ||

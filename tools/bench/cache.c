@@ -50,9 +50,9 @@ run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times
     return bench_ended("cache", tool_cache_run_on(&o, &c->devices, times), err);
 }
 
-static qv_status
-start_parts(const char *folder, const qv_model_info *model, struct qv_cache_writer **writer,
-            qv_error *err)
+qv_status
+bench_start_parts(const char *folder, const qv_model_info *model, struct qv_cache_writer **writer,
+                  qv_error *err)
 {
     const qv_cache_writer_options o = { .layout = { .dtype = QV_BF16,
                                                     .width = model->out_hidden,
@@ -61,8 +61,8 @@ start_parts(const char *folder, const qv_model_info *model, struct qv_cache_writ
     return qv_cache_writer_open(folder, &o, writer, err);
 }
 
-static qv_status
-put_tokens(struct qv_cache_writer *w, const char *key, const qv_tokens *row, qv_error *err)
+qv_status
+bench_put_tokens(struct qv_cache_writer *w, const char *key, const qv_tokens *row, qv_error *err)
 {
     const qv_cache_source source = { .path = key }; /* the file does not exist, so it has no size
                                                      * and no time */
@@ -79,15 +79,12 @@ put_tokens(struct qv_cache_writer *w, const char *key, const qv_tokens *row, qv_
     return s;
 }
 
-static const struct bench_parts parts = { start_parts, put_tokens, qv_cache_writer_close };
-const struct bench_parts *const bench_parts = &parts;
-
 static qv_status
 put_key(qv_cache_writer *w, int64_t i, const qv_tokens *row, qv_error *err)
 {
     char key[KEY_BYTES];
     key_name(i, key);
-    return put_tokens(w, key, row, err);
+    return bench_put_tokens(w, key, row, err);
 }
 
 static qv_status

@@ -221,7 +221,7 @@ static qv_status
 put_clip(struct job_bench *j, size_t i, qv_error *err)
 {
     const qv_tokens t = tokens_of(j, i);
-    return bench_parts->put(j->writer, j->list.at[i].key, &t, err);
+    return bench_put_tokens(j->writer, j->list.at[i].key, &t, err);
 }
 
 /* Puts clips as the command's sink does, until the last part is sealed. */
@@ -229,12 +229,12 @@ static qv_status
 time_parts(struct job_bench *j, double *ms, qv_error *err)
 {
     const double began_s = qv_seconds();
-    qv_status s = bench_parts->start(j->work, &j->m, &j->writer, err);
+    qv_status s = bench_start_parts(j->work, &j->m, &j->writer, err);
     if (s)
         return s;
     s = by_crew(j, put_clip, SINKS, ms, err);
     qv_error sealing = { 0 };
-    const qv_status sealed = bench_parts->end(&j->writer, &sealing);
+    const qv_status sealed = qv_cache_writer_close(&j->writer, &sealing);
     *ms = 1e3 * (qv_seconds() - began_s);
     if (!s && sealed)
         *err = sealing;

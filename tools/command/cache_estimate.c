@@ -7,7 +7,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "estimate.h"
-#include "qwenvit_fill.h"
+#include "qwenvit_clips.h"
 
 struct forecast {
     const struct tool_options *o;

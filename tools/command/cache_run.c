@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit cache: makes a cache, by filling a folder from a list (qwenvit_fill.h). Signals end the
+/* qwenvit cache: makes a cache, by filling a folder from a list (qwenvit_clips.h). Signals end the
  * run. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include "commit.h"
 #include "encode.h"
 #include "error.h"
-#include "qwenvit_fill.h"
+#include "qwenvit_clips.h"
 
 struct run {
     const struct tool_options *o;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit encode: turns clips and images into safetensors of vision tokens. A job (qwenvit_job.h)
+ * qwenvit encode: turns clips and images into safetensors of vision tokens. A job (qwenvit_clips.h)
  * does the work; this file chooses the clips, their output files and the devices, and token_sink.c
  * writes the results.
  */

@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "files/token_file.h"
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 #include "tool.h"
 
 struct tool_entry;

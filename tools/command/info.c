@@ -14,7 +14,7 @@
 #include "files/json.h"
 #include "model/inspect.h"
 #include "estimate.h"
-#include "qwenvit_job.h"
+#include "qwenvit_clips.h"
 #include "towers/leftover.h"
 #include "towers/mmproj.h"
 #include "tool.h"

@@ -8,7 +8,7 @@
 #include "clock.h"
 #include "engine/grouped.h"
 #include "qwenvit.h"
-#include "qwenvit_media.h"
+#include "qwenvit_clips.h"
 
 enum tool_exit {
     TOOL_DONE = 0,

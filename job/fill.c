@@ -5,7 +5,7 @@
  * caller: what is finished by then is sealed.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "qwenvit_fill.h"
+#include "qwenvit_clips.h"
 
 #define XXH_INLINE_ALL
 #include <inttypes.h>
