@@ -90,7 +90,7 @@ time_decode(struct preprocess_bench *p, qv_error *err)
                                     { .work = decode, .user = &d[1] } };
     qv_clip *clip = NULL;
     qv_outcome info;
-    qv_status status = qv_decoder_start(NULL, &p->decoder, err);
+    qv_status status = qv_decoder_start(tool_decoder_program(), &p->decoder, err);
     if (!status)
         status = open_clip(&d[0], &clip, err);
     if (status)
