@@ -112,6 +112,11 @@ done
 alone shared pc
 alone static pc
 
+# names LIBRARY: the libraries that it needs
+names() { readelf -d "$@" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
+! names "$libs/libqwenvit.so" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail 'libqwenvit needs FFmpeg or libjpeg'
+! ldd pc/alone_cache_shared | grep -E 'dnnl|lib(av|sw)[a-z]*\.|libjpeg' || fail 'who reads caches needs more than jansson'
+
 { command -v dpkg-shlibdeps && command -v file; } > /dev/null || {
     echo 'no dpkg-dev or no file here: no Debian packages'
     exit 0
