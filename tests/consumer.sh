@@ -88,6 +88,13 @@ libs=${pc%/pkgconfig}
 PKG_CONFIG_LIBDIR=$pc $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_shared \
     $(PKG_CONFIG_LIBDIR=$pc pkg-config --cflags --libs qwenvit_clips) -Wl,-rpath,"$libs"
 uses ./pc_shared shared
+# a relative path to the libraries finds the decoder too
+LD_LIBRARY_PATH=${libs#"$work"/} ./pc_shared "$model" > said.txt && grep -q '^QV_OK' said.txt || fail 'a relative LD_LIBRARY_PATH'
+# the environment names another decoder, and a wrong one is told of
+decoder=$prefix/libexec/qwenvit/qwenvit-decoder
+QWENVIT_DECODER=$decoder moved/bin/qwenvit info image.png > said.txt || fail 'QWENVIT_DECODER'
+! QWENVIT_DECODER=/nowhere moved/bin/qwenvit info image.png > said.txt 2>&1 || fail 'a QWENVIT_DECODER that is missing'
+grep -q /nowhere said.txt || { cat said.txt; fail 'no word of QWENVIT_DECODER'; }
 $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_static $(pkg-config --cflags --libs --static \
     qwenvit_clips | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
 uses ./pc_static static "$(pkg-config --variable=libexecdir qwenvit_clips)/qwenvit-decoder" \
@@ -104,6 +111,11 @@ for library in qwenvit clips cache; do
 done
 alone shared pc
 alone static pc
+
+# names LIBRARY: the libraries that it needs
+names() { readelf -d "$@" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
+! names "$libs/libqwenvit.so" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail 'libqwenvit needs FFmpeg or libjpeg'
+! ldd pc/alone_cache_shared | grep -E 'dnnl|lib(av|sw)[a-z]*\.|libjpeg' || fail 'who reads caches needs more than jansson'
 
 { command -v dpkg-shlibdeps && command -v file; } > /dev/null || {
     echo 'no dpkg-dev or no file here: no Debian packages'

@@ -85,7 +85,7 @@ def start():
     """Returns the decoder of this process."""
     with _lock:
         if os.getpid() not in _started:
-            program = find("qwenvit-decoder")
+            program = os.environ.get("QWENVIT_DECODER") or find("qwenvit-decoder")
             with searching():
                 decoder = _core.Decoder(os.fsencode(program))
             _started.clear()

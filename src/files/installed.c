@@ -3,8 +3,10 @@
 #include "installed.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #ifdef __linux__
@@ -12,6 +14,28 @@
 #endif
 
 enum own { IN_PROGRAM = 1, IN_LIBRARY = 2, IN_EITHER = IN_PROGRAM | IN_LIBRARY };
+
+#ifdef __linux__
+/* Finds the path of the file that is mapped at an address. It is absolute, and the kernel's: it
+ * stays right where the loader was given a relative path and the working folder has changed. */
+static void
+mapped_path(const void *address, char *out, size_t size)
+{
+    char *line = NULL;
+    size_t room = 0;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    while (maps && !*out && getline(&line, &room, maps) > 0) {
+        uintptr_t from = 0, to = 0;
+        const char *path = strchr(line, '/');
+        if (path && sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2 &&
+            (uintptr_t)address >= from && (uintptr_t)address < to)
+            snprintf(out, size, "%.*s", (int)strcspn(path, "\n"), path);
+    }
+    free(line);
+    if (maps)
+        fclose(maps);
+}
+#endif
 
 /* Finds the path of the program or library that this code is in; *out is empty if it is unknown. */
 static enum own
@@ -29,6 +53,10 @@ own_path(char *out, size_t size)
         const ssize_t n = readlink("/proc/self/exe", out, size - 1);
         out[n > 0 ? n : 0] = 0;
         return IN_PROGRAM;
+    }
+    if (*here.dli_fname != '/') {
+        mapped_path(&anchor, out, size);
+        return IN_LIBRARY;
     }
     const enum own own = IN_LIBRARY;
 #else

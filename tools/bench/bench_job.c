@@ -128,7 +128,7 @@ open_all(struct job_bench *j, qv_error *err)
     if (!s)
         s = tool_devices_open(o, &j->devices, err);
     if (!s)
-        s = qv_decoder_start(NULL, &j->decoder, err);
+        s = qv_decoder_start(tool_decoder_program(), &j->decoder, err);
     if (!s)
         s = open_gpus(j, err);
     j->o.clip.decoder = j->decoder;

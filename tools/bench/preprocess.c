@@ -79,7 +79,7 @@ time_decode(struct preprocess_bench *p, qv_error *err)
     struct bench_run run = { .work = decode, .user = &d };
     qv_clip *clip = NULL;
     qv_outcome info;
-    qv_status status = qv_decoder_start(NULL, &p->decoder, err);
+    qv_status status = qv_decoder_start(tool_decoder_program(), &p->decoder, err);
     if (!status)
         status = open_clip(&d, &clip, err);
     if (status)

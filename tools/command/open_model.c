@@ -22,6 +22,13 @@ in_user_cache(const char *name, char *path, size_t size)
     return n > 0 && (size_t)n < size ? path : NULL;
 }
 
+const char *
+tool_decoder_program(void)
+{
+    const char *program = getenv("QWENVIT_DECODER");
+    return program && *program ? program : NULL;
+}
+
 qv_status
 tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err)
 {

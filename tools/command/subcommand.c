@@ -67,9 +67,16 @@ start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
         clips = clips || !tool_is_folder(o->arguments[i]);
     const bool gpu = o->clip.decode == QV_DECODE_GPU;
     o->clip.gpu = (int)(o->device < 1 << 10 ? o->device : 1 << 10);
-    if (tool->groups & GROUP_CLIP && clips)
-        qv_decoder_start(NULL, &o->clip.decoder, NULL);
-    return gpu && o->clip.decoder ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, true, err) : QV_OK;
+    if (tool->groups & GROUP_CLIP && clips) {
+        const char *program = tool_decoder_program();
+        const qv_status status = qv_decoder_start(program, &o->clip.decoder, err);
+        if (status &&
+            program) /* without it, each clip that needs the decoder says what is missing */
+            return status;
+    }
+    return gpu && o->clip.decoder
+               ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, o->clip.trusted, true, err)
+               : QV_OK;
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */

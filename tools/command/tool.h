@@ -167,6 +167,8 @@ int tool_exit_code(qv_status status);
 /* Opens a context with the tune file of the options, or that in the user's cache folder; prints its
  * warning. */
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
+/* The path in the environment variable QWENVIT_DECODER, or NULL. */
+const char *tool_decoder_program(void);
 /* auto, f32 or bf16; false: it is none of these. */
 bool tool_parse_dtype(const char *text, qv_dtype *out);
 /* Parses --weights. Returns NULL, or what the text must be, for the error text. With `bench` the
