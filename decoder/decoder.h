@@ -315,8 +315,10 @@ void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t strid
 /* ---- frame_reader.c: a file -> what it is, and the frames that are asked for, resized -------- */
 
 typedef struct qvm_reader {
-    int fd, threads;
+    int fd;
+    int threads; /* that decode: as many as were asked for, and 1 once damage was seen */
     const qvm_watch *watch;
+    /* source.times: frames are numbered by their times, and only what is needed is decoded; NULL: all is */
     qvm_source source;
     qvm_converter converter;
     qvm_resizer *resizer;     /* for transformers' rules; NULL until a frame is resized */
@@ -330,22 +332,20 @@ typedef struct qvm_reader {
     int64_t n_decoded;
     int64_t n_corrupt; /* frames that the decoder concealed */
     int64_t n_missing; /* frames that were asked for behind the end */
-    bool single;       /* damage was seen, or one thread was asked for: one thread decodes */
     bool at_end;
     qvm_times times;
-    int64_t n_packets;      /* packets of the file that the container does not hide */
-    struct qvm_count count; /* what counting the file's frames gave */
-    bool by_time;    /* frames are numbered by their times, and only what is needed is decoded */
-    const char *why; /* why by_time is false, where there is a reason; else NULL */
-    int64_t n_given; /* packets that were given to decoders which are closed */
+    int64_t n_packets;           /* packets of the file that the container does not hide */
+    struct qvm_count count;      /* what counting the file's frames gave */
+    const char *why;             /* why all is decoded, where there is a reason; else NULL */
+    int64_t n_given;             /* packets that were given to decoders which are closed */
     struct qvm_gpu_decoder *gpu; /* the caller's decoder on a GPU; NULL: there is none */
     const char *not_gpu; /* why the GPU does not give the frames; NULL: it does, or none was to */
 } qvm_reader;
 
 /* Opens a file and finds out what it is: `info` gets what the file says, and no decisions (n_frames, size, grid). The
  * caller calls qvm_reader_close in any case. `fd` and `watch` are the caller's, and outlive the reader. */
-qv_status qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
-                          qv_outcome *info, qv_error *err);
+qv_status qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv_outcome *info,
+                          qv_error *err);
 /* Returns the bytes of a frame's planes as a GPU gives them; 0, with the reason in not_gpu, if no GPU can decode. */
 int64_t qvm_reader_plane_bytes(qvm_reader *reader);
 /* Says which frames will be read, ascending. What they do not need is then not decoded, if the file's packets tell what

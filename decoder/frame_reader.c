@@ -7,29 +7,54 @@
 
 #include "gpu_decoder.h"
 
-/* Goes back to the beginning of the file, to decode all of it. `why` says what is wrong. */
+/* Goes back to the first packet: by the container's index if it leads there, which keeps the open source, or else by
+ * opening the file again. No decoder is open then. */
 static qv_status
-restart(qvm_reader *r, bool single, const char *why, qv_error *err)
+go_back(qvm_reader *r, bool by_index, qv_error *err)
 {
-    r->n_given += r->source.n_given;
-    qvm_source_close(&r->source);
-    r->single = single;
-    r->by_time = false;
-    r->why = why;
-    r->n_decoded = 0;
-    r->n_corrupt = 0;
-    qv_status status = qvm_source_open(&r->source, r->fd, r->watch, err);
-    return status ? status : qvm_source_open_decoder(&r->source, single ? 1 : r->threads, err);
+    qvm_source *s = &r->source;
+    bool done = false;
+    r->n_given += s->n_given;
+    s->n_given = 0;
+    qv_status status = by_index ? qvm_source_rewind(s, r->times.at[0].pts, &done, err) : QV_OK;
+    if (done) {
+        avcodec_free_context(&s->codec.av);
+        s->draining = s->emptying = false;
+    } else if (!status) {
+        qvm_source_close(s);
+        status = qvm_source_open(s, r->fd, r->watch, err);
+    }
+    return status;
 }
 
-/* Gives up decoding by a GPU, and starts from the beginning as if there were none. */
+/* Why decoding must begin again at the first packet. The frames that come of damaged data depend on the threads' timing,
+ * and on the packets that were left out. The frames before the first damage depend on neither. */
+enum cause { GO_ON, DAMAGED, OTHER_TIMES, GPU_FAILED };
+
+/* What each cause changes. */
+static const struct change {
+    const char *why; /* why all packets are decoded then; NULL: still only those that are needed */
+    bool one_thread;
+} changes[] = {
+    [DAMAGED] = { "it is damaged", true },
+    [OTHER_TIMES] = { "its frames have other times than its packets", false },
+    [GPU_FAILED] = { NULL, false },
+};
+
 static qv_status
-leave_gpu(qvm_reader *r, qv_error *err)
+begin_again(qvm_reader *r, enum cause cause, qv_error *err)
 {
-    r->not_gpu = *r->gpu->why ? r->gpu->why : "its frames have other times";
-    qv_status status = restart(r, r->single, NULL, err);
-    qvm_source_leave_out(&r->source, &r->times);
-    r->by_time = true;
+    const struct change *c = &changes[cause];
+    if (cause == GPU_FAILED)
+        r->not_gpu = *r->gpu->why ? r->gpu->why : "its frames have other times";
+    r->why = c->why;
+    r->threads = c->one_thread ? 1 : r->threads;
+    r->n_decoded = r->n_corrupt = 0;
+    qv_status status = go_back(r, false, err);
+    if (!status)
+        status = qvm_source_open_decoder(&r->source, r->threads, err);
+    if (!status && !c->why)
+        qvm_source_leave_out(&r->source, &r->times);
     return status;
 }
 
@@ -47,58 +72,54 @@ follow(qvm_reader *r, bool got)
     return true;
 }
 
-static qv_status next_frame(qvm_reader *r, bool *got, qv_error *err);
-
-/* Goes back to the beginning, and decodes up to the frame after the last one. *got becomes false if
- * that is not reached. */
-static qv_status
-start_over(qvm_reader *r, bool damaged, bool *got, qv_error *err)
+static bool
+is_corrupt(const AVFrame *frame)
 {
-    const int64_t resume = r->n_decoded;
-    qv_status status =
-        r->source.gpu
-            ? leave_gpu(r, err)
-            : restart(r, damaged || r->single,
-                      damaged ? "it is damaged" : "its frames have other times than its packets",
-                      err);
-    *got = true;
-    while (!status && *got && r->n_decoded < resume)
-        status = next_frame(r, got, err);
-    return status;
+    return frame->decode_error_flags || frame->flags & AV_FRAME_FLAG_CORRUPT;
 }
 
-/*
- * Decodes one more frame into r->last; *got becomes false at the end of the file. The frames that
- * come of damaged data depend on the threads' timing, and on the packets that were left out. The
- * frames before the first damage depend on neither. So at damage decoding starts over, with one
- * thread and all packets, and skips the frames that were given already.
- */
+/* Judges the frame that came (got), or the end of the file. */
+static enum cause
+find_cause(qvm_reader *r, bool got)
+{
+    const qvm_source *s = &r->source;
+    enum cause cause = GO_ON;
+    if (atomic_load(r->watch->stop))
+        return GO_ON;
+    if (s->errors || (got && is_corrupt(r->frame)))
+        cause = s->times || r->threads != 1 ? DAMAGED : GO_ON;
+    else if (s->times && !follow(r, got))
+        cause = OTHER_TIMES;
+    else if (s->gpu && got && r->times.at[r->n_decoded].sampled && !r->frame->buf[0])
+        cause = GPU_FAILED; /* its process had no slot for the frame */
+    return cause && s->gpu ? GPU_FAILED : cause;
+}
+
+/* Decodes one more frame into r->last; *got becomes false at the end of the file. If decoding must begin again, the frames
+ * that came before are skipped. */
 static qv_status
 next_frame(qvm_reader *r, bool *got, qv_error *err)
 {
+    const int64_t n_had = r->n_decoded;
     for (;;) {
         qv_status status = qvm_source_next(&r->source, r->frame, got, err);
         if (status)
             return status;
-        const bool stopped = atomic_load(r->watch->stop);
-        const bool corrupt =
-            *got && (r->frame->decode_error_flags || r->frame->flags & AV_FRAME_FLAG_CORRUPT);
-        const bool damaged = corrupt || r->source.errors;
-        const bool astray = r->by_time && !stopped && (damaged || !follow(r, *got));
-        if (astray || (damaged && !r->single && !stopped)) {
+        const enum cause cause = find_cause(r, *got);
+        if (cause) {
             av_frame_unref(r->frame);
-            status = start_over(r, damaged, got, err);
-            if (status || !*got)
+            status = begin_again(r, cause, err);
+            if (status)
                 return status;
             continue;
         }
-        r->n_corrupt += corrupt;
-        if (*got) {
-            av_frame_unref(r->last);
-            av_frame_move_ref(r->last, r->frame);
-            r->n_decoded++;
-        }
-        return QV_OK;
+        if (!*got)
+            return QV_OK;
+        r->n_corrupt += is_corrupt(r->frame);
+        av_frame_unref(r->last);
+        av_frame_move_ref(r->last, r->frame);
+        if (++r->n_decoded > n_had)
+            return QV_OK;
     }
 }
 
@@ -154,14 +175,8 @@ read_packets(qvm_reader *r, int64_t *n, qv_error *err)
                    ? QV_OK
                    : qv_fail(err, QV_ENOMEM, "no memory for times");
     }
-    bool done = false;
-    qv_status status = qvm_count_packets(&r->source, &r->times, n, err);
-    if (!status && r->times.can_rewind)
-        status = qvm_source_rewind(&r->source, r->times.at[0].pts, &done, err);
-    if (status || done)
-        return status;
-    qvm_source_close(&r->source);
-    return qvm_source_open(&r->source, r->fd, r->watch, err);
+    const qv_status status = qvm_count_packets(&r->source, &r->times, n, err);
+    return status ? status : go_back(r, r->times.can_rewind, err);
 }
 
 /* Finds the size in FFmpeg's words for a size that it refuses: "Picture size 65535x65535 is
@@ -210,7 +225,7 @@ read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
         r->n_decoded = 1;
         return qvm_jpeg_read(&r->source, r->last, err);
     }
-    qv_status status = qvm_source_open_decoder(&r->source, r->single ? 1 : r->threads, err);
+    qv_status status = qvm_source_open_decoder(&r->source, r->threads, err);
     if (status)
         return status;
     status = next_frame(r, &got, err);
@@ -238,7 +253,7 @@ settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
     if (known) {
         count = (struct qvm_count){ .frames = known->n_frames, .errors = known->errors };
     } else if (!r->times.are_frames) {
-        qv_status status = qvm_count_decoded(r->fd, r->threads, r->watch, &count, err);
+        qv_status status = qvm_count_decoded(r->fd, r->watch->asked.threads, r->watch, &count, err);
         if (status)
             return status;
     }
@@ -327,12 +342,9 @@ look_into(qvm_reader *r, qv_outcome *info, qv_error *err)
 }
 
 qv_status
-qvm_reader_open(qvm_reader *r, int fd, int threads, const qvm_watch *watch, qv_outcome *info,
-                qv_error *err)
+qvm_reader_open(qvm_reader *r, int fd, const qvm_watch *watch, qv_outcome *info, qv_error *err)
 {
-    *r = (qvm_reader){
-        .fd = fd, .threads = threads, .watch = watch, .n_image = -1, .single = threads == 1
-    };
+    *r = (qvm_reader){ .fd = fd, .threads = watch->asked.threads, .watch = watch, .n_image = -1 };
     memset(info, 0, sizeof *info);
     r->frame = av_frame_alloc();
     r->last = av_frame_alloc();
@@ -377,18 +389,7 @@ begin_on_gpu(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
         r->not_gpu = r->gpu->why;
         return QV_OK;
     }
-    r->n_given += s->n_given;
-    s->n_given = 0;
-    bool done = false;
-    qv_status status =
-        r->times.can_rewind ? qvm_source_rewind(s, r->times.at[0].pts, &done, err) : QV_OK;
-    if (done) {
-        avcodec_free_context(&s->codec.av);
-        s->draining = s->emptying = false;
-    } else if (!status) {
-        qvm_source_close(s);
-        status = qvm_source_open(s, r->fd, r->watch, err);
-    }
+    const qv_status status = go_back(r, r->times.can_rewind, err);
     if (status)
         return status;
     s->gpu = r->gpu;
@@ -415,7 +416,6 @@ qvm_reader_start(qvm_reader *r, const int64_t *frames, int64_t n, qv_error *err)
     if (status)
         return status;
     qvm_source_leave_out(&r->source, &r->times);
-    r->by_time = true;
     return QV_OK;
 }
 
@@ -463,12 +463,6 @@ qvm_reader_read(qvm_reader *r, int64_t index, int height, int width, uint8_t *ds
     }
     if (atomic_load(r->watch->stop))
         return QV_OK;
-    if (r->source.gpu && !r->last->buf[0]) { /* the GPU process had no slot for this frame */
-        bool got;
-        status = start_over(r, false, &got, err);
-        if (status)
-            return status;
-    }
     r->n_missing += index >= r->n_decoded;
     if (r->n_image != r->n_decoded - 1) {
         status = qvm_convert(&r->converter, r->last, r->turn, &r->image, err);
@@ -496,7 +490,7 @@ qvm_reader_decoded(const qvm_reader *r)
 int64_t
 qvm_reader_needed(const qvm_reader *r, int64_t last)
 {
-    return r->by_time ? r->times.n_needed : last + 1;
+    return r->source.times ? r->times.n_needed : last + 1;
 }
 
 void

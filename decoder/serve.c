@@ -228,8 +228,7 @@ decode(struct server *s, qv_error *err)
     if (s->index && qvm_index_is_whole(s->index, s->open.index_bytes))
         watch.index = s->index;
     const double began_s = qv_seconds();
-    qv_status status = qvm_reader_open(&s->reader, s->session->clip, watch.asked.threads, &watch,
-                                       &s->outcome, err);
+    qv_status status = qvm_reader_open(&s->reader, s->session->clip, &watch, &s->outcome, err);
     s->outcome.decode_s = qv_seconds() - began_s;
     if (status)
         return status;

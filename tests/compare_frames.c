@@ -124,12 +124,14 @@ read_frames(const char *name, const struct judged *j, const struct selection *s,
     static uint8_t *rgb;
     atomic_bool stop;
     atomic_init(&stop, false);
-    const qvm_watch watch = { .stop = &stop, .alive = ignore, .index = *index };
+    const qvm_watch watch = {
+        .stop = &stop, .alive = ignore, .asked.threads = s->threads, .index = *index
+    };
     struct outcome o = { .status = QV_OK };
     qvm_reader r;
     const int fd = open(name, O_RDONLY);
     assert_true(fd >= 0);
-    o.status = qvm_reader_open(&r, fd, s->threads, &watch, &o.info, &o.err);
+    o.status = qvm_reader_open(&r, fd, &watch, &o.info, &o.err);
     const int64_t n_counted = qvm_reader_decoded(&r) - r.source.n_given;
     if (!o.status && !*index) {
         *index = qvm_index_make(&r);

@@ -31,9 +31,9 @@
 #include "faulty_decoder.h"
 #include "locked.h"
 
-qv_status __real_qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
+qv_status __real_qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch,
                                  qv_outcome *info, qv_error *err);
-qv_status __wrap_qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
+qv_status __wrap_qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch,
                                  qv_outcome *info, qv_error *err);
 qv_status __real_qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width,
                                  uint8_t *dst, qv_error *err);
@@ -360,10 +360,10 @@ lie_about(qv_outcome *info)
 }
 
 qv_status
-__wrap_qvm_reader_open(qvm_reader *reader, int fd, int threads, const qvm_watch *watch,
-                       qv_outcome *info, qv_error *err)
+__wrap_qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv_outcome *info,
+                       qv_error *err)
 {
-    qv_status status = __real_qvm_reader_open(reader, fd, threads, watch, info, err);
+    qv_status status = __real_qvm_reader_open(reader, fd, watch, info, err);
     if (!*fault)
         take_fault_of(fd);
     if (!status && !strncmp(fault, "opening ", 8)) {

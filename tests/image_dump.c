@@ -47,7 +47,9 @@ main(int argc, char **argv)
 {
     atomic_bool stop;
     atomic_init(&stop, false);
-    qvm_watch watch = { .stop = &stop, .alive = say_nothing, .asked.first_frame = true };
+    qvm_watch watch = {
+        .stop = &stop, .alive = say_nothing, .asked.first_frame = true, .asked.threads = 1
+    };
     const int first = argc > 1 && !strcmp(argv[1], "like=1") ? 2 : 1;
     watch.asked.like = first == 2 ? QV_LIKE_QWEN_VL_UTILS : QV_LIKE_TRANSFORMERS;
     for (int i = first + 1; i < argc; i++) {
@@ -57,7 +59,7 @@ main(int argc, char **argv)
         qvm_reader r;
         const int fd = open(argv[i], O_RDONLY);
         snprintf(out, sizeof out, "%s/%d", argv[first], i - first - 1);
-        qv_status status = qvm_reader_open(&r, fd, 1, &watch, &info, &err);
+        qv_status status = qvm_reader_open(&r, fd, &watch, &info, &err);
         if (!status)
             status = dump(&r, &info, out, &err);
         if (status)

@@ -156,12 +156,14 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
 {
     atomic_bool stop;
     atomic_init(&stop, false);
-    const qvm_watch watch = { .stop = &stop, .alive = count, .user = &f->n_read, .index = *index };
+    const qvm_watch watch = {
+        .stop = &stop, .alive = count, .user = &f->n_read, .asked.threads = threads, .index = *index
+    };
     qvm_reader reader;
     qv_error err = { QV_OK, "" };
     const int fd = open(name, O_RDONLY);
     assert_true(fd >= 0);
-    qv_status status = qvm_reader_open(&reader, fd, threads, &watch, &f->info, &err);
+    qv_status status = qvm_reader_open(&reader, fd, &watch, &f->info, &err);
     const int height = f->info.source_height, width = f->info.source_width;
     const size_t bytes = 3 * (size_t)height * (size_t)width;
     uint8_t *rgb = malloc(bytes);

@@ -183,11 +183,11 @@ check_left_to_cpu(const char *name)
 {
     atomic_bool stop;
     atomic_init(&stop, false);
-    const qvm_watch watch = { .stop = &stop, .alive = ignore };
+    const qvm_watch watch = { .stop = &stop, .alive = ignore, .asked.threads = 1 };
     qv_outcome info;
     qvm_reader r;
     const int fd = open(name, O_RDONLY);
-    assert_int_equal(qvm_reader_open(&r, fd, 1, &watch, &info, NULL), QV_OK);
+    assert_int_equal(qvm_reader_open(&r, fd, &watch, &info, NULL), QV_OK);
     assert_int_equal(qvm_reader_plane_bytes(&r), 0);
     assert_string_equal(r.not_gpu, "its parameter sets change");
     qvm_reader_close(&r);

@@ -194,13 +194,16 @@ CacheFill::must_be_open() const
         fail(QV_ESTATE, "this cache is being added to; let that add() return first");
 }
 
-/* Threads of the job call this. */
+/* Threads of the job call this. No exception may pass through the job, so a word that finds no memory is lost. */
 void
 CacheFill::tell(void *user, const char *key, qv_status status, const char *words)
 {
     CacheFill *self = static_cast<CacheFill *>(user);
     const std::lock_guard<std::mutex> hold(self->lock);
-    self->told.push_back({ key ? key : "", words, status });
+    try {
+        self->told.push_back({ key ? key : "", words, status });
+    } catch (const std::bad_alloc &) {
+    }
 }
 
 /* Checks signals, and shows a job's progress. Returns false to end the run. */

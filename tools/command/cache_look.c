@@ -36,7 +36,8 @@ tell_failure(const struct tool_options *o, const qv_cache *c, int64_t i, struct 
     const char *error = json_string_value(json_object_get(record, "error"));
     const bool named = key && error && !strncmp(error, key, strlen(key));
     if (!o->json)
-        tool_complain("%s%s%s", named ? "" : key, named ? "" : ": ", error);
+        tool_complain("%s%s%s", named ? "" : key, named ? "" : ": ",
+                      error ? error : "its record has no reason");
     else if (json_array_append(st->failures, record))
         s = qv_fail(err, QV_ENOMEM, "no memory for failures");
     json_decref(record);

@@ -319,7 +319,7 @@ static const char clip_text[] =
     "  runs on    {text.kernels|\n             }\n]";
 
 static json_t *
-clip_json(const char *path, const qv_outcome *c)
+clip_json(const char *path, const qv_outcome *c, int *lost)
 {
     const bool on_gpu = c->decoded_by == QV_DECODE_GPU;
     json_t *j = json_pack("{s:o}", "clip", tool_json_text(path));
@@ -329,12 +329,13 @@ clip_json(const char *path, const qv_outcome *c)
                   : *c->not_gpu ? "CPU"
                                 : "");
     if (c->cut_frames < c->source_frames)
-        json_object_set_new(text, "cut",
-                            json_pack("{s:f, s:f}", "start", (double)c->first_frame / c->source_fps,
-                                      "end",
-                                      (double)(c->first_frame + c->cut_frames) / c->source_fps));
-    qv_outcome_json(j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
-    json_object_set_new(j, "text", text);
+        *lost |= json_object_set_new(text, "cut",
+                                     json_pack("{s:f, s:f}", "start",
+                                               (double)c->first_frame / c->source_fps, "end",
+                                               (double)(c->first_frame + c->cut_frames) /
+                                                   c->source_fps));
+    *lost |= qv_outcome_json(j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
+    *lost |= json_object_set_new(j, "text", text);
     return j;
 }
 
@@ -395,7 +396,8 @@ show_clip(struct scene *s, const char *path, qv_error *err)
         return status;
     qv_clip_get_info(clip, &c);
     qv_clip_close(&clip);
-    json_t *j = clip_json(path, &c);
+    int lost = 0;
+    json_t *j = clip_json(path, &c, &lost);
     if (s->model) {
         const int64_t *g = c.grid_thw;
         const qv_plan_options options = { .grid_thw = { g[0], g[1], g[2] } };
@@ -405,7 +407,7 @@ show_clip(struct scene *s, const char *path, qv_error *err)
         qv_plan_free(&plan);
     }
     if (!status)
-        return tool_show(s->o, j, 0, clip_text, err);
+        return tool_show(s->o, j, lost, clip_text, err);
     json_decref(j);
     return status;
 }
