@@ -268,15 +268,19 @@ echo p9.ppm > lone.txt
 expect 0 '1 done' $cache --list lone.txt --out lone
 part=$(ls lone/part-*)
 cp "$part" saved
-header=$(od -An -tu8 -N8 saved | tr -d ' ') # tensors begin behind it, tokens first
-head -c $((8 + header + 100)) saved > "$part"
+number() { # number AT: a number of 8 bytes in the part
+    od -An -tu8 -j"$1" -N8 saved | tr -d ' '
+}
+index=$((8 + $(number 0)))
+data=$(($(number $((index + 48))) + ($(number $((index + 56))) + 63) / 64 * 64)) # tokens begin here
+head -c $((data + 100)) saved > "$part"
 expect 1 'damaged' "$qwenvit" cache --out lone --status
 expect 1 '1 damaged parts' "$qwenvit" cache --out lone --check --quiet
 expect 0 '1 done' $cache --list lone.txt --out lone
 cp saved "$part"
 expect 0 '1 keys in 2 parts: 0 bad keys' "$qwenvit" cache --out lone --check --quiet
 rm lone/part-* && cp saved "$part"
-printf 'XXXX' | dd of="$part" bs=1 seek=$((8 + header + 16)) conv=notrunc 2> /dev/null
+printf 'XXXX' | dd of="$part" bs=1 seek=$((data + 16)) conv=notrunc 2> /dev/null
 expect 1 'the checksum of its tensors' "$qwenvit" cache --out lone --check --quiet
 
 # ---- a cache of many keys: as docs/cache.md measures one, of fewer

@@ -356,8 +356,8 @@ write_field(const char *dir, const struct field *field, uint64_t value, bool is_
     const struct file f = make_part(1);
     const size_t at = 64 + (field->is_of_head ? 0 : QV_INDEX_ROW) + (size_t)field->at;
     put_number(&f, at, field->bytes, value);
-    if (is_mended && records_at(&f) == 64 + 3 * QV_INDEX_ROW - 64 && strcmp(field->name, "xxh3") != 0)
-        mend_index(&f);
+    if (is_mended && (!field->is_of_head || strcmp(field->name, "xxh3") != 0))
+        put_number(&f, 64 + 8, 8, qv_index_xxh3((unsigned char *)f.data + 64, 2 * QV_INDEX_ROW + 64));
     put_file(part_path(dir, 1), f.data, f.bytes);
 }
 
