@@ -309,7 +309,7 @@ lay_out(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns)
         record += r->record_bytes + 1u;
         small += small_bytes(r);
     }
-    h.file_bytes = small;
+    h.file_end = small;
     h.records_bytes = record - 1;
     h.records_at = p->room - qv_index_padded(h.records_bytes);
     h.header_bytes =

@@ -300,8 +300,8 @@ check_rows(struct qv_part_index *p, struct wrong *wrong)
         return note(p, wrong, "keys_bytes", QV_CACHE_BROKEN, "bytes follow its last key");
     if (w.record != h->records_bytes + 1)
         return note(p, wrong, "records_bytes", QV_CACHE_BROKEN, "bytes follow its last record");
-    return w.small == h->file_bytes ||
-           note(p, wrong, "file_bytes", QV_CACHE_BROKEN, "bytes follow its last tensor");
+    return w.small == h->file_end ||
+           note(p, wrong, "file_end", QV_CACHE_BROKEN, "bytes follow its last tensor");
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -424,9 +424,9 @@ check_index(struct qv_part_index *p, const char *path, qv_error *err)
     if (!p->is_readable)
         return qv_fail(err, QV_EFORMAT, "%s: its index, %s: %s", qv_path_tail(path), wrong.field,
                        wrong.words);
-    if (p->size != p->head.file_bytes)
+    if (p->size != p->head.file_end)
         return fail(p, path, QV_CACHE_BROKEN,
-                    p->size < p->head.file_bytes ? "the file ends before its data (it was cut short)"
+                    p->size < p->head.file_end ? "the file ends before its data (it was cut short)"
                                                  : "bytes follow the data of the last tensor",
                     err);
     return QV_OK;

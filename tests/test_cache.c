@@ -770,8 +770,8 @@ test_damage(void **state)
     }
     /* Any byte in front may change. In the header's length, the index and the keys it is found when
      * the cache is opened, in header and records by who checks the part. */
-    for (size_t at = 0; at < header; at += at >= used && at + 4099 < index ? 4099 : 1)
-        for (int bit = 0; bit < 8; bit += 3) {
+    for (size_t at = 0; at < header; at += at < 8 ? 1 : at + 4099 < index && at >= used ? 4099 : 3)
+        for (int bit = (int)(at % 8); bit < 8; bit += 8) {
             qv_error err = { 0 };
             memcpy(changed, good.data, good.bytes);
             changed[at] = (char)(changed[at] ^ 1 << bit);
@@ -788,7 +788,7 @@ test_damage(void **state)
         }
     /* Any byte of the tensors may change; the checksum shows it. */
     qv_cache_info all;
-    for (size_t at = header; at < good.bytes; at++) {
+    for (size_t at = header; at < good.bytes; at += 3) {
         qv_error err = { 0 };
         memcpy(changed, good.data, good.bytes);
         changed[at] ^= 4;
