@@ -108,7 +108,7 @@ wrong_record(const char *path, const json_t *record, const char *words, qv_error
 static qv_status
 failure_code(const char *name)
 {
-    for (int i = QV_EINVAL; name && i <= QV_ESTATE; i++)
+    for (int i = QV_EINVAL; i <= QV_ESTATE; i++)
         if (!strcmp(name, qv_status_name((qv_status)i)))
             return (qv_status)i;
     return QV_EFORMAT; /* a code that this build does not know is a failure all the same */
@@ -153,6 +153,8 @@ qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usu
         s = wrong_record(path, j, "it has no path, or no status of \"ok\" or \"failed\"", err);
     else if (ok)
         s = read_result(j, path, r, err);
+    else if (!json_is_string(json_object_get(j, "code")))
+        s = wrong_record(path, j, "a failure must have a code", err);
     else
         r->status = (uint8_t)failure_code(json_string_value(json_object_get(j, "code")));
     if (!s) {
