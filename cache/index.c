@@ -125,6 +125,22 @@ qv_index_settle(struct qv_cache_index *c)
     fill_table(c, c->table, c->table_room);
 }
 
+/* Has the memory ready that rows soon need: the places of their keys in the table, and, once these are
+ * there, the keys that they may have to be compared with. Otherwise each row waits for both. */
+static void
+look_ahead(const struct qv_cache_index *c, const struct qv_part_index *p, size_t i)
+{
+    enum { FAR = 16, NEAR = 8 };
+    const size_t mask = c->table_room - 1;
+    if (i + FAR < p->head.n_rows)
+        __builtin_prefetch(&c->table[(size_t)p->hashes[i + FAR] & mask]);
+    if (i + NEAR < p->head.n_rows) {
+        const uint32_t at = c->table[(size_t)p->hashes[i + NEAR] & mask];
+        if (at)
+            __builtin_prefetch(&c->keys[at - 1].hash);
+    }
+}
+
 qv_status
 qv_index_add(struct qv_cache_index *c, const struct qv_part_index *p, size_t i, uint32_t part,
              qv_error *err)
@@ -155,6 +171,7 @@ qv_index_add(struct qv_cache_index *c, const struct qv_part_index *p, size_t i, 
         status = grow_keys(c, err);
     if (status)
         return status;
+    look_ahead(c, p, i);
     const size_t at = find_place(c, name, p->hashes[i], row.status ? HAS_FAILED : IS_OK);
     if (c->table[at]) {
         struct qv_index_key *before = &c->keys[c->table[at] - 1];
