@@ -124,7 +124,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     const size_t header = (size_t)(nul - rest), bytes = size - 2 - header;
-    const size_t padded = (8 + header + 63) / 64 * 64;
+    size_t padded = (8 + header + 63) / 64 * 64;
+    if (bytes >= 32) { /* the index begins where it says, so that inputs need no spaces */
+        const uint64_t told = get(nul + 1 + 24);
+        padded = told >= padded && told <= 8192 && told % 64 == 0 ? (size_t)told : padded;
+    }
     uint8_t *all = calloc(1, padded + bytes);
     FUZZ_CHECK(all);
     put(all, padded - 8);
