@@ -52,10 +52,9 @@ qv_cache_compare(const qv_cache *c, const char *key, const qv_cache_source *sour
     char normal[QV_CACHE_OPTIONS_BYTES];
     const bool asks =
         !t.lost &&
-        k->asked == qv_cache_asked_hash(
-                        source->start_s > 0 ? t.start.at : NULL,
-                        source->end_s > 0 ? t.end.at : NULL,
-                        qv_cache_normal(&c->usual, k->is_image, t.options, normal));
+        k->asked == qv_cache_asked_hash(source->start_s > 0 ? t.start.at : NULL,
+                                        source->end_s > 0 ? t.end.at : NULL,
+                                        qv_cache_normal(&c->usual, k->is_image, t.options, normal));
     const bool path =
         trust >= QV_CACHE_TRUST_KEYS || (!t.lost && k->path == qv_cache_key_hash(t.path));
     free_texts(&t);

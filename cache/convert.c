@@ -13,7 +13,8 @@ add_key(struct qv_cache_part *p, const qv_cache_layout *l, const struct qv_cache
 {
     struct qv_index_row row;
     const struct qv_text record = { .at = (char *)(uintptr_t)k->record, .n = strlen(k->record) };
-    qv_status s = qv_record_row(record.at, record.n, usual, p->file.folder->path, k->key, &row, err);
+    qv_status s =
+        qv_record_row(record.at, record.n, usual, p->file.folder->path, k->key, &row, err);
     if (s)
         return s;
     if (row.status ? k->n_rows != 0
@@ -29,8 +30,8 @@ add_key(struct qv_cache_part *p, const qv_cache_layout *l, const struct qv_cache
     for (int i = 0; i < qv_cache_n_tensors(l) && !row.status && !s; i++)
         s = qv_cache_file_write(&p->file, b.at + (uint64_t)i * b.step, k->tensors[i],
                                 (uint64_t)k->n_rows * qv_cache_row_bytes(l), err);
-    if (!s && qv_cache_part_add(p, l, k->key, &row, &record, need, &b, k->grid_thw,
-                                k->timestamps_s))
+    if (!s &&
+        qv_cache_part_add(p, l, k->key, &row, &record, need, &b, k->grid_thw, k->timestamps_s))
         s = qv_no_memory(p->file.folder->path, err);
     return s;
 }

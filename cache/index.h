@@ -12,8 +12,8 @@
 struct qv_index_part {
     char *name; /* name of the file */
     int64_t sealed_ns;
-    uint64_t bytes;     /* size of the file */
-    uint64_t rows;      /* rows of tokens of all its records */
+    uint64_t bytes;                                   /* size of the file */
+    uint64_t rows;                                    /* rows of tokens of all its records */
     uint64_t records_at, records_bytes, records_xxh3; /* its records, and their checksum */
     uint32_t n_records;
     bool damaged;

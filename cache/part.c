@@ -13,11 +13,12 @@
 #include "numbers.h"
 
 enum {
-    FIXED_BYTES = 1024,  /* of a part without keys: header, the index's head, and paddings */
-    ENTRY_BYTES = 128,   /* a tensor's entry in the header besides its key, with offsets below
+    FIXED_BYTES = 1024, /* of a part without keys: header, the index's head, and paddings */
+    ENTRY_BYTES = 128,  /* a tensor's entry in the header besides its key, with offsets below
                           * 10^13 */
-    UNUSED_BYTES = 112,  /* the entry of a range that is not used */
-    RECORD_BYTES = 6000, /* a record besides key, path and options; most of it is room for an error */
+    UNUSED_BYTES = 112, /* the entry of a range that is not used */
+    RECORD_BYTES =
+        6000, /* a record besides key, path and options; most of it is room for an error */
 };
 
 static qv_status
@@ -213,9 +214,7 @@ add_done(struct qv_cache_part *p, const char *key)
         p->done_room = room;
     }
     struct qv_cache_done *d = &p->done[p->n_done];
-    *d = (struct qv_cache_done){
-        .key = strdup(key), .record = p->records.n, .small = p->small.n
-    };
+    *d = (struct qv_cache_done){ .key = strdup(key), .record = p->records.n, .small = p->small.n };
     p->n_done += d->key != NULL;
     return d->key ? d : NULL;
 }
@@ -312,8 +311,7 @@ lay_out(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns)
     h.file_end = small;
     h.records_bytes = record - 1;
     h.records_at = p->room - qv_index_padded(h.records_bytes);
-    h.header_bytes =
-        h.records_at - qv_index_padded(h.keys_bytes) - QV_INDEX_ROW * (1 + h.n_rows);
+    h.header_bytes = h.records_at - qv_index_padded(h.keys_bytes) - QV_INDEX_ROW * (1 + h.n_rows);
     return h;
 }
 
@@ -400,8 +398,9 @@ static void
 print_index(struct qv_text *t, const struct qv_cache_part *p, struct qv_index_head *h)
 {
     unsigned char row[QV_INDEX_ROW];
-    static const char zeros[QV_CACHE_ALIGN], spaces[QV_CACHE_ALIGN + 1] =
-        "                                                                ";
+    static const char zeros[QV_CACHE_ALIGN],
+        spaces[QV_CACHE_ALIGN + 1] =
+            "                                                                ";
     const size_t at = t->n;
     h->header_xxh3 = qv_cache_hash(t->at, at);
     qv_text_add(t, zeros, QV_CACHE_ALIGN); /* the head, once its checksum is known */

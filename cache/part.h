@@ -25,9 +25,9 @@ struct qv_cache_done {
 struct qv_cache_part {
     struct qv_cache_part *next;
     struct qv_cache_file file;
-    uint64_t room;   /* room for all that lies in front; data begin behind it */
-    uint64_t end;    /* end of the blocks */
-    uint64_t front;  /* bytes that all in front of the data takes, at most */
+    uint64_t room;  /* room for all that lies in front; data begin behind it */
+    uint64_t end;   /* end of the blocks */
+    uint64_t front; /* bytes that all in front of the data takes, at most */
     struct qv_text records, small;
     struct qv_cache_done *done;
     size_t n_done, done_room;
@@ -77,8 +77,8 @@ struct qv_cache_part_name {
     int64_t shard, n_shards;
     const char *whole; /* the name as it is, of a part that was converted; else NULL */
     const char *stem;  /* NULL for a part that replaces none */
-    unsigned *count;  /* raised for each name that is tried */
-    char text[256];   /* the name that was tried last */
+    unsigned *count;   /* raised for each name that is tried */
+    char text[256];    /* the name that was tried last */
 };
 /* Writes the small tensors and all that lies in front, checks that, and publishes the part under a
  * free name. sealed_ns is the time that it gives. */

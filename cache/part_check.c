@@ -65,8 +65,7 @@ find_tensor(struct view *v, const char *name, const char *dtype, int n_dims, con
     if (!t || strcmp(t->dtype_name, dtype) || t->n_dims != n_dims ||
         memcmp(t->shape, shape, (size_t)n_dims * sizeof *shape) || t->offset != at)
         return qv_fail(err, QV_EFORMAT, "%s: its header has %s tensor %s than its index",
-                       qv_path_tail(v->path), t ? "another" : "no",
-                       qv_json_quote(name, quoted));
+                       qv_path_tail(v->path), t ? "another" : "no", qv_json_quote(name, quoted));
     v->n_found++;
     return QV_OK;
 }
@@ -155,8 +154,7 @@ check_header(const struct qv_part_index *p, const char *path, qv_error *err)
 {
     struct qv_safetensors *file = NULL;
     char *text = NULL;
-    qv_status s =
-        read_checked(path, 0, p->header_bytes, p->head.header_xxh3, "header", &text, err);
+    qv_status s = read_checked(path, 0, p->header_bytes, p->head.header_xxh3, "header", &text, err);
     free(text);
     if (!s)
         s = qv_safetensors_open(path, &file, err);

@@ -78,7 +78,7 @@ is_any(const unsigned char *at, const unsigned char *end)
 #define LOAD_u16(at, place) (uint16_t)((at)[place] | (at)[(place) + 1] << 8)
 #define LOAD_u32(at, place) load4((at) + (place))
 #define LOAD_u64(at, place) load8((at) + (place))
-#define LOAD_i64(at, place) (int64_t)load8((at) + (place))
+#define LOAD_i64(at, place) (int64_t) load8((at) + (place))
 #define LOAD_f64(at, place) real_of(load8((at) + (place)))
 #define LOAD_rest(at, place) is_any((at) + (place), (at) + QV_INDEX_ROW)
 
@@ -377,7 +377,8 @@ load_index(struct qv_part_index *p, int fd, const char *path, qv_error *err)
     const uint64_t n = load8(p->bytes);
     p->header_bytes = n + 8;
     if (n > p->size - 8)
-        return fail(p, path, QV_CACHE_BROKEN, "its header is longer than it: it was cut short", err);
+        return fail(p, path, QV_CACHE_BROKEN, "its header is longer than it: it was cut short",
+                    err);
     if (n > QV_CACHE_MAX_FRONT)
         return fail(p, path, QV_CACHE_FOREIGN, "its header has more than 32 MiB", err);
     if (p->size - p->header_bytes < QV_INDEX_ROW)
@@ -427,7 +428,7 @@ check_index(struct qv_part_index *p, const char *path, qv_error *err)
     if (p->size != p->head.file_end)
         return fail(p, path, QV_CACHE_BROKEN,
                     p->size < p->head.file_end ? "the file ends before its data (it was cut short)"
-                                                 : "bytes follow the data of the last tensor",
+                                               : "bytes follow the data of the last tensor",
                     err);
     return QV_OK;
 }

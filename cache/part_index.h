@@ -15,9 +15,9 @@
 
 #define QV_INDEX_MAGIC 0x7865646e49637671u /* "qvcIndex" */
 #define QV_INDEX_VERSION 2
-#define QV_INDEX_ROW 128u                           /* bytes of a row, and of the head */
-#define QV_CACHE_GRID_BYTES 24u                     /* bytes of a grid_thw */
-#define QV_CACHE_MAX_FRONT ((uint64_t)32 << 20)     /* limit for all that lies in front */
+#define QV_INDEX_ROW 128u                       /* bytes of a row, and of the head */
+#define QV_CACHE_GRID_BYTES 24u                 /* bytes of a grid_thw */
+#define QV_CACHE_MAX_FRONT ((uint64_t)32 << 20) /* limit for all that lies in front */
 
 typedef uint8_t qv_index_u8;
 typedef int8_t qv_index_i8;
@@ -57,7 +57,7 @@ struct qv_part_index {
     uint64_t xxh3;           /* of the index as it was read */
     const unsigned char *at; /* the head, then rows and keys */
     const char *keys;
-    bool is_readable; /* all of it is right; the file may be cut all the same */
+    bool is_readable;          /* all of it is right; the file may be cut all the same */
     enum qv_cache_fault fault; /* of a part that is not */
     unsigned char *bytes;      /* [room]: what was read from the file's beginning, or the index */
     size_t room;
@@ -117,11 +117,10 @@ qv_status qv_part_records(const char *path, uint64_t at, uint64_t bytes, uint64_
 /* Makes the row of a key's record, which ends with a NUL: all but its places. `path` is for error
  * texts. */
 qv_status qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usual,
-                        const char *path, const char *key, struct qv_index_row *out,
-                        qv_error *err);
+                        const char *path, const char *key, struct qv_index_row *out, qv_error *err);
 /* Reads a part whole but for its tensors, and checks besides its index that its header is that of a
  * safetensors file with the tensors that the index has, and that each record says what its row does. */
-qv_status qv_part_check(struct qv_part_index *p, const char *path, const struct qv_cache_usual *usual,
-                        qv_error *err);
+qv_status qv_part_check(struct qv_part_index *p, const char *path,
+                        const struct qv_cache_usual *usual, qv_error *err);
 
 #endif

@@ -160,9 +160,9 @@ read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, bool
     if (!status)
         return add_rows(c, p, part, err);
     c->damaged_bytes += c->index.parts[part].bytes = p->size;
-    return *gone ? QV_OK
-                 : note_damage(c, part, status == QV_EIO ? QV_CACHE_UNREADABLE : p->fault, &why,
-                               err);
+    return *gone
+               ? QV_OK
+               : note_damage(c, part, status == QV_EIO ? QV_CACHE_UNREADABLE : p->fault, &why, err);
 }
 
 /* ---- all parts ------------------------------------------------------------------------------- */

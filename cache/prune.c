@@ -283,8 +283,8 @@ read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_rows,
     struct qv_part_index back = { .layout = p->c->layout, .seed = p->c->seed };
     qv_error why = { 0 };
     char *path = qv_path_join(p->folder.path, name);
-    qv_status status = path ? qv_part_check(&back, path, &p->c->usual, &why)
-                            : qv_no_memory(p->folder.path, &why);
+    qv_status status =
+        path ? qv_part_check(&back, path, &p->c->usual, &why) : qv_no_memory(p->folder.path, &why);
     if (!status && (back.head.n_rows != n_rows || back.head.sealed_ns != sealed_ns))
         status = qv_fail(&why, QV_ESTATE, "%.255s: read back, it is not what was written", name);
     if (status && path) /* the old part stays, so a bad copy has no use */
@@ -320,8 +320,8 @@ write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *i
     if (!s)
         s = copy_rows(p, &copy, done, err);
     if (!s && !p->out->stopped) {
-        s = qv_cache_part_seal(copy.to, &p->c->layout, &p->c->usual, &name,
-                               p->from.head.sealed_ns, err);
+        s = qv_cache_part_seal(copy.to, &p->c->layout, &p->c->usual, &name, p->from.head.sealed_ns,
+                               err);
         if (!s)
             s = read_back(p, name.text, p->from.head.sealed_ns, n_stay, err);
     }

@@ -28,10 +28,10 @@ struct qv_cache {
     uint64_t part_bytes, damaged_bytes;
     struct qv_cache_usual usual;
     bool has_lock;
-    pthread_mutex_t *lock;      /* guards the fields below */
-    char *records;              /* of the part `recorded`, whose records were read last */
+    pthread_mutex_t *lock; /* guards the fields below */
+    char *records;         /* of the part `recorded`, whose records were read last */
     size_t recorded;
-    size_t checked;             /* 1 + the part that was checked last, and how that ended */
+    size_t checked; /* 1 + the part that was checked last, and how that ended */
     qv_status check_status;
     qv_error check_error;
     qv_cache *later; /* the folder as read again, once a part of this reading was gone; or NULL */

@@ -351,7 +351,7 @@ test_other_versions(void **state)
 {
     (void)state;
     static const struct {
-        const char *from, *to;  /* texts of the header */
+        const char *from, *to; /* texts of the header */
         bool has_index, is_broken;
         size_t at; /* of a byte in the index; 0: none */
         int value;
@@ -362,13 +362,13 @@ test_other_versions(void **state)
         { "\"format\":\"qwenvit-cache\"", "\"format\":\"pt\"           ", false, false, 0, 0 },
         { "\"format\":", "\"formal\":", false, false, 0, 0 },
         { "\"__metadata__\"", "\"__metatada__\"", false, false, 0, 0 },
-        { NULL, NULL, true, false, 124, 1 },       /* fields that this version does not know */
+        { NULL, NULL, true, false, 124, 1 }, /* fields that this version does not know */
         { NULL, NULL, true, false, 127, 1 },
         { NULL, NULL, true, false, 128 + 92, 1 },
         { NULL, NULL, true, false, 128 + 127, 1 },
         { NULL, NULL, true, false, 128 + 90, 100 }, /* a status, and a kind of clip */
         { NULL, NULL, true, false, 128 + 91, 2 },
-        { NULL, NULL, true, false, 104, 9 },        /* tokens of another cache */
+        { NULL, NULL, true, false, 104, 9 }, /* tokens of another cache */
         { NULL, NULL, true, false, 112, 'X' },
         { NULL, NULL, true, false, 116, 1 },
         { NULL, NULL, true, false, 120, 1 },

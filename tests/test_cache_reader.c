@@ -329,7 +329,8 @@ expect_one_damaged(const char *dir, const char *words)
 
 /* Every field of the index, as index.inc lists it. */
 static const struct field {
-    const char *name, *check; /* what must hold; "true": any value is right, for all that opening knows */
+    const char *name,
+        *check; /* what must hold; "true": any value is right, for all that opening knows */
     bool is_of_head;
     int at, bytes;
 } fields[] = {
@@ -341,10 +342,8 @@ static const struct field {
 #define BYTES_i64 8
 #define BYTES_f64 8
 #define BYTES_rest 1
-#define QV_HEAD(kind, name, at, check, fault, words)                                               \
-    { #name, #check, true, at, BYTES_##kind },
-#define QV_ROW(kind, name, at, check, fault, words)                                                \
-    { #name, #check, false, at, BYTES_##kind },
+#define QV_HEAD(kind, name, at, check, fault, words) { #name, #check, true, at, BYTES_##kind },
+#define QV_ROW(kind, name, at, check, fault, words) { #name, #check, false, at, BYTES_##kind },
 #include "cache/index.inc"
 #undef QV_HEAD
 #undef QV_ROW
@@ -357,7 +356,8 @@ write_field(const char *dir, const struct field *field, uint64_t value, bool is_
     const size_t at = 64 + (field->is_of_head ? 0 : QV_INDEX_ROW) + (size_t)field->at;
     put_number(&f, at, field->bytes, value);
     if (is_mended && (!field->is_of_head || strcmp(field->name, "xxh3") != 0))
-        put_number(&f, 64 + 8, 8, qv_index_xxh3((unsigned char *)f.data + 64, 2 * QV_INDEX_ROW + 64));
+        put_number(&f, 64 + 8, 8,
+                   qv_index_xxh3((unsigned char *)f.data + 64, 2 * QV_INDEX_ROW + 64));
     put_file(part_path(dir, 1), f.data, f.bytes);
 }
 
@@ -373,15 +373,17 @@ test_fields(void **state)
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const struct field *field = &fields[i];
         const struct file good = make_part(1);
-        const uint64_t value = get_number(
-            &good, 64 + (field->is_of_head ? 0 : QV_INDEX_ROW) + (size_t)field->at, field->bytes);
+        const uint64_t value =
+            get_number(&good, 64 + (field->is_of_head ? 0 : QV_INDEX_ROW) + (size_t)field->at,
+                       field->bytes);
         for (int bit = 0; bit < 8 * field->bytes; bit++) {
             write_field(dir, field, value ^ (uint64_t)1 << bit, false);
             expect_one_damaged(dir, "");
         }
         if (!strcmp(field->check, "true"))
             continue;
-        const bool is_real = !strcmp(field->name, "sampled_fps"), is_any = !strcmp(field->name, "xxh3");
+        const bool is_real = !strcmp(field->name, "sampled_fps"),
+                   is_any = !strcmp(field->name, "xxh3");
         for (size_t n = 0; n < sizeof wrong / sizeof *wrong; n++) {
             /* some of these are small numbers, which a time or a status may be */
             if (n && (is_real || is_any || !strcmp(field->name, "sealed_ns")))
@@ -394,7 +396,9 @@ test_fields(void **state)
             if (is_any && !field->is_of_head)
                 continue; /* a key that is ok may have any checksum */
             /* a wrong head may show elsewhere first: what it says too little of seems cut */
-            expect_one_damaged(dir, field->is_of_head || !strcmp(field->name, "n_rows") ? "" : field->name);
+            expect_one_damaged(dir, field->is_of_head || !strcmp(field->name, "n_rows")
+                                        ? ""
+                                        : field->name);
         }
     }
 }
@@ -536,15 +540,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_many_parts),
-        TEST(test_bounds),
-        TEST(test_threads),
-        TEST(test_some_parts),
-        TEST(test_fields),
-        TEST(test_two_rows),
-        TEST(test_odd_parts),
-        TEST(test_no_files),
-        TEST(test_sealed_at_the_end_of_time),
+        TEST(test_many_parts), TEST(test_bounds),   TEST(test_threads),
+        TEST(test_some_parts), TEST(test_fields),   TEST(test_two_rows),
+        TEST(test_odd_parts),  TEST(test_no_files), TEST(test_sealed_at_the_end_of_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

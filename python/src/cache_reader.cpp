@@ -285,7 +285,8 @@ write_part(nb::bytes folder, nb::bytes name_, int64_t sealed,
         copied.push_back(k);
     }
     const Released released;
-    check(qv_cache_write_part(dir.c_str(), name.c_str(), sealed, copied.data(), copied.size(), &err),
+    check(qv_cache_write_part(dir.c_str(), name.c_str(), sealed, copied.data(), copied.size(),
+                              &err),
           err);
 }
 

@@ -108,8 +108,8 @@ mend(uint8_t *all, size_t header, size_t size)
         put(index + 64, qv_cache_hash(all + records, (size_t)qv_index_padded(bytes)));
     if (rows < size && keys < size &&
         QV_INDEX_ROW * (1 + rows) + qv_index_padded(keys) <= size - header)
-        put(index + 8, qv_index_xxh3(index, (size_t)(QV_INDEX_ROW * (1 + rows) +
-                                                     qv_index_padded(keys))));
+        put(index + 8,
+            qv_index_xxh3(index, (size_t)(QV_INDEX_ROW * (1 + rows) + qv_index_padded(keys))));
 }
 
 int
