@@ -6,11 +6,15 @@
 #include <jansson.h>
 
 #include "clips/option_list.h"
+#include "files/text.h"
 #include "qwenvit_cache.h"
 
 #define QV_CACHE_DESCRIPTION "qwenvit-cache.json"
 #define QV_CACHE_FORMAT "qwenvit-cache"
-#define QV_CACHE_VERSION "1"
+#define QV_CACHE_VERSION "2"
+/* What to do about a cache or part of version 1. */
+#define QV_CACHE_CONVERT                                                                           \
+    "`python -m qwenvit convert OLD NEW` makes a cache of version \"2\", which this build reads"
 #define QV_CACHE_ALIGN 64u                          /* alignment of tensors of tokens */
 #define QV_CACHE_PAGE 4096u                         /* alignment of a part's data */
 #define QV_CACHE_MAX_ROOM ((uint64_t)16 << 20)      /* limit for a part's header with its length */
@@ -18,21 +22,6 @@
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* A text that grows. When memory for it runs out, `lost` is set and nothing more is added. */
-struct qv_text {
-    char *at; /* free() */
-    size_t n, room;
-    bool lost;
-};
-void qv_text_add(struct qv_text *t, const char *bytes, size_t n);
-void qv_text_say(struct qv_text *t, const char *format, ...)
-#if defined(__GNUC__)
-    __attribute__((format(printf, 2, 3)))
-#endif
-    ;
-/* Appends text as it stands inside a JSON string. UTF-8 stays as it is. */
-void qv_text_escape(struct qv_text *t, const char *bytes, size_t n);
-size_t qv_text_escaped(const char *bytes, size_t n); /* how many bytes qv_text_escape adds */
 /* Appends seconds to the nanosecond, as in "1.25", whatever the locale. */
 void qv_text_seconds(struct qv_text *t, double seconds);
 
@@ -46,6 +35,7 @@ const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for a dtype that caches
 size_t qv_cache_row_bytes(const qv_cache_layout *l);
 /* Writes the name of tensor i: "tokens", "packed", "deepstack.0". */
 void qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24]);
+uint64_t qv_cache_hash(const void *bytes, size_t n); /* XXH3-64 */
 /* Returns a hash of the piece and options of a source, which are compared besides path, size and
  * time. The texts are those of records; NULL: the record has no such field. */
 uint64_t qv_cache_asked_hash(const char *start, const char *end, const char *options);
@@ -71,10 +61,11 @@ struct qv_cache_usual {
     qv_clip_options of[3]; /* for a clip, for an image, and for what may be either */
 };
 struct qv_cache_usual qv_cache_usual_of(const json_t *description);
-/* Returns whether a record whose piece and options have the hash `asked` was made with these:
- * options that ask for the usual values are the same as no options. is_image is as in records. */
-bool qv_cache_asks_the_same(const struct qv_cache_usual *usual, int is_image, const char *start,
-                            const char *end, const char *options, uint64_t asked);
+/* Returns a text of options without those that ask for the usual values, in `text` or as it is; NULL:
+ * none is left. is_image is as in records. Records have such texts, which are equal where clips get
+ * the same. */
+const char *qv_cache_normal(const struct qv_cache_usual *usual, int is_image, const char *options,
+                            char text[QV_CACHE_OPTIONS_BYTES]);
 /* Returns a copy of a description for comparing: options equal to the model's own values are set to
  * 0, and what tokens do not depend on is left out. NULL for lack of memory. */
 json_t *qv_cache_resolved(const json_t *description);

@@ -78,43 +78,63 @@ compare_key(const qv_cache *c, const struct qv_index_key *k, const char *path, i
                      (unsigned long long)found, (unsigned long long)k->xxh3);
 }
 
+/* Checks the header and records of a part, unless it did so last. */
+static qv_status
+check_part(const qv_cache *cache, size_t part, const char *path, qv_error *err)
+{
+    qv_cache *c = (qv_cache *)(uintptr_t)cache; /* what was checked last is guarded by the lock */
+    pthread_mutex_lock(c->lock);
+    if (c->checked != part + 1) {
+        struct qv_part_index p = { .layout = c->layout, .seed = c->seed };
+        c->check_status = qv_part_check(&p, path, &c->usual, &c->check_error);
+        c->checked = c->check_status == QV_ENOMEM ? 0 : part + 1;
+        qv_part_index_free(&p);
+    }
+    const qv_status s = c->check_status;
+    if (s && err)
+        *err = c->check_error;
+    pthread_mutex_unlock(c->lock);
+    return s;
+}
+
 qv_status
 qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
 {
     uint64_t size = 0;
     int fd = -1;
     qv_status s = qv_cache_check_index(c, i, err);
-    if (s || c->index.keys[i].status)
+    if (s)
         return s;
     const struct qv_index_key *k = &c->index.keys[i];
     char *path = qv_cache_part_path(c, k->part);
-    s = path ? qv_file_open(path, &fd, &size, err) : qv_no_memory(c->dir, err);
-    if (s || !path) {
-        const qv_cache *later = NULL;
-        qv_cache_item item = { .key = NULL };
-        s = qv_cache_look_again(c, k, s, &later, &item, err);
-        free(path);
-        return later && item.key ? qv_cache_verify(later, item.index, err) : s;
-    }
-    s = compare_key(c, k, path, fd, err);
-    close(fd);
+    s = path ? check_part(c, k->part, path, err) : qv_no_memory(c->dir, err);
+    if (!s && !k->status)
+        s = qv_file_open(path, &fd, &size, err);
+    if (!s && !k->status)
+        s = compare_key(c, k, path, fd, err);
+    if (fd >= 0)
+        close(fd);
     free(path);
-    return s;
+    const qv_cache *later = NULL;
+    qv_cache_item item = { .key = NULL };
+    if (s)
+        s = qv_cache_look_again(c, k, s, &later, &item, err);
+    return later && item.key ? qv_cache_verify(later, item.index, err) : s;
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Returns whether a key of the damaged part that was scanned has a record elsewhere that would
- * count rather than the one in it. */
+/* Returns whether the key of a row of a damaged part has a record elsewhere that would count rather
+ * than the one in it. */
 static bool
-is_superseded(const qv_cache *c, const struct qv_scanner *s, const struct qv_scan_item *item)
+is_superseded(const qv_cache *c, const struct qv_part_index *p, const struct qv_index_row *row)
 {
-    const struct qv_index_key *k = qv_cache_find_key(c, s->names.at + item->name);
-    if (!k || (k->status && !item->status))
+    const struct qv_index_key *k = qv_cache_find_key(c, p->keys + row->key_at);
+    if (!k || (k->status && !row->status))
         return false;
-    return c->index.parts[k->part].sealed_ns > s->sealed_ns || item->status ||
-           (k->path == item->path && k->asked == item->asked && k->bytes == item->bytes &&
-            k->mtime_ns == item->mtime_ns);
+    return c->index.parts[k->part].sealed_ns > p->head.sealed_ns || row->status ||
+           (k->path == row->path && k->asked == row->asked && k->bytes == row->bytes &&
+            k->mtime_ns == row->mtime_ns);
 }
 
 /* Returns whether nothing is lost with a damaged part. */
@@ -123,13 +143,15 @@ part_is_superseded(const qv_cache *c, int64_t i)
 {
     if (c->damage[i].fault != QV_CACHE_BROKEN)
         return false;
-    struct qv_scanner s = { .layout = c->layout, .seed = c->seed };
+    struct qv_part_index p = { .layout = c->layout, .seed = c->seed };
     char *path = qv_cache_part_path(c, c->damage[i].part);
-    bool all = path && qv_scan_part(&s, path, NULL) == QV_EFORMAT && qv_scan_has_records(&s);
-    for (size_t n = 0; n < s.n_items && all; n++)
-        all = is_superseded(c, &s, &s.items[n]);
+    bool all = path && qv_part_index_read(&p, path, NULL) == QV_EFORMAT && p.is_readable;
+    for (size_t n = 0; n < p.head.n_rows && all; n++) {
+        const struct qv_index_row row = qv_part_index_row(&p, n);
+        all = is_superseded(c, &p, &row);
+    }
     free(path);
-    qv_scan_free(&s);
+    qv_part_index_free(&p);
     return all;
 }
 

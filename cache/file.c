@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "files/json.h"
 #include "files/sync_file.h"
 
 /* Temporary names are PREFIX host-process-DRAWNnumber, where DRAWN has 8 hexadecimal digits. */
@@ -301,6 +302,15 @@ qv_cache_file_publish(struct qv_cache_file *f, const char *name, bool *taken, qv
     e = qv_sync_folder(f->folder->fd);
     return e ? fail_errno(f->folder, "a part is written, but the folder cannot be synced", e, err)
              : QV_OK;
+}
+
+char *
+qv_cache_file_path(const struct qv_cache_file *f)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", f->fd);
+    return *f->temporary ? qv_path_join(f->folder->path, f->temporary)
+                         : qv_path_join("/proc/self/fd", number);
 }
 
 void

@@ -125,28 +125,45 @@ qv_index_settle(struct qv_cache_index *c)
     fill_table(c, c->table, c->table_room);
 }
 
-qv_status
-qv_index_add(struct qv_cache_index *c, const qv_cache_layout *layout, const struct qv_scanner *s,
-             const struct qv_scan_item *item, uint32_t part, qv_error *err)
+/* Has the memory ready that rows soon need: the places of their keys in the table, and, once these are
+ * there, the keys that they may have to be compared with. Otherwise each row waits for both. */
+static void
+look_ahead(const struct qv_cache_index *c, const struct qv_part_index *p, size_t i)
 {
-    struct qv_index_key k = { .hash = (uint32_t)item->hash,
-                              .at = item->at[0],
-                              .small = item->grid,
-                              .path = item->path,
-                              .asked = item->asked,
-                              .xxh3 = item->xxh3,
-                              .bytes = item->bytes,
-                              .mtime_ns = item->mtime_ns,
-                              .rows = (uint32_t)item->rows,
-                              .n_times = (uint32_t)item->n_times,
+    enum { FAR = 16, NEAR = 8 };
+    const size_t mask = c->table_room - 1;
+    if (i + FAR < p->head.n_rows)
+        __builtin_prefetch(&c->table[(size_t)p->hashes[i + FAR] & mask]);
+    if (i + NEAR < p->head.n_rows) {
+        const uint32_t at = c->table[(size_t)p->hashes[i + NEAR] & mask];
+        if (at)
+            __builtin_prefetch(&c->keys[at - 1].hash);
+    }
+}
+
+qv_status
+qv_index_add(struct qv_cache_index *c, const struct qv_part_index *p, size_t i, uint32_t part,
+             qv_error *err)
+{
+    const struct qv_index_row row = qv_part_index_row(p, i);
+    const char *name = p->keys + row.key_at;
+    struct qv_index_key k = { .hash = (uint32_t)p->hashes[i],
+                              .at = row.tokens_at,
+                              .small = row.small_at,
+                              .path = row.path,
+                              .asked = row.asked,
+                              .xxh3 = row.xxh3,
+                              .bytes = row.bytes,
+                              .mtime_ns = row.mtime_ns,
+                              .rows = row.n_rows,
+                              .step = row.step,
+                              .n_times = row.n_times,
                               .part = part,
-                              .record = (uint32_t)item->record,
-                              .record_bytes = (uint32_t)item->record_bytes,
-                              .status = (uint8_t)item->status,
-                              .is_image = item->is_image,
-                              .sampled_fps = item->sampled_fps };
-    if (qv_cache_n_tensors(layout) > 1)
-        k.step = (uint32_t)((item->at[1] - item->at[0]) / QV_CACHE_ALIGN);
+                              .record = row.record_at,
+                              .record_bytes = row.record_bytes,
+                              .status = row.status,
+                              .is_image = row.is_image,
+                              .sampled_fps = row.sampled_fps };
     qv_status status = QV_OK;
     if (2 * (c->n_keys + 1) > c->table_room)
         status = qv_index_grow(c, err);
@@ -154,8 +171,8 @@ qv_index_add(struct qv_cache_index *c, const qv_cache_layout *layout, const stru
         status = grow_keys(c, err);
     if (status)
         return status;
-    const char *name = s->names.at + item->name;
-    const size_t at = find_place(c, name, item->hash, item->status ? HAS_FAILED : IS_OK);
+    look_ahead(c, p, i);
+    const size_t at = find_place(c, name, p->hashes[i], row.status ? HAS_FAILED : IS_OK);
     if (c->table[at]) {
         struct qv_index_key *before = &c->keys[c->table[at] - 1];
         k.name = before->name;
@@ -164,7 +181,7 @@ qv_index_add(struct qv_cache_index *c, const qv_cache_layout *layout, const stru
         return QV_OK;
     }
     k.name = c->names.n;
-    qv_text_add(&c->names, name, item->name_bytes + 1);
+    qv_text_add(&c->names, name, row.key_bytes + 1u);
     if (c->names.lost)
         return qv_no_memory(c->dir, err);
     c->keys[c->n_keys++] = k;

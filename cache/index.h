@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The index of an open cache: its parts, and where each key is. For a key it keeps where its
- * tensors begin and what decides whether it is computed again; the rest of its record is read from
- * the part when it is asked for.
+ * tensors begin and what decides whether it is computed again; the record is read from the part
+ * when it is asked for.
  */
 #ifndef QV_CACHE_INDEX_H
 #define QV_CACHE_INDEX_H
 
-#include "scan.h"
+#include "part_index.h"
 
 struct qv_index_part {
     char *name; /* name of the file */
     int64_t sealed_ns;
-    uint64_t bytes;     /* size of the file */
-    uint64_t rows;      /* rows of tokens of all its records */
-    uint32_t n_records; /* number of its records */
+    uint64_t bytes;                                   /* size of the file */
+    uint64_t rows;                                    /* rows of tokens of all its records */
+    uint64_t records_at, records_bytes, records_xxh3; /* its records, and their checksum */
+    uint32_t n_records;
     bool damaged;
     bool gone; /* it was listed, and did not exist any more when it was to be read */
 };
@@ -46,14 +47,13 @@ struct qv_cache_index {
 const char *qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k);
 /* Makes the table twice as large. It must be called once before anything is looked up. */
 qv_status qv_index_grow(struct qv_cache_index *c, qv_error *err);
-/* Adds what a part's scanner found of a key; of two records that are ok, or two that failed, the
+/* Adds row i of a part that was read; of two records of a key that are ok, or two that failed, the
  * later one stays. */
-qv_status qv_index_add(struct qv_cache_index *c, const qv_cache_layout *layout,
-                       const struct qv_scanner *s, const struct qv_scan_item *item, uint32_t part,
-                       qv_error *err);
+qv_status qv_index_add(struct qv_cache_index *c, const struct qv_part_index *p, size_t i,
+                       uint32_t part, qv_error *err);
 /* Leaves each key the one record that counts. */
 void qv_index_settle(struct qv_cache_index *c);
-/* Finds a key by its name and qv_scan_hash of it. NULL: there is none. */
+/* Finds a key by its name and qv_part_index_hash of it. NULL: there is none. */
 const struct qv_index_key *qv_index_find(const struct qv_cache_index *c, const char *key,
                                          uint64_t hash);
 void qv_index_free(struct qv_cache_index *c);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens a cache with settings that qv_cache_open does not have, for the binding and for tests. */
+/* Opens a cache with settings that qv_cache_open does not have, and writes parts of what exists
+ * already, for the binding and for tests. */
 #ifndef QV_CACHE_OPEN_H
 #define QV_CACHE_OPEN_H
 
@@ -32,5 +33,21 @@ const char *qv_cache_part(const qv_cache *cache, int64_t i);
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
 /* Returns when part i of n_parts was sealed; 0 if it is damaged. */
 int64_t qv_cache_part_sealed(const qv_cache *cache, int64_t i);
+
+/* A key of a part of which all exists already: tensors of the cache's layout (those that a failed clip
+ * lacks are NULL), and its record, which is compact JSON. */
+struct qv_cache_copied {
+    const char *key, *record;
+    const void *tensors[1 + QV_MAX_DEEPSTACK]; /* [n_rows, ..] */
+    int64_t n_rows, n_timestamps;
+    const int64_t *grid_thw;    /* [3] */
+    const double *timestamps_s; /* [n_timestamps] */
+};
+
+/* Writes a part with n keys, a file name and a time of sealing into a folder that has a
+ * qwenvit-cache.json. Returns QV_EFORMAT for a record that is not valid, QV_EIO if there is a file of
+ * that name. */
+qv_status qv_cache_write_part(const char *dir, const char *name, int64_t sealed_ns,
+                              const struct qv_cache_copied *keys, size_t n, qv_error *err);
 
 #endif

@@ -9,13 +9,16 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "files/safetensors.h"
 #include "numbers.h"
 
 enum {
-    FIXED_BYTES = 256,   /* header of a part without keys */
-    ENTRY_BYTES = 128,   /* entry of a tensor besides its key, with offsets below 10^13 */
-    UNUSED_BYTES = 112,  /* entry of a range that is not used */
-    RECORD_BYTES = 7000, /* record besides key, path and options; most of it is room for an error */
+    FIXED_BYTES = 1024, /* of a part without keys: header, the index's head, and paddings */
+    ENTRY_BYTES = 128,  /* a tensor's entry in the header besides its key, with offsets below
+                          * 10^13 */
+    UNUSED_BYTES = 112, /* the entry of a range that is not used */
+    RECORD_BYTES =
+        6000, /* a record besides key, path and options; most of it is room for an error */
 };
 
 static qv_status
@@ -26,32 +29,29 @@ no_memory(const struct qv_cache_part *p, qv_error *err)
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
+/* What a key takes besides its record: its row and its key; if it is ok, also an entry for each of its
+ * tensors, and one for what may lie unused in front of it. Small tensors leave no gaps. */
 static uint64_t
-tensors_need(const qv_cache_layout *l, const char *key)
+key_need(const qv_cache_layout *l, const char *key, bool ok)
 {
-    return (uint64_t)(qv_cache_n_tensors(l) + 2) *
-           (qv_text_escaped(key, strlen(key)) + ENTRY_BYTES);
+    const uint64_t n = (uint64_t)qv_cache_n_tensors(l), bytes = strlen(key);
+    const uint64_t entry = qv_text_escaped(key, bytes) + ENTRY_BYTES;
+    return QV_INDEX_ROW + bytes + 1 + (ok ? (n + 2) * entry + n * UNUSED_BYTES : 0);
 }
 
-/* A record is JSON inside a JSON string, so its bytes are escaped twice: each escaped byte becomes
- * two at most. */
 uint64_t
 qv_cache_part_need(const qv_cache_layout *l, const char *key, const char *path, const char *options)
 {
     uint64_t texts = qv_text_escaped(key, strlen(key)) + qv_text_escaped(path, strlen(path));
     if (options)
         texts += qv_text_escaped(options, strlen(options));
-    /* behind each tensor there may be a range that is not used */
-    return tensors_need(l, key) + (uint64_t)qv_cache_n_tensors(l) * UNUSED_BYTES + 2 * texts +
-           RECORD_BYTES;
+    return key_need(l, key, true) + texts + RECORD_BYTES;
 }
 
 uint64_t
-qv_cache_part_known_need(const qv_cache_layout *l, const char *key, bool ok,
-                         const struct qv_text *record)
+qv_cache_part_known_need(const qv_cache_layout *l, const char *key, bool ok, size_t record_bytes)
 {
-    const uint64_t unused = (uint64_t)qv_cache_n_tensors(l) * UNUSED_BYTES;
-    return 1 + qv_text_escaped(record->at, record->n) + (ok ? tensors_need(l, key) + unused : 0);
+    return key_need(l, key, ok) + record_bytes + 1;
 }
 
 uint64_t
@@ -63,10 +63,10 @@ qv_cache_part_least(uint64_t need)
 bool
 qv_cache_part_fits(const struct qv_cache_part *p, uint64_t need)
 {
-    return p->header + need <= p->room;
+    return p->front + need <= p->room;
 }
 
-/* Allocates the header's room at once, so that a part can be sealed even after its data have filled
+/* Allocates the room in front at once, so that a part can be sealed even after its data have filled
  * the disk. */
 static qv_status
 reserve(const struct qv_cache_part *p, qv_error *err)
@@ -94,7 +94,7 @@ qv_cache_part_open(const struct qv_cache_folder *folder, uint64_t room, double n
     if (!p)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a part", qv_path_tail(folder->path));
     p->room = p->end = room;
-    p->header = FIXED_BYTES;
+    p->front = FIXED_BYTES;
     p->began_s = now_s;
     qv_status s = qv_cache_file_open(folder, &p->file, err);
     if (!s)
@@ -116,7 +116,6 @@ qv_cache_part_free(struct qv_cache_part **part)
     for (size_t i = 0; i < p->n_done; i++)
         free(p->done[i].key);
     free(p->done);
-    free(p->unused);
     free(p->keys);
     free(p->records.at);
     free(p->small.at);
@@ -181,7 +180,7 @@ void
 qv_cache_part_drop(struct qv_cache_part *p, uint64_t hash, uint64_t need)
 {
     forget_key(p, hash ? hash : 1);
-    p->header -= need;
+    p->front -= need;
 }
 
 struct qv_cache_block
@@ -191,240 +190,300 @@ qv_cache_part_take(struct qv_cache_part *p, const qv_cache_layout *l, int64_t ro
     b.step = (uint64_t)qv_round_up(rows * (int64_t)qv_cache_row_bytes(l), QV_CACHE_ALIGN);
     b.bytes = b.step * (uint64_t)qv_cache_n_tensors(l);
     p->end += b.bytes;
-    p->header += need;
+    p->front += need;
     p->n_open++;
     return b;
 }
 
-qv_status
-qv_cache_part_unuse(struct qv_cache_part *p, uint64_t from, uint64_t end)
+void
+qv_cache_part_give_back(struct qv_cache_part *p, uint64_t from, uint64_t end)
 {
-    if (from == end)
-        return QV_OK;
-    if (end == p->end && from % QV_CACHE_ALIGN == 0) { /* the range is the end of the blocks */
-        p->end = from;
-        return QV_OK;
-    }
-    if (p->n_unused == p->unused_room) {
-        const size_t room = p->unused_room * 2 + 16;
-        struct qv_cache_range *r = realloc(p->unused, room * sizeof *r);
-        if (!r)
-            return QV_ENOMEM;
-        p->unused = r;
-        p->unused_room = room;
-    }
-    p->unused[p->n_unused++] = (struct qv_cache_range){ .at = from, .end = end };
-    p->header += UNUSED_BYTES;
-    return QV_OK;
+    if (end == p->end)
+        p->end = (uint64_t)qv_round_up((int64_t)from, QV_CACHE_ALIGN);
 }
 
-qv_status
-qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
-                  const struct qv_cache_block *b, const int64_t grid_thw[3],
-                  const double *timestamps_s, int64_t n_timestamps)
+static struct qv_cache_done *
+add_done(struct qv_cache_part *p, const char *key)
 {
     if (p->n_done == p->done_room) {
         const size_t room = p->done_room * 2 + 64;
         struct qv_cache_done *d = realloc(p->done, room * sizeof *d);
         if (!d)
-            return QV_ENOMEM;
+            return NULL;
         p->done = d;
         p->done_room = room;
     }
-    const struct qv_cache_done done = {
-        .key = strdup(key), .block = *b, .small = p->small.n, .n_timestamps = n_timestamps
-    };
-    if (!done.key)
-        return QV_ENOMEM;
-    p->done[p->n_done++] = done;
-    qv_text_add(&p->small, (const char *)grid_thw, 3 * sizeof *grid_thw);
-    qv_text_add(&p->small, (const char *)timestamps_s, (size_t)n_timestamps * sizeof *timestamps_s);
-    const uint64_t used = (uint64_t)b->rows * qv_cache_row_bytes(l);
-    qv_status s = QV_OK;
-    for (int i = qv_cache_n_tensors(l) - 1; i >= 0 && !s;
-         i--) { /* from the last one, which may be the end of the blocks */
-        const uint64_t at = b->at + (uint64_t)i * b->step;
-        s = qv_cache_part_unuse(p, at + used, at + b->step);
-    }
-    return s ? s : p->small.lost ? QV_ENOMEM : QV_OK;
+    struct qv_cache_done *d = &p->done[p->n_done];
+    *d = (struct qv_cache_done){ .key = strdup(key), .record = p->records.n, .small = p->small.n };
+    p->n_done += d->key != NULL;
+    return d->key ? d : NULL;
 }
 
-void
-qv_cache_part_record(struct qv_cache_part *p, const qv_cache_layout *l, const char *key, bool ok,
-                     uint64_t need, const struct qv_text *record)
+qv_status
+qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
+                  const struct qv_index_row *row, const struct qv_text *record, uint64_t need,
+                  const struct qv_cache_block *b, const int64_t grid_thw[3],
+                  const double *timestamps_s)
 {
-    if (p->n_records++)
-        qv_text_add(&p->records, ",", 1);
+    const uint64_t used = row->n_rows * (uint64_t)qv_cache_row_bytes(l);
+    struct qv_cache_done *d = record->lost ? NULL : add_done(p, key);
+    p->records.lost = p->records.lost || !d; /* the account is wrong then */
+    if (!d)
+        return QV_ENOMEM;
+    p->front += qv_cache_part_known_need(l, key, !row->status, record->n);
+    p->front -= need;
+    d->row = *row;
+    d->row.key_bytes = (uint16_t)strlen(key);
+    d->row.record_bytes = (uint32_t)record->n;
     qv_text_add(&p->records, record->at, record->n);
-    if (record->lost)
-        p->records.lost = true;
-    else if (record->n)
-        p->header += 1 + qv_text_escaped(record->at, record->n) + (ok ? tensors_need(l, key) : 0);
-    p->header -= need;
+    if (row->status) {
+        qv_cache_part_give_back(p, b->at, b->at + b->bytes);
+    } else {
+        d->row.tokens_at = b->at;
+        d->row.step = qv_cache_n_tensors(l) > 1 ? (uint32_t)(b->step / QV_CACHE_ALIGN) : 0;
+        qv_cache_part_give_back(p, b->at + b->bytes - b->step + used, b->at + b->bytes);
+        qv_text_add(&p->small, (const char *)grid_thw, QV_CACHE_GRID_BYTES);
+        qv_text_add(&p->small, (const char *)timestamps_s,
+                    (size_t)row->n_times * sizeof *timestamps_s);
+    }
+    p->records.lost = p->records.lost || p->small.lost;
+    return p->records.lost ? QV_ENOMEM : QV_OK;
 }
 
-/* ---- the header ------------------------------------------------------------------------------ */
+/* ---- sealing --------------------------------------------------------------------------------- */
 
+/* Orders keys as the index has them: by the place of their tokens, and those that failed last, in the
+ * order in which they were finished. */
 static int
 by_place(const void *a, const void *b)
 {
     const struct qv_cache_done *x = a, *y = b;
-    return x->block.at < y->block.at ? -1 : x->block.at > y->block.at;
+    if (!x->row.status != !y->row.status)
+        return x->row.status ? 1 : -1;
+    if (x->row.tokens_at != y->row.tokens_at)
+        return x->row.tokens_at < y->row.tokens_at ? -1 : 1;
+    return x->record < y->record ? -1 : x->record > y->record;
 }
 
-static int
-by_small(const void *a, const void *b)
+static size_t
+small_bytes(const struct qv_index_row *r)
 {
-    const struct qv_cache_done *x = a, *y = b;
-    return x->small < y->small ? -1 : x->small > y->small;
+    return r->status ? 0 : QV_CACHE_GRID_BYTES + (size_t)r->n_times * sizeof(double);
 }
 
-static int
-by_begin(const void *a, const void *b)
-{
-    const struct qv_cache_range *x = a, *y = b;
-    return x->at < y->at ? -1 : x->at > y->at;
-}
-
-/* Merges ranges that touch. */
-static void
-merge_unused(struct qv_cache_part *p)
-{
-    size_t n = 0;
-    if (p->n_unused)
-        qsort(p->unused, p->n_unused, sizeof *p->unused, by_begin);
-    for (size_t i = 0; i < p->n_unused; i++)
-        if (n && p->unused[n - 1].end == p->unused[i].at)
-            p->unused[n - 1].end = p->unused[i].end;
-        else
-            p->unused[n++] = p->unused[i];
-    p->n_unused = n;
-}
-
-/* Adds `,"KEY/NAME":{"dtype":..`. */
-static void
-add_entry(struct qv_text *t, const char *key, const char *name, const char *dtype)
-{
-    qv_text_add(t, ",\"", 2);
-    qv_text_escape(t, key, strlen(key));
-    qv_text_say(t, "/%s\":{\"dtype\":\"%s\",", name, dtype);
-}
-
-static void
-add_place(struct qv_text *t, uint64_t begin, uint64_t end)
-{
-    qv_text_say(t, "\"data_offsets\":[%llu,%llu]}", (unsigned long long)begin,
-                (unsigned long long)end);
-}
-
-/* Adds the unused ranges that begin before `until`. */
-static void
-add_unused(struct qv_text *t, const struct qv_cache_part *p, size_t *next, uint64_t until)
-{
-    for (; *next < p->n_unused && p->unused[*next].at < until; ++*next) {
-        const struct qv_cache_range *r = &p->unused[*next];
-        qv_text_say(t, ",\"__unused.%zu\":{\"dtype\":\"U8\",\"shape\":[%llu],", *next,
-                    (unsigned long long)(r->end - r->at));
-        add_place(t, r->at - p->room, r->end - p->room);
-    }
-}
-
-static void
-add_tokens(struct qv_text *t, const struct qv_cache_part *p, const qv_cache_layout *l,
-           const struct qv_cache_done *d, size_t *next_unused)
-{
-    const uint64_t bytes = (uint64_t)d->block.rows * qv_cache_row_bytes(l);
-    for (int i = 0; i < qv_cache_n_tensors(l); i++) {
-        char name[24];
-        const uint64_t at = d->block.at + (uint64_t)i * d->block.step;
-        qv_cache_tensor_name(l, i, name);
-        add_unused(t, p, next_unused, at);
-        add_entry(t, d->key, name, qv_cache_dtype_name(l->dtype));
-        qv_text_say(t, "\"shape\":[%lld,%lld],", (long long)d->block.rows,
-                    (long long)qv_cache_columns(l));
-        add_place(t, at - p->room, at - p->room + bytes);
-    }
-}
-
-static void
-add_small(struct qv_text *t, const struct qv_cache_part *p, const struct qv_cache_done *d)
-{
-    const uint64_t grid = p->end - p->room + d->small, times = grid + 3 * sizeof(int64_t);
-    add_entry(t, d->key, "grid_thw", "I64");
-    qv_text_say(t, "\"shape\":[1,3],");
-    add_place(t, grid, times);
-    add_entry(t, d->key, "timestamps", "F64");
-    qv_text_say(t, "\"shape\":[%lld],", (long long)d->n_timestamps);
-    add_place(t, times, times + (uint64_t)d->n_timestamps * sizeof(double));
-}
-
-/* Prints the header, with tensors in the order of their data. */
-static void
-print_header(struct qv_text *t, struct qv_cache_part *p, const qv_cache_layout *l,
-             int64_t sealed_ns)
-{
-    size_t next_unused = 0;
-    if (p->n_done)
-        qsort(p->done, p->n_done, sizeof *p->done, by_place);
-    merge_unused(p);
-    qv_text_add(t, "12345678", 8); /* will be replaced by the length */
-    qv_text_say(t,
-                "{\"__metadata__\":{\"format\":\"%s\",\"version\":\"%s\",\"sealed\":\"%lld\","
-                "\"records\":\"[",
-                QV_CACHE_FORMAT, QV_CACHE_VERSION, (long long)sealed_ns);
-    if (p->records.n)
-        qv_text_escape(t, p->records.at, p->records.n);
-    qv_text_add(t, "]\"}", 3);
-    for (size_t i = 0; i < p->n_done; i++)
-        add_tokens(t, p, l, &p->done[i], &next_unused);
-    add_unused(t, p, &next_unused, UINT64_MAX);
-    if (p->n_done)
-        qsort(p->done, p->n_done, sizeof *p->done, by_small);
-    for (size_t i = 0; i < p->n_done; i++)
-        add_small(t, p, &p->done[i]);
-    qv_text_add(t, "}", 1);
-}
-
+/* Writes the small tensors of all keys behind the tokens. */
 static qv_status
-write_header(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns, qv_error *err)
+write_small(struct qv_cache_part *p, qv_error *err)
 {
-    struct qv_text t = { .at = malloc((size_t)p->room), .room = (size_t)p->room };
-    if (!t.at)
-        return no_memory(p, err);
-    print_header(&t, p, l, sealed_ns);
-    qv_status s = QV_OK;
-    if (t.lost || p->records.lost)
-        s = no_memory(p, err);
-    else if (t.n > p->room)
-        s = qv_fail(err, QV_ESTATE, "%s: a part's header takes %zu bytes, and has %llu",
-                    qv_path_tail(p->file.folder->path), t.n, (unsigned long long)p->room);
-    if (!s) {
-        memset(t.at + t.n, ' ', (size_t)p->room - t.n);
-        for (int i = 0; i < 8; i++)
-            t.at[i] = (char)((p->room - 8) >> 8 * i & 0xff);
-        s = qv_cache_file_write(&p->file, 0, t.at, p->room, err);
-    }
+    struct qv_text t = { 0 };
+    for (size_t i = 0; i < p->n_done; i++)
+        qv_text_add(&t, p->small.at + p->done[i].small, small_bytes(&p->done[i].row));
+    const qv_status s =
+        t.lost ? no_memory(p, err) : qv_cache_file_write(&p->file, p->end, t.at, t.n, err);
     free(t.at);
     return s;
 }
 
+/* Gives each row the places of its small tensors, key and record, and the head those of all. */
+static struct qv_index_head
+lay_out(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns)
+{
+    struct qv_index_head h = { .magic = QV_INDEX_MAGIC,
+                               .version = QV_INDEX_VERSION,
+                               .row_bytes = QV_INDEX_ROW,
+                               .n_rows = p->n_done,
+                               .small_at = p->end,
+                               .sealed_ns = sealed_ns,
+                               .width = (uint64_t)l->width,
+                               .dtype = qv_index_dtype(l->dtype),
+                               .n_deepstack = (uint32_t)l->n_deepstack,
+                               .packed = l->packed };
+    uint64_t small = p->end, record = 0;
+    for (size_t i = 0; i < p->n_done; i++) {
+        struct qv_index_row *r = &p->done[i].row;
+        r->key_at = (uint32_t)h.keys_bytes;
+        r->record_at = (uint32_t)record;
+        r->small_at = r->status ? 0 : small;
+        h.keys_bytes += r->key_bytes + 1u;
+        record += r->record_bytes + 1u;
+        small += small_bytes(r);
+    }
+    h.file_end = small;
+    h.records_bytes = record - 1;
+    h.records_at = p->room - qv_index_padded(h.records_bytes);
+    h.header_bytes = h.records_at - qv_index_padded(h.keys_bytes) - QV_INDEX_ROW * (1 + h.n_rows);
+    return h;
+}
+
+/* A header that is being printed: its tensors cover the data from `from` on. */
+struct printing {
+    struct qv_text *t;
+    uint64_t from, end; /* where data begin; where the last tensor ends */
+    int n_unused;
+};
+
+/* Adds a tensor, and before it one of what lies unused in front of it. */
+static void
+print_tensor(struct printing *to, const char *key, const char *name, const char *dtype, int n_dims,
+             const int64_t *shape, uint64_t at, uint64_t bytes)
+{
+    if (at > to->end) {
+        char unused[32];
+        const int64_t n = (int64_t)(at - to->end);
+        snprintf(unused, sizeof unused, "__unused.%d", to->n_unused++);
+        qv_header_tensor(to->t, NULL, unused, "U8", 1, &n, to->end - to->from, at - to->from);
+    }
+    if (name)
+        qv_header_tensor(to->t, key, name, dtype, n_dims, shape, at - to->from,
+                         at - to->from + bytes);
+    to->end = at + bytes;
+}
+
+static void
+print_bytes(struct printing *to, const char *name, uint64_t bytes)
+{
+    const int64_t n = (int64_t)qv_index_padded(bytes);
+    print_tensor(to, NULL, name, "U8", 1, &n, to->end, (uint64_t)n);
+}
+
+static void
+print_tokens(struct printing *to, const qv_cache_layout *l, const struct qv_cache_done *d)
+{
+    const uint64_t bytes = d->row.n_rows * (uint64_t)qv_cache_row_bytes(l);
+    const int64_t shape[] = { d->row.n_rows, qv_cache_columns(l) };
+    for (int i = 0; i < qv_cache_n_tensors(l) && !d->row.status; i++) {
+        char name[24];
+        qv_cache_tensor_name(l, i, name);
+        print_tensor(to, d->key, name, qv_cache_dtype_name(l->dtype), 2, shape,
+                     d->row.tokens_at + (uint64_t)i * d->row.step * QV_CACHE_ALIGN, bytes);
+    }
+}
+
+static void
+print_small(struct printing *to, const struct qv_cache_done *d)
+{
+    const int64_t grid[] = { 1, 3 }, times[] = { d->row.n_times };
+    if (d->row.status)
+        return;
+    print_tensor(to, d->key, "grid_thw", "I64", 2, grid, to->end, QV_CACHE_GRID_BYTES);
+    print_tensor(to, d->key, "timestamps", "F64", 1, times, to->end,
+                 d->row.n_times * sizeof(double));
+}
+
+/* Prints the header, with tensors in the order of their data. */
+static bool
+print_header(struct qv_text *t, const struct qv_cache_part *p, const qv_cache_layout *l,
+             const struct qv_index_head *h)
+{
+    struct printing to = { .t = t, .from = h->header_bytes, .end = h->header_bytes };
+    char sealed[24];
+    const char *const metadata[][2] = { { "format", QV_CACHE_FORMAT },
+                                        { "version", QV_CACHE_VERSION },
+                                        { "sealed", sealed } };
+    snprintf(sealed, sizeof sealed, "%lld", (long long)h->sealed_ns);
+    qv_header_begin(t, metadata, 3);
+    print_bytes(&to, "__index", QV_INDEX_ROW * (1 + h->n_rows));
+    print_bytes(&to, "__keys", h->keys_bytes);
+    print_bytes(&to, "__records", h->records_bytes);
+    for (size_t i = 0; i < p->n_done; i++)
+        print_tokens(&to, l, &p->done[i]);
+    print_tensor(&to, NULL, NULL, NULL, 0, NULL, h->small_at, 0);
+    for (size_t i = 0; i < p->n_done; i++)
+        print_small(&to, &p->done[i]);
+    return qv_header_end(t, (size_t)h->header_bytes);
+}
+
+/* Adds index, keys and records to the header, which is printed. */
+static void
+print_index(struct qv_text *t, const struct qv_cache_part *p, struct qv_index_head *h)
+{
+    unsigned char row[QV_INDEX_ROW];
+    static const char zeros[QV_CACHE_ALIGN],
+        spaces[QV_CACHE_ALIGN + 1] =
+            "                                                                ";
+    const size_t at = t->n;
+    h->header_xxh3 = qv_cache_hash(t->at, at);
+    qv_text_add(t, zeros, QV_CACHE_ALIGN); /* the head, once its checksum is known */
+    qv_text_add(t, zeros, QV_CACHE_ALIGN);
+    for (size_t i = 0; i < p->n_done; i++) {
+        qv_index_store_row(row, &p->done[i].row);
+        qv_text_add(t, (const char *)row, sizeof row);
+    }
+    for (size_t i = 0; i < p->n_done; i++)
+        qv_text_add(t, p->done[i].key, p->done[i].row.key_bytes + 1u);
+    qv_text_add(t, zeros, (size_t)(qv_index_padded(h->keys_bytes) - h->keys_bytes));
+    for (size_t i = 0; i < p->n_done; i++) {
+        qv_text_add(t, "\n", i > 0);
+        qv_text_add(t, p->records.at + p->done[i].record, p->done[i].row.record_bytes);
+    }
+    qv_text_add(t, spaces, (size_t)(qv_index_padded(h->records_bytes) - h->records_bytes));
+    if (t->lost)
+        return;
+    h->records_xxh3 =
+        qv_cache_hash(t->at + h->records_at, (size_t)qv_index_padded(h->records_bytes));
+    qv_index_store_head((unsigned char *)t->at + at, h);
+    h->xxh3 = qv_index_xxh3((const unsigned char *)t->at + at, (size_t)h->records_at - at);
+    qv_index_store_head((unsigned char *)t->at + at, h);
+}
+
+static qv_status
+write_front(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns, qv_error *err)
+{
+    struct qv_text t = { .at = malloc((size_t)p->room), .room = (size_t)p->room };
+    if (!t.at)
+        return no_memory(p, err);
+    struct qv_index_head h = lay_out(p, l, sealed_ns);
+    qv_status s = QV_OK;
+    if (p->front > p->room || !print_header(&t, p, l, &h))
+        s = t.lost ? no_memory(p, err)
+                   : qv_fail(err, QV_ESTATE, "%s: a part has no room for its header and index",
+                             qv_path_tail(p->file.folder->path));
+    if (!s)
+        print_index(&t, p, &h);
+    if (!s && t.lost)
+        s = no_memory(p, err);
+    if (!s)
+        s = qv_cache_file_write(&p->file, 0, t.at, t.n, err);
+    free(t.at);
+    return s;
+}
+
+/* Reads what was written as any reader does, before it has a name. */
+static qv_status
+read_back(const struct qv_cache_part *p, const qv_cache_layout *l,
+          const struct qv_cache_usual *usual, qv_error *err)
+{
+    struct qv_part_index index = { .layout = *l };
+    char *path = qv_cache_file_path(&p->file);
+    const qv_status s = path ? qv_part_check(&index, path, usual, err) : no_memory(p, err);
+    qv_part_index_free(&index);
+    free(path);
+    return s == QV_EFORMAT ? QV_ESTATE : s;
+}
+
 qv_status
 qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
-                   struct qv_cache_part_name *name, int64_t sealed_ns, qv_error *err)
+                   const struct qv_cache_usual *usual, struct qv_cache_part_name *name,
+                   int64_t sealed_ns, qv_error *err)
 {
-    if (p->small.lost)
+    if (p->records.lost)
         return no_memory(p, err);
+    qsort(p->done, p->n_done, sizeof *p->done, by_place);
     /* This cuts off what a failed clip wrote behind the last block; a block that was taken and
      * never written becomes a hole. */
     if (ftruncate(p->file.fd, (off_t)p->end))
         return qv_fail(err, QV_EIO, "%s: a part's size cannot be set: %s",
                        qv_path_tail(p->file.folder->path), strerror(errno));
-    qv_status s = qv_cache_file_write(&p->file, p->end, p->small.at, p->small.n, err);
+    qv_status s = write_small(p, err);
     if (!s)
-        s = write_header(p, l, sealed_ns, err);
+        s = write_front(p, l, sealed_ns, err);
+    if (!s)
+        s = read_back(p, l, usual, err);
     for (bool taken = true; !s && taken;) {
         const unsigned count = (*name->count)++;
-        if (name->stem)
+        if (name->whole)
+            snprintf(name->text, sizeof name->text, "%s", name->whole);
+        else if (name->stem)
             snprintf(name->text, sizeof name->text, "%s.%u.safetensors", name->stem, count);
         else
             snprintf(name->text, sizeof name->text,
@@ -432,6 +491,9 @@ qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
                      (long long)name->n_shards, p->file.folder->host, (unsigned)p->file.folder->run,
                      count);
         s = qv_cache_file_publish(&p->file, name->text, &taken, err);
+        if (!s && taken && name->whole)
+            s = qv_fail(err, QV_EIO, "%s: part %.255s is there already",
+                        qv_path_tail(p->file.folder->path), name->whole);
     }
     return s;
 }

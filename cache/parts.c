@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists the parts of a folder, reads their headers into the index, and notes which parts cannot be
+/* Lists the parts of a folder, reads their indexes, and notes which parts cannot be
  * used. */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
@@ -97,7 +97,7 @@ take_names(qv_cache *c, const struct qv_cache_reading *how, size_t *room, qv_err
     return s;
 }
 
-/* ---- headers --------------------------------------------------------------------------------- */
+/* ---- indexes --------------------------------------------------------------------------------- */
 
 /* Notes a part that cannot be used, and goes on without it: its keys are missing, and can be
  * computed again. */
@@ -118,35 +118,38 @@ note_damage(qv_cache *c, size_t part, enum qv_cache_fault fault, const qv_error 
 }
 
 static qv_status
-add_items(qv_cache *c, const struct qv_scanner *s, size_t part, qv_error *err)
+add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *err)
 {
+    const struct qv_index_head *h = &from->head;
     const uint64_t row = qv_cache_row_bytes(&c->layout) * (uint64_t)qv_cache_n_tensors(&c->layout);
     struct qv_index_part *p = &c->index.parts[part];
     qv_status status = QV_OK;
-    p->sealed_ns = s->sealed_ns;
-    p->bytes = s->size;
-    p->n_records = (uint32_t)s->n_items;
-    c->part_bytes += s->size;
-    for (size_t i = 0; i < s->n_items && !status; i++) {
-        const struct qv_scan_item *item = &s->items[i];
-        p->rows += item->status ? 0 : (uint64_t)item->rows;
-        c->index.bytes +=
-            item->status ? 0 : (uint64_t)item->rows * row + 24 + 8 * (uint64_t)item->n_times;
-        status = qv_index_add(&c->index, &c->layout, s, item, (uint32_t)part, err);
+    p->sealed_ns = h->sealed_ns;
+    p->bytes = from->size;
+    p->records_at = h->records_at;
+    p->records_bytes = h->records_bytes;
+    p->records_xxh3 = h->records_xxh3;
+    p->n_records = (uint32_t)h->n_rows;
+    c->part_bytes += from->size;
+    for (size_t i = 0; i < h->n_rows && !status; i++) {
+        const struct qv_index_row r = qv_part_index_row(from, i);
+        p->rows += r.n_rows;
+        c->index.bytes += r.status ? 0 : r.n_rows * row + QV_CACHE_GRID_BYTES + 8u * r.n_times;
+        status = qv_index_add(&c->index, from, i, (uint32_t)part, err);
     }
     return status;
 }
 
-/* Reads a part's header into the index. *gone: the part was listed, and does not exist any more; a
+/* Reads a part's index into the cache's. *gone: the part was listed, and does not exist any more; a
  * part that the caller named is damaged then. What the process lacks, or a server that is gone, is
  * no damage of the part. */
 static qv_status
-scan_part(qv_cache *c, struct qv_scanner *s, size_t part, bool is_named, bool *gone, qv_error *err)
+read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, bool *gone,
+          qv_error *err)
 {
     qv_error why = { 0 };
     char *path = qv_cache_part_path(c, part);
-    s->size = 0;
-    const qv_status status = path ? qv_scan_part(s, path, &why) : qv_no_memory(c->dir, &why);
+    const qv_status status = path ? qv_part_index_read(p, path, &why) : qv_no_memory(c->dir, &why);
     *gone = path && status && status != QV_ENOMEM && !is_named && !qv_path_exists(path);
     free(path);
     if (qv_ends_all(status) && !*gone) {
@@ -155,14 +158,11 @@ scan_part(qv_cache *c, struct qv_scanner *s, size_t part, bool is_named, bool *g
         return status;
     }
     if (!status)
-        return add_items(c, s, part, err);
-    c->damaged_bytes += c->index.parts[part].bytes = s->size;
-    return *gone ? QV_OK
-                 : note_damage(c, part,
-                               status == QV_EIO ? QV_CACHE_UNREADABLE
-                               : s->foreign     ? QV_CACHE_FOREIGN
-                                                : QV_CACHE_BROKEN,
-                               &why, err);
+        return add_rows(c, p, part, err);
+    c->damaged_bytes += c->index.parts[part].bytes = p->size;
+    return *gone
+               ? QV_OK
+               : note_damage(c, part, status == QV_EIO ? QV_CACHE_UNREADABLE : p->fault, &why, err);
 }
 
 /* ---- all parts ------------------------------------------------------------------------------- */
@@ -212,7 +212,7 @@ put_in_order(qv_cache *c, qv_error *err)
 
 /* Reads the parts from number `from` on, in the order of their names. */
 static qv_status
-scan_from(qv_cache *c, struct qv_scanner *s, size_t from, bool are_named, qv_error *err)
+scan_from(qv_cache *c, struct qv_part_index *p, size_t from, bool are_named, qv_error *err)
 {
     struct qv_index_part *parts = c->index.parts;
     qv_status status = QV_OK;
@@ -220,26 +220,26 @@ scan_from(qv_cache *c, struct qv_scanner *s, size_t from, bool are_named, qv_err
     if (c->index.n_parts > from)
         qsort(parts + from, c->index.n_parts - from, sizeof *parts, by_name);
     for (size_t i = from; i < c->index.n_parts && !status; i++) {
-        status = scan_part(c, s, i, are_named, &parts[i].gone, err);
+        status = read_part(c, p, i, are_named, &parts[i].gone, err);
         moved = moved || parts[i].gone;
     }
     return !status && moved ? put_in_order(c, err) : status;
 }
 
 static qv_status
-scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_scanner *s, qv_error *err)
+scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_index *p, qv_error *err)
 {
     size_t room = 0;
     if (how->parts) {
         const qv_status status = take_names(c, how, &room, err);
-        return status ? status : scan_from(c, s, 0, true, err);
+        return status ? status : scan_from(c, p, 0, true, err);
     }
     for (int round = 0; round < MOST_ROUNDS; round++) {
         const size_t known = c->index.n_parts;
         qv_status status = list_folder(c, known, &room, err);
         if (status || c->index.n_parts == known)
             return status;
-        status = scan_from(c, s, known, false, err);
+        status = scan_from(c, p, known, false, err);
         if (status)
             return status;
     }
@@ -249,11 +249,11 @@ scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_scanner *
 qv_status
 qv_cache_scan(qv_cache *c, const struct qv_cache_reading *how, qv_error *err)
 {
-    struct qv_scanner s = { .layout = c->layout, .seed = c->seed };
+    struct qv_part_index p = { .layout = c->layout, .seed = c->seed };
     qv_status status = qv_index_grow(&c->index, err);
     if (!status)
-        status = scan_rounds(c, how, &s, err);
-    qv_scan_free(&s);
+        status = scan_rounds(c, how, &p, err);
+    qv_part_index_free(&p);
     if (!status)
         status = qv_part_maps_open(c->maps, c->index.n_parts, err);
     for (size_t i = 0; i < c->index.n_parts && !status; i++)

@@ -26,9 +26,10 @@ struct pruning {
     qv_cache_pruned *out;
     struct qv_cache_folder folder;
     qv_cache *c;
-    struct qv_scanner scanner;
+    struct qv_part_index from; /* the part that is pruned */
+    char *records;             /* its records */
     const char **keep, **drop; /* sorted by their bytes */
-    bool *stays;               /* [room]: for each item of a part, whether it stays */
+    bool *stays;               /* [room]: for each row of a part, whether it stays */
     size_t room;
     char *piece; /* [PIECE] */
     int lock;
@@ -199,100 +200,99 @@ copy_bytes(struct pruning *p, struct copy *copy, uint64_t at, uint64_t to, uint6
     return s;
 }
 
+/* Copies the tensors of a row, which is ok, and adds it with its record. */
 static qv_status
-copy_tensors(struct pruning *p, struct copy *copy, const struct qv_scan_item *item, uint64_t need,
-             qv_error *err)
+copy_tensors(struct pruning *p, struct copy *copy, const struct qv_index_row *row, uint64_t need,
+             const struct qv_text *record, qv_error *err)
 {
     const qv_cache_layout *l = &p->c->layout;
-    const uint64_t bytes = (uint64_t)item->rows * qv_cache_row_bytes(l);
+    const uint64_t bytes = row->n_rows * (uint64_t)qv_cache_row_bytes(l),
+                   step = row->step * (uint64_t)QV_CACHE_ALIGN;
     int64_t grid_thw[3];
-    double *times = malloc((size_t)item->n_times * sizeof *times + 1);
-    struct qv_cache_block b = qv_cache_part_take(copy->to, l, item->rows, need);
-    b.rows = item->rows;
+    double *times = malloc((size_t)row->n_times * sizeof *times + 1);
+    const struct qv_cache_block b = qv_cache_part_take(copy->to, l, row->n_rows, need);
     copy->to->n_open--;
     qv_status s = times ? QV_OK : qv_no_memory(p->folder.path, err);
-    for (int i = 0; i < qv_cache_n_tensors(l) && i < QV_CACHE_MAX_TENSORS && !s; i++)
-        s = copy_bytes(p, copy, item->at[i], b.at + (uint64_t)i * b.step, bytes, err);
+    for (int i = 0; i < qv_cache_n_tensors(l) && !s; i++)
+        s = copy_bytes(p, copy, row->tokens_at + (uint64_t)i * step, b.at + (uint64_t)i * b.step,
+                       bytes, err);
     if (!s)
-        s = read_from(copy, item->grid, grid_thw, sizeof grid_thw, err);
+        s = read_from(copy, row->small_at, grid_thw, sizeof grid_thw, err);
     if (!s)
-        s = read_from(copy, item->times, times, item->n_times * sizeof *times, err);
-    if (!s && qv_cache_part_add(copy->to, l, p->scanner.names.at + item->name, &b, grid_thw, times,
-                                (int64_t)item->n_times))
+        s = read_from(copy, row->small_at + sizeof grid_thw, times, row->n_times * sizeof *times,
+                      err);
+    if (!s && qv_cache_part_add(copy->to, l, p->from.keys + row->key_at, row, record, need, &b,
+                                grid_thw, times))
         s = qv_no_memory(p->folder.path, err);
     free(times);
     return s;
 }
 
-static struct qv_text
-record_of(const struct qv_scanner *s, const struct qv_scan_item *item)
+static uint64_t
+need_of(const struct pruning *p, const struct qv_index_row *row)
 {
-    return (struct qv_text){ .at = s->records.at + item->record, .n = (size_t)item->record_bytes };
+    return qv_cache_part_known_need(&p->c->layout, p->from.keys + row->key_at, !row->status,
+                                    row->record_bytes);
 }
 
-/* Returns the bytes of the new part: its header (*room), its tensors of tokens and its small
+/* Returns the bytes of the new part: its front (*room), its tensors of tokens and its small
  * tensors. */
 static uint64_t
 measure(const struct pruning *p, uint64_t *room)
 {
     const qv_cache_layout *l = &p->c->layout;
-    const struct qv_scanner *s = &p->scanner;
     uint64_t need = 0, bytes = 0;
-    for (size_t i = 0; i < s->n_items; i++) {
-        const struct qv_scan_item *item = &s->items[i];
-        const struct qv_text record = record_of(s, item);
+    for (size_t i = 0; i < p->from.head.n_rows; i++) {
+        const struct qv_index_row row = qv_part_index_row(&p->from, i);
         if (!p->stays[i])
             continue;
-        need += qv_cache_part_known_need(l, s->names.at + item->name, !item->status, &record);
-        if (!item->status) {
-            const uint64_t tensor = (uint64_t)item->rows * qv_cache_row_bytes(l);
-            bytes += (tensor + QV_CACHE_ALIGN - 1) / QV_CACHE_ALIGN * QV_CACHE_ALIGN *
+        need += need_of(p, &row);
+        if (!row.status)
+            bytes += qv_index_padded(row.n_rows * (uint64_t)qv_cache_row_bytes(l)) *
                          (uint64_t)qv_cache_n_tensors(l) +
-                     24 + 8 * item->n_times;
-        }
+                     QV_CACHE_GRID_BYTES + 8u * row.n_times;
     }
     *room = qv_cache_part_least(need);
     return *room + bytes;
 }
 
 static qv_status
-copy_items(struct pruning *p, struct copy *copy, size_t done, qv_error *err)
+copy_rows(struct pruning *p, struct copy *copy, size_t done, qv_error *err)
 {
-    const struct qv_scanner *from = &p->scanner;
+    const struct qv_part_index *from = &p->from;
+    const struct qv_cache_block nothing = { .at = copy->to->end };
     qv_status s = QV_OK;
-    for (size_t i = 0; i < from->n_items && !s && goes_on(p, done); i++) {
-        const struct qv_scan_item *item = &from->items[i];
-        const char *key = from->names.at + item->name;
-        const struct qv_text record = record_of(from, item);
+    for (size_t i = 0; i < from->head.n_rows && !s && goes_on(p, done); i++) {
+        const struct qv_index_row row = qv_part_index_row(from, i);
+        const struct qv_text record = { .at = p->records + row.record_at, .n = row.record_bytes };
         if (!p->stays[i])
             continue;
-        const uint64_t need = qv_cache_part_known_need(&p->c->layout, key, !item->status, &record);
-        if (!item->status)
-            s = copy_tensors(p, copy, item, need, err);
-        else
-            copy->to->header += need;
-        if (!s)
-            qv_cache_part_record(copy->to, &p->c->layout, key, !item->status, need, &record);
+        if (!row.status)
+            s = copy_tensors(p, copy, &row, need_of(p, &row), &record, err);
+        else if (qv_cache_part_add(copy->to, &p->c->layout, from->keys + row.key_at, &row, &record,
+                                   0, &nothing, NULL, NULL))
+            s = qv_no_memory(p->folder.path, err);
     }
     return s;
 }
 
 /* Reads the new part as any reader does, before the old one is removed. */
 static qv_status
-read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_items, qv_error *err)
+read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_rows, qv_error *err)
 {
-    struct qv_scanner s = { .layout = p->c->layout, .seed = p->c->seed };
+    struct qv_part_index back = { .layout = p->c->layout, .seed = p->c->seed };
     qv_error why = { 0 };
     char *path = qv_path_join(p->folder.path, name);
-    qv_status status = path ? qv_scan_part(&s, path, &why) : qv_no_memory(p->folder.path, &why);
-    if (!status && (s.n_items != n_items || s.sealed_ns != sealed_ns))
+    qv_status status =
+        path ? qv_part_check(&back, path, &p->c->usual, &why) : qv_no_memory(p->folder.path, &why);
+    if (!status && (back.head.n_rows != n_rows || back.head.sealed_ns != sealed_ns))
         status = qv_fail(&why, QV_ESTATE, "%.255s: read back, it is not what was written", name);
     if (status && path) /* the old part stays, so a bad copy has no use */
         unlinkat(p->folder.fd, name, 0);
     if (status && err)
         *err = why;
     free(path);
-    qv_scan_free(&s);
+    qv_part_index_free(&back);
     return status;
 }
 
@@ -312,17 +312,18 @@ write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *i
     char *path = qv_cache_part_path(p->c, part);
     qv_status s =
         path ? qv_file_open(path, &copy.from, &size, err) : qv_no_memory(p->folder.path, err);
-    if (!s && (size != p->scanner.size || strlen(stem) > MOST_STEM))
+    if (!s && (size != p->from.size || strlen(stem) > MOST_STEM))
         s = qv_fail(err, QV_EIO, "its name is too long, or somebody changes it");
     *is_left = s && path;
     if (!s)
         s = qv_cache_part_open(&p->folder, room, 0, &copy.to, err);
     if (!s)
-        s = copy_items(p, &copy, done, err);
+        s = copy_rows(p, &copy, done, err);
     if (!s && !p->out->stopped) {
-        s = qv_cache_part_seal(copy.to, &p->c->layout, &name, p->scanner.sealed_ns, err);
+        s = qv_cache_part_seal(copy.to, &p->c->layout, &p->c->usual, &name, p->from.head.sealed_ns,
+                               err);
         if (!s)
-            s = read_back(p, name.text, p->scanner.sealed_ns, n_stay, err);
+            s = read_back(p, name.text, p->from.head.sealed_ns, n_stay, err);
     }
     *is_left = *is_left || (s && (copy.cannot_read || s == QV_EFORMAT || s == QV_ESTATE));
     if (copy.to)
@@ -335,21 +336,22 @@ write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *i
 
 /* ---- one part -------------------------------------------------------------------------------- */
 
-/* Decides which records of the scanned part stay; *n is their number. */
+/* Decides which records of the part stay; *n is their number. */
 static qv_status
 decide(struct pruning *p, uint32_t part, size_t *n, qv_error *err)
 {
-    const struct qv_scanner *s = &p->scanner;
-    if (s->n_items > p->room) {
-        bool *stays = realloc(p->stays, s->n_items * sizeof *stays);
+    const size_t n_rows = (size_t)p->from.head.n_rows;
+    if (n_rows > p->room) {
+        bool *stays = realloc(p->stays, n_rows * sizeof *stays);
         if (!stays)
             return qv_no_memory(p->folder.path, err);
         p->stays = stays;
-        p->room = s->n_items;
+        p->room = n_rows;
     }
     *n = 0;
-    for (size_t i = 0; i < s->n_items; i++) {
-        p->stays[i] = record_stays(p, s->names.at + s->items[i].name, part);
+    for (size_t i = 0; i < n_rows; i++) {
+        const struct qv_index_row row = qv_part_index_row(&p->from, i);
+        p->stays[i] = record_stays(p, p->from.keys + row.key_at, part);
         *n += p->stays[i];
     }
     return QV_OK;
@@ -371,9 +373,26 @@ replace_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, qv_er
         return s;
     p->out->rewritten++;
     p->out->freed -= (int64_t)size;
-    p->out->records += (int64_t)(p->scanner.n_items - n_stay);
+    p->out->records += (int64_t)(p->from.head.n_rows - n_stay);
     p->out->beside = size > p->out->beside ? size : p->out->beside;
-    return remove_part(p, name_of(p, part), p->scanner.size, err);
+    return remove_part(p, name_of(p, part), p->from.size, err);
+}
+
+/* Reads the index and the records of a part that is to be pruned. */
+static qv_status
+read_index(struct pruning *p, uint32_t part, qv_error *err)
+{
+    const struct qv_index_head *h = &p->from.head;
+    char *path = qv_cache_part_path(p->c, part);
+    free(p->records);
+    p->records = NULL;
+    qv_status s =
+        path ? qv_part_index_read(&p->from, path, err) : qv_no_memory(p->folder.path, err);
+    if (!s)
+        s = qv_part_records(path, h->records_at, h->records_bytes, h->records_xxh3, &p->records,
+                            err);
+    free(path);
+    return s;
 }
 
 static qv_status
@@ -381,22 +400,20 @@ prune_part(struct pruning *p, uint32_t part, size_t done, qv_error *err)
 {
     size_t n_stay = 0;
     qv_error why = { 0 };
-    char *path = qv_cache_part_path(p->c, part);
-    qv_status s = path ? qv_scan_part(&p->scanner, path, &why) : qv_no_memory(p->folder.path, &why);
-    free(path);
+    qv_status s = read_index(p, part, &why);
     if (s && s != QV_ENOMEM) /* the part was readable when the cache was opened */
         return leave(p, part, &why, err);
     if (s && err)
         *err = why;
     if (!s)
         s = decide(p, part, &n_stay, err);
-    if (s || n_stay == p->scanner.n_items)
+    if (s || n_stay == p->from.head.n_rows)
         return s;
     if (n_stay)
         return replace_part(p, part, done, n_stay, err);
     p->out->removed++;
-    p->out->records += (int64_t)p->scanner.n_items;
-    return remove_part(p, name_of(p, part), p->scanner.size, err);
+    p->out->records += (int64_t)p->from.head.n_rows;
+    return remove_part(p, name_of(p, part), p->from.size, err);
 }
 
 /* Reports the parts that cannot be used and will stay, before anything is removed. */
@@ -485,7 +502,7 @@ prune(struct pruning *p, const char *dir, qv_error *err)
     qv_status s = qv_cache_open(dir, &p->c, err);
     if (s)
         return s;
-    p->scanner = (struct qv_scanner){ .layout = p->c->layout, .seed = p->c->seed };
+    p->from = (struct qv_part_index){ .layout = p->c->layout, .seed = p->c->seed };
     p->keep = sort_keys(p->o->keep, p->o->n_keep);
     p->drop = sort_keys(p->o->drop, p->o->n_drop);
     p->piece = malloc(PIECE);
@@ -534,7 +551,8 @@ qv_cache_prune(const char *dir, const qv_cache_prune_options *o, qv_cache_pruned
     if (!s)
         s = prune(&p, dir, err);
     qv_cache_close(&p.c);
-    qv_scan_free(&p.scanner);
+    qv_part_index_free(&p.from);
+    free(p.records);
     free(p.keep);
     free(p.drop);
     free(p.stays);

@@ -15,7 +15,6 @@
 
 #include "error.h"
 #include "files/json.h"
-#include "scan.h"
 
 enum { MOST_MAPS = 32768, MOST_IDLE = 1024 };
 
@@ -110,12 +109,10 @@ qv_cache_close(qv_cache **cache)
         free(c->damage[i].words);
     if (c->maps)
         qv_part_maps_close(c->maps);
-    if (c->scanner)
-        qv_scan_free(c->scanner);
     if (c->has_lock)
         pthread_mutex_destroy(c->lock);
     free(c->maps);
-    free(c->scanner);
+    free(c->records);
     free(c->lock);
     free(c->damage);
     qv_index_free(&c->index);
@@ -201,7 +198,7 @@ item_of(const qv_cache *c, const struct qv_index_key *k)
 const struct qv_index_key *
 qv_cache_find_key(const qv_cache *c, const char *key)
 {
-    return qv_index_find(&c->index, key, qv_scan_hash(c->seed, key, strlen(key)));
+    return qv_index_find(&c->index, key, qv_part_index_hash(c->seed, key, strlen(key)));
 }
 
 qv_status
@@ -347,23 +344,20 @@ qv_cache_release(const qv_cache *cache, qv_cache_item *item)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Loads the records of a part into the cache's scanner. The caller holds the lock. */
+/* Loads the records of a part, unless it did so last. The caller holds the lock. */
 static qv_status
 load_records(qv_cache *c, size_t part, qv_error *err)
 {
-    if (c->scanner && c->scanned == part)
+    const struct qv_index_part *p = &c->index.parts[part];
+    if (c->records && c->recorded == part)
         return QV_OK;
-    if (!c->scanner)
-        c->scanner = calloc(1, sizeof *c->scanner);
+    free(c->records);
+    c->records = NULL;
+    c->recorded = part;
     char *path = qv_cache_part_path(c, part);
-    qv_status s = path && c->scanner ? QV_OK : qv_no_memory(c->dir, err);
-    if (!s) {
-        c->scanner->layout = c->layout;
-        c->scanned = SIZE_MAX;
-        s = qv_scan_part(c->scanner, path, err);
-    }
-    if (!s)
-        c->scanned = part;
+    const qv_status s = path ? qv_part_records(path, p->records_at, p->records_bytes,
+                                               p->records_xxh3, &c->records, err)
+                             : qv_no_memory(c->dir, err);
     free(path);
     return s;
 }
@@ -379,11 +373,8 @@ qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
     const struct qv_index_key *k = &c->index.keys[i];
     pthread_mutex_lock(c->lock);
     s = load_records(c, k->part, err);
-    if (!s && (uint64_t)k->record + k->record_bytes > c->scanner->records.n)
-        s = qv_fail(err, QV_EIO, "%s/%s: the file was changed since the cache was opened",
-                    qv_path_tail(c->dir), c->index.parts[k->part].name);
     if (!s) {
-        char *text = strndup(c->scanner->records.at + k->record, k->record_bytes);
+        char *text = strndup(c->records + k->record, k->record_bytes);
         s = text ? QV_OK : qv_no_memory(c->dir, err);
         if (text)
             *out = text;

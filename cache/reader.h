@@ -28,9 +28,12 @@ struct qv_cache {
     uint64_t part_bytes, damaged_bytes;
     struct qv_cache_usual usual;
     bool has_lock;
-    pthread_mutex_t *lock;      /* guards the fields below */
-    struct qv_scanner *scanner; /* of the part that was scanned last */
-    size_t scanned;
+    pthread_mutex_t *lock; /* guards the fields below */
+    char *records;         /* of the part `recorded`, whose records were read last */
+    size_t recorded;
+    size_t checked; /* 1 + the part that was checked last, and how that ended */
+    qv_status check_status;
+    qv_error check_error;
     qv_cache *later; /* the folder as read again, once a part of this reading was gone; or NULL */
 };
 
@@ -40,7 +43,7 @@ const struct qv_index_key *qv_cache_find_key(const qv_cache *c, const char *key)
 /* Returns QV_EINVAL if there is no item i. */
 qv_status qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err);
 
-/* Lists the folder's parts, or takes those that are named, and reads their headers into the index.
+/* Lists the folder's parts, or takes those that are named, and reads their indexes.
  * The folder is listed until a round finds no new part, so that a part which replaces another
  * meanwhile is not missed. */
 qv_status qv_cache_scan(qv_cache *c, const struct qv_cache_reading *how, qv_error *err);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Prints a key's record, a JSON object. scan_records.c reads it. */
+/* Prints and reads the record of a key, a JSON object. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cache.h"
+#include "error.h"
 #include "files/json.h"
 #include "files/outcome_json.h"
 #include "files/utf8.h"
+#include "part_index.h"
 
 enum { MOST_ERROR_BYTES = 800 /* limit for a record's error */ };
 
@@ -76,4 +77,94 @@ qv_cache_print_record(struct qv_text *t, const char *key, const qv_cache_source 
     else
         add_result(t, xxh3, r);
     qv_text_add(t, "}", 1);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Returns the text of a number in a record, as it stands there, so that it can be hashed; NULL:
+ * there is none. A name behind a bare comma cannot stand inside of a string, where its quotes would
+ * have backslashes. */
+static const char *
+number_text(const char *record, const char *name, char text[64])
+{
+    char before[16];
+    snprintf(before, sizeof before, ",\"%s\":", name);
+    const char *at = strstr(record, before);
+    if (!at)
+        return NULL;
+    at += strlen(before);
+    snprintf(text, 64, "%.*s", (int)strcspn(at, ",}"), at);
+    return text;
+}
+
+static qv_status
+wrong_record(const char *path, const json_t *record, const char *words, qv_error *err)
+{
+    char shown[QV_QUOTE_SIZE];
+    return qv_fail(err, QV_EFORMAT, "%s: the record of key %s: %s", qv_path_tail(path),
+                   qv_json_show(json_object_get(record, "key"), shown), words);
+}
+
+static qv_status
+failure_code(const char *name)
+{
+    for (int i = QV_EINVAL; i <= QV_ESTATE; i++)
+        if (!strcmp(name, qv_status_name((qv_status)i)))
+            return (qv_status)i;
+    return QV_EFORMAT; /* a code that this build does not know is a failure all the same */
+}
+
+/* Reads the fields of a record that is ok. */
+static qv_status
+read_result(const json_t *j, const char *path, struct qv_index_row *r, qv_error *err)
+{
+    const char *xxh3 = json_string_value(json_object_get(j, "xxh3"));
+    const json_t *picture = json_object_get(j, "picture"), *fps = json_object_get(j, "sampled_fps");
+    if (!xxh3 || strlen(xxh3) != 16 || strspn(xxh3, "0123456789abcdef") != 16)
+        return wrong_record(path, j, "xxh3 must be 16 hexadecimal digits", err);
+    if (picture && !json_is_boolean(picture))
+        return wrong_record(path, j, "picture must be true or false", err);
+    if (fps && !(json_number_value(fps) > 0))
+        return wrong_record(path, j, "sampled_fps must be a number above 0", err);
+    r->xxh3 = strtoull(xxh3, NULL, 16);
+    r->is_image = picture ? (int8_t)json_is_true(picture) : -1;
+    r->sampled_fps = json_number_value(fps);
+    return QV_OK;
+}
+
+qv_status
+qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usual,
+              const char *path, const char *wanted, struct qv_index_row *r, qv_error *err)
+{
+    char start[64], end[64], normal[QV_CACHE_OPTIONS_BYTES];
+    json_t *j = NULL;
+    qv_status s = qv_json_parse(path, record, bytes, QV_JSON_MAX_BRACKETS, &j, err);
+    if (s)
+        return s;
+    const char *key = json_string_value(json_object_get(j, "key")),
+               *source = json_string_value(json_object_get(j, "path")),
+               *status = json_string_value(json_object_get(j, "status")),
+               *options = json_string_value(json_object_get(j, "options"));
+    const bool ok = status && !strcmp(status, "ok");
+    *r = (struct qv_index_row){ .is_image = -1 };
+    if (!key || strcmp(key, wanted))
+        s = wrong_record(path, j, "it is another key's", err);
+    else if (!source || !(ok || (status && !strcmp(status, "failed"))))
+        s = wrong_record(path, j, "it has no path, or no status of \"ok\" or \"failed\"", err);
+    else if (ok)
+        s = read_result(j, path, r, err);
+    else if (!json_is_string(json_object_get(j, "code")))
+        s = wrong_record(path, j, "a failure must have a code", err);
+    else
+        r->status = (uint8_t)failure_code(json_string_value(json_object_get(j, "code")));
+    if (!s) {
+        r->path = qv_cache_key_hash(source);
+        r->bytes = json_integer_value(json_object_get(j, "bytes"));
+        r->mtime_ns = json_integer_value(json_object_get(j, "mtime"));
+        r->asked = qv_cache_asked_hash(number_text(record, "start", start),
+                                       number_text(record, "end", end),
+                                       qv_cache_normal(usual, r->is_image, options, normal));
+    }
+    json_decref(j);
+    return s;
 }

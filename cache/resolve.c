@@ -78,35 +78,18 @@ read_options(const char *text, qv_clip_options *own)
     return same && !strcmp(same, text);
 }
 
-bool
-qv_cache_asks_the_same(const struct qv_cache_usual *usual, int is_image, const char *start,
-                       const char *end, const char *options, uint64_t asked)
+const char *
+qv_cache_normal(const struct qv_cache_usual *usual, int is_image, const char *options,
+                char text[QV_CACHE_OPTIONS_BYTES])
 {
     const qv_clip_options *usually = &usual->of[is_image < 0 ? 2 : is_image > 0];
     qv_clip_options own;
-    if (qv_cache_asked_hash(start, end, options) == asked)
-        return true;
-    if (!read_options(options, &own))
-        return false;
-    for (unsigned ways = 1; ways < 8; ways++) { /* each bit swaps an option: its usual value for 0,
-                                                 * or 0 for its usual value */
-        qv_clip_options other = own;
-        char text[QV_CACHE_OPTIONS_BYTES];
-        bool can = true;
-        int i = 0;
-        QVM_EACH_OPTION (p) {
-            if (!has_usual(p) || !(ways >> i++ & 1))
-                continue;
-            const double usual_value = qvm_option_real(p, usually),
-                         value = qvm_option_real(p, &own);
-            const double to = value != 0 ? 0 : usual_value;
-            can = can && usual_value > 0 && (value == 0 || value == usual_value);
-            qvm_option_put(p, &other, (int64_t)to, to);
-        }
-        if (can && qv_cache_asked_hash(start, end, qv_cache_options_text(&other, text)) == asked)
-            return true;
-    }
-    return false;
+    if (!options || !read_options(options, &own))
+        return options;
+    QVM_EACH_OPTION (p)
+        if (has_usual(p) && qvm_option_real(p, &own) == qvm_option_real(p, usually))
+            qvm_option_put(p, &own, 0, 0);
+    return qv_cache_options_text(&own, text);
 }
 
 /* ---- options of all clips -------------------------------------------------------------------- */

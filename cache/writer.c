@@ -27,12 +27,13 @@ enum {
     MOST_SEALING = 2 /* full parts that wait for their sealing, before qv_cache_begin waits */
 };
 #define FIRST_ROOM                                                                                 \
-    ((uint64_t)256 << 10) /* room of the first header; each part adapts the next one's */
+    ((uint64_t)256 << 10) /* room in front of the first part; each part adapts the next one's */
 #define LEAST_ROOM ((uint64_t)64 << 10)
 
 struct qv_cache_writer {
     struct qv_cache_folder folder;
     qv_cache_layout layout;
+    struct qv_cache_usual usual; /* values of options that records leave out */
     struct qv_cache_part_name name;
     uint64_t part_bytes;
     double part_seconds;
@@ -46,7 +47,7 @@ struct qv_cache_writer {
     /* guarded by the lock */
     struct qv_cache_part *current, *retired; /* the part where keys are begun; full parts, the
                                               * oldest first */
-    uint64_t room;                           /* room of the next part's header */
+    uint64_t room;                           /* room in front of the next part */
     int n_sealing;                           /* parts that the thread is sealing */
     bool ended;
     qv_status status; /* the first failure of the disk */
@@ -108,7 +109,7 @@ retire(qv_cache_writer *w)
     struct qv_cache_part *p = w->current, **last = &w->retired;
     if (!p)
         return;
-    if (p->header < p->room / 4 && w->room > LEAST_ROOM)
+    if (p->front < p->room / 4 && w->room > LEAST_ROOM)
         w->room /= 2;
     while (*last)
         last = &(*last)->next;
@@ -145,11 +146,11 @@ count_unsealed(qv_cache_writer *w)
 static qv_status
 seal_part(qv_cache_writer *w, struct qv_cache_part *p, qv_error *err)
 {
-    if (!p->n_records)
+    if (!p->n_done)
         return QV_OK;
     const int64_t now = now_ns();
     w->sealed_ns = now > w->sealed_ns ? now : w->sealed_ns + 1;
-    return qv_cache_part_seal(p, &w->layout, &w->name, w->sealed_ns, err);
+    return qv_cache_part_seal(p, &w->layout, &w->usual, &w->name, w->sealed_ns, err);
 }
 
 static void *
@@ -205,7 +206,8 @@ publish_description(const struct qv_cache_folder *folder, const json_t *descript
 /* Writes the description, or compares with the one that is there. If two runs write it at once, the
  * second one compares. */
 static qv_status
-describe(const struct qv_cache_folder *folder, const qv_cache_writer_options *o, qv_error *err)
+describe(const struct qv_cache_folder *folder, const qv_cache_writer_options *o,
+         struct qv_cache_usual *usual, qv_error *err)
 {
     json_t *run = NULL, *there = NULL;
     qv_cache_layout layout;
@@ -221,6 +223,8 @@ describe(const struct qv_cache_folder *folder, const qv_cache_writer_options *o,
         s = qv_cache_description(folder->path, &is_there, &there, &layout, err);
     if (!s && there)
         s = qv_cache_same(folder->path, there, run, err);
+    if (!s)
+        *usual = qv_cache_usual_of(run);
     json_decref(run);
     json_decref(there);
     return s;
@@ -300,7 +304,7 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
     s = qv_cache_folder_open(dir, &w->folder, err);
     if (!s) {
         qv_cache_folder_sweep(&w->folder);
-        s = describe(&w->folder, o, err);
+        s = describe(&w->folder, o, &w->usual, err);
     }
     if (!s)
         s = qv_cache_lock_to_add(&w->folder, &w->folder_lock, &warning, err);
@@ -395,7 +399,7 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
         e->need = qv_cache_part_need(&w->layout, e->key, e->path, e->options);
     if (!s && qv_cache_part_least(e->need) > QV_CACHE_MAX_ROOM)
         s = qv_fail(err, QV_EFORMAT,
-                    "key, path and options take %llu bytes of a header; %llu are kept",
+                    "key, path and options take %llu bytes of a part's front; %llu are kept",
                     (unsigned long long)e->need, (unsigned long long)QV_CACHE_MAX_ROOM);
     if (s)
         free_entry(&e);
@@ -582,26 +586,22 @@ digest(const qv_cache_entry *e, const qv_cache_result *r)
     return XXH3_64bits(all, n * sizeof *all);
 }
 
-/* Takes the entry out of its part: with a record and rows, or without either if record is NULL. The
+/* Takes the entry out of its part: with a row and its record, or without either if record is NULL. The
  * caller holds the lock. */
 static qv_status
-leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_text *record)
+leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_index_row *row,
+      const struct qv_text *record)
 {
     qv_cache_writer *w = e->writer;
     struct qv_cache_part *p = e->part;
-    const bool ok = r && !r->status;
     qv_status s = QV_OK;
-    if (ok)
-        s = qv_cache_part_add(p, &w->layout, e->key, &e->block, r->outcome->grid_thw,
-                              r->timestamps_s, (int64_t)n_timestamps(r));
-    else
-        s = qv_cache_part_unuse(p, e->block.at, e->block.at + e->block.bytes);
-    if (s) /* the part's account is wrong now, so it must not be sealed */
-        p->records.lost = true;
-    if (record)
-        qv_cache_part_record(p, &w->layout, e->key, ok, e->need, record);
-    else
+    if (record) {
+        s = qv_cache_part_add(p, &w->layout, e->key, row, record, e->need, &e->block,
+                              row->status ? NULL : r->outcome->grid_thw, r->timestamps_s);
+    } else {
+        qv_cache_part_give_back(p, e->block.at, e->block.at + e->block.bytes);
         qv_cache_part_drop(p, qv_cache_key_hash(e->key), e->need);
+    }
     p->n_open--;
     if (p == w->current &&
         (p->end - p->room >= w->part_bytes || qv_seconds() - p->began_s >= w->part_seconds))
@@ -634,6 +634,31 @@ check_result(const qv_cache_entry *e, const qv_cache_result *r, qv_error *err)
     return QV_OK;
 }
 
+/* Makes a key's record, and the row of it. */
+static qv_status
+make_record(const qv_cache_entry *e, const qv_cache_result *r, struct qv_text *record,
+            struct qv_index_row *row, qv_error *err)
+{
+    const qv_cache_writer *w = e->writer;
+    const int is_image = r->status ? -1 : r->outcome->is_image != 0;
+    char options[QV_CACHE_OPTIONS_BYTES];
+    qv_cache_source source = e->source;
+    source.path = e->path;
+    source.options = qv_cache_normal(&w->usual, is_image, e->options, options);
+    qv_cache_print_record(record, e->key, &source, r->status ? 0 : digest(e, r), r);
+    qv_text_add(record, "", 1);
+    if (record->lost)
+        return no_memory(w, err);
+    record->n--;
+    const qv_status s =
+        qv_record_row(record->at, record->n, &w->usual, w->folder.path, e->key, row, err);
+    if (!row->status) {
+        row->n_rows = (uint32_t)e->block.rows;
+        row->n_times = (uint32_t)n_timestamps(r);
+    }
+    return s;
+}
+
 qv_status
 qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
 {
@@ -647,20 +672,19 @@ qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
         pthread_mutex_lock(&w->lock);
         if (!s)
             s = say_failure(w, err);
-        leave(e, NULL, NULL);
+        leave(e, NULL, NULL, NULL);
         pthread_mutex_unlock(&w->lock);
         free_entry(entry);
         return s;
     }
-    qv_cache_source source = e->source;
-    source.path = e->path;
-    source.options = e->options;
-    qv_cache_print_record(&record, e->key, &source, r->status ? 0 : digest(e, r), r);
+    struct qv_index_row row;
+    qv_error failed = { 0 };
+    s = make_record(e, r, &record, &row, &failed);
     pthread_mutex_lock(&w->lock);
-    if (leave(e, r, &record) || record.lost) {
-        qv_error failed;
-        note_failure(w, no_memory(w, &failed), &failed);
-    }
+    const qv_status left = leave(e, r, s ? NULL : &row, s ? NULL : &record);
+    if (!s && left)
+        s = no_memory(w, &failed);
+    note_failure(w, s, &failed);
     s = say_failure(w, err);
     pthread_mutex_unlock(&w->lock);
     free(record.at);
@@ -675,7 +699,7 @@ qv_cache_drop(qv_cache_entry **entry)
         return;
     qv_cache_writer *w = (*entry)->writer;
     pthread_mutex_lock(&w->lock);
-    leave(*entry, NULL, NULL);
+    leave(*entry, NULL, NULL, NULL);
     pthread_mutex_unlock(&w->lock);
     free_entry(entry);
 }

@@ -166,10 +166,10 @@ typedef struct qv_cache_info {
 
 /* Returns whether a folder has a qwenvit-cache.json: it is a cache, or claims to be one. */
 QV_API bool qv_cache_exists(const char *dir);
-/* Opens a cache and reads the headers of all its parts, which are checked as strictly as
- * checkpoints are. A part that is damaged, or is no regular file, is reported by qv_cache_damage,
+/* Opens a cache and reads the indexes of all its parts, and checks all of them (docs/cache.md says
+ * what it leaves to qv_cache_verify). A part that is damaged, or is no regular file, is reported by qv_cache_damage,
  * and its keys are missing. It takes memory for the index (qv_cache_info.index_bytes), and while it
- * opens three times the largest header (32 MiB at most). Returns QV_EIO, QV_EFORMAT (no cache, or
+ * opens the largest index (32 MiB at most). Returns QV_EIO, QV_EFORMAT (no cache, or
  * one of another version), QV_ENOMEM, or QV_EBACKEND (the file system or its server is gone). */
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
@@ -187,10 +187,10 @@ typedef struct qv_cache_rate {
  * such run. */
 QV_API bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
 /* Returns why the damaged part i of n_damaged cannot be used; the text names its file. NULL for an
- * i past the last. *superseded becomes whether nothing is lost with the part: its header says which
+ * i past the last. *superseded becomes whether nothing is lost with the part: its index says which
  * keys it has, and each of them has a record elsewhere that counts before the one here, or was made
  * of the same source. qv_cache_prune removes such a part. To find that out the call reads the part's
- * header; with NULL it reads nothing. */
+ * index; with NULL it reads nothing. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded);
 
 /* An item is a key and what the cache knows of it. Its strings belong to the cache, and live until
@@ -229,7 +229,7 @@ QV_API qv_status qv_cache_at(const qv_cache *cache, int64_t i, qv_cache_item *ou
  * and no file stays open. The tensors are valid until qv_cache_release, which must follow each hold
  * once; closing the cache ends them all. Parts that nobody holds stay mapped until their place is
  * needed, and the one that was released first goes first. If the part is gone because somebody
- * pruned the cache, the headers are read again, and the item gets the same tensors from where they
+ * pruned the cache, the indexes are read again, and the item gets the same tensors from where they
  * are now (its part and places keep their values). Returns QV_EIO if the part cannot be mapped, is
  * not the file that it was, or is gone and the key is gone with it or was made again; QV_ENOMEM if
  * 32,768 parts are held, or the process has no room for more. A part that somebody truncates while
@@ -240,7 +240,8 @@ QV_API qv_status qv_cache_hold(const qv_cache *cache, qv_cache_item *item, qv_er
 QV_API void qv_cache_release(const qv_cache *cache, qv_cache_item *item);
 /* Returns item i's record, a JSON object, for free(). */
 QV_API qv_status qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err);
-/* Reads item i's tensors and compares their checksum. Returns QV_EFORMAT if it differs. */
+/* Reads item i's tensors and compares their checksum; and checks header and records of its part, as
+ * docs/cache.md says, which is done once for keys in a row. Returns QV_EFORMAT if something differs. */
 QV_API qv_status qv_cache_verify(const qv_cache *cache, int64_t i, qv_error *err);
 
 typedef enum qv_cache_state {

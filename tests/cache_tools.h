@@ -4,6 +4,7 @@
 #ifndef QV_TESTS_CACHE_TOOLS_H
 #define QV_TESTS_CACHE_TOOLS_H
 
+#include "cache/part_index.h"
 #include "dtype.h"
 #include "files/safetensors.h"
 #include "qwenvit_cache.h"
@@ -324,6 +325,46 @@ header_bytes(const struct file *f)
         n = n << 8 | (unsigned char)f->data[i];
     assert_true(n + 8 <= f->bytes);
     return (size_t)n + 8;
+}
+
+static inline uint64_t
+get_number(const struct file *f, size_t at, int bytes)
+{
+    uint64_t v = 0;
+    assert_true(at + (size_t)bytes <= f->bytes);
+    for (int i = bytes - 1; i >= 0; i--)
+        v = v << 8 | (unsigned char)f->data[at + (size_t)i];
+    return v;
+}
+
+static inline void
+put_number(const struct file *f, size_t at, int bytes, uint64_t v)
+{
+    assert_true(at + (size_t)bytes <= f->bytes);
+    for (int i = 0; i < bytes; i++, v >>= 8)
+        f->data[at + (size_t)i] = (char)v;
+}
+
+/* Where a part's records begin, and its data: behind header, index, keys and records. */
+static inline size_t
+records_at(const struct file *f)
+{
+    return (size_t)get_number(f, header_bytes(f) + 48, 8);
+}
+
+static inline size_t
+front_bytes(const struct file *f)
+{
+    return records_at(f) + ((size_t)get_number(f, header_bytes(f) + 56, 8) + 63) / 64 * 64;
+}
+
+/* Makes the checksum of a part's index, which was changed, right. */
+static inline void
+mend_index(const struct file *f)
+{
+    const size_t at = header_bytes(f), end = records_at(f);
+    assert_true(end > at && end <= f->bytes);
+    put_number(f, at + 8, 8, qv_index_xxh3((unsigned char *)f->data + at, end - at));
 }
 
 /* The length of the header without the spaces at its end. */

@@ -36,7 +36,7 @@ clips/options.inc python/qwenvit/_sources.py    says what frames in memory may h
 src/outcome.inc job/fill.c                frames in memory come with their rate
 src/outcome.inc cache/index.c               a row of the index has the rate
 src/outcome.inc cache/reader.c              gives the rate of a row of the index
-src/outcome.inc cache/scan_records.c        keeps two fields of a record, of which older records lack either
+src/outcome.inc cache/record.c              reads two fields of a record, of which older records lack either
 src/outcome.inc tools/command/info.c        tells them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job

@@ -226,11 +226,9 @@ class Snapshots:
                 key, _, tensor = name.rpartition("/")
                 hashed = hashlib.sha256(data[slice(*t["data_offsets"])]).hexdigest()
                 tensors[key] = tensors.get(key, "") + f"    {tensor} {t['dtype']} {t['shape']} {hashed}\n"
-            records, at = metadata["records"], 1
-            while at < len(records) - 1:
-                record, end = json.JSONDecoder().raw_decode(records, at)
-                keys[record["key"]] = keys.get(record["key"], "") + records[at:end] + "\n" + tensors.get(record["key"], "")
-                at = end + 1
+            for line in data[slice(*header["__records"]["data_offsets"])].decode().rstrip(" ").split("\n"):
+                key = json.loads(line)["key"]
+                keys[key] = keys.get(key, "") + line + "\n" + tensors.get(key, "")
         lines = [Path(folder, "qwenvit-cache.json").read_text(), *sorted(fields), *(keys[k] for k in sorted(keys))]
         return "\n".join(lines)
 

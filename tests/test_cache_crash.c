@@ -394,9 +394,9 @@ run_undisturbed(const char *dir)
 static void
 count_records(const char *path, void *user)
 {
-    static const char text[] = "{\\\"key\\\":";
+    static const char text[] = "{\"key\":";
     struct file f = read_file(path);
-    const char *p = f.data, *end = f.data + header_used(&f);
+    const char *p = f.data + records_at(&f), *end = f.data + front_bytes(&f);
     while ((p = memmem(p, (size_t)(end - p), text, sizeof text - 1)) != NULL) {
         ++*(int *)user;
         p++;

@@ -312,8 +312,12 @@ test_damage(void **state)
     copy_part(dir, &f, "cut-1", f.bytes - 5, NULL, NULL);
     copy_part(dir, &f, "cut-2", 100, NULL, NULL);
     copy_part(dir, &f, "empty", 0, NULL, NULL);
-    copy_part(dir, &f, "version", f.bytes, "\"version\":\"1\"", "\"version\":\"2\"");
-    copy_part(dir, &f, "dtype", f.bytes, "\"dtype\":\"BF16\"", "\"dtype\":\"F16\" ");
+    put_number(&f, header_bytes(&f) + 16, 4, 3);
+    copy_part(dir, &f, "version", f.bytes, "\"version\":\"2\"", "\"version\":\"3\"");
+    put_number(&f, header_bytes(&f) + 16, 4, 2);
+    put_number(&f, header_bytes(&f) + 112, 4, qv_index_dtype(QV_F16));
+    mend_index(&f);
+    copy_part(dir, &f, "dtype", f.bytes, NULL, NULL);
     free(f.data);
     snprintf(path, sizeof path, "%s/part-a-folder.safetensors", dir);
     assert_int_equal(mkdir(path, 0777), 0);
@@ -330,7 +334,7 @@ test_damage(void **state)
     assert_int_equal(n.left, 4);
     assert_int_equal(n_told, 4);
     assert_non_null(strstr(told, "part-version.safetensors: left as it is: "));
-    assert_non_null(strstr(told, "its version is not \"1\""));
+    assert_non_null(strstr(told, "its version is \"3\""));
     assert_non_null(strstr(told, "a regular file is needed"));
     assert_int_equal(info_of(dir).n_damaged, 4);
     assert_int_equal(info_of(dir).n_superseded, 0);
@@ -340,28 +344,6 @@ test_damage(void **state)
     check_keys(dir, 0, 0);
 }
 
-/* Puts a copy of a part beside the others, with a text inserted before another, or in its place. The
- * header is padded, so it has room for more. */
-static void
-write_variant(const char *dir, const struct file *f, const char *before, const char *text,
-              bool replaces)
-{
-    char path[700];
-    const size_t used = header_used(f), header = header_bytes(f), n = strlen(text);
-    const size_t gone = replaces ? strlen(before) : 0;
-    char *data = malloc(f->bytes);
-    assert_non_null(data);
-    memcpy(data, f->data, f->bytes);
-    char *at = memmem(data, used, before, strlen(before));
-    assert_true(at && used + n - gone <= header);
-    memmove(at + n, at + gone, used - (size_t)(at - data) - gone);
-    memcpy(at, text, n);
-    memset(data + used + n - gone, ' ', header - (used + n - gone));
-    snprintf(path, sizeof path, "%s/part-variant.safetensors", dir);
-    put_file(path, data, f->bytes);
-    free(data);
-}
-
 /* What another version may have written is not broken: a prune leaves it, and says so. Only what no
  * version writes, or what contradicts itself, is removed. */
 static void
@@ -369,24 +351,31 @@ test_other_versions(void **state)
 {
     (void)state;
     static const struct {
-        const char *before, *text;
-        bool replaces, is_broken;
+        const char *from, *to; /* texts of the header */
+        bool has_index, is_broken;
+        size_t at; /* of a byte in the index; 0: none */
+        int value;
     } cases[] = {
-        { "\"version\"", "\"crc\":\"1\",", false, false },
-        { "\"records\"", "\"index\"", true, false },
-        { "\"format\":\"qwenvit-cache\"", "\"format\":\"pt\"", true, false },
-        { "\"format\":\"qwenvit-cache\",", "", true, false },
-        { "\"__metadata__\"",
-          "\"__index\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},", false, false },
-        { "\"__metadata__\"",
-          "\"alone/mask\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},", false, false },
-        { "\"dtype\"", "\"strides\":[1],", false, false },
-        { "\"shape\":[", "\"shape\":[1,1,", true, false },
-        { "\\\"status\\\":\\\"ok\\\"", "\\\"status\\\":\\\"half\\\"", true, false },
-        { "\"version\"", "\"version\":\"1\",", false, true },
-        { "\"dtype\":\"BF16\",", "", true, true },
-        { "\"sealed\":\"", "\"sealed\":\"-", true, true },
-        { "\"data_offsets\":[", "\"data_offsets\":[1", true, true },
+        { "\"version\":\"2\"", "\"version\":\"1\"", false, false, 0, 0 },
+        { "\"version\":\"2\"", "\"version\":\"3\"", false, false, 0, 0 },
+        { "\"version\":\"2\"", "\"wersion\":\"2\"", false, false, 0, 0 },
+        { "\"format\":\"qwenvit-cache\"", "\"format\":\"pt\"           ", false, false, 0, 0 },
+        { "\"format\":", "\"formal\":", false, false, 0, 0 },
+        { "\"__metadata__\"", "\"__metatada__\"", false, false, 0, 0 },
+        { NULL, NULL, true, false, 124, 1 }, /* fields that this version does not know */
+        { NULL, NULL, true, false, 127, 1 },
+        { NULL, NULL, true, false, 128 + 92, 1 },
+        { NULL, NULL, true, false, 128 + 127, 1 },
+        { NULL, NULL, true, false, 128 + 90, 100 }, /* a status, and a kind of clip */
+        { NULL, NULL, true, false, 128 + 91, 2 },
+        { NULL, NULL, true, false, 104, 9 }, /* tokens of another cache */
+        { NULL, NULL, true, false, 112, 'X' },
+        { NULL, NULL, true, false, 116, 1 },
+        { NULL, NULL, true, false, 120, 1 },
+        { NULL, NULL, false, true, 0, 0 },
+        { "{\"__metadata__\"", "{{__metadata__\"", false, true, 0, 0 },
+        { NULL, NULL, true, true, 103, 0x80 }, /* sealed, and tokens, at the end of time */
+        { NULL, NULL, true, true, 128 + 7, 0x80 },
     };
     const char *dir = make_cache(), *lone = temp_path("lone");
     char path[700];
@@ -394,17 +383,26 @@ test_other_versions(void **state)
     write_source(w, &tiny, "alone", &some_source, QV_OK);
     close_writer(&w);
     struct file f = read_part(lone, path);
+    const size_t index = header_bytes(&f);
     const qv_cache_prune_options o = { .superseded = true, .told = tell };
     prune(dir, &o);
     snprintf(path, sizeof path, "%s/part-variant.safetensors", dir);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        write_variant(dir, &f, cases[i].before, cases[i].text, cases[i].replaces);
+        struct file g = { malloc(f.bytes), f.bytes };
+        assert_non_null(g.data);
+        memcpy(g.data, f.data, f.bytes);
+        if (cases[i].at)
+            g.data[index + cases[i].at] = (char)cases[i].value;
+        mend_index(&g);
+        if (!cases[i].has_index)
+            g.data[index] ^= 1;
+        copy_part(dir, &g, "variant", g.bytes, cases[i].from, cases[i].to);
+        free(g.data);
         *told = n_told = 0;
         const qv_cache_pruned n = prune(dir, &o);
         if (n.broken != cases[i].is_broken || n.left != !cases[i].is_broken ||
             access(path, F_OK) != (cases[i].is_broken ? -1 : 0))
-            fail_msg("%s in place of %s: %d broken, %d left: %s", cases[i].text, cases[i].before,
-                     (int)n.broken, (int)n.left, told);
+            fail_msg("case %zu: %d broken, %d left: %s", i, (int)n.broken, (int)n.left, told);
         if (!cases[i].is_broken)
             assert_non_null(strstr(told, "part-variant.safetensors: left as it is: "));
     }
@@ -475,24 +473,33 @@ test_hostile(void **state)
     write_source(w, &tiny, "own", &some_source, QV_OK);
     close_writer(&w);
     struct file f = read_part(lone, path);
-    char *at = memmem(f.data, f.bytes, "\"sealed\":\"", 10);
-    memset(at + 11, '0', strcspn(at + 11, "\""));
+    const size_t index = header_bytes(&f), records = records_at(&f), used = header_used(&f);
+    const char *sealed = memmem(f.data, f.bytes, "\"sealed\":\"", 10);
+    put_number(&f, index + 96, 8, strtoull(sealed + 10, NULL, 10) - 1000000000000);
+    mend_index(&f);
     snprintf(copy, sizeof copy, "%s/part-hostile.safetensors", dir);
     const char *drop[] = { "own" };
     qv_cache_prune_options o = { .superseded = true, .drop = drop };
-    const size_t header = header_used(&f);
     uint64_t x = 1;
     for (int i = 0; i < 400; i++) {
         qv_error err = { 0 };
         qv_cache_pruned n;
-        char saved[4];
+        char saved[4], checksum[8];
         x = x * 6364136223846793005u + 1442695040888963407u;
-        char *there = f.data + (x >> 33) % (header - 4);
+        /* a third in the header, which leads to the index; two in index, keys and records, with a
+         * checksum that is right every other time */
+        const size_t from = i % 3 ? index : 0, until = i % 3 ? front_bytes(&f) : used;
+        char *there = f.data + from + (x >> 33) % (until - from - 4);
+        memcpy(checksum, f.data + index + 8, 8);
         memcpy(saved, there, 4);
         for (int b = 0; b < 1 + i % 4; b++)
-            there[b] = i % 3 ? "0123456789\"[]{},:/kn"[(x >> (8 * b)) % 20] : (char)(x >> (8 * b));
+            there[b] = i % 5 ? (char)(x >> (8 * b)) : (char)(there[b] + 1);
+        if (i % 2 && i % 3 && there < f.data + records)
+            put_number(&f, index + 8, 8,
+                       qv_index_xxh3((unsigned char *)f.data + index, records - index));
         put_file(copy, f.data, i % 7 ? f.bytes : f.bytes - (x >> 40) % 600);
         memcpy(there, saved, 4);
+        memcpy(f.data + index + 8, checksum, 8);
         o.n_drop = (size_t)i % 2;
         const qv_status s = qv_cache_prune(dir, &o, &n, &err);
         if (s && (s != QV_EIO || !o.n_drop || !strstr(err.text, "no more keys are removed")))

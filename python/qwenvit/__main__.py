@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`python -m qwenvit` runs the command, and `python -m qwenvit export` writes Parquet."""
+"""`python -m qwenvit` runs the command; `export` writes Parquet, `convert` a cache of version 2."""
 
 import os
 import sys
@@ -12,6 +12,10 @@ def main():
         from . import _export
 
         return _export.main(sys.argv[2:])
+    if sys.argv[1:2] == ["convert"]:
+        from . import _convert
+
+        return _convert.main(sys.argv[2:])
     try:
         program = _decoder.find("qwenvit")
     except _core.Error as e:

@@ -117,6 +117,10 @@ class CacheFill:
     def close(self) -> None: ...
     def damaged(self) -> list[str]: ...
 
+def write_part(
+    folder: bytes, name: bytes, sealed: int, keys: list[tuple[str, str, list[bytes], int, bytes, bytes]]
+) -> None: ...
+
 class CacheReader:
     def __init__(
         self, folder: bytes, parts: list[bytes] | None = None, most_maps: int = 0, most_idle: int = 0

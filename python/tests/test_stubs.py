@@ -71,7 +71,7 @@ qwenvit\._(model|adapters)\.\w+\.\w+  # these have no stub, and mypy takes their
 qwenvit\._model\.Pixels(@base1)?  # nor does it know what a namedtuple of collections is based on
 qwenvit\._core\.[A-Z]\w+  # nanobind's classes have a metaclass of its own
 qwenvit\._core\.CacheRow\.__new__  # nanobind's functions cannot be inspected
-qwenvit\._core\.(check_options|encode_one|look_at_device|prepare|preprocess)  # nor these
+qwenvit\._core\.(check_options|encode_one|look_at_device|prepare|preprocess|write_part)  # nor these
 qwenvit\.ray\.(ActorPoolStrategy|BlockMetadata|Datasource|ReadTask|e|no_ray)  # only with Ray, or without
 qwenvit\.torch  # only where torch is installed
 """

@@ -21,6 +21,7 @@ struct qv_safetensors {
     struct qv_safetensor *tensors; /* in the order of their data in the file */
     const struct qv_safetensor **by_name;
     size_t n;
+    json_t *metadata; /* NULL: it has none */
 };
 
 /* The format's dtypes: name, bits, and whether qv_safetensors_writer writes it. */
@@ -175,6 +176,7 @@ read_entries(struct qv_safetensors *f, json_t *root, qv_error *err)
     qv_status s = check_metadata(f->path, json_object_get(root, "__metadata__"), err);
     if (s)
         return s;
+    f->metadata = json_incref(json_object_get(root, "__metadata__"));
     const size_t n = json_object_size(root);
     if (n > MAX_TENSORS)
         return qv_fail(err, QV_EFORMAT, "%s: the header has %zu tensors; at most %zu are read",
@@ -367,6 +369,7 @@ qv_safetensors_close(struct qv_safetensors **file)
             free(f->tensors[i].name);
     free(f->tensors);
     free(f->by_name);
+    json_decref(f->metadata);
     free(f->path);
     if (f->fd >= 0)
         close(f->fd);
@@ -378,6 +381,12 @@ const char *
 qv_safetensors_path(const struct qv_safetensors *file)
 {
     return file->path;
+}
+
+const char *
+qv_safetensors_metadata(const struct qv_safetensors *file, const char *name)
+{
+    return json_string_value(json_object_get(file->metadata, name));
 }
 
 const struct qv_safetensor *

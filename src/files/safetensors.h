@@ -10,6 +10,7 @@
 #define QV_FILES_SAFETENSORS_H
 
 #include "qwenvit.h"
+#include "text.h"
 
 #define QV_SAFETENSORS_MAX_HEADER (32u << 20)
 #define QV_SAFETENSORS_MAX_DIMS 8
@@ -36,6 +37,8 @@ struct qv_safetensors; /* an open file */
 qv_status qv_safetensors_open(const char *path, struct qv_safetensors **out, qv_error *err);
 void qv_safetensors_close(struct qv_safetensors **file); /* sets the pointer to NULL */
 const char *qv_safetensors_path(const struct qv_safetensors *file);
+/* Returns a text of __metadata__, or NULL. */
+const char *qv_safetensors_metadata(const struct qv_safetensors *file, const char *name);
 
 /* Returns NULL if there is no such tensor. The tensor belongs to the file. */
 const struct qv_safetensor *qv_safetensors_find(const struct qv_safetensors *file,
@@ -70,6 +73,15 @@ qv_status qv_checkpoint_find(struct qv_checkpoint *checkpoint, const char *name,
 typedef void qv_checkpoint_see(void *user, const char *name);
 void qv_checkpoint_visit(const struct qv_checkpoint *checkpoint, qv_checkpoint_see *see,
                          void *user);
+
+/* Printing a header. It begins with its length, and may have n texts of metadata. Then come the
+ * tensors, in the order of their data; key is NULL, or stands with a slash before the name. At the
+ * end it is padded with spaces to so many bytes, its length included; returns false if it is longer,
+ * or memory ran out. */
+void qv_header_begin(struct qv_text *t, const char *const (*metadata)[2], size_t n);
+void qv_header_tensor(struct qv_text *t, const char *key, const char *name, const char *dtype,
+                      int n_dims, const int64_t *shape, uint64_t begin, uint64_t end);
+bool qv_header_end(struct qv_text *t, size_t bytes);
 
 /* Writing. Opening makes the header from all tensors; then each tensor's data is put, in pieces
  * of any size and order; at finish the file appears under its name, whole or not at all.

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fuzzes a part of a cache. The first byte chooses the cache's layout. Then come a header, NUL and
- * data; the harness puts the header's length in front. Text between "@{" and "}@" is written as the
- * inside of a JSON string, so that small changes of a record leave it a string.
+ * Fuzzes a part of a cache. The first byte chooses the cache's layout, and its highest bit whether
+ * the rest is a file as it is. If not, then come a header without its length, NUL, and index, keys,
+ * records and data; the harness makes the index's checksum right, and those of header and records.
  */
 #define _GNU_SOURCE
+#include "cache/part_index.h"
 #include "fuzz.h"
 #include "files/safetensors.h"
 #include "qwenvit_cache.h"
 
 static const char *const layouts[] = {
-    "{\"format\":\"qwenvit-cache\",\"version\":\"1\",\"tokens\":{\"dtype\":\"f32\",\"width\":2,"
+    "{\"format\":\"qwenvit-cache\",\"version\":\"2\",\"tokens\":{\"dtype\":\"f32\",\"width\":2,"
     "\"n_deepstack\":0,\"packed\":false}}",
-    "{\"format\":\"qwenvit-cache\",\"version\":\"1\",\"tokens\":{\"dtype\":\"bf16\",\"width\":32,"
+    "{\"format\":\"qwenvit-cache\",\"version\":\"2\",\"tokens\":{\"dtype\":\"bf16\",\"width\":32,"
     "\"n_deepstack\":2,\"packed\":false}}",
-    "{\"format\":\"qwenvit-cache\",\"version\":\"1\",\"tokens\":{\"dtype\":\"f16\",\"width\":1,"
+    "{\"format\":\"qwenvit-cache\",\"version\":\"2\",\"tokens\":{\"dtype\":\"f16\",\"width\":1,"
     "\"n_deepstack\":3,\"packed\":true}}",
 };
+#define PART "part-00000-of-00001-x-0-0.safetensors"
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* Checks that mapped memory can be read. */
@@ -41,9 +43,14 @@ check_cache(const qv_cache *c, size_t size)
         char *record = NULL;
         FUZZ_CHECK(!qv_cache_at(c, i, &item, &err));
         FUZZ_CHECK(!qv_cache_find(c, item.key, &same, &err) && same.key == item.key);
-        FUZZ_CHECK(!qv_cache_record(c, i, &record, &err) && *record == '{');
-        free(record);
-        fuzz_failed(qv_cache_verify(c, i, &err), &err); /* Verifying reads all of it. */
+        if (!fuzz_failed(qv_cache_record(c, i, &record, &err), &err))
+            free(record);
+        /* Verifying reads all of it, and what passes is a safetensors file to other readers. */
+        if (!fuzz_failed(qv_cache_verify(c, i, &err), &err)) {
+            struct qv_safetensors *file = NULL;
+            FUZZ_CHECK(!qv_safetensors_open(fuzz_path(PART), &file, &err));
+            qv_safetensors_close(&file);
+        }
         FUZZ_CHECK(!qv_cache_hold(c, &item, &err) && !item.tokens == (item.status != QV_OK));
         if (item.status)
             continue;
@@ -62,39 +69,47 @@ check_part(const char *description, const uint8_t *data, size_t size)
 {
     qv_error err;
     qv_cache *c = NULL;
-    struct qv_safetensors *file = NULL;
     fuzz_file("qwenvit-cache.json", description, strlen(description));
-    const char *path = fuzz_file("part-00000-of-00001-x-0-0.safetensors", data, size);
+    fuzz_file(PART, data, size);
     FUZZ_CHECK(!qv_cache_open(fuzz_folder, &c, &err));
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
-    /* A file that we accept as a part must be a safetensors file to other readers. */
-    if (!info.n_damaged) {
-        FUZZ_CHECK(!qv_safetensors_open(path, &file, &err));
-        qv_safetensors_close(&file);
-    }
     check_cache(c, size);
     qv_cache_close(&c);
     FUZZ_CHECK(!c);
 }
 
-/* Copies a header, and writes the text between "@{" and "}@" as the inside of a JSON string. */
-static size_t
-copy_header(const uint8_t *from, size_t n, uint8_t *to)
+static uint64_t
+get(const uint8_t *at)
 {
-    size_t out = 0;
-    bool inside = false;
-    for (size_t i = 0; i < n; i++) {
-        if (i + 1 < n && from[i] == (inside ? '}' : '@') && from[i + 1] == (inside ? '@' : '{')) {
-            inside = !inside;
-            i++;
-            continue;
-        }
-        if (inside && (from[i] == '"' || from[i] == '\\'))
-            to[out++] = '\\';
-        to[out++] = from[i];
-    }
-    return out;
+    uint64_t v = 0;
+    for (int i = 7; i >= 0; i--)
+        v = v << 8 | at[i];
+    return v;
+}
+
+static void
+put(uint8_t *at, uint64_t v)
+{
+    for (int i = 0; i < 8; i++, v >>= 8)
+        at[i] = (uint8_t)v;
+}
+
+/* Makes checksums right where what they cover lies inside the file, so that what lies behind them is
+ * reached. */
+static void
+mend(uint8_t *all, size_t header, size_t size)
+{
+    uint8_t *index = all + header;
+    if (size - header < QV_INDEX_ROW)
+        return;
+    const uint64_t rows = get(index + 32), keys = get(index + 40), records = get(index + 48),
+                   bytes = get(index + 56);
+    put(index + 72, qv_cache_hash(all, header));
+    if (records <= size && bytes <= size && qv_index_padded(bytes) <= size - records)
+        put(index + 64, qv_cache_hash(all + records, (size_t)qv_index_padded(bytes)));
+    if (rows < size && keys < size &&
+        QV_INDEX_ROW * (1 + rows) + qv_index_padded(keys) <= size - header)
+        put(index + 8,
+            qv_index_xxh3(index, (size_t)(QV_INDEX_ROW * (1 + rows) + qv_index_padded(keys))));
 }
 
 int
@@ -102,20 +117,26 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!size)
         return 0;
-    const char *description = layouts[*data % N_LAYOUTS];
+    const char *description = layouts[(*data & 0x7f) % N_LAYOUTS];
     const uint8_t *rest = data + 1, *nul = memchr(rest, 0, size - 1);
-    const size_t header = nul ? (size_t)(nul - rest) : size - 1;
-    const size_t bytes = nul ? size - 2 - header : 0;
-    uint8_t *all = calloc(1, 8 + 2 * size + 4096);
+    if (*data & 0x80 || !nul) {
+        check_part(description, rest, size - 1);
+        return 0;
+    }
+    const size_t header = (size_t)(nul - rest), bytes = size - 2 - header;
+    size_t padded = (8 + header + 63) / 64 * 64;
+    if (bytes >= 32) { /* the index begins where it says, so that inputs need no spaces */
+        const uint64_t told = get(nul + 1 + 24);
+        padded = told >= padded && told <= 8192 && told % 64 == 0 ? (size_t)told : padded;
+    }
+    uint8_t *all = calloc(1, padded + bytes);
     FUZZ_CHECK(all);
-    size_t n = copy_header(rest, header, all + 8);
-    while ((8 + n) % 64) /* Pads the header so that tensors can lie where they must. */
-        all[8 + n++] = ' ';
-    for (int i = 0; i < 8; i++)
-        all[i] = (uint8_t)((uint64_t)n >> 8 * i & 0xff);
-    if (bytes)
-        memcpy(all + 8 + n, nul + 1, bytes);
-    check_part(description, all, 8 + n + bytes);
+    put(all, padded - 8);
+    memset(all + 8, ' ', padded - 8);
+    memcpy(all + 8, rest, header);
+    memcpy(all + padded, nul + 1, bytes);
+    mend(all, padded, padded + bytes);
+    check_part(description, all, padded + bytes);
     free(all);
     return 0;
 }

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "part_index.h"
+
+#include <float.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "files/json.h"
+#include "files/safetensors.h"
+#include "files/utf8.h"
+
+enum {
+    FIRST_READ = 64 << 10, /* bytes that are read of a part at once: all in front of a small one */
+    UNHASHED = 16          /* bytes of the head before those that its checksum covers */
+};
+
+/* What is wrong with an index. */
+struct wrong {
+    int64_t row; /* -1: it is the head */
+    const char *field, *words;
+};
+
+/* ---- loads and stores ------------------------------------------------------------------------ */
+
+static inline uint32_t
+load4(const unsigned char *at)
+{
+    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static inline uint64_t
+load8(const unsigned char *at)
+{
+    return load4(at) | (uint64_t)load4(at + 4) << 32;
+}
+
+static void
+store(unsigned char *at, uint64_t v, int bytes)
+{
+    for (int i = 0; i < bytes; i++, v >>= 8)
+        at[i] = (unsigned char)v;
+}
+
+static inline double
+real_of(uint64_t bits)
+{
+    double v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+static inline uint64_t
+bits_of(double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+static inline bool
+is_any(const unsigned char *at, const unsigned char *end)
+{
+    unsigned char all = 0;
+    while (at < end)
+        all |= *at++;
+    return all != 0;
+}
+
+#define LOAD_u8(at, place) (at)[place]
+#define LOAD_i8(at, place) (int8_t)(at)[place]
+#define LOAD_u16(at, place) (uint16_t)((at)[place] | (at)[(place) + 1] << 8)
+#define LOAD_u32(at, place) load4((at) + (place))
+#define LOAD_u64(at, place) load8((at) + (place))
+#define LOAD_i64(at, place) (int64_t) load8((at) + (place))
+#define LOAD_f64(at, place) real_of(load8((at) + (place)))
+#define LOAD_rest(at, place) is_any((at) + (place), (at) + QV_INDEX_ROW)
+
+#define STORE_u8(to, place, v) store((to) + (place), (v), 1)
+#define STORE_i8(to, place, v) store((to) + (place), (uint64_t)(v), 1)
+#define STORE_u16(to, place, v) store((to) + (place), (v), 2)
+#define STORE_u32(to, place, v) store((to) + (place), (v), 4)
+#define STORE_u64(to, place, v) store((to) + (place), (v), 8)
+#define STORE_i64(to, place, v) store((to) + (place), (uint64_t)(v), 8)
+#define STORE_f64(to, place, v) store((to) + (place), bits_of(v), 8)
+#define STORE_rest(to, place, v) memset((to) + (place), 0, QV_INDEX_ROW - (place))
+
+static struct qv_index_head
+load_head(const unsigned char *at)
+{
+    return (struct qv_index_head){
+#define QV_HEAD(kind, name, place, check, fault, words) .name = LOAD_##kind(at, place),
+#define QV_ROW(kind, name, place, check, fault, words)
+#include "index.inc"
+#undef QV_HEAD
+#undef QV_ROW
+    };
+}
+
+static inline struct qv_index_row
+load_row(const unsigned char *at)
+{
+    return (struct qv_index_row){
+#define QV_HEAD(kind, name, place, check, fault, words)
+#define QV_ROW(kind, name, place, check, fault, words) .name = LOAD_##kind(at, place),
+#include "index.inc"
+#undef QV_HEAD
+#undef QV_ROW
+    };
+}
+
+void
+qv_index_store_head(unsigned char *to, const struct qv_index_head *h)
+{
+#define QV_HEAD(kind, name, place, check, fault, words) STORE_##kind(to, place, h->name);
+#define QV_ROW(kind, name, place, check, fault, words)
+#include "index.inc"
+#undef QV_HEAD
+#undef QV_ROW
+}
+
+void
+qv_index_store_row(unsigned char *to, const struct qv_index_row *r)
+{
+#define QV_HEAD(kind, name, place, check, fault, words)
+#define QV_ROW(kind, name, place, check, fault, words) STORE_##kind(to, place, r->name);
+#include "index.inc"
+#undef QV_HEAD
+#undef QV_ROW
+}
+
+struct qv_index_row
+qv_part_index_row(const struct qv_part_index *p, size_t i)
+{
+    return load_row(p->at + QV_INDEX_ROW * (1 + i));
+}
+
+uint64_t
+qv_part_index_hash(uint64_t seed, const char *key, size_t bytes)
+{
+    return XXH3_64bits_withSeed(key, bytes, seed);
+}
+
+uint64_t
+qv_index_xxh3(const unsigned char *at, size_t bytes)
+{
+    return XXH3_64bits(at + UNHASHED, bytes - UNHASHED);
+}
+
+uint32_t
+qv_index_dtype(qv_dtype dtype)
+{
+    const char *name = qv_cache_dtype_name(dtype);
+    uint32_t v = 0;
+    for (int i = 0; name && name[i]; i++)
+        v |= (uint32_t)(unsigned char)name[i] << 8 * i;
+    return v;
+}
+
+void
+qv_part_index_free(struct qv_part_index *p)
+{
+    free(p->bytes);
+    free(p->hashes);
+    free(p->table);
+    *p = (struct qv_part_index){ .layout = p->layout, .seed = p->seed };
+}
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+/* Where the next row's tokens, small tensors, key and record may begin. */
+struct walk {
+    uint64_t tokens, small, key, record;
+    bool failed; /* a row that failed came before */
+};
+
+/* Notes what is wrong with a part, and returns false. */
+static bool
+note(struct qv_part_index *p, struct wrong *wrong, const char *field, enum qv_cache_fault fault,
+     const char *words)
+{
+    p->fault = fault;
+    wrong->field = field;
+    wrong->words = words;
+    return false;
+}
+
+static bool
+check_head(struct qv_part_index *p, struct wrong *wrong)
+{
+    const struct qv_index_head *h = &p->head;
+    const qv_cache_layout *l = &p->layout;
+#define QV_HEAD(kind, name, place, check, fault, words)                                            \
+    if (!(check))                                                                                  \
+        return note(p, wrong, #name, QV_CACHE_##fault, words);
+#define QV_ROW(kind, name, place, check, fault, words)
+#include "index.inc"
+#undef QV_HEAD
+#undef QV_ROW
+    return true;
+}
+
+/* Returns whether a row's key lies within the keys and is one. */
+static bool
+qv_index_has_key(const struct qv_part_index *p, const struct qv_index_row *r)
+{
+    const char *key = p->keys + r->key_at;
+    const size_t n = r->key_bytes;
+    if (!n || n > QV_CACHE_MAX_KEY || (uint64_t)r->key_at + n >= p->head.keys_bytes || key[n] ||
+        (key[0] == '_' && key[1] == '_'))
+        return false;
+    for (size_t i = 0, bytes; i < n; i += bytes) {
+        bytes = (unsigned char)key[i] - 1u < 0x7f ? 1 : key[i] ? qv_utf8_bytes(key + i) : 0;
+        if (!bytes)
+            return false;
+    }
+    return true;
+}
+
+static bool
+check_row(struct qv_part_index *p, const struct qv_index_row *r, const struct walk *w,
+          struct wrong *wrong)
+{
+    const qv_cache_layout *l = &p->layout;
+#define QV_HEAD(kind, name, place, check, fault, words)
+#define QV_ROW(kind, name, place, check, fault, words)                                             \
+    if (!(check))                                                                                  \
+        return note(p, wrong, #name, QV_CACHE_##fault, words);
+#include "index.inc"
+#undef QV_HEAD
+#undef QV_ROW
+    return true;
+}
+
+/* Makes room for the hashes of the part's keys, and a table of them. */
+static bool
+make_table(struct qv_part_index *p)
+{
+    const size_t n = (size_t)p->head.n_rows;
+    size_t room = 64;
+    while (room < 2 * n)
+        room *= 2;
+    if (room > p->table_room) {
+        free(p->hashes);
+        free(p->table);
+        p->hashes = malloc(room / 2 * sizeof *p->hashes);
+        p->table = malloc(room * sizeof *p->table);
+        p->table_room = p->hashes && p->table ? room : 0;
+    }
+    if (p->table_room)
+        memset(p->table, 0, room * sizeof *p->table);
+    p->mask = room - 1;
+    return p->table_room > 0;
+}
+
+/* Hashes the key of row i, and returns whether an earlier row has the same key. */
+static bool
+is_twice(struct qv_part_index *p, size_t i, const struct qv_index_row *r)
+{
+    const char *key = p->keys + r->key_at;
+    const uint64_t hash = qv_part_index_hash(p->seed, key, r->key_bytes);
+    size_t at = (size_t)hash & p->mask;
+    p->hashes[i] = hash;
+    for (; p->table[at]; at = (at + 1) & p->mask)
+        if (p->hashes[p->table[at] - 1] == hash &&
+            !strcmp(p->keys + qv_part_index_row(p, p->table[at] - 1).key_at, key))
+            return true;
+    p->table[at] = (uint32_t)i + 1;
+    return false;
+}
+
+static bool
+check_rows(struct qv_part_index *p, struct wrong *wrong)
+{
+    const struct qv_index_head *h = &p->head;
+    struct walk w = { .tokens = qv_index_data_at(h), .small = h->small_at };
+    for (size_t i = 0; i < h->n_rows; i++) {
+        const struct qv_index_row r = qv_part_index_row(p, i);
+        wrong->row = (int64_t)i;
+        if (!check_row(p, &r, &w, wrong))
+            return false;
+        if (is_twice(p, i, &r))
+            return note(p, wrong, "key_at", QV_CACHE_BROKEN, "two keys are equal");
+        w.key += r.key_bytes + 1u;
+        w.record += r.record_bytes + 1u;
+        w.failed = r.status != 0;
+        if (w.failed)
+            continue;
+        w.tokens = qv_index_row_end(&p->layout, &r);
+        w.small += QV_CACHE_GRID_BYTES + 8 * (uint64_t)r.n_times;
+    }
+    wrong->row = -1;
+    if (w.key != h->keys_bytes)
+        return note(p, wrong, "keys_bytes", QV_CACHE_BROKEN, "bytes follow its last key");
+    if (w.record != h->records_bytes + 1)
+        return note(p, wrong, "records_bytes", QV_CACHE_BROKEN, "bytes follow its last record");
+    return w.small == h->file_end ||
+           note(p, wrong, "file_end", QV_CACHE_BROKEN, "bytes follow its last tensor");
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static qv_status
+fail(struct qv_part_index *p, const char *path, enum qv_cache_fault fault, const char *words,
+     qv_error *err)
+{
+    p->fault = fault;
+    return qv_fail(err, QV_EFORMAT, "%s: %s", qv_path_tail(path), words);
+}
+
+/* Says what a file is whose header no index of this version follows. */
+static qv_status
+tell_other(struct qv_part_index *p, int fd, const char *path, qv_error *err)
+{
+    const uint64_t n = p->header_bytes - 8;
+    json_t *root = NULL;
+    char *text = malloc((size_t)n + 1), words[160];
+    qv_status s = text ? qv_file_read(fd, path, 8, text, n, err) : qv_no_memory(path, err);
+    if (!s)
+        s = qv_json_parse(path, text, (size_t)n, SIZE_MAX, &root, err);
+    free(text);
+    p->fault = QV_CACHE_BROKEN;
+    if (s)
+        return s;
+    const json_t *metadata = json_object_get(root, "__metadata__");
+    const char *format = json_string_value(json_object_get(metadata, "format")),
+               *version = json_string_value(json_object_get(metadata, "version"));
+    char shown[QV_QUOTE_SIZE];
+    if (!format || strcmp(format, QV_CACHE_FORMAT))
+        s = fail(p, path, QV_CACHE_FOREIGN, "its format is not \"" QV_CACHE_FORMAT "\"", err);
+    else if (version && !strcmp(version, QV_CACHE_VERSION))
+        s = fail(p, path, QV_CACHE_BROKEN, "its index is missing or altered", err);
+    else {
+        snprintf(words, sizeof words, "its version is %s; %s",
+                 version ? qv_json_quote(version, shown) : "missing",
+                 version && !strcmp(version, "1") ? QV_CACHE_CONVERT
+                                                  : "this build reads version \"" QV_CACHE_VERSION
+                                                    "\"");
+        s = fail(p, path, QV_CACHE_FOREIGN, words, err);
+    }
+    json_decref(root);
+    return s;
+}
+
+static bool
+make_room(struct qv_part_index *p, uint64_t bytes)
+{
+    if (bytes <= p->room)
+        return true;
+    unsigned char *at = realloc(p->bytes, (size_t)bytes);
+    if (!at)
+        return false;
+    p->bytes = at;
+    p->room = (size_t)bytes;
+    return true;
+}
+
+/* Reads the length of the header, and the index and keys behind it, or as much of them as there is.
+ * p->at is NULL: no index of this version lies there. */
+static qv_status
+load_index(struct qv_part_index *p, int fd, const char *path, qv_error *err)
+{
+    uint64_t have = p->size < FIRST_READ ? p->size : FIRST_READ, from = 0;
+    if (p->size < 8)
+        return fail(p, path, QV_CACHE_BROKEN, "it has fewer than 8 bytes: it was cut short", err);
+    if (!make_room(p, FIRST_READ))
+        return qv_no_memory(path, err);
+    qv_status s = qv_file_read(fd, path, 0, p->bytes, have, err);
+    if (s)
+        return s;
+    const uint64_t n = load8(p->bytes);
+    p->header_bytes = n + 8;
+    if (n > p->size - 8)
+        return fail(p, path, QV_CACHE_BROKEN, "its header is longer than it: it was cut short",
+                    err);
+    if (n > QV_CACHE_MAX_FRONT)
+        return fail(p, path, QV_CACHE_FOREIGN, "its header has more than 32 MiB", err);
+    if (p->size - p->header_bytes < QV_INDEX_ROW)
+        return QV_OK;
+    if (p->header_bytes + QV_INDEX_ROW > have) {
+        from = p->header_bytes;
+        have = p->size - from < FIRST_READ ? p->size - from : FIRST_READ;
+        s = qv_file_read(fd, path, from, p->bytes, have, err);
+    }
+    const size_t skip = (size_t)(p->header_bytes - from);
+    if (s)
+        return s;
+    p->head = load_head(p->bytes + skip);
+    if (p->head.magic != QV_INDEX_MAGIC || p->head.version != QV_INDEX_VERSION)
+        return QV_OK;
+    uint64_t all = QV_INDEX_ROW;
+    if (p->head.n_rows <= QV_CACHE_MAX_FRONT / QV_INDEX_ROW &&
+        p->head.keys_bytes <= QV_CACHE_MAX_FRONT)
+        all += QV_INDEX_ROW * p->head.n_rows + qv_index_padded(p->head.keys_bytes);
+    if (all > p->size - p->header_bytes)
+        return fail(p, path, QV_CACHE_BROKEN, "its index goes on behind its end: it was cut short",
+                    err);
+    if (!make_room(p, skip + all))
+        return qv_no_memory(path, err);
+    if (skip + all > have)
+        s = qv_file_read(fd, path, from + have, p->bytes + have, skip + all - have, err);
+    p->at = p->bytes + skip;
+    p->keys = (const char *)p->at + QV_INDEX_ROW * (all > QV_INDEX_ROW ? 1 + p->head.n_rows : 1);
+    p->xxh3 = qv_index_xxh3(p->at, (size_t)all);
+    return s;
+}
+
+static qv_status
+check_index(struct qv_part_index *p, const char *path, qv_error *err)
+{
+    struct wrong wrong = { .row = -1 };
+    p->is_readable = check_head(p, &wrong);
+    if (p->is_readable && !make_table(p))
+        return qv_no_memory(path, err);
+    p->is_readable = p->is_readable && check_rows(p, &wrong);
+    if (!p->is_readable && wrong.row >= 0)
+        return qv_fail(err, QV_EFORMAT, "%s: row %lld of its index, %s: %s", qv_path_tail(path),
+                       (long long)wrong.row, wrong.field, wrong.words);
+    if (!p->is_readable)
+        return qv_fail(err, QV_EFORMAT, "%s: its index, %s: %s", qv_path_tail(path), wrong.field,
+                       wrong.words);
+    if (p->size != p->head.file_end)
+        return fail(p, path, QV_CACHE_BROKEN,
+                    p->size < p->head.file_end ? "the file ends before its data (it was cut short)"
+                                               : "bytes follow the data of the last tensor",
+                    err);
+    return QV_OK;
+}
+
+qv_status
+qv_part_index_read(struct qv_part_index *p, const char *path, qv_error *err)
+{
+    int fd = -1;
+    p->at = NULL;
+    p->is_readable = false;
+    p->size = 0;
+    p->fault = QV_CACHE_BROKEN;
+    p->head = (struct qv_index_head){ .n_rows = 0 };
+    qv_status s = qv_file_open(path, &fd, &p->size, err);
+    if (s)
+        return s;
+    s = load_index(p, fd, path, err);
+    if (!s)
+        s = p->at ? check_index(p, path, err) : tell_other(p, fd, path, err);
+    close(fd);
+    return s;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The index of one part, as index.inc lists it: where each of its keys has its tensors and its
+ * record, and what decides whether a key is computed again.
+ *
+ * In front of a part lie its header, then `__index` (a head, and a row for each key), `__keys` (each
+ * ends with a NUL) and `__records` (a JSON object a line), the latter three at multiples of
+ * QV_CACHE_ALIGN. Opening a cache reads the index and the keys and nothing else.
+ */
+#ifndef QV_CACHE_PART_INDEX_H
+#define QV_CACHE_PART_INDEX_H
+
+#include "cache.h"
+#include "open.h"
+
+#define QV_INDEX_MAGIC 0x7865646e49637671u /* "qvcIndex" */
+#define QV_INDEX_VERSION 2
+#define QV_INDEX_ROW 128u                       /* bytes of a row, and of the head */
+#define QV_CACHE_GRID_BYTES 24u                 /* bytes of a grid_thw */
+#define QV_CACHE_MAX_FRONT ((uint64_t)32 << 20) /* limit for all that lies in front */
+
+typedef uint8_t qv_index_u8;
+typedef int8_t qv_index_i8;
+typedef uint16_t qv_index_u16;
+typedef uint32_t qv_index_u32;
+typedef uint64_t qv_index_u64;
+typedef int64_t qv_index_i64;
+typedef double qv_index_f64;
+typedef bool qv_index_rest; /* whether one of the bytes is not 0 */
+
+struct qv_index_head {
+#define QV_HEAD(kind, name, at, check, fault, words) qv_index_##kind name;
+#define QV_ROW(kind, name, at, check, fault, words)
+#include "index.inc"
+#undef QV_HEAD
+#undef QV_ROW
+};
+
+/* tokens_at and small_at are places in the file: of the first tensor of tokens, and of grid_thw, which
+ * the timestamps follow; step is the distance of tensors, in units of QV_CACHE_ALIGN. key_at and
+ * record_at are places in `__keys` and `__records`. path is the path's hash, asked that of piece and
+ * options. is_image is -1, and sampled_fps 0, where the record does not say. */
+struct qv_index_row {
+#define QV_HEAD(kind, name, at, check, fault, words)
+#define QV_ROW(kind, name, at, check, fault, words) qv_index_##kind name;
+#include "index.inc"
+#undef QV_HEAD
+#undef QV_ROW
+};
+
+/* A part that was read. One struct serves many parts, and reuses its memory. */
+struct qv_part_index {
+    qv_cache_layout layout; /* of the cache; the caller sets it */
+    struct qv_index_head head;
+    uint64_t size;           /* of the file */
+    uint64_t header_bytes;   /* of the header with its length, as the file begins */
+    uint64_t xxh3;           /* of the index as it was read */
+    const unsigned char *at; /* the head, then rows and keys */
+    const char *keys;
+    bool is_readable;          /* all of it is right; the file may be cut all the same */
+    enum qv_cache_fault fault; /* of a part that is not */
+    unsigned char *bytes;      /* [room]: what was read from the file's beginning, or the index */
+    size_t room;
+    uint64_t seed;    /* of the hashes; the caller sets it */
+    uint64_t *hashes; /* [n_rows]: of the keys */
+    uint32_t *table;  /* [mask + 1]: 1 + a row's number, to find keys that are equal */
+    size_t table_room, mask;
+};
+
+uint64_t qv_part_index_hash(uint64_t seed, const char *key, size_t bytes);
+
+/* Reads a part's index and checks all of it. Returns QV_EFORMAT if the file is no valid part, and
+ * what qv_file_open() and qv_file_read() return if it cannot be read. */
+qv_status qv_part_index_read(struct qv_part_index *p, const char *path, qv_error *err);
+void qv_part_index_free(struct qv_part_index *p);
+struct qv_index_row qv_part_index_row(const struct qv_part_index *p, size_t i);
+
+void qv_index_store_head(unsigned char *to, const struct qv_index_head *h);
+void qv_index_store_row(unsigned char *to, const struct qv_index_row *r);
+/* Returns the checksum of the head and of the rows and padded keys that follow it. */
+uint64_t qv_index_xxh3(const unsigned char *at, size_t bytes);
+uint32_t qv_index_dtype(qv_dtype dtype); /* the name in files as four bytes: "BF16" */
+
+static inline uint64_t
+qv_index_padded(uint64_t bytes)
+{
+    return (bytes + QV_CACHE_ALIGN - 1) / QV_CACHE_ALIGN * QV_CACHE_ALIGN;
+}
+
+/* Return where in the file the keys begin, and the data behind all that lies in front. */
+static inline uint64_t
+qv_index_keys_at(const struct qv_index_head *h)
+{
+    return h->header_bytes + QV_INDEX_ROW * (1 + h->n_rows);
+}
+
+static inline uint64_t
+qv_index_data_at(const struct qv_index_head *h)
+{
+    return h->records_at + qv_index_padded(h->records_bytes);
+}
+
+/* Returns where the last tensor of tokens of a row ends. */
+static inline uint64_t
+qv_index_row_end(const qv_cache_layout *l, const struct qv_index_row *r)
+{
+    return r->tokens_at + (uint64_t)(qv_cache_n_tensors(l) - 1) * r->step * QV_CACHE_ALIGN +
+           r->n_rows * (uint64_t)qv_cache_row_bytes(l);
+}
+
+/* ---- header and records, which opening a cache does not look at ------------------------------- */
+
+/* Reads the records at a place of a part, and compares their checksum. *out is for free(), and ends
+ * with a NUL. */
+qv_status qv_part_records(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, char **out,
+                          qv_error *err);
+/* Makes the row of a key's record, which ends with a NUL: all but its places. `path` is for error
+ * texts. */
+qv_status qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usual,
+                        const char *path, const char *key, struct qv_index_row *out, qv_error *err);
+/* Reads a part whole but for its tensors, and checks besides its index that its header is that of a
+ * safetensors file with the tensors that the index has, and that each record says what its row does. */
+qv_status qv_part_check(struct qv_part_index *p, const char *path,
+                        const struct qv_cache_usual *usual, qv_error *err);
+
+#endif

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""Makes a cache of version 2 of one of version 1. `python -m qwenvit convert OLD NEW` calls this."""
+
+import argparse
+import glob
+import json
+import mmap
+import os
+import struct
+import sys
+
+from . import _core
+from ._arrays import error
+
+FORMAT, DESCRIPTION = "qwenvit-cache", "qwenvit-cache.json"
+SOURCE = ("path", "start", "end", "options", "bytes", "mtime")
+BYTES = {"BF16": 2, "F16": 2, "F32": 4}
+
+
+class _Part:
+    """A part of version 1: its tensors, and the text of each of its records."""
+
+    def __init__(self, path):
+        self.name = os.path.basename(path)
+        with open(path, "rb") as f:
+            self.map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        n = struct.unpack("<Q", self.map[:8])[0]
+        if n > len(self.map) - 8:
+            raise ValueError("it was cut short")
+        self.header, self.data = json.loads(self.map[8 : 8 + n]), 8 + n
+        about = self.header.pop("__metadata__")
+        if about["format"] != FORMAT or about["version"] != "1":
+            raise ValueError(f"it has version {about['version']}, not 1")
+        if max((t["data_offsets"][1] for t in self.header.values()), default=0) != len(self.map) - self.data:
+            raise ValueError("its tensors do not end where it ends: it was cut short")
+        self.sealed, text, at = int(about["sealed"]), about["records"].strip(), 1
+        self.records = []
+        while at < len(text) - 1:
+            record, end = json.JSONDecoder().raw_decode(text, at)
+            self.records.append((record, text[at:end]))
+            at = end + 1 + (len(text[end + 1 :]) - len(text[end + 1 :].lstrip()) if text[end + 1 : end + 2].isspace() else 0)
+
+    def tensor(self, key, name, dtype, *shape):
+        """Returns the bytes of a tensor, and the first number of its shape, which may be None."""
+        t = self.header[f"{key}/{name}"]
+        wanted = [t["shape"][i] if n is None else n for i, n in enumerate(shape)]
+        (begin, end), size = t["data_offsets"], BYTES.get(dtype, 8)
+        for n in wanted:
+            size *= n
+        if t["dtype"] != dtype or t["shape"] != wanted or end - begin != size or begin < 0:
+            raise ValueError(f"{key}/{name} is not what a cache of this layout has")
+        return self.map[self.data + begin : self.data + end], wanted[0]
+
+    def copied(self, record, text, layout):
+        """Returns a key as `write_part` takes it."""
+        key, n_deepstack = record["key"], layout["n_deepstack"]
+        if "\n" in text or '", "' in text or '": ' in text:  # the new part has compact records, one a line
+            text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+        if record["status"] != "ok":
+            return key, text, [], 0, b"", b""
+        names = ["packed"] if layout["packed"] else ["tokens", *(f"deepstack.{i}" for i in range(n_deepstack))]
+        width = layout["width"] * (1 + n_deepstack if layout["packed"] else 1)
+        found = [self.tensor(key, name, layout["dtype"].upper(), None, width) for name in names]
+        if len({n for _, n in found}) != 1:
+            raise ValueError(f"tensors of key {key} have different numbers of rows")
+        grid, times = self.tensor(key, "grid_thw", "I64", 1, 3)[0], self.tensor(key, "timestamps", "F64", None)[0]
+        return key, text, [data for data, _ in found], found[0][1], grid, times
+
+
+def _that_count(parts):
+    """Returns the (part, place among its records) of the records that count, by the rule of docs/cache.md."""
+    found = {}
+    for part in parts:
+        for i, (record, _) in enumerate(part.records):
+            found.setdefault(record["key"], []).append((part.sealed, part.name, i, record))
+    count = set()
+    for records in found.values():
+        last = max(records, key=lambda r: r[:2])
+        ok = max((r for r in records if r[3]["status"] == "ok"), key=lambda r: r[:2], default=last)
+        chosen = ok if all(ok[3].get(f) == last[3].get(f) for f in SOURCE) else last
+        count.add(chosen[1:3])
+    return count
+
+
+def _describe(old, new):
+    """Writes the description of the new cache, or compares with one that is there. Returns the layout."""
+    with open(os.path.join(old, DESCRIPTION), "rb") as f:
+        description = json.load(f)
+    if description.get("format") != FORMAT or description.get("version") != "1":
+        raise error("QV_EFORMAT", f"{old}: version is {description.get('version')!r}; it must be '1' to be converted")
+    description["version"] = "2"
+    os.makedirs(new, exist_ok=True)
+    path = os.path.join(new, DESCRIPTION)
+    if not os.path.exists(path):
+        with open(path + ".tmp", "w", encoding="utf-8") as f:
+            json.dump(description, f, indent=2, ensure_ascii=False)
+        os.replace(path + ".tmp", path)
+    with open(path, "rb") as f:
+        if json.load(f) != description:
+            raise error("QV_EFORMAT", f"{new}: it holds another cache")
+    return description["tokens"]
+
+
+def convert(old, new, tell=lambda words: None):
+    """Copies the records that count, their tensors and their times of sealing from the cache `old` of
+    version 1 into a folder `new`. Returns (keys, parts that were left out). Run again, it goes on."""
+    layout, parts, n_keys, n_bad = _describe(old, new), [], 0, 0
+    for path in sorted(glob.glob(os.path.join(glob.escape(old), "part-*.safetensors"))):
+        try:
+            parts.append(_Part(path))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as e:
+            n_bad += 1
+            tell(f"{path}: left out: {e}")
+    count = _that_count(parts)
+    for part in parts:
+        kept = [r for i, r in enumerate(part.records) if (part.name, i) in count]
+        try:
+            keys = [part.copied(*r, layout) for r in kept]
+        except (ValueError, KeyError, TypeError, IndexError) as e:
+            n_bad += 1
+            tell(f"{part.name}: left out: {e}")
+            continue
+        n_keys += len(keys)
+        if keys and not os.path.exists(os.path.join(new, part.name)):
+            _core.write_part(os.fsencode(new), os.fsencode(part.name), part.sealed, keys)
+    return n_keys, n_bad
+
+
+def main(args):
+    parser = argparse.ArgumentParser(
+        prog="python -m qwenvit convert",
+        description="Makes a cache of version 2 of one that qwenvit 0.3.0 or before made. The old one stays as it is.",
+    )
+    parser.add_argument("old", metavar="OLD", help="a folder with a cache of version 1")
+    parser.add_argument("new", metavar="NEW", help="the folder that is made")
+    o = parser.parse_args(args)
+    try:
+        n_keys, n_bad = convert(o.old, o.new, lambda words: print(f"qwenvit: {words}", file=sys.stderr))
+    except (OSError, ValueError, _core.Error) as e:
+        print(f"qwenvit: {e}", file=sys.stderr)
+        return 4 if isinstance(e, OSError) else 3
+    print(f"{o.new}: {n_keys} keys{f'; {n_bad} parts left out' if n_bad else ''}")
+    return 1 if n_bad else 0

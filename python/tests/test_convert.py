@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Converts a cache of version 1, which is written here as 0.3.0's docs/cache.md describes it, and
+compares record by record."""
+
+import json
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import qwenvit
+from qwenvit import _convert
+
+WIDTH = 4
+
+
+def write_old(folder, number, sealed, clips, failed=()):
+    header, data, records, unused = {}, b"", [], 0
+
+    def put(name, dtype, array):
+        nonlocal data
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+
+    for key, (first, about) in clips.items():
+        for i, name in enumerate(("tokens", "deepstack.0")):
+            put(f"{key}/{name}", "BF16", np.arange(first + i, first + i + 2 * WIDTH, dtype=np.uint16).reshape(2, WIDTH))
+            put(f"__unused.{unused}", "U8", np.zeros(48, np.uint8))
+            unused += 1
+        records.append({"key": key, "path": key, "bytes": 5, "mtime": 7, "status": "ok", "frames": 2, "damaged_frames": 0,
+                        "picture": False, "xxh3": "0123456789abcdef", **about})
+    for key in clips:
+        put(f"{key}/grid_thw", "I64", np.array([[1, 2, 2]]))
+        put(f"{key}/timestamps", "F64", np.array([0.0, 0.5]))
+    for key in failed:
+        records.append({"key": key, "path": key, "bytes": 5, "mtime": 7, "status": "failed", "code": "QV_EIO", "error": 'a "b"'})
+    text = json.dumps(records, separators=(",", ":"), ensure_ascii=False)
+    header["__metadata__"] = {"format": "qwenvit-cache", "version": "1", "sealed": str(sealed), "records": text}
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-(len(head) + 8) % 4096)
+    path = folder / f"part-00000-of-00001-host-{number:08d}-000000.safetensors"
+    path.write_bytes(struct.pack("<Q", len(head)) + head + data)
+    return {r["key"]: json.dumps(r, separators=(",", ":"), ensure_ascii=False) for r in records}
+
+
+@pytest.fixture
+def old(tmp_path):
+    folder = tmp_path / "old"
+    folder.mkdir()
+    about = {"format": "qwenvit-cache", "version": "1", "model_type": "qwen3_vl",
+             "tokens": {"dtype": "bf16", "width": WIDTH, "n_deepstack": 1, "packed": False}}
+    (folder / "qwenvit-cache.json").write_text(json.dumps(about))
+    return folder
+
+
+def test_records_and_tensors_are_the_same(old, tmp_path):
+    piece = {"start": 1.25, "end": 9.0, "options": '{"fps":1.000000,"max_frames":0,"max_pixels":0,"offset":0,"bytes":0}'}
+    first = write_old(old, 1, 100, {"a/b.mp4": (1, {}), "é": (2, {"sampled_fps": 2.5, **piece}), "twice": (3, {}), "bad": (4, {})})
+    second = write_old(old, 2, 200, {"twice": (9, {"mtime": 8})}, ["bad", "never"])
+    new = tmp_path / "new"
+    assert _convert.convert(old, new) == (5, 0)
+    cache = qwenvit.Cache(new)
+    assert not cache.damaged and set(cache) == {"a/b.mp4", "é", "twice", "bad"} and set(cache.failed) == {"never"}
+    # a failure does not take the tokens of the same file away
+    expected = {**first, "twice": second["twice"], "never": second["never"]}
+    found = {}
+    for path in new.glob("part-*"):
+        data = path.read_bytes()
+        n = 8 + struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:n])
+        assert list(header["__metadata__"])[:2] == ["format", "version"]
+        assert header["__metadata__"]["sealed"] == ("100" if "00000001" in path.name else "200")
+        begin, end = header["__records"]["data_offsets"]
+        for line in data[n + begin : n + end].split(b"\n"):
+            found[json.loads(line)["key"]] = line.decode().rstrip(" ")
+    assert found == expected
+    assert (cache["twice"].tokens.view(np.uint16) == np.arange(9, 17).reshape(2, WIDTH)).all()
+    assert (cache["é"].deepstack[0].view(np.uint16) == np.arange(3, 11).reshape(2, WIDTH)).all()
+    assert list(cache["a/b.mp4"].timestamps) == [0, 0.5]
+    assert _convert.convert(old, new) == (5, 0)  # again: all is there
+
+
+def test_what_is_wrong_is_told(old, tmp_path):
+    write_old(old, 1, 100, {"a": (1, {})})
+    write_old(old, 2, 200, {"b": (2, {})})
+    part = next(old.glob("*00000002*"))
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(qwenvit.Error, match="python -m qwenvit convert OLD NEW"):
+        qwenvit.Cache(old)
+    run = [sys.executable, "-m", "qwenvit", "convert", str(old), str(tmp_path / "new")]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "1 keys; 1 parts left out" in done.stdout and "cut short" in done.stderr
+    again = subprocess.run([*run[:-2], str(tmp_path / "new"), str(tmp_path / "newer")], capture_output=True, text=True, timeout=60)
+    assert again.returncode == 3 and "it must be '1'" in again.stderr

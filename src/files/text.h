@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* Texts that grow, and text as it stands in JSON. */
+#ifndef QV_FILES_TEXT_H
+#define QV_FILES_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A text that grows. When memory for it runs out, `lost` is set and nothing more is added. */
+struct qv_text {
+    char *at; /* free() */
+    size_t n, room;
+    bool lost;
+};
+void qv_text_add(struct qv_text *t, const char *bytes, size_t n);
+void qv_text_say(struct qv_text *t, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+/* Appends text as it stands inside a JSON string. UTF-8 stays as it is. */
+void qv_text_escape(struct qv_text *t, const char *bytes, size_t n);
+size_t qv_text_escaped(const char *bytes, size_t n); /* how many bytes qv_text_escape adds */
+
+#endif
