@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * attention over segments of any lengths. A thread takes a piece: some queries of one (segment,
- * head). It goes through the segment's keys block by block. It packs each block of k and v once;
+ * head). It goes through the segment's keys block by block. It lays out each block of k and v once;
  * for each block of its queries it computes the scores with one matmul, then their exponentials,
  * and adds the weighted values with another matmul. Each exponential is of the difference from a
  * score near the greatest. Only if a sum becomes large are they computed again from a greater
@@ -25,10 +25,10 @@ enum {
     KEYS = 512,
     KEY_STEP = KEYS / ATTENTION_KEY_KINDS,
     MOST_BLOCKS =
-        8,        /* most blocks of queries in a piece: their sums are read once for each block of
+        8, /* most blocks of queries in a piece: their sums are read once for each block of
                    * keys */
-    PACKING = 16, /* packing a block of keys takes as long as this many more queries */
-    SAMPLE = 64   /* scores from which the maximum is estimated; it is mostly near enough */
+    LAYING_OUT = 16, /* laying out a block of keys takes as long as this many more queries */
+    SAMPLE = 64      /* scores from which the maximum is estimated; it is mostly near enough */
 };
 /* Limit for the sum of a block's exponentials, far below where f32 ends; a larger sum is rare. */
 static const float most_sum = 0x1p24f;
@@ -62,19 +62,19 @@ longest(const struct qv_op_attention *op)
 
 /* ---- prepare --------------------------------------------------------------------------------- */
 
-/* Opens a GEMM for each number of queries from kind `first` on; they share packed weights. */
+/* Opens a GEMM for each number of queries from kind `first` on; they share weights' layout. */
 static qv_status
 open_gemm(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
           struct primitive_cpu *out, struct panels_cpu *panels, qv_error *err)
 {
-    const_dnnl_memory_desc_t packed = NULL;
+    const_dnnl_memory_desc_t layout = NULL;
     desc->m = query_rows[first];
     qv_status status = qv_panels_open_cpu(dev, desc, &out[first], panels, err);
     if (!status)
         status =
-            qv_dnnl_check_cpu(dnnl_memory_get_memory_desc(out[first].memory[CPU_WEIGHTS], &packed),
+            qv_dnnl_check_cpu(dnnl_memory_get_memory_desc(out[first].memory[CPU_WEIGHTS], &layout),
                               "matmul", err);
-    desc->weights = packed;
+    desc->weights = layout;
     for (int kind = first + 1; kind < ATTENTION_QUERY_KINDS && !status; kind++) {
         desc->m = query_rows[kind];
         status = qv_matmul_open_cpu(dev, desc, &out[kind], err);
@@ -82,7 +82,7 @@ open_gemm(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
     return status;
 }
 
-/* Opens the GEMMs for a number of keys. All sources are dense: if one is not, oneDNN 3.2 packs the
+/* Opens the GEMMs for a number of keys. All sources are dense: if one is not, oneDNN 3.2 lays out the
  * weights itself. */
 static qv_status
 open_gemms(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t keys,
@@ -175,11 +175,11 @@ prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *s
     if (status)
         return status;
     int64_t stride = qv_row_stride(op->k_stride, op->heads * op->head_dim);
-    int64_t group = a->gemms[0][0].k.group; /* values in one word, which packing transposes
+    int64_t group = a->gemms[0][0].k.group; /* values in one word, which laying out transposes
                                              * together */
     if (group > 1 && stride % group)
         return qv_fail(err, QV_EUNSUPPORTED,
-                       "attention: k_stride=%lld; keys are packed two values at a time",
+                       "attention: k_stride=%lld; keys are laid out two values at a time",
                        (long long)op->k_stride);
     lay_out(kernel);
     *scratch_bytes = a->thread_bytes * (size_t)a->threads;
@@ -286,7 +286,7 @@ copy_queries(const struct piece *piece)
     memset(q, 0, (size_t)(qv_round_up(piece->rows, query_rows[SMALLEST]) - piece->rows) * bytes);
 }
 
-/* A block of keys, packed in the scratch. */
+/* A block of keys, laid out in the scratch. */
 struct block {
     const struct gemms_cpu *gemms; /* GEMMs for this number of keys */
     int64_t n;
@@ -411,7 +411,7 @@ piece_begin(int64_t rows, int64_t pieces, int64_t i)
     return qv_at_most((rows + QUERIES - 1) / QUERIES * i / pieces * QUERIES, rows);
 }
 
-/* Chooses the most blocks of queries that a piece may have: with few pieces keys are packed less
+/* Chooses the most blocks of queries that a piece may have: with few pieces keys are laid out less
  * often, with many the work is divided better. The estimate takes all pieces to be as long as the
  * longest, and threads to reach their last one up to a piece apart, since they are not equally
  * fast. */
@@ -424,7 +424,7 @@ choose_blocks(const struct qv_kernel *kernel, const struct attention_call_cpu *c
         double all = 0, longest = 0;
         for (int64_t i = 0; i < call->n_segments; i++) {
             int64_t rows = call->segments[i].rows, pieces = pieces_of(rows, blocks);
-            double piece = (double)(rows + PACKING * pieces) / (double)pieces * (double)rows;
+            double piece = (double)(rows + LAYING_OUT * pieces) / (double)pieces * (double)rows;
             all += piece * (double)(pieces * kernel->op.u.attention.heads);
             longest = fmax(longest, piece);
         }

@@ -172,7 +172,7 @@ qv_conv_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, c
         dnnl_memory_desc_destroy(canonical);
     }
     dnnl_primitive_desc_destroy(pd);
-    return qv_dnnl_check_cpu(s, "packing a convolution's weight", err);
+    return qv_dnnl_check_cpu(s, "laying out a convolution's weight", err);
 }
 
 static qv_status

@@ -43,10 +43,10 @@ struct matmul_desc_cpu {
 
 /* A gemm is one matmul on all threads, or one for the rows of each thread. */
 struct gemm_cpu {
-    struct primitive_cpu *parts;
-    int n_parts;
-    int64_t rows;      /* of a part; the last part may have fewer */
-    size_t part_bytes; /* scratch bytes of a part */
+    struct primitive_cpu *matmuls;
+    int n_matmuls;
+    int64_t rows;        /* of a matmul; the last may have fewer */
+    size_t matmul_bytes; /* scratch bytes of one */
 };
 
 /* The layout that oneDNN wants for weights [k,n]: panels of `width` columns, with zeros beyond
@@ -94,7 +94,7 @@ struct wide_cpu {
     struct panels_cpu panels[CODES_BLOCKS]; /* in which a block is widened */
     int64_t cols;                           /* of a block */
     size_t bytes;                           /* of a block in scratch */
-    size_t y_bytes;                         /* of its part of y there; 0: a block is the matrix */
+    size_t y_bytes; /* of its columns of y there; 0: a block is the matrix */
 };
 
 /* Attention: the GEMMs for each number of keys in a block, and of queries, and a thread's
@@ -261,12 +261,12 @@ qv_status qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix 
                               int64_t row0, int64_t rows, const void *src, void *dst,
                               qv_error *err);
 
-/* A GEMM with weights packed as `packed` says; NULL: plain rows. When it runs, p are the operands,
+/* A GEMM with weights that lie as `layout` says; NULL: plain rows. When it runs, p are the operands,
  * and y has the residual already. */
 qv_status qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               dnnl_memory_desc_t *out, qv_error *err);
 qv_status qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
-                           const_dnnl_memory_desc_t packed, struct gemm_cpu *out, qv_error *err);
+                           const_dnnl_memory_desc_t layout, struct gemm_cpu *out, qv_error *err);
 qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
                           const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);
 void qv_gemm_close_cpu(struct gemm_cpu *g);
@@ -305,8 +305,8 @@ qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *
 qv_status qv_conv_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               const void *src, void *dst, qv_error *err);
 
-/* cpu/panels.c: opens a matmul whose weights lie in panels (it writes desc's strides), and packs
- * weights: x[k,n], or the transpose of x[n,k], of which the first `rows` are there and the
+/* cpu/panels.c: opens a matmul whose weights lie in panels (it writes desc's strides), and lays
+ * out weights: x[k,n], or the transpose of x[n,k], of which the first `rows` are there and the
  * others are zero. */
 qv_status qv_panels_open_cpu(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc,
                              struct primitive_cpu *matmul, struct panels_cpu *out, qv_error *err);

@@ -23,13 +23,13 @@ prepare_gemm(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
     if (op->w_bits)
         return qv_wide_prepare_cpu(dev, kernel, scratch_bytes, err);
     struct qv_matrix matrix = { .n = op->n, .k = op->k, .dtype = (qv_dtype)op->w_dtype };
-    dnnl_memory_desc_t packed = NULL;
-    status = qv_gemm_weights_cpu(dev, &matrix, &packed, err);
+    dnnl_memory_desc_t layout = NULL;
+    status = qv_gemm_weights_cpu(dev, &matrix, &layout, err);
     if (status)
         return status;
-    status = qv_gemm_open_cpu(dev, op, packed, &kernel->gemm, err);
-    dnnl_memory_desc_destroy(packed);
-    *scratch_bytes = kernel->gemm.part_bytes * (size_t)kernel->gemm.n_parts;
+    status = qv_gemm_open_cpu(dev, op, layout, &kernel->gemm, err);
+    dnnl_memory_desc_destroy(layout);
+    *scratch_bytes = kernel->gemm.matmul_bytes * (size_t)kernel->gemm.n_matmuls;
     return status;
 }
 
@@ -68,8 +68,8 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
     }
     if (op->w_bits)
         snprintf(text, size, "%lld bits widened, then ", (long long)op->w_bits);
-    qv_primitive_describe_cpu("oneDNN ", &g->parts[0], text, size);
-    if (g->n_parts > 1)
+    qv_primitive_describe_cpu("oneDNN ", &g->matmuls[0], text, size);
+    if (g->n_matmuls > 1)
         snprintf(text + strlen(text), size - strlen(text), ", %lld rows a thread",
                  (long long)g->rows);
 }

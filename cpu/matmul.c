@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * oneDNN's matmul: one GEMM, which takes ten objects to make; and a gemm of one or several. Weights
- * are packed in the layout that oneDNN chooses for LAYOUT_ROWS rows, whatever m is, because from 3
+ * lie in the layout that oneDNN chooses for LAYOUT_ROWS rows, whatever m is, because from 3
  * threads on its choice depends on m. The epilogue is post-operations.
  */
 #include <omp.h>
@@ -78,9 +78,9 @@ qv_matmul_run_cpu(struct qv_device_cpu *dev, const struct primitive_cpu *matmul,
 /* The layout is chosen for this many rows, as many as a chunk has. */
 enum { LAYOUT_ROWS = 1024 };
 /* oneDNN blocks n by at most 64, so slices that begin at multiples of 64 are whole blocks. */
-enum { PACK_ROWS = 64 };
+enum { SLICE_ROWS = 64 };
 
-/* Makes the descriptor [k,n] of the packed weights, which the caller destroys. */
+/* Makes the descriptor [k,n] of the layout, which the caller destroys. */
 qv_status
 qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                     dnnl_memory_desc_t *out, qv_error *err)
@@ -112,35 +112,35 @@ qv_gemm_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, st
     qv_status status = qv_gemm_weights_cpu(dev, matrix, &md, err);
     if (status)
         return status;
-    *out = (struct qv_layout){ dnnl_memory_desc_get_size(md), PACK_ROWS };
+    *out = (struct qv_layout){ dnnl_memory_desc_get_size(md), SLICE_ROWS };
     dnnl_memory_desc_destroy(md);
     return QV_OK;
 }
 
-/* Packs a slice as if it were a matrix by itself. That is right because the packed form has
+/* Lays out a slice as if it were a matrix by itself. That is right because the layout has
  * blocks of n outermost: a slice of whole blocks is contiguous, and laid out like a matrix of
  * that many rows. */
 qv_status
 qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                     int64_t rows, const void *src, void *dst, qv_error *err)
 {
-    dnnl_memory_desc_t whole = NULL, part = NULL, row_major = NULL;
+    dnnl_memory_desc_t whole = NULL, slice = NULL, row_major = NULL;
     qv_status status = qv_gemm_weights_cpu(dev, matrix, &whole, err);
     if (status)
         return status;
     dnnl_dims_t dims = { matrix->k, rows }, strides = { 1, matrix->k }, offsets = { 0, row0 };
-    dnnl_status_t s = dnnl_memory_desc_create_submemory(&part, whole, dims, offsets);
+    dnnl_status_t s = dnnl_memory_desc_create_submemory(&slice, whole, dims, offsets);
     if (!s)
         s = dnnl_memory_desc_create_with_strides(&row_major, 2, dims, dnnl_type_cpu(matrix->dtype),
                                                  strides);
     if (!s)
-        s = qv_reorder_cpu(dev, row_major, src, part, dst);
+        s = qv_reorder_cpu(dev, row_major, src, slice, dst);
     if (row_major)
         dnnl_memory_desc_destroy(row_major);
-    if (part)
-        dnnl_memory_desc_destroy(part);
+    if (slice)
+        dnnl_memory_desc_destroy(slice);
     dnnl_memory_desc_destroy(whole);
-    return qv_dnnl_check_cpu(s, "packing a weight", err);
+    return qv_dnnl_check_cpu(s, "laying out a weight", err);
 }
 
 /*
@@ -153,37 +153,37 @@ enum { LEAST_PART_ROWS = 256, MOST_PART_ROWS = 512, TILE_ROWS = 16 };
 static void
 divide(const struct qv_device_cpu *dev, int64_t m, struct gemm_cpu *g)
 {
-    g->n_parts = 1;
+    g->n_matmuls = 1;
     g->rows = m;
     int64_t rows = (m + dev->threads - 1) / dev->threads;
     if (dev->threads == 1 || rows < LEAST_PART_ROWS || rows > MOST_PART_ROWS)
         return;
     g->rows = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-    g->n_parts = (int)((m + g->rows - 1) / g->rows);
+    g->n_matmuls = (int)((m + g->rows - 1) / g->rows);
 }
 
 static int64_t
-rows_of_part(const struct qv_op_gemm *op, const struct gemm_cpu *g, int part)
+rows_of(const struct qv_op_gemm *op, const struct gemm_cpu *g, int i)
 {
-    int64_t left = op->m - part * g->rows;
+    int64_t left = op->m - i * g->rows;
     return left < g->rows ? left : g->rows;
 }
 
 static qv_status
-open_parts(struct qv_device_cpu *dev, const struct qv_op_gemm *op, struct matmul_desc_cpu *desc,
-           struct gemm_cpu *g, qv_error *err)
+open_matmuls(struct qv_device_cpu *dev, const struct qv_op_gemm *op, struct matmul_desc_cpu *desc,
+             struct gemm_cpu *g, qv_error *err)
 {
-    g->parts = calloc((size_t)g->n_parts, sizeof *g->parts);
-    if (!g->parts)
+    g->matmuls = calloc((size_t)g->n_matmuls, sizeof *g->matmuls);
+    if (!g->matmuls)
         return qv_fail(err, QV_ENOMEM, "no memory for a gemm kernel");
     int before = omp_get_max_threads();
-    omp_set_num_threads(g->n_parts > 1 ? 1 : dev->threads);
+    omp_set_num_threads(g->n_matmuls > 1 ? 1 : dev->threads);
     qv_status status = QV_OK;
-    for (int i = 0; i < g->n_parts && !status; i++) {
-        desc->m = rows_of_part(op, g, i);
-        status = qv_matmul_open_cpu(dev, desc, &g->parts[i], err);
-        size_t bytes = qv_aligned(g->parts[i].scratch_bytes);
-        g->part_bytes = bytes > g->part_bytes ? bytes : g->part_bytes;
+    for (int i = 0; i < g->n_matmuls && !status; i++) {
+        desc->m = rows_of(op, g, i);
+        status = qv_matmul_open_cpu(dev, desc, &g->matmuls[i], err);
+        size_t bytes = qv_aligned(g->matmuls[i].scratch_bytes);
+        g->matmul_bytes = bytes > g->matmul_bytes ? bytes : g->matmul_bytes;
     }
     omp_set_num_threads(before);
     return status;
@@ -191,12 +191,12 @@ open_parts(struct qv_device_cpu *dev, const struct qv_op_gemm *op, struct matmul
 
 qv_status
 qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
-                 const_dnnl_memory_desc_t packed, struct gemm_cpu *out, qv_error *err)
+                 const_dnnl_memory_desc_t layout, struct gemm_cpu *out, qv_error *err)
 {
     struct matmul_desc_cpu desc = { .n = op->n,
                                     .k = op->k,
                                     .src_stride = op->k,
-                                    .weights = packed,
+                                    .weights = layout,
                                     .weights_strides = { op->n, 1 },
                                     .dst_stride = op->n,
                                     .type = dnnl_type_cpu(op->x_dtype),
@@ -208,36 +208,36 @@ qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,
     if (!s)
         s = qv_epilogue_cpu(&epilogue, 2, desc.attr);
     qv_status status =
-        s ? qv_dnnl_check_cpu(s, "gemm's epilogue", err) : open_parts(dev, op, &desc, out, err);
+        s ? qv_dnnl_check_cpu(s, "gemm's epilogue", err) : open_matmuls(dev, op, &desc, out, err);
     if (desc.attr)
         dnnl_primitive_attr_destroy(desc.attr);
     return status;
 }
 
 static qv_status
-run_part(struct qv_device_cpu *dev, const struct qv_op_gemm *op, const struct gemm_cpu *g, int part,
-         void *const *p, void *scratch, qv_error *err)
+run_one(struct qv_device_cpu *dev, const struct qv_op_gemm *op, const struct gemm_cpu *g, int i,
+        void *const *p, void *scratch, qv_error *err)
 {
-    size_t x_row = (size_t)op->k * qv_dtype_bytes(op->x_dtype), row = (size_t)(part * g->rows);
+    size_t x_row = (size_t)op->k * qv_dtype_bytes(op->x_dtype), row = (size_t)(i * g->rows);
     size_t y_row = (size_t)op->n * qv_dtype_bytes(op->y_dtype);
     void *const addresses[CPU_OPERANDS] = { (char *)p[0] + row * x_row, p[1], p[2],
                                             (char *)p[4] + row * y_row,
-                                            (char *)scratch + (size_t)part * g->part_bytes };
-    return qv_matmul_run_cpu(dev, &g->parts[part], addresses, err);
+                                            (char *)scratch + (size_t)i * g->matmul_bytes };
+    return qv_matmul_run_cpu(dev, &g->matmuls[i], addresses, err);
 }
 
 qv_status
 qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op, const struct gemm_cpu *g,
                 void *const *p, void *scratch, qv_error *err)
 {
-    int n = g->n_parts;
+    int n = g->n_matmuls;
     if (n == 1)
-        return run_part(dev, op, g, 0, p, scratch, err);
+        return run_one(dev, op, g, 0, p, scratch, err);
     qv_status status = QV_OK;
 #pragma omp parallel for num_threads(n) schedule(static)
     for (int i = 0; i < n; i++) {
         qv_error failure = { 0 };
-        if (run_part(dev, op, g, i, p, scratch, &failure))
+        if (run_one(dev, op, g, i, p, scratch, &failure))
 #pragma omp critical(qv_gemm)
             status = qv_fail(err, failure.status, "%s", failure.text);
     }
@@ -247,7 +247,7 @@ qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op, const st
 void
 qv_gemm_close_cpu(struct gemm_cpu *g)
 {
-    for (int i = 0; i < g->n_parts && g->parts; i++)
-        qv_primitive_close_cpu(&g->parts[i]);
-    free(g->parts);
+    for (int i = 0; i < g->n_matmuls && g->matmuls; i++)
+        qv_primitive_close_cpu(&g->matmuls[i]);
+    free(g->matmuls);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packs activations as oneDNN wants the weights [k,n] of a GEMM, so that its matmul does not pack
+ * Lays out activations as oneDNN wants the weights [k,n] of a GEMM, so that its matmul does not lay out
  * them in every call. Keys are transposed, values are kept as they lie, and both are padded with
  * zeros.
  */

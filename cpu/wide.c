@@ -293,8 +293,8 @@ qv_wide_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t 
         status = open_block(dev, op, cols[i], g, &wide->panels[i], err);
         const size_t bytes = qv_aligned(wide->panels[i].bytes);
         wide->bytes = bytes > wide->bytes ? bytes : wide->bytes;
-        const size_t parts = g->part_bytes * (size_t)g->n_parts;
-        scratch = parts > scratch ? parts : scratch;
+        const size_t matmuls = g->matmul_bytes * (size_t)g->n_matmuls;
+        scratch = matmuls > scratch ? matmuls : scratch;
     }
     if (wide->cols < op->n)
         wide->y_bytes = qv_aligned((size_t)(op->m * wide->cols) * qv_dtype_bytes(op->y_dtype));

@@ -9,7 +9,7 @@ qv_status
 qv_codes_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out)
 {
     *out = (struct qv_layout){ qv_codes_cuda(matrix->n, matrix->k, &matrix->groups).bytes,
-                               QV_PACKED_ROWS_CUDA };
+                               QV_CODES_ROWS_CUDA };
     return QV_OK;
 }
 
@@ -30,7 +30,7 @@ even_bytes(uint32_t word)
     return (word | word >> 8) & 0xffff;
 }
 
-/* Lays a canonical row's codes, and its scales and offsets in pairs, into the chunks of its
+/* Lays a canonical row's codes, and its scales and offsets in pairs, into the slices of its
  * tile. */
 static void
 lay_row(const struct qv_matrix *matrix, const struct qv_codes_cuda *p, int row, const char *src,
@@ -38,10 +38,10 @@ lay_row(const struct qv_matrix *matrix, const struct qv_codes_cuda *p, int row, 
 {
     const struct qv_groups *g = &matrix->groups;
     const size_t element = qv_dtype_bytes(g->dtype);
-    const int64_t chunk = QV_PACKED_CHUNK_CUDA, groups = matrix->k / g->group;
+    const int64_t slice = QV_CODES_SLICE_CUDA, groups = matrix->k / g->group;
     for (int64_t k = 0; k < matrix->k; k += 8) {
-        char *to = tile + k / chunk * p->per_chunk;
-        to += qv_code_at_cuda(g->bits, row, (int)(k % chunk)).word;
+        char *to = tile + k / slice * p->per_slice;
+        to += qv_code_at_cuda(g->bits, row, (int)(k % slice)).word;
         for (int64_t i = 0; i < g->bits; i += 4) { /* 4 bytes each */
             uint32_t word;
             memcpy(&word, src + k * g->bits / 8 + i, sizeof word);
@@ -52,8 +52,8 @@ lay_row(const struct qv_matrix *matrix, const struct qv_codes_cuda *p, int row, 
     }
     const char *factors = src + matrix->k * g->bits / 8;
     for (int64_t k = 0; k < matrix->k; k += g->group) {
-        char *to = tile + k / chunk * p->per_chunk + p->code_bytes;
-        to += 2 * element * (size_t)qv_pair_at_cuda(g->group, row, (int)(k % chunk));
+        char *to = tile + k / slice * p->per_slice + p->code_bytes;
+        to += 2 * element * (size_t)qv_pair_at_cuda(g->group, row, (int)(k % slice));
         for (int64_t which = 0; which < 2; which++)
             memcpy(to + (size_t)which * element,
                    factors + (size_t)(which * groups + k / g->group) * element, element);
@@ -66,11 +66,11 @@ qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix
 {
     const struct qv_codes_cuda p = qv_codes_cuda(matrix->n, matrix->k, &matrix->groups);
     const size_t row_bytes = qv_grouped_row_bytes(&matrix->groups, matrix->k);
-    const int64_t tile_rows = QV_PACKED_ROWS_CUDA, tile_bytes = p.chunks * p.per_chunk;
+    const int64_t tile_rows = QV_CODES_ROWS_CUDA, tile_bytes = p.slices * p.per_slice;
     const size_t bytes = (size_t)((rows + tile_rows - 1) / tile_rows * tile_bytes);
     char *laid = calloc(1, bytes); /* zeros behind a row's end, and behind the last row */
     if (!laid)
-        return qv_fail(err, QV_ENOMEM, "no memory to pack %zu bytes of weights", bytes);
+        return qv_fail(err, QV_ENOMEM, "no memory to lay out %zu bytes of weights", bytes);
     for (int64_t i = 0; i < rows; i++)
         lay_row(matrix, &p, (int)(i % tile_rows), (const char *)src + (size_t)i * row_bytes,
                 laid + i / tile_rows * tile_bytes);

@@ -6,9 +6,9 @@
 #include "codes.cuh"
 
 static __device__ __forceinline__ const uint8_t *
-chunk_of(const struct codes_shape &s, int64_t row, int64_t k)
+slice_of(const struct codes_shape &s, int64_t row, int64_t k)
 {
-    return s.at + (row / TILE_COLS * s.chunks + k / CHUNK) * s.per_chunk;
+    return s.at + (row / TILE_COLS * s.slices + k / SLICE) * s.per_slice;
 }
 
 /* Computes up to QV_FEW_AT_ONCE rows of a column, from first_row on. */
@@ -22,11 +22,11 @@ few_simple_rows(const struct codes_shape &s, const struct few_epilogue &e, int64
     float sums[QV_FEW_AT_ONCE] = {};
     x += first_row * s.k;
     for (int64_t k = lane; k < s.k; k += WARP) {
-        const uint8_t *chunk = chunk_of(s, col, k);
-        const struct qv_code_at_cuda at = qv_code_at_cuda(BITS, row, (int)(k % CHUNK));
+        const uint8_t *slice = slice_of(s, col, k);
+        const struct qv_code_at_cuda at = qv_code_at_cuda(BITS, row, (int)(k % SLICE));
         const float2 f =
-            factors_of(s.dtype, chunk + CODES<BITS>, qv_pair_at_cuda(group, row, (int)(k % CHUNK)));
-        const uint32_t word = *(const uint32_t *)(chunk + at.word);
+            factors_of(s.dtype, slice + CODES<BITS>, qv_pair_at_cuda(group, row, (int)(k % SLICE)));
+        const uint32_t word = *(const uint32_t *)(slice + at.word);
         const uint32_t code = word >> at.shift & ((1 << BITS) - 1);
         const float w = __fadd_rn(__fmul_rn((float)code, f.x), f.y);
 #pragma unroll
@@ -60,7 +60,7 @@ few_simple_kernel(const struct codes_shape s, const struct few_epilogue e, int64
 /* Matrices that one launch widens. */
 struct widening {
     struct codes_shape s;
-    struct divisor per_tile; /* chunks */
+    struct divisor per_tile; /* slices */
     uint32_t first;          /* block */
     int bits, group_shift;   /* a group has 1 << group_shift values */
     void *y;
@@ -69,8 +69,8 @@ struct widenings {
     struct widening list[QV_MOST_WIDENED];
 };
 
-/* Threads that share a chunk: one for each row and lane of 4 that has its codes. */
-enum { CHUNK_THREADS = TILE_COLS * 4, BLOCK_CHUNKS = THREADS / CHUNK_THREADS };
+/* Threads that share a slice: one for each row and lane of 4 that has its codes. */
+enum { SLICE_THREADS = TILE_COLS * 4, BLOCK_SLICES = THREADS / SLICE_THREADS };
 
 /* Returns (word & mask) | power, in one instruction, of which a constant operand would make two. */
 static __device__ __forceinline__ uint32_t
@@ -115,30 +115,30 @@ scale_codes(float (&v)[8], const float2 &f)
     }
 }
 
-/* Widens a thread's part of a chunk: 8 neighbours of each quarter, of one row. All is loaded before
+/* Widens a thread's part of a slice: 8 neighbours of each quarter, of one row. All is loaded before
  * the first store, which the compiler would not move loads over. */
 template <int BITS, int DTYPE, typename T>
 static __device__ __forceinline__ void
-widen(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
+widen(const struct widening &m, uint32_t in_matrix, int in_slice, T *y)
 {
     const struct codes_shape &s = m.s;
     int64_t at;
     const int64_t tile = divide(in_matrix, m.per_tile, &at);
-    const int lane = in_chunk % WARP, upper = in_chunk / WARP, in_tile = upper * 8 + lane / 4;
-    const int64_t row = tile * TILE_COLS + in_tile, col = at * CHUNK + lane % 4 * 8;
+    const int lane = in_slice % WARP, upper = in_slice / WARP, in_tile = upper * 8 + lane / 4;
+    const int64_t row = tile * TILE_COLS + in_tile, col = at * SLICE + lane % 4 * 8;
     if (tile >= s.tiles || row >= s.n)
         return;
-    const uint8_t *chunk = s.at + in_matrix * s.per_chunk;
+    const uint8_t *slice = s.at + in_matrix * s.per_slice;
     uint32_t words[BITS];
     float2 factors[4];
 #pragma unroll
     for (int i = 0; i < BITS / 4; i++) {
-        const uint4 loaded = __ldg((const uint4 *)chunk + (upper * BITS / 4 + i) * WARP + lane);
+        const uint4 loaded = __ldg((const uint4 *)slice + (upper * BITS / 4 + i) * WARP + lane);
         memcpy(words + 4 * i, &loaded, sizeof loaded);
     }
 #pragma unroll
     for (int q = 0; q < 4; q++)
-        factors[q] = factors_of(DTYPE, chunk + CODES<BITS>,
+        factors[q] = factors_of(DTYPE, slice + CODES<BITS>,
                                 qv_pair_at_cuda(1u << m.group_shift, in_tile, q * QUARTER));
     y += row * s.k + col;
 #pragma unroll
@@ -153,14 +153,14 @@ widen(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
 
 template <int BITS, typename T>
 static __device__ __forceinline__ void
-widen_bits(const struct widening &m, uint32_t in_matrix, int in_chunk, T *y)
+widen_bits(const struct widening &m, uint32_t in_matrix, int in_slice, T *y)
 {
     if (m.s.dtype == QV_BF16)
-        widen<BITS, QV_BF16>(m, in_matrix, in_chunk, y);
+        widen<BITS, QV_BF16>(m, in_matrix, in_slice, y);
     else if (m.s.dtype == QV_F16)
-        widen<BITS, QV_F16>(m, in_matrix, in_chunk, y);
+        widen<BITS, QV_F16>(m, in_matrix, in_slice, y);
     else
-        widen<BITS, QV_F32>(m, in_matrix, in_chunk, y);
+        widen<BITS, QV_F32>(m, in_matrix, in_slice, y);
 }
 
 template <typename T>
@@ -171,11 +171,11 @@ widen_kernel(const __grid_constant__ struct widenings w, int n)
     while (at + 1 < n && blockIdx.x >= w.list[at + 1].first)
         at++;
     const struct widening &m = w.list[at];
-    const uint32_t in_matrix = (blockIdx.x - m.first) * BLOCK_CHUNKS + threadIdx.x / CHUNK_THREADS;
+    const uint32_t in_matrix = (blockIdx.x - m.first) * BLOCK_SLICES + threadIdx.x / SLICE_THREADS;
     if (m.bits == 4)
-        widen_bits<4>(m, in_matrix, threadIdx.x % CHUNK_THREADS, (T *)m.y);
+        widen_bits<4>(m, in_matrix, threadIdx.x % SLICE_THREADS, (T *)m.y);
     else
-        widen_bits<8>(m, in_matrix, threadIdx.x % CHUNK_THREADS, (T *)m.y);
+        widen_bits<8>(m, in_matrix, threadIdx.x % SLICE_THREADS, (T *)m.y);
 #if __CUDA_ARCH__ >= 900
     cudaGridDependencySynchronize(); /* what waits for this kernel needs the one in front, too */
 #endif
@@ -220,15 +220,15 @@ qv_widen_cuda(cudaStream_t stream, const struct widening_cuda *list, int n, int6
         const struct qv_matrix_cuda *m = &list[i].matrix;
         struct widening *to = &w.list[i];
         to->s = shape_of(m->n, m->k, &m->groups, list[i].w);
-        to->per_tile = divisor_of(to->s.chunks);
+        to->per_tile = divisor_of(to->s.slices);
         to->first = (uint32_t)blocks;
         to->bits = (int)m->groups.bits;
         while (1 << to->group_shift < m->groups.group)
             to->group_shift++;
         to->y = list[i].y;
-        blocks += ceil_div(to->s.tiles * to->s.chunks, BLOCK_CHUNKS);
+        blocks += ceil_div(to->s.tiles * to->s.slices, BLOCK_SLICES);
     }
-    if (blocks > INT32_MAX / BLOCK_CHUNKS) /* chunks are counted in 32 bits */
+    if (blocks > INT32_MAX / BLOCK_SLICES) /* slices are counted in 32 bits */
         return cudaErrorInvalidConfiguration;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};

@@ -9,14 +9,14 @@
 #include "codes.h"
 
 enum {
-    CHUNK = QV_PACKED_CHUNK_CUDA,
-    QUARTER = CHUNK / 4,            /* of columns: two products' worth */
-    TILE_COLS = QV_PACKED_ROWS_CUDA /* of y */
+    SLICE = QV_CODES_SLICE_CUDA,
+    QUARTER = SLICE / 4,           /* of columns: two products' worth */
+    TILE_COLS = QV_CODES_ROWS_CUDA /* of y */
 };
 
 struct codes_shape {
     int64_t n, k;
-    int64_t tiles, chunks, per_chunk; /* of codes.h */
+    int64_t tiles, slices, per_slice; /* of codes.h */
     int dtype;                        /* of scales and offsets */
     const uint8_t *at;
 };
@@ -25,12 +25,12 @@ static inline struct codes_shape
 shape_of(int64_t n, int64_t k, const struct qv_groups *groups, const void *w)
 {
     const struct qv_codes_cuda p = qv_codes_cuda(n, k, groups);
-    return { n, k, p.tiles, p.chunks, p.per_chunk, (int)groups->dtype, (const uint8_t *)w };
+    return { n, k, p.tiles, p.slices, p.per_slice, (int)groups->dtype, (const uint8_t *)w };
 }
 
-/* Bytes of a chunk's codes; its pairs of a scale and an offset. */
-template <int BITS> constexpr int CODES = TILE_COLS *CHUNK *BITS / 8;
-template <int GROUP> constexpr int PAIRS = CHUNK / GROUP *TILE_COLS;
+/* Bytes of a slice's codes; its pairs of a scale and an offset. */
+template <int BITS> constexpr int CODES = TILE_COLS *SLICE *BITS / 8;
+template <int GROUP> constexpr int PAIRS = SLICE / GROUP *TILE_COLS;
 
 /* Returns a scale and an offset of 16 bits, which lie in one word, as f32. */
 static __device__ __forceinline__ float2
@@ -41,7 +41,7 @@ pair_as_floats(uint32_t both, bool is_half)
                    : make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
 }
 
-/* Returns the scale and the offset of a chunk's pair `at`. */
+/* Returns the scale and the offset of a slice's pair `at`. */
 static __device__ __forceinline__ float2
 factors_of(int dtype, const void *pairs, int at)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A quantised matrix [n,k] lies on the device in tiles of 16 rows. A tile has its chunks of 128 columns one behind the other,
- * and a chunk has its codes, then its [8, 128/group, 2] pairs of a scale and an offset: those of rows 0 and 8, then of 1 and 9.
- * The last tile and chunk are filled up with zeros. So a warp streams a tile in order, and each of its loads of codes is 512
+ * A quantised matrix [n,k] lies on the device in tiles of 16 rows. A tile has its slices of 128 columns one behind the other,
+ * and a slice has its codes, then its [8, 128/group, 2] pairs of a scale and an offset: those of rows 0 and 8, then of 1 and 9.
+ * The last tile and slice are filled up with zeros. So a warp streams a tile in order, and each of its loads of codes is 512
  * bytes in a row, 16 for each lane.
  *
  * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows
@@ -21,12 +21,12 @@
 #define QV_BOTH_CUDA
 #endif
 
-enum { QV_PACKED_ROWS_CUDA = 16, QV_PACKED_CHUNK_CUDA = 128 };
+enum { QV_CODES_ROWS_CUDA = 16, QV_CODES_SLICE_CUDA = 128 };
 
 struct qv_codes_cuda {
-    int64_t tiles, chunks; /* tiles of 16 rows in the matrix, chunks in a tile */
-    /* bytes of a chunk's codes, and of the chunk with its scales and offsets */
-    int64_t code_bytes, per_chunk;
+    int64_t tiles, slices; /* tiles of 16 rows in the matrix, slices in a tile */
+    /* bytes of a slice's codes, and of the slice with its scales and offsets */
+    int64_t code_bytes, per_slice;
     size_t bytes;
 };
 
@@ -34,17 +34,17 @@ static inline struct qv_codes_cuda
 qv_codes_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
 {
     struct qv_codes_cuda p;
-    const int64_t rows = QV_PACKED_ROWS_CUDA, chunk = QV_PACKED_CHUNK_CUDA;
+    const int64_t rows = QV_CODES_ROWS_CUDA, slice = QV_CODES_SLICE_CUDA;
     p.tiles = (n + rows - 1) / rows;
-    p.chunks = (k + chunk - 1) / chunk;
-    p.code_bytes = rows * chunk * groups->bits / 8;
-    p.per_chunk =
-        p.code_bytes + 2 * rows * (chunk / groups->group) * (int64_t)qv_dtype_bytes(groups->dtype);
-    p.bytes = (size_t)(p.tiles * p.chunks * p.per_chunk);
+    p.slices = (k + slice - 1) / slice;
+    p.code_bytes = rows * slice * groups->bits / 8;
+    p.per_slice =
+        p.code_bytes + 2 * rows * (slice / groups->group) * (int64_t)qv_dtype_bytes(groups->dtype);
+    p.bytes = (size_t)(p.tiles * p.slices * p.per_slice);
     return p;
 }
 
-/* The place of a code in its chunk: the byte at which its word begins, and the code's lowest bit there. */
+/* The place of a code in its slice: the byte at which its word begins, and the code's lowest bit there. */
 struct qv_code_at_cuda {
     int word, shift;
 };
@@ -61,11 +61,11 @@ qv_code_at_cuda(int64_t bits, int row, int col)
     return at;
 }
 
-/* Returns the index of a code's pair among its chunk's scales and offsets. */
+/* Returns the index of a code's pair among its slice's scales and offsets. */
 static inline QV_BOTH_CUDA int
 qv_pair_at_cuda(uint32_t group, uint32_t row, uint32_t col)
 {
-    const uint32_t groups = QV_PACKED_CHUNK_CUDA / group;
+    const uint32_t groups = QV_CODES_SLICE_CUDA / group;
     return (int)((row % 8 * groups + col / group) * 2 + row / 8);
 }
 

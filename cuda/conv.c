@@ -30,12 +30,12 @@ qv_conv_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                      struct qv_buffer dst, qv_error *err)
 {
     size_t bytes = (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
-    char *packed = malloc(bytes);
-    if (!packed)
+    char *laid_out = malloc(bytes);
+    if (!laid_out)
         return qv_fail(err, QV_ENOMEM, "no memory for a weight of %zu bytes", bytes);
-    qv_channels_last(matrix, src, packed);
-    qv_status status = qv_upload_cuda(&dev->base, dst, packed, bytes, err);
-    free(packed);
+    qv_channels_last(matrix, src, laid_out);
+    qv_status status = qv_upload_cuda(&dev->base, dst, laid_out, bytes, err);
+    free(laid_out);
     return status;
 }
 
@@ -121,33 +121,33 @@ alignment_of(int64_t bytes)
 }
 
 static bool
-runs_once(const struct qv_op_conv *op, const struct conv_cuda *part)
+runs_once(const struct qv_op_conv *op, const struct conv_cuda *run)
 {
-    return part->samples == op->n && part->frames == frames_of(op);
+    return run->samples == op->n && run->frames == frames_of(op);
 }
 
 /* A run may begin at any frame, and so may a depth tap that is summed by itself. */
 static int64_t
-x_alignment(const struct qv_op_conv *op, const struct conv_cuda *part)
+x_alignment(const struct qv_op_conv *op, const struct conv_cuda *run)
 {
-    return runs_once(op, part) && !op->sums
+    return runs_once(op, run) && !op->sums
                ? TENSOR_ALIGNMENT
                : alignment_of(frame_values(op) * (int64_t)qv_dtype_bytes(op->x_dtype));
 }
 
-/* Returns the bytes of a part of y, or of what is added to it, for values of the given dtype. */
+/* Returns the bytes of what a run writes of y, or of what is added to it, for values of the given dtype. */
 static int64_t
-y_bytes(const struct qv_op_conv *op, const struct conv_cuda *part, int64_t dtype)
+y_bytes(const struct qv_op_conv *op, const struct conv_cuda *run, int64_t dtype)
 {
     int64_t out[3];
     qv_op_conv_output(op, out);
-    return part->samples * part->frames * out[1] * out[2] * op->o * (int64_t)qv_dtype_bytes(dtype);
+    return run->samples * run->frames * out[1] * out[2] * op->o * (int64_t)qv_dtype_bytes(dtype);
 }
 
 static int64_t
-y_alignment(const struct qv_op_conv *op, const struct conv_cuda *part, int64_t dtype)
+y_alignment(const struct qv_op_conv *op, const struct conv_cuda *run, int64_t dtype)
 {
-    return runs_once(op, part) ? TENSOR_ALIGNMENT : alignment_of(y_bytes(op, part, dtype));
+    return runs_once(op, run) ? TENSOR_ALIGNMENT : alignment_of(y_bytes(op, run, dtype));
 }
 
 static int64_t
@@ -174,28 +174,28 @@ channels_last(const struct qv_op_conv *op, int64_t id, int64_t dtype, int64_t n,
 }
 
 static struct tensor_cuda
-x_tensor(const struct qv_op_conv *op, const struct conv_cuda *part)
+x_tensor(const struct qv_op_conv *op, const struct conv_cuda *run)
 {
-    int64_t n = part->samples * (is_flat(op) ? part->frames : 1);
+    int64_t n = run->samples * (is_flat(op) ? run->frames : 1);
     struct tensor_cuda out = channels_last(op, X, op->x_dtype, n, op->c,
-                                           (int64_t[]){ window(op, part->frames), op->h, op->w });
-    if (is_flat(op) && part->frames > 1)
+                                           (int64_t[]){ window(op, run->frames), op->h, op->w });
+    if (is_flat(op) && run->frames > 1)
         out.strides[0] = op->sd * frame_values(op);
-    else if (part->samples > 1)
+    else if (run->samples > 1)
         out.strides[0] = op->x_depth * frame_values(op);
-    out.alignment = x_alignment(op, part);
+    out.alignment = x_alignment(op, run);
     return out;
 }
 
 static struct tensor_cuda
-y_tensor(const struct qv_op_conv *op, const struct conv_cuda *part, int64_t id, int64_t dtype)
+y_tensor(const struct qv_op_conv *op, const struct conv_cuda *run, int64_t id, int64_t dtype)
 {
-    int64_t out[3], n = part->samples * (is_flat(op) ? part->frames : 1);
+    int64_t out[3], n = run->samples * (is_flat(op) ? run->frames : 1);
     qv_op_conv_output(op, out);
     struct tensor_cuda tensor =
-        channels_last(op, id, dtype, n, op->o, (int64_t[]){ part->frames, out[1], out[2] });
+        channels_last(op, id, dtype, n, op->o, (int64_t[]){ run->frames, out[1], out[2] });
     tensor.is_virtual = id >= BETWEEN;
-    tensor.alignment = tensor.is_virtual ? 0 : y_alignment(op, part, dtype);
+    tensor.alignment = tensor.is_virtual ? 0 : y_alignment(op, run, dtype);
     return tensor;
 }
 
@@ -216,14 +216,14 @@ struct step {
 enum { MOST_STEPS = 4 };
 
 static int
-list_steps(const struct qv_op_conv *op, const struct conv_cuda *part, struct step *steps)
+list_steps(const struct qv_op_conv *op, const struct conv_cuda *run, struct step *steps)
 {
     static const cudnnPointwiseMode_t acts[QV_ACT_COUNT] = {
         [QV_ACT_GELU_TANH] = CUDNN_POINTWISE_GELU_APPROX_TANH_FWD,
         [QV_ACT_GELU_ERF] = CUDNN_POINTWISE_GELU_FWD,
     };
     int n = 0;
-    if (part->bare)
+    if (run->bare)
         return 0;
     if (op->alpha != 1)
         steps[n++] = (struct step){ CUDNN_POINTWISE_MUL, vector(op, ALPHA, QV_F32, 1) };
@@ -233,7 +233,7 @@ list_steps(const struct qv_op_conv *op, const struct conv_cuda *part, struct ste
         steps[n++] = (struct step){ acts[op->act], { 0 } };
     if (op->residual_rows || op->sums == 2)
         steps[n++] =
-            (struct step){ CUDNN_POINTWISE_ADD, y_tensor(op, part, RESIDUAL, y_dtype(op, false)) };
+            (struct step){ CUDNN_POINTWISE_ADD, y_tensor(op, run, RESIDUAL, y_dtype(op, false)) };
     return n;
 }
 
@@ -269,9 +269,9 @@ describe_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op)
 
 static void
 add_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op,
-                const struct conv_cuda *part, cudnnBackendDescriptor_t y)
+                const struct conv_cuda *run, cudnnBackendDescriptor_t y)
 {
-    const struct tensor_cuda x_is = x_tensor(op, part);
+    const struct tensor_cuda x_is = x_tensor(op, run);
     const struct tensor_cuda w_is = channels_last(op, W, op->w_dtype, op->o, op->c / op->groups,
                                                   (int64_t[]){ op->kd, op->kh, op->kw });
     const cudnnBackendDescriptor_t convolution = describe_convolution(sketch, op);
@@ -292,17 +292,17 @@ add_convolution(struct sketch_cuda *sketch, const struct qv_op_conv *op,
 }
 
 static void
-sketch_conv(struct sketch_cuda *sketch, const struct qv_op_conv *op, const struct conv_cuda *part)
+sketch_conv(struct sketch_cuda *sketch, const struct qv_op_conv *op, const struct conv_cuda *run)
 {
     struct step steps[MOST_STEPS];
     cudnnBackendDescriptor_t values[MOST_STEPS + 1]; /* the last one is y */
-    int n = list_steps(op, part, steps);
+    int n = list_steps(op, run, steps);
     for (int i = 0; i <= n; i++) {
-        const struct tensor_cuda value = i < n ? y_tensor(op, part, BETWEEN + i, QV_F32)
-                                               : y_tensor(op, part, Y, y_dtype(op, part->bare));
+        const struct tensor_cuda value = i < n ? y_tensor(op, run, BETWEEN + i, QV_F32)
+                                               : y_tensor(op, run, Y, y_dtype(op, run->bare));
         values[i] = qv_describe_tensor_cuda(sketch, &value);
     }
-    add_convolution(sketch, op, part, values[0]);
+    add_convolution(sketch, op, run, values[0]);
     for (int i = 0; i < n; i++)
         qv_pointwise_cuda(sketch, steps[i].mode, values[i],
                           steps[i].b.id ? qv_describe_tensor_cuda(sketch, &steps[i].b) : NULL,
@@ -381,9 +381,9 @@ prepare_conv(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
 
 /* ---- running ----------------------------------------------------------------------------------*/
 
-/* Runs one part; p has its operands, with the graph's y in place of the operation's. */
+/* Runs the graph once; p has its operands, with the graph's y in place of the operation's. */
 static qv_status
-run_part(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
+run_once(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p,
          void *workspace, qv_error *err)
 {
     const struct qv_op_conv *op = &kernel->op.u.conv;
@@ -409,7 +409,7 @@ run_part(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
     return qv_graph_run_cuda(dev, &conv->graph, bindings, n, workspace, err);
 }
 
-/* Runs all parts; a bare graph writes to `sums`. */
+/* Runs the graph as often as it must; a bare graph writes to `sums`. */
 static qv_status
 run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const *p, char *sums,
           void *workspace, qv_error *err)
@@ -423,8 +423,9 @@ run_parts(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *cons
     qv_status status = QV_OK;
     for (int64_t n = 0; n < op->n; n += conv->samples)
         for (int64_t f = 0; f < frames && !status; f += conv->frames) {
-            void *part[] = { x + (n * op->x_depth + f * op->sd) * frame, p[1], p[2], residual, y };
-            status = run_part(dev, kernel, part, workspace, err);
+            void *operands[] = { x + (n * op->x_depth + f * op->sd) * frame, p[1], p[2], residual,
+                                 y };
+            status = run_once(dev, kernel, operands, workspace, err);
             y += y_step;
             if (residual)
                 residual += y_step;

@@ -14,7 +14,7 @@
  * are multiplied in one run of instructions without a branch, as a scheduler has two warps alone,
  * and the next instruction of a tile mostly waits for its last one.
  *
- * Only what is under way keeps the memory busy, so a warp copies each tile's next chunk to shared
+ * Only what is under way keeps the memory busy, so a warp copies each tile's next slice to shared
  * memory as soon as it has read the one before, and begins before the kernel in front of this one
  * has ended. Bits of y do not depend on how many rows there are.
  */
@@ -80,11 +80,11 @@ pairs_of(uint32_t (&pairs)[4], const uint32_t *words)
     }
 }
 
-/* A step of a warp: a chunk of a tile. Each lane copies what it reads, so that lanes need not wait
+/* A step of a warp: a slice of a tile. Each lane copies what it reads, so that lanes need not wait
  * for each other: four of them have the pairs of the same two rows. */
 template <int BITS, int GROUP> struct few_step {
     enum {
-        WORDS = CHUNK / GROUP * 2,             /* pairs of a lane */
+        WORDS = SLICE / GROUP * 2,             /* pairs of a lane */
         PIECE = WORDS < 4 ? WORDS : 4,         /* of them in a copy */
         BYTES = CODES<BITS> + PAIRS<GROUP> * 4 /* of device memory */
     };
@@ -96,7 +96,7 @@ template <int BITS, int GROUP> struct few_step {
 };
 
 /* A warp's part of shared memory, before as many steps as a block has tiles: of each quarter of a
- * chunk all rows of x, as four vectors. */
+ * slice all rows of x, as four vectors. */
 template <int BITS, int GROUP> struct few_part {
     uint4 x[4][QV_FEW_AT_ONCE][4];
 
@@ -120,10 +120,10 @@ struct few_cut {
     int ranks;
 };
 
-/* The work of a warp: chunks `chunk` to `end` of k, of tiles from first_tile on, and m rows from
+/* The work of a warp: slices `slice` to `end` of k, of tiles from first_tile on, and m rows from
  * first_row on. */
 struct few_work {
-    int64_t first_tile, chunk, end;
+    int64_t first_tile, slice, end;
     int tiles, first_row, m;
 };
 
@@ -137,8 +137,8 @@ work_of(const struct codes_shape &s, const struct few_cut &cut, int64_t m)
     const int shift = 2 + cut.ranks; /* divides by the cluster's 8 or 16 warps */
     static_assert(WARPS == 8 && MOST_RANKS == 2, "shift is the logarithm of their product");
     return { cluster * cut.tiles + min(cluster, cut.more),
-             s.chunks * warp >> shift,
-             s.chunks * (warp + 1) >> shift,
+             s.slices * warp >> shift,
+             s.slices * (warp + 1) >> shift,
              (int)(cut.tiles + (cluster < cut.more)),
              (int)row,
              (int)min(m - row, (int64_t)QV_FEW_AT_ONCE) };
@@ -146,21 +146,21 @@ work_of(const struct codes_shape &s, const struct few_cut &cut, int64_t m)
 
 /* ---- x ---------------------------------------------------------------------------------------- */
 
-/* Begins to copy m rows of a chunk of x, 16 lanes a row, with zeros behind the end of k. */
+/* Begins to copy m rows of a slice of x, 16 lanes a row, with zeros behind the end of k. */
 static __device__ __forceinline__ void
-begin_x(uint4 (&to)[4][QV_FEW_AT_ONCE][4], const bf16 *x, int m, int64_t k, int64_t chunk)
+begin_x(uint4 (&to)[4][QV_FEW_AT_ONCE][4], const bf16 *x, int m, int64_t k, int64_t slice)
 {
     const int lane = threadIdx.x % WARP, part = lane % 16;
-    const int64_t at = chunk * CHUNK + part * 8;
+    const int64_t at = slice * SLICE + part * 8;
     const bf16 *from = x + lane / 16 * k + (at < k ? at : 0);
 #pragma unroll 1
     for (int row = lane / 16; row < m; row += 2, from += 2 * k)
         begin_copy((bf16 *)&to[part / 4][row][part % 4], from, at < k);
 }
 
-/* A lane's values of x in a chunk, which registers hold for all tiles of w, and their sums over groups. */
+/* A lane's values of x in a slice, which registers hold for all tiles of w, and their sums over groups. */
 template <int BITS, int GROUP, int TILES> struct few_x {
-    enum { GROUPS = CHUNK / GROUP, QUARTERS = GROUP / QUARTER };
+    enum { GROUPS = SLICE / GROUP, QUARTERS = GROUP / QUARTER };
     uint32_t quarters[TILES][4][4]; /* times 2^UP, or a 16th of that */
     float2 sums[GROUPS][TILES];     /* of rows lane % 4 * 2 and the next */
 
@@ -227,7 +227,7 @@ begin_step(few_step<BITS, GROUP> &to, const uint8_t *from)
  * and an offset. */
 template <int BITS, int GROUP> struct few_values {
     typedef few_step<BITS, GROUP> S;
-    uint32_t words[2][BITS], pairs[CHUNK / GROUP][2];
+    uint32_t words[2][BITS], pairs[SLICE / GROUP][2];
 
     __device__ __forceinline__
     few_values(const S &step)
@@ -270,14 +270,14 @@ multiply_quarter(float (&products)[TILES][4], const few_values<BITS, GROUP> &w, 
     }
 }
 
-/* sums += of a tile's columns with x's rows over one chunk. HALF: scales are f16. */
+/* sums += of a tile's columns with x's rows over one slice. HALF: scales are f16. */
 template <bool HALF, int BITS, int GROUP, int TILES>
 static __device__ __forceinline__ void
 multiply_step(float (&sums)[TILES][4], const few_values<BITS, GROUP> &w,
               const few_x<BITS, GROUP, TILES> &x)
 {
 #pragma unroll
-    for (int group = 0; group < CHUNK / GROUP; group++) {
+    for (int group = 0; group < SLICE / GROUP; group++) {
         float products[TILES][4] = {};
         float2 by[2];
 #pragma unroll
@@ -309,19 +309,19 @@ await_launch()
 #endif
 }
 
-/* Begins to copy the warp's first chunk, of which a lane's first 16 bytes of the first tile are at `from`. */
+/* Begins to copy the warp's first slice, of which a lane's first 16 bytes of the first tile are at `from`. */
 template <int BITS, int GROUP>
 static __device__ __forceinline__ void
 begin_work(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struct few_work &w,
            const uint8_t *from, const bf16 *x)
 {
-    const int tiles = w.chunk < w.end ? w.tiles : 0;
-    const int64_t apart = s.chunks * few_step<BITS, GROUP>::BYTES;
+    const int tiles = w.slice < w.end ? w.tiles : 0;
+    const int64_t apart = s.slices * few_step<BITS, GROUP>::BYTES;
     for (int tile = 0; tile < min(tiles, (int)TILES_BEFORE); tile++, from += apart)
         begin_step(part.step(tile), from);
     await_launch();
     if (tiles)
-        begin_x(part.x, x, w.m, s.k, w.chunk);
+        begin_x(part.x, x, w.m, s.k, w.slice);
 #pragma unroll
     for (int i = 0; i < TILES_BEFORE; i++)
         end_copies();
@@ -332,7 +332,7 @@ begin_work(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struc
     }
 }
 
-/* sums = of the warp's work. Each tile of a chunk has a group of copies, of its next chunk (and x's, if
+/* sums = of the warp's work. Each tile of a slice has a group of copies, of its next slice (and x's, if
  * it is the first), and tiles that the block lacks have an empty one: so a tile's has ended when all
  * but the last MOST_TILES - 1 have. */
 static_assert(MOST_TILES % 2 == 0, "tiles go by two");
@@ -344,18 +344,18 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
     typedef few_step<BITS, GROUP> S;
     constexpr bool LATE = TILES == 1 && GROUP > 32; /* x is added up between the first products,
                                                      * where there are registers for both */
-    const int64_t apart = s.chunks * S::BYTES;
+    const int64_t apart = s.slices * S::BYTES;
     const int m = w.m;
     x += w.first_row * s.k;
-    const uint8_t *chunk_at =
-        s.at + w.first_tile * apart + w.chunk * S::BYTES + threadIdx.x % WARP * 16;
-    begin_work(part, s, w, chunk_at, x);
-    int64_t chunk = w.chunk;
-    for (int left = (int)(w.end - w.chunk); left > 0; left--, chunk++) {
+    const uint8_t *slice_at =
+        s.at + w.first_tile * apart + w.slice * S::BYTES + threadIdx.x % WARP * 16;
+    begin_work(part, s, w, slice_at, x);
+    int64_t slice = w.slice;
+    for (int left = (int)(w.end - w.slice); left > 0; left--, slice++) {
         const bool more = left > 1;
-        const uint8_t *from = chunk_at += S::BYTES;
+        const uint8_t *from = slice_at += S::BYTES;
         few_x<BITS, GROUP, TILES> rows;
-        /* Begins to copy the next chunk of a tile, whose values the lane has taken. */
+        /* Begins to copy the next slice of a tile, whose values the lane has taken. */
         const auto begin_next = [&](int tile) {
             if (more)
                 begin_step(part.step(tile), from);
@@ -367,7 +367,7 @@ few_sums(float (&sums)[MOST_TILES][TILES][4], few_part<BITS, GROUP> &part,
         rows.take(part.x, m);
         __syncwarp(); /* lanes have read what is filled again now */
         if (more)
-            begin_x(part.x, x, m, s.k, chunk + 1);
+            begin_x(part.x, x, m, s.k, slice + 1);
         if (!LATE)
             rows.add_up();
 #pragma unroll
@@ -604,7 +604,7 @@ cut_for(const struct codes_shape &s, const struct few_device &d)
         const int64_t times = ceil_div(s.tiles, most * at_once);
         const int64_t clusters = min(s.tiles, times * at_once);
         const int64_t tiles = ceil_div(s.tiles, clusters);
-        const int64_t steps = times * tiles * ceil_div(s.chunks, ranks * WARPS);
+        const int64_t steps = times * tiles * ceil_div(s.slices, ranks * WARPS);
         if (steps < fewest)
             best = { clusters, s.tiles / clusters, s.tiles % clusters, tiles, ranks };
         fewest = min(fewest, steps);

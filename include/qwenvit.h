@@ -307,7 +307,7 @@ typedef struct qv_item {
 /* For a chunk, a capacity says how much it holds at most; for an item, or several, how much they
  * take. */
 typedef struct qv_capacity {
-    int64_t rows;         /* patches */
+    int64_t patches;
     int64_t segments;     /* frame pairs and images */
     int64_t segment_rows; /* patches that each segment has exactly; 0: any number */
     /* attention windows, including smaller ones at the edges of a frame pair; 0 if the model has
@@ -325,8 +325,8 @@ typedef void (*qv_layer_hook)(void *user, const char *name, const float *rows, i
 
 /* A plan does not depend on grids: any mix of items that fits can be one push. */
 typedef struct qv_plan_options {
-    /* the chunk's. rows is rounded up to a bucket; 0: the device's own size. If segments or
-     * windows is 0, it follows from rows. With segment_rows a chunk takes only frame pairs of
+    /* the chunk's. patches is rounded up to a bucket; 0: the device's own size. If segments or
+     * windows is 0, it follows from patches. With segment_rows a chunk takes only frame pairs of
      * that size, which is faster on some devices. */
     qv_capacity capacity;
     /* Not zeros, and capacity zeros: the capacity that suits an item of this grid encoded by

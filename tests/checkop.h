@@ -97,7 +97,7 @@ struct side {
 #define CHECK_LIST(X)                                                                              \
     X(NOTHING, "passed")                                                                           \
     X(STATUS, "call failed")                                                                       \
-    X(PACK, "weights packed in slices differ")                                                     \
+    X(LAYOUT, "weights laid out in slices differ")                                                 \
     X(GUARD, "wrote outside a buffer")                                                             \
     X(INPUT, "changed an input")                                                                   \
     X(UNWRITTEN, "left an element unwritten")                                                      \

@@ -26,13 +26,13 @@ static struct {
     bool nothing;
 } now;
 
-enum bad_pack {
-    PACK_RIGHT,
-    PACK_FIRST_SLICE,
-    PACK_WITHOUT_LAST_TAP,
-    PACK_HALVES,         /* both halves of each byte of codes are exchanged */
-    PACK_NEXT_SCALE,     /* each group has the scale of the next one */
-    PACK_WITHOUT_OFFSETS /* each row's last group lacks its offset */
+enum bad_layout {
+    LAYOUT_RIGHT,
+    LAYOUT_FIRST_SLICE,
+    LAYOUT_WITHOUT_LAST_TAP,
+    LAYOUT_HALVES,         /* both halves of each byte of codes are exchanged */
+    LAYOUT_NEXT_SCALE,     /* each group has the scale of the next one */
+    LAYOUT_WITHOUT_OFFSETS /* each row's last group lacks its offset */
 };
 enum bad_kernel {
     KERNEL_RIGHT,
@@ -49,7 +49,7 @@ struct fault {
     enum check want; /* CHECK_NOTHING: the case is skipped or mistrusted, and so not ok */
     void (*before)(struct qv_device *dev, const struct qv_call *call);
     void (*after)(struct qv_device *dev, const struct qv_call *call);
-    enum bad_pack bad_pack;
+    enum bad_layout bad_layout;
     enum bad_kernel bad_kernel;
 };
 
@@ -549,20 +549,25 @@ static const struct fault faults[] = {
     { "input changed", NORM, FILL_REAL, CHECK_INPUT, NULL, change_input, 0, 0 },
     { "cosines changed", ROPE, FILL_EXACT, CHECK_INPUT, NULL, change_input, 0, 0 },
     { "weight changed", GEMM_F32, FILL_REAL, CHECK_INPUT, NULL, change_weight, 0, 0 },
-    { "later slices not packed", GEMM_F32, FILL_REAL, CHECK_PACK, NULL, NULL, PACK_FIRST_SLICE, 0 },
-    { "halves exchanged", GEMM_Q4, FILL_EXACT, CHECK_EXACT, NULL, NULL, PACK_HALVES, 0 },
-    { "halves exchanged", GEMM_Q4, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_HALVES, 0 },
-    { "a neighbour's scale", GEMM_Q8, FILL_EXACT, CHECK_EXACT, NULL, NULL, PACK_NEXT_SCALE, 0 },
-    { "a neighbour's scale", GEMM_Q4, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_NEXT_SCALE, 0 },
-    { "an offset left out", GEMM_Q4, FILL_EXACT, CHECK_EXACT, NULL, NULL, PACK_WITHOUT_OFFSETS, 0 },
-    { "an offset left out", GEMM_Q8, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_WITHOUT_OFFSETS,
+    { "later slices not laid out", GEMM_F32, FILL_REAL, CHECK_LAYOUT, NULL, NULL,
+      LAYOUT_FIRST_SLICE, 0 },
+    { "halves exchanged", GEMM_Q4, FILL_EXACT, CHECK_EXACT, NULL, NULL, LAYOUT_HALVES, 0 },
+    { "halves exchanged", GEMM_Q4, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, LAYOUT_HALVES, 0 },
+    { "a neighbour's scale", GEMM_Q8, FILL_EXACT, CHECK_EXACT, NULL, NULL, LAYOUT_NEXT_SCALE, 0 },
+    { "a neighbour's scale", GEMM_Q4, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, LAYOUT_NEXT_SCALE,
       0 },
-    { "later slices not packed", GEMM_Q4, FILL_REAL, CHECK_PACK, NULL, NULL, PACK_FIRST_SLICE, 0 },
-    { "last tap dropped", CONV_F32, FILL_EXACT, CHECK_EXACT, NULL, NULL, PACK_WITHOUT_LAST_TAP, 0 },
-    { "last tap dropped", CONV_F32, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_WITHOUT_LAST_TAP,
+    { "an offset left out", GEMM_Q4, FILL_EXACT, CHECK_EXACT, NULL, NULL, LAYOUT_WITHOUT_OFFSETS,
       0 },
-    { "last tap dropped", CONV_GELU, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, PACK_WITHOUT_LAST_TAP,
+    { "an offset left out", GEMM_Q8, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, LAYOUT_WITHOUT_OFFSETS,
       0 },
+    { "later slices not laid out", GEMM_Q4, FILL_REAL, CHECK_LAYOUT, NULL, NULL, LAYOUT_FIRST_SLICE,
+      0 },
+    { "last tap dropped", CONV_F32, FILL_EXACT, CHECK_EXACT, NULL, NULL, LAYOUT_WITHOUT_LAST_TAP,
+      0 },
+    { "last tap dropped", CONV_F32, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, LAYOUT_WITHOUT_LAST_TAP,
+      0 },
+    { "last tap dropped", CONV_GELU, FILL_REAL, CHECK_TOLERANCE, NULL, NULL,
+      LAYOUT_WITHOUT_LAST_TAP, 0 },
     { "padding misplaced", CONV_F32, FILL_EXACT, CHECK_EXACT, NULL, NULL, 0, KERNEL_PADDING },
     { "padding misplaced", CONV_GELU, FILL_REAL, CHECK_TOLERANCE, NULL, NULL, 0, KERNEL_PADDING },
     { "sums overwrite", CONV_ADD, FILL_EXACT, CHECK_EXACT, NULL, NULL, 0, KERNEL_OVERWRITES },
@@ -624,16 +629,16 @@ prepare_faulty(struct qv_device *dev, const struct qv_op *op, int choice, struct
 
 /* Spoils a row of a quantised matrix in its canonical form. */
 static void
-spoil_groups(const struct qv_matrix *matrix, enum bad_pack bad, unsigned char *row)
+spoil_groups(const struct qv_matrix *matrix, enum bad_layout bad, unsigned char *row)
 {
     const struct qv_groups *g = &matrix->groups;
     const size_t codes = (size_t)(matrix->k * g->bits / 8), element = qv_dtype_bytes(g->dtype);
     const size_t scales = (size_t)(matrix->k / g->group) * element;
-    for (size_t i = 0; i < codes && bad == PACK_HALVES; i++)
+    for (size_t i = 0; i < codes && bad == LAYOUT_HALVES; i++)
         row[i] = (unsigned char)(row[i] << 4 | row[i] >> 4);
-    if (bad == PACK_NEXT_SCALE)
+    if (bad == LAYOUT_NEXT_SCALE)
         memmove(row + codes, row + codes + element, scales - element);
-    if (bad == PACK_WITHOUT_OFFSETS)
+    if (bad == LAYOUT_WITHOUT_OFFSETS)
         memset(row + codes + 2 * scales - element, 0, element);
 }
 
@@ -645,7 +650,7 @@ lay_out_groups(struct qv_device *dev, const struct qv_matrix *matrix, int64_t ro
     unsigned char *w = must_alloc((size_t)rows * bytes);
     memcpy(w, src, (size_t)rows * bytes);
     for (int64_t i = 0; i < rows; i++)
-        spoil_groups(matrix, now.fault->bad_pack, w + (size_t)i * bytes);
+        spoil_groups(matrix, now.fault->bad_layout, w + (size_t)i * bytes);
     qv_status status = now.base->lay_out(dev, matrix, row0, rows, w, dst, err);
     free(w);
     return status;
@@ -655,12 +660,12 @@ static qv_status
 lay_out_faulty(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
                const void *src, struct qv_buffer dst, qv_error *err)
 {
-    enum bad_pack bad = now.fault ? now.fault->bad_pack : PACK_RIGHT;
-    if (bad == PACK_FIRST_SLICE && row0 > 0)
+    enum bad_layout bad = now.fault ? now.fault->bad_layout : LAYOUT_RIGHT;
+    if (bad == LAYOUT_FIRST_SLICE && row0 > 0)
         return QV_OK;
-    if (bad >= PACK_HALVES)
+    if (bad >= LAYOUT_HALVES)
         return lay_out_groups(dev, matrix, row0, rows, src, dst, err);
-    if (bad != PACK_WITHOUT_LAST_TAP)
+    if (bad != LAYOUT_WITHOUT_LAST_TAP)
         return now.base->lay_out(dev, matrix, row0, rows, src, dst, err);
     const struct qv_op_conv *op = &matrix->conv->u.conv;
     int64_t taps = op->kd * op->kh * op->kw, n = rows * matrix->k;

@@ -225,12 +225,12 @@ lay_out_weight(struct job *job, int i, bool slices, struct outcome *outcome)
                                                   guarded_buffer(g), &err);
         free(slice);
         if (status)
-            return verb_failed(outcome, "pack", status, &err);
+            return verb_failed(outcome, "lay_out", status, &err);
     }
-    if (!guarded_read(side, g, "packed weight", outcome))
+    if (!guarded_read(side, g, "laid out weight", outcome))
         return false;
     if (job->laid_out_before && memcmp(job->laid_out, g->image + g->offset, g->bytes))
-        return fail_case(outcome, CHECK_PACK, "packed in slices of %lld rows of %lld",
+        return fail_case(outcome, CHECK_LAYOUT, "laid out in slices of %lld rows of %lld",
                          (long long)step, (long long)n);
     memcpy(job->laid_out, g->image + g->offset, g->bytes);
     job->laid_out_before = true;

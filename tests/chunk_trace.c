@@ -36,7 +36,7 @@ trace_plan(const char *what, const qv_plan *plan)
 {
     const qv_capacity *c = &plan->capacity;
     chunk_trace("%s %lld rows, %lld segments of %lld, %lld windows, input %d, output %s\n", what,
-                (long long)c->rows, (long long)c->segments, (long long)c->segment_rows,
+                (long long)c->patches, (long long)c->segments, (long long)c->segment_rows,
                 (long long)c->windows, plan->options.input, qv_dtype_name(plan->options.output));
 }
 

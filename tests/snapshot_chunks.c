@@ -256,9 +256,9 @@ trace_device(const struct device *d)
     const int64_t rows = d->caps.pack_rows ? d->caps.pack_rows : d->caps.chunk_rows;
     const qv_plan_options asked[] = {
         { .capacity = { 0 } },
-        { .capacity = { .rows = rows / 4 } },
-        { .capacity = { .rows = rows / 2, .segments = 5 } },
-        { .capacity = { .rows = rows, .segment_rows = side(20, rows) * side(38, rows) } }
+        { .capacity = { .patches = rows / 4 } },
+        { .capacity = { .patches = rows / 2, .segments = 5 } },
+        { .capacity = { .patches = rows, .segment_rows = side(20, rows) * side(38, rows) } }
     };
     const struct {
         int how;

@@ -305,14 +305,14 @@ one_frame_is_two_equal_ones(void **state)
         free(a);
         free(b);
         /* all in one chunk, so that reading behind a frame would read another item */
-        a = tiny_encode(&t, QV_INPUT_FRAMES, items, 3, &(qv_plan_options){ .capacity.rows = 64 },
+        a = tiny_encode(&t, QV_INPUT_FRAMES, items, 3, &(qv_plan_options){ .capacity.patches = 64 },
                         &k);
         for (int i = 0; i < 2; i++) {
             memcpy(four, items[1 + i].data, frame);
             memcpy(four + frame, items[1 + i].data, frame);
             const qv_item two = { .data = four, .grid_thw = { 1, 4, 4 } };
-            b = tiny_encode(&t, QV_INPUT_FRAMES, &two, 1, &(qv_plan_options){ .capacity.rows = 64 },
-                            &m);
+            b = tiny_encode(&t, QV_INPUT_FRAMES, &two, 1,
+                            &(qv_plan_options){ .capacity.patches = 64 }, &m);
             for (int j = 0; j < 1 + t.info.n_deepstack; j++)
                 assert_true(tiny_same(&t, a + (16 * j + 8 + 4 * i) * t.info.out_hidden,
                                       b + 4 * j * t.info.out_hidden,
@@ -348,7 +348,7 @@ bucket_of(qv_model *model, const qv_plan_options *options)
     assert_int_equal(qv_plan_create(model, options, &plan, &err), QV_OK);
     qv_plan_get_info(plan, &info);
     qv_plan_free(&plan);
-    return info.capacity.rows;
+    return info.capacity.patches;
 }
 
 /* There are several items, each of which fills a chunk. */
@@ -361,7 +361,7 @@ a_caller_ends_it_between_chunks(void **state)
         struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
         enum { PAIRS = 6 };
         struct patience p = { .most = PAIRS };
-        const qv_plan_options options = { .capacity.rows = 16, .stop = is_out, .stop_user = &p };
+        const qv_plan_options options = { .capacity.patches = 16, .stop = is_out, .stop_user = &p };
         const int64_t columns = bucket_of(t.model, &options) / 4;
         uint8_t *frames = tiny_frames(&t, 2 * PAIRS, 4, columns, 11);
         const size_t pair = (size_t)(2 * 4 * columns * t.info.patch_size * t.info.patch_size * 3);
@@ -440,17 +440,17 @@ an_image_larger_than_a_chunk(void **state)
             { .data = frames, .grid_thw = { 1, side, side }, .is_image = true },
             { .data = frames, .grid_thw = { 1, 2, 2 }, .is_image = true },
         };
-        const qv_plan_options asked = { .capacity.rows = side * side };
+        const qv_plan_options asked = { .capacity.patches = side * side };
         const qv_plan_options o = { .grid_thw = { 1, side, side } };
         qv_plan_info info;
         size_t n, m, k;
         qv_plan *plan = tiny_plan(&t, &o);
         qv_plan_get_info(plan, &info);
         qv_plan_free(&plan);
-        assert_true(info.capacity.rows >= side * side);
+        assert_true(info.capacity.patches >= side * side);
         /* it is dense if dense chunks have the bits of packed ones */
         if (info.capacity.segment_rows) {
-            assert_int_equal(info.capacity.rows, side * side);
+            assert_int_equal(info.capacity.patches, side * side);
             assert_int_equal(info.capacity.segment_rows, side * side);
         }
         float *alone = tiny_encode(&t, QV_INPUT_FRAMES, items, 1, NULL, &n);
@@ -593,16 +593,16 @@ wrong_calls_are_refused_with_words(void **state)
         qv_plan_options options;
         const char *words;
     } plans[] = {
-        { { .capacity.rows = -1 }, "rows is -1" },
-        { { .capacity.rows = INT64_MAX }, "rows is 9223372036854775807" },
+        { { .capacity.patches = -1 }, "patches is -1" },
+        { { .capacity.patches = INT64_MAX }, "patches is 9223372036854775807" },
         { { .capacity.segments = -3 }, "segments is -3" },
         { { .capacity.segments = INT64_MAX }, "segments is 9223372036854775807" },
         { { .capacity.segment_rows = 6 }, "segment_rows is 6; must be 0 (any) or a multiple of 4" },
         { { .capacity.segment_rows = -4 }, "segment_rows is -4" },
         { { .capacity.segment_rows = (int64_t)1 << 62 }, "segment_rows is 4611686018427387904" },
         { { .capacity.windows = -2 }, "windows is -2" },
-        { { .capacity.rows = 8, .capacity.segment_rows = 16 },
-          "rows is 8; too few for one segment" },
+        { { .capacity.patches = 8, .capacity.segment_rows = 16 },
+          "patches is 8; too few for one segment" },
         { { .input = (qv_input)7 }, "input is 7" },
         { { .output = QV_U8 }, "output is 3" },
         { { .reserved = { [4] = 1 } }, "reserved" },
@@ -678,7 +678,7 @@ wrong_items_are_refused_with_words(void **state)
     uint8_t *frames = tiny_frames(&t, 4, 2, 2, 5);
     float tokens[64];
     for (int input = 0; input < 2; input++) {
-        const qv_plan_options o = { .capacity.rows = 64,
+        const qv_plan_options o = { .capacity.patches = 64,
                                     .capacity.segments = 3,
                                     .input = (qv_input)input };
         qv_plan *plan = tiny_plan(&t, &o);
@@ -694,7 +694,7 @@ wrong_items_are_refused_with_words(void **state)
         qv_plan_free(&plan);
     }
     qv_plan *dense =
-        tiny_plan(&t, &(qv_plan_options){ .capacity.rows = 16, .capacity.segment_rows = 8 });
+        tiny_plan(&t, &(qv_plan_options){ .capacity.patches = 16, .capacity.segment_rows = 8 });
     const qv_item wrong = { .data = frames, .grid_thw = { 1, 2, 2 } };
     const qv_item many = { .data = frames, .grid_thw = { 3, 2, 4 } };
     REFUSED(qv_plan_push(dense, &wrong, 1, &err), QV_EINVAL, "has 4 patches; this plan's");
@@ -729,7 +729,7 @@ push_and_pull_take_turns(void **state)
     const qv_item wrong = { .data = frames, .grid_thw = { 1, 2, 2 }, .n_frames = 3 };
     float tokens[64];
     qv_tokens out = { .tokens = tokens, .capacity = 0, .n = -7 };
-    qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.rows = 8 });
+    qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.patches = 8 });
     REFUSED(qv_plan_pull(plan, &out, &err), QV_ESTATE, "nothing to pull");
     REFUSED(qv_plan_push(plan, &wrong, 1, &err), QV_EINVAL, "n_frames is 3");
     assert_int_equal(qv_plan_push(plan, &item, 1, &err), QV_OK);
@@ -756,7 +756,7 @@ a_described_model_has_costs_and_no_weights(void **state)
     qv_model *model = NULL;
     qv_plan *plan = NULL, *real = NULL;
     qv_plan_info info, same;
-    const qv_plan_options o = { .capacity.rows = 16, .capacity.segments = 4 };
+    const qv_plan_options o = { .capacity.patches = 16, .capacity.segments = 4 };
     const qv_item item = { .data = &err, .grid_thw = { 1, 2, 2 } };
     assert_int_equal(qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl",
                                    &(qv_model_options){ .describe = true }, &model, &err),
@@ -765,7 +765,7 @@ a_described_model_has_costs_and_no_weights(void **state)
     assert_int_equal(qv_plan_create(t.model, &o, &real, &err), QV_OK);
     qv_plan_get_info(plan, &info);
     qv_plan_get_info(real, &same);
-    assert_int_equal(info.capacity.rows, 16);
+    assert_int_equal(info.capacity.patches, 16);
     assert_int_equal(info.capacity.segments, 4);
     assert_int_equal(info.capacity.segment_rows, 0);
     assert_int_equal(info.tokens, 4);

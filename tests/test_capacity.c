@@ -74,12 +74,12 @@ packs_have_room_for_usual_segments(void **state)
         const struct qv_caps *caps = &devices[d];
         struct qv_capacity own = qv_capacity_pack(caps, &plain, 0);
         const int64_t wanted = caps->pack_rows ? caps->pack_rows : caps->chunk_rows;
-        assert_true(own.rows >= wanted && own.rows * 8 <= wanted * 9);
+        assert_true(own.patches >= wanted && own.patches * 8 <= wanted * 9);
         assert_int_equal(own.segment_rows, 0);
         for (int64_t rows = 1; rows < 40000; rows += 37) {
             struct qv_capacity c = qv_capacity_pack(caps, &plain, rows);
-            assert_int_equal(c.rows, qv_capacity_bucket(caps, 2, rows));
-            assert_true(c.segments >= 8 && c.segments * 256 >= c.rows);
+            assert_int_equal(c.patches, qv_capacity_bucket(caps, 2, rows));
+            assert_true(c.segments >= 8 && c.segments * 256 >= c.patches);
         }
     }
 }
@@ -97,20 +97,20 @@ an_item_alone_has_its_own_bucket(void **state)
             struct qv_capacity c = qv_capacity_alone(caps, &plain, &same, g);
             int64_t segment = g[1] * g[2], rows = g[0] * segment;
             int64_t chunk = qv_capacity_bucket(caps, 2, caps->chunk_rows);
-            assert_true(c.segments >= 1 && c.rows >= segment);
+            assert_true(c.segments >= 1 && c.patches >= segment);
             if (rows <= chunk) {
-                assert_int_equal(c.rows, qv_capacity_bucket(caps, 2, rows));
+                assert_int_equal(c.patches, qv_capacity_bucket(caps, 2, rows));
                 assert_int_equal(c.segment_rows, 0);
                 assert_true(c.segments >= g[0] && fits(&c, &plain, g));
             } else {
                 assert_int_equal(c.segment_rows, segment);
-                assert_int_equal(c.rows, c.segments * segment);
-                assert_true(c.rows <= chunk || c.segments == 1);
-                assert_true(c.rows + segment > chunk); /* it is no smaller than necessary */
+                assert_int_equal(c.patches, c.segments * segment);
+                assert_true(c.patches <= chunk || c.segments == 1);
+                assert_true(c.patches + segment > chunk); /* it is no smaller than necessary */
                 const struct qv_capacity ragged =
                     qv_capacity_alone(caps, &plain, &dense_differs, g);
                 assert_int_equal(ragged.segment_rows, 0);
-                assert_int_equal(ragged.rows, qv_capacity_bucket(caps, 2, c.rows));
+                assert_int_equal(ragged.patches, qv_capacity_bucket(caps, 2, c.patches));
                 assert_true(ragged.segments >= c.segments);
             }
         }
@@ -125,10 +125,10 @@ capacities_that_agree_are_known(void **state)
                             .least_rows = 512,
                             .same_f32 = { QV_NOT_SEEN, 0 },
                             .same_bf16 = { 512, 64 } };
-    const struct qv_capacity small = { .rows = 1920, .segments = 20 },
-                             enough = { .rows = 2048, .segments = 21 },
-                             pack = { .rows = 6144, .segments = 64 },
-                             dense = { .rows = 6080, .segments = 8, .segment_rows = 760 };
+    const struct qv_capacity small = { .patches = 1920, .segments = 20 },
+                             enough = { .patches = 2048, .segments = 21 },
+                             pack = { .patches = 6144, .segments = 64 },
+                             dense = { .patches = 6080, .segments = 8, .segment_rows = 760 };
     struct qv_capacity_bits bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
     assert_int_equal(bits.rows, 2048); /* the patches of 512 tokens */
     assert_true(qv_capacity_same_bits(&bits, &enough, &pack));
@@ -143,7 +143,7 @@ capacities_that_agree_are_known(void **state)
     bits = qv_capacity_bits(&caps, QV_F32, 2, 72);
     assert_false(qv_capacity_same_bits(&bits, &enough, &pack));
     assert_true(qv_capacity_same_bits(&bits, &pack,
-                                      &(struct qv_capacity){ .rows = 6144, .segments = 512 }));
+                                      &(struct qv_capacity){ .patches = 6144, .segments = 512 }));
     caps.same_bf16.gemm_rows = 128; /* the smallest bucket has that many rows */
     bits = qv_capacity_bits(&caps, QV_BF16, 2, 64);
     assert_true(!bits.rows && qv_capacity_same_bits(&bits, &small, &pack));
@@ -156,19 +156,20 @@ static void
 sizes_are_compared_and_counted(void **state)
 {
     (void)state;
-    const qv_capacity chunk = { .rows = 100, .segments = 7, .segment_rows = 8, .windows = 12 };
+    const qv_capacity chunk = { .patches = 100, .segments = 7, .segment_rows = 8, .windows = 12 };
     qv_capacity others[4] = { chunk, chunk, chunk, chunk };
-    others[0].rows = others[1].segments = others[2].segment_rows = others[3].windows = 1;
+    others[0].patches = others[1].segments = others[2].segment_rows = others[3].windows = 1;
     assert_true(qv_capacity_equal(&chunk, &(qv_capacity){ 100, 7, 8, 12 }));
     for (int i = 0; i < 4; i++)
         assert_false(qv_capacity_equal(&chunk, &others[i]));
-    assert_int_equal(qv_capacity_fits(&chunk, &(qv_capacity){ .rows = 10, .segments = 1 }), 7);
-    assert_int_equal(qv_capacity_fits(&chunk, &(qv_capacity){ .rows = 30, .segments = 1 }), 3);
+    assert_int_equal(qv_capacity_fits(&chunk, &(qv_capacity){ .patches = 10, .segments = 1 }), 7);
+    assert_int_equal(qv_capacity_fits(&chunk, &(qv_capacity){ .patches = 30, .segments = 1 }), 3);
     assert_int_equal(qv_capacity_fits(&chunk,
-                                      &(qv_capacity){ .rows = 1, .segments = 1, .windows = 5 }),
+                                      &(qv_capacity){ .patches = 1, .segments = 1, .windows = 5 }),
                      2);
-    assert_int_equal(qv_capacity_fits(&chunk, &(qv_capacity){ .rows = 101, .segments = 1 }), 0);
-    assert_int_equal(qv_capacity_fits(&(qv_capacity){ .rows = -30 }, &(qv_capacity){ .rows = 10 }),
+    assert_int_equal(qv_capacity_fits(&chunk, &(qv_capacity){ .patches = 101, .segments = 1 }), 0);
+    assert_int_equal(qv_capacity_fits(&(qv_capacity){ .patches = -30 },
+                                      &(qv_capacity){ .patches = 10 }),
                      0);
 }
 
@@ -176,7 +177,7 @@ static void
 small_is_what_fits(void **state)
 {
     (void)state;
-    const struct qv_capacity pack = { .rows = 640, .segments = 8 };
+    const struct qv_capacity pack = { .patches = 640, .segments = 8 };
     assert_true(fits(&pack, &plain, (const int64_t[]){ 1, 20, 32 }));
     assert_false(fits(&pack, &plain, (const int64_t[]){ 1, 20, 34 }));
     assert_true(fits(&pack, &plain, (const int64_t[]){ 8, 2, 2 }));
@@ -218,7 +219,7 @@ fill_of(const struct qv_capacity *capacity, const struct qv_pack_run *items, siz
         for (size_t i = 0; i < seen; i++) {
             const qv_capacity *pair = &waiting[i].pair;
             assert_in_range(taken[i], 0, waiting[i].pairs);
-            all.rows += taken[i] * pair->rows;
+            all.patches += taken[i] * pair->patches;
             all.segments += taken[i] * pair->segments;
             all.windows += taken[i] * pair->windows;
             gone -= taken[i];
@@ -226,14 +227,14 @@ fill_of(const struct qv_capacity *capacity, const struct qv_pack_run *items, siz
             if (waiting[i].pairs)
                 waiting[left++] = waiting[i];
         }
-        assert_true(all.rows <= capacity->rows && all.segments <= capacity->segments &&
+        assert_true(all.patches <= capacity->patches && all.segments <= capacity->segments &&
                     all.windows <= capacity->windows);
         full += last;
-        last = all.rows;
+        last = all.patches;
         chunks++;
     }
     assert_int_equal(gone, 0);
-    return chunks > 1 ? (double)full / (double)(chunks - 1) / (double)capacity->rows : 1;
+    return chunks > 1 ? (double)full / (double)(chunks - 1) / (double)capacity->patches : 1;
 }
 
 static void
@@ -247,12 +248,12 @@ images_of_many_sizes_fill_chunks(void **state)
     struct qv_pack_run waiting[64];
     for (size_t i = 0; i < 64; i++)
         waiting[i] =
-            (struct qv_pack_run){ { .rows = images[i][0] * images[i][1], .segments = 1 }, 1 };
+            (struct qv_pack_run){ { .patches = images[i][0] * images[i][1], .segments = 1 }, 1 };
     for (size_t i = 0; i < 3; i++) {
         struct qv_capacity c = qv_capacity_pack(&devices[3], &plain, cases[i].rows);
-        assert_int_equal(c.rows, cases[i].rows);
+        assert_int_equal(c.patches, cases[i].rows);
         double fill = fill_of(&c, waiting, 64);
-        printf("%lld rows: %.3f full\n", (long long)c.rows, fill);
+        printf("%lld rows: %.3f full\n", (long long)c.patches, fill);
         assert_true(fill >= cases[i].fill);
     }
 }
@@ -265,10 +266,10 @@ small_images_fill_large_chunks(void **state)
     enum { N = 1000 };
     static struct qv_pack_run waiting[N];
     for (size_t i = 0; i < N; i++)
-        waiting[i] = (struct qv_pack_run){ { .rows = 256, .segments = 1 }, 1 };
+        waiting[i] = (struct qv_pack_run){ { .patches = 256, .segments = 1 }, 1 };
     for (int d = 3; d < N_DEVICES; d++) {
         struct qv_capacity c = qv_capacity_pack(&devices[d], &plain, 0);
-        if (c.rows % 256 == 0)
+        if (c.patches % 256 == 0)
             assert_true(fill_of(&c, waiting, N) == 1);
     }
 }
@@ -284,20 +285,20 @@ pairs_of_clips_fill_chunks(void **state)
     const struct qv_capacity c = qv_capacity_pack(&devices[4], &plain, 0);
     uint32_t seed = 7;
     for (size_t i = 0; i < N; i++)
-        waiting[i] = (struct qv_pack_run){ { .rows = 720, .segments = 1 }, 10 };
+        waiting[i] = (struct qv_pack_run){ { .patches = 720, .segments = 1 }, 10 };
     assert_true(fill_of(&c, waiting, N) >= 0.97);
     static const int64_t sizes[] = { 884, 1184, 1560, 2024, 2576, 3080, 3648 };
     for (size_t i = 0; i < 42; i++) /* of large ones those go together that leave least empty */
-        waiting[i] = (struct qv_pack_run){ { .rows = sizes[i % 7], .segments = 1 }, 8 };
+        waiting[i] = (struct qv_pack_run){ { .patches = sizes[i % 7], .segments = 1 }, 8 };
     const double mixed = fill_of(&c, waiting, 42);
     printf("large ones: %.3f full\n", mixed);
     assert_true(mixed >= 0.97);
     for (int turn = 0; turn < 4; turn++) {
         for (size_t i = 0; i < N; i++) {
             seed = seed * 1664525 + 1013904223;
-            const int64_t rows = 96 + 4 * ((seed >> 8) % ((c.rows / 8 - 96) / 4));
+            const int64_t rows = 96 + 4 * ((seed >> 8) % ((c.patches / 8 - 96) / 4));
             waiting[i] =
-                (struct qv_pack_run){ { .rows = rows, .segments = 1 }, 1 + (seed >> 24) % 16 };
+                (struct qv_pack_run){ { .patches = rows, .segments = 1 }, 1 + (seed >> 24) % 16 };
         }
         const double fill = fill_of(&c, waiting, N);
         printf("pairs up to an eighth: %.3f full\n", fill);
@@ -325,11 +326,12 @@ free_segments_fill_chunks(void **state)
             const int64_t g[3] = { 1, grids[size][0], grids[size][1] }, rows = g[1] * g[2];
             const struct qv_capacity pair = qv_capacity_of(c, g);
             const struct qv_capacity pack = qv_capacity_for_pairs(free, c, &same, 0, &pair);
-            assert_int_equal(pack.rows, qv_capacity_for_pairs(&costly, c, &same, 0, &pair).rows);
+            assert_int_equal(pack.patches,
+                             qv_capacity_for_pairs(&costly, c, &same, 0, &pair).patches);
             for (size_t i = 0; i < N; i++)
                 waiting[i] = (struct qv_pack_run){ pair, 1 };
             const double fill = fill_of(&pack, waiting, N);
-            if (fill != (double)(pack.rows / rows * rows) / (double)pack.rows)
+            if (fill != (double)(pack.patches / rows * rows) / (double)pack.patches)
                 fail_msg("%lldx%lld: %.3f full", (long long)g[1], (long long)g[2], fill);
         }
     }
@@ -346,27 +348,30 @@ pairs_that_leave_much_empty_have_their_own(void **state)
         const struct qv_caps *caps = &devices[d];
         const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
         int64_t list[64], n = 0;
-        for (int64_t rows = 4; rows <= 3 * pack.rows; rows += 4) {
-            const struct qv_capacity pair = { .rows = rows, .segments = 1, .segment_rows = rows };
+        for (int64_t rows = 4; rows <= 3 * pack.patches; rows += 4) {
+            const struct qv_capacity pair = { .patches = rows,
+                                              .segments = 1,
+                                              .segment_rows = rows };
             const struct qv_capacity own =
                 qv_capacity_for_pairs(caps, &plain, &all_differ, 0, &pair);
             const struct qv_capacity any = qv_capacity_for_pairs(caps, &plain, &same, 0, &pair);
-            const int64_t filled = own.rows / rows * rows, step = caps->bucket_rows;
-            assert_true(own.segments >= own.rows / rows || rows < 96);
+            const int64_t filled = own.patches / rows * rows, step = caps->bucket_rows;
+            assert_true(own.segments >= own.patches / rows || rows < 96);
             assert_int_equal(own.segment_rows, 0);
-            assert_int_equal(any.rows,
-                             rows <= pack.rows ? pack.rows : qv_capacity_bucket(caps, 2, rows));
-            if (10 * (pack.rows / rows * rows) >= 9 * pack.rows) {
+            assert_int_equal(any.patches, rows <= pack.patches ? pack.patches
+                                                               : qv_capacity_bucket(caps, 2, rows));
+            if (10 * (pack.patches / rows * rows) >= 9 * pack.patches) {
                 assert_true(qv_capacity_equal(&own, &pack));
                 continue;
             }
-            assert_true(filled * 33 >= own.rows * 32 || own.rows - filled <= 2 * step);
-            assert_true(rows > pack.rows || (own.rows < pack.rows && 2 * own.rows > pack.rows));
+            assert_true(filled * 33 >= own.patches * 32 || own.patches - filled <= 2 * step);
+            assert_true(rows > pack.patches ||
+                        (own.patches < pack.patches && 2 * own.patches > pack.patches));
             int64_t i = 0;
-            while (i < n && list[i] != own.rows)
+            while (i < n && list[i] != own.patches)
                 i++;
-            if (i == n && own.rows < pack.rows)
-                list[n++] = own.rows;
+            if (i == n && own.patches < pack.patches)
+                list[n++] = own.patches;
             assert_true(n <= 32);
         }
     }
@@ -381,18 +386,20 @@ a_part_of_a_pack_has_a_smaller_bucket(void **state)
     const struct qv_caps *caps = &devices[N_DEVICES - 1];
     const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
     struct qv_capacity_bits bits = { 0 };
-    for (int64_t rows = 4; rows <= pack.rows; rows += 4) {
-        const struct qv_capacity used = { .rows = rows, .segments = 1 + rows / 64 };
+    for (int64_t rows = 4; rows <= pack.patches; rows += 4) {
+        const struct qv_capacity used = { .patches = rows, .segments = 1 + rows / 64 };
         bits.rows = 0;
         const struct qv_capacity fill = qv_capacity_for_fill(caps, &plain, &bits, &pack, &used);
-        assert_int_equal(fill.rows, qv_capacity_bucket(caps, 2, rows));
+        assert_int_equal(fill.patches, qv_capacity_bucket(caps, 2, rows));
         assert_true(fill.segments >= used.segments);
         bits.rows = 300;
-        assert_int_equal(qv_capacity_for_fill(caps, &plain, &bits, &pack, &used).rows,
-                         fill.rows < 300 ? qv_capacity_bucket(caps, 2, 300) : fill.rows);
+        assert_int_equal(qv_capacity_for_fill(caps, &plain, &bits, &pack, &used).patches,
+                         fill.patches < 300 ? qv_capacity_bucket(caps, 2, 300) : fill.patches);
         bits.rows = QV_NOT_SEEN;
-        assert_int_equal(qv_capacity_for_fill(caps, &plain, &bits, &pack, &used).rows, pack.rows);
-        assert_int_equal(qv_capacity_for_fill(caps, &plain, NULL, &pack, &used).rows, fill.rows);
+        assert_int_equal(qv_capacity_for_fill(caps, &plain, &bits, &pack, &used).patches,
+                         pack.patches);
+        assert_int_equal(qv_capacity_for_fill(caps, &plain, NULL, &pack, &used).patches,
+                         fill.patches);
     }
 }
 
@@ -411,19 +418,20 @@ parts_are_few_where_plans_are_slow(void **state)
                                         { 11059, 12288, 11264 }, { 11060, 12288, 12288 },
                                         { 12288, 12288, 12288 } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct qv_capacity used = { .rows = cases[i][0], .segments = 1 };
+        const struct qv_capacity used = { .patches = cases[i][0], .segments = 1 };
         for (int more = 0; more < 2; more++) {
             const struct qv_capacity fill =
                 qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, 99);
-            if (fill.rows != cases[i][1 + more])
-                fail_msg("%lld patches take %lld", (long long)used.rows, (long long)fill.rows);
+            if (fill.patches != cases[i][1 + more])
+                fail_msg("%lld patches take %lld", (long long)used.patches,
+                         (long long)fill.patches);
             assert_int_equal(
-                qv_capacity_for_chunk(caps, &plain, &all_differ, &pack, &used, more, 99).rows,
-                pack.rows);
+                qv_capacity_for_chunk(caps, &plain, &all_differ, &pack, &used, more, 99).patches,
+                pack.patches);
             for (int alike = 0; alike < 3; alike++) {
                 const struct qv_capacity early =
                     qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, alike);
-                assert_int_equal(early.rows, more && alike < 2 ? pack.rows : fill.rows);
+                assert_int_equal(early.patches, more && alike < 2 ? pack.patches : fill.patches);
             }
         }
     }
@@ -449,8 +457,8 @@ chunks_that_are_alike_are_dense(void **state)
         struct qv_caps caps = devices[cases[i].device];
         caps.quick_plans = cases[i].device == 6;
         const struct qv_capacity pack = qv_capacity_pack(&caps, &plain, 0);
-        const int64_t rows = pack.rows / 4 - 4;
-        struct qv_capacity used = { .rows = 4 * rows, .segments = 4, .segment_rows = rows };
+        const int64_t rows = pack.patches / 4 - 4;
+        struct qv_capacity used = { .patches = 4 * rows, .segments = 4, .segment_rows = rows };
         const struct qv_capacity fill = qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack,
                                                               &used, true, cases[i].repeats);
         assert_int_equal(qv_capacity_equal(&fill, &used), cases[i].dense);
@@ -461,10 +469,10 @@ chunks_that_are_alike_are_dense(void **state)
                          0);
         used =
             /* it asks for nothing, gets the smallest there is, and ends */
-            (struct qv_capacity){ .rows = 0 };
+            (struct qv_capacity){ .patches = 0 };
         assert_true(
-            qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, false, 0).rows <=
-            pack.rows);
+            qv_capacity_for_chunk(&caps, &plain, cases[i].bits, &pack, &used, false, 0).patches <=
+            pack.patches);
     }
 }
 
@@ -479,19 +487,19 @@ large_pairs_have_room_for_few(void **state)
         struct qv_capacity used;
         int64_t rows, segments;
         bool more;
-    } cases[] = { { 4, { .rows = 12240, .segments = 17 }, 12288, 32, false },
-                  { 4, { .rows = 12288, .segments = 32 }, 12288, 32, false },
-                  { 4, { .rows = 12288, .segments = 33 }, 12288, 128, false },
-                  { 4, { .rows = 3000, .segments = 3 }, 3072, 32, false },
-                  { 4, { .rows = 8160, .segments = 1 }, 8192, 21, true },
-                  { 1, { .rows = 640, .segments = 2 }, 640, 8, false },
-                  { 6, { .rows = 640, .segments = 2 }, 640, 160, false } };
+    } cases[] = { { 4, { .patches = 12240, .segments = 17 }, 12288, 32, false },
+                  { 4, { .patches = 12288, .segments = 32 }, 12288, 32, false },
+                  { 4, { .patches = 12288, .segments = 33 }, 12288, 128, false },
+                  { 4, { .patches = 3000, .segments = 3 }, 3072, 32, false },
+                  { 4, { .patches = 8160, .segments = 1 }, 8192, 21, true },
+                  { 1, { .patches = 640, .segments = 2 }, 640, 8, false },
+                  { 6, { .patches = 640, .segments = 2 }, 640, 160, false } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct qv_caps *caps = &devices[cases[i].device];
         const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
         const struct qv_capacity chunk =
             qv_capacity_for_chunk(caps, &plain, &same, &pack, &cases[i].used, cases[i].more, 2);
-        assert_int_equal(chunk.rows, cases[i].rows);
+        assert_int_equal(chunk.patches, cases[i].rows);
         assert_int_equal(chunk.segments, cases[i].segments);
         assert_true(qv_capacity_same_bits(&same, &chunk, &pack));
     }
@@ -503,7 +511,7 @@ static void
 the_oldest_is_never_left(void **state)
 {
     (void)state;
-    const struct qv_capacity c = { .rows = 100, .segments = 4 };
+    const struct qv_capacity c = { .patches = 100, .segments = 4 };
     const struct qv_pack_run waiting[] = { { { 4, 1, 0, 0 }, 1 },  { { 100, 1, 0, 0 }, 1 },
                                            { { 90, 2, 0, 0 }, 1 }, { { 10, 1, 0, 0 }, 1 },
                                            { { 2, 1, 0, 0 }, 1 },  { { 2, 1, 0, 0 }, 1 } };
@@ -548,7 +556,7 @@ windows_bound_a_chunk(void **state)
             assert_int_equal(qv_capacity_alone(&devices[d], &plain, &same, g).windows, 0);
         }
     }
-    const struct qv_capacity pack = { .rows = 1000, .segments = 100, .windows = 10 };
+    const struct qv_capacity pack = { .patches = 1000, .segments = 100, .windows = 10 };
     assert_true(fits(&pack, &c, (const int64_t[]){ 3, 2, 18 }));
     assert_false(fits(&pack, &c, (const int64_t[]){ 4, 2, 18 }));
     const struct qv_pack_run waiting[] = { { { 36, 1, 0, 9 }, 1 },
@@ -566,7 +574,7 @@ any_items_go_in_turn(void **state)
     (void)state;
     enum { N = 2000 };
     static struct qv_pack_run waiting[N];
-    const struct qv_capacity c = { .rows = 640, .segments = 8 };
+    const struct qv_capacity c = { .patches = 640, .segments = 8 };
     uint32_t seed = 1;
     for (size_t i = 0; i < N; i++) {
         seed = seed * 1664525 + 1013904223;

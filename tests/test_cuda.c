@@ -111,7 +111,7 @@ frame_bytes(const struct tiny *t)
 static qv_plan_options
 dense(int64_t pairs)
 {
-    return (qv_plan_options){ .capacity.rows = pairs * PAIR_ROWS,
+    return (qv_plan_options){ .capacity.patches = pairs * PAIR_ROWS,
                               .capacity.segment_rows = PAIR_ROWS };
 }
 
@@ -145,7 +145,7 @@ device_memory_gives_the_same_bits(void **state)
         qv_error err = { 0 };
         void *frames_there, *tokens_there;
         const qv_plan_options o =
-            kind / 2 ? dense(FRAMES / 2) : (qv_plan_options){ .capacity.rows = 100 };
+            kind / 2 ? dense(FRAMES / 2) : (qv_plan_options){ .capacity.patches = 100 };
         if (kind % 2)
             assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
         struct tiny t = open_on(stream);
@@ -189,7 +189,7 @@ page_locked_memory_gives_the_same_bits(void **state)
 {
     (void)state;
     enum { H = 32, W = 48, PAIRS = 8, SHIFT = 5 }; /* 18 MB: several staging blocks. */
-    const qv_plan_options o = { .capacity.rows = PAIRS * H * W };
+    const qv_plan_options o = { .capacity.patches = PAIRS * H * W };
     struct cudaPointerAttributes at;
     qv_error err = { 0 };
     struct tiny t = open_on(NULL);
@@ -343,7 +343,7 @@ recorded_is_step_by_step(void **state)
     uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 10);
     const qv_item items[] = { clip_of(frames, FRAMES),
                               { .data = frames, .grid_thw = { 1, 2, 4 }, .is_image = true } };
-    qv_plan_options o = { .capacity.rows = FRAMES / 2 * PAIR_ROWS + 2 * 4 };
+    qv_plan_options o = { .capacity.patches = FRAMES / 2 * PAIR_ROWS + 2 * 4 };
     size_t n, m;
     int layers = 0;
     qv_plan *plan = tiny_plan(&t, &o);
@@ -502,7 +502,7 @@ memory_is_as_foretold(void **state)
     qv_plan *plan = NULL;
     qv_plan_info info;
     qv_error err = { 0 };
-    qv_plan_options o = { .capacity.rows = 32 * 20 * 38 };
+    qv_plan_options o = { .capacity.patches = 32 * 20 * 38 };
     if (!dir)
         skip();
     assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
@@ -590,7 +590,7 @@ whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
     qv_context *ctx = NULL;
     qv_model *model = NULL;
     qv_plan *plan = NULL;
-    const qv_plan_options o = { .capacity.rows = FRAMES / 2 * PAIR_ROWS };
+    const qv_plan_options o = { .capacity.patches = FRAMES / 2 * PAIR_ROWS };
     const qv_item clip = clip_of(frames, FRAMES);
     qv_tokens out = { .tokens = tokens, .capacity = capacity };
     qv_status status = qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, err);
@@ -737,7 +737,7 @@ call_everything(void *p)
     struct tiny t = { 0 };
     qv_plan *plan = NULL;
     void *pages = NULL;
-    const qv_plan_options o = { .capacity.rows = 100 };
+    const qv_plan_options o = { .capacity.patches = 100 };
     if (c->runtime >= 0)
         cudaSetDevice(c->runtime);
     if (c->own)

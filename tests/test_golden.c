@@ -177,7 +177,7 @@ one_chunk(const qv_model *model, const qv_item *items, size_t n)
     qv_capacity all = { 0 };
     for (size_t i = 0; i < n; i++) {
         const qv_capacity size = qv_capacity_of(&model->config, items[i].grid_thw);
-        all.rows += size.rows;
+        all.patches += size.patches;
         all.segments += size.segments;
         all.windows += size.windows;
     }
@@ -232,7 +232,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     /* packed into chunks of the device's own size, then into small ones, so that clips lie in
      * several */
     for (int64_t rows = 0; rows <= 64; rows += 64) {
-        const qv_plan_options packed = { .capacity.rows = rows };
+        const qv_plan_options packed = { .capacity.patches = rows };
         if (qv_encode(model, QV_INPUT_PATCHES, items, n, &packed, &out, &err))
             fail_msg("%s", err.text);
         see_outputs(&seen, &info, &out);

@@ -546,18 +546,19 @@ few_pay_for_few(void **state)
                                  .item = { .data = frames, .grid_thw = { g[0], g[1], g[2] } } });
             }
             const qv_job_progress p = job_end(&job);
-            const int64_t fit = pack.rows / rows < pack.segments ? pack.rows / rows : pack.segments;
+            const int64_t fit =
+                pack.patches / rows < pack.segments ? pack.patches / rows : pack.segments;
             const int64_t left = n % fit;
-            const struct qv_capacity used = { .rows = left * rows, .segments = left };
+            const struct qv_capacity used = { .patches = left * rows, .segments = left };
             const struct qv_capacity fill =
                 qv_capacity_for_chunk(caps, config, bits.by_place ? NULL : &bits, &pack, &used,
                                       false, 0);
             if (caps->free_segments)
-                assert_int_equal(fit, pack.rows / rows);
+                assert_int_equal(fit, pack.patches / rows);
             /* a device that is quick may take what there is before all are added */
             assert_true(p.capacity_rows >= (int64_t)n * rows);
             if (p.chunks == (n + fit - 1) / fit && n % fit && n < fit)
-                assert_int_equal(p.capacity_rows, fill.rows);
+                assert_int_equal(p.capacity_rows, fill.patches);
             assert_true(n > 1 || p.chunks == 1);
             collector_free(c);
         }
@@ -683,7 +684,7 @@ options_are_checked(void **state)
         { one, 1, { .max_wait_s = NAN }, "max_wait_s is" },
         { one, 1, { .output = QV_U8 }, "output is u8" },
         { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
-        { one, 1, { .chunk_rows = INT32_MAX }, "rows is 2147483648; must be" },
+        { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
         { one, 1, { .reserved = { 1 } }, "reserved" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -399,7 +399,7 @@ rows_beyond_the_fill_read_what_is_there(void **state)
     struct tiny t = tiny_open("metal", QV_F32, 0);
     uint8_t *frames = tiny_frames(&t, 2, 128, 2, 1);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
-        const qv_plan_options o = { .capacity.rows = chunks[i].rows };
+        const qv_plan_options o = { .capacity.patches = chunks[i].rows };
         qv_item clip = { .data = frames };
         memcpy(clip.grid_thw, chunks[i].grid_thw, sizeof clip.grid_thw);
         size_t bytes;
@@ -461,7 +461,7 @@ job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
     qv_plan *plan = NULL;
     qv_conv3d *conv = NULL;
     qv_model_info info = { 0 };
-    const qv_plan_options o = { .capacity.rows = (int64_t)GRID * GRID };
+    const qv_plan_options o = { .capacity.patches = (int64_t)GRID * GRID };
     qv_status status = qv_context_open(&metal, &ctx, err);
     if (!status)
         status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, err);
@@ -563,7 +563,7 @@ without_bfloat_f32_says_so(void **state)
     assert_non_null(strstr(info.dtype_reason, "no bfloat"));
     qv_model_options o = { .dtype = QV_BF16 };
     qv_plan *plan = NULL;
-    const qv_plan_options p = { .capacity.rows = 16 };
+    const qv_plan_options p = { .capacity.patches = 16 };
     qv_status status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", &o, &model, &err);
     if (!status)
         status = qv_plan_create(model, &p, &plan, &err);

@@ -72,7 +72,7 @@ pack_open_family(const char *dir, const char *backend, qv_dtype dtype, qv_input 
                  qv_dtype output)
 {
     struct pack p = { .t = tiny_open_family(dir, backend, dtype, 2), .output = output };
-    const qv_plan_options o = { .capacity.rows = ROWS,
+    const qv_plan_options o = { .capacity.patches = ROWS,
                                 .capacity.segments = SEGMENTS,
                                 .capacity.windows = ROWS / 4,
                                 .input = input,
@@ -236,7 +236,7 @@ several_are_each_alone(void **state)
             continue;
         struct pack p = pack_open(test_backends[on], QV_F32, QV_INPUT_FRAMES, QV_F32);
         enum { MANY = 3 * N };
-        const qv_plan_options o = { .capacity.rows = ROWS, .capacity.segments = SEGMENTS };
+        const qv_plan_options o = { .capacity.patches = ROWS, .capacity.segments = SEGMENTS };
         size_t bytes, row = (size_t)p.t.info.out_hidden * 4;
         qv_item items[MANY];
         int64_t total = 0, at = 0;
@@ -316,14 +316,14 @@ check_few(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
         segments += p->items[i].grid_thw[0];
     }
     const struct qv_capacity bucket = qv_capacity_pack(caps, &p->t.model->config, rows);
-    assert_true(bucket.rows < full.rows && segments <= bucket.segments);
+    assert_true(bucket.patches < full.patches && segments <= bucket.segments);
     const bool small = qv_capacity_same_bits(bits, &bucket, &full);
     char *few = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW, NULL, &n);
-    assert_int_equal(p->t.model->idle[0]->capacity.rows,
-                     small || bits->by_place ? bucket.rows : full.rows);
+    assert_int_equal(p->t.model->idle[0]->capacity.patches,
+                     small || bits->by_place ? bucket.patches : full.patches);
     char *in_full = tiny_encode(&p->t, QV_INPUT_FRAMES, p->items, FEW,
-                                &(qv_plan_options){ .capacity.rows = full.rows }, &n_full);
-    assert_int_equal(p->t.model->idle[0]->capacity.rows, full.rows);
+                                &(qv_plan_options){ .capacity.patches = full.patches }, &n_full);
+    assert_int_equal(p->t.model->idle[0]->capacity.patches, full.patches);
     assert_int_equal(n, n_full);
     if (!bits->by_place) /* if bits differ only by place, any bucket serves */
         assert_memory_equal(few, in_full, n);
@@ -350,7 +350,7 @@ check_room(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
     (void)bits;
     (void)is_ref;
     for (size_t room = 0; room < sizeof rooms / sizeof *rooms; room++) {
-        const qv_plan_options o = { .capacity.rows = ROWS,
+        const qv_plan_options o = { .capacity.patches = ROWS,
                                     .capacity.segments = rooms[room],
                                     .capacity.windows = rooms[room] > 8 ? rooms[room] : 0,
                                     .output = p->output };
@@ -387,7 +387,7 @@ read_table(const struct pack *p, int slot, void *out, size_t bytes)
 static void
 check_tables(const struct pack *p, const qv_item *item)
 {
-    const size_t rows = (size_t)p->plan->capacity.rows;
+    const size_t rows = (size_t)p->plan->capacity.patches;
     struct qv_coords *coords = calloc(rows, sizeof *coords);
     int32_t(*index)[4] = calloc(rows, sizeof *index);
     struct qv_item_place place;
@@ -457,9 +457,9 @@ plans_take_turns_in_one_memory(void **state)
         size_t bytes;
         qv_plan_info info;
         qv_plan_get_info(p.plan, &info);
-        const qv_plan_options same = { .capacity.rows = info.capacity.rows,
+        const qv_plan_options same = { .capacity.patches = info.capacity.patches,
                                        .capacity.segments = SEGMENTS + 1 };
-        const qv_plan_options large = { .capacity.rows = 8 * p.t.ctx->caps.chunk_rows };
+        const qv_plan_options large = { .capacity.patches = 8 * p.t.ctx->caps.chunk_rows };
         qv_plan *other = tiny_plan(&p.t, &same);
         assert_ptr_equal(other->arena, p.plan->arena);
         for (int i = 0; i < info.chunks_ahead; i++)
@@ -497,8 +497,8 @@ a_plan_that_was_freed_is_ready_at_once(void **state)
     (void)state;
     qv_error err = { 0 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
-    const qv_plan_options o = { .capacity.rows = 32 },
-                          dense = { .capacity.rows = 32, .capacity.segment_rows = 8 };
+    const qv_plan_options o = { .capacity.patches = 32 },
+                          dense = { .capacity.patches = 32, .capacity.segment_rows = 8 };
     uint8_t *frames = tiny_frames(&t, 2, 2, 2, 1);
     const qv_item item = { .data = frames, .grid_thw = { 1, 2, 2 } };
     size_t bytes;
@@ -519,14 +519,14 @@ a_plan_that_was_freed_is_ready_at_once(void **state)
     assert_memory_equal(before, after, bytes);
     qv_plan_free(&first);
     for (int64_t rows = 4; rows <= 64; rows += 4) { /* every bucket up to the device's own chunk */
-        qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.rows = rows });
+        qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.patches = rows });
         assert_ptr_equal(plan->arena, arena);
         qv_plan_free(&plan);
         assert_true(t.model->n_idle <= QV_IDLE_PLANS);
     }
     for (int64_t segments = 1; segments <= 2 * QV_IDLE_PLANS; segments++) {
-        qv_plan *plan =
-            tiny_plan(&t, &(qv_plan_options){ .capacity.rows = 16, .capacity.segments = segments });
+        qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.patches = 16,
+                                                          .capacity.segments = segments });
         qv_plan_free(&plan);
         assert_true(t.model->n_idle <= QV_IDLE_PLANS);
     }

@@ -20,7 +20,7 @@ encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float 
     qv_plan *plan = NULL;
     qv_model_info info;
     qv_model_get_info(model, &info);
-    const qv_plan_options o = { .capacity.rows = rows };
+    const qv_plan_options o = { .capacity.patches = rows };
     const qv_item is_image = { .data = frame, .grid_thw = { 1, side, side }, .is_image = true };
     qv_tokens out = { .tokens = tokens, .capacity = MOST_VALUES / info.out_hidden };
     if (qv_plan_create(model, &o, &plan, &err) || qv_plan_push(plan, &is_image, 1, &err) ||

@@ -48,15 +48,16 @@ multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, 
     qv_backend_cpu.describe(kernel, text, sizeof text);
     kernel->op.u.gemm.y_dtype = QV_F32; /* nothing is to be hidden by rounding */
     const bool amx = strstr(text, "AMX");
-    char *packed = calloc(1, layout.bytes), *scratch = aligned_alloc(64, qv_aligned(scratch_bytes));
-    void *operands[QV_MAX_OPERANDS] = { (void *)x, packed, NULL, NULL, y };
-    assert_true(packed && scratch);
+    char *laid_out = calloc(1, layout.bytes),
+         *scratch = aligned_alloc(64, qv_aligned(scratch_bytes));
+    void *operands[QV_MAX_OPERANDS] = { (void *)x, laid_out, NULL, NULL, y };
+    assert_true(laid_out && scratch);
     if (amx) {
-        qv_codes_lay_out_cpu((struct qv_device_cpu *)dev, &matrix, 0, N, w, packed);
+        qv_codes_lay_out_cpu((struct qv_device_cpu *)dev, &matrix, 0, N, w, laid_out);
         qv_few_run_cpu((struct qv_device_cpu *)dev, kernel, operands, scratch);
     }
     free(scratch);
-    free(packed);
+    free(laid_out);
     qv_backend_cpu.release(dev, kernel);
     qv_backend_cpu.close(dev);
     if (!amx)

@@ -57,7 +57,7 @@ rows_are_in_window_order(void **state)
 {
     (void)state;
     static int64_t order[MOST_ROWS], lengths[MOST_ROWS];
-    const struct qv_capacity capacity = { .rows = MOST_ROWS, .segments = 64, .windows = 400 };
+    const struct qv_capacity capacity = { .patches = MOST_ROWS, .segments = 64, .windows = 400 };
     struct qv_tables t = { 0 };
     qv_item items[N_GRIDS] = { 0 };
     qv_error err = { 0 };
@@ -154,7 +154,7 @@ a_patch_reaches_its_window_and_then_its_pair(void **state)
         struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", test_backends[b], QV_F32, 2);
         uint8_t *frames = tiny_frames(&t, 2 * PAIRS, DOWN, ACROSS, 1);
         const qv_item clip = { .data = frames, .grid_thw = { PAIRS, DOWN, ACROSS } };
-        qv_plan_options o = { .capacity.rows = PAIRS * PAIR_ROWS,
+        qv_plan_options o = { .capacity.patches = PAIRS * PAIR_ROWS,
                               .capacity.windows = 64,
                               .hook = see };
         size_t bytes;
@@ -259,7 +259,7 @@ more_windows_than_there_is_room_for_are_refused(void **state)
     qv_plan *plan = NULL;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", "ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 2, 8, 8, 3);
-    const qv_plan_options o = { .capacity.rows = 128,
+    const qv_plan_options o = { .capacity.patches = 128,
                                 .capacity.segments = 8,
                                 .capacity.windows = 3 };
     const qv_item item = { .data = frames, .grid_thw = { 1, 8, 8 } };

@@ -411,7 +411,7 @@ Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output
     if (items.size() == 1 && !qv_plan_create(model, &bucket, &plan, &err))
         qv_plan_get_info(plan, &info);
     std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan, [](qv_plan *p) { qv_plan_free(&p); });
-    if (g[0] * g[1] * g[2] > info.capacity.rows) {
+    if (g[0] * g[1] * g[2] > info.capacity.patches) {
         owned.reset(); /* the call takes it */
         qv_tokens to = allocate();
         interrupted = false;

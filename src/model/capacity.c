@@ -32,14 +32,14 @@ usual_segments(int64_t rows)
 bool
 qv_capacity_equal(const qv_capacity *a, const qv_capacity *b)
 {
-    return a->rows == b->rows && a->segments == b->segments && a->segment_rows == b->segment_rows &&
-           a->windows == b->windows;
+    return a->patches == b->patches && a->segments == b->segments &&
+           a->segment_rows == b->segment_rows && a->windows == b->windows;
 }
 
 int64_t
 qv_capacity_fits(const qv_capacity *chunk, const qv_capacity *size)
 {
-    const int64_t each[3][2] = { { chunk->rows, size->rows },
+    const int64_t each[3][2] = { { chunk->patches, size->patches },
                                  { chunk->segments, size->segments },
                                  { chunk->windows, size->windows } };
     int64_t n = INT64_MAX;
@@ -54,7 +54,7 @@ qv_capacity_of(const struct qv_config *c, const int64_t g[3])
 {
     const int64_t cells = qv_config_window_cells(c), side = cells * c->merge;
     return (struct qv_capacity){
-        .rows = g[0] * g[1] * g[2],
+        .patches = g[0] * g[1] * g[2],
         .segments = g[0],
         .segment_rows = g[1] * g[2],
         .windows = cells ? g[0] * ((g[1] + side - 1) / side) * ((g[2] + side - 1) / side) : 0,
@@ -64,7 +64,7 @@ qv_capacity_of(const struct qv_config *c, const int64_t g[3])
 void
 qv_capacity_count(struct qv_capacity *all, const struct qv_capacity *one, int sign)
 {
-    all->rows += sign * one->rows;
+    all->patches += sign * one->patches;
     all->segments += sign * one->segments;
     all->windows += sign * one->windows;
 }
@@ -84,7 +84,7 @@ qv_capacity_pack(const struct qv_caps *caps, const struct qv_config *c, int64_t 
     rows = qv_capacity_bucket(caps, c->merge, rows ? rows : own_rows(caps));
     const int64_t segments = usual_segments(rows), windows = usual_windows(c, rows);
     const int64_t most = caps->free_segments ? rows / (c->merge * c->merge) : 0;
-    return (struct qv_capacity){ .rows = rows,
+    return (struct qv_capacity){ .patches = rows,
                                  .segments = qv_at_least(segments, most),
                                  .windows = windows ? qv_at_least(windows, most) : 0 };
 }
@@ -95,7 +95,7 @@ pack_for(const struct qv_caps *caps, const struct qv_config *c, int64_t rows,
          const struct qv_capacity *size)
 {
     struct qv_capacity bucket = qv_capacity_pack(caps, c, rows);
-    const int64_t most = bucket.rows / (c->merge * c->merge);
+    const int64_t most = bucket.patches / (c->merge * c->merge);
     if (size->segments > bucket.segments)
         bucket.segments = most;
     if (size->windows > bucket.windows)
@@ -119,14 +119,14 @@ best_bucket(const struct qv_caps *caps, int64_t merge, int64_t most, int64_t row
 static bool
 is_nearly_full(const struct qv_capacity *pack, int64_t rows)
 {
-    return 10 * rows >= QV_FULL_TENTHS * pack->rows;
+    return 10 * rows >= QV_FULL_TENTHS * pack->patches;
 }
 
 /* Returns whether pairs of so many rows leave more than a tenth of a pack empty. */
 static bool
 leaves_much(const struct qv_capacity *pack, int64_t rows)
 {
-    return !is_nearly_full(pack, pack->rows / rows * rows);
+    return !is_nearly_full(pack, pack->patches / rows * rows);
 }
 
 struct qv_capacity
@@ -142,9 +142,9 @@ qv_capacity_for_pairs(const struct qv_caps *caps, const struct qv_config *c,
     const bool fits = qv_capacity_fits(&room, pair) > 0;
     /* a smaller bucket may then take them with the same bits */
     const bool others = bits->by_place || bits->rows != QV_NOT_SEEN;
-    if (fits && (others || !leaves_much(&pack, pair->rows)))
+    if (fits && (others || !leaves_much(&pack, pair->patches)))
         return pack;
-    rows = fits ? best_bucket(caps, c->merge, pack.rows, pair->rows) : pair->rows;
+    rows = fits ? best_bucket(caps, c->merge, pack.patches, pair->patches) : pair->patches;
     return pack_for(caps, c, rows, pair);
 }
 
@@ -154,12 +154,12 @@ qv_capacity_alone(const struct qv_caps *caps, const struct qv_config *c,
 {
     const int64_t chunk = qv_capacity_bucket(caps, c->merge, caps->chunk_rows);
     const struct qv_capacity item = qv_capacity_of(c, grid_thw);
-    if (item.rows <= chunk)
-        return pack_for(caps, c, item.rows, &item);
+    if (item.patches <= chunk)
+        return pack_for(caps, c, item.patches, &item);
     const int64_t pairs = qv_at_least(chunk / item.segment_rows, 1);
     const int64_t full[3] = { pairs, grid_thw[1], grid_thw[2] };
     const struct qv_capacity dense = qv_capacity_of(c, full);
-    return bits->dense ? pack_for(caps, c, dense.rows, &dense) : dense;
+    return bits->dense ? pack_for(caps, c, dense.patches, &dense) : dense;
 }
 
 struct qv_capacity_bits
@@ -187,8 +187,9 @@ qv_capacity_same_bits(const struct qv_capacity_bits *bits, const struct qv_capac
     same_windows.windows = b->windows;
     if (qv_capacity_equal(&same_windows, b))
         return true;
-    bool gemms = bits->rows != QV_NOT_SEEN && a->rows >= bits->rows && b->rows >= bits->rows;
-    return (gemms || a->rows == b->rows) && !(bits->dense && (a->segment_rows || b->segment_rows));
+    bool gemms = bits->rows != QV_NOT_SEEN && a->patches >= bits->rows && b->patches >= bits->rows;
+    return (gemms || a->patches == b->patches) &&
+           !(bits->dense && (a->segment_rows || b->segment_rows));
 }
 
 struct qv_capacity
@@ -196,10 +197,10 @@ qv_capacity_for_fill(const struct qv_caps *caps, const struct qv_config *c,
                      const struct qv_capacity_bits *bits, const struct qv_capacity *pack,
                      const struct qv_capacity *used)
 {
-    for (int64_t rows = used->rows; rows < pack->rows; rows++) {
+    for (int64_t rows = used->patches; rows < pack->patches; rows++) {
         const struct qv_capacity bucket = qv_capacity_pack(caps, c, rows);
-        rows = bucket.rows;
-        if (bucket.rows < pack->rows && used->segments <= bucket.segments &&
+        rows = bucket.patches;
+        if (bucket.patches < pack->patches && used->segments <= bucket.segments &&
             used->windows <= bucket.windows &&
             (!bits || qv_capacity_same_bits(bits, &bucket, pack)))
             return bucket;
@@ -214,7 +215,7 @@ chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
 {
     if (caps->quick_plans)
         return 1;
-    return is_nearly_full(pack, used->rows)
+    return is_nearly_full(pack, used->patches)
                ? qv_at_least(QV_NEARLY_FULL_ALIKE,
                              used->segments * used->segments / QV_SEGMENTS_SQUARED_ALIKE)
                : QV_FEW_ALIKE;
@@ -229,11 +230,11 @@ rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
 {
     struct qv_capacity fill = *used;
     if (!caps->quick_plans &&
-        (is_nearly_full(pack, used->rows) || (more && repeats < QV_FEW_ALIKE)))
+        (is_nearly_full(pack, used->patches) || (more && repeats < QV_FEW_ALIKE)))
         return *pack;
     if (!caps->quick_plans && !more)
-        for (fill.rows = pack->rows; fill.rows > 1 && fill.rows / 2 >= used->rows;)
-            fill.rows /= 2;
+        for (fill.patches = pack->patches; fill.patches > 1 && fill.patches / 2 >= used->patches;)
+            fill.patches /= 2;
     return qv_capacity_for_fill(caps, c, bits, pack, &fill);
 }
 
@@ -246,8 +247,8 @@ qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
         (!bits || qv_capacity_same_bits(bits, used, pack)))
         return *used;
     struct qv_capacity chunk = rows_for_chunk(caps, c, bits, pack, used, more, repeats);
-    const int64_t few = qv_at_least(chunk.rows / QV_LARGE_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
-    if (!caps->free_segments && (more || chunk.rows == pack->rows) && used->segments <= few &&
+    const int64_t few = qv_at_least(chunk.patches / QV_LARGE_SEGMENT_ROWS, QV_LEAST_SEGMENTS);
+    if (!caps->free_segments && (more || chunk.patches == pack->patches) && used->segments <= few &&
         few < chunk.segments)
         chunk.segments = few;
     return chunk;

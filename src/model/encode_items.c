@@ -83,7 +83,7 @@ qv_encode(qv_model *model, qv_input input, const qv_item *items, size_t n_items,
     if (options)
         o = *options;
     o.input = input;
-    const bool alone = n_items == 1 && !o.capacity.rows && !o.capacity.segment_rows;
+    const bool alone = n_items == 1 && !o.capacity.patches && !o.capacity.segment_rows;
     qv_status status = qv_feeder_open_call(model, &o, alone, &feeder, err);
     if (!status)
         status = put_all(feeder, items, n_items, rows, &n, err);

@@ -44,10 +44,10 @@ qv_model_packing(const qv_model *model, int64_t chunk_rows)
     const struct qv_config *c = &model->config;
     const struct qv_capacity_bits bits = qv_model_bits(model);
     const int64_t many[3] = { 1 << 20, c->merge, c->merge };
-    return (qv_packing){ .rows = qv_capacity_pack(caps, c, chunk_rows).rows,
+    return (qv_packing){ .rows = qv_capacity_pack(caps, c, chunk_rows).patches,
                          .rule = "pairs",
-                         .alone_tokens =
-                             qv_capacity_alone(caps, c, &bits, many).rows / (c->merge * c->merge) };
+                         .alone_tokens = qv_capacity_alone(caps, c, &bits, many).patches /
+                                         (c->merge * c->merge) };
 }
 
 /* Decides what an item's pairs are packed in, by the item and the feeder's options alone, so that
@@ -65,7 +65,7 @@ capacity_for(const qv_feeder *f, const int64_t grid_thw[3], const qv_capacity *p
     const qv_capacity chunk = qv_plan_capacity(model, asked);
     if (described && qv_capacity_fits(&chunk, pair))
         return chunk;
-    return qv_pack_capacity(model, described ? 0 : asked->rows, grid_thw);
+    return qv_pack_capacity(model, described ? 0 : asked->patches, grid_thw);
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -124,13 +124,13 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
     qv_status status = allocate(models, n_models, &plan, &f, err);
     if (status)
         return status;
-    f->plan.capacity.rows = options->chunk_rows;
+    f->plan.capacity.patches = options->chunk_rows;
     f->alone = f->fixed = options->alone;
     f->max_wait_s = options->max_wait_s;
     if (!f->alone || options->chunk_rows) {
         const int64_t m = models[0]->config.merge, least[3] = { 1, m, m };
         f->pack = qv_pack_capacity(models[0], options->chunk_rows, least);
-        const qv_capacity full = { .rows = f->pack.rows, .segments = 1 };
+        const qv_capacity full = { .patches = f->pack.patches, .segments = 1 };
         f->usual = qv_chunk_capacity(models[0], &f->pack, &full, false, 0);
         qv_plan_options first = plan;
         first.capacity = f->usual;

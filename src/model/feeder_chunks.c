@@ -43,7 +43,7 @@ gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct
         if (!first)
             offer->oldest_s = p->ready_s;
         first = first ? first : fed;
-        offer->all.rows += pairs * fed->pair.rows;
+        offer->all.patches += pairs * fed->pair.patches;
         offer->all.segments += pairs * fed->pair.segments;
         offer->all.windows += pairs * fed->pair.windows;
         offer->blocks |= fed->put < fed->whole.grid_thw[0] && fed->shown.full;
@@ -60,7 +60,7 @@ is_enough(const qv_feeder *f, const qv_capacity *c, const struct offer *offer)
     const qv_capacity *all = &offer->all;
     if (!qv_capacity_equal(c, &f->pack))
         return all->segments >= qv_capacity_fits(c, &offer->runs[0].pair);
-    return all->rows >= QV_CHOICE_CHUNKS * c->rows ||
+    return all->patches >= QV_CHOICE_CHUNKS * c->patches ||
            all->segments >= QV_CHOICE_CHUNKS * c->segments ||
            (c->windows && all->windows >= QV_CHOICE_CHUNKS * c->windows);
 }
@@ -132,9 +132,9 @@ is_one_of_many(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_f
                const qv_capacity *used)
 {
     const bool more = !chunk->shown.is_rest;
-    const int64_t spared = d->spared + chunk->room.rows - used->rows;
+    const int64_t spared = d->spared + chunk->room.patches - used->patches;
     const bool little = QV_MANY_ROWS * spared <= d->rows && !f->is_call;
-    d->rows += used->rows;
+    d->rows += used->patches;
     if (!more && little)
         d->spared = spared;
     return more || little;
@@ -151,7 +151,7 @@ set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *c
         used.segment_rows = 0;
     d->repeats = qv_capacity_equal(&used, &d->last) ? d->repeats + 1 : 0;
     d->last = used;
-    chunk->shown.rows = used.rows;
+    chunk->shown.rows = used.patches;
     chunk->capacity = chunk->room;
     if (!f->fixed) {
         const bool many = is_one_of_many(f, d, chunk, &used);
@@ -168,7 +168,7 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
     const struct qv_capacity_bits bits = qv_model_bits(model);
     qv_capacity all = { 0 };
     const struct qv_waiting *p = pack->waiting;
-    for (; p && all.rows <= pack->capacity.rows; p = p->next) {
+    for (; p && all.patches <= pack->capacity.patches; p = p->next) {
         const qv_capacity size = qv_capacity_of(&model->config, p->piece.item.grid_thw);
         qv_capacity_count(&all, &size, 1);
     }
@@ -331,9 +331,9 @@ qv_feeder_push(qv_feeder *f, int device, qv_error *err)
     if (status)
         return status;
     d->n_pushed++;
-    chunk->shown.capacity_rows = chunk->plan->capacity.rows;
+    chunk->shown.capacity_rows = chunk->plan->capacity.patches;
     chunk->shown.capacity_tokens =
-        chunk->plan->capacity.rows / (d->model->config.merge * d->model->config.merge);
+        chunk->plan->capacity.patches / (d->model->config.merge * d->model->config.merge);
     make_next_plan(f, d, chunk);
     return QV_OK;
 }

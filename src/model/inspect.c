@@ -61,7 +61,7 @@ op_flops(const qv_plan *plan, const struct qv_step *step, const struct work *w)
     if (step->op.kind == QV_OP_attention)
         return 4 * (step->operands[0] == SLOT_WINDOWS ? w->window_squares : w->squares) *
                (double)a->heads * (double)a->head_dim;
-    return qv_op_flops(&step->op) * w->rows / (double)plan->capacity.rows;
+    return qv_op_flops(&step->op) * w->rows / (double)plan->capacity.patches;
 }
 
 double

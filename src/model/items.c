@@ -111,10 +111,10 @@ qv_items_check(const qv_model *model, qv_input input, const qv_capacity *capacit
             return too_much(i, g, all.segments, "segments", capacity->segments, err);
         if (all.windows > capacity->windows)
             return too_much(i, g, all.windows, "windows", capacity->windows, err);
-        if (all.rows > capacity->rows)
-            return too_much(i, g, all.rows, "patches", capacity->rows, err);
+        if (all.patches > capacity->patches)
+            return too_much(i, g, all.patches, "patches", capacity->patches, err);
     }
-    *rows = all.rows;
+    *rows = all.patches;
     return QV_OK;
 }
 

@@ -17,11 +17,11 @@ warm(const qv_model *model)
 {
     const struct qv_config *c = &model->config;
     const struct qv_tower_shape shape = { /* the size of a small bucket */
-                                          .capacity = { .rows = 1024, .segments = 8 },
+                                          .capacity = { .patches = 1024, .segments = 8 },
                                           .dtype = model->dtype
     };
     struct qv_op ops[] = { { .kind = QV_OP_gemm }, qv_steps_attention(c, &shape) };
-    ops[0].u.gemm = (struct qv_op_gemm){ .m = shape.capacity.rows,
+    ops[0].u.gemm = (struct qv_op_gemm){ .m = shape.capacity.patches,
                                          .n = 3 * c->heads * qv_config_head_dim(c),
                                          .k = c->hidden,
                                          .alpha = 1,
@@ -37,8 +37,9 @@ static qv_status
 decide_patch_embed(qv_model *model, qv_error *err)
 {
     const qv_context *ctx = model->ctx;
-    const struct qv_tower_shape shape = { .capacity = { .rows = qv_model_packing(model, 0).rows },
-                                          .dtype = model->dtype };
+    const struct qv_tower_shape shape = {
+        .capacity = { .patches = qv_model_packing(model, 0).rows }, .dtype = model->dtype
+    };
     const qv_conv3d_desc desc = qv_steps_patch_embed(&model->config, &shape);
     return qv_conv3d_decide(&desc, &ctx->caps, -1, &model->patch_embed, err);
 }

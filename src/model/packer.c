@@ -6,7 +6,7 @@
 static void
 take_out(qv_capacity *left, const qv_capacity *pair, int64_t n)
 {
-    left->rows -= n * pair->rows;
+    left->patches -= n * pair->patches;
     left->segments -= n * pair->segments;
     left->windows -= n * pair->windows;
 }
@@ -26,7 +26,7 @@ take_largest(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t
         best = n;
         for (size_t i = 0; i < n; i++)
             if (!taken[i] && qv_capacity_fits(&left, &waiting[i].pair) &&
-                (best == n || waiting[i].pair.rows > waiting[best].pair.rows))
+                (best == n || waiting[i].pair.patches > waiting[best].pair.patches))
                 best = i;
     }
     return left;
@@ -43,7 +43,7 @@ struct sums {
 static int64_t
 grains_of(const struct sums *s, const struct qv_pack_run *run)
 {
-    return (run->pair.rows + s->grain - 1) / s->grain;
+    return (run->pair.patches + s->grain - 1) / s->grain;
 }
 
 /* Finds the sums of rows that the pairs of all runs but the first can make, up to pairs[run] of
@@ -82,8 +82,8 @@ take_best(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n,
     size_t like[QV_FEEDER_PIECES]; /* the oldest that each run is like */
     qv_capacity left = *chunk;
     take_out(&left, &waiting[0].pair, taken[0]);
-    s.grain = left.rows / (QV_MOST_SUMS + 1) + 1;
-    s.most = left.rows / s.grain;
+    s.grain = left.patches / (QV_MOST_SUMS + 1) + 1;
+    s.most = left.patches / s.grain;
     for (size_t i = 1; i < n; i++) {
         for (like[i] = 1; !qv_capacity_equal(&waiting[like[i]].pair, &waiting[i].pair);)
             like[i]++;
@@ -96,7 +96,7 @@ take_best(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t n,
         take_out(&left, &waiting[s.last[at]].pair, 1);
         pairs[s.last[at]]++;
     }
-    if (left.rows >= rows || left.segments < 0 || left.windows < 0)
+    if (left.patches >= rows || left.segments < 0 || left.windows < 0)
         return;
     for (size_t i = 1; i < n; i++) {
         taken[i] = pairs[like[i]] < waiting[i].pairs ? pairs[like[i]] : waiting[i].pairs;
@@ -112,8 +112,8 @@ qv_pack_choose(const qv_capacity *chunk, const struct qv_pack_run *waiting, size
     n = n < QV_FEEDER_PIECES ? n : QV_FEEDER_PIECES;
     memset(taken, 0, QV_FEEDER_PIECES * sizeof *taken);
     const qv_capacity left = take_largest(chunk, waiting, n, taken);
-    if (n > 1 && left.rows > chunk->rows / QV_WORTH_A_SEARCH)
-        take_best(chunk, waiting, n, left.rows, taken);
+    if (n > 1 && left.patches > chunk->patches / QV_WORTH_A_SEARCH)
+        take_best(chunk, waiting, n, left.patches, taken);
     for (size_t i = 0; i < n; i++)
         used += taken[i] > 0;
     return used;

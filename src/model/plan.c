@@ -30,7 +30,9 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
     const struct {
         const char *name;
         int64_t value;
-    } chosen[] = { { "rows", c->rows }, { "segments", c->segments }, { "windows", c->windows } };
+    } chosen[] = { { "patches", c->patches },
+                   { "segments", c->segments },
+                   { "windows", c->windows } };
     if (!QV_RESERVED_IS_ZERO(o))
         return qv_fail(err, QV_EINVAL, "reserved plan options must be 0");
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
@@ -42,10 +44,10 @@ qv_plan_options_check(const qv_model *model, const qv_plan_options *o, qv_error 
                        "segment_rows is %lld; must be 0 (any) or a multiple of %lld "
                        "up to %d",
                        (long long)c->segment_rows, (long long)area, QV_MOST_ROWS);
-    if (c->segment_rows && c->rows && c->rows < c->segment_rows)
+    if (c->segment_rows && c->patches && c->patches < c->segment_rows)
         return qv_fail(err, QV_EINVAL,
-                       "rows is %lld; too few for one segment of segment_rows, %lld",
-                       (long long)c->rows, (long long)c->segment_rows);
+                       "patches is %lld; too few for one segment of segment_rows, %lld",
+                       (long long)c->patches, (long long)c->segment_rows);
     if (o->input != QV_INPUT_FRAMES && o->input != QV_INPUT_PATCHES &&
         o->input != QV_INPUT_PATCHES_BF16)
         return qv_fail(err, QV_EINVAL, "input is %d, no qv_input", (int)o->input);
@@ -58,16 +60,16 @@ qv_capacity
 qv_plan_capacity(const qv_model *model, const qv_capacity *asked)
 {
     const struct qv_caps *caps = &model->ctx->caps;
-    qv_capacity c = qv_capacity_pack(caps, &model->config, asked->rows);
+    qv_capacity c = qv_capacity_pack(caps, &model->config, asked->patches);
     if (asked->segments)
         c.segments = asked->segments;
     /* dense: every segment has segment_rows, and as many fit as the rows that were asked for
      * hold */
     if (asked->segment_rows) {
-        int64_t rows = asked->rows ? asked->rows : caps->chunk_rows;
+        int64_t rows = asked->patches ? asked->patches : caps->chunk_rows;
         c.segments = rows < asked->segment_rows ? 1 : rows / asked->segment_rows;
         c.segment_rows = asked->segment_rows;
-        c.rows = c.segments * c.segment_rows;
+        c.patches = c.segments * c.segment_rows;
     }
     if (asked->windows && model->config.window)
         c.windows = asked->windows;
@@ -172,7 +174,7 @@ take_arena(struct qv_plan *plan, qv_error *err)
     qv_context *ctx = model->ctx;
     struct qv_arena *arena = model->arena;
     if (!arena || arena->own_bytes < plan->own_bytes || arena->work_bytes < plan->work_bytes) {
-        int64_t full = ctx->caps.chunk_rows, rows = plan->capacity.rows;
+        int64_t full = ctx->caps.chunk_rows, rows = plan->capacity.patches;
         double ratio = rows < full ? (double)full / (double)rows : 1;
         size_t own = (size_t)((double)plan->own_bytes * ratio);
         size_t work = (size_t)((double)plan->work_bytes * ratio);
@@ -392,7 +394,7 @@ qv_plan_get_info(const qv_plan *plan, qv_plan_info *out)
     const struct qv_config *c = &plan->model->config;
     int chunks = plan->model->ctx->caps.chunks;
     *out = (qv_plan_info){ .capacity = plan->capacity,
-                           .tokens = plan->capacity.rows / (c->merge * c->merge),
+                           .tokens = plan->capacity.patches / (c->merge * c->merge),
                            .chunks_ahead = chunks,
                            .arena_bytes = (size_t)chunks * plan->own_bytes + plan->work_bytes,
                            .weight_bytes = plan->model->weights.bytes };

@@ -48,7 +48,7 @@ upload_tables(struct qv_plan *plan, int chunk, qv_error *err)
 {
     const struct qv_tables *t = &plan->tables;
     qv_context *ctx = plan->model->ctx;
-    const size_t rows = (size_t)plan->capacity.rows, items = (size_t)t->n_items;
+    const size_t rows = (size_t)plan->capacity.patches, items = (size_t)t->n_items;
     const struct {
         int slot;
         const void *data;
@@ -96,7 +96,7 @@ show_layer(struct qv_plan *plan, const struct qv_step *step, const struct qv_cal
     struct qv_view view = qv_op_view(&step->op, y);
     /* the output of a convert is one long row, hence the division */
     int64_t all = view.rows * view.cols / step->layer_cols;
-    int64_t rows = all * chunk_rows / plan->capacity.rows, values = rows * step->layer_cols;
+    int64_t rows = all * chunk_rows / plan->capacity.patches, values = rows * step->layer_cols;
     size_t bytes = (size_t)values * qv_dtype_bytes(view.dtype);
     float *values_f32 = malloc((size_t)values * sizeof *values_f32);
     void *raw = malloc(bytes);

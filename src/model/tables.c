@@ -11,7 +11,7 @@ qv_status
 qv_tables_open(const struct qv_capacity *capacity, const struct qv_config *c, struct qv_tables *out,
                qv_error *err)
 {
-    const size_t rows = (size_t)capacity->rows, n = (size_t)capacity->segments;
+    const size_t rows = (size_t)capacity->patches, n = (size_t)capacity->segments;
     const size_t windows = (size_t)capacity->windows;
     const size_t taps = (size_t)qv_interpolation_taps(c->family->interpolation);
     struct qv_tables t = { .places = calloc(n, sizeof *t.places),
@@ -172,14 +172,14 @@ qv_tables_fill(struct qv_tables *t, const struct qv_capacity *capacity, const st
         used += qv_item_pair_frames(c, item) * patches;
     }
     /* rows beyond the items' must read something valid: patch 0 of item 0, and position 0 */
-    const size_t beyond = (size_t)(capacity->rows - t->n_rows);
+    const size_t beyond = (size_t)(capacity->patches - t->n_rows);
     memset(t->coords + t->n_rows, 0, beyond * sizeof *t->coords);
     const size_t taps = (size_t)qv_interpolation_taps(c->family->interpolation);
     memset(t->index + (size_t)t->n_rows * taps, 0, beyond * taps * sizeof *t->index);
     const int64_t tokens = t->n_rows / (c->merge * c->merge);
     if (c->window) { /* without windows no operation reads order and back */
         memset(t->order + t->n_rows, 0, beyond * sizeof *t->order);
-        memset(t->back + tokens, 0, (size_t)(capacity->rows - tokens) * sizeof *t->back);
+        memset(t->back + tokens, 0, (size_t)(capacity->patches - tokens) * sizeof *t->back);
     }
     put_empty_segments(t->segments, capacity->segments, t->n_segments, c, t->n_rows);
     put_empty_segments(t->windows, capacity->windows, t->n_windows, c, t->n_rows);

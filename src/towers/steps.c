@@ -265,7 +265,7 @@ qv_steps_attention(const struct qv_config *c, const struct qv_tower_shape *s)
 {
     const int64_t head_dim = qv_config_head_dim(c), stride = 3 * c->heads * head_dim;
     struct qv_op op = { .kind = QV_OP_attention };
-    op.u.attention = (struct qv_op_attention){ .rows = s->capacity.rows,
+    op.u.attention = (struct qv_op_attention){ .rows = s->capacity.patches,
                                                .segments = s->capacity.segments,
                                                .segment_rows = s->capacity.segment_rows,
                                                .heads = c->heads,
@@ -431,7 +431,7 @@ qv_conv3d_desc
 qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
 {
     bool scaled = s->input == QV_INPUT_FRAMES && qv_config_pixels_are_exact(c);
-    return (qv_conv3d_desc){ .n = s->capacity.rows,
+    return (qv_conv3d_desc){ .n = s->capacity.patches,
                              .d = c->temporal,
                              .h = c->patch,
                              .w = c->patch,
@@ -447,7 +447,7 @@ qv_steps_patch_embed(const struct qv_config *c, const struct qv_tower_shape *s)
                              .bias = c->family->patch_embed_bias,
                              .alpha = scaled ? 1 / 255.0 : 1,
                              .residual_rows = c->n_positions && !c->family->names->patch_norm
-                                                  ? s->capacity.rows
+                                                  ? s->capacity.patches
                                                   : 0 };
 }
 
@@ -457,7 +457,7 @@ qv_steps_build(const struct qv_config *c, const struct qv_tower *tower,
                struct qv_steps *out, qv_error *err)
 {
     struct builder b = {
-        c, tower, s, out, s->capacity.rows, s->capacity.rows / (c->merge * c->merge), SLOT_X
+        c, tower, s, out, s->capacity.patches, s->capacity.patches / (c->merge * c->merge), SLOT_X
     };
 
     position_embedding(&b);

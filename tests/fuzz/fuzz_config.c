@@ -57,7 +57,7 @@ plan(qv_model *model, const struct qv_config *c)
             continue;
         qv_plan_get_info(made, &info);
         /* a clip of several frame pairs may take several chunks, each of which holds whole pairs */
-        const int64_t pair = grid_thw[1] * grid_thw[2], fit = info.capacity.rows / pair;
+        const int64_t pair = grid_thw[1] * grid_thw[2], fit = info.capacity.patches / pair;
         const int64_t n = fit < grid_thw[0] ? fit : grid_thw[0];
         FUZZ_CHECK(n >= 1 && info.flops > 0);
         FUZZ_CHECK(info.capacity.segments >= n && info.tokens >= n * (1 + i));

@@ -100,7 +100,7 @@ static qv_plan_options
 read_plan(struct fuzz_bytes *b)
 {
     static float sum;
-    qv_plan_options o = { .capacity.rows = fuzz_int(b),
+    qv_plan_options o = { .capacity.patches = fuzz_int(b),
                           .capacity.segments = fuzz_int(b),
                           .capacity.segment_rows = fuzz_int(b),
                           .input = (qv_input)fuzz_enum(b, 2),
@@ -193,7 +193,7 @@ use_plan(const qv_plan_options *o, const qv_plan_info *info, struct fuzz_bytes *
         if (fuzz_flag(b)) {
             struct items all = read_items(b, o->input);
             if (!fuzz_failed(qv_plan_push(plan, all.items, all.n, &err), &err)) {
-                FUZZ_CHECK(pending < 0 && all.patches > 0 && all.patches <= info->capacity.rows);
+                FUZZ_CHECK(pending < 0 && all.patches > 0 && all.patches <= info->capacity.patches);
                 pending = all.patches;
             }
             free_items(&all);
@@ -225,13 +225,13 @@ try_plan(struct fuzz_bytes *b)
     }
     qv_plan_info info;
     qv_plan_get_info(plan, &info);
-    FUZZ_CHECK(info.tokens == info.capacity.rows / MERGE_AREA && info.capacity.segments > 0 &&
+    FUZZ_CHECK(info.tokens == info.capacity.patches / MERGE_AREA && info.capacity.segments > 0 &&
                info.arena_bytes);
-    FUZZ_CHECK(info.capacity.rows >=
-               (o.capacity.segment_rows ? o.capacity.segment_rows : o.capacity.rows));
+    FUZZ_CHECK(info.capacity.patches >=
+               (o.capacity.segment_rows ? o.capacity.segment_rows : o.capacity.patches));
     FUZZ_CHECK(fuzz_failed(qv_plan_push(plan, &item, 1, &err), &err)); /* It has no weights. */
     qv_plan_free(&plan);
-    if (info.capacity.rows <= 4 * MOST_PATCHES && info.capacity.segments <= 1024)
+    if (info.capacity.patches <= 4 * MOST_PATCHES && info.capacity.segments <= 1024)
         use_plan(&o, &info, b);
 }
 
@@ -249,9 +249,9 @@ try_grid(struct fuzz_bytes *b)
     }
     qv_plan_get_info(plan, &info);
     const qv_capacity *c = &info.capacity;
-    FUZZ_CHECK(c->rows >= g[1] * g[2] && c->segments > 0);
+    FUZZ_CHECK(c->patches >= g[1] * g[2] && c->segments > 0);
     FUZZ_CHECK(!c->segment_rows ||
-               (c->segment_rows == g[1] * g[2] && c->rows % c->segment_rows == 0));
+               (c->segment_rows == g[1] * g[2] && c->patches % c->segment_rows == 0));
     qv_plan_free(&plan);
 }
 
@@ -265,7 +265,7 @@ try_encode(struct fuzz_bytes *b)
     const qv_input input = fuzz_flag(b) ? QV_INPUT_FRAMES : QV_INPUT_PATCHES;
     struct items all = read_items(b, input);
     /* Large items must be refused because of the tokens' capacity; large plans would take long. */
-    const bool small = all.patches > 0 && o.capacity.rows <= 4 * MOST_PATCHES &&
+    const bool small = all.patches > 0 && o.capacity.patches <= 4 * MOST_PATCHES &&
                        o.capacity.segments <= 1024 && o.capacity.segment_rows <= 4 * MOST_PATCHES;
     qv_tokens t = take_tokens(small ? all.patches / MERGE_AREA : 0, o.output, fuzz_flag(b));
     if (!fuzz_failed(qv_encode(model, input, all.items, all.n, &o, &t, &err), &err))

@@ -65,13 +65,13 @@ open_plan(struct tower_bench *t, qv_error *err)
     const int64_t rows = (o->bench_chunk < 0 ? g[0] : o->bench_chunk) * pair_rows;
     qv_plan_options options = { .grid_thw = { g[0], g[1], g[2] }, .output = t->m.dtype };
     if (o->bench_chunk)
-        options.capacity = (qv_capacity){ .rows = rows, .segment_rows = pair_rows };
+        options.capacity = (qv_capacity){ .patches = rows, .segment_rows = pair_rows };
     qv_status status =
         bench_make_plan(t->model, &options, &t->plan, &t->plan_new_ms, &t->plan_seen_ms, err);
     if (status)
         return status;
     qv_plan_get_info(t->plan, &t->info);
-    t->pairs = t->info.capacity.rows / pair_rows;
+    t->pairs = t->info.capacity.patches / pair_rows;
     if (!o->bench_chunk) /* the plan may have room for more */
         t->pairs = t->pairs < g[0] ? t->pairs : g[0];
     return QV_OK;

@@ -97,7 +97,7 @@ read_grid(void *user, char *line, qv_error *err)
     if (!p->b.o->alone && !qv_capacity_fits(&p->info.capacity, &pair))
         return qv_fail(err, QV_EINVAL,
                        "%lld patches of a frame pair; a chunk takes %lld (--chunk-rows)",
-                       (long long)pair.rows, (long long)p->info.capacity.rows);
+                       (long long)pair.patches, (long long)p->info.capacity.patches);
     p->items[p->n_items++] = item;
     const int64_t rows = rows_of(&item);
     p->rows += rows;
@@ -110,7 +110,7 @@ static qv_status
 open_data(struct pack_bench *p, qv_error *err)
 {
     size_t bytes = (size_t)(p->most * p->m.row_dim);
-    p->tokens.capacity = p->most > p->info.capacity.rows ? p->most : p->info.capacity.rows;
+    p->tokens.capacity = p->most > p->info.capacity.patches ? p->most : p->info.capacity.patches;
     p->frames = malloc(bytes);
     p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
     if (!p->frames || !p->tokens.tokens)
@@ -129,7 +129,7 @@ count_most(const struct pack_bench *p, const struct bench_chunk *chunk, qv_capac
         const qv_capacity size = qv_capacity_of(&p->model->config, chunk->items[i].grid_thw);
         qv_capacity_count(&used, &size, 1);
     }
-    most->rows = used.rows > most->rows ? used.rows : most->rows;
+    most->patches = used.patches > most->patches ? used.patches : most->patches;
     most->segments = used.segments > most->segments ? used.segments : most->segments;
     most->windows = used.windows > most->windows ? used.windows : most->windows;
 }
@@ -179,7 +179,7 @@ pack(struct pack_bench *p, qv_capacity *most, qv_error *err)
 static qv_status
 open_all(struct pack_bench *p, const struct tool_options *o, qv_error *err)
 {
-    qv_plan_options capacity = { .capacity.rows = o->chunk_rows };
+    qv_plan_options capacity = { .capacity.patches = o->chunk_rows };
     bench_base_name(o->model, p->name, sizeof p->name);
     qv_status status = bench_open_model(&p->b, o, "tower", &p->model, &p->m, err);
     if (!status)
@@ -235,9 +235,9 @@ pack_json(const struct pack_bench *p)
                      tool_json_text(bench_base_name(p->b.o->pack, base, sizeof base)), "items",
                      (json_int_t)p->n_items, "patches", (json_int_t)p->rows, "least_patches",
                      (json_int_t)p->least, "most_patches", (json_int_t)p->most, "chunks",
-                     (json_int_t)p->n_chunks, "capacity", (json_int_t)p->info.capacity.rows,
+                     (json_int_t)p->n_chunks, "capacity", (json_int_t)p->info.capacity.patches,
                      "capacity_segments", (json_int_t)p->info.capacity.segments, "fill",
-                     (double)p->rows / (double)((int64_t)p->n_chunks * p->info.capacity.rows),
+                     (double)p->rows / (double)((int64_t)p->n_chunks * p->info.capacity.patches),
                      "tokens_per_s", (double)tokens / ms * 1e3, "plan_new_ms", p->new_ms,
                      "plan_seen_ms", p->seen_ms);
 }
@@ -250,9 +250,9 @@ print_pack(const struct pack_bench *p, const struct bench_bounds *bounds)
     tool_print(
         "\n  packed       %zu items, %lld patches, in %zu chunks of %lld (%lld segments), %.1f%% "
         "full; %.0f tokens/s\n",
-        p->n_items, (long long)p->rows, p->n_chunks, (long long)p->info.capacity.rows,
+        p->n_items, (long long)p->rows, p->n_chunks, (long long)p->info.capacity.patches,
         (long long)p->info.capacity.segments,
-        100.0 * (double)p->rows / (double)((int64_t)p->n_chunks * p->info.capacity.rows),
+        100.0 * (double)p->rows / (double)((int64_t)p->n_chunks * p->info.capacity.patches),
         (double)tokens / ms * 1e3);
     if (!p->b.o->no_limit)
         bench_print_bounds(bounds, ms);
@@ -373,7 +373,7 @@ report_lone(struct pack_bench *p, const struct lone *lone, const struct bench_ru
              (long long)g[2]);
     snprintf(work, sizeof work, "%s %s alone", p->name, label);
     snprintf(note, sizeof note, "%.3f times exact; %lld chunk%s of %lld", ratio, (long long)chunks,
-             chunks == 1 ? "" : "s", (long long)l->info.capacity.rows);
+             chunks == 1 ? "" : "s", (long long)l->info.capacity.patches);
     struct bench_record r = { .work = work,
                               .way = "alone",
                               .group = group,
@@ -386,7 +386,7 @@ report_lone(struct pack_bench *p, const struct lone *lone, const struct bench_ru
     r.extras =
         json_pack("{s:[I,I,I], s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "grid_thw", (json_int_t)g[0],
                   (json_int_t)g[1], (json_int_t)g[2], "patches", (json_int_t)rows_of(&l->item),
-                  "chunks", (json_int_t)chunks, "capacity", (json_int_t)l->info.capacity.rows,
+                  "chunks", (json_int_t)chunks, "capacity", (json_int_t)l->info.capacity.patches,
                   "exact_ms", exact_ms, "over_exact", ratio, "plan_seen_ms", l->seen_ms,
                   "exact_plan_new_ms", lone[EXACT].new_ms);
     if (!seen)
@@ -437,7 +437,7 @@ run_item(struct pack_bench *p, size_t item, int64_t *least_repeats, qv_error *er
                                       { .work = run_lone, .user = &lone[EXACT] } };
     const int64_t *g = p->items[item].grid_thw;
     const qv_plan_options options = { .grid_thw = { g[0], g[1], g[2] } };
-    const qv_plan_options exact = { .capacity = { .rows = g[0] * g[1] * g[2],
+    const qv_plan_options exact = { .capacity = { .patches = g[0] * g[1] * g[2],
                                                   .segment_rows = g[1] * g[2] } };
     qv_status status = open_lone(&lone[DEFAULT], &options, err);
     if (!status)

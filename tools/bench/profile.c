@@ -63,7 +63,7 @@ open_plan(struct profile *p, qv_error *err)
 {
     const struct tool_options *o = p->b.o;
     const int64_t *g = o->grid;
-    qv_plan_options options = { .capacity = { .rows = g[0] * g[1] * g[2],
+    qv_plan_options options = { .capacity = { .patches = g[0] * g[1] * g[2],
                                               .segment_rows = g[1] * g[2] } };
     qv_status status = QV_OK;
     if (o->n_arguments) {

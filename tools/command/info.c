@@ -266,7 +266,7 @@ capacities_json(const struct scene *s, json_t *text)
 {
     const struct qv_capacity pack = pack_of(s);
     json_t *alone = json_array();
-    for (int64_t rows = 1; rows <= pack.rows;) {
+    for (int64_t rows = 1; rows <= pack.patches;) {
         int64_t bucket = qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, rows);
         json_array_append_new(alone, json_integer(bucket));
         rows = bucket + 1;
@@ -275,7 +275,7 @@ capacities_json(const struct scene *s, json_t *text)
                         json_integer(
                             qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1)));
     json_object_set_new(text, "dense", json_boolean(bits_of(s).dense));
-    return json_pack("{s:{s:I, s:I}, s:o, s:o}", "packed", "rows", (json_int_t)pack.rows,
+    return json_pack("{s:{s:I, s:I}, s:o, s:o}", "packed", "rows", (json_int_t)pack.patches,
                      "segments", (json_int_t)pack.segments, "alone", alone, "bits_differ",
                      differences_json(s));
 }
@@ -371,7 +371,7 @@ add_cost(const struct scene *s, json_t *j, const qv_outcome *c, const qv_plan *p
         j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:s, s:s, s:b}",
                      "tokens", (json_int_t)(g[0] * g[1] * g[2] / (m->merge_size * m->merge_size)),
                      "chunks", (json_int_t)chunks, "chunk_pairs", (json_int_t)pairs, "chunk_rows",
-                     (json_int_t)p.capacity.rows, "chunks_ahead", (json_int_t)p.chunks_ahead,
+                     (json_int_t)p.capacity.patches, "chunks_ahead", (json_int_t)p.chunks_ahead,
                      "flops", flops, "bytes", (double)chunks * p.bytes, "weight_bytes",
                      (json_int_t)p.weight_bytes, "arena_bytes", (json_int_t)p.arena_bytes,
                      "decoder_bytes", (json_int_t)decoder_bytes(s), "device_bytes",
