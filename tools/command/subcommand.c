@@ -74,9 +74,7 @@ start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
             program) /* without it, each clip that needs the decoder says what is missing */
             return status;
     }
-    return gpu && o->clip.decoder
-               ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, o->clip.trusted, true, err)
-               : QV_OK;
+    return gpu && o->clip.decoder ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, true, err) : QV_OK;
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */
