@@ -12,7 +12,6 @@
 #include <cmocka.h>
 
 #include "../clips/clips.h"
-#include "../decoder/decoder.h"
 
 struct clip_row {
     int patch;
