@@ -3,6 +3,7 @@
  * decides and makes, by a table that was written with it
  * (tools/reference/make_qwen_vl_utils_table.py). */
 #include <setjmp.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
