@@ -114,7 +114,9 @@ alone static pc
 
 # names LIBRARY: the libraries that it needs
 names() { readelf -d "$@" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
-! names "$libs/libqwenvit.so" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail 'libqwenvit needs FFmpeg or libjpeg'
+for name in qwenvit qwenvit_clips; do
+    ! names "$libs/lib$name.so" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail "lib$name needs FFmpeg or libjpeg"
+done
 ! ldd pc/alone_cache_shared | grep -E 'dnnl|lib(av|sw)[a-z]*\.|libjpeg' || fail 'who reads caches needs more than jansson'
 
 { command -v dpkg-shlibdeps && command -v file; } > /dev/null || {
