@@ -145,7 +145,10 @@ qv_decoder_version(const char *program, char text[256], qv_error *err)
         qvm_child_await(&child);
     }
     close(here);
-    if (*text)
+    for (char *c = text; *c; c++) /* a terminal would obey control characters */
+        if ((*c < ' ' || *c > '~') && *c != '\n')
+            *c = '?';
+    if (!strncmp(text, PROGRAM " ", sizeof PROGRAM))
         return QV_OK;
     return qv_fail(err, QV_EBACKEND, "%s does not run: %s", path,
                    code ? strerror(code) : "perhaps the FFmpeg libraries are missing");

@@ -77,6 +77,8 @@ listen_to_clip(void *user)
         pthread_cond_signal(&s->changed);
         pthread_mutex_unlock(&s->lock);
     }
+    if (s->session->alone) /* the clip has gone, whatever the other thread is doing */
+        _exit(0);
     pthread_mutex_lock(&s->lock);
     atomic_store(&s->stop, true);
     pthread_cond_signal(&s->changed);
@@ -272,6 +274,8 @@ qvm_serve(const qvm_session *session)
     free(s.gpu);
     if (session->codec >= 0)
         close(session->codec);
+    if (session->alone) /* the listener ends with the process, which may not call shutdown() */
+        _exit(0);
     if (listening) {
         shutdown(session->socket, SHUT_RDWR); /* wakes the listener; sent data is not lost */
         pthread_join(listener, NULL);

@@ -87,6 +87,7 @@ typedef struct qvm_session {
     int clip;   /* the file, which is the caller's */
     int shared; /* the memory file, which is the caller's */
     int codec;  /* a socket to the GPU process, which qvm_serve closes; -1: none */
+    bool alone; /* the process is for this session alone, and ends with it */
 } qvm_session;
 
 enum { QVM_SESSION_FDS = 4 }; /* descriptors of a session; `codec`, the last one, may be missing */

@@ -359,6 +359,50 @@ test_killed(void **state)
     check_no_child();
 }
 
+/* Returns how many processes a process has started that still run. */
+static int
+count_running(pid_t parent)
+{
+    int n = 0, of;
+    char state;
+    DIR *dir = opendir("/proc");
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[300];
+        snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
+        FILE *f = *entry->d_name >= '1' && *entry->d_name <= '9' ? fopen(path, "r") : NULL;
+        n += f && fscanf(f, "%*d (%*[^)]) %c %d", &state, &of) == 2 && of == parent && state != 'Z';
+        if (f)
+            fclose(f);
+    }
+    closedir(dir);
+    return n;
+}
+
+/* The process of a clip ends with the last frame. A clip that stays open holds no process. */
+static void
+test_ends_with_its_last_frame(void **state)
+{
+    (void)state;
+    qv_clip_options options = { .decoder = start("none") };
+    static uint8_t frames[N_FRAMES][256 * 320 * 3];
+    qv_clip *clip = NULL;
+    int64_t got;
+    qv_error err;
+    assert_int_equal(qv_clip_open(CLIP, NULL, NULL, &options, &clip, &err), QV_OK);
+    assert_int_equal(qv_clip_read(clip, frames[0], N_FRAMES, &got, NULL, &err), QV_OK);
+    assert_int_equal(got, N_FRAMES);
+    int running = 2; /* one of them waits for the next clip */
+    for (int i = 0; i < 1000 && running > 1; i++) {
+        usleep(10000);
+        running = count_running(options.decoder->child.pid);
+    }
+    assert_int_equal(running, 1);
+    qv_clip_close(&clip);
+    qv_decoder_stop(&options.decoder);
+    check_no_child();
+}
+
 static void *
 kill_soon(void *decoder)
 {
@@ -785,14 +829,23 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),           cmocka_unit_test(test_neighbour),
-        cmocka_unit_test(test_memory),           cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_close_hung),       cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_stopped),          cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_killed_in_a_clip), cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_orphan),           cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_environment),      cmocka_unit_test(test_cuts_share),
-        cmocka_unit_test(test_kept_is_bounded),  cmocka_unit_test(test_kept_is_of_one_file),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_ends_with_its_last_frame),
+        cmocka_unit_test(test_neighbour),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_close_hung),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_killed_in_a_clip),
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_orphan),
+        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_cuts_share),
+        cmocka_unit_test(test_kept_is_bounded),
+        cmocka_unit_test(test_kept_is_of_one_file),
         cmocka_unit_test(test_index_is_checked),
     };
     return cmocka_run_group_tests(tests, make_files, check_files);

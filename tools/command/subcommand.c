@@ -37,7 +37,7 @@ print_version(const struct tool_program *p)
     qv_error why;
     tool_print("%s %s\n  commit   %s\n  API      %d.%d\n", p->name, qv_version(), QV_COMMIT,
                QV_API_VERSION_MAJOR, QV_API_VERSION_MINOR);
-    if (qv_decoder_version(NULL, decoder, &why))
+    if (qv_decoder_version(tool_decoder_program(), decoder, &why))
         snprintf(decoder, sizeof decoder, "\n  FFmpeg   %.200s", why.text);
     for (const char *line = decoder; *(line += strcspn(line, "\n"));)
         if (*++line)
