@@ -21,17 +21,16 @@ class _Part:
     """A part of version 1: its tensors, and the text of each of its records."""
 
     def __init__(self, path):
-        self.name = os.path.basename(path)
+        self.name, self.path, size = os.path.basename(path), path, os.path.getsize(path)
         with open(path, "rb") as f:
-            self.map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-        n = struct.unpack("<Q", self.map[:8])[0]
-        if n > len(self.map) - 8:
-            raise ValueError("it was cut short")
-        self.header, self.data = json.loads(self.map[8 : 8 + n]), 8 + n
+            n = struct.unpack("<Q", f.read(8))[0]
+            if n > size - 8:
+                raise ValueError("it was cut short")
+            self.header, self.data, self.map = json.loads(f.read(n)), 8 + n, None
         about = self.header.pop("__metadata__")
         if about["format"] != FORMAT or about["version"] != "1":
             raise ValueError(f"it has version {about['version']}, not 1")
-        if max((t["data_offsets"][1] for t in self.header.values()), default=0) != len(self.map) - self.data:
+        if max((t["data_offsets"][1] for t in self.header.values()), default=0) != size - self.data:
             raise ValueError("its tensors do not end where it ends: it was cut short")
         self.sealed, text, at = int(about["sealed"]), about["records"].strip(), 1
         self.records = []
@@ -39,6 +38,14 @@ class _Part:
             record, end = json.JSONDecoder().raw_decode(text, at)
             self.records.append((record, text[at:end]))
             at = end + 1 + (len(text[end + 1 :]) - len(text[end + 1 :].lstrip()) if text[end + 1 : end + 2].isspace() else 0)
+
+    def __enter__(self):
+        """Maps the file. A cache may have more parts than a process may have files open."""
+        with open(self.path, "rb") as f:
+            self.map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __exit__(self, *_):
+        self.map.close()
 
     def tensor(self, key, name, dtype, *shape):
         """Returns the bytes of a tensor, and the first number of its shape, which may be None."""
@@ -94,6 +101,8 @@ def _describe(old, new):
     if not os.path.exists(path):
         with open(path + ".tmp", "w", encoding="utf-8") as f:
             json.dump(description, f, indent=2, ensure_ascii=False)
+            f.flush()
+            os.fsync(f.fileno())
         os.replace(path + ".tmp", path)
     with open(path, "rb") as f:
         if json.load(f) != description:
@@ -114,15 +123,18 @@ def convert(old, new, tell=lambda words: None):
     count = _that_count(parts)
     for part in parts:
         kept = [r for i, r in enumerate(part.records) if (part.name, i) in count]
-        try:
-            keys = [part.copied(*r, layout) for r in kept]
-        except (ValueError, KeyError, TypeError, IndexError) as e:
-            n_bad += 1
-            tell(f"{part.name}: left out: {e}")
+        if not kept:
             continue
-        n_keys += len(keys)
-        if keys and not os.path.exists(os.path.join(new, part.name)):
-            _core.write_part(os.fsencode(new), os.fsencode(part.name), part.sealed, keys)
+        with part:
+            try:
+                keys = [part.copied(*r, layout) for r in kept]
+            except (ValueError, KeyError, TypeError, IndexError) as e:
+                n_bad += 1
+                tell(f"{part.name}: left out: {e}")
+                continue
+            n_keys += len(keys)
+            if not os.path.exists(os.path.join(new, part.name)):
+                _core.write_part(os.fsencode(new), os.fsencode(part.name), part.sealed, keys)
     return n_keys, n_bad
 
 

@@ -3,6 +3,7 @@
 compares record by record."""
 
 import json
+import resource
 import struct
 import subprocess
 import sys
@@ -94,3 +95,15 @@ def test_what_is_wrong_is_told(old, tmp_path):
     assert done.returncode == 1 and "1 keys; 1 parts left out" in done.stdout and "cut short" in done.stderr
     again = subprocess.run([*run[:-2], str(tmp_path / "new"), str(tmp_path / "newer")], capture_output=True, text=True, timeout=60)
     assert again.returncode == 3 and "it must be '1'" in again.stderr
+
+
+def test_more_parts_than_files_may_be_open(old, tmp_path):
+    for i in range(40):
+        write_old(old, i, 100 + i, {f"key {i}": (i, {})})
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, limits[1]))
+    try:
+        told = []
+        assert _convert.convert(old, tmp_path / "new", told.append) == (40, 0), told
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
