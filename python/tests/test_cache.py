@@ -593,8 +593,9 @@ def test_bytes_of_a_part_that_are_others(model, frames, tmp_path):
             with pytest.raises(KeyError, match=f"{re.escape(repr(key))} failed: "):
                 cache[key]
         for entry in cache.values():
-            assert entry.is_image in (True, False) and (entry.sampled_fps or 1) > 0 and entry.damaged_frames >= 0
+            assert entry.is_image in (True, False) and (entry.sampled_fps or 1) > 0
             try:
+                assert entry.damaged_frames >= 0
                 assert entry.record["key"] == entry.key and repr(entry.key) in repr(entry)
             except qwenvit.Error as e:
                 assert "checksum of its records" in str(e)

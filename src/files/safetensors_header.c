@@ -23,8 +23,7 @@ void
 qv_header_tensor(struct qv_text *t, const char *key, const char *name, const char *dtype,
                  int n_dims, const int64_t *shape, uint64_t begin, uint64_t end)
 {
-    const bool is_first = t->n == 9;
-    qv_text_add(t, ",\"" + is_first, 2 - (size_t)is_first);
+    qv_text_say(t, t->n == 9 ? "\"" : ",\"");
     if (key) {
         qv_text_escape(t, key, strlen(key));
         qv_text_add(t, "/", 1);
