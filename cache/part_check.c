@@ -176,7 +176,7 @@ is_row_of(const struct qv_index_row *r, const struct qv_index_row *told)
 {
     return r->status == told->status && r->path == told->path && r->asked == told->asked &&
            r->xxh3 == told->xxh3 && r->bytes == told->bytes && r->mtime_ns == told->mtime_ns &&
-           r->is_image == told->is_image && !memcmp(&r->sampled_fps, &told->sampled_fps, 8);
+           r->is_image == told->is_image && r->sampled_fps == told->sampled_fps;
 }
 
 static qv_status
