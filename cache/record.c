@@ -127,7 +127,7 @@ read_result(const json_t *j, const char *path, struct qv_index_row *r, qv_error 
     if (fps && !(json_number_value(fps) > 0))
         return wrong_record(path, j, "sampled_fps must be a number above 0", err);
     r->xxh3 = strtoull(xxh3, NULL, 16);
-    r->is_image = picture ? (int8_t)json_is_true(picture) : -1;
+    r->is_image = (int8_t)(picture ? json_is_true(picture) : -1);
     r->sampled_fps = json_number_value(fps);
     return QV_OK;
 }
