@@ -3,7 +3,6 @@
 #include "installed.h"
 
 #include <dlfcn.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,10 +24,10 @@ mapped_path(const void *address, char *out, size_t size)
     size_t room = 0;
     FILE *maps = fopen("/proc/self/maps", "re");
     while (maps && !*out && getline(&line, &room, maps) > 0) {
-        uintptr_t from = 0, to = 0;
+        char *end;
         const char *path = strchr(line, '/');
-        if (path && sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2 &&
-            (uintptr_t)address >= from && (uintptr_t)address < to)
+        const uintptr_t from = strtoull(line, &end, 16), to = strtoull(end + 1, NULL, 16);
+        if (path && *end == '-' && (uintptr_t)address >= from && (uintptr_t)address < to)
             snprintf(out, size, "%.*s", (int)strcspn(path, "\n"), path);
     }
     free(line);
