@@ -92,8 +92,8 @@ uses ./pc_shared shared
 LD_LIBRARY_PATH=${libs#"$work"/} ./pc_shared "$model" > said.txt && grep -q '^QV_OK' said.txt || fail 'a relative LD_LIBRARY_PATH'
 # the environment names another decoder, and a wrong one is told of
 decoder=$prefix/libexec/qwenvit/qwenvit-decoder
-QWENVIT_DECODER=$decoder moved/bin/qwenvit info image.png > said.txt || fail 'QWENVIT_DECODER'
-! QWENVIT_DECODER=/nowhere moved/bin/qwenvit info image.png > said.txt 2>&1 || fail 'a QWENVIT_DECODER that is missing'
+QWENVIT_DECODER=$decoder moved/bin/qwenvit info image.ppm > said.txt || fail 'QWENVIT_DECODER'
+! QWENVIT_DECODER=/nowhere moved/bin/qwenvit info image.ppm > said.txt 2>&1 || fail 'a QWENVIT_DECODER that is missing'
 grep -q /nowhere said.txt || { cat said.txt; fail 'no word of QWENVIT_DECODER'; }
 $cc -std=c11 -Wall -Werror "$consumer/main.c" -o pc_static $(pkg-config --cflags --libs --static \
     qwenvit_clips | sed 's/-l\(qwenvit[a-z_]*\)/-l:lib\1.a/g')
