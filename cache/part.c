@@ -187,7 +187,7 @@ struct qv_cache_block
 qv_cache_part_take(struct qv_cache_part *p, const qv_cache_layout *l, int64_t rows, uint64_t need)
 {
     struct qv_cache_block b = { .at = p->end };
-    b.step = (uint64_t)qv_round_up(rows * (int64_t)qv_cache_row_bytes(l), QV_CACHE_ALIGN);
+    b.step = qv_index_padded((uint64_t)rows * qv_cache_row_bytes(l));
     b.bytes = b.step * (uint64_t)qv_cache_n_tensors(l);
     p->end += b.bytes;
     p->front += need;
@@ -199,7 +199,7 @@ void
 qv_cache_part_give_back(struct qv_cache_part *p, uint64_t from, uint64_t end)
 {
     if (end == p->end)
-        p->end = (uint64_t)qv_round_up((int64_t)from, QV_CACHE_ALIGN);
+        p->end = qv_index_padded(from);
 }
 
 static struct qv_cache_done *
@@ -265,19 +265,14 @@ by_place(const void *a, const void *b)
     return x->record < y->record ? -1 : x->record > y->record;
 }
 
-static size_t
-small_bytes(const struct qv_index_row *r)
-{
-    return r->status ? 0 : QV_CACHE_GRID_BYTES + (size_t)r->n_times * sizeof(double);
-}
-
 /* Writes the small tensors of all keys behind the tokens. */
 static qv_status
 write_small(struct qv_cache_part *p, qv_error *err)
 {
     struct qv_text t = { 0 };
     for (size_t i = 0; i < p->n_done; i++)
-        qv_text_add(&t, p->small.at + p->done[i].small, small_bytes(&p->done[i].row));
+        qv_text_add(&t, p->small.at + p->done[i].small,
+                    (size_t)qv_index_small_bytes(&p->done[i].row));
     const qv_status s =
         t.lost ? no_memory(p, err) : qv_cache_file_write(&p->file, p->end, t.at, t.n, err);
     free(t.at);
@@ -306,7 +301,7 @@ lay_out(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns)
         r->small_at = r->status ? 0 : small;
         h.keys_bytes += r->key_bytes + 1u;
         record += r->record_bytes + 1u;
-        small += small_bytes(r);
+        small += qv_index_small_bytes(r);
     }
     h.file_end = small;
     h.records_bytes = record - 1;
@@ -398,25 +393,21 @@ static void
 print_index(struct qv_text *t, const struct qv_cache_part *p, struct qv_index_head *h)
 {
     unsigned char row[QV_INDEX_ROW];
-    static const char zeros[QV_CACHE_ALIGN],
-        spaces[QV_CACHE_ALIGN + 1] =
-            "                                                                ";
     const size_t at = t->n;
     h->header_xxh3 = qv_cache_hash(t->at, at);
-    qv_text_add(t, zeros, QV_CACHE_ALIGN); /* the head, once its checksum is known */
-    qv_text_add(t, zeros, QV_CACHE_ALIGN);
+    qv_text_pad(t, 0, QV_INDEX_ROW); /* for the head, once its checksum is known */
     for (size_t i = 0; i < p->n_done; i++) {
         qv_index_store_row(row, &p->done[i].row);
         qv_text_add(t, (const char *)row, sizeof row);
     }
     for (size_t i = 0; i < p->n_done; i++)
         qv_text_add(t, p->done[i].key, p->done[i].row.key_bytes + 1u);
-    qv_text_add(t, zeros, (size_t)(qv_index_padded(h->keys_bytes) - h->keys_bytes));
+    qv_text_pad(t, 0, (size_t)(qv_index_padded(h->keys_bytes) - h->keys_bytes));
     for (size_t i = 0; i < p->n_done; i++) {
         qv_text_add(t, "\n", i > 0);
         qv_text_add(t, p->records.at + p->done[i].record, p->done[i].row.record_bytes);
     }
-    qv_text_add(t, spaces, (size_t)(qv_index_padded(h->records_bytes) - h->records_bytes));
+    qv_text_pad(t, ' ', (size_t)(qv_index_padded(h->records_bytes) - h->records_bytes));
     if (t->lost)
         return;
     h->records_xxh3 =

@@ -5,9 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "error.h"
 #include "files/json.h"
 #include "files/safetensors.h"
@@ -24,7 +21,7 @@ read_checked(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, const
     qv_status s = text ? qv_file_open(path, &fd, &size, err) : qv_no_memory(path, err);
     if (!s)
         s = qv_file_read(fd, path, at, text, bytes, err);
-    if (!s && XXH3_64bits(text, (size_t)bytes) != xxh3)
+    if (!s && qv_cache_hash(text, (size_t)bytes) != xxh3)
         s = qv_fail(err, QV_EFORMAT, "%s: the checksum of its %s is wrong: it was altered",
                     qv_path_tail(path), what);
     if (fd >= 0)

@@ -293,7 +293,7 @@ check_rows(struct qv_part_index *p, struct wrong *wrong)
         if (w.failed)
             continue;
         w.tokens = qv_index_row_end(&p->layout, &r);
-        w.small += QV_CACHE_GRID_BYTES + 8 * (uint64_t)r.n_times;
+        w.small += qv_index_small_bytes(&r);
     }
     wrong->row = -1;
     if (w.key != h->keys_bytes)

@@ -108,6 +108,13 @@ qv_index_row_end(const qv_cache_layout *l, const struct qv_index_row *r)
            r->n_rows * (uint64_t)qv_cache_row_bytes(l);
 }
 
+/* Returns the bytes of a row's small tensors: its grid_thw and its timestamps. */
+static inline uint64_t
+qv_index_small_bytes(const struct qv_index_row *r)
+{
+    return r->status ? 0 : QV_CACHE_GRID_BYTES + sizeof(double) * (uint64_t)r->n_times;
+}
+
 /* ---- header and records, which opening a cache does not look at ------------------------------- */
 
 /* Reads the records at a place of a part, and compares their checksum. *out is for free(), and ends

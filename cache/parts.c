@@ -134,8 +134,7 @@ add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *e
     for (size_t i = 0; i < h->n_rows && !status; i++) {
         const struct qv_index_row r = qv_part_index_row(from, i);
         p->rows += r.n_rows;
-        c->index.bytes +=
-            r.status ? 0 : r.n_rows * row + QV_CACHE_GRID_BYTES + 8 * (uint64_t)r.n_times;
+        c->index.bytes += r.n_rows * row + qv_index_small_bytes(&r);
         status = qv_index_add(&c->index, from, i, (uint32_t)part, err);
     }
     return status;

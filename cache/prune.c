@@ -247,10 +247,9 @@ measure(const struct pruning *p, uint64_t *room)
         if (!p->stays[i])
             continue;
         need += need_of(p, &row);
-        if (!row.status)
-            bytes += qv_index_padded(row.n_rows * (uint64_t)qv_cache_row_bytes(l)) *
-                         (uint64_t)qv_cache_n_tensors(l) +
-                     QV_CACHE_GRID_BYTES + 8u * row.n_times;
+        bytes += qv_index_padded(row.n_rows * (uint64_t)qv_cache_row_bytes(l)) *
+                     (uint64_t)qv_cache_n_tensors(l) +
+                 qv_index_small_bytes(&row);
     }
     *room = qv_cache_part_least(need);
     return *room + bytes;

@@ -5,7 +5,6 @@
 #include "decoder_process.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -2,16 +2,12 @@
 /* This file starts and ends the program that decodes, and gives it orders. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "files/installed.h"
@@ -127,7 +123,7 @@ qv_decoder_version(const char *program, char text[256], qv_error *err)
 {
     char found[PATH_MAX], name[] = PROGRAM, version[] = "--version";
     const char *path;
-    int here, there, code = ENOMEM;
+    int here, there;
     qvm_child child;
     if (!text)
         return qv_fail(err, QV_EINVAL, "version of the decoder: text is NULL");
@@ -137,7 +133,8 @@ qv_decoder_version(const char *program, char text[256], qv_error *err)
         return status;
     if (!qvm_stream(&here, &there))
         return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
-    code = qvm_child_start(path, (char *[]){ name, version, NULL }, environ, there, &child);
+    const int code =
+        qvm_child_start(path, (char *[]){ name, version, NULL }, environ, there, &child);
     close(there);
     if (!code) { /* it ends behind its text */
         qvm_receive_until(here, text, 255, qv_seconds() + PATIENCE_S);

@@ -161,7 +161,7 @@ bool qvm_receive(int socket, void *message, size_t n);
 /* Waits until the socket is ready for `events` of poll(). Returns 0, ETIMEDOUT if it is not ready in time, or another errno. */
 int qvm_wait_for(int socket, short events, double until_s);
 /* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other side has gone, or
- * another errno. until_s counts as qv_seconds does, or is infinite. */
+ * another errno. until_s counts as qv_seconds does. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
 /* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other side has gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -72,10 +71,7 @@ qvm_wait_for(int socket, short events, double until_s)
     struct pollfd wait = { .fd = socket, .events = events };
     for (;;) {
         const double left_s = until_s - qv_seconds();
-        const int ready = poll(&wait, 1,
-                               isinf(until_s) ? -1
-                               : left_s > 0   ? (int)(left_s * 1e3) + 1
-                                              : 0);
+        const int ready = poll(&wait, 1, left_s > 0 ? (int)(left_s * 1e3) + 1 : 0);
         if (ready > 0)
             return 0;
         if (!ready)

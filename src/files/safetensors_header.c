@@ -42,8 +42,7 @@ qv_header_end(struct qv_text *t, size_t bytes)
     qv_text_add(t, "}", 1);
     if (t->lost || t->n > bytes)
         return false;
-    while (t->n < bytes && !t->lost)
-        qv_text_add(t, "                                ", bytes - t->n < 32 ? bytes - t->n : 32);
+    qv_text_pad(t, ' ', bytes - t->n);
     for (int i = 0; i < 8 && !t->lost; i++)
         t->at[i] = (char)((uint64_t)(bytes - 8) >> 8 * i & 0xff);
     return !t->lost;

@@ -38,6 +38,16 @@ qv_text_add(struct qv_text *t, const char *bytes, size_t n)
 }
 
 void
+qv_text_pad(struct qv_text *t, char byte, size_t n)
+{
+    char *to = n ? make_room(t, n) : NULL;
+    if (to) {
+        memset(to, byte, n);
+        t->n += n;
+    }
+}
+
+void
 qv_text_say(struct qv_text *t, const char *format, ...)
 {
     char line[256];

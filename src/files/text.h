@@ -13,6 +13,7 @@ struct qv_text {
     bool lost;
 };
 void qv_text_add(struct qv_text *t, const char *bytes, size_t n);
+void qv_text_pad(struct qv_text *t, char byte, size_t n); /* appends n of these bytes */
 void qv_text_say(struct qv_text *t, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))
