@@ -640,11 +640,10 @@ make_record(const qv_cache_entry *e, const qv_cache_result *r, struct qv_text *r
             struct qv_index_row *row, qv_error *err)
 {
     const qv_cache_writer *w = e->writer;
-    const int is_image = r->status ? -1 : r->outcome->is_image != 0;
     char options[QV_CACHE_OPTIONS_BYTES];
     qv_cache_source source = e->source;
     source.path = e->path;
-    source.options = qv_cache_normal(&w->usual, is_image, e->options, options);
+    source.options = qv_cache_normal(&w->usual, -1, false, e->options, options);
     qv_cache_print_record(record, e->key, &source, r->status ? 0 : digest(e, r), r);
     qv_text_add(record, "", 1);
     if (record->lost)
