@@ -32,6 +32,19 @@ def count_of(record, name):
     return n if type(n) is int and n > 0 else 0
 
 
+def _failure(reader, index):
+    """Returns (key, (code, text)) of a clip that failed. The index has the code, but the text stands
+    in the record, which may have been altered."""
+    key, code = reader.failure(index)
+    try:
+        r = _record(reader, index)
+        return key, (r["code"], str(r.get("error", "")))
+    except Error as e:
+        if e.status not in ("QV_EFORMAT", "QV_EIO"):
+            raise
+        return key, (code, f"its record cannot be read: {e}")
+
+
 class Entry(Adapters):
     """The tokens of one key of a cache.
 
@@ -165,7 +178,8 @@ class Cache(collections.abc.Mapping):
     only while it is mapped, and 1024 parts stay mapped besides those with arrays in use. Raises
     Error, QV_ENOMEM, if arrays or tensors of more than 32,768 parts are in use at once.
 
-    failed: {key: (code, text)} of the clips that failed.
+    failed: {key: (code, text)} of the clips that failed. Where the records of a part were altered,
+        the text says so and names the part.
     damaged: {part: text} of the parts that break the format, as `qwenvit cache --status` prints
         them. Their keys count as missing.
     """
@@ -209,8 +223,7 @@ class Cache(collections.abc.Mapping):
     def failed(self):
         if self._failed is None:
             reader = self._reader
-            records = (_record(reader, index) for index in reader.indices(True))
-            self._failed = {r["key"]: (r["code"], str(r.get("error", ""))) for r in records}
+            self._failed = dict(_failure(reader, index) for index in reader.indices(True))
         return self._failed
 
     # ---- reading -----------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ class _Part:
     def copied(self, record, text, layout):
         """Returns a key as `write_part` takes it."""
         key, n_deepstack = record["key"], layout["n_deepstack"]
+        key.encode()  # not every text of JSON is one of UTF-8
         if "\n" in text or '", "' in text or '": ' in text:  # the new part has compact records, one a line
             text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
         if record["status"] != "ok":
@@ -76,14 +77,16 @@ class _Part:
 
 def _that_count(parts):
     """Returns the (part, place among its records) of the records that count, by the rule of docs/cache.md."""
-    found = {}
+    found, count = {}, set()
     for part in parts:
         for i, (record, _) in enumerate(part.records):
+            if not isinstance(record, dict) or not isinstance(record.get("key"), str):
+                count.add((part.name, i))  # where it is left out
+                continue
             found.setdefault(record["key"], []).append((part.sealed, part.name, i, record))
-    count = set()
     for records in found.values():
         last = max(records, key=lambda r: r[:2])
-        ok = max((r for r in records if r[3]["status"] == "ok"), key=lambda r: r[:2], default=last)
+        ok = max((r for r in records if r[3].get("status") == "ok"), key=lambda r: r[:2], default=last)
         chosen = ok if all(ok[3].get(f) == last[3].get(f) for f in SOURCE) else last
         count.add(chosen[1:3])
     return count
@@ -112,30 +115,35 @@ def _describe(old, new):
 
 def convert(old, new, tell=lambda words: None):
     """Copies the records that count, their tensors and their times of sealing from the cache `old` of
-    version 1 into a folder `new`. Returns (keys, parts that were left out). Run again, it goes on."""
-    layout, parts, n_keys, n_bad = _describe(old, new), [], 0, 0
+    version 1 into a folder `new`. Returns (keys, parts that were left out, keys that were left out of the
+    others). Run again, it goes on."""
+    layout, parts, n_keys, n_parts, n_left = _describe(old, new), [], 0, 0, 0
     for path in sorted(glob.glob(os.path.join(glob.escape(old), "part-*.safetensors"))):
         try:
             parts.append(_Part(path))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as e:
-            n_bad += 1
+            n_parts += 1
             tell(f"{path}: left out: {e}")
     count = _that_count(parts)
     for part in parts:
         kept = [r for i, r in enumerate(part.records) if (part.name, i) in count]
         if not kept:
             continue
+        keys, wrong = [], []
         with part:
-            try:
-                keys = [part.copied(*r, layout) for r in kept]
-            except (ValueError, KeyError, TypeError, IndexError) as e:
-                n_bad += 1
-                tell(f"{part.name}: left out: {e}")
-                continue
-            n_keys += len(keys)
-            if not os.path.exists(os.path.join(new, part.name)):
-                _core.write_part(os.fsencode(new), os.fsencode(part.name), part.sealed, keys)
-    return n_keys, n_bad
+            for record, text in kept:
+                try:
+                    keys.append(part.copied(record, text, layout))
+                except (ValueError, KeyError, TypeError, IndexError, AttributeError) as e:
+                    wrong.append((text, e))
+            name = None if os.path.exists(os.path.join(new, part.name)) else os.fsencode(part.name)
+            left = _core.write_part(os.fsencode(new), name, part.sealed, keys)
+        wrong += [(keys[i][1], words) for i, words in left]
+        for text, why in wrong:
+            tell(f"{part.name}: left out: {text[:80]!r}: {why}")
+        n_keys += len(kept) - len(wrong)
+        n_left += len(wrong)
+    return n_keys, n_parts, n_left
 
 
 def main(args):
@@ -147,9 +155,10 @@ def main(args):
     parser.add_argument("new", metavar="NEW", help="the folder that is made")
     o = parser.parse_args(args)
     try:
-        n_keys, n_bad = convert(o.old, o.new, lambda words: print(f"qwenvit: {words}", file=sys.stderr))
+        n_keys, n_parts, n_left = convert(o.old, o.new, lambda words: print(f"qwenvit: {words}", file=sys.stderr))
     except (OSError, ValueError, _core.Error) as e:
         print(f"qwenvit: {e}", file=sys.stderr)
         return 4 if isinstance(e, OSError) else 3
-    print(f"{o.new}: {n_keys} keys{f'; {n_bad} parts left out' if n_bad else ''}")
-    return 1 if n_bad else 0
+    left = [f"; {n} {what} left out" for n, what in ((n_parts, "parts"), (n_left, "keys")) if n]
+    print(f"{o.new}: {n_keys} keys{''.join(left)}")
+    return 1 if left else 0

@@ -34,6 +34,7 @@ class CacheReader
     nb::tuple kind(int64_t i) const;
     nb::list keys(int64_t from, int64_t n) const;
     nb::list indices(bool failed) const;
+    nb::tuple failure(int64_t i) const;
     std::string record(int64_t i) const;
     void verify(int64_t i) const;
     nb::list damaged() const;
@@ -156,6 +157,14 @@ CacheReader::indices(bool failed) const
     return indices;
 }
 
+/* Returns (key, code) of an item that failed, as the index has them. */
+nb::tuple
+CacheReader::failure(int64_t i) const
+{
+    const qv_cache_item t = at(i);
+    return nb::make_tuple(t.key, qv_status_name(t.status));
+}
+
 std::string
 CacheReader::record(int64_t i) const
 {
@@ -263,13 +272,15 @@ view(nb::handle self, int64_t index, int i, bool writable)
     return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, dims, shape, owner, nullptr, dtype));
 }
 
-/* Writes a part of what exists already: for each key its record and its tensors' bytes. */
-static void
-write_part(nb::bytes folder, nb::bytes name_, int64_t sealed,
+/* Writes a part of what exists already: for each key its record and its tensors' bytes; without a name
+ * it only checks them. Returns (number, words) of each key that is left out. */
+static nb::list
+write_part(nb::bytes folder, std::optional<nb::bytes> name_, int64_t sealed,
            const std::vector<std::tuple<std::string, std::string, std::vector<nb::bytes>, int64_t,
                                         nb::bytes, nb::bytes>> &keys)
 {
-    const std::string dir = text_of(folder, "folder"), name = text_of(name_, "name");
+    const std::string dir = text_of(folder, "folder"), name = name_ ? text_of(*name_, "name") : "";
+    std::vector<std::pair<size_t, std::string>> left_out;
     std::vector<qv_cache_copied> copied;
     qv_error err = {};
     for (const auto &[key, record, tensors, n_rows, grid, times] : keys) {
@@ -284,16 +295,26 @@ write_part(nb::bytes folder, nb::bytes name_, int64_t sealed,
             k.tensors[i] = tensors[i].c_str();
         copied.push_back(k);
     }
-    const Released released;
-    check(qv_cache_write_part(dir.c_str(), name.c_str(), sealed, copied.data(), copied.size(),
-                              &err),
-          err);
+    {
+        const Released released;
+        check(qv_cache_write_part(
+                  dir.c_str(), name_ ? name.c_str() : nullptr, sealed, copied.data(), copied.size(),
+                  [](void *user, size_t i, const char *words) {
+                      static_cast<decltype(left_out) *>(user)->emplace_back(i, words);
+                  },
+                  &left_out, &err),
+              err);
+    }
+    nb::list list;
+    for (const auto &[i, words] : left_out)
+        list.append(nb::make_tuple(i, as_text(words.c_str())));
+    return list;
 }
 
 void
 bind_cache_reader(nb::module_ &m)
 {
-    m.def("write_part", &write_part, nb::arg("folder"), nb::arg("name"), nb::arg("sealed"),
+    m.def("write_part", &write_part, nb::arg("folder"), nb::arg("name").none(), nb::arg("sealed"),
           nb::arg("keys"));
     nb::class_<CacheReader>(m, "CacheReader")
         .def(nb::init<nb::bytes, std::optional<Names>, size_t, size_t>(), nb::arg("folder"),
@@ -303,6 +324,7 @@ bind_cache_reader(nb::module_ &m)
         .def("kind", &CacheReader::kind)
         .def("keys", &CacheReader::keys)
         .def("indices", &CacheReader::indices)
+        .def("failure", &CacheReader::failure)
         .def("record", &CacheReader::record)
         .def("verify", &CacheReader::verify)
         .def("damaged", &CacheReader::damaged)

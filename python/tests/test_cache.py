@@ -45,7 +45,8 @@ def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 
     for key in failed:
         record = {"key": key, "path": key, "status": "failed", "code": "QV_EFORMAT", "error": "no clip"}
         keys.append((key, compact(record), [], 0, b"", b""))
-    _core.write_part(os.fsencode(folder), name.encode(), sealed, keys)
+    for _, words in _core.write_part(os.fsencode(folder), name.encode(), sealed, keys):
+        raise qwenvit.Error(words)
     return folder / name
 
 
@@ -67,6 +68,17 @@ def folder(tmp_path):
     write_part(tmp_path / "cache", 2, {"later ok": clip_of(3), "é": clip_of(4, 7)}, 20, ["twice"])
     write_part(tmp_path / "cache", 0, {"twice": clip_of(5)}, 30)
     return tmp_path / "cache"
+
+
+def test_altered_records_cost_their_own_words(folder):
+    """What failed is told of every part, also where the records of one were altered."""
+    part = write_part(folder, 3, {}, 40, ["worse"])
+    bits = part.read_bytes()
+    part.write_bytes(bits.replace(b"no clip", b"no klip"))
+    failed = qwenvit.Cache(folder).failed
+    assert failed["bad"] == ("QV_EFORMAT", "no clip") and set(failed) == {"bad", "worse"}
+    code, words = failed["worse"]
+    assert code == "QV_EFORMAT" and part.name in words and "checksum of its records" in words
 
 
 def test_every_key_by_the_rule(folder):
@@ -583,11 +595,8 @@ def test_bytes_of_a_part_that_are_others(model, frames, tmp_path):
         cache = qwenvit.Cache(tmp_path)
         ends["damaged"] += len(cache.damaged)
         assert all(words for words in cache.damaged.values())
-        try:
-            failed = cache.failed
-        except qwenvit.Error as e:
-            assert "checksum of its records" in str(e)
-            failed = {}
+        failed = cache.failed
+        assert all("cannot be opened" in words or "checksum of its records" in words for _, words in failed.values())
         assert set(failed).isdisjoint(cache)
         for key in failed:
             with pytest.raises(KeyError, match=f"{re.escape(repr(key))} failed: "):
