@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "error.h"
 #include "qwenvit_clips.h"
+#include "who_decodes.h"
 
 enum {
     QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1, /* kinds of sources */
@@ -172,11 +173,9 @@ struct qv_job {
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
     struct qv_job_worker *readers, *sinks;
-    int n_devices, n_readers, n_sinks;                         /* asked for */
+    struct qv_job_lanes lanes;                                 /* of readers */
+    int n_devices, n_sinks;                                    /* asked for */
     int n_devices_running, n_readers_running, n_sinks_running; /* threads to be joined */
-    /* Readers at work while no GPU decodes; those at work while one does, of which the first gpu_readers have it decode. With
-     * gpu_readers 0 the clips' options decide. */
-    int cpu_readers, all_readers, gpu_readers;
 
     pthread_mutex_t lock;
     bool has_lock;
@@ -214,7 +213,7 @@ qv_job_may_take_up(const qv_job *job)
 static inline int
 qv_job_decoders(const qv_job *job)
 {
-    return job->on_gpu ? job->all_readers : job->cpu_readers;
+    return job->on_gpu ? job->lanes.all : job->lanes.cpu;
 }
 
 /* Each kind of thread that waits, and what it waits for. */

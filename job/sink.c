@@ -117,7 +117,7 @@ take_piece(qv_job *job)
         const struct qv_job_piece *p = qv_job_queue_at(&job->told, i);
         if (p->item->sink)
             continue;
-        if (p == &p->item->end && job->n_failures-- == job->n_readers)
+        if (p == &p->item->end && job->n_failures-- == job->lanes.n)
             qv_job_wake(job, QV_JOB_READERS);
         return qv_job_queue_take(&job->told, i);
     }
