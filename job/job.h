@@ -129,6 +129,7 @@ struct qv_job_item {
     qv_outcome outcome;       /* so far; what is known of the frames of the caller's item, too */
     struct qv_job_clock room; /* runs while its reader waits for room */
     double began_s, wait_decode_s, wait_device_s, wait_sink_s;
+    int64_t chunk; /* the last chunk that was handed to the sink with a piece of the item */
 };
 
 static inline const struct qv_job_kind *
@@ -193,9 +194,10 @@ struct qv_job {
     struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
     int n_failures;              /* such ends in it */
     int n_reading;
-    /* bytes of sources in memory and of results, with options.ahead: of all items and results that
+    /* with options.ahead, bytes of sources in memory and of results: of all items and results that
      * were not given back; and of these results alone, of items that were taken up */
     int64_t ahead, results;
+    int64_t n_handed;        /* chunks that were handed to the sink */
     size_t used;             /* bytes of frames */
     int64_t ticket, serving; /* readers that ask for memory get it in their order */
     double opened_s;
@@ -231,8 +233,8 @@ void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 /* Waits, and asks options.go_on meanwhile, which may cancel the job. */
 void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
-/* Counts bytes of a result that is under way, or held by whoever took it. */
-void qv_job_count(qv_job *job, int64_t bytes);
+/* With options.ahead: counts bytes that are more (or fewer) of all that is ahead, and of results. */
+void qv_job_count(qv_job *job, int64_t ahead, int64_t results);
 /* Ends the job. The job keeps the first failure that it is ended with. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
 /* Fails the item, if it has not failed before. A status that concerns more than one item (a lost

@@ -354,7 +354,7 @@ take_source(struct qv_job_worker *w)
     if (!job->stopping) {
         item = qv_job_queue_take(&job->sources, 0);
         item->began_s = qv_seconds();
-        job->results += item->held;
+        qv_job_count(job, 0, item->held);
         item->state = QV_JOB_READING;
         item->holders++;
         w->item = item;

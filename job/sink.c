@@ -88,8 +88,8 @@ call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item,
     qv_job_clock_stop(&w->busy, ended_s);
     if (ends) {
         item->state = QV_JOB_TOLD;
-        job->ahead -= item->lent;
-        qv_job_count(job, (status ? 0 : r.ahead_bytes) - item->held);
+        const int64_t left = status ? 0 : r.ahead_bytes;
+        qv_job_count(job, left - item->held - item->lent, left - item->held);
     }
     if (status)
         qv_job_fail_item(job, item, status, &err);
