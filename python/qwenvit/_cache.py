@@ -180,7 +180,7 @@ class Cache(collections.abc.Mapping):
 
     failed: {key: (code, text)} of the clips that failed. Where the records of a part were altered,
         the text says so and names the part.
-    damaged: {part: text} of the parts that break the format, as `qwenvit cache --status` prints
+    damaged: {part: text} of the parts that break the format, as `qwenvit cache status` prints
         them. Their keys count as missing.
     """
 
