@@ -275,31 +275,10 @@ copy_rows(struct pruning *p, struct copy *copy, size_t done, qv_error *err)
     return s;
 }
 
-/* Reads the new part as any reader does, before the old one is removed. */
-static qv_status
-read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_rows, qv_error *err)
-{
-    struct qv_part_index back = { .layout = p->c->layout, .seed = p->c->seed };
-    qv_error why = { 0 };
-    char *path = qv_path_join(p->folder.path, name);
-    qv_status status =
-        path ? qv_part_check(&back, path, &p->c->usual, &why) : qv_no_memory(p->folder.path, &why);
-    if (!status && (back.head.n_rows != n_rows || back.head.sealed_ns != sealed_ns))
-        status = qv_fail(&why, QV_ESTATE, "%.255s: read back, it is not what was written", name);
-    if (status && path) /* the old part stays, so a bad copy has no use */
-        unlinkat(p->folder.fd, name, 0);
-    if (status && err)
-        *err = why;
-    free(path);
-    qv_part_index_free(&back);
-    return status;
-}
-
 /* Writes the new part. *is_left: it cannot be done with this part, and others may still be
  * pruned. */
 static qv_status
-write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *is_left,
-           qv_error *err)
+write_part(struct pruning *p, uint32_t part, size_t done, bool *is_left, qv_error *err)
 {
     char stem[256];
     unsigned count = 1;
@@ -318,12 +297,9 @@ write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *i
         s = qv_cache_part_open(&p->folder, room, 0, &copy.to, err);
     if (!s)
         s = copy_rows(p, &copy, done, err);
-    if (!s && !p->out->stopped) {
+    if (!s && !p->out->stopped)
         s = qv_cache_part_seal(copy.to, &p->c->layout, &p->c->usual, &name, p->from.head.sealed_ns,
                                err);
-        if (!s)
-            s = read_back(p, name.text, p->from.head.sealed_ns, n_stay, err);
-    }
     *is_left = *is_left || (s && (copy.cannot_read || s == QV_EFORMAT || s == QV_ESTATE));
     if (copy.to)
         qv_cache_part_free(&copy.to);
@@ -363,7 +339,7 @@ replace_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, qv_er
     const uint64_t size = measure(p, &room);
     bool is_left = false;
     qv_error why = { 0 };
-    const qv_status s = p->o->dry_run ? QV_OK : write_part(p, part, done, n_stay, &is_left, &why);
+    const qv_status s = p->o->dry_run ? QV_OK : write_part(p, part, done, &is_left, &why);
     if (is_left && s != QV_ENOMEM)
         return leave(p, part, &why, err);
     if (s && err)

@@ -637,18 +637,12 @@ make_record(const qv_cache_entry *e, const qv_cache_result *r, struct qv_text *r
     qv_cache_source source = e->source;
     source.path = e->path;
     source.options = qv_cache_normal(&w->usual, -1, false, e->options, options);
-    qv_cache_print_record(record, e->key, &source, r->status ? 0 : digest(e, r), r);
-    qv_text_add(record, "", 1);
-    if (record->lost)
-        return no_memory(w, err);
-    record->n--;
-    const qv_status s =
-        qv_record_row(record->at, record->n, &w->usual, w->folder.path, e->key, row, err);
+    qv_record_print(record, e->key, &source, r->status ? 0 : digest(e, r), r, row);
     if (!row->status) {
         row->n_rows = (uint32_t)e->block.rows;
         row->n_times = (uint32_t)n_timestamps(r);
     }
-    return s;
+    return record->lost ? no_memory(w, err) : QV_OK;
 }
 
 qv_status
