@@ -375,8 +375,8 @@ def readme(records, version, left_out):
 
 # ---- pictures: bars [(group, bar, milliseconds, note)] -------------------------------------------
 
-COLOURS = {"qwenvit": "#0072b2", "transformers": "#d55e00", "compiled torch": "#e69f00", "library's Conv3d": "#009e73",
-           "torch conv3d": "#cc79a7", "torch linear": "#56b4e9"}
+COLOURS = {"qwenvit": "#0072b2", "transformers": "#d55e00", "transformers linear": "#d55e00", "compiled torch": "#e69f00",
+           "library's Conv3d": "#009e73", "torch conv3d": "#cc79a7", "torch linear": "#56b4e9"}
 
 
 def compared(found):
