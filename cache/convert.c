@@ -56,10 +56,10 @@ write_keys(const struct qv_cache_folder *folder, const char *name, int64_t seale
            const struct qv_cache_copied *keys, const struct qv_index_row *rows, size_t n,
            qv_error *err)
 {
-    unsigned count = 0;
-    struct qv_cache_part_name named = { .whole = name, .count = &count };
+    struct qv_cache_part_name named = { .digits = 0 };
     struct qv_cache_part *p = NULL;
     uint64_t need = 0;
+    snprintf(named.begin, sizeof named.begin, "%s", name);
     for (size_t i = 0; i < n; i++)
         need += qv_cache_part_known_need(l, keys[i].key, true, strlen(keys[i].record));
     qv_status s = qv_cache_part_open(folder, qv_cache_part_least(need), 0, &p, err);
