@@ -480,7 +480,7 @@ open_folder(struct pruning *p, const char *dir, qv_error *err)
                        qv_path_tail(dir), QV_CACHE_DESCRIPTION);
     qv_status s = qv_cache_folder_open(dir, &p->folder, err);
     if (!s && !p->o->dry_run && !p->o->no_lock)
-        s = qv_cache_lock_to_remove(&p->folder, &p->lock, err);
+        s = qv_cache_lock(&p->folder, true, &p->lock, NULL, err);
     if (!s && !p->o->dry_run)
         qv_cache_folder_sweep(&p->folder);
     return s;

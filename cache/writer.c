@@ -308,7 +308,7 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
         s = describe(&w->folder, o, &w->usual, err);
     }
     if (!s)
-        s = qv_cache_lock_to_add(&w->folder, &w->folder_lock, &warning, err);
+        s = qv_cache_lock(&w->folder, false, &w->folder_lock, &warning, err);
     if (!s && warning.status && o->told)
         o->told(o->user, warning.text);
     if (!s)
