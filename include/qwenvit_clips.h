@@ -317,7 +317,7 @@ typedef struct qv_job_result {
     void *user;        /* the source's `user` */
     qv_status status;  /* in the end call: why the source has failed, or QV_OK */
     const char *error; /* the error's text, or "" */
-    bool cancelled; /* it did not fail: it was dropped, or the job ended before it was done */
+    bool cancelled;    /* it did not fail: it was dropped, or the job ended before it was done */
     /* so far. source_frames is 0 for frames and patches, and if no clip could be opened. not_gpu also says why the
      * job had no GPU decode it */
     qv_outcome outcome;
@@ -392,7 +392,7 @@ typedef struct qv_job_options {
     /* Asked every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the job.
      * NULL: the job goes on */
     bool (*go_on)(void *user, qv_job *job);
-    int64_t memory; /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
+    int64_t memory;     /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
     /* sources are not packed: each is encoded in the capacity that suits it by itself, as
      * qv_encode does with one item */
