@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Times one actor beside one for each device; each is a qwenvit.ray.Encoder. Prints a JSON object
+"""Times one actor beside one for each device; each is a qwenvit.adapters.ray.Encoder. Prints a JSON object
 on each line.
 
 python python/bench/actors.py --model DIR --clip FILE [--clip FILE..] [--devices 0,1] [--fps 2]
@@ -24,7 +24,7 @@ import time
 import pyarrow as pa
 
 import qwenvit
-import qwenvit.ray
+import qwenvit.adapters.ray
 from records import Records
 
 
@@ -39,7 +39,7 @@ class Actor:
 
     def __init__(self, model, load_options, options, first):
         began = time.time()
-        self.encoder = qwenvit.ray.Encoder(model, load_options=load_options, **options)
+        self.encoder = qwenvit.adapters.ray.Encoder(model, load_options=load_options, **options)
         # makes the plans, and starts the decoder's process
         list(self.encoder(pa.Table.from_pylist(first)))
         self.ready, self.start_s = time.time(), time.time() - began
@@ -131,7 +131,7 @@ def by_processes(o, devices, n):
 
 
 def by_ray(o, devices, n):
-    ray = qwenvit.ray.ray
+    ray = qwenvit.adapters.ray.ray
     gpu = devices[0] != "cpu"
     if not ray.is_initialized():
         ray.init(num_cpus=o.cores * len(o.devices), include_dashboard=False, logging_level="ERROR",
@@ -172,7 +172,7 @@ class Bench(Records):
         self.o, self.name = o, os.path.basename(os.path.normpath(o.model))
         self.case = self.name
         self.facts = {
-            "dtype": "bf16", "by": f"Ray {qwenvit.ray.ray.__version__}" if o.by == "ray" else "processes",
+            "dtype": "bf16", "by": f"Ray {qwenvit.adapters.ray.ray.__version__}" if o.by == "ray" else "processes",
             "version": qwenvit.__version__, "commit": o.commit,
             "day": time.strftime("%Y-%m-%d", time.gmtime()),
             "machine": {"backend": "cpu", "threads": 0, "device": "unknown"}}
@@ -230,9 +230,9 @@ def main():
     o.devices = o.devices.split(",")
     if not all(d == "cpu" or d.isdecimal() for d in o.devices) or len(set(o.devices)) > 1 and "cpu" in o.devices:
         raise SystemExit(f'--devices {",".join(o.devices)}: GPUs by index, or "cpu" for each actor')
-    o.by = o.by or ("ray" if qwenvit.ray.ray else "processes")
-    if o.by == "ray" and not qwenvit.ray.ray:
-        raise SystemExit(f"--by ray: {qwenvit.ray.no_ray}")
+    o.by = o.by or ("ray" if qwenvit.adapters.ray.ray else "processes")
+    if o.by == "ray" and not qwenvit.adapters.ray.ray:
+        raise SystemExit(f"--by ray: {qwenvit.adapters.ray.no_ray}")
     for name, least in (("batch", 1), ("rounds", 1), ("seconds", 0)):
         if getattr(o, name) < least:
             raise SystemExit(f"--{name} {getattr(o, name)}: {least} or more")
