@@ -84,8 +84,8 @@ class Runner:
             self.configured.add(preset)
         build = COPY / "build" / preset
         listed = "".join(f.read_text(encoding="utf-8") for f in (build / "tests").rglob("CTestTestfile.cmake"))
-        # which of these a CMake quotes, and how, differs by its version
-        command = re.search(rf"^add_test\((?:\[=\[)?{re.escape(test)}(?:\]=\])? (.*)\)$", listed, re.M)
+        # how names and words are quoted differs by CMake's version
+        command = re.search(rf'^add_test\((?:\[=\[|")?{re.escape(test)}(?:\]=\]|")? (.*)\)$', listed, re.M)
         if not command:
             raise Failed(f"the preset {preset} has no test {test}")
         words = {os.path.relpath(w, build) for w in re.findall(r'[^\s"\[\]=]+', command[1]) if w.startswith(str(build))}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Reads a cache with the safetensors package alone, by docs/cache.md, and compares what it finds with
-what `qwenvit cache --get` writes.
+what `qwenvit cache get` writes.
 
     check_cache.py FOLDER [--qwenvit build/release/qwenvit] [--keys 20]
 
@@ -89,7 +89,7 @@ def choose(found):
 def compare_get(args, key, path, names):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "one.safetensors")
-        subprocess.run([args.qwenvit, "cache", "--out", args.folder, "--get", key, "-o", out],
+        subprocess.run([args.qwenvit, "cache", "get", args.folder, key, "-o", out],
                        check=True)
         with safe_open(out, "pt") as got, safe_open(path, "pt") as part:
             assert sorted(got.keys()) == sorted(names), (key, got.keys())
@@ -101,7 +101,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder")
     parser.add_argument("--qwenvit", default="build/release/qwenvit")
-    parser.add_argument("--keys", type=int, default=20, help="to compare with --get")
+    parser.add_argument("--keys", type=int, default=20, help="to compare with `cache get`")
     args = parser.parse_args()
     with open(os.path.join(args.folder, "qwenvit-cache.json"), encoding="utf-8") as f:
         description = json.load(f)
