@@ -24,8 +24,8 @@ from conftest import Values, contents, read_safetensors
 
 def command(golden, listed, out, *options):
     run = subprocess.run(
-        [sys.executable, "-m", "qwenvit", "cache", "--model", golden, "--backend", "cpu", "--threads", "2", "--dtype",
-         "f32", "--quiet", "--list", str(listed), "--out", str(out), *options], capture_output=True, text=True)
+        [sys.executable, "-m", "qwenvit", "cache", "fill", "--model", golden, "--backend", "cpu", "--threads", "2", "--dtype",
+         "f32", "--quiet", "--list", str(listed), "-o", str(out), *options], capture_output=True, text=True)
     assert run.returncode in (0, 1), run.stderr
     return run.stdout
 
