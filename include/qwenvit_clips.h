@@ -129,7 +129,7 @@ typedef enum qv_remark {
 QV_API const char *qv_remark_text(qv_remark remark);
 
 /* What became of a clip or an image: what its file is, which frames were chosen, and how decoding went. It comes with
- * everything that is made of the clip (docs/outcome.md says where each member is found). For frames and patches, which
+ * everything that is made of the clip (docs/jobs.md says where each member is found). For frames and patches, which
  * no file was decoded for, is_image, n_frames and grid_thw are set, and what else the caller has said; the rest is 0. */
 typedef struct qv_outcome {
     bool is_image; /* a still image, to which the rules of images apply */

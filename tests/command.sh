@@ -588,14 +588,6 @@ assert len(spans) > 30 and all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
 assert {e["name"] for e in spans} > {"patch_embed", "blocks.0", "merger", "gemm", "attention"}
 END
 fi
-if command -v python3 > /dev/null; then # measured.py and plot.py name files that hold no records
-    echo '{"a": 1}' > other.jsonl
-    for wrong in 'nobody.jsonl: No such file' 'other.jsonl:1: no bench' 'p.png: no text' '/dev/null: no records'; do
-        expect 1 "$wrong" env PYTHONPATH="$tools" PYTHONDONTWRITEBYTECODE=1 python3 -c \
-            'import measured, sys; measured.read_records(sys.argv[1:])' "${wrong%%:*}"
-        grep -qF 'records are wanted, as `qwenvit bench tower' err.txt || fail "$wrong: not what is wanted"
-    done
-fi
 expect 2 'say what to time' "$qwenvit" bench
 expect 2 '--model DIR is required' "$qwenvit" bench tower
 expect 2 '--model DIR is required' "$qwenvit" profile
