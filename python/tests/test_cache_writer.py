@@ -392,8 +392,8 @@ def test_a_part_sealed_at_the_end_of_time_leaves_time_to_others(model, clip, tmp
 
 
 def test_a_tables_columns_are_the_fields_of_rows(model, clip):
-    """qwenvit.ray reads the columns that a list's rows have, first_frame too, and no others."""
-    ray = pytest.importorskip("qwenvit.ray")
+    """qwenvit.adapters.ray reads the columns that a list's rows have, first_frame too, and no others."""
+    ray = pytest.importorskip("qwenvit.adapters.ray")
     assert set(ray.FIELDS) == {"path", "key", "fps", "start", "end", "max_frames", "max_pixels", "offset", "bytes", "first_frame"}
     encoder = types.SimpleNamespace(model=model, dtype="f32", options={"num_frames": 6}, _row=lambda result: result)
     own = [{"first_frame": True}, {"fps": 1.0}, {}, {"bytes": -1}, {"offset": 0, "bytes": clip.stat().st_size}]

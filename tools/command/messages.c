@@ -141,6 +141,7 @@ tool_exit_code(qv_status status)
     case QV_ENODEVICE:
     case QV_EBACKEND:
     case QV_ESTATE:
+    case QV_EFULL:
     case QV_STATUS_MAX: break;
     }
     return TOOL_DEVICE;
