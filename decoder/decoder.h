@@ -396,6 +396,11 @@ bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times 
 /* Serves a clip until the last frame is in its slot or the clip goes away. */
 void qvm_serve(const qvm_session *session);
 
+/* ---- libraries.c ----------------------------------------------------------------------------- */
+
+/* Has forks of this process share the data of its libraries, which they would have to copy. */
+void qvm_share_libraries(void);
+
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 
 /* The kinds of process that a line of lock.inc is about. */

@@ -240,6 +240,7 @@ main(int argc, char **argv)
     qvm_warm_up();
     qvm_sandbox_prepare();
     struct spare spare = make_spare();
+    qvm_share_libraries(); /* after that fork, for which the first clip waits */
     qvm_order order = { 0 };
     int fds[QVM_SESSION_FDS], n;
     while (qvm_order_wait(STDIN_FILENO, caller) && qvm_order_take(STDIN_FILENO, &order, fds, &n)) {
