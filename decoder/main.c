@@ -48,7 +48,8 @@ serve(const qvm_order *order, const int *fds, int n)
     const char *failed = qvm_sandbox(order->memory, FIRST_FD + n);
     if (!failed) {
         const int codec = n == QVM_SESSION_FDS ? FIRST_FD + 3 : -1;
-        qvm_serve(&(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, codec, true });
+        static qvm_serving serving;
+        qvm_serve(&serving, &(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, codec });
         return;
     }
     qvm_event event;
