@@ -4,7 +4,7 @@
 
 static const struct tool tools[] = {
     { .name = "bench",
-      .arguments = "WHAT [CLIP]",
+      .arguments = "[WHAT] [CLIP]",
       .does = "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the "
               "measured roofline.\n"
               "WHAT is one of: patch-embed (the device's own Conv3d against the GEMM); conv3d "
@@ -19,8 +19,8 @@ static const struct tool tools[] = {
               "process to the\n"
               "file of CLIP).",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
-      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
-                GROUP_BENCH | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT |
+                GROUP_CLIP | GROUP_BENCH | GROUP_JSON,
       .run = tool_bench },
     { .name = "profile",
       .arguments = "[CLIP]",
