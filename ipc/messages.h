@@ -150,6 +150,10 @@ union qvm_control {
     char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
 };
 
+/* Has the program make a clip instead of taking orders (make_clip.c). It says QVM_MADE, or why there is no clip. */
+#define QVM_MAKE_CLIP "--make-clip"
+#define QVM_MADE "made"
+
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 
 /* Sends all n bytes, however long that takes. Returns false with errno if that fails. */

@@ -5,7 +5,7 @@ cache of version 2."""
 import os
 import sys
 
-from . import _core, _cuda, _decoder
+from . import _cuda, _decoder
 
 
 def main():
@@ -20,13 +20,9 @@ def main():
         from . import _convert
 
         return _convert.main(sys.argv[2:])
-    try:
-        program = _decoder.find("qwenvit")
-    except _core.Error as e:
-        print(f"qwenvit: {e}", file=sys.stderr)
-        return 4
+    os.environ["QWENVIT_DECODER"] = _decoder.find_any()
     with _decoder.searching(*_cuda.folders()):
-        os.execv(program, ["qwenvit", *sys.argv[1:]])
+        os.execv(os.path.join(_decoder.FOLDER, "qwenvit"), ["qwenvit", *sys.argv[1:]])
 
 
 if __name__ == "__main__":
