@@ -8,14 +8,14 @@ import sys
 from . import _cuda, _decoder
 
 
-def main():
+def main() -> int:
     if sys.argv[1:2] == ["export"]:
         print("qwenvit: export is `cache export` now (python -m qwenvit cache export --help)", file=sys.stderr)
         return 2
     if sys.argv[1:3] == ["cache", "export"]:
-        from . import _export
+        from .adapters import parquet
 
-        return _export.main(sys.argv[3:])
+        return parquet.main(sys.argv[3:])
     if sys.argv[1:2] == ["convert"]:
         from . import _convert
 
