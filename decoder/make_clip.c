@@ -236,6 +236,7 @@ make_clip(const char *path, const struct shape *shape)
     struct recorder r = { .path = path, .shape = *shape };
     r.surface = shape->is_filmed ? make_surface() : NULL;
     const int e = shape->is_filmed && !r.surface ? AVERROR(ENOMEM) : record(&r);
+    free(r.surface);
     return close_file(r.file, e); /* the process ends, and with it the rest */
 }
 
@@ -298,21 +299,34 @@ repeat_clip(const char *path, const char *clip, int times)
     return close_file(to, e);
 }
 
+/* Reads n numbers with commas between them. */
+static bool
+read_numbers(const char *text, int *to, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char *end;
+        to[i] = (int)strtol(text, &end, 10);
+        if (end == text || *end != (i + 1 < n ? ',' : 0))
+            return false;
+        text = end + 1;
+    }
+    return true;
+}
+
 int
 qvm_make_clip(int socket, char **arguments)
 {
     const char *path = arguments[0], *clip = arguments[2];
-    struct shape s;
+    int n[6];
     char text[AV_ERROR_MAX_STRING_SIZE] = QVM_MADE;
     int e = AVERROR(EINVAL);
     qvm_end_with(qvm_caller(socket));
     signal(SIGXFSZ, SIG_IGN);       /* a limit of the caller's becomes an error */
     av_log_set_level(AV_LOG_ERROR); /* libx264 logs a line for each clip */
-    if (clip)
-        e = repeat_clip(path, clip, atoi(arguments[1]));
-    else if (sscanf(arguments[1], "%d,%d,%d,%d,%d,%d", &s.width, &s.height, &s.fps, &s.frames,
-                    &s.is_filmed, &s.number) == 6)
-        e = make_clip(path, &s);
+    if (clip && read_numbers(arguments[1], n, 1))
+        e = repeat_clip(path, clip, n[0]);
+    else if (!clip && read_numbers(arguments[1], n, 6))
+        e = make_clip(path, &(struct shape){ n[0], n[1], n[2], n[3], n[4], n[5] });
     if (e < 0)
         av_make_error_string(text, sizeof text, e);
     return !qvm_send(socket, text, strlen(text)) || e < 0;
