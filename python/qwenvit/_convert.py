@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Makes a cache of version 2 of one of version 1. `python -m qwenvit convert OLD NEW` calls this."""
 
+from __future__ import annotations
+
 import argparse
 import glob
 import json
@@ -8,9 +10,11 @@ import mmap
 import os
 import struct
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from . import _core
-from ._arrays import error
+from ._error import Error, error
 
 FORMAT, DESCRIPTION = "qwenvit-cache", "qwenvit-cache.json"
 SOURCE = ("path", "start", "end", "options", "bytes", "mtime")
@@ -20,13 +24,13 @@ BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 class _Part:
     """A part of version 1: its tensors, and the text of each of its records."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self.name, self.path, size = os.path.basename(path), path, os.path.getsize(path)
         with open(path, "rb") as f:
             n = struct.unpack("<Q", f.read(8))[0]
             if n > size - 8:
                 raise ValueError("it was cut short")
-            self.header, self.data, self.map = json.loads(f.read(n)), 8 + n, None
+            self.header, self.data = json.loads(f.read(n)), 8 + n
         about = self.header.pop("__metadata__")
         if about["format"] != FORMAT or about["version"] != "1":
             raise ValueError(f"it has version {about['version']}, not 1")
@@ -39,15 +43,15 @@ class _Part:
             self.records.append((record, text[at:end]))
             at = end + 1 + (len(text[end + 1 :]) - len(text[end + 1 :].lstrip()) if text[end + 1 : end + 2].isspace() else 0)
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         """Maps the file. A cache may have more parts than a process may have files open."""
         with open(self.path, "rb") as f:
             self.map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.map.close()
 
-    def tensor(self, key, name, dtype, *shape):
+    def tensor(self, key: str, name: str, dtype: str, *shape: int | None) -> tuple[bytes, int]:
         """Returns the bytes of a tensor, and the first number of its shape, which may be None."""
         t = self.header[f"{key}/{name}"]
         wanted = [t["shape"][i] if n is None else n for i, n in enumerate(shape)]
@@ -58,7 +62,7 @@ class _Part:
             raise ValueError(f"{key}/{name} is not what a cache of this layout has")
         return self.map[self.data + begin : self.data + end], wanted[0]
 
-    def copied(self, record, text, layout):
+    def copied(self, record: Any, text: str, layout: Any) -> tuple[str, str, list[bytes], int, bytes, bytes]:
         """Returns a key as `write_part` takes it."""
         key, n_deepstack = record["key"], layout["n_deepstack"]
         key.encode()  # not every text of JSON is one of UTF-8
@@ -75,9 +79,10 @@ class _Part:
         return key, text, [data for data, _ in found], found[0][1], grid, times
 
 
-def _that_count(parts):
+def _that_count(parts: list[_Part]) -> set[tuple[str, int]]:
     """Returns the (part, place among its records) of the records that count, by the rule of docs/cache.md."""
-    found, count = {}, set()
+    found: dict[str, list[tuple[int, str, int, Any]]] = {}
+    count: set[tuple[str, int]] = set()
     for part in parts:
         for i, (record, _) in enumerate(part.records):
             if not isinstance(record, dict) or not isinstance(record.get("key"), str):
@@ -92,7 +97,7 @@ def _that_count(parts):
     return count
 
 
-def _describe(old, new):
+def _describe(old: str, new: str) -> Any:
     """Writes the description of the new cache, or compares with one that is there. Returns the layout."""
     with open(os.path.join(old, DESCRIPTION), "rb") as f:
         description = json.load(f)
@@ -113,7 +118,7 @@ def _describe(old, new):
     return description["tokens"]
 
 
-def convert(old, new, tell=lambda words: None):
+def convert(old: str, new: str, tell: Callable[[str], object] = lambda words: None) -> tuple[int, int, int]:
     """Copies the records that count, their tensors and their times of sealing from the cache `old` of
     version 1 into a folder `new`. Returns (keys, parts that were left out, keys that were left out of the
     others). Run again, it goes on."""
@@ -146,7 +151,7 @@ def convert(old, new, tell=lambda words: None):
     return n_keys, n_parts, n_left
 
 
-def main(args):
+def main(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m qwenvit convert",
         description="Makes a cache of version 2 of one that qwenvit 0.3.0 or before made. The old one stays as it is.",
@@ -156,7 +161,7 @@ def main(args):
     o = parser.parse_args(args)
     try:
         n_keys, n_parts, n_left = convert(o.old, o.new, lambda words: print(f"qwenvit: {words}", file=sys.stderr))
-    except (OSError, ValueError, _core.Error) as e:
+    except (OSError, ValueError, Error) as e:
         print(f"qwenvit: {e}", file=sys.stderr)
         return 4 if isinstance(e, OSError) else 3
     left = [f"; {n} {what} left out" for n, what in ((n_parts, "parts"), (n_left, "keys")) if n]

@@ -134,24 +134,25 @@ def test_what_is_written_stays_in_the_process(folder):
 
 @pytest.fixture
 def data_sets(monkeypatch):
-    """Returns qwenvit.torch. If torch is not installed, it runs on stand-ins that are enough for
+    """Returns qwenvit.adapters.torch. If torch is not installed, it runs on stand-ins that are enough for
     its orders."""
     try:
         import torch  # noqa: F401
     except ImportError:
         data = types.ModuleType("torch.utils.data")
-        data.Dataset = data.IterableDataset = data.Sampler = object
+        of_a_type = {"__class_getitem__": classmethod(lambda cls, _: cls)}
+        data.Dataset = data.IterableDataset = data.Sampler = type("Dataset", (), of_a_type)
         data.get_worker_info = None
         fake = types.ModuleType("torch")
         fake.int64, fake.zeros = None, lambda n, dtype: types.SimpleNamespace(share_memory_=lambda: [0] * n)
         for name, module in (("torch", fake), ("torch.utils", types.ModuleType("torch.utils")), (data.__name__, data)):
             monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "qwenvit.torch", raising=False)
-    monkeypatch.setattr(qwenvit, "torch", None, raising=False)  # to be restored
-    module = importlib.import_module("qwenvit.torch")
+    monkeypatch.delitem(sys.modules, "qwenvit.adapters.torch", raising=False)
+    monkeypatch.setattr(qwenvit.adapters, "torch", None, raising=False)  # to be restored
+    module = importlib.import_module("qwenvit.adapters.torch")
     monkeypatch.setattr(module, "get_worker_info", lambda: None)
     yield module
-    monkeypatch.delitem(sys.modules, "qwenvit.torch")
+    monkeypatch.delitem(sys.modules, "qwenvit.adapters.torch")
 
 
 def changes_of_part(cache, keys):
@@ -228,7 +229,7 @@ def test_data_sets_say_what_is_wrong(folder, data_sets):
 def test_a_stream_through_torchs_loader(folder):
     """Persistent workers learn the epoch, whichever way they were started."""
     torch = pytest.importorskip("torch")
-    from qwenvit.torch import CacheIterableDataset
+    from qwenvit.adapters.torch import CacheIterableDataset
 
     stream, orders = CacheIterableDataset(folder), {}
     for method in ("fork", "spawn"):
@@ -245,7 +246,7 @@ def test_a_stream_through_torchs_loader(folder):
 
 def test_torchs_processes_share_a_data_set(folder, tmp_path):
     torch = pytest.importorskip("torch")
-    from qwenvit.torch import CacheDataset, CacheIterableDataset, PartSampler
+    from qwenvit.adapters.torch import CacheDataset, CacheIterableDataset, PartSampler
 
     torch.distributed.init_process_group("gloo", f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:

@@ -258,33 +258,25 @@ qv_views_beside(const struct qv_view *views, int i, int *first)
     return fits ? cols : 0;
 }
 
+/* What a GEMM and a convolution have in common behind their sums. */
+#define EPILOGUE_OF(op, n_rows, n_cols)                                                            \
+    (struct qv_op_epilogue)                                                                        \
+    {                                                                                              \
+        .rows = (n_rows), .cols = (n_cols), .alpha = (op)->alpha, .bias = (op)->bias,              \
+        .act = (op)->act, .residual_rows = (op)->residual_rows, .bias_dtype = (op)->bias_dtype,    \
+        .residual_dtype = (op)->residual_dtype, .y_dtype = (op)->y_dtype                           \
+    }
+
 struct qv_op_epilogue
 qv_op_gemm_epilogue(const struct qv_op_gemm *op)
 {
-    return (struct qv_op_epilogue){ .rows = op->m,
-                                    .cols = op->n,
-                                    .alpha = op->alpha,
-                                    .bias = op->bias,
-                                    .act = op->act,
-                                    .residual_rows = op->residual_rows,
-                                    .bias_dtype = op->bias_dtype,
-                                    .residual_dtype = op->residual_dtype,
-                                    .y_dtype = op->y_dtype };
+    return EPILOGUE_OF(op, op->m, op->n);
 }
 
 struct qv_op_epilogue
 qv_op_conv_epilogue(const struct qv_op_conv *op)
 {
-    return (struct qv_op_epilogue){ .rows = MUL(op->n, conv_out(op, 0), conv_out(op, 1),
-                                                conv_out(op, 2)),
-                                    .cols = op->o,
-                                    .alpha = op->alpha,
-                                    .bias = op->bias,
-                                    .act = op->act,
-                                    .residual_rows = op->residual_rows,
-                                    .bias_dtype = op->bias_dtype,
-                                    .residual_dtype = op->residual_dtype,
-                                    .y_dtype = op->y_dtype };
+    return EPILOGUE_OF(op, MUL(op->n, conv_out(op, 0), conv_out(op, 1), conv_out(op, 2)), op->o);
 }
 
 /* Returns whether every position of a kernel with k taps sees at least one of `size` values. */
@@ -515,21 +507,14 @@ check_epilogue(const struct qv_op_epilogue *op, qv_error *err)
     return check_residual("epilogue", op->residual_rows, "rows=", op->rows, err);
 }
 
-static qv_status
-check_convert(const struct qv_op_convert *op, qv_error *err)
-{
-    (void)op;
-    (void)err;
-    return QV_OK;
-}
-
-static qv_status
-check_gate(const struct qv_op_gate *op, qv_error *err)
-{
-    (void)op;
-    (void)err;
-    return QV_OK;
-}
+#define CHECK_NOTHING(name)                                                                        \
+    static qv_status check_##name(const struct qv_op_##name *op, qv_error *err)                    \
+    {                                                                                              \
+        (void)op, (void)err;                                                                       \
+        return QV_OK;                                                                              \
+    }
+CHECK_NOTHING(convert)
+CHECK_NOTHING(gate)
 
 /* A check_NAME checks what no field tells by itself. It does not compile if an operation lacks
  * one. */
@@ -612,6 +597,21 @@ qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err)
                            qv_dtype_name(first->dtype));
     }
     return qv_op_takes(op, takes, err);
+}
+
+double
+qv_activate(int64_t act, double x)
+{
+    switch ((enum qv_act)act) {
+    case QV_ACT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    case QV_ACT_GELU_ERF: return 0.5 * x * (1 + erf(x * sqrt(0.5)));
+    case QV_ACT_SILU: return x / (1 + exp(-x));
+    case QV_ACT_GELU_QUICK: return x / (1 + exp(-1.702 * x));
+    case QV_ACT_NONE:
+    case QV_ACT_COUNT: break;
+    }
+    return x;
 }
 
 /* ---- cost ------------------------------------------------------------------------------------ */

@@ -5,6 +5,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "grow.h"
 #include "model/inspect.h"
 #include "model/items.h"
 #include "verify.h"
@@ -28,19 +29,13 @@ verify_input_free(struct verify_input *input)
     memset(input, 0, sizeof *input);
 }
 
-static struct verify_layer *
-find_layer(const struct verify_layers *layers, const char *name)
+struct verify_layer *
+verify_layer_find(const struct verify_layers *layers, const char *name)
 {
     for (size_t i = 0; i < layers->n; i++)
         if (!strcmp(layers->layers[i].name, name))
             return &layers->layers[i];
     return NULL;
-}
-
-const struct verify_layer *
-verify_layer_find(const struct verify_layers *layers, const char *name)
-{
-    return find_layer(layers, name);
 }
 
 bool
@@ -66,14 +61,11 @@ verify_name_in_tower(const struct verify_layer *layer, char name[48])
 static struct verify_layer *
 new_layer(struct verify_layers *layers, const char *name)
 {
-    if (layers->n == layers->capacity) {
-        size_t capacity = layers->capacity ? 2 * layers->capacity : 32;
-        struct verify_layer *grown = realloc(layers->layers, capacity * sizeof *grown);
-        if (!grown)
-            return NULL;
-        layers->layers = grown;
-        layers->capacity = capacity;
-    }
+    struct verify_layer *grown =
+        qv_grown(layers->layers, layers->n, &layers->capacity, sizeof *grown);
+    if (!grown)
+        return NULL;
+    layers->layers = grown;
     struct verify_layer *l = &layers->layers[layers->n++];
     memset(l, 0, sizeof *l);
     snprintf(l->name, sizeof l->name, "%s", name);
@@ -85,7 +77,7 @@ static void
 keep(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_cols)
 {
     struct verify_layers *layers = user;
-    struct verify_layer *l = find_layer(layers, name);
+    struct verify_layer *l = verify_layer_find(layers, name);
     if (!l)
         l = new_layer(layers, name);
     float *grown = l ? realloc(l->rows, (size_t)((l->n + n_rows) * n_cols) * sizeof *grown) : NULL;
