@@ -97,7 +97,7 @@ qv_record_print(struct qv_text *t, const char *key, const qv_cache_source *s, ui
         add_result(t, xxh3, r);
         row->status = QV_OK;
         row->xxh3 = xxh3;
-        row->is_image = r->outcome->is_image;
+        row->is_image = r->outcome->is_image ? 1 : 0;
         row->sampled_fps = r->outcome->sampled_fps;
     }
     qv_text_add(t, "}", 1);

@@ -570,24 +570,21 @@ digest(const qv_cache_entry *e, const qv_cache_result *r)
     return XXH3_64bits(all, n * sizeof *all);
 }
 
-/* Takes the entry out of its part: with a row and its record, or without either if record is NULL. The
- * caller holds the lock. */
-static qv_status
-leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_index_row *row,
-      const struct qv_text *record, qv_error *err)
+/* Looks at a part of which a key was finished or dropped. The caller holds the lock. */
+static void
+look_at_part(qv_cache_writer *w, struct qv_cache_part *p)
 {
-    qv_cache_writer *w = e->writer;
-    struct qv_cache_part *p = e->part;
-    qv_status s = QV_OK;
-    if (record)
-        s = qv_cache_part_add(p, &w->layout, e->key, row, record, &e->block,
-                              row->status ? NULL : r->outcome->grid_thw, r->timestamps_s, err);
-    else
-        qv_cache_part_drop(p, e->key, &e->block);
     if (p == w->current && is_full(w, p))
         retire(w);
     pthread_cond_broadcast(&w->changed);
-    return s;
+}
+
+/* Takes the entry out of its part, without a record. The caller holds the lock. */
+static void
+leave(qv_cache_entry *e)
+{
+    qv_cache_part_drop(e->part, e->key, &e->block);
+    look_at_part(e->writer, e->part);
 }
 
 static qv_status
@@ -645,7 +642,7 @@ qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
         pthread_mutex_lock(&w->lock);
         if (!s)
             s = say_failure(w, err);
-        leave(e, NULL, NULL, NULL, NULL);
+        leave(e);
         pthread_mutex_unlock(&w->lock);
         free_entry(entry);
         return s;
@@ -654,10 +651,13 @@ qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
     qv_error failed = { 0 };
     s = make_record(e, r, &record, &row, &failed);
     pthread_mutex_lock(&w->lock);
-    if (s)
-        leave(e, NULL, NULL, NULL, NULL);
-    else
-        s = leave(e, r, &row, &record, &failed);
+    if (s) {
+        leave(e);
+    } else {
+        s = qv_cache_part_add(e->part, &w->layout, e->key, &row, &record, &e->block,
+                              row.status ? NULL : r->outcome->grid_thw, r->timestamps_s, &failed);
+        look_at_part(w, e->part);
+    }
     s = note_failure(w, s, &failed, err);
     pthread_mutex_unlock(&w->lock);
     free(record.at);
@@ -672,7 +672,7 @@ qv_cache_drop(qv_cache_entry **entry)
         return;
     qv_cache_writer *w = (*entry)->writer;
     pthread_mutex_lock(&w->lock);
-    leave(*entry, NULL, NULL, NULL, NULL);
+    leave(*entry);
     pthread_mutex_unlock(&w->lock);
     free_entry(entry);
 }
