@@ -66,7 +66,6 @@ struct option {
 };
 
 #define AT(field) .at = offsetof(struct tool_options, field)
-#define CACHES (GROUP_FILL | GROUP_CACHE)
 
 static const struct option options[] = {
     { "DIR", NULL, "the cache's folder", TEXT, GROUP_CACHE, AT(out) },
@@ -415,7 +414,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         good = *text;
         break;
     case FLAG: *(bool *)at = true; break;
-    case WORD: *(bool *)at = true; return strcmp(text, o->value) ? o->value : NULL;
+    case WORD: *(bool *)at = true; return o->value && !strcmp(text, o->value) ? NULL : o->value;
     case COUNT: good = parse_integers(text, at, 1, ',', 1); break;
     case NUMBER:
     case DEVICE: good = parse_integers(text, at, 1, ',', 0); break;
