@@ -264,7 +264,7 @@ def bench_actors(b):
     o = b.o
     o.cores = max(1, len(os.sched_getaffinity(0)) // o.devices)
     gpus = {} if o.device == "cpu" else {"num_gpus": o.devices}
-    ray.init(num_cpus=o.cores * o.devices, include_dashboard=False, logging_level="ERROR",
+    ray.init(num_cpus=o.cores * o.devices + 1, include_dashboard=False, logging_level="ERROR",
              runtime_env={"env_vars": {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}}, **gpus)
     n = o.batch * o.devices * max(2, math.ceil(o.seconds * run_actors(o, 1, 2 * o.batch) / (o.batch * o.devices)))
     rates = {n_actors: [] for n_actors in (1, o.devices)}

@@ -13,6 +13,7 @@ from . import _check
 from ._arrays import as_bf16, numpy
 from ._core import CacheReader
 from ._error import Error, error
+from ._files import DTYPES
 from .adapters import Adapters
 
 
@@ -28,7 +29,6 @@ class Place(NamedTuple):
 
 
 FRAMES_OF_A_PAIR = 2
-FILE_DTYPES = {"bf16": ("BF16", 2), "f16": ("F16", 2), "f32": ("F32", 4)}
 GRID_THW, TIMESTAMPS = -1, -2  # the numbers that CacheReader.view returns
 KEYS_AT_ONCE = 4096
 
@@ -44,7 +44,7 @@ def count_of(record: dict[str, Any], name: str) -> int:
     return n if type(n) is int and n > 0 else 0
 
 
-def _failure(reader, index):
+def _failure(reader: CacheReader, index: int) -> tuple[str, tuple[str, str]]:
     """Returns (key, (code, text)) of a clip that failed. The index has the code, but the text stands
     in the record, which may have been altered."""
     key, code = reader.failure(index)
@@ -296,7 +296,7 @@ class Cache(Mapping[str, Entry]):
 
     def _tensors(self, place: Place) -> Iterator[tuple[str, str, list[int], int, int]]:
         """Returns (name, dtype, shape, offset in its part's file, bytes) of each tensor."""
-        dtype, size = FILE_DTYPES[self.dtype]
+        dtype, size = DTYPES[self.dtype]
         matrices = 1 if self.packed else 1 + self.n_deepstack
         columns = self.width * (1 + self.n_deepstack) // matrices
         for i in range(matrices):

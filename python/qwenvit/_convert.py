@@ -15,10 +15,10 @@ from typing import Any
 
 from . import _core
 from ._error import Error, error
+from ._files import DTYPES, whole
 
 FORMAT, DESCRIPTION = "qwenvit-cache", "qwenvit-cache.json"
 SOURCE = ("path", "start", "end", "options", "bytes", "mtime")
-BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 
 
 class _Part:
@@ -55,7 +55,7 @@ class _Part:
         """Returns the bytes of a tensor, and the first number of its shape, which may be None."""
         t = self.header[f"{key}/{name}"]
         wanted = [t["shape"][i] if n is None else n for i, n in enumerate(shape)]
-        (begin, end), size = t["data_offsets"], BYTES.get(dtype, 8)
+        (begin, end), size = t["data_offsets"], dict(DTYPES.values()).get(dtype, 8)
         for n in wanted:
             size *= n
         if t["dtype"] != dtype or t["shape"] != wanted or end - begin != size or begin < 0:
@@ -107,11 +107,8 @@ def _describe(old: str, new: str) -> Any:
     os.makedirs(new, exist_ok=True)
     path = os.path.join(new, DESCRIPTION)
     if not os.path.exists(path):
-        with open(path + ".tmp", "w", encoding="utf-8") as f:
-            json.dump(description, f, indent=2, ensure_ascii=False)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(path + ".tmp", path)
+        with whole(path) as f:
+            f.write(json.dumps(description, indent=2, ensure_ascii=False).encode())
     with open(path, "rb") as f:
         if json.load(f) != description:
             raise error("QV_EFORMAT", f"{new}: it holds another cache")

@@ -85,11 +85,11 @@ def find() -> str:
 
 
 def find_any() -> str:
-    """Returns the path of a decoder. Where none works, a clip fails because of it, and what needs none works."""
+    """Returns the path of a decoder. Where none works, clips fail, and say why."""
     try:
         return find()
     except Error:
-        return os.path.join(*_majors()[:1], "qwenvit-decoder")
+        return os.path.join((*_majors(), FOLDER)[0], "qwenvit-decoder")
 
 
 def start() -> _core.Decoder:

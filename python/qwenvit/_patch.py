@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import sys
 import tempfile
 from typing import Any, Literal, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from ._arrays import no_gradient
 from ._check import Path
 from ._error import error
+from ._files import header
 from ._model import load
 
 M = TypeVar("M")
@@ -155,20 +155,19 @@ class _Patch:
             json.dump({"model_type": config.get("model_type"), "vision_config": config}, f, default=str)
         with open(os.path.join(self.folder.name, "processor_config.json"), "w", encoding="utf-8") as f:
             json.dump({"image_processor": {}, "video_processor": {}}, f)  # the tower gets patches, never pixels
-        header, at = {}, 0
+        tensors, at = {}, 0
         for name, p in self.parameters.items():
             size = p.numel() * p.element_size()
             dtype = FILE_DTYPES[str(p.dtype)][0]
-            header[f"visual.{name}"] = {
+            tensors[f"visual.{name}"] = {
                 "dtype": dtype, "shape": list(p.shape), "data_offsets": [at, at + size]
             }
             self.places[name] = (at, size, tuple(p.shape))
             at += size
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        self.begin = 8 + len(text)
+        head = header(tensors)
+        self.begin = len(head)
         self.file = open(os.path.join(self.folder.name, "model.safetensors"), "w+b")
-        self.file.write(struct.pack("<Q", len(text)) + text)
+        self.file.write(head)
         with torch.no_grad():
             for name, p in self.parameters.items():
                 raw = p.detach().contiguous().cpu().reshape(-1).view(torch.uint8)

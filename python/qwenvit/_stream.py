@@ -153,6 +153,14 @@ def _decoder_for(sources: Iterable[Any]) -> _core.Decoder | None:
     return _decoder.start() if needs_decoder(sources) else None
 
 
+def _failure(how: How, status: str, text: str, key: str, index: int) -> Error:
+    """Returns a source's Error, or raises it."""
+    failure = error(status, text, key, index)
+    if how.errors == "raise":
+        raise failure from None
+    return failure
+
+
 def _take(job: _core.Job, progress: _Progress) -> Iterator[_core.Tokens]:
     """Gives the results of the job as the binding has them, and shows the progress."""
     while (core := job.next(SECONDS)) is not None:
@@ -205,10 +213,7 @@ def _results(
             if core.status == "QV_OK":
                 yield model._tokens(core)
                 continue
-            failure = error(core.status, core.error, core.key, core.index)
-            if how.errors == "raise":
-                raise failure
-            yield failure
+            yield _failure(how, core.status, core.error, core.key, core.index)
         feeder.join()
         if feeder.failure:
             raise feeder.failure
@@ -230,15 +235,10 @@ def one(model: Model, source: Any, how: How, options: Options) -> Tokens | Error
             model._core, None if isinstance(data, _core.Frames) else _decoder.start(), how.dtype, key,
             data, is_path, own, progress.show, SECONDS,
         )
-        failure = error(core.status, core.error, core.key, core.index) if core.status != "QV_OK" else None
     except Error as e:
         if e.status not in OF_A_SOURCE:
             raise
-        failure = error(e.status, str(e), key, 0)
+        return _failure(how, e.status, str(e), key, 0)
     finally:
         progress.end()
-    if failure is None:
-        return model._tokens(core)
-    if how.errors == "raise":
-        raise failure
-    return failure
+    return model._tokens(core) if core.status == "QV_OK" else _failure(how, core.status, core.error, core.key, core.index)

@@ -126,6 +126,17 @@ struct Frames : qv_outcome {
     }
     std::vector<uint8_t> data;
     std::vector<double> timestamps; /* [n_frames], or empty */
+
+    qv_item
+    item() const
+    {
+        qv_item item = {};
+        item.data = data.data();
+        item.n_frames = n_frames;
+        item.is_image = is_image;
+        memcpy(item.grid_thw, grid_thw, sizeof item.grid_thw);
+        return item;
+    }
 };
 
 /* A device and the weights on it. It runs one call at a time, from any thread; other calls wait. */
@@ -199,14 +210,9 @@ class Model
 nb::dict progress_of(const qv_job_progress &p);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);
 qv_status parse_status(const std::string &name);
-/* Reads options by the names that encode() gives them. */
-void take_clip_options(nb::dict options, qv_clip_options *o);
-/* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a
- * file's name. */
-qv_value value_of(nb::handle value, const std::string &name, std::string *text);
-/* Returns the repr of a value; one without a repr (such as a number of 5000 digits) is named by its
- * type. */
-std::string shown(nb::handle value);
+/* Reads options by the names that encode() gives them; or, if path and key are given, the fields of a row, with these two. */
+void take_clip_options(nb::dict options, qv_clip_options *o, std::string *path = nullptr,
+                       std::string *key = nullptr);
 
 void bind_model(nb::module_ &m);
 void bind_frames(nb::module_ &m);

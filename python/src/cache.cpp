@@ -48,11 +48,9 @@ memory_of(nb::handle data, const std::string &key)
         m.kind = QV_SOURCE_FRAMES;
         m.data = frames.data.data();
         m.n_bytes = frames.data.size();
-        m.item.n_frames = frames.n_frames;
-        m.item.is_image = frames.is_image;
+        m.item = frames.item();
         m.timestamps_s = frames.timestamps.empty() ? nullptr : frames.timestamps.data();
         m.sampled_fps = frames.sampled_fps;
-        memcpy(m.item.grid_thw, frames.grid_thw, sizeof m.item.grid_thw);
     } else {
         m.kind = QV_SOURCE_BYTES;
         const nb::bytes bytes = nb::cast<nb::bytes>(data); /* the row keeps these bytes alive */
@@ -71,19 +69,7 @@ make_row(nb::dict fields, nb::object data)
 {
     CacheRow made = {};
     std::string path, given;
-    for (auto [field, value] : fields) {
-        std::string other;
-        const std::string name = nb::cast<std::string>(nb::str(field));
-        std::string *text = name == "path" ? &path : name == "key" ? &given : nullptr;
-        const qv_value v = value_of(value, name, text ? text : &other);
-        const char *words = !text           ? qv_clip_options_set(&made.own, name.c_str(), true, &v)
-                            : text->empty() ? "a text that is not empty"
-                                            : nullptr;
-        if (words && !*words)
-            fail(QV_EINVAL, "there is no field %.80s", shown(field).c_str());
-        if (words)
-            fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), shown(value).c_str(), words);
-    }
+    take_clip_options(fields, &made.own, &path, &given);
     if (!data.is_none() && given.empty())
         fail(QV_EINVAL, "no key; what is in memory has no path to be found by");
     made.path = data.is_none() ? path : given;

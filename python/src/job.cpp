@@ -109,10 +109,7 @@ Job::add(int64_t place, const std::string &key, nb::object source, bool is_path,
     if (nb::isinstance<Frames>(source)) {
         kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
         s.kind = QV_SOURCE_FRAMES;
-        s.item.data = kept->frames->data.data();
-        s.item.n_frames = kept->frames->n_frames;
-        s.item.is_image = kept->frames->is_image;
-        memcpy(s.item.grid_thw, kept->frames->grid_thw, sizeof s.item.grid_thw);
+        s.item = kept->frames->item();
     } else if (is_path) {
         kept->tokens->path = text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
         s.path = kept->tokens->path.c_str();

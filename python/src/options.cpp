@@ -7,7 +7,8 @@
 namespace qvpy
 {
 
-qv_value
+/* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a file's name. */
+static qv_value
 value_of(nb::handle value, const std::string &name, std::string *text)
 {
     qv_value v = {};
@@ -38,7 +39,8 @@ value_of(nb::handle value, const std::string &name, std::string *text)
     return v;
 }
 
-std::string
+/* Returns the repr of a value; one without a repr (such as a number of 5000 digits) is named by its type. */
+static std::string
 shown(nb::handle value)
 {
     const nb::object text = nb::steal(PyObject_Repr(value.ptr()));
@@ -48,15 +50,19 @@ shown(nb::handle value)
 }
 
 void
-take_clip_options(nb::dict options, qv_clip_options *o)
+take_clip_options(nb::dict options, qv_clip_options *o, std::string *path, std::string *key)
 {
-    for (auto [key, value] : options) {
-        std::string text;
-        const std::string name = nb::cast<std::string>(nb::str(key));
-        const qv_value v = value_of(value, name, &text);
-        const char *wanted = qv_clip_options_set(o, name.c_str(), false, &v);
+    for (auto [field, value] : options) {
+        std::string other;
+        const std::string name = nb::cast<std::string>(nb::str(field));
+        std::string *own = path && name == "path" ? path : key && name == "key" ? key : nullptr;
+        const qv_value v = value_of(value, name, own ? own : &other);
+        const char *wanted = !own ? qv_clip_options_set(o, name.c_str(), path != nullptr, &v)
+                             : own->empty() ? "a text that is not empty"
+                                            : nullptr;
         if (wanted && !*wanted)
-            fail(QV_EINVAL, "there is no option %s", name.c_str());
+            fail(QV_EINVAL, "there is no %s %.80s", path ? "field" : "option",
+                 path ? shown(field).c_str() : name.c_str());
         if (wanted)
             fail(QV_EINVAL, "%s is %.80s; must be %s", name.c_str(), shown(value).c_str(), wanted);
     }

@@ -207,14 +207,21 @@ each_member(T &t, F see)
     see("grid_thw", t.grid_thw);
     see("timestamps", t.timestamps);
     see("index", t.index);
+    see("key", t.key); /* texts may have bytes that are not UTF-8 */
+    see("path", t.path);
+#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
+    see("outcome." #member, t.outcome.member);
+#include "outcome.inc"
 }
 
-/* A member of qv_outcome as a pickle holds it, and back. */
+/* A member as a pickle holds it, and back. */
 template <typename T>
 static nb::object
 pickled(const T &value)
 {
-    if constexpr (std::is_same_v<std::remove_extent_t<T>, char>)
+    if constexpr (std::is_same_v<T, std::string>)
+        return nb::bytes(value.data(), value.size());
+    else if constexpr (std::is_same_v<std::remove_extent_t<T>, char>)
         return nb::bytes(value);
     else if constexpr (std::is_array_v<T>)
         return nb::cast(std::vector<int64_t>(std::begin(value), std::end(value)));
@@ -228,7 +235,10 @@ template <typename T>
 static void
 unpickle(nb::handle from, T &value)
 {
-    if constexpr (std::is_same_v<std::remove_extent_t<T>, char>) {
+    if constexpr (std::is_same_v<T, std::string>) {
+        const nb::bytes bytes = nb::cast<nb::bytes>(from);
+        value.assign(bytes.c_str(), bytes.size());
+    } else if constexpr (std::is_same_v<std::remove_extent_t<T>, char>) {
         snprintf(value, sizeof value, "%s", nb::cast<nb::bytes>(from).c_str());
     } else if constexpr (std::is_array_v<T>) {
         const auto numbers = nb::cast<std::vector<int64_t>>(from);
@@ -240,28 +250,13 @@ unpickle(nb::handle from, T &value)
     }
 }
 
-/* Texts that may have bytes which are not UTF-8. */
-template <typename T, typename F>
-static void
-each_text(T &t, F see)
-{
-    see("key", t.key);
-    see("path", t.path);
-}
-
 static nb::dict
 get_state(const Tokens &t)
 {
     nb::dict d;
     if (t.status || !t.data)
         fail(QV_ESTATE, "%s: there are no tokens to copy: %s", t.key.c_str(), t.error.c_str());
-    each_member(t, [&](const char *name, const auto &value) { d[name] = nb::cast(value); });
-    each_text(t, [&](const char *name, const std::string &text) {
-        d[name] = nb::bytes(text.data(), text.size());
-    });
-#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
-    d["outcome." #member] = pickled(t.outcome.member);
-#include "outcome.inc"
+    each_member(t, [&](const char *name, const auto &value) { d[name] = pickled(value); });
     d["dtype"] = qv_dtype_name(t.dtype);
     d["data"] = nb::bytes(t.data.get(), (size_t)(1 + t.n_deepstack) * t.matrix_bytes());
     d["origin"] = nb::none();
@@ -290,16 +285,7 @@ set_state(Tokens &at, nb::dict d)
     Tokens t;
     if (!d.contains("outcome.is_image"))
         fail(QV_EFORMAT, "a pickle of tokens that another version of qwenvit made");
-    each_member(t, [&](const char *name, auto &value) {
-        value = nb::cast<std::decay_t<decltype(value)>>(d[name]);
-    });
-    each_text(t, [&](const char *name, std::string &text) {
-        const nb::bytes bytes = nb::cast<nb::bytes>(d[name]);
-        text.assign(bytes.c_str(), bytes.size());
-    });
-#define QV_OUTCOME(member, kind, from, info, encode, file, record, python)                         \
-    unpickle(d["outcome." #member], t.outcome.member);
-#include "outcome.inc"
+    each_member(t, [&](const char *name, auto &value) { unpickle(d[name], value); });
     t.dtype = parse_dtype(nb::cast<std::string>(d["dtype"]), false);
     const nb::bytes data = nb::cast<nb::bytes>(d["data"]);
     if (bytes_of_matrices(t) != (int64_t)data.size())

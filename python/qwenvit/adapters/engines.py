@@ -9,24 +9,22 @@ take one result or several, Tokens or a Cache's Entries; both have the functions
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import json
 import os
-import struct
 import warnings
 from typing import Any
 
 from .. import _check
 from .._check import Path
 from .._error import error
+from .._files import DTYPES, header, whole
 from .._patch import _find_tower, output_of
 from .._prompt import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, said, wrong
 
 # the oldest release whose interface is known, and the newest one that was tried
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
 HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"}
-FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16"}
 
 
 def to_vllm(
@@ -117,14 +115,15 @@ def save_ec(result: Any, path: Path, hash: str) -> str:
     if len(result.grid_thw) != 1:
         raise wrong(result, f"{len(result.grid_thw)} items; a file of the EC connector holds one")
     matrix = result.packed()
-    described: dict[str, Any] = {"dtype": FILE_DTYPES[result.dtype], "shape": list(matrix.shape)}
-    described["data_offsets"] = [0, matrix.nbytes]
-    header = json.dumps({"ec_cache": described}).encode()
-    header += b" " * (-len(header) % 8)
+    described = {"dtype": DTYPES[result.dtype][0], "shape": list(matrix.shape), "data_offsets": [0, matrix.nbytes]}
     folder = os.path.join(os.fsdecode(_check.path(path, "path")), hash)
+    file = os.path.join(folder, "encoder_cache.safetensors")
     try:
         os.makedirs(folder, exist_ok=True)
-        return _write_whole(os.path.join(folder, "encoder_cache.safetensors"), header, matrix)
+        with whole(file) as f:
+            f.write(header({"ec_cache": described}))
+            f.write(memoryview(matrix.reshape(-1).view("uint8")))
+        return file
     except OSError as e:
         raise wrong(result, f"{folder}: {e.strerror}", "QV_EIO") from None
 
@@ -330,19 +329,3 @@ def _matrix(items: list[Item]) -> Any:
         tokens, deepstack = item.result.torch()
         rows.append(torch.cat([m[item.first : item.first + item.n] for m in (tokens, *deepstack)], dim=1))
     return torch.cat(rows) if len(rows) > 1 else rows[0]
-
-
-def _write_whole(path: str, header: bytes, matrix: Any) -> str:
-    temporary = f"{path}.{os.getpid()}-{os.urandom(8).hex()}"
-    try:
-        with open(temporary, "xb") as f:
-            f.write(struct.pack("<Q", len(header)) + header)
-            f.write(memoryview(matrix.reshape(-1).view("uint8")))
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    return path

@@ -19,6 +19,7 @@ from typing import Any
 from .. import _check
 from .._cache import Cache, Entry
 from .._error import Error, error
+from .._files import whole
 
 ROWS_AT_ONCE = 4096  # rows of an index that are written at once
 COMPRESSIONS = ("zstd", "snappy", "gzip")
@@ -38,20 +39,13 @@ def _pyarrow(what: str) -> Any:
 
 def _write(path: str, schema: Any, tables: Iterable[Any], **how: Any) -> None:
     """Writes a file whole or not at all."""
-    pa, unfinished = _pyarrow(path), path + OURS.format(os.getpid())
+    pa = _pyarrow(path)
     try:
-        with open(unfinished, "wb") as f:
-            with pa.parquet.ParquetWriter(f, schema, **how) as writer:
-                for table in tables:
-                    writer.write_table(table)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(unfinished, path)
+        with whole(path, OURS.format(os.getpid())) as f, pa.parquet.ParquetWriter(f, schema, **how) as writer:
+            for table in tables:
+                writer.write_table(table)
     except OSError as e:
         raise error("QV_EIO", f"{path}: {e.strerror or e}") from None
-    finally:
-        if os.path.exists(unfinished):
-            os.remove(unfinished)
 
 
 # ---- where tokens lie ------------------------------------------------------------------------------

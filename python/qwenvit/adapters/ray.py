@@ -38,6 +38,7 @@ from .._cache import Cache
 from .._cache_writer import COUNTS, FIELDS, CacheWriter
 from .._core import ROW_OPTIONS, CacheRow
 from .._error import Error, error
+from .._files import DTYPES
 from .._model import Model, load
 from .rows import SCHEMA, matrices as matrices, row_of, tables, tables_of
 
@@ -238,7 +239,7 @@ class CacheDatasource(Datasource):
 
     def _bytes(self, keys: list[str]) -> int:
         cache = self.cache
-        row = cache.width * (1 + cache.n_deepstack) * (4 if cache.dtype == "f32" else 2)
+        row = cache.width * (1 + cache.n_deepstack) * DTYPES[cache.dtype][1]
         return sum(len(cache[key]) for key in keys) * row
 
     def estimate_inmemory_data_size(self) -> int:
