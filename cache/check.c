@@ -81,15 +81,12 @@ check_part(const qv_cache *cache, size_t part, const char *path, qv_error *err)
 {
     qv_cache *c = (qv_cache *)(uintptr_t)cache; /* what was checked last is guarded by the lock */
     pthread_mutex_lock(c->lock);
-    if (c->checked != part + 1) {
+    if (c->checked.part != part + 1) {
         struct qv_part_index p = { .layout = c->layout, .seed = c->seed };
-        c->check_status = qv_part_check(&p, path, &c->usual, &c->check_error);
-        c->checked = c->check_status == QV_ENOMEM ? 0 : part + 1;
+        qv_cache_looked(&c->checked, part, qv_part_check(&p, path, &c->usual, &c->checked.error));
         qv_part_index_free(&p);
     }
-    const qv_status s = c->check_status;
-    if (s && err)
-        *err = c->check_error;
+    const qv_status s = qv_cache_found(&c->checked, err);
     pthread_mutex_unlock(c->lock);
     return s;
 }

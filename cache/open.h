@@ -31,8 +31,6 @@ qv_status qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, 
 const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) describes. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
-/* Returns when part i of n_parts was sealed; 0 if it is damaged. */
-int64_t qv_cache_part_sealed(const qv_cache *cache, int64_t i);
 
 /* A key of a part of which all exists already: tensors of the cache's layout (those that a failed clip
  * lacks are NULL), and its record, which is compact JSON. */

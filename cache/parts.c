@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "files/json.h"
+#include "grow.h"
 #include "reader.h"
 
 /* The most rounds of listing a folder in which parts come and go. */
@@ -41,14 +42,10 @@ by_name(const void *a, const void *b)
 static qv_status
 add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
 {
-    if (c->index.n_parts == *room) {
-        const size_t more = 2 * *room + 64;
-        struct qv_index_part *parts = realloc(c->index.parts, more * sizeof *parts);
-        if (!parts)
-            return qv_no_memory(c->dir, err);
-        c->index.parts = parts;
-        *room = more;
-    }
+    struct qv_index_part *parts = qv_grown(c->index.parts, c->index.n_parts, room, sizeof *parts);
+    if (!parts)
+        return qv_no_memory(c->dir, err);
+    c->index.parts = parts;
     c->index.parts[c->index.n_parts] = (struct qv_index_part){ .name = strdup(name) };
     if (!c->index.parts[c->index.n_parts].name)
         return qv_no_memory(c->dir, err);

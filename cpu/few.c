@@ -57,35 +57,13 @@ panel_sums(const struct few_cpu *f, const char *codes, int64_t panels, float *ou
             add_group(w, codes, x, f->sums + g * m, out + p * m * CODES_COLS, bits, m, chains);
 }
 
-/* Loops over rows have ends that compilers know, so that sums stay in registers. */
-#define ROWS_CASE(m, chains)                                                                       \
-    case m:                                                                                        \
-        if (f->w.groups.bits == 4)                                                                 \
-            panel_sums(f, codes, panels, sums, 4, m, chains);                                      \
-        else                                                                                       \
-            panel_sums(f, codes, panels, sums, 8, m, chains);                                      \
-        break;
+#define CHAINS(m) ((m) < 3 ? 4 : (m) < 5 ? 2 : 1)
 #define PANEL_VARIANT(name, TARGET)                                                                \
     TARGET static void name(const struct few_cpu *f, const char *codes, int64_t panels,            \
                             float *sums)                                                           \
     {                                                                                              \
         switch (f->m) {                                                                            \
-            ROWS_CASE(1, 4)                                                                        \
-            ROWS_CASE(2, 4)                                                                        \
-            ROWS_CASE(3, 2)                                                                        \
-            ROWS_CASE(4, 2)                                                                        \
-            ROWS_CASE(5, 1)                                                                        \
-            ROWS_CASE(6, 1)                                                                        \
-            ROWS_CASE(7, 1)                                                                        \
-            ROWS_CASE(8, 1)                                                                        \
-            ROWS_CASE(9, 1)                                                                        \
-            ROWS_CASE(10, 1)                                                                       \
-            ROWS_CASE(11, 1)                                                                       \
-            ROWS_CASE(12, 1)                                                                       \
-            ROWS_CASE(13, 1)                                                                       \
-            ROWS_CASE(14, 1)                                                                       \
-            ROWS_CASE(15, 1)                                                                       \
-            ROWS_CASE(16, 1)                                                                       \
+            FEW_CASES(CHAINS)                                                                      \
         }                                                                                          \
     }
 PANEL_VARIANT(panel_any, )

@@ -26,6 +26,33 @@ typedef uint16_t halves_cpu __attribute__((vector_size(32)));
 #define TARGET_AVX512_CPU
 #endif
 
+/* The cases of a switch over the rows that are multiplied at once. Loops over rows and `chains` have
+ * ends that compilers know, so that sums stay in registers. */
+#define FEW_CASE(m, chains)                                                                        \
+    case m:                                                                                        \
+        if (f->w.groups.bits == 4)                                                                 \
+            panel_sums(f, codes, panels, sums, 4, m, chains(m));                                   \
+        else                                                                                       \
+            panel_sums(f, codes, panels, sums, 8, m, chains(m));                                   \
+        break;
+#define FEW_CASES(chains)                                                                          \
+    FEW_CASE(1, chains)                                                                            \
+    FEW_CASE(2, chains)                                                                            \
+    FEW_CASE(3, chains)                                                                            \
+    FEW_CASE(4, chains)                                                                            \
+    FEW_CASE(5, chains)                                                                            \
+    FEW_CASE(6, chains)                                                                            \
+    FEW_CASE(7, chains)                                                                            \
+    FEW_CASE(8, chains)                                                                            \
+    FEW_CASE(9, chains)                                                                            \
+    FEW_CASE(10, chains)                                                                           \
+    FEW_CASE(11, chains)                                                                           \
+    FEW_CASE(12, chains)                                                                           \
+    FEW_CASE(13, chains)                                                                           \
+    FEW_CASE(14, chains)                                                                           \
+    FEW_CASE(15, chains)                                                                           \
+    FEW_CASE(16, chains)
+
 /* Fetches what lies some way behind a line of codes, because a core that only follows what it
  * reads gets two thirds of a memory's rate (16 cores of a Xeon). Nothing need lie there. */
 INLINED_CPU void

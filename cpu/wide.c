@@ -73,17 +73,14 @@ INLINED_CPU void
 widen_lines(const struct widening *how, const char *group, struct wide_row to, const int64_t bits)
 {
     const struct codes_cpu *w = how->w;
-    float factors[2 * CODES_COLS];
-    floats_cpu scale, offset;
-    qv_codes_factors_cpu(w, group, factors);
-    memcpy(&scale, factors, sizeof scale);
-    memcpy(&offset, factors + CODES_COLS, sizeof offset);
+    floats_cpu factor[2];
+    qv_codes_factors_cpu(w, group, (float *)factor);
     for (size_t at = 2 * w->factors; at < w->group_bytes; at += LINE_BYTES)
         for (int64_t pair = 0; pair < 16 / bits; pair++) {
             floats_cpu low, high;
             codes_cpu(&low, &high, group + at, pair, bits);
-            low = low * scale + offset;
-            high = high * scale + offset;
+            low = low * factor[0] + factor[1];
+            high = high * factor[0] + factor[1];
             store_pair(&low, &high, &to, how->dtype, how->pairs);
             to.at = (char *)to.at + how->step;
         }
@@ -98,23 +95,14 @@ widen_group(const struct widening *how, const char *group, struct wide_row to)
         widen_lines(how, group, to, 8);
 }
 
-static void
-widen_any(const struct widening *how, const char *group, struct wide_row to)
-{
-    widen_group(how, group, to);
-}
-
-TARGET_AVX2_CPU static void
-widen_avx2(const struct widening *how, const char *group, struct wide_row to)
-{
-    widen_group(how, group, to);
-}
-
-TARGET_AVX512_CPU static void
-widen_avx512(const struct widening *how, const char *group, struct wide_row to)
-{
-    widen_group(how, group, to);
-}
+#define WIDEN_VARIANT(name, TARGET)                                                                \
+    TARGET static void name(const struct widening *how, const char *group, struct wide_row to)     \
+    {                                                                                              \
+        widen_group(how, group, to);                                                               \
+    }
+WIDEN_VARIANT(widen_any, )
+WIDEN_VARIANT(widen_avx2, TARGET_AVX2_CPU)
+WIDEN_VARIANT(widen_avx512, TARGET_AVX512_CPU)
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
@@ -125,17 +113,14 @@ convert_lines(const struct widening *how, const char *group, char *to, const int
 {
     const words_cpu lanes = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const words_cpu order = lanes * 0x10001 + 0x100000; /* halves i and 16 + i side by side */
-    float factors[2 * CODES_COLS];
-    floats_cpu scale, offset;
-    qv_codes_factors_cpu(how->w, group, factors);
-    memcpy(&scale, factors, sizeof scale);
-    memcpy(&offset, factors + CODES_COLS, sizeof offset);
+    floats_cpu factor[2];
+    qv_codes_factors_cpu(how->w, group, (float *)factor);
     for (size_t at = 2 * how->w->factors; at < how->w->group_bytes; at += LINE_BYTES)
         for (int64_t pair = 0; pair < 16 / bits; pair++, to += how->step) {
             floats_cpu low, high;
             codes_cpu(&low, &high, group + at, pair, bits);
-            low = low * scale + offset;
-            high = high * scale + offset;
+            low = low * factor[0] + factor[1];
+            high = high * factor[0] + factor[1];
             const __m512bh halves = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
             _mm512_storeu_si512(to, _mm512_permutexvar_epi16((__m512i)order, (__m512i)halves));
         }

@@ -304,7 +304,7 @@ sketch_conv(struct sketch_cuda *sketch, const struct qv_op_conv *op, const struc
     }
     add_convolution(sketch, op, run, values[0]);
     for (int i = 0; i < n; i++)
-        qv_pointwise_cuda(sketch, steps[i].mode, values[i],
+        qv_pointwise_cuda(sketch, steps[i].mode, 0, values[i],
                           steps[i].b.id ? qv_describe_tensor_cuda(sketch, &steps[i].b) : NULL,
                           values[i + 1]);
 }

@@ -169,13 +169,20 @@ qv_describe_tensor_cuda(struct sketch_cuda *sketch, const struct tensor_cuda *te
                             LENGTH(attributes) - !tensor->offsets);
 }
 
-/* Adds y = how(x), or how(x, b) if b is not NULL. */
-static void
-add_pointwise(struct sketch_cuda *sketch, const struct attribute_cuda *how, int n,
-              cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y)
+void
+qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, double beta,
+                  cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
+                  cudnnBackendDescriptor_t y)
 {
+    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
+    const struct attribute_cuda how[] = {
+        { CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode },
+        { CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision },
+        { CUDNN_ATTR_POINTWISE_SWISH_BETA, CUDNN_TYPE_DOUBLE, 1, &beta },
+    };
     const cudnnBackendDescriptor_t pointwise =
-        qv_describe_cuda(sketch, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how, n);
+        qv_describe_cuda(sketch, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how,
+                         LENGTH(how) - (mode != CUDNN_POINTWISE_SWISH_FWD));
     const struct attribute_cuda what[] = {
         { CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
           &pointwise },
@@ -185,32 +192,6 @@ add_pointwise(struct sketch_cuda *sketch, const struct attribute_cuda *how, int 
     };
     qv_operation_cuda(sketch, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what,
                       LENGTH(what) - !b);
-}
-
-void
-qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
-                  cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y)
-{
-    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    const struct attribute_cuda how[] = {
-        { CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode },
-        { CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision },
-    };
-    add_pointwise(sketch, how, LENGTH(how), x, b, y);
-}
-
-void
-qv_swish_cuda(struct sketch_cuda *sketch, double beta, cudnnBackendDescriptor_t x,
-              cudnnBackendDescriptor_t y)
-{
-    const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_SWISH_FWD;
-    const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    const struct attribute_cuda how[] = {
-        { CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode },
-        { CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision },
-        { CUDNN_ATTR_POINTWISE_SWISH_BETA, CUDNN_TYPE_DOUBLE, 1, &beta },
-    };
-    add_pointwise(sketch, how, LENGTH(how), x, NULL, y);
 }
 
 static void

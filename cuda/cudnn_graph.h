@@ -68,13 +68,10 @@ struct tensor_cuda {
 cudnnBackendDescriptor_t qv_describe_tensor_cuda(struct sketch_cuda *sketch,
                                                  const struct tensor_cuda *tensor);
 
-/* Adds y = mode(x, b) in f32; b is NULL for an activation. */
-void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode,
+/* Adds y = mode(x, b) in f32; b is NULL for an activation, beta is swish's: x / (1 + exp(-beta x)). */
+void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, double beta,
                        cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                        cudnnBackendDescriptor_t y);
-/* Adds y = x / (1 + exp(-beta x)) in f32. */
-void qv_swish_cuda(struct sketch_cuda *sketch, double beta, cudnnBackendDescriptor_t x,
-                   cudnnBackendDescriptor_t y);
 
 /* ---- the plan ---------------------------------------------------------------------------------*/
 

@@ -87,9 +87,10 @@ sketch_gemm(struct sketch_cuda *sketch, const struct qv_op_gemm *op)
     if (op->bias) {
         const cudnnBackendDescriptor_t gemm = at, bias = matrix(sketch, BIAS, 1, op->n, false);
         at = matrix(sketch, BETWEEN + 1, op->m, op->n, false);
-        qv_pointwise_cuda(sketch, CUDNN_POINTWISE_ADD, gemm, bias, at);
+        qv_pointwise_cuda(sketch, CUDNN_POINTWISE_ADD, 0, gemm, bias, at);
     }
-    qv_swish_cuda(sketch, swish_beta(op), at, matrix(sketch, Y, op->m, op->n, false));
+    qv_pointwise_cuda(sketch, CUDNN_POINTWISE_SWISH_FWD, swish_beta(op), at, NULL,
+                      matrix(sketch, Y, op->m, op->n, false));
 }
 
 qv_status

@@ -16,6 +16,7 @@
 
 #include "clock.h"
 #include "error.h"
+#include "grow.h"
 #include "halves.h"
 #include "clips/option_list.h"
 #include "options.h"
@@ -222,14 +223,10 @@ qv_cache_fill_get_counts(const qv_cache_fill *f, qv_cache_fill_counts *out)
 static qv_status
 remember(qv_cache_fill *f, const struct clip *clip, qv_error *err)
 {
-    if (f->n == f->room) {
-        const size_t room = 2 * f->room + 64;
-        struct clip *clips = realloc(f->clips, room * sizeof *clips);
-        if (!clips)
-            return qv_fail(err, QV_ENOMEM, "no memory for %zu clips", room);
-        f->clips = clips;
-        f->room = room;
-    }
+    struct clip *clips = qv_grown(f->clips, f->n, &f->room, sizeof *clips);
+    if (!clips)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu clips", f->n + 1);
+    f->clips = clips;
     f->clips[f->n++] = *clip;
     return QV_OK;
 }

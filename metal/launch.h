@@ -70,6 +70,19 @@ struct batch_metal {
 /* Adds a dispatch to a command buffer, or returns false if a new one must be begun for it. */
 bool qv_batch_add_metal(struct batch_metal *batch, double seconds);
 
+/* Refuses numbers that kernels do not count to. */
+struct count_metal {
+    const char *field;
+    int64_t value;
+};
+qv_status qv_check_counts_metal(const char *op, const struct count_metal *counts, size_t n,
+                                qv_error *err);
+#define CHECK_COUNTS(op, err, ...)                                                                 \
+    qv_check_counts_metal(op, (const struct count_metal[]){ __VA_ARGS__ },                         \
+                          sizeof((const struct count_metal[]){ __VA_ARGS__ }) /                    \
+                              sizeof(struct count_metal),                                          \
+                          err)
+
 /* Writes the kernel's name and, if it is a simple one, why. naive: as in qv_launch_metal. */
 void qv_describe_metal(const struct launch_metal *launch, bool naive, char *text, size_t size);
 

@@ -29,24 +29,6 @@ tile_bytes(const struct qv_op_attention *op)
     return (uint32_t)(2 * keys * (op->head_dim * bytes / 16 | 1) * 16);
 }
 
-static qv_status
-check_counts(const struct qv_op_attention *op, qv_error *err)
-{
-    const struct {
-        const char *field;
-        int64_t value;
-    } counts[] = {
-        { "rows", op->rows },
-        { "segments", op->segments },
-        { "heads*head_dim", op->heads * op->head_dim },
-    };
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (counts[i].value > INT32_MAX)
-            return qv_fail(err, QV_EUNSUPPORTED, "attention: %s=%lld; Metal kernels count to %d",
-                           counts[i].field, (long long)counts[i].value, INT32_MAX);
-    return QV_OK;
-}
-
 /* Sets the number of blocks of queries, and of segments if all have equally many. For segments of
  * any lengths it is as many blocks as attention_find() can give to any list. */
 static void
@@ -78,7 +60,8 @@ qv_launch_attention_metal(const struct qv_op_attention *op, int choice, bool nai
     const char *tiled = naive ? NULL : tiled_kernel(op);
     int64_t width = op->heads * op->head_dim;
     int64_t queries = tiled ? SIMDGROUPS * STRIP * (choice + 1) : SIMDGROUPS;
-    qv_status status = check_counts(op, err);
+    qv_status status = CHECK_COUNTS("attention", err, { "rows", op->rows },
+                                    { "segments", op->segments }, { "heads*head_dim", width });
     if (status)
         return status;
     if (choice > (tiled ? 1 : 0))

@@ -13,13 +13,8 @@ enum {
 
 /* ---- what they share ------------------------------------------------------------------------- */
 
-struct count {
-    const char *field;
-    int64_t value;
-};
-
-static qv_status
-check_counts(const char *op, const struct count *counts, size_t n, qv_error *err)
+qv_status
+qv_check_counts_metal(const char *op, const struct count_metal *counts, size_t n, qv_error *err)
 {
     for (size_t i = 0; i < n; i++)
         if (counts[i].value > INT32_MAX)
@@ -27,9 +22,6 @@ check_counts(const char *op, const struct count *counts, size_t n, qv_error *err
                            counts[i].field, (long long)counts[i].value, INT32_MAX);
     return QV_OK;
 }
-#define CHECK_COUNTS(op, err, ...)                                                                 \
-    check_counts(op, (const struct count[]){ __VA_ARGS__ },                                        \
-                 sizeof((const struct count[]){ __VA_ARGS__ }) / sizeof(struct count), err)
 
 static int64_t
 ceil_div(int64_t a, int64_t b)
@@ -64,6 +56,17 @@ spread(struct launch_metal *out, int64_t rows, int64_t items, int64_t times)
     out->groups[2] = 1;
     out->threads = THREADS;
     out->constants[CONSTANT_D] = THREADS;
+}
+
+/* Launches an operation on rows, a vector or a value at a time. */
+static void
+by_vectors(struct launch_metal *out, const char *function, int64_t real, int64_t rows, int64_t cols,
+           bool aligned)
+{
+    out->function = function;
+    out->real = (qv_dtype)real;
+    set_aligned(out, aligned);
+    spread(out, rows, cols / (aligned ? 4 : 1), 1);
 }
 
 /* ---- rows, convert --------------------------------------------------------------------------- */
@@ -176,14 +179,11 @@ launch_gate(const struct qv_op_gate *op, bool naive, struct launch_metal *out, q
     qv_status status = CHECK_COUNTS("gate", err, { "rows", op->rows }, { "cols", op->cols });
     if (status)
         return status;
-    out->function = "gate";
-    out->real = (qv_dtype)op->y_dtype;
+    by_vectors(out, "gate", op->y_dtype, op->rows, op->cols, aligned);
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
-    set_aligned(out, aligned);
     out->args.gate = (struct gate_args){ (qv_count)op->rows, (qv_count)op->cols,
                                          qv_row_stride(op->a_stride, op->cols),
                                          qv_row_stride(op->b_stride, op->cols) };
-    spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
     return QV_OK;
 }
 
@@ -195,13 +195,10 @@ launch_gather(const struct qv_op_gather *op, bool naive, struct launch_metal *ou
     qv_status status = CHECK_COUNTS("gather", err, { "rows", op->rows }, { "cols", op->cols });
     if (status)
         return status;
-    out->function = "gather";
-    out->real = (qv_dtype)(from ? op->x_dtype : op->y_dtype);
-    set_aligned(out, aligned);
+    by_vectors(out, "gather", from ? op->x_dtype : op->y_dtype, op->rows, op->cols, aligned);
     out->constants[CONSTANT_A] = from;
     out->constants[CONSTANT_B] = to;
     out->args.gather = (struct gather_args){ (qv_count)op->rows, (qv_count)op->cols };
-    spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
     return QV_OK;
 }
 
@@ -216,12 +213,9 @@ launch_interpolate(const struct qv_op_interpolate *op, bool naive, struct launch
                                     { "taps", op->taps });
     if (status)
         return status;
-    out->function = "interpolate";
-    out->real = (qv_dtype)op->y_dtype;
-    set_aligned(out, aligned);
+    by_vectors(out, "interpolate", op->y_dtype, op->rows, op->cols, aligned);
     out->args.interpolate =
         (struct interpolate_args){ (qv_count)op->rows, (qv_count)op->cols, (qv_count)op->taps };
-    spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
     return QV_OK;
 }
 
@@ -233,18 +227,15 @@ launch_epilogue(const struct qv_op_epilogue *op, bool naive, struct launch_metal
     qv_status status = CHECK_COUNTS("epilogue", err, { "rows", op->rows }, { "cols", op->cols });
     if (status)
         return status;
-    out->function = "epilogue";
-    out->real = (qv_dtype)op->y_dtype;
+    by_vectors(out, "epilogue", op->y_dtype, op->rows, op->cols, aligned);
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
-    set_aligned(out, aligned);
     out->args.epilogue_op = (struct epilogue_op_args){
         .rows = (qv_count)op->rows,
         .cols = (qv_count)op->cols,
         .epilogue = { .alpha = (float)op->alpha, .residual_rows = (qv_count)op->residual_rows },
     };
-    spread(out, op->rows, op->cols / (aligned ? 4 : 1), 1);
     return QV_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "grow.h"
 #include "metal_source.h" /* metal_source[]: the joined source, which ends in 0 */
 
 struct entry {
@@ -41,16 +42,12 @@ find(const struct entry *wanted)
 static id
 keep(const struct entry *entry)
 {
-    if (cache.n == cache.capacity) {
-        size_t capacity = cache.capacity ? 2 * cache.capacity : 64;
-        struct entry *grown = realloc(cache.entries, capacity * sizeof *grown);
-        if (!grown) {
-            [entry->object release];
-            return nil;
-        }
-        cache.entries = grown;
-        cache.capacity = capacity;
+    struct entry *grown = qv_grown(cache.entries, cache.n, &cache.capacity, sizeof *grown);
+    if (!grown) {
+        [entry->object release];
+        return nil;
     }
+    cache.entries = grown;
     [entry->gpu retain]; /* while it is retained, no other GPU gets its address */
     cache.entries[cache.n++] = *entry;
     return entry->object;

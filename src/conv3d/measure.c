@@ -11,22 +11,12 @@ time_way(struct qv_conv3d *conv, struct qv_conv3d_ready *w, double best_ms, doub
          qv_error *err)
 {
     enum { LEAST = 3, MOST = 15, ENOUGH_MS = 300 };
-    const struct qv_backend *be = conv->ctx->backend;
-    struct qv_device *dev = conv->ctx->dev;
     int64_t chunks = (conv->out[0] + conv->chunk - 1) / conv->chunk;
     double samples[MOST + 1], sum = 0;
     int n = 0;
     do { /* the first run warms up */
         double ms = 0;
-        qv_status status = be->mark(dev, QV_MARK_BEGIN, err);
-        if (!status)
-            status = be->run(dev, w->calls, (size_t)w->list.n, err);
-        if (!status)
-            status = be->mark(dev, QV_MARK_END, err);
-        if (!status)
-            status = be->wait(dev, QV_MARK_END, err);
-        if (!status)
-            status = be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, err);
+        qv_status status = qv_time_calls(conv->ctx, w->calls, (size_t)w->list.n, NULL, &ms, err);
         if (status)
             return status;
         samples[n] = ms * (double)chunks;

@@ -5,6 +5,7 @@
 
 #include "error.h"
 #include "context.h"
+#include "grow.h"
 
 /* The most entries kept though no plan holds them; a tower's shape has about a dozen. */
 enum { MOST_IDLE = 512 };
@@ -38,17 +39,12 @@ place(qv_context *ctx)
         drop(ctx, oldest);
         return oldest;
     }
-    if (cache->n == cache->capacity) {
-        size_t capacity = cache->capacity ? 2 * cache->capacity : 32;
-        struct qv_kernel_entry *grown = realloc(cache->entries, capacity * sizeof *grown);
-        if (!grown)
-            return NULL;
-        cache->entries = grown;
-        cache->capacity = capacity;
-    }
-    struct qv_kernel_entry *e = &cache->entries[cache->n++];
-    e->kernel = NULL;
-    return e;
+    struct qv_kernel_entry *grown =
+        qv_grown(cache->entries, cache->n, &cache->capacity, sizeof *grown);
+    if (!grown)
+        return NULL;
+    cache->entries = grown;
+    return &grown[cache->n++];
 }
 
 qv_status

@@ -28,5 +28,8 @@ void qv_kernels_free(qv_context *ctx);
 /* Chooses which of a device's ways of running an operation to prepare (kernel_tune.c): the tune
  * file's, or the one measured here if the context tunes, else the device's own first choice. */
 qv_status qv_kernel_choice(qv_context *ctx, const struct qv_op *op, int *choice, qv_error *err);
+/* Runs the calls, or their recording if it is not NULL, and measures how long that takes. */
+qv_status qv_time_calls(qv_context *ctx, const struct qv_call *calls, size_t n,
+                        struct qv_recording *recording, double *ms, qv_error *err);
 
 #endif

@@ -173,24 +173,29 @@ compare_all(struct trial *t, qv_error *err)
     return status;
 }
 
-/* Times the recording of a choice or, if there is none, `runs` runs of it. */
-static qv_status
-time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
+qv_status
+qv_time_calls(qv_context *ctx, const struct qv_call *calls, size_t n,
+              struct qv_recording *recording, double *ms, qv_error *err)
 {
-    const struct qv_backend *be = t->ctx->backend;
-    struct qv_device *dev = t->ctx->dev;
-    struct qv_recording *recording = t->recordings[choice];
-    if (!recording)
-        wire(t, choice);
+    const struct qv_backend *be = ctx->backend;
+    struct qv_device *dev = ctx->dev;
     qv_status status = be->mark(dev, QV_MARK_BEGIN, err);
     if (!status)
-        status =
-            recording ? be->replay(dev, recording, err) : be->run(dev, t->calls, (size_t)runs, err);
+        status = recording ? be->replay(dev, recording, err) : be->run(dev, calls, n, err);
     if (!status)
         status = be->mark(dev, QV_MARK_END, err);
     if (!status)
         status = be->wait(dev, QV_MARK_END, err);
     return status ? status : be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
+}
+
+/* Times the recording of a choice or, if there is none, `runs` runs of it. */
+static qv_status
+time_once(struct trial *t, int choice, int runs, double *ms, qv_error *err)
+{
+    if (!t->recordings[choice])
+        wire(t, choice);
+    return qv_time_calls(t->ctx, t->calls, (size_t)runs, t->recordings[choice], ms, err);
 }
 
 /* Makes a sample take some milliseconds: a short operation gets many runs per sample, a long one

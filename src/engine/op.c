@@ -258,33 +258,25 @@ qv_views_beside(const struct qv_view *views, int i, int *first)
     return fits ? cols : 0;
 }
 
+/* What a GEMM and a convolution have in common behind their sums. */
+#define EPILOGUE_OF(op, n_rows, n_cols)                                                            \
+    (struct qv_op_epilogue)                                                                        \
+    {                                                                                              \
+        .rows = (n_rows), .cols = (n_cols), .alpha = (op)->alpha, .bias = (op)->bias,              \
+        .act = (op)->act, .residual_rows = (op)->residual_rows, .bias_dtype = (op)->bias_dtype,    \
+        .residual_dtype = (op)->residual_dtype, .y_dtype = (op)->y_dtype                           \
+    }
+
 struct qv_op_epilogue
 qv_op_gemm_epilogue(const struct qv_op_gemm *op)
 {
-    return (struct qv_op_epilogue){ .rows = op->m,
-                                    .cols = op->n,
-                                    .alpha = op->alpha,
-                                    .bias = op->bias,
-                                    .act = op->act,
-                                    .residual_rows = op->residual_rows,
-                                    .bias_dtype = op->bias_dtype,
-                                    .residual_dtype = op->residual_dtype,
-                                    .y_dtype = op->y_dtype };
+    return EPILOGUE_OF(op, op->m, op->n);
 }
 
 struct qv_op_epilogue
 qv_op_conv_epilogue(const struct qv_op_conv *op)
 {
-    return (struct qv_op_epilogue){ .rows = MUL(op->n, conv_out(op, 0), conv_out(op, 1),
-                                                conv_out(op, 2)),
-                                    .cols = op->o,
-                                    .alpha = op->alpha,
-                                    .bias = op->bias,
-                                    .act = op->act,
-                                    .residual_rows = op->residual_rows,
-                                    .bias_dtype = op->bias_dtype,
-                                    .residual_dtype = op->residual_dtype,
-                                    .y_dtype = op->y_dtype };
+    return EPILOGUE_OF(op, MUL(op->n, conv_out(op, 0), conv_out(op, 1), conv_out(op, 2)), op->o);
 }
 
 /* Returns whether every position of a kernel with k taps sees at least one of `size` values. */
@@ -515,21 +507,14 @@ check_epilogue(const struct qv_op_epilogue *op, qv_error *err)
     return check_residual("epilogue", op->residual_rows, "rows=", op->rows, err);
 }
 
-static qv_status
-check_convert(const struct qv_op_convert *op, qv_error *err)
-{
-    (void)op;
-    (void)err;
-    return QV_OK;
-}
-
-static qv_status
-check_gate(const struct qv_op_gate *op, qv_error *err)
-{
-    (void)op;
-    (void)err;
-    return QV_OK;
-}
+#define CHECK_NOTHING(name)                                                                        \
+    static qv_status check_##name(const struct qv_op_##name *op, qv_error *err)                    \
+    {                                                                                              \
+        (void)op, (void)err;                                                                       \
+        return QV_OK;                                                                              \
+    }
+CHECK_NOTHING(convert)
+CHECK_NOTHING(gate)
 
 /* A check_NAME checks what no field tells by itself. It does not compile if an operation lacks
  * one. */

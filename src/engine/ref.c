@@ -48,10 +48,15 @@ convert_ref(const struct qv_op_convert *op, void *const *p)
         qv_store(p[1], op->y_dtype, i, qv_load(p[0], op->x_dtype, i));
 }
 
-static double
-bias_at(int64_t used, const void *bias, int64_t dtype, int64_t i)
+/* Brings a sum at (row, col) through the epilogue into y. */
+static void
+finish(const struct qv_op_epilogue *e, double sum, int64_t row, int64_t col, const void *bias,
+       const void *residual, void *y)
 {
-    return used ? qv_load(bias, dtype, i) : 0;
+    sum = qv_activate(e->act, e->alpha * sum + (e->bias ? qv_load(bias, e->bias_dtype, col) : 0));
+    if (e->residual_rows)
+        sum += qv_load(residual, e->residual_dtype, row % e->residual_rows * e->cols + col);
+    qv_store(y, e->y_dtype, row * e->cols + col, sum);
 }
 
 /* Writes n values of x, of which `first` is the first. */
@@ -115,6 +120,7 @@ widen_weights(const struct qv_op_gemm *op, const void *w, int64_t j, double *out
 static void
 gemm_ref(const struct qv_op_gemm *op, void *const *p)
 {
+    const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     double *weights = p[SCRATCH], *wide = weights + op->k, sums[WIDE_ROWS];
     for (int64_t first = 0; first < op->m; first += WIDE_ROWS) {
         const int64_t rows = op->m - first < WIDE_ROWS ? op->m - first : WIDE_ROWS;
@@ -122,13 +128,8 @@ gemm_ref(const struct qv_op_gemm *op, void *const *p)
         for (int64_t j = 0; j < op->n; j++) {
             widen_weights(op, p[1], j, weights);
             sum_rows(wide, rows, op->k, weights, sums);
-            for (int64_t i = first; i < first + rows; i++) {
-                const double bias = bias_at(op->bias, p[2], op->bias_dtype, j);
-                double sum = qv_activate(op->act, op->alpha * sums[i - first] + bias);
-                if (op->residual_rows)
-                    sum += qv_load(p[3], op->residual_dtype, i % op->residual_rows * op->n + j);
-                qv_store(p[4], op->y_dtype, i * op->n + j, sum);
-            }
+            for (int64_t i = first; i < first + rows; i++)
+                finish(&epilogue, sums[i - first], i, j, p[2], p[3], p[4]);
         }
     }
 }
@@ -304,24 +305,20 @@ convolve(const struct qv_op_conv *op, const void *x, const void *w, const int64_
 static void
 conv_ref(const struct qv_op_conv *op, void *const *p)
 {
+    const struct qv_op_epilogue epilogue = qv_op_conv_epilogue(op);
     int64_t out[3], row = 0;
     qv_op_conv_output(op, out);
     for (int64_t n = 0; n < op->n; n++)
         for (int64_t i = 0; i < out[0] * out[1] * out[2]; i++, row++) {
             const int64_t at[4] = { n, i / (out[1] * out[2]), i / out[2] % out[1], i % out[2] };
             for (int64_t o = 0; o < op->o; o++) {
-                double sum = convolve(op, p[0], p[1], at, o);
-                int64_t y = row * op->o + o;
-                if (op->sums) {
-                    sum += op->sums == 2 ? qv_load(p[4], op->y_dtype, y) : 0;
-                    qv_store(p[4], op->y_dtype, y, sum);
-                    continue;
-                }
-                sum = qv_activate(op->act,
-                                  op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, o));
-                if (op->residual_rows)
-                    sum += qv_load(p[3], op->residual_dtype, row % op->residual_rows * op->o + o);
-                qv_store(p[4], op->y_dtype, y, sum);
+                const double sum = convolve(op, p[0], p[1], at, o);
+                const int64_t y = row * op->o + o;
+                if (op->sums)
+                    qv_store(p[4], op->y_dtype, y,
+                             sum + (op->sums == 2 ? qv_load(p[4], op->y_dtype, y) : 0));
+                else
+                    finish(&epilogue, sum, row, o, p[2], p[3], p[4]);
             }
         }
 }
@@ -330,14 +327,8 @@ static void
 epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
 {
     const float *x = p[0];
-    for (int64_t i = 0; i < op->rows * op->cols; i++) {
-        int64_t row = i / op->cols, col = i % op->cols;
-        double v =
-            qv_activate(op->act, op->alpha * x[i] + bias_at(op->bias, p[1], op->bias_dtype, col));
-        if (op->residual_rows)
-            v += qv_load(p[2], op->residual_dtype, row % op->residual_rows * op->cols + col);
-        qv_store(p[3], op->y_dtype, i, v);
-    }
+    for (int64_t i = 0; i < op->rows * op->cols; i++)
+        finish(op, x[i], i / op->cols, i % op->cols, p[1], p[2], p[3]);
 }
 
 /* Functions by kind. It does not compile if an operation lacks one. */

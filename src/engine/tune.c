@@ -13,12 +13,6 @@
 static const char format[] = "qwenvit tune 2";
 enum { MOST_BYTES = 16 << 20 };
 
-static void
-warn(struct qv_tune *tune, const char *what)
-{
-    snprintf(tune->warning, sizeof tune->warning, "%s", what);
-}
-
 /* Returns the object under a key, and makes it if it is not there and `make` is set. NULL: it is
  * not there, or is not an object. */
 static json_t *
@@ -46,7 +40,6 @@ read_file(struct qv_tune *tune)
 {
     json_t *root = NULL;
     qv_error err;
-    char text[sizeof tune->warning];
     tune->readable = true;
     if (!qv_path_exists(tune->path))
         return NULL;
@@ -59,9 +52,8 @@ read_file(struct qv_tune *tune)
                  qv_path_tail(tune->path), format);
         json_decref(root);
     }
-    snprintf(text, sizeof text, "ignored and left as it is: %.160s; remove it to start anew",
-             err.text);
-    warn(tune, text);
+    snprintf(tune->warning, sizeof tune->warning,
+             "ignored and left as it is: %.160s; remove it to start anew", err.text);
     tune->readable = false;
     return NULL;
 }
@@ -144,9 +136,7 @@ qv_tune_choose(struct qv_tune *tune, const char *work, const char *choice)
         return;
     merge_file(tune);
     qv_error err;
-    if (tune->readable && write_file(tune, &err)) {
-        char text[sizeof tune->warning];
-        snprintf(text, sizeof text, "measured choices are not kept: %.200s", err.text);
-        warn(tune, text);
-    }
+    if (tune->readable && write_file(tune, &err))
+        snprintf(tune->warning, sizeof tune->warning, "measured choices are not kept: %.200s",
+                 err.text);
 }

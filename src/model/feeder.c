@@ -2,6 +2,7 @@
 /* A feeder's items, and the packs in which their frame pairs wait for chunks. */
 #include "feeder.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,10 +112,13 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
     for (size_t i = 0; i < n_models; i++)
         if (!models[i])
             return qv_fail(err, QV_EINVAL, "open feeder: model %zu is NULL", i);
-    if (!QV_RESERVED_IS_ZERO(options) || options->chunk_rows < 0 || options->chunk_rows > INT32_MAX)
-        return qv_fail(err, QV_EINVAL,
-                       "open feeder: chunk_rows is %lld; it must be 0 to %d, and reserved fields 0",
-                       (long long)options->chunk_rows, INT32_MAX);
+    if (!QV_RESERVED_IS_ZERO(options) || options->chunk_rows < 0 ||
+        options->chunk_rows > INT32_MAX || !(options->max_wait_s >= 0))
+        return qv_fail(
+            err, QV_EINVAL,
+            "open feeder: chunk_rows is %lld, max_wait_s %g; they must be 0 or more, and "
+            "reserved fields 0",
+            (long long)options->chunk_rows, options->max_wait_s);
     const qv_plan_options plan = { .output = options->output };
     qv_feeder *f = NULL;
     qv_status status = allocate(models, n_models, &plan, &f, err);
@@ -122,6 +126,7 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         return status;
     f->plan.capacity.patches = options->chunk_rows;
     f->alone = f->fixed = options->alone;
+    f->max_wait_s = options->max_wait_s;
     if (!f->alone || options->chunk_rows) {
         const int64_t m = models[0]->config.merge, least[3] = { 1, m, m };
         f->pack = qv_pack_capacity(models[0], options->chunk_rows, least);
@@ -266,7 +271,8 @@ qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *nam
 }
 
 qv_status
-qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_error *err)
+qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, double now_s,
+              qv_error *err)
 {
     struct qv_fed *fed = (struct qv_fed *)feed;
     if (!f || !fed || fed->put == fed->whole.grid_thw[0] || !(data || fed->whole.data))
@@ -289,7 +295,7 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_erro
                                          .last = &pack->waiting };
         *link = pack;
     }
-    *waits = (struct qv_waiting){ .fed = fed, .number = f->n_puts++ };
+    *waits = (struct qv_waiting){ .fed = fed, .ready_s = now_s };
     waits->piece = (qv_feeder_piece){ .feed = feed, .user = user, .first = fed->put };
     waits->piece.item =
         qv_item_piece(f->devices[0].model, fed->input, &fed->whole, fed->put, feed->step);
@@ -300,6 +306,7 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_erro
     pack->n++;
     fed->put += waits->piece.item.grid_thw[0];
     count(fed, waits->piece.item.grid_thw[0]);
+    f->ready_s = now_s;
     return QV_OK;
 }
 

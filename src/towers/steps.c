@@ -19,12 +19,12 @@
 #include "steps.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "dtype.h"
 #include "error.h"
 #include "geometry.h"
+#include "grow.h"
 
 /* The list being built, and the sizes of its chunk. */
 struct builder {
@@ -41,16 +41,12 @@ append(struct builder *b, struct qv_op op, const int operands[QV_MAX_OPERANDS])
 {
     static struct qv_step lost; /* after ENOMEM, steps are written here and never read */
     struct qv_steps *list = b->out;
-    if (list->n == list->capacity) {
-        size_t capacity = list->capacity ? 2 * list->capacity : 64;
-        struct qv_step *grown = realloc(list->steps, capacity * sizeof *grown);
-        if (!grown) {
-            list->status = QV_ENOMEM;
-            return &lost;
-        }
-        list->steps = grown;
-        list->capacity = capacity;
+    struct qv_step *grown = qv_grown(list->steps, list->n, &list->capacity, sizeof *grown);
+    if (!grown) {
+        list->status = QV_ENOMEM;
+        return &lost;
     }
+    list->steps = grown;
     struct qv_step *step = &list->steps[list->n++];
     memset(step, 0, sizeof *step);
     step->op = op;

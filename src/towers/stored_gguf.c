@@ -160,12 +160,11 @@ add_piece(const struct search *s, const char *name, int64_t first, int64_t rows,
         (!conv && t->n_dims != (vector ? 1 : 2)))
         return wrong_shape(s, t, all, stored->piece_cols);
     if (!qv_gguf_type_can_be_read(t->type) || stored->piece_cols % t->type->values)
-        return qv_fail(
-            s->err, QV_EUNSUPPORTED, "%s: tensor %s is %s; %s", qv_path_tail(qv_gguf_path(s->file)),
-            t->name, t->type->name,
-            qv_gguf_type_can_be_read(t->type)
-                ? "of this type only matrices can be loaded"
-                : "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K can be");
+        return qv_fail(s->err, QV_EUNSUPPORTED, "%s: tensor %s is %s; %s can be%s",
+                       qv_path_tail(qv_gguf_path(s->file)), t->name, t->type->name,
+                       qv_gguf_type_can_be_read(t->type) ? "of this type only matrices"
+                                                         : qv_gguf_types_read(),
+                       qv_gguf_type_can_be_read(t->type) ? " loaded" : "");
     const bool same = !stored->n_pieces || stored->dtype == t->type->dtype;
     stored->dtype = same && t->type->dtype != QV_DTYPE_AUTO ? t->type->dtype : QV_F32;
     stored->pieces[stored->n_pieces++] = (struct qv_gguf_piece){ t, first, rows };

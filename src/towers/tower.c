@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "grow.h"
 
 /* The list of tensors as it grows, and the prefix of the names that are added. */
 struct builder {
@@ -21,17 +22,12 @@ add(struct builder *b, const char *const names[QV_MOST_STORED], const char *suff
     struct qv_tensor_spec spec)
 {
     struct qv_tower *t = b->tower;
-    if (t->n == b->capacity && !b->lost) {
-        size_t capacity = b->capacity ? 2 * b->capacity : 64;
-        struct qv_tensor_spec *grown = realloc(t->tensors, capacity * sizeof *grown);
-        if (grown) {
-            t->tensors = grown;
-            b->capacity = capacity;
-        } else
-            b->lost = true;
-    }
+    struct qv_tensor_spec *grown =
+        b->lost ? NULL : qv_grown(t->tensors, t->n, &b->capacity, sizeof *grown);
+    b->lost = !grown;
     if (b->lost)
         return QV_NO_TENSOR;
+    t->tensors = grown;
     for (spec.n_stored = 0; spec.n_stored < QV_MOST_STORED && names[spec.n_stored]; spec.n_stored++)
         snprintf(spec.names[spec.n_stored], sizeof spec.names[0], "%s%s%s", b->prefix,
                  names[spec.n_stored], suffix);

@@ -462,16 +462,6 @@ load_angles(struct loader *l, struct qv_weights *w, qv_error *err)
     return status;
 }
 
-static qv_status
-digest_begin(struct loader *l, qv_error *err)
-{
-    l->hash = XXH3_createState();
-    if (!l->hash)
-        return qv_fail(err, QV_ENOMEM, "no memory for a digest");
-    XXH3_128bits_reset(l->hash);
-    return QV_OK;
-}
-
 static void
 digest_end(struct loader *l, char *text, size_t size)
 {
@@ -501,9 +491,11 @@ qv_weights_load(struct qv_device *dev, const struct qv_config *config, const str
     if (!status)
         status = measure(&l, &w, err);
     if (!status && !how->describe) {
-        status = digest_begin(&l, err);
-        if (!status)
-            status = load_all(&l, &w, how->threads, err);
+        l.hash = XXH3_createState();
+        if (l.hash)
+            XXH3_128bits_reset(l.hash);
+        status = l.hash ? load_all(&l, &w, how->threads, err)
+                        : qv_fail(err, QV_ENOMEM, "no memory for a digest");
         if (!status)
             status = load_angles(&l, &w, err);
         if (!status)

@@ -160,14 +160,15 @@ pack(struct pack_bench *p, qv_capacity *most, qv_error *err)
     const qv_plan_options options = { .capacity = p->info.capacity };
     const qv_feeder_chunk *chunk;
     qv_feeder *f = NULL;
+    double never = 0;
     qv_status status = qv_feeder_open_call(p->model, &options, false, &f, err);
     for (size_t i = 0; i < p->n_items && !status; i++) {
         qv_feed *feed = NULL;
         status = qv_feeder_add(f, QV_INPUT_FRAMES, &p->items[i], "an item", NULL, &feed, err);
         if (!status)
-            status = qv_feeder_put(f, feed, NULL, NULL, err);
+            status = qv_feeder_put(f, feed, NULL, NULL, 0, err);
     }
-    while (!status && (chunk = qv_feeder_ready(f, 0, 0, QV_FEEDER_NOTHING)) != NULL) {
+    while (!status && (chunk = qv_feeder_ready(f, 0, 0, QV_FEEDER_NOTHING, &never)) != NULL) {
         status = add_chunk(p, chunk, most, err);
         qv_feeder_pass(f, 0);
     }

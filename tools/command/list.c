@@ -12,6 +12,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/utf8.h"
+#include "grow.h"
 #include "tool.h"
 
 /* The file and line that an error text names. */
@@ -219,14 +220,10 @@ read_line(const struct place *p, const char *text, size_t n, struct tool_list *l
 static struct tool_entry *
 add_entry(struct tool_list *list)
 {
-    if (list->n == list->room) {
-        const size_t room = list->room ? 2 * list->room : 64;
-        struct tool_entry *at = realloc(list->at, room * sizeof *at);
-        if (!at)
-            return NULL;
-        list->at = at;
-        list->room = room;
-    }
+    struct tool_entry *at = qv_grown(list->at, list->n, &list->room, sizeof *at);
+    if (!at)
+        return NULL;
+    list->at = at;
     struct tool_entry *entry = &list->at[list->n++];
     *entry = (struct tool_entry){ 0 };
     return entry;

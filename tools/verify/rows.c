@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "grow.h"
 #include "verify.h"
 
 /* ---- distances ------------------------------------------------------------------------------- */
@@ -123,14 +124,10 @@ verify_is_judged(const struct verify_row *row)
 struct verify_row *
 verify_add(struct verify_table *t, const char *check, const char *name, qv_dtype dtype)
 {
-    if (t->n == t->capacity) {
-        size_t capacity = t->capacity ? 2 * t->capacity : 64;
-        struct verify_row *grown = realloc(t->rows, capacity * sizeof *grown);
-        if (!grown)
-            return NULL;
-        t->rows = grown;
-        t->capacity = capacity;
-    }
+    struct verify_row *grown = qv_grown(t->rows, t->n, &t->capacity, sizeof *grown);
+    if (!grown)
+        return NULL;
+    t->rows = grown;
     struct verify_row *row = &t->rows[t->n++];
     *row = (struct verify_row){ .dtype = dtype,
                                 .yardstick_worst = NAN,

@@ -5,6 +5,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "grow.h"
 #include "model/inspect.h"
 #include "model/items.h"
 #include "verify.h"
@@ -60,14 +61,11 @@ verify_name_in_tower(const struct verify_layer *layer, char name[48])
 static struct verify_layer *
 new_layer(struct verify_layers *layers, const char *name)
 {
-    if (layers->n == layers->capacity) {
-        size_t capacity = layers->capacity ? 2 * layers->capacity : 32;
-        struct verify_layer *grown = realloc(layers->layers, capacity * sizeof *grown);
-        if (!grown)
-            return NULL;
-        layers->layers = grown;
-        layers->capacity = capacity;
-    }
+    struct verify_layer *grown =
+        qv_grown(layers->layers, layers->n, &layers->capacity, sizeof *grown);
+    if (!grown)
+        return NULL;
+    layers->layers = grown;
     struct verify_layer *l = &layers->layers[layers->n++];
     memset(l, 0, sizeof *l);
     snprintf(l->name, sizeof l->name, "%s", name);

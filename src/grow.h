@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* Arrays that grow. */
+#ifndef QV_GROW_H
+#define QV_GROW_H
+
+#include <stdlib.h>
+
+/* Returns the array of n items with room for one more. NULL for lack of memory: it is as it was. */
+static inline void *
+qv_grown(void *items, size_t n, size_t *room, size_t item_bytes)
+{
+    const size_t more = n < *room ? *room : 2 * *room + 32;
+    void *grown = n < *room ? items : realloc(items, more * item_bytes);
+    *room = grown ? more : *room;
+    return grown;
+}
+
+#endif
