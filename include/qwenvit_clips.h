@@ -6,7 +6,7 @@
  *
  * Conventions and thread rules are those of qwenvit.h: different threads may use different clips. A
  * pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL, or,
- * if it returns no status, the answer for nothing: 0, false or zeros.
+ * if it returns no status, the answer for nothing: "", 0, false, zeros, or no change.
  */
 #ifndef QWENVIT_CLIPS_H
 #define QWENVIT_CLIPS_H
@@ -298,9 +298,6 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *     64 MiB, or 2 frames, a decoder  shared with its process; each such process takes its own
  *                                     clip.decode_memory at most
  *     timestamps and names of the sources that wait or are under way.
- *
- * A pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL, or,
- * if it returns no status, the answer for nothing: "", zeros, or no change.
  *
  * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel and
  * qv_job_get_progress at once; one thread calls qv_job_end and qv_job_close. From open to close only

@@ -6,7 +6,6 @@ import os
 import sys
 
 from . import _cuda, _decoder
-from ._error import Error
 
 
 def main() -> int:
@@ -21,13 +20,9 @@ def main() -> int:
         from . import _convert
 
         return _convert.main(sys.argv[2:])
-    try:
-        program = _decoder.find("qwenvit")
-    except Error as e:
-        print(f"qwenvit: {e}", file=sys.stderr)
-        return 4
+    os.environ["QWENVIT_DECODER"] = _decoder.find_any()
     with _decoder.searching(*_cuda.folders()):
-        os.execv(program, ["qwenvit", *sys.argv[1:]])
+        os.execv(os.path.join(_decoder.FOLDER, "qwenvit"), ["qwenvit", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The programs that are linked with FFmpeg: the decoder, of which each process has one, and the
-command. The wheel has a folder of them for each major of FFmpeg that it was built for. FFmpeg's
-libraries are the system's."""
+"""The decoder, of which each process has one. It alone is linked with FFmpeg, whose libraries are the
+system's: the wheel has a folder with one for each major of FFmpeg that it was built for."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import threading
 from collections.abc import Iterator
 
 from . import _core
-from ._error import error
+from ._error import Error, error
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 HELP = (
@@ -71,23 +70,33 @@ def _majors() -> list[str]:
     return [os.path.join(FOLDER, f"ffmpeg-{major}") for major in sorted(majors, reverse=True)]
 
 
-def find(name: str) -> str:
-    """Returns the path of "qwenvit-decoder" or "qwenvit", for the newest FFmpeg that works."""
+def find() -> str:
+    """Returns the path of the decoder: the environment's, or the one for the newest FFmpeg that works."""
     words = []
+    if program := os.environ.get("QWENVIT_DECODER"):
+        return program
     for folder in _majors():
-        program = os.path.join(folder, name)
+        program = os.path.join(folder, "qwenvit-decoder")
         why = _missing(program)
         if why is None:
             return program
         words.append(f"{os.path.basename(folder)}: {why}")
-    raise error("QV_EBACKEND", f"{HELP} ({'; '.join(words) or f'no {name} was built'})")
+    raise error("QV_EBACKEND", f"{HELP} ({'; '.join(words) or 'no decoder was built'})")
+
+
+def find_any() -> str:
+    """Returns the path of a decoder. Where none works, a clip fails because of it, and what needs none works."""
+    try:
+        return find()
+    except Error:
+        return os.path.join(*_majors()[:1], "qwenvit-decoder")
 
 
 def start() -> _core.Decoder:
     """Returns the decoder of this process."""
     with _lock:
         if os.getpid() not in _started:
-            program = os.environ.get("QWENVIT_DECODER") or find("qwenvit-decoder")
+            program = find()
             with searching():
                 decoder = _core.Decoder(os.fsencode(program))
             _started.clear()

@@ -270,7 +270,7 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
 qv_status tool_show(const struct tool_options *o, json_t *object, int lost, const char *text,
                     qv_error *err);
 
-/* synth_clip.c: makes a short test clip with motion. Sizes are even. */
+/* make_clip.c: makes a short test clip with motion. Sizes are even. */
 struct tool_clip_shape {
     int width, height, fps, frames;
     /* True: it looks filmed, like clips of data sets: a detailed surface that pans, with grain, in

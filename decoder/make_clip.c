@@ -1,26 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`: discs that move
- * before a gradient, or before a detailed surface. */
-#include <libavcodec/avcodec.h>
-#include <libavformat/avformat.h>
-#include <libavutil/opt.h>
+/* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`: discs that move before a gradient, or before a
+ * detailed surface. It is here because no other program of ours links FFmpeg. */
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "tool.h"
-#include "files/atomic_file.h"
-
-const struct tool_clip_shape tool_clip_shape = {
-    .width = 320, .height = 240, .fps = 25, .frames = 100
-};
+#include "decoder.h"
 
 /* side of the surface that a filmed clip pans over, in pixels; a power of 2 */
 enum { SURFACE = 1024 };
 
+/* As the command's tool_clip_shape. */
+struct shape {
+    int width, height, fps, frames, is_filmed, number;
+};
+
 struct recorder {
-    struct tool_clip_shape shape;
+    struct shape shape;
     int8_t *surface;  /* [SURFACE, SURFACE] added to luma; NULL: nothing is */
     const char *path; /* the temporary file's */
     AVFormatContext *file;
@@ -46,7 +43,7 @@ struct scene {
 
 /* The scene at time t, in seconds. */
 static struct scene
-scene_at(const struct tool_clip_shape *shape, double t)
+scene_at(const struct shape *shape, double t)
 {
     struct scene s = { .width = shape->width, .height = shape->height };
     for (int i = 0; i < N_DISCS; i++) {
@@ -139,7 +136,7 @@ draw(AVFrame *f, const struct scene *s)
 /* libx264 keeps its own defaults: groups of up to 250 frames, three B-pictures in a row, and
  * constant quality. */
 static const AVCodec *
-find_encoder(const struct tool_clip_shape *shape)
+find_encoder(const struct shape *shape)
 {
     const AVCodec *x264 = shape->is_filmed ? avcodec_find_encoder_by_name("libx264") : NULL;
     return x264 ? x264 : avcodec_find_encoder(AV_CODEC_ID_MPEG4);
@@ -204,6 +201,14 @@ encode_frame(struct recorder *r, const AVFrame *frame)
     return e;
 }
 
+/* Closing reports errors of earlier writes too. Returns `e`, or such an error. */
+static int
+close_file(AVFormatContext *file, int e)
+{
+    const int closed = file && file->pb ? avio_closep(&file->pb) : 0;
+    return e < 0 ? e : closed;
+}
+
 static int
 record(struct recorder *r)
 {
@@ -226,56 +231,16 @@ record(struct recorder *r)
 }
 
 static int
-make_clip(const char *path, const void *user)
+make_clip(const char *path, const struct shape *shape)
 {
-    const struct tool_clip_shape *shape = user;
     struct recorder r = { .path = path, .shape = *shape };
     r.surface = shape->is_filmed ? make_surface() : NULL;
-    int e = shape->is_filmed && !r.surface ? AVERROR(ENOMEM) : record(&r);
+    const int e = shape->is_filmed && !r.surface ? AVERROR(ENOMEM) : record(&r);
     free(r.surface);
-    av_packet_free(&r.packet);
-    av_frame_free(&r.frame);
-    avcodec_free_context(&r.codec);
-    if (r.file && r.file->pb) {
-        int closed = avio_closep(&r.file->pb); /* closing reports errors of earlier writes too */
-        e = e < 0 ? e : closed;
-    }
-    avformat_free_context(r.file);
-    return e;
-}
-
-/* Writes a file that appears whole. `make` writes it at a path and returns FFmpeg's error code. */
-static qv_status
-write_clip(const char *path, int (*make)(const char *path, const void *user), const void *user,
-           qv_error *err)
-{
-    struct qv_atomic_file file = { 0 };
-    qv_status status = qv_atomic_file_open(path, &file, err);
-    av_log_set_level(AV_LOG_ERROR); /* libx264 logs a line for each clip */
-    int e = status ? 0 : make(file.temporary ? file.temporary : file.path, user);
-    if (e < 0) {
-        char text[AV_ERROR_MAX_STRING_SIZE];
-        status = qv_fail(err, QV_EIO, "%s: the clip cannot be made: %s", path,
-                         av_make_error_string(text, sizeof text, e));
-    }
-    if (!status)
-        status = qv_atomic_file_commit(&file, err);
-    qv_atomic_file_abort(&file);
-    return status;
-}
-
-qv_status
-tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err)
-{
-    return write_clip(path, make_clip, shape, err);
+    return close_file(r.file, e); /* the process ends, and with it the rest */
 }
 
 /* ---- a long one ------------------------------------------------------------------------------ */
-
-struct repetition {
-    const char *clip;
-    int times;
-};
 
 /* Appends all packets of the first stream once more, `shift` later. */
 static int
@@ -322,28 +287,47 @@ repeat(const char *clip, int times, AVFormatContext *to, AVPacket *packet)
 }
 
 static int
-repeat_clip(const char *path, const void *user)
+repeat_clip(const char *path, const char *clip, int times)
 {
-    const struct repetition *r = user;
     AVFormatContext *to = NULL;
     AVPacket *packet = av_packet_alloc();
     int e = packet ? avformat_alloc_output_context2(&to, NULL, "mp4", path) : AVERROR(ENOMEM);
     if (e >= 0)
         e = avio_open(&to->pb, path, AVIO_FLAG_WRITE);
     if (e >= 0)
-        e = repeat(r->clip, r->times, to, packet);
-    if (to && to->pb) {
-        const int closed = avio_closep(&to->pb);
-        e = e < 0 ? e : closed;
-    }
-    avformat_free_context(to);
-    av_packet_free(&packet);
-    return e;
+        e = repeat(clip, times, to, packet);
+    return close_file(to, e);
 }
 
-qv_status
-tool_repeat_clip(const char *clip, int times, const char *path, qv_error *err)
+/* Reads n numbers with commas between them. */
+static bool
+read_numbers(const char *text, int *to, int n)
 {
-    const struct repetition r = { clip, times };
-    return write_clip(path, repeat_clip, &r, err);
+    for (int i = 0; i < n; i++) {
+        char *end;
+        to[i] = (int)strtol(text, &end, 10);
+        if (end == text || *end != (i + 1 < n ? ',' : 0))
+            return false;
+        text = end + 1;
+    }
+    return true;
+}
+
+int
+qvm_make_clip(int socket, char **arguments)
+{
+    const char *path = arguments[0], *clip = arguments[2];
+    int n[6];
+    char text[AV_ERROR_MAX_STRING_SIZE] = QVM_MADE;
+    int e = AVERROR(EINVAL);
+    qvm_end_with(qvm_caller(socket));
+    signal(SIGXFSZ, SIG_IGN);       /* a limit of the caller's becomes an error */
+    av_log_set_level(AV_LOG_ERROR); /* libx264 logs a line for each clip */
+    if (clip && read_numbers(arguments[1], n, 1))
+        e = repeat_clip(path, clip, n[0]);
+    else if (!clip && read_numbers(arguments[1], n, 6))
+        e = make_clip(path, &(struct shape){ n[0], n[1], n[2], n[3], n[4], n[5] });
+    if (e < 0)
+        av_make_error_string(text, sizeof text, e);
+    return !qvm_send(socket, text, strlen(text)) || e < 0;
 }

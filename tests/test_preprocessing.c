@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests the media library: its rules against transformers' numbers, its resize against
+/* Tests preprocessing: the rules against transformers' numbers, the resize against
  * torchvision's, and decoding with clips that the test makes. */
 #define _POSIX_C_SOURCE 200809L
 #include <fcntl.h>
