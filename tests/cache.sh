@@ -276,6 +276,8 @@ for old in 'check DIR --out x --check' 'keys DIR --keys --json --out x' 'get DIR
     expect 2 "options: qwenvit cache $new (" "$qwenvit" cache $options
 done
 expect 2 '--out is -o now' "$qwenvit" cache fill --out x
+expect 2 '--picture is --drawing now' "$qwenvit" encode v.mp4 --picture x.png
+expect 2 '--shard goes with --list' "$qwenvit" cache status x --shard 0/2
 expect 2 '--out is the argument DIR now' "$qwenvit" cache status --out x
 for shard in 3/3 -1/3 1 1/0 a/b 1/2x; do expect 2 'I/N' $cache --list good.txt -o x --shard $shard; done
 expect 2 'bf16, f16 or f32' $cache --list good.txt -o x --tokens u8

@@ -20,7 +20,7 @@ tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *
         return QV_OK;
     qv_status s = tool_list_read(o->list, list, err);
     if (!s)
-        s = tool_check_list_outputs(o, list, err);
+        s = tool_check_list_outputs(o, list, NULL, 0, err);
     const uint64_t n_shards = o->shard[1] > 0 ? (uint64_t)o->shard[1] : 1;
     size_t n = 0;
     for (size_t i = 0; i < list->n && !s; i++) {

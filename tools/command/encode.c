@@ -62,23 +62,15 @@ name_outputs(const struct tool_options *o, const struct tool_list *list,
 
 /* Fails if an output is a clip, the list, a file of the model, or another output. */
 static qv_status
-check_outputs(const struct tool_options *o, const struct tool_output *outputs, size_t n,
-              qv_error *err)
+check_outputs(const struct tool_options *o, const struct tool_list *list,
+              const struct tool_output *outputs, size_t n, qv_error *err)
 {
-    enum { MORE = 3 };
-    const char **names = malloc((2 * n + MORE + 1) * sizeof *names);
+    const char **names = malloc((n + 1) * sizeof *names);
     if (!names)
         return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
-    const char **inputs = names + n + MORE;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         names[i] = outputs[i].path;
-        inputs[i] = outputs[i].clip;
-    }
-    names[n] = o->drawing;
-    names[n + 1] = o->trace;
-    names[n + 2] = o->json_file;
-    inputs[n] = o->list;
-    const qv_status status = tool_check_outputs(o, names, n + MORE, inputs, n + 1, err);
+    const qv_status status = tool_check_list_outputs(o, list, names, n, err);
     free(names);
     return status;
 }
@@ -264,7 +256,7 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
     if (!status)
         status = name_outputs(o, &list, outputs, &err);
     if (!status)
-        status = check_outputs(o, outputs, n, &err);
+        status = check_outputs(o, &list, outputs, n, &err);
     const bool many = o->list || n > 1, own = !devices->n; /* a bench opens the devices itself */
     if (!status && many)
         status = make_output_folder(o->output, &err);

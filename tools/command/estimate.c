@@ -120,7 +120,7 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
     qv_error err = { 0 };
     qv_status s = tool_list_read(o->list, &list, &err);
     if (!s)
-        s = tool_check_list_outputs(o, &list, &err);
+        s = tool_check_list_outputs(o, &list, NULL, 0, &err);
     if (!s)
         s = estimate(o, &list, model, &e, &err);
     if (model) {

@@ -35,12 +35,8 @@ enum kind {
     OLD   /* refused: `value` is what it is called now */
 };
 
-/* What a value must be. */
+/* What a value must be; NULL: a text. */
 static const char *const wanted[] = {
-    [TEXT] = "a non-empty text",
-    [INPUT] = "a non-empty text",
-    [CLIPS] = "a non-empty text",
-    [OUTPUT] = "a non-empty text",
     [COUNT] = "an integer from 1 up",
     [NUMBER] = "an integer from 0 up",
     [PAIR] = "two integers, A,B",
@@ -443,7 +439,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
     case CLIP: return parse_clip_option(o, text, &out->clip);
     case OLD: break;
     }
-    return good ? NULL : wanted[o->kind];
+    return good ? NULL : wanted[o->kind] ? wanted[o->kind] : "a non-empty text";
 }
 
 size_t

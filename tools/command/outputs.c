@@ -134,9 +134,11 @@ check_apart(const struct place *outputs, size_t n, qv_error *err)
     return QV_OK;
 }
 
-qv_status
-tool_check_outputs(const struct tool_options *o, const char *const *outputs, size_t n_outputs,
-                   const char *const *inputs, size_t n_inputs, qv_error *err)
+/* Returns QV_EINVAL, naming the file, if two outputs are one file, or an output is one of the inputs,
+ * a file in a model's folder or a file of a cache that the options name. NULLs are left out. */
+static qv_status
+check_outputs(const struct tool_options *o, const char *const *outputs, size_t n_outputs,
+              const char *const *inputs, size_t n_inputs, qv_error *err)
 {
     /* a cache is read too, and the folder of --config is copied from */
     const char *const folders[] = { o->model, o->against_model, o->config, o->out };
@@ -165,17 +167,23 @@ tool_check_outputs(const struct tool_options *o, const char *const *outputs, siz
 }
 
 qv_status
-tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list, qv_error *err)
+tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
+                        const char *const *more, size_t n_more, qv_error *err)
 {
-    const char *const outputs[] = { o->drawing, o->trace, o->json_file };
-    const char **inputs = malloc((list->n + 1) * sizeof *inputs);
-    if (!inputs)
+    const char *const own[] = { o->drawing, o->trace, o->json_file };
+    enum { OWN = sizeof own / sizeof *own };
+    const char **names = malloc((OWN + n_more + list->n + 1) * sizeof *names);
+    if (!names)
         return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu inputs", list->n);
+    const char **inputs = names + OWN + n_more;
+    memcpy(names, own, sizeof own);
+    for (size_t i = 0; i < n_more; i++)
+        names[OWN + i] = more[i];
     for (size_t i = 0; i < list->n; i++)
         inputs[i] = list->at[i].path;
-    const qv_status status =
-        tool_check_outputs(o, outputs, sizeof outputs / sizeof *outputs, inputs, list->n, err);
-    free(inputs);
+    inputs[list->n] = o->list;
+    const qv_status status = check_outputs(o, names, OWN + n_more, inputs, list->n + 1, err);
+    free(names);
     return status;
 }
 
@@ -187,8 +195,8 @@ tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *e
     static const enum tool_file kinds[] = { TOOL_INPUT, TOOL_CLIPS };
     qv_status s = QV_OK;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !s; i++)
-        s = tool_check_outputs(o, outputs, n, inputs, tool_named_files(o, kinds[i], inputs), err);
-    return s || o->n_arguments <= first ? s
-                                        : tool_check_outputs(o, outputs, n, o->arguments + first,
-                                                             o->n_arguments - first, err);
+        s = check_outputs(o, outputs, n, inputs, tool_named_files(o, kinds[i], inputs), err);
+    return s || o->n_arguments <= first
+               ? s
+               : check_outputs(o, outputs, n, o->arguments + first, o->n_arguments - first, err);
 }

@@ -234,19 +234,14 @@ void tool_job_progress_end(void);
 void tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
                          qv_status status, const char *words);
 
-/* outputs.c: returns QV_EINVAL, naming the file, if two outputs are one file, or an output is one
- * of the inputs, a file in a model's folder or a file of a cache that the options name. NULLs among
- * the names are left out. */
-qv_status tool_check_outputs(const struct tool_options *o, const char *const *outputs,
-                             size_t n_outputs, const char *const *inputs, size_t n_inputs,
-                             qv_error *err);
-/* Does so with the outputs and inputs that the options themselves name. Arguments are inputs from
- * number `first` on. */
+/* outputs.c: return QV_EINVAL, naming the file, if two outputs are one file, or an output is one of
+ * the inputs, a file in a model's folder or a file of a cache that the options name: of the files
+ * that the options name (arguments are inputs from number `first` on); and of the files that --json,
+ * --trace and --drawing write, and more of them, where the inputs are a list and its clips. */
 qv_status tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *err);
-/* Fails if --json, --trace or --drawing would write over a clip of the list (list.h). */
 struct tool_list;
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
-                                  qv_error *err);
+                                  const char *const *more, size_t n_more, qv_error *err);
 
 bool tool_is_folder(const char *path);
 /* tool_clear_folder removes the files in a folder, tool_remove_folder also the folder. */
