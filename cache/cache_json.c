@@ -179,10 +179,10 @@ advice(const char *name, const json_t *there)
         return "give the run what the cache has, or another folder";
     return there ? "another version packed frame pairs by another rule, and by this one clips that "
                    "it lacks "
-                   "could have other bits; go on with that version, or give another --out"
+                   "could have other bits; go on with that version, or give another folder"
                  : "qwenvit 0.2.0 and before packed whole clips, and frame pairs packed by this "
                    "run could "
-                   "have other bits; go on with that version, or give another --out";
+                   "have other bits; go on with that version, or give another folder";
 }
 
 qv_status

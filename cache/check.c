@@ -21,22 +21,19 @@ static qv_status
 hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
            XXH64_canonical_t *out, qv_error *err)
 {
-    XXH3_state_t *state = XXH3_createState();
+    XXH3_state_t state;
     qv_status s = QV_OK;
-    if (!state || XXH3_64bits_reset(state))
-        s = qv_fail(err, QV_ENOMEM, "%s: no memory for a checksum", qv_path_tail(path));
+    XXH3_64bits_reset(&state);
     while (bytes && !s) {
         const uint64_t now = bytes < PIECE ? bytes : PIECE;
         s = qv_file_read(fd, path, at, piece, now, err);
         if (!s)
-            XXH3_64bits_update(state, piece, (size_t)now);
+            XXH3_64bits_update(&state, piece, (size_t)now);
         at += now;
         bytes -= now;
     }
     if (!s)
-        XXH64_canonicalFromHash(out, XXH3_64bits_digest(state));
-    if (state)
-        XXH3_freeState(state);
+        XXH64_canonicalFromHash(out, XXH3_64bits_digest(&state));
     return s;
 }
 
@@ -84,15 +81,12 @@ check_part(const qv_cache *cache, size_t part, const char *path, qv_error *err)
 {
     qv_cache *c = (qv_cache *)(uintptr_t)cache; /* what was checked last is guarded by the lock */
     pthread_mutex_lock(c->lock);
-    if (c->checked != part + 1) {
+    if (c->checked.part != part + 1) {
         struct qv_part_index p = { .layout = c->layout, .seed = c->seed };
-        c->check_status = qv_part_check(&p, path, &c->usual, &c->check_error);
-        c->checked = c->check_status == QV_ENOMEM ? 0 : part + 1;
+        qv_cache_looked(&c->checked, part, qv_part_check(&p, path, &c->usual, &c->checked.error));
         qv_part_index_free(&p);
     }
-    const qv_status s = c->check_status;
-    if (s && err)
-        *err = c->check_error;
+    const qv_status s = qv_cache_found(&c->checked, err);
     pthread_mutex_unlock(c->lock);
     return s;
 }

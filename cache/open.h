@@ -31,8 +31,6 @@ qv_status qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, 
 const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) describes. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
-/* Returns when part i of n_parts was sealed; 0 if it is damaged. */
-int64_t qv_cache_part_sealed(const qv_cache *cache, int64_t i);
 
 /* A key of a part of which all exists already: tensors of the cache's layout (those that a failed clip
  * lacks are NULL), and its record, which is compact JSON. */
@@ -45,9 +43,12 @@ struct qv_cache_copied {
 };
 
 /* Writes a part with n keys, a file name and a time of sealing into a folder that has a
- * qwenvit-cache.json. Returns QV_EFORMAT for a record that is not valid, QV_EIO if there is a file of
- * that name. */
+ * qwenvit-cache.json. A key whose name, record or numbers are not valid is left out, and left_out is
+ * called with its number and why; without any key there is no part. With name NULL the keys are only
+ * checked. Returns QV_EIO if there is a file of that name. */
 qv_status qv_cache_write_part(const char *dir, const char *name, int64_t sealed_ns,
-                              const struct qv_cache_copied *keys, size_t n, qv_error *err);
+                              const struct qv_cache_copied *keys, size_t n,
+                              void (*left_out)(void *user, size_t key, const char *words),
+                              void *user, qv_error *err);
 
 #endif

@@ -167,12 +167,6 @@ qv_cache_part(const qv_cache *c, int64_t i)
     return c->index.parts[i].name;
 }
 
-int64_t
-qv_cache_part_sealed(const qv_cache *c, int64_t i)
-{
-    return c->index.parts[i].sealed_ns;
-}
-
 /* ---- items ----------------------------------------------------------------------------------- */
 
 static qv_cache_item
@@ -349,17 +343,17 @@ static qv_status
 load_records(qv_cache *c, size_t part, qv_error *err)
 {
     const struct qv_index_part *p = &c->index.parts[part];
-    if (c->records && c->recorded == part)
-        return QV_OK;
-    free(c->records);
-    c->records = NULL;
-    c->recorded = part;
-    char *path = qv_cache_part_path(c, part);
-    const qv_status s = path ? qv_part_records(path, p->records_at, p->records_bytes,
-                                               p->records_xxh3, &c->records, err)
-                             : qv_no_memory(c->dir, err);
-    free(path);
-    return s;
+    if (c->recorded.part != part + 1) {
+        free(c->records);
+        c->records = NULL;
+        char *path = qv_cache_part_path(c, part);
+        const qv_status s = path ? qv_part_records(path, p->records_at, p->records_bytes,
+                                                   p->records_xxh3, &c->records, &c->recorded.error)
+                                 : qv_no_memory(c->dir, &c->recorded.error);
+        qv_cache_looked(&c->recorded, part, s);
+        free(path);
+    }
+    return qv_cache_found(&c->recorded, err);
 }
 
 qv_status

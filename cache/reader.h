@@ -16,6 +16,29 @@ struct qv_cache_damaged {
     enum qv_cache_fault fault;
 };
 
+/* What was looked at last, and how that ended. */
+struct qv_cache_last {
+    size_t part; /* 1 + the part; 0: none */
+    qv_status status;
+    qv_error error;
+};
+
+/* Keeps how a look at a part ended, but looks again at what may end in another way. */
+static inline void
+qv_cache_looked(struct qv_cache_last *last, size_t part, qv_status status)
+{
+    last->part = status && status != QV_EFORMAT ? 0 : part + 1;
+    last->status = status;
+}
+
+static inline qv_status
+qv_cache_found(const struct qv_cache_last *last, qv_error *err)
+{
+    if (last->status && err)
+        *err = last->error;
+    return last->status;
+}
+
 struct qv_cache {
     char *dir, *made_by;
     qv_cache_layout layout;
@@ -29,11 +52,9 @@ struct qv_cache {
     struct qv_cache_usual usual;
     bool has_lock;
     pthread_mutex_t *lock; /* guards the fields below */
-    char *records;         /* of the part `recorded`, whose records were read last */
-    size_t recorded;
-    size_t checked; /* 1 + the part that was checked last, and how that ended */
-    qv_status check_status;
-    qv_error check_error;
+    struct qv_cache_last recorded,
+        checked;     /* the parts whose records were read, and that were checked */
+    char *records;   /* of the part `recorded` */
     qv_cache *later; /* the folder as read again, once a part of this reading was gone; or NULL */
 };
 

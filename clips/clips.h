@@ -99,6 +99,7 @@ struct qv_decoder {
         lock; /* is held from an order to its answer, and guards all that starting the program changes */
     int64_t starts; /* how often the program was started */
     bool used;      /* the program was asked to serve a session */
+    bool answered;  /* .. and has answered */
     char lost[96];  /* why the program is not asked any more, but started again; "": it is */
     pthread_mutex_t kept_lock;
     struct qvm_kept kept; /* guarded by kept_lock */

@@ -167,15 +167,12 @@ qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err)
     return code ? lose_it(p, code, err) : QV_OK;
 }
 
-/* Terminates a text and replaces all bytes that are not ASCII, which JSON may refuse, and control characters, which a
- * terminal would obey. */
+/* Terminates a text, and replaces what a terminal would obey and what JSON refuses. */
 static void
 make_printable(char *text, size_t size)
 {
     text[size - 1] = 0;
-    for (char *c = text; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
+    qv_make_printable(text);
 }
 
 /* Returns whether value lies between the bounds; it does not if it is no number (NaN). */

@@ -12,6 +12,7 @@
 
 #include "files/installed.h"
 #include "gpu.h"
+#include "make_clip.h"
 
 #ifdef __APPLE__
 #include <crt_externs.h>
@@ -19,6 +20,7 @@
 #endif
 
 #define PROGRAM "qwenvit-decoder"
+#define NO_FFMPEG "perhaps the FFmpeg libraries are missing"
 #define PATIENCE_S 60.0 /* the longest wait for an answer, which takes fractions of a second */
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -88,7 +90,7 @@ start_program(qv_decoder *d, qv_error *err)
         return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", d->program, strerror(code));
     }
     d->starts++;
-    d->used = false;
+    d->used = d->answered = false;
     *d->lost = 0;
     return QV_OK;
 }
@@ -118,37 +120,61 @@ find_program(const char *program, const char **path, char found[PATH_MAX], qv_er
                          found);
 }
 
-qv_status
-qv_decoder_version(const char *program, char text[256], qv_error *err)
+/* Runs the program, and takes the text that it says before it ends. */
+static qv_status
+run_program(const char *program, char *const *arguments, double patience_s, char text[256],
+            qv_error *err)
 {
-    char found[PATH_MAX], name[] = PROGRAM, version[] = "--version";
+    char found[PATH_MAX];
     const char *path;
     int here, there;
     qvm_child child;
-    if (!text)
-        return qv_fail(err, QV_EINVAL, "version of the decoder: text is NULL");
     memset(text, 0, 256);
     const qv_status status = find_program(program, &path, found, err);
     if (status)
         return status;
     if (!qvm_stream(&here, &there))
         return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
-    const int code =
-        qvm_child_start(path, (char *[]){ name, version, NULL }, environ, there, &child);
+    const int code = qvm_child_start(path, arguments, environ, there, &child);
     close(there);
     if (!code) { /* it ends behind its text */
-        qvm_receive_until(here, text, 255, qv_seconds() + PATIENCE_S);
+        qvm_receive_until(here, text, 255, qv_seconds() + patience_s);
         qvm_child_signal(&child, SIGKILL);
         qvm_child_await(&child);
     }
     close(here);
-    for (char *c = text; *c; c++) /* a terminal would obey control characters */
-        if ((*c < ' ' || *c > '~') && *c != '\n')
-            *c = '?';
-    if (!strncmp(text, PROGRAM " ", sizeof PROGRAM))
-        return QV_OK;
-    return qv_fail(err, QV_EBACKEND, "%s does not run: %s", path,
-                   code ? strerror(code) : "perhaps the FFmpeg libraries are missing");
+    return *text ? QV_OK
+                 : qv_fail(err, QV_EBACKEND, "%s does not run: %s", path,
+                           code ? strerror(code) : NO_FFMPEG);
+}
+
+qv_status
+qv_decoder_version(const char *program, char text[256], qv_error *err)
+{
+    if (!text)
+        return qv_fail(err, QV_EINVAL, "version of the decoder: text is NULL");
+    char name[] = PROGRAM, version[] = "--version";
+    const qv_status status =
+        run_program(program, (char *[]){ name, version, NULL }, PATIENCE_S, text, err);
+    return status || !strncmp(text, PROGRAM " ", sizeof PROGRAM)
+               ? status
+               : qv_fail(err, QV_EBACKEND, "%s is no " PROGRAM,
+                         program ? program : "what was found");
+}
+
+qv_status
+qvm_clip_make(const char *program, const char *path, const char *how, const char *clip,
+              qv_error *err)
+{
+    enum { HOUR_S = 3600 };
+    char text[256], name[] = PROGRAM, make[] = QVM_MAKE_CLIP;
+    char *arguments[] = {
+        name, make, (char *)(uintptr_t)path, (char *)(uintptr_t)how, (char *)(uintptr_t)clip, NULL
+    };
+    const qv_status status = run_program(program, arguments, HOUR_S, text, err);
+    return status || !strcmp(text, QVM_MADE)
+               ? status
+               : qv_fail(err, QV_EIO, "the clip cannot be made: %s", text);
 }
 
 qv_status
@@ -240,7 +266,12 @@ give_up(qv_decoder *d, int code)
                  d->patience_s);
     } else {
         snprintf(d->lost, sizeof d->lost, "%s%s",
-                 ended ? "has ended" : "cannot be heard: ", ended ? "" : strerror(code));
+                 !ended        ? "cannot be heard: "
+                 : d->answered ? "has ended"
+                               : "has ended without an answer: ",
+                 !ended        ? strerror(code)
+                 : d->answered ? ""
+                               : NO_FFMPEG);
     }
 }
 
@@ -258,6 +289,7 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     *answer = 0;
     if (!code && order->kind != QVM_DROP)
         code = qvm_receive_until(d->socket, answer, sizeof *answer, until_s);
+    d->answered = d->answered || (!code && order->kind == QVM_SERVE);
     if (!code)
         return QV_OK;
     give_up(d, code);

@@ -393,8 +393,42 @@ bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times 
 
 /* ---- serve.c: the decoder process of a clip ---------------------------------------------------- */
 
-/* Serves a clip until the last frame is in its slot or the clip goes away. */
-void qvm_serve(const qvm_session *session);
+typedef struct qvm_serving {
+    const qvm_session *session;
+    qvm_reader reader;
+    uint8_t *shared;
+    double said_s;       /* the time when the last event was sent */
+    qv_outcome outcome;  /* what is known so far */
+    int64_t last;        /* the last frame that was asked for */
+    int64_t index_bytes; /* bytes of the index that follows the facts */
+    int64_t plane_bytes; /* bytes of a frame's planes as a GPU gives them; 0: no GPU is to decode */
+    struct qvm_gpu_decoder *gpu; /* the decoder on a GPU; NULL: no GPU decodes */
+    const char *no_gpu; /* why no GPU could decode the clip, unless the reader knows a reason */
+    bool listens;       /* the thread `listener` was started */
+    pthread_t listener;
+    atomic_bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* the members below are read and written under the lock */
+    qvm_request open, start; /* the requests; `kind` is -1 until they have come */
+    int64_t n_freed;
+    qvm_index *index; /* the index that came with `open`; NULL: none came */
+} qvm_serving;
+
+/* Serves a clip until the last frame is in its slot or the clip goes away. The process ends then, and with it all that
+ * `s` has. */
+void qvm_serve(qvm_serving *s, const qvm_session *session);
+
+/* ---- make_clip.c ----------------------------------------------------------------------------- */
+
+/* Makes a clip at the path arguments[0], and says over the socket what became of it: QVM_MADE, or FFmpeg's words. arguments[1]
+ * has its shape in numbers; or, if arguments[2] names a clip, how often its packets follow each other. Returns the exit code. */
+int qvm_make_clip(int socket, char **arguments);
+
+/* ---- libraries.c ----------------------------------------------------------------------------- */
+
+/* Has forks of this process share the data of its libraries, which they would have to copy. */
+void qvm_share_libraries(void);
 
 /* ---- sandbox.c ------------------------------------------------------------------------------- */
 

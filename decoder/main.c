@@ -48,7 +48,8 @@ serve(const qvm_order *order, const int *fds, int n)
     const char *failed = qvm_sandbox(order->memory, FIRST_FD + n);
     if (!failed) {
         const int codec = n == QVM_SESSION_FDS ? FIRST_FD + 3 : -1;
-        qvm_serve(&(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, codec, true });
+        static qvm_serving serving;
+        qvm_serve(&serving, &(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, codec });
         return;
     }
     qvm_event event;
@@ -233,6 +234,8 @@ main(int argc, char **argv)
 #ifndef QVM_SPAWN_CLOSES
     qvm_close_from(FIRST_FD); /* what the program that started this one did not close on exec */
 #endif
+    if (argc >= 4 && !strcmp(argv[1], QVM_MAKE_CLIP))
+        return qvm_make_clip(STDIN_FILENO, argv + 2);
     if (argc >= 3 && !strcmp(argv[1], "--device"))
         return qvm_gpu_process_run(STDIN_FILENO, argv[2]);
     const pid_t caller = qvm_caller(STDIN_FILENO);
@@ -240,6 +243,7 @@ main(int argc, char **argv)
     qvm_warm_up();
     qvm_sandbox_prepare();
     struct spare spare = make_spare();
+    qvm_share_libraries(); /* after that fork, for which the first clip waits */
     qvm_order order = { 0 };
     int fds[QVM_SESSION_FDS], n;
     while (qvm_order_wait(STDIN_FILENO, caller) && qvm_order_take(STDIN_FILENO, &order, fds, &n)) {

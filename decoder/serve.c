@@ -19,31 +19,11 @@
 #define MAP_POPULATE 0 /* on systems without it, pages come one by one as they are written */
 #endif
 
-struct server {
-    const qvm_session *session;
-    qvm_reader reader;
-    uint8_t *shared;
-    double said_s;       /* the time when the last event was sent */
-    qv_outcome outcome;  /* what is known so far */
-    int64_t last;        /* the last frame that was asked for */
-    int64_t index_bytes; /* bytes of the index that follows the facts */
-    int64_t plane_bytes; /* bytes of a frame's planes as a GPU gives them; 0: no GPU is to decode */
-    qvm_gpu_decoder *gpu; /* the decoder on a GPU; NULL: no GPU decodes */
-    const char *no_gpu;   /* why no GPU could decode the clip, unless the reader knows a reason */
-    atomic_bool stop;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    /* the members below are read and written under the lock */
-    qvm_request open, start; /* the requests; `kind` is -1 until they have come */
-    int64_t n_freed;
-    qvm_index *index; /* the index that came with `open`; NULL: none came */
-};
-
 /* ---- listening ------------------------------------------------------------------------------- */
 
 /* Receives the index that follows a request. Returns false if nothing further can be understood. */
 static bool
-receive_index(const struct server *s, int64_t bytes, qvm_index **index)
+receive_index(const qvm_serving *s, int64_t bytes, qvm_index **index)
 {
     *index = NULL;
     if (!bytes)
@@ -55,7 +35,7 @@ receive_index(const struct server *s, int64_t bytes, qvm_index **index)
 static void *
 listen_to_clip(void *user)
 {
-    struct server *s = user;
+    qvm_serving *s = user;
     qvm_request request;
     while (qvm_receive(s->session->socket, &request, sizeof request)) {
         qvm_index *index = NULL;
@@ -77,8 +57,6 @@ listen_to_clip(void *user)
         pthread_cond_signal(&s->changed);
         pthread_mutex_unlock(&s->lock);
     }
-    if (s->session->alone) /* the clip has gone, whatever the other thread is doing */
-        _exit(0);
     pthread_mutex_lock(&s->lock);
     atomic_store(&s->stop, true);
     pthread_cond_signal(&s->changed);
@@ -88,7 +66,7 @@ listen_to_clip(void *user)
 
 /* Waits until the request has come. Returns false if it will not come. */
 static bool
-wait_for_request(struct server *s, const qvm_request *request)
+wait_for_request(qvm_serving *s, const qvm_request *request)
 {
     pthread_mutex_lock(&s->lock);
     while (request->kind < 0 && !atomic_load(&s->stop))
@@ -99,7 +77,7 @@ wait_for_request(struct server *s, const qvm_request *request)
 
 /* Waits until there is a slot for frame number i. Returns false if the clip has gone. */
 static bool
-wait_for_slot(struct server *s, int64_t i)
+wait_for_slot(qvm_serving *s, int64_t i)
 {
     pthread_mutex_lock(&s->lock);
     while (i - s->n_freed >= s->start.n_slots && !atomic_load(&s->stop))
@@ -111,7 +89,7 @@ wait_for_slot(struct server *s, int64_t i)
 /* ---- telling --------------------------------------------------------------------------------- */
 
 static void
-say(struct server *s, qvm_event_kind kind, const qv_error *error)
+say(qvm_serving *s, qvm_event_kind kind, const qv_error *error)
 {
     qvm_event event;
     qv_outcome *o = &s->outcome;
@@ -140,7 +118,7 @@ say(struct server *s, qvm_event_kind kind, const qv_error *error)
 static void
 say_alive(void *user)
 {
-    struct server *s = user;
+    qvm_serving *s = user;
     if (qv_seconds() - s->said_s > ALIVE_S)
         say(s, QVM_ALIVE, NULL);
 }
@@ -148,7 +126,7 @@ say_alive(void *user)
 /* ---- working --------------------------------------------------------------------------------- */
 
 static qv_status
-map_shared(struct server *s, qv_error *err)
+map_shared(qvm_serving *s, qv_error *err)
 {
     /* all slots will be written, and getting their pages at once is quicker than a page fault for each */
     void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE,
@@ -162,7 +140,7 @@ map_shared(struct server *s, qv_error *err)
 
 /* Lets the reader take its frames from the GPU process. */
 static qv_status
-map_planes(struct server *s, qv_error *err)
+map_planes(qvm_serving *s, qv_error *err)
 {
     const qvm_request *r = &s->start;
     const size_t bytes = QVM_SLOTS * (size_t)r->plane_bytes;
@@ -184,7 +162,7 @@ map_planes(struct server *s, qv_error *err)
 }
 
 static qv_status
-decode_frames(struct server *s, qv_error *err)
+decode_frames(qvm_serving *s, qv_error *err)
 {
     const qvm_request *r = &s->start;
     const int64_t *indices = (const int64_t *)(const void *)s->shared;
@@ -210,7 +188,7 @@ decode_frames(struct server *s, qv_error *err)
 
 /* Sends the facts, and the index if it is wanted and there is memory for it. */
 static void
-say_facts(struct server *s)
+say_facts(qvm_serving *s)
 {
     qvm_index *index = s->open.wants_index ? qvm_index_make(&s->reader) : NULL;
     const size_t bytes = index ? qvm_index_bytes(index->n_entries) : 0;
@@ -221,7 +199,7 @@ say_facts(struct server *s)
 }
 
 static qv_status
-decode(struct server *s, qv_error *err)
+decode(qvm_serving *s, qv_error *err)
 {
     qvm_watch watch = { .stop = &s->stop, .alive = say_alive, .user = s };
     if (!wait_for_request(s, &s->open))
@@ -246,42 +224,20 @@ decode(struct server *s, qv_error *err)
 }
 
 void
-qvm_serve(const qvm_session *session)
+qvm_serve(qvm_serving *s, const qvm_session *session)
 {
-    struct server s = {
+    qv_error error = { QV_OK, "" };
+    *s = (qvm_serving){
         .session = session, .no_gpu = "", .open = { .kind = -1 }, .start = { .kind = -1 }
     };
-    qv_error error = { QV_OK, "" };
-    pthread_t listener;
-    atomic_init(&s.stop, false);
-    pthread_mutex_init(&s.lock, NULL); /* neither call allocates or fails on Linux or macOS */
-    pthread_cond_init(&s.changed, NULL);
-    say(&s, QVM_READY, NULL);
-    const bool listening = !pthread_create(&listener, NULL, listen_to_clip, &s);
-    if (listening)
-        decode(&s, &error);
+    atomic_init(&s->stop, false);
+    pthread_mutex_init(&s->lock, NULL); /* neither call allocates or fails on Linux or macOS */
+    pthread_cond_init(&s->changed, NULL);
+    say(s, QVM_READY, NULL);
+    s->listens = !pthread_create(&s->listener, NULL, listen_to_clip, s);
+    if (s->listens)
+        decode(s, &error);
     else
         qv_fail(&error, QV_ENOMEM, "no thread can be started");
-    say(&s, QVM_END, &error);
-    /* the decoder's memory is not needed while the clip empties the slots */
-    qvm_reader_close(&s.reader);
-    if (s.shared)
-        munmap(s.shared, (size_t)s.start.memory);
-    if (s.gpu) {
-        qvm_gpu_decoder_close(s.gpu);
-        munmap((void *)(uintptr_t)s.gpu->planes, QVM_SLOTS * (size_t)s.start.plane_bytes);
-    }
-    free(s.gpu);
-    if (session->codec >= 0)
-        close(session->codec);
-    if (session->alone) /* the listener ends with the process, which may not call shutdown() */
-        _exit(0);
-    if (listening) {
-        shutdown(session->socket, SHUT_RDWR); /* wakes the listener; sent data is not lost */
-        pthread_join(listener, NULL);
-    }
-    pthread_cond_destroy(&s.changed);
-    pthread_mutex_destroy(&s.lock);
-    free(s.index);
-    close(session->socket);
+    say(s, QVM_END, &error);
 }

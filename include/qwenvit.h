@@ -66,7 +66,8 @@ extern "C" {
     X(ENODEVICE, "no such backend or device here")                                                 \
     X(EUNSUPPORTED, "valid, but not supported")                                                    \
     X(EBACKEND, "the device or its library failed")                                                \
-    X(ESTATE, "call out of order")
+    X(ESTATE, "call out of order")                                                                 \
+    X(EFULL, "no room now; try again later")
 
 typedef enum qv_status {
 #define QV_STATUS_ENUM(name, text) QV_##name,
@@ -490,7 +491,7 @@ QV_API qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item 
 
 /* Puts the next frame pairs of an item: as many as feed->step says, or those that are left. `data`
  * is theirs, or NULL if item->data was given; it must stay valid until they are pushed or dropped.
- * now_s is the time on any clock, in seconds. Returns QV_ESTATE if QV_FEEDER_PIECES puts wait for
+ * now_s is the time on any clock, in seconds. Returns QV_EFULL if QV_FEEDER_PIECES puts wait for
  * the same chunks, QV_ENOMEM, or QV_EINVAL if nothing is left of the item. */
 QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
                                double now_s, qv_error *err);

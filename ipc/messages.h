@@ -83,11 +83,10 @@ typedef struct qvm_event {
 } qvm_event;
 
 typedef struct qvm_session {
-    int socket; /* the decoder process's socket to the clip, which qvm_serve closes */
+    int socket; /* the decoder process's socket to the clip */
     int clip;   /* the file, which is the caller's */
     int shared; /* the memory file, which is the caller's */
-    int codec;  /* a socket to the GPU process, which qvm_serve closes; -1: none */
-    bool alone; /* the process is for this session alone, and ends with it */
+    int codec;  /* a socket to the GPU process; -1: none */
 } qvm_session;
 
 enum { QVM_SESSION_FDS = 4 }; /* descriptors of a session; `codec`, the last one, may be missing */
@@ -150,6 +149,10 @@ union qvm_control {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
 };
+
+/* Has the program make a clip instead of taking orders (make_clip.c). It says QVM_MADE, or why there is no clip. */
+#define QVM_MAKE_CLIP "--make-clip"
+#define QVM_MADE "made"
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 

@@ -115,11 +115,13 @@ struct qv_job_item {
     int64_t step; /* frame pairs that a reader puts at a time; the last time fewer */
     double *timestamps_s;
     struct qv_job_piece end; /* stands in a queue for the call that tells of a failure */
-    int64_t lent, held;      /* bytes of the source in memory; of its result, as far as known */
-    bool has_begun;          /* the sink was asked for an entry; used in its calls alone */
-    void *entry;             /* what it gave */
+    struct qv_job_item *next_dropped;
+    int64_t lent, held; /* bytes of the source in memory; of its result, as far as known */
+    bool has_begun;     /* the sink was asked for an entry; used in its calls alone */
+    void *entry;        /* what it gave */
     /* the lock guards what follows */
     enum qv_job_state state;
+    bool is_dropped, is_ending; /* is_ending: a sink has its last rows */
     qv_feed *feed; /* its way through the feeder; NULL: it has not begun, or has failed */
     /* its reader, its pieces in chunks, and all that one put has added while some of it waits */
     size_t holders;
@@ -193,6 +195,7 @@ struct qv_job {
     struct qv_job_queue sources; /* items that no reader has taken up */
     struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
     int n_failures;              /* such ends in it */
+    struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
     int n_reading;
     /* with options.ahead, bytes of sources in memory and of results: of all items and results that
      * were not given back; and of these results alone, of items that were taken up */

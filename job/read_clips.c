@@ -68,13 +68,13 @@ give_up(qv_job *job, struct qv_job_frames *frames)
 static qv_status
 put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_error *err)
 {
-    qv_status status = QV_ESTATE;
+    qv_status status = QV_EFULL;
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
-    while (!is_over(job, item) && status == QV_ESTATE) {
+    while (!is_over(job, item) && status == QV_EFULL) {
         status = qv_feeder_put(job->feeder, item->feed, frames ? frames->at : NULL, frames,
                                qv_seconds(), err);
-        if (status == QV_ESTATE)
+        if (status == QV_EFULL)
             qv_job_wait(job, QV_JOB_READERS);
     }
     qv_job_clock_stop(&item->room, qv_seconds());
@@ -85,7 +85,7 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
         qv_job_wake(job, QV_JOB_DEVICES);
     }
     pthread_mutex_unlock(&job->lock);
-    return status == QV_ESTATE ? QV_OK : status;
+    return status == QV_EFULL ? QV_OK : status;
 }
 
 /* ---- clips and images ---------------------------------------------------------------------- */

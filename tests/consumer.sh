@@ -117,6 +117,9 @@ names() { readelf -d "$@" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; }
 for name in qwenvit qwenvit_clips; do
     ! names "$libs/lib$name.so" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail "lib$name needs FFmpeg or libjpeg"
 done
+for program in qwenvit qwenvit-bench; do # all of FFmpeg is in the decoder's process, and what it needs not on every machine
+    ! names "$prefix/bin/$program" | grep -E 'lib(av|sw)[a-z]*\.|libjpeg' || fail "$program needs FFmpeg or libjpeg"
+done
 ! ldd pc/alone_cache_shared | grep -E 'dnnl|lib(av|sw)[a-z]*\.|libjpeg' || fail 'who reads caches needs more than jansson'
 
 { command -v dpkg-shlibdeps && command -v file; } > /dev/null || {

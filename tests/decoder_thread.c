@@ -8,10 +8,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "../clips/gpu.h"
-#include "../decoder/decoder.h"
+#include "../decoder/gpu_decoder.h"
 
 qv_status __real_qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
 qv_status __wrap_qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
@@ -30,6 +31,7 @@ static _Thread_local bool is_here;
 struct served {
     pthread_t thread;
     qvm_session session;
+    qvm_serving serving;
 };
 
 /* ---- a decoder without a program --------------------------------------------------------------- */
@@ -69,12 +71,31 @@ is_of_threads(const qv_decoder *decoder)
     return !decoder->program || decoder_thread_always;
 }
 
+/* Does what the end of a process would do. */
 static void *
 serve(void *user)
 {
-    const struct served *s = user;
+    struct served *served = user;
+    qvm_serving *s = &served->serving;
     is_here = true;
-    qvm_serve(&s->session);
+    qvm_serve(s, &served->session);
+    qvm_reader_close(&s->reader);
+    if (s->shared)
+        munmap(s->shared, (size_t)s->start.memory);
+    if (s->gpu) {
+        qvm_gpu_decoder_close(s->gpu);
+        munmap((void *)(uintptr_t)s->gpu->planes, QVM_SLOTS * (size_t)s->start.plane_bytes);
+    }
+    free(s->gpu);
+    if (served->session.codec >= 0)
+        close(served->session.codec);
+    shutdown(served->session.socket, SHUT_RDWR); /* wakes the listener; sent data is not lost */
+    if (s->listens)
+        pthread_join(s->listener, NULL);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    free(s->index);
+    close(served->session.socket);
     return NULL;
 }
 

@@ -1,7 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Tests that a wheel's programs for a further FFmpeg (QV_FFMPEG_ROOTS) are made of the sources that its own programs are made
-# of, NVIDIA's decoders among them. This build's FFmpeg plays the further one, under another number. Nothing is compiled. Usage: ffmpeg_roots.sh SOURCE WORK DEPS
+# Tests that a wheel's decoder for a further FFmpeg (QV_FFMPEG_ROOTS) is made of the sources that its own decoder is made of, NVIDIA's decoders among them. This build's FFmpeg plays the further one, under another number. Nothing is compiled. Usage: ffmpeg_roots.sh SOURCE WORK DEPS
 set -eu
 source=$1 work=$2 deps=$3
 PATH=$deps/python/bin:$PATH
@@ -21,9 +20,7 @@ sources() {
         name = $NF; sub(/.*\//, "", name)
         print name, name ~ /^(gpu|nvdec|nvstream)\.c$/ && /-DQV_WITH_NVDEC / ? "nvdec" : "" }' | sort -u
 }
-for program in decoder command; do
-    sources qwenvit_$program > own
-    sources qwenvit_${program}_99 > further
-    [ -s own ] || { echo "FAILED: qwenvit_$program has no sources there"; exit 1; }
-    diff own further || { echo "FAILED: qwenvit_$program for a further FFmpeg has other sources"; exit 1; }
-done
+sources qwenvit_decoder > own
+sources qwenvit_decoder_99 > further
+[ -s own ] || { echo 'FAILED: qwenvit_decoder has no sources there'; exit 1; }
+diff own further || { echo 'FAILED: qwenvit_decoder for a further FFmpeg has other sources'; exit 1; }

@@ -589,7 +589,7 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
         const char *field, *words;
     } other[] = {
         { "", "\"packing\" none|the run \"pairs\"|0.2.0 and before packed whole clips|go on with" },
-        { "\"packing\":\"clips\",", "\"clips\"|the run \"pairs\"|another rule|--out" }
+        { "\"packing\":\"clips\",", "\"clips\"|the run \"pairs\"|another rule|another folder" }
     };
     char *by = NULL;
     qv_error err = { 0 };

@@ -13,6 +13,7 @@
 
 #include "cache/open.h"
 #include "qwenvit_clips.h"
+#include "cache/reader.h"
 #include "cache_tools.h"
 
 static qv_cache_layout tiny = { .dtype = QV_BF16, .width = 8, .n_deepstack = 2 };
@@ -137,7 +138,7 @@ records_of(const char *dir)
         assert_int_equal(qv_cache_at(c, i, &item, &err), QV_OK);
         assert_int_equal(qv_cache_record(c, i, &text, &err), QV_OK);
         snprintf(all.texts[all.n++], sizeof all.texts[0], "%s of %" PRId64, text,
-                 qv_cache_part_sealed(c, item.part_index));
+                 c->index.parts[item.part_index].sealed_ns);
         free(text);
     }
     qsort(all.texts, (size_t)all.n, sizeof all.texts[0], by_text);

@@ -245,7 +245,7 @@ what_is_not_valid_is_refused(void **state)
     for (int i = 0; i < QV_FEEDER_PIECES; i++)
         put_item(&s, 1, NULL, 0);
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &item, "x", NULL, &feed, &s.err), QV_OK);
-    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_ESTATE);
+    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_EFULL);
     assert_non_null(ready(&s, 0));
     assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_OK);
     close_feeder(&s);

@@ -810,7 +810,8 @@ make_files(void **state)
     (void)state;
     qv_error err;
     FILE *victim = fopen("victim", "w");
-    if (!victim || fclose(victim) || tool_make_clip(CLIP, &tool_clip_shape, &err))
+    if (!victim || fclose(victim) || setenv("QWENVIT_DECODER", QV_DECODER, 1) ||
+        tool_make_clip(CLIP, &tool_clip_shape, &err))
         return -1;
     return dup2(0, QV_LEAKED_FD) < 0; /* Without FD_CLOEXEC. */
 }

@@ -467,7 +467,7 @@ make_files(void **state)
         .width = 32, .height = 32, .fps = 25, .frames = FRAMES
     };
     qv_error err;
-    if (tempdir_make(state))
+    if (tempdir_make(state) || setenv("QWENVIT_DECODER", QV_DECODER, 1))
         return -1;
     good_clip = strdup(temp_path("good.mp4"));
     return !good_clip || tool_make_clip(good_clip, &shape, &err) ? -1 : 0;

@@ -153,9 +153,9 @@ left_out='faults_(alloc|onednn).*|planted|isolation|job|job_progress|mlx_sizes|c
 ! command -v nvcc > /dev/null || left_out="$left_out|consumer"
 run release -E "^($left_out)\$"
 check build clang
-units='api|config|conv3d.*|dtype|geometry|golden|media|op|safetensors|weights'
+units='api|config|conv3d.*|dtype|geometry|golden|preprocessing|op|safetensors|weights'
 run clang -R "^($units|checkop_cpu_2|symbols.*)\$"
-threaded='threads copier prefetch backend_library kernel_files media_threads isolation planted job job_progress
+threaded='threads copier prefetch backend_library kernel_files clip_threads isolation planted job job_progress
     cache_reader'
 check build tsan --target $(printf 'test_%s ' $threaded)
 export QV_SOAK=20 # clips are slow under the sanitizer

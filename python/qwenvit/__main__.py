@@ -5,28 +5,24 @@ cache of version 2."""
 import os
 import sys
 
-from . import _core, _cuda, _decoder
+from . import _cuda, _decoder
 
 
-def main():
+def main() -> int:
     if sys.argv[1:2] == ["export"]:
         print("qwenvit: export is `cache export` now (python -m qwenvit cache export --help)", file=sys.stderr)
         return 2
     if sys.argv[1:3] == ["cache", "export"]:
-        from . import _export
+        from .adapters import parquet
 
-        return _export.main(sys.argv[3:])
+        return parquet.main(sys.argv[3:])
     if sys.argv[1:2] == ["convert"]:
         from . import _convert
 
         return _convert.main(sys.argv[2:])
-    try:
-        program = _decoder.find("qwenvit")
-    except _core.Error as e:
-        print(f"qwenvit: {e}", file=sys.stderr)
-        return 4
+    os.environ["QWENVIT_DECODER"] = _decoder.find_any()
     with _decoder.searching(*_cuda.folders()):
-        os.execv(program, ["qwenvit", *sys.argv[1:]])
+        os.execv(os.path.join(_decoder.FOLDER, "qwenvit"), ["qwenvit", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""The programs that are linked with FFmpeg: the decoder, of which each process has one, and the
-command. The wheel has a folder of them for each major of FFmpeg that it was built for. FFmpeg's
-libraries are the system's."""
+"""The decoder, of which each process has one. It alone is linked with FFmpeg, whose libraries are the
+system's: the wheel has a folder with one for each major of FFmpeg that it was built for."""
+
+from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 from . import _core
-from ._arrays import error
+from ._error import Error, error
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 HELP = (
@@ -22,32 +23,33 @@ HELP = (
 
 _lock = threading.Lock()
 # a fork copies the lock, perhaps held by a thread that is not in the new process
-os.register_at_fork(after_in_child=_lock._at_fork_reinit)
-_started = {}  # one decoder for each process; a fork starts its own
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
+_started: dict[int, _core.Decoder] = {}  # one decoder for each process; a fork starts its own
 
 
-def _environments_libraries():
+def _environments_libraries() -> str | None:
     """Returns the folder of conda's libraries, in which the loader does not look by itself. None
     outside conda."""
     return os.path.join(sys.prefix, "lib") if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else None
 
 
 @contextlib.contextmanager
-def searching(*folders):
+def searching(*folders: str) -> Iterator[None]:
     """Lets programs that are started meanwhile look for libraries in conda's folder too."""
-    before, all_ = os.environ.get("LD_LIBRARY_PATH"), [f for f in (*folders, _environments_libraries()) if f]
-    if all_:
-        os.environ["LD_LIBRARY_PATH"] = ":".join([before, *all_] if before else all_)
+    name = "LD_LIBRARY_PATH"
+    before, more = os.environ.get(name), [f for f in (*folders, _environments_libraries()) if f]
+    if more:
+        os.environ[name] = ":".join([before, *more] if before else more)
     try:
         yield
     finally:
-        if all_ and before is None:
-            del os.environ["LD_LIBRARY_PATH"]
-        elif all_:
-            os.environ["LD_LIBRARY_PATH"] = before
+        if before is not None:
+            os.environ[name] = before
+        else:
+            os.environ.pop(name, None)
 
 
-def _missing(program):
+def _missing(program: str) -> str | None:
     """Returns why a program of ours does not start, in its loader's words. None if it starts."""
     try:
         with searching():
@@ -62,30 +64,39 @@ def _missing(program):
     return words or f"{program} ended with {done.returncode}"
 
 
-def _majors():
+def _majors() -> list[str]:
     """Returns the folders, the newest FFmpeg first."""
-    folders = glob.glob(os.path.join(glob.escape(FOLDER), "ffmpeg-*"))
-    numbers = {f: re.fullmatch(r"ffmpeg-(\d+)", os.path.basename(f)) for f in folders}
-    return sorted((f for f in folders if numbers[f]), key=lambda f: -int(numbers[f][1]))
+    majors = [int(m[1]) for m in map(re.compile(r"ffmpeg-(\d+)").fullmatch, os.listdir(FOLDER)) if m]
+    return [os.path.join(FOLDER, f"ffmpeg-{major}") for major in sorted(majors, reverse=True)]
 
 
-def find(name):
-    """Returns the path of "qwenvit-decoder" or "qwenvit", for the newest FFmpeg that works."""
+def find() -> str:
+    """Returns the path of the decoder: the environment's, or the one for the newest FFmpeg that works."""
     words = []
+    if program := os.environ.get("QWENVIT_DECODER"):
+        return program
     for folder in _majors():
-        program = os.path.join(folder, name)
+        program = os.path.join(folder, "qwenvit-decoder")
         why = _missing(program)
         if why is None:
             return program
         words.append(f"{os.path.basename(folder)}: {why}")
-    raise error("QV_EBACKEND", f"{HELP} ({'; '.join(words) or f'no {name} was built'})")
+    raise error("QV_EBACKEND", f"{HELP} ({'; '.join(words) or 'no decoder was built'})")
 
 
-def start():
+def find_any() -> str:
+    """Returns the path of a decoder. Where none works, a clip fails because of it, and what needs none works."""
+    try:
+        return find()
+    except Error:
+        return os.path.join(*_majors()[:1], "qwenvit-decoder")
+
+
+def start() -> _core.Decoder:
     """Returns the decoder of this process."""
     with _lock:
         if os.getpid() not in _started:
-            program = os.environ.get("QWENVIT_DECODER") or find("qwenvit-decoder")
+            program = find()
             with searching():
                 decoder = _core.Decoder(os.fsencode(program))
             _started.clear()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import read_safetensors
+from conftest import COMMAND, read_safetensors
 
 
 def test_a_clip_is_what_the_command_makes_of_it(model, golden, clip, tmp_path):
@@ -70,10 +70,8 @@ def test_what_is_no_file_is_saved_with_its_model(golden, frames, expected, tmp_p
 
 
 def test_damage_is_told_as_the_command_tells_it(model, golden, torn, tmp_path):
-    from qwenvit import _decoder
-
-    (whole, path), out, command = torn, str(tmp_path / "torn.safetensors"), _decoder.find("qwenvit")
-    run = subprocess.run([command, "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--threads", "2",
+    (whole, path), out = torn, str(tmp_path / "torn.safetensors")
+    run = subprocess.run([*COMMAND, "encode", "--model", golden, "--backend", "cpu", "--dtype", "f32", "--threads", "2",
                           path, "-o", out],
                          capture_output=True, text=True)
     tokens, pixels = model.encode(path), model.preprocess(path)
@@ -299,7 +297,7 @@ def test_keys_are_texts_and_none_is_lost(model, clip, frames, kind):
         (b"x", {"like": "mine"}, "like is 'mine'"),
         (b"x", {"fps": -1}, "fps is -1; must be a number above 0"),
         (b"x", {"start": -1}, "start is -1; must be a number from 0 up"),
-        (b"x", {"start": 2, "end": 2.0}, "end 2; above start, 2"),
+        (b"x", {"start": 2, "end": 2.0}, "end .2. must be greater than start .2."),
         (b"x", {"end": "2"}, "end is '2'; must be a number above 0"),
         (np.zeros((4, 64, 64, 3), np.uint8), {"start": 1}, "only the options fps, max_pixels, min_pixels and timestamps"),
         ({"key": "a"}, {}, "one of path, bytes, frames, image"),
@@ -328,7 +326,7 @@ def programs(tmp_path, monkeypatch):
     FFmpeg."""
     from qwenvit import _decoder
 
-    wheel = _decoder.find("qwenvit-decoder")
+    wheel = _decoder.find()
 
     def make(major, text=None):
         program = tmp_path / f"ffmpeg-{major}" / "qwenvit-decoder"
@@ -354,8 +352,23 @@ def test_without_ffmpeg_files_say_what_to_install_and_arrays_work(model, clip, f
     assert len(model.encode(frames))
 
 
+def test_without_ffmpeg_the_command_does_what_needs_no_clip(golden, clip, programs):
+    from qwenvit import _decoder
+
+    programs(9, NOT_HERE)
+    env = {**os.environ, "QWENVIT_DECODER": programs(59, NOT_HERE)}
+    assert _decoder.find_any() == env["QWENVIT_DECODER"]
+
+    def run(*words):
+        return subprocess.run([*COMMAND, *words], env=env, capture_output=True, text=True)
+
+    assert "vision tower" in run("info", golden).stdout
+    done = run("info", clip)
+    assert done.returncode == 4 and "perhaps the FFmpeg libraries are missing" in done.stderr
+
+
 def test_without_decoders_too(model, clip, programs):
-    with pytest.raises(qwenvit.Error, match="no qwenvit-decoder was built"):
+    with pytest.raises(qwenvit.Error, match="no decoder was built"):
         model.encode(clip)
 
 
@@ -367,7 +380,7 @@ def test_the_newest_ffmpeg_that_starts_is_taken(model, clip, programs):
     programs(60, "echo symbol lookup error >&2; exit 1")
     programs(61, NOT_HERE)
     os.makedirs(os.path.join(_decoder.FOLDER, "ffmpeg-none"))
-    assert _decoder.find("qwenvit-decoder") == expected
+    assert _decoder.find() == expected
     assert len(model.encode(clip))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import qwenvit
+from conftest import COMMAND
 from qwenvit import _stream
 
 WIDE = {"min_pixels": 1, "max_pixels": 1 << 30}
@@ -107,10 +108,8 @@ def test_what_is_ahead_is_bounded_in_bytes(model, monkeypatch, ordered):
 def test_a_slow_first_source_holds_nobody_up(model, tmp_path):
     """More results come before it than may wait anywhere. A sink that waited for it would wait for
     ever."""
-    from qwenvit import _decoder
-
-    command, path = _decoder.find("qwenvit"), str(tmp_path / "long.mp4")
-    assert os.spawnv(os.P_WAIT, command, [command, "synth", "--clip", path]) == 0
+    path = str(tmp_path / "long.mp4")
+    subprocess.run([*COMMAND, "synth", "--clip", path], check=True)
     first = {"path": path, "fps": 25, "min_pixels": 100 * 480 * 360, "max_pixels": 1 << 30}
     sources = [first, *(of(2, 64) for _ in range(600))]  # of several chunks
     indices = []

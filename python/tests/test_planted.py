@@ -3,11 +3,13 @@
 own clip, with an error text."""
 import os
 import signal
+import subprocess
 
 import numpy as np
 import pytest
 
 import qwenvit
+from conftest import COMMAND
 
 FAULTY = os.environ.get("QV_FAULTY_DECODER", "")
 pytestmark = pytest.mark.skipif(not os.access(FAULTY, os.X_OK), reason="QV_FAULTY_DECODER is no program")
@@ -27,9 +29,8 @@ def planted(tmp_path, monkeypatch):
     that the requests for them would fill a socket."""
     from qwenvit import _decoder
 
-    command = _decoder.find("qwenvit")
     good = tmp_path / "good.mp4"
-    assert os.spawnv(os.P_WAIT, command, [command, "synth", "--clip", str(good)]) == 0
+    subprocess.run([*COMMAND, "synth", "--clip", good], check=True)
     program = tmp_path / "ffmpeg-1" / "qwenvit-decoder"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{FAULTY}" "$@"\n')

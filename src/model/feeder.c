@@ -280,7 +280,7 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, double 
                        "put: feeder, feed or data is NULL, or the item is complete");
     struct qv_feeder_pack **link = find_pack(f, fed), *pack = *link;
     if (pack && pack->n == QV_FEEDER_PIECES && !f->is_call)
-        return qv_fail(err, QV_ESTATE, "put: %d puts wait for such chunks", QV_FEEDER_PIECES);
+        return qv_fail(err, QV_EFULL, "put: %d puts wait for such chunks", QV_FEEDER_PIECES);
     struct qv_waiting *waits = malloc(sizeof *waits);
     if (!pack && waits)
         pack = malloc(sizeof *pack);

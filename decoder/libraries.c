@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* Makes forks cheap. FFmpeg brings more than a hundred libraries, and the loader writes to the data of each: a fork copies the
+ * tables of all these pages, and the end of the process frees them. Pages of a file cost neither. */
+#define _GNU_SOURCE
+#include "decoder.h"
+
+#ifdef __linux__
+#include <link.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Copies the data of a library to the file, and maps it from there: private as before, so that no process sees what another
+ * writes, and read-only where it was. */
+static int
+map_from_file(struct dl_phdr_info *library, size_t size, void *file)
+{
+    const int fd = *(int *)file;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    (void)size;
+    for (int i = 0; i < library->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &library->dlpi_phdr[i];
+        const uintptr_t begin = library->dlpi_addr + p->p_vaddr, from = begin & -page;
+        const size_t bytes = ((begin + p->p_filesz + page - 1) & -page) - from;
+        const size_t fixed = ((begin + p->p_memsz) & -page) - from; /* as the loader rounds it */
+        const off_t at = lseek(fd, 0, SEEK_END);
+        bool done = true;
+        if (p->p_type == PT_LOAD && p->p_flags == (PF_R | PF_W) &&
+            write(fd, (void *)from, bytes) == (ssize_t)bytes)
+            done = mmap((void *)from, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd,
+                        at) != MAP_FAILED;
+        else if (p->p_type == PT_GNU_RELRO &&
+                 fixed) /* is listed behind the data that it is part of */
+            done = !mprotect((void *)from, fixed, PROT_READ);
+        if (!done)
+            _exit(1); /* nothing may be mapped there any more */
+    }
+    return 0;
+}
+
+void
+qvm_share_libraries(void)
+{
+    struct stat threads;
+    /* A thread that a library has started may write to its data meanwhile. The folder has two links more than threads. */
+    if (QVM_SANITIZED || stat("/proc/self/task", &threads) || threads.st_nlink != 3)
+        return;
+    int fd = qvm_shared_memory();
+    if (fd < 0)
+        return;
+    signal(SIGXFSZ, SIG_IGN); /* the caller may have limited the size of files */
+    dl_iterate_phdr(map_from_file, &fd);
+    signal(SIGXFSZ, SIG_DFL);
+    close(fd);
+}
+
+#else
+
+void
+qvm_share_libraries(void)
+{
+}
+
+#endif

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: MIT
+"""For those who serve or generate by vLLM, SGLang or transformers, which take tokens that were
+computed before (docs/engines.md).
+
+All use one layout: rows [n, out_hidden * (1 + deepstack)], which are the merger's output with
+DeepStack's outputs beside it, one item after another, and grid_thw before merging. The functions
+take one result or several, Tokens or a Cache's Entries; both have the functions as methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import struct
+import warnings
+from typing import Any
+
+from .. import _check
+from .._check import Path
+from .._error import error
+from .._patch import _find_tower, output_of
+from .._prompt import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, said, wrong
+
+# the oldest release whose interface is known, and the newest one that was tried
+VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
+HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"}
+FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16"}
+
+
+def to_vllm(
+    results: Any, *, embeddings: bool = True, is_image: bool | None = None, timestamps: Any = None,
+    second_per_grid_ts: Any = None, version: str | None = None, picture: bool | None = None,
+) -> dict[str, Any]:
+    """Returns multi_modal_data for a prompt of vLLM, which must be started with
+    enable_mm_embeds=True.
+
+    The result is {"image": {"image_embeds" [n, width], "image_grid_thw" [items, 3]}}, {"video":
+    {"video_embeds", "video_grid_thw"}}, or both, as torch tensors on the host. Clips of Qwen3 also
+    have "timestamps", the seconds of each frame pair; clips of Qwen2.5 have "second_per_grid_ts".
+
+    embeddings: False leaves the tokens out, for an instance that gets them by its EC connector.
+    is_image, timestamps: for one result that does not know them.
+    second_per_grid_ts: a number, or one for each clip, in place of what the results know; None for
+        that.
+    version: vLLM's; None for the one that is installed, otherwise the one that was tried.
+    picture: the name of is_image in 0.2.
+
+    Raises Error for an older version than those known (a newer one gives a warning), a cache
+    without the DeepStack outputs that its model has, or a clip without what its family needs.
+    """
+    _check_version(*VLLM, version)
+    embeddings = _check.flag(embeddings, "embeddings")
+    data: dict[str, Any] = {}
+    for kind, items in _by_kind(results, is_image, timestamps, picture).items():
+        fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
+        if embeddings:
+            fields[f"{kind}_embeds"] = _matrix(items)
+        if kind == "video":
+            fields.update(_clip_fields(items, second_per_grid_ts))
+    return data
+
+
+def to_sglang(
+    results: Any, *, is_image: bool | None = None, timestamps: Any = None, second_per_grid_ts: Any = None,
+    version: str | None = None, picture: bool | None = None,
+) -> dict[str, Any]:
+    """Returns {"image_data": [..], "video_data": [..]}, arguments of SGLang's Engine.generate(),
+    which also needs input_ids of a text that prompt() has made.
+
+    Arguments and errors are those of to_vllm().
+    """
+    _check_version(*SGLANG, version)
+    data: dict[str, Any] = {}
+    for kind, items in _by_kind(results, is_image, timestamps, picture).items():
+        fields: dict[str, Any] = {"format": "precomputed_embedding", "feature": _matrix(items)}
+        fields[f"{kind}_grid_thw"] = _grid(items)
+        if kind == "video":
+            fields.update(_clip_fields(items, second_per_grid_ts))
+            fields.pop("timestamps", None)  # the text has them
+        data[f"{kind}_data"] = [fields]
+    return data
+
+
+def to_transformers(
+    results: Any, *, is_image: bool | None = None, timestamps: Any = None, second_per_grid_ts: Any = None,
+    picture: bool | None = None,
+) -> dict[str, Any]:
+    """Returns {"pixel_values": [n, width], "image_grid_thw"}, and for clips "pixel_values_videos"
+    and "video_grid_thw": arguments of a transformers model on which accept_tokens() was called.
+
+    Arguments and errors are those of to_vllm().
+    """
+    data: dict[str, Any] = {}
+    for kind, items in _by_kind(results, is_image, timestamps, picture).items():
+        data["pixel_values" if kind == "image" else "pixel_values_videos"] = _matrix(items)
+        data[f"{kind}_grid_thw"] = _grid(items)
+        if kind == "video":
+            data.update(_clip_fields(items, second_per_grid_ts))
+            data.pop("timestamps", None)
+    return data
+
+
+def save_ec(result: Any, path: Path, hash: str) -> str:
+    """Writes PATH/hash/encoder_cache.safetensors for vLLM's ECExampleConnector, and returns the
+    file's name.
+
+    The connector reads it if path is its shared_storage_path and hash is the request's
+    multi_modal_uuid. The result is one clip or image. The file appears whole or not at all, and
+    replaces one that was there.
+    """
+    (result,) = as_list([result])
+    if not _check.is_text(hash) or hash in (".", "..") or "/" in hash:
+        raise _check.wrong("hash", hash, "the name of a folder")
+    _check_deepstack(result)
+    if len(result.grid_thw) != 1:
+        raise wrong(result, f"{len(result.grid_thw)} items; a file of the EC connector holds one")
+    matrix = result.packed()
+    described: dict[str, Any] = {"dtype": FILE_DTYPES[result.dtype], "shape": list(matrix.shape)}
+    described["data_offsets"] = [0, matrix.nbytes]
+    header = json.dumps({"ec_cache": described}).encode()
+    header += b" " * (-len(header) % 8)
+    folder = os.path.join(os.fsdecode(_check.path(path, "path")), hash)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return _write_whole(os.path.join(folder, "encoder_cache.safetensors"), header, matrix)
+    except OSError as e:
+        raise wrong(result, f"{folder}: {e.strerror}", "QV_EIO") from None
+
+
+def accept_tokens(model: Any) -> Any:
+    """Makes the tower of a loaded transformers model (4.57, 5.x) pass tokens on instead of
+    computing them, so that pixel_values are the rows of to_transformers().
+
+    generate() works as before, and so does training of the rest of the model. reject_tokens()
+    undoes it. The tower's weights stay and are not used.
+    """
+    tower = _find_tower(model)
+    if "forward" in tower.__dict__:
+        raise error("QV_ESTATE", "this model's tower is patched, or accepts tokens already")
+    tower.forward = _Stored(tower).forward
+    return model
+
+
+def reject_tokens(model: Any) -> Any:
+    """Lets the tower take pixels again."""
+    tower = _find_tower(model)
+    if not isinstance(getattr(tower.__dict__.get("forward"), "__self__", None), _Stored):
+        raise error("QV_ESTATE", "this model does not accept tokens")
+    del tower.forward
+    return model
+
+
+def mm_token_type_ids(input_ids: Any, of: Any) -> Any:
+    """Returns what models of transformers 5 want beside input_ids: 1 at placeholders of images, 2
+    at those of clips, 0 elsewhere.
+
+    input_ids: a tensor or an array of any shape, or lists of numbers; the result is of the same
+        kind.
+    of: what knows the placeholders' ids: the transformers model, its config, processor or
+        tokenizer, or the checkpoint's folder. Raises Error if it does not.
+    """
+    image, video = _placeholders(of)
+
+    def kinds(ids: Any) -> Any:
+        if hasattr(ids, "shape") and hasattr(ids, "dtype"):
+            return (ids == image) * 1 + (ids == video) * 2
+        if isinstance(ids, (list, tuple)):
+            return [kinds(one) for one in ids]
+        return {image: 1, video: 2}.get(_check.whole(ids, "an id of input_ids"), 0)
+
+    return kinds(input_ids)
+
+
+def _placeholders(of: Any) -> Any:
+    """Returns (id of an image's placeholder, id of a clip's)."""
+    names = ("image_token_id", "video_token_id")
+    if isinstance(of, (str, os.PathLike)):
+        folder = os.fsdecode(_check.path(of, "of"))
+        file = os.path.join(folder, "config.json")
+        if not os.path.exists(file) and (os.path.isfile(folder) or glob.glob(os.path.join(glob.escape(folder), "*.gguf"))):
+            raise error("QV_EINVAL", f"{folder}: a GGUF file of a vision tower has no ids of placeholders: give the "
+                                     "model, config, processor or tokenizer, or a folder with config.json")
+        try:
+            with open(file, encoding="utf-8") as f:
+                found = json.load(f)
+        except (OSError, ValueError) as e:
+            raise error("QV_EIO", f"{file}: {getattr(e, 'strerror', None) or e}") from None
+        pairs = [[found.get(name) for name in names]] if isinstance(found, dict) else []
+    else:
+        tokenizer = getattr(of, "tokenizer", of)
+        pairs = [[getattr(who, name, None) for name in names] for who in (of, getattr(of, "config", None), tokenizer)]
+        if hasattr(tokenizer, "convert_tokens_to_ids"):
+            pairs.append([tokenizer.convert_tokens_to_ids(pad) for pad in PADS.values()])
+    for pair in pairs:
+        if all(isinstance(number, int) for number in pair):
+            return pair
+    raise _check.wrong("of", of, "what knows the ids of <|image_pad|> and <|video_pad|>: a model, config, processor, "
+                                 "tokenizer or checkpoint's folder")
+
+
+class _Stored:
+    """Stands in a tower's place: separates rows into tokens and DeepStack's outputs."""
+
+    def __init__(self, tower: Any) -> None:
+        self.tower, config = tower, tower.config
+        self.width = getattr(config, "out_hidden_size", None) or config.hidden_size
+        self.n_deepstack = len(getattr(config, "deepstack_visual_indexes", None) or [])
+        self.merge_size = config.spatial_merge_size
+
+    def forward(self, hidden_states: Any, grid_thw: Any, **kwargs: Any) -> Any:
+        n = int(grid_thw.prod(-1).sum()) // self.merge_size**2
+        wanted = (n, self.width * (1 + self.n_deepstack))
+        if tuple(hidden_states.shape) != wanted:
+            raise error(
+                "QV_EINVAL",
+                f"pixel_values: {list(hidden_states.shape)}; this model accepts tokens {list(wanted)} "
+                f"({self.n_deepstack} DeepStack outputs), as to_transformers() gives",
+            )
+        tokens, *deepstack = hidden_states.split(self.width, dim=1)
+        return output_of(self.tower, tokens, deepstack)
+
+
+# ---- what they share -------------------------------------------------------------------------------
+
+
+def _numbers(version: str) -> tuple[int, ...] | None:
+    parts = version.split(".")[:2]
+    return tuple(map(int, parts)) if len(parts) == 2 and all(map(str.isdigit, parts)) else None
+
+
+def _installed(engine: str) -> str | None:
+    """Returns the version of an installed package, or None."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(engine)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _check_version(engine: str, oldest: tuple[int, int], newest: tuple[int, int], version: str | None) -> None:
+    version = _installed(engine) if version is None else version
+    if version is None:
+        return
+    version = _check.utf8(version)
+    numbers = _numbers(version)
+    tried = ".".join(map(str, newest))
+    if numbers is None or numbers < oldest:
+        raise error(
+            "QV_EUNSUPPORTED",
+            f"{engine} {version}: its interface is not known; {tried} was tried, and version={tried!r} "
+            "makes what that version takes",
+        )
+    if numbers > newest:
+        warnings.warn(f"{engine} {version} has not been tried; {tried} has", stacklevel=3)
+
+
+def _check_deepstack(result: Any) -> None:
+    if result.model_type in HAVE_DEEPSTACK and not result.deepstack:
+        raise wrong(
+            result,
+            f"tokens of {result.model_type} without DeepStack's outputs, which the engine's model adds to "
+            "its first layers: make the cache without --no-deepstack",
+            "QV_EUNSUPPORTED",
+        )
+
+
+def _by_kind(results: Any, is_image: bool | None, timestamps: Any, picture: bool | None) -> dict[str, list[Item]]:
+    """Returns {"image": Items, "video": Items}, without a key that has none."""
+    is_image = said(is_image, picture)
+    kinds: dict[str, list[Item]] = {}
+    made_by = None
+    for result in as_list(results, is_image, timestamps):
+        _check_deepstack(result)
+        this = (result.model_type, 1 + len(result.deepstack), result.tokens.shape[1], result.dtype)
+        if made_by is not None and this != made_by:
+            raise wrong(result, f"its model, matrices, width and dtype are {this}, those of other results {made_by}")
+        made_by = this
+        for item in items_of(result, is_image, timestamps):
+            kinds.setdefault(item.kind, []).append(item)
+    if not kinds:
+        raise error("QV_EINVAL", "no results")
+    return kinds
+
+
+def _clip_fields(items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
+    """Returns what a family's processor gives with clips besides their tokens."""
+    import torch
+
+    family = items[0].result.model_type
+    if FAMILIES.get(family):
+        for item in items:
+            if item.seconds is None:
+                raise wrong(item.result, NO_SECONDS)
+        return {"timestamps": [item.seconds for item in items]}
+    if family != "qwen2_5_vl":
+        return {}
+    given = second_per_grid_ts
+    single = given is None or isinstance(given, (int, float))
+    given = [given] * len(items) if single else _check.items(given, "second_per_grid_ts")
+    if len(given) != len(items):
+        raise error("QV_EINVAL", f"second_per_grid_ts: {len(given)} numbers for {len(items)} clips")
+    seconds = [
+        item.result.second_per_grid_ts if value is None else _check.real(value, "second_per_grid_ts")
+        for item, value in zip(items, given)
+    ]
+    for item, value in zip(items, seconds):
+        if not value:
+            raise wrong(
+                item.result,
+                "Qwen2.5-VL needs the seconds of a frame pair, which frames and older caches do not say: "
+                "give second_per_grid_ts=, 2 over the frames a second that were sampled",
+            )
+    return {"second_per_grid_ts": torch.tensor(seconds)}
+
+
+def _grid(items: list[Item]) -> Any:
+    import torch
+
+    return torch.tensor([item.grid for item in items], dtype=torch.int64)
+
+
+def _matrix(items: list[Item]) -> Any:
+    import torch
+
+    rows = []
+    for item in items:
+        tokens, deepstack = item.result.torch()
+        rows.append(torch.cat([m[item.first : item.first + item.n] for m in (tokens, *deepstack)], dim=1))
+    return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+
+def _write_whole(path: str, header: bytes, matrix: Any) -> str:
+    temporary = f"{path}.{os.getpid()}-{os.urandom(8).hex()}"
+    try:
+        with open(temporary, "xb") as f:
+            f.write(struct.pack("<Q", len(header)) + header)
+            f.write(memoryview(matrix.reshape(-1).view("uint8")))
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return path

@@ -1,0 +1,1199 @@
+/* SPDX-License-Identifier: MIT */
+/* Tests preprocessing: the rules against transformers' numbers, the resize against
+ * torchvision's, and decoding with clips that the test makes. */
+#define _POSIX_C_SOURCE 200809L
+#include <fcntl.h>
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libavutil/display.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../clips/clips.h"
+#include "../decoder/decoder.h"
+#include "ffmpeg_write.h"
+#include "command/tool.h"
+
+#define CLIP_W 96
+#define CLIP_H 64
+
+static char folder[256];
+
+/* ---- rules: numbers from transformers 5.23 --------------------------------------------------- */
+
+static void
+test_sample_frames(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t total;
+        double source_fps, fps;
+        int64_t num_frames, n, hash;
+    } cases[] = {
+        { 325, 25.0, 2.0, 0, 26, 997334516 },
+        { 1, 25.0, 2.0, 0, 1, 0 },
+        { 2, 30.0, 2.0, 0, 2, 1 },
+        { 3, 30.0, 2.0, 0, 3, 33 },
+        { 300, 29.97002997002997, 2.0, 0, 20, 222361896 },
+        { 100000, 30.0, 2.0, 0, 768, 977239810 },
+        { 431, 24.0, 0.5, 0, 8, 836673061 },
+        { 50, 10.0, 2.0, 0, 10, 949766678 },
+        { 7, 25.0, 0.0, 4, 4, 2052 },
+        { 3, 25.0, 0.0, 8, 8, 29583488 },
+        { 1000, 29.97, 7.3, 0, 243, 955691372 },
+        { 999, 60.0, 59.94, 0, 768, 659803365 },
+        { 10, 25.0, 0.0, 1, 1, 0 },
+        { 175, 30.0, 2.4, 0, 13, 414787989 }, /* int(175 / 30.0 * 2.4), not int(175 * 2.4 / 30.0) */
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        int64_t indices[1024], hash = 0;
+        const int64_t n = qv_sample_frames(cases[c].total, cases[c].source_fps, cases[c].fps,
+                                           cases[c].num_frames, 4, 768, indices);
+        assert_int_equal(n, cases[c].n);
+        for (int64_t i = 0; i < n; i++)
+            hash = (hash * 31 + indices[i]) % 1000000007;
+        assert_int_equal(hash, cases[c].hash);
+    }
+    int64_t half[4]; /* 0, 1.5, 3 and 0, 0.5, 1: halves are rounded to even numbers */
+    qv_sample_frames(4, 1, 0, 3, 4, 768, half);
+    assert_int_equal(half[1], 2);
+    qv_sample_frames(2, 1, 0, 3, 4, 768, half);
+    assert_int_equal(half[1], 0);
+    assert_int_equal(qv_sample_frames(0, 25, 2, 0, 4, 768, NULL), 0);
+    /* a source that does not give its rate counts as 24 fps */
+    assert_int_equal(qv_sample_frames(240, 0, 2, 0, 4, 768, NULL), 20);
+}
+
+/* Numbers of Qwen2VLVideoProcessor with torch 2.11; those for 766 frames need its float32
+ * vectors. */
+static void
+test_sample_pairs(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t total;
+        double source_fps, fps;
+        int64_t num_frames, least, most, n, hash;
+    } cases[] = {
+        { 325, 25.0, 2.0, 0, 4, 768, 26, 912681750 },
+        { 2, 30.0, 2.0, 0, 4, 768, 2, 1 },
+        { 3, 30.0, 2.0, 0, 4, 768, 2, 1 },
+        { 7, 25.0, 2.0, 0, 4, 768, 4, 1059 },
+        { 300, 29.97002997002997, 2.0, 0, 4, 768, 20, 338371810 },
+        { 100000, 30.0, 2.0, 0, 4, 768, 768, 737469017 },
+        { 431, 24.0, 0.5, 0, 4, 768, 8, 256374745 },
+        { 53946, 30.0, 30.0, 0, 4, 766, 766, 67668641 },
+        { 1000, 29.97, 7.3, 0, 4, 768, 242, 552239685 },
+        { 17, 25.0, 0.0, 14, 4, 768, 14, 345417540 },
+        { 33, 25.0, 0.0, 5, 4, 768, 4, 8208 },
+        { 90, 30.0, 2.0, 0, 7, 9, 6, 14791725 },
+        { 431568, 24.0, 60.0, 0, 4, 766, 766, 337291956 },
+        { 776, 30.0, 2.0, 0, 24, 24, 24, 383020418 },
+        /* an error there; here the frame is paired with itself */
+        { 1, 25.0, 2.0, 0, 4, 768, 1, 0 },
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const qv_outcome info = { .cut_frames = cases[c].total, .source_fps = cases[c].source_fps };
+        const qv_clip_options o = { .num_frames = cases[c].num_frames };
+        qv_preprocess p = qv_preprocess_default(false);
+        p.fps = cases[c].fps;
+        p.min_frames = cases[c].least;
+        p.max_frames = cases[c].most;
+        int64_t indices[1024], n = 0, hash = 0;
+        assert_int_equal(qvm_qwen2_vl.count(&info, &p, &o, &n, NULL), QV_OK);
+        assert_int_equal(n, cases[c].n);
+        qvm_qwen2_vl.fill(&info, &p, n, indices);
+        for (int64_t i = 0; i < n; i++)
+            hash = (hash * 31 + indices[i]) % 1000000007;
+        assert_int_equal(hash, cases[c].hash);
+    }
+}
+
+/* Numbers of Glm4vVideoProcessor with numpy 2. Clips above 300 seconds are spread, or taken
+ * whole. */
+static void
+test_sample_by_seconds(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t total;
+        double source_fps, fps;
+        int64_t n, hash;
+    } cases[] = {
+        { 325, 25.0, 2.0, 26, 269514090 },
+        { 1, 25.0, 2.0, 2, 0 },
+        { 2, 30.0, 2.0, 2, 0 },
+        { 7, 25.0, 2.0, 2, 0 },
+        { 300, 29.97002997002997, 2.0, 20, 338371810 },
+        { 9000, 30.0, 2.0, 600, 772791234 },
+        { 9001, 30.0, 2.0, 600, 56244505 },
+        { 100000, 30.0, 2.0, 600, 642544972 },
+        { 431, 24.0, 0.5, 8, 487521669 },
+        { 33, 25.0, 60.0, 34, 441677569 }, /* each frame once, the last one again */
+        { 700, 2.0, 2.5, 700, 607852997 },
+        { 7193, 23.976, 2.0, 600, 704196857 },
+        { 50000, 25.0, 0.37, 112, 932746256 },
+        { 400, 1.0, 2.0, 400, 330503023 },
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const qv_outcome info = { .cut_frames = cases[c].total, .source_fps = cases[c].source_fps };
+        const qv_clip_options o = { 0 };
+        const qv_preprocess p = { .fps = cases[c].fps, .max_duration = 300 };
+        int64_t indices[1024], n = 0, hash = 0;
+        assert_int_equal(qvm_glm4v.count(&info, &p, &o, &n, NULL), QV_OK);
+        assert_int_equal(n, cases[c].n);
+        qvm_glm4v.fill(&info, &p, n, indices);
+        for (int64_t i = 0; i < n; i++)
+            hash = (hash * 31 + indices[i]) % 1000000007;
+        assert_int_equal(hash, cases[c].hash);
+    }
+}
+
+static void
+test_sample_by_seconds_refuses(void **state)
+{
+    (void)state;
+    static const struct {
+        qv_clip_options o;
+        double fps;
+        const char *words;
+    } bad[] = {
+        { { .num_frames = 4 }, 2, "num_frames 4; this model's processor has no such option" },
+        { { .min_frames = 5 }, 2, "min_frames 5;" },
+        { { .max_frames = 6 }, 2, "max_frames 6;" },
+        { { .cap_pixels = true }, 2, "cap_pixels 1;" },
+        { { .fps = 1001 }, 1001, "fps 1001; at most 1000" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const qv_outcome info = { .cut_frames = 11, .source_fps = 25 };
+        const qv_preprocess p = { .fps = bad[i].fps, .max_duration = 300 };
+        int64_t n = 7;
+        qv_error err;
+        assert_int_equal(qvm_glm4v.count(&info, &p, &bad[i].o, &n, &err), QV_EINVAL);
+        assert_non_null(strstr(err.text, bad[i].words));
+        assert_int_equal(n, 7);
+    }
+}
+
+static void
+test_sample_pairs_refuses(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t num_frames, most;
+        const char *words;
+    } bad[] = {
+        { 1, 768, "num_frames 1 becomes 0" },
+        { 11, 768, "num_frames 11 becomes 12, as this model takes frames in pairs; 2 to 10 of" },
+        { 0, 1, "max_frames 1 leave less than a pair of 11 frames" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const qv_outcome info = { .cut_frames = 11, .source_fps = 25 };
+        const qv_clip_options o = { .num_frames = bad[i].num_frames };
+        qv_preprocess p = qv_preprocess_default(false);
+        p.min_frames = 1;
+        p.max_frames = bad[i].most;
+        int64_t n = 0;
+        qv_error err;
+        assert_int_equal(qvm_qwen2_vl.count(&info, &p, &o, &n, &err), QV_EINVAL);
+        assert_non_null(strstr(err.text, bad[i].words));
+    }
+}
+
+typedef struct size_case {
+    int64_t frames, height, width, out_height, out_width;
+} size_case;
+
+static void
+check_sizes(const size_case *cases, size_t n, qv_preprocess p, int64_t least, int64_t most)
+{
+    p.min_pixels = least;
+    p.max_pixels = most;
+    for (size_t c = 0; c < n; c++) {
+        int64_t height = 0, width = 0;
+        assert_int_equal(qv_smart_resize(cases[c].frames, cases[c].height, cases[c].width, &p,
+                                         &height, &width, NULL),
+                         QV_OK);
+        assert_int_equal(height, cases[c].out_height);
+        assert_int_equal(width, cases[c].out_width);
+    }
+}
+
+static void
+test_smart_resize(void **state)
+{
+    (void)state;
+    static const size_case clips[] = {
+        { 26, 180, 320, 192, 320 },  { 10, 720, 1280, 704, 1280 },  { 3, 270, 480, 256, 480 },
+        { 4, 50, 50, 64, 64 },       { 768, 1080, 1920, 128, 224 }, { 768, 2160, 3840, 128, 224 },
+        { 2, 1, 1, 64, 64 },         { 5, 20, 700, 32, 1120 },      { 7, 16, 32, 32, 64 },
+        { 100, 90, 5000, 64, 3712 }, { 9, 48, 80, 64, 64 },         { 2, 4000, 20, 6400, 32 },
+        { 2, 144, 176, 128, 192 },
+    };
+    static const size_case tight[] = {
+        { 26, 180, 320, 128, 224 }, { 10, 720, 1280, 192, 352 }, { 3, 270, 480, 256, 480 },
+        { 4, 50, 50, 192, 192 },    { 768, 1080, 1920, 32, 32 }, { 768, 2160, 3840, 32, 32 },
+        { 2, 1, 1, 256, 256 },      { 5, 20, 700, 32, 1120 },    { 7, 16, 32, 128, 224 },
+        { 100, 90, 5000, 32, 640 }, { 9, 48, 80, 96, 160 },      { 2, 4000, 20, 6400, 32 },
+        { 2, 144, 176, 256, 288 },
+    };
+    static const size_case images[] = {
+        { 0, 200, 200, 256, 256 }, { 0, 1, 1, 256, 256 },     { 0, 1080, 1920, 1088, 1920 },
+        { 0, 48, 80, 224, 352 },   { 0, 4000, 20, 4000, 32 }, { 0, 5000, 7000, 3456, 4832 },
+        { 0, 256, 256, 256, 256 }, { 0, 1, 200, 32, 3648 },   { 0, 16, 16, 256, 256 },
+    };
+    const qv_preprocess p = qv_preprocess_default(false);
+    check_sizes(clips, sizeof clips / sizeof clips[0], p, 4096, 25165824);
+    check_sizes(tight, sizeof tight / sizeof tight[0], p, 131072, 786432);
+    check_sizes(images, sizeof images / sizeof images[0], p, 65536, 16777216);
+}
+
+/* Patch size 14, and limits for each frame: those of published files, and of the class. */
+static void
+test_smart_resize_of_frames(void **state)
+{
+    (void)state;
+    static const size_case published[] = {
+        { 26, 180, 320, 168, 308 }, { 10, 720, 1280, 728, 1288 },    { 3, 270, 480, 280, 476 },
+        { 4, 50, 50, 56, 56 },      { 768, 2160, 3840, 2156, 3836 }, { 2, 1, 1, 56, 56 },
+        { 5, 20, 700, 28, 700 },    { 7, 13, 27, 56, 84 },           { 2, 4000, 20, 4004, 28 },
+        { 2, 144, 176, 140, 168 },
+    };
+    static const size_case class[] = {
+        { 26, 180, 320, 252, 448 }, { 10, 720, 1280, 560, 1008 },   { 3, 270, 480, 280, 476 },
+        { 4, 50, 50, 336, 336 },    { 768, 2160, 3840, 560, 1008 }, { 2, 1, 1, 336, 336 },
+        { 5, 20, 700, 56, 1876 },   { 7, 13, 27, 224, 476 },        { 2, 4000, 20, 4004, 28 },
+        { 2, 144, 176, 308, 364 },
+    };
+    qv_preprocess p = qv_preprocess_default(false);
+    p.patch_size = 14;
+    p.processor = QV_PROCESSOR_QWEN2_VL;
+    check_sizes(published, sizeof published / sizeof published[0], p, 3136, 12845056);
+    check_sizes(class, sizeof class / sizeof class[0], p, 128 * 28 * 28, 768 * 28 * 28);
+}
+
+/* For GLM all frames of a clip count, and an image counts as a pair. */
+static void
+test_smart_resize_of_glm(void **state)
+{
+    (void)state;
+    static const size_case clips[] = {
+        { 26, 180, 320, 168, 308 }, { 10, 720, 1280, 728, 1288 },  { 3, 270, 480, 280, 476 },
+        { 4, 50, 50, 56, 56 },      { 600, 2160, 3840, 196, 364 }, { 2, 1, 1, 84, 84 },
+        { 5, 20, 700, 28, 980 },    { 7, 13, 27, 28, 56 },         { 2, 4000, 20, 5600, 28 },
+        { 2, 144, 176, 140, 168 },
+    };
+    static const size_case images[] = {
+        { 0, 1080, 1920, 1092, 1932 }, { 0, 50, 50, 84, 84 }, { 0, 3000, 4000, 2100, 2800 },
+        { 0, 10, 300, 28, 840 },       { 0, 7, 13, 84, 112 }, { 0, 112, 56, 112, 56 },
+        { 0, 4001, 2003, 3416, 1708 },
+    };
+    qv_preprocess p = qv_preprocess_default(false);
+    p.patch_size = 14;
+    p.processor = QV_PROCESSOR_GLM4V;
+    check_sizes(clips, sizeof clips / sizeof clips[0], p, 112 * 112, 28 * 28 * 2 * 30000);
+    check_sizes(images, sizeof images / sizeof images[0], p, 112 * 112, 28 * 28 * 15000);
+}
+
+/* resize(cap_pixels_per_frame=True) of the two classes: shares of the clip's pixels, and what
+ * min_pixels leaves of them. */
+static void
+test_cap_pixels(void **state)
+{
+    (void)state;
+    static const struct {
+        qv_processor processor;
+        int patch;
+        int64_t least, most, frames;
+        bool cap;
+        int64_t height, width;
+    } cases[] = {
+        { QV_PROCESSOR_QWEN3_VL, 16, 4096, 25165824, 4, false, 1088, 1920 },
+        { QV_PROCESSOR_QWEN3_VL, 16, 4096, 25165824, 4, true, 640, 1152 },
+        { QV_PROCESSOR_QWEN3_VL, 16, 1048576, 25165824, 4, true, 768, 1376 },
+        { QV_PROCESSOR_QWEN3_VL, 16, 4096, 25165824, 100, true, 352, 640 },
+        { QV_PROCESSOR_QWEN2_VL, 14, 100352, 602112, 768, false, 560, 1008 },
+        { QV_PROCESSOR_QWEN2_VL, 14, 100352, 602112, 768, true, 336, 644 },
+        { QV_PROCESSOR_QWEN2_VL, 14, 250000, 602112, 768, true, 364, 672 },
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const qv_outcome info = { .n_frames = cases[c].frames,
+                                  .source_height = 1080,
+                                  .source_width = 1920 };
+        const qv_preprocess p = { .min_pixels = cases[c].least,
+                                  .max_pixels = cases[c].most,
+                                  .patch_size = cases[c].patch,
+                                  .temporal_patch_size = 2,
+                                  .merge_size = 2,
+                                  .processor = cases[c].processor };
+        const qv_clip_options o = { .cap_pixels = cases[c].cap };
+        int64_t height = 0, width = 0;
+        assert_int_equal(qvm_qwen3_vl.size(&info, &p, &o, &height, &width, NULL), QV_OK);
+        assert_int_equal(height, cases[c].height);
+        assert_int_equal(width, cases[c].width);
+    }
+}
+
+static void
+test_smart_resize_refuses(void **state)
+{
+    (void)state;
+    const qv_preprocess p = qv_preprocess_default(true);
+    int64_t h = 7, w = 7;
+    qv_error err;
+    assert_int_equal(qv_smart_resize(0, 1, 201, &p, &h, &w, &err), QV_EINVAL);
+    assert_non_null(strstr(err.text, "201x1"));
+    assert_int_equal(qv_smart_resize(0, 0, 10, &p, &h, &w, &err), QV_EINVAL);
+    assert_int_equal(qv_smart_resize(-1, 10, 10, &p, &h, &w, &err), QV_EINVAL);
+    assert_int_equal(qv_smart_resize(4, INT64_MAX, 10, &p, &h, &w, &err), QV_EINVAL);
+    /* a size that would take gigabytes, or that no integer holds */
+    for (int bits = 29; bits < 63; bits++) {
+        qv_preprocess large = p;
+        large.min_pixels = large.max_pixels = (int64_t)1 << bits;
+        assert_int_equal(qv_smart_resize(0, 100, 100, &large, &h, &w, &err), QV_EINVAL);
+        assert_true(h == 7 && w == 7);
+    }
+    assert_int_equal(qv_smart_resize(4, 10, 10, NULL, &h, &w, &err), QV_EINVAL);
+    qv_preprocess bad = p;
+    bad.patch_size = 0;
+    assert_int_equal(qv_smart_resize(0, 10, 10, &bad, &h, &w, &err), QV_EINVAL);
+    bad = p;
+    bad.processor = (qv_processor)7;
+    assert_int_equal(qv_smart_resize(0, 10, 10, &bad, &h, &w, &err), QV_EINVAL);
+    assert_non_null(strstr(err.text, "processor 7"));
+    assert_int_equal(h, 7);
+    /* a single frame is sized as the pair that it becomes */
+    int64_t h2, w2;
+    qv_smart_resize(1, 100, 100, &p, &h, &w, NULL);
+    qv_smart_resize(2, 100, 100, &p, &h2, &w2, NULL);
+    assert_true(h == h2 && w == w2);
+}
+
+/* ---- resize: hashes from torchvision 0.26 ---------------------------------------------------- */
+
+static uint8_t *
+noise(int64_t n)
+{
+    uint8_t *bytes = malloc((size_t)n);
+    uint32_t s = 1;
+    assert_non_null(bytes);
+    for (int64_t i = 0; i < n; i++) {
+        s = s * 1664525u + 1013904223u;
+        bytes[i] = (uint8_t)(s >> 24);
+    }
+    return bytes;
+}
+
+static uint64_t
+hash_bytes(const uint8_t *bytes, size_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ bytes[i]) * 0x100000001b3u;
+    return h;
+}
+
+static void
+test_resize(void **state)
+{
+    (void)state;
+    static const struct {
+        int h, w, out_h, out_w;
+        uint64_t hash;
+    } cases[] = {
+        { 48, 80, 32, 64, 0xcf947bc2c7fa374a },  { 33, 57, 64, 96, 0x88147992d6a09cbd },
+        { 7, 5, 32, 32, 0x58095c70ce3cc4e4 },    { 1, 1, 8, 8, 0x5709e8ae4e763565 },
+        { 90, 160, 90, 64, 0x5c344e6b99f4f068 }, { 90, 160, 32, 160, 0x0cf3341c15c65264 },
+        { 200, 300, 9, 7, 0xfb501154e2097435 },  { 64, 64, 64, 64, 0x9fb6c6c1cf946b73 },
+        { 2, 130, 32, 32, 0xaef2bbfb43eeba75 },  { 40, 41, 17, 203, 0xde885d1e65633ec5 },
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const int h = cases[c].h, w = cases[c].w, oh = cases[c].out_h, ow = cases[c].out_w;
+        const size_t n = 3 * (size_t)oh * (size_t)ow;
+        uint8_t *src = noise(3 * h * w), *dst = malloc(n + 64);
+        assert_non_null(dst);
+        memset(dst, 0x99, n + 64);
+        assert_int_equal(qv_resize_bicubic(src, h, w, 3 * w, dst, oh, ow, NULL), QV_OK);
+        assert_int_equal(hash_bytes(dst, n), cases[c].hash);
+        for (size_t i = n; i < n + 64; i++)
+            assert_int_equal(dst[i], 0x99);
+        free(src);
+        free(dst);
+    }
+}
+
+/* Every kernel that this machine can run, whole and in two parts, gives what portable C gives. */
+static void
+test_resize_levels(void **state)
+{
+    (void)state;
+    uint32_t s = 7;
+    for (int round = 0; round < 60; round++) {
+        int side[4];
+        for (int i = 0; i < 4; i++) {
+            s = s * 1664525u + 1013904223u;
+            side[i] = 1 + (int)((s >> 16) % (round % 2 ? 200 : 40));
+        }
+        const size_t n = 3 * (size_t)side[2] * (size_t)side[3];
+        uint8_t *src = noise(3 * side[0] * side[1]);
+        uint8_t *portable = malloc(n), *other = malloc(n);
+        for (int level = QVM_PORTABLE; level <= QVM_BEST; level++) {
+            qvm_resizer *r = NULL;
+            assert_int_equal(qvm_resizer_create(side[0], side[1], side[2], side[3],
+                                                (qvm_level)level, &r, NULL),
+                             QV_OK);
+            uint8_t *to = level == QVM_PORTABLE ? portable : other;
+            qvm_resizer_run(r, src, 3 * side[1], to);
+            qvm_resizer_free(&r);
+            assert_null(r);
+            if (to == other)
+                assert_memory_equal(portable, other, n);
+        }
+        free(src);
+        free(portable);
+        free(other);
+    }
+}
+
+static void
+test_resize_refuses(void **state)
+{
+    (void)state;
+    uint8_t byte[3] = { 0 };
+    qv_error err;
+    assert_int_equal(qv_resize_bicubic(NULL, 1, 1, 3, byte, 1, 1, &err), QV_EINVAL);
+    assert_int_equal(qv_resize_bicubic(byte, 0, 1, 3, byte, 1, 1, &err), QV_EINVAL);
+    assert_int_equal(qv_resize_bicubic(byte, 1, 1, 2, byte, 1, 1, &err), QV_EINVAL);
+    assert_int_equal(qv_resize_bicubic(byte, 1, 1, 3, byte, 1, 1 << 20, &err), QV_EINVAL);
+}
+
+/* ---- making clips ---------------------------------------------------------------------------- */
+
+static const char *
+in_folder(const char *name)
+{
+    static char path[4][512];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    return path[turn];
+}
+
+static void
+draw(AVFrame *frame, int number)
+{
+    for (int y = 0; y < CLIP_H; y++)
+        for (int x = 0; x < CLIP_W; x++)
+            frame->data[0][y * frame->linesize[0] + x] = (uint8_t)(16 + (x + y + 5 * number) % 200);
+    for (int p = 1; p < 3; p++)
+        for (int y = 0; y < CLIP_H / 2; y++)
+            memset(frame->data[p] + y * frame->linesize[p], 100 + 20 * p + y, CLIP_W / 2);
+}
+
+static void
+set_rotation(AVStream *stream, double clockwise)
+{
+    void *matrix = stream_new_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, 9 * sizeof(int32_t));
+    assert_non_null(matrix);
+    av_display_rotation_set(matrix, clockwise);
+}
+
+static void
+write_packets(AVFormatContext *mux, AVCodecContext *encoder)
+{
+    AVPacket *packet = av_packet_alloc();
+    while (avcodec_receive_packet(encoder, packet) == 0) {
+        av_packet_rescale_ts(packet, encoder->time_base, mux->streams[0]->time_base);
+        packet->stream_index = 0;
+        assert_true(av_interleaved_write_frame(mux, packet) >= 0);
+    }
+    av_packet_free(&packet);
+}
+
+/* Makes n frames of MPEG-4 at 10 fps; the name's ending gives the container. */
+static const char *
+make_clip(const char *name, int n, double clockwise)
+{
+    const char *path = in_folder(name);
+    qvm_quiet();
+    AVFormatContext *mux = NULL;
+    assert_true(avformat_alloc_output_context2(&mux, NULL, NULL, path) >= 0);
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_MPEG4);
+    AVCodecContext *encoder = avcodec_alloc_context3(codec);
+    encoder->width = CLIP_W;
+    encoder->height = CLIP_H;
+    encoder->pix_fmt = AV_PIX_FMT_YUV420P;
+    encoder->time_base = (AVRational){ 1, 10 };
+    encoder->framerate = (AVRational){ 10, 1 };
+    encoder->gop_size = 5;
+    if (mux->oformat->flags & AVFMT_GLOBALHEADER)
+        encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+    assert_true(avcodec_open2(encoder, codec, NULL) >= 0);
+    AVStream *stream = avformat_new_stream(mux, NULL);
+    stream->time_base = encoder->time_base;
+    stream->avg_frame_rate = encoder->framerate;
+    avcodec_parameters_from_context(stream->codecpar, encoder);
+    if (clockwise != 0)
+        set_rotation(stream, clockwise);
+    assert_true(avio_open(&mux->pb, path, AVIO_FLAG_WRITE) >= 0);
+    assert_true(avformat_write_header(mux, NULL) >= 0);
+    AVFrame *frame = av_frame_alloc();
+    for (int i = 0; i < n; i++) {
+        frame->format = encoder->pix_fmt;
+        frame->width = CLIP_W;
+        frame->height = CLIP_H;
+        assert_true(av_frame_get_buffer(frame, 0) >= 0);
+        draw(frame, i);
+        frame->pts = i;
+        assert_true(avcodec_send_frame(encoder, frame) >= 0);
+        av_frame_unref(frame);
+        write_packets(mux, encoder);
+    }
+    avcodec_send_frame(encoder, NULL);
+    write_packets(mux, encoder);
+    assert_true(av_write_trailer(mux) >= 0);
+    av_frame_free(&frame);
+    avcodec_free_context(&encoder);
+    avio_closep(&mux->pb);
+    avformat_free_context(mux);
+    return path;
+}
+
+static void
+write_file(const char *path, const void *bytes, size_t n)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    fclose(file);
+}
+
+static uint8_t *
+read_file(const char *path, size_t *n)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    *n = (size_t)ftell(file);
+    rewind(file);
+    uint8_t *bytes = malloc(*n);
+    assert_int_equal(fread(bytes, 1, *n, file), *n);
+    fclose(file);
+    return bytes;
+}
+
+/* Reads a whole clip, `step` frames in each call, and returns the hash of its pixels. */
+static uint64_t
+read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
+{
+    qv_outcome info;
+    qv_clip_get_info(clip, &info);
+    const size_t bytes = 3 * (size_t)info.width * (size_t)info.height;
+    uint8_t *frames = malloc(bytes * (size_t)(info.n_frames + step));
+    int64_t n = 1;
+    *total = 0;
+    while (n) {
+        assert_int_equal(qv_clip_read(clip, frames + bytes * (size_t)*total, step, &n,
+                                      times ? times + *total : NULL, NULL),
+                         QV_OK);
+        *total += n;
+    }
+    const uint64_t h = hash_bytes(frames, bytes * (size_t)*total);
+    free(frames);
+    return h;
+}
+
+/* All tests of clips run twice: with decoding in a process of its own, and in threads of this one. */
+static qv_decoder *decoder; /* NULL: threads of this process decode */
+
+static qv_status
+try_clip(const char *path, const qv_clip_options *options, qv_clip **clip, qv_error *err)
+{
+    qv_clip_options o = { 0 };
+    if (options)
+        o = *options;
+    o.decoder = decoder;
+    return qv_clip_open(path, NULL, NULL, &o, clip, err);
+}
+
+static qv_clip *
+open_clip(const char *path, const qv_clip_options *options)
+{
+    qv_clip *clip = NULL;
+    qv_error err = { QV_OK, "" };
+    const qv_status status = try_clip(path, options, &clip, &err);
+    if (status)
+        fail_msg("%s", err.text);
+    return clip;
+}
+
+static int64_t
+damaged_of(const qv_clip *clip)
+{
+    qv_outcome outcome;
+    qv_clip_get_info(clip, &outcome);
+    return outcome.damaged_frames;
+}
+
+/* ---- clips ----------------------------------------------------------------------------------- */
+
+static void
+test_clip(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int frames, sampled;
+    } cases[] = { { "one.mp4", 1, 1 },        { "two.mp4", 2, 2 }, { "odd.mp4", 3, 3 },
+                  { "long.mp4", 37, 7 },      { "a.avi", 37, 7 },  { "a.mkv", 37, 7 },
+                  { "with:colon.mp4", 12, 4 } };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        qv_clip *clip = open_clip(make_clip(cases[c].name, cases[c].frames, 0), NULL);
+        qv_outcome info;
+        qv_clip_get_info(clip, &info);
+        assert_false(info.is_image);
+        assert_string_equal(info.codec, "mpeg4");
+        assert_int_equal(info.source_frames, cases[c].frames);
+        assert_int_equal(info.n_frames, cases[c].sampled);
+        assert_true(info.source_fps == 10.0);
+        assert_int_equal(info.width, CLIP_W);
+        assert_int_equal(info.height, CLIP_H);
+        assert_int_equal(info.grid_thw[0], (cases[c].sampled + 1) / 2);
+        assert_int_equal(info.grid_thw[1], CLIP_H / 16);
+        assert_int_equal(info.grid_thw[2], CLIP_W / 16);
+        int64_t total, indices[64];
+        double times[64];
+        read_all(clip, 3, &total, times);
+        assert_int_equal(total, cases[c].sampled);
+        assert_int_equal(damaged_of(clip), 0);
+        qv_sample_frames(cases[c].frames, 10, 2, 0, 4, 768, indices);
+        for (int64_t i = 0; i < total; i++)
+            assert_true(times[i] == (double)indices[i] / 10.0);
+        qv_clip_close(&clip);
+        assert_null(clip);
+        qv_clip_close(&clip);
+    }
+}
+
+static void
+test_clip_options(void **state)
+{
+    (void)state;
+    const char *path = make_clip("options.mp4", 20, 0);
+    int64_t total;
+    qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = 5, .threads = 1 });
+    const uint64_t five = read_all(clip, 1, &total, NULL);
+    assert_int_equal(total, 5);
+    qv_clip_close(&clip);
+    clip = open_clip(path, &(qv_clip_options){ .num_frames = 5, .threads = 4 });
+    assert_int_equal(read_all(clip, 5, &total, NULL), five);
+    qv_clip_close(&clip);
+    clip =
+        /* more than there are, so some repeat */
+        open_clip(path, &(qv_clip_options){ .num_frames = 50 });
+    read_all(clip, 7, &total, NULL);
+    assert_int_equal(total, 50);
+    assert_int_equal(damaged_of(clip), 0);
+    qv_clip_close(&clip);
+
+    qv_error err;
+    static const qv_clip_options bad[] = {
+        { .fps = 2, .num_frames = 4 },
+        { .fps = -1 },
+        { .num_frames = -1 },
+        { .max_frames = -1 },
+        { .threads = -2 },
+        { .reserved = { 0, 1 } },
+        { .min_pixels = -5 },
+        { .num_frames = 1 << 30 },
+        { .decode_memory = -1 },
+        { .decode_seconds = -1 },
+        { .max_pixels = INT64_MAX },
+        { .like = (qv_like)2 },
+        { .like = QV_LIKE_QWEN_VL_UTILS, .cap_pixels = true },
+        { .like = QV_LIKE_QWEN_VL_UTILS, .total_pixels = -1 },
+        { .total_pixels = 1000000 },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(try_clip(path, &bad[i], &clip, &err), QV_EINVAL);
+        assert_non_null(strstr(err.text, path));
+        assert_null(clip);
+    }
+}
+
+/* Frames and sizes are qwen-vl-utils' own: an even number of frames, both ends among them, at least 128 tokens. */
+static void
+test_like_qwen_vl_utils(void **state)
+{
+    (void)state;
+    const char *path = make_clip("like.mp4", 23, 0);
+    const qv_clip_options like = { .like = QV_LIKE_QWEN_VL_UTILS };
+    qv_clip *clip = open_clip(path, &like);
+    qv_outcome info;
+    double times[8];
+    int64_t n;
+    qv_clip_get_info(clip, &info);
+    assert_int_equal(info.like, QV_LIKE_QWEN_VL_UTILS);
+    assert_int_equal(info.n_frames, 4);
+    assert_true(info.width == 448 && info.height == 320);
+    assert_true(info.sampled_fps == 4.0 / 23.0 * info.source_fps);
+    const uint64_t theirs = read_all(clip, 3, &n, times);
+    qv_clip_close(&clip);
+    assert_int_equal(n, 4);
+    assert_true(times[0] == 0.0 && times[1] == 0.7 && times[2] == 1.5 && times[3] == 2.2);
+
+    /* transformers would take other frames for the same number and size */
+    const qv_preprocess small = { .processor = QV_PROCESSOR_QWEN2_VL,
+                                  .min_pixels = 128 * 32 * 32,
+                                  .max_pixels = 768 * 32 * 32,
+                                  .fps = 2,
+                                  .min_frames = 4,
+                                  .max_frames = 4,
+                                  .patch_size = 16,
+                                  .temporal_patch_size = 2,
+                                  .merge_size = 2 };
+    qv_clip_options o = { .decoder = decoder };
+    assert_int_equal(qv_clip_open(path, NULL, &small, &o, &clip, NULL), QV_OK);
+    qv_clip_get_info(clip, &info);
+    assert_true(info.width == 448 && info.height == 320 && info.n_frames == 4);
+    assert_int_equal(info.like, QV_LIKE_TRANSFORMERS);
+    assert_true(read_all(clip, 4, &n, times) != theirs);
+    assert_true(times[0] == 0.0 && times[1] == 0.5 && times[2] == 1.1 && times[3] == 1.7);
+    qv_clip_close(&clip);
+}
+
+/* The package has no rules for the models of others. */
+static void
+test_like_qwen_vl_utils_is_qwens(void **state)
+{
+    (void)state;
+    const char *path = make_clip("like_glm.mp4", 5, 0);
+    const qv_preprocess glm = { .processor = QV_PROCESSOR_GLM4V,
+                                .min_pixels = 112 * 112,
+                                .max_pixels = 28 * 28 * 2 * 30000,
+                                .fps = 2,
+                                .max_duration = 300,
+                                .patch_size = 14,
+                                .temporal_patch_size = 2,
+                                .merge_size = 2 };
+    qv_clip_options o = { .decoder = decoder, .like = QV_LIKE_QWEN_VL_UTILS };
+    qv_clip *clip = NULL;
+    qv_error err;
+    assert_int_equal(qv_clip_open(path, &glm, &glm, &o, &clip, &err), QV_EINVAL);
+    assert_non_null(strstr(err.text, "like_glm.mp4: qwen-vl-utils"));
+    assert_null(clip);
+    o.like = QV_LIKE_TRANSFORMERS;
+    assert_int_equal(qv_clip_open(path, &glm, &glm, &o, &clip, &err), QV_OK);
+    qv_outcome info;
+    qv_clip_get_info(clip, &info);
+    assert_int_equal(info.n_frames % 2, 0);
+    assert_int_equal(info.height % 28 + info.width % 28, 0);
+    qv_clip_close(&clip);
+}
+
+/* That package puts a transparent image on white; here transparency is dropped. */
+static void
+test_transparent_image(void **state)
+{
+    (void)state;
+    static const char header[] = "P7\n#\nWIDTH 64\nHEIGHT 64\nDEPTH 4\nMAXVAL 255\n"
+                                 "TUPLTYPE RGB_ALPHA\nENDHDR\n";
+    static const struct {
+        qv_like like;
+        int side, value;
+    } cases[] = { { QV_LIKE_TRANSFORMERS, 256, 64 }, { QV_LIKE_QWEN_VL_UTILS, 64, 207 } };
+    uint8_t bytes[sizeof header - 1 + (size_t)64 * 64 * 4];
+    memcpy(bytes, header, sizeof header - 1);
+    memset(bytes + sizeof header - 1, 64, sizeof bytes - (sizeof header - 1));
+    write_file(in_folder("clear.pam"), bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qv_clip *clip =
+            open_clip(in_folder("clear.pam"), &(qv_clip_options){ .like = cases[i].like });
+        static uint8_t frame[256 * 256 * 3];
+        qv_outcome info;
+        int64_t n = 0;
+        qv_clip_get_info(clip, &info);
+        assert_true(info.is_image && info.width == cases[i].side && info.height == cases[i].side);
+        assert_true(info.sampled_fps == 0.0);
+        assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, NULL), QV_OK);
+        for (int j = 0; j < 3 * cases[i].side * cases[i].side; j++)
+            assert_int_equal(frame[j], cases[i].value);
+        qv_clip_close(&clip);
+    }
+}
+
+/* ---- a file that changes ----------------------------------------------------------------------- */
+
+static void
+append(const char *path)
+{
+    FILE *f = fopen(path, "ab");
+    assert_non_null(f);
+    assert_int_equal(fputc(0, f), 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void
+set_time(const char *path, int64_t ns)
+{
+    const struct timespec t = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+    assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){ t, t }, 0), 0);
+}
+
+static void
+touch(const char *path)
+{
+    set_time(path, 1234567890123456790);
+}
+
+static void
+cut(const char *path)
+{
+    assert_int_equal(truncate(path, 100), 0);
+}
+
+static void
+replace(const char *path)
+{
+    const char *other = make_clip("other.mp4", 7, 0);
+    assert_int_equal(rename(other, path), 0);
+}
+
+static void
+leave(const char *path)
+{
+    (void)path;
+}
+
+/* A clip's identity is that of the file whose frames come: the open file, before it was read. A
+ * file that is written to meanwhile has none; one that is replaced keeps its own. */
+static void
+test_file_changes(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*change)(const char *path);
+        bool fails;
+    } cases[] = {
+        { leave, false }, { append, true }, { touch, true }, { cut, true }, { replace, false }
+    };
+    static uint8_t frame[3 * CLIP_W * CLIP_H];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = make_clip("changes.mp4", 60, 0);
+        struct stat before;
+        set_time(path, 1234567890123456789);
+        assert_int_equal(stat(path, &before), 0);
+        qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = 60 });
+        qv_error err = { 0 };
+        qv_outcome info;
+        int64_t n = 1, total = 0;
+        qv_status status = QV_OK;
+        for (; !status && n; total += status ? 0 : n) {
+            if (total == 3)
+                cases[i].change(path);
+            status = qv_clip_read(clip, frame, 1, &n, NULL, &err);
+        }
+        qv_clip_get_info(clip, &info);
+        assert_int_equal(info.file_bytes, before.st_size);
+        assert_int_equal(info.file_mtime_ns, 1234567890123456789);
+        assert_int_equal(status, cases[i].fails ? QV_EFORMAT : QV_OK);
+        if (cases[i].fails)
+            assert_non_null(strstr(err.text, "changes.mp4: the file changed while it was read"));
+        assert_true(cases[i].fails ? total < 60 : total == 60);
+        /* and the error stays */
+        assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, &err), status);
+        qv_clip_close(&clip);
+    }
+}
+
+/* All frames at once: none of a file that has changed by then, even during the last. */
+static void
+test_file_changes_at_once(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    static uint8_t frames[N * 3 * CLIP_W * CLIP_H];
+    const char *path = make_clip("changes.mp4", N, 0);
+    qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = N });
+    qv_error err = { 0 };
+    int64_t n = 0;
+    touch(path);
+    assert_int_equal(qv_clip_read(clip, frames, N, &n, NULL, &err), QV_OK);
+    assert_int_equal(n, N - 1);
+    assert_int_equal(qv_clip_read(clip, frames, N, &n, NULL, &err), QV_EFORMAT);
+    qv_clip_close(&clip);
+}
+
+/* Closing joins the worker whether it waits for a free slot, decodes, or has ended. */
+static void
+test_close_any_time(void **state)
+{
+    (void)state;
+    const char *path = make_clip("close.mp4", 60, 0);
+    uint8_t *frame = malloc(3 * CLIP_W * CLIP_H);
+    for (int round = 0; round < 30; round++) {
+        qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = 60 });
+        int64_t n;
+        for (int i = 0; i < round % 7; i++)
+            assert_int_equal(qv_clip_read(clip, frame, 1, &n, NULL, NULL), QV_OK);
+        if (round % 3 == 0)
+            nanosleep(&(struct timespec){ .tv_nsec = 3000000 }, NULL);
+        qv_clip_close(&clip);
+    }
+    free(frame);
+}
+
+static void
+test_rotation(void **state)
+{
+    (void)state;
+    static const int degrees[] = { 90, 180, 270 };
+    for (int i = 0; i < 3; i++) {
+        qv_clip *clip = open_clip(make_clip("turned.mov", 4, degrees[i]), NULL);
+        qv_clip *flat = open_clip(make_clip("flat.mov", 4, 0), NULL);
+        qv_outcome info;
+        qv_clip_get_info(clip, &info);
+        const bool on_side = degrees[i] != 180;
+        assert_int_equal(info.rotation, degrees[i]);
+        assert_int_equal(info.source_width, on_side ? CLIP_H : CLIP_W);
+        assert_int_equal(info.width, on_side ? CLIP_H : CLIP_W);
+        assert_int_equal(info.height, on_side ? CLIP_W : CLIP_H);
+        uint8_t a[CLIP_W * CLIP_H * 3], b[CLIP_W * CLIP_H * 3];
+        int64_t n;
+        qv_clip_read(flat, a, 1, &n, NULL, NULL);
+        qv_clip_read(clip, b, 1, &n, NULL, NULL);
+        /* where the image's first pixel is after the turn */
+        const int at[] = { CLIP_H - 1, CLIP_W * CLIP_H - 1, CLIP_H * (CLIP_W - 1) };
+        assert_memory_equal(a, b + 3 * at[i], 3);
+        qv_clip_close(&clip);
+        qv_clip_close(&flat);
+    }
+    qv_clip *tilted = open_clip(make_clip("tilted.mov", 4, 30), NULL);
+    qv_outcome info;
+    qv_clip_get_info(tilted, &info);
+    assert_int_equal(info.rotation, 0);
+    qv_clip_close(&tilted);
+}
+
+/* ---- images -------------------------------------------------------------------------------- */
+
+static void
+test_png_round_trip(void **state)
+{
+    (void)state;
+    const int h = 256, w = 288; /* a size that smart_resize keeps */
+    uint8_t *rgb = noise(3 * h * w), *back = malloc(3 * (size_t)h * (size_t)w);
+    const char *path = in_folder("image.png");
+    assert_int_equal(tool_write_png(path, rgb, h, w, NULL), QV_OK);
+    qv_clip *clip = open_clip(path, &(qv_clip_options){ .fps = 3 });
+    qv_outcome info;
+    qv_clip_get_info(clip, &info);
+    assert_true(info.is_image);
+    assert_string_equal(info.codec, "png");
+    assert_int_equal(info.n_frames, 1);
+    assert_int_equal(info.grid_thw[0], 1);
+    int64_t n;
+    double when = 9;
+    assert_int_equal(qv_clip_read(clip, back, 1, &n, &when, NULL), QV_OK);
+    assert_int_equal(n, 1);
+    assert_true(when == 0.0);
+    assert_memory_equal(rgb, back, 3 * (size_t)h * (size_t)w);
+    assert_int_equal(qv_clip_read(clip, back, 1, &n, NULL, NULL), QV_OK);
+    assert_int_equal(n, 0);
+    qv_clip_close(&clip);
+
+    /* the size follows the image's rules, not the clip's, whatever the file's name is */
+    const char *renamed = in_folder("image.mp4");
+    assert_int_equal(tool_write_png(renamed, rgb, 20, 20, NULL), QV_OK);
+    clip = open_clip(renamed, NULL);
+    qv_clip_get_info(clip, &info);
+    assert_true(info.is_image);
+    assert_int_equal(info.width, 256);
+    qv_clip_close(&clip);
+
+    qv_error err;
+    assert_int_equal(tool_write_png(in_folder("no/such/folder.png"), rgb, 20, 20, &err), QV_EIO);
+    assert_non_null(strstr(err.text, "no/such/folder.png"));
+    assert_int_equal(tool_write_png(in_folder("thin.png"), rgb, 1, 300, NULL), QV_OK);
+    assert_int_equal(try_clip(in_folder("thin.png"), NULL, &clip, &err), QV_EFORMAT);
+    assert_non_null(strstr(err.text, "300x1"));
+    free(rgb);
+    free(back);
+}
+
+/* ---- files that are no clips ----------------------------------------------------------------- */
+
+static void
+expect_failure(const char *path, qv_status status, const char *text)
+{
+    qv_clip *clip = NULL;
+    qv_error err = { QV_OK, "" };
+    assert_int_equal(try_clip(path, NULL, &clip, &err), status);
+    assert_null(clip);
+    assert_int_equal(err.status, status);
+    if (!strstr(err.text, path) || !strstr(err.text, text))
+        fail_msg("'%s' should name '%s' and say '%s'", err.text, path, text);
+}
+
+static void
+test_bad_files(void **state)
+{
+    (void)state;
+    static const char text[] = "This is a text file and no clip at all.\n";
+    static const char playlist[] = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n/etc/passwd\n"
+                                   "#EXT-X-ENDLIST\n";
+    static const char concat[] = "ffconcat version 1.0\nfile one.mp4\n";
+    static const char sdp[] = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
+                              "m=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n";
+    write_file(in_folder("text.mp4"), text, sizeof text - 1);
+    write_file(in_folder("playlist.mp4"), playlist, sizeof playlist - 1);
+    write_file(in_folder("concat.mp4"), concat, sizeof concat - 1);
+    write_file(in_folder("sdp.mp4"), sdp, sizeof sdp - 1);
+    write_file(in_folder("empty.mp4"), "", 0);
+    expect_failure(in_folder("text.mp4"), QV_EFORMAT, "not");
+    expect_failure(in_folder("playlist.mp4"), QV_EFORMAT, "not");
+    expect_failure(in_folder("concat.mp4"), QV_EFORMAT, "concat");
+    expect_failure(in_folder("sdp.mp4"), QV_EFORMAT, "not");
+    expect_failure(in_folder("empty.mp4"), QV_EFORMAT, "empty");
+    expect_failure(in_folder("missing.mp4"), QV_EIO, "No such file");
+    expect_failure(folder, QV_EIO, "not a regular file");
+}
+
+/* A PNG header that promises 65000x65000 pixels in 100 bytes. */
+static void
+test_bomb(void **state)
+{
+    (void)state;
+    uint8_t png[100] = { 0x89, 'P', 'N', 'G', 13, 10,   26,   10, 0, 0,    0,    13, 'I',
+                         'H',  'D', 'R', 0,   0,  0xfd, 0xe8, 0,  0, 0xfd, 0xe8, 8,  2 };
+    write_file(in_folder("bomb.png"), png, sizeof png);
+    expect_failure(in_folder("bomb.png"), QV_EFORMAT, "");
+}
+
+/* Cut and damaged clips come to an end, with the same pixels for every number of threads. */
+static void
+test_damage(void **state)
+{
+    (void)state;
+    size_t n;
+    uint8_t *bytes = read_file(make_clip("whole.avi", 40, 0), &n);
+    for (int round = 0; round < 40; round++) {
+        const size_t cut = round < 20 ? n * (size_t)(round + 1) / 21 : n;
+        uint8_t *copy = malloc(n);
+        memcpy(copy, bytes, n);
+        for (size_t at = 5000 + (size_t)round * 37; round >= 20 && at < n; at += 2311)
+            copy[at] ^= 0x5a;
+        write_file(in_folder("damaged.avi"), copy, cut);
+        free(copy);
+        uint64_t hash[2] = { 0 };
+        int64_t total[2] = { 0 }, damaged[2] = { 0 };
+        for (int t = 0; t < 2; t++) {
+            qv_clip *clip = NULL;
+            qv_error err = { QV_OK, "" };
+            const qv_clip_options options = { .num_frames = 20, .threads = t ? 4 : 1 };
+            const qv_status status = try_clip(in_folder("damaged.avi"), &options, &clip, &err);
+            if (status) {
+                assert_non_null(strstr(err.text, "damaged.avi"));
+                continue;
+            }
+            hash[t] = read_all(clip, 4, &total[t], NULL);
+            damaged[t] = damaged_of(clip);
+            qv_clip_close(&clip);
+            assert_int_equal(total[t], 20);
+        }
+        if (hash[0] != hash[1] || damaged[0] != damaged[1])
+            fail_msg("round %d: %d and %d frames damaged; pixels %s", round, (int)damaged[0],
+                     (int)damaged[1], hash[0] == hash[1] ? "equal" : "differ");
+    }
+    free(bytes);
+}
+
+/* ---- main ------------------------------------------------------------------------------------ */
+
+static int
+make_folder(void **state)
+{
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/qv_media_XXXXXX", base && *base ? base : "/tmp");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int
+remove_folder(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "one.mp4",        "two.mp4",     "odd.mp4",     "long.mp4",   "a.avi",        "a.mkv",
+        "with:colon.mp4", "options.mp4", "close.mp4",   "turned.mov", "flat.mov",     "tilted.mov",
+        "image.png",      "image.mp4",   "thin.png",    "text.mp4",   "playlist.mp4", "concat.mp4",
+        "sdp.mp4",        "empty.mp4",   "bomb.png",    "whole.avi",  "damaged.avi",  "like.mp4",
+        "like_glm.mp4",   "clear.pam",   "changes.mp4",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        unlink(in_folder(names[i]));
+    return rmdir(folder);
+}
+
+static int
+start_decoder(void **state)
+{
+    qv_error err;
+    if (qv_decoder_start(QV_DECODER, &decoder, &err))
+        fail_msg("%s", err.text);
+    return make_folder(state);
+}
+
+static int
+stop_decoder(void **state)
+{
+    qv_decoder_stop(&decoder);
+    return remove_folder(state);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest rules[] = {
+        cmocka_unit_test(test_sample_frames),
+        cmocka_unit_test(test_sample_pairs),
+        cmocka_unit_test(test_sample_pairs_refuses),
+        cmocka_unit_test(test_sample_by_seconds),
+        cmocka_unit_test(test_sample_by_seconds_refuses),
+        cmocka_unit_test(test_smart_resize),
+        cmocka_unit_test(test_smart_resize_of_frames),
+        cmocka_unit_test(test_smart_resize_of_glm),
+        cmocka_unit_test(test_cap_pixels),
+        cmocka_unit_test(test_smart_resize_refuses),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_resize_levels),
+        cmocka_unit_test(test_resize_refuses),
+    };
+    const struct CMUnitTest clips[] = {
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_clip_options),
+        cmocka_unit_test(test_like_qwen_vl_utils),
+        cmocka_unit_test(test_like_qwen_vl_utils_is_qwens),
+        cmocka_unit_test(test_transparent_image),
+        cmocka_unit_test(test_file_changes),
+        cmocka_unit_test(test_file_changes_at_once),
+        cmocka_unit_test(test_close_any_time),
+        cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_png_round_trip),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_bomb),
+        cmocka_unit_test(test_damage),
+    };
+    return cmocka_run_group_tests(rules, NULL, NULL) +
+           cmocka_run_group_tests(clips, start_decoder, stop_decoder) +
+           cmocka_run_group_tests(clips, make_folder, remove_folder);
+}

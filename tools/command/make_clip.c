@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`, by the program that links FFmpeg. They appear
+ * whole. */
+#include <stdio.h>
+
+#include "clips/make_clip.h"
+#include "error.h"
+#include "files/atomic_file.h"
+#include "tool.h"
+
+const struct tool_clip_shape tool_clip_shape = {
+    .width = 320, .height = 240, .fps = 25, .frames = 100
+};
+
+static qv_status
+make(const char *path, const char *how, const char *clip, qv_error *err)
+{
+    struct qv_atomic_file file = { 0 };
+    qv_error why;
+    qv_status status = qv_atomic_file_open(path, &file, err);
+    if (status)
+        return status;
+    status = qvm_clip_make(tool_decoder_program(), file.temporary ? file.temporary : file.path, how,
+                           clip, &why);
+    status =
+        status ? qv_fail(err, status, "%s: %s", path, why.text) : qv_atomic_file_commit(&file, err);
+    qv_atomic_file_abort(&file);
+    return status;
+}
+
+qv_status
+tool_make_clip(const char *path, const struct tool_clip_shape *s, qv_error *err)
+{
+    char how[96];
+    snprintf(how, sizeof how, "%d,%d,%d,%d,%d,%d", s->width, s->height, s->fps, s->frames,
+             s->is_filmed, s->number);
+    return make(path, how, NULL, err);
+}
+
+qv_status
+tool_repeat_clip(const char *clip, int times, const char *path, qv_error *err)
+{
+    char how[16];
+    snprintf(how, sizeof how, "%d", times);
+    return make(path, how, clip, err);
+}
