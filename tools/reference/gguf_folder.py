@@ -5,10 +5,11 @@ import argparse
 import json
 import os
 import shutil
-import struct
 
 import numpy
 from gguf import GGUFReader, dequantize
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 # of a block, names of config.json's families -> of the file
 BLOCK = [("norm1", "ln1"), ("norm2", "ln2"), ("attn.proj", "attn_out"), ("mlp.gate_proj", "ffn_gate"),
@@ -29,9 +30,8 @@ def headers(folder):
     shapes = {}
     for file in sorted(os.listdir(folder)):
         if file.endswith(".safetensors"):
-            with open(os.path.join(folder, file), "rb") as f:
-                header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-            shapes.update((name, t["shape"]) for name, t in header.items() if name != "__metadata__")
+            with safe_open(os.path.join(folder, file), "np") as f:
+                shapes.update((name, f.get_slice(name).get_shape()) for name in f.keys())
     return shapes
 
 
@@ -49,18 +49,6 @@ def value(name, shape, tensors, deepstack):
     if len(shape) == 5:
         found = numpy.stack([found, tensors[f"{OTHER[stem]}.{suffix}.1"]], axis=2)
     return found
-
-
-def write(path, tensors):
-    header, at = {}, 0
-    for name, t in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(t.shape), "data_offsets": [at, at + t.nbytes]}
-        at += t.nbytes
-    text = json.dumps(header).encode()
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for t in tensors.values():
-            f.write(numpy.ascontiguousarray(t, "<f4").data)
 
 
 def write_folder(file, folder, out):
@@ -82,7 +70,7 @@ def write_folder(file, folder, out):
     for name in os.listdir(folder):
         if name.endswith(".json") and "index" not in name:
             shutil.copy(os.path.join(folder, name), out)
-    write(os.path.join(out, "model.safetensors"), values)
+    save_file({name: numpy.ascontiguousarray(t) for name, t in values.items()}, os.path.join(out, "model.safetensors"))
 
 
 def main():

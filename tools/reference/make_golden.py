@@ -18,85 +18,74 @@ HALVES = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3)
 CLIP = dict(image_mean=[0.48145466, 0.4578275, 0.40821073],
             image_std=[0.26862954, 0.26130258, 0.27577711])
 
+# what most of the cases have
+DEFAULTS = dict(prefix="model.visual.", dtype=torch.bfloat16, shards=1)
 CASES = {
     # no learned positions, no bias in the Conv3d, the tower's width under another key, quick GELU
     "qwen2_vl": dict(
-        seed=5, model_type="qwen2_vl", vision_type="qwen2_vl", pixels=CLIP,
-        architecture="Qwen2VLForConditionalGeneration",
+        seed=5, pixels=CLIP, architecture="Qwen2VLForConditionalGeneration",
         vision=dict(depth=2, embed_dim=24, hidden_size=20, num_heads=2, mlp_ratio=2, patch_size=2,
                     hidden_act="quick_gelu"),
-        prefix="visual.", dtype=torch.bfloat16, shards=1,
-        frames=4, grids=[[2, 4, 6], [1, 6, 2]]),
+        prefix="visual.", frames=4, grids=[[2, 4, 6], [1, 6, 2]]),
     # windows of 2x2 merged patches: ragged ones at the edges, and a grid that they divide
     "qwen2_5_vl": dict(
-        seed=6, model_type="qwen2_5_vl", vision_type="qwen2_5_vl", pixels=CLIP,
-        architecture="Qwen2_5_VLForConditionalGeneration",
+        seed=6, pixels=CLIP, architecture="Qwen2_5_VLForConditionalGeneration",
         vision=dict(depth=3, hidden_size=24, num_heads=2, intermediate_size=21, patch_size=2,
                     out_hidden_size=20, window_size=8, fullatt_block_indexes=[1],
                     hidden_act="silu"),
-        prefix="visual.", dtype=torch.bfloat16, shards=1,
-        frames=4, grids=[[2, 4, 6], [1, 6, 10], [1, 8, 8], [3, 2, 6]]),
+        prefix="visual.", frames=4, grids=[[2, 4, 6], [1, 6, 10], [1, 8, 8], [3, 2, 6]]),
     # q, k and v stored apart, the vision config one level deeper
     "qwen2_5_omni": dict(
-        seed=7, model_type="qwen2_5_omni", vision_type="qwen2_5_omni_vision_encoder", pixels=CLIP,
+        seed=7, vision_type="qwen2_5_omni_vision_encoder", pixels=CLIP,
         architecture="Qwen2_5OmniModel", thinker=True,
         vision=dict(depth=2, hidden_size=24, num_heads=3, intermediate_size=20, patch_size=2,
                     out_hidden_size=12, window_size=8, fullatt_block_indexes=[0],
                     hidden_act="silu"),
-        prefix="thinker.visual.", dtype=torch.float32, shards=1,
-        frames=2, grids=[[1, 6, 6], [2, 4, 2]]),
+        prefix="thinker.visual.", dtype=torch.float32, frames=2, grids=[[1, 6, 6], [2, 4, 2]]),
     "qwen3_omni_moe": dict(
-        seed=8, model_type="qwen3_omni_moe", vision_type="qwen3_omni_moe_vision_encoder",
+        seed=8, vision_type="qwen3_omni_moe_vision_encoder",
         architecture="Qwen3OmniMoeForConditionalGeneration", thinker=True,
         vision=dict(depth=2, hidden_size=24, num_heads=2, intermediate_size=28, patch_size=4,
                     out_hidden_size=16, num_position_embeddings=16,
                     deepstack_visual_indexes=[0, 1]),
-        prefix="thinker.visual.", dtype=torch.bfloat16, shards=1,
-        frames=4, grids=[[2, 4, 2], [1, 2, 6]]),
+        prefix="thinker.visual.", frames=4, grids=[[2, 4, 2], [1, 2, 6]]),
     # bf16, one file, two DeepStack taps, the published patch size
     "qwen3_vl": dict(
-        seed=1, model_type="qwen3_vl", vision_type="qwen3_vl",
-        architecture="Qwen3VLForConditionalGeneration",
+        seed=1, architecture="Qwen3VLForConditionalGeneration",
         vision=dict(depth=3, hidden_size=32, num_heads=2, intermediate_size=40, patch_size=16,
                     out_hidden_size=24, num_position_embeddings=36,
                     deepstack_visual_indexes=[0, 2]),
-        prefix="model.visual.", dtype=torch.bfloat16, shards=1,
         frames=4, grids=[[2, 4, 4], [1, 2, 8]]),
     # two shards, head size 12, an odd MLP width, one DeepStack tap
     "qwen3_vl_moe": dict(
-        seed=2, model_type="qwen3_vl_moe", vision_type="qwen3_vl_moe",
-        architecture="Qwen3VLMoeForConditionalGeneration",
+        seed=2, architecture="Qwen3VLMoeForConditionalGeneration",
         vision=dict(depth=2, hidden_size=36, num_heads=3, intermediate_size=53, patch_size=4,
                     out_hidden_size=20, num_position_embeddings=25,
                     deepstack_visual_indexes=[1]),
-        prefix="model.visual.", dtype=torch.bfloat16, shards=2,
-        frames=4, grids=[[2, 4, 6], [3, 2, 10]]),
+        shards=2, frames=4, grids=[[2, 4, 6], [3, 2, 10]]),
     # stored in f32, three frames: the last one is repeated
     "qwen3_5": dict(
-        seed=3, model_type="qwen3_5", vision_type="qwen3_5",
-        architecture="Qwen3_5ForConditionalGeneration",
+        seed=3, architecture="Qwen3_5ForConditionalGeneration",
         vision=dict(depth=3, hidden_size=32, num_heads=4, intermediate_size=48, patch_size=8,
                     out_hidden_size=28, num_position_embeddings=49,
                     deepstack_visual_indexes=[]),
-        prefix="model.visual.", dtype=torch.float32, shards=1,
-        frames=3, grids=[[2, 4, 6], [1, 10, 2]]),
+        dtype=torch.float32, frames=3, grids=[[2, 4, 6], [1, 10, 2]]),
     # names without "model.", one head, no DeepStack key
     "qwen4_exp": dict(
-        seed=4, model_type="qwen4_exp", vision_type="qwen4_exp_vision",
+        seed=4, vision_type="qwen4_exp_vision",
         architecture="Qwen4ExpForConditionalGeneration",
         vision=dict(depth=2, hidden_size=24, num_heads=1, intermediate_size=56, patch_size=8,
                     out_hidden_size=40, num_position_embeddings=16),
-        prefix="visual.", dtype=torch.bfloat16, shards=1,
-        frames=4, grids=[[2, 4, 4], [2, 2, 6]]),
+        prefix="visual.", frames=4, grids=[[2, 4, 4], [2, 2, 6]]),
     # norms and convolutions around the blocks, bicubic positions, the tower's names for tensors
     "glm4v": dict(
-        seed=12, model_type="glm4v", vision_type="glm4v_vision", pixels=CLIP,
+        seed=12, vision_type="glm4v_vision", pixels=CLIP,
         architecture="Glm4vForConditionalGeneration",
         vision=dict(depth=2, hidden_size=16, num_heads=2, intermediate_size=20, patch_size=2,
                     out_hidden_size=12, image_size=7, rms_norm_eps=1e-5, hidden_act="silu"),
-        prefix="model.visual.", dtype=torch.bfloat16, shards=1,
         frames=3, grids=[[2, 4, 6], [1, 2, 4]]),
 }
+CASES = {name: {**DEFAULTS, "model_type": name, "vision_type": name, **case} for name, case in CASES.items()}
 
 
 def write_json(value, *parts):
