@@ -392,6 +392,30 @@ bench_show_group(struct bench *b, const char *name, qv_dtype dtype)
     snprintf(b->group, sizeof b->group, "%s", group);
 }
 
+/* Writes a number with three significant digits, or with all of them before the point. */
+static const char *
+digits(double x, char text[24])
+{
+    snprintf(text, 24, x < 99.95 ? "%#.3g" : "%.0f", x);
+    return text;
+}
+
+/* Prints those of the named fields that the record has. */
+static void
+print_fields(const json_t *extras, const char *names)
+{
+    const json_t *reasons = json_object_get(extras, "withheld");
+    char name[40], text[24];
+    for (int n = 0; names && sscanf(names, "%39s%n", name, &n) == 1; names += n) {
+        const json_t *value = json_object_get(extras, name);
+        const char *why = json_string_value(json_object_get(reasons, name));
+        if (why)
+            tool_print("  %s withheld: %s", name, why);
+        else if (json_is_number(value))
+            tool_print("  %s %s", name, digits(json_number_value(value), text));
+    }
+}
+
 qv_status
 bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
 {
@@ -401,6 +425,7 @@ bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
         bench_show_group(b, r->group ? r->group : r->work, r->dtype);
         tool_print("  %-25s %11.3f %11.3f %9.3f %9.2f", label, ms, r->times.p90_ms,
                    rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9);
+        print_fields(r->extras, r->show);
         bench_print_share(share_of(b, r), r->note);
         fflush(stdout);
     }

@@ -82,6 +82,7 @@ struct bench_record {
     bool streams;     /* all bytes come from memory, none from a cache */
     bool computed;    /* computed from other lines' times, not measured */
     const char *note; /* text at the end of the line; may be NULL */
+    const char *show; /* names of extras that end the line of the table, with spaces; or NULL */
     json_t *extras;   /* more fields, or NULL; bench_report and bench_emit take the reference */
 };
 /* Prints the heading of a table, unless that table is being printed already. */

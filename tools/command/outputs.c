@@ -193,7 +193,7 @@ tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *e
     const char *const outputs[] = { o->output, o->drawing,   o->trace,
                                     o->out,    o->json_file, o->make_clip };
     const char *const inputs[] = { o->list,          o->model,  o->verify_clip, o->against,
-                                   o->against_model, o->shapes, o->pack,        o->from };
+                                   o->against_model, o->shapes, o->pack };
     enum { OUTPUTS = sizeof outputs / sizeof *outputs, INPUTS = sizeof inputs / sizeof *inputs };
     const qv_status status = tool_check_outputs(o, outputs, OUTPUTS, inputs, INPUTS, err);
     return status || o->n_arguments <= first

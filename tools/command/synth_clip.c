@@ -226,9 +226,8 @@ record(struct recorder *r)
 }
 
 static int
-make_clip(const char *path, const void *user)
+make_clip(const char *path, const struct tool_clip_shape *shape)
 {
-    const struct tool_clip_shape *shape = user;
     struct recorder r = { .path = path, .shape = *shape };
     r.surface = shape->is_filmed ? make_surface() : NULL;
     int e = shape->is_filmed && !r.surface ? AVERROR(ENOMEM) : record(&r);
@@ -244,15 +243,13 @@ make_clip(const char *path, const void *user)
     return e;
 }
 
-/* Writes a file that appears whole. `make` writes it at a path and returns FFmpeg's error code. */
-static qv_status
-write_clip(const char *path, int (*make)(const char *path, const void *user), const void *user,
-           qv_error *err)
+qv_status
+tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err)
 {
     struct qv_atomic_file file = { 0 };
     qv_status status = qv_atomic_file_open(path, &file, err);
     av_log_set_level(AV_LOG_ERROR); /* libx264 logs a line for each clip */
-    int e = status ? 0 : make(file.temporary ? file.temporary : file.path, user);
+    int e = status ? 0 : make_clip(file.temporary ? file.temporary : file.path, shape);
     if (e < 0) {
         char text[AV_ERROR_MAX_STRING_SIZE];
         status = qv_fail(err, QV_EIO, "%s: the clip cannot be made: %s", path,
@@ -262,88 +259,4 @@ write_clip(const char *path, int (*make)(const char *path, const void *user), co
         status = qv_atomic_file_commit(&file, err);
     qv_atomic_file_abort(&file);
     return status;
-}
-
-qv_status
-tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err)
-{
-    return write_clip(path, make_clip, shape, err);
-}
-
-/* ---- a long one ------------------------------------------------------------------------------ */
-
-struct repetition {
-    const char *clip;
-    int times;
-};
-
-/* Appends all packets of the first stream once more, `shift` later. */
-static int
-append_packets(AVFormatContext *from, AVFormatContext *to, AVPacket *packet, int64_t shift)
-{
-    int e = 0;
-    while (e >= 0 && (e = av_read_frame(from, packet)) >= 0) {
-        if (packet->stream_index == 0) {
-            packet->pts += shift;
-            packet->dts += shift;
-            av_packet_rescale_ts(packet, from->streams[0]->time_base, to->streams[0]->time_base);
-            packet->pos = -1;
-            e = av_interleaved_write_frame(to, packet);
-        }
-        av_packet_unref(packet);
-    }
-    return e == AVERROR_EOF ? 0 : e;
-}
-
-static int
-repeat(const char *clip, int times, AVFormatContext *to, AVPacket *packet)
-{
-    int e = 0;
-    for (int i = 0; i < times && e >= 0; i++) {
-        AVFormatContext *from = NULL;
-        AVStream *stream = NULL;
-        e = avformat_open_input(&from, clip, NULL, NULL);
-        if (e >= 0)
-            e = avformat_find_stream_info(from, NULL);
-        if (e >= 0 && !i) {
-            stream = avformat_new_stream(to, NULL);
-            e = stream ? avcodec_parameters_copy(stream->codecpar, from->streams[0]->codecpar)
-                       : AVERROR(ENOMEM);
-            if (e >= 0)
-                stream->codecpar->codec_tag = 0;
-            if (e >= 0)
-                e = avformat_write_header(to, NULL);
-        }
-        if (e >= 0)
-            e = append_packets(from, to, packet, i * from->streams[0]->duration);
-        avformat_close_input(&from);
-    }
-    return e < 0 ? e : av_write_trailer(to);
-}
-
-static int
-repeat_clip(const char *path, const void *user)
-{
-    const struct repetition *r = user;
-    AVFormatContext *to = NULL;
-    AVPacket *packet = av_packet_alloc();
-    int e = packet ? avformat_alloc_output_context2(&to, NULL, "mp4", path) : AVERROR(ENOMEM);
-    if (e >= 0)
-        e = avio_open(&to->pb, path, AVIO_FLAG_WRITE);
-    if (e >= 0)
-        e = repeat(r->clip, r->times, to, packet);
-    if (to && to->pb) {
-        const int closed = avio_closep(&to->pb);
-        e = e < 0 ? e : closed;
-    }
-    avformat_free_context(to);
-    av_packet_free(&packet);
-    return e;
-}
-
-qv_status
-tool_repeat_clip(const char *clip, int times, const char *path, qv_error *err)
-{
-    const struct repetition r = { clip, times };
-    return write_clip(path, repeat_clip, &r, err);
 }

@@ -67,10 +67,8 @@ struct tool_options {
     /* bench, profile, verify */
     int64_t grid[3], size[2], shape[2], repeats, rows;
     int64_t bench_chunk; /* frame pairs; 0: chosen, -1: all of the grid */
-    int64_t keys, clips, frames;
-    double seconds;   /* of clips that are made; 0: the bench's own */
-    const char *from; /* a folder with a few to copy instead */
-    const char *ways; /* names of those that are timed; NULL: all */
+    int64_t keys, clips;
+    double seconds; /* of clips that are made */
     bool no_limit;
     bool alone;
     const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend,
@@ -269,9 +267,6 @@ struct tool_clip_shape {
 };
 extern const struct tool_clip_shape tool_clip_shape; /* shape of `synth --clip` */
 qv_status tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err);
-/* Writes a clip's packets so many times, one behind the other, which gives a long clip without
- * encoding. */
-qv_status tool_repeat_clip(const char *clip, int times, const char *path, qv_error *err);
 
 /* drawing.c: draws frames of a clip above their tokens' principal components as colours. */
 struct tool_drawing;
