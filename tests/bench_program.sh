@@ -16,7 +16,7 @@ for s in bench profile; do
     expect 0 "usage: qwenvit $s" "$bench" $s --help
     cmp out.txt command.txt || fail "$s --help differs"
 done
-expect 2 'say what to time' "$bench" bench
+expect 2 'usage: qwenvit bench SUBCOMMAND' "$bench" bench
 expect 2 'no subcommand encode' "$bench" encode
 expect 0 'qwenvit-bench SUBCOMMAND --help' "$bench" --help
 expect 0 '  commit   ' "$bench" --version

@@ -12,7 +12,6 @@
 
 #include "bench/figures.h"
 #include "bench/job_bounds.h"
-#include "bench/outlook.h"
 
 /* Times of 2000 clips on a GPU. Writing alone came out slower here than in the job. */
 static const double times[BENCH_JOB_WAYS] = {

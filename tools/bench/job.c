@@ -26,7 +26,7 @@ clip_shape(const struct tool_options *o)
     return (struct tool_clip_shape){ .width = (int)(o->size[1] & ~1),
                                      .height = (int)(o->size[0] & ~1),
                                      .fps = FPS,
-                                     .frames = (int)(o->seconds * FPS + 0.5) + !o->seconds,
+                                     .frames = (int)(o->seconds * FPS + 0.999),
                                      .is_filmed = true };
 }
 
@@ -34,13 +34,13 @@ clip_shape(const struct tool_options *o)
 static qv_status
 make_clip(const struct job_bench *j, int64_t i, FILE *list, qv_error *err)
 {
-    struct tool_clip_shape shape = clip_shape(j->b.o);
+    struct tool_clip_shape shape = clip_shape(j->b->o);
     char name[80], key[32];
     shape.number = (int)(i % MADE);
     snprintf(name, sizeof name, "%dx%d-%d-%d%c.mp4", shape.width, shape.height, shape.fps,
              shape.frames, 'a' + shape.number);
     snprintf(key, sizeof key, "%lld", (long long)i);
-    char *path = qv_path_join(j->b.o->output, name);
+    char *path = qv_path_join(j->b->o->output, name);
     qv_status s = path ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for a path");
     if (!s && !qv_path_exists(path))
         s = tool_make_clip(path, &shape, err);
@@ -62,7 +62,7 @@ make_clips(const struct job_bench *j, qv_error *err)
     size_t bytes = 0;
     FILE *list = open_memstream(&text, &bytes);
     qv_status s = list ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for a list");
-    for (int64_t i = 0; i < j->b.o->clips && !s; i++)
+    for (int64_t i = 0; i < j->b->o->clips && !s; i++)
         s = make_clip(j, i, list, err);
     if (list && fclose(list) && !s)
         s = qv_fail(err, QV_ENOMEM, "no memory for a list");
@@ -74,37 +74,27 @@ make_clips(const struct job_bench *j, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-#define MOST_PIXELS ((size_t)1 << 30) /* in bytes */
-
-/* Makes random bytes for frames: as many as there are, or as no cache holds, from which clips
- * take different parts until it begins anew; and enough for the tokens of any clip. */
+/* Makes random bytes for the frames of the largest clip, or its tokens, which all clips share. */
 static qv_status
 open_data(struct job_bench *j, qv_error *err)
 {
     const int64_t area = j->m.merge_size * j->m.merge_size;
-    size_t most = 1, all = 0;
+    size_t most = 1;
     for (size_t i = 0; i < j->list.n; i++) {
         const int64_t rows = job_rows_of(&j->items[i]);
         const size_t frames = (size_t)(rows * j->m.row_dim),
                      bytes = (size_t)(rows / area * j->m.out_hidden) * sizeof(uint16_t);
         most = frames > most ? frames : most;
         most = bytes > most ? bytes : most;
-        all += qv_aligned(frames);
         j->patches += rows;
         j->bytes += bytes * (size_t)(1 + j->m.n_deepstack);
     }
-    all = all < MOST_PIXELS ? all : MOST_PIXELS;
-    most = all > most ? all : most;
     const qv_status s = qv_host_alloc(j->devices.contexts[0], most, &j->data, err);
     if (s)
         return s;
     bench_fill(j->data, QV_U8, most);
-    for (size_t i = 0, at = 0; i < j->list.n; i++) {
-        const size_t frames = (size_t)(job_rows_of(&j->items[i]) * j->m.row_dim);
-        at = at + frames <= most ? at : 0;
-        j->items[i].data = (const char *)j->data + at;
-        at += qv_aligned(frames);
-    }
+    for (size_t i = 0; i < j->list.n; i++)
+        j->items[i].data = j->data;
     return QV_OK;
 }
 
@@ -113,7 +103,7 @@ open_data(struct job_bench *j, qv_error *err)
 static qv_status
 open_gpus(struct job_bench *j, qv_error *err)
 {
-    const qv_clip_options *o = &j->b.o->clip;
+    const qv_clip_options *o = &j->b->o->clip;
     qv_error none;
     qv_model_info m;
     if (o->decode == QV_DECODE_GPU)
@@ -129,7 +119,7 @@ open_gpus(struct job_bench *j, qv_error *err)
 static qv_status
 open_all(struct job_bench *j, qv_error *err)
 {
-    const struct tool_options *o = j->b.o;
+    const struct tool_options *o = j->b->o;
     double ms;
     j->made_list = qv_path_join(o->output, "clips.jsonl");
     qv_status s = bench_open_folder(o->output, &j->work, err);
@@ -157,7 +147,7 @@ open_all(struct job_bench *j, qv_error *err)
         s = job_ask_decoders(j, err);
     if (s)
         return s;
-    j->b.info = j->devices.infos[0];
+    j->b->info = j->devices.infos[0];
     qv_model_get_info(j->devices.models[0], &j->m);
     j->items = calloc(j->list.n, sizeof *j->items);
     s = j->items ? job_work(&(struct job_way){ j, BENCH_JOB_DECODE }, &ms, err)
@@ -176,7 +166,6 @@ close_all(struct job_bench *j)
     free(j->items);
     free(j->made_list);
     bench_close_folder(&j->work);
-    bench_close(&j->b);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -189,11 +178,11 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *ms)
     const int64_t tokens = j->patches / (j->m.merge_size * j->m.merge_size);
     json_t *e =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:s}", "list",
-                  j->b.o->list ? j->b.o->list : "made", "clips", (json_int_t)j->list.n, "patches",
+                  j->b->o->list ? j->b->o->list : "made", "clips", (json_int_t)j->list.n, "patches",
                   (json_int_t)j->patches, "tokens", (json_int_t)tokens, "token_bytes",
                   (json_int_t)j->bytes, "clips_per_s", 1e3 * (double)j->list.n / ms[way], "cores",
                   qv_usable_cores(), "devices", (int)job_devices_of(j, way), "decode",
-                  qv_decode_name(j->b.o->clip.decode));
+                  qv_decode_name(j->b->o->clip.decode));
     if (bounds.sum_ms > 0)
         json_object_update_new(e,
                                json_pack("{s:f, s:f}", "over_slowest", ms[way] / bounds.slowest_ms,
@@ -216,7 +205,7 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *ms)
 static void
 name_work(const struct job_bench *j, char *text, size_t size)
 {
-    const struct tool_options *o = j->b.o;
+    const struct tool_options *o = j->b->o;
     const struct tool_clip_shape shape = clip_shape(o);
     char model[100], what[100], devices[32] = "";
     bench_base_name(o->list ? o->list : "", what, sizeof what);
@@ -245,7 +234,7 @@ report(struct job_bench *j, enum bench_job_way way, const double *ms, struct ben
                                     .times = times,
                                     .show = "clips_per_s over_slowest over_sum times_one",
                                     .extras = extras_of(j, way, ms) };
-    return bench_report(&j->b, &r, err);
+    return bench_report(j->b, &r, err);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -271,7 +260,7 @@ time_until_right(struct job_bench *j, struct job_way *ways, int n, struct bench_
     do {
         for (int i = 0; i < n; i++)
             runs[i] = (struct bench_run){ .work = job_work, .user = &ways[i] };
-        const qv_status s = bench_time(&j->b, runs, n, err);
+        const qv_status s = bench_time(j->b, runs, n, err);
         if (s)
             return s;
         for (int i = 0; i < n; i++)
@@ -302,9 +291,10 @@ run_all(struct job_bench *j, qv_error *err)
 }
 
 qv_status
-bench_job(const struct tool_options *o, qv_error *err)
+bench_job(struct bench *b, qv_error *err)
 {
-    struct job_bench j = { .b = { .o = o, .name = "job" }, .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct job_bench j = { .b = b, .lock = PTHREAD_MUTEX_INITIALIZER };
+    const struct tool_options *o = b->o;
     const double most_s = (double)MOST_FRAMES / FPS;
     if (o->seconds > most_s || o->size[0] > MOST_SIDE || o->size[1] > MOST_SIDE)
         return qv_fail(err, QV_EINVAL, "bench job: clips of at most %.0f s of %dx%d are made",

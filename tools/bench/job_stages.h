@@ -11,7 +11,7 @@
 #include "job_bounds.h"
 
 struct job_bench {
-    struct bench b;
+    struct bench *b;
     struct tool_options o; /* options of the runs, whose output is discarded */
     struct tool_devices devices;
     qv_decoder *decoder;

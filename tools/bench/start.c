@@ -35,7 +35,7 @@ struct start_way {
 };
 
 struct start_bench {
-    struct bench b;
+    struct bench *b;
     char program[PATH_MAX];
     char *clip, *work, *tokens, *caches[N_WAYS]; /* clip and work are files in -o, unless the user
                                                   * gave the clip */
@@ -57,7 +57,7 @@ add(struct start_way *w, const char *option, const char *value)
 static void
 add_device(struct start_bench *t, struct start_way *w)
 {
-    const struct tool_options *o = t->b.o;
+    const struct tool_options *o = t->b->o;
     const struct {
         const char *name, *value;
     } options[] = {
@@ -78,7 +78,7 @@ add_device(struct start_bench *t, struct start_way *w)
 static void
 name_commands(struct start_bench *t)
 {
-    const struct tool_options *o = t->b.o;
+    const struct tool_options *o = t->b->o;
     for (int i = 0; i < N_WAYS; i++) {
         struct start_way *w = &t->ways[i];
         *w = (struct start_way){ .program = t->program, .name = names[i], .cache = t->caches[i] };
@@ -140,7 +140,7 @@ run_command(void *user, double *ms, qv_error *err)
 static qv_status
 open_files(struct start_bench *t, qv_error *err)
 {
-    const char *folder = t->b.o->output, *given = t->b.o->arguments[1];
+    const char *folder = t->b->o->output, *given = *t->b->o->arguments;
     qv_status s = bench_open_folder(folder, &t->work, err);
     if (s)
         return s;
@@ -156,21 +156,10 @@ open_files(struct start_bench *t, qv_error *err)
             return qv_fail(err, QV_EIO, "%s: cannot be made: %s", t->caches[i], strerror(errno));
     if (!qv_find_installed("qwenvit", ".", ".", X_OK, t->program, sizeof t->program))
         return qv_fail(err, QV_EBACKEND, "there is no qwenvit beside this program: %s", t->program);
-    snprintf(t->device, sizeof t->device, "%lld", (long long)t->b.o->device);
-    snprintf(t->threads, sizeof t->threads, "%lld", (long long)t->b.o->threads);
+    snprintf(t->device, sizeof t->device, "%lld", (long long)t->b->o->device);
+    snprintf(t->threads, sizeof t->threads, "%lld", (long long)t->b->o->threads);
     return given || qv_path_exists(t->clip) ? QV_OK
                                             : tool_make_clip(t->clip, &tool_clip_shape, err);
-}
-
-static void
-close_all(struct start_bench *t)
-{
-    bench_close(&t->b);
-    bench_close_folder(&t->work);
-    free(t->clip);
-    free(t->tokens);
-    for (int i = 0; i < N_WAYS; i++)
-        free(t->caches[i]);
 }
 
 /* ---- reporting ------------------------------------------------------------------------------- */
@@ -179,27 +168,23 @@ static qv_status
 report(struct start_bench *t, const struct start_way *w, struct bench_times times, qv_error *err)
 {
     char model[100], clip[100], work[230];
-    bench_base_name(t->b.o->model, model, sizeof model);
-    const bool gpu = t->b.o->clip.decode == QV_DECODE_GPU;
-    snprintf(work, sizeof work, "%s, %s%s", model, bench_base_name(t->clip, clip, sizeof clip),
-             gpu ? ", by the GPU" : "");
-    if (bench_talks(&t->b))
-        tool_print("  %-8s %11.1f %11.1f %11.1f\n", w->name, w->first_ms, times.median_ms,
-                   times.p90_ms);
+    const char *decode = qv_decode_name(t->b->o->clip.decode);
+    snprintf(work, sizeof work, "%s, %s%s", bench_base_name(t->b->o->model, model, sizeof model),
+             bench_base_name(t->clip, clip, sizeof clip),
+             t->b->o->clip.decode == QV_DECODE_GPU ? ", by the GPU" : "");
     const struct bench_record r = { .work = work,
                                     .way = w->name,
-                                    .dtype = t->b.o->dtype ? t->b.o->dtype : t->b.info.dtype,
+                                    .dtype = t->b->o->dtype ? t->b->o->dtype : t->b->info.dtype,
                                     .times = times,
-                                    .extras =
-                                        json_pack("{s:f, s:s}", "first_ms", w->first_ms, "decode",
-                                                  qv_decode_name(t->b.o->clip.decode)) };
-    return bench_emit(&t->b, &r, err);
+                                    .show = "first_ms",
+                                    .extras = json_pack("{s:f, s:s}", "first_ms", w->first_ms,
+                                                        "decode", decode) };
+    return bench_report(t->b, &r, err);
 }
 
 static qv_status
 run_all(struct start_bench *t, qv_error *err)
 {
-    const struct tool_options *o = t->b.o;
     struct bench_run runs[N_WAYS];
     qv_status s = open_files(t, err);
     if (s)
@@ -207,25 +192,23 @@ run_all(struct start_bench *t, qv_error *err)
     name_commands(t);
     for (int i = 0; i < N_WAYS; i++)
         runs[i] = (struct bench_run){ .work = run_command, .user = &t->ways[i] };
-    s = bench_time(&t->b, runs, N_WAYS, err);
+    s = bench_time(t->b, runs, N_WAYS, err);
     if (!s) /* opened only now: an open device would be awake during the timing */
-        s = tool_open_context(o, &t->b.ctx, err);
-    if (s)
-        return s;
-    qv_context_get_info(t->b.ctx, &t->b.info);
-    if (bench_talks(&t->b))
-        tool_print("from a process's start to its end, on %s: %s\n  %-8s %11s %11s %11s\n",
-                   t->b.info.backend, t->b.info.device, "", "first ms", "median ms", "p90 ms");
+        s = bench_open(t->b, err);
     for (int i = 0; i < N_WAYS && !s; i++)
         s = report(t, &t->ways[i], runs[i].times, err);
     return s;
 }
 
 qv_status
-bench_start(const struct tool_options *o, qv_error *err)
+bench_start(struct bench *b, qv_error *err)
 {
-    struct start_bench t = { .b = { .o = o, .name = "start" } };
+    struct start_bench t = { .b = b };
     const qv_status s = run_all(&t, err);
-    close_all(&t);
+    bench_close_folder(&t.work);
+    free(t.clip);
+    free(t.tokens);
+    for (int i = 0; i < N_WAYS; i++)
+        free(t.caches[i]);
     return s;
 }

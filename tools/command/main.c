@@ -15,7 +15,6 @@ static const struct tool tools[] = {
       .run = tool_encode,
       .ends_at_once = true },
     { .name = "cache",
-      .arguments = "",
       .does = "Turns a list of clips into a folder of vision tokens that anyone can read. Run "
               "again, it continues\n"
               "where it was ended; with --shard several processes fill one cache. --status, "
@@ -37,7 +36,6 @@ static const struct tool tools[] = {
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
       .run = tool_info },
     { .name = "synth",
-      .arguments = "",
       .does = "Makes a checkpoint with random weights. It has the sizes of a config.json and the "
               "older layout,\n"
               "with a 5D patch embedding. It is for trying and timing without real weights.",
@@ -45,7 +43,6 @@ static const struct tool tools[] = {
       .groups = GROUP_SYNTH | GROUP_OUTPUT | GROUP_JSON,
       .run = tool_synth },
     { .name = "verify",
-      .arguments = "",
       .does =
           "Tests whether qwenvit computes what the checkpoint says.\n"
           "Without --against it compares qwenvit with itself: the patch embedding with the seven "

@@ -51,7 +51,7 @@ static const struct option options[] = {
     { "-o", "OUT", "file or folder that the result is written to", TEXT, GROUP_OUTPUT, AT(output),
       0 },
     { "--list", "FILE", "clips to read, a path or a JSON object on each line; -: standard input",
-      TEXT, GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH | GROUP_INFO, AT(list), 0 },
+      TEXT, GROUP_ENCODE | GROUP_CACHE | GROUP_JOB | GROUP_INFO, AT(list), 0 },
     { "--out", "DIR", "the cache's folder", TEXT, GROUP_CACHE, AT(out), 0 },
     { "--shard", "I/N", "take share I of N of the list; I counts from 0", SHARD, GROUP_CACHE,
       AT(shard), 0 },
@@ -96,7 +96,7 @@ static const struct option options[] = {
       "dtype of the tokens in the file: f32 or bf16 (default: the model's)", DTYPE, GROUP_ENCODE,
       AT(output_dtype), 0 },
     { "--chunk-rows", "N", "patches in a chunk (default: what suits the device)", INTEGER,
-      GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH, AT(chunk_rows), 1 },
+      GROUP_ENCODE | GROUP_CACHE | GROUP_TOWER | GROUP_JOB, AT(chunk_rows), 1 },
     { "--config", "DIR", "folder whose config.json has the sizes", TEXT, GROUP_SYNTH, AT(config),
       0 },
     { "--seed", "N", "seed of the random weights (default 1)", INTEGER, GROUP_SYNTH, AT(seed), 0 },
@@ -110,7 +110,7 @@ static const struct option options[] = {
     { flag, value, help, CLIP, (scopes)&QVM_TIMES ? GROUP_ENCODE | GROUP_INFO : GROUP_CLIP, 0, 0 },
 #include "clips/options.inc"
     { "--clip", "FILE", "take pixels from this clip (default: seeded random pixels)", TEXT,
-      GROUP_VERIFY | GROUP_BENCH, AT(verify_clip), 0 },
+      GROUP_VERIFY, AT(verify_clip), 0 },
     { "--against", "FILE", "compare with layers that another program wrote, in a safetensors file",
       TEXT, GROUP_VERIFY, AT(against), 0 },
     { "--against-model", "DIR",
@@ -124,32 +124,30 @@ static const struct option options[] = {
     { "--trace", "FILE", "also write trace events, which Perfetto opens", TEXT,
       GROUP_PROFILE | GROUP_ENCODE, AT(trace), 0 },
     { "--grid", "T,H,W", "frame pairs, rows of patches, columns of patches (default 1,20,38)",
-      TRIPLE, GROUP_BENCH | GROUP_PROFILE | GROUP_VERIFY, AT(grid), 1 },
-    { "--chunk", "N", "tower: frame pairs at a time; 0: what suits the device (default: all)",
-      INTEGER, GROUP_BENCH, AT(bench_chunk), 0 },
-    { "--pack", "FILE", "tower: file with a grid t,h,w on each line, to be packed into chunks",
-      TEXT, GROUP_BENCH, AT(pack), 0 },
-    { "--alone", NULL, "tower: time each grid of --pack by itself, against a plan of its size",
-      FLAG, GROUP_BENCH, AT(alone), 0 },
-    { "--shapes", "FILE", "conv3d: file with a convolution on each line (default: a built-in list)",
-      TEXT, GROUP_BENCH, AT(shapes), 0 },
-    { "--lowering", "NAME", "conv3d: time only this lowering", TEXT, GROUP_BENCH, AT(lowering), 0 },
-    { "--rows", "N", "patch-embed, gemm: most rows (default: what this device does in seconds)",
-      INTEGER, GROUP_BENCH, AT(rows), 1 },
-    { "--shape", "N,K", "gemm: time one matrix of this size, instead of a tower's", PAIR,
-      GROUP_BENCH, AT(shape), 1 },
-    { "--size", "H,W", "preprocess, job: size of source frames (default 720,1280)", PAIR,
-      GROUP_BENCH, AT(size), 1 },
+      TRIPLE, GROUP_TOWER | GROUP_PROFILE | GROUP_VERIFY, AT(grid), 1 },
+    { "--pack", "FILE", "file with a grid t,h,w on each line, to be packed into chunks", TEXT,
+      GROUP_TOWER, AT(pack), 0 },
+    { "--no-limit", NULL, "do not time the GEMMs and attention alone", FLAG, GROUP_TOWER,
+      AT(no_limit), 0 },
+    { "--shapes", "FILE", "file with a convolution on each line (default: a built-in list)", TEXT,
+      GROUP_CONV3D, AT(shapes), 0 },
+    { "--lowering", "NAME", "time only this lowering", TEXT, GROUP_CONV3D, AT(lowering), 0 },
+    { "--rows", "N", "most rows (default: what this device does in seconds)", INTEGER,
+      GROUP_EMBED | GROUP_GEMM, AT(rows), 1 },
+    { "--shape", "N,K", "time one matrix of this size, instead of a tower's", PAIR, GROUP_GEMM,
+      AT(shape), 1 },
+    { "--size", "H,W", "size of source frames (default 720,1280)", PAIR,
+      GROUP_PREPROCESS | GROUP_JOB, AT(size), 1 },
+    { "--keys", "N", "number of keys in the cache that is made (default 1000000)", INTEGER,
+      GROUP_MANY, AT(keys), 1 },
+    { "--clips", "N", "number of clips in the list that is made (default 160)", INTEGER, GROUP_JOB,
+      AT(clips), 1 },
+    { "--seconds", "S", "length of each clip that is made (default 10)", REAL, GROUP_JOB,
+      AT(seconds), 0 },
     { "--repeats", "N", "number of timed runs or chunks (default 7)", INTEGER,
       GROUP_BENCH | GROUP_PROFILE, AT(repeats), 1 },
-    { "--keys", "N", "cache: number of keys in the cache that is made (default 1000000)", INTEGER,
-      GROUP_BENCH, AT(keys), 1 },
-    { "--clips", "N", "job: number of clips in the list that is made (default 160)", INTEGER,
-      GROUP_BENCH, AT(clips), 1 },
-    { "--seconds", "S", "job: length of each clip that is made (default 10)", REAL, GROUP_BENCH,
-      AT(seconds), 0 },
-    { "--no-limit", NULL, "tower: do not time the GEMMs and attention alone", FLAG, GROUP_BENCH,
-      AT(no_limit), 0 },
+    { "--budget", "SECONDS", "stop timing after this long; what is under way is finished", REAL,
+      GROUP_BENCH, AT(budget), 0 },
     { "--backend", "NAME", "auto (default), cuda, metal, cpu or ref", TEXT, GROUP_DEVICE,
       AT(backend), 0 },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 if the device computes in it)", DTYPE,
@@ -215,7 +213,7 @@ tool_print_help(const struct tool *tool, const char *page)
         printf("qwenvit %s, %.*s:\n\n", tool->name, (int)strcspn(asked->about, ":"), asked->about);
     else
         printf("usage: qwenvit %s%s%s [options]\n\n%s\n\noptions:\n", tool->name,
-               *tool->arguments ? " " : "", tool->arguments, tool->does);
+               tool->arguments ? " " : "", tool->arguments ? tool->arguments : "", tool->does);
     for (const struct option *o = options; o < options + N_OPTIONS; o++)
         if (o->help && o->group & tool->groups & asked->groups) {
             char value[24] = "";
@@ -354,7 +352,7 @@ parse_value(const struct option *o, const char *text, unsigned groups, struct to
                    ? NULL
                    : "bf16, f16 or f32";
     case KEYS: out->delete_keys[out->n_delete_keys++] = text; return *text ? NULL : "a key";
-    case WEIGHTS: return tool_parse_weights(text, groups & GROUP_BENCH, &out->weights);
+    case WEIGHTS: return tool_parse_weights(text, groups & GROUP_GEMM, &out->weights);
     case SAME: *(bool *)(void *)field = true; return strcmp(text, "size") ? "size" : NULL;
     case DTYPE:
         return tool_parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
@@ -394,7 +392,6 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
                                   .clips = 160,
                                   .seconds = 10,
                                   .grid = { 1, 20, 38 },
-                                  .bench_chunk = -1,
                                   .size = { 720, 1280 } };
     out->arguments = calloc(2 * (size_t)argc + 2, sizeof *out->arguments);
     if (!out->arguments) {
@@ -441,7 +438,7 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
             tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
             return TOOL_USAGE;
         }
-        if (o->kind == DEVICES && !(tool->groups & (GROUP_ENCODE | GROUP_CACHE | GROUP_BENCH)) &&
+        if (o->kind == DEVICES && !(tool->groups & (GROUP_ENCODE | GROUP_CACHE | GROUP_JOB)) &&
             (out->all_devices || out->n_devices > 1)) {
             tool_complain("%s: %s is \"%s\"; it runs on one device", tool->name, o->name, value);
             return TOOL_USAGE;

@@ -188,7 +188,7 @@ tool_check_list_outputs(const struct tool_options *o, const struct tool_list *li
 }
 
 qv_status
-tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *err)
+tool_check_named_outputs(const struct tool_options *o, qv_error *err)
 {
     const char *const outputs[] = { o->output, o->drawing,   o->trace,
                                     o->out,    o->json_file, o->make_clip };
@@ -196,8 +196,6 @@ tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *e
                                    o->against_model, o->shapes, o->pack };
     enum { OUTPUTS = sizeof outputs / sizeof *outputs, INPUTS = sizeof inputs / sizeof *inputs };
     const qv_status status = tool_check_outputs(o, outputs, OUTPUTS, inputs, INPUTS, err);
-    return status || o->n_arguments <= first
-               ? status
-               : tool_check_outputs(o, outputs, OUTPUTS, o->arguments + first,
-                                    o->n_arguments - first, err);
+    return status ? status
+                  : tool_check_outputs(o, outputs, OUTPUTS, o->arguments, o->n_arguments, err);
 }

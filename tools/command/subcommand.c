@@ -14,13 +14,21 @@
 #include "files/atomic_file.h"
 #include "files/installed.h"
 
+/* Returns the word that names a subcommand: "tower" of "bench tower". */
+static const char *
+last_word(const struct tool *t)
+{
+    const char *space = strrchr(t->name, ' ');
+    return space ? space + 1 : t->name;
+}
+
 static void
 print_usage(const struct tool_program *p, FILE *to)
 {
     fprintf(to, "%s %s: %s\n\nusage: %s SUBCOMMAND ...\n\n", p->name, qv_version(), p->about,
             p->name);
     for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
-        fprintf(to, "  %-8s %.*s\n", t->name, (int)strcspn(t->does, ":.\n"), t->does);
+        fprintf(to, "  %-11s %.*s\n", last_word(t), (int)strcspn(t->does, ":.\n"), t->does);
     fprintf(to,
             "\n%s SUBCOMMAND --help lists its options.\n"
             "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad "
@@ -202,7 +210,7 @@ tool_main(const struct tool_program *p, int argc, char **argv)
     }
     const struct tool *tool = NULL;
     for (size_t i = 0; argc > 1 && i < p->n; i++)
-        if (!strcmp(argv[1], p->tools[i].name))
+        if (!strcmp(argv[1], last_word(&p->tools[i])))
             tool = &p->tools[i];
     if (!tool) {
         if (argc > 1)
@@ -220,8 +228,7 @@ tool_main(const struct tool_program *p, int argc, char **argv)
         tool_print_help(tool, help);
     else if (!code) {
         qv_error err;
-        const bool has_name = tool->groups & GROUP_BENCH; /* the first argument is a bench's name */
-        qv_status status = tool_check_named_outputs(&o, has_name, &err);
+        qv_status status = tool_check_named_outputs(&o, &err);
         if (!status)
             status = start_decoder(tool, &o, &err);
         code = status ? tool_fail(status, &err) : tool->run(&o);

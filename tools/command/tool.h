@@ -66,11 +66,10 @@ struct tool_options {
     const char *make_clip;
     /* bench, profile, verify */
     int64_t grid[3], size[2], shape[2], repeats, rows;
-    int64_t bench_chunk; /* frame pairs; 0: chosen, -1: all of the grid */
     int64_t keys, clips;
     double seconds; /* of clips that are made */
+    double budget;  /* seconds for all of a bench; 0: no limit */
     bool no_limit;
-    bool alone;
     const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend,
         *against_model;
     double max_distance; /* from another model; 0: none was asked for */
@@ -85,7 +84,7 @@ struct tool_options {
     const char **delete_keys; /* they are in the array of the arguments, behind these */
     size_t n_delete_keys;
     double rate; /* clips a second */
-    /* remaining arguments: files, or a bench's name */
+    /* remaining arguments: files */
     const char **arguments;
     size_t n_arguments;
 };
@@ -104,10 +103,19 @@ enum tool_group {
     GROUP_CACHE = 1024,
     GROUP_INFO = 2048,
     GROUP_WEIGHTS = 4096, /* what loads models to run or describe them */
+    /* benches: one each, but GROUP_BENCH has what all of them share */
+    GROUP_TOWER = 1 << 13,
+    GROUP_EMBED = 1 << 14,
+    GROUP_CONV3D = 1 << 15,
+    GROUP_GEMM = 1 << 16,
+    GROUP_PREPROCESS = 1 << 17,
+    GROUP_JOB = 1 << 18,
+    GROUP_MANY = 1 << 19, /* a cache of many keys */
 };
 
 struct tool {
-    const char *name, *arguments, *does, *example;
+    const char *name; /* of several words the last is the argument: "bench tower" */
+    const char *arguments, *does, *example; /* arguments NULL: it has none */
     unsigned groups;
     int (*run)(const struct tool_options *options); /* NULL if another program has it */
     const char *program;                            /* that program, which lies beside this one */
@@ -133,9 +141,7 @@ void tool_signals_obey(void);  /* ends the process by the signal that was caught
 int tool_encode(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
 int tool_synth(const struct tool_options *o);
-int tool_bench(const struct tool_options *o);
 int tool_verify(const struct tool_options *o);
-int tool_profile(const struct tool_options *o);
 int tool_cache(const struct tool_options *o);
 
 /* Fills *out. On a mistake it complains on stderr and returns TOOL_USAGE. If --help is given, *help
@@ -219,9 +225,8 @@ void tool_record_failure(const struct tool_options *o, const char *clip, const c
 qv_status tool_check_outputs(const struct tool_options *o, const char *const *outputs,
                              size_t n_outputs, const char *const *inputs, size_t n_inputs,
                              qv_error *err);
-/* Does so with the outputs and inputs that the options themselves name. Arguments are inputs from
- * number `first` on. */
-qv_status tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *err);
+/* Does so with the outputs and inputs that the options themselves name. */
+qv_status tool_check_named_outputs(const struct tool_options *o, qv_error *err);
 /* Fails if --json, --trace or --drawing would write over a clip of the list (list.h). */
 struct tool_list;
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
