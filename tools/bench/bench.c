@@ -293,8 +293,8 @@ day_json(void)
     return json_string(day);
 }
 
-struct bench_figure
-bench_roof_share(const struct bench *b, const struct bench_record *r)
+static struct bench_figure
+roof_share(const struct bench *b, const struct bench_record *r)
 {
     const struct bench_roof roof = { b->peak[r->dtype], b->memory };
     return bench_share(&roof, r->flops, r->bytes, r->streams, r->times.median_ms);
@@ -311,7 +311,7 @@ record_json(const struct bench *b, const struct bench_record *r)
                           r->bytes, "tflops_per_s", rate(r->flops, ms) * 1e-12, "gb_per_s",
                           rate(r->bytes, ms) * 1e-9);
     json_object_update(j, r->extras);
-    bench_put_figure(j, "roof_share", bench_roof_share(b, r));
+    bench_put_figure(j, "roof_share", roof_share(b, r));
     json_object_set_new(j, "machine", machine_json(b, r->dtype));
     json_object_set_new(j, "version", json_string(qv_version()));
     json_object_set_new(j, "commit", json_string(QV_COMMIT));
@@ -333,8 +333,9 @@ bench_emit(struct bench *b, const struct bench_record *r, qv_error *err)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-void
-bench_show_group(struct bench *b, const char *name, qv_dtype dtype)
+/* Prints the heading of a table, unless that table is being printed already. */
+static void
+show_group(struct bench *b, const char *name, qv_dtype dtype)
 {
     char group[sizeof b->group];
     snprintf(group, sizeof group, "%s, %s", name, qv_dtype_name(dtype));
@@ -386,8 +387,8 @@ void
 bench_print(struct bench *b, const struct bench_record *r)
 {
     const double ms = r->times.median_ms;
-    const struct bench_figure share = bench_roof_share(b, r);
-    bench_show_group(b, r->group ? r->group : r->work, r->dtype);
+    const struct bench_figure share = roof_share(b, r);
+    show_group(b, r->group ? r->group : r->work, r->dtype);
     tool_print("  %-21s", r->group ? r->work : r->way);
     print_cell(ms, 9);
     print_cell(r->times.p90_ms, 9);

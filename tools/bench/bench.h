@@ -78,15 +78,11 @@ struct bench_record {
     const char *show; /* names of extras that end the line, with spaces between them; or NULL */
     json_t *extras;   /* more fields, or NULL; bench_report and bench_emit take the reference */
 };
-/* Prints the heading of a table, unless that table is being printed already. */
-void bench_show_group(struct bench *b, const char *name, qv_dtype dtype);
 /* Prints a line of a table, below its heading if it is the first. */
 void bench_print(struct bench *b, const struct bench_record *r);
 /* Writes the JSON record, if records are wanted. bench_report prints the line too. */
 qv_status bench_emit(struct bench *b, const struct bench_record *r, qv_error *err);
 qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
-/* Returns the share of the roofline (figures.h). */
-struct bench_figure bench_roof_share(const struct bench *b, const struct bench_record *r);
 /* Sets field `name` of a record to a figure, or field `withheld` to an object that gives the reason
  * under that name. */
 void bench_put_figure(json_t *record, const char *name, struct bench_figure figure);

@@ -177,8 +177,12 @@ run_ways(struct bench *b, const char *work, const qv_conv3d_desc *desc, qv_error
             status = run_way(&s, work, (qv_lowering)i, err);
     for (int i = 0; i < QV_LOWERING_COUNT && !status && bench_talks(b); i++)
         if (!s.ways[i].legal && (only < 0 || only == i)) {
-            bench_show_group(b, work, s.info.desc.dtype);
-            tool_print("  not %s: %s\n", qv_lowering_name((qv_lowering)i), s.ways[i].reason);
+            struct bench_record r = record_of(&s, work, (qv_lowering)i);
+            json_object_set_new(r.extras, "reason", json_string(s.ways[i].reason));
+            r.show = "reason";
+            r.flops = r.bytes = 0;
+            bench_print(b, &r);
+            json_decref(r.extras);
         }
     close_subject(&s);
     return status;

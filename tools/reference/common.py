@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import subprocess
-import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -335,17 +334,6 @@ def worst_cosine(x, truth):
 
 
 # ---- times ---------------------------------------------------------------------------------------
-
-def median_ms(function, repeat, warmup=1):
-    for _ in range(warmup):
-        function()
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        function()
-        times.append(1e3 * (time.perf_counter() - start))
-    return float(np.median(times))
-
 
 def setting(args):
     """Returns the machine and the versions with which the numbers were measured."""
