@@ -62,10 +62,12 @@ struct qv_cache_usual {
 };
 struct qv_cache_usual qv_cache_usual_of(const json_t *description);
 /* Returns a text of options without those that ask for the usual values, in `text` or as it is; NULL:
- * none is left. is_image is as in records. Records have such texts, which are equal where clips get
- * the same. */
-const char *qv_cache_normal(const struct qv_cache_usual *usual, int is_image, const char *options,
-                            char text[QV_CACHE_OPTIONS_BYTES]);
+ * none is left. Records have such texts with is_image -1, without what clips and images both get
+ * anyway, because what failed may be either. For a clip (0) or an image (1) the values that are usual
+ * for that kind alone go as well, or all stand there in full: a record is of the same options if it
+ * has one of these two texts. */
+const char *qv_cache_normal(const struct qv_cache_usual *usual, int is_image, bool in_full,
+                            const char *options, char text[QV_CACHE_OPTIONS_BYTES]);
 /* Returns a copy of a description for comparing: options equal to the model's own values are set to
  * 0, and what tokens do not depend on is left out. NULL for lack of memory. */
 json_t *qv_cache_resolved(const json_t *description);

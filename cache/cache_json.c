@@ -176,7 +176,7 @@ static const char *
 advice(const char *name, const json_t *there)
 {
     if (strcmp(name, "packing") != 0)
-        return "give the run what the cache has, or another --out";
+        return "give the run what the cache has, or another folder";
     return there ? "another version packed frame pairs by another rule, and by this one clips that "
                    "it lacks "
                    "could have other bits; go on with that version, or give another --out"

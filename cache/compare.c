@@ -50,11 +50,12 @@ qv_cache_compare(const qv_cache *c, const char *key, const qv_cache_source *sour
     const bool is_gone = !source->bytes && !source->mtime_ns && !k->status;
     struct texts t = make_texts(source);
     char normal[QV_CACHE_OPTIONS_BYTES];
-    const bool asks =
-        !t.lost &&
-        k->asked == qv_cache_asked_hash(source->start_s > 0 ? t.start.at : NULL,
-                                        source->end_s > 0 ? t.end.at : NULL,
-                                        qv_cache_normal(&c->usual, k->is_image, t.options, normal));
+    bool asks = false;
+    for (int in_full = 0; in_full < 2 && !asks && !t.lost; in_full++)
+        asks = k->asked == qv_cache_asked_hash(source->start_s > 0 ? t.start.at : NULL,
+                                               source->end_s > 0 ? t.end.at : NULL,
+                                               qv_cache_normal(&c->usual, k->is_image, in_full,
+                                                               t.options, normal));
     const bool path =
         trust >= QV_CACHE_TRUST_KEYS || (!t.lost && k->path == qv_cache_key_hash(t.path));
     free_texts(&t);

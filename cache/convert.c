@@ -23,17 +23,16 @@ add_key(struct qv_cache_part *p, const qv_cache_layout *l, const struct qv_cache
         return qv_fail(err, QV_EFORMAT, "key %.80s: it cannot have %lld rows and %lld timestamps",
                        k->key, (long long)k->n_rows, (long long)k->n_timestamps);
     const uint64_t need = qv_cache_part_known_need(l, k->key, !row.status, record.n);
-    const struct qv_cache_block b = qv_cache_part_take(p, l, k->n_rows, need);
-    p->n_open--;
+    struct qv_cache_block b;
+    s = qv_cache_part_begin(p, l, k->key, k->n_rows, need, &b, err);
     row.n_rows = (uint32_t)k->n_rows;
     row.n_times = row.status ? 0 : (uint32_t)k->n_timestamps;
     for (int i = 0; i < qv_cache_n_tensors(l) && !row.status && !s; i++)
         s = qv_cache_file_write(&p->file, b.at + (uint64_t)i * b.step, k->tensors[i],
                                 (uint64_t)k->n_rows * qv_cache_row_bytes(l), err);
-    if (!s &&
-        qv_cache_part_add(p, l, k->key, &row, &record, need, &b, k->grid_thw, k->timestamps_s))
-        s = qv_no_memory(p->file.folder->path, err);
-    return s;
+    return s ? s
+             : qv_cache_part_add(p, l, k->key, &row, &record, &b, k->grid_thw, k->timestamps_s,
+                                 err);
 }
 
 static qv_status

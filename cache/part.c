@@ -21,12 +21,6 @@ enum {
         6000, /* a record besides key, path and options; most of it is room for an error */
 };
 
-static qv_status
-no_memory(const struct qv_cache_part *p, qv_error *err)
-{
-    return qv_fail(err, QV_ENOMEM, "%s: no memory for a part", qv_path_tail(p->file.folder->path));
-}
-
 /* ---- room ------------------------------------------------------------------------------------ */
 
 /* What a key takes besides its record: its row and its key; if it is ok, also an entry for each of its
@@ -66,21 +60,23 @@ qv_cache_part_fits(const struct qv_cache_part *p, uint64_t need)
     return p->front + need <= p->room;
 }
 
-/* Allocates the room in front at once, so that a part can be sealed even after its data have filled
- * the disk. */
+/* Allocates space for what is written when the part is sealed: the room in front at once, and place
+ * for small tensors with each key. So a part can be sealed even after others have filled the disk. */
 static qv_status
-reserve(const struct qv_cache_part *p, qv_error *err)
+reserve(const struct qv_cache_part *p, uint64_t at, uint64_t bytes, qv_error *err)
 {
 #ifdef __linux__
     int r;
     do
-        r = fallocate(p->file.fd, 0, 0, (off_t)p->room);
+        r = fallocate(p->file.fd, 0, (off_t)at, (off_t)bytes);
     while (r && errno == EINTR);
     if (r && errno != EOPNOTSUPP && errno != EINVAL && errno != ENOSYS)
         return qv_fail(err, QV_EIO, "%s: no space for a part: %s",
                        qv_path_tail(p->file.folder->path), strerror(errno));
 #else
     (void)p;
+    (void)at;
+    (void)bytes;
     (void)err;
 #endif
     return QV_OK;
@@ -92,13 +88,13 @@ qv_cache_part_open(const struct qv_cache_folder *folder, uint64_t room, double n
 {
     struct qv_cache_part *p = calloc(1, sizeof *p);
     if (!p)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a part", qv_path_tail(folder->path));
-    p->room = p->end = room;
+        return qv_no_memory(folder->path, err);
+    p->room = p->end = p->tokens_end = room;
     p->front = FIXED_BYTES;
     p->began_s = now_s;
     qv_status s = qv_cache_file_open(folder, &p->file, err);
     if (!s)
-        s = reserve(p, err);
+        s = reserve(p, 0, room, err);
     if (s)
         qv_cache_part_free(&p);
     else
@@ -113,189 +109,185 @@ qv_cache_part_free(struct qv_cache_part **part)
     if (!p)
         return;
     qv_cache_file_close(&p->file);
-    for (size_t i = 0; i < p->n_done; i++)
-        free(p->done[i].key);
-    free(p->done);
+    for (size_t i = 0; i < p->n_keys; i++)
+        free(p->keys[i].done);
     free(p->keys);
-    free(p->records.at);
-    free(p->small.at);
     free(p);
     *part = NULL;
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Returns the place of a hash, or the free place where it belongs; there is always a free one. */
-static uint64_t *
-find_key(uint64_t *keys, size_t room, uint64_t hash)
+/* Returns the number of a key, or n_keys. */
+static size_t
+find_key(const struct qv_cache_part *p, const char *key)
 {
-    size_t i = (size_t)hash & (room - 1);
-    while (keys[i] && keys[i] != hash)
-        i = (i + 1) & (room - 1);
-    return &keys[i];
+    const uint64_t hash = qv_cache_key_hash(key);
+    size_t i = 0;
+    while (i < p->n_keys && p->keys[i].hash != hash)
+        i++;
+    return i;
 }
 
 bool
-qv_cache_part_has(const struct qv_cache_part *p, uint64_t hash)
+qv_cache_part_has(const struct qv_cache_part *p, const char *key)
 {
-    return p->keys && *find_key(p->keys, p->keys_room, hash ? hash : 1);
+    return find_key(p, key) < p->n_keys;
 }
 
 qv_status
-qv_cache_part_note(struct qv_cache_part *p, uint64_t hash)
+qv_cache_part_begin(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
+                    int64_t rows, uint64_t need, struct qv_cache_block *b, qv_error *err)
 {
-    if (2 * (p->n_keys + 1) > p->keys_room) {
-        const size_t room = p->keys_room ? 2 * p->keys_room : 64;
-        uint64_t *keys = calloc(room, sizeof *keys);
+    if (p->n_keys == p->keys_room) {
+        const size_t room = 2 * p->keys_room + 64;
+        void *keys = realloc(p->keys, room * sizeof *p->keys);
         if (!keys)
-            return QV_ENOMEM;
-        for (size_t i = 0; i < p->keys_room; i++)
-            if (p->keys[i])
-                *find_key(keys, room, p->keys[i]) = p->keys[i];
-        free(p->keys);
+            return qv_no_memory(p->file.folder->path, err);
         p->keys = keys;
         p->keys_room = room;
     }
-    *find_key(p->keys, p->keys_room, hash ? hash : 1) = hash ? hash : 1;
-    p->n_keys++;
+    p->keys[p->n_keys].done = NULL;
+    p->keys[p->n_keys++].hash = qv_cache_key_hash(key);
+    *b = (struct qv_cache_block){ .at = p->end, .need = need };
+    b->step = qv_index_padded((uint64_t)rows * qv_cache_row_bytes(l));
+    b->bytes = b->step * (uint64_t)qv_cache_n_tensors(l);
+    p->end += b->bytes;
+    p->front += need;
+    p->n_open++;
     return QV_OK;
 }
 
-/* Removes a hash. The hashes behind it move to where find_key looks for them. */
+/* Gives the end of a block back, if nothing follows it. */
 static void
-forget_key(struct qv_cache_part *p, uint64_t hash)
+give_back(struct qv_cache_part *p, const struct qv_cache_block *b, uint64_t from)
 {
-    uint64_t *keys = p->keys;
-    size_t i = (size_t)(find_key(keys, p->keys_room, hash) - keys);
-    keys[i] = 0;
-    p->n_keys--;
-    while (keys[i = (i + 1) & (p->keys_room - 1)]) {
-        const uint64_t moved = keys[i];
-        keys[i] = 0;
-        *find_key(keys, p->keys_room, moved) = moved;
-    }
-}
-
-void
-qv_cache_part_drop(struct qv_cache_part *p, uint64_t hash, uint64_t need)
-{
-    forget_key(p, hash ? hash : 1);
-    p->front -= need;
-}
-
-struct qv_cache_block
-qv_cache_part_take(struct qv_cache_part *p, const qv_cache_layout *l, int64_t rows, uint64_t need)
-{
-    struct qv_cache_block b = { .at = p->end };
-    b.step = qv_index_padded((uint64_t)rows * qv_cache_row_bytes(l));
-    b.bytes = b.step * (uint64_t)qv_cache_n_tensors(l);
-    p->end += b.bytes;
-    p->front += need;
-    p->n_open++;
-    return b;
-}
-
-void
-qv_cache_part_give_back(struct qv_cache_part *p, uint64_t from, uint64_t end)
-{
-    if (end == p->end)
+    if (b->at + b->bytes == p->end)
         p->end = qv_index_padded(from);
 }
 
-static struct qv_cache_done *
-add_done(struct qv_cache_part *p, const char *key)
+void
+qv_cache_part_drop(struct qv_cache_part *p, const char *key, const struct qv_cache_block *b)
 {
-    if (p->n_done == p->done_room) {
-        const size_t room = p->done_room * 2 + 64;
-        struct qv_cache_done *d = realloc(p->done, room * sizeof *d);
-        if (!d)
-            return NULL;
-        p->done = d;
-        p->done_room = room;
-    }
-    struct qv_cache_done *d = &p->done[p->n_done];
-    *d = (struct qv_cache_done){ .key = strdup(key), .record = p->records.n, .small = p->small.n };
-    p->n_done += d->key != NULL;
-    return d->key ? d : NULL;
+    give_back(p, b, b->at);
+    p->keys[find_key(p, key)] = p->keys[p->n_keys - 1];
+    p->n_keys--;
+    p->front -= b->need;
+    p->n_open--;
+}
+
+/* Makes what is kept of a finished key, with its texts behind it. */
+static struct qv_cache_done *
+make_done(const char *key, const struct qv_index_row *row, const struct qv_text *record,
+          const int64_t grid_thw[3], const double *timestamps_s)
+{
+    const size_t small = (size_t)qv_index_small_bytes(row), key_bytes = strlen(key);
+    struct qv_cache_done *d = malloc(sizeof *d + small + key_bytes + 1 + record->n);
+    if (!d)
+        return NULL;
+    d->row = *row;
+    d->row.key_bytes = (uint16_t)key_bytes;
+    d->row.record_bytes = (uint32_t)record->n;
+    d->small = (unsigned char *)(d + 1);
+    char *text = (char *)d->small + small;
+    if (small)
+        memcpy(d->small, grid_thw, QV_CACHE_GRID_BYTES);
+    if (row->n_times)
+        memcpy(d->small + QV_CACHE_GRID_BYTES, timestamps_s, small - QV_CACHE_GRID_BYTES);
+    d->key = memcpy(text, key, key_bytes + 1);
+    d->record = memcpy(text + key_bytes + 1, record->at, record->n);
+    return d;
 }
 
 qv_status
 qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
-                  const struct qv_index_row *row, const struct qv_text *record, uint64_t need,
+                  const struct qv_index_row *row, const struct qv_text *record,
                   const struct qv_cache_block *b, const int64_t grid_thw[3],
-                  const double *timestamps_s)
+                  const double *timestamps_s, qv_error *err)
 {
-    const uint64_t used = row->n_rows * (uint64_t)qv_cache_row_bytes(l);
-    struct qv_cache_done *d = record->lost ? NULL : add_done(p, key);
-    p->records.lost = p->records.lost || !d; /* the account is wrong then */
-    if (!d)
-        return QV_ENOMEM;
-    p->front += qv_cache_part_known_need(l, key, !row->status, record->n);
-    p->front -= need;
-    d->row = *row;
-    d->row.key_bytes = (uint16_t)strlen(key);
-    d->row.record_bytes = (uint32_t)record->n;
-    qv_text_add(&p->records, record->at, record->n);
-    if (row->status) {
-        qv_cache_part_give_back(p, b->at, b->at + b->bytes);
-    } else {
+    const uint64_t used = row->n_rows * (uint64_t)qv_cache_row_bytes(l),
+                   end = row->status ? b->at : b->at + b->bytes - b->step + used,
+                   small = p->small + qv_index_small_bytes(row);
+    const uint64_t tokens_end = row->status || end < p->tokens_end ? p->tokens_end : end;
+    struct qv_cache_done *d = make_done(key, row, record, grid_thw, timestamps_s);
+    qv_status s = d ? QV_OK : qv_no_memory(p->file.folder->path, err);
+    if (!s && !row->status)
+        s = reserve(p, qv_index_padded(tokens_end), small, err);
+    if (s || !d) {
+        free(d);
+        qv_cache_part_drop(p, key, b);
+        return s;
+    }
+    if (!row->status) {
         d->row.tokens_at = b->at;
         d->row.step = qv_cache_n_tensors(l) > 1 ? (uint32_t)(b->step / QV_CACHE_ALIGN) : 0;
-        qv_cache_part_give_back(p, b->at + b->bytes - b->step + used, b->at + b->bytes);
-        qv_text_add(&p->small, (const char *)grid_thw, QV_CACHE_GRID_BYTES);
-        qv_text_add(&p->small, (const char *)timestamps_s,
-                    (size_t)row->n_times * sizeof *timestamps_s);
     }
-    p->records.lost = p->records.lost || p->small.lost;
-    return p->records.lost ? QV_ENOMEM : QV_OK;
+    give_back(p, b, end);
+    p->tokens_end = tokens_end;
+    p->small = small;
+    p->front += qv_cache_part_known_need(l, key, !row->status, record->n);
+    p->front -= b->need;
+    p->keys[find_key(p, key)].done = d;
+    p->n_open--;
+    return QV_OK;
 }
 
 /* ---- sealing --------------------------------------------------------------------------------- */
 
-/* Orders keys as the index has them: by the place of their tokens, and those that failed last, in the
- * order in which they were finished. */
+/* Orders keys as the index has them: by the place of their tokens, and those that failed last. */
 static int
 by_place(const void *a, const void *b)
 {
-    const struct qv_cache_done *x = a, *y = b;
+    const struct qv_cache_done *x = *(struct qv_cache_done *const *)a,
+                               *y = *(struct qv_cache_done *const *)b;
     if (!x->row.status != !y->row.status)
         return x->row.status ? 1 : -1;
     if (x->row.tokens_at != y->row.tokens_at)
         return x->row.tokens_at < y->row.tokens_at ? -1 : 1;
-    return x->record < y->record ? -1 : x->record > y->record;
+    return strcmp(x->key, y->key);
 }
+
+/* A part's keys, in the order of its index. */
+struct sealing {
+    const struct qv_cache_part *p;
+    const qv_cache_layout *l;
+    struct qv_cache_done **done; /* [n] */
+    size_t n;
+};
 
 /* Writes the small tensors of all keys behind the tokens. */
 static qv_status
-write_small(struct qv_cache_part *p, qv_error *err)
+write_small(const struct sealing *w, uint64_t at, qv_error *err)
 {
     struct qv_text t = { 0 };
-    for (size_t i = 0; i < p->n_done; i++)
-        qv_text_add(&t, p->small.at + p->done[i].small,
-                    (size_t)qv_index_small_bytes(&p->done[i].row));
-    const qv_status s =
-        t.lost ? no_memory(p, err) : qv_cache_file_write(&p->file, p->end, t.at, t.n, err);
+    for (size_t i = 0; i < w->n; i++)
+        qv_text_add(&t, (const char *)w->done[i]->small,
+                    (size_t)qv_index_small_bytes(&w->done[i]->row));
+    const qv_status s = t.lost ? qv_no_memory(w->p->file.folder->path, err)
+                               : qv_cache_file_write(&w->p->file, at, t.at, t.n, err);
     free(t.at);
     return s;
 }
 
 /* Gives each row the places of its small tensors, key and record, and the head those of all. */
 static struct qv_index_head
-lay_out(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns)
+lay_out(const struct sealing *w, int64_t sealed_ns)
 {
+    const qv_cache_layout *l = w->l;
+    const uint64_t end = qv_index_padded(w->p->tokens_end);
     struct qv_index_head h = { .magic = QV_INDEX_MAGIC,
                                .version = QV_INDEX_VERSION,
                                .row_bytes = QV_INDEX_ROW,
-                               .n_rows = p->n_done,
-                               .small_at = p->end,
+                               .n_rows = w->n,
+                               .small_at = end,
                                .sealed_ns = sealed_ns,
                                .width = (uint64_t)l->width,
                                .dtype = qv_index_dtype(l->dtype),
                                .n_deepstack = (uint32_t)l->n_deepstack,
                                .packed = l->packed };
-    uint64_t small = p->end, record = 0;
-    for (size_t i = 0; i < p->n_done; i++) {
-        struct qv_index_row *r = &p->done[i].row;
+    uint64_t small = end, record = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        struct qv_index_row *r = &w->done[i]->row;
         r->key_at = (uint32_t)h.keys_bytes;
         r->record_at = (uint32_t)record;
         r->small_at = r->status ? 0 : small;
@@ -305,7 +297,7 @@ lay_out(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns)
     }
     h.file_end = small;
     h.records_bytes = record - 1;
-    h.records_at = p->room - qv_index_padded(h.records_bytes);
+    h.records_at = w->p->room - qv_index_padded(h.records_bytes);
     h.header_bytes = h.records_at - qv_index_padded(h.keys_bytes) - QV_INDEX_ROW * (1 + h.n_rows);
     return h;
 }
@@ -367,8 +359,7 @@ print_small(struct printing *to, const struct qv_cache_done *d)
 
 /* Prints the header, with tensors in the order of their data. */
 static bool
-print_header(struct qv_text *t, const struct qv_cache_part *p, const qv_cache_layout *l,
-             const struct qv_index_head *h)
+print_header(struct qv_text *t, const struct sealing *w, const struct qv_index_head *h)
 {
     struct printing to = { .t = t, .from = h->header_bytes, .end = h->header_bytes };
     char sealed[24];
@@ -380,32 +371,32 @@ print_header(struct qv_text *t, const struct qv_cache_part *p, const qv_cache_la
     print_bytes(&to, "__index", QV_INDEX_ROW * (1 + h->n_rows));
     print_bytes(&to, "__keys", h->keys_bytes);
     print_bytes(&to, "__records", h->records_bytes);
-    for (size_t i = 0; i < p->n_done; i++)
-        print_tokens(&to, l, &p->done[i]);
+    for (size_t i = 0; i < w->n; i++)
+        print_tokens(&to, w->l, w->done[i]);
     print_tensor(&to, NULL, NULL, NULL, 0, NULL, h->small_at, 0);
-    for (size_t i = 0; i < p->n_done; i++)
-        print_small(&to, &p->done[i]);
+    for (size_t i = 0; i < w->n; i++)
+        print_small(&to, w->done[i]);
     return qv_header_end(t, (size_t)h->header_bytes);
 }
 
 /* Adds index, keys and records to the header, which is printed. */
 static void
-print_index(struct qv_text *t, const struct qv_cache_part *p, struct qv_index_head *h)
+print_index(struct qv_text *t, const struct sealing *w, struct qv_index_head *h)
 {
     unsigned char row[QV_INDEX_ROW];
     const size_t at = t->n;
     h->header_xxh3 = qv_cache_hash(t->at, at);
     qv_text_pad(t, 0, QV_INDEX_ROW); /* for the head, once its checksum is known */
-    for (size_t i = 0; i < p->n_done; i++) {
-        qv_index_store_row(row, &p->done[i].row);
+    for (size_t i = 0; i < w->n; i++) {
+        qv_index_store_row(row, &w->done[i]->row);
         qv_text_add(t, (const char *)row, sizeof row);
     }
-    for (size_t i = 0; i < p->n_done; i++)
-        qv_text_add(t, p->done[i].key, p->done[i].row.key_bytes + 1u);
+    for (size_t i = 0; i < w->n; i++)
+        qv_text_add(t, w->done[i]->key, w->done[i]->row.key_bytes + 1u);
     qv_text_pad(t, 0, (size_t)(qv_index_padded(h->keys_bytes) - h->keys_bytes));
-    for (size_t i = 0; i < p->n_done; i++) {
+    for (size_t i = 0; i < w->n; i++) {
         qv_text_add(t, "\n", i > 0);
-        qv_text_add(t, p->records.at + p->done[i].record, p->done[i].row.record_bytes);
+        qv_text_add(t, w->done[i]->record, w->done[i]->row.record_bytes);
     }
     qv_text_pad(t, ' ', (size_t)(qv_index_padded(h->records_bytes) - h->records_bytes));
     if (t->lost)
@@ -418,24 +409,50 @@ print_index(struct qv_text *t, const struct qv_cache_part *p, struct qv_index_he
 }
 
 static qv_status
-write_front(struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns, qv_error *err)
+write_front(const struct sealing *w, int64_t sealed_ns, qv_error *err)
 {
+    const struct qv_cache_part *p = w->p;
     struct qv_text t = { .at = malloc((size_t)p->room), .room = (size_t)p->room };
     if (!t.at)
-        return no_memory(p, err);
-    struct qv_index_head h = lay_out(p, l, sealed_ns);
+        return qv_no_memory(p->file.folder->path, err);
+    struct qv_index_head h = lay_out(w, sealed_ns);
     qv_status s = QV_OK;
-    if (p->front > p->room || !print_header(&t, p, l, &h))
-        s = t.lost ? no_memory(p, err)
+    if (p->front > p->room || !print_header(&t, w, &h))
+        s = t.lost ? qv_no_memory(p->file.folder->path, err)
                    : qv_fail(err, QV_ESTATE, "%s: a part has no room for its header and index",
                              qv_path_tail(p->file.folder->path));
     if (!s)
-        print_index(&t, p, &h);
+        print_index(&t, w, &h);
     if (!s && t.lost)
-        s = no_memory(p, err);
+        s = qv_no_memory(p->file.folder->path, err);
+    if (!s)
+        s = write_small(w, h.small_at, err);
     if (!s)
         s = qv_cache_file_write(&p->file, 0, t.at, t.n, err);
     free(t.at);
+    return s;
+}
+
+/* Writes all but the tokens, which the file has already. */
+static qv_status
+write_rest(const struct qv_cache_part *p, const qv_cache_layout *l, int64_t sealed_ns,
+           qv_error *err)
+{
+    struct sealing w = { p, l, malloc((p->n_keys + 1) * sizeof *w.done), 0 };
+    if (!w.done)
+        return qv_no_memory(p->file.folder->path, err);
+    for (size_t i = 0; i < p->n_keys; i++)
+        w.done[w.n++] = p->keys[i].done;
+    qsort(w.done, w.n, sizeof *w.done, by_place);
+    qv_status s = QV_OK;
+    /* This cuts off what lies behind the last block that counts; a block that was taken and never
+     * written becomes a hole. */
+    if (ftruncate(p->file.fd, (off_t)(qv_index_padded(p->tokens_end) + p->small)))
+        s = qv_fail(err, QV_EIO, "%s: a part's size cannot be set: %s",
+                    qv_path_tail(p->file.folder->path), strerror(errno));
+    if (!s)
+        s = write_front(&w, sealed_ns, err);
+    free(w.done);
     return s;
 }
 
@@ -446,7 +463,8 @@ read_back(const struct qv_cache_part *p, const qv_cache_layout *l,
 {
     struct qv_part_index index = { .layout = *l };
     char *path = qv_cache_file_path(&p->file);
-    const qv_status s = path ? qv_part_check(&index, path, usual, err) : no_memory(p, err);
+    const qv_status s =
+        path ? qv_part_check(&index, path, usual, err) : qv_no_memory(p->file.folder->path, err);
     qv_part_index_free(&index);
     free(path);
     return s == QV_EFORMAT ? QV_ESTATE : s;
@@ -457,17 +475,7 @@ qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
                    const struct qv_cache_usual *usual, struct qv_cache_part_name *name,
                    int64_t sealed_ns, qv_error *err)
 {
-    if (p->records.lost)
-        return no_memory(p, err);
-    qsort(p->done, p->n_done, sizeof *p->done, by_place);
-    /* This cuts off what a failed clip wrote behind the last block; a block that was taken and
-     * never written becomes a hole. */
-    if (ftruncate(p->file.fd, (off_t)p->end))
-        return qv_fail(err, QV_EIO, "%s: a part's size cannot be set: %s",
-                       qv_path_tail(p->file.folder->path), strerror(errno));
-    qv_status s = write_small(p, err);
-    if (!s)
-        s = write_front(p, l, sealed_ns, err);
+    qv_status s = write_rest(p, l, sealed_ns, err);
     if (!s)
         s = read_back(p, l, usual, err);
     for (bool taken = true; !s && taken;) {

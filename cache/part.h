@@ -11,29 +11,30 @@
  * file's. */
 struct qv_cache_block {
     uint64_t at, step, bytes; /* bytes: n_tensors * step */
+    uint64_t need;            /* what the key takes in front, at most */
     int64_t rows;             /* rows that were written */
 };
 
 /* A key that is finished. Its row lacks the places that are known only when the part is sealed. */
 struct qv_cache_done {
-    char *key;
     struct qv_index_row row;
-    size_t record, small; /* places among the records and small tensors, which lie in the order in
-                           * which keys were finished */
+    const char *key, *record; /* key ends with a NUL */
+    unsigned char *small;     /* the bytes of grid_thw and timestamps */
 };
 
 struct qv_cache_part {
     struct qv_cache_part *next;
     struct qv_cache_file file;
-    uint64_t room;  /* room for all that lies in front; data begin behind it */
-    uint64_t end;   /* end of the blocks */
-    uint64_t front; /* bytes that all in front of the data takes, at most */
-    struct qv_text records, small;
-    struct qv_cache_done *done;
-    size_t n_done, done_room;
-    uint64_t *keys; /* hashes of the keys that were begun in it; 0: a free place */
-    size_t n_keys, keys_room;
-    size_t n_open; /* keys that are not finished */
+    uint64_t room;       /* room for all that lies in front; data begin behind it */
+    uint64_t end;        /* end of the blocks */
+    uint64_t tokens_end; /* end of the tokens of finished keys */
+    uint64_t small;      /* bytes of their small tensors */
+    uint64_t front;      /* bytes that all in front of the data takes, at most */
+    struct {
+        uint64_t hash;              /* of the key */
+        struct qv_cache_done *done; /* free(); NULL: the key is not finished */
+    } * keys;                       /* [n_keys]: the keys that were begun in it */
+    size_t n_keys, keys_room, n_open;
     double began_s;
 };
 
@@ -50,26 +51,21 @@ qv_status qv_cache_part_open(const struct qv_cache_folder *folder, uint64_t room
                              struct qv_cache_part **out, qv_error *err);
 void qv_cache_part_free(struct qv_cache_part **part);
 
-/* Returns whether a key of that hash was begun in the part. A part may have a key only once. */
-bool qv_cache_part_has(const struct qv_cache_part *p, uint64_t hash);
-qv_status qv_cache_part_note(struct qv_cache_part *p, uint64_t hash); /* adds a hash; QV_ENOMEM */
+/* Returns whether the key was begun in the part, which may have it only once. */
+bool qv_cache_part_has(const struct qv_cache_part *p, const char *key);
 bool qv_cache_part_fits(const struct qv_cache_part *p, uint64_t need);
-/* Reserves a place for a key of at most `rows` rows. */
-struct qv_cache_block qv_cache_part_take(struct qv_cache_part *p, const qv_cache_layout *l,
-                                         int64_t rows, uint64_t need);
-/* Gives the end of a block back, if nothing follows it. */
-void qv_cache_part_give_back(struct qv_cache_part *p, uint64_t from, uint64_t end);
-/* Adds a finished key: its row without places, its record, and, if it is ok, its block and its small
- * tensors. In the account of what lies in front its size replaces `need`. Returns QV_ENOMEM; then the
- * part must not be sealed, and cannot be. */
+/* Begins a key of at most `rows` rows, and reserves a place for it. Returns QV_ENOMEM. */
+qv_status qv_cache_part_begin(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
+                              int64_t rows, uint64_t need, struct qv_cache_block *out,
+                              qv_error *err);
+/* Gives up a key that was begun: it gets no record, and may be begun again. */
+void qv_cache_part_drop(struct qv_cache_part *p, const char *key, const struct qv_cache_block *b);
+/* Finishes a key: its row without places, its record, and, if it is ok, its small tensors, for which
+ * there is space on the disk from now on. If it fails, the key is dropped. */
 qv_status qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
                             const struct qv_index_row *row, const struct qv_text *record,
-                            uint64_t need, const struct qv_cache_block *block,
-                            const int64_t grid_thw[3], const double *timestamps_s);
-
-/* Drops a key that was begun and gets no record: its room in front is given back, and it may
- * be begun again. */
-void qv_cache_part_drop(struct qv_cache_part *p, uint64_t hash, uint64_t need);
+                            const struct qv_cache_block *b, const int64_t grid_thw[3],
+                            const double *timestamps_s, qv_error *err);
 
 /* The name of a part: "part-SHARD-of-SHARDS-HOST-RUN-COUNT.safetensors", or, if it replaces another
  * part, "STEM.COUNT.safetensors". */

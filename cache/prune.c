@@ -202,28 +202,26 @@ copy_bytes(struct pruning *p, struct copy *copy, uint64_t at, uint64_t to, uint6
 
 /* Copies the tensors of a row, which is ok, and adds it with its record. */
 static qv_status
-copy_tensors(struct pruning *p, struct copy *copy, const struct qv_index_row *row, uint64_t need,
-             const struct qv_text *record, qv_error *err)
+copy_tensors(struct pruning *p, struct copy *copy, const struct qv_index_row *row,
+             const struct qv_cache_block *b, const struct qv_text *record, qv_error *err)
 {
     const qv_cache_layout *l = &p->c->layout;
     const uint64_t bytes = row->n_rows * (uint64_t)qv_cache_row_bytes(l),
                    step = row->step * (uint64_t)QV_CACHE_ALIGN;
     int64_t grid_thw[3];
     double *times = malloc((size_t)row->n_times * sizeof *times + 1);
-    const struct qv_cache_block b = qv_cache_part_take(copy->to, l, row->n_rows, need);
-    copy->to->n_open--;
     qv_status s = times ? QV_OK : qv_no_memory(p->folder.path, err);
     for (int i = 0; i < qv_cache_n_tensors(l) && !s; i++)
-        s = copy_bytes(p, copy, row->tokens_at + (uint64_t)i * step, b.at + (uint64_t)i * b.step,
+        s = copy_bytes(p, copy, row->tokens_at + (uint64_t)i * step, b->at + (uint64_t)i * b->step,
                        bytes, err);
     if (!s)
         s = read_from(copy, row->small_at, grid_thw, sizeof grid_thw, err);
     if (!s)
         s = read_from(copy, row->small_at + sizeof grid_thw, times, row->n_times * sizeof *times,
                       err);
-    if (!s && qv_cache_part_add(copy->to, l, p->from.keys + row->key_at, row, record, need, &b,
-                                grid_thw, times))
-        s = qv_no_memory(p->folder.path, err);
+    if (!s)
+        s = qv_cache_part_add(copy->to, l, p->from.keys + row->key_at, row, record, b, grid_thw,
+                              times, err);
     free(times);
     return s;
 }
@@ -259,18 +257,20 @@ static qv_status
 copy_rows(struct pruning *p, struct copy *copy, size_t done, qv_error *err)
 {
     const struct qv_part_index *from = &p->from;
-    const struct qv_cache_block nothing = { .at = copy->to->end };
     qv_status s = QV_OK;
     for (size_t i = 0; i < from->head.n_rows && !s && goes_on(p, done); i++) {
         const struct qv_index_row row = qv_part_index_row(from, i);
         const struct qv_text record = { .at = p->records + row.record_at, .n = row.record_bytes };
         if (!p->stays[i])
             continue;
-        if (!row.status)
-            s = copy_tensors(p, copy, &row, need_of(p, &row), &record, err);
-        else if (qv_cache_part_add(copy->to, &p->c->layout, from->keys + row.key_at, &row, &record,
-                                   0, &nothing, NULL, NULL))
-            s = qv_no_memory(p->folder.path, err);
+        const char *key = from->keys + row.key_at;
+        struct qv_cache_block b;
+        s = qv_cache_part_begin(copy->to, &p->c->layout, key, row.n_rows, need_of(p, &row), &b,
+                                err);
+        if (!s)
+            s = row.status ? qv_cache_part_add(copy->to, &p->c->layout, key, &row, &record, &b,
+                                               NULL, NULL, err)
+                           : copy_tensors(p, copy, &row, &b, &record, err);
     }
     return s;
 }

@@ -163,7 +163,7 @@ qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usu
         r->mtime_ns = json_integer_value(json_object_get(j, "mtime"));
         r->asked = qv_cache_asked_hash(number_text(record, "start", start),
                                        number_text(record, "end", end),
-                                       qv_cache_normal(usual, r->is_image, options, normal));
+                                       qv_cache_normal(usual, -1, false, options, normal));
     }
     json_decref(j);
     return s;

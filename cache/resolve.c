@@ -79,16 +79,21 @@ read_options(const char *text, qv_clip_options *own)
 }
 
 const char *
-qv_cache_normal(const struct qv_cache_usual *usual, int is_image, const char *options,
+qv_cache_normal(const struct qv_cache_usual *usual, int is_image, bool in_full, const char *options,
                 char text[QV_CACHE_OPTIONS_BYTES])
 {
-    const qv_clip_options *usually = &usual->of[is_image < 0 ? 2 : is_image > 0];
+    const qv_clip_options *any = &usual->of[2],
+                          *usually = is_image < 0 ? any : &usual->of[is_image > 0];
     qv_clip_options own;
-    if (!options || !read_options(options, &own))
+    if (!read_options(options, &own))
         return options;
-    QVM_EACH_OPTION (p)
-        if (has_usual(p) && qvm_option_real(p, &own) == qvm_option_real(p, usually))
-            qvm_option_put(p, &own, 0, 0);
+    QVM_EACH_OPTION (p) {
+        const double now = qvm_option_real(p, usually);
+        if (!has_usual(p) || (qvm_option_real(p, &own) != 0 && qvm_option_real(p, &own) != now))
+            continue;
+        const bool stays = in_full && now != qvm_option_real(p, any);
+        qvm_option_put(p, &own, stays ? qvm_option_integer(p, usually) : 0, stays ? now : 0);
+    }
     return qv_cache_options_text(&own, text);
 }
 

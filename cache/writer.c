@@ -59,8 +59,7 @@ struct qv_cache_entry {
     struct qv_cache_part *part;
     struct qv_cache_block block; /* block.rows: rows that were put */
     int64_t rows;                /* rows that there is room for */
-    uint64_t need;
-    bool broken; /* a put failed */
+    bool broken;                 /* a put failed */
     char *key, *path, *options;
     qv_cache_source source;
     XXH3_state_t *hashes[QV_CACHE_MAX_TENSORS];
@@ -146,7 +145,7 @@ count_unsealed(qv_cache_writer *w)
 static qv_status
 seal_part(qv_cache_writer *w, struct qv_cache_part *p, qv_error *err)
 {
-    if (!p->n_done)
+    if (!p->n_keys)
         return QV_OK;
     const int64_t now = now_ns();
     w->sealed_ns = now > w->sealed_ns ? now : w->sealed_ns + 1;
@@ -395,12 +394,11 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
         s = no_memory(w, err);
     if (!s)
         s = qv_cache_key(key, e->key, err);
-    if (!s)
-        e->need = qv_cache_part_need(&w->layout, e->key, e->path, e->options);
-    if (!s && qv_cache_part_least(e->need) > QV_CACHE_MAX_ROOM)
+    const uint64_t need = s ? 0 : qv_cache_part_need(&w->layout, e->key, e->path, e->options);
+    if (!s && qv_cache_part_least(need) > QV_CACHE_MAX_ROOM)
         s = qv_fail(err, QV_EFORMAT,
                     "key, path and options take %llu bytes of a part's front; %llu are kept",
-                    (unsigned long long)e->need, (unsigned long long)QV_CACHE_MAX_ROOM);
+                    (unsigned long long)need, (unsigned long long)QV_CACHE_MAX_ROOM);
     if (s)
         free_entry(&e);
     else
@@ -411,14 +409,14 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
 /* Makes sure that there is a current part, and retires one without room for the key. The caller
  * holds the lock. */
 static qv_status
-find_part(qv_cache_writer *w, uint64_t need, uint64_t hash, qv_error *err)
+find_part(qv_cache_writer *w, uint64_t need, const char *key, qv_error *err)
 {
     struct qv_cache_part *p = w->current;
     if (p && !qv_cache_part_fits(p, need)) {
         w->room = 2 * p->room < QV_CACHE_MAX_ROOM ? 2 * p->room : QV_CACHE_MAX_ROOM;
         retire(w);
     } else if (p && (p->end - p->room >= w->part_bytes ||
-                     qv_seconds() - p->began_s >= w->part_seconds || qv_cache_part_has(p, hash))) {
+                     qv_seconds() - p->began_s >= w->part_seconds || qv_cache_part_has(p, key))) {
         retire(w);
     }
     while (count_unsealed(w) >= MOST_SEALING && !w->status)
@@ -433,18 +431,16 @@ find_part(qv_cache_writer *w, uint64_t need, uint64_t hash, qv_error *err)
 static qv_status
 place_entry(qv_cache_writer *w, qv_cache_entry *e, qv_error *err)
 {
-    const uint64_t hash = qv_cache_key_hash(e->key);
+    const uint64_t need = qv_cache_part_need(&w->layout, e->key, e->path, e->options);
     qv_status s = QV_OK;
     qv_error failed = { 0 };
     do
-        s = find_part(w, e->need, hash, &failed);
-    while (!s && (!qv_cache_part_fits(w->current, e->need) || qv_cache_part_has(w->current, hash)));
-    if (!s && qv_cache_part_note(w->current, hash))
-        s = no_memory(w, &failed);
-    if (!s) {
-        e->part = w->current;
-        e->block = qv_cache_part_take(w->current, &w->layout, e->rows, e->need);
-    } else {
+        s = find_part(w, need, e->key, &failed);
+    while (!s && (!qv_cache_part_fits(w->current, need) || qv_cache_part_has(w->current, e->key)));
+    e->part = w->current;
+    if (!s)
+        s = qv_cache_part_begin(e->part, &w->layout, e->key, e->rows, need, &e->block, &failed);
+    if (s) {
         note_failure(w, s, &failed);
         say_failure(w, err);
     }
@@ -590,19 +586,16 @@ digest(const qv_cache_entry *e, const qv_cache_result *r)
  * caller holds the lock. */
 static qv_status
 leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_index_row *row,
-      const struct qv_text *record)
+      const struct qv_text *record, qv_error *err)
 {
     qv_cache_writer *w = e->writer;
     struct qv_cache_part *p = e->part;
     qv_status s = QV_OK;
-    if (record) {
-        s = qv_cache_part_add(p, &w->layout, e->key, row, record, e->need, &e->block,
-                              row->status ? NULL : r->outcome->grid_thw, r->timestamps_s);
-    } else {
-        qv_cache_part_give_back(p, e->block.at, e->block.at + e->block.bytes);
-        qv_cache_part_drop(p, qv_cache_key_hash(e->key), e->need);
-    }
-    p->n_open--;
+    if (record)
+        s = qv_cache_part_add(p, &w->layout, e->key, row, record, &e->block,
+                              row->status ? NULL : r->outcome->grid_thw, r->timestamps_s, err);
+    else
+        qv_cache_part_drop(p, e->key, &e->block);
     if (p == w->current &&
         (p->end - p->room >= w->part_bytes || qv_seconds() - p->began_s >= w->part_seconds))
         retire(w);
@@ -640,11 +633,10 @@ make_record(const qv_cache_entry *e, const qv_cache_result *r, struct qv_text *r
             struct qv_index_row *row, qv_error *err)
 {
     const qv_cache_writer *w = e->writer;
-    const int is_image = r->status ? -1 : r->outcome->is_image != 0;
     char options[QV_CACHE_OPTIONS_BYTES];
     qv_cache_source source = e->source;
     source.path = e->path;
-    source.options = qv_cache_normal(&w->usual, is_image, e->options, options);
+    source.options = qv_cache_normal(&w->usual, -1, false, e->options, options);
     qv_cache_print_record(record, e->key, &source, r->status ? 0 : digest(e, r), r);
     qv_text_add(record, "", 1);
     if (record->lost)
@@ -672,7 +664,7 @@ qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
         pthread_mutex_lock(&w->lock);
         if (!s)
             s = say_failure(w, err);
-        leave(e, NULL, NULL, NULL);
+        leave(e, NULL, NULL, NULL, NULL);
         pthread_mutex_unlock(&w->lock);
         free_entry(entry);
         return s;
@@ -681,9 +673,10 @@ qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
     qv_error failed = { 0 };
     s = make_record(e, r, &record, &row, &failed);
     pthread_mutex_lock(&w->lock);
-    const qv_status left = leave(e, r, s ? NULL : &row, s ? NULL : &record);
-    if (!s && left)
-        s = no_memory(w, &failed);
+    if (s)
+        leave(e, NULL, NULL, NULL, NULL);
+    else
+        s = leave(e, r, &row, &record, &failed);
     note_failure(w, s, &failed);
     s = say_failure(w, err);
     pthread_mutex_unlock(&w->lock);
@@ -699,7 +692,7 @@ qv_cache_drop(qv_cache_entry **entry)
         return;
     qv_cache_writer *w = (*entry)->writer;
     pthread_mutex_lock(&w->lock);
-    leave(*entry, NULL, NULL, NULL);
+    leave(*entry, NULL, NULL, NULL, NULL);
     pthread_mutex_unlock(&w->lock);
     free_entry(entry);
 }

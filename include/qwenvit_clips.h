@@ -129,7 +129,7 @@ typedef enum qv_remark {
 QV_API const char *qv_remark_text(qv_remark remark);
 
 /* What became of a clip or an image: what its file is, which frames were chosen, and how decoding went. It comes with
- * everything that is made of the clip (docs/outcome.md says where each member is found). For frames and patches, which
+ * everything that is made of the clip (docs/jobs.md says where each member is found). For frames and patches, which
  * no file was decoded for, is_image, n_frames and grid_thw are set, and what else the caller has said; the rest is 0. */
 typedef struct qv_outcome {
     bool is_image; /* a still image, to which the rules of images apply */
@@ -355,8 +355,9 @@ typedef struct qv_job_rows {
  *             NULL then.
  *
  * If begin or rows return another status than QV_OK, with a text, the source fails: its next call is
- * its end, which has that status and text. If end returns one, the source counts as failed. A status
- * that concerns more than the source (no memory, a lost device) ends the job as well.
+ * its end, which has that status and text. If end returns one, the source counts as failed, and
+ * nothing of it is held: its ahead_bytes must not be given back. A status that concerns more than
+ * the source (no memory, a lost device) ends the job as well.
  *
  * The calls of one source come one at a time, those of different sources at once if options.sinks
  * is above 1. The job's sink threads make them; at the end perhaps also the thread that ends the
@@ -432,7 +433,7 @@ typedef struct qv_job_source {
     const char *key; /* copied, as all texts are; NULL: the path is the key */
     qv_source_kind kind;
     const char *path;  /* the file's; for bytes, a name for error texts, or NULL: the key */
-    const void *bytes; /* [n_bytes]; the caller's, and valid until its end call */
+    const void *bytes; /* [n_bytes], at most 4 TiB; the caller's, and valid until its end call */
     size_t n_bytes;
     qv_item item; /* for FRAMES and PATCHES; item.data is the caller's, and valid until that call */
     /* for PATH and BYTES: copied, and used in place of the job's options, except for the

@@ -100,10 +100,12 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 static void
 hand_over(qv_job *job, struct qv_job_buffer *buffer)
 {
+    job->n_handed++;
     for (size_t i = 0; i < buffer->n; i++) {
         struct qv_job_piece *p = &buffer->pieces[i];
         p->ready_s = qv_seconds();
-        p->item->wait_device_s += buffer->device_s;
+        p->item->wait_device_s += p->item->chunk == job->n_handed ? 0 : buffer->device_s;
+        p->item->chunk = job->n_handed;
         qv_job_queue_put(&job->told, p);
     }
     qv_job_wake(job, QV_JOB_SINKS);

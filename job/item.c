@@ -7,6 +7,8 @@
 #include "job.h"
 #include "options.h"
 
+#define MOST_BYTES ((int64_t)1 << 42) /* of a source, so that sums of them do not overflow */
+
 const struct qv_job_kind qv_job_kinds[QV_JOB_KINDS] = {
     [QV_SOURCE_PATH] = { .is_clip = true, .input = QV_INPUT_FRAMES },
     [QV_SOURCE_BYTES] = { .is_clip = true, .input = QV_INPUT_FRAMES },
@@ -118,7 +120,7 @@ qv_job_feed(qv_job *job, struct qv_job_item *item, const char *name, qv_error *e
         const int64_t bytes = qv_job_token_bytes(job, item->n_tokens);
         item->held += bytes;
         if (is_taken_up)
-            qv_job_count(job, bytes);
+            qv_job_count(job, bytes, bytes);
     }
     pthread_mutex_unlock(&job->lock);
     if (status)
@@ -144,8 +146,11 @@ check_source(const qv_job_source *s, qv_error *err)
                    : QV_OK;
     if (s->kind == QV_SOURCE_PATH && !s->path)
         return qv_fail(err, QV_EINVAL, "%s: path is NULL", name);
-    if (s->kind == QV_SOURCE_BYTES && (!s->bytes || !s->n_bytes))
-        return qv_fail(err, QV_EINVAL, "%s: bytes is NULL, or n_bytes 0", name);
+    if (s->kind == QV_SOURCE_BYTES && !s->bytes)
+        return qv_fail(err, QV_EINVAL, "%s: bytes is NULL", name);
+    if (s->kind == QV_SOURCE_BYTES && (!s->n_bytes || s->n_bytes > MOST_BYTES))
+        return qv_fail(err, QV_EINVAL, "%s: n_bytes is %zu; must be 1 to %lld", name, s->n_bytes,
+                       (long long)MOST_BYTES);
     return (unsigned)s->kind < QV_JOB_KINDS
                ? QV_OK
                : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
@@ -224,10 +229,11 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
     item->source = *s;
     item->held = QV_JOB_TEXTS;
+    const char *path = s->status ? NULL : s->path;
     item->source.key = strdup(name);
-    item->source.path = s->path ? strdup(s->path) : NULL;
+    item->source.path = path ? strdup(path) : NULL;
     qv_status status = QV_OK;
-    if (!item->source.key || (s->path && !item->source.path))
+    if (!item->source.key || (path && !item->source.path))
         status = qv_fail(err, QV_ENOMEM, "%s: no memory for a source", name);
     else if (s->status) { /* as frames of which there are none, it is told of in its turn */
         item->source.kind = QV_SOURCE_FRAMES;
@@ -252,13 +258,21 @@ make_item(qv_job *job, const qv_job_source *s, struct qv_job_item **out, qv_erro
     return status;
 }
 
-/* Returns whether a source must wait. One that is too large by itself waits until nothing else is
- * ahead. */
-static bool
-is_full(const qv_job *job, const struct qv_job_item *item)
+/* Returns QV_OK if there is room for a source. One that is too large by itself waits until nothing
+ * else is ahead. */
+static qv_status
+find_place(const qv_job *job, const struct qv_job_item *item, qv_error *why)
 {
-    return job->sources.n == job->sources.room ||
-           (job->o.ahead && job->ahead && job->ahead + item->lent + item->held > job->o.ahead);
+    const char *name = item->source.key;
+    const int64_t bytes = item->lent + item->held;
+    if (job->sources.n == job->sources.room)
+        return qv_fail(why, QV_ESTATE, "%s: %zu sources wait; no more are taken now", name,
+                       job->sources.n);
+    if (job->o.ahead && job->ahead && job->ahead + bytes > job->o.ahead)
+        return qv_fail(why, QV_ESTATE,
+                       "%s: it takes %lld bytes, and %lld bytes are ahead; %lld together at most",
+                       name, (long long)bytes, (long long)job->ahead, (long long)job->o.ahead);
+    return QV_OK;
 }
 
 /* Waits under the lock for room for a source, or says why there will be none. */
@@ -266,10 +280,10 @@ static qv_status
 wait_for_place(qv_job *job, const struct qv_job_item *item, qv_error *err)
 {
     const char *name = item->source.key;
-    while (!job->stopping && !job->ended && is_full(job, item)) {
+    qv_error why;
+    while (!job->stopping && !job->ended && find_place(job, item, &why)) {
         if (job->o.refuse_when_full)
-            return qv_fail(err, QV_ESTATE, "%s: %zu sources wait; no more are taken now", name,
-                           job->sources.n);
+            return qv_fail(err, why.status, "%s", why.text);
         qv_job_wait_asking(job, QV_JOB_ADDERS);
     }
     if (job->status)
@@ -299,7 +313,7 @@ qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
             job->items->link = &item->next;
         job->items = item;
         job->n_items++;
-        job->ahead += item->lent + item->held;
+        qv_job_count(job, item->lent + item->held, 0);
         job->progress.added++;
         qv_job_queue_put(&job->sources, item);
         qv_job_wake(job, QV_JOB_READERS);
@@ -311,11 +325,13 @@ qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err)
 }
 
 void
-qv_job_count(qv_job *job, int64_t bytes)
+qv_job_count(qv_job *job, int64_t ahead, int64_t results)
 {
-    job->ahead += bytes;
-    job->results += bytes;
-    if (bytes > 0)
+    if (!job->o.ahead)
+        return;
+    job->ahead += ahead;
+    job->results += results;
+    if (ahead >= 0)
         return;
     qv_job_wake(job, QV_JOB_ADDERS);
     qv_job_wake(job, QV_JOB_READERS);
@@ -324,9 +340,9 @@ qv_job_count(qv_job *job, int64_t bytes)
 void
 qv_job_give_back(qv_job *job, int64_t bytes)
 {
-    if (!job)
+    if (!job || bytes <= 0)
         return;
     pthread_mutex_lock(&job->lock);
-    qv_job_count(job, -bytes);
+    qv_job_count(job, -bytes, -bytes);
     pthread_mutex_unlock(&job->lock);
 }

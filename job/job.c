@@ -15,8 +15,6 @@ enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
 #define DEFAULT_WAIT_S 2.0
 #define ASK_S 0.02
-#define GPU_READERS 12 /* keep an H200's decoders busy */
-#define GPU_CORES 2    /* cores for each of these clips, that they do not wait */
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
@@ -116,26 +114,17 @@ check_options(const qv_job_options *o, qv_error *err)
     return QV_OK;
 }
 
-/* The CPU converts and resizes the frames of the clips that a GPU decodes, which takes half a core for each. Cores beyond
- * GPU_CORES for each decode further clips themselves. With fewer they would take from the GPU's clips more than they give:
- * an H200 with 16 cores does 66 clips a second alone, and 57 with 4 or 10 such readers. Each device's GPU has as many clips.
- * Unasked, only a GPU that computes the job's tokens decodes, in a process that is locked in. */
+/* Unasked, only a GPU that computes the job's tokens decodes, in a process that is locked in. */
 static void
 choose_decoders(qv_job *job, const qv_model *model)
 {
-    const qv_clip_options *o = &job->o.clip;
+    const qv_decode decode = job->o.clip.decode;
     qv_context_info context;
     qv_context_get_info(qv_model_context(model), &context);
-    job->on_gpu = o->decode == QV_DECODE_GPU;
-    job->looks_for_gpu = o->decode == QV_DECODE_AUTO && !strcmp(context.backend, "cuda");
-    if (!job->on_gpu && !job->looks_for_gpu)
-        return;
-    const int by_gpus = GPU_READERS * job->n_devices, taken = GPU_CORES * by_gpus;
-    const int others = job->cores > taken ? job->cores - taken : 0;
-    job->gpu_readers = job->o.decoders ? job->o.decoders : by_gpus;
-    job->all_readers = job->o.decoders ? job->o.decoders : by_gpus + others;
-    if (job->on_gpu || job->all_readers > job->n_readers)
-        job->n_readers = job->all_readers;
+    job->on_gpu = decode == QV_DECODE_GPU;
+    job->looks_for_gpu = decode == QV_DECODE_AUTO && !strcmp(context.backend, "cuda");
+    job->lanes = qv_job_lanes_of(job->o.decoders, job->cores, job->n_devices, decode,
+                                 job->on_gpu || job->looks_for_gpu);
 }
 
 static void
@@ -149,7 +138,6 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
     job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
-    job->cpu_readers = job->n_readers = o->decoders ? o->decoders : job->cores;
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
@@ -220,7 +208,7 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 static qv_status
 open_queues(qv_job *job, qv_error *err)
 {
-    const size_t readers = (size_t)job->n_readers;
+    const size_t readers = (size_t)job->lanes.n;
     qv_status status = qv_job_queue_open(&job->sources, (size_t)job->o.queue, err);
     if (!status) /* each reader may have an item's end in it */
         status =
@@ -231,7 +219,7 @@ open_queues(qv_job *job, qv_error *err)
     job->readers = calloc(readers, sizeof *job->readers);
     job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);
     if (!status && !(job->devices && job->readers && job->sinks))
-        status = qv_fail(err, QV_ENOMEM, "no memory for %d decoders of a job", job->n_readers);
+        status = qv_fail(err, QV_ENOMEM, "no memory for %d decoders of a job", job->lanes.n);
     return status;
 }
 
@@ -264,7 +252,7 @@ static qv_status
 start_threads(qv_job *job, qv_error *err)
 {
     qv_status status =
-        start_workers(job, job->readers, job->n_readers, &job->n_readers_running, qv_job_read, err);
+        start_workers(job, job->readers, job->lanes.n, &job->n_readers_running, qv_job_read, err);
     if (!status)
         status = start_workers(job, job->sinks, job->n_sinks, &job->n_sinks_running,
                                qv_job_sink_thread, err);
@@ -429,7 +417,7 @@ qv_job_memory(qv_model *const *models, size_t n_models, const qv_job_options *op
     if (status)
         return status;
     set_sizes(&job, models[0]);
-    *bytes = job.o.memory + job.n_readers * QV_RING_BYTES +
+    *bytes = job.o.memory + job.lanes.n * QV_RING_BYTES +
              (int64_t)n_models * QV_JOB_BUFFERS * qv_job_token_bytes(&job, job.usual_tokens);
     return QV_OK;
 }

@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "error.h"
 #include "qwenvit_clips.h"
+#include "who_decodes.h"
 
 enum {
     QV_JOB_KINDS = QV_SOURCE_PATCHES_BF16 + 1, /* kinds of sources */
@@ -128,6 +129,7 @@ struct qv_job_item {
     qv_outcome outcome;       /* so far; what is known of the frames of the caller's item, too */
     struct qv_job_clock room; /* runs while its reader waits for room */
     double began_s, wait_decode_s, wait_device_s, wait_sink_s;
+    int64_t chunk; /* the last chunk that was handed to the sink with a piece of the item */
 };
 
 static inline const struct qv_job_kind *
@@ -172,11 +174,9 @@ struct qv_job {
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
     struct qv_job_worker *readers, *sinks;
-    int n_devices, n_readers, n_sinks;                         /* asked for */
+    struct qv_job_lanes lanes;                                 /* of readers */
+    int n_devices, n_sinks;                                    /* asked for */
     int n_devices_running, n_readers_running, n_sinks_running; /* threads to be joined */
-    /* Readers at work while no GPU decodes; those at work while one does, of which the first gpu_readers have it decode. With
-     * gpu_readers 0 the clips' options decide. */
-    int cpu_readers, all_readers, gpu_readers;
 
     pthread_mutex_t lock;
     bool has_lock;
@@ -194,9 +194,10 @@ struct qv_job {
     struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
     int n_failures;              /* such ends in it */
     int n_reading;
-    /* bytes of sources in memory and of results, with options.ahead: of all items and results that
+    /* with options.ahead, bytes of sources in memory and of results: of all items and results that
      * were not given back; and of these results alone, of items that were taken up */
     int64_t ahead, results;
+    int64_t n_handed;        /* chunks that were handed to the sink */
     size_t used;             /* bytes of frames */
     int64_t ticket, serving; /* readers that ask for memory get it in their order */
     double opened_s;
@@ -214,7 +215,7 @@ qv_job_may_take_up(const qv_job *job)
 static inline int
 qv_job_decoders(const qv_job *job)
 {
-    return job->on_gpu ? job->all_readers : job->cpu_readers;
+    return job->on_gpu ? job->lanes.all : job->lanes.cpu;
 }
 
 /* Each kind of thread that waits, and what it waits for. */
@@ -232,8 +233,8 @@ void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 /* Waits, and asks options.go_on meanwhile, which may cancel the job. */
 void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
-/* Counts bytes of a result that is under way, or held by whoever took it. */
-void qv_job_count(qv_job *job, int64_t bytes);
+/* With options.ahead: counts bytes that are more (or fewer) of all that is ahead, and of results. */
+void qv_job_count(qv_job *job, int64_t ahead, int64_t results);
 /* Ends the job. The job keeps the first failure that it is ended with. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
 /* Fails the item, if it has not failed before. A status that concerns more than one item (a lost

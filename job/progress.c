@@ -18,7 +18,7 @@ find_limit(const qv_job_progress *p)
 static void
 read_clocks(const qv_job *job, double now_s, qv_job_progress *out)
 {
-    for (int i = 0; i < job->n_readers; i++) {
+    for (int i = 0; i < job->lanes.n; i++) {
         const struct qv_job_item *item = job->readers[i].item;
         if (item) {
             const double room_s = qv_job_clock_read(&item->room, now_s);
@@ -44,7 +44,7 @@ qv_job_get_progress(qv_job *job, qv_job_progress *out)
     out->ended = job->status != QV_OK;
     out->pack_rows = job->pack_rows;
     out->decoders = qv_job_decoders(job);
-    out->gpu_decoders = job->on_gpu ? job->gpu_readers : 0;
+    out->gpu_decoders = job->on_gpu ? job->lanes.gpu : 0;
     read_clocks(job, now_s, out);
     pthread_mutex_unlock(&job->lock);
     out->elapsed_s = now_s - job->opened_s;

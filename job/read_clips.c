@@ -8,14 +8,6 @@
 
 #include "job.h"
 
-/* Returns how many threads decode a clip: 0, which means one a core, if few sources wait; else 1,
- * because then a clip for each core is decoded at once. */
-static int
-clip_threads(const qv_job *job, size_t wanted)
-{
-    return wanted * 2 > (size_t)job->cores && wanted > 1 ? 1 : 0;
-}
-
 /* ---- room ------------------------------------------------------------------------------------ */
 
 static bool
@@ -104,12 +96,13 @@ name_of(const struct qv_job_item *item)
     return item->source.path ? item->source.path : item->source.key;
 }
 
-/* Takes note of what a device's GPU was found to be. */
+/* Asks whether a device's GPU decodes, and takes note of it. */
 static void
-note_gpu(qv_job *job, struct qv_job_device *d, qv_status status)
+find_gpu(qv_job *job, struct qv_job_device *d, qv_decoder *decoder)
 {
     char why[sizeof d->not_gpu];
-    qv_decoder_has_gpu(job->decoder, d->gpu, why);
+    const qv_status status = qv_decoder_gpu(decoder, d->gpu, false, NULL);
+    qv_decoder_has_gpu(decoder, d->gpu, why);
     pthread_mutex_lock(&job->lock);
     d->decodes = !status;
     d->is_opening = status == QV_ESTATE;
@@ -127,21 +120,21 @@ note_gpu(qv_job *job, struct qv_job_device *d, qv_status status)
 void
 qv_job_find_gpus(qv_job *job)
 {
-    for (int i = 0; i < job->n_devices; i++) {
-        struct qv_job_device *d = &job->devices[i];
-        note_gpu(job, d, qv_decoder_gpu(job->decoder, d->gpu, false, NULL));
-    }
+    pthread_mutex_lock(&job->lock);
+    qv_decoder *decoder = job->decoder;
+    pthread_mutex_unlock(&job->lock);
+    for (int i = 0; i < job->n_devices; i++)
+        find_gpu(job, &job->devices[i], decoder);
 }
 
-/* With QV_DECODE_AUTO, has GPUs opened once a clip came that they can decode and further sources wait for all readers of
- * theirs, as less work is done before they are ready. */
+/* With QV_DECODE_AUTO, has GPUs opened where that is worth it. */
 static void
 look_for_gpus(qv_job *job, const qv_outcome *info)
 {
-    const bool is_video = !strcmp(info->codec, "h264") || !strcmp(info->codec, "hevc");
     pthread_mutex_lock(&job->lock);
-    const bool many = is_video && job->sources.n >= (size_t)job->gpu_readers;
-    const bool ask = job->looks_for_gpu && (many || job->gpus_started);
+    const bool ask =
+        job->looks_for_gpu &&
+        (job->gpus_started || qv_job_wants_gpus(&job->lanes, info->codec, job->sources.n));
     pthread_mutex_unlock(&job->lock);
     if (ask)
         qv_job_find_gpus(job);
@@ -158,35 +151,37 @@ device_of(const struct qv_job_worker *w)
 static bool
 is_full(const qv_job *job)
 {
-    for (int i = 0; i < job->n_readers; i++)
+    for (int i = 0; i < job->lanes.n; i++)
         if (job->readers[i].item && job->readers[i].item->room.since_s > 0)
             return true;
     return false;
 }
 
-/* Chooses who decodes the clip, unless its own options do: the GPU whose reader this is, or the CPU. With QV_DECODE_AUTO a
- * GPU takes none while frames wait for the device, which it would slow. */
+/* Sets who decodes the clip whose options ask for `asked`, and with how many threads. */
 static void
-choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item)
+choose_decoder(const struct qv_job_worker *w, struct qv_job_item *item, qv_decode asked,
+               bool was_lost)
 {
     qv_job *job = w->job;
     const struct qv_job_device *d = device_of(w);
     qv_clip_options *o = &item->clip_options;
     pthread_mutex_lock(&job->lock);
-    const bool is_auto = o->decode == QV_DECODE_AUTO;
-    const bool is_beside = job->on_gpu && w->lane >= job->gpu_readers;
+    const bool holds[QV_JOB_CASES] = {
+        [QV_JOB_CLIP_ASKS] = !job->lanes.gpu || asked != job->o.clip.decode,
+        [QV_JOB_GPU_LOST] = was_lost,
+        [QV_JOB_CORE_IS_FREE] = job->on_gpu && w->lane >= job->lanes.gpu,
+        [QV_JOB_GPU_NEVER] = *d->not_gpu,
+        [QV_JOB_GPU_NOT_YET] = !d->decodes,
+        [QV_JOB_DEVICE_BUSY] = is_full(job),
+    };
+    const struct qv_job_choice choice = qv_job_who_decodes(asked, holds);
+    o->decode = choice.decode;
+    if (!holds[QV_JOB_CLIP_ASKS] && (asked == QV_DECODE_AUTO || job->n_devices > 1))
+        o->gpu = d->gpu;
     if (!o->threads)
-        o->threads = clip_threads(job, job->sources.n + (size_t)job->n_reading);
-    if (job->gpu_readers && o->decode == job->o.clip.decode) {
-        const char *why = is_beside                 ? "a core was free first"
-                          : *d->not_gpu             ? d->not_gpu
-                          : !d->decodes             ? "no GPU was open yet"
-                          : is_auto && is_full(job) ? "frames waited for the device"
-                                                    : "";
-        o->decode = !*why ? QV_DECODE_GPU : is_auto ? QV_DECODE_AUTO : QV_DECODE_CPU;
-        o->gpu = is_auto || job->n_devices > 1 ? d->gpu : o->gpu;
-        snprintf(item->outcome.not_gpu, sizeof item->outcome.not_gpu, "%s", why);
-    }
+        o->threads = qv_job_threads_of(job->cores, job->sources.n + (size_t)job->n_reading);
+    snprintf(item->outcome.not_gpu, sizeof item->outcome.not_gpu, "%s",
+             choice.reason ? choice.reason : d->not_gpu);
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -215,17 +210,14 @@ static qv_status
 open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err)
 {
     qv_job *job = w->job;
-    qv_clip_options *o = &item->clip_options;
-    const bool is_auto = o->decode == QV_DECODE_AUTO;
-    choose_decoder(w, item);
+    const qv_decode asked = item->clip_options.decode;
+    choose_decoder(w, item, asked, false);
     qv_status status = open_file(job, item, err);
-    if (status == QV_EBACKEND && is_auto && o->decode == QV_DECODE_GPU) { /* it was lost */
+    if (status == QV_EBACKEND && item->clip_options.decode == QV_DECODE_GPU) {
         qv_job_find_gpus(job);
-        o->decode = QV_DECODE_CPU;
-        pthread_mutex_lock(&job->lock);
-        memcpy(item->outcome.not_gpu, device_of(w)->not_gpu, sizeof item->outcome.not_gpu);
-        pthread_mutex_unlock(&job->lock);
-        status = open_file(job, item, err);
+        choose_decoder(w, item, asked, true);
+        if (item->clip_options.decode != QV_DECODE_GPU)
+            status = open_file(job, item, err);
     }
     if (status)
         return status;
@@ -343,15 +335,12 @@ put_item(qv_job *job, struct qv_job_item *item, qv_error *err)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Returns whether a reader may take a source. If a GPU decodes, the CPU's readers only take sources while all of the GPU's
- * readers are busy. */
 static bool
 may_read(const struct qv_job_worker *w)
 {
     const qv_job *job = w->job;
-    const int first = job->on_gpu ? job->gpu_readers : 0;
-    return qv_job_may_take_up(job) && w->lane < qv_job_decoders(job) &&
-           (w->lane < first || job->n_reading >= first);
+    return qv_job_may_take_up(job) &&
+           qv_job_lane_may_read(&job->lanes, w->lane, job->on_gpu, job->n_reading);
 }
 
 static struct qv_job_item *
@@ -365,7 +354,7 @@ take_source(struct qv_job_worker *w)
     if (!job->stopping) {
         item = qv_job_queue_take(&job->sources, 0);
         item->began_s = qv_seconds();
-        job->results += item->held;
+        qv_job_count(job, 0, item->held);
         item->state = QV_JOB_READING;
         item->holders++;
         w->item = item;
@@ -383,7 +372,7 @@ take_source(struct qv_job_worker *w)
 static void
 queue_failure(qv_job *job, struct qv_job_item *item)
 {
-    while (!job->stopping && job->n_failures == job->n_readers)
+    while (!job->stopping && job->n_failures == job->lanes.n)
         qv_job_wait(job, QV_JOB_READERS);
     if (job->stopping)
         return;

@@ -88,8 +88,8 @@ call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item,
     qv_job_clock_stop(&w->busy, ended_s);
     if (ends) {
         item->state = QV_JOB_TOLD;
-        job->ahead -= item->lent;
-        qv_job_count(job, (status ? 0 : r.ahead_bytes) - item->held);
+        const int64_t left = status ? 0 : r.ahead_bytes;
+        qv_job_count(job, left - item->held - item->lent, left - item->held);
     }
     if (status)
         qv_job_fail_item(job, item, status, &err);
@@ -117,7 +117,7 @@ take_piece(qv_job *job)
         const struct qv_job_piece *p = qv_job_queue_at(&job->told, i);
         if (p->item->sink)
             continue;
-        if (p == &p->item->end && job->n_failures-- == job->n_readers)
+        if (p == &p->item->end && job->n_failures-- == job->lanes.n)
             qv_job_wake(job, QV_JOB_READERS);
         return qv_job_queue_take(&job->told, i);
     }

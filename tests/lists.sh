@@ -24,8 +24,6 @@ clips/options.inc clips/option_list.h       a rate replaces a number of frames
 clips/options.inc clips/clip_options.c      checks which options go together
 clips/options.inc cache/made_by.c           writes the numbers of the model, which are called so too
 clips/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
-clips/options.inc tools/command/encode.c    refuses, in flags, options that do not go together
-clips/options.inc tools/command/cache_command.c  refuses, in flags, options that do not go together
 clips/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
 clips/options.inc tools/verify/verify.c     makes pixels of a size; samples as many frames as a grid has
 clips/options.inc python/src/model.cpp      gives the numbers of the model
@@ -37,6 +35,7 @@ src/outcome.inc cache/index.c               a row of the index has the rate
 src/outcome.inc cache/reader.c              gives the rate of a row of the index
 src/outcome.inc cache/record.c              reads two fields of a record, of which older records lack either
 src/outcome.inc tools/command/info.c        tells them in sentences
+src/outcome.inc tools/command/report.c      tells them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
 src/outcome.inc tools/bench/job.c           has times of a stage of a job, which are called so too

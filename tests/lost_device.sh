@@ -29,12 +29,12 @@ for i in 1 2 3; do # one chunk each
 done
 common="--model $model --backend cuda --list list.txt --min-pixels 1 --chunk-rows 16 --quiet"
 encode="$qwenvit encode $common"
-cache="$qwenvit cache $common --part-bytes 1"
+cache="$qwenvit cache fill $common --part-bytes 1"
 
 mkdir whole
 expect 0 '' $encode -o whole
-expect 0 '3 done' $cache --out tokens
-for i in 1 2 3; do expect 0 '' "$qwenvit" cache --out tokens --get p$i.ppm -o $i.whole; done
+expect 0 '3 done' $cache -o tokens
+for i in 1 2 3; do expect 0 '' "$qwenvit" cache get tokens p$i.ppm -o $i.whole; done
 
 after=0
 mkdir some
@@ -50,16 +50,16 @@ done
 [ $after -ge 3 ] || fail "encoded in $after chunks: nothing was lost in the middle"
 
 after=0
-while ! run $cache --out some/$after; do
+while ! run $cache -o some/$after; do
     left=$(find some/$after -name '*tmp*')
     [ -z "$left" ] || fail "lost after $after: $left stays"
-    expect 0 ' 0 failed' "$qwenvit" cache --out some/$after --status --list list.txt
+    expect 0 ' 0 failed' "$qwenvit" cache status some/$after --list list.txt
     there=$(sed -n 's/.*: \([0-9]*\) ok.*/\1/p' out.txt)
-    expect 0 "$((3 - there)) done" $cache --out some/$after
+    expect 0 "$((3 - there)) done" $cache -o some/$after
     grep -q "; $there were there" out.txt || fail "lost after $after: what was sealed was done again"
-    expect 0 '3 keys in ' "$qwenvit" cache --out some/$after --check --quiet
+    expect 0 '3 keys in ' "$qwenvit" cache check some/$after --quiet
     for i in 1 2 3; do
-        "$qwenvit" cache --out some/$after --get p$i.ppm -o one.safetensors
+        "$qwenvit" cache get some/$after p$i.ppm -o one.safetensors
         cmp one.safetensors $i.whole || fail "lost after $after, run again: p$i.ppm is another"
     done
     after=$((after + 1))

@@ -84,10 +84,11 @@ class Runner:
             self.configured.add(preset)
         build = COPY / "build" / preset
         listed = "".join(f.read_text(encoding="utf-8") for f in (build / "tests").rglob("CTestTestfile.cmake"))
-        command = re.search(rf"^add_test\(\[=\[{re.escape(test)}\]=\] (.*)\)$", listed, re.M)
+        # how names and words are quoted differs by CMake's version
+        command = re.search(rf'^add_test\((?:\[=\[|")?{re.escape(test)}(?:\]=\]|")? (.*)\)$', listed, re.M)
         if not command:
             raise Failed(f"the preset {preset} has no test {test}")
-        words = {os.path.relpath(w, build) for w in re.findall('"([^"]*)"', command[1]) if w.startswith(str(build))}
+        words = {os.path.relpath(w, build) for w in re.findall(r'[^\s"\[\]=]+', command[1]) if w.startswith(str(build))}
         made = {line.split(":")[0] for line in self.do("ninja", "-C", build, "-t", "targets", "all").splitlines()}
         targets = sorted(words) if words <= made else ["all"]  # a folder has what is made for it alone
         if targets:

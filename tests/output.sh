@@ -87,7 +87,7 @@ whole 0 tokens $encode -o link.safetensors
 mkfifo pipe.png
 cat pipe.png > read.png &
 whole 0 tokens $encode -o /dev/null --drawing whole.png
-whole 0 tokens $encode -o /dev/null --picture pipe.png
+whole 0 tokens $encode -o /dev/null --drawing pipe.png
 wait $!
 cmp whole.png read.png || fail 'a pipe got other bytes'
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests that the pages' tables are what the records give, and which figures README and pages refuse.
+"""Tests that the pages' tables and pictures are what the records give, and which figures README and pages refuse.
 
 Each way in which a record may be of something else is planted in turn, and must leave its row out, with
-the reason. A figure typed by hand is found. plot.py's numbers are the records'. Usage: pages.py
+the reason. A figure typed by hand is found. The numbers of drawn records are theirs. Usage: pages.py
 """
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from xml.etree import ElementTree
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
@@ -26,8 +27,8 @@ PEER = {"machine": {"backend": "torch", "device": "NVIDIA H200, torch 9.9, trans
         "version": "torch 9.9"}
 
 
-def run(script, *args):
-    return subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tools", script), *args], check=False,
+def run(*args):
+    return subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tools", "measured.py"), *args], check=False,
                           capture_output=True, text=True)
 
 
@@ -49,12 +50,12 @@ def pages(folder, ours, peers=None):
             f.write(f"before\n\n<!-- measured: {name} -->\nold\n<!-- /measured -->\n\nafter\n")
     with open(os.path.join(folder, "docs/measurements/a.jsonl"), "w", encoding="utf-8") as f:
         f.writelines(json.dumps(r) + "\n" for r in [ours, *(PEERS if peers is None else peers)])
-    done = run("measured.py", "--root", folder)
+    done = run("--root", folder)
     assert done.returncode == 0, done.stderr
     return *(open(path, encoding="utf-8").read() for path in files), done.stderr
 
 
-done = run("measured.py", "--check")
+done = run("--check")
 assert done.returncode == 0, done.stderr
 
 with tempfile.TemporaryDirectory() as work:
@@ -64,13 +65,30 @@ with tempfile.TemporaryDirectory() as work:
     for words in (f"qwenvit {VERSION} at {COMMIT}, 2026-02-03", "torch 9.9, transformers 8.8"):
         assert words in text and words in page, f"{words}: not in {text}"
     assert "6,080 patches, one H200: it was not measured" in said, said
-    assert run("measured.py", "--root", work, "--check").returncode == 0
-    done = run("plot.py", "towers", os.path.join(work, "docs/measurements/a.jsonl"), "-o", os.path.join(work, "a.csv"))
-    numbers = open(os.path.join(work, "a.csv"), encoding="utf-8").read().splitlines()
-    assert '"Qwen3-VL-4B, 760 patches",compiled torch,compiled torch,3.0,"3 ms, 1.5 times ours"' in numbers, done.stderr
+    assert run("--root", work, "--check").returncode == 0
+    shown = ElementTree.parse(os.path.join(work, "docs/towers.svg"))  # the picture that README shows
+    assert "10 ms, 5 times ours" in [t.text for t in shown.iter("{http://www.w3.org/2000/svg}text")], done.stderr
+    records = os.path.join(work, "docs/measurements/a.jsonl")
+    for what, row in (("tower", '"Qwen3-VL-4B, 760 patches",compiled torch,3.0,"3 ms, 1.5 times ours"'),
+                      ("all", '"tower, Qwen3-VL-4B 760 patches",transformers,20.0,20 ms')):
+        done = run("plot", "--what", what, records, "-o", os.path.join(work, "a.svg"))
+        assert row in open(os.path.join(work, "a.csv"), encoding="utf-8").read().splitlines(), done.stderr
+        ElementTree.parse(os.path.join(work, "a.svg"))
+    with open(records, "a", encoding="utf-8") as f:
+        f.write(json.dumps(record("encode", 2.0, dtype="f32")) + "\n")
+    done = run("plot", records, "-o", os.path.join(work, "a.svg"))
+    assert done.returncode == 1 and "choose by --machine or --dtype" in done.stderr, done.stderr
+    other = os.path.join(work, "other.jsonl")
+    for data, why in ((None, "No such file"), (b'{"a": 1}\n', ":1: no bench"), (b"\x89PNG", "no text"), (b"", "no records")):
+        if data is not None:
+            with open(other, "wb") as f:
+                f.write(data)
+        done = run("plot", other, "-o", os.path.join(work, "b.svg"))
+        assert done.returncode == 1 and why in done.stderr and "as `qwenvit bench tower" in done.stderr, done.stderr
+    assert not os.path.exists(os.path.join(work, "b.svg"))
     with open(os.path.join(work, "README.md"), "w", encoding="utf-8") as f:
         f.write(text.replace("| 2 |", "| 1 |"))  # a figure typed by hand
-    done = run("measured.py", "--root", work, "--check")
+    done = run("--root", work, "--check")
     assert done.returncode == 1 and "README.md: not what docs/measurements gives" in done.stderr, done.stderr
 
     text, page, _ = pages(work, record("encode", 2.0, machine={**OURS, "tuned": True}))

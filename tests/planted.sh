@@ -51,19 +51,19 @@ plant names 'names.mp4'
 echo names.mp4 >> list.txt # a name of a codec that is no text costs nothing
 sort list.txt > mixed.txt  # bad clips come first
 common="--model $model --backend ref --quiet --decode-seconds 20 --num-frames 400 --min-pixels 1 --max-pixels 16384"
-cache="$qwenvit cache $common --list mixed.txt --out tokens"
+cache="$qwenvit cache fill $common --list mixed.txt -o tokens"
 
 expect 1 "21 done" $cache
 grep -qF "$n_bad failed" out.txt err.txt || fail "not $n_bad have failed"
-expect 0 "21 ok, $n_bad failed, 0 missing" "$qwenvit" cache --out tokens --status --list mixed.txt
-expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache --out tokens --check --quiet
+expect 0 "21 ok, $n_bad failed, 0 missing" "$qwenvit" cache status tokens --list mixed.txt
+expect 0 ' 0 bad keys, 0 damaged' "$qwenvit" cache check tokens --quiet
 expect 1 "0 done, 0 tokens, 0 failed; 21 were there, $n_bad had failed before" $cache
-expect 3 'its decoder takes no requests' "$qwenvit" cache --out tokens --get 'bad 1.mp4' -o k.safetensors
+expect 3 'its decoder takes no requests' "$qwenvit" cache get tokens 'bad 1.mp4' -o k.safetensors
 
 # the bad clips are replaced by good ones; then they are done, and the list has no others
 for i in $(seq $n_bad); do cp v.mp4 "bad $i.mp4"; done
 expect 0 "$n_bad done" $cache
-expect 0 "$((21 + n_bad)) ok, 0 failed, 0 missing" "$qwenvit" cache --out tokens --status --list mixed.txt
+expect 0 "$((21 + n_bad)) ok, 0 failed, 0 missing" "$qwenvit" cache status tokens --list mixed.txt
 
 plant 'end 7' 'bad 1.mp4'
 plant 'rate nan' 'bad 2.mp4'

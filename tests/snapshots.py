@@ -74,7 +74,7 @@ USAGE = ["", "--help", "--version", "decode", "encode", "encode three.mp4", "enc
          "encode three.mp4 --min-pixels 9000 --max-pixels 100 --model qwen3_vl -o no", "encode a/three.mp4 three.mp4 --model qwen3_vl -o no",
          "encode https://host/clip.mp4 --model qwen3_vl -o no", "encode three.mp4 --image-mean 1 --model qwen3_vl -o no",
          "encode three.mp4 --model qwen3_vl -o three.mp4", "verify --model qwen3_vl --grid 1,4,4 --dtype f32", "synth --config qwen3_vl -o synth",
-         "synth --clip made.mp4", "cache --out none --status", "cache --out nobody", "cache --list own.txt --out no"]
+         "synth --clip made.mp4", "cache", "cache status none", "cache fill -o nobody", "cache fill --list own.txt -o no"]
 
 
 class Snapshots:
@@ -207,7 +207,7 @@ class Snapshots:
         shutil.copy(self.programs / "software_gpu", "gpu/qwenvit-decoder")
         self.encode("gpu", "x264.mp4 x265.mp4 vp9.webm whole.mkv --decode gpu --model qwen3_vl --backend ref --max-pixels 65536")
         self.run("info x264.mp4 vp9.webm --decode gpu --json")
-        self.run("cache --list own.txt --out gpu.cache --decode gpu --model qwen3_vl --backend ref --json", "cache gpu", ordered=False)
+        self.run("cache fill --list own.txt -o gpu.cache --decode gpu --model qwen3_vl --backend ref --json", "cache gpu", ordered=False)
         self.write("cache", "gpu", self.cache_text("gpu.cache"))
         self.build = build
 
@@ -235,29 +235,30 @@ class Snapshots:
     def caches(self):
         for name, options in CACHING.items():
             cache = name + ".cache"
-            fill = f"cache --model qwen3_vl --backend ref --list own.txt --out {cache} {options}"
+            fill = f"cache fill --model qwen3_vl --backend ref --list own.txt -o {cache} {options}"
             self.run(f"{fill} --dry-run --json", f"cache dry-run {name}")
             self.run(f"{fill} --json", f"cache fill {name}", ordered=False)
             self.run(f"{fill} --quiet", f"cache again {name}", ordered=False)
             if os.path.exists(cache):
                 self.write("cache", name, self.cache_text(cache))
-        self.run("cache --model qwen3_vl --backend cpu --list all.txt --out all.cache", ordered=False)
+        self.run("cache fill --model qwen3_vl --backend cpu --list all.txt -o all.cache", ordered=False)
         self.write("cache", "all", self.cache_text("all.cache"))
-        self.run("cache --model qwen2_5_vl --backend cpu --list own.txt --out windows.cache --like qwen-vl-utils", ordered=False)
+        self.run("cache fill --model qwen2_5_vl --backend cpu --list own.txt -o windows.cache --like qwen-vl-utils", ordered=False)
         self.write("cache", "windows", self.cache_text("windows.cache"))
-        self.run("cache --model qwen3_vl --backend ref --list own.txt --out plain.cache --fps 9 --tokens f32", "cache refused")
+        self.run("cache fill --model qwen3_vl --backend ref --list own.txt -o plain.cache --fps 9 --tokens f32", "cache refused")
         self.look("plain.cache")
         os.utime("x264.mp4", (10**9, 10**9 + 1))  # for a cache this is another file
-        for i, what in enumerate(["--status", "--model qwen3_vl --backend ref", "--status", "--prune"]):
-            self.run(f"cache --list own.txt --out plain.cache --quiet {what}", f"cache changed {i}", ordered=False)
+        for i, what in enumerate(["status plain.cache", "fill --model qwen3_vl --backend ref --quiet -o plain.cache", "status plain.cache",
+                                  "prune plain.cache --quiet"]):
+            self.run(f"cache {what} --list own.txt", f"cache changed {i}", ordered=False)
             self.write("cache", f"changed {i}", self.cache_text("plain.cache"))
         os.utime("x264.mp4", (10**9, 10**9))
 
     def look(self, cache):
-        for what in "--status", "--status --list own.txt", "--keys", "--check", "--prune --dry-run", "--prune --dry-run --list all.txt", \
-                "--delete fps --dry-run", "--get image -o got.safetensors", "--get missing.mp4 -o no", "--get nobody -o no":
-            for form in "", " --json":
-                self.run(f"cache --out {cache} {what}{form}", ordered=False)
+        for what in "status {}", "status {} --list own.txt", "keys {}", "check {}", "prune {} --dry-run", "prune {} --dry-run --list all.txt", \
+                "delete {} fps --dry-run", "get {} image -o got.safetensors", "get {} missing.mp4 -o no", "get {} nobody -o no":
+            for form in ("",) if what.startswith("get") else ("", " --json"):
+                self.run("cache " + what.format(cache) + form, ordered=False)
         for form in "", " --json":
             self.run(f"info {cache}{form}", ordered=False)
         self.write("cache", "got", self.file("got.safetensors"))
@@ -270,7 +271,7 @@ class Snapshots:
             self.run(arguments)
         self.run("verify --model qwen3_vl --grid 1,4,4 --dtype f32 --json")
         self.run("synth --config qwen3_vl -o synth.json --json")
-        for s in "encode", "cache", "info", "synth", "verify", "bench", "profile":
+        for s in "encode", "cache fill", "cache prune", "info", "synth", "verify", "bench", "profile":
             for page in "", "=clips", "=device":
                 self.run(f"{s} --help{page}")
         for arguments in BENCH:
@@ -280,7 +281,7 @@ class Snapshots:
     def quick(self):
         """A little of each, for the test that the script itself works."""
         self.encode("few", "--list few.txt --model qwen3_vl --backend ref")
-        self.run("cache --model qwen3_vl --backend ref --list few.txt --out few.cache --json", ordered=False)
+        self.run("cache fill --model qwen3_vl --backend ref --list few.txt -o few.cache --json", ordered=False)
         self.write("cache", "few", self.cache_text("few.cache"))
         self.run("info qwen3_vl --backend ref")
 

@@ -134,7 +134,7 @@ def prepare(folder, env):
         f.write("clip.mp4\na.mp4\nb.png\n")
     with open(os.path.join(folder, "clips.jsonl"), "w", encoding="utf-8") as f:
         f.writelines(json.dumps({"path": p}) + "\n" for p in ("clip.mp4", "a.mp4", "b.png"))
-    run("qwenvit", "cache", "--model", "Qwen3-VL-4B-Instruct", "--list", "clips.txt", "--out", "tokens", "--quiet")
+    run("qwenvit", "cache", "fill", "--model", "Qwen3-VL-4B-Instruct", "--list", "clips.txt", "-o", "tokens", "--quiet")
 
 
 # ---- running -------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ static bool fault_half;  /* A write does half of its work first. */
 static bool no_tmpfile;  /* As on a file system that has no O_TMPFILE. */
 static bool no_locks;    /* As on a file system that has no locks. */
 static int sync_at;      /* The number of the sync that fails, from 1; 0: none. */
-static off_t disk_bytes; /* The offset beyond which a file finds no space; 0: there is no limit. */
+static off_t disk_bytes; /* The space that the disk has for a part; 0: there is no limit. */
 static bool read_only;
 
 /* Tells whether the call has to fail, and sets errno. */
@@ -113,22 +113,51 @@ is_next(void)
     return fault_half && atomic_load(&n_calls) + 1 == fault_at;
 }
 
-/* A disk that was full once has only the room that was allocated before for what is written at the
- * beginning of a file. */
-static off_t allocated;
-static bool was_full;
+/* The disk's sectors that the part has which is being written: they were allocated or written. */
+enum { SECTOR = 64 };
+static bool has_sector[1 << 16];
+static off_t n_sectors;
 
+/* Takes the sectors of a range; returns true if the disk has no more. */
 static bool
 is_full(off_t at, off_t end)
 {
-    const bool is = disk_bytes && (end > disk_bytes || (was_full && !at && end > allocated));
-    was_full = was_full || is;
-    errno = ENOSPC;
-    return is;
+    for (off_t i = at / SECTOR; disk_bytes && i * SECTOR < end; i++) {
+        assert_true((size_t)i < sizeof has_sector);
+        if (has_sector[i])
+            continue;
+        errno = ENOSPC;
+        if ((n_sectors + 1) * SECTOR > disk_bytes)
+            return true;
+        has_sector[i] = true;
+        n_sectors++;
+    }
+    return false;
 }
 
-WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), allocated = n)
-WRAP(int, ftruncate, (int fd, off_t n), (fd, n), sync_log_fd(SYNC_WRITTEN, fd))
+static void
+give_sectors_back(off_t from)
+{
+    for (size_t i = (size_t)(from + SECTOR - 1) / SECTOR; i < sizeof has_sector; i++) {
+        n_sectors -= has_sector[i];
+        has_sector[i] = false;
+    }
+}
+
+static off_t
+bytes_of(const struct iovec *v, int n)
+{
+    off_t bytes = 0;
+    while (n > 0)
+        bytes += (off_t)v[--n].iov_len;
+    return bytes;
+}
+
+WRAP(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n),
+     if (!at) give_sectors_back(0);
+     if (is_full(at, at + n)) return -1)
+WRAP(int, ftruncate, (int fd, off_t n), (fd, n), sync_log_fd(SYNC_WRITTEN, fd);
+     give_sectors_back(n))
 static void look_at_removal(int dir, const char *path);
 WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags),
      look_at_removal(dir, path))
@@ -137,7 +166,8 @@ WRAP(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data,
      if (is_next()) __real_pwrite(fd, data, n / 2, at); if (is_full(at, at + (off_t)n)) return -1)
 WRAP(ssize_t, pwritev, (int fd, const struct iovec *v, int n, off_t at), (fd, v, n, at),
      sync_log_fd(SYNC_WRITTEN, fd);
-     if (is_next()) __real_pwritev(fd, v, n / 2, at); if (is_full(at, at + 1)) return -1)
+     if (is_next()) __real_pwritev(fd, v, n / 2, at);
+     if (is_full(at, at + bytes_of(v, n))) return -1)
 
 static int n_names;      /* How many names a listing has given. */
 static int look_away_at; /* The number of the name before which look_away is called, from 1; 0:
@@ -292,8 +322,7 @@ no_faults(void)
     n_allocations = 0;
     n_calls = 0;
     fault_at = fault_errno = 0;
-    disk_bytes = allocated = 0;
-    was_full = false;
+    disk_bytes = 0;
     fault_half = read_only = no_locks = false;
     lock_errno = 0;
     spoil = NULL;
@@ -1099,7 +1128,6 @@ test_full_disk(void **state)
     expect_failure("put", QV_EIO, "No space left", s, &err);
     assert_true(k > 3);
     expect_failure("again", QV_EIO, "No space left", try_key(w, &layout, "k", 5, &err), &err);
-    disk_bytes += 500; /* Room for small things, such as what a failed clip leaves. */
     expect_failure("close", QV_EIO, "No space left", qv_cache_writer_close(&w, &err), &err);
     assert_null(w);
     no_faults();
@@ -1110,6 +1138,46 @@ test_full_disk(void **state)
     check_all(c);
     qv_cache_close(&c);
     assert_int_equal(temp_entries(dir), 2);
+}
+
+/* Two keys are open when the disk is full, at any byte of either, and are given up in either order:
+ * what was finished before is sealed. */
+static void
+test_full_disk_beside(void **state)
+{
+    (void)state;
+    for (int more = 0; more < 40; more++) {
+        const char *dir = fresh();
+        qv_error err = { 0 };
+        qv_cache_writer *w = open_writer(dir, &layout, 0);
+        qv_status s = QV_OK;
+        int k = 0, n_done = 0;
+        disk_bytes = (256 << 10) + 1000 + more * SECTOR;
+        for (; !s && k < 100; k += 2) {
+            qv_cache_entry *e[2] = { NULL };
+            for (int i = 0; i < 2 && !s; i++)
+                s = qv_cache_begin(w, key_name(k + i), &some_source, 5, &e[i], &err);
+            for (int i = 1; i >= 0 && !s; i--)
+                s = try_rows(e[i], &layout, key_name(k + i), 0, 5, &err);
+            for (int i = 0; i < 2; i++) {
+                qv_cache_entry **one = &e[more % 2 ? i : 1 - i];
+                const qv_status one_s = s ? s : try_finish(one, QV_OK, NULL, &err);
+                n_done += !one_s;
+                qv_cache_drop(one);
+                s = one_s;
+            }
+        }
+        expect_failure("put", QV_EIO, "No space left", s, &err);
+        expect_failure("close", QV_EIO, "No space left", qv_cache_writer_close(&w, &err), &err);
+        no_faults();
+        qv_cache *c = open_cache(dir);
+        qv_cache_info info;
+        qv_cache_get_info(c, &info);
+        if (info.n_ok != n_done || info.n_damaged)
+            fail_msg("%d: %lld keys of %d", more, (long long)info.n_ok, n_done);
+        check_all(c);
+        qv_cache_close(&c);
+    }
 }
 
 static void
@@ -1444,15 +1512,34 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
-        TEST(test_no_memory),         TEST(test_kill_every_call),   TEST(test_kill_packed),
-        TEST(test_fail_every_call),   TEST(test_kill_at_random),    TEST(test_full_disk),
-        TEST(test_read_only),         TEST(test_two_at_once),       TEST(test_sweep),
-        TEST(test_damaged_part),      TEST(test_growing_list),      TEST(test_order),
-        TEST(test_order_of_others),   TEST(test_sync_fails),        TEST(test_two_writers),
-        TEST(test_prune_killed),      TEST(test_prune_fails),       TEST(test_prune_cannot_read),
-        TEST(test_prune_no_memory),   TEST(test_prune_order),       TEST(test_prune_full_disk),
-        TEST(test_prune_beside_open), TEST(test_lock_errors),       TEST(test_no_descriptors),
-        TEST(test_server_is_gone),    TEST(test_swept_before_lock), TEST(test_prune_reads_back),
+        TEST(test_no_memory),
+        TEST(test_kill_every_call),
+        TEST(test_kill_packed),
+        TEST(test_fail_every_call),
+        TEST(test_kill_at_random),
+        TEST(test_full_disk),
+        TEST(test_full_disk_beside),
+        TEST(test_read_only),
+        TEST(test_two_at_once),
+        TEST(test_sweep),
+        TEST(test_damaged_part),
+        TEST(test_growing_list),
+        TEST(test_order),
+        TEST(test_order_of_others),
+        TEST(test_sync_fails),
+        TEST(test_two_writers),
+        TEST(test_prune_killed),
+        TEST(test_prune_fails),
+        TEST(test_prune_cannot_read),
+        TEST(test_prune_no_memory),
+        TEST(test_prune_order),
+        TEST(test_prune_full_disk),
+        TEST(test_prune_beside_open),
+        TEST(test_lock_errors),
+        TEST(test_no_descriptors),
+        TEST(test_server_is_gone),
+        TEST(test_swept_before_lock),
+        TEST(test_prune_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -807,6 +807,70 @@ test_resolved(void **state)
     qv_cache_close(&c);
 }
 
+/* Writes the key's record in a part of its own: of an image, of a clip, or of what failed. */
+static void
+write_kind(const char *dir, const qv_cache_writer_options *o, const char *key, const char *options,
+           char kind)
+{
+    const qv_cache_source source = { .path = "a", .bytes = 1, .mtime_ns = 1, .options = options };
+    const qv_outcome image = { .is_image = true, .n_frames = 1, .grid_thw = { 1, 2, 2 } };
+    const qv_cache_result done = { .outcome = &image };
+    qv_cache_entry *e = NULL;
+    qv_cache_writer *w = NULL;
+    qv_error err = { 0 };
+    assert_int_equal(qv_cache_writer_open(dir, o, &w, &err), QV_OK);
+    if (kind != 'i') {
+        write_source(w, &tiny, key, &source, kind == 'f' ? QV_EFORMAT : QV_OK);
+    } else {
+        assert_int_equal(qv_cache_begin(w, key, &source, 1, &e, &err), QV_OK);
+        put_rows(e, &tiny, key, 0, 1);
+        assert_int_equal(qv_cache_finish(&e, &done, &err), QV_OK);
+    }
+    close_writer(&w);
+}
+
+/* What failed is neither a clip nor an image for all that its record says, and these have other
+ * values of their own. A failure does not take the tokens of a line that asks for such a value, and
+ * those of another line it does. */
+static void
+test_failed_kind(void **state)
+{
+    (void)state;
+    static const char images[] = "{\"fps\":0.000000,\"max_frames\":0,\"max_pixels\":500,\"offset\":"
+                                 "0,\"bytes\":0}",
+                      clips[] = "{\"fps\":0.000000,\"max_frames\":0,\"max_pixels\":900,\"offset\":"
+                                "0,\"bytes\":0}";
+    static const struct {
+        const char *before, *after; /* options of the tokens, and of the failure */
+        char kind;
+        bool stays;
+    } cases[] = {
+        { images, images, 'i', true }, { clips, clips, 'c', true },   { clips, clips, 'i', true },
+        { images, images, 'c', true }, { NULL, NULL, 'i', true },     { NULL, clips, 'i', false },
+        { clips, images, 'c', false }, { images, clips, 'i', false },
+    };
+    char text[600], key[2] = "a";
+    snprintf(text, sizeof text, made_by, "transformers", "0.0", 0, 0, 0, 0);
+    const qv_cache_writer_options o = { .layout = tiny, .made_by = text };
+    const char *dir = temp_path("cache");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++, key[0]++) {
+        write_kind(dir, &o, key, cases[i].before, cases[i].kind);
+        write_kind(dir, &o, key, cases[i].after, 'f');
+    }
+    qv_cache *c = open_cache(dir);
+    key[0] = 'a';
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++, key[0]++) {
+        const qv_cache_source source = {
+            .path = "a", .bytes = 1, .mtime_ns = 1, .options = cases[i].after
+        };
+        const qv_cache_state found = qv_cache_compare(c, key, &source, QV_CACHE_TRUST_NOTHING);
+        if (found != (cases[i].stays ? QV_CACHE_DONE : QV_CACHE_FAILED))
+            fail_msg("case %zu: %d", i, found);
+    }
+    check_all(c);
+    qv_cache_close(&c);
+}
+
 static const qv_packing packing = { .rows = 64, .rule = "pairs" };
 
 /* The model's name and folder are recorded, but a run is never refused because of them. */
@@ -886,12 +950,12 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_superseded), TEST(test_keeps_order),    TEST(test_drop),
-        TEST(test_keep),       TEST(test_damage),         TEST(test_damage_is_superseded),
-        TEST(test_hostile),    TEST(test_locks),          TEST(test_wrong_calls),
-        TEST(test_stopped),    TEST(test_readers),        TEST(test_made_again),
-        TEST(test_trust),      TEST(test_resolved),       TEST(test_model_names),
-        TEST(test_rate),       TEST(test_other_versions),
+        TEST(test_superseded),  TEST(test_keeps_order), TEST(test_drop),
+        TEST(test_keep),        TEST(test_damage),      TEST(test_damage_is_superseded),
+        TEST(test_hostile),     TEST(test_locks),       TEST(test_wrong_calls),
+        TEST(test_stopped),     TEST(test_readers),     TEST(test_made_again),
+        TEST(test_trust),       TEST(test_resolved),    TEST(test_failed_kind),
+        TEST(test_model_names), TEST(test_rate),        TEST(test_other_versions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -231,6 +231,10 @@ what_is_not_valid_is_refused(void **state)
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &bad, "x", NULL, &feed, &s.err),
                      QV_EINVAL);
     assert_memory_equal(s.err.text, "x: grid_thw is 1,3,4", 20);
+    const qv_item odd = { .grid_thw = { 3, 2, 2 }, .n_frames = 7 }; /* a clip's data come later */
+    assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &odd, "clip", NULL, &feed, &s.err),
+                     QV_EINVAL);
+    assert_memory_equal(s.err.text, "clip: n_frames is 7", 19);
     assert_int_equal(qv_feeder_add(s.f, (qv_input)9, &item, "x", NULL, &feed, &s.err), QV_EINVAL);
     assert_int_equal(qv_feeder_put(s.f, NULL, NULL, NULL, 0, &s.err), QV_EINVAL);
     assert_int_equal(qv_feeder_push(s.f, 0, &s.err), QV_ESTATE);

@@ -624,7 +624,7 @@ sources_are_checked_when_they_are_added(void **state)
                                  .kind = QV_SOURCE_FRAMES,
                                  .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
     qv_job_source odd = good, grid = good, count = good, data = good, kind = good, none = good,
-                  spare = good, bytes = good, path = good;
+                  spare = good, bytes = good, path = good, large = good;
     odd.item.grid_thw[1] = 3;
     grid.item.grid_thw[0] = 0;
     count.item.n_frames = 3;
@@ -634,12 +634,19 @@ sources_are_checked_when_they_are_added(void **state)
     spare.reserved[0] = 1;
     bytes.kind = QV_SOURCE_BYTES;
     path.kind = QV_SOURCE_PATH;
+    large.kind = QV_SOURCE_BYTES;
+    large.bytes = frames;
+    large.n_bytes = SIZE_MAX;
     const struct {
         const qv_job_source *source;
         const char *words;
-    } wrong[] = { { &odd, "good|1,3,4" },    { &grid, "good|0,4,4" }, { &count, "n_frames is 3" },
-                  { &data, "data is NULL" }, { &kind, "kind is 7" },  { &none, "no key" },
-                  { &spare, "reserved" },    { &bytes, "bytes" },     { &path, "path is NULL" } };
+    } wrong[] = {
+        { &odd, "good|1,3,4" },      { &grid, "good|0,4,4" },
+        { &count, "n_frames is 3" }, { &data, "data is NULL" },
+        { &kind, "kind is 7" },      { &none, "no key" },
+        { &spare, "reserved" },      { &bytes, "bytes" },
+        { &path, "path is NULL" },   { &large, "good: n_bytes is 18446744073709551615" }
+    };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         qv_error err = { 0 };
         qv_status status = qv_job_add(job, wrong[i].source, &err);
@@ -743,6 +750,9 @@ a_source_that_has_failed_is_told_of(void **state)
     qv_error err = { 0 };
     qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     qv_job_source s = { .key = "row 3", .status = QV_EFORMAT, .error = "row 3 is no row" };
+    s.path = (const char *)(uintptr_t)16; /* as all other fields, it is not used */
+    s.bytes = s.path;
+    s.kind = (qv_source_kind)99;
     job_add(job, &s);
     s.status = QV_EBACKEND;
     expect_failure("of all", QV_EINVAL, "row 3|QV_EBACKEND", qv_job_add(job, &s, &err), &err);
@@ -1087,6 +1097,35 @@ a_clip_is_read_in_parts_of_a_chunk(void **state)
     tiny_close(&t);
 }
 
+static qv_status
+keep_device_s(void *user, void *entry, const qv_job_result *r, qv_error *err)
+{
+    (void)entry;
+    (void)err;
+    *(double *)user = r->wait_device_s;
+    return r->status;
+}
+
+/* A chunk that has several pieces of a source is waited for once. */
+static void
+a_chunk_is_waited_for_once(void **state)
+{
+    (void)state;
+    enum { K = 10 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    double device_s = 0;
+    qv_error err = { 0 };
+    qv_job *job = NULL;
+    const qv_job_options o = { .chunk_rows = 24 * 24,
+                               .sink = { .end = keep_device_s, .user = &device_s },
+                               .clip.decoder = decoder };
+    assert_int_equal(qv_job_open(&t.model, 1, &o, &job, &err), QV_OK);
+    add_clip(job, clips[K].name, K);
+    const qv_job_progress p = job_end(&job);
+    assert_true(device_s > 0 && device_s <= p.device_s * 1.001);
+    tiny_close(&t);
+}
+
 /* The bytes of a file give what the file gives. */
 static void
 a_file_in_memory(void **state)
@@ -1328,7 +1367,10 @@ nothing_is_taken_up_until_results_are_given_back(void **state)
     add_held(&h, 0, frames);
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
-    expect_failure("full", QV_ESTATE, "no more are taken", qv_job_add(h.job, &next, &err), &err);
+    expect_failure("full", QV_ESTATE, "next: |bytes are ahead", qv_job_add(h.job, &next, &err),
+                   &err);
+    qv_job_give_back(h.job, INT64_MIN); /* nobody holds less than nothing */
+    expect_failure("still", QV_ESTATE, "bytes are ahead", qv_job_add(h.job, &next, &err), &err);
     take_next(&h, 0);
     add_held(&h, 4, frames);
     expect_done(h.job, 2);
@@ -1607,6 +1649,7 @@ main(void)
         cmocka_unit_test(nothing_waits_for_ever),
         cmocka_unit_test(clips_in_any_order_are_the_same_bits),
         cmocka_unit_test(a_clip_is_read_in_parts_of_a_chunk),
+        cmocka_unit_test(a_chunk_is_waited_for_once),
         cmocka_unit_test(a_file_in_memory),
         cmocka_unit_test(a_source_that_is_wrong_costs_itself),
         cmocka_unit_test(results_are_taken_in_order_below_a_bound),

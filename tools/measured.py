@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Fills the tables of README.md, docs/measured.md and docs/gguf.md from the records in docs/measurements.
+"""Makes the tables and pictures of README.md and docs/measured.md from the records in docs/measurements, and draws yours.
 
-A table stands between <!-- measured: NAME --> and <!-- /measured --> in a page. It shows records of this
-version only, and compares only what was timed on the same day. README also wants the day and a commit of
-this history. What is left out is printed, with the reason.
+    measured.py                        writes the tables and the pictures
+    measured.py --check                writes nothing, and ends with 1 if a page is not what the records give
+    measured.py plot FILE.. -o OUT     draws your records as OUT.svg, and writes their numbers as OUT.csv
 
-    measured.py            writes the pages
-    measured.py --check    writes nothing, and ends with 1 if a page is not what the records give
-
-A record is a JSON object per line, as `qwenvit bench .. --json=FILE` and tools/peers/peers.py append
-them. If two records are of the same work, the one of the later day counts; on one day the later line.
+A record is a JSON object per line, as `qwenvit bench .. --json=FILE` and tools/peers/peers.py append them. If two
+records are of the same work, the one of the later day counts; on one day the later line. A page shows records of this
+version only, and compares only what was timed on the same day. README also wants the day and a commit of this history.
+What is left out is printed, with the reason. A table stands between <!-- measured: NAME --> and <!-- /measured -->.
 """
 import argparse
+import csv
 import functools
 import glob
+import html
+import io
 import json
 import os
 import re
@@ -22,7 +24,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PAGES = ("README.md", "docs/measured.md", "docs/gguf.md")
+PAGES = ("README.md", "docs/measured.md")
 MARKS = re.compile(r"<!-- measured: (.+?) -->\n.*?<!-- /measured -->", re.S)
 TOWERS = {"S": "Qwen3.5-0.8B", "M": "Qwen3-VL-4B", "L": "Qwen3-VL-8B", "Qwen2.5": "Qwen2.5-VL-7B",
           "tower-m": "Qwen3-VL-2B"}  # a folder's short name -> the model whose tower it has
@@ -111,9 +113,13 @@ def this_version(root=ROOT):
 
 def made_by(records):
     """Returns the versions, commits and days of some records, each once, as a part of a sentence."""
-    own = {f"qwenvit {r['version']} at {r['commit']}" + (f", {r['day']}" if r.get("day") else "")
-           + (", tuned" if r["machine"].get("tuned") else "") for r in records if not is_peer(r)}
-    return "; ".join(sorted(own) + sorted({r["machine"]["device"].split(", ", 1)[1] for r in records if is_peer(r)}))
+    own = {}
+    for r in records:
+        if not is_peer(r):
+            when = "".join([f", {r['day']}" if r.get("day") else "", ", tuned" if r["machine"].get("tuned") else ""])
+            own.setdefault((r["version"], when), set()).add(r["commit"])
+    return "; ".join([f"qwenvit {version} at {', '.join(sorted(commits))}{when}" for (version, when), commits in sorted(own.items())]
+                     + sorted({r["machine"]["device"].split(", ", 1)[1] for r in records if is_peer(r)}))
 
 
 @functools.cache
@@ -152,6 +158,10 @@ def ms(r):
     return digits(r["median_ms"]) + (" (tuned)" if r["machine"].get("tuned") else "") if r else ""
 
 
+def seconds(r):
+    return digits(r["median_ms"] / 1e3) if r else ""
+
+
 def over(a, b):
     """Returns a's time divided by b's, or "" if one is None."""
     return f"{a['median_ms'] / b['median_ms']:.2f}" if a and b else ""
@@ -175,9 +185,8 @@ BESIDE = ["transformers, ms", "compiled torch, ms", "times faster than transform
 def table(head, rows):
     """Returns a table in Markdown, without columns that are empty in all rows."""
     keep = [i for i in range(len(head)) if any(row[i] for row in rows)]
-    lines = [[row[i] for i in keep] for row in (head, *rows)]
-    lines.insert(1, ["---"] * len(keep))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    head, *lines = ["| " + " | ".join(row[i] for i in keep) + " |" for row in (head, *rows)]
+    return "\n".join([head, "|" + "---|" * len(keep), *lines])
 
 
 # ---- tables: records of one machine -> (head, rows) --------------------------------------------
@@ -185,25 +194,20 @@ def table(head, rows):
 def towers_table(records):
     rows = []
     for (name, patches), ways in groups(records, tower, lambda r: r["patches"]).items():
-        ours, stream = ways.get("encode"), ways.get("streamed")
-        rows += [[name, f"{patches:,}", ms(ours), *beside(ours, *peers(ways, ours)), ms(ways.get("limit")),
-                  over(ours, ways.get("limit")), over(ours, ways.get("floor")), ms(stream),
-                  field(stream, "us_per_patch")]] if ours else []
-    return ["tower", "patches", "qwenvit, ms", *BESIDE, "limit, ms", "over limit", "over floor",
-            "in a stream, ms", "us per patch"], rows
+        ours = ways.get("encode")
+        rows += [[name, f"{patches:,}", ms(ours), *beside(ours, *peers(ways, ours)), over(ours, ways.get("limit")),
+                  over(ours, ways.get("floor")), field(ways.get("streamed"), "us_per_patch")]] if ours else []
+    return ["tower", "patches", "qwenvit, ms", *BESIDE, "over limit", "over floor", "streamed, us per patch"], rows
 
 
 def lists_table(records):
     rows = []
     for r in sorted(records, key=lambda r: (tower(r), r["patches"], r.get("capacity", 0))):
-        if r["way"] != "packed":
-            continue
-        ways = {x["way"]: x for x in records if case(x) == case(r)}
-        rows.append([tower(r), str(r["items"]), f"{r['patches']:,}", f"{r['capacity']:,}", ms(r),
-                     *beside(r, *peers(ways, r)), str(r["chunks"]), field(r, "fill"), field(r, "over_limit"),
-                     field(r, "over_floor"), digits(r["plan_new_ms"])])
-    return ["tower", "items", "patches", "rows of a chunk", "qwenvit, ms", *BESIDE, "chunks", "full", "over limit",
-            "over floor", "making the plan, ms"], rows
+        if r["way"] == "packed":
+            ways = {x["way"]: x for x in records if case(x) == case(r)}
+            rows.append([tower(r), str(r["items"]), f"{r['patches']:,}", ms(r), *beside(r, *peers(ways, r)),
+                         str(r["chunks"]), field(r, "fill"), field(r, "over_limit"), field(r, "over_floor")])
+    return ["tower", "items", "patches", "qwenvit, ms", *BESIDE, "chunks", "full", "over limit", "over floor"], rows
 
 
 CALLS = {"whole call": "whole call over the device", "streamed": "streamed", "whole call, pageable": "pageable memory",
@@ -253,30 +257,25 @@ def rows_table(records):
             "worst over one row"], rows
 
 
-JOB_WAYS = {"decode": "decoding alone", "gpu": "a GPU decoding, alone", "one by one": "the device alone, clip by clip",
-            "device": "one device alone", "devices": "all devices alone", "files": "writing a file per clip, alone",
-            "parts": "writing a cache, alone", "cpu": "the job, tokens discarded",
-            "discard": "**the job, tokens discarded**", "encode": "**the job, a file per clip**",
-            "cache": "**the job, a cache**"}
-
-
-def decoded_by(r):
-    """Returns who decoded the clips of a job or stage, or "" for a stage without decoding."""
-    if r["way"] not in ("decode", "gpu", "cpu", "discard", "encode", "cache"):
-        return ""
-    if r["way"] == "cpu" or not (r.get("decode") == "gpu" or r["way"] == "gpu" or ", by " in r["case"]):
-        return "CPU"
-    return "GPU" if r.get("gpu_clips", r["clips"]) == r["clips"] else f"GPU, {r['gpu_clips']} of {r['clips']} clips"
+STAGES = {"decode": "decoding alone, s", "device": "device alone, s", "files": "writing files alone, s",
+          "parts": "writing a cache alone, s", "cpu": "the CPU's job, s"}
+JOBS = {"discard": "job, tokens discarded, s", "encode": "job, a file per clip, s", "cache": "job, a cache, s"}
 
 
 def jobs_table(records):
-    rows = [[case(r).split(", by ")[0], str(r["cores"]), JOB_WAYS[r["way"]], decoded_by(r),
-             digits(r["median_ms"] / 1e3), digits(r["clips_per_s"]), field(r, "cpu_s_per_clip", "{:.3f}"),
-             bold(field(r, "over_slowest")), field(r, "over_sum"), bold(field(r, "times_cpu")),
-             field(r, "peak_bytes", "{:.0f}", 1e-6)]
-            for r in sorted(records, key=lambda r: (case(r), r["cores"], list(JOB_WAYS).index(r["way"])))]
-    return ["clips", "cores", "what", "decoded by", "seconds", "clips per second", "CPU seconds per clip",
-            "over its slowest stage", "over the stages' sum", "times the CPU's job", "memory, MB"], rows
+    rows = []
+    for (name, cores), ways in groups(records, case, lambda r: r["cores"]).items():
+        clips, _, decoder = name.partition(", by ")
+        ways.setdefault("decode", ways.get("gpu"))  # a GPU's decoders by themselves
+        job = ways.get("discard")
+        some = job and 0 < job.get("gpu_clips", 0) < job["clips"]
+        rows.append([clips, str(cores), {"": "cpu", "the GPU": "gpu"}.get(decoder, decoder)
+                     + (f", {job['gpu_clips']} clips by the GPU" if some else ""),
+                     *(seconds(ways.get(w)) for w in STAGES),
+                     *(bold(seconds(ways.get(w))) + field(ways.get(w), "over_slowest", " ({:.2f})") for w in JOBS),
+                     field(job, "times_cpu"), field(job or ways["decode"], "cpu_s_per_clip", "{:.3f}")])
+    return ["clips", "cores", "`--decode`", *STAGES.values(), *JOBS.values(), "times the CPU's job",
+            "CPU seconds per clip"], rows
 
 
 # name -> (which records, what makes the table of one machine)
@@ -287,7 +286,7 @@ MACHINE_TABLES = {
     "stored weights": (lambda r: "over_widened" in r, stored_table),
     "patch embedding": (lambda r: r["bench"] == "patch-embed", embed_table),
     "few rows": (lambda r: r["bench"] == "gemm" and r["m"] <= 16, rows_table),
-    "jobs": (lambda r: r["bench"] == "job" and r["way"] in JOB_WAYS, jobs_table),
+    "jobs": (lambda r: r["bench"] == "job" and r["way"] in ("gpu", *STAGES, *JOBS), jobs_table),
 }
 
 
@@ -303,18 +302,15 @@ def machine_tables(name, records):
     return blocks
 
 
-# ---- GGUF --------------------------------------------------------------------------------------
-
-TYPES = ["F32", "BF16", "F16", "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0"]
-
-
 def gguf_table(records):
-    """Returns a table with a row per type and a column per tower: f32's worst token; bf16 over transformers' bf16."""
-    of = {(r["tower"], r["type"]): "{:.1e}; {:.2f} / {:.2f}".format(r["f32"][1], *r["bf16_ratio"])
-          + ("" if r["ok"] else " FAILS") for r in records if r["what"] == "tokens"}
-    names = sorted({name for name, _ in of})
-    rows = [[kind, *(of.get((name, kind), "") for name in names)] for kind in TYPES]
-    return [table(["type", *names], rows)] if of else []
+    """Returns a table with a row per tower: the worst of its types, in f32 and in bf16 over transformers' own."""
+    rows = []
+    for name in sorted({r["tower"] for r in records if r["what"] == "tokens"}):
+        mine = [r for r in records if r["what"] == "tokens" and r["tower"] == name]
+        rows.append([name, str(len(mine)), f"{max(r['f32'][1] for r in mine):.1e}",
+                     *(f"{max(r['bf16_ratio'][i] for r in mine):.2f}" for i in (0, 1)),
+                     ", ".join(r["type"] for r in mine if not r["ok"])])
+    return [table(["tower", "types", "f32, worst token", "bf16 over transformers', mean", "worst", "fails"], rows)] if rows else []
 
 
 # ---- README ------------------------------------------------------------------------------------
@@ -377,6 +373,101 @@ def readme(records, version, left_out):
     return [table(["tower of", "patches", "on", "qwenvit, ms", *BESIDE], rows), *filter(None, [words]), caption]
 
 
+# ---- pictures: bars [(group, bar, milliseconds, note)] -------------------------------------------
+
+COLOURS = {"qwenvit": "#0072b2", "transformers": "#d55e00", "transformers linear": "#d55e00", "compiled torch": "#e69f00",
+           "library's Conv3d": "#009e73", "torch conv3d": "#cc79a7", "torch linear": "#56b4e9"}
+
+
+def compared(found):
+    """Returns the bars of [(group, our record, [others' records or None])]."""
+    return [(group, "qwenvit" if r is ours else {"direct": "library's Conv3d"}.get(r["way"], r["way"]), r["median_ms"],
+             digits(r["median_ms"]) + " ms" + ("" if r is ours else f", {digits(r['median_ms'] / ours['median_ms'])} times ours"))
+            for group, ours, others in found for r in [*filter(None, others), ours]]
+
+
+def tower_bars(records):
+    found = []
+    for (name, _), ways in groups((r for r in records if r["bench"] == "tower" and "stored" not in r), tower, case).items():
+        ours = ways.get("encode") or ways.get("packed")
+        if ours and any(peers(ways, ours)):
+            what = f"{ours['items']} clips and images, " if "items" in ours else ""
+            found.append((f"{name}, {what}{ours['patches']:,} patches", ours, peers(ways, ours)))
+    return compared(found)
+
+
+def embed_bars(records):
+    found = {}
+    for (name, patches), ways in groups((r for r in records if r["bench"] == "patch-embed"), tower, lambda r: r["rows"]).items():
+        if "patchify" in ways:  # the largest of each tower
+            found[name] = (f"{name}, {patches:,} patches", ways["patchify"],
+                           [ways.get(w) for w in ("direct", "torch conv3d", "torch linear")])
+    return compared(found.values())
+
+
+def all_bars(records):
+    """Returns a bar per record: GEMMs by their rows, all else by the ways in which each case was run."""
+    bars = []
+    for r in sorted(records, key=lambda r: (r["bench"], case(r), r.get("m", 0), -r["median_ms"])):
+        group, rows = (re.sub(r"[, ]*\bm=\d+", "", case(r)), f", m={r['m']}") if r["bench"] == "gemm" else (case(r), "")
+        bars.append((f"{r['bench']}, {group}", r["way"] + rows, r["median_ms"], digits(r["median_ms"]) + " ms"))
+    return sorted(bars, key=lambda b: b[0])
+
+
+BARS = {"tower": (tower_bars, "Towers, from pixels to tokens"), "patch-embed": (embed_bars, "Patch embedding"),
+        "all": (all_bars, "Median times")}
+PICTURES = {"docs/towers.svg": "tower", "docs/embed.svg": "patch-embed"}  # of an H200, in bf16
+
+
+def svg(title, under, bars):
+    """Returns a picture of bars, which are in proportion within a group."""
+    y, body = 62, []
+
+    def write(x, text, style=""):
+        body.append(f'<text x="{x}" y="{y}"{style}>{html.escape(text)}</text>')
+    for group in dict.fromkeys(bar[0] for bar in bars):
+        mine = [bar for bar in bars if bar[0] == group]
+        write(10, group, ' font-weight="bold"')
+        for _, name, value, note in mine:
+            y += 18
+            wide = 380 * value / max(bar[2] for bar in mine)
+            write(190, name, ' text-anchor="end"')
+            body.append(f'<rect x="200" y="{y - 12}" width="{wide:.1f}" height="15" fill="{COLOURS.get(name, "#999999")}"/>')
+            write(f"{206 + wide:.1f}", note)
+        y += 28
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" width="780" height="{y - 10}" font-family="sans-serif" font-size="12">',
+                      '<rect width="100%" height="100%" fill="white"/>',
+                      f'<text x="10" y="20" font-size="14">{html.escape(title)}</text>',
+                      f'<text x="10" y="38">{html.escape(under)}</text>', *body, "</svg>", ""])
+
+
+def picture(what, records):
+    """Returns a picture of records of one machine and dtype, and its bars; ("", []) if there are none."""
+    bars = BARS[what][0](records)
+    versions = ", ".join(sorted({r["version"] for r in records if not is_peer(r)}))
+    return bars and svg(BARS[what][1], f"{place(records[0])}, {records[0]['dtype']}; qwenvit {versions}", bars), bars
+
+
+def plot(args):
+    if not args.o.endswith(".svg"):
+        raise SystemExit(f"{args.o}: a picture is SVG; name a file that ends in .svg")
+    found = {}
+    for r in read_records(args.files):
+        if args.dtype in ("", r["dtype"]) and args.machine.lower() in place(r).lower():
+            found.setdefault((place(r), r["dtype"]), []).append(r)
+    drawn = {key: made for key, records in found.items() for made in [picture(args.what, records)] if made[1]}
+    if not drawn:
+        raise SystemExit(f"{', '.join(args.files)}: no records to draw")
+    if len(drawn) > 1:
+        raise SystemExit("\n  ".join(["the files hold several; choose by --machine or --dtype:", *map(", ".join, sorted(drawn))]))
+    (text, bars), = drawn.values()
+    numbers = io.StringIO()
+    csv.writer(numbers, lineterminator="\n").writerows([("group", "bar", "ms", "note"), *bars])
+    for ending, content in ((".svg", text), (".csv", numbers.getvalue())):
+        with open(args.o[:-4] + ending, "w", encoding="utf-8") as f:
+            f.write(content)
+
+
 # ---- pages -------------------------------------------------------------------------------------
 
 def filled(path, blocks):
@@ -388,7 +479,7 @@ def filled(path, blocks):
 
 
 def all_pages(root, left_out):
-    """Returns {path below root: its text}."""
+    """Returns {path below root: its text}, of pages and pictures."""
     files = sorted(glob.glob(os.path.join(root, "docs", "measurements", "*.jsonl")))
     gguf = [f for f in files if os.path.basename(f).startswith("gguf-")]
     version, everything = this_version(), read_records([f for f in files if f not in gguf])
@@ -403,19 +494,16 @@ def all_pages(root, left_out):
         if name not in MACHINE_TABLES:
             raise SystemExit(f"measured: {name}: no such table; there are README, GGUF, {', '.join(MACHINE_TABLES)}")
         return machine_tables(name, records)
-    pages = [page for page in PAGES if os.path.exists(os.path.join(root, page))]
-    return {page: filled(os.path.join(root, page), blocks) for page in pages}
+    shown = {page: filled(os.path.join(root, page), blocks) for page in PAGES}
+    drawn = [r for r in records if place(r) == H200 and r["dtype"] == "bf16"]
+    return shown | {path: text for path, what in PICTURES.items() for text in [picture(what, drawn)[0]] if text}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=ROOT, metavar="DIR", help="where README.md and docs are (default: here)")
-    parser.add_argument("--check", action="store_true", help="write nothing; is each page what the records give?")
-    args = parser.parse_args()
+def fill(args):
     left_out, other = [], []
     for page, text in all_pages(args.root, left_out).items():
         path = os.path.join(args.root, page)
-        if read_text(path) != text:
+        if not os.path.exists(path) or read_text(path) != text:
             other.append(page)
             if not args.check:
                 with open(path, "w", encoding="utf-8") as f:
@@ -424,6 +512,22 @@ def main():
         print(f"left out of {line}", file=sys.stderr)
     if args.check and other:
         raise SystemExit(f"{', '.join(other)}: not what docs/measurements gives; run tools/measured.py")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=ROOT, metavar="DIR", help="where README.md and docs are (default: here)")
+    parser.add_argument("--check", action="store_true", help="write nothing; is each page what the records give?")
+    parser.set_defaults(does=fill)
+    draw = parser.add_subparsers(metavar="plot").add_parser("plot", help="draw records as SVG, with a CSV file beside it")
+    draw.add_argument("files", nargs="+", metavar="FILE", help="records, one JSON object per line")
+    draw.add_argument("-o", required=True, metavar="OUT", help="OUT.svg and OUT.csv are written")
+    draw.add_argument("--what", choices=BARS, default="all", help="towers or patch embeddings beside other libraries")
+    draw.add_argument("--machine", default="", metavar="TEXT", help="part of its name, if the files hold several")
+    draw.add_argument("--dtype", choices=("f32", "bf16"), default="")
+    draw.set_defaults(does=plot)
+    args = parser.parse_args()
+    args.does(args)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`python -m qwenvit` runs the command; `export` writes Parquet, `convert` a cache of version 2."""
+"""`python -m qwenvit` runs the command; `cache export` writes Parquet, `convert` a
+cache of version 2."""
 
 import os
 import sys
@@ -9,9 +10,12 @@ from . import _core, _cuda, _decoder
 
 def main():
     if sys.argv[1:2] == ["export"]:
+        print("qwenvit: export is `cache export` now (python -m qwenvit cache export --help)", file=sys.stderr)
+        return 2
+    if sys.argv[1:3] == ["cache", "export"]:
         from . import _export
 
-        return _export.main(sys.argv[2:])
+        return _export.main(sys.argv[3:])
     if sys.argv[1:2] == ["convert"]:
         from . import _convert
 

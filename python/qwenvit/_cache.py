@@ -166,7 +166,7 @@ class Cache(collections.abc.Mapping):
     Error, QV_ENOMEM, if arrays or tensors of more than 32,768 parts are in use at once.
 
     failed: {key: (code, text)} of the clips that failed.
-    damaged: {part: text} of the parts that break the format, as `qwenvit cache --status` prints
+    damaged: {part: text} of the parts that break the format, as `qwenvit cache status` prints
         them. Their keys count as missing.
     """
 

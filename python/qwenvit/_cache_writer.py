@@ -61,7 +61,7 @@ class CacheWriter:
         """Encodes the rows that the cache lacks, and seals them. Once it returns, a crash loses
         none of them.
 
-        rows: paths, or dicts with the keys of a line of `qwenvit cache --list`: path, key (by
+        rows: paths, or dicts with the keys of a line of `qwenvit cache fill --list`: path, key (by
             default the path), start, end, fps, max_frames, max_pixels, offset, bytes. Instead of a
             path, a dict may have a source in memory, as in Model.encode: "bytes" (a file's bytes),
             "frames" or "image". It then needs a key, and is kept in memory until add() returns.

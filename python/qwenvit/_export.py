@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Writes a cache as Parquet: the tokens, or an index of where they are. `python -m qwenvit export`
-calls this."""
+"""Writes a cache as Parquet: the tokens, or an index of where they are. `python -m qwenvit cache
+export` calls this."""
 
 import argparse
 import glob
@@ -152,12 +152,12 @@ def _sweep(folder):
 
 def main(arguments):
     parser = argparse.ArgumentParser(
-        prog="python -m qwenvit export", description="Writes a cache as Parquet files, one for each of its parts; "
+        prog="python -m qwenvit cache export", description="Writes a cache as Parquet files, one for each of its parts; "
         "run it again, and it goes on. Exit codes: 0 done; 1 parts of the cache are damaged, and the others done; "
         "2 usage; 3 no cache, or a folder of something else; 4 the disk, or no pyarrow.",
-        epilog="python -m qwenvit export tokens -o parquet")
-    parser.add_argument("cache", help="a folder that `qwenvit cache` made")
-    parser.add_argument("-o", "--out", help="the folder of the files")
+        epilog="python -m qwenvit cache export tokens -o parquet")
+    parser.add_argument("cache", help="a folder that `qwenvit cache fill` made")
+    parser.add_argument("-o", dest="out", metavar="OUT", help="the folder of the files")
     parser.add_argument("--index", metavar="FILE", help="write what lies where; no tokens unless -o is given")
     parser.add_argument("--compression", choices=COMPRESSIONS)
     asked = parser.parse_args(arguments)

@@ -298,7 +298,7 @@ def test_what_is_in_memory_has_the_tokens_of_encode(model, clip, frames, tmp_pat
         assert re.fullmatch("xxh3:[0-9a-f]{16}", contents(tmp_path)[0][key][0]["path"])
         entry.verify()
     assert (cache["one frame"].is_image, cache["one image"].is_image) == (False, True)
-    check = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "--out", tmp_path, "--check"], capture_output=True)
+    check = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "check", tmp_path], capture_output=True)
     assert check.returncode == 0, check.stdout
 
 

@@ -32,12 +32,12 @@ def start(command, programs, **variables):
 @pytest.fixture(scope="module")
 def whole(golden, listed, programs, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "cache"
-    assert start(["qwenvit", "cache", "--quiet", *arguments(golden, listed, out)], programs)[0] == 1
+    assert start(["qwenvit", "cache", "fill", "--quiet", *arguments(golden, listed, out)], programs)[0] == 1
     return contents(out)
 
 
 def arguments(golden, listed, out):
-    return ["--model", golden, "--list", str(listed), "--out", str(out)]
+    return ["--model", golden, "--list", str(listed), "-o", str(out)]
 
 
 def test_slurm(golden, listed, whole, programs, tmp_path):

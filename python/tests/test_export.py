@@ -134,7 +134,7 @@ def test_the_command(folder, tmp_path, capsys):  # noqa: F811
         return code, said.out, said.err
 
     out, index = tmp_path / "out", tmp_path / "index.parquet"
-    done = subprocess.run([sys.executable, "-m", "qwenvit", "export", folder, "-o", out, "--index", index],
+    done = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "export", folder, "-o", out, "--index", index],
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "4 keys; 3 files written, 0 were there, 0 removed" in done.stdout, done.stderr
     expect_same(qwenvit.Cache(folder), out)
@@ -142,6 +142,8 @@ def test_the_command(folder, tmp_path, capsys):  # noqa: F811
     (folder / "part-00000-of-00001-host-0004-000000.safetensors").write_bytes(b"cut")
     code, said, told = export(folder, "-o", out)
     assert code == 1 and "0 files written, 3 were there" in said and "-0004-" in told
+    old = subprocess.run([sys.executable, "-m", "qwenvit", "export", folder], capture_output=True, text=True, timeout=120)
+    assert old.returncode == 2 and "`cache export` now" in old.stderr
     for arguments, code, words in [((), 2, "usage"), ((folder,), 2, "-o FOLDER or --index FILE"),
                                    ((folder, "-o", out, "--compression", "zip"), 2, "zip"),
                                    ((tmp_path, "-o", out), 3, "this is no cache"),

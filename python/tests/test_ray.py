@@ -35,8 +35,8 @@ def theirs(golden, listed, tmp_path_factory):
     """The command makes the cache of the same list, on as many threads as an actor has."""
     out = tmp_path_factory.mktemp("theirs") / "cache"
     run = subprocess.run(
-        [sys.executable, "-m", "qwenvit", "cache", "--model", golden, "--backend", "cpu", "--threads", "1", "--dtype",
-         "f32", "--quiet", "--list", str(listed), "--out", str(out)], capture_output=True, text=True)
+        [sys.executable, "-m", "qwenvit", "cache", "fill", "--model", golden, "--backend", "cpu", "--threads", "1", "--dtype",
+         "f32", "--quiet", "--list", str(listed), "-o", str(out)], capture_output=True, text=True)
     assert run.returncode == 1, run.stderr
     return out
 

@@ -21,7 +21,7 @@ GIVEN = {
                         "u: qwenvit.Tokens\nimages: list[object]\n",
     "docs/engines.md": "import vllm\nfrom typing import Any\ntext: str\nchat_text: str\nMODEL: str\ntokenizer: Any\n"
                        "engine: Any\nmodel: Any\nprocessor: Any\n",
-    "docs/scale.md": "piece: str\n",
+    "docs/cache.md": "piece: str\n",
 }
 SETTINGS = """
 [mypy]

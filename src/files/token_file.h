@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A safetensors file of one source's tokens, as `encode`, `cache --get` and Python's save()
+/* A safetensors file of one source's tokens, as `encode`, `cache get` and Python's save()
  * write it. It appears whole or not at all. */
 #ifndef QV_FILES_TOKEN_FILE_H
 #define QV_FILES_TOKEN_FILE_H

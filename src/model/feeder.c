@@ -242,8 +242,7 @@ qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *nam
     if ((unsigned)input >= QV_FEEDER_INPUTS)
         return qv_fail(err, QV_EINVAL, "%s: input is %d, no qv_input", name, (int)input);
     const qv_model *model = f->devices[0].model;
-    const qv_status status = item->data ? qv_item_check(model, input, item, name, err)
-                                        : qv_item_check_grid(model, item->grid_thw, name, err);
+    const qv_status status = qv_item_check_shape(model, input, item, name, err);
     if (status)
         return status;
     struct qv_fed *fed = malloc(sizeof *fed);

@@ -43,8 +43,8 @@ qv_item_check_grid(const qv_model *model, const int64_t g[3], const char *what, 
 }
 
 qv_status
-qv_item_check(const qv_model *model, qv_input input, const qv_item *item, const char *name,
-              qv_error *err)
+qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item, const char *name,
+                    qv_error *err)
 {
     const struct qv_config *c = &model->config;
     const int64_t *g = item->grid_thw;
@@ -53,8 +53,6 @@ qv_item_check(const qv_model *model, qv_input input, const qv_item *item, const 
         return status;
     if (item->reserved[0] || item->reserved[1])
         return qv_fail(err, QV_EINVAL, "%s: reserved must be 0", name);
-    if (!item->data)
-        return qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
     if (input != QV_INPUT_FRAMES)
         return item->n_frames ? qv_fail(err, QV_EINVAL, "%s: n_frames is %lld; rows have none: 0",
                                         name, (long long)item->n_frames)
@@ -66,6 +64,14 @@ qv_item_check(const qv_model *model, qv_input input, const qv_item *item, const 
                        (long long)frames, (long long)g[0], item->is_image ? " of an image" : "",
                        (long long)most);
     return QV_OK;
+}
+
+qv_status
+qv_item_check(const qv_model *model, qv_input input, const qv_item *item, const char *name,
+              qv_error *err)
+{
+    const qv_status status = qv_item_check_shape(model, input, item, name, err);
+    return status || item->data ? status : qv_fail(err, QV_EINVAL, "%s: data is NULL", name);
 }
 
 qv_status

@@ -24,8 +24,11 @@ qv_status qv_item_check_grid(const qv_model *model, const int64_t grid_thw[3], c
  * thread may call it. */
 qv_status qv_item_check(const qv_model *model, qv_input input, const qv_item *item,
                         const char *name, qv_error *err);
+/* Checks all but the data, which come later. */
+qv_status qv_item_check_shape(const qv_model *model, qv_input input, const qv_item *item,
+                              const char *name, qv_error *err);
 
-/* Does the same for the caller's item number i. */
+/* Does what qv_item_check does for the caller's item number i. */
 qv_status qv_item_check_nth(const qv_model *model, qv_input input, const qv_item *item, size_t i,
                             qv_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Fuzzes a list of clips as `encode --list` and `cache --list` read it. A list that is accepted
+/* Fuzzes a list of clips as `encode --list` and `cache fill --list` read it. A list that is accepted
  * must hold what list.h promises. */
 #define _GNU_SOURCE
 #include <math.h>

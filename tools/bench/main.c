@@ -4,19 +4,13 @@
 
 #include "bench.h"
 
-/* Runs a bench. `needs` has groups of options: a model, a folder for output, at most one clip. */
 static int
-run(const struct tool_options *o, const char *name, bench_function *bench, unsigned needs)
+run(const struct tool_options *o, const char *name, bench_function *bench)
 {
-    const char *space = strchr(name, ' ');
-    struct bench b = { .o = o, .name = space ? space + 1 : name, .began_s = qv_seconds() };
+    struct bench b = { .o = o, .name = name, .began_s = qv_seconds() };
     qv_error err = { 0 };
-    const char *lacks = needs & GROUP_MODEL && !o->model     ? "--model DIR"
-                        : needs & GROUP_OUTPUT && !o->output ? "-o FOLDER"
-                                                             : NULL;
-    if (lacks || o->n_arguments > (needs & GROUP_CLIP ? 1 : 0)) {
-        tool_complain("%s: %s %s (--help)", name, lacks ? lacks : o->arguments[o->n_arguments - 1],
-                      lacks ? "is required" : "is not known");
+    if (o->n_arguments > 1) {
+        tool_complain("%s: one clip at most", name);
         return TOOL_USAGE;
     }
     const qv_status status = bench(&b, &err);
@@ -25,20 +19,20 @@ run(const struct tool_options *o, const char *name, bench_function *bench, unsig
     return status == QV_ESTATE ? TOOL_FAILED : code;
 }
 
-#define BENCH(id, name, needs)                                                                     \
+#define BENCH(id, name)                                                                            \
     static int run_##id(const struct tool_options *o)                                              \
     {                                                                                              \
-        return run(o, name, bench_##id, needs);                                                    \
+        return run(o, name, bench_##id);                                                           \
     }
-BENCH(tower, "bench tower", GROUP_MODEL)
-BENCH(patch_embed, "bench patch-embed", 0)
-BENCH(conv3d, "bench conv3d", 0)
-BENCH(gemm, "bench gemm", 0)
-BENCH(preprocess, "bench preprocess", GROUP_CLIP)
-BENCH(job, "bench job", GROUP_MODEL | GROUP_OUTPUT)
-BENCH(cache, "bench cache", GROUP_MODEL | GROUP_OUTPUT)
-BENCH(start, "bench start", GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP)
-BENCH(profile, "profile", GROUP_MODEL | GROUP_CLIP)
+BENCH(tower, "tower")
+BENCH(patch_embed, "patch-embed")
+BENCH(conv3d, "conv3d")
+BENCH(gemm, "gemm")
+BENCH(preprocess, "preprocess")
+BENCH(job, "job")
+BENCH(cache, "cache")
+BENCH(start, "start")
+BENCH(profile, "profile")
 
 #define LEGEND                                                                                     \
     "A table has a line per way in which a work is done; --json writes each line as a record.\n\n" \
@@ -70,7 +64,7 @@ BENCH(profile, "profile", GROUP_MODEL | GROUP_CLIP)
     "  over_slowest      over the slowest of its stages; over_sum: over their sum\n"               \
     "  times_one         how many times faster all devices are than one\n\n"                       \
     "cache, start\n"                                                                               \
-    "  resume            a run that finds all keys there; peak: the most memory of the process\n"  \
+    "  resume            a run that finds all keys there; list_s, look_s: parts of it\n"           \
     "  open, find        opening the cache, finding a key\n"                                       \
     "  first_ms          the first run, with an empty folder for kept kernels\n"
 
@@ -79,6 +73,7 @@ static const struct tool benches[] = {
     { .name = "bench tower",
       .does = "Times a tower on a clip, or on grids of --pack, against limit and floor.\n"
               "With --weights stored it also times the same model widened.",
+      .needs = "--model",
       .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
       .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_TOWER,
       .run = run_tower },
@@ -109,29 +104,39 @@ static const struct tool benches[] = {
       .does =
           "Times clips to tokens, and decoding, the device and writing alone. -o names a folder "
           "for clips that\nare made, unless --list names some.",
+      .needs = "--model -o",
       .example = "qwenvit bench job --model Qwen3-VL-4B-Instruct -o FOLDER --device all",
-      .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_JOB,
+      .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_JOB |
+                GROUP_DEVICES,
       .run = run_job },
     { .name = "bench cache",
       .does = "Times a cache with many keys, which is made in a folder: a run that finds all of "
               "them, opening it,\nfinding a key.",
+      .needs = "--model -o",
       .example = "qwenvit bench cache --model Qwen3-VL-4B-Instruct -o FOLDER",
       .groups = DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_MANY,
       .run = run_cache },
     { .name = "bench start",
       .arguments = "[CLIP]",
       .does = "Times `encode` of a clip, from the start of the process to its end.",
+      .needs = "--model -o",
       .example = "qwenvit bench start clip.mp4 --model Qwen3-VL-4B-Instruct -o FOLDER",
       .groups = DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP,
       .run = run_start },
 };
 
+static const struct tool_program bench = { .name = "qwenvit bench",
+                                           .about = "times of this machine; --legend explains them",
+                                           .tools = benches,
+                                           .n = sizeof benches / sizeof *benches };
+
 static const struct tool tools[] = {
-    { .name = "bench", .does = "Times this machine" }, /* main has its subcommands */
+    { .name = "bench", .does = "Times this machine", .verbs = &bench },
     { .name = "profile",
       .arguments = "[CLIP]",
       .does = "Shows where the time goes: the time, bytes, FLOPs and share of the roofline of "
               "every layer and\noperation of a chunk, with random pixels.",
+      .needs = "--model",
       .example = "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4 --trace trace.json",
       .groups =
           GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON,
@@ -141,23 +146,15 @@ static const struct tool tools[] = {
 int
 main(int argc, char **argv)
 {
-    static const struct tool_program bench = {
-        .name = "qwenvit bench",
-        .about = "times of this machine, which --legend explains",
-        .tools = benches,
-        .n = sizeof benches / sizeof *benches,
-    };
     static const struct tool_program program = {
         .name = "qwenvit-bench",
         .about = "what takes how long in the Qwen-VL vision tower",
         .tools = tools,
         .n = sizeof tools / sizeof *tools,
     };
-    if (argc < 2 || strcmp(argv[1], "bench") != 0)
-        return tool_main(&program, argc, argv);
-    if (argc > 2 && !strcmp(argv[2], "--legend")) {
+    if (argc > 2 && !strcmp(argv[1], "bench") && !strcmp(argv[2], "--legend")) {
         tool_print(LEGEND);
         return TOOL_DONE;
     }
-    return tool_main(&bench, argc - 1, argv + 1);
+    return tool_main(&program, argc, argv);
 }

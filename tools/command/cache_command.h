@@ -7,16 +7,11 @@
 #include "qwenvit_cache.h"
 #include "tool.h"
 
-/* Returns qv_cache_source_of a line; looks at its file. */
-qv_cache_source tool_cache_source(const struct tool_entry *entry,
-                                  char options[QV_CACHE_OPTIONS_BYTES]);
 /* Reads the list of the options, if there is one. It checks that caches can have the keys, and
  * leaves out those of other shards. */
 qv_status tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *err);
 /* Reports the damaged parts of a cache; NULL: nothing to report. */
 void tool_cache_tell_damage(const qv_cache *cache);
-/* Opens the cache OUT, and reports its damaged parts. */
-qv_status tool_cache_open(const struct tool_options *o, qv_cache **out, qv_error *err);
 /* Adds each line to the fill, with one warning for all clips whose files are gone. wanted is
  * [list->n], or NULL. */
 struct qv_cache_fill;
@@ -25,16 +20,10 @@ qv_status tool_cache_add_list(struct qv_cache_fill *fill, const struct tool_list
 /* Returns what is not compared of a clip's file. */
 qv_cache_trust tool_cache_trust(const struct tool_options *o);
 
-/* Each of these returns an exit code, and reports its errors itself. */
-int tool_cache_status(const struct tool_options *o);
-int tool_cache_get(const struct tool_options *o);
-int tool_cache_check(const struct tool_options *o);
-int tool_cache_keys(const struct tool_options *o);
-int tool_cache_prune(const struct tool_options *o);    /* does --delete as well */
-int tool_cache_estimate(const struct tool_options *o); /* estimates what a run would take */
-int tool_cache_run(const struct tool_options *o);
-/* Makes a cache like tool_cache_run, but without catching signals, on devices that are open; if
- * there are none, it opens them. */
+/* cache_estimate.c: estimates what a run would take. Returns an exit code. */
+int tool_cache_estimate(const struct tool_options *o);
+/* Makes a cache like `qwenvit cache fill`, but without catching signals, on devices that are open;
+ * if there are none, it opens them. */
 struct tool_devices;
 struct tool_cache_times {
     double list_s, look_s, job_s; /* time to read the list; to find what the cache lacks of it; to

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit cache --dry-run: estimates what a run would do, and what it would take. */
+/* qwenvit cache fill --dry-run: estimates what a run would do, and what it would take. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit cache: makes a cache, by filling a folder from a list (qwenvit_clips.h). Signals end the
- * run. */
+/* qwenvit cache fill: fills a folder from a list (qwenvit_clips.h). Signals end the run. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -9,7 +8,6 @@
 #include "commit.h"
 #include "encode.h"
 #include "error.h"
-#include "qwenvit_clips.h"
 
 struct run {
     const struct tool_options *o;
@@ -104,20 +102,6 @@ find_work(struct run *r, qv_error *err)
 static qv_status
 report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
 {
-    const struct tool_rates rates = tool_rates(n->frames, n->tokens, n->seconds);
-    const double load_s = r->devices->load_s;
-    char text[160];
-    if (!r->o->json) {
-        tool_print(
-            "%s: %lld done, %lld tokens, %lld failed; %lld were there, %lld had failed before%s\n",
-            r->o->out, (long long)n->done, (long long)n->tokens, (long long)n->failed,
-            (long long)n->there, (long long)n->failed_before,
-            n->failed_before ? " (--retry-failed)" : "");
-        if (n->done)
-            tool_print("%lld frames in %.2f s: %s\n", (long long)n->frames, n->seconds,
-                       tool_rates_text(rates, load_s, text));
-        return QV_OK;
-    }
     json_t *j =
         json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:I, s:s, s:s}", "cache",
                   tool_json_text(r->o->out), "done", (json_int_t)n->done, "tokens",
@@ -126,11 +110,13 @@ report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
                   (json_int_t)n->failed_before, "interrupted", tool_signals_caught() != 0, "list_s",
                   r->times.list_s, "look_s", r->times.look_s, "job_s", r->times.job_s, "peak_bytes",
                   (json_int_t)tool_peak_bytes(), "version", qv_version(), "commit", QV_COMMIT);
-    if (json_object_update_new(j, tool_rates_json(rates, load_s))) {
-        json_decref(j);
-        j = NULL;
-    }
-    return j ? tool_emit_json(r->o, j, err) : qv_fail(err, QV_ENOMEM, "no memory for a result");
+    const int lost = json_object_update_new(j, tool_rates_json(n->frames, n->tokens, n->seconds,
+                                                               r->devices->load_s));
+    return tool_show(r->o, j, lost,
+                     "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} were there, "
+                     "{failed_before} had failed before[failed_before? (--retry-failed)]\n"
+                     "[done?{frames} frames in {job_s|2f} s: " TOOL_RATES_TEXT "\n]",
+                     err);
 }
 
 /* Returns the exit code of a failed run, which is the device's or the disk's failure unless the
@@ -191,8 +177,10 @@ tool_cache_run_on(const struct tool_options *o, struct tool_devices *devices,
 }
 
 int
-tool_cache_run(const struct tool_options *o)
+tool_cache_fill(const struct tool_options *o)
 {
+    if (o->dry_run)
+        return tool_cache_estimate(o);
     struct tool_devices devices = { .n = 0 };
     struct tool_cache_times times;
     tool_signals_defer();

@@ -255,26 +255,7 @@ run_job(struct tool_encoder *e, qv_error *err)
     }
     e->job_s = qv_seconds() - began_s;
     tool_job_progress_end();
-    return !status && e->o->json && many ? tool_report_job(e, err) : status;
-}
-
-/* Summarises the job of several clips. */
-static void
-tell_job(const struct tool_encoder *e)
-{
-    qv_job_progress p;
-    char rates[160];
-    qv_job_get_progress(e->job, &p);
-    if (e->o->json)
-        return;
-    if (e->n > 1 && e->n_done)
-        tool_print("%zu clips, %lld frames, %lld tokens in %.2f s: %s\n", e->n_done,
-                   (long long)e->n_frames, (long long)e->n_tokens, e->job_s,
-                   tool_rates_text(tool_rates(e->n_frames, e->n_tokens, e->job_s), e->load_s,
-                                   rates));
-    if (p.packed_chunks)
-        tool_print("%lld chunks, %.0f%% full\n", (long long)p.packed_chunks,
-                   100.0 * (double)p.packed_rows / (double)p.capacity_rows);
+    return !status && many ? tool_report_job(e, err) : status;
 }
 
 /* Encodes on open devices. A failure of one of several clips costs that clip; a lost device ends
@@ -292,8 +273,6 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
         status = open_job(e, d, err);
     if (!status)
         status = run_job(e, err);
-    if (!status)
-        tell_job(e);
     if (!status && e->trace)
         status = tool_trace_finish(e->trace, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;
@@ -315,21 +294,13 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
 static int
 check_usage(const struct tool_options *o)
 {
-    const char *wrong =
-        !o->n_arguments && !o->list                     ? "no clip given"
-        : o->n_arguments && o->list                     ? "clips and --list exclude each other"
-        : !o->model                                     ? "--model DIR is required"
-        : !o->output                                    ? "-o OUT is required"
-        : o->drawing && (o->list || o->n_arguments > 1) ? "--drawing goes with one clip"
-        : o->list && (o->clip.start_s > 0 || o->clip.end_s > 0)
-            ? "--start and --end go with clips; lines of --list have their own"
-        : o->clip.end_s > 0 && o->clip.end_s <= o->clip.start_s ? "--end must be above --start"
-        : o->clip.fps > 0 && o->clip.num_frames ? "--fps and --num-frames exclude each other"
-        : o->clip.like == QV_LIKE_QWEN_VL_UTILS && o->clip.cap_pixels
-            ? "--cap-pixels goes with --like transformers; qwen-vl-utils always caps"
-        : o->clip.like != QV_LIKE_QWEN_VL_UTILS && o->clip.total_pixels
-            ? "--total-pixels goes with --like qwen-vl-utils"
-            : NULL;
+    const char *wrong = !o->n_arguments && !o->list ? "no clip given"
+                        : o->n_arguments && o->list ? "clips and --list exclude each other"
+                        : o->drawing && (o->list || o->n_arguments > 1)
+                            ? "--drawing goes with one clip"
+                        : o->list && (o->clip.start_s > 0 || o->clip.end_s > 0)
+                            ? "--start and --end go with clips; lines of --list have their own"
+                            : NULL;
     if (wrong)
         tool_complain("encode: %s (qwenvit encode --help)", wrong);
     return wrong ? TOOL_USAGE : TOOL_DONE;

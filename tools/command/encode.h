@@ -72,14 +72,12 @@ void tool_output_close(struct tool_output *output);
 /* Reports a clip's result, as a line or a record. */
 qv_status tool_report(const struct tool_encoder *e, const struct tool_output *output,
                       const qv_job_result *result, qv_error *err);
-/* Sampled frames and tokens per second of the whole time, from the first clip until all are written.
- * Text and record also tell how long loading took before that. */
-struct tool_rates {
-    double frames_per_s, tokens_per_s;
-};
-struct tool_rates tool_rates(int64_t frames, int64_t tokens, double seconds);
-const char *tool_rates_text(struct tool_rates rates, double load_s, char text[160]);
-json_t *tool_rates_json(struct tool_rates rates, double load_s);
+/* Returns sampled frames and tokens per second of the whole time, from the first clip until all are
+ * written, and how long loading took before that; for tool_show, with TOOL_RATES_TEXT. */
+json_t *tool_rates_json(int64_t frames, int64_t tokens, double seconds, double load_s);
+#define TOOL_RATES_TEXT                                                                            \
+    "{sampled_frames_per_s|1f} sampled frames and {tokens_per_s|1f} tokens per second; loading "   \
+    "the model took {load_s|2f} s before"
 
 /* Writes trace events as they come. The file appears at the end. */
 qv_status tool_trace_open(const char *path, struct tool_trace **out, qv_error *err);
@@ -88,7 +86,7 @@ void tool_trace_span(struct tool_trace *t, const char *stage, int lane, const ch
 qv_status tool_trace_finish(struct tool_trace *t, qv_error *err);
 void tool_trace_close(struct tool_trace **trace);
 
-/* Writes the record of the whole job. */
+/* Reports the whole job of several clips. */
 qv_status tool_report_job(const struct tool_encoder *e, qv_error *err);
 
 #endif

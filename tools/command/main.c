@@ -2,6 +2,68 @@
 /* The command: qwenvit SUBCOMMAND ... */
 #include "tool.h"
 
+/* The verbs of `qwenvit cache`. */
+enum {
+    FILL = GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_FILL
+};
+
+static const struct tool verbs[] = {
+    { .name = "cache fill",
+      .does = "Turns a list of clips into a folder of vision tokens that anyone can read. Run "
+              "again, it continues\n"
+              "where it was ended; with --shard several processes fill one cache. --dry-run "
+              "estimates a run.",
+      .needs = "--model --list -o",
+      .example = "qwenvit cache fill --model Qwen3-VL-4B-Instruct --list clips.txt -o tokens",
+      .groups = FILL | GROUP_JSON,
+      .run = tool_cache_fill },
+    { .name = "cache status",
+      .does = "Prints what a cache has, and which clips failed and why. With --list FILE it counts "
+              "what is\n"
+              "missing or has changed.",
+      .example = "qwenvit cache status tokens --list clips.txt",
+      .groups = GROUP_CACHE | GROUP_STATUS | GROUP_RESULT,
+      .run = tool_cache_status },
+    { .name = "cache keys",
+      .does = "Lists the keys that have tokens, one per line. With --json it prints all records.",
+      .example = "qwenvit cache keys tokens",
+      .groups = GROUP_CACHE | GROUP_RESULT,
+      .run = tool_cache_keys },
+    { .name = "cache get",
+      .does = "Writes a key's tensors to a safetensors file, as encode does",
+      .needs = "-o",
+      .example = "qwenvit cache get tokens clip.mp4 -o clip.safetensors",
+      .groups = GROUP_CACHE | GROUP_KEY | GROUP_OUTPUT,
+      .run = tool_cache_get },
+    { .name = "cache check",
+      .does = "Reads all tensors and compares their checksums. Exit code 1: some are damaged.",
+      .example = "qwenvit cache check tokens",
+      .groups = GROUP_CACHE | GROUP_JSON,
+      .run = tool_cache_check },
+    { .name = "cache prune",
+      .does = "Removes superseded records and damaged parts. With --list FILE it also removes all "
+              "keys that are\n"
+              "not in the list.",
+      .example = "qwenvit cache prune tokens --dry-run",
+      .groups = GROUP_CACHE | GROUP_REMOVE | GROUP_PRUNE | GROUP_JSON,
+      .run = tool_cache_prune },
+    { .name = "cache delete",
+      .arguments = "KEY...",
+      .does = "Removes keys from all parts, so that no older record of them comes back",
+      .example = "qwenvit cache delete tokens clip.mp4 image.png",
+      .groups = GROUP_CACHE | GROUP_REMOVE | GROUP_JSON,
+      .run = tool_cache_delete },
+    { .name = "cache export",
+      .does = "Writes the tokens as Parquet files (the Python wheel does it)",
+      .elsewhere = "the Python wheel writes Parquet: pip install 'qwenvit[export]'",
+      .example = "python -m qwenvit cache export tokens -o parquet",
+      .groups = GROUP_CACHE },
+};
+static const struct tool_program cache = { .name = "qwenvit cache",
+                                           .about = "a folder of vision tokens",
+                                           .tools = verbs,
+                                           .n = sizeof verbs / sizeof *verbs };
+
 static const struct tool tools[] = {
     { .name = "encode",
       .arguments = "[CLIP...]",
@@ -9,29 +71,22 @@ static const struct tool tools[] = {
               "tokens [n, out],\n"
               "deepstack.0.., grid_thw and timestamps. With several clips, or --list FILE, OUT is "
               "a folder.",
+      .needs = "--model -o",
       .example = "qwenvit encode clip.mp4 --model Qwen3-VL-4B-Instruct -o tokens.safetensors",
-      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
-                GROUP_ENCODE | GROUP_JSON,
+      .groups = GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT |
+                GROUP_CLIP | GROUP_ENCODE | GROUP_JSON,
       .run = tool_encode,
       .ends_at_once = true },
     { .name = "cache",
-      .does = "Turns a list of clips into a folder of vision tokens that anyone can read. Run "
-              "again, it continues\n"
-              "where it was ended; with --shard several processes fill one cache. --status, "
-              "--keys, --get KEY and\n"
-              "--check read a cache, --prune and --delete KEY remove from it, and --dry-run "
-              "estimates a run.",
-      .example = "qwenvit cache --model Qwen3-VL-4B-Instruct --list clips.txt --out tokens",
-      .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP |
-                GROUP_CACHE | GROUP_JSON,
-      .run = tool_cache },
+      .does = "Fills a folder with the vision tokens of many clips, reads it, and removes from it",
+      .verbs = &cache },
     { .name = "info",
-      .arguments = "PATH...",
+      .arguments = "[PATH...]",
       .does = "Describes a checkpoint, a clip or a cache. It prints what encoding costs in tokens, "
               "FLOPs, bytes\n"
               "and memory, and how the patch embedding's Conv3d is run, and why. For --list FILE "
               "it prints the\n"
-              "sums over the clips, for a cache's folder what `cache --status` prints.",
+              "sums over the clips, for a cache's folder what `cache status` prints.",
       .example = "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
       .run = tool_info },
@@ -43,6 +98,7 @@ static const struct tool tools[] = {
       .groups = GROUP_SYNTH | GROUP_OUTPUT | GROUP_JSON,
       .run = tool_synth },
     { .name = "verify",
+      .needs = "--model",
       .does =
           "Tests whether qwenvit computes what the checkpoint says.\n"
           "Without --against it compares qwenvit with itself: the patch embedding with the seven "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One table of options, which both parsing and help are made from. */
+/* One table of options and arguments, which parsing, help and the checks of files are made from. */
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
@@ -13,166 +13,194 @@
 
 enum kind {
     TEXT,
+    INPUT = TOOL_INPUT, /* texts that name files (tool_named_files) */
+    CLIPS = TOOL_CLIPS,
+    OUTPUT = TOOL_OUTPUT,
     FLAG,
-    INTEGER,
-    REAL,
-    DTYPE,
-    CLIP,
-    TRIPLE,
-    THREE,
+    WORD,   /* a flag whose only value is the one that the table shows */
+    COUNT,  /* from 1 up */
+    NUMBER, /* from 0 up */
     PAIR,
-    JSON,
-    DEVICES,
+    TRIPLE,
+    REAL,
+    REALS,
+    DTYPE,
     TOKENS,
+    WEIGHTS,
     SHARD,
-    KEYS,
-    SAME,
-    WEIGHTS
+    DEVICE,
+    DEVICES,
+    JSON,
+    CLIP, /* of clips/options.inc */
+    OLD   /* refused: `value` is what it is called now */
 };
 
+/* What a value must be. */
+static const char *const wanted[] = {
+    [TEXT] = "a non-empty text",
+    [INPUT] = "a non-empty text",
+    [CLIPS] = "a non-empty text",
+    [OUTPUT] = "a non-empty text",
+    [COUNT] = "an integer from 1 up",
+    [NUMBER] = "an integer from 0 up",
+    [PAIR] = "two integers, A,B",
+    [TRIPLE] = "three integers, T,H,W",
+    [REAL] = "a number above 0",
+    [REALS] = "three numbers, R,G,B",
+    [DTYPE] = "f32, bf16 or auto",
+    [TOKENS] = "bf16, f16 or f32",
+    [WEIGHTS] = "bf16 or stored, or of bench gemm q4g64, q8g64, q4_0 or q8_0",
+    [SHARD] = "I/N with I from 0 to N - 1 and N up to 99999",
+    [DEVICE] = "an index from 0 up: it runs on one device",
+    [DEVICES] = "an index from 0 up, several with commas, or all",
+};
+
+/* An option, or an argument if its name does not begin with "-". The first entry of a name that
+ * suits the subcommand is the subcommand's. */
 struct option {
-    const char *name, *value;
-    const char *help; /* NULL: an older name of the option before it, which --help does not list */
+    const char *name, *value, *help;
     enum kind kind;
     unsigned group;
     size_t at;
-    int64_t least;
+    const char *with; /* the option that it goes with */
 };
 
-#define AT(field) offsetof(struct tool_options, field)
+#define AT(field) .at = offsetof(struct tool_options, field)
+#define CACHES (GROUP_FILL | GROUP_CACHE)
 
 static const struct option options[] = {
+    { "DIR", NULL, "the cache's folder", TEXT, GROUP_CACHE, AT(out) },
+    { "KEY", NULL, "the key whose tensors are written", TEXT, GROUP_KEY, AT(key) },
     { "--model", "DIR", "checkpoint folder as Hugging Face stores it, or a GGUF file (mmproj)",
-      TEXT, GROUP_MODEL, AT(model), 0 },
-    { "--image-mean", "R,G,B", "means in place of the checkpoint's, for images and clips", THREE,
-      GROUP_CLIP, AT(image_mean), 0 },
+      INPUT, GROUP_MODEL, AT(model) },
+    { "--image-mean", "R,G,B", "means in place of the checkpoint's, for images and clips", REALS,
+      GROUP_CLIP, AT(image_mean) },
     { "--image-std", "R,G,B", "deviations in place of the checkpoint's, for images and clips",
-      THREE, GROUP_CLIP, AT(image_std), 0 },
-    { "-o", "OUT", "file or folder that the result is written to", TEXT, GROUP_OUTPUT, AT(output),
-      0 },
+      REALS, GROUP_CLIP, AT(image_std) },
+    { "-o", "OUT", "file or folder that the result is written to", OUTPUT, GROUP_OUTPUT,
+      AT(output) },
     { "--list", "FILE", "clips to read, a path or a JSON object on each line; -: standard input",
-      TEXT, GROUP_ENCODE | GROUP_CACHE | GROUP_JOB | GROUP_INFO, AT(list), 0 },
-    { "--out", "DIR", "the cache's folder", TEXT, GROUP_CACHE, AT(out), 0 },
-    { "--shard", "I/N", "take share I of N of the list; I counts from 0", SHARD, GROUP_CACHE,
-      AT(shard), 0 },
+      CLIPS, GROUP_ENCODE | GROUP_FILL | GROUP_JOB | GROUP_INFO, AT(list) },
+    { "--list", "FILE", "count only the clips of this list, and those that the cache lacks", CLIPS,
+      GROUP_STATUS, AT(list) },
+    { "--list", "FILE", "remove all keys that are not in this list", CLIPS, GROUP_PRUNE, AT(list) },
+    { "-o", "DIR", "the cache's folder", OUTPUT, GROUP_FILL, AT(out) },
+    { "--shard", "I/N", "take share I of N of the list; I counts from 0", SHARD,
+      GROUP_FILL | GROUP_STATUS, AT(shard), .with = "--list" },
     { "--tokens", "TYPE", "dtype of the tokens in the cache: bf16 (default), f16 or f32", TOKENS,
-      GROUP_CACHE, AT(tokens), 0 },
-    { "--no-deepstack", NULL, "leave out DeepStack's outputs", FLAG, GROUP_CACHE, AT(no_deepstack),
-      0 },
+      GROUP_FILL, AT(tokens) },
+    { "--no-deepstack", NULL, "leave out DeepStack's outputs", FLAG, GROUP_FILL, AT(no_deepstack) },
     { "--packed", NULL, "store tokens and DeepStack's outputs side by side, in one tensor", FLAG,
-      GROUP_CACHE, AT(packed), 0 },
-    { "--part-bytes", "N", "seal a part when it has N bytes (default 1 GiB)", INTEGER, GROUP_CACHE,
-      AT(part_bytes), 1 },
-    { "--part-seconds", "S", "seal a part when it is S seconds old (default 300)", REAL,
-      GROUP_CACHE, AT(part_seconds), 0 },
-    { "--retry-failed", NULL, "try clips again that failed before", FLAG, GROUP_CACHE,
-      AT(retry_failed), 0 },
+      GROUP_FILL, AT(packed) },
+    { "--part-bytes", "N", "seal a part when it has N bytes (default 1 GiB)", COUNT, GROUP_FILL,
+      AT(part_bytes) },
+    { "--part-seconds", "S", "seal a part when it is S seconds old (default 300)", REAL, GROUP_FILL,
+      AT(part_seconds) },
+    { "--retry-failed", NULL, "try clips again that failed before", FLAG, GROUP_FILL,
+      AT(retry_failed) },
     { "--same", "size", "a file of the same path and size is the same clip, whatever its time",
-      SAME, GROUP_CACHE, AT(same_size), 0 },
+      WORD, GROUP_FILL | GROUP_STATUS, AT(same_size), .with = "--list" },
     { "--trust-keys", NULL, "a file of the same size is the key's clip, wherever it is", FLAG,
-      GROUP_CACHE, AT(trust_keys), 0 },
-    { "--dry-run", NULL, "only estimate a run, or only list what --prune and --delete would remove",
-      FLAG, GROUP_CACHE, AT(dry_run), 0 },
-    { "--rate", "N", "clips a second of all processes together, to estimate hours (--dry-run)",
-      REAL, GROUP_CACHE | GROUP_INFO, AT(rate), 0 },
-    { "--status", NULL, "print what the cache has and, with --list, which keys it lacks", FLAG,
-      GROUP_CACHE, AT(cache_status), 0 },
-    { "--get", "KEY", "write a key's tensors to a file, which -o names", TEXT, GROUP_CACHE,
-      AT(cache_get), 0 },
-    { "--check", NULL, "read all tensors and compare their checksums", FLAG, GROUP_CACHE,
-      AT(cache_check), 0 },
-    { "--keys", NULL, "list the keys that have tokens, one on each line; with --json all records",
-      FLAG, GROUP_CACHE, AT(cache_keys), 0 },
-    { "--prune", NULL, "remove superseded records, damaged parts, and keys that are not in --list",
-      FLAG, GROUP_CACHE, AT(cache_prune), 0 },
-    { "--delete", "KEY", "remove a key from all parts; may be given several times", KEYS,
-      GROUP_CACHE, AT(delete_keys), 0 },
-    { "--no-lock", NULL, "prune a cache that nobody else uses, on a file system without locks",
-      FLAG, GROUP_CACHE, AT(no_lock), 0 },
-    { "--drawing", "FILE.png", "also draw the frames and their tokens", TEXT, GROUP_ENCODE,
-      AT(drawing), 0 },
-    { "--picture", "FILE.png", NULL, TEXT, GROUP_ENCODE, AT(drawing), 0 },
+      GROUP_FILL | GROUP_STATUS, AT(trust_keys), .with = "--list" },
+    { "--dry-run", NULL, "only estimate what a run would do", FLAG, GROUP_FILL, AT(dry_run) },
+    { "--dry-run", NULL, "only report what would be removed", FLAG, GROUP_REMOVE, AT(dry_run) },
+    { "--rate", "N", "estimate hours for N clips per second of all processes together", REAL,
+      GROUP_FILL, AT(rate), .with = "--dry-run" },
+    { "--rate", "N", "estimate hours for N clips per second of all processes together", REAL,
+      GROUP_INFO, AT(rate), .with = "--list" },
+    { "--no-lock", NULL, "the cache is on a file system without locks, and nobody else uses it",
+      FLAG, GROUP_REMOVE, AT(no_lock) },
+    { "--drawing", "FILE.png", "also draw the frames and their tokens", OUTPUT, GROUP_ENCODE,
+      AT(drawing) },
     { "--output-dtype", "TYPE",
       "dtype of the tokens in the file: f32 or bf16 (default: the model's)", DTYPE, GROUP_ENCODE,
-      AT(output_dtype), 0 },
-    { "--chunk-rows", "N", "patches in a chunk (default: what suits the device)", INTEGER,
-      GROUP_ENCODE | GROUP_CACHE | GROUP_TOWER | GROUP_JOB, AT(chunk_rows), 1 },
-    { "--config", "DIR", "folder whose config.json has the sizes", TEXT, GROUP_SYNTH, AT(config),
-      0 },
-    { "--seed", "N", "seed of the random weights (default 1)", INTEGER, GROUP_SYNTH, AT(seed), 0 },
-    { "--shards", "N", "split the weights over N files (default 1)", INTEGER, GROUP_SYNTH,
-      AT(shards), 1 },
-    { "--clip", "FILE.mp4", "make a short clip with motion, instead of a checkpoint", TEXT,
-      GROUP_SYNTH, AT(make_clip), 0 },
-    { "--force", NULL, "replace a checkpoint or clip that is there", FLAG, GROUP_SYNTH, AT(force),
-      0 },
+      AT(output_dtype) },
+    { "--chunk-rows", "N", "patches in a chunk (default: what suits the device)", COUNT,
+      GROUP_ENCODE | GROUP_FILL | GROUP_TOWER | GROUP_JOB, AT(chunk_rows) },
+    { "--config", "DIR", "folder whose config.json has the sizes", TEXT, GROUP_SYNTH, AT(config) },
+    { "--seed", "N", "seed of the random weights (default 1)", NUMBER, GROUP_SYNTH, AT(seed) },
+    { "--shards", "N", "split the weights over N files (default 1)", COUNT, GROUP_SYNTH,
+      AT(shards) },
+    { "--clip", "FILE.mp4", "make a short clip with motion, instead of a checkpoint", OUTPUT,
+      GROUP_SYNTH, AT(make_clip) },
+    { "--force", NULL, "replace a checkpoint or clip that is there", FLAG, GROUP_SYNTH, AT(force) },
 #define QV_CLIP_OPTION(member, name, row, kind, most, scopes, flag, value, help)                   \
-    { flag, value, help, CLIP, (scopes)&QVM_TIMES ? GROUP_ENCODE | GROUP_INFO : GROUP_CLIP, 0, 0 },
+    {                                                                                              \
+        flag,   value, help, CLIP, (scopes)&QVM_TIMES ? GROUP_ENCODE | GROUP_INFO : GROUP_CLIP,    \
+        .at = 0                                                                                    \
+    },
 #include "clips/options.inc"
-    { "--clip", "FILE", "take pixels from this clip (default: seeded random pixels)", TEXT,
-      GROUP_VERIFY, AT(verify_clip), 0 },
+    { "--clip", "FILE", "take pixels from this clip (default: seeded random pixels)", CLIPS,
+      GROUP_VERIFY, AT(verify_clip) },
     { "--against", "FILE", "compare with layers that another program wrote, in a safetensors file",
-      TEXT, GROUP_VERIFY, AT(against), 0 },
+      INPUT, GROUP_VERIFY, AT(against) },
     { "--against-model", "DIR",
-      "print how far another checkpoint's layers are off, such as a GGUF file's", TEXT,
-      GROUP_VERIFY, AT(against_model), 0 },
+      "print how far another checkpoint's layers are off, such as a GGUF file's", INPUT,
+      GROUP_VERIFY, AT(against_model) },
     { "--max-distance", "X", "fail if a layer of --against-model is farther off than X", REAL,
-      GROUP_VERIFY, AT(max_distance), 0 },
+      GROUP_VERIFY, AT(max_distance), .with = "--against-model" },
     { "--against-backend", "NAME",
       "compare with f32 on this backend (default: on the same backend)", TEXT, GROUP_VERIFY,
-      AT(against_backend), 0 },
-    { "--trace", "FILE", "also write trace events, which Perfetto opens", TEXT,
-      GROUP_PROFILE | GROUP_ENCODE, AT(trace), 0 },
+      AT(against_backend) },
+    { "--trace", "FILE", "also write trace events, which Perfetto opens", OUTPUT,
+      GROUP_PROFILE | GROUP_ENCODE, AT(trace) },
     { "--grid", "T,H,W", "frame pairs, rows of patches, columns of patches (default 1,20,38)",
-      TRIPLE, GROUP_TOWER | GROUP_PROFILE | GROUP_VERIFY, AT(grid), 1 },
-    { "--pack", "FILE", "file with a grid t,h,w on each line, to be packed into chunks", TEXT,
-      GROUP_TOWER, AT(pack), 0 },
+      TRIPLE, GROUP_TOWER | GROUP_PROFILE | GROUP_VERIFY, AT(grid) },
+    { "--pack", "FILE", "file with a grid t,h,w on each line, to be packed into chunks", INPUT,
+      GROUP_TOWER, AT(pack) },
     { "--no-limit", NULL, "do not time the GEMMs and attention alone", FLAG, GROUP_TOWER,
-      AT(no_limit), 0 },
-    { "--shapes", "FILE", "file with a convolution on each line (default: a built-in list)", TEXT,
-      GROUP_CONV3D, AT(shapes), 0 },
-    { "--lowering", "NAME", "time only this lowering", TEXT, GROUP_CONV3D, AT(lowering), 0 },
-    { "--rows", "N", "most rows (default: what this device does in seconds)", INTEGER,
-      GROUP_EMBED | GROUP_GEMM, AT(rows), 1 },
+      AT(no_limit) },
+    { "--shapes", "FILE", "file with a convolution on each line (default: a built-in list)", INPUT,
+      GROUP_CONV3D, AT(shapes) },
+    { "--lowering", "NAME", "time only this lowering", TEXT, GROUP_CONV3D, AT(lowering) },
+    { "--rows", "N", "most rows (default: what this device does in seconds)", COUNT,
+      GROUP_EMBED | GROUP_GEMM, AT(rows) },
     { "--shape", "N,K", "time one matrix of this size, instead of a tower's", PAIR, GROUP_GEMM,
-      AT(shape), 1 },
+      AT(shape) },
     { "--size", "H,W", "size of source frames (default 720,1280)", PAIR,
-      GROUP_PREPROCESS | GROUP_JOB, AT(size), 1 },
-    { "--keys", "N", "number of keys in the cache that is made (default 1000000)", INTEGER,
-      GROUP_MANY, AT(keys), 1 },
-    { "--clips", "N", "number of clips in the list that is made (default 160)", INTEGER, GROUP_JOB,
-      AT(clips), 1 },
+      GROUP_PREPROCESS | GROUP_JOB, AT(size) },
+    { "--keys", "N", "number of keys in the cache that is made (default 1000000)", COUNT,
+      GROUP_MANY, AT(keys) },
+    { "--clips", "N", "number of clips in the list that is made (default 160)", COUNT, GROUP_JOB,
+      AT(clips) },
     { "--seconds", "S", "length of each clip that is made (default 10)", REAL, GROUP_JOB,
-      AT(seconds), 0 },
-    { "--repeats", "N", "number of timed runs or chunks (default 7)", INTEGER,
-      GROUP_BENCH | GROUP_PROFILE, AT(repeats), 1 },
+      AT(seconds) },
+    { "--repeats", "N", "number of timed runs or chunks (default 7)", COUNT,
+      GROUP_BENCH | GROUP_PROFILE, AT(repeats) },
     { "--budget", "SECONDS", "stop timing after this long; what is under way is finished", REAL,
-      GROUP_BENCH, AT(budget), 0 },
+      GROUP_BENCH, AT(budget) },
     { "--backend", "NAME", "auto (default), cuda, metal, cpu or ref", TEXT, GROUP_DEVICE,
-      AT(backend), 0 },
+      AT(backend) },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 if the device computes in it)", DTYPE,
-      GROUP_DEVICE | GROUP_SYNTH, AT(dtype), 0 },
+      GROUP_DEVICE | GROUP_SYNTH, AT(dtype) },
     { "--weights", "KIND",
       "bf16 (default), or stored: keep quantised matrices as the file has them", WEIGHTS,
-      GROUP_WEIGHTS, AT(weights), 0 },
-    { "--device", "N", "index of the device (default 0); encode, cache, bench job: also 0,1 or all",
-      DEVICES, GROUP_DEVICE, AT(device), 0 },
-    { "--tf32", NULL, "cuda: GEMMs of f32 may be computed in TF32", FLAG, GROUP_DEVICE, AT(tf32),
-      0 },
+      GROUP_WEIGHTS, AT(weights) },
+    { "--device", "N", "index of the device (default 0), or several: 0,1, or all", DEVICES,
+      GROUP_DEVICES, AT(device) },
+    { "--device", "N", "index of the device (default 0)", DEVICE, GROUP_DEVICE, AT(device) },
+    { "--tf32", NULL, "cuda: GEMMs of f32 may be computed in TF32", FLAG, GROUP_DEVICE, AT(tf32) },
     { "--naive", "OPS",
       "metal: operations that run on simple kernels: all, or a list like gemm,norm", TEXT,
-      GROUP_DEVICE, AT(naive), 0 },
-    { "--threads", "N", "CPU threads (default: every core)", INTEGER, GROUP_DEVICE, AT(threads),
-      0 },
+      GROUP_DEVICE, AT(naive) },
+    { "--threads", "N", "CPU threads (default: every core)", NUMBER, GROUP_DEVICE, AT(threads) },
     { "--tune", NULL, "measure choices that the tune file lacks, and keep them", FLAG, GROUP_DEVICE,
-      AT(tune), 0 },
+      AT(tune) },
     { "--tune-file", "FILE", "file of measured choices (default: in the user's cache folder)", TEXT,
-      GROUP_DEVICE, AT(tune_file), 0 },
+      GROUP_DEVICE, AT(tune_file) },
     { "--json[=FILE]", NULL, "print results as JSON, an object a line, or append them to FILE",
-      JSON, GROUP_JSON, AT(json), 0 },
-    { "--quiet", NULL, "print no progress", FLAG, GROUP_JSON, AT(quiet), 0 },
+      JSON, GROUP_JSON | GROUP_RESULT, AT(json_file) },
+    { "--quiet", NULL, "print no progress", FLAG, GROUP_JSON, AT(quiet) },
+    { "--picture", "--drawing", NULL, OLD, GROUP_ENCODE, .at = 0 },
+    { "--out", "-o", NULL, OLD, GROUP_FILL, .at = 0 },
+    { "--out", "the argument DIR", NULL, OLD, GROUP_CACHE, .at = 0 },
 };
 enum { N_OPTIONS = sizeof options / sizeof *options };
+
+#define EACH_OPTION(o)                                                                             \
+    const struct option *o = options;                                                              \
+    o < options + N_OPTIONS;                                                                       \
+    o++
 
 /* Options that most subcommands share have pages of --help to themselves. The first page is the
  * subcommand's own. */
@@ -180,11 +208,11 @@ static const struct page {
     const char *name, *about;
     unsigned groups;
 } pages[] = {
-    { "", NULL, ~(unsigned)(GROUP_CLIP | GROUP_DEVICE | GROUP_WEIGHTS) },
+    { "", NULL, ~(unsigned)(GROUP_CLIP | GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS) },
     { "clips", "options of frames and decoding: --fps, --max-frames, --max-pixels, ..",
       GROUP_CLIP },
     { "device", "options of the device: --backend, --device, --dtype, --threads, --tune, ..",
-      GROUP_DEVICE | GROUP_WEIGHTS },
+      GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS },
 };
 enum { N_PAGES = sizeof pages / sizeof *pages };
 
@@ -197,12 +225,54 @@ find_page(const struct tool *tool, const char *name)
     return NULL;
 }
 
+/* Returns the subcommand's option of a name with `length` bytes; NULL: it has none. */
+static const struct option *
+find_option(const struct tool *tool, const char *name, size_t length)
+{
+    for (EACH_OPTION(o))
+        if (strcspn(o->name, "[") == length && !strncmp(o->name, name, length) &&
+            (o->group & tool->groups))
+            return o;
+    return NULL;
+}
+
+static bool
+is_argument(const struct option *o)
+{
+    return *o->name && *o->name != '-';
+}
+
+/* Returns the option that the text names first, and moves the text behind its name; NULL: no more. */
+static const struct option *
+next_needed(const struct tool *tool, const char **text)
+{
+    const char *name = *text ? *text + strspn(*text, " ") : "";
+    const size_t length = strcspn(name, " ");
+    *text = name + length;
+    return length ? find_option(tool, name, length) : NULL;
+}
+
+/* ---- help ------------------------------------------------------------------------------------ */
+
 static void
 print_option(const char *name, const char *value, const char *help)
 {
     char left[40];
-    snprintf(left, sizeof left, "%s%s", name, value);
+    snprintf(left, sizeof left, "%s%s%s", name, *value ? " " : "", value);
     printf("  %-22s %s\n", left, help);
+}
+
+void
+tool_print_usage(const struct tool *tool, FILE *to)
+{
+    fprintf(to, "qwenvit %s", tool->name);
+    for (EACH_OPTION(o))
+        if (is_argument(o) && o->group & tool->groups)
+            fprintf(to, " %s", o->name);
+    fprintf(to, "%s%s", tool->arguments ? " " : "", tool->arguments ? tool->arguments : "");
+    const struct option *o;
+    for (const char *needs = tool->needs; (o = next_needed(tool, &needs)) != NULL;)
+        fprintf(to, " %s %s", o->name, o->value);
 }
 
 void
@@ -211,23 +281,28 @@ tool_print_help(const struct tool *tool, const char *page)
     const struct page *asked = find_page(tool, page);
     if (*page)
         printf("qwenvit %s, %.*s:\n\n", tool->name, (int)strcspn(asked->about, ":"), asked->about);
-    else
-        printf("usage: qwenvit %s%s%s [options]\n\n%s\n\noptions:\n", tool->name,
-               tool->arguments ? " " : "", tool->arguments ? tool->arguments : "", tool->does);
-    for (const struct option *o = options; o < options + N_OPTIONS; o++)
-        if (o->help && o->group & tool->groups & asked->groups) {
-            char value[24] = "";
-            snprintf(value, sizeof value, "%s%s", o->value ? " " : "", o->value ? o->value : "");
-            print_option(o->name, value, o->help);
-        }
+    else {
+        printf("usage: ");
+        tool_print_usage(tool, stdout);
+        printf(" [options]\n\n%s\n\noptions:\n", tool->does);
+    }
+    for (EACH_OPTION(o))
+        if (o->help && o->group & tool->groups & asked->groups &&
+            find_option(tool, o->name, strcspn(o->name, "[")) == o)
+            print_option(o->name, o->value ? o->value : "", o->help);
     if (*page)
         return;
     for (const struct page *p = pages + 1; p < pages + N_PAGES; p++)
-        if (p->groups & tool->groups)
-            print_option("--help=", p->name, p->about);
+        if (p->groups & tool->groups) {
+            char name[24];
+            snprintf(name, sizeof name, "--help=%s", p->name);
+            print_option(name, "", p->about);
+        }
     print_option("--help", "", "print this text");
     printf("\nexample: %s\n", tool->example);
 }
+
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static bool
 parse_integers(const char *text, int64_t *out, int n, int64_t least)
@@ -239,6 +314,19 @@ parse_integers(const char *text, int64_t *out, int n, int64_t least)
         if (end == text || errno || v < least || *end != (i + 1 < n ? ',' : 0))
             return false;
         out[i] = v;
+        text = end + 1;
+    }
+    return true;
+}
+
+static bool
+parse_reals(const char *text, double *out, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char *end;
+        out[i] = strtod(text, &end);
+        if (end == text || !isfinite(out[i]) || *end != (i + 1 < n ? ',' : 0))
+            return false;
         text = end + 1;
     }
     return true;
@@ -273,18 +361,32 @@ parse_shard(const char *text, int64_t out[2])
     return end > slash + 1 && !*end && !errno && out[0] >= 0 && out[0] < out[1] && out[1] <= 99999;
 }
 
-/* Parses three numbers, and keeps whether they were given. */
+/* Parses a dtype, which must be one of the set. */
 static bool
-parse_three(const char *text, struct tool_three *out)
+parse_dtype(const char *text, qv_dtype *out, unsigned set)
 {
-    char *end = NULL;
-    out->given = true;
-    for (int i = 0; i < 3; i++, text = end + 1) {
-        out->values[i] = strtod(text, &end);
-        if (end == text || !isfinite(out->values[i]) || *end != (i < 2 ? ',' : 0))
-            return false;
-    }
-    return true;
+    return qv_dtype_parse(text, out) && 1U << *out & set;
+}
+
+static bool
+parse_weights(const char *text, struct tool_weights *out)
+{
+    /* MLX's quantised groups, whose scales are mostly bf16, and the types of GGUF that are kept as
+     * they are. */
+    static const struct tool_weights kinds[] = {
+        { "bf16", false, { 0 } },
+        { "stored", true, { 0 } },
+        { "q4g64", false, { 4, 64, QV_BF16 } },
+        { "q8g64", false, { 8, 64, QV_BF16 } },
+        { "q4_0", false, { 4, 32, QV_F16 } },
+        { "q8_0", false, { 8, 32, QV_F16 } },
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(text, kinds[i].name)) {
+            *out = kinds[i];
+            return true;
+        }
+    return false;
 }
 
 static const char *
@@ -293,81 +395,129 @@ parse_clip_option(const struct option *o, const char *text, qv_clip_options *out
     const struct qvm_option *p = qvm_options;
     while (strcmp(p->flag, o->name) != 0)
         p++;
-    char *end;
     qv_value v = { .type = QV_VALUE_TEXT, .text = text };
     if (p->kind == QVM_A_FLAG)
         v = (qv_value){ .type = QV_VALUE_FLAG, .integer = true };
     else if (p->kind == QVM_A_COUNT || p->kind == QVM_A_PLACE)
         v.type = parse_integers(text, &v.integer, 1, INT64_MIN) ? QV_VALUE_INTEGER : QV_VALUE_OTHER;
-    else if (qvm_option_is_real(p)) {
-        v.real = strtod(text, &end);
-        v.type = end == text || *end ? QV_VALUE_OTHER : QV_VALUE_REAL;
-    }
+    else if (qvm_option_is_real(p))
+        v.type = parse_reals(text, &v.real, 1) ? QV_VALUE_REAL : QV_VALUE_OTHER;
     return qvm_option_take(p, out, &v, true);
 }
 
 /* Parses a value. Returns what it must be, for the error text, or NULL if it was valid. */
 static const char *
-parse_value(const struct option *o, const char *text, unsigned groups, struct tool_options *out)
+parse_value(const struct option *o, const char *text, struct tool_options *out)
 {
-    char *field = (char *)out + o->at, *end;
+    const unsigned f32_or_bf16 = 1U << QV_F32 | 1U << QV_BF16;
+    void *at = (char *)out + o->at;
+    bool good = true;
     switch (o->kind) {
-    case TEXT: *(const char **)(void *)field = text; return *text ? NULL : "a non-empty text";
-    case FLAG: *(bool *)(void *)field = true; return NULL;
-    case INTEGER:
-        if (!parse_integers(text, (int64_t *)(void *)field, 1, o->least))
-            return o->least ? "an integer from 1 up" : "an integer from 0 up";
-        return NULL;
-    case PAIR:
-        return parse_integers(text, (int64_t *)(void *)field, 2, o->least) ? NULL
-                                                                           : "two integers, A,B";
-    case TRIPLE:
-        return parse_integers(text, (int64_t *)(void *)field, 3, o->least)
-                   ? NULL
-                   : "three integers, T,H,W";
-    case THREE:
-        return parse_three(text, (struct tool_three *)(void *)field) ? NULL
-                                                                     : "three numbers, R,G,B";
-    case REAL: {
-        double v = strtod(text, &end);
-        if (end == text || *end || !isfinite(v) || v <= 0)
-            return "a number above 0";
-        *(double *)(void *)field = v;
-        return NULL;
+    case TEXT:
+    case INPUT:
+    case CLIPS:
+    case OUTPUT:
+        *(const char **)at = text;
+        good = *text;
+        break;
+    case FLAG: *(bool *)at = true; break;
+    case WORD: *(bool *)at = true; return strcmp(text, o->value) ? o->value : NULL;
+    case COUNT: good = parse_integers(text, at, 1, 1); break;
+    case NUMBER:
+    case DEVICE: good = parse_integers(text, at, 1, 0); break;
+    case PAIR: good = parse_integers(text, at, 2, 1); break;
+    case TRIPLE: good = parse_integers(text, at, 3, 1); break;
+    case REAL: good = parse_reals(text, at, 1) && *(double *)at > 0; break;
+    case REALS: {
+        struct tool_three *three = at;
+        three->given = true;
+        good = parse_reals(text, three->values, 3);
+        break;
     }
-    case CLIP: return parse_clip_option(o, text, &out->clip);
+    case DTYPE: good = parse_dtype(text, at, f32_or_bf16 | 1U << QV_DTYPE_AUTO); break;
+    case TOKENS: good = parse_dtype(text, at, f32_or_bf16 | 1U << QV_F16); break;
+    case WEIGHTS: good = parse_weights(text, at); break;
+    case SHARD: good = parse_shard(text, at); break;
+    case DEVICES: good = parse_devices(text, out); break;
     case JSON:
         out->json = true;
-        out->json_file = *text ? text : NULL;
-        return NULL;
-    case DEVICES:
-        return parse_devices(text, out) ? NULL : "an index from 0 up, several with commas, or all";
-    case SHARD:
-        return parse_shard(text, (int64_t *)(void *)field)
-                   ? NULL
-                   : "I/N with I from 0 to N - 1 and N up to 99999";
-    case TOKENS:
-        return qv_dtype_parse(text, (qv_dtype *)(void *)field) && out->tokens != QV_DTYPE_AUTO &&
-                       out->tokens != QV_U8 && out->tokens != QV_I32
-                   ? NULL
-                   : "bf16, f16 or f32";
-    case KEYS: out->delete_keys[out->n_delete_keys++] = text; return *text ? NULL : "a key";
-    case WEIGHTS: return tool_parse_weights(text, groups & GROUP_GEMM, &out->weights);
-    case SAME: *(bool *)(void *)field = true; return strcmp(text, "size") ? "size" : NULL;
-    case DTYPE:
-        return tool_parse_dtype(text, (qv_dtype *)(void *)field) ? NULL : "f32, bf16 or auto";
+        *(const char **)at = *text ? text : NULL;
+        break;
+    case CLIP: return parse_clip_option(o, text, &out->clip);
+    case OLD: break;
     }
-    return NULL;
+    return good ? NULL : wanted[o->kind];
 }
 
-static const struct option *
-find_option(const struct tool *tool, const char *name, size_t length)
+size_t
+tool_named_files(const struct tool_options *given, enum tool_file kind,
+                 const char *names[TOOL_MOST_NAMED])
 {
-    for (const struct option *o = options; o < options + N_OPTIONS; o++)
-        if (strcspn(o->name, "[") == length && !strncmp(o->name, name, length) &&
-            (o->group & tool->groups))
-            return o;
-    return NULL;
+    size_t n = 0;
+    for (EACH_OPTION(o)) {
+        const char *name = (enum kind)kind == o->kind || (o->kind == JSON && kind == TOOL_OUTPUT)
+                               ? *(const char *const *)(const void *)((const char *)given + o->at)
+                               : NULL;
+        for (size_t i = 0; i < n && name; i++)
+            name = names[i] == name ? NULL : name; /* several entries are one member */
+        if (name)
+            names[n++] = name;
+    }
+    return n;
+}
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+/* A command line that is being parsed. */
+struct line {
+    const struct tool *tool;
+    int argc, i;
+    char **argv;
+    struct tool_options *out;
+    bool given[N_OPTIONS];
+};
+
+#define WRONG(line, format, ...)                                                                   \
+    (tool_complain("%s: " format " (qwenvit %s --help)", (line)->tool->name, __VA_ARGS__,          \
+                   (line)->tool->name),                                                            \
+     TOOL_USAGE)
+
+static int
+take_value(struct line *l, const struct option *o, const char *text)
+{
+    l->given[o - options] = true;
+    const char *must = parse_value(o, text, l->out);
+    return must ? WRONG(l, "%s is \"%s\", must be %s", o->name, text, must) : TOOL_DONE;
+}
+
+/* Takes the next argument that the subcommand needs, or one of those that it may have. */
+static int
+take_argument(struct line *l, const char *text)
+{
+    for (EACH_OPTION(o))
+        if (is_argument(o) && o->group & l->tool->groups && !l->given[o - options])
+            return take_value(l, o, text);
+    if (!l->tool->arguments)
+        return WRONG(l, "%s is one argument too many", text);
+    l->out->arguments[l->out->n_arguments++] = text;
+    return TOOL_DONE;
+}
+
+static int
+take_option(struct line *l, const char *text)
+{
+    const char *equals = strncmp(text, "--", 2) ? NULL : strchr(text, '=');
+    const struct option *o =
+        find_option(l->tool, text, equals ? (size_t)(equals - text) : strlen(text));
+    if (!o)
+        return WRONG(l, "no option %s", text);
+    if (o->kind == OLD)
+        return WRONG(l, "%s is %s now", o->name, o->value);
+    if (equals && !o->value && o->kind != JSON)
+        return WRONG(l, "%s is \"%s\", must be given without a value", o->name, equals + 1);
+    if (!equals && o->value && ++l->i == l->argc)
+        return WRONG(l, "%s needs a value: %s", o->name, o->value);
+    return take_value(l, o, equals ? equals + 1 : o->value ? l->argv[l->i] : "");
 }
 
 /* Returns whether an argument asks for help. *page becomes the name of the page. */
@@ -381,10 +531,33 @@ asks_for_help(const char *arg, const char **page)
     return true;
 }
 
+/* Checks that all is there that the subcommand needs, and what each option goes with. */
+static int
+check_given(const struct line *l)
+{
+    const struct tool *tool = l->tool;
+    const struct option *o;
+    for (EACH_OPTION(a))
+        if (is_argument(a) && a->group & tool->groups && !l->given[a - options])
+            return WRONG(l, "%s is required", a->name);
+    if (tool->arguments && *tool->arguments != '[' && !l->out->n_arguments)
+        return WRONG(l, "%s is required", tool->arguments);
+    for (const char *needs = tool->needs; (o = next_needed(tool, &needs)) != NULL;)
+        if (!l->given[o - options])
+            return WRONG(l, "%s %s is required", o->name, o->value);
+    for (EACH_OPTION(a)) {
+        o = l->given[a - options] && a->with ? find_option(tool, a->with, strlen(a->with)) : NULL;
+        if (o && !l->given[o - options])
+            return WRONG(l, "%s goes with %s", a->name, o->name);
+    }
+    return TOOL_DONE;
+}
+
 int
 tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
            const char **help)
 {
+    struct line l = { .tool = tool, .argc = argc, .argv = argv, .out = out };
     *out = (struct tool_options){ .seed = 1,
                                   .shards = 1,
                                   .repeats = 7,
@@ -393,56 +566,27 @@ tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *
                                   .seconds = 10,
                                   .grid = { 1, 20, 38 },
                                   .size = { 720, 1280 } };
-    out->arguments = calloc(2 * (size_t)argc + 2, sizeof *out->arguments);
+    out->arguments = calloc((size_t)argc + 1, sizeof *out->arguments);
     if (!out->arguments) {
         tool_complain("no memory for arguments");
         return TOOL_DEVICE;
     }
-    out->delete_keys = out->arguments + argc + 1;
-    bool only_files = false;
-    for (int i = 0; i < argc; i++) {
-        const char *arg = argv[i];
-        if (only_files || arg[0] != '-' || !arg[1]) {
-            out->arguments[out->n_arguments++] = arg;
-            continue;
-        }
-        if (!strcmp(arg, "--")) {
-            only_files = true;
-            continue;
-        }
-        if (asks_for_help(arg, help)) {
-            if (find_page(tool, *help))
-                return TOOL_DONE;
-            tool_complain("%s: there is no --help=%s (qwenvit %s --help lists them)", tool->name,
-                          *help, tool->name);
+    bool only_arguments = false;
+    int code = TOOL_DONE;
+    for (; l.i < argc && !code; l.i++) {
+        const char *arg = argv[l.i];
+        if (only_arguments || arg[0] != '-' || !arg[1])
+            code = take_argument(&l, arg);
+        else if (!strcmp(arg, "--"))
+            only_arguments = true;
+        else if (!asks_for_help(arg, help))
+            code = take_option(&l, arg);
+        else if (find_page(tool, *help))
+            return TOOL_DONE;
+        else {
+            code = WRONG(&l, "there is no --help=%s", *help);
             *help = NULL;
-            return TOOL_USAGE;
-        }
-        const char *equals = strncmp(arg, "--", 2) ? NULL : strchr(arg, '=');
-        size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
-        const struct option *o = find_option(tool, arg, length);
-        if (!o) {
-            tool_complain("%s: no option %s (qwenvit %s --help lists them)", tool->name, arg,
-                          tool->name);
-            return TOOL_USAGE;
-        }
-        const char *value = equals ? equals + 1 : o->value ? argv[i + 1] : "";
-        if (!equals && o->value && ++i == argc) {
-            tool_complain("%s: %s needs a value: %s", tool->name, o->name, o->value);
-            return TOOL_USAGE;
-        }
-        const char *wanted = !o->value && o->kind != JSON && equals
-                                 ? "given without a value"
-                                 : parse_value(o, value, tool->groups, out);
-        if (wanted) {
-            tool_complain("%s: %s is \"%s\", must be %s", tool->name, o->name, value, wanted);
-            return TOOL_USAGE;
-        }
-        if (o->kind == DEVICES && !(tool->groups & (GROUP_ENCODE | GROUP_CACHE | GROUP_JOB)) &&
-            (out->all_devices || out->n_devices > 1)) {
-            tool_complain("%s: %s is \"%s\"; it runs on one device", tool->name, o->name, value);
-            return TOOL_USAGE;
         }
     }
-    return TOOL_DONE;
+    return code ? code : check_given(&l);
 }

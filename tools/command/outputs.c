@@ -144,7 +144,7 @@ qv_status
 tool_check_outputs(const struct tool_options *o, const char *const *outputs, size_t n_outputs,
                    const char *const *inputs, size_t n_inputs, qv_error *err)
 {
-    /* --out is read by cache --get, and the folder of --config is copied from */
+    /* a cache is read too, and the folder of --config is copied from */
     const char *const folders[] = { o->model, o->against_model, o->config, o->out };
     struct place *places = malloc((n_outputs + 1) * sizeof *places), in;
     size_t n = 0;
@@ -190,12 +190,11 @@ tool_check_list_outputs(const struct tool_options *o, const struct tool_list *li
 qv_status
 tool_check_named_outputs(const struct tool_options *o, qv_error *err)
 {
-    const char *const outputs[] = { o->output, o->drawing,   o->trace,
-                                    o->out,    o->json_file, o->make_clip };
-    const char *const inputs[] = { o->list,          o->model,  o->verify_clip, o->against,
-                                   o->against_model, o->shapes, o->pack };
-    enum { OUTPUTS = sizeof outputs / sizeof *outputs, INPUTS = sizeof inputs / sizeof *inputs };
-    const qv_status status = tool_check_outputs(o, outputs, OUTPUTS, inputs, INPUTS, err);
-    return status ? status
-                  : tool_check_outputs(o, outputs, OUTPUTS, o->arguments, o->n_arguments, err);
+    const char *outputs[TOOL_MOST_NAMED], *inputs[TOOL_MOST_NAMED];
+    const size_t n = tool_named_files(o, TOOL_OUTPUT, outputs);
+    static const enum tool_file kinds[] = { TOOL_INPUT, TOOL_CLIPS };
+    qv_status s = QV_OK;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !s; i++)
+        s = tool_check_outputs(o, outputs, n, inputs, tool_named_files(o, kinds[i], inputs), err);
+    return s ? s : tool_check_outputs(o, outputs, n, o->arguments, o->n_arguments, err);
 }

@@ -109,6 +109,13 @@ tool_job_progress_end(void)
     tool_bar_end();
 }
 
+/* The text is of what was done, and of the packed chunks. */
+static const char job_text[] =
+    "[text.several?{text.done} clips, {job.frames} frames, {text.tokens} tokens in "
+    "{text.seconds|2f} s: {text.sampled_frames_per_s|1f} sampled frames and {text.tokens_per_s|1f} "
+    "tokens per second; loading the model took {text.load_s|2f} s before\n]"
+    "[text.packed?{text.packed} chunks, {text.full|0f}% full\n]";
+
 qv_status
 tool_report_job(const struct tool_encoder *e, qv_error *err)
 {
@@ -124,21 +131,22 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
         (json_int_t)tool_peak_bytes(), "source_frames", (json_int_t)p.source_frames,
         "decoded_frames", (json_int_t)p.decoded_frames, "gpu_clips", (json_int_t)p.gpu_clips,
         "version", qv_version(), "commit", QV_COMMIT);
-    json_t *stages = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i}", "decode_s",
-                               p.decode_s, "room_s", p.room_s, "device_s", p.device_s, "starved_s",
-                               p.starved_s, "full_s", p.full_s, "sink_s", p.sink_s, "decoders",
-                               p.decoders, "devices", p.devices, "sinks", p.sinks);
-    json_t *record = json_object();
-    const bool interrupted = tool_signals_caught() != 0;
-    const struct tool_rates rates = tool_rates(e->n_frames, p.tokens, p.elapsed_s);
-    if (json_object_update_new(j, tool_rates_json(rates, e->load_s)) |
-        json_object_update_new(j, json_pack("{s:I, s:b}", "not_done",
-                                            (json_int_t)((int64_t)e->n - (int64_t)e->n_done -
-                                                         (int64_t)e->n_failed),
-                                            "interrupted", interrupted)) |
-        json_object_set_new(j, "stages", stages) | json_object_set_new(record, "job", j)) {
-        json_decref(record);
-        return qv_fail(err, QV_ENOMEM, "no memory for a job's result");
-    }
-    return tool_emit_json(e->o, record, err);
+    const int64_t not_done = (int64_t)e->n - (int64_t)e->n_done - (int64_t)e->n_failed;
+    int lost =
+        json_object_update_new(j, tool_rates_json(e->n_frames, p.tokens, p.elapsed_s, e->load_s));
+    lost |= json_object_update_new(
+        j, json_pack("{s:I, s:b, s:{s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i}}", "not_done",
+                     (json_int_t)not_done, "interrupted", tool_signals_caught() != 0, "stages",
+                     "decode_s", p.decode_s, "room_s", p.room_s, "device_s", p.device_s,
+                     "starved_s", p.starved_s, "full_s", p.full_s, "sink_s", p.sink_s, "decoders",
+                     p.decoders, "devices", p.devices, "sinks", p.sinks));
+    json_t *text = tool_rates_json(e->n_frames, e->n_tokens, e->job_s, e->load_s);
+    lost |=
+        json_object_update_new(text,
+                               json_pack("{s:b, s:I, s:I, s:f, s:I, s:f}", "several",
+                                         e->n > 1 && e->n_done, "done", (json_int_t)e->n_done,
+                                         "tokens", (json_int_t)e->n_tokens, "seconds", e->job_s,
+                                         "packed", (json_int_t)p.packed_chunks, "full",
+                                         100.0 * (double)p.packed_rows / (double)p.capacity_rows));
+    return tool_show(e->o, json_pack("{s:o, s:o}", "job", j, "text", text), lost, job_text, err);
 }

@@ -36,7 +36,9 @@ print_value(const json_t *value, const char *how)
 {
     const double x = json_number_value(value);
     char *end;
-    if (json_is_array(value))
+    if (!strcmp(how, "n"))
+        tool_print("%zu", json_array_size(value));
+    else if (json_is_array(value))
         for (size_t i = 0; i < json_array_size(value); i++) {
             print_piece(how, i ? strlen(how) : 0);
             print_value(json_array_get(value, i), "");

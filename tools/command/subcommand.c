@@ -9,17 +9,18 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clips/option_list.h"
 #include "commit.h"
 #include "tool.h"
 #include "files/atomic_file.h"
 #include "files/installed.h"
 
-/* Returns the word that names a subcommand: "tower" of "bench tower". */
+/* Returns the last word of a name, which is that of a verb. */
 static const char *
-last_word(const struct tool *t)
+word(const struct tool *tool)
 {
-    const char *space = strrchr(t->name, ' ');
-    return space ? space + 1 : t->name;
+    const char *space = strrchr(tool->name, ' ');
+    return space ? space + 1 : tool->name;
 }
 
 static void
@@ -28,7 +29,7 @@ print_usage(const struct tool_program *p, FILE *to)
     fprintf(to, "%s %s: %s\n\nusage: %s SUBCOMMAND ...\n\n", p->name, qv_version(), p->about,
             p->name);
     for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
-        fprintf(to, "  %-11s %.*s\n", last_word(t), (int)strcspn(t->does, ":.\n"), t->does);
+        fprintf(to, "  %-11s %.*s\n", word(t), (int)strcspn(t->does, ":.\n"), t->does);
     fprintf(to,
             "\n%s SUBCOMMAND --help lists its options.\n"
             "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad "
@@ -63,26 +64,27 @@ print_version(const struct tool_program *p)
     }
 }
 
-/* Starts the decoder once, before the first clip, if any argument may be a clip (a folder is a
- * checkpoint). A failure is not reported here, because opening a clip will say why; only the
+/* Checks which options of clips go together, and starts the decoder once, before the first clip, if an option or argument may name one (a folder
+ * is a checkpoint). A failure is not reported here, because opening a clip will say why; only the
  * failure of a GPU that was asked for is. */
 static qv_status
 start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 {
-    o->clip.threads = o->clip.threads < 1 << 10 ? o->clip.threads : 1 << 10;
-    bool clips = o->verify_clip != NULL || (o->list != NULL && !o->cache_status && !o->cache_prune);
+    const char *program = tool_decoder_program(), *names[TOOL_MOST_NAMED];
+    bool clips = tool_named_files(o, TOOL_CLIPS, names) > 0;
     for (size_t i = 0; i < o->n_arguments; i++)
         clips = clips || !tool_is_folder(o->arguments[i]);
-    const bool gpu = o->clip.decode == QV_DECODE_GPU;
+    o->clip.threads = o->clip.threads < 1 << 10 ? o->clip.threads : 1 << 10;
+    qv_status status = qvm_check_options(tool->name, &o->clip, err);
+    if (status)
+        return status;
     o->clip.gpu = (int)(o->device < 1 << 10 ? o->device : 1 << 10);
-    if (tool->groups & GROUP_CLIP && clips) {
-        const char *program = tool_decoder_program();
-        const qv_status status = qv_decoder_start(program, &o->clip.decoder, err);
-        if (status &&
-            program) /* without it, each clip that needs the decoder says what is missing */
-            return status;
-    }
-    return gpu && o->clip.decoder ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, true, err) : QV_OK;
+    status = clips ? qv_decoder_start(program, &o->clip.decoder, err) : QV_OK;
+    if (status && program) /* without it, each clip that needs the decoder says what is missing */
+        return status;
+    return o->clip.decode == QV_DECODE_GPU && o->clip.decoder
+               ? qv_decoder_gpu(o->clip.decoder, o->clip.gpu, true, err)
+               : QV_OK;
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */
@@ -197,43 +199,75 @@ become(const struct tool *tool, char **argv)
     return TOOL_DEVICE;
 }
 
-int
-tool_main(const struct tool_program *p, int argc, char **argv)
+/* Says which verb has what was asked for by options alone: the one that an option is called by, else
+ * the first. */
+static int
+refuse_without_verb(const struct tool_program *p, char **argv)
 {
-    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        print_usage(p, stdout);
-        return TOOL_DONE;
-    }
-    if (argc > 1 && !strcmp(argv[1], "--version")) {
-        print_version(p);
-        return close_stdout(TOOL_DONE);
-    }
-    const struct tool *tool = NULL;
-    for (size_t i = 0; argc > 1 && i < p->n; i++)
-        if (!strcmp(argv[1], last_word(&p->tools[i])))
-            tool = &p->tools[i];
-    if (!tool) {
-        if (argc > 1)
-            tool_complain("no subcommand %s", argv[1]);
-        print_usage(p, stderr);
-        return TOOL_USAGE;
-    }
-    if (tool->program)
-        return become(tool, argv);
-    catch_signals();
+    const struct tool *tool = p->tools;
+    for (size_t i = 0; argv[i]; i++)
+        for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
+            if (!strncmp(argv[i], "--", 2) && !strcmp(argv[i] + 2, word(t)))
+                tool = t;
+    tool_complain("%s needs a verb before its options (%s --help)", p->name, p->name);
+    fprintf(stderr, "usage: ");
+    tool_print_usage(tool, stderr);
+    fprintf(stderr, " [options]\n");
+    return TOOL_USAGE;
+}
+
+static int
+run(const struct tool *tool, int argc, char **argv)
+{
     struct tool_options o;
     const char *help = NULL;
-    int code = tool_parse(tool, argc - 2, argv + 2, &o, &help);
+    int code = tool_parse(tool, argc, argv, &o, &help);
     if (help)
         tool_print_help(tool, help);
     else if (!code) {
         qv_error err;
         qv_status status = tool_check_named_outputs(&o, &err);
-        if (!status)
+        if (!status && tool->groups & GROUP_CLIP)
             status = start_decoder(tool, &o, &err);
         code = status ? tool_fail(status, &err) : tool->run(&o);
         qv_decoder_stop(&o.clip.decoder);
     }
     free(o.arguments);
     return end(tool, close_stdout(code));
+}
+
+int
+tool_main(const struct tool_program *p, int argc, char **argv)
+{
+    const char *first = argc > 1 ? argv[1] : "";
+    if (!strcmp(first, "--help") || !strcmp(first, "-h")) {
+        print_usage(p, stdout);
+        return TOOL_DONE;
+    }
+    if (!strcmp(first, "--version")) {
+        print_version(p);
+        return close_stdout(TOOL_DONE);
+    }
+    const struct tool *tool = NULL;
+    for (size_t i = 0; i < p->n; i++)
+        if (!strcmp(first, word(&p->tools[i])))
+            tool = &p->tools[i];
+    if (!tool) {
+        if (strchr(p->name, ' ') && *first == '-')
+            return refuse_without_verb(p, argv + 1);
+        if (argc > 1)
+            tool_complain("no subcommand %s", first);
+        print_usage(p, stderr);
+        return TOOL_USAGE;
+    }
+    if (tool->program)
+        return become(tool, argv);
+    if (tool->elsewhere && (argc < 3 || strcmp(argv[2], "--help") != 0)) {
+        tool_complain("%s: %s", tool->name, tool->elsewhere);
+        return TOOL_DEVICE;
+    }
+    if (tool->verbs)
+        return tool_main(tool->verbs, argc - 1, argv + 1);
+    catch_signals();
+    return run(tool, argc - 2, argv + 2);
 }

@@ -4,6 +4,7 @@
 #define QV_TOOLS_TOOL_H
 
 #include <jansson.h>
+#include <stdio.h>
 
 #include "clock.h"
 #include "engine/grouped.h"
@@ -74,55 +75,63 @@ struct tool_options {
         *against_model;
     double max_distance; /* from another model; 0: none was asked for */
     /* cache */
-    const char *out, *cache_get;
+    const char *out, *key; /* the cache's folder */
     qv_dtype tokens;
     int64_t shard[2]; /* shard I of N; N 0: all */
     int64_t part_bytes;
     double part_seconds;
-    bool no_deepstack, packed, retry_failed, cache_status, cache_check, cache_keys, cache_prune;
-    bool trust_keys, same_size, no_lock, dry_run;
-    const char **delete_keys; /* they are in the array of the arguments, behind these */
-    size_t n_delete_keys;
-    double rate; /* clips a second */
-    /* remaining arguments: files */
+    bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run;
+    double rate; /* clips per second */
+    /* remaining arguments: files or keys */
     const char **arguments;
     size_t n_arguments;
 };
 
 enum tool_group {
-    GROUP_DEVICE = 1, /* backend, dtype, device, threads, tuning */
-    GROUP_MODEL = 2,
-    GROUP_OUTPUT = 4,
-    GROUP_CLIP = 8,
-    GROUP_ENCODE = 16,
-    GROUP_SYNTH = 32,
-    GROUP_BENCH = 64,
-    GROUP_JSON = 128,
-    GROUP_VERIFY = 256,
-    GROUP_PROFILE = 512,
-    GROUP_CACHE = 1024,
-    GROUP_INFO = 2048,
-    GROUP_WEIGHTS = 4096, /* what loads models to run or describe them */
-    /* benches: one each, but GROUP_BENCH has what all of them share */
-    GROUP_TOWER = 1 << 13,
-    GROUP_EMBED = 1 << 14,
-    GROUP_CONV3D = 1 << 15,
-    GROUP_GEMM = 1 << 16,
-    GROUP_PREPROCESS = 1 << 17,
-    GROUP_JOB = 1 << 18,
-    GROUP_MANY = 1 << 19, /* a cache of many keys */
+    GROUP_DEVICE = 1 << 0,  /* backend, dtype, one device, threads, tuning */
+    GROUP_DEVICES = 1 << 1, /* in place of the one device: several */
+    GROUP_WEIGHTS = 1 << 2, /* what loads models to run or describe them */
+    GROUP_MODEL = 1 << 3,
+    GROUP_OUTPUT = 1 << 4,
+    GROUP_CLIP = 1 << 5,
+    GROUP_JSON = 1 << 6,   /* results as JSON, and no progress */
+    GROUP_RESULT = 1 << 7, /* results as JSON alone */
+    GROUP_ENCODE = 1 << 8,
+    GROUP_INFO = 1 << 9,
+    GROUP_SYNTH = 1 << 10,
+    GROUP_VERIFY = 1 << 11,
+    GROUP_BENCH = 1 << 12,
+    GROUP_PROFILE = 1 << 13,
+    GROUP_FILL = 1 << 14,
+    GROUP_CACHE = 1 << 15, /* a cache that is there */
+    GROUP_STATUS = 1 << 16,
+    GROUP_KEY = 1 << 17,
+    GROUP_REMOVE = 1 << 18,
+    GROUP_PRUNE = 1 << 19,
+    GROUP_TOWER = 1 << 20, /* from here on one bench each; GROUP_BENCH has what all share */
+    GROUP_EMBED = 1 << 21,
+    GROUP_CONV3D = 1 << 22,
+    GROUP_GEMM = 1 << 23,
+    GROUP_PREPROCESS = 1 << 24,
+    GROUP_JOB = 1 << 25,
+    GROUP_MANY = 1 << 26, /* a cache of many keys */
 };
 
+struct tool_program;
 struct tool {
-    const char *name; /* of several words the last is the argument: "bench tower" */
-    const char *arguments, *does, *example; /* arguments NULL: it has none */
+    const char *name, *does, *example;
+    const char
+        *arguments;    /* those without a name; in brackets if it needs none; NULL: it has none */
+    const char *needs; /* options that must be given, with blanks between */
     unsigned groups;
-    int (*run)(const struct tool_options *options); /* NULL if another program has it */
-    const char *program;                            /* that program, which lies beside this one */
-    bool ends_at_once; /* the process ends without the libraries' exit handlers */
+    int (*run)(const struct tool_options *options);
+    const struct tool_program *verbs; /* what it consists of, in place of run */
+    const char *program;              /* the program beside this one that has it */
+    const char *elsewhere;            /* where it is, if no program of ours has it */
+    bool ends_at_once;                /* the process ends without the libraries' exit handlers */
 };
 
-/* A program of subcommands (subcommand.c). */
+/* A program of subcommands, or a subcommand of verbs (subcommand.c). */
 struct tool_program {
     const char *name, *about;
     const struct tool *tools;
@@ -142,7 +151,13 @@ int tool_encode(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
 int tool_synth(const struct tool_options *o);
 int tool_verify(const struct tool_options *o);
-int tool_cache(const struct tool_options *o);
+int tool_cache_fill(const struct tool_options *o);
+int tool_cache_status(const struct tool_options *o);
+int tool_cache_keys(const struct tool_options *o);
+int tool_cache_get(const struct tool_options *o);
+int tool_cache_check(const struct tool_options *o);
+int tool_cache_prune(const struct tool_options *o);
+int tool_cache_delete(const struct tool_options *o);
 
 /* Fills *out. On a mistake it complains on stderr and returns TOOL_USAGE. If --help is given, *help
  * becomes the page that it asks for: "" for the subcommand's own, or the page of options that
@@ -150,6 +165,12 @@ int tool_cache(const struct tool_options *o);
 int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
                const char **help);
 void tool_print_help(const struct tool *tool, const char *page);
+void tool_print_usage(const struct tool *tool, FILE *to); /* with what it needs */
+enum tool_file { TOOL_INPUT = 1, TOOL_CLIPS, TOOL_OUTPUT };
+enum { TOOL_MOST_NAMED = 16 };
+/* Lists the files that options name: inputs, inputs with or of clips, or outputs. Returns how many. */
+size_t tool_named_files(const struct tool_options *o, enum tool_file kind,
+                        const char *names[TOOL_MOST_NAMED]);
 
 #if defined(__GNUC__)
 #define TOOL_PRINTS(format_number) __attribute__((format(printf, format_number, format_number + 1)))
@@ -173,11 +194,6 @@ int tool_exit_code(qv_status status);
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
 /* The path in the environment variable QWENVIT_DECODER, or NULL. */
 const char *tool_decoder_program(void);
-/* auto, f32 or bf16; false: it is none of these. */
-bool tool_parse_dtype(const char *text, qv_dtype *out);
-/* Parses --weights. Returns NULL, or what the text must be, for the error text. With `bench` the
- * kinds of `bench gemm` are accepted too. */
-const char *tool_parse_weights(const char *text, bool bench, struct tool_weights *out);
 /* Says a warning that came since the context was opened: the tune file could not be written. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
 
@@ -250,7 +266,7 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
 /*
  * show.c: does so with --json; else prints the text, in which
  *   {NAME} or {NAME|HOW}  is a field of the object. HOW: of an array, what stands between its
- *                         values; of a number "size" (of memory), "GB", "s" (it prints s unless
+ *                         values, or "n" for their number; of a number "size" (of memory), "GB", "s" (it prints s unless
  *                         the number is 1), or the digits of a real (3: "%.3g", 2f: "%.2f")
  *   [NAME?..], [!NAME?..] is printed only if the field is there and not 0, "", false or empty, or only
  *                         if it is not so

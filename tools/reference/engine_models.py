@@ -47,7 +47,7 @@ def make_cache(golden, files, folder, tokens="f32"):
     with open(listed, "w", encoding="utf-8") as f:
         f.writelines(json.dumps({"path": path}) + "\n" for path in files)
     out = os.path.join(folder, "cache")
-    subprocess.run([sys.executable, "-m", "qwenvit", "cache", "--model", golden, "--list", listed, "--out", out,
+    subprocess.run([sys.executable, "-m", "qwenvit", "cache", "fill", "--model", golden, "--list", listed, "-o", out,
                     "--backend", "cpu", "--dtype", "f32", "--tokens", tokens], check=True, capture_output=True)
     return qwenvit.Cache(out)
 

@@ -8,9 +8,7 @@ what the `gguf` package makes of its blocks (gguf_folder.py). Distance of a toke
   f32    qwenvit's worst distance is below 2e-5, and its tokens are bit for bit those that it makes of the package's
          values; of F32 and BF16 those of FOLDER
   bf16   mean and worst are at most 1.05 times transformers' own bf16, both against bf16-rounded values (parity.py)
-  mtmd   llama.cpp's own tower on the same image: told, beside what bf16 costs qwenvit and transformers against the
-         same truth; nothing is asked of it
-tools/peers/mtmd/get.sh LLAMA gets llama.cpp. --image must need no resizing: 384 by 256 is right for patches of 16,
+llama_cpp.sh LLAMA gets llama.cpp. --image must need no resizing: 384 by 256 is right for patches of 16,
 336 by 224 for patches of 14.
 """
 import argparse
@@ -21,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 
-import numpy
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -71,20 +68,6 @@ def make_file(args, kind):
     return path
 
 
-def mtmd_outputs(args, file, names):
-    """llama.cpp's tokens and DeepStack outputs of the image, as transformers calls them."""
-    with tempfile.NamedTemporaryFile() as out:
-        done = subprocess.run([os.path.join(args.llama, "bin", "mtmd_encode"), file, args.image, out.name, "--threads",
-                               str(args.threads), "--flash-attn", args.flash_attn],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"mtmd_encode {file}: exit {done.returncode}: {done.stderr.strip()[-400:]}")
-        values = numpy.fromfile(out.name, "<f4")
-    said = json.loads(done.stdout)
-    parts = torch.from_numpy(values).reshape(said["tokens"], said["width"]).chunk(len(names), dim=1)
-    return dict(zip(names, (part.contiguous() for part in parts)))
-
-
 def tower_runs(folder, dtype, runs, rounded=False):
     """What callers of one loaded tower get, for each (pixels, grids, attention)."""
     model, outputs = common.load_tower(folder, dtype, round_weights=rounded), []
@@ -126,7 +109,6 @@ def check(args, kind):
     row["bf16_ratio"] = [max(r[k] for r in rows) for k in ("mean_ratio", "worst_ratio")]
     row["bf16"] = worst_of(ours["bf16"], truth)
     row["transformers_bf16"] = min(worst_of(p, truth) for p in peers.values())
-    row["mtmd"] = worst_of(mtmd_outputs(args, file, list(truth)), truth)
     row["same_bits"] = all(torch.equal(ours["f32"][name], same[name]) for name in truth)
     row["ok"] = row["same_bits"] and row["f32"][1] < parity.F32_WORST and all(r["ok"] for r in rows)
     return row
@@ -137,25 +119,19 @@ def show(row):
     same = "the bits of its values" if row["same_bits"] else "NOT the bits of its values"
     print(f"{row['tower']:18} {row['type']:5} {row['mb']:7.0f} MB  f32 {pair(row['f32'])}, {same}  "
           f"bf16 over transformers' {pair(row['bf16_ratio'], '.3f')}  from the file's values: bf16 {pair(row['bf16'])}, "
-          f"transformers' {pair(row['transformers_bf16'])}, mtmd {pair(row['mtmd'])}  "
+          f"transformers' {pair(row['transformers_bf16'])}  "
           f"{'ok' if row['ok'] else 'FAILED'}", flush=True)
 
 
-def parser(description):
-    out = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    out.add_argument("folder", metavar="FOLDER", help="the checkpoint")
-    out.add_argument("--llama", metavar="LLAMA", required=True, help="what get.sh made")
-    out.add_argument("--work", metavar="DIR", required=True, help="GGUF files are made there, and stay")
-    out.add_argument("--threads", type=int, default=2, metavar="N")
-    out.add_argument("--flash-attn", choices=("auto", "on", "off"), default="auto", help="of mtmd (auto)")
-    out.add_argument("--json", metavar="FILE", help="append the numbers, an object a line")
-    out.set_defaults(extra="", num_frames=None, fps=None, min_pixels=None, max_pixels=None, cap_pixels=False,
-                     timeout=600)  # what parity.py's functions ask for
-    return out
-
-
 def main():
-    options = parser(__doc__)
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("folder", metavar="FOLDER", help="the checkpoint")
+    options.add_argument("--llama", metavar="LLAMA", required=True, help="what llama_cpp.sh made")
+    options.add_argument("--work", metavar="DIR", required=True, help="GGUF files are made there, and stay")
+    options.add_argument("--threads", type=int, default=2, metavar="N")
+    options.add_argument("--json", metavar="FILE", help="append the numbers, one JSON object per line")
+    options.set_defaults(extra="", num_frames=None, fps=None, min_pixels=None, max_pixels=None, cap_pixels=False,
+                     timeout=600)  # what parity.py's functions ask for
     options.add_argument("--qwenvit", metavar="COMMAND", required=True)
     options.add_argument("--image", metavar="FILE.ppm", required=True)
     options.add_argument("--types", type=lambda s: s.split(","), default=[*CONVERTED, *QUANTIZED], metavar="LIST",

@@ -335,13 +335,10 @@ static int
 check_usage(const struct tool_options *o)
 {
     const char *wrong =
-        o->n_arguments                 ? "takes no files; a clip goes with --clip"
-        : !o->model                    ? "--model DIR is required"
-        : o->against && o->verify_clip ? "--against has pixels of its own: no --clip"
+        o->against && o->verify_clip ? "--against has pixels of its own: no --clip"
         : (o->against != NULL) + (o->against_backend != NULL) + (o->against_model != NULL) > 1
             ? "--against, --against-backend and --against-model exclude each other"
-        : o->max_distance > 0 && !o->against_model ? "--max-distance goes with --against-model"
-                                                   : NULL;
+            : NULL;
     if (wrong)
         tool_complain("verify: %s (qwenvit verify --help)", wrong);
     return wrong ? TOOL_USAGE : TOOL_DONE;

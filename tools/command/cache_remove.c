@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit cache prune and delete: the verbs that remove from a cache. */
+#include <stdlib.h>
+
+#include "cache_command.h"
+#include "error.h"
+#include "files/utf8.h"
+
+static void
+tell(void *user, const char *words)
+{
+    (void)user;
+    tool_complain("%s", words);
+}
+
+static bool
+go_on(void *user, int64_t parts_done, int64_t n_parts)
+{
+    struct tool_progress *bar = user;
+    bar->total = n_parts;
+    tool_progress_show(bar, parts_done);
+    return !tool_signals_caught();
+}
+
+static qv_status
+report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)
+{
+    json_t *j = json_pack("{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "cache",
+                          tool_json_text(o->out), "dry_run", o->dry_run, "records",
+                          (json_int_t)n->records, "keys", (json_int_t)n->keys, "missing",
+                          (json_int_t)n->missing, "rewritten", (json_int_t)n->rewritten, "removed",
+                          (json_int_t)n->removed, "damaged", (json_int_t)n->broken, "left",
+                          (json_int_t)n->left, "freed_bytes", (json_int_t)n->freed, "beside_bytes",
+                          (json_int_t)n->beside, "interrupted", n->stopped);
+    return tool_show(
+        o, j, 0,
+        "{cache}: {records} records [dry_run?would be ]removed, {keys} keys with all "
+        "of theirs; {rewritten} parts [dry_run?would be ]rewritten, {removed} removed, "
+        "{damaged} damaged ones removed; {freed_bytes|GB} [dry_run?would be ]freed, "
+        "with {beside_bytes|GB} beside at most\n",
+        err);
+}
+
+/* Removes what the options ask for. Signals end it between two parts. */
+static int
+remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_error *err)
+{
+    struct tool_progress bar;
+    qv_cache_pruned n;
+    if (!qv_cache_exists(o->out))
+        return tool_fail(qv_fail(err, QV_EIO,
+                                 "%s: there is no qwenvit-cache.json in it, so this is no cache",
+                                 qv_path_tail(o->out)),
+                         err);
+    options.dry_run = o->dry_run;
+    options.no_lock = o->no_lock;
+    options.told = tell;
+    options.go_on = go_on;
+    options.user = &bar;
+    tool_signals_defer();
+    tool_progress_begin(&bar, "pruning", 0, o->quiet);
+    bar.unit = "parts";
+    qv_status s = qv_cache_prune(o->out, &options, &n, err);
+    tool_bar_end();
+    if (s) {
+        tool_complain("%s", err->text);
+        return s == QV_EFORMAT ? TOOL_BAD_INPUT : TOOL_DEVICE;
+    }
+    if (n.missing)
+        tool_complain("%s: %lld of the keys to delete were not there", o->out,
+                      (long long)n.missing);
+    s = report(o, &n, err);
+    if (tool_signals_caught())
+        tool_complain("interrupted: no part is half done; run it again to go on");
+    return s ? tool_fail(s, err) : n.missing || n.left ? TOOL_FAILED : TOOL_DONE;
+}
+
+int
+tool_cache_prune(const struct tool_options *o)
+{
+    qv_error err = { 0 };
+    struct tool_list list = { .n = 0 };
+    qv_status s = tool_cache_list(o, &list, &err);
+    const char **keep = s ? NULL : calloc(list.n + 1, sizeof *keep);
+    if (!s && o->list && !list.n)
+        s = qv_fail(&err, QV_EFORMAT, "%s: has no key; to remove all of a cache, remove its folder",
+                    qv_path_tail(o->list));
+    else if (!s && !keep)
+        s = qv_fail(&err, QV_ENOMEM, "no memory for %zu keys", list.n);
+    for (size_t i = 0; i < list.n && !s; i++)
+        keep[i] = list.at[i].key;
+    const qv_cache_prune_options options = { .superseded = true,
+                                             .keep = o->list ? keep : NULL,
+                                             .n_keep = list.n };
+    const int code = s ? tool_fail(s, &err) : remove_from(o, options, &err);
+    free(keep);
+    tool_list_free(&list);
+    tool_signals_obey();
+    return code;
+}
+
+int
+tool_cache_delete(const struct tool_options *o)
+{
+    qv_error err = { 0 };
+    const size_t n = o->n_arguments;
+    char **drop = calloc(n, sizeof *drop); /* as caches spell keys */
+    bool lost = !drop;
+    for (size_t i = 0; i < n && !lost; i++)
+        lost = (drop[i] = qv_utf8_text(o->arguments[i])) == NULL;
+    const qv_cache_prune_options options = { .drop = (const char *const *)drop, .n_drop = n };
+    const int code = lost ? tool_fail(qv_fail(&err, QV_ENOMEM, "no memory for %zu keys", n), &err)
+                          : remove_from(o, options, &err);
+    for (size_t i = 0; i < n && drop; i++)
+        free(drop[i]);
+    free(drop);
+    tool_signals_obey();
+    return code;
+}
