@@ -19,11 +19,12 @@
 #define QV_CACHE_PAGE 4096u                         /* alignment of a part's data */
 #define QV_CACHE_MAX_ROOM ((uint64_t)16 << 20)      /* limit for a part's header with its length */
 #define QV_CACHE_MAX_TENSORS (1 + QV_MAX_DEEPSTACK) /* limit for a key's tensors of tokens */
+#define QV_CACHE_SECONDS 40                         /* bytes of a text of seconds */
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* Appends seconds to the nanosecond, as in "1.25", whatever the locale. */
-void qv_text_seconds(struct qv_text *t, double seconds);
+/* Writes seconds to the nanosecond, as in "1.25", whatever the locale; "": there are none. */
+void qv_cache_seconds(double seconds, char text[QV_CACHE_SECONDS]);
 
 /* ---- layouts, records and descriptions ------------------------------------------------------- */
 
@@ -37,13 +38,8 @@ size_t qv_cache_row_bytes(const qv_cache_layout *l);
 void qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24]);
 uint64_t qv_cache_hash(const void *bytes, size_t n); /* XXH3-64 */
 /* Returns a hash of the piece and options of a source, which are compared besides path, size and
- * time. The texts are those of records; NULL: the record has no such field. */
+ * time. The texts are those of records; NULL or "": the record has no such field. */
 uint64_t qv_cache_asked_hash(const char *start, const char *end, const char *options);
-
-/* Appends the record of a finished key. The texts of the source must be UTF-8; xxh3 is the checksum
- * of a key that is ok. */
-void qv_cache_print_record(struct qv_text *t, const char *key, const qv_cache_source *source,
-                           uint64_t xxh3, const qv_cache_result *result);
 
 /* Returns the latest time that a part's header may give as its sealing: 100 years from now, in
  * nanoseconds since 1970. New parts get later times than those that exist, so a part with the last

@@ -21,22 +21,19 @@ static qv_status
 hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
            XXH64_canonical_t *out, qv_error *err)
 {
-    XXH3_state_t *state = XXH3_createState();
+    XXH3_state_t state;
     qv_status s = QV_OK;
-    if (!state || XXH3_64bits_reset(state))
-        s = qv_fail(err, QV_ENOMEM, "%s: no memory for a checksum", qv_path_tail(path));
+    XXH3_64bits_reset(&state);
     while (bytes && !s) {
         const uint64_t now = bytes < PIECE ? bytes : PIECE;
         s = qv_file_read(fd, path, at, piece, now, err);
         if (!s)
-            XXH3_64bits_update(state, piece, (size_t)now);
+            XXH3_64bits_update(&state, piece, (size_t)now);
         at += now;
         bytes -= now;
     }
     if (!s)
-        XXH64_canonicalFromHash(out, XXH3_64bits_digest(state));
-    if (state)
-        XXH3_freeState(state);
+        XXH64_canonicalFromHash(out, XXH3_64bits_digest(&state));
     return s;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Says whether the record that a cache has of a key was made from a given source. */
-#define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,35 +7,20 @@
 #include "options.h"
 #include "reader.h"
 
-/* A source's texts, as records have them. */
-struct texts {
-    char *path, *options;
-    struct qv_text start, end;
-    bool lost;
-};
-
-static struct texts
-make_texts(const qv_cache_source *source)
+/* Returns whether a record is of the same piece and options, which are a text of UTF-8. */
+static bool
+asks_the_same(const qv_cache *c, const struct qv_index_key *k, const qv_cache_source *source,
+              const char *options)
 {
-    struct texts t = { .path = qv_utf8_text(source->path),
-                       .options = source->options ? qv_utf8_text(source->options) : NULL };
-    if (source->start_s > 0)
-        qv_text_seconds(&t.start, source->start_s);
-    if (source->end_s > 0)
-        qv_text_seconds(&t.end, source->end_s);
-    qv_text_add(&t.start, "", 1);
-    qv_text_add(&t.end, "", 1);
-    t.lost = !t.path || (source->options && !t.options) || t.start.lost || t.end.lost;
-    return t;
-}
-
-static void
-free_texts(struct texts *t)
-{
-    free(t->path);
-    free(t->options);
-    free(t->start.at);
-    free(t->end.at);
+    char start[QV_CACHE_SECONDS], end[QV_CACHE_SECONDS], normal[QV_CACHE_OPTIONS_BYTES];
+    qv_cache_seconds(source->start_s, start);
+    qv_cache_seconds(source->end_s, end);
+    bool same = false;
+    for (int in_full = 0; in_full < 2 && !same; in_full++)
+        same = k->asked == qv_cache_asked_hash(start, end,
+                                               qv_cache_normal(&c->usual, k->is_image, in_full,
+                                                               options, normal));
+    return same;
 }
 
 qv_cache_state
@@ -48,20 +32,16 @@ qv_cache_compare(const qv_cache *c, const char *key, const qv_cache_source *sour
     if (!k)
         return QV_CACHE_MISSING;
     const bool is_gone = !source->bytes && !source->mtime_ns && !k->status;
-    struct texts t = make_texts(source);
-    char normal[QV_CACHE_OPTIONS_BYTES];
-    bool asks = false;
-    for (int in_full = 0; in_full < 2 && !asks && !t.lost; in_full++)
-        asks = k->asked == qv_cache_asked_hash(source->start_s > 0 ? t.start.at : NULL,
-                                               source->end_s > 0 ? t.end.at : NULL,
-                                               qv_cache_normal(&c->usual, k->is_image, in_full,
-                                                               t.options, normal));
-    const bool path =
-        trust >= QV_CACHE_TRUST_KEYS || (!t.lost && k->path == qv_cache_key_hash(t.path));
-    free_texts(&t);
+    char *path = qv_utf8_text(source->path),
+         *options = source->options ? qv_utf8_text(source->options) : NULL;
+    const bool asks = (options || !source->options) && asks_the_same(c, k, source, options);
+    const bool same_path =
+        trust >= QV_CACHE_TRUST_KEYS || (path && k->path == qv_cache_key_hash(path));
+    free(path);
+    free(options);
     if (asks && is_gone && (k->bytes || k->mtime_ns))
         return QV_CACHE_SOURCE_GONE;
-    if (!asks || !path || k->bytes != source->bytes ||
+    if (!asks || !same_path || k->bytes != source->bytes ||
         (trust < QV_CACHE_TRUST_TIMES && k->mtime_ns != source->mtime_ns))
         return QV_CACHE_CHANGED;
     return k->status ? QV_CACHE_FAILED : QV_CACHE_DONE;

@@ -17,14 +17,14 @@
 #include "files/utf8.h"
 
 void
-qv_text_seconds(struct qv_text *t, double seconds)
+qv_cache_seconds(double seconds, char text[QV_CACHE_SECONDS])
 {
     const int64_t ns = seconds > 0 && seconds < 1e9 ? llround(seconds * 1e9) : 0;
-    char line[40];
-    int n = snprintf(line, sizeof line, "%" PRId64 ".%09" PRId64, ns / 1000000000, ns % 1000000000);
-    while (n > 2 && line[n - 1] == '0' && line[n - 2] != '.')
+    int n = snprintf(text, QV_CACHE_SECONDS, "%" PRId64 ".%09" PRId64, ns / 1000000000,
+                     ns % 1000000000);
+    while (n > 2 && text[n - 1] == '0' && text[n - 2] != '.')
         n--;
-    qv_text_add(t, line, (size_t)n);
+    text[seconds > 0 ? n : 0] = 0;
 }
 
 int64_t
@@ -81,7 +81,7 @@ qv_cache_asked_hash(const char *start, const char *end, const char *options)
     const char *const texts[] = { start, end, options };
     uint64_t hashes[3];
     for (int i = 0; i < 3; i++)
-        hashes[i] = texts[i] ? XXH3_64bits(texts[i], strlen(texts[i])) : 0;
+        hashes[i] = texts[i] && *texts[i] ? XXH3_64bits(texts[i], strlen(texts[i])) : 0;
     return XXH3_64bits(hashes, sizeof hashes);
 }
 

@@ -17,11 +17,9 @@
 static int
 open_description(const struct qv_cache_folder *folder, bool writable)
 {
-    int fd = -1;
-    if (writable)
-        fd = openat(folder->fd, QV_CACHE_DESCRIPTION, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-    return fd >= 0 ? fd
-                   : openat(folder->fd, QV_CACHE_DESCRIPTION, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    enum { HOW = O_CLOEXEC | O_NONBLOCK };
+    const int fd = openat(folder->fd, QV_CACHE_DESCRIPTION, (writable ? O_RDWR : O_RDONLY) | HOW);
+    return fd >= 0 || !writable ? fd : open_description(folder, false);
 }
 
 /* Returns 0, or errno. */
@@ -47,51 +45,31 @@ has_no_locks(int error)
            error == EOPNOTSUPP;
 }
 
-static qv_status
-fail_to_lock(const char *path, int error, qv_error *err)
-{
-    return qv_fail(err, qv_is_scarcity(error) ? QV_ENOMEM : QV_EIO, "%s: %s cannot be locked: %s",
-                   path, QV_CACHE_DESCRIPTION, strerror(error));
-}
-
 qv_status
-qv_cache_lock_to_add(const struct qv_cache_folder *folder, int *lock, qv_error *warning,
-                     qv_error *err)
+qv_cache_lock(const struct qv_cache_folder *folder, bool alone, int *lock, qv_error *warning,
+              qv_error *err)
 {
     const char *path = qv_path_tail(folder->path);
-    const int e = take_lock(folder, false, lock);
+    const int e = take_lock(folder, alone, lock);
     if (!e)
         return QV_OK;
     if (e == EWOULDBLOCK)
-        return qv_fail(err, QV_ESTATE,
-                       "%s: this cache is being pruned; run it again once that has ended", path);
+        return qv_fail(err, QV_ESTATE, "%s: %s; run it again once that has ended", path,
+                       alone ? "another process adds to this cache or prunes it"
+                             : "this cache is being pruned");
     if (!has_no_locks(e))
-        return fail_to_lock(path, e, err);
+        return qv_fail(err, qv_is_scarcity(e) ? QV_ENOMEM : QV_EIO, "%s: %s cannot be locked: %s",
+                       path, QV_CACHE_DESCRIPTION, strerror(e));
+    if (alone)
+        return qv_fail(err, QV_EUNSUPPORTED,
+                       "%s: files cannot be locked here (%s), so a run that adds to this cache "
+                       "would not be noticed; if there is none, --no-lock goes on without a lock",
+                       path, strerror(e));
     qv_fail(warning, QV_EUNSUPPORTED,
             "%s: files cannot be locked here (%s), so a process that removes keys would not notice "
             "that this one adds some; do not let both run at once",
             path, strerror(e));
     return QV_OK;
-}
-
-qv_status
-qv_cache_lock_to_remove(const struct qv_cache_folder *folder, int *lock, qv_error *err)
-{
-    const char *path = qv_path_tail(folder->path);
-    const int e = take_lock(folder, true, lock);
-    if (!e)
-        return QV_OK;
-    if (e == EWOULDBLOCK)
-        return qv_fail(
-            err, QV_ESTATE,
-            "%s: another process adds to this cache or prunes it; run it again once that has ended",
-            path);
-    return has_no_locks(e)
-               ? qv_fail(err, QV_EUNSUPPORTED,
-                         "%s: files cannot be locked here (%s), so a run that adds to this cache "
-                         "would not be noticed; if there is none, --no-lock goes on without a lock",
-                         path, strerror(e))
-               : fail_to_lock(path, e, err);
 }
 
 void

@@ -479,20 +479,15 @@ qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
     if (!s)
         s = read_back(p, l, usual, err);
     for (bool taken = true; !s && taken;) {
-        const unsigned count = (*name->count)++;
-        if (name->whole)
-            snprintf(name->text, sizeof name->text, "%s", name->whole);
-        else if (name->stem)
-            snprintf(name->text, sizeof name->text, "%s.%u.safetensors", name->stem, count);
-        else
-            snprintf(name->text, sizeof name->text,
-                     "part-%05lld-of-%05lld-%s-%08x-%06u.safetensors", (long long)name->shard,
-                     (long long)name->n_shards, p->file.folder->host, (unsigned)p->file.folder->run,
-                     count);
-        s = qv_cache_file_publish(&p->file, name->text, &taken, err);
-        if (!s && taken && name->whole)
+        char text[300];
+        snprintf(text, sizeof text, "%s", name->begin);
+        if (name->digits)
+            snprintf(text, sizeof text, "%s%0*u.safetensors", name->begin, name->digits,
+                     (*name->count)++);
+        s = qv_cache_file_publish(&p->file, text, &taken, err);
+        if (!s && taken && !name->digits)
             s = qv_fail(err, QV_EIO, "%s: part %.255s is there already",
-                        qv_path_tail(p->file.folder->path), name->whole);
+                        qv_path_tail(p->file.folder->path), text);
     }
     return s;
 }

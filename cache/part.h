@@ -67,14 +67,11 @@ qv_status qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, c
                             const struct qv_cache_block *b, const int64_t grid_thw[3],
                             const double *timestamps_s, qv_error *err);
 
-/* The name of a part: "part-SHARD-of-SHARDS-HOST-RUN-COUNT.safetensors", or, if it replaces another
- * part, "STEM.COUNT.safetensors". */
+/* The name of a part: how it begins, a count of so many digits, and ".safetensors". */
 struct qv_cache_part_name {
-    int64_t shard, n_shards;
-    const char *whole; /* the name as it is, of a part that was converted; else NULL */
-    const char *stem;  /* NULL for a part that replaces none */
-    unsigned *count;   /* raised for each name that is tried */
-    char text[256];    /* the name that was tried last */
+    char begin[256];
+    int digits;      /* 0: `begin` is all of the name, and no other is tried */
+    unsigned *count; /* raised for each name that is tried */
 };
 /* Writes the small tensors and all that lies in front, checks that, and publishes the part under a
  * free name. sealed_ns is the time that it gives. */

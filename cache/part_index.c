@@ -314,23 +314,8 @@ fail(struct qv_part_index *p, const char *path, enum qv_cache_fault fault, const
     return qv_fail(err, QV_EFORMAT, "%s: %s", qv_path_tail(path), words);
 }
 
-/* Says of a part that a program of ours of any version has written what it is. That is told by how its header begins, as
- * the rest may be what this version cannot read. */
-static qv_status
-tell_version(struct qv_part_index *p, const char *path, const char *version, qv_error *err)
-{
-    char words[160], shown[QV_QUOTE_SIZE], text[16];
-    if (!strncmp(version, QV_CACHE_VERSION "\"", sizeof QV_CACHE_VERSION))
-        return fail(p, path, QV_CACHE_BROKEN, "its index is missing or altered", err);
-    snprintf(text, sizeof text, "%.*s", (int)strcspn(version, "\""), version);
-    snprintf(words, sizeof words, "its version is %s; %s", qv_json_quote(text, shown),
-             !strcmp(text, "1") ? QV_CACHE_CONVERT
-                                : "this build reads version \"" QV_CACHE_VERSION "\"");
-    return fail(p, path, QV_CACHE_FOREIGN, words, err);
-}
-
-/* Says of a file of no version of ours whether it is a safetensors file at all. A header that is longer than most is not
- * read for that. */
+/* Says of a file of no version of ours whether its header is JSON at all. One that is longer than most
+ * is not read for that. */
 static qv_status
 tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {
@@ -338,34 +323,39 @@ tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
     const uint64_t n = p->header_bytes - 8;
     json_t *root = NULL;
     char *text = n <= MOST ? malloc((size_t)n + 1) : NULL;
-    qv_status s = QV_OK;
-    if (n <= MOST)
-        s = text ? qv_file_read(fd, path, 8, text, n, err) : qv_no_memory(path, err);
-    if (!s && text)
+    qv_status s = text || n > MOST ? QV_OK : qv_no_memory(path, err);
+    if (text)
+        s = qv_file_read(fd, path, 8, text, n, err);
+    if (text && !s)
         s = qv_json_parse(path, text, (size_t)n, QV_JSON_MAX_BRACKETS, &root, err);
     free(text);
     json_decref(root);
-    p->fault = QV_CACHE_BROKEN;
     return s ? s
              : fail(p, path, QV_CACHE_FOREIGN, "its format is not \"" QV_CACHE_FORMAT "\"", err);
 }
 
-/* Says what a file is whose header no index of this version follows. */
+/* Says what a file is whose header no index of this version follows. That it is of another version is
+ * told by how its header begins, as the rest may be what this version cannot read. */
 static qv_status
 tell_other(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {
     static const char begin[] =
         "{\"__metadata__\":{\"format\":\"" QV_CACHE_FORMAT "\",\"version\":\"";
-    char text[sizeof begin + 16] = { 0 };
+    char words[160], shown[QV_QUOTE_SIZE], text[sizeof begin + 16] = { 0 },
+                                                               *version = text + sizeof begin - 1;
     const uint64_t n = p->header_bytes - 8;
-    const qv_status s = qv_file_read(fd, path, 8, text, n < sizeof text ? n : sizeof text - 1, err);
-    if (s) {
-        p->fault = QV_CACHE_BROKEN;
+    qv_status s = qv_file_read(fd, path, 8, text, n < sizeof text ? n : sizeof text - 1, err);
+    if (s)
         return s;
-    }
-    if (!strncmp(text, begin, sizeof begin - 1))
-        return tell_version(p, path, text + sizeof begin - 1, err);
-    return tell_header(p, fd, path, err);
+    if (strncmp(text, begin, sizeof begin - 1) != 0)
+        return tell_header(p, fd, path, err);
+    version[strcspn(version, "\"")] = 0;
+    if (!strcmp(version, QV_CACHE_VERSION))
+        return fail(p, path, QV_CACHE_BROKEN, "its index is missing or altered", err);
+    snprintf(words, sizeof words, "its version is %s; %s", qv_json_quote(version, shown),
+             !strcmp(version, "1") ? QV_CACHE_CONVERT
+                                   : "this build reads version \"" QV_CACHE_VERSION "\"");
+    return fail(p, path, QV_CACHE_FOREIGN, words, err);
 }
 
 static bool

@@ -121,8 +121,11 @@ qv_index_small_bytes(const struct qv_index_row *r)
  * with a NUL. */
 qv_status qv_part_records(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, char **out,
                           qv_error *err);
-/* Makes the row of a key's record, which ends with a NUL: all but its places. `path` is for error
- * texts. */
+/* Appends the record of a finished key, and makes its row: all but its places. The texts of the source
+ * must be UTF-8, and its options normal; xxh3 is the checksum of a key that is ok. */
+void qv_record_print(struct qv_text *t, const char *key, const qv_cache_source *source,
+                     uint64_t xxh3, const qv_cache_result *result, struct qv_index_row *row);
+/* Makes the same row of a record, which ends with a NUL. `path` is for error texts. */
 qv_status qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usual,
                         const char *path, const char *key, struct qv_index_row *out, qv_error *err);
 /* Reads a part whole but for its tensors, and checks besides its index that its header is that of a

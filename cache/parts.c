@@ -38,12 +38,6 @@ by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static int
-to_name(const void *name, const void *part)
-{
-    return strcmp(name, ((const struct qv_index_part *)part)->name);
-}
-
 static qv_status
 add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
 {
@@ -74,7 +68,8 @@ list_folder(qv_cache *c, size_t known, size_t *room, qv_error *err)
     const struct dirent *e;
     while (!s && (errno = 0, e = readdir(dir)) != NULL)
         if (is_part(e->d_name) &&
-            !(known && bsearch(e->d_name, c->index.parts, known, sizeof *c->index.parts, to_name)))
+            !(known && bsearch(&(struct qv_index_part){ .name = (char *)(uintptr_t)e->d_name },
+                               c->index.parts, known, sizeof *c->index.parts, by_name)))
             s = add_part(c, e->d_name, room, err);
     if (!s && errno)
         s = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s",
@@ -140,13 +135,13 @@ add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *e
     return status;
 }
 
-/* Reads a part's index into the cache's. *gone: the part was listed, and does not exist any more; a
- * part that the caller named is damaged then. What the process lacks, or a server that is gone, is
+/* Reads a part's index into the cache's. A part that was listed and does not exist any more is gone; one
+ * that the caller named is damaged then. What the process lacks, or a server that is gone, is
  * no damage of the part. */
 static qv_status
-read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, bool *gone,
-          qv_error *err)
+read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, qv_error *err)
 {
+    bool *gone = &c->index.parts[part].gone;
     qv_error why = { 0 };
     char *path = qv_cache_part_path(c, part);
     const qv_status status = path ? qv_part_index_read(p, path, &why) : qv_no_memory(c->dir, &why);
@@ -167,18 +162,11 @@ read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, bool
 
 /* ---- all parts ------------------------------------------------------------------------------- */
 
-/* A part, and the number by which keys refer to it. */
+/* A part, and the number by which keys refer to it. by_name compares these as well. */
 struct place {
     struct qv_index_part part;
     uint32_t number;
 };
-
-static int
-by_place(const void *a, const void *b)
-{
-    const struct place *x = a, *y = b;
-    return strcmp(x->part.name, y->part.name);
-}
 
 /* Sorts the parts by name, and removes those that are gone, to which no key refers. */
 static qv_status
@@ -187,61 +175,49 @@ put_in_order(qv_cache *c, qv_error *err)
     struct qv_cache_index *index = &c->index;
     struct place *places = calloc(index->n_parts + 1, sizeof *places);
     uint32_t *numbers = calloc(index->n_parts + 1, sizeof *numbers);
-    const bool lost = !places || !numbers;
+    const qv_status s = places && numbers ? QV_OK : qv_no_memory(c->dir, err);
     size_t n = 0;
-    for (size_t i = 0; i < index->n_parts && !lost; i++)
+    for (size_t i = 0; i < index->n_parts && !s; i++)
         if (index->parts[i].gone)
             free(index->parts[i].name);
         else
             places[n++] = (struct place){ .part = index->parts[i], .number = (uint32_t)i };
-    if (n && !lost)
-        qsort(places, n, sizeof *places, by_place);
+    if (n)
+        qsort(places, n, sizeof *places, by_name);
     for (size_t i = 0; i < n; i++) {
         index->parts[i] = places[i].part;
         numbers[places[i].number] = (uint32_t)i;
     }
-    for (size_t i = 0; i < index->n_keys && !lost; i++)
+    for (size_t i = 0; i < index->n_keys && !s; i++)
         index->keys[i].part = numbers[index->keys[i].part];
-    for (size_t i = 0; i < c->n_damage && !lost; i++)
+    for (size_t i = 0; i < c->n_damage && !s; i++)
         c->damage[i].part = numbers[c->damage[i].part];
-    index->n_parts = lost ? index->n_parts : n;
+    index->n_parts = s ? index->n_parts : n;
     free(places);
     free(numbers);
-    return lost ? qv_no_memory(c->dir, err) : QV_OK;
+    return s;
 }
 
-/* Reads the parts from number `from` on, in the order of their names. */
-static qv_status
-scan_from(qv_cache *c, struct qv_part_index *p, size_t from, bool are_named, qv_error *err)
-{
-    struct qv_index_part *parts = c->index.parts;
-    qv_status status = QV_OK;
-    bool moved = from > 0;
-    if (c->index.n_parts > from)
-        qsort(parts + from, c->index.n_parts - from, sizeof *parts, by_name);
-    for (size_t i = from; i < c->index.n_parts && !status; i++) {
-        status = read_part(c, p, i, are_named, &parts[i].gone, err);
-        moved = moved || parts[i].gone;
-    }
-    return !status && moved ? put_in_order(c, err) : status;
-}
-
+/* Reads parts that were listed until no new ones are found: a part that replaces another meanwhile must
+ * not be missed. */
 static qv_status
 scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_index *p, qv_error *err)
 {
+    const int rounds = how->parts ? 1 : MOST_ROUNDS;
     size_t room = 0;
-    if (how->parts) {
-        const qv_status status = take_names(c, how, &room, err);
-        return status ? status : scan_from(c, p, 0, true, err);
-    }
-    for (int round = 0; round < MOST_ROUNDS; round++) {
+    for (int round = 0; round < rounds; round++) {
         const size_t known = c->index.n_parts;
-        qv_status status = list_folder(c, known, &room, err);
-        if (status || c->index.n_parts == known)
-            return status;
-        status = scan_from(c, p, known, false, err);
-        if (status)
-            return status;
+        qv_status s =
+            how->parts ? take_names(c, how, &room, err) : list_folder(c, known, &room, err);
+        if (s || c->index.n_parts == known)
+            return s;
+        qsort(c->index.parts + known, c->index.n_parts - known, sizeof *c->index.parts, by_name);
+        for (size_t i = known; i < c->index.n_parts && !s; i++)
+            s = read_part(c, p, i, how->parts != NULL, err);
+        if (!s)
+            s = put_in_order(c, err);
+        if (s)
+            return s;
     }
     return QV_OK;
 }

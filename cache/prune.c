@@ -29,9 +29,7 @@ struct pruning {
     struct qv_part_index from; /* the part that is pruned */
     char *records;             /* its records */
     const char **keep, **drop; /* sorted by their bytes */
-    bool *stays;               /* [room]: for each row of a part, whether it stays */
-    size_t room;
-    char *piece; /* [PIECE] */
+    char *piece;               /* [PIECE] */
     int lock;
 };
 
@@ -150,19 +148,24 @@ remove_part(struct pruning *p, const char *name, uint64_t bytes, qv_error *err)
              : QV_OK;
 }
 
-/* Makes the stem "part-..-000003" of part-..-000003.safetensors and of
- * part-..-000003.1.safetensors; *n is the next number to add. */
-static void
+/* Makes the stem "part-..-000003." of part-..-000003.safetensors and of
+ * part-..-000003.1.safetensors, and returns its bytes; *n is the next number to add. */
+static size_t
 make_stem(const char *name, char stem[256], unsigned *n)
 {
-    snprintf(stem, 256, "%.*s", (int)(strlen(name) - strlen(".safetensors")), name);
-    char *dot = strrchr(stem, '.');
+    snprintf(stem, 256, "%.*s", (int)(strlen(name) - strlen("safetensors")), name);
+    size_t bytes = strlen(stem);
+    stem[bytes - 1] = 0;
+    const char *dot = strrchr(stem, '.');
     const size_t digits = dot ? strspn(dot + 1, "0123456789") : 0;
+    stem[bytes - 1] = '.';
     *n = 1;
-    if (digits && digits < 9 && !dot[1 + digits] && dot[1] != '0') {
+    if (digits && digits < 9 && dot + 1 + digits == stem + bytes - 1 && dot[1] != '0') {
         *n = (unsigned)strtoul(dot + 1, NULL, 10) + 1;
-        *dot = 0;
+        bytes = (size_t)(dot + 1 - stem);
+        stem[bytes] = 0;
     }
+    return bytes;
 }
 
 /* ---- copying what stays ---------------------------------------------------------------------- */
@@ -233,38 +236,41 @@ need_of(const struct pruning *p, const struct qv_index_row *row)
                                     row->record_bytes);
 }
 
-/* Returns the bytes of the new part: its front (*room), its tensors of tokens and its small
- * tensors. */
-static uint64_t
-measure(const struct pruning *p, uint64_t *room)
+/* Sets the number of rows that stay of a part, the front of the part that replaces it, and the bytes
+ * of that: front, tensors of tokens and small tensors. */
+static void
+measure(const struct pruning *p, uint32_t part, size_t *n_stay, uint64_t *room, uint64_t *bytes)
 {
     const qv_cache_layout *l = &p->c->layout;
-    uint64_t need = 0, bytes = 0;
+    uint64_t need = 0;
+    *n_stay = 0;
+    *bytes = 0;
     for (size_t i = 0; i < p->from.head.n_rows; i++) {
         const struct qv_index_row row = qv_part_index_row(&p->from, i);
-        if (!p->stays[i])
+        if (!record_stays(p, p->from.keys + row.key_at, part))
             continue;
+        ++*n_stay;
         need += need_of(p, &row);
-        bytes += qv_index_padded(row.n_rows * (uint64_t)qv_cache_row_bytes(l)) *
-                     (uint64_t)qv_cache_n_tensors(l) +
-                 qv_index_small_bytes(&row);
+        *bytes += qv_index_padded(row.n_rows * (uint64_t)qv_cache_row_bytes(l)) *
+                      (uint64_t)qv_cache_n_tensors(l) +
+                  qv_index_small_bytes(&row);
     }
     *room = qv_cache_part_least(need);
-    return *room + bytes;
+    *bytes += *room;
 }
 
 static qv_status
-copy_rows(struct pruning *p, struct copy *copy, size_t done, qv_error *err)
+copy_rows(struct pruning *p, struct copy *copy, uint32_t part, size_t done, qv_error *err)
 {
     const struct qv_part_index *from = &p->from;
     qv_status s = QV_OK;
     for (size_t i = 0; i < from->head.n_rows && !s && goes_on(p, done); i++) {
         const struct qv_index_row row = qv_part_index_row(from, i);
         const struct qv_text record = { .at = p->records + row.record_at, .n = row.record_bytes };
-        if (!p->stays[i])
-            continue;
         const char *key = from->keys + row.key_at;
         struct qv_cache_block b;
+        if (!record_stays(p, key, part))
+            continue;
         s = qv_cache_part_begin(copy->to, &p->c->layout, key, row.n_rows, need_of(p, &row), &b,
                                 err);
         if (!s)
@@ -275,55 +281,30 @@ copy_rows(struct pruning *p, struct copy *copy, size_t done, qv_error *err)
     return s;
 }
 
-/* Reads the new part as any reader does, before the old one is removed. */
-static qv_status
-read_back(struct pruning *p, const char *name, int64_t sealed_ns, size_t n_rows, qv_error *err)
-{
-    struct qv_part_index back = { .layout = p->c->layout, .seed = p->c->seed };
-    qv_error why = { 0 };
-    char *path = qv_path_join(p->folder.path, name);
-    qv_status status =
-        path ? qv_part_check(&back, path, &p->c->usual, &why) : qv_no_memory(p->folder.path, &why);
-    if (!status && (back.head.n_rows != n_rows || back.head.sealed_ns != sealed_ns))
-        status = qv_fail(&why, QV_ESTATE, "%.255s: read back, it is not what was written", name);
-    if (status && path) /* the old part stays, so a bad copy has no use */
-        unlinkat(p->folder.fd, name, 0);
-    if (status && err)
-        *err = why;
-    free(path);
-    qv_part_index_free(&back);
-    return status;
-}
-
 /* Writes the new part. *is_left: it cannot be done with this part, and others may still be
  * pruned. */
 static qv_status
-write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *is_left,
+write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *is_left,
            qv_error *err)
 {
-    char stem[256];
     unsigned count = 1;
-    uint64_t room = 0, size = 0;
-    make_stem(name_of(p, part), stem, &count);
-    measure(p, &room);
+    uint64_t size = 0;
     struct copy copy = { .path = name_of(p, part), .from = -1 };
-    struct qv_cache_part_name name = { .stem = stem, .count = &count };
+    struct qv_cache_part_name name = { .digits = 1, .count = &count };
+    const size_t stem = make_stem(copy.path, name.begin, &count);
     char *path = qv_cache_part_path(p->c, part);
     qv_status s =
         path ? qv_file_open(path, &copy.from, &size, err) : qv_no_memory(p->folder.path, err);
-    if (!s && (size != p->from.size || strlen(stem) > MOST_STEM))
+    if (!s && (size != p->from.size || stem > MOST_STEM))
         s = qv_fail(err, QV_EIO, "its name is too long, or somebody changes it");
     *is_left = s && path;
     if (!s)
         s = qv_cache_part_open(&p->folder, room, 0, &copy.to, err);
     if (!s)
-        s = copy_rows(p, &copy, done, err);
-    if (!s && !p->out->stopped) {
+        s = copy_rows(p, &copy, part, done, err);
+    if (!s && !p->out->stopped)
         s = qv_cache_part_seal(copy.to, &p->c->layout, &p->c->usual, &name, p->from.head.sealed_ns,
                                err);
-        if (!s)
-            s = read_back(p, name.text, p->from.head.sealed_ns, n_stay, err);
-    }
     *is_left = *is_left || (s && (copy.cannot_read || s == QV_EFORMAT || s == QV_ESTATE));
     if (copy.to)
         qv_cache_part_free(&copy.to);
@@ -334,48 +315,6 @@ write_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, bool *i
 }
 
 /* ---- one part -------------------------------------------------------------------------------- */
-
-/* Decides which records of the part stay; *n is their number. */
-static qv_status
-decide(struct pruning *p, uint32_t part, size_t *n, qv_error *err)
-{
-    const size_t n_rows = (size_t)p->from.head.n_rows;
-    if (n_rows > p->room) {
-        bool *stays = realloc(p->stays, n_rows * sizeof *stays);
-        if (!stays)
-            return qv_no_memory(p->folder.path, err);
-        p->stays = stays;
-        p->room = n_rows;
-    }
-    *n = 0;
-    for (size_t i = 0; i < n_rows; i++) {
-        const struct qv_index_row row = qv_part_index_row(&p->from, i);
-        p->stays[i] = record_stays(p, p->from.keys + row.key_at, part);
-        *n += p->stays[i];
-    }
-    return QV_OK;
-}
-
-static qv_status
-replace_part(struct pruning *p, uint32_t part, size_t done, size_t n_stay, qv_error *err)
-{
-    uint64_t room = 0;
-    const uint64_t size = measure(p, &room);
-    bool is_left = false;
-    qv_error why = { 0 };
-    const qv_status s = p->o->dry_run ? QV_OK : write_part(p, part, done, n_stay, &is_left, &why);
-    if (is_left && s != QV_ENOMEM)
-        return leave(p, part, &why, err);
-    if (s && err)
-        *err = why;
-    if (s || p->out->stopped)
-        return s;
-    p->out->rewritten++;
-    p->out->freed -= (int64_t)size;
-    p->out->records += (int64_t)(p->from.head.n_rows - n_stay);
-    p->out->beside = size > p->out->beside ? size : p->out->beside;
-    return remove_part(p, name_of(p, part), p->from.size, err);
-}
 
 /* Reads the index and the records of a part that is to be pruned. */
 static qv_status
@@ -394,25 +333,44 @@ read_index(struct pruning *p, uint32_t part, qv_error *err)
     return s;
 }
 
+/* Replaces or removes a part, if not all of it stays. */
+static qv_status
+change_part(struct pruning *p, uint32_t part, size_t done, bool *is_left, qv_error *err)
+{
+    size_t n_stay = 0;
+    uint64_t room = 0, size = 0;
+    qv_status s = read_index(p, part, err); /* it was readable when the cache was opened */
+    *is_left = s != QV_OK;
+    if (s)
+        return s;
+    measure(p, part, &n_stay, &room, &size);
+    if (n_stay == p->from.head.n_rows)
+        return QV_OK;
+    if (n_stay && !p->o->dry_run)
+        s = write_part(p, part, room, done, is_left, err);
+    if (s || p->out->stopped)
+        return s;
+    p->out->rewritten += n_stay > 0;
+    p->out->removed += !n_stay;
+    p->out->records += (int64_t)(p->from.head.n_rows - n_stay);
+    if (n_stay) {
+        p->out->freed -= (int64_t)size;
+        p->out->beside = size > p->out->beside ? size : p->out->beside;
+    }
+    return remove_part(p, name_of(p, part), p->from.size, err);
+}
+
 static qv_status
 prune_part(struct pruning *p, uint32_t part, size_t done, qv_error *err)
 {
-    size_t n_stay = 0;
+    bool is_left = false;
     qv_error why = { 0 };
-    qv_status s = read_index(p, part, &why);
-    if (s && s != QV_ENOMEM) /* the part was readable when the cache was opened */
+    const qv_status s = change_part(p, part, done, &is_left, &why);
+    if (is_left && s != QV_ENOMEM)
         return leave(p, part, &why, err);
     if (s && err)
         *err = why;
-    if (!s)
-        s = decide(p, part, &n_stay, err);
-    if (s || n_stay == p->from.head.n_rows)
-        return s;
-    if (n_stay)
-        return replace_part(p, part, done, n_stay, err);
-    p->out->removed++;
-    p->out->records += (int64_t)p->from.head.n_rows;
-    return remove_part(p, name_of(p, part), p->from.size, err);
+    return s;
 }
 
 /* Reports the parts that cannot be used and will stay, before anything is removed. */
@@ -522,7 +480,7 @@ open_folder(struct pruning *p, const char *dir, qv_error *err)
                        qv_path_tail(dir), QV_CACHE_DESCRIPTION);
     qv_status s = qv_cache_folder_open(dir, &p->folder, err);
     if (!s && !p->o->dry_run && !p->o->no_lock)
-        s = qv_cache_lock_to_remove(&p->folder, &p->lock, err);
+        s = qv_cache_lock(&p->folder, true, &p->lock, NULL, err);
     if (!s && !p->o->dry_run)
         qv_cache_folder_sweep(&p->folder);
     return s;
@@ -554,7 +512,6 @@ qv_cache_prune(const char *dir, const qv_cache_prune_options *o, qv_cache_pruned
     free(p.records);
     free(p.keep);
     free(p.drop);
-    free(p.stays);
     free(p.piece);
     qv_cache_unlock(&p.lock);
     qv_cache_folder_close(&p.folder);

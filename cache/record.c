@@ -12,6 +12,15 @@
 
 enum { MOST_ERROR_BYTES = 800 /* limit for a record's error */ };
 
+static qv_status
+failure_code(const char *name)
+{
+    for (int i = QV_EINVAL; i <= QV_ESTATE; i++)
+        if (!strcmp(name, qv_status_name((qv_status)i)))
+            return (qv_status)i;
+    return QV_EFORMAT; /* a code that this build does not know is a failure all the same */
+}
+
 static void
 add_string(struct qv_text *t, const char *name, const char *text)
 {
@@ -53,29 +62,44 @@ add_result(struct qv_text *t, uint64_t xxh3, const qv_cache_result *r)
     free(text);
 }
 
-void
-qv_cache_print_record(struct qv_text *t, const char *key, const qv_cache_source *s, uint64_t xxh3,
-                      const qv_cache_result *r)
+static void
+add_seconds(struct qv_text *t, const char *name, const char *seconds)
 {
+    if (*seconds)
+        qv_text_say(t, ",\"%s\":%s", name, seconds);
+}
+
+void
+qv_record_print(struct qv_text *t, const char *key, const qv_cache_source *s, uint64_t xxh3,
+                const qv_cache_result *r, struct qv_index_row *row)
+{
+    char start[QV_CACHE_SECONDS], end[QV_CACHE_SECONDS];
+    qv_cache_seconds(s->start_s, start);
+    qv_cache_seconds(s->end_s, end);
+    *row = (struct qv_index_row){ .path = qv_cache_key_hash(s->path),
+                                  .asked = qv_cache_asked_hash(start, end, s->options),
+                                  .bytes = s->bytes,
+                                  .mtime_ns = s->mtime_ns,
+                                  .status = (uint8_t)failure_code(qv_status_name(r->status)),
+                                  .is_image = -1 };
     qv_text_add(t, "{\"key\":\"", 8);
     qv_text_escape(t, key, strlen(key));
     qv_text_add(t, "\"", 1);
     add_string(t, "path", s->path);
-    if (s->start_s > 0) {
-        qv_text_say(t, ",\"start\":");
-        qv_text_seconds(t, s->start_s);
-    }
-    if (s->end_s > 0) {
-        qv_text_say(t, ",\"end\":");
-        qv_text_seconds(t, s->end_s);
-    }
+    add_seconds(t, "start", start);
+    add_seconds(t, "end", end);
     if (s->options)
         add_string(t, "options", s->options);
     qv_text_say(t, ",\"bytes\":%" PRId64 ",\"mtime\":%" PRId64, s->bytes, s->mtime_ns);
-    if (r->status)
+    if (r->status) {
         add_failure(t, r);
-    else
+    } else {
         add_result(t, xxh3, r);
+        row->status = QV_OK;
+        row->xxh3 = xxh3;
+        row->is_image = r->outcome->is_image;
+        row->sampled_fps = r->outcome->sampled_fps;
+    }
     qv_text_add(t, "}", 1);
 }
 
@@ -103,15 +127,6 @@ wrong_record(const char *path, const json_t *record, const char *words, qv_error
     char shown[QV_QUOTE_SIZE];
     return qv_fail(err, QV_EFORMAT, "%s: the record of key %s: %s", qv_path_tail(path),
                    qv_json_show(json_object_get(record, "key"), shown), words);
-}
-
-static qv_status
-failure_code(const char *name)
-{
-    for (int i = QV_EINVAL; i <= QV_ESTATE; i++)
-        if (!strcmp(name, qv_status_name((qv_status)i)))
-            return (qv_status)i;
-    return QV_EFORMAT; /* a code that this build does not know is a failure all the same */
 }
 
 /* Reads the fields of a record that is ok. */

@@ -62,7 +62,7 @@ struct qv_cache_entry {
     bool broken;                 /* a put failed */
     char *key, *path, *options;
     qv_cache_source source;
-    XXH3_state_t *hashes[QV_CACHE_MAX_TENSORS];
+    XXH3_state_t hashes[QV_CACHE_MAX_TENSORS]; /* which has an alignment of its own */
 };
 
 static int64_t
@@ -73,32 +73,33 @@ now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static qv_status
-no_memory(const qv_cache_writer *w, qv_error *err)
-{
-    return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(w->folder.path));
-}
-
 /* ---- helpers that need the lock -------------------------------------------------------------- */
 
 /* Keeps the first failure, and returns it. */
 static qv_status
-note_failure(qv_cache_writer *w, qv_status status, const qv_error *error)
+note_failure(qv_cache_writer *w, qv_status status, const qv_error *error, qv_error *err)
 {
     if (status && !w->status) {
         w->status = status;
         w->error = *error;
         w->error.status = status;
     }
+    if (w->status && err)
+        *err = w->error;
     return w->status;
 }
 
 static qv_status
-say_failure(const qv_cache_writer *w, qv_error *err)
+say_failure(qv_cache_writer *w, qv_error *err)
 {
-    if (w->status && err)
-        *err = w->error;
-    return w->status;
+    return note_failure(w, QV_OK, NULL, err);
+}
+
+/* Returns whether a part is large or old enough to be sealed. */
+static bool
+is_full(const qv_cache_writer *w, const struct qv_cache_part *p)
+{
+    return p->end - p->room >= w->part_bytes || qv_seconds() - p->began_s >= w->part_seconds;
 }
 
 /* Ends the current part: no more keys are begun in it. */
@@ -175,7 +176,7 @@ seal_parts(void *user)
         qv_cache_part_free(&p);
         pthread_mutex_lock(&w->lock);
         w->n_sealing--;
-        note_failure(w, status, &error);
+        note_failure(w, status, &error, NULL);
         pthread_cond_broadcast(&w->changed);
     }
     pthread_mutex_unlock(&w->lock);
@@ -191,7 +192,7 @@ publish_description(const struct qv_cache_folder *folder, const json_t *descript
     struct qv_cache_file file = { 0 };
     char *text = qv_json_text(description, JSON_INDENT(2));
     if (!text)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(folder->path));
+        return qv_no_memory(folder->path, err);
     qv_status s = qv_cache_file_open(folder, &file, err);
     if (!s)
         s = qv_cache_file_write(&file, 0, text, strlen(text), err);
@@ -233,10 +234,10 @@ static qv_status
 start(qv_cache_writer *w, qv_error *err)
 {
     if (pthread_mutex_init(&w->lock, NULL))
-        return no_memory(w, err);
+        return qv_no_memory(w->folder.path, err);
     if (pthread_cond_init(&w->changed, NULL)) {
         pthread_mutex_destroy(&w->lock);
-        return no_memory(w, err);
+        return qv_no_memory(w->folder.path, err);
     }
     w->has_lock = true;
     w->has_thread = !pthread_create(&w->thread, NULL, seal_parts, w);
@@ -290,23 +291,24 @@ qv_cache_writer_open(const char *dir, const qv_cache_writer_options *o, qv_cache
         return s;
     qv_cache_writer *w = calloc(1, sizeof *w);
     if (!w)
-        return qv_fail(err, QV_ENOMEM, "%s: out of memory", qv_path_tail(dir));
+        return qv_no_memory(dir, err);
     w->folder_lock = -1;
     w->layout = o->layout;
-    w->name = (struct qv_cache_part_name){ .shard = o->shard,
-                                           .n_shards = o->n_shards ? o->n_shards : 1,
-                                           .count = &w->count };
+    w->name = (struct qv_cache_part_name){ .digits = 6, .count = &w->count };
     w->part_bytes = o->part_bytes ? (uint64_t)o->part_bytes : (uint64_t)1 << 30;
     w->part_seconds = o->part_seconds > 0 ? o->part_seconds : 300;
     w->sealed_ns = o->after;
     w->room = FIRST_ROOM;
     s = qv_cache_folder_open(dir, &w->folder, err);
     if (!s) {
+        snprintf(w->name.begin, sizeof w->name.begin, "part-%05lld-of-%05lld-%s-%08x-",
+                 (long long)o->shard, (long long)(o->n_shards ? o->n_shards : 1), w->folder.host,
+                 (unsigned)w->folder.run);
         qv_cache_folder_sweep(&w->folder);
         s = describe(&w->folder, o, &w->usual, err);
     }
     if (!s)
-        s = qv_cache_lock_to_add(&w->folder, &w->folder_lock, &warning, err);
+        s = qv_cache_lock(&w->folder, false, &w->folder_lock, &warning, err);
     if (!s && warning.status && o->told)
         o->told(o->user, warning.text);
     if (!s)
@@ -361,9 +363,6 @@ static void
 free_entry(qv_cache_entry **entry)
 {
     qv_cache_entry *e = *entry;
-    for (int i = 0; i < QV_CACHE_MAX_TENSORS; i++)
-        if (e->hashes[i])
-            XXH3_freeState(e->hashes[i]);
     free(e->key);
     free(e->path);
     free(e->options);
@@ -375,23 +374,18 @@ static qv_status
 make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, int64_t rows,
            qv_cache_entry **out, qv_error *err)
 {
-    qv_cache_entry *e = calloc(1, sizeof *e);
+    qv_cache_entry *e = aligned_alloc(_Alignof(qv_cache_entry), sizeof *e);
     if (!e)
-        return no_memory(w, err);
-    e->writer = w;
-    e->rows = rows;
-    e->source = *source;
+        return qv_no_memory(w->folder.path, err);
+    *e = (qv_cache_entry){ .writer = w, .rows = rows, .source = *source };
     e->key = malloc(QV_CACHE_MAX_KEY + 1);
     e->path = qv_utf8_text(source->path);
     e->options = source->options ? qv_utf8_text(source->options) : NULL;
     qv_status s = QV_OK;
-    for (int i = 0; i < qv_cache_n_tensors(&w->layout) && !s; i++) {
-        e->hashes[i] = XXH3_createState();
-        if (!e->hashes[i] || XXH3_64bits_reset(e->hashes[i]))
-            s = no_memory(w, err);
-    }
-    if (!s && (!e->key || !e->path || (source->options && !e->options)))
-        s = no_memory(w, err);
+    for (int i = 0; i < qv_cache_n_tensors(&w->layout); i++)
+        XXH3_64bits_reset(&e->hashes[i]);
+    if (!e->key || !e->path || (source->options && !e->options))
+        s = qv_no_memory(w->folder.path, err);
     if (!s)
         s = qv_cache_key(key, e->key, err);
     const uint64_t need = s ? 0 : qv_cache_part_need(&w->layout, e->key, e->path, e->options);
@@ -415,8 +409,7 @@ find_part(qv_cache_writer *w, uint64_t need, const char *key, qv_error *err)
     if (p && !qv_cache_part_fits(p, need)) {
         w->room = 2 * p->room < QV_CACHE_MAX_ROOM ? 2 * p->room : QV_CACHE_MAX_ROOM;
         retire(w);
-    } else if (p && (p->end - p->room >= w->part_bytes ||
-                     qv_seconds() - p->began_s >= w->part_seconds || qv_cache_part_has(p, key))) {
+    } else if (p && (is_full(w, p) || qv_cache_part_has(p, key))) {
         retire(w);
     }
     while (count_unsealed(w) >= MOST_SEALING && !w->status)
@@ -440,11 +433,7 @@ place_entry(qv_cache_writer *w, qv_cache_entry *e, qv_error *err)
     e->part = w->current;
     if (!s)
         s = qv_cache_part_begin(e->part, &w->layout, e->key, e->rows, need, &e->block, &failed);
-    if (s) {
-        note_failure(w, s, &failed);
-        say_failure(w, err);
-    }
-    return s;
+    return s ? note_failure(w, s, &failed, err) : QV_OK;
 }
 
 qv_status
@@ -482,7 +471,7 @@ put_tensor(qv_cache_entry *e, int i, const void *rows, int64_t n, qv_error *err)
 {
     const uint64_t row_bytes = qv_cache_row_bytes(&e->writer->layout);
     const uint64_t at = e->block.at + (uint64_t)i * e->block.step;
-    XXH3_64bits_update(e->hashes[i], rows, (size_t)((uint64_t)n * row_bytes));
+    XXH3_64bits_update(&e->hashes[i], rows, (size_t)((uint64_t)n * row_bytes));
     return qv_cache_file_write(&e->part->file, at + (uint64_t)e->block.rows * row_bytes, rows,
                                (uint64_t)n * row_bytes, err);
 }
@@ -504,7 +493,7 @@ put_packed(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
             for (int i = 0; i < each && i < QV_CACHE_MAX_TENSORS; i++) {
                 const char *rows = i ? t->deepstack[i - 1] : t->tokens;
                 pieces[n] = rows + (size_t)r * bytes;
-                XXH3_64bits_update(e->hashes[0], pieces[n++], bytes);
+                XXH3_64bits_update(&e->hashes[0], pieces[n++], bytes);
             }
         s = qv_cache_file_gather(&e->part->file,
                                  e->block.at + (uint64_t)(e->block.rows + row) * row_bytes, pieces,
@@ -553,8 +542,7 @@ qv_cache_put(qv_cache_entry *e, const qv_tokens *t, qv_error *err)
     }
     e->broken = true;
     pthread_mutex_lock(&w->lock);
-    note_failure(w, s, &failed);
-    say_failure(w, err);
+    s = note_failure(w, s, &failed, err);
     pthread_mutex_unlock(&w->lock);
     return s;
 }
@@ -574,7 +562,7 @@ digest(const qv_cache_entry *e, const qv_cache_result *r)
     XXH64_canonical_t all[QV_CACHE_MAX_TENSORS + 2];
     size_t n = 0;
     for (int i = 0; i < qv_cache_n_tensors(&e->writer->layout); i++)
-        XXH64_canonicalFromHash(&all[n++], XXH3_64bits_digest(e->hashes[i]));
+        XXH64_canonicalFromHash(&all[n++], XXH3_64bits_digest(&e->hashes[i]));
     XXH64_canonicalFromHash(&all[n++],
                             XXH3_64bits(r->outcome->grid_thw, sizeof r->outcome->grid_thw));
     XXH64_canonicalFromHash(&all[n++],
@@ -596,8 +584,7 @@ leave(qv_cache_entry *e, const qv_cache_result *r, const struct qv_index_row *ro
                               row->status ? NULL : r->outcome->grid_thw, r->timestamps_s, err);
     else
         qv_cache_part_drop(p, e->key, &e->block);
-    if (p == w->current &&
-        (p->end - p->room >= w->part_bytes || qv_seconds() - p->began_s >= w->part_seconds))
+    if (p == w->current && is_full(w, p))
         retire(w);
     pthread_cond_broadcast(&w->changed);
     return s;
@@ -637,18 +624,12 @@ make_record(const qv_cache_entry *e, const qv_cache_result *r, struct qv_text *r
     qv_cache_source source = e->source;
     source.path = e->path;
     source.options = qv_cache_normal(&w->usual, -1, false, e->options, options);
-    qv_cache_print_record(record, e->key, &source, r->status ? 0 : digest(e, r), r);
-    qv_text_add(record, "", 1);
-    if (record->lost)
-        return no_memory(w, err);
-    record->n--;
-    const qv_status s =
-        qv_record_row(record->at, record->n, &w->usual, w->folder.path, e->key, row, err);
+    qv_record_print(record, e->key, &source, r->status ? 0 : digest(e, r), r, row);
     if (!row->status) {
         row->n_rows = (uint32_t)e->block.rows;
         row->n_times = (uint32_t)n_timestamps(r);
     }
-    return s;
+    return record->lost ? qv_no_memory(w->folder.path, err) : QV_OK;
 }
 
 qv_status
@@ -677,8 +658,7 @@ qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
         leave(e, NULL, NULL, NULL, NULL);
     else
         s = leave(e, r, &row, &record, &failed);
-    note_failure(w, s, &failed);
-    s = say_failure(w, err);
+    s = note_failure(w, s, &failed, err);
     pthread_mutex_unlock(&w->lock);
     free(record.at);
     free_entry(entry);

@@ -68,8 +68,8 @@ qv_status
 qvm_check_row(const qv_clip_options *own, qv_error *err)
 {
     return own->end_s > 0 && own->end_s <= own->start_s
-               ? qv_fail(err, QV_EINVAL, "\"end\" is %.15g; above \"start\", %.15g", own->end_s,
-                         own->start_s)
+               ? qv_fail(err, QV_EINVAL, "\"end\" (%.15g) must be greater than \"start\" (%.15g)",
+                         own->end_s, own->start_s)
                : QV_OK;
 }
 
@@ -113,8 +113,8 @@ qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err)
         return qv_fail(err, QV_EINVAL, "%s: %zu bytes, which are %s", path, o->n_bytes,
                        o->bytes ? "empty" : "NULL");
     if (o->end_s > 0.0 && o->end_s <= o->start_s)
-        return qv_fail(err, QV_EINVAL, "%s: end %.15g; above start, %.15g", path, o->end_s,
-                       o->start_s);
+        return qv_fail(err, QV_EINVAL, "%s: end (%.15g) must be greater than start (%.15g)", path,
+                       o->end_s, o->start_s);
     if (!QV_RESERVED_IS_ZERO(o))
         return qv_fail(err, QV_EINVAL, "%s: clip options: reserved fields must be zero", path);
     return QV_OK;

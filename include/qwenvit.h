@@ -66,7 +66,8 @@ extern "C" {
     X(ENODEVICE, "no such backend or device here")                                                 \
     X(EUNSUPPORTED, "valid, but not supported")                                                    \
     X(EBACKEND, "the device or its library failed")                                                \
-    X(ESTATE, "call out of order")
+    X(ESTATE, "call out of order")                                                                 \
+    X(EFULL, "no room now; try again later")
 
 typedef enum qv_status {
 #define QV_STATUS_ENUM(name, text) QV_##name,
@@ -432,7 +433,6 @@ typedef struct qv_feeder_options {
     qv_dtype output;    /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
     bool alone;         /* items share no chunk: each has the capacity that suits it by itself */
-    double max_wait_s;  /* how long a frame pair waits for its chunk to fill while more come */
     uint64_t reserved[8];
 } qv_feeder_options;
 
@@ -467,11 +467,12 @@ typedef struct qv_feeder_chunk {
     int64_t capacity_rows, capacity_tokens;
 } qv_feeder_chunk;
 
-/* What is yet to be put. */
+/* What is yet to be put. While a device has a chunk under way, frame pairs wait for it to fill the
+ * next one, except with QV_FEEDER_NOTHING. A device without a chunk takes what waits. */
 typedef enum qv_feeder_expects {
-    QV_FEEDER_NOTHING = 0, /* nothing, or nothing before chunks have gone: they go as they are */
-    QV_FEEDER_PERHAPS,     /* nothing is on its way, but something may come: they go in 2 ms */
-    QV_FEEDER_MORE,        /* something is on its way, for which frame pairs wait max_wait_s */
+    QV_FEEDER_NOTHING = 0, /* nothing, or nothing before chunks have gone */
+    QV_FEEDER_PERHAPS,     /* nothing is on its way, but something may come */
+    QV_FEEDER_MORE,        /* something is on its way */
     QV_FEEDER_EXPECTS_MAX = 0x7fff
 } qv_feeder_expects;
 
@@ -490,17 +491,16 @@ QV_API qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item 
 
 /* Puts the next frame pairs of an item: as many as feed->step says, or those that are left. `data`
  * is theirs, or NULL if item->data was given; it must stay valid until they are pushed or dropped.
- * now_s is the time on any clock, in seconds. Returns QV_ESTATE if QV_FEEDER_PIECES puts wait for
+ * Returns QV_EFULL if QV_FEEDER_PIECES puts wait for
  * the same chunks, QV_ENOMEM, or QV_EINVAL if nothing is left of the item. */
 QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
-                               double now_s, qv_error *err);
+                               qv_error *err);
 
 /* Chooses the device's next chunk: as many of the oldest pairs as fit, then those that leave least
- * of it empty. qv_feeder_push must follow. Returns NULL if no chunk may go yet, or if so many are
- * under way that one must be pulled first; *wait_s is lowered to the seconds after which to ask
- * again. */
+ * of it empty. qv_feeder_push must follow. now_s is the time on any clock, in seconds. Returns NULL
+ * if nothing waits, or if a chunk under way must be pulled first. */
 QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s,
-                                              qv_feeder_expects expects, double *wait_s);
+                                              qv_feeder_expects expects);
 
 /* Pushes the chunk that qv_feeder_ready has chosen, and perhaps makes a plan for chunks to come
  * while the device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is

@@ -302,7 +302,7 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  * A pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL, or,
  * if it returns no status, the answer for nothing: "", zeros, or no change.
  *
- * Threads. Any threads may call qv_job_add, qv_job_give_back, qv_job_cancel and
+ * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel and
  * qv_job_get_progress at once; one thread calls qv_job_end and qv_job_close. From open to close only
  * the job may use its models' contexts.
  */
@@ -317,7 +317,7 @@ typedef struct qv_job_result {
     void *user;        /* the source's `user` */
     qv_status status;  /* in the end call: why the source has failed, or QV_OK */
     const char *error; /* the error's text, or "" */
-    bool cancelled;    /* the source did not fail, but the job ended before it was done */
+    bool cancelled;    /* it did not fail: it was dropped, or the job ended before it was done */
     /* so far. source_frames is 0 for frames and patches, and if no clip could be opened. not_gpu also says why the
      * job had no GPU decode it */
     qv_outcome outcome;
@@ -381,7 +381,7 @@ typedef struct qv_job_options {
                       * model's GPU and as many besides as there are cores beyond 24 a GPU */
     int sinks;     /* threads that call the sink; 0: 1 */
     int64_t queue; /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
-    bool refuse_when_full; /* instead of waiting, adding fails with QV_ESTATE */
+    bool refuse_when_full; /* instead of waiting, adding fails with QV_EFULL */
     /* Bytes of the sources in memory that were added and of the results that were not given back
      * (qv_job_give_back), at most: beyond that adding waits. Beyond that many bytes of results alone
      * no further source is taken up, so that they grow by the sources under way at most. Sources
@@ -392,10 +392,7 @@ typedef struct qv_job_options {
     /* Asked every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the job.
      * NULL: the job goes on */
     bool (*go_on)(void *user, qv_job *job);
-    int64_t memory; /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
-    /* how long a frame pair waits for its chunk to fill while more sources are being read; 0: 2.
-     * It does not wait if none is. */
-    double max_wait_s;
+    int64_t memory;     /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
     /* sources are not packed: each is encoded in the capacity that suits it by itself, as
      * qv_encode does with one item */
@@ -444,13 +441,14 @@ typedef struct qv_job_source {
      * so. The other fields, except key and user, are not used. */
     qv_status status;
     const char *error;
-    uint64_t reserved[8];
+    uint64_t ticket; /* a number by which qv_job_drop finds it; sources may share one; 0: none */
+    uint64_t reserved[7];
 } qv_job_source;
 
 /* Counts and seconds since the job was opened. A stage's seconds are summed over its threads:
  * divided by elapsed_s and the number of threads they tell how busy it is. */
 typedef struct qv_job_progress {
-    int64_t added, done, failed; /* sources; `done` includes those that failed */
+    int64_t added, done, failed; /* sources; `done` includes `failed`, and that those dropped */
     int64_t tokens;              /* tokens that came from devices */
     int64_t source_frames;       /* frames in the files of all clips that are done */
     int64_t decoded_frames;      /* frames of these clips that were decoded */
@@ -487,10 +485,16 @@ QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
 
 /*
  * Adds a source. It waits while the queue is full, or too much is ahead. Returns QV_EINVAL for a source that is not valid
- * (its grid, or no key); QV_ESTATE after qv_job_end, or if it would wait with refuse_when_full;
+ * (its grid, or no key); QV_ESTATE after qv_job_end; QV_EFULL if it would wait with refuse_when_full;
  * or the failure that has ended the job. What is wrong with a file is told to the sink.
  */
 QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
+
+/* Drops the sources with this ticket, unless the sink has had all of their rows: nothing more of
+ * them is read or put into a chunk, and their end call, which comes soon, says `cancelled` with
+ * QV_ESTATE. Memory of theirs must stay valid until that call. Returns how many were dropped. Any
+ * thread may call it. */
+QV_API size_t qv_job_drop(qv_job *job, uint64_t ticket);
 
 /* Says that bytes of results (qv_job_result.ahead_bytes) are no longer held. Any thread may call
  * it. */

@@ -4,7 +4,6 @@
  * chunk when no more may be under way or nothing is ready, and hands its pieces with their tokens
  * to the sink.
  */
-#include <math.h>
 #include <string.h>
 
 #include "dtype.h"
@@ -61,16 +60,16 @@ free_buffer(struct qv_job_device *d)
 /* Has the feeder choose the next chunk, whose pieces become the buffer's. Returns false if no chunk
  * may go yet. */
 static bool
-choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
+choose(struct qv_job_device *d, struct qv_job_buffer *buffer)
 {
     qv_job *job = d->job;
-    const bool comes = qv_job_may_take_up(job) || job->n_reading;
+    const bool comes = qv_job_may_take_up(job) || job->n_putting;
     /* a reader that waits for memory gets it once chunks have gone */
     const bool nothing = (job->ended && !comes) || job->serving != job->ticket;
     const qv_feeder_expects expects = nothing ? QV_FEEDER_NOTHING
                                       : comes ? QV_FEEDER_MORE
                                               : QV_FEEDER_PERHAPS;
-    buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), expects, wait_s);
+    buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), expects);
     if (!buffer->chunk)
         return false;
     buffer->users = buffer->n = buffer->chunk->n;
@@ -192,11 +191,11 @@ pull_chunk(struct qv_job_device *d)
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 static void
-wait_for_work(struct qv_job_device *d, bool full, double seconds)
+wait_for_work(struct qv_job_device *d, bool full)
 {
     qv_job *job = d->job;
     const double began_s = qv_seconds();
-    qv_job_wait_for(job, QV_JOB_DEVICES, seconds);
+    qv_job_wait(job, QV_JOB_DEVICES);
     *(full ? &job->progress.full_s : &job->progress.starved_s) += qv_seconds() - began_s;
 }
 
@@ -208,13 +207,12 @@ qv_job_compute(void *device)
     pthread_mutex_lock(&job->lock);
     while (!job->stopping) {
         struct qv_job_buffer *buffer = free_buffer(d);
-        double wait_s = INFINITY;
-        if (buffer && choose(d, buffer, &wait_s))
+        if (buffer && choose(d, buffer))
             push_chunk(d, buffer);
         else if (d->n_under_way)
             pull_chunk(d);
         else
-            wait_for_work(d, !buffer, wait_s);
+            wait_for_work(d, !buffer);
     }
     pthread_mutex_unlock(&job->lock);
     return NULL;

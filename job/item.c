@@ -45,15 +45,21 @@ drop(qv_job *job, struct qv_job_item *item)
     item->feed = NULL;
 }
 
+static void
+fail(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
+{
+    if (item->status)
+        return;
+    item->status = status;
+    item->error = *err;
+    drop(job, item);
+    qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
+}
+
 void
 qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
 {
-    if (!item->status) {
-        item->status = status;
-        item->error = *err;
-        drop(job, item);
-        qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
-    }
+    fail(job, item, status, err);
     if (qv_ends_all(status))
         qv_job_lose(job, status, err);
 }
@@ -100,6 +106,54 @@ qv_job_let_go(qv_job *job, struct qv_job_item *item)
     if (!job->n_items)
         qv_job_wake(job, QV_JOB_ENDERS);
     return QV_JOB_DONE;
+}
+
+/* Takes an item that no reader has taken up out of their queue. */
+static void
+take_out(qv_job *job, struct qv_job_item *item)
+{
+    size_t i = 0;
+    while (qv_job_queue_at(&job->sources, i) != item)
+        i++;
+    qv_job_queue_take(&job->sources, i);
+    qv_job_count(job, 0, item->held);
+    item->state = QV_JOB_READ;
+    qv_job_wake(job, QV_JOB_ADDERS);
+}
+
+static void
+drop_item(qv_job *job, struct qv_job_item *item)
+{
+    qv_error why;
+    const qv_status status = qv_fail(&why, QV_ESTATE, "%s: it was dropped", item->source.key);
+    item->is_dropped = true;
+    item->holders++;
+    fail(job, item, status, &why);
+    if (item->state == QV_JOB_WAITING)
+        take_out(job, item);
+    if (qv_job_let_go(job, item) != QV_JOB_FAILED)
+        return; /* who holds it lets go of it soon */
+    item->holders++;
+    item->next_dropped = job->dropped;
+    job->dropped = item;
+    qv_job_wake(job, QV_JOB_SINKS);
+}
+
+size_t
+qv_job_drop(qv_job *job, uint64_t ticket)
+{
+    size_t n = 0;
+    if (!job || !ticket)
+        return 0;
+    pthread_mutex_lock(&job->lock);
+    for (struct qv_job_item *item = job->items; item; item = item->next) {
+        if (item->source.ticket != ticket || item->status || item->is_ending)
+            continue;
+        drop_item(job, item);
+        n++;
+    }
+    pthread_mutex_unlock(&job->lock);
+    return n;
 }
 
 /* An item whose data come with each put is a clip: only its grid is known, so that is what the
@@ -266,10 +320,10 @@ find_place(const qv_job *job, const struct qv_job_item *item, qv_error *why)
     const char *name = item->source.key;
     const int64_t bytes = item->lent + item->held;
     if (job->sources.n == job->sources.room)
-        return qv_fail(why, QV_ESTATE, "%s: %zu sources wait; no more are taken now", name,
+        return qv_fail(why, QV_EFULL, "%s: %zu sources wait; no more are taken now", name,
                        job->sources.n);
     if (job->o.ahead && job->ahead && job->ahead + bytes > job->o.ahead)
-        return qv_fail(why, QV_ESTATE,
+        return qv_fail(why, QV_EFULL,
                        "%s: it takes %lld bytes, and %lld bytes are ahead; %lld together at most",
                        name, (long long)bytes, (long long)job->ahead, (long long)job->o.ahead);
     return QV_OK;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Opens and ends a job, checks its options, and has the waiting that its stages share. */
 #define _GNU_SOURCE
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,7 +12,6 @@
 
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
-#define DEFAULT_WAIT_S 2.0
 #define ASK_S 0.02
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -30,18 +28,13 @@ qv_job_wait(qv_job *job, enum qv_job_who who)
     pthread_cond_wait(&job->changed[who], &job->lock);
 }
 
-/* Waits by CLOCK_REALTIME, which every system has for this. That clock may be set meanwhile, so
- * a wait is never long. */
-void
-qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds)
+/* Waits until it is time to ask, by CLOCK_REALTIME, which every system has for this. */
+static void
+wait_a_moment(qv_job *job, enum qv_job_who who)
 {
-    if (isinf(seconds)) {
-        qv_job_wait(job, who);
-        return;
-    }
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    const int64_t ns = until.tv_nsec + (int64_t)(1e9 * (seconds < 0.2 ? seconds : 0.2));
+    const int64_t ns = until.tv_nsec + (int64_t)(1e9 * ASK_S);
     until.tv_sec += (time_t)(ns / 1000000000);
     until.tv_nsec = (long)(ns % 1000000000);
     pthread_cond_timedwait(&job->changed[who], &job->lock, &until);
@@ -58,9 +51,11 @@ stop(qv_job *job)
 void
 qv_job_wait_asking(qv_job *job, enum qv_job_who who)
 {
-    qv_job_wait_for(job, who, job->o.go_on ? ASK_S : INFINITY);
-    if (!job->o.go_on)
+    if (!job->o.go_on) {
+        qv_job_wait(job, who);
         return;
+    }
+    wait_a_moment(job, who);
     pthread_mutex_unlock(&job->lock);
     const bool goes_on = job->o.go_on(job->o.sink.user, job);
     pthread_mutex_lock(&job->lock);
@@ -106,8 +101,6 @@ check_options(const qv_job_options *o, qv_error *err)
         if (numbers[i].value < 0 || numbers[i].value > numbers[i].most)
             return qv_fail(err, QV_EINVAL, "job options: %s is %lld; 0 to %lld", numbers[i].name,
                            (long long)numbers[i].value, (long long)numbers[i].most);
-    if (!(o->max_wait_s >= 0 && o->max_wait_s <= 1e6))
-        return qv_fail(err, QV_EINVAL, "job options: max_wait_s is %g; 0 to 1e6", o->max_wait_s);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
         return qv_fail(err, QV_EINVAL, "job options: output is %s; f32 or bf16",
                        qv_dtype_name(o->output));
@@ -137,7 +130,6 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->o.output = o->output ? o->output : QV_F32;
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
-    job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
@@ -189,8 +181,7 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 {
     const qv_feeder_options options = { .output = job->o.output,
                                         .chunk_rows = job->o.chunk_rows,
-                                        .alone = job->o.alone,
-                                        .max_wait_s = job->o.max_wait_s };
+                                        .alone = job->o.alone };
     qv_model_info info;
     for (int i = 0; i < job->n_devices; i++) {
         job->devices[i].job = job;

@@ -113,13 +113,16 @@ struct qv_job_item {
     qv_item whole;
     int64_t n_tokens;
     int64_t step; /* frame pairs that a reader puts at a time; the last time fewer */
+    int64_t put;  /* frame pairs that were put */
     double *timestamps_s;
     struct qv_job_piece end; /* stands in a queue for the call that tells of a failure */
-    int64_t lent, held;      /* bytes of the source in memory; of its result, as far as known */
-    bool has_begun;          /* the sink was asked for an entry; used in its calls alone */
-    void *entry;             /* what it gave */
+    struct qv_job_item *next_dropped;
+    int64_t lent, held; /* bytes of the source in memory; of its result, as far as known */
+    bool has_begun;     /* the sink was asked for an entry; used in its calls alone */
+    void *entry;        /* what it gave */
     /* the lock guards what follows */
     enum qv_job_state state;
+    bool is_dropped, is_ending; /* is_ending: a sink has its last rows */
     qv_feed *feed; /* its way through the feeder; NULL: it has not begun, or has failed */
     /* its reader, its pieces in chunks, and all that one put has added while some of it waits */
     size_t holders;
@@ -193,7 +196,8 @@ struct qv_job {
     struct qv_job_queue sources; /* items that no reader has taken up */
     struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
     int n_failures;              /* such ends in it */
-    int n_reading;
+    struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
+    int n_reading, n_putting;    /* items with a reader; those of which more frame pairs come */
     /* with options.ahead, bytes of sources in memory and of results: of all items and results that
      * were not given back; and of these results alone, of items that were taken up */
     int64_t ahead, results;
@@ -230,7 +234,6 @@ enum qv_job_who {
 /* These are called under the lock. */
 void qv_job_wake(qv_job *job, enum qv_job_who who);
 void qv_job_wait(qv_job *job, enum qv_job_who who);
-void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 /* Waits, and asks options.go_on meanwhile, which may cancel the job. */
 void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
 /* With options.ahead: counts bytes that are more (or fewer) of all that is ahead, and of results. */

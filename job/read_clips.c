@@ -63,18 +63,24 @@ give_up(qv_job *job, struct qv_job_frames *frames)
     pthread_mutex_unlock(&job->lock);
 }
 
+/* Returns whether all of an item is in the feeder. */
+static bool
+is_all_put(const struct qv_job_item *item)
+{
+    return item->put && item->put >= item->whole.grid_thw[0];
+}
+
 /* Puts the item's next frame pairs into the feeder, and waits while too much waits for the same
  * chunks. `frames` has a clip's; else they are NULL. */
 static qv_status
 put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_error *err)
 {
-    qv_status status = QV_ESTATE;
+    qv_status status = QV_EFULL;
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
-    while (!is_over(job, item) && status == QV_ESTATE) {
-        status = qv_feeder_put(job->feeder, item->feed, frames ? frames->at : NULL, frames,
-                               qv_seconds(), err);
-        if (status == QV_ESTATE)
+    while (!is_over(job, item) && status == QV_EFULL) {
+        status = qv_feeder_put(job->feeder, item->feed, frames ? frames->at : NULL, frames, err);
+        if (status == QV_EFULL)
             qv_job_wait(job, QV_JOB_READERS);
     }
     qv_job_clock_stop(&item->room, qv_seconds());
@@ -82,10 +88,12 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
         qv_job_free_frames(job, &frames);
     } else {
         item->holders++;
+        item->put += item->step;
+        job->n_putting -= is_all_put(item);
         qv_job_wake(job, QV_JOB_DEVICES);
     }
     pthread_mutex_unlock(&job->lock);
-    return status == QV_ESTATE ? QV_OK : status;
+    return status == QV_EFULL ? QV_OK : status;
 }
 
 /* ---- clips and images ---------------------------------------------------------------------- */
@@ -359,6 +367,7 @@ take_source(struct qv_job_worker *w)
         item->holders++;
         w->item = item;
         job->n_reading++;
+        job->n_putting++;
         qv_job_wake(job, QV_JOB_ADDERS);
         if (job->on_gpu) /* the CPU's readers may take sources once all of the GPU's are busy */
             qv_job_wake(job, QV_JOB_READERS);
@@ -393,6 +402,7 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     job->progress.decode_s += qv_seconds() - item->began_s - item->room.sum_s;
     job->progress.room_s += item->room.sum_s;
     job->n_reading--;
+    job->n_putting -= !is_all_put(item);
     w->item = NULL;
     if (item->state == QV_JOB_READING) /* the sink may have told of the last piece */
         item->state = QV_JOB_READ;

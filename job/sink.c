@@ -13,6 +13,7 @@ describe(const qv_job *job, const struct qv_job_item *item)
     return (qv_job_result){ .key = item->source.key,
                             .user = item->source.user,
                             .error = "",
+                            .cancelled = item->is_dropped,
                             .outcome = item->outcome,
                             .n_tokens = item->n_tokens,
                             .dtype = job->o.output,
@@ -113,6 +114,12 @@ retire(qv_job *job, struct qv_job_piece *piece)
 static struct qv_job_piece *
 take_piece(qv_job *job)
 {
+    struct qv_job_item *dropped = job->dropped;
+    if (dropped) {
+        job->dropped = dropped->next_dropped;
+        dropped->end.item = dropped;
+        return &dropped->end;
+    }
     for (size_t i = 0; i < job->told.n; i++) {
         const struct qv_job_piece *p = qv_job_queue_at(&job->told, i);
         if (p->item->sink)
@@ -131,6 +138,7 @@ tell(qv_job *job, struct qv_job_worker *w, struct qv_job_piece *piece)
     item->sink = w;
     if (!item->status) {
         item->wait_sink_s += qv_seconds() - piece->ready_s;
+        item->is_ending = piece->last;
         call(job, w, item, piece);
     }
     retire(job, piece);
@@ -165,7 +173,7 @@ qv_job_cancel_item(qv_job *job, struct qv_job_item *item)
 {
     qv_job_result r = describe(job, item);
     qv_error error = item->status ? item->error : job->error, ignored;
-    r.cancelled = !item->status;
+    r.cancelled = item->is_dropped || !item->status;
     r.status = item->status ? item->status : job->status ? job->status : QV_ESTATE;
     r.error = item->status || job->status ? error.text : "the job was closed before it was done";
     if (item->state < QV_JOB_TOLD)

@@ -112,7 +112,8 @@ qv_ends_all(qv_status status)
     case QV_EINVAL:
     case QV_EIO:
     case QV_EFORMAT:
-    case QV_EUNSUPPORTED: return false;
+    case QV_EUNSUPPORTED:
+    case QV_EFULL: return false;
     case QV_ENOMEM:
     case QV_ENODEVICE:
     case QV_EBACKEND:

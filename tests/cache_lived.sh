@@ -25,6 +25,7 @@ look="$qwenvit cache"
 
 # ---- before starting
 expect 0 'c: 7 to do; 0 are there' $cache --list list.txt -o c --dry-run
+grep -q '^  disk .* GB of bf16, \[n, [0-9]*\] and [0-9] DeepStack' out.txt || fail 'no size on a disk'
 grep -q 'clips      7, 6 of them images' out.txt || fail 'what the list is'
 grep -q 'it cannot be told' out.txt || fail 'a time from nothing'
 [ ! -e c ] || fail 'a dry run made the folder'

@@ -18,7 +18,8 @@ expect 0 'SUBCOMMAND' "$qwenvit" --help
 expect 0 '  NVDEC    ' "$qwenvit" --version
 expect 0 '  FFmpeg   ' "$qwenvit" --version # it also says which backends run here, or why they do not
 expect 0 '  cuda     ' "$qwenvit" --version
-for s in encode cache info synth 'bench tower' 'bench job' profile verify; do
+for s in encode 'cache fill' 'cache status' 'cache keys' 'cache get' 'cache check' 'cache prune' 'cache delete' \
+    'cache export' info synth 'bench tower' 'bench job' profile verify; do
     expect 0 'example:' "$qwenvit" $s --help # one screen of 40 lines and 100 columns
     [ "$(wc -l < out.txt)" -le 40 ] || fail "$s --help is longer than a screen"
     ! grep -E '.{101}' out.txt || fail "$s --help is wider than a screen"
@@ -68,7 +69,7 @@ expect 0 'other.ppm' "$qwenvit" encode grey.ppm other.ppm --model "$model" -o ma
 [ -s many/grey.ppm.safetensors ] && [ -s many/other.ppm.safetensors ] || fail 'not both written'
 # two outputs that would be one file are refused before any work
 mkdir one two && cp grey.ppm one/same.ppm && cp grey.ppm two/same.ppm
-expect 2 'one/same.ppm and two/same.ppm would both be written to many/same.ppm.safetensors' \
+expect 2 'one/same.ppm and two/same.ppm would both be written to same.ppm.safetensors' \
     "$qwenvit" encode one/same.ppm grey.ppm two/same.ppm --model /nonexistent -o many
 [ ! -e many/same.ppm.safetensors ] || fail 'of two of one name the first was written'
 expect 3 'cannot be made: File exists' "$qwenvit" encode grey.ppm other.ppm --model /nonexistent -o a.safetensors
@@ -95,7 +96,7 @@ if cp grey.ppm "$odd" 2> /dev/null; then
     head -c 2000 many/odd%FF%C3.ppm.safetensors | grep -aqF '"source":"odd%FF%C3.ppm"' ||
         fail 'no file of an odd name, or another source'
     cp grey.ppm odd%FF%C3.ppm
-    expect 2 'would both be written to many/odd%FF%C3.ppm.safetensors' "$qwenvit" encode "$odd" \
+    expect 2 'would both be written to odd%FF%C3.ppm.safetensors' "$qwenvit" encode "$odd" \
         odd%FF%C3.ppm --model "$model" -o many
     expect 0 '"clip":"odd%FF%C3.ppm"' "$qwenvit" info "$odd" --json
 fi
@@ -103,6 +104,7 @@ fi
 # turn text around. Nothing that is printed has them: names show '?', JSON has escapes.
 hostile=$(printf 'a\033]0;x\007\nb\377\302\233\342\200\256c.ppm')
 shown='a?]0;x??b??????c.ppm'
+told='a?]0;x??b%FF?????c.ppm' # by a result, which has %FF for a byte that is not UTF-8
 # shows CODE WORDS LINES COMMAND...: as expect; the output is printable, and stdout has so many lines
 shows() {
     lines=$3 code=$1 words=$2; shift 3
@@ -115,9 +117,9 @@ if cp grey.ppm "$hostile" 2> /dev/null; then
     mkdir quiet
     printf '{"path":"a\\u001B]0;x\\u0007\\nb.ppm","key":"k\\u001B\\u009B\\u202E\\n"}\n' > hostile.txt
     cp grey.ppm "$(printf 'a\033]0;x\007\nb.ppm')"
-    shows 0 "$shown: image" "$(lines "$qwenvit" info grey.ppm)" "$qwenvit" info "$hostile"
+    shows 0 "$told: image" "$(lines "$qwenvit" info grey.ppm)" "$qwenvit" info "$hostile"
     shows 0 '"clip":"a\u001B]0;x\u0007\nb%FF\u009B\u202Ec.ppm"' 1 "$qwenvit" info "$hostile" --json
-    shows 0 "$shown: 1 frame" 1 "$qwenvit" encode "$hostile" --model "$model" -o hostile.safetensors
+    shows 0 "$told: 1 frame" 1 "$qwenvit" encode "$hostile" --model "$model" -o hostile.safetensors
     shows 3 "no$shown: cannot be opened" 0 "$qwenvit" info "no$hostile"
     shows 3 'checkpoint' 0 "$qwenvit" info "$(printf 'o\033\302\205rg/na\ame')"
     shows 2 'no option --?]0;x?' 0 "$qwenvit" info "$(printf -- '--\033]0;x\007')"
@@ -133,7 +135,7 @@ if cp grey.ppm "$hostile" 2> /dev/null; then
     shows 0 'resize' "$(lines "$qwenvit" bench preprocess grey.ppm --repeats 1 --threads 1)" \
         "$qwenvit" bench preprocess "$hostile" --repeats 1 --threads 1
     cp -r "$model" "$hostile.model"
-    shows 0 "$shown.model: qwen3_vl" "$(lines "$qwenvit" info "$model")" "$qwenvit" info "$hostile.model"
+    shows 0 "$told.model: qwen3_vl" "$(lines "$qwenvit" info "$model")" "$qwenvit" info "$hostile.model"
     [ -z "$(LC_ALL=C tr -d '\n -~' < h.json)" ] || fail 'JSON in a file lacks escapes'
     rm -r "$hostile.model" "$hostile" quiet
 fi
@@ -306,9 +308,9 @@ expect 4 'GPU 15 decodes nothing' "$qwenvit" info motion.mp4 --decode gpu --devi
 expect 0 '16 frames of 160x96' "$qwenvit" info motion.mp4 $like --fps 4 --total-pixels 1 \
     --min-pixels 20000 --max-pixels 30000
 expect 2 'must be transformers or qwen-vl-utils' "$qwenvit" info motion.mp4 --like qwen
-expect 2 '--cap-pixels goes with --like transformers' "$qwenvit" encode motion.mp4 --model "$model" \
+expect 2 'cap_pixels goes with transformers' "$qwenvit" encode motion.mp4 --model "$model" \
     -o no.safetensors $like --cap-pixels
-expect 2 '--total-pixels goes with --like qwen-vl-utils' "$qwenvit" encode motion.mp4 --model "$model" \
+expect 2 'total_pixels goes with the rules of qwen-vl-utils' "$qwenvit" encode motion.mp4 --model "$model" \
     -o no.safetensors --total-pixels 9
 expect 2 'take 102 frames; 2 to 100' "$qwenvit" info motion.mp4 $like --num-frames 102
 expect 2 'most pixels are 5, below the least' "$qwenvit" info motion.mp4 $like --max-pixels 5
@@ -382,7 +384,7 @@ expect 0 'cut        20 frames from number 40 on: 1.6 s to 2.4 s' "$qwenvit" inf
 expect 2 'start 1.61, end 1.63: no frame lies in there' "$qwenvit" info motion.mp4 --start 1.61 --end 1.63
 expect 2 '--start is "-1"' "$qwenvit" info motion.mp4 --start -1
 expect 2 '--end is "nan"' "$qwenvit" info motion.mp4 --end nan
-expect 2 '--end must be above --start' "$qwenvit" encode motion.mp4 --model "$model" -o many --start 2 --end 1
+expect 2 'end (1) must be greater than start (2)' "$qwenvit" encode motion.mp4 --model "$model" -o many --start 2 --end 1
 expect 2 'lines of --list have their own' "$qwenvit" encode --list cuts.txt --model "$model" -o listed --end 1
 rm -r listed/* many/motion.mp4.safetensors many/copy.mp4.safetensors copy.mp4
 # clips inside a file, as in a tar shard
@@ -417,7 +419,7 @@ refused '{"path":"a","colour":"red"}' 'there is no field "colour"'
 refused '{"path":"a","start":-1}' '"start" must be a number from 0 up'
 refused '{"path":"a","start":"1"}' '"start" must be a number from 0 up'
 refused '{"path":"a","end":0}' '"end" must be a number above 0'
-refused '{"path":"a","start":2,"end":2.0}' '"end" is 2; above "start", 2'
+refused '{"path":"a","start":2,"end":2.0}' '"end" (2) must be greater than "start" (2)'
 refused '{"path":"a","key":"b/../../c"}' 'key "b/../../c": a file is to be named by it'
 refused '{"path":"a","key":"b/"}' 'key "b/": a file is to be named by it'
 refused '# clips' '"# clips" is a comment, which a list does not have'

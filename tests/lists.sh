@@ -28,7 +28,7 @@ clips/options.inc tools/command/info.c      prints the numbers of the model, and
 clips/options.inc tools/verify/verify.c     makes pixels of a size; samples as many frames as a grid has
 clips/options.inc python/src/model.cpp      gives the numbers of the model
 clips/options.inc python/src/frames.cpp     resizes frames that are in memory
-clips/options.inc python/qwenvit/ray.py      a rate replaces a number of frames
+clips/options.inc python/qwenvit/adapters/ray.py a rate replaces a number of frames
 clips/options.inc python/qwenvit/_sources.py    says what frames in memory may have
 src/outcome.inc job/fill.c                frames in memory come with their rate
 src/outcome.inc cache/index.c               a row of the index has the rate
@@ -41,13 +41,13 @@ src/outcome.inc tools/command/progress_line.c sums frames and times of the clips
 src/outcome.inc tools/bench/job.c           has times of a stage of a job, which are called so too
 src/outcome.inc tools/bench/preprocess.c    records of 0.1.0 have these names
 src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
-src/outcome.inc python/qwenvit/_adapters.py     has the names of 0.2
+src/outcome.inc python/qwenvit/adapters/__init__.py has the names of 0.2
 src/outcome.inc python/qwenvit/_cache.py    gives fields of a record as properties, with their defaults
-src/outcome.inc python/qwenvit/_export.py   has the columns of the index in Parquet
+src/outcome.inc python/qwenvit/adapters/parquet.py has the columns of the index in Parquet
 src/outcome.inc python/qwenvit/_model.py    gives properties of Tokens, of which some are None if unset
-src/outcome.inc python/qwenvit/_rows.py     has the columns of tables of tokens
+src/outcome.inc python/qwenvit/adapters/rows.py has the columns of tables of tokens
 src/outcome.inc python/qwenvit/_sources.py  accepts the name that images had in 0.2
-src/outcome.inc python/qwenvit/engines.py   second_per_grid_ts is a field of processors
+src/outcome.inc python/qwenvit/adapters/engines.py second_per_grid_ts is a field of processors
 '
 # words that other things are called by
 common='start start_s end end_s offset length threads like decode gpu'

@@ -505,8 +505,10 @@ words_say_what_is_wrong(void **state)
     refused("back.mp4", (qv_clip_options){ .end_s = (double)NAN }, "nan; must be a number above 0");
     refused("back.mp4", (qv_clip_options){ .end_s = INFINITY },
             "end is inf; must be a number above 0");
-    refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 2 }, "end 2; above start, 2");
-    refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 1 }, "end 1; above start, 2");
+    refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 2 },
+            "end (2) must be greater than start (2)");
+    refused("back.mp4", (qv_clip_options){ .start_s = 2, .end_s = 1 },
+            "end (1) must be greater than start (2)");
     refused("back.mp4", (qv_clip_options){ .start_s = 4 },
             "start 4, end 0: no frame lies in there; of its 40, 10 a second, the last is at 3.9");
     refused("back.mp4", (qv_clip_options){ .start_s = 1e300 }, "no frame lies in there");

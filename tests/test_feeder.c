@@ -8,30 +8,30 @@
 
 #include <cmocka.h>
 
+#include "model/feeder.h"
 #include "tiny.h"
 
 /* Chunks of 64 patches, of which a frame pair of 4x4 takes a quarter. */
 enum { ROWS = 64, PAIR = 16, FITS = ROWS / PAIR, DEVICES = 2, MOST_PAIRS = 40 };
-#define MAX_WAIT_S 5
 
 struct fed {
     struct tiny t[DEVICES];
     qv_feeder *f;
     uint8_t *frames;
-    double wait_s;
     qv_error err;
 };
 
 static struct fed
-open_feeder(int n_devices)
+open_feeder(int n_devices, int under_way)
 {
-    struct fed s = { .wait_s = 100 };
+    struct fed s = { .f = NULL };
     qv_model *models[DEVICES] = { 0 };
     for (int i = 0; i < n_devices; i++) {
         s.t[i] = tiny_open("ref", QV_F32, 1);
+        s.t[i].ctx->caps.chunks = under_way;
         models[i] = s.t[i].model;
     }
-    const qv_feeder_options o = { .chunk_rows = ROWS, .max_wait_s = MAX_WAIT_S };
+    const qv_feeder_options o = { .chunk_rows = ROWS };
     if (qv_feeder_open(models, (size_t)n_devices, &o, &s.f, &s.err))
         fail_msg("%s", s.err.text);
     s.frames = tiny_frames(&s.t[0], 2 * MOST_PAIRS, 4, 4, 1);
@@ -50,7 +50,7 @@ close_feeder(struct fed *s)
 
 /* Adds an item, and puts all of it. */
 static qv_feed *
-put_item(struct fed *s, int64_t pairs, void *user, double now_s)
+put_item(struct fed *s, int64_t pairs, void *user)
 {
     const qv_item item = { .data = s->frames, .grid_thw = { pairs, 4, 4 } };
     qv_feed *feed = NULL;
@@ -59,7 +59,7 @@ put_item(struct fed *s, int64_t pairs, void *user, double now_s)
     assert_ptr_equal(feed->user, user);
     assert_int_equal(feed->step, pairs < FITS ? pairs : FITS);
     for (int64_t at = 0; at < pairs; at += feed->step)
-        if (qv_feeder_put(s->f, feed, NULL, NULL, now_s, &s->err))
+        if (qv_feeder_put(s->f, feed, NULL, NULL, &s->err))
             fail_msg("%s", s->err.text);
     return feed;
 }
@@ -67,7 +67,7 @@ put_item(struct fed *s, int64_t pairs, void *user, double now_s)
 static const qv_feeder_chunk *
 ready(struct fed *s, int device)
 {
-    return qv_feeder_ready(s->f, device, 0, QV_FEEDER_NOTHING, &s->wait_s);
+    return qv_feeder_ready(s->f, device, 0, QV_FEEDER_NOTHING);
 }
 
 /* Pushes the chunk that is ready, and pulls it. Returns how many frame pairs it had. */
@@ -106,15 +106,15 @@ static void
 a_dropped_item_goes_no_further(void **state)
 {
     (void)state;
-    struct fed s = open_feeder(1);
+    struct fed s = open_feeder(1, 1);
     int a, b;
-    assert_int_equal(drop(&s, put_item(&s, 3, &a, 0)), 3);
+    assert_int_equal(drop(&s, put_item(&s, 3, &a)), 3);
     assert_null(ready(&s, 0));
-    qv_feed *half = put_item(&s, 2 * FITS + 1, &a, 0);
+    qv_feed *half = put_item(&s, 2 * FITS + 1, &a);
     assert_int_equal(run(&s, 0), FITS);
     const qv_feeder_chunk *chunk = ready(&s, 0);
     assert_int_equal(chunk->rows, ROWS);
-    put_item(&s, 2, &b, 0);
+    put_item(&s, 2, &b);
     assert_int_equal(drop(&s, half), 1); /* a chunk that was chosen is not changed */
     assert_int_equal(run(&s, 0), FITS);
     chunk = ready(&s, 0);
@@ -129,13 +129,13 @@ static void
 an_item_stays_on_its_device(void **state)
 {
     (void)state;
-    struct fed s = open_feeder(DEVICES);
+    struct fed s = open_feeder(DEVICES, 1);
     int a, b;
     int64_t next = 0;
-    put_item(&s, 3 * FITS, &a, 0);
+    put_item(&s, 3 * FITS, &a);
     assert_int_equal(run(&s, 1), FITS);
     assert_null(ready(&s, 0));
-    put_item(&s, 1, &b, 0);
+    put_item(&s, 1, &b);
     assert_ptr_equal(ready(&s, 0)->pieces[0].feed->user, &b);
     assert_int_equal(run(&s, 0), 1);
     for (next = FITS; next < 3 * FITS; next += FITS) {
@@ -151,36 +151,111 @@ an_item_stays_on_its_device(void **state)
     close_feeder(&s);
 }
 
-/* Frame pairs wait for a full chunk while more are on their way, and 2 ms if none is. An item of which
- * no more may be put keeps nobody waiting. */
+/* Pushes the chunk that is ready. */
 static void
-pairs_wait_for_their_chunk(void **state)
+push(struct fed *s, int device)
+{
+    if (qv_feeder_push(s->f, device, &s->err))
+        fail_msg("%s", s->err.text);
+}
+
+/* Pulls the oldest chunk. Returns how many frame pairs it had. */
+static int64_t
+pull(struct fed *s, int device)
+{
+    float *tokens = malloc((size_t)(ROWS / 4 * s->t[0].info.out_hidden) * sizeof *tokens);
+    qv_tokens out = { .tokens = tokens, .capacity = ROWS / 4 };
+    assert_non_null(tokens);
+    if (qv_feeder_pull(s->f, device, &out, &s->err))
+        fail_msg("%s", s->err.text);
+    free(tokens);
+    return out.n * 4 / PAIR;
+}
+
+/* A device that has nothing to do takes what waits. While it has a chunk under way, frame pairs wait
+ * for a full one, unless nothing more comes. An item of which no more may be put keeps nobody
+ * waiting. */
+static void
+pairs_wait_while_the_device_works(void **state)
 {
     (void)state;
-    struct fed s = open_feeder(1);
+    struct fed s = open_feeder(1, 2);
     int a;
-    qv_feed *feed = put_item(&s, 1, &a, 10);
-    assert_null(qv_feeder_ready(s.f, 0, 11, QV_FEEDER_MORE, &s.wait_s));
-    assert_true(s.wait_s == MAX_WAIT_S - 1);
-    assert_null(qv_feeder_ready(s.f, 0, 10.001, QV_FEEDER_PERHAPS, &s.wait_s));
-    assert_true(s.wait_s > 0 && s.wait_s < 0.0011);
-    assert_non_null(qv_feeder_ready(s.f, 0, 10.003, QV_FEEDER_PERHAPS, &s.wait_s));
-    assert_int_equal(run(&s, 0), 1);
-    assert_false(qv_feeder_drop(s.f, feed, &(qv_feeder_piece){ 0 }));
-
-    put_item(&s, 1, &a, 10);
-    assert_non_null(qv_feeder_ready(s.f, 0, 10 + MAX_WAIT_S, QV_FEEDER_MORE, &s.wait_s));
-    assert_int_equal(run(&s, 0), 1);
+    qv_feed *feed = NULL;
+    for (int expects = QV_FEEDER_NOTHING; expects <= QV_FEEDER_MORE; expects++) {
+        put_item(&s, 1, &a);
+        assert_non_null(qv_feeder_ready(s.f, 0, 0, (qv_feeder_expects)expects));
+        push(&s, 0);
+        put_item(&s, 1, &a);
+        if (expects != QV_FEEDER_NOTHING) {
+            assert_null(qv_feeder_ready(s.f, 0, 1e6, (qv_feeder_expects)expects));
+            assert_int_equal(pull(&s, 0), 1);
+        }
+        assert_non_null(qv_feeder_ready(s.f, 0, 0, (qv_feeder_expects)expects));
+        push(&s, 0);
+        assert_int_equal(pull(&s, 0), 1);
+        if (expects == QV_FEEDER_NOTHING)
+            assert_int_equal(pull(&s, 0), 1);
+    }
+    put_item(&s, 1, &a);
+    assert_non_null(ready(&s, 0));
+    push(&s, 0);
     const qv_item longer = { .data = s.frames, .grid_thw = { MOST_PAIRS, 4, 4 } };
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &longer, "x", &a, &feed, &s.err), QV_OK);
     for (int i = 0; i < 2; i++) {
         assert_false(feed->full);
-        assert_null(qv_feeder_ready(s.f, 0, 10, QV_FEEDER_MORE, &s.wait_s));
-        assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 10, &s.err), QV_OK);
+        assert_null(qv_feeder_ready(s.f, 0, 0, QV_FEEDER_MORE));
+        assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, &s.err), QV_OK);
     }
     assert_true(feed->full);
-    assert_non_null(qv_feeder_ready(s.f, 0, 10, QV_FEEDER_MORE, &s.wait_s));
+    assert_non_null(qv_feeder_ready(s.f, 0, 0, QV_FEEDER_MORE));
     assert_false(feed->full);
+    close_feeder(&s);
+}
+
+/* Has 8 full chunks per second chosen, and none computed. */
+static void
+load(struct fed *s, double from_s, double to_s)
+{
+    for (double now_s = from_s; now_s < to_s; now_s += 0.125) {
+        qv_feed *feed = put_item(s, FITS, NULL);
+        assert_non_null(qv_feeder_ready(s->f, 0, now_s, QV_FEEDER_PERHAPS));
+        qv_feeder_pass(s->f, 0);
+        assert_int_equal(drop(s, feed), 0);
+    }
+}
+
+/* Returns the patches of the chunk that a lone image is computed in. */
+static int64_t
+lone_image(struct fed *s, double now_s, qv_feeder_expects expects)
+{
+    int64_t rows = 0;
+    qv_feed *feed = put_item(s, 1, NULL);
+    const qv_feeder_chunk *chunk = qv_feeder_ready(s->f, 0, now_s, expects);
+    push(s, 0);
+    rows = chunk->capacity_rows;
+    pull(s, 0);
+    drop(s, feed);
+    return rows;
+}
+
+/* Where plans are slow to make, what ends many chunks takes a chunk as large as these are. It is
+ * recent chunks that count: an image that comes by itself pays for itself alone, after an hour's load
+ * as after a minute's. */
+static void
+a_lone_image_pays_for_itself(void **state)
+{
+    (void)state;
+    struct fed s = open_feeder(1, 1);
+    s.t[0].ctx->caps.quick_plans = false;
+    assert_int_equal(lone_image(&s, 0, QV_FEEDER_PERHAPS), PAIR);
+    assert_int_equal(lone_image(&s, 0, QV_FEEDER_MORE), ROWS);
+    load(&s, 0, 60);
+    assert_int_equal(lone_image(&s, 60, QV_FEEDER_PERHAPS), PAIR); /* 4 times 16 are more than 16 */
+    assert_int_equal(lone_image(&s, 80, QV_FEEDER_PERHAPS), PAIR);
+    load(&s, 80, 3600);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(lone_image(&s, 3620 + i, QV_FEEDER_PERHAPS), PAIR);
     close_feeder(&s);
 }
 
@@ -189,17 +264,17 @@ static void
 data_may_come_with_each_put(void **state)
 {
     (void)state;
-    struct fed s = open_feeder(1);
+    struct fed s = open_feeder(1, 1);
     const qv_item clip = { .grid_thw = { 3, 2, 2 }, .n_frames = 5 };
     uint8_t *frames[2] = { tiny_frames(&s.t[0], 4, 2, 2, 1), tiny_frames(&s.t[0], 1, 2, 2, 2) };
     qv_feed *feed = NULL;
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &clip, "clip", NULL, &feed, &s.err),
                      QV_OK);
     assert_int_equal(feed->step, 2); /* 16 such pairs fit */
-    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_EINVAL);
+    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, &s.err), QV_EINVAL);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(qv_feeder_put(s.f, feed, frames[i], frames[i], 0, &s.err), QV_OK);
-    assert_int_equal(qv_feeder_put(s.f, feed, frames[0], NULL, 0, &s.err), QV_EINVAL);
+        assert_int_equal(qv_feeder_put(s.f, feed, frames[i], frames[i], &s.err), QV_OK);
+    assert_int_equal(qv_feeder_put(s.f, feed, frames[0], NULL, &s.err), QV_EINVAL);
     const qv_feeder_chunk *chunk = ready(&s, 0);
     assert_int_equal(chunk->n, 2);
     for (int i = 0; i < 2; i++) {
@@ -218,7 +293,7 @@ static void
 what_is_not_valid_is_refused(void **state)
 {
     (void)state;
-    struct fed s = open_feeder(1);
+    struct fed s = open_feeder(1, 1);
     const qv_item item = { .data = s.frames, .grid_thw = { 1, 4, 4 } };
     const qv_item bad = { .data = s.frames, .grid_thw = { 1, 3, 4 } };
     const qv_feeder_options o = { 0 }, negative = { .chunk_rows = -1 };
@@ -236,18 +311,18 @@ what_is_not_valid_is_refused(void **state)
                      QV_EINVAL);
     assert_memory_equal(s.err.text, "clip: n_frames is 7", 19);
     assert_int_equal(qv_feeder_add(s.f, (qv_input)9, &item, "x", NULL, &feed, &s.err), QV_EINVAL);
-    assert_int_equal(qv_feeder_put(s.f, NULL, NULL, NULL, 0, &s.err), QV_EINVAL);
+    assert_int_equal(qv_feeder_put(s.f, NULL, NULL, NULL, &s.err), QV_EINVAL);
     assert_int_equal(qv_feeder_push(s.f, 0, &s.err), QV_ESTATE);
     assert_int_equal(qv_feeder_pull(s.f, 0, &(qv_tokens){ 0 }, &s.err), QV_ESTATE);
     assert_null(ready(&s, 1));
     assert_null(f);
     assert_null(feed);
     for (int i = 0; i < QV_FEEDER_PIECES; i++)
-        put_item(&s, 1, NULL, 0);
+        put_item(&s, 1, NULL);
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &item, "x", NULL, &feed, &s.err), QV_OK);
-    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_ESTATE);
+    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, &s.err), QV_EFULL);
     assert_non_null(ready(&s, 0));
-    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_OK);
+    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, &s.err), QV_OK);
     close_feeder(&s);
 }
 
@@ -257,7 +332,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dropped_item_goes_no_further),
         cmocka_unit_test(an_item_stays_on_its_device),
-        cmocka_unit_test(pairs_wait_for_their_chunk),
+        cmocka_unit_test(pairs_wait_while_the_device_works),
+        cmocka_unit_test(a_lone_image_pays_for_itself),
         cmocka_unit_test(data_may_come_with_each_put),
         cmocka_unit_test(what_is_not_valid_is_refused),
     };

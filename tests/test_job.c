@@ -233,8 +233,7 @@ run_mixed(const struct tiny *t, int n_models, const struct mixed *m, int turn, q
                                .chunk_rows = ROWS,
                                .decoders = 1 + turn % 4,
                                .sinks = 1 + turn % 3,
-                               .queue = turn % 2 ? 3 : 0,
-                               .max_wait_s = turn % 2 ? 0.001 : 0 };
+                               .queue = turn % 2 ? 3 : 0 };
     qv_job *job = job_open(t, n_models, o, c);
     for (int i = 0; i < N; i++)
         job_add(job, &m->sources[turn % 2 ? N - 1 - i : (i * 5 + turn) % N]);
@@ -242,8 +241,7 @@ run_mixed(const struct tiny *t, int n_models, const struct mixed *m, int turn, q
     assert_int_equal(p.done, N);
     assert_int_equal(p.failed, 0);
     assert_int_equal(p.packed, N);
-    if (turn % 2 == 0) /* nobody waits for a millisecond alone */
-        assert_true(p.packed_chunks < chunks_unshared(t, m));
+    assert_true(p.packed_chunks < chunks_unshared(t, m));
     assert_int_equal(p.most_frame_bytes, 0); /* they are the caller's */
     assert_true(c->most_at_once <= 1 + turn % 3);
     for (int i = 0; i < N; i++)
@@ -347,6 +345,7 @@ longs_make(const struct tiny *t)
         size_t bytes;
         snprintf(l->keys[i], sizeof l->keys[i], "long %d", i);
         l->sources[i] = (qv_job_source){ .key = l->keys[i],
+                                         .ticket = (uint64_t)i % 2,
                                          .kind = QV_SOURCE_FRAMES,
                                          .item = { .data = tiny_frames(t, 2 * g[0] - i % 2, g[1],
                                                                        g[2], (uint32_t)i),
@@ -389,13 +388,13 @@ expect_begin(const struct tiny *t, const struct got *g, const char *alone)
     }
 }
 
-enum ending { GOES_WELL, SINK_FAILS, IS_CANCELLED, ENDINGS };
+enum ending { GOES_WELL, SINK_FAILS, ODD_ARE_DROPPED, IS_CANCELLED, ENDINGS };
 
 static void
 run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending how)
 {
     struct collector *c = collector_make(t);
-    c->slow = how == IS_CANCELLED ? 2000 : 0;
+    c->slow = how >= ODD_ARE_DROPPED ? 2000 : 0;
     c->fails = how == SINK_FAILS ? l->keys[9] : NULL; /* of 16 pairs, at the first of its calls */
     c->how = QV_EIO;
     qv_error err;
@@ -404,15 +403,17 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
     for (int i = 0; i < LONG; i++)
         job_add(job, &l->sources[i]);
     qv_job_progress p = { 0 };
-    while (how == IS_CANCELLED && p.chunks < 5)
+    while (how >= ODD_ARE_DROPPED && p.chunks < 5)
         qv_job_get_progress(job, &p);
+    const size_t dropped = how == ODD_ARE_DROPPED ? qv_job_drop(job, 1) : 0;
     if (how == IS_CANCELLED) {
         qv_job_cancel(job);
         assert_int_equal(qv_job_end(job, &err), QV_OK);
         job_close(&job);
     } else {
         p = job_end(&job);
-        assert_int_equal(p.failed, how == SINK_FAILS);
+        assert_int_equal(p.failed, how == SINK_FAILS ? 1 : dropped);
+        assert_true(how != ODD_ARE_DROPPED || dropped);
     }
     int calls = 0, whole = 0;
     for (int i = 0; i < LONG; i++) {
@@ -421,11 +422,16 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
         calls += g->calls;
         whole += !g->status;
         assert_true(g->status || g->n == g->n_tokens);
-        assert_true(g->cancelled == (g->status && how == IS_CANCELLED));
+        assert_true(g->cancelled == (g->status && how >= ODD_ARE_DROPPED));
+        assert_true(how != ODD_ARE_DROPPED || i % 2 || !g->status);
         expect_begin(t, g, l->alone[i]);
     }
-    assert_true(how == IS_CANCELLED || calls > LONG + 10); /* most lie in several chunks */
-    assert_true(how == IS_CANCELLED ? whole < LONG : whole == LONG - (how == SINK_FAILS));
+    if (how < ODD_ARE_DROPPED)
+        assert_true(calls > LONG + 10); /* most lie in several chunks */
+    if (how == IS_CANCELLED)
+        assert_true(whole < LONG);
+    else
+        assert_int_equal(whole, LONG - (how == SINK_FAILS ? 1 : dropped));
     if (how == GOES_WELL && t->model->ctx->caps.bucket_rows == 4) {
         const double full =
             (double)(p.rows - p.rest_rows) / (double)(p.capacity_rows - p.rest_capacity_rows);
@@ -436,7 +442,7 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
 
 /* Frame pairs are packed, so that a clip lies in several chunks. Its tokens come in their order,
  * all from one device, and are those of its pairs; so it is too if its sink fails between its
- * calls, or if the job is cancelled while calls are under way. */
+ * calls, or if it is dropped or the job is cancelled while calls are under way. */
 static void
 clips_lie_in_several_chunks(void **state)
 {
@@ -535,8 +541,7 @@ few_pay_for_few(void **state)
         uint8_t *frames = tiny_frames(&t, 2, g[1], g[2], 1);
         for (int n = 1; n <= MANY; n += 3) {
             struct collector *c = collector_make(&t);
-            qv_job *job =
-                job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK, .max_wait_s = 10 }, c);
+            qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK }, c);
             for (int i = 0; i < n; i++) {
                 char key[16];
                 snprintf(key, sizeof key, "%d", i);
@@ -597,17 +602,68 @@ few_plans_are_made(void **state)
         uint8_t *frames = tiny_frames(&t, 2 * pairs, 4, 4, 1);
         struct collector *c = collector_make(&t);
         const qv_item item = { .data = frames, .grid_thw = { pairs, 4, 4 } };
-        qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .max_wait_s = 10 }, c);
+        qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
         job_add(job, &(qv_job_source){ .key = "a", .kind = QV_SOURCE_FRAMES, .item = item });
         const qv_job_progress p = job_end(&job);
         assert_int_equal(p.chunks, cases[i].chunks + 1);
-        assert_int_equal(p.rest_capacity_rows, cases[i].rest);
+        assert_int_equal(p.capacity_rows, cases[i].chunks * ROWS + cases[i].rest);
         if (cases[i].chunks == 5)
             assert_int_equal(has_dense_plan(t.model, 4, 16), cases[i].under_way == 2);
         collector_free(c);
         free(frames);
         tiny_close(&t);
     }
+}
+
+/* ---- sources that are dropped ---------------------------------------------------------------- */
+
+/* Of 400 sources every other one is dropped while the sink waits, so that some are in chunks, some
+ * in the feeder, and some are not taken up. */
+static void
+what_is_dropped_is_not_computed(void **state)
+{
+    (void)state;
+    enum { MANY = 400, GONE = MANY / 2, UNDER_WAY = 3 * ROWS / 16 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *c = collector_make(&t);
+    uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .queue = MANY }, c);
+    pthread_mutex_lock(&c->lock); /* calls of the sink wait for it */
+    for (int i = 0; i < MANY; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        job_add(job, &(qv_job_source){ .key = key,
+                                       .kind = QV_SOURCE_FRAMES,
+                                       .ticket = i % 2 ? 7 : 8 + (uint64_t)i,
+                                       .item = { .data = frames, .grid_thw = { 1, 4, 4 } } });
+    }
+    qv_job_progress p;
+    do /* until the sink waits with the first rows */
+        qv_job_get_progress(job, &p);
+    while (!p.chunks);
+    assert_int_equal(qv_job_drop(job, 0) + qv_job_drop(job, 1), 0);
+    assert_in_range(qv_job_drop(job, 7), GONE - 1, GONE);
+    assert_int_equal(qv_job_drop(job, 7), 0);
+    assert_int_equal(qv_job_drop(job, 8 + MANY - 2), 1);
+    pthread_mutex_unlock(&c->lock);
+    p = job_end(&job);
+    assert_in_range(p.failed, GONE, GONE + 1);
+    assert_true(p.rows <= (MANY - GONE + UNDER_WAY) * 16);
+    assert_int_equal(c->n, MANY);
+    for (int i = 0; i < MANY; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        const struct got *g = find(c, key);
+        assert_int_equal(g->lasts, 1);
+        assert_true(i == 1 || g->cancelled == (i % 2 == 1 || i == MANY - 2));
+        assert_int_equal(g->status, g->cancelled ? QV_ESTATE : QV_OK);
+        assert_int_equal(g->n, g->cancelled ? 0 : 4);
+        if (g->cancelled)
+            assert_non_null(strstr(g->error, "it was dropped"));
+    }
+    free(frames);
+    collector_free(c);
+    tiny_close(&t);
 }
 
 /* ---- sources that are wrong ------------------------------------------------------------------ */
@@ -688,7 +744,6 @@ options_are_checked(void **state)
         { one, 1, { .sinks = 1 << 20 }, "sinks is 1048576" },
         { one, 1, { .memory = -5 }, "memory is -5" },
         { one, 1, { .ahead = -1 }, "ahead is -1" },
-        { one, 1, { .max_wait_s = NAN }, "max_wait_s is" },
         { one, 1, { .output = QV_U8 }, "output is u8" },
         { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
         { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
@@ -878,7 +933,7 @@ a_job_is_closed_early(void **state)
                 break;
         }
         if (turn % 2)
-            expect_failure("full", QV_ESTATE, "2 sources wait", err.status, &err);
+            expect_failure("full", QV_EFULL, "2 sources wait", err.status, &err);
         usleep((useconds_t)turn * 3000);
         if (turn >= 4) {
             qv_job_cancel(job);
@@ -904,7 +959,7 @@ nothing_waits_for_ever(void **state)
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .max_wait_s = 0.01 }, c);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     for (int i = 0; i < 20; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
@@ -1126,6 +1181,32 @@ a_chunk_is_waited_for_once(void **state)
     tiny_close(&t);
 }
 
+/* A clip that is dropped while it is read is read no further. */
+static void
+a_clip_is_dropped_while_it_is_read(void **state)
+{
+    (void)state;
+    enum { K = 5 };
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    struct collector *c = collector_make(&t);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
+    const qv_clip_options o = clip_options(K);
+    pthread_mutex_lock(&c->lock); /* the sink waits, so that the reader comes to wait as well */
+    job_add(job, &(qv_job_source){
+                     .key = "k", .path = clip_paths[K], .clip = &o, .ticket = UINT64_MAX });
+    qv_job_progress p;
+    do
+        qv_job_get_progress(job, &p);
+    while (!p.chunks);
+    assert_int_equal(qv_job_drop(job, UINT64_MAX), 1);
+    pthread_mutex_unlock(&c->lock);
+    assert_int_equal(job_end(&job).failed, 1);
+    const struct got *g = find(c, "k");
+    assert_true(g->cancelled && g->lasts == 1 && g->n <= 3 * ROWS / 4);
+    collector_free(c);
+    tiny_close(&t);
+}
+
 /* The bytes of a file give what the file gives. */
 static void
 a_file_in_memory(void **state)
@@ -1281,7 +1362,6 @@ held_options(struct holder *h, int64_t ahead, int decoders)
                              .chunk_rows = ROWS,
                              .decoders = decoders,
                              .sinks = 2,
-                             .max_wait_s = 30,
                              .ahead = ahead,
                              .clip.decoder = decoder };
 }
@@ -1336,7 +1416,7 @@ open_with_three(const struct tiny *t, qv_job_options o, struct holder *h)
 {
     const qv_clip_options whole = clip_options(10);
     static const char *const keys[] = { "0", "1", "2" };
-    qv_status status = QV_ESTATE;
+    qv_status status = QV_EFULL;
     o.refuse_when_full = true;
     while (status) { /* the first was open already */
         qv_job_close(&h->job);
@@ -1367,10 +1447,10 @@ nothing_is_taken_up_until_results_are_given_back(void **state)
     add_held(&h, 0, frames);
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
-    expect_failure("full", QV_ESTATE, "next: |bytes are ahead", qv_job_add(h.job, &next, &err),
+    expect_failure("full", QV_EFULL, "next: |bytes are ahead", qv_job_add(h.job, &next, &err),
                    &err);
     qv_job_give_back(h.job, INT64_MIN); /* nobody holds less than nothing */
-    expect_failure("still", QV_ESTATE, "bytes are ahead", qv_job_add(h.job, &next, &err), &err);
+    expect_failure("still", QV_EFULL, "bytes are ahead", qv_job_add(h.job, &next, &err), &err);
     take_next(&h, 0);
     add_held(&h, 4, frames);
     expect_done(h.job, 2);
@@ -1388,7 +1468,7 @@ nothing_is_taken_up_until_results_are_given_back(void **state)
         take_next(&h, i);
     }
     job_end(&h.job);
-    assert_true(qv_seconds() - began_s < 10); /* not max_wait_s */
+    assert_true(qv_seconds() - began_s < 10);
     /* without a bound nothing counts */
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 0, 1);
@@ -1639,6 +1719,7 @@ main(void)
         cmocka_unit_test(thin_items_have_many_windows),
         cmocka_unit_test(few_pay_for_few),
         cmocka_unit_test(few_plans_are_made),
+        cmocka_unit_test(what_is_dropped_is_not_computed),
         cmocka_unit_test(sources_are_checked_when_they_are_added),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(a_sink_refuses_one),
@@ -1650,6 +1731,7 @@ main(void)
         cmocka_unit_test(clips_in_any_order_are_the_same_bits),
         cmocka_unit_test(a_clip_is_read_in_parts_of_a_chunk),
         cmocka_unit_test(a_chunk_is_waited_for_once),
+        cmocka_unit_test(a_clip_is_dropped_while_it_is_read),
         cmocka_unit_test(a_file_in_memory),
         cmocka_unit_test(a_source_that_is_wrong_costs_itself),
         cmocka_unit_test(results_are_taken_in_order_below_a_bound),

@@ -352,7 +352,7 @@ a_row_stands_over_all_clips(void **state)
     qv_error err = { 0 };
     qv_clip_options own = { .start_s = 2, .end_s = 2 };
     assert_int_equal(qvm_check_row(&own, &err), QV_EINVAL);
-    assert_string_equal(err.text, "\"end\" is 2; above \"start\", 2");
+    assert_string_equal(err.text, "\"end\" (2) must be greater than \"start\" (2)");
     own.end_s = 2.5;
     assert_int_equal(qvm_check_row(&own, &err), QV_OK);
     own.fps = 3;

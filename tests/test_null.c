@@ -441,7 +441,7 @@ job_add(void)
 {
     const qv_job_source s = { .key = "k",
                               .path = arg(2, image_path),
-                              .reserved = { [7] = reserved } };
+                              .reserved = { [6] = reserved } };
     return qv_job_add(arg(0, a_job()), arg(1, &s), arg(3, &err));
 }
 
@@ -455,6 +455,13 @@ static qv_status
 job_give_back(void)
 {
     qv_job_give_back(arg(0, a_job()), 1);
+    return if_not(null_at == 0);
+}
+
+static qv_status
+job_drop(void)
+{
+    qv_job_drop(arg(0, a_job()), 1);
     return if_not(null_at == 0);
 }
 
@@ -662,6 +669,7 @@ static const struct call {
     { "qv_job_add", job_add, 0, false, true },
     { "qv_job_end", job_end, 0, false, false },
     { "qv_job_cancel", job_cancel, 0, true, false },
+    { "qv_job_drop", job_drop, 0, true, false },
     { "qv_job_give_back", job_give_back, 0, true, false },
     { "qv_job_get_progress", job_get_progress, 0, true, false },
     { "qv_job_close", job_close, 0, true, false },

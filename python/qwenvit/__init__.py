@@ -11,38 +11,32 @@
     qwenvit.prompt(tokens)            # the text around the tokens, for an engine such as vLLM
 """
 
-from ._core import Error, version as __version__
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._core import version as __version__
+from ._error import Error
 from ._model import Model, Pixels, Tokens, devices, load
 
+if TYPE_CHECKING:
+    from ._cache import Cache
+    from ._cache_writer import CacheWriter
+    from ._patch import patch, unpatch
+    from ._prompt import prompt
+
 __all__ = [
-    "Cache", "CacheWriter", "Error", "Model", "Pixels", "Tokens", "devices", "engines", "load", "patch", "prompt",
-    "unpatch",
+    "Cache", "CacheWriter", "Error", "Model", "Pixels", "Tokens", "devices", "load", "patch", "prompt", "unpatch",
+    "__version__",
 ]
+# names whose modules are imported when they are first used
+_LATER = {"Cache": "_cache", "CacheWriter": "_cache_writer", "patch": "_patch", "unpatch": "_patch", "prompt": "_prompt"}
 
 
-def __dir__():
-    return sorted({*globals(), *__all__})
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
-def __getattr__(name):  # modules that need other packages are imported when they are first used
-    if name == "Cache":
-        from ._cache import Cache
-
-        return Cache
-    if name == "CacheWriter":
-        from ._cache_writer import CacheWriter
-
-        return CacheWriter
-    if name in ("patch", "unpatch"):
-        from . import _patch
-
-        return getattr(_patch, name)
-    if name == "prompt":
-        from ._prompt import prompt
-
-        return prompt
-    if name == "engines":
-        import importlib
-
-        return importlib.import_module(".engines", __name__)
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module 'qwenvit' has no attribute {name!r}")

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: MIT
 """Uses numpy if it is installed, and represents bf16, which numpy lacks."""
 
+from __future__ import annotations
+
 import sys
 from operator import index
+from typing import Any
 
-from ._core import Error
+from ._error import error
 
 MOST = 1 << 62  # the largest number that the core takes
 
 
-def error(status, text, key=None, place=None):
-    e = Error(text)
-    e.status, e.key, e.index = status, key, place
-    return e
-
-
-def numpy():
+def numpy() -> Any:
     """Returns the module numpy, or None."""
     try:
         import numpy
@@ -24,7 +21,7 @@ def numpy():
     return numpy
 
 
-def to_numpy(raw, bf16=False):
+def to_numpy(raw: Any, bf16: bool = False) -> Any:
     """Returns an array of ours as numpy's, without a copy (bf16 as uint16). Without numpy it is
     returned as it is."""
     np = numpy()
@@ -34,7 +31,7 @@ def to_numpy(raw, bf16=False):
     return as_bf16(array) if bf16 else array
 
 
-def as_bf16(array):
+def as_bf16(array: Any) -> Any:
     """Views uint16 bits as ml_dtypes.bfloat16 if that package is installed; else returns them as
     they are."""
     try:
@@ -44,18 +41,18 @@ def as_bf16(array):
     return array.view(ml_dtypes.bfloat16)
 
 
-def is_torch(x):
+def is_torch(x: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def no_gradient(x, what):
+def no_gradient(x: object, what: str) -> None:
     """Refuses a tensor of torch that wants a gradient, as the tower computes none."""
     if getattr(x, "requires_grad", False) is True:
         raise error("QV_EINVAL", f"{what}: it requires a gradient, and this tower computes none; give it .detach()")
 
 
-def shareable(x, what):
+def shareable(x: Any, what: str) -> tuple[Any, bool]:
     """Returns x as the binding takes it: (array, whether its uint16 are bf16)."""
     no_gradient(x, what)
     dtype = getattr(x, "dtype", None)
@@ -64,7 +61,7 @@ def shareable(x, what):
     return x, False
 
 
-def current_stream(torch, device):
+def current_stream(torch: Any, device: int) -> int:
     """Returns a CUDA device's current stream as a number. It takes torch's short way, meant for
     torch's own kernels, if there is one: torch.cuda.current_stream makes an object and takes ten
     times as long."""
@@ -72,7 +69,7 @@ def current_stream(torch, device):
     return short(device) if short else torch.cuda.current_stream(device).cuda_stream
 
 
-def number_of(stream):
+def number_of(stream: Any) -> Any:
     """Returns the number of a CUDA stream, torch's or a number itself; 0 for None. torch's default
     stream has no number that work could be given to, so another of torch's takes its place, to be
     ordered with it by events; torch keeps its streams until the process ends."""
@@ -81,7 +78,7 @@ def number_of(stream):
     return stream.cuda_stream or sys.modules["torch"].cuda.Stream(stream.device).cuda_stream
 
 
-def integers(x, what):
+def integers(x: Any, what: str) -> list[list[int]]:
     """Returns a list of lists of ints, from an array or a sequence of rows."""
     x = x.tolist() if hasattr(x, "tolist") else x
     try:

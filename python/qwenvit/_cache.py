@@ -2,34 +2,59 @@
 """Reads a cache that `qwenvit cache` makes (docs/cache.md): the reader in C as a mapping, its
 tensors as arrays."""
 
-import collections
-import collections.abc
+from __future__ import annotations
+
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 from . import _check
-from ._arrays import as_bf16, error, numpy
-from ._core import CacheReader, Error
-from ._adapters import Adapters
+from ._arrays import as_bf16, numpy
+from ._core import CacheReader
+from ._error import Error, error
+from .adapters import Adapters
 
-# Offsets in a part's file: where tokens begin, the distance from there to each DeepStack output,
-# and where grid_thw begins, which timestamps follow.
-Place = collections.namedtuple("Place", "part tokens step grid rows frames")
+
+class Place(NamedTuple):
+    """Where an entry lies in a part's file."""
+
+    part: int
+    tokens: int  # the offset of the tokens
+    step: int  # from there to each DeepStack output
+    grid: int  # the offset of grid_thw, which timestamps follow
+    rows: int
+    frames: int
+
+
 FRAMES_OF_A_PAIR = 2
 FILE_DTYPES = {"bf16": ("BF16", 2), "f16": ("F16", 2), "f32": ("F32", 4)}
 GRID_THW, TIMESTAMPS = -1, -2  # the numbers that CacheReader.view returns
 KEYS_AT_ONCE = 4096
 
 
-def _record(reader, index):
+def _record(reader: CacheReader, index: int) -> dict[str, Any]:
     """Returns a record as a dict. Numbers with more digits than Python accepts stay texts."""
     return json.loads(reader.record(index), parse_int=lambda d: int(d) if len(d) < 20 else d)
 
 
-def count_of(record, name):
+def count_of(record: dict[str, Any], name: str) -> int:
     """Returns a number of frames from a record; 0 if it has none."""
     n = record.get(name)
     return n if type(n) is int and n > 0 else 0
+
+
+def _failure(reader, index):
+    """Returns (key, (code, text)) of a clip that failed. The index has the code, but the text stands
+    in the record, which may have been altered."""
+    key, code = reader.failure(index)
+    try:
+        r = _record(reader, index)
+        return key, (r["code"], str(r.get("error", "")))
+    except Error as e:
+        if e.status not in ("QV_EFORMAT", "QV_EIO"):
+            raise
+        return key, (code, f"its record cannot be read: {e}")
 
 
 class Entry(Adapters):
@@ -53,11 +78,13 @@ class Entry(Adapters):
     Raises Error if the part was removed before it was mapped.
     """
 
-    def __init__(self, cache, reader, index, key):
+    def __init__(self, cache: Cache, reader: CacheReader, index: int, key: str) -> None:
         self._cache, self._reader, self._index, self.key = cache, reader, index, key
-        self._known = None  # the record of the key
+        self.dtype: Literal["bf16", "f16", "f32"] = cache.dtype
+        self.model_type: str | None = cache.format.get("model_type")
+        self._known: dict[str, Any] | None = None  # the record of the key
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         """Opens the entry again where it was pickled to. Its part may be gone by then."""
         self.__dict__.update(state)
         found = self._reader.find(self.key)
@@ -68,58 +95,72 @@ class Entry(Adapters):
             raise error("QV_EIO", f"{self._cache.folder}: {self.key!r} is no longer in it", self.key)
         self._index = found[0]
 
-    def _view(self, i, writable=False):
+    def _view(self, i: int, writable: bool = False) -> Any:
         return self._reader.view(self._index, i, writable)
 
-    def _matrices(self, writable=False):
+    def _matrices(self, writable: bool = False) -> list[Any]:
         cache = self._cache
         if not cache.packed:
             return [self._view(i, writable) for i in range(1 + cache.n_deepstack)]
         whole = self._view(0, writable)
         return [whole[:, i * cache.width : (i + 1) * cache.width] for i in range(1 + cache.n_deepstack)]
 
-    def _shown(self, matrix):
+    def _shown(self, matrix: Any) -> Any:
         return as_bf16(matrix) if self._cache.dtype == "bf16" else matrix
 
     @property
-    def tokens(self):
+    def tokens(self) -> Any:
         return self._shown(self._matrices()[0] if self._cache.packed else self._view(0))
 
-    deepstack = property(lambda self: [self._shown(m) for m in self._matrices()[1:]])
-    grid_thw = property(lambda self: self._view(GRID_THW))
-    timestamps = property(lambda self: self._view(TIMESTAMPS))
-    dtype = property(lambda self: self._cache.dtype)
-    model_type = property(lambda self: self._cache.format.get("model_type"))
-    sampled_fps = property(lambda self: self._reader.kind(self._index)[1])
-    _place = property(lambda self: Place(*self._reader.place(self._index)))
+    @property
+    def deepstack(self) -> list[Any]:
+        return [self._shown(m) for m in self._matrices()[1:]]
 
     @property
-    def is_image(self):
+    def grid_thw(self) -> Any:
+        return self._view(GRID_THW)
+
+    @property
+    def timestamps(self) -> Any:
+        return self._view(TIMESTAMPS)
+
+    @property
+    def sampled_fps(self) -> float | None:
+        return self._reader.kind(self._index)[1]
+
+    @property
+    def _place(self) -> Place:
+        return Place(*self._reader.place(self._index))
+
+    @property
+    def is_image(self) -> bool:
         known = self._reader.kind(self._index)[0]
         return int(self.grid_thw[0, 0]) == 1 and self._place.frames < 2 if known is None else known
 
     @property
-    def second_per_grid_ts(self):
+    def second_per_grid_ts(self) -> float | None:
         return FRAMES_OF_A_PAIR / self.sampled_fps if self.sampled_fps else None
 
     @property
-    def record(self):
+    def record(self) -> dict[str, Any]:
         if self._known is None:
             self._known = _record(self._reader, self._index)
         return dict(self._known)
 
-    damaged_frames = property(lambda self: count_of(self.record, "damaged_frames"))
+    @property
+    def damaged_frames(self) -> int:
+        return count_of(self.record, "damaged_frames")
 
     @property
-    def remark(self):
+    def remark(self) -> str:
         """What is special about an image's pixels, as Tokens.remark has it."""
         text = self.record.get("remark")
         return text if isinstance(text, str) else ""
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._place.rows
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         place, cache, fps = self._place, self._cache, self.sampled_fps
         n = place.frames
         try:
@@ -132,18 +173,18 @@ class Entry(Adapters):
         shape = f"[{place.rows}, {cache.width}] {cache.dtype}, {cache.n_deepstack} deepstack"
         return f"<qwenvit.Entry {self.key!r}: {shape}, {kind}{damaged}>"
 
-    def verify(self):
+    def verify(self) -> None:
         """Reads the tensors from the file and compares their checksum with the record's. Raises
         Error, QV_EFORMAT, if they differ."""
         self._reader.verify(self._index)
 
-    def packed(self):
+    def packed(self) -> Any:
         """Returns [n, width * (1 + deepstack)]: mapped if the cache is packed, otherwise a copy."""
         if self._cache.packed:
             return self._shown(self._view(0))
         return self._shown(numpy().concatenate(self._matrices(), axis=1))
 
-    def torch(self):
+    def torch(self) -> tuple[Any, list[Any]]:
         """Returns (tokens, deepstack) as mapped tensors. What is written to them is seen by this
         process only."""
         import torch
@@ -157,7 +198,7 @@ class Entry(Adapters):
         return matrices[0], matrices[1:]
 
 
-class Cache(collections.abc.Mapping):
+class Cache(Mapping[str, Entry]):
     """A cache's folder as a mapping from key to Entry.
 
     refresh() finds parts that were written since. Forked and spawned workers may use a cache: when
@@ -165,22 +206,29 @@ class Cache(collections.abc.Mapping):
     only while it is mapped, and 1024 parts stay mapped besides those with arrays in use. Raises
     Error, QV_ENOMEM, if arrays or tensors of more than 32,768 parts are in use at once.
 
-    failed: {key: (code, text)} of the clips that failed.
+    failed: {key: (code, text)} of the clips that failed. Where the records of a part were altered,
+        the text says so and names the part.
     damaged: {part: text} of the parts that break the format, as `qwenvit cache status` prints
         them. Their keys count as missing.
     """
 
-    def __init__(self, folder):
+    format: dict[str, Any]  # what made the cache: model, dtype, sampling
+    dtype: Literal["bf16", "f16", "f32"]
+    packed: bool
+    width: int
+    n_deepstack: int
+
+    def __init__(self, folder: _check.Path) -> None:
         self._open(folder)
 
     @classmethod
-    def _of_parts(cls, folder, parts):
+    def _of_parts(cls, folder: str, parts: list[bytes]) -> Cache:
         """Returns the cache with these parts alone; parts are names, as bytes."""
         cache = cls.__new__(cls)
         cache._open(folder, parts)
         return cache
 
-    def _open(self, folder, parts=None):
+    def _open(self, folder: _check.Path, parts: list[bytes] | None = None) -> None:
         if numpy() is None:
             raise error("QV_EUNSUPPORTED", "Cache needs numpy")
         self.folder = os.fsdecode(_check.path(folder, "folder"))
@@ -190,32 +238,31 @@ class Cache(collections.abc.Mapping):
         self.dtype, self.packed = info["dtype"], info["packed"]
         self.width, self.n_deepstack = info["width"], info["n_deepstack"]
 
-    def _take(self, reader):
+    def _take(self, reader: CacheReader) -> None:
         info = reader.info()
         self._reader, self._n = reader, (info["n_ok"], info["n_failed"])
         self.damaged = {os.fsdecode(part): words for part, words in reader.damaged()}
-        self._failed = None
+        self._failed: dict[str, tuple[str, str]] | None = None
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if len(self._reader.damaged()) > len(self.damaged):  # parts that were removed
             self.refresh()
 
-    def refresh(self):
+    def refresh(self) -> None:
         """Reads the headers of all parts again. Entries taken before stay as they are."""
         self._take(CacheReader(os.fsencode(self.folder)))
 
     @property
-    def failed(self):
+    def failed(self) -> dict[str, tuple[str, str]]:
         if self._failed is None:
             reader = self._reader
-            records = (_record(reader, index) for index in reader.indices(True))
-            self._failed = {r["key"]: (r["code"], str(r.get("error", ""))) for r in records}
+            self._failed = dict(_failure(reader, index) for index in reader.indices(True))
         return self._failed
 
     # ---- reading -----------------------------------------------------------------------------------
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> Entry:
         reader = self._reader  # another thread may call refresh()
         found = reader.find(key)
         if found is None:
@@ -225,29 +272,29 @@ class Cache(collections.abc.Mapping):
             raise KeyError(f"{key!r} failed: {', '.join(self.failed[key])}")
         return Entry(self, reader, index, key)
 
-    def __contains__(self, key):
+    def __contains__(self, key: object) -> bool:
         return (self._reader.find(key) or (None, False))[1]
 
-    def _indices(self):
+    def _indices(self) -> Iterator[tuple[str, int]]:
         """Returns (key, index) of each key that is ok."""
         reader, n = self._reader, sum(self._n)
         for first in range(0, n, KEYS_AT_ONCE):
             yield from reader.keys(first, KEYS_AT_ONCE)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return (key for key, _ in self._indices())
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._n[0]
 
-    def part_of(self, key):
+    def part_of(self, key: str) -> int:
         """Returns the number of the part that has the key. Keys of one part are read fastest
         together."""
         return self[key]._place.part
 
     # ---- for others' readers -------------------------------------------------------------------------
 
-    def _tensors(self, place):
+    def _tensors(self, place: Place) -> Iterator[tuple[str, str, list[int], int, int]]:
         """Returns (name, dtype, shape, offset in its part's file, bytes) of each tensor."""
         dtype, size = FILE_DTYPES[self.dtype]
         matrices = 1 if self.packed else 1 + self.n_deepstack
@@ -258,7 +305,7 @@ class Cache(collections.abc.Mapping):
         yield "grid_thw", "I64", [1, 3], place.grid, 24
         yield "timestamps", "F64", [place.frames], place.grid + 24, 8 * place.frames
 
-    def _row(self, index, parts, failed):
+    def _row(self, index: int, parts: list[str], failed: bool) -> dict[str, Any]:
         """Returns a row of the index. parts: the names of all parts."""
         r = _record(self._reader, index)
         row = {"key": r["key"], "path": r.get("path"), "bytes": r.get("bytes")}
@@ -274,28 +321,31 @@ class Cache(collections.abc.Mapping):
             "tensors": [dict(zip(names, tensor)) for tensor in self._tensors(place)],
         }
 
-    def _rows(self):
+    def _rows(self) -> Iterator[dict[str, Any]]:
         parts = [os.fsdecode(part) for part in self._reader.parts()]
         for failed in (False, True):
             for index in self._reader.indices(failed):
                 yield self._row(index, parts, failed)
 
-    def to_parquet_index(self, path=None):
+    def to_parquet_index(self, path: _check.Path | None = None) -> str:
         """Writes the index of the cache as a Parquet file, whole or not at all, and returns its
         path (default: index.parquet in the cache's folder). There is one row for each key: key;
         path and bytes of the clip's file; status ("ok" or "failed"); code and error, if it failed;
         and if it is ok: kind ("image" or "clip"), frames, damaged_frames, sampled_fps, tokens (how
         many), part (a file in the folder), and tensors, a list of {name, dtype (safetensors' name),
         shape, offset (in that file), bytes}. It needs pyarrow."""
-        from . import _export
+        from .adapters import parquet
 
-        return _export.write_index(self, path)
+        return parquet.write_index(self, path)
 
-    def to_parquet(self, folder, *, compression=None, progress=None):
+    def to_parquet(
+        self, folder: _check.Path, *, compression: Literal["zstd", "snappy", "gzip"] | None = None,
+        progress: Callable[[dict[str, int]], object] | None = None,
+    ) -> dict[str, int]:
         """Writes all keys that are ok as Parquet files, one for each part. It needs pyarrow.
 
         A row has key, status, dtype, shape, tokens and deepstack (as bytes;
-        qwenvit.ray.matrices(row) makes arrays of them), grid_thw, timestamps, damaged_frames,
+        qwenvit.adapters.rows.matrices(row) makes arrays of them), grid_thw, timestamps, damaged_frames,
         picture and sampled_fps.
 
         Each file appears whole or not at all. A file that has the right keys already is left alone,
@@ -308,9 +358,9 @@ class Cache(collections.abc.Mapping):
         Returns the counts: files written, files that were there, files removed, and keys in all of
         them.
         """
-        from . import _export
+        from .adapters import parquet
 
-        return _export.export(self, folder, compression, progress)
+        return parquet.export(self, folder, compression, progress)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<qwenvit.Cache {self.folder}: {self._n[0]} keys, {self._n[1]} failed>"

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Adds clips to a cache (docs/cache.md) as `qwenvit cache` does, on a model of the caller's."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 from . import _check, _core, _decoder
-from ._arrays import error
+from ._error import Error, error
 from ._model import MOST_THREADS, Model
 from ._sources import KINDS, OF_FRAMES, describe, local_path, options_of
 
@@ -36,8 +40,11 @@ class CacheWriter:
     failed: {key: (code, text)} of the clips that failed in an add() of this writer.
     """
 
-    def __init__(self, model, folder, *, tokens="bf16", deepstack=True, packed=False, retry_failed=False,
-                 part_bytes=0, part_seconds=0, decoders=0, **options):
+    def __init__(
+        self, model: Model, folder: _check.Path, *, tokens: Literal["bf16", "f16", "f32"] = "bf16",
+        deepstack: bool = True, packed: bool = False, retry_failed: bool = False, part_bytes: int = 0,
+        part_seconds: float = 0, decoders: int = 0, **options: Any,
+    ) -> None:
         if not isinstance(model, Model):
             raise _check.wrong("model", model, "what qwenvit.load() gives")
         self.model, self.folder = model, os.fsdecode(_check.path(folder, "folder"))
@@ -49,15 +56,18 @@ class CacheWriter:
             "part_seconds": _check.real(part_seconds, "part_seconds"),
             "decoders": _check.whole(decoders, "decoders", 0, MOST_THREADS),
         }
-        self._options, self._no_decoder = options, None
+        self._options = options
+        self._no_decoder: Error | None = None
+        decoder: _core.Decoder | None = None
         try:
             decoder = _decoder.start()
-        except _core.Error as e:  # frames in memory need no decoder
-            decoder, self._no_decoder = None, e
+        except Error as e:  # frames in memory need no decoder
+            self._no_decoder = e
         self._core = _core.CacheFill(model._core, decoder, os.fsencode(self.folder), how, options_of(options))
-        self.damaged, self.failed = self._core.damaged(), {}
+        self.damaged: list[str] = self._core.damaged()
+        self.failed: dict[str, tuple[str, str]] = {}
 
-    def add(self, rows, progress=None):
+    def add(self, rows: Iterable[Any], progress: Callable[[dict[str, Any]], object] | None = None) -> dict[str, int]:
         """Encodes the rows that the cache lacks, and seals them. Once it returns, a crash loses
         none of them.
 
@@ -81,12 +91,13 @@ class CacheWriter:
         self.failed.update(failed)
         return counts
 
-    def _take_rows(self, rows):
-        taken, seen = [], {}
+    def _take_rows(self, rows: Iterable[Any]) -> list[_core.CacheRow]:
+        taken: list[_core.CacheRow] = []
+        seen: dict[str, int] = {}
         for place, row in enumerate(_check.items(rows, "rows")):
             try:
                 one = self._take_row(row, place)
-            except _core.Error as e:
+            except Error as e:
                 raise error(e.status, f"row {place}: {e}") from None
             if one.key in seen:
                 raise error("QV_EINVAL", f"row {place}: key {one.key!r} was in row {seen[one.key]} before")
@@ -94,7 +105,7 @@ class CacheWriter:
             taken.append(one)
         return taken
 
-    def _take_row(self, row, place):
+    def _take_row(self, row: Any, place: int) -> _core.CacheRow:
         row = {"path": row} if isinstance(row, (str, bytes, os.PathLike)) else row
         if not isinstance(row, dict):
             raise error("QV_EINVAL", f"a {type(row).__name__}; must be a path or a dict with one")
@@ -108,7 +119,7 @@ class CacheWriter:
             raise error(self._no_decoder.status, str(self._no_decoder))  # says what is missing
         return _core.CacheRow(row, data)
 
-    def _take_memory(self, row, place):
+    def _take_memory(self, row: dict[str, Any], place: int) -> Any:
         """Takes the bytes or Frames out of a row; returns None if it has none."""
         kinds = [k for k in KINDS if k in row and (k != "bytes" or not isinstance(row[k], int))]
         if not kinds:
@@ -120,15 +131,15 @@ class CacheWriter:
             raise error("QV_EINVAL", f"{kinds[0]} is a path; give it as path")
         return data
 
-    def close(self):
+    def close(self) -> None:
         """Closes the cache. Later calls of add() raise Error."""
         self._core.close()
 
-    def __enter__(self):
+    def __enter__(self) -> CacheWriter:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<qwenvit.CacheWriter {self.folder}>"

@@ -1,24 +1,32 @@
 # SPDX-License-Identifier: MIT
 """Checks arguments. Whatever is wrong raises an Error that says what would be right."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterable, Sequence
 from operator import index
+from typing import Any, TypeVar
 
-from ._arrays import MOST, error
-from ._core import Error
+from ._arrays import MOST
+from ._error import Error, error
 
-def shown(value):
+Path = str | bytes | os.PathLike[str]
+T = TypeVar("T")
+
+
+def shown(value: object) -> str:
     try:
         return repr(value)[:80]
     except Exception:  # a number of 5000 digits has no repr
         return f"a {type(value).__name__}"
 
 
-def wrong(name, value, wanted):
+def wrong(name: str, value: object, wanted: str) -> Error:
     return error("QV_EINVAL", f"{name} is {shown(value)}; must be {wanted}")
 
 
-def whole(value, name, least=0, most=MOST):
+def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:
     """Returns a number without a fraction. True and False are refused."""
     try:
         number = None if isinstance(value, bool) else index(value)
@@ -29,7 +37,7 @@ def whole(value, name, least=0, most=MOST):
     return number
 
 
-def real(value, name, least=0.0, most=1e9):
+def real(value: Any, name: str, least: float = 0.0, most: float = 1e9) -> float:
     """Returns a number: Python's, numpy's, or a tensor of one. A text is refused."""
     try:
         number = None if isinstance(value, bool) else float(value + 0.0)
@@ -40,7 +48,7 @@ def real(value, name, least=0.0, most=1e9):
     return number
 
 
-def reals(values, name):
+def reals(values: Any, name: str) -> list[float]:
     """Returns a list of finite numbers, from an array or a sequence."""
     try:
         return [real(v, name, -1e300, 1e300) for v in rows_of(values)]
@@ -48,7 +56,7 @@ def reals(values, name):
         raise wrong(name, values, "finite numbers, one for each frame") from None
 
 
-def rows_of(array):
+def rows_of(array: Any) -> list[Any]:
     """Returns an array's elements as lists and numbers, also for our own arrays without numpy.
     Raises TypeError if it has no elements."""
     if hasattr(array, "tolist"):
@@ -59,7 +67,7 @@ def rows_of(array):
         return list(array)
 
 
-def items(values, name):
+def items(values: Iterable[T], name: str) -> list[T]:
     """Returns a list of what an iterable gives."""
     try:
         if not isinstance(values, (str, bytes, dict)):
@@ -69,19 +77,19 @@ def items(values, name):
     raise wrong(name, values, "a list")
 
 
-def flag(value, name):
+def flag(value: bool, name: str) -> bool:
     if not isinstance(value, bool):
         raise wrong(name, value, "True or False")
     return value
 
 
-def one_of(value, name, choices):
+def one_of(value: str, name: str, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise wrong(name, value, " or ".join(map(repr, choices)))
     return value
 
 
-def is_text(value):
+def is_text(value: object) -> bool:
     """Whether a text can be written as UTF-8 and is not empty."""
     try:
         return isinstance(value, str) and "\0" not in value and bool(value.encode())
@@ -89,13 +97,13 @@ def is_text(value):
         return False
 
 
-def text(value, name):
+def text(value: str, name: str) -> str:
     if is_text(value):
         return value
     raise wrong(name, value, "a text that is not empty, without NUL")
 
 
-def path(value, name):
+def path(value: Any, name: str) -> bytes:
     """Returns the bytes of a path, which need not be UTF-8."""
     try:
         given = os.fsencode(value)
@@ -106,12 +114,12 @@ def path(value, name):
     return given
 
 
-def optional_path(value, name):
+def optional_path(value: Any, name: str) -> bytes:
     """Returns b"" for None and ""."""
     return b"" if value is None or isinstance(value, str) and not value else path(value, name)
 
 
-def utf8(value):
+def utf8(value: object) -> str:
     """Returns any value as a text, in which bytes that are not UTF-8 are escaped by backslashes."""
     try:
         return str(value).encode(errors="backslashreplace").decode()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Makes a cache of version 2 of one of version 1. `python -m qwenvit convert OLD NEW` calls this."""
 
+from __future__ import annotations
+
 import argparse
 import glob
 import json
@@ -8,9 +10,11 @@ import mmap
 import os
 import struct
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from . import _core
-from ._arrays import error
+from ._error import Error, error
 
 FORMAT, DESCRIPTION = "qwenvit-cache", "qwenvit-cache.json"
 SOURCE = ("path", "start", "end", "options", "bytes", "mtime")
@@ -20,13 +24,13 @@ BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 class _Part:
     """A part of version 1: its tensors, and the text of each of its records."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self.name, self.path, size = os.path.basename(path), path, os.path.getsize(path)
         with open(path, "rb") as f:
             n = struct.unpack("<Q", f.read(8))[0]
             if n > size - 8:
                 raise ValueError("it was cut short")
-            self.header, self.data, self.map = json.loads(f.read(n)), 8 + n, None
+            self.header, self.data = json.loads(f.read(n)), 8 + n
         about = self.header.pop("__metadata__")
         if about["format"] != FORMAT or about["version"] != "1":
             raise ValueError(f"it has version {about['version']}, not 1")
@@ -39,15 +43,15 @@ class _Part:
             self.records.append((record, text[at:end]))
             at = end + 1 + (len(text[end + 1 :]) - len(text[end + 1 :].lstrip()) if text[end + 1 : end + 2].isspace() else 0)
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         """Maps the file. A cache may have more parts than a process may have files open."""
         with open(self.path, "rb") as f:
             self.map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.map.close()
 
-    def tensor(self, key, name, dtype, *shape):
+    def tensor(self, key: str, name: str, dtype: str, *shape: int | None) -> tuple[bytes, int]:
         """Returns the bytes of a tensor, and the first number of its shape, which may be None."""
         t = self.header[f"{key}/{name}"]
         wanted = [t["shape"][i] if n is None else n for i, n in enumerate(shape)]
@@ -58,9 +62,10 @@ class _Part:
             raise ValueError(f"{key}/{name} is not what a cache of this layout has")
         return self.map[self.data + begin : self.data + end], wanted[0]
 
-    def copied(self, record, text, layout):
+    def copied(self, record: Any, text: str, layout: Any) -> tuple[str, str, list[bytes], int, bytes, bytes]:
         """Returns a key as `write_part` takes it."""
         key, n_deepstack = record["key"], layout["n_deepstack"]
+        key.encode()  # not every text of JSON is one of UTF-8
         if "\n" in text or '", "' in text or '": ' in text:  # the new part has compact records, one a line
             text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
         if record["status"] != "ok":
@@ -74,22 +79,25 @@ class _Part:
         return key, text, [data for data, _ in found], found[0][1], grid, times
 
 
-def _that_count(parts):
+def _that_count(parts: list[_Part]) -> set[tuple[str, int]]:
     """Returns the (part, place among its records) of the records that count, by the rule of docs/cache.md."""
-    found = {}
+    found: dict[str, list[tuple[int, str, int, Any]]] = {}
+    count: set[tuple[str, int]] = set()
     for part in parts:
         for i, (record, _) in enumerate(part.records):
+            if not isinstance(record, dict) or not isinstance(record.get("key"), str):
+                count.add((part.name, i))  # where it is left out
+                continue
             found.setdefault(record["key"], []).append((part.sealed, part.name, i, record))
-    count = set()
     for records in found.values():
         last = max(records, key=lambda r: r[:2])
-        ok = max((r for r in records if r[3]["status"] == "ok"), key=lambda r: r[:2], default=last)
+        ok = max((r for r in records if r[3].get("status") == "ok"), key=lambda r: r[:2], default=last)
         chosen = ok if all(ok[3].get(f) == last[3].get(f) for f in SOURCE) else last
         count.add(chosen[1:3])
     return count
 
 
-def _describe(old, new):
+def _describe(old: str, new: str) -> Any:
     """Writes the description of the new cache, or compares with one that is there. Returns the layout."""
     with open(os.path.join(old, DESCRIPTION), "rb") as f:
         description = json.load(f)
@@ -110,35 +118,40 @@ def _describe(old, new):
     return description["tokens"]
 
 
-def convert(old, new, tell=lambda words: None):
+def convert(old: str, new: str, tell: Callable[[str], object] = lambda words: None) -> tuple[int, int, int]:
     """Copies the records that count, their tensors and their times of sealing from the cache `old` of
-    version 1 into a folder `new`. Returns (keys, parts that were left out). Run again, it goes on."""
-    layout, parts, n_keys, n_bad = _describe(old, new), [], 0, 0
+    version 1 into a folder `new`. Returns (keys, parts that were left out, keys that were left out of the
+    others). Run again, it goes on."""
+    layout, parts, n_keys, n_parts, n_left = _describe(old, new), [], 0, 0, 0
     for path in sorted(glob.glob(os.path.join(glob.escape(old), "part-*.safetensors"))):
         try:
             parts.append(_Part(path))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as e:
-            n_bad += 1
+            n_parts += 1
             tell(f"{path}: left out: {e}")
     count = _that_count(parts)
     for part in parts:
         kept = [r for i, r in enumerate(part.records) if (part.name, i) in count]
         if not kept:
             continue
+        keys, wrong = [], []
         with part:
-            try:
-                keys = [part.copied(*r, layout) for r in kept]
-            except (ValueError, KeyError, TypeError, IndexError) as e:
-                n_bad += 1
-                tell(f"{part.name}: left out: {e}")
-                continue
-            n_keys += len(keys)
-            if not os.path.exists(os.path.join(new, part.name)):
-                _core.write_part(os.fsencode(new), os.fsencode(part.name), part.sealed, keys)
-    return n_keys, n_bad
+            for record, text in kept:
+                try:
+                    keys.append(part.copied(record, text, layout))
+                except (ValueError, KeyError, TypeError, IndexError, AttributeError) as e:
+                    wrong.append((text, e))
+            name = None if os.path.exists(os.path.join(new, part.name)) else os.fsencode(part.name)
+            left = _core.write_part(os.fsencode(new), name, part.sealed, keys)
+        wrong += [(keys[i][1], words) for i, words in left]
+        for text, why in wrong:
+            tell(f"{part.name}: left out: {text[:80]!r}: {why}")
+        n_keys += len(kept) - len(wrong)
+        n_left += len(wrong)
+    return n_keys, n_parts, n_left
 
 
-def main(args):
+def main(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m qwenvit convert",
         description="Makes a cache of version 2 of one that qwenvit 0.3.0 or before made. The old one stays as it is.",
@@ -147,9 +160,10 @@ def main(args):
     parser.add_argument("new", metavar="NEW", help="the folder that is made")
     o = parser.parse_args(args)
     try:
-        n_keys, n_bad = convert(o.old, o.new, lambda words: print(f"qwenvit: {words}", file=sys.stderr))
-    except (OSError, ValueError, _core.Error) as e:
+        n_keys, n_parts, n_left = convert(o.old, o.new, lambda words: print(f"qwenvit: {words}", file=sys.stderr))
+    except (OSError, ValueError, Error) as e:
         print(f"qwenvit: {e}", file=sys.stderr)
         return 4 if isinstance(e, OSError) else 3
-    print(f"{o.new}: {n_keys} keys{f'; {n_bad} parts left out' if n_bad else ''}")
-    return 1 if n_bad else 0
+    left = [f"; {n} {what} left out" for n, what in ((n_parts, "parts"), (n_left, "keys")) if n]
+    print(f"{o.new}: {n_keys} keys{''.join(left)}")
+    return 1 if left else 0

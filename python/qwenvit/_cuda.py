@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Finds NVIDIA's libraries, which the CUDA backend needs and the wheel does not contain."""
 
+from __future__ import annotations
+
 import ctypes
 import glob
 import os
@@ -11,7 +13,7 @@ from . import _core
 OLDEST_CUDNN = 91500
 
 
-def _needed():
+def _needed() -> dict[str, str]:
     """Maps a soname to the package on PyPI that has it; empty if this was built without CUDA."""
     major = _core.cuda_major
     if not major:
@@ -19,7 +21,7 @@ def _needed():
     return {f"libcublasLt.so.{major}": "nvidia-cublas", "libcudnn.so.9": f"nvidia-cudnn-cu{major}"}
 
 
-def _places():
+def _places() -> list[str]:
     """Returns the folders of packages that Python sees. The working folder, which Python puts in
     front for -c and -m, is not among them unless this package lies there: it may be anybody's, and
     libraries in it are code."""
@@ -31,7 +33,7 @@ def _places():
     return [p for p in sys.path if os.path.isabs(p) and (p == own or os.path.realpath(p) != here)]
 
 
-def folders():
+def folders() -> list[str]:
     """Returns the folders in which NVIDIA's wheels have libraries that we need."""
     found = []
     for soname in _needed():
@@ -41,7 +43,7 @@ def folders():
     return list(dict.fromkeys(found))
 
 
-def _open(soname, places):
+def _open(soname: str, places: list[str]) -> ctypes.CDLL | str:
     """Loads a library: one that the process already has, else from the folders, else as the system
     finds it. Returns its handle, or words."""
     try:
@@ -54,10 +56,10 @@ def _open(soname, places):
             return ctypes.CDLL(name)
         except OSError as e:
             words = words or str(e)
-    return words
+    return words or soname
 
 
-def _where(soname):
+def _where(soname: str) -> str:
     """Returns the file that a library of this process was loaded from."""
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -67,7 +69,7 @@ def _where(soname):
     return soname
 
 
-def prepare():
+def prepare() -> str:
     """Loads the libraries that libqwenvit_cuda.so is linked with, so that the loader then finds
     them by name. It takes those already in the process (torch's), else those in NVIDIA's wheels, so
     that torch, if imported later, gets its own, else the system's. Returns a text about each that

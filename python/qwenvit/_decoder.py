@@ -3,16 +3,18 @@
 command. The wheel has a folder of them for each major of FFmpeg that it was built for. FFmpeg's
 libraries are the system's."""
 
+from __future__ import annotations
+
 import contextlib
-import glob
 import os
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 from . import _core
-from ._arrays import error
+from ._error import error
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 HELP = (
@@ -22,32 +24,33 @@ HELP = (
 
 _lock = threading.Lock()
 # a fork copies the lock, perhaps held by a thread that is not in the new process
-os.register_at_fork(after_in_child=_lock._at_fork_reinit)
-_started = {}  # one decoder for each process; a fork starts its own
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
+_started: dict[int, _core.Decoder] = {}  # one decoder for each process; a fork starts its own
 
 
-def _environments_libraries():
+def _environments_libraries() -> str | None:
     """Returns the folder of conda's libraries, in which the loader does not look by itself. None
     outside conda."""
     return os.path.join(sys.prefix, "lib") if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else None
 
 
 @contextlib.contextmanager
-def searching(*folders):
+def searching(*folders: str) -> Iterator[None]:
     """Lets programs that are started meanwhile look for libraries in conda's folder too."""
-    before, all_ = os.environ.get("LD_LIBRARY_PATH"), [f for f in (*folders, _environments_libraries()) if f]
-    if all_:
-        os.environ["LD_LIBRARY_PATH"] = ":".join([before, *all_] if before else all_)
+    name = "LD_LIBRARY_PATH"
+    before, more = os.environ.get(name), [f for f in (*folders, _environments_libraries()) if f]
+    if more:
+        os.environ[name] = ":".join([before, *more] if before else more)
     try:
         yield
     finally:
-        if all_ and before is None:
-            del os.environ["LD_LIBRARY_PATH"]
-        elif all_:
-            os.environ["LD_LIBRARY_PATH"] = before
+        if before is not None:
+            os.environ[name] = before
+        else:
+            os.environ.pop(name, None)
 
 
-def _missing(program):
+def _missing(program: str) -> str | None:
     """Returns why a program of ours does not start, in its loader's words. None if it starts."""
     try:
         with searching():
@@ -62,14 +65,13 @@ def _missing(program):
     return words or f"{program} ended with {done.returncode}"
 
 
-def _majors():
+def _majors() -> list[str]:
     """Returns the folders, the newest FFmpeg first."""
-    folders = glob.glob(os.path.join(glob.escape(FOLDER), "ffmpeg-*"))
-    numbers = {f: re.fullmatch(r"ffmpeg-(\d+)", os.path.basename(f)) for f in folders}
-    return sorted((f for f in folders if numbers[f]), key=lambda f: -int(numbers[f][1]))
+    majors = [int(m[1]) for m in map(re.compile(r"ffmpeg-(\d+)").fullmatch, os.listdir(FOLDER)) if m]
+    return [os.path.join(FOLDER, f"ffmpeg-{major}") for major in sorted(majors, reverse=True)]
 
 
-def find(name):
+def find(name: str) -> str:
     """Returns the path of "qwenvit-decoder" or "qwenvit", for the newest FFmpeg that works."""
     words = []
     for folder in _majors():
@@ -81,7 +83,7 @@ def find(name):
     raise error("QV_EBACKEND", f"{HELP} ({'; '.join(words) or f'no {name} was built'})")
 
 
-def start():
+def start() -> _core.Decoder:
     """Returns the decoder of this process."""
     with _lock:
         if os.getpid() not in _started:

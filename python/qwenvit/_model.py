@@ -1,22 +1,41 @@
 # SPDX-License-Identifier: MIT
 """load(), Model and Tokens."""
 
-import collections
+from __future__ import annotations
+
 import math
 import os
 import re
 import sys
 import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
 
 from . import _check, _core, _sources, _stream
-from ._arrays import current_stream, error, integers, is_torch, no_gradient, number_of, numpy, shareable, to_numpy
-from ._adapters import Adapters
+from ._arrays import current_stream, integers, is_torch, no_gradient, number_of, numpy, shareable, to_numpy
+from ._error import Error, error
+from .adapters import Adapters
+
+if TYPE_CHECKING:
+    from ._check import Path
+    from ._sources import Clip, One
+    from ._stream import Progress
+
+Dtype = Any  # "f32", "bf16", or a dtype of torch or numpy
+
+
+class Device(Protocol):  # torch's
+    @property
+    def type(self) -> str: ...
+    @property
+    def index(self) -> Any: ...
+
 
 BACKENDS = ("cuda", "metal", "cpu", "ref")  # in the order in which "auto" tries them
 MOST_THREADS = 1024
 
 
-def _user_cache(name):
+def _user_cache(name: str) -> str:
     """Returns the folder that the command uses as well; "" if there is no home folder."""
     cache, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
     folder = cache if cache.startswith("/") else os.path.join(home, ".cache") if home.startswith("/") else ""
@@ -24,9 +43,19 @@ def _user_cache(name):
 
 
 def load(
-    path, backend="auto", dtype=None, device=0, *, threads=0, stream=None, tune_file=None, kernel_folder=None,
-    image_mean=None, image_std=None, weights="bf16",
-):
+    path: Path,
+    backend: Literal["auto", "cuda", "metal", "cpu", "ref"] = "auto",
+    dtype: Dtype = None,
+    device: int | str | Device | None = 0,
+    *,
+    threads: int = 0,
+    stream: Any = None,
+    tune_file: Path | None = None,
+    kernel_folder: Path | None = None,
+    image_mean: Any = None,
+    image_std: Any = None,
+    weights: Literal["bf16", "stored"] = "bf16",
+) -> Model:
     """Loads the vision tower of a checkpoint onto a device, and returns a Model.
 
     path: a Hugging Face checkpoint folder; or a GGUF file (mmproj) as llama.cpp's converter makes
@@ -57,18 +86,18 @@ def load(
     several CPU threads in a process that was forked from one which had several.
     """
     folder = _check.path(path, "path")
-    backend, index = _place(_check.text(backend, "backend"), device)
+    place, index = _place(_check.text(backend, "backend"), device)
     threads = _check.whole(threads, "threads", 0, MOST_THREADS)
     stream = _check.whole(number_of(stream), "stream", 0, (1 << 64) - 1)
     kernels = _user_cache("kernels") if kernel_folder is None else kernel_folder
     files = _check.optional_path(tune_file, "tune_file"), _check.optional_path(kernels, "kernel_folder")
     stored = _check.one_of(weights, "weights", ("bf16", "stored")) == "stored"
-    _refuse_lost_threads(backend, threads)
-    lacking = _lacking(backend)
-    if lacking and backend == "cuda":
+    _refuse_lost_threads(place, threads)
+    lacking = _lacking(place)
+    if lacking and place == "cuda":
         raise error("QV_ENODEVICE", lacking)
     norms = _three(image_mean, "image_mean"), _three(image_std, "image_std")
-    made = _core.Model(folder, backend, index, _name(dtype), threads, stream, *files, *norms, stored)
+    made = _core.Model(folder, place, index, _name(dtype), threads, stream, *files, *norms, stored)
     model = Model(made, stream)
     if model.info["model_warning"]:
         warnings.warn(model.info["model_warning"], stacklevel=2)
@@ -79,7 +108,7 @@ def load(
     return model
 
 
-def _three(values, name):
+def _three(values: Any, name: str) -> list[float]:
     """Returns a colour's numbers as a list; None becomes an empty one."""
     try:
         numbers = [] if values is None else [float(v) for v in values]
@@ -90,9 +119,10 @@ def _three(values, name):
     return numbers
 
 
-def _place(backend, device):
+def _place(backend: str, device: Any) -> tuple[str, int]:
     """Returns (backend, index) from load()'s two arguments."""
-    kind, number = getattr(device, "type", None), getattr(device, "index", None)  # a torch.device
+    kind: Any = getattr(device, "type", None)  # a torch.device
+    number = getattr(device, "index", None)
     if isinstance(device, str):
         named = re.fullmatch(r"([a-z]+)(?::([0-9]{1,9}))?", device)
         kind, number = (named[1], named[2] and int(named[2])) if named else (device, None)
@@ -100,24 +130,24 @@ def _place(backend, device):
         kind, number = None, _check.whole(0 if device is None else device, "device", 0, (1 << 31) - 1)
     kind = {"mps": "metal"}.get(kind, kind)  # torch's name of the backend
     if kind is not None and kind not in BACKENDS:
-        named = ", ".join(map(repr, BACKENDS))
-        raise _check.wrong("device", device, f'an index, a name ({named}, "cuda:1"..) or a torch.device of these')
+        names = ", ".join(map(repr, BACKENDS))
+        raise _check.wrong("device", device, f'an index, a name ({names}, "cuda:1"..) or a torch.device of these')
     if kind is not None and backend not in ("auto", kind):
         raise error("QV_EINVAL", f"backend is {backend!r} and device {str(device)!r}: give only one of them, or let them agree")
     return kind or backend, _current_device(kind) if number is None else number
 
 
-def _current_device(kind):
+def _current_device(kind: str | None) -> int:
     """Returns torch's current CUDA device, which each process sets for itself."""
     torch = sys.modules.get("torch")
     return torch.cuda.current_device() if kind == "cuda" and torch and torch.cuda.is_initialized() else 0
 
 
 # processes in which a CPU's threads have computed: this one, and those that it was forked from
-_with_threads = set()
+_with_threads: set[int] = set()
 
 
-def _refuse_lost_threads(backend, threads):
+def _refuse_lost_threads(backend: str, threads: int) -> None:
     """Refuses several threads in a forked process. OpenMP's threads are not copied by a fork, and
     it would wait for them for ever."""
     if backend in ("auto", "cpu") and threads != 1 and _with_threads and os.getpid() not in _with_threads:
@@ -128,11 +158,11 @@ def _refuse_lost_threads(backend, threads):
         )
 
 
-def devices():
+def devices() -> list[dict[str, Any]]:
     """Returns what load() could run on. There is a dict for each device, with backend, index,
     device (its name, with library versions), dtype (what dtype=None means there), dtype_reason and
     warning; and for each backend that is not available a dict with backend and error, a text."""
-    found = []
+    found: list[dict[str, Any]] = []
     for backend in BACKENDS:
         words = _lacking(backend)
         try:
@@ -140,13 +170,13 @@ def devices():
                 raise error("QV_ENODEVICE", words)
             for index in range(1 << 10):
                 found.append({"index": index, **_core.look_at_device(backend, index)})
-        except _core.Error as e:
+        except Error as e:
             if not found or found[-1]["backend"] != backend:
                 found.append({"backend": backend, "error": str(e)})
     return found
 
 
-def _lacking(backend):
+def _lacking(backend: str) -> str:
     """Returns a text about NVIDIA libraries that the backend needs and that are missing."""
     if backend not in ("auto", "cuda"):
         return ""
@@ -155,7 +185,7 @@ def _lacking(backend):
     return _cuda.prepare()
 
 
-def _name(dtype):
+def _name(dtype: Dtype) -> str:
     """Returns the library's name of a dtype such as torch.bfloat16, "bf16" or numpy.float32, or of
     None."""
     if dtype is None:
@@ -190,51 +220,59 @@ class Tokens(Adapters):
     (collate_fn=list makes a batch of them).
     """
 
-    def __init__(self, core, model_type=None):
+    def __init__(self, core: _core.Tokens, model_type: str | None = None) -> None:
         self._core, self.model_type = core, model_type
+        self.key: str = core.key
+        self.index: int | None = core.index if core.key else None
+        self.dtype: str = core.dtype
+        self.is_image: bool | None = core.is_image if core.key else None
+        self.sampled_fps: float | None = core.sampled_fps or None
+        self.second_per_grid_ts: float | None = core.second_per_grid_ts or None
+        self.damaged_frames: int = core.damaged_frames
+        self.decoded_by: str | None = None if core.is_image else core.decoded_by or None
+        self.not_gpu: str = core.not_gpu
+        self.remark: str = core.remark
 
-    def _matrix(self, i):
-        bf16 = self._core.dtype == "bf16"
+    def __reduce__(self) -> Any:
+        return Tokens, (self._core, self.model_type)
+
+    def _matrix(self, i: int) -> Any:
+        bf16 = self.dtype == "bf16"
         return to_numpy(self._core.matrix(i, bf16), bf16)
 
-    key = property(lambda self: self._core.key)
-    index = property(lambda self: self._core.index if self._core.key else None)
-    dtype = property(lambda self: self._core.dtype)
-    is_image = property(lambda self: self._core.is_image if self._core.key else None)
-    sampled_fps = property(lambda self: self._core.sampled_fps or None)
-    second_per_grid_ts = property(lambda self: self._core.second_per_grid_ts or None)
-    damaged_frames = property(lambda self: self._core.damaged_frames)
-    decoded_by = property(lambda self: None if self._core.is_image else self._core.decoded_by or None)
-    not_gpu = property(lambda self: self._core.not_gpu)
-    remark = property(lambda self: self._core.remark)
-    tokens = property(lambda self: self._matrix(0))
-    grid_thw = property(lambda self: to_numpy(self._core.grid_thw()))
+    @property
+    def tokens(self) -> Any:
+        return self._matrix(0)
 
     @property
-    def deepstack(self):
+    def deepstack(self) -> list[Any]:
         return [self._matrix(1 + i) for i in range(self._core.n_deepstack)]
 
     @property
-    def timestamps(self):
+    def grid_thw(self) -> Any:
+        return to_numpy(self._core.grid_thw())
+
+    @property
+    def timestamps(self) -> Any | None:
         seconds = self._core.timestamps()
         return None if seconds is None else to_numpy(seconds)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._core.n
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         c = self._core
         damage = f", {self.damage}" if self.damage else ""
         return f"<qwenvit.Tokens [{c.n}, {c.width}] {c.dtype}, {c.n_deepstack} deepstack, {c.key!r}{damage}>"
 
-    def torch(self):
+    def torch(self) -> tuple[Any, list[Any]]:
         """Returns (tokens, deepstack) as tensors on the host, without a copy."""
         import torch
 
         all_ = [torch.from_dlpack(self._core.matrix(i, False)) for i in range(1 + self._core.n_deepstack)]
         return all_[0], all_[1:]
 
-    def packed(self):
+    def packed(self) -> Any:
         """Returns [n, out_hidden * (1 + deepstack)], a copy: the tokens with DeepStack's outputs
         beside them. It is the matrix that vLLM and SGLang take."""
         np = numpy()
@@ -242,7 +280,7 @@ class Tokens(Adapters):
             raise error("QV_EUNSUPPORTED", "packed() needs numpy")
         return np.concatenate([self.tokens, *self.deepstack], axis=1)
 
-    def save(self, path, metadata=None, *, dtype=None):
+    def save(self, path: Path, metadata: dict[str, Any] | None = None, *, dtype: Dtype = None) -> None:
         """Writes a safetensors file, whole or not at all: tokens, deepstack.0.., grid_thw and
         timestamps. Of a clip or image that was given by its path, it is byte for byte the file that
         `qwenvit encode` writes with the same options.
@@ -266,30 +304,30 @@ class Model:
     Used as a context manager, it is closed at the end.
     """
 
-    def __init__(self, core, stream=0):
+    def __init__(self, core: _core.Model, stream: int = 0) -> None:
         if not isinstance(core, _core.Model):
             raise error("QV_EINVAL", "qwenvit.load(path) makes a Model")
         self._core = core
         self._stream = stream
-        self.info = core.info()
+        self.info: dict[str, Any] = core.info()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         i = self.info
         return f"<qwenvit.Model {i['model_type']}, {i['dtype']} on {i['backend']}: {i['device']}>"
 
-    def close(self):
+    def close(self) -> None:
         """Frees the device's memory now. Later calls raise Error."""
         self._core.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Model:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- patches -----------------------------------------------------------------------------------
 
-    def forward(self, pixel_values, grid_thw, dtype="f32"):
+    def forward(self, pixel_values: Any, grid_thw: Any, dtype: Dtype = "f32") -> Any:
         """Computes tokens from patches.
 
         pixel_values: [patches, row_dim], contiguous, as transformers' processors make them: float32
@@ -308,7 +346,7 @@ class Model:
         core = self._core.forward(rows, is_bf16, grid, _name(dtype))
         return Tokens(core, self.info["model_type"])
 
-    def _forward_torch(self, x, grid_thw, dtype):
+    def _forward_torch(self, x: Any, grid_thw: Any, dtype: str) -> tuple[Any, list[Any]]:
         import torch
 
         if dtype not in ("f32", "bf16"):
@@ -322,16 +360,17 @@ class Model:
         tokens, *deepstack = outs.unbind()
         return tokens, deepstack
 
-    def _encode_torch(self, x, grid_thw, dtype, torch):
+    def _encode_torch(self, x: Any, grid_thw: Any, dtype: str, torch: Any) -> Any:
         """Returns [1 + deepstack, n, out_hidden]. Any function of torch takes as long as a kernel
         while its code is in no cache. So few are called before the core is, and memory is allocated
         while the device works."""
-        outs, index = None, x.get_device()  # -1: the host
+        index = x.get_device()  # -1: the host
+        outs: Any = None
         between = self._between(x, index, torch)
         if between:
             self._follow(x, *between)
 
-        def allocate(n):
+        def allocate(n: int) -> int:
             nonlocal outs
             shape = 1 + self.info["n_deepstack"], n, self.info["out_hidden"]
             outs = x.new_empty(shape, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
@@ -347,7 +386,7 @@ class Model:
                 between[1].wait_stream(between[0])
         return outs
 
-    def _between(self, x, index, torch):
+    def _between(self, x: Any, index: int, torch: Any) -> tuple[Any, Any] | None:
         """Returns (the model's stream, the caller's, which holds the work that makes x), if those
         differ. A model that was loaded without a stream has several of its own, which is None here."""
         if index < 0 or self._stream and self._stream == current_stream(torch, index):
@@ -356,7 +395,7 @@ class Model:
         return own, torch.cuda.current_stream(x.device)
 
     @staticmethod
-    def _follow(tensor, own, caller):
+    def _follow(tensor: Any, own: Any, caller: Any) -> None:
         """Orders the model's next work behind the caller's stream, on which the tensor's memory was
         used until now: by an event, so the host does not wait. A model without a stream waits for
         its work, and so the host waits here too.
@@ -369,7 +408,7 @@ class Model:
         else:
             caller.synchronize()
 
-    def _must_be_rows(self, x, torch):
+    def _must_be_rows(self, x: Any, torch: Any) -> None:
         """Checks torch's rows, and raises errors in torch's terms."""
         dim, backend, where = self.info["row_dim"], self.info["backend"], x.device.type
         wrong = None
@@ -386,10 +425,25 @@ class Model:
 
     # ---- files and frames --------------------------------------------------------------------------
 
+    @overload
     def encode(
-        self, source=None, *, frames=None, dtype="f32", progress=None, errors="raise", ordered=True, decoders=0,
-        **options
-    ):
+        self, source: One | None = None, *, frames: Clip | None = None, dtype: Dtype = "f32", progress: Progress = None,
+        errors: Literal["raise", "yield"] = "raise", ordered: bool = True, decoders: int = 0, **options: Any,
+    ) -> Tokens: ...
+    @overload
+    def encode(
+        self, source: Iterable[Any], *, frames: None = None, dtype: Dtype = "f32", progress: Progress = None,
+        errors: Literal["raise"] = "raise", ordered: bool = True, decoders: int = 0, **options: Any,
+    ) -> Iterator[Tokens]: ...
+    @overload
+    def encode(
+        self, source: Iterable[Any], *, frames: None = None, dtype: Dtype = "f32", progress: Progress = None,
+        errors: Literal["yield"], ordered: bool = True, decoders: int = 0, **options: Any,
+    ) -> Iterator[Tokens | Error]: ...
+    def encode(
+        self, source: Any = None, *, frames: Clip | None = None, dtype: Dtype = "f32", progress: Progress = None,
+        errors: str = "raise", ordered: bool = True, decoders: int = 0, **options: Any,
+    ) -> Any:
         """Returns the Tokens of one clip or image, or a generator of the Tokens of many.
 
         source: one of these, or an iterable of them:
@@ -437,7 +491,7 @@ class Model:
             raise error("QV_EINVAL", "timestamps belong to one clip: put them into its dict, beside frames")
         return _stream.one(self, source, how, options) if one else _stream.results(self, source, how, options)
 
-    def preprocess(self, source=None, *, frames=None, **options):
+    def preprocess(self, source: One | None = None, *, frames: Clip | None = None, **options: Any) -> Pixels:
         """Returns (pixel_values, grid_thw) of one clip or image, as transformers' processors make
         them and as forward() takes them: float32 [patches, row_dim] and int64 [1, 3].
 
@@ -458,45 +512,49 @@ class Model:
             decoder = _decoder.start()
         return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, options))
 
-    def _tokens(self, core):
+    def _tokens(self, core: _core.Tokens) -> Tokens:
         return Tokens(core, self.info["model_type"])
 
 
-class Pixels(collections.namedtuple("Pixels", "pixel_values grid_thw")):
+class _Pair(NamedTuple):
+    pixel_values: Any
+    grid_thw: Any
+
+
+class Pixels(_Pair):
     """What Model.preprocess() returns.
 
     It can be pickled and copied. Made of two other arrays, as by a DataLoader that collates a
     batch, it has no key, timestamps and so on: they are those of one source.
     """
 
-    _about = None  # Tokens, of which only what they say of the source is used
+    key: str | None = None
+    is_image: bool | None = None
+    timestamps: Any | None = None
+    sampled_fps: float | None = None
+    second_per_grid_ts: float | None = None
+    damaged_frames: int = 0
+    damage: str = ""
+    remark: str = ""
 
     @classmethod
-    def _of(cls, core):
-        pixels = cls(to_numpy(core.matrix(0, False)), to_numpy(core.grid_thw()))
-        pixels._about = Tokens(core)
+    def _of(cls, core: _core.Tokens) -> Pixels:
+        pixels, about = cls(to_numpy(core.matrix(0, False)), to_numpy(core.grid_thw())), Tokens(core)
+        pixels.__dict__.update({name: getattr(about, name) for name in Pixels.__annotations__}, _core=core)
         return pixels
 
-    key = property(lambda self: self._about and self._about.key)
-    is_image = property(lambda self: self._about and self._about.is_image)
-    timestamps = property(lambda self: self._about and self._about.timestamps)
-    sampled_fps = property(lambda self: self._about and self._about.sampled_fps)
-    second_per_grid_ts = property(lambda self: self._about and self._about.second_per_grid_ts)
-    damaged_frames = property(lambda self: self._about.damaged_frames if self._about else 0)
-    damage = property(lambda self: self._about.damage if self._about else "")
-    remark = property(lambda self: self._about.remark if self._about else "")
+    def __reduce__(self) -> Any:
+        core = self.__dict__.get("_core")
+        return (Pixels._of, (core,)) if core else (Pixels, tuple(self))
 
-    def __reduce__(self):
-        return (Pixels._of, (self._about._core,)) if self._about else (Pixels, tuple(self))
-
-    def __repr__(self):
-        if not self._about:
+    def __repr__(self) -> str:
+        core = self.__dict__.get("_core")  # without numpy, arrays have no shape
+        if not core:
             return f"<qwenvit.Pixels {list(getattr(self.pixel_values, 'shape', ()))}>"
-        core = self._about._core  # without numpy, arrays have no shape
         return f"<qwenvit.Pixels {[core.n, core.width]}, {self.key!r}>"
 
 
-def _given(source, frames):
+def _given(source: Any, frames: Any) -> Any:
     if (source is None) == (frames is None):
         raise error("QV_EINVAL", "give a source, or frames=")
     if frames is not None:
@@ -506,7 +564,7 @@ def _given(source, frames):
     return source
 
 
-def _length(sources):
+def _length(sources: Any) -> int | None:
     """Returns how many sources there are, if that is known."""
     try:
         return len(sources)

@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: MIT
 """Runs our tower inside a loaded transformers model."""
 
+from __future__ import annotations
+
 import json
 import os
 import struct
 import sys
 import tempfile
+from typing import Any, Literal, TypeVar
 
-from ._arrays import error, no_gradient
+from ._arrays import no_gradient
+from ._check import Path
+from ._error import error
 from ._model import load
+
+M = TypeVar("M")
 
 FILE_DTYPES = {"torch.float32": ("F32", "f32"), "torch.bfloat16": ("BF16", "bf16")}
 
 
-def patch(model, *, backend=None, threads=0, folder=None):
+def patch(
+    model: M, *, backend: Literal["auto", "cuda", "metal", "cpu", "ref"] | None = None, threads: int = 0, folder: Path | None = None
+) -> M:
     """Runs the vision tower of a loaded transformers model (4.57, 5.x) by qwenvit, until
     unpatch(model).
 
@@ -51,7 +60,7 @@ def patch(model, *, backend=None, threads=0, folder=None):
     return model
 
 
-def unpatch(model):
+def unpatch(model: M) -> M:
     """Gives the tower its own weights and code back, with the same bits."""
     tower = _find_tower(model)
     if not hasattr(tower, "_qwenvit"):
@@ -64,7 +73,7 @@ def unpatch(model):
     return model
 
 
-def _find_tower(model):
+def _find_tower(model: Any) -> Any:
     if not hasattr(model, "named_modules"):
         raise error("QV_EINVAL", f"a {type(model).__name__} is no module of torch")
     towers = [
@@ -80,7 +89,7 @@ def _find_tower(model):
     return towers[0]
 
 
-def output_of(tower, tokens, deepstack):
+def output_of(tower: Any, tokens: Any, deepstack: list[Any]) -> Any:
     """Returns what transformers returns: objects from version 5 on, before that the tokens, with
     DeepStack's outputs if the family has them."""
     transformers = sys.modules["transformers"]
@@ -95,17 +104,21 @@ def output_of(tower, tokens, deepstack):
 
 
 class _Patch:
-    def __init__(self, tower, folder):
-        self.tower, self.model, self.file, self.folder = tower, None, None, folder
+    def __init__(self, tower: Any, folder: Any) -> None:
+        self.tower, self.folder = tower, folder
+        self.model: Any = None
+        self.file: Any = None
         self.parameters = dict(tower.named_parameters())
         self._refuse()
         first = next(iter(self.parameters.values()))
         self.device, self.dtype = first.device, first.dtype
         self.n_values = sum(p.numel() for p in self.parameters.values())
-        self.places, self.wanted_grad = {}, {n: p.requires_grad for n, p in self.parameters.items()}
-        self.saved, self.hooks = [], []
+        self.wanted_grad = {n: p.requires_grad for n, p in self.parameters.items()}
+        self.places: dict[str, tuple[int, int, tuple[int, ...]]] = {}
+        self.saved: list[str] = []
+        self.hooks: list[Any] = []
 
-    def _refuse(self):
+    def _refuse(self) -> None:
         tower, seen = self.tower, set()
         if not self.parameters:
             raise error("QV_EINVAL", "the tower has no parameters")
@@ -131,7 +144,7 @@ class _Patch:
 
     # ---- weights: torch's memory -> a checkpoint's folder -> ours ------------------------------------
 
-    def save(self):
+    def save(self) -> None:
         """Writes a checkpoint of the tower, tensor by tensor, and releases each after it was
         written."""
         import torch
@@ -166,7 +179,7 @@ class _Patch:
                 p.requires_grad_(False)
                 p.data = torch.empty(0, dtype=p.dtype, device=p.device)
 
-    def start(self, backend, threads):
+    def start(self, backend: Any, threads: int) -> None:
         import torch
 
         cuda = self.device.type == "cuda"
@@ -186,7 +199,7 @@ class _Patch:
             )
         self.folder.cleanup()  # the open file stays, without a name
 
-    def _read(self, name):
+    def _read(self, name: str) -> Any:
         """Returns a parameter's weights on its device. The file's own position is not moved, as
         threads and forked processes share it."""
         import torch
@@ -201,7 +214,7 @@ class _Patch:
             done += n
         return raw.view(self.dtype).reshape(shape).to(self.parameters[name].device)
 
-    def restore(self):
+    def restore(self) -> None:
         for name in self.saved:
             p = self.parameters[name]
             p.data = self._read(name)
@@ -213,22 +226,22 @@ class _Patch:
 
     # ---- who asks for weights meanwhile --------------------------------------------------------------
 
-    def watch(self):
+    def watch(self) -> None:
         """Lets state_dict() of the tower, its parts and what contains it return the weights."""
         self.names = {id(p): name for name, p in self.parameters.items()}
         self.hooks = [m._register_state_dict_hook(self.fill) for _, m in self.tower.named_modules()]
 
-    def unwatch(self):
+    def unwatch(self) -> None:
         for hook in self.hooks:
             hook.remove()
 
-    def fill(self, module, state, prefix, metadata):
+    def fill(self, module: Any, state: Any, prefix: str, metadata: Any) -> None:
         """A hook of torch: fills in a module's own parameters, which are empty in `state`."""
         for name, p in module._parameters.items():
             if id(p) in self.names and not p.numel() and prefix + name in state:
                 state[prefix + name] = self._read(self.names[id(p)])
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: Any) -> Any:
         raise error(
             "QV_EUNSUPPORTED",
             "a patched model can be neither copied nor pickled, for its tower runs by qwenvit; call "
@@ -237,7 +250,7 @@ class _Patch:
 
     # ---- the forward pass ----------------------------------------------------------------------------
 
-    def _refuse_call(self, x, kwargs):
+    def _refuse_call(self, x: Any, kwargs: dict[str, Any]) -> None:
         first = next(iter(self.parameters.values()))
         if self.tower.training:
             raise error("QV_EUNSUPPORTED", "training through a patched tower; unpatch() the model first")
@@ -258,7 +271,7 @@ class _Patch:
             if hasattr(value, "shape"):
                 raise error("QV_EUNSUPPORTED", f"{name}: a patched tower takes pixels and grid_thw alone")
 
-    def forward(self, hidden_states, grid_thw, **kwargs):
+    def forward(self, hidden_states: Any, grid_thw: Any, **kwargs: Any) -> Any:
         self._refuse_call(hidden_states, kwargs)
         dtype = FILE_DTYPES[str(self.dtype)][1]
         x = hidden_states.contiguous()

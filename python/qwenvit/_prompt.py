@@ -2,12 +2,17 @@
 """The text that belongs to vision tokens: what a processor puts into a chat in place of a clip or
 an image."""
 
+from __future__ import annotations
+
 import collections
 import math
 import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from . import _check
-from ._arrays import error, integers
+from ._arrays import integers
+from ._error import Error, error
 
 START, END = "<|vision_start|>", "<|vision_end|>"
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
@@ -18,16 +23,23 @@ FAMILIES = {
 }
 NO_SECONDS = "a clip without timestamps, which its prompt needs: give timestamps=, the seconds of each frame"
 
-# A clip or image of a result: its rows of tokens, "image" or "video", its grid before merging, and
-# the seconds of its frame pairs (None if unknown).
-Item = collections.namedtuple("Item", "result first n kind grid seconds")
+
+class Item(NamedTuple):
+    """A clip or image of a result."""
+
+    result: Any
+    first: int  # of its rows of tokens
+    n: int
+    kind: str  # "image" or "video"
+    grid: tuple[int, ...]  # before merging
+    seconds: list[float] | None  # of its frame pairs, if known
 
 
-def wrong(result, text, status="QV_EINVAL"):
+def wrong(result: Any, text: str, status: str = "QV_EINVAL") -> Error:
     return error(status, f"{result.key}: {text}" if result.key else text, result.key)
 
 
-def family_of(result, model_type=None):
+def family_of(result: Any, model_type: str | None = None) -> str:
     name = result.model_type if model_type is None else model_type
     if not isinstance(name, str) or name not in FAMILIES:
         words = f"model_type is {_check.shown(name)}; prompts are known of {', '.join(FAMILIES)}"
@@ -36,8 +48,15 @@ def family_of(result, model_type=None):
 
 
 def prompt(
-    results, text=None, *, outer=True, is_image=None, timestamps=None, model_type=None, picture=None
-):
+    results: Any,
+    text: str | None = None,
+    *,
+    outer: bool = True,
+    is_image: bool | None = None,
+    timestamps: Any = None,
+    model_type: str | None = None,
+    picture: bool | None = None,
+) -> str:
     """Returns a chat's text around vision tokens, as transformers' processors of Qwen2-VL,
     Qwen2.5-VL, Qwen3-VL, Qwen3.5 and Qwen4-exp make it.
 
@@ -69,7 +88,7 @@ def prompt(
     return _fill(text, order, outer)
 
 
-def said(is_image, picture):
+def said(is_image: bool | None, picture: bool | None) -> bool | None:
     """Returns is_image, which was called picture in 0.2."""
     if is_image is not None and picture is not None:
         raise error("QV_EINVAL", "picture is the old name of is_image: give only one of them")
@@ -77,7 +96,7 @@ def said(is_image, picture):
     return is_image if is_image is None else _check.flag(is_image, "is_image")
 
 
-def as_list(results, *of_one):
+def as_list(results: Any, *of_one: Any) -> list[Any]:
     results = [results] if hasattr(results, "grid_thw") else _check.items(results, "results")
     for result in results:
         if not all(hasattr(result, name) for name in ("grid_thw", "key", "model_type", "timestamps", "__len__")):
@@ -87,7 +106,7 @@ def as_list(results, *of_one):
     return results
 
 
-def items_of(result, is_image=None, timestamps=None):
+def items_of(result: Any, is_image: bool | None = None, timestamps: Any = None) -> list[Item]:
     """Returns the Items of a result. is_image and timestamps are used if it does not know them, or
     in place of what it knows."""
     grids = integers(_check.rows_of(result.grid_thw), "grid_thw")
@@ -110,7 +129,7 @@ def items_of(result, is_image=None, timestamps=None):
     return items
 
 
-def _kind(is_image, grid, result):
+def _kind(is_image: bool | None, grid: list[int], result: Any) -> str:
     if is_image is None and grid[0] == 1:
         raise wrong(result, "an image, or a clip of one frame pair? Say is_image=True or is_image=False")
     if is_image and grid[0] > 1:
@@ -118,7 +137,7 @@ def _kind(is_image, grid, result):
     return "image" if is_image else "video"
 
 
-def _pair_seconds(seconds, n_pairs, result):
+def _pair_seconds(seconds: Any, n_pairs: int, result: Any) -> list[float]:
     """Returns the seconds of each frame pair: the middle of its two frames. If the number of frames
     is odd, the last frame is a pair with itself."""
     seconds = _check.reals(seconds, "timestamps")
@@ -128,7 +147,7 @@ def _pair_seconds(seconds, n_pairs, result):
     return [(first + second) / 2 for first, second in zip(seconds[::2], seconds[1::2])]
 
 
-def _inner(item, with_seconds):
+def _inner(item: Item, with_seconds: bool) -> str:
     """Returns what replaces one placeholder."""
     pad = PADS[item.kind]
     if item.kind == "image" or not with_seconds:
@@ -139,12 +158,12 @@ def _inner(item, with_seconds):
     return "".join(f"<{s:.1f} seconds>{pair}" for s in item.seconds)
 
 
-def _whole(kind, inner, with_seconds, outer):
+def _whole(kind: str, inner: str, with_seconds: bool, outer: bool) -> str:
     bare = kind == "video" and with_seconds and not outer
     return inner if bare else START + inner + END
 
 
-def _fill(text, order, outer):
+def _fill(text: str, order: list[tuple[str, str, bool]], outer: bool) -> str:
     waiting = {kind: collections.deque(p for p in order if p[0] == kind) for kind in PADS}
     kinds = {pad: kind for kind, pad in PADS.items()}
     one_pad = "|".join(map(re.escape, kinds))
@@ -157,7 +176,7 @@ def _fill(text, order, outer):
                 "QV_EINVAL", f"text has {found[kind]} {pad}; there are {len(waiting[kind])} results of {what}"
             )
 
-    def put(match):
+    def put(match: re.Match[str]) -> str:
         piece = waiting[kinds[match[1] or match[0]]].popleft()
         return _whole(*piece, outer) if match[1] else piece[1]
 

@@ -2,54 +2,77 @@
 """What can be encoded: paths, bytes, open files, arrays and images, turned into what the binding
 takes."""
 
+from __future__ import annotations
+
 import os
 import sys
 import urllib.parse
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 from . import _check, _core
-from ._arrays import error, is_torch, shareable
+from ._arrays import is_torch, shareable
+from ._error import error
+
+
+class Array(Protocol):  # numpy's, torch's..
+    def __dlpack__(self, *, stream: Any = None) -> Any: ...
+
+
+class Image(Protocol):  # PIL's
+    @property
+    def __array_interface__(self) -> Any: ...
+
+
+class File(Protocol):
+    def read(self) -> bytes: ...
+
+
+One = _check.Path | bytearray | memoryview | dict[str, Any] | Array | Image | File  # what encode() takes as a source
+Clip = Array | list[Any] | tuple[Any, ...]
+Options = dict[str, Any]
 
 KINDS = ("path", "bytes", "frames", "image")  # what a source that is a dict may describe
 OF_FRAMES = ("fps", "max_pixels", "min_pixels", "timestamps")  # options that frames may have
 PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # options that do nothing for frames, which were sampled already
 
 
-def _is_bytes(x):
+def _is_bytes(x: object) -> bool:
     return isinstance(x, (bytes, bytearray)) or isinstance(x, memoryview) and x.ndim < 2
 
 
-def _is_file(x):
+def _is_file(x: object) -> bool:
     return callable(getattr(x, "read", None))
 
 
-def _is_array(x):
+def _is_array(x: object) -> bool:
     return isinstance(x, memoryview) and x.ndim > 1 or hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__")
 
 
-def _is_pil(x):
+def _is_pil(x: object) -> bool:
     image = sys.modules.get("PIL.Image")
     return image is not None and isinstance(x, image.Image)
 
 
-def is_one(source):
+def is_one(source: object) -> bool:
     """Whether this is a source, rather than an iterable of sources."""
     if isinstance(source, (str, os.PathLike, dict)) or _is_bytes(source):
         return True
     return _is_array(source) or _is_pil(source) or _is_file(source)
 
 
-def _kinds_of(source):
+def _kinds_of(source: Options) -> list[str]:
     return [k for k in (*KINDS, "picture") if k in source]  # image was called picture in 0.2
 
 
-def is_of_a_file(source):
+def is_of_a_file(source: object) -> bool:
     """Whether a source, or what a dict describes, is decoded: a path, the bytes of a file, or an open file."""
     if isinstance(source, dict):
         return any(is_of_a_file(source[k]) for k in _kinds_of(source) if not isinstance(source[k], dict))
     return isinstance(source, (str, os.PathLike)) or _is_bytes(source) or _is_file(source) and not _is_pil(source)
 
 
-def needs_decoder(sources):
+def needs_decoder(sources: Iterable[Any]) -> bool:
     """Whether a list contains a file. Other iterables are not looked into."""
     return not isinstance(sources, (list, tuple)) or any(map(is_of_a_file, sources))
 
@@ -57,7 +80,7 @@ def needs_decoder(sources):
 # ---- options -------------------------------------------------------------------------------------
 
 
-def options_of(options):
+def options_of(options: Options) -> Options:
     """Returns the options that were given, as the binding takes them. Raises Error for one that is
     unknown or of a wrong type."""
     options = {k: v for k, v in options.items() if v is not None}
@@ -65,7 +88,7 @@ def options_of(options):
     return options
 
 
-def _seconds_of(own, common):
+def _seconds_of(own: Options, common: Options) -> tuple[float, list[float]]:
     """Returns (fps, timestamps) of frames: from their own dict, else those given for all."""
     for said in (own, common):
         if said.get("fps") and "timestamps" in said:
@@ -78,7 +101,7 @@ def _seconds_of(own, common):
 # ---- keys ----------------------------------------------------------------------------------------
 
 
-def _text_of(given, what, place):
+def _text_of(given: Any, what: str, place: int) -> str:
     """Returns a key, or a path as a key, in which bytes that are not UTF-8 are escaped by
     backslashes."""
     try:
@@ -90,7 +113,7 @@ def _text_of(given, what, place):
     return text
 
 
-def key_of(source, place):
+def key_of(source: Any, place: int) -> str:
     """Returns a source's key, else its path, else its place."""
     if isinstance(source, dict):
         if source.get("key") is not None:
@@ -102,7 +125,7 @@ def key_of(source, place):
     return _text_of(source, "path", place) if isinstance(source, (str, os.PathLike)) else str(place)
 
 
-def local_path(path):
+def local_path(path: _check.Path) -> bytes:
     """Returns the bytes of a path, which may be a file:// URL."""
     given = _check.path(path, "path")
     if not given.startswith(b"file://"):
@@ -117,7 +140,7 @@ def local_path(path):
 # ---- frames --------------------------------------------------------------------------------------
 
 
-def _array_of_pil(image):
+def _array_of_pil(image: Any) -> memoryview:
     """Returns an image's upright RGB pixels, as transformers' load_image() makes them, so that it
     gives the same tokens as its file. Transparency is dropped."""
     try:
@@ -129,7 +152,7 @@ def _array_of_pil(image):
         raise error("QV_EFORMAT", f"a PIL image that cannot be read: {e}") from None
 
 
-def _array(frame, name):
+def _array(frame: Any, name: str) -> Any:
     """Returns an array of bytes as the binding takes it."""
     if _is_pil(frame):
         return _array_of_pil(frame)
@@ -142,7 +165,7 @@ def _array(frame, name):
     return frame
 
 
-def _frames(model, frames, is_image, own, common):
+def _frames(model: _core.Model, frames: Any, is_image: bool, own: Options, common: Options) -> _core.Frames:
     """Returns Frames from an array or a PIL image, or from a list of these, which is a clip."""
     options = {**common, **own}
     if set(options) - {*OF_FRAMES, *PASSED_OVER}:
@@ -160,7 +183,7 @@ def _frames(model, frames, is_image, own, common):
 # ---- sources -------------------------------------------------------------------------------------
 
 
-def _read(file, place):
+def _read(file: Any, place: int) -> Any:
     try:
         data = file.read()
     except Exception as e:  # the caller's object may raise anything
@@ -170,7 +193,7 @@ def _read(file, place):
     return data
 
 
-def _take_dict(source, place):
+def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
     """Returns what a dict describes, its kind, and its own options."""
     own = {k: v for k, v in source.items() if k != "key"}
     kinds = _kinds_of(own)
@@ -184,10 +207,11 @@ def _take_dict(source, place):
     return inner, kind, options_of(own)
 
 
-def describe(model, source, place, common):
+def describe(model: _core.Model, source: Any, place: int, common: Options) -> tuple[Any, bool, Options]:
     """Returns what the binding takes of a source (a path's bytes, a file's bytes, or Frames),
     whether it is a path, and its options."""
-    kind, own = None, {}
+    kind: str | None = None
+    own: Options = {}
     if isinstance(source, dict):
         source, kind, own = _take_dict(source, place)
     is_path = isinstance(source, (str, os.PathLike))

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: MIT
 """Encodes many sources by a job: a thread adds them while results are taken."""
 
+from __future__ import annotations
+
 import atexit
-import collections
 import os
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core, _decoder
-from ._arrays import error
-from ._sources import describe, key_of, needs_decoder
+from ._error import Error, error
+from ._sources import Options, describe, key_of, needs_decoder
+
+if TYPE_CHECKING:
+    from ._model import Model, Tokens
+
+Progress = bool | Callable[[dict[str, Any]], object] | None
 
 MOST_AHEAD = 1 << 30  # bytes of sources and results that may wait to be taken
 FOR_A_DECODER = 64 << 20  # bytes added for each decoder, so that none of many decoders waits
@@ -19,8 +27,17 @@ SECONDS = 0.5  # the time between two lines of progress
 # codes of errors that concern one source; any other ends the job
 OF_A_SOURCE = ("QV_EINVAL", "QV_EUNSUPPORTED", "QV_EIO", "QV_EFORMAT")
 
-# Says how sources are encoded. alone: there is one source. total: how many there are, or None.
-How = collections.namedtuple("How", "dtype progress errors ordered decoders alone total")
+
+class How(NamedTuple):
+    """How sources are encoded."""
+
+    dtype: str
+    progress: Progress
+    errors: str
+    ordered: bool
+    decoders: int
+    alone: bool  # there is one source
+    total: int | None  # how many there are, if that is known
 
 
 class _Feeder(threading.Thread):
@@ -31,12 +48,15 @@ class _Feeder(threading.Thread):
     generator that takes the results can still be used.
     """
 
-    def __init__(self, model, job, sources, options, is_open):
+    def __init__(
+        self, model: Model, job: _core.Job, sources: Iterable[Any], options: Options, is_open: Callable[[], bool]
+    ) -> None:
         super().__init__(name="qwenvit feeder", daemon=True)
         self.model, self.job, self.sources, self.options, self.is_open = model, job, sources, options, is_open
-        self.failure, self.in_source = None, True
+        self.failure: BaseException | None = None
+        self.in_source = True
 
-    def run(self):
+    def run(self) -> None:
         try:
             for place, source in enumerate(self.sources):
                 self.in_source = False
@@ -52,24 +72,24 @@ class _Feeder(threading.Thread):
         try:
             self.job.end()
         except Exception as e:
-            self.failure = e if not self.failure or isinstance(self.failure, _core.Error) else self.failure
+            self.failure = e if not self.failure or isinstance(self.failure, Error) else self.failure
 
-    def add(self, place, source):
+    def add(self, place: int, source: Any) -> None:
         key = str(place)
         try:
             key = key_of(source, place)
             self.job.add(place, key, *describe(self.model._core, source, place, self.options))
-        except _core.Error as e:
+        except Error as e:
             if e.status not in OF_A_SOURCE:
                 raise
             self.job.refuse(place, key, e.status, str(e))
 
 
-_at_work = weakref.WeakSet()  # the feeders that run
+_at_work: weakref.WeakSet[_Feeder] = weakref.WeakSet()  # the feeders that run
 
 
 @atexit.register
-def _end_feeders():
+def _end_feeders() -> None:
     """Stops the threads of generators that were abandoned. The interpreter cannot end while a
     thread is in our code."""
     began = time.monotonic()
@@ -84,7 +104,7 @@ def _end_feeders():
 # ---- progress ------------------------------------------------------------------------------------
 
 
-def _time(seconds):
+def _time(seconds: float) -> str:
     """Returns 3:05 or 2:03:05, as the command prints it."""
     minutes, seconds = divmod(int(min(seconds, 1e9) + 0.5), 60)
     return f"{minutes}:{seconds:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
@@ -94,12 +114,12 @@ class _Progress:
     """Returns how.progress as a function that is given a dict; True becomes one that prints a line
     on the terminal."""
 
-    def __init__(self, how):
-        self.total, self.said = how.total, 0
+    def __init__(self, how: How) -> None:
+        self.total, self.said = how.total, 0.0
         self.tell = how.progress if callable(how.progress) else None
         self.line = how.progress is True and sys.stderr.isatty()
 
-    def show(self, p, last=False):
+    def show(self, p: dict[str, Any], last: bool = False) -> None:
         if not self.tell and not self.line:
             return
         p["total"] = self.total
@@ -111,7 +131,7 @@ class _Progress:
             self.said = time.monotonic()
             print(f"\r{self.words(p)}\033[K", end="", file=sys.stderr, flush=True)
 
-    def words(self, p):
+    def words(self, p: dict[str, Any]) -> str:
         seconds = max(p["seconds"], 1e-9)
         of = "" if self.total is None else f"/{self.total}"
         failed = f" ({p['failed']} failed)" if p["failed"] else ""
@@ -121,7 +141,7 @@ class _Progress:
             f"tokens/s{left}, limited by {p['limit']}"
         )
 
-    def end(self):
+    def end(self) -> None:
         if self.line:
             print(file=sys.stderr)
 
@@ -129,27 +149,26 @@ class _Progress:
 # ---- results -------------------------------------------------------------------------------------
 
 
-def _decoder_for(sources):
+def _decoder_for(sources: Iterable[Any]) -> _core.Decoder | None:
     return _decoder.start() if needs_decoder(sources) else None
 
 
-def _take(job, progress):
+def _take(job: _core.Job, progress: _Progress) -> Iterator[_core.Tokens]:
     """Gives the results of the job as the binding has them, and shows the progress."""
     while (core := job.next(SECONDS)) is not None:
-        if core is not False:  # a result came in time
+        if core or progress.line:
             progress.show(job.progress())
+        if not isinstance(core, bool):  # a result came in time
             yield core
-        elif progress.line:
-            progress.show(job.progress())
     progress.show(job.progress(), last=True)
 
 
-def _room(decoders):
+def _room(decoders: int) -> int:
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return MOST_AHEAD + FOR_A_DECODER * (decoders or len(cores))
 
 
-def results(model, sources, how, options):
+def results(model: Model, sources: Iterable[Any], how: How, options: Options) -> Iterator[Tokens | Error]:
     """Returns a generator of Tokens, and of Errors if how.errors is "yield".
 
     The model is lent to the generator's job as long as the generator can be used. An exception may
@@ -158,16 +177,18 @@ def results(model, sources, how, options):
     binding asks whether the generator is open.
     """
 
-    def is_open():
+    def is_open() -> bool:
         generator = own()
-        return generator is not None and generator.gi_frame is not None
+        return generator is not None and generator.gi_frame is not None  # type: ignore[attr-defined]
 
     many = _results(model, sources, how, options, is_open)
     own = weakref.ref(many)
     return many
 
 
-def _results(model, sources, how, options, is_open):
+def _results(
+    model: Model, sources: Iterable[Any], how: How, options: Options, is_open: Callable[[], bool]
+) -> Generator[Tokens | Error, None, None]:
     decoder, progress = _decoder_for(sources), _Progress(how)
     where = {k: options[k] for k in ("decode", "gpu") if k in options}
     job = _core.Job(
@@ -196,7 +217,7 @@ def _results(model, sources, how, options, is_open):
         progress.end()
 
 
-def one(model, source, how, options):
+def one(model: Model, source: Any, how: How, options: Options) -> Tokens | Error:
     """Returns the Tokens of one source, or its Error if how.errors is "yield".
 
     The job is made and ended in one call of the binding, which other threads' calls wait for, and
@@ -210,7 +231,7 @@ def one(model, source, how, options):
             data, is_path, own, progress.show, SECONDS,
         )
         failure = error(core.status, core.error, core.key, core.index) if core.status != "QV_OK" else None
-    except _core.Error as e:
+    except Error as e:
         if e.status not in OF_A_SOURCE:
             raise
         failure = error(e.status, str(e), key, 0)

@@ -74,10 +74,10 @@ void job_closed(Results *job);
 void wait_at_end(); /* called once, by the module */
 
 /* Returns words as a Python text: paths in them may have bytes that are not UTF-8. */
-inline nb::object
+inline nb::str
 as_text(const char *words)
 {
-    return nb::steal(PyUnicode_DecodeUTF8(words, (Py_ssize_t)strlen(words), "replace"));
+    return nb::steal<nb::str>(PyUnicode_DecodeUTF8(words, (Py_ssize_t)strlen(words), "replace"));
 }
 
 /* Returns Python's bytes of a path or a key, which `what` names. QV_EINVAL if they have a NUL. */
@@ -141,8 +141,8 @@ class Model
     nb::dict info();
 
     /* Turns rows of patches into tokens. */
-    nb::object forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
-                       const std::string &dtype);
+    Tokens *forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
+                    const std::string &dtype);
     /* Writes tokens to the address that allocate(n) returns, and each DeepStack output behind them,
      * all [n, out_hidden] of dtype. */
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,

@@ -2,6 +2,7 @@
 /* Fills a cache. The binding is thin: job/fill.c does the run, and clips/options.inc
  * has the rules of rows. */
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 
@@ -109,7 +110,7 @@ class CacheFill
     ~CacheFill();
     nb::tuple add(nb::list rows, nb::object progress);
     void close();
-    nb::list damaged() const;
+    std::vector<nb::str> damaged() const;
 
   private:
     struct Told {
@@ -306,14 +307,14 @@ CacheFill::close()
 }
 
 /* Returns a text for each part that cannot be used. */
-nb::list
+std::vector<nb::str>
 CacheFill::damaged() const
 {
     must_be_open();
-    nb::list words;
+    std::vector<nb::str> words;
     const qv_cache *there = qv_cache_fill_there(fill.get());
     for (int64_t i = 0; there && qv_cache_damage(there, i, nullptr); i++)
-        words.append(as_text(qv_cache_damage(there, i, nullptr)));
+        words.push_back(as_text(qv_cache_damage(there, i, nullptr)));
     return words;
 }
 

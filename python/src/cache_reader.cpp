@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads a cache. The binding is thin: the reader is C's, and Python has the documentation. */
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -19,6 +20,8 @@ namespace qvpy
 {
 
 using Names = std::vector<nb::bytes>; /* file names, of any bytes */
+/* Where an item's tensors lie: part, offset of its tokens, step to the next, offset of grid_thw, rows, frames. */
+using Place = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 
 /* A folder's parts as they were when it was opened. Calls keep the GIL, so that no fork can happen
  * between a lock and its release. */
@@ -29,14 +32,15 @@ class CacheReader
     ~CacheReader();
     CacheReader(const CacheReader &) = delete;
     CacheReader &operator=(const CacheReader &) = delete;
-    nb::object find(nb::handle key) const;
-    nb::tuple place(int64_t i) const;
-    nb::tuple kind(int64_t i) const;
-    nb::list keys(int64_t from, int64_t n) const;
-    nb::list indices(bool failed) const;
+    std::optional<std::pair<int64_t, bool>> find(nb::handle key) const;
+    Place place(int64_t i) const;
+    std::pair<std::optional<bool>, std::optional<double>> kind(int64_t i) const;
+    std::vector<std::pair<std::string, int64_t>> keys(int64_t from, int64_t n) const;
+    std::vector<int64_t> indices(bool failed) const;
+    nb::tuple failure(int64_t i) const;
     std::string record(int64_t i) const;
     void verify(int64_t i) const;
-    nb::list damaged() const;
+    std::vector<std::pair<nb::bytes, nb::str>> damaged() const;
     nb::dict info() const;
     Names parts() const;
     nb::tuple reduce() const;
@@ -89,7 +93,7 @@ CacheReader::at(int64_t i) const
 
 /* Returns (index, whether it is ok) of a key; None for a key that is not there, of whatever
  * type. As with a dict, what cannot be hashed is no key and raises TypeError. */
-nb::object
+std::optional<std::pair<int64_t, bool>>
 CacheReader::find(nb::handle key) const
 {
     qv_cache_item item = {};
@@ -100,47 +104,46 @@ CacheReader::find(nb::handle key) const
         PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &n) : nullptr;
     if (!text || strlen(text) != (size_t)n) {
         PyErr_Clear(); /* half a surrogate is not UTF-8, and no key has a NUL */
-        return nb::none();
+        return std::nullopt;
     }
     qv_cache_find(cache, text, &item, nullptr);
-    return item.key ? nb::object(nb::make_tuple(item.index, item.status == QV_OK)) : nb::none();
+    if (!item.key)
+        return std::nullopt;
+    return std::pair(item.index, item.status == QV_OK);
 }
 
-/* Returns where an item's tensors lie: (part, offset of its tokens, step to the next, offset of
- * grid_thw, rows, frames). */
-nb::tuple
+Place
 CacheReader::place(int64_t i) const
 {
     const qv_cache_item t = at(i);
-    return nb::make_tuple(t.part_index, t.tokens_at, t.deepstack_step, t.grid_at, t.rows,
-                          t.n_timestamps);
+    return { t.part_index, t.tokens_at, t.deepstack_step, t.grid_at, t.rows, t.n_timestamps };
 }
 
 /* Returns (is_image, sampled_fps), with None for what the record does not say. */
-nb::tuple
+std::pair<std::optional<bool>, std::optional<double>>
 CacheReader::kind(int64_t i) const
 {
     const qv_cache_item t = at(i);
-    return nb::make_tuple(t.is_image < 0 ? nb::object(nb::none()) : nb::cast(t.is_image > 0),
-                          t.sampled_fps > 0 ? nb::cast(t.sampled_fps) : nb::object(nb::none()));
+    return { t.is_image < 0 ? std::nullopt : std::optional(t.is_image > 0),
+             t.sampled_fps > 0 ? std::optional(t.sampled_fps) : std::nullopt };
 }
 
 /* Returns (key, index) of the items in [from, from + n) that are ok. */
-nb::list
+std::vector<std::pair<std::string, int64_t>>
 CacheReader::keys(int64_t from, int64_t n) const
 {
-    nb::list found;
+    std::vector<std::pair<std::string, int64_t>> found;
     for (int64_t i = from; i < from + n && i < facts.n_ok + facts.n_failed; i++) {
         const qv_cache_item item = at(i);
         if (!item.status)
-            found.append(nb::make_tuple(nb::str(item.key), i));
+            found.emplace_back(item.key, i);
     }
     return found;
 }
 
 /* Returns the indices of items that failed, or of those that did not, part by part, because records
  * are read fastest in that order. */
-nb::list
+std::vector<int64_t>
 CacheReader::indices(bool failed) const
 {
     std::vector<std::pair<int64_t, int64_t>> found;
@@ -150,10 +153,18 @@ CacheReader::indices(bool failed) const
             found.emplace_back(item.part_index, i);
     }
     std::sort(found.begin(), found.end());
-    nb::list indices;
+    std::vector<int64_t> indices;
     for (const auto &one : found)
-        indices.append(one.second);
+        indices.push_back(one.second);
     return indices;
+}
+
+/* Returns (key, code) of an item that failed, as the index has them. */
+nb::tuple
+CacheReader::failure(int64_t i) const
+{
+    const qv_cache_item t = at(i);
+    return nb::make_tuple(t.key, qv_status_name(t.status));
 }
 
 std::string
@@ -175,13 +186,13 @@ CacheReader::verify(int64_t i) const
 }
 
 /* Returns a list of (part, words). */
-nb::list
+std::vector<std::pair<nb::bytes, nb::str>>
 CacheReader::damaged() const
 {
-    nb::list list;
+    std::vector<std::pair<nb::bytes, nb::str>> list;
     for (int64_t i = 0; qv_cache_damage(cache, i, nullptr); i++)
-        list.append(nb::make_tuple(nb::bytes(qv_cache_part(cache, qv_cache_damaged_part(cache, i))),
-                                   as_text(qv_cache_damage(cache, i, nullptr))));
+        list.emplace_back(nb::bytes(qv_cache_part(cache, qv_cache_damaged_part(cache, i))),
+                          as_text(qv_cache_damage(cache, i, nullptr)));
     return list;
 }
 
@@ -263,13 +274,15 @@ view(nb::handle self, int64_t index, int i, bool writable)
     return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, dims, shape, owner, nullptr, dtype));
 }
 
-/* Writes a part of what exists already: for each key its record and its tensors' bytes. */
-static void
-write_part(nb::bytes folder, nb::bytes name_, int64_t sealed,
+/* Writes a part of what exists already: for each key its record and its tensors' bytes; without a name
+ * it only checks them. Returns (number, words) of each key that is left out. */
+static nb::list
+write_part(nb::bytes folder, std::optional<nb::bytes> name_, int64_t sealed,
            const std::vector<std::tuple<std::string, std::string, std::vector<nb::bytes>, int64_t,
                                         nb::bytes, nb::bytes>> &keys)
 {
-    const std::string dir = text_of(folder, "folder"), name = text_of(name_, "name");
+    const std::string dir = text_of(folder, "folder"), name = name_ ? text_of(*name_, "name") : "";
+    std::vector<std::pair<size_t, std::string>> left_out;
     std::vector<qv_cache_copied> copied;
     qv_error err = {};
     for (const auto &[key, record, tensors, n_rows, grid, times] : keys) {
@@ -284,16 +297,26 @@ write_part(nb::bytes folder, nb::bytes name_, int64_t sealed,
             k.tensors[i] = tensors[i].c_str();
         copied.push_back(k);
     }
-    const Released released;
-    check(qv_cache_write_part(dir.c_str(), name.c_str(), sealed, copied.data(), copied.size(),
-                              &err),
-          err);
+    {
+        const Released released;
+        check(qv_cache_write_part(
+                  dir.c_str(), name_ ? name.c_str() : nullptr, sealed, copied.data(), copied.size(),
+                  [](void *user, size_t i, const char *words) {
+                      static_cast<decltype(left_out) *>(user)->emplace_back(i, words);
+                  },
+                  &left_out, &err),
+              err);
+    }
+    nb::list list;
+    for (const auto &[i, words] : left_out)
+        list.append(nb::make_tuple(i, as_text(words.c_str())));
+    return list;
 }
 
 void
 bind_cache_reader(nb::module_ &m)
 {
-    m.def("write_part", &write_part, nb::arg("folder"), nb::arg("name"), nb::arg("sealed"),
+    m.def("write_part", &write_part, nb::arg("folder"), nb::arg("name").none(), nb::arg("sealed"),
           nb::arg("keys"));
     nb::class_<CacheReader>(m, "CacheReader")
         .def(nb::init<nb::bytes, std::optional<Names>, size_t, size_t>(), nb::arg("folder"),
@@ -303,6 +326,7 @@ bind_cache_reader(nb::module_ &m)
         .def("kind", &CacheReader::kind)
         .def("keys", &CacheReader::keys)
         .def("indices", &CacheReader::indices)
+        .def("failure", &CacheReader::failure)
         .def("record", &CacheReader::record)
         .def("verify", &CacheReader::verify)
         .def("damaged", &CacheReader::damaged)

@@ -25,7 +25,7 @@ class Job
     void refuse(int64_t place, const std::string &key, const std::string &status,
                 const std::string &words);
     void end();
-    nb::object next(double seconds);
+    std::unique_ptr<Tokens> next(double seconds, bool &over);
     qv_job_progress look(); /* its `ended`: nothing more is done, as a device was lost */
     void cancel();
     void close();
@@ -170,10 +170,10 @@ Job::look()
     return p;
 }
 
-/* Returns the next result, None at the end, or False if none comes for so long. It checks signals
- * while it waits. */
-nb::object
-Job::next(double seconds)
+/* Returns the next result, or NULL if none comes for so long; sets `over` if none will come. It checks signals while it
+ * waits. */
+std::unique_ptr<Tokens>
+Job::next(double seconds, bool &over)
 {
     model->must_be_ours();
     Results &from = *results;
@@ -181,7 +181,6 @@ Job::next(double seconds)
     const auto until = clock::now() + std::chrono::duration<double>(seconds);
     for (;;) {
         std::unique_ptr<Tokens> one;
-        bool over;
         {
             const Released released;
             std::unique_lock<std::mutex> hold(from.lock);
@@ -189,16 +188,14 @@ Job::next(double seconds)
                 return from.ended || from.cancelled || from.is_next_ready();
             });
             one = from.take();
-            over = from.ended || from.cancelled;
+            over = !one && (from.ended || from.cancelled);
         }
-        if (one)
-            return nb::cast(one.release(), nb::rv_policy::take_ownership);
-        if (over)
-            return nb::none();
+        if (one || over)
+            return one;
         if (PyErr_CheckSignals())
             throw nb::python_error();
         if (clock::now() >= until)
-            return nb::bool_(false);
+            return nullptr;
     }
 }
 
@@ -265,23 +262,22 @@ open_for_generator(Job *at, nb::object model_object, nb::object decoder, const s
 
 /* Encodes one source in one turn of the model, and returns its Tokens. Whatever raises in here (a signal's handler,
  * `progress`) ends the job and the turn. progress(dict, last) is called after each `wait_s` seconds and at the end. */
-static nb::object
+static Tokens *
 encode_one(nb::object model, nb::object decoder, const std::string &dtype, const std::string &key,
            nb::object source, bool is_path, nb::dict options, nb::object progress, double wait_s)
 {
     const Model::Turn turn(*nb::cast<Model *>(model));
     Job job(turn, model, decoder, dtype, 0, true, true, 0, options);
     job.add(0, key, source, is_path, options);
-    for (;;) {
-        nb::object one = job.next(wait_s);
-        const bool came = nb::isinstance<Tokens>(one);
-        if (came || job.look().ended)
+    for (bool over;;) {
+        std::unique_ptr<Tokens> one = job.next(wait_s, over);
+        if (one || job.look().ended)
             job.end(); /* throws if the job was lost */
-        if (came && !nb::cast<Tokens &>(one).cancelled) {
+        if (one && !one->cancelled) {
             progress(job.progress(), true);
-            return one;
+            return one.release();
         }
-        if (one.is_none())
+        if (over)
             fail(QV_ESTATE, "%s: the job ended without it", key.c_str());
         progress(job.progress(), false);
     }
@@ -297,14 +293,24 @@ bind_job(nb::module_ &m)
         .def("add", &Job::add)
         .def("refuse", &Job::refuse)
         .def("end", &Job::end)
-        .def("next", &Job::next)
+        .def(
+            "next",
+            [](Job &job, double seconds) -> nb::object {
+                bool over;
+                std::unique_ptr<Tokens> one = job.next(seconds, over);
+                if (one)
+                    return nb::cast(one.release(), nb::rv_policy::take_ownership);
+                return over ? nb::object(nb::none()) : nb::object(nb::bool_(false));
+            },
+            nb::sig("def next(self, seconds: float, /) -> Tokens | bool | None"),
+            "Returns the next result, None at the end, or False if none comes for so long.")
         .def("cancel", &Job::cancel)
         .def("close", &Job::close)
         .def_prop_ro("closed", &Job::is_closed)
         .def("progress", &Job::progress);
     m.def("encode_one", encode_one, nb::arg("model"), nb::arg("decoder").none(), nb::arg("dtype"),
           nb::arg("key"), nb::arg("source"), nb::arg("is_path"), nb::arg("options"),
-          nb::arg("progress"), nb::arg("wait_s"));
+          nb::arg("progress"), nb::arg("wait_s"), nb::rv_policy::take_ownership);
 }
 
 } // namespace qvpy

@@ -354,7 +354,7 @@ take_patches(const qv_model_info &m, const char *backend, nb::handle rows, bool 
                       (int64_t)x.shape(0)) };
 }
 
-nb::object
+Tokens *
 Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
                const std::string &dtype)
 {
@@ -374,7 +374,7 @@ Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &gr
         to.capacity = n;
         return to;
     });
-    return nb::cast(tokens.release(), nb::rv_policy::take_ownership);
+    return tokens.release();
 }
 
 /* Runs signal handlers, which may raise, between two chunks. It takes the interpreter only now and
@@ -460,7 +460,7 @@ bind_model(nb::module_ &m)
         .def("info", &Model::info)
         .def("close", &Model::close)
         .def("forward", &Model::forward, nb::arg("rows").none(), nb::arg("u16_is_bf16"),
-             nb::arg("grid_thw"), nb::arg("dtype"))
+             nb::arg("grid_thw"), nb::arg("dtype"), nb::rv_policy::take_ownership)
         .def("forward_at", &Model::forward_at);
 }
 

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: MIT */
+/* The extension module, qwenvit._core, and the errors that it raises. */
 #include "binding.h"
 
 namespace qvpy
 {
 
-/* Raises qwenvit.Error(words), with .status set. */
+/* Turns a Failure into qwenvit.Error. */
 static void
-raise(const Failure &failure, nb::handle type)
+translate(const std::exception_ptr &p, void *)
 {
-    const nb::object words = as_text(failure.text.c_str());
-    PyObject *error = PyObject_CallFunctionObjArgs(type.ptr(), words.ptr(), nullptr);
-    PyObject *status = error ? PyUnicode_FromString(qv_status_name(failure.status)) : nullptr;
-    if (status && !PyObject_SetAttrString(error, "status", status))
-        PyErr_SetObject(type.ptr(), error);
-    Py_XDECREF(status);
-    Py_XDECREF(error);
+    try {
+        std::rethrow_exception(p);
+    } catch (const Failure &failure) {
+        const nb::object make = nb::module_::import_("qwenvit._error").attr("error");
+        const nb::object error =
+            make(qv_status_name(failure.status), as_text(failure.text.c_str()));
+        PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.ptr())), error.ptr());
+    }
 }
 
 } // namespace qvpy
@@ -25,25 +27,7 @@ NB_MODULE(core, m)
     using namespace qvpy;
     wait_at_end();
     nb::set_leak_warnings(false); /* a model in a global lives until the process ends */
-    static PyObject *type = PyErr_NewExceptionWithDoc(
-        "qwenvit.Error",
-        "What failed, in words: the argument, the value found, and what would be right.\n\n"
-        "status: a name as \"QV_EINVAL\" (see qwenvit.h). key: of encode(), which source; index: "
-        "its place among them.",
-        nullptr, nullptr);
-    if (!type)
-        throw nb::python_error();
-    m.attr("Error") = nb::handle(type);
-    PyObject_SetAttrString(type, "key", Py_None);
-    PyObject_SetAttrString(type, "index", Py_None);
-    PyObject_SetAttrString(type, "status", Py_None);
-    nb::register_exception_translator([](const std::exception_ptr &p, void *) {
-        try {
-            std::rethrow_exception(p);
-        } catch (const Failure &failure) {
-            raise(failure, type);
-        }
-    });
+    nb::register_exception_translator(translate);
     m.attr("version") = qv_version();
 #ifdef QV_CUDA_MAJOR
     m.attr("cuda_major") = QV_CUDA_MAJOR;

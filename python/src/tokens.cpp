@@ -179,17 +179,17 @@ save(const Tokens &t, nb::bytes path_, const Pairs &more, const std::string &dty
 
 /* Returns what the property of a member of qv_outcome shows. */
 template <typename T>
-static nb::object
+static auto
 shown(const T &value)
 {
     if constexpr (std::is_same_v<T, qv_remark>)
-        return nb::cast(qv_remark_text(value));
+        return qv_remark_text(value);
     else if constexpr (std::is_same_v<T, qv_decode>)
-        return nb::cast(value ? qv_decode_name(value) : "");
+        return value ? qv_decode_name(value) : "";
     else if constexpr (std::is_same_v<std::remove_extent_t<T>, char>)
         return as_text(value);
     else if constexpr (std::is_arithmetic_v<T>)
-        return nb::cast(value);
+        return value;
     else
         return nb::none(); /* the grid, which Tokens have of several items */
 }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from qwenvit import engines
+from qwenvit.adapters import engines
 
 NAN = float("nan")
 WRONG = [
@@ -127,4 +127,4 @@ def test_nothing_is_left_out(there):
     functions = {name for name in dir(engines) if callable(getattr(engines, name)) and name[0].islower()}
     ours = {name for name in functions if getattr(engines, name).__module__ == engines.__name__}
     assert ours - set(made) == {"reject_tokens"}
-    assert {"engines", "load", "prompt", "Cache", "CacheWriter", "patch", "__version__"} <= set(dir(qwenvit))
+    assert {"load", "prompt", "Cache", "CacheWriter", "patch", "__version__"} <= set(dir(qwenvit))

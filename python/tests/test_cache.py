@@ -45,7 +45,8 @@ def write_part(folder, number, clips, sealed, failed=(), packed=False, grid=(1, 
     for key in failed:
         record = {"key": key, "path": key, "status": "failed", "code": "QV_EFORMAT", "error": "no clip"}
         keys.append((key, compact(record), [], 0, b"", b""))
-    _core.write_part(os.fsencode(folder), name.encode(), sealed, keys)
+    for _, words in _core.write_part(os.fsencode(folder), name.encode(), sealed, keys):
+        raise qwenvit.Error(words)
     return folder / name
 
 
@@ -67,6 +68,17 @@ def folder(tmp_path):
     write_part(tmp_path / "cache", 2, {"later ok": clip_of(3), "é": clip_of(4, 7)}, 20, ["twice"])
     write_part(tmp_path / "cache", 0, {"twice": clip_of(5)}, 30)
     return tmp_path / "cache"
+
+
+def test_altered_records_cost_their_own_words(folder):
+    """What failed is told of every part, also where the records of one were altered."""
+    part = write_part(folder, 3, {}, 40, ["worse"])
+    bits = part.read_bytes()
+    part.write_bytes(bits.replace(b"no clip", b"no klip"))
+    failed = qwenvit.Cache(folder).failed
+    assert failed["bad"] == ("QV_EFORMAT", "no clip") and set(failed) == {"bad", "worse"}
+    code, words = failed["worse"]
+    assert code == "QV_EFORMAT" and part.name in words and "checksum of its records" in words
 
 
 def test_every_key_by_the_rule(folder):
@@ -122,24 +134,25 @@ def test_what_is_written_stays_in_the_process(folder):
 
 @pytest.fixture
 def data_sets(monkeypatch):
-    """Returns qwenvit.torch. If torch is not installed, it runs on stand-ins that are enough for
+    """Returns qwenvit.adapters.torch. If torch is not installed, it runs on stand-ins that are enough for
     its orders."""
     try:
         import torch  # noqa: F401
     except ImportError:
         data = types.ModuleType("torch.utils.data")
-        data.Dataset = data.IterableDataset = data.Sampler = object
+        of_a_type = {"__class_getitem__": classmethod(lambda cls, _: cls)}
+        data.Dataset = data.IterableDataset = data.Sampler = type("Dataset", (), of_a_type)
         data.get_worker_info = None
         fake = types.ModuleType("torch")
         fake.int64, fake.zeros = None, lambda n, dtype: types.SimpleNamespace(share_memory_=lambda: [0] * n)
         for name, module in (("torch", fake), ("torch.utils", types.ModuleType("torch.utils")), (data.__name__, data)):
             monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "qwenvit.torch", raising=False)
-    monkeypatch.setattr(qwenvit, "torch", None, raising=False)  # to be restored
-    module = importlib.import_module("qwenvit.torch")
+    monkeypatch.delitem(sys.modules, "qwenvit.adapters.torch", raising=False)
+    monkeypatch.setattr(qwenvit.adapters, "torch", None, raising=False)  # to be restored
+    module = importlib.import_module("qwenvit.adapters.torch")
     monkeypatch.setattr(module, "get_worker_info", lambda: None)
     yield module
-    monkeypatch.delitem(sys.modules, "qwenvit.torch")
+    monkeypatch.delitem(sys.modules, "qwenvit.adapters.torch")
 
 
 def changes_of_part(cache, keys):
@@ -216,7 +229,7 @@ def test_data_sets_say_what_is_wrong(folder, data_sets):
 def test_a_stream_through_torchs_loader(folder):
     """Persistent workers learn the epoch, whichever way they were started."""
     torch = pytest.importorskip("torch")
-    from qwenvit.torch import CacheIterableDataset
+    from qwenvit.adapters.torch import CacheIterableDataset
 
     stream, orders = CacheIterableDataset(folder), {}
     for method in ("fork", "spawn"):
@@ -233,7 +246,7 @@ def test_a_stream_through_torchs_loader(folder):
 
 def test_torchs_processes_share_a_data_set(folder, tmp_path):
     torch = pytest.importorskip("torch")
-    from qwenvit.torch import CacheDataset, CacheIterableDataset, PartSampler
+    from qwenvit.adapters.torch import CacheDataset, CacheIterableDataset, PartSampler
 
     torch.distributed.init_process_group("gloo", f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
@@ -581,11 +594,8 @@ def test_bytes_of_a_part_that_are_others(model, frames, tmp_path):
         cache = qwenvit.Cache(tmp_path)
         ends["damaged"] += len(cache.damaged)
         assert all(words for words in cache.damaged.values())
-        try:
-            failed = cache.failed
-        except qwenvit.Error as e:
-            assert "checksum of its records" in str(e)
-            failed = {}
+        failed = cache.failed
+        assert all("cannot be opened" in words or "checksum of its records" in words for _, words in failed.values())
         assert set(failed).isdisjoint(cache)
         for key in failed:
             with pytest.raises(KeyError, match=f"{re.escape(repr(key))} failed: "):

@@ -24,8 +24,8 @@ from conftest import Values, contents, read_safetensors
 
 def command(golden, listed, out, *options):
     run = subprocess.run(
-        [sys.executable, "-m", "qwenvit", "cache", "--model", golden, "--backend", "cpu", "--threads", "2", "--dtype",
-         "f32", "--quiet", "--list", str(listed), "--out", str(out), *options], capture_output=True, text=True)
+        [sys.executable, "-m", "qwenvit", "cache", "fill", "--model", golden, "--backend", "cpu", "--threads", "2", "--dtype",
+         "f32", "--quiet", "--list", str(listed), "-o", str(out), *options], capture_output=True, text=True)
     assert run.returncode in (0, 1), run.stderr
     return run.stdout
 
@@ -164,7 +164,7 @@ def test_another_cache_is_refused_and_nothing_of_it_is_lost(model, golden, rows,
      ({"path": "a", "fsp": 3}, "no field 'fsp'"), ({"path": "a", "fps": 0}, "fps is 0"),
      ({"path": "a", "fps": "2"}, "fps is '2'"), ({"path": "a", "fps": float("nan")}, "fps is nan"),
      ({"path": "a", "max_frames": True}, "max_frames is True"), ({"path": "a", "fps": True}, "fps is True"),
-     ({"path": "a", "start": 2, "end": 1}, '"end" is 1; above "start", 2'),
+     ({"path": "a", "start": 2, "end": 1}, '"end" (1) must be greater than "start" (2)'),
      ({"bytes": b"x"}, "row 1: no key; what is in memory"), ({"key": "a", "bytes": b""}, "no bytes"),
      ({"key": "a", "bytes": 7}, "no path"), ({"key": "a", "image": "a.png"}, "row 1: image is a path"),
      ({"key": "a", "frames": np.zeros((2, 8, 8), np.float32)}, "row 1: frames: .*bytes"),
@@ -392,8 +392,8 @@ def test_a_part_sealed_at_the_end_of_time_leaves_time_to_others(model, clip, tmp
 
 
 def test_a_tables_columns_are_the_fields_of_rows(model, clip):
-    """qwenvit.ray reads the columns that a list's rows have, first_frame too, and no others."""
-    ray = pytest.importorskip("qwenvit.ray")
+    """qwenvit.adapters.ray reads the columns that a list's rows have, first_frame too, and no others."""
+    ray = pytest.importorskip("qwenvit.adapters.ray")
     assert set(ray.FIELDS) == {"path", "key", "fps", "start", "end", "max_frames", "max_pixels", "offset", "bytes", "first_frame"}
     encoder = types.SimpleNamespace(model=model, dtype="f32", options={"num_frames": 6}, _row=lambda result: result)
     own = [{"first_frame": True}, {"fps": 1.0}, {}, {"bytes": -1}, {"offset": 0, "bytes": clip.stat().st_size}]

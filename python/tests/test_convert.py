@@ -37,7 +37,7 @@ def write_old(folder, number, sealed, clips, failed=()):
         put(f"{key}/timestamps", "F64", np.array([0.0, 0.5]))
     for key in failed:
         records.append({"key": key, "path": key, "bytes": 5, "mtime": 7, "status": "failed", "code": "QV_EIO", "error": 'a "b"'})
-    text = json.dumps(records, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(records, separators=(",", ":"), ensure_ascii="\ud800" in str(list(clips)))
     header["__metadata__"] = {"format": "qwenvit-cache", "version": "1", "sealed": str(sealed), "records": text}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-(len(head) + 8) % 4096)
@@ -61,7 +61,7 @@ def test_records_and_tensors_are_the_same(old, tmp_path):
     first = write_old(old, 1, 100, {"a/b.mp4": (1, {}), "é": (2, {"sampled_fps": 2.5, **piece}), "twice": (3, {}), "bad": (4, {})})
     second = write_old(old, 2, 200, {"twice": (9, {"mtime": 8})}, ["bad", "never"])
     new = tmp_path / "new"
-    assert _convert.convert(old, new) == (5, 0)
+    assert _convert.convert(old, new) == (5, 0, 0)
     cache = qwenvit.Cache(new)
     assert not cache.damaged and set(cache) == {"a/b.mp4", "é", "twice", "bad"} and set(cache.failed) == {"never"}
     # a failure does not take the tokens of the same file away
@@ -80,7 +80,7 @@ def test_records_and_tensors_are_the_same(old, tmp_path):
     assert (cache["twice"].tokens.view(np.uint16) == np.arange(9, 17).reshape(2, WIDTH)).all()
     assert (cache["é"].deepstack[0].view(np.uint16) == np.arange(3, 11).reshape(2, WIDTH)).all()
     assert list(cache["a/b.mp4"].timestamps) == [0, 0.5]
-    assert _convert.convert(old, new) == (5, 0)  # again: all is there
+    assert _convert.convert(old, new) == (5, 0, 0)  # again: all is there
 
 
 def test_what_is_wrong_is_told(old, tmp_path):
@@ -97,6 +97,24 @@ def test_what_is_wrong_is_told(old, tmp_path):
     assert again.returncode == 3 and "it must be '1'" in again.stderr
 
 
+def test_a_bad_key_costs_itself(old, tmp_path):
+    """Whatever is wrong with a key of a part, the others of the part are converted."""
+    bad = {"no sum": {"xxh3": "0123"}, "__own": {}, "half \ud800": {}, "status": {"status": "done"}, "none": {"key": 7},
+           "rows": {"path": None}, "lost": {}}
+    write_old(old, 1, 100, {"a": (1, {}), **{key: (2, about) for key, about in bad.items()}, "b": (3, {})}, ["c"])
+    part = next(old.glob("part-*"))
+    part.write_bytes(part.read_bytes().replace(b'"lost/tokens"', b'"losd/tokens"'))
+    for _ in range(2):  # run again it says the same
+        told = []
+        assert _convert.convert(old, tmp_path / "new", told.append) == (3, 0, len(bad)), told
+        assert len(told) == len(bad) and all(part.name in words for words in told)
+    cache = qwenvit.Cache(tmp_path / "new")
+    assert set(cache) == {"a", "b"} and set(cache.failed) == {"c"} and not cache.damaged
+    run = [sys.executable, "-m", "qwenvit", "convert", str(old), str(tmp_path / "newer")]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and f"3 keys; {len(bad)} keys left out" in done.stdout and "lost" in done.stderr
+
+
 def test_more_parts_than_files_may_be_open(old, tmp_path):
     for i in range(40):
         write_old(old, i, 100 + i, {f"key {i}": (i, {})})
@@ -104,6 +122,6 @@ def test_more_parts_than_files_may_be_open(old, tmp_path):
     resource.setrlimit(resource.RLIMIT_NOFILE, (32, limits[1]))
     try:
         told = []
-        assert _convert.convert(old, tmp_path / "new", told.append) == (40, 0), told
+        assert _convert.convert(old, tmp_path / "new", told.append) == (40, 0, 0), told
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

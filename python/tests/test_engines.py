@@ -9,7 +9,7 @@ import pytest
 import fake_torch
 import qwenvit
 from conftest import read_safetensors
-from qwenvit import engines
+from qwenvit.adapters import engines
 from test_cache import N_DEEPSTACK, WIDTH, clip_of, make_format, write_part
 
 NEWEST = {"to_vllm": "0.33", "to_sglang": "0.5"}

@@ -15,8 +15,8 @@ from test_cache import clip_of, folder, make_format, write_part  # noqa: F401
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as parquet  # noqa: E402
 
-from qwenvit._export import main  # noqa: E402
-from qwenvit._rows import SCHEMA, matrices  # noqa: E402
+from qwenvit.adapters.parquet import main  # noqa: E402
+from qwenvit.adapters.rows import SCHEMA, matrices  # noqa: E402
 
 
 def rows_of(out):

@@ -11,7 +11,7 @@ import pytest
 from conftest import read_safetensors
 
 import qwenvit
-from qwenvit import engines
+from qwenvit.adapters import engines
 
 CLIP = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 PARTS = [("patch_embed.proj", "v.patch_embd"), ("pos_embed", "v.position_embd"), ("blocks.", "v.blk."),

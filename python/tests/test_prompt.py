@@ -107,7 +107,6 @@ def test_of_a_model_and_a_cache(model, expected, clip, frames, tmp_path):
     rows = model.forward(expected["pixel_values"], expected["grid_thw"])
     with pytest.raises(qwenvit.Error, match="Say is_image=True"):
         qwenvit.prompt(rows)
-    assert qwenvit.engines.to_vllm  # the module is there without an import
     assert rows.is_image is None and image.is_image and not tokens.is_image
 
 

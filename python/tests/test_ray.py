@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests qwenvit.ray on a Ray of this machine with two actors. Skipped if Ray is not installed."""
+"""Tests qwenvit.adapters.ray on a Ray of this machine with two actors. Skipped if Ray is not installed."""
 import os
 import subprocess
 import sys
@@ -14,7 +14,7 @@ ray = pytest.importorskip("ray")
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as parquet  # noqa: E402
 
-import qwenvit.ray as qr  # noqa: E402
+import qwenvit.adapters.ray as qr  # noqa: E402
 
 LOAD = {"backend": "cpu", "dtype": "f32"}
 TWO = {"actors": 2, "num_cpus": 1, "batch_size": 3, "load_options": LOAD}

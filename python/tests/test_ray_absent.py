@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests qwenvit.ray without Ray: the encoder takes tables, and everything that needs Ray says so.
+"""Tests qwenvit.adapters.ray without Ray: the encoder takes tables, and everything that needs Ray says so.
 """
 import importlib
 import sys
@@ -15,9 +15,9 @@ pa = pytest.importorskip("pyarrow")
 @pytest.fixture
 def module(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # importing ray fails
-    monkeypatch.delitem(sys.modules, "qwenvit.ray", raising=False)
-    monkeypatch.setattr(qwenvit, "ray", None, raising=False)  # to be restored
-    return importlib.import_module("qwenvit.ray")
+    monkeypatch.delitem(sys.modules, "qwenvit.adapters.ray", raising=False)
+    monkeypatch.setattr(qwenvit.adapters, "ray", None, raising=False)  # to be restored
+    return importlib.import_module("qwenvit.adapters.ray")
 
 
 def test_the_encoder_takes_tables(module, golden, model, clip):

@@ -57,8 +57,8 @@ choose(const qv_conv3d_desc *d, unsigned legal, const struct qv_conv3d_threshold
        const char *why_not_direct, char *note)
 {
     char words[QV_REASON_BYTES] = "";
-    const struct qv_conv3d_question q = { d, NULL, note, QV_REASON_BYTES };
-    const struct qv_conv3d_question q_depth = { d, NULL, words, sizeof words };
+    const struct qv_conv3d_question q = { .desc = d, .text = note, .size = QV_REASON_BYTES };
+    const struct qv_conv3d_question q_depth = { .desc = d, .text = words, .size = sizeof words };
     bool by_depth = legal >> QV_LOWERING_BY_DEPTH & 1, direct = legal >> QV_LOWERING_DIRECT & 1;
     if (legal >> QV_LOWERING_STILL & 1)
         return QV_LOWERING_STILL;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Computes a Conv3d by its definition, slowly and plainly. All lowerings are compared with it. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "definition.h"
 #include "dtype.h"
+#include "engine/op.h"
 #include "error.h"
 
 /* Returns x at (n, z, y, x, c) of the unpadded volume; padding in depth is as desc->causal says. */
@@ -72,21 +72,6 @@ look_below(const qv_conv3d_desc *d, const int64_t out[3], const void *x, int64_t
                 }
 }
 
-static double
-activate(qv_act act, double v)
-{
-    switch (act) {
-    case QV_ACT_GELU_TANH:
-        return 0.5 * v * (1 + tanh(sqrt(2 / acos(-1)) * (v + 0.044715 * v * v * v)));
-    case QV_ACT_GELU_ERF: return 0.5 * v * (1 + erf(v * sqrt(0.5)));
-    case QV_ACT_SILU: return v / (1 + exp(-v));
-    case QV_ACT_GELU_QUICK: return v / (1 + exp(-1.702 * v));
-    case QV_ACT_NONE:
-    case QV_ACT_COUNT: break;
-    }
-    return v;
-}
-
 qv_status
 qv_conv3d_define(const qv_conv3d_desc *desc, const struct qv_conv3d_tensors *in, int64_t first,
                  int64_t count, double *y, qv_error *err)
@@ -105,7 +90,8 @@ qv_conv3d_define(const qv_conv3d_desc *desc, const struct qv_conv3d_tensors *in,
                 look_below(d, out, in->x, row, group, below);
             for (int64_t i = 0; i < k; i++)
                 sum += below[i] * qv_load(in->weight, d->dtype, o * k + i);
-            *y = activate(d->act, d->alpha * sum + (d->bias ? rounded(in->bias[o], d->dtype) : 0));
+            *y = qv_activate(d->act,
+                             d->alpha * sum + (d->bias ? rounded(in->bias[o], d->dtype) : 0));
             if (d->residual_rows)
                 *y += qv_load(in->residual, d->dtype, row % d->residual_rows * d->o + o);
         }

@@ -14,12 +14,6 @@
 static const char *const layout_names[QV_LAYOUT_COUNT] = { "channels-first", "channels-last",
                                                            "patch rows", "byte frames" };
 
-static bool
-holds_patches(const qv_conv3d_desc *d)
-{
-    return d->layout == QV_LAYOUT_PATCH_ROWS || d->layout == QV_LAYOUT_FRAMES_U8;
-}
-
 /* ---- guards ---------------------------------------------------------------------------------- */
 
 /* A guard returns true if it holds; if not, it writes into q's text why not. */
@@ -153,7 +147,7 @@ few_taps(const struct qv_conv3d_question *q)
 
 /* Checks the very convolutions that the device would be given. */
 static bool
-library_is_right(const struct qv_conv3d_question *q, qv_lowering lowering)
+library_is_right(const struct qv_conv3d_question *q)
 {
     struct qv_conv3d_list list;
     qv_conv3d_desc d = *q->desc;
@@ -162,7 +156,7 @@ library_is_right(const struct qv_conv3d_question *q, qv_lowering lowering)
     d.d += d.pad_front[0] + d.pad_back[0]; /* by then padding frames are frames like any other */
     d.pad_front[0] = d.pad_back[0] = 0;
     d.causal = QV_CAUSAL_NONE;
-    qv_conv3d_lower(&d, lowering, &list);
+    qv_conv3d_lower(&d, q->lowering, &list);
     for (int i = 0; i < list.n; i++)
         if (list.steps[i].op.kind == QV_OP_conv && qv_op_conv_is_sparse(&list.steps[i].op.u.conv))
             return qv_conv3d_forbid(
@@ -171,99 +165,60 @@ library_is_right(const struct qv_conv3d_question *q, qv_lowering lowering)
     return true;
 }
 
-static bool
-frames_are_right(const struct qv_conv3d_question *q)
-{
-    return library_is_right(q, QV_LOWERING_FRAMES);
-}
-
-static bool
-taps_are_right(const struct qv_conv3d_question *q)
-{
-    return library_is_right(q, QV_LOWERING_BY_DEPTH);
-}
-
-static bool
-volumes_are_right(const struct qv_conv3d_question *q)
-{
-    return library_is_right(q, QV_LOWERING_DIRECT);
-}
-
 /* ---- lowerings ------------------------------------------------------------------------------- */
 
 /* Writes what a legal lowering comes down to. */
-typedef void gist(const qv_conv3d_desc *d, char *text, size_t size);
-
 static void
-gist_patchify(const qv_conv3d_desc *d, char *text, size_t size)
-{
-    snprintf(text, size, "kernel = stride = %lldx%lldx%lld, no padding: one GEMM [%lld, %lld]",
-             (long long)d->kernel[0], (long long)d->kernel[1], (long long)d->kernel[2],
-             (long long)qv_conv3d_rows(d), (long long)(d->c * qv_conv3d_kernel_volume(d)));
-}
-
-static void
-gist_still(const qv_conv3d_desc *d, char *text, size_t size)
-{
-    int64_t k = d->c * qv_conv3d_kernel_volume(d);
-    snprintf(text, size,
-             "the %lld frames are one image, weights summed: one GEMM [%lld, %lld]"
-             " in place of %lld columns",
-             (long long)d->kernel[0], (long long)qv_conv3d_rows(d), (long long)(k / d->kernel[0]),
-             (long long)k);
-}
-
-static void
-gist_pointwise(const qv_conv3d_desc *d, char *text, size_t size)
-{
-    snprintf(text, size, "kernel 1x1x1, no padding: one GEMM over channels [%lld, %lld]",
-             (long long)qv_conv3d_rows(d), (long long)d->c);
-}
-
-static void
-gist_frames(const qv_conv3d_desc *d, char *text, size_t size)
+write_gist(const qv_conv3d_desc *d, qv_lowering lowering, char *text, size_t size)
 {
     int64_t out[3];
     qv_conv3d_output(d, out);
-    snprintf(text, size, "kernel depth 1: one 2D convolution over %lld frames",
-             (long long)(d->n * out[0]));
-}
-
-static void
-gist_by_depth(const qv_conv3d_desc *d, char *text, size_t size)
-{
-    snprintf(text, size, "kernel depth %lld: as many 2D convolutions, summed in f32",
-             (long long)d->kernel[0]);
-}
-
-static void
-gist_direct(const qv_conv3d_desc *d, char *text, size_t size)
-{
-    (void)d;
-    snprintf(text, size, "the device's own 3D convolution takes every shape");
+    const long long depth = d->kernel[0], k = d->c * qv_conv3d_kernel_volume(d);
+    const long long frames = d->n * out[0], rows = frames * out[1] * out[2];
+    switch (lowering) {
+    case QV_LOWERING_PATCHIFY:
+        snprintf(text, size, "kernel = stride = %lldx%lldx%lld, no padding: one GEMM [%lld, %lld]",
+                 depth, (long long)d->kernel[1], (long long)d->kernel[2], rows, k);
+        break;
+    case QV_LOWERING_STILL:
+        snprintf(text, size,
+                 "the %lld frames are one image, weights summed: one GEMM [%lld, %lld] in place of "
+                 "%lld columns",
+                 depth, rows, k / depth, k);
+        break;
+    case QV_LOWERING_POINTWISE:
+        snprintf(text, size, "kernel 1x1x1, no padding: one GEMM over channels [%lld, %lld]", rows,
+                 k);
+        break;
+    case QV_LOWERING_FRAMES:
+        snprintf(text, size, "kernel depth 1: one 2D convolution over %lld frames", frames);
+        break;
+    case QV_LOWERING_BY_DEPTH:
+        snprintf(text, size, "kernel depth %lld: as many 2D convolutions, summed in f32", depth);
+        break;
+    case QV_LOWERING_DIRECT:
+        snprintf(text, size, "the device's own 3D convolution takes every shape");
+        break;
+    case QV_LOWERING_COUNT: break;
+    }
 }
 
 #define PATCHIFY_GUARDS not_causal, no_padding, kernel_is_stride, not_dilated, one_group, divisible
 
-/* The guards of each lowering, in the order in which they are asked. */
-static const struct lowering {
-    guard *guards[10]; /* NULL ends the list */
-    gist *gist;
-} lowerings[QV_LOWERING_COUNT] = {
-    [QV_LOWERING_PATCHIFY] = { { PATCHIFY_GUARDS }, gist_patchify },
-    [QV_LOWERING_STILL] = { { PATCHIFY_GUARDS, frames_equal, kernel_has_depth, rows_to_be_made },
-                            gist_still },
-    [QV_LOWERING_POINTWISE] = { { kernel_is_one, not_causal, no_padding, one_group },
-                                gist_pointwise },
-    [QV_LOWERING_FRAMES] = { { kernel_depth_is_one, frames_are_right }, gist_frames },
-    [QV_LOWERING_BY_DEPTH] = { { few_taps, taps_are_right }, gist_by_depth },
-    [QV_LOWERING_DIRECT] = { { volumes_are_right }, gist_direct },
+/* The guards of each lowering, in the order in which they are asked; NULL ends a list. */
+static guard *const guards[QV_LOWERING_COUNT][10] = {
+    [QV_LOWERING_PATCHIFY] = { PATCHIFY_GUARDS },
+    [QV_LOWERING_STILL] = { PATCHIFY_GUARDS, frames_equal, kernel_has_depth, rows_to_be_made },
+    [QV_LOWERING_POINTWISE] = { kernel_is_one, not_causal, no_padding, one_group },
+    [QV_LOWERING_FRAMES] = { kernel_depth_is_one, library_is_right },
+    [QV_LOWERING_BY_DEPTH] = { few_taps, library_is_right },
+    [QV_LOWERING_DIRECT] = { library_is_right },
 };
 
 static bool
-guards_hold(const struct qv_conv3d_question *q, qv_lowering lowering)
+guards_hold(const struct qv_conv3d_question *q)
 {
-    for (guard *const *g = lowerings[lowering].guards; *g; g++)
+    for (guard *const *g = guards[q->lowering]; *g; g++)
         if (!(*g)(q))
             return false;
     return true;
@@ -271,45 +226,36 @@ guards_hold(const struct qv_conv3d_question *q, qv_lowering lowering)
 
 /* ---- check ----------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name;
-    size_t offset;
-    int count; /* number of values: 1, or 3 for the axes */
-    int64_t min;
-} size_fields[] = {
-#define FIELD(name, count, min)                                                                    \
-    {                                                                                              \
-#name, offsetof(qv_conv3d_desc, name), count, min                                          \
-    }
-    FIELD(n, 1, 1),
-    FIELD(d, 1, 1),
-    FIELD(h, 1, 1),
-    FIELD(w, 1, 1),
-    FIELD(c, 1, 1),
-    FIELD(o, 1, 1),
-    FIELD(kernel, 3, 1),
-    FIELD(stride, 3, 1),
-    FIELD(dilation, 3, 1),
-    FIELD(pad_front, 3, 0),
-    FIELD(pad_back, 3, 0),
-    FIELD(groups, 1, 1),
-    FIELD(residual_rows, 1, 0),
-#undef FIELD
-};
-
 static qv_status
 check_sizes(const qv_conv3d_desc *d, qv_error *err)
 {
-    for (size_t f = 0; f < sizeof size_fields / sizeof *size_fields; f++)
-        for (int a = 0; a < size_fields[f].count; a++) {
-            int64_t v;
-            memcpy(&v, (const char *)d + size_fields[f].offset + (size_t)a * sizeof v, sizeof v);
-            if (v < size_fields[f].min) /* NOLINTNEXTLINE: copied from a whole description */
+    const struct {
+        const char *name;
+        int count; /* 1, or 3 for the axes */
+        int64_t least;
+        const int64_t *values;
+    } fields[] = {
+        { "n", 1, 1, &d->n },
+        { "d", 1, 1, &d->d },
+        { "h", 1, 1, &d->h },
+        { "w", 1, 1, &d->w },
+        { "c", 1, 1, &d->c },
+        { "o", 1, 1, &d->o },
+        { "kernel", 3, 1, d->kernel },
+        { "stride", 3, 1, d->stride },
+        { "dilation", 3, 1, d->dilation },
+        { "pad_front", 3, 0, d->pad_front },
+        { "pad_back", 3, 0, d->pad_back },
+        { "groups", 1, 1, &d->groups },
+        { "residual_rows", 1, 0, &d->residual_rows },
+    };
+    for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
+        for (int a = 0; a < fields[f].count; a++)
+            if (fields[f].values[a] < fields[f].least)
                 return qv_fail(err, QV_EINVAL, "conv3d: %s%s%s is %lld, must be %lld or more",
-                               size_fields[f].name, size_fields[f].count > 1 ? " on axis " : "",
-                               size_fields[f].count > 1 ? qv_conv3d_axis_names[a] : "",
-                               (long long)v, (long long)size_fields[f].min);
-        }
+                               fields[f].name, fields[f].count > 1 ? " on axis " : "",
+                               fields[f].count > 1 ? qv_conv3d_axis_names[a] : "",
+                               (long long)fields[f].values[a], (long long)fields[f].least);
     if (d->c % d->groups || d->o % d->groups)
         return qv_fail(err, QV_EINVAL, "conv3d: groups %lld must divide c %lld and o %lld",
                        (long long)d->groups, (long long)d->c, (long long)d->o);
@@ -403,10 +349,10 @@ check_patches(const qv_conv3d_desc *d, const int64_t out[3], qv_error *err)
 {
     char why[QV_REASON_BYTES];
     const struct qv_caps caps = { 0 };
-    const struct qv_conv3d_question q = { d, &caps, why, sizeof why };
-    if (!holds_patches(d))
+    const struct qv_conv3d_question q = { d, &caps, QV_LOWERING_PATCHIFY, why, sizeof why };
+    if (d->layout != QV_LAYOUT_PATCH_ROWS && d->layout != QV_LAYOUT_FRAMES_U8)
         return QV_OK;
-    if (!guards_hold(&q, QV_LOWERING_PATCHIFY))
+    if (!guards_hold(&q))
         return qv_fail(err, QV_EINVAL, "conv3d: layout %s needs whole patches: %s",
                        layout_names[d->layout], why);
     if (d->layout == QV_LAYOUT_PATCH_ROWS)
@@ -446,14 +392,14 @@ bool
 qv_conv3d_legal(const qv_conv3d_desc *desc, const struct qv_caps *caps, qv_lowering lowering,
                 char *text, size_t size)
 {
-    const struct qv_conv3d_question q = { desc, caps, text, size };
+    const struct qv_conv3d_question q = { desc, caps, lowering, text, size };
     qv_error bad;
     if ((unsigned)lowering >= QV_LOWERING_COUNT)
         return qv_conv3d_forbid(&q, "no such lowering");
     if (qv_conv3d_check(desc, &bad))
         return qv_conv3d_forbid(&q, "%s", bad.text);
-    if (!guards_hold(&q, lowering))
+    if (!guards_hold(&q))
         return false;
-    lowerings[lowering].gist(desc, text, size);
+    write_gist(desc, lowering, text, size);
     return true;
 }

@@ -6,10 +6,11 @@
 #include "description.h"
 #include "engine/backend.h"
 
-/* A description and a device that guards are asked about, with room for the text of a refusal. */
+/* What guards are asked about, with room for the text of a refusal. */
 struct qv_conv3d_question {
     const qv_conv3d_desc *desc;
     const struct qv_caps *caps;
+    qv_lowering lowering;
     char *text;
     size_t size;
 };

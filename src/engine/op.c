@@ -614,6 +614,21 @@ qv_op_takes_one(const struct qv_op *op, uint32_t takes, qv_error *err)
     return qv_op_takes(op, takes, err);
 }
 
+double
+qv_activate(int64_t act, double x)
+{
+    switch ((enum qv_act)act) {
+    case QV_ACT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    case QV_ACT_GELU_ERF: return 0.5 * x * (1 + erf(x * sqrt(0.5)));
+    case QV_ACT_SILU: return x / (1 + exp(-x));
+    case QV_ACT_GELU_QUICK: return x / (1 + exp(-1.702 * x));
+    case QV_ACT_NONE:
+    case QV_ACT_COUNT: break;
+    }
+    return x;
+}
+
 /* ---- cost ------------------------------------------------------------------------------------ */
 
 double

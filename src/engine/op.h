@@ -148,6 +148,9 @@ bool qv_op_conv_is_sparse(const struct qv_op_conv *op);
 struct qv_op_epilogue qv_op_gemm_epilogue(const struct qv_op_gemm *op);
 struct qv_op_epilogue qv_op_conv_epilogue(const struct qv_op_conv *op);
 
+/* The activation by its definition, in double. */
+double qv_activate(int64_t act, double x);
+
 double qv_op_flops(const struct qv_op *op); /* a multiply-add counts two */
 double qv_op_bytes(const struct qv_op *op); /* as if each operand were read or written once */
 

@@ -17,21 +17,6 @@ struct qv_kernel {
 /* Scratch is the pointer behind those of the operands. */
 enum { SCRATCH = QV_MAX_OPERANDS };
 
-static double
-activate(int64_t act, double x)
-{
-    switch ((enum qv_act)act) {
-    case QV_ACT_GELU_TANH:
-        return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
-    case QV_ACT_GELU_ERF: return 0.5 * x * (1 + erf(x * sqrt(0.5)));
-    case QV_ACT_SILU: return x / (1 + exp(-x));
-    case QV_ACT_GELU_QUICK: return x / (1 + exp(-1.702 * x));
-    case QV_ACT_NONE:
-    case QV_ACT_COUNT: break;
-    }
-    return x;
-}
-
 static void
 patchify_ref(const struct qv_op_patchify *op, void *const *p)
 {
@@ -139,7 +124,7 @@ gemm_ref(const struct qv_op_gemm *op, void *const *p)
             sum_rows(wide, rows, op->k, weights, sums);
             for (int64_t i = first; i < first + rows; i++) {
                 const double bias = bias_at(op->bias, p[2], op->bias_dtype, j);
-                double sum = activate(op->act, op->alpha * sums[i - first] + bias);
+                double sum = qv_activate(op->act, op->alpha * sums[i - first] + bias);
                 if (op->residual_rows)
                     sum += qv_load(p[3], op->residual_dtype, i % op->residual_rows * op->n + j);
                 qv_store(p[4], op->y_dtype, i * op->n + j, sum);
@@ -246,7 +231,7 @@ gate_ref(const struct qv_op_gate *op, void *const *p)
     for (int64_t i = 0; i < op->rows; i++)
         for (int64_t j = 0; j < op->cols; j++)
             qv_store(p[2], op->y_dtype, i * op->cols + j,
-                     activate(op->act, qv_load(p[0], op->a_dtype, i * a_stride + j)) *
+                     qv_activate(op->act, qv_load(p[0], op->a_dtype, i * a_stride + j)) *
                          qv_load(p[1], op->b_dtype, i * b_stride + j));
 }
 
@@ -332,8 +317,8 @@ conv_ref(const struct qv_op_conv *op, void *const *p)
                     qv_store(p[4], op->y_dtype, y, sum);
                     continue;
                 }
-                sum =
-                    activate(op->act, op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, o));
+                sum = qv_activate(op->act,
+                                  op->alpha * sum + bias_at(op->bias, p[2], op->bias_dtype, o));
                 if (op->residual_rows)
                     sum += qv_load(p[3], op->residual_dtype, row % op->residual_rows * op->o + o);
                 qv_store(p[4], op->y_dtype, y, sum);
@@ -348,7 +333,7 @@ epilogue_ref(const struct qv_op_epilogue *op, void *const *p)
     for (int64_t i = 0; i < op->rows * op->cols; i++) {
         int64_t row = i / op->cols, col = i % op->cols;
         double v =
-            activate(op->act, op->alpha * x[i] + bias_at(op->bias, p[1], op->bias_dtype, col));
+            qv_activate(op->act, op->alpha * x[i] + bias_at(op->bias, p[1], op->bias_dtype, col));
         if (op->residual_rows)
             v += qv_load(p[2], op->residual_dtype, row % op->residual_rows * op->cols + col);
         qv_store(p[3], op->y_dtype, i, v);

@@ -25,8 +25,11 @@ struct qv_safetensors_writer {
     struct qv_atomic_file file;
     struct slot *slots;
     size_t n;
-    json_t *header;
-    size_t header_bytes; /* including the length before it and the spaces behind it */
+    char *(*metadata)[2];
+    size_t n_metadata;
+    struct qv_text header; /* without its end */
+    size_t tensors_at;     /* where in the header the tensors begin */
+    size_t header_bytes;   /* including the length before it and the spaces behind it */
 };
 
 static qv_status
@@ -50,7 +53,6 @@ fail_tensor(const struct qv_safetensors_writer *w, const struct qv_safetensor *t
                    qv_json_quote(t->name, quoted), what);
 }
 
-/* Checks the text before jansson does, as jansson does not tell bad UTF-8 from a lack of memory. */
 static bool
 is_utf8(const char *text)
 {
@@ -81,48 +83,52 @@ tensor_bytes(const struct qv_safetensors_writer *w, const struct qv_safetensor *
     return QV_OK;
 }
 
-static json_t *
-make_entry(const struct qv_safetensor *t, uint64_t begin, uint64_t end)
+/* Begins a header, with the texts of metadata. */
+static void
+begin_header(const struct qv_safetensors_writer *w, struct qv_text *t)
 {
-    json_t *shape = json_array();
-    for (int i = 0; i < t->n_dims; i++) {
-        if (json_array_append_new(shape, json_integer(t->shape[i]))) {
-            json_decref(shape);
-            return NULL;
-        }
-    }
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", t->dtype_name, "shape", shape, "data_offsets",
-                     (json_int_t)begin, (json_int_t)end);
+    qv_header_begin(t, (const char *const(*)[2])w->metadata, w->n_metadata);
 }
 
 static qv_status
-add_metadata(struct qv_safetensors_writer *w, json_t *header, const char *const (*metadata)[2],
-             size_t n, qv_error *err)
+keep_metadata(struct qv_safetensors_writer *w, const char *const (*metadata)[2], size_t n,
+              qv_error *err)
 {
-    if (!n)
-        return QV_OK;
-    json_t *object = json_object();
-    if (json_object_set_new(header, "__metadata__", object))
+    w->metadata = calloc(n + 1, sizeof *w->metadata);
+    if (!w->metadata)
         return fail_memory(w, err);
-    for (size_t i = 0; i < n; i++) {
-        const char *key = metadata[i][0];
-        if (json_object_get(object, key))
-            return qv_fail(err, QV_EINVAL, "%s: metadata has \"%.80s\" twice",
-                           qv_path_tail(w->path), key);
-        if (!is_utf8(key) || !is_utf8(metadata[i][1]))
+    for (; w->n_metadata < n; w->n_metadata++) {
+        const size_t i = w->n_metadata;
+        for (size_t j = 0; j < i; j++)
+            if (!strcmp(metadata[j][0], metadata[i][0]))
+                return qv_fail(err, QV_EINVAL, "%s: metadata has \"%.80s\" twice",
+                               qv_path_tail(w->path), metadata[i][0]);
+        if (!is_utf8(metadata[i][0]) || !is_utf8(metadata[i][1]))
             return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8",
-                           qv_path_tail(w->path), key);
-        if (json_object_set_new(object, key, json_string(metadata[i][1])))
+                           qv_path_tail(w->path), metadata[i][0]);
+        w->metadata[i][0] = strdup(metadata[i][0]);
+        w->metadata[i][1] = strdup(metadata[i][1]);
+        if (!w->metadata[i][0] || !w->metadata[i][1]) {
+            w->n_metadata++;
             return fail_memory(w, err);
+        }
     }
     return QV_OK;
+}
+
+static bool
+is_taken(const struct qv_safetensor *tensors, size_t i)
+{
+    for (size_t j = 0; j < i; j++)
+        if (!strcmp(tensors[j].name, tensors[i].name))
+            return true;
+    return !strcmp(tensors[i].name, "__metadata__");
 }
 
 /* Adds an entry of the header for each tensor, and its slot, with offsets that count from where
  * the data begin. */
 static qv_status
-add_tensors(struct qv_safetensors_writer *w, json_t *header, const struct qv_safetensor *tensors,
-            qv_error *err)
+add_tensors(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors, qv_error *err)
 {
     int64_t end = 0;
     for (size_t i = 0; i < w->n; i++) {
@@ -134,56 +140,33 @@ add_tensors(struct qv_safetensors_writer *w, json_t *header, const struct qv_saf
         slot->offset = (uint64_t)end;
         if (__builtin_add_overflow(end, (int64_t)slot->bytes, &end))
             return fail_tensor(w, t, "the file's size overflows 64 bits", err);
-        if (!strcmp(t->name, "__metadata__") || json_object_get(header, t->name))
+        if (is_taken(tensors, i))
             return fail_tensor(w, t, "this name is there already", err);
         if (!is_utf8(t->name))
             return fail_tensor(w, t, "its name is not UTF-8", err);
-        if (json_object_set_new(header, t->name, make_entry(t, slot->offset, (uint64_t)end)))
-            return fail_memory(w, err);
+        qv_header_tensor(&w->header, NULL, t->name, t->dtype_name, t->n_dims, t->shape,
+                         slot->offset, (uint64_t)end);
     }
-    return QV_OK;
-}
-
-/* Makes the header's length and the header, padded with spaces so that data begin at a multiple
- * of 8. The caller frees it; NULL if out of memory. */
-static char *
-print_header(const struct qv_safetensors_writer *w)
-{
-    const size_t room = w->header_bytes - 8;
-    char *t = malloc(8 + room);
-    if (!t)
-        return NULL;
-    for (int i = 0; i < 8; i++)
-        t[i] = (char)(room >> 8 * i & 0xff);
-    memset(t + 8, ' ', room);
-    const size_t n = json_dumpb(w->header, t + 8, room, JSON_COMPACT);
-    if (n && n <= room)
-        return t;
-    free(t);
-    return NULL;
+    return w->header.lost ? fail_memory(w, err) : QV_OK;
 }
 
 static qv_status
 make_header(struct qv_safetensors_writer *w, const struct qv_safetensor *tensors,
             const char *const (*metadata)[2], size_t n_metadata, qv_error *err)
 {
-    w->header = json_object();
-    if (!w->header)
-        return fail_memory(w, err);
-    qv_status s = add_metadata(w, w->header, metadata, n_metadata, err);
-    if (!s)
-        s = add_tensors(w, w->header, tensors, err);
+    qv_status s = keep_metadata(w, metadata, n_metadata, err);
     if (s)
         return s;
-    const size_t n = json_dumpb(w->header, NULL, 0, JSON_COMPACT);
-    if (!n)
-        return fail_memory(w, err);
-    const size_t padded = (n + (n_metadata ? AMEND_ROOM : 0) + 7) / 8 * 8;
-    if (padded > QV_SAFETENSORS_MAX_HEADER)
+    begin_header(w, &w->header);
+    w->tensors_at = w->header.n;
+    s = add_tensors(w, tensors, err);
+    if (s)
+        return s;
+    w->header_bytes = (w->header.n + 1 + (n_metadata ? AMEND_ROOM : 0) + 7) / 8 * 8;
+    if (w->header_bytes - 8 > QV_SAFETENSORS_MAX_HEADER)
         return qv_fail(err, QV_EINVAL,
                        "%s: the header needs %zu bytes; at most %u can be read again",
-                       qv_path_tail(w->path), padded, QV_SAFETENSORS_MAX_HEADER);
-    w->header_bytes = 8 + padded;
+                       qv_path_tail(w->path), w->header_bytes - 8, QV_SAFETENSORS_MAX_HEADER);
     return QV_OK;
 }
 
@@ -207,13 +190,20 @@ reserve(struct qv_safetensors_writer *w, uint64_t size, qv_error *err)
     return QV_OK;
 }
 
+/* Writes the header, padded with spaces so that data begin at a multiple of 8. Only metadata that were
+ * amended can be too long for it. */
 static qv_status
-write_header(struct qv_safetensors_writer *w, qv_error *err)
+write_header(struct qv_safetensors_writer *w, const char *amended, qv_error *err)
 {
-    char *text = print_header(w);
+    struct qv_text t = { 0 };
+    begin_header(w, &t);
+    qv_text_add(&t, w->header.at + w->tensors_at, w->header.n - w->tensors_at);
     const qv_status s =
-        text ? qv_atomic_file_write(&w->file, 0, text, w->header_bytes, err) : fail_memory(w, err);
-    free(text);
+        qv_header_end(&t, w->header_bytes) ? qv_atomic_file_write(&w->file, 0, t.at, t.n, err)
+        : t.lost                           ? fail_memory(w, err)
+                 : qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" has become too long",
+                           qv_path_tail(w->path), amended);
+    free(t.at);
     return s;
 }
 
@@ -231,7 +221,7 @@ start_file(struct qv_safetensors_writer *w, qv_error *err)
     if (!s)
         s = reserve(w, size, err);
     if (!s)
-        s = write_header(w, err);
+        s = write_header(w, "", err);
     return s;
 }
 
@@ -285,19 +275,21 @@ qv_status
 qv_safetensors_writer_amend(struct qv_safetensors_writer *w, const char *key, const char *text,
                             qv_error *err)
 {
-    json_t *metadata = json_object_get(w->header, "__metadata__");
-    if (!json_object_get(metadata, key))
+    size_t i = 0;
+    while (i < w->n_metadata && strcmp(w->metadata[i][0], key) != 0)
+        i++;
+    if (i == w->n_metadata)
         return qv_fail(err, QV_EINVAL, "%s: there is no metadata \"%.80s\" to amend",
                        qv_path_tail(w->path), key);
     if (!is_utf8(text))
         return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" is not UTF-8", qv_path_tail(w->path),
                        key);
-    if (json_object_set_new(metadata, key, json_string(text)))
+    char *copy = strdup(text);
+    if (!copy)
         return fail_memory(w, err);
-    if (json_dumpb(w->header, NULL, 0, JSON_COMPACT) > w->header_bytes - 8)
-        return qv_fail(err, QV_EINVAL, "%s: metadata \"%.80s\" has become too long",
-                       qv_path_tail(w->path), key);
-    return write_header(w, err);
+    free(w->metadata[i][1]);
+    w->metadata[i][1] = copy;
+    return write_header(w, key, err);
 }
 
 static qv_status
@@ -328,7 +320,12 @@ qv_safetensors_writer_abort(struct qv_safetensors_writer **writer)
     if (!w)
         return;
     qv_atomic_file_abort(&w->file);
-    json_decref(w->header);
+    for (size_t i = 0; i < w->n_metadata; i++) {
+        free(w->metadata[i][0]);
+        free(w->metadata[i][1]);
+    }
+    free(w->metadata);
+    free(w->header.at);
     free(w->slots);
     free(w->path);
     free(w);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A feeder's chunks: which frame pairs go into the next one, which plan it takes, and its way
  * through the device. */
-#include <math.h>
 #include <string.h>
 
 #include "error.h"
@@ -16,8 +15,8 @@ struct offer {
     struct qv_pack_run runs[QV_FEEDER_PIECES];
     size_t n;
     qv_capacity all;
-    double oldest_s;
-    bool blocks; /* nothing more can be put until some of these go */
+    int64_t oldest; /* the number of its put */
+    bool blocks;    /* nothing more can be put until some of these go */
 };
 
 /* Returns whether a device may take a piece, if `first` is the first item that it may take. With
@@ -34,14 +33,14 @@ gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct
 {
     const struct qv_fed *first = NULL;
     const struct qv_waiting *p = pack->waiting;
-    *offer = (struct offer){ .oldest_s = INFINITY, .blocks = pack->n >= QV_FEEDER_PIECES };
+    *offer = (struct offer){ .oldest = INT64_MAX, .blocks = pack->n >= QV_FEEDER_PIECES };
     for (int i = 0; p && i < QV_FEEDER_PIECES; i++, p = p->next) {
         const struct qv_fed *fed = p->fed;
         if (!may_take(f, device, first, fed))
             continue;
         const int64_t pairs = p->piece.item.grid_thw[0];
         if (!first)
-            offer->oldest_s = p->ready_s;
+            offer->oldest = p->number;
         first = first ? first : fed;
         offer->all.patches += pairs * fed->pair.patches;
         offer->all.segments += pairs * fed->pair.segments;
@@ -65,23 +64,15 @@ is_enough(const qv_feeder *f, const qv_capacity *c, const struct offer *offer)
            (c->windows && all->windows >= QV_CHOICE_CHUNKS * c->windows);
 }
 
-/* Returns whether a chunk is filled now, because enough pairs wait or nothing more is expected. If
- * not, *wait_s is lowered to the time after which to look again. */
+/* Returns whether a chunk is filled now, because the device has nothing to do, enough pairs wait, or
+ * nothing more is expected. */
 static bool
-may_go(const qv_feeder *f, const struct qv_feeder_pack *pack, const struct offer *offer,
-       double now_s, qv_feeder_expects expects, double *wait_s)
+may_go(const qv_feeder *f, const struct qv_feeder_device *d, const struct qv_feeder_pack *pack,
+       const struct offer *offer, qv_feeder_expects expects)
 {
-    if (!offer->n)
-        return false;
-    double until_s = offer->oldest_s + f->max_wait_s;
-    if (expects != QV_FEEDER_MORE && until_s > f->ready_s + QV_GRACE_S)
-        until_s = f->ready_s + QV_GRACE_S;
-    if (f->alone || offer->blocks || expects == QV_FEEDER_NOTHING ||
-        is_enough(f, &pack->capacity, offer) || now_s >= until_s)
-        return true;
-    if (until_s - now_s < *wait_s)
-        *wait_s = until_s - now_s;
-    return false;
+    const bool is_idle = d->n_pushed == d->n_pulled;
+    return offer->n && (is_idle || f->alone || offer->blocks || expects == QV_FEEDER_NOTHING ||
+                        is_enough(f, &pack->capacity, offer));
 }
 
 /* Moves taken[i] pairs of each offered run from the pack into the chunk. */
@@ -124,14 +115,27 @@ size_of(const qv_feeder *f, const struct qv_filled *chunk)
     return used;
 }
 
-/* Returns whether a chunk is one of many: either more chunks wait, or the rows that it leaves
- * empty are few beside all that were computed, and cost the device less time than a plan of its
- * own would. qv_encode has no chunks before it. */
+/* Forgets half of what was computed, for every QV_RECENT_S that have passed. */
+static void
+forget(struct qv_feeder_device *d, double now_s)
+{
+    const double times = (now_s - d->recent_s) / QV_RECENT_S;
+    if (!(times >= 1))
+        return;
+    const int halves = times < 62 ? (int)times : 62;
+    d->rows >>= halves;
+    d->spared >>= halves;
+    d->recent_s = now_s;
+}
+
+/* Returns whether a chunk is one of many: either more pairs wait or are on their way, or the rows
+ * that it leaves empty are few beside all that were computed recently, and cost the device less
+ * time than a plan of its own would. qv_encode has no chunks before it. */
 static bool
 is_one_of_many(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_filled *chunk,
-               const qv_capacity *used)
+               const qv_capacity *used, qv_feeder_expects expects)
 {
-    const bool more = !chunk->shown.is_rest;
+    const bool more = !chunk->shown.is_rest || expects == QV_FEEDER_MORE;
     const int64_t spared = d->spared + chunk->room.patches - used->patches;
     const bool little = QV_MANY_ROWS * spared <= d->rows && !f->is_call;
     d->rows += used->patches;
@@ -144,7 +148,8 @@ is_one_of_many(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_f
  * same bits, or any smaller one if the device promises no bits. A call of qv_encode makes no dense
  * plans. */
 static void
-set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chunk)
+set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *chunk,
+             qv_feeder_expects expects)
 {
     qv_capacity used = size_of(f, chunk);
     if (f->is_call)
@@ -154,8 +159,9 @@ set_capacity(const qv_feeder *f, struct qv_feeder_device *d, struct qv_filled *c
     chunk->shown.rows = used.patches;
     chunk->capacity = chunk->room;
     if (!f->fixed) {
-        const bool many = is_one_of_many(f, d, chunk, &used);
-        chunk->capacity = qv_chunk_capacity(d->model, &chunk->room, &used, many, d->repeats);
+        chunk->is_of_many = is_one_of_many(f, d, chunk, &used, expects);
+        chunk->capacity =
+            qv_chunk_capacity(d->model, &chunk->room, &used, chunk->is_of_many, d->repeats);
     }
 }
 
@@ -178,18 +184,17 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
 
 /* Fills the chunk from the pack whose oldest pair waits longest of those that may go. */
 static bool
-choose(qv_feeder *f, int device, struct qv_filled *chunk, double now_s, qv_feeder_expects expects,
-       double *wait_s)
+choose(qv_feeder *f, int device, struct qv_filled *chunk, qv_feeder_expects expects)
 {
+    struct qv_feeder_device *d = &f->devices[device];
     struct qv_feeder_pack *best = NULL;
     struct offer offer;
-    double oldest_s = INFINITY;
+    int64_t oldest = INT64_MAX;
     int64_t taken[QV_FEEDER_PIECES];
     for (struct qv_feeder_pack *pack = f->packs; pack; pack = pack->next) {
         gather(f, device, pack, &offer);
-        if (may_go(f, pack, &offer, now_s, expects, wait_s) &&
-            (!best || offer.oldest_s < oldest_s)) {
-            oldest_s = offer.oldest_s;
+        if (may_go(f, d, pack, &offer, expects) && offer.oldest < oldest) {
+            oldest = offer.oldest;
             best = pack;
         }
     }
@@ -205,7 +210,7 @@ choose(qv_feeder *f, int device, struct qv_filled *chunk, double now_s, qv_feede
     chunk->input = best->input;
     take(f, device, best, &offer, taken, chunk);
     qv_feeder_free_empty(f, best);
-    set_capacity(f, &f->devices[device], chunk);
+    set_capacity(f, d, chunk, expects);
     return true;
 }
 
@@ -265,7 +270,7 @@ make_next_plan(const qv_feeder *f, struct qv_feeder_device *d, const struct qv_f
     qv_plan_options options = options_of(f, chunk);
     qv_plan *plan = NULL;
     qv_error ignored;
-    if (chunk->shown.is_rest || d->repeats < QV_ALIKE_BEFORE || f->fixed || f->is_call ||
+    if (!chunk->is_of_many || d->repeats < QV_ALIKE_BEFORE || f->fixed || f->is_call ||
         d->model->ctx->caps.chunks < 2)
         return;
     options.capacity = qv_chunk_capacity(d->model, &chunk->room, &d->last, true, d->repeats + 1);
@@ -290,15 +295,16 @@ qv_feeder_oldest(const qv_feeder *f, int device)
 }
 
 const qv_feeder_chunk *
-qv_feeder_ready(qv_feeder *f, int device, double now_s, qv_feeder_expects expects, double *wait_s)
+qv_feeder_ready(qv_feeder *f, int device, double now_s, qv_feeder_expects expects)
 {
-    if (!f || !wait_s || device < 0 || device >= f->n_devices)
+    if (!f || device < 0 || device >= f->n_devices)
         return NULL;
     struct qv_feeder_device *d = &f->devices[device];
     struct qv_filled *chunk = next_of(d);
     if (d->n_pushed - d->n_pulled >= d->model->ctx->caps.chunks)
         return NULL;
-    d->is_chosen = d->is_chosen || choose(f, device, chunk, now_s, expects, wait_s);
+    forget(d, now_s);
+    d->is_chosen = d->is_chosen || choose(f, device, chunk, expects);
     if (!d->is_chosen)
         return NULL;
     const qv_plan_options options = options_of(f, chunk);

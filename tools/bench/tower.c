@@ -127,15 +127,14 @@ pack(struct tower_bench *t, qv_capacity *most, qv_error *err)
     const qv_plan_options options = { .capacity = t->info.capacity };
     const qv_feeder_chunk *chunk;
     qv_feeder *f = NULL;
-    double never = 0;
     qv_status status = qv_feeder_open_call(t->model, &options, false, &f, err);
     for (size_t i = 0; i < t->n_items && !status; i++) {
         qv_feed *feed = NULL;
         status = qv_feeder_add(f, QV_INPUT_FRAMES, &t->items[i], "an item", NULL, &feed, err);
         if (!status)
-            status = qv_feeder_put(f, feed, NULL, NULL, 0, err);
+            status = qv_feeder_put(f, feed, NULL, NULL, err);
     }
-    while (!status && (chunk = qv_feeder_ready(f, 0, 0, QV_FEEDER_NOTHING, &never)) != NULL) {
+    while (!status && (chunk = qv_feeder_ready(f, 0, 0, QV_FEEDER_NOTHING)) != NULL) {
         qv_capacity used = { 0 };
         qv_item *items;
         status = add_chunk(t, chunk->n, &items, err);

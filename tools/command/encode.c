@@ -14,7 +14,6 @@
 #include "error.h"
 #include "files/atomic_file.h"
 #include "files/json.h"
-#include "files/utf8.h"
 #include "list.h"
 
 enum { SINKS = 4 };
@@ -31,86 +30,32 @@ free_outputs(struct tool_output *outputs, size_t n)
     free(outputs);
 }
 
-/* Returns FOLDER/NAME.safetensors, for free(). */
+/* Returns FOLDER/KEY.safetensors, for free(). */
 static char *
-name_in(const char *folder, const char *name)
+name_in(const char *folder, const char *key)
 {
-    char *text = qv_utf8_text(name), *path = NULL;
-    size_t size = text ? strlen(folder) + strlen(text) + sizeof "/.safetensors" : 0;
-    if (text && (path = malloc(size)) != NULL)
-        snprintf(path, size, "%s/%s.safetensors", folder, text);
-    free(text);
+    const size_t size = strlen(folder) + strlen(key) + sizeof "/.safetensors";
+    char *path = malloc(size);
+    if (path)
+        snprintf(path, size, "%s/%s.safetensors", folder, key);
     return path;
 }
 
-/* Returns NAME.safetensors in a folder; else OUT itself. */
-static char *
-name_output(const char *out, bool folder, const char *clip)
-{
-    const char *slash = strrchr(clip, '/');
-    return folder ? name_in(out, slash ? slash + 1 : clip) : strdup(out);
-}
-
-/* Orders outputs by path, and equal paths in the order of their clips. */
-static int
-by_path(const void *a, const void *b)
-{
-    const struct tool_output *x = *(const struct tool_output *const *)a;
-    const struct tool_output *y = *(const struct tool_output *const *)b;
-    int order = strcmp(x->path, y->path);
-    return order ? order : (x > y) - (x < y);
-}
-
-/* Fails if two clips would be written to one file: the second would replace the first. */
+/* Names each clip's output: OUT itself, or a file in it. */
 static qv_status
-check_names(const struct tool_output *outputs, size_t n, qv_error *err)
-{
-    const struct tool_output **sorted = malloc(n * sizeof *sorted);
-    if (!sorted)
-        return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
-    for (size_t i = 0; i < n; i++)
-        sorted[i] = &outputs[i];
-    qsort(sorted, n, sizeof *sorted, by_path);
-    qv_status status = QV_OK;
-    for (size_t i = 1; i < n && !status; i++)
-        if (!strcmp(sorted[i - 1]->path, sorted[i]->path))
-            status =
-                qv_fail(err, QV_EINVAL,
-                        "%s and %s would both be written to %s; encode one of them into another "
-                        "folder",
-                        qv_path_tail(sorted[i - 1]->clip), qv_path_tail(sorted[i]->clip),
-                        qv_path_tail(sorted[i]->path));
-    free(sorted);
-    return status;
-}
-
-static qv_status
-name_arguments(const struct tool_options *o, struct tool_output *outputs, qv_error *err)
-{
-    bool folder = o->n_arguments > 1 || tool_is_folder(o->output), ok = true;
-    for (size_t i = 0; i < o->n_arguments && ok; i++) {
-        outputs[i].clip = o->arguments[i];
-        outputs[i].path = name_output(o->output, folder, o->arguments[i]);
-        ok = outputs[i].path != NULL;
-    }
-    return ok ? check_names(outputs, o->n_arguments, err)
-              : qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", o->n_arguments);
-}
-
-/* Names FOLDER/KEY.safetensors for each line of the list. */
-static qv_status
-name_entries(const struct tool_options *o, const struct tool_list *list,
+name_outputs(const struct tool_options *o, const struct tool_list *list,
              struct tool_output *outputs, qv_error *err)
 {
-    qv_status status = tool_list_check_files(list, o->list, err);
+    const bool folder = o->list || list->n > 1 || tool_is_folder(o->output);
+    const qv_status status = folder ? tool_list_check_files(list, o->list, err) : QV_OK;
     for (size_t i = 0; i < list->n && !status; i++) {
         const struct tool_entry *entry = &list->at[i];
         outputs[i].clip = entry->path;
-        outputs[i].key = entry->key;
-        outputs[i].entry = entry;
-        outputs[i].path = name_in(o->output, entry->key);
+        outputs[i].key = o->list ? entry->key : NULL;
+        outputs[i].own = entry->own;
+        outputs[i].path = folder ? name_in(o->output, entry->key) : strdup(o->output);
         if (!outputs[i].path)
-            status = qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", list->n);
+            return qv_fail(err, QV_ENOMEM, "no memory for the names of %zu outputs", list->n);
     }
     return status;
 }
@@ -240,8 +185,7 @@ run_job(struct tool_encoder *e, qv_error *err)
         go_on(e, e->job); /* the first record comes at once */
     for (size_t i = 0; i < e->n && !status; i++) {
         struct tool_output *output = &e->outputs[i];
-        const qv_clip_options options =
-            qvm_options_merge(output->entry ? output->entry->own : NULL, &e->clip);
+        const qv_clip_options options = qvm_options_merge(output->own, &e->clip);
         const qv_job_source source = {
             .key = output->key, .path = output->clip, .clip = &options, .user = output
         };
@@ -311,13 +255,14 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
 {
     qv_error err = { 0 };
     struct tool_list list = { 0 };
-    qv_status status = o->list ? tool_list_read(o->list, &list, &err) : QV_OK;
-    const size_t n = o->list ? list.n : o->n_arguments;
-    struct tool_output *outputs = status ? NULL : calloc(n ? n : 1, sizeof *outputs);
+    qv_status status = o->list ? tool_list_read(o->list, &list, &err)
+                               : tool_list_of_paths(o->arguments, o->n_arguments, &list, &err);
+    const size_t n = list.n;
+    struct tool_output *outputs = status ? NULL : calloc(n + 1, sizeof *outputs);
     if (!status && !outputs)
         status = qv_fail(&err, QV_ENOMEM, "no memory for the names of %zu outputs", n);
     if (!status)
-        status = o->list ? name_entries(o, &list, outputs, &err) : name_arguments(o, outputs, &err);
+        status = name_outputs(o, &list, outputs, &err);
     if (!status)
         status = check_outputs(o, outputs, n, &err);
     const bool many = o->list || n > 1, own = !devices->n; /* a bench opens the devices itself */

@@ -9,13 +9,11 @@
 #include "qwenvit_clips.h"
 #include "tool.h"
 
-struct tool_entry;
-
 /* A clip, and its output file, which is opened when the first tokens arrive. */
 struct tool_output {
-    const char *clip, *key; /* key NULL: the clip's name is used */
+    const char *clip, *key; /* key NULL: the clip is an argument */
     char *path;
-    const struct tool_entry *entry; /* line of the list; NULL: the clip is an argument */
+    const qv_clip_options *own; /* options of this clip alone; NULL: it has none */
     /* for the sink alone */
     struct qv_token_file *file;
     struct tool_drawing *drawing;

@@ -1,14 +1,26 @@
 /* SPDX-License-Identifier: MIT */
+/* qwenvit info --list and qwenvit cache fill --dry-run: estimate what a list of clips amounts to. */
 #define _POSIX_C_SOURCE 200809L
 #include "estimate.h"
 
 #include <math.h>
+#include <stdlib.h>
 
+#include "cache_command.h"
+#include "dtype.h"
 #include "error.h"
 
 /* Opening a clip takes milliseconds. If there are more than this, a sample of so many stands for
  * all. */
 enum { MOST_OPENED = 1000 };
+
+/* Sums over the whole list, scaled up from the clips that were opened: all of them, or a sample at
+ * equal distances. */
+struct estimate {
+    int64_t n, opened, unusable; /* clips of the list; clips that were opened; clips of these that
+                                  * cannot be used */
+    double images, frames, source_frames, tokens;
+};
 
 struct tool_rules
 tool_rules_of(const qv_model_info *model)
@@ -19,7 +31,7 @@ tool_rules_of(const qv_model_info *model)
 
 static qv_status
 add_clip(const struct tool_options *o, const struct tool_entry *entry,
-         const struct tool_rules *rules, struct tool_estimate *e, qv_error *err)
+         const struct tool_rules *rules, struct estimate *e, qv_error *err)
 {
     const qv_clip_options options = qvm_options_merge(entry->own, &o->clip);
     qv_clip *clip = NULL;
@@ -38,20 +50,22 @@ add_clip(const struct tool_options *o, const struct tool_entry *entry,
     return QV_OK;
 }
 
-qv_status
-tool_estimate_list(const struct tool_options *o, const struct tool_list *list,
-                   const struct tool_rules *rules, struct tool_estimate *e, qv_error *err)
+/* Opens clips for their sizes, and reports those that cannot be used. Returns QV_ENOMEM or
+ * QV_EBACKEND. */
+static qv_status
+estimate(const struct tool_options *o, const struct tool_list *list, const qv_model_info *model,
+         struct estimate *e, qv_error *err)
 {
+    const struct tool_rules rules = tool_rules_of(model);
     struct tool_progress bar;
-    *e = (struct tool_estimate){ .n = (int64_t)list->n };
+    *e = (struct estimate){ .n = (int64_t)list->n };
     const int64_t n = e->n < MOST_OPENED ? e->n : MOST_OPENED;
     tool_progress_begin(&bar, "looking at", n, o->quiet);
     bar.unit = "clips";
     for (; e->opened < n; e->opened++) {
-        const struct tool_entry *entry =
-            &list->at[(2 * e->opened + 1) * e->n / (2 * n)]; /* the middle of each of n equal
-                                                              * parts */
-        const qv_status s = add_clip(o, entry, rules, e, err);
+        /* the middle of each of n equal parts */
+        const int64_t i = (2 * e->opened + 1) * e->n / (2 * n);
+        const qv_status s = add_clip(o, &list->at[i], &rules, e, err);
         if (s && qv_ends_all(s))
             return s;
         if (s)
@@ -66,56 +80,188 @@ tool_estimate_list(const struct tool_options *o, const struct tool_list *list,
     return QV_OK;
 }
 
-json_t *
-tool_estimate_json(const struct tool_estimate *e)
+static double
+bytes_of(const struct estimate *e, const qv_cache_layout *l)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:b, s:f, s:f, s:f, s:f}}", "clips",
+    return e->tokens * (double)l->width * (1 + l->n_deepstack) * (double)qv_dtype_bytes(l->dtype);
+}
+
+/* What both subcommands print; the layout is that of the tokens on a disk. */
+#define ESTIMATE_TEXT                                                                              \
+    "  clips      {clips}, {images} of them images[text.sampled?; estimated from {opened} of "     \
+    "them, evenly spaced][unusable?; {unusable} of {opened} cannot be used]\n"                     \
+    "  frames     {frames} to decode and keep, of {source_frames} that the clips have\n"           \
+    "  tokens     {tokens}\n"                                                                      \
+    "[text.rows?  disk       {text.bytes|GB} of {text.dtype}, {text.rows} and "                    \
+    "{text.deepstack} DeepStack outputs\n]"
+
+static json_t *
+estimate_json(const struct estimate *e, const qv_cache_layout *l)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:b, s:f, s:s, s:o, s:i}}", "clips",
                      (json_int_t)e->n, "opened", (json_int_t)e->opened, "unusable",
                      (json_int_t)e->unusable, "images", (json_int_t)llround(e->images), "frames",
                      (json_int_t)llround(e->frames), "source_frames",
                      (json_int_t)llround(e->source_frames), "tokens",
-                     (json_int_t)llround(e->tokens), "text", "sampled", e->opened < e->n, "images",
-                     e->images, "frames", e->frames, "source_frames", e->source_frames, "tokens",
-                     e->tokens);
+                     (json_int_t)llround(e->tokens), "text", "sampled", e->opened < e->n, "bytes",
+                     bytes_of(e, l), "dtype", qv_dtype_name(l->dtype), "rows",
+                     l->width ? json_sprintf("[n, %lld]", (long long)l->width) : json_null(),
+                     "deepstack", l->n_deepstack);
 }
 
-json_t *
-tool_disk_json(double bytes, qv_dtype dtype, int64_t width, int n_deepstack)
-{
-    return json_sprintf("%.3f GB of %s, [n, %lld] and %d DeepStack outputs", bytes / 1e9,
-                        qv_dtype_name(dtype), (long long)width, n_deepstack);
-}
-
-static const char list_text[] =
-    "{text.path}:\n" TOOL_ESTIMATE_TEXT "[text.disk?  disk       {text.disk}\n]"
-    "[text.hours?  time       {text.hours|2f} hours at {text.rate} clips a second (--rate)\n]";
+/* ---- info --list ----------------------------------------------------------------------------- */
 
 int
 tool_info_list(const struct tool_options *o, const qv_model_info *model)
 {
     struct tool_list list = { .n = 0 };
-    struct tool_estimate e = { .n = 0 };
+    struct estimate e = { .n = 0 };
+    qv_cache_layout layout = { .dtype = QV_BF16 };
     qv_error err = { 0 };
-    const struct tool_rules rules = tool_rules_of(model);
     qv_status s = tool_list_read(o->list, &list, &err);
     if (!s)
         s = tool_check_list_outputs(o, &list, &err);
     if (!s)
-        s = tool_estimate_list(o, &list, &rules, &e, &err);
+        s = estimate(o, &list, model, &e, &err);
+    if (model) {
+        layout.width = model->out_hidden;
+        layout.n_deepstack = model->n_deepstack;
+    }
     if (!s) {
-        json_t *j = tool_estimate_json(&e), *text = json_object_get(j, "text");
-        json_object_set_new(j, "list", tool_json_text(o->list));
-        json_object_set_new(text, "path", json_string_nocheck(o->list));
-        if (model)
-            json_object_set_new(text, "disk",
-                                tool_disk_json(2 * e.tokens * (double)model->out_hidden *
-                                                   (1 + model->n_deepstack),
-                                               QV_BF16, model->out_hidden, model->n_deepstack));
-        if (o->rate > 0)
-            json_object_update_new(text, json_pack("{s:f, s:f}", "rate", o->rate, "hours",
-                                                   (double)e.n / o->rate / 3600));
-        s = tool_show(o, j, 0, list_text, &err);
+        json_t *j = estimate_json(&e, &layout);
+        const int lost =
+            json_object_set_new(j, "list", tool_json_text(o->list)) |
+            json_object_update_new(json_object_get(j, "text"),
+                                   json_pack("{s:f, s:f}", "rate", o->rate, "hours",
+                                             o->rate > 0 ? (double)e.n / o->rate / 3600 : 0.0));
+        s = tool_show(o, j, lost,
+                      "{list}:\n" ESTIMATE_TEXT "[text.rate?  time       {text.hours|2f} hours at "
+                      "{text.rate} clips a second (--rate)\n]",
+                      &err);
     }
     tool_list_free(&list);
     return s ? tool_fail(s, &err) : e.unusable ? TOOL_FAILED : TOOL_DONE;
+}
+
+/* ---- cache fill --dry-run -------------------------------------------------------------------- */
+
+struct forecast {
+    const struct tool_options *o;
+    qv_model_info model;
+    qv_cache_layout layout;
+    struct tool_list list; /* the list; after find_wanted only the clips that are wanted */
+    qv_cache_fill_counts counts;
+    struct estimate sums;
+    qv_cache_rate rate;
+    bool has_rate;
+};
+
+/* Reads the model's numbers without loading weights. */
+static qv_status
+describe_model(struct forecast *f, qv_error *err)
+{
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_status s = tool_open_context(f->o, &ctx, err);
+    if (!s)
+        s = tool_load_model(f->o, ctx, f->o->model, true, &model, err);
+    if (!s)
+        qv_model_get_info(model, &f->model);
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+    f->layout = (qv_cache_layout){ .dtype = f->o->tokens ? f->o->tokens : QV_BF16,
+                                   .width = f->model.out_hidden,
+                                   .n_deepstack = f->o->no_deepstack ? 0 : f->model.n_deepstack };
+    return s;
+}
+
+/* Reduces the list to the clips that a run would compute. */
+static qv_status
+find_wanted(struct forecast *f, qv_error *err)
+{
+    const qv_cache_fill_options options = { .retry_failed = f->o->retry_failed,
+                                            .trust = tool_cache_trust(f->o) };
+    qv_cache_fill *fill = NULL;
+    int64_t n_wanted = 0;
+    bool *wanted = calloc(f->list.n + 1, sizeof *wanted);
+    qv_status s = wanted ? qv_cache_fill_open(f->o->out, &options, &fill, err)
+                         : qv_fail(err, QV_ENOMEM, "no memory for %zu clips", f->list.n);
+    if (!s) {
+        const qv_cache *there = qv_cache_fill_there(fill);
+        tool_cache_tell_damage(there);
+        f->has_rate = there && qv_cache_last_rate(there, &f->rate);
+        s = tool_cache_add_list(fill, &f->list, wanted, &n_wanted, err);
+        qv_cache_fill_get_counts(fill, &f->counts);
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < f->list.n && !s; i++)
+        if (wanted[i])
+            f->list.at[n++] = f->list.at[i];
+    f->list.n = s ? f->list.n : n;
+    qv_cache_fill_close(&fill);
+    free(wanted);
+    return s;
+}
+
+/* Returns the estimated hours, by --rate or by the tokens of the cache's own rate; below 0:
+ * unknown. */
+static double
+hours(const struct forecast *f)
+{
+    const double clips = (double)f->sums.n, seconds = f->rate.seconds;
+    return f->o->rate > 0       ? clips / f->o->rate / 3600
+           : !f->has_rate       ? -1
+           : f->rate.tokens > 0 ? f->sums.tokens / ((double)f->rate.tokens / seconds) / 3600
+                                : clips / ((double)f->rate.clips / seconds) / 3600;
+}
+
+static const char forecast_text[] =
+    "{cache}: {clips} to do; {there} are there, {failed_before} failed before[failed_before? "
+    "(--retry-failed)]\n" ESTIMATE_TEXT
+    "  time       [text.asked?{hours|2f} hours at {text.asked} clips a second (--rate)]"
+    "[text.seconds?{hours|2f} hours of one process, as fast as the last run here, which sealed "
+    "{text.clips} clips and {text.tokens} tokens in {text.seconds|0f} s behind its first part]"
+    "[text.unknown?it cannot be told: no run has sealed two parts here; --rate N says how many "
+    "clips a second are done]\n";
+
+static qv_status
+report(const struct forecast *f, qv_error *err)
+{
+    const struct tool_options *o = f->o;
+    const double h = hours(f);
+    json_t *j = estimate_json(&f->sums, &f->layout);
+    const int lost =
+        json_object_update_new(j, json_pack("{s:o, s:I, s:I, s:I, s:o}", "cache",
+                                            tool_json_text(o->out), "there",
+                                            (json_int_t)f->counts.there, "failed_before",
+                                            (json_int_t)f->counts.failed_before, "bytes",
+                                            (json_int_t)bytes_of(&f->sums, &f->layout), "hours",
+                                            h < 0 ? json_null() : json_real(h))) |
+        json_object_update_new(
+            json_object_get(j, "text"),
+            json_pack("{s:f, s:b, s:I, s:I, s:f}", "asked", o->rate, "unknown",
+                      h<0, "clips", (json_int_t)f->rate.clips, "tokens", (json_int_t)f->rate.tokens,
+                              "seconds", o->rate> 0 ||
+                              !f->has_rate
+                          ? 0.0
+                          : f->rate.seconds));
+    return tool_show(o, j, lost, forecast_text, err);
+}
+
+int
+tool_cache_estimate(const struct tool_options *o)
+{
+    struct forecast f = { .o = o };
+    qv_error err = { 0 };
+    qv_status s = tool_cache_list(o, &f.list, &err);
+    if (!s)
+        s = find_wanted(&f, &err);
+    if (!s)
+        s = describe_model(&f, &err);
+    if (!s)
+        s = estimate(o, &f.list, &f.model, &f.sums, &err);
+    if (!s)
+        s = report(&f, &err);
+    tool_list_free(&f.list);
+    return s ? tool_fail(s, &err) : f.sums.unusable ? TOOL_FAILED : TOOL_DONE;
 }

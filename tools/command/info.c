@@ -40,7 +40,7 @@ open_model(struct scene *s, const char *dir, qv_error *err)
 }
 
 static const char model_text[] =
-    "{text.path}: {model_type} vision tower, {text.millions|1f} M parameters\n"
+    "{model}: {model_type} vision tower, {text.millions|1f} M parameters\n"
     "  sizes      depth {depth}, hidden {hidden}, {heads} heads of {text.head_dim}, MLP "
     "{intermediate}, out {out_hidden}\n"
     "  patches    {text.frames} x {patch_size} x {patch_size} (frames, rows, columns), merged "
@@ -59,7 +59,7 @@ static const char model_text[] =
     "  memory     weights {weight_bytes|size}, packed[text.stored?; {stored_matrices} quantised "
     "matrices as they are stored]\n"
     "[text.types?  file       GGUF of {text.tensors} tensors: {text.types|, }\n]"
-    "[note?  not said   {text.note}\n]"
+    "[note?  not said   {note}\n]"
     "[text.not_used?  not used   {not_used.of_others} tensor{not_used.of_others|s} of other parts "
     "of "
     "the model[not_used.of_tower?; of the tower: {text.names|, }][text.unnamed? and {text.unnamed} "
@@ -148,14 +148,12 @@ model_json(const struct scene *s)
     json_t *taps = json_array();
     for (int i = 0; i < m->n_deepstack; i++)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
-    json_t *text =
-        json_pack("{s:o, s:f, s:I, s:I, s:I, s:o, s:o, s:o, s:b, s:o}", "path",
-                  json_string_nocheck(s->dir), "millions", (double)m->n_parameters / 1e6,
-                  "head_dim", (json_int_t)m->head_dim, "frames", (json_int_t)m->temporal_patch_size,
-                  "side", (json_int_t)(qv_config_window_cells(c) * c->merge), "full", full_json(c),
-                  "video", preprocess_json(false, &m->video), "image",
-                  preprocess_json(true, &m->image), "stored", s->o->weights.stored, "note",
-                  json_string_nocheck(m->note));
+    json_t *text = json_pack("{s:f, s:I, s:I, s:I, s:o, s:o, s:o, s:b}", "millions",
+                             (double)m->n_parameters / 1e6, "head_dim", (json_int_t)m->head_dim,
+                             "frames", (json_int_t)m->temporal_patch_size, "side",
+                             (json_int_t)(qv_config_window_cells(c) * c->merge), "full",
+                             full_json(c), "video", preprocess_json(false, &m->video), "image",
+                             preprocess_json(true, &m->image), "stored", s->o->weights.stored);
     add_types(text, s->dir);
     return json_pack(
         "{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, "
@@ -293,7 +291,7 @@ same_alone_as_packed(const struct scene *s, const qv_plan *plan)
 /* ---- clips ----------------------------------------------------------------------------------- */
 
 static const char clip_text[] =
-    "{text.path}: {kind}, {codec} in {format}, {source_width}x{source_height}[rotation? (rotated "
+    "{clip}: {kind}, {codec} in {format}, {source_width}x{source_height}[rotation? (rotated "
     "by "
     "{rotation} degrees)][text.clip?, {source_frames} frames at {source_fps|3} fps, "
     "{duration_s|2f} s][text.cut?\n"
@@ -323,11 +321,10 @@ clip_json(const char *path, const qv_outcome *c, int *lost)
 {
     const bool on_gpu = c->decoded_by == QV_DECODE_GPU;
     json_t *j = json_pack("{s:o}", "clip", tool_json_text(path));
-    json_t *text =
-        json_pack("{s:o, s:b, s:s}", "path", json_string_nocheck(path), "clip", !c->is_image, "by",
-                  on_gpu        ? "GPU"
-                  : *c->not_gpu ? "CPU"
-                                : "");
+    json_t *text = json_pack("{s:b, s:s}", "clip", !c->is_image, "by",
+                             on_gpu        ? "GPU"
+                             : *c->not_gpu ? "CPU"
+                                           : "");
     if (c->cut_frames < c->source_frames)
         *lost |= json_object_set_new(text, "cut",
                                      json_pack("{s:f, s:f}", "start",

@@ -293,6 +293,12 @@ check_once(const struct tool_list *list, const char *file, const char *what, qv_
     free(sorted);
     if (!again)
         return QV_OK;
+    if (!file)
+        return qv_fail(err, QV_EINVAL,
+                       "%s and %s would both be written to %s.safetensors; encode one of them into "
+                       "another folder",
+                       qv_path_tail(first->path), qv_path_tail(again->path),
+                       qv_path_tail(again->key));
     const struct place p = { file, again->line };
     return BAD(&p, QV_EFORMAT, "%s \"%s\" was in line %zu before", what, qv_path_tail(again->key),
                first->line);
@@ -309,6 +315,20 @@ tool_list_read(const char *file, struct tool_list *out, qv_error *err)
     if (!standard)
         fclose(from);
     return status ? status : check_once(out, file, "key", err);
+}
+
+qv_status
+tool_list_of_paths(const char *const *paths, size_t n, struct tool_list *out, qv_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *slash = strrchr(paths[i], '/');
+        struct tool_entry *entry = add_entry(out);
+        const char *key = entry ? key_of(out, slash ? slash + 1 : paths[i]) : NULL;
+        if (!key)
+            return qv_fail(err, QV_ENOMEM, "no memory for %zu paths", n);
+        *entry = (struct tool_entry){ .path = paths[i], .key = key, .line = i + 1 };
+    }
+    return QV_OK;
 }
 
 void
@@ -352,7 +372,7 @@ make_plain(const char *key, char *plain)
 static qv_status
 add_plain(const struct tool_entry *entry, const char *file, struct tool_list *plain, qv_error *err)
 {
-    const struct place p = { file, entry->line };
+    const struct place p = { file ? file : "argument", entry->line };
     const size_t bytes = strlen(entry->key) + 1;
     struct tool_entry *to = add_entry(plain);
     char *name = to ? take(plain, bytes, 1) : NULL;
@@ -361,7 +381,7 @@ add_plain(const struct tool_entry *entry, const char *file, struct tool_list *pl
     if (!make_plain(entry->key, name))
         return BAD(&p, QV_EFORMAT, "key \"%s\": a file is to be named by it, without \"..\"",
                    qv_path_tail(entry->key));
-    *to = (struct tool_entry){ .key = name, .line = entry->line };
+    *to = (struct tool_entry){ .path = entry->path, .key = name, .line = entry->line };
     return QV_OK;
 }
 

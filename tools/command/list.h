@@ -27,10 +27,14 @@ struct tool_list {
  * a repeated key, a NUL, or a key that begins with "__"; else QV_EIO.
  */
 qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err);
+/* Makes a list of paths, each with its file's name as its key. The paths must outlive the list. */
+qv_status tool_list_of_paths(const char *const *paths, size_t n, struct tool_list *out,
+                             qv_error *err);
 void tool_list_free(struct tool_list *list);
 
 /* Checks that keys can be names of files below a folder. Returns QV_EFORMAT, with the line's
- * number, for a key with "..", and for two keys that would be one file. */
+ * number, for a key with "..", and for two keys that would be one file. file NULL: the list is of
+ * paths, and the error is QV_EINVAL. */
 qv_status tool_list_check_files(const struct tool_list *list, const char *file, qv_error *err);
 
 #endif

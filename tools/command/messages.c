@@ -141,6 +141,7 @@ tool_exit_code(qv_status status)
     case QV_ENODEVICE:
     case QV_EBACKEND:
     case QV_ESTATE:
+    case QV_EFULL:
     case QV_STATUS_MAX: break;
     }
     return TOOL_DEVICE;
@@ -221,16 +222,6 @@ tool_json_line(const json_t *value)
     return line;
 }
 
-void
-tool_print_json(json_t *object)
-{
-    char *text = tool_json_line(object);
-    puts(text ? text : "{}");
-    fflush(stdout);
-    free(text);
-    json_decref(object);
-}
-
 /* Appends the line and its newline in one write, so that lines of several processes do not mix.
  * If the disk becomes full half way, the file is cut back to what it was. */
 static qv_status
@@ -256,14 +247,17 @@ append_line(const char *path, char *text, qv_error *err)
 qv_status
 tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err)
 {
-    if (!o->json_file) {
-        tool_print_json(object);
-        return QV_OK;
-    }
     char *text = tool_json_line(object);
     json_decref(object);
-    qv_status status = text ? append_line(o->json_file, text, err)
-                            : qv_fail(err, QV_ENOMEM, "%s: no memory for a result", o->json_file);
+    if (!text)
+        return qv_fail(err, QV_ENOMEM, "no memory for a result");
+    qv_status status = QV_OK;
+    if (o->json_file)
+        status = append_line(o->json_file, text, err);
+    else {
+        puts(text);
+        fflush(stdout);
+    }
     free(text);
     return status;
 }

@@ -255,65 +255,63 @@ next_needed(const struct tool *tool, const char **text)
 /* ---- help ------------------------------------------------------------------------------------ */
 
 static void
-print_option(const char *name, const char *value, const char *help)
+print_option(const char *name, const char *between, const char *value, const char *help)
 {
     char left[40];
-    snprintf(left, sizeof left, "%s%s%s", name, *value ? " " : "", value);
+    snprintf(left, sizeof left, "%s%s%s", name, between, value);
     printf("  %-22s %s\n", left, help);
 }
 
-void
-tool_print_usage(const struct tool *tool, FILE *to)
+const char *
+tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES])
 {
-    fprintf(to, "qwenvit %s", tool->name);
+    int n = snprintf(text, TOOL_USAGE_BYTES, "qwenvit %s", tool->name);
+    const struct option *needed;
     for (EACH_OPTION(o))
         if (is_argument(o) && o->group & tool->groups)
-            fprintf(to, " %s", o->name);
-    fprintf(to, "%s%s", tool->arguments ? " " : "", tool->arguments ? tool->arguments : "");
-    const struct option *o;
-    for (const char *needs = tool->needs; (o = next_needed(tool, &needs)) != NULL;)
-        fprintf(to, " %s %s", o->name, o->value);
+            n += snprintf(text + n, TOOL_USAGE_BYTES - (size_t)n, " %s", o->name);
+    if (tool->arguments)
+        n += snprintf(text + n, TOOL_USAGE_BYTES - (size_t)n, " %s", tool->arguments);
+    for (const char *needs = tool->needs; (needed = next_needed(tool, &needs)) != NULL;)
+        n +=
+            snprintf(text + n, TOOL_USAGE_BYTES - (size_t)n, " %s %s", needed->name, needed->value);
+    return text;
 }
 
 void
 tool_print_help(const struct tool *tool, const char *page)
 {
     const struct page *asked = find_page(tool, page);
+    char text[TOOL_USAGE_BYTES];
     if (*page)
         printf("qwenvit %s, %.*s:\n\n", tool->name, (int)strcspn(asked->about, ":"), asked->about);
-    else {
-        printf("usage: ");
-        tool_print_usage(tool, stdout);
-        printf(" [options]\n\n%s\n\noptions:\n", tool->does);
-    }
+    else
+        printf("usage: %s [options]\n\n%s\n\noptions:\n", tool_usage(tool, text), tool->does);
     for (EACH_OPTION(o))
         if (o->help && o->group & tool->groups & asked->groups &&
             find_option(tool, o->name, strcspn(o->name, "[")) == o)
-            print_option(o->name, o->value ? o->value : "", o->help);
+            print_option(o->name, o->value ? " " : "", o->value ? o->value : "", o->help);
     if (*page)
         return;
     for (const struct page *p = pages + 1; p < pages + N_PAGES; p++)
-        if (p->groups & tool->groups) {
-            char name[24];
-            snprintf(name, sizeof name, "--help=%s", p->name);
-            print_option(name, "", p->about);
-        }
-    print_option("--help", "", "print this text");
+        if (p->groups & tool->groups)
+            print_option("--help=", "", p->name, p->about);
+    print_option("--help", "", "", "print this text");
     printf("\nexample: %s\n", tool->example);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
+/* Parses n integers with `between` between them. */
 static bool
-parse_integers(const char *text, int64_t *out, int n, int64_t least)
+parse_integers(const char *text, int64_t *out, int n, char between, int64_t least)
 {
     for (int i = 0; i < n; i++) {
         char *end;
         errno = 0;
-        long long v = strtoll(text, &end, 10);
-        if (end == text || errno || v < least || *end != (i + 1 < n ? ',' : 0))
+        out[i] = strtoll(text, &end, 10);
+        if (end == text || errno || out[i] < least || *end != (i + 1 < n ? between : 0))
             return false;
-        out[i] = v;
         text = end + 1;
     }
     return true;
@@ -343,22 +341,9 @@ parse_devices(const char *text, struct tool_options *out)
     out->n_devices = out->all_devices ? 0 : n;
     if (out->all_devices || n > TOOL_MOST_DEVICES)
         return out->all_devices;
-    const bool ok = parse_integers(text, out->devices, (int)n, 0);
+    const bool good = parse_integers(text, out->devices, (int)n, ',', 0);
     out->device = out->devices[0];
-    return ok;
-}
-
-/* Parses "3/8". */
-static bool
-parse_shard(const char *text, int64_t out[2])
-{
-    char *slash = NULL, *end = NULL;
-    errno = 0;
-    out[0] = strtoll(text, &slash, 10);
-    if (slash == text || *slash != '/')
-        return false;
-    out[1] = strtoll(slash + 1, &end, 10);
-    return end > slash + 1 && !*end && !errno && out[0] >= 0 && out[0] < out[1] && out[1] <= 99999;
+    return good;
 }
 
 /* Parses a dtype, which must be one of the set. */
@@ -399,7 +384,8 @@ parse_clip_option(const struct option *o, const char *text, qv_clip_options *out
     if (p->kind == QVM_A_FLAG)
         v = (qv_value){ .type = QV_VALUE_FLAG, .integer = true };
     else if (p->kind == QVM_A_COUNT || p->kind == QVM_A_PLACE)
-        v.type = parse_integers(text, &v.integer, 1, INT64_MIN) ? QV_VALUE_INTEGER : QV_VALUE_OTHER;
+        v.type =
+            parse_integers(text, &v.integer, 1, 0, INT64_MIN) ? QV_VALUE_INTEGER : QV_VALUE_OTHER;
     else if (qvm_option_is_real(p))
         v.type = parse_reals(text, &v.real, 1) ? QV_VALUE_REAL : QV_VALUE_OTHER;
     return qvm_option_take(p, out, &v, true);
@@ -422,11 +408,11 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         break;
     case FLAG: *(bool *)at = true; break;
     case WORD: *(bool *)at = true; return strcmp(text, o->value) ? o->value : NULL;
-    case COUNT: good = parse_integers(text, at, 1, 1); break;
+    case COUNT: good = parse_integers(text, at, 1, ',', 1); break;
     case NUMBER:
-    case DEVICE: good = parse_integers(text, at, 1, 0); break;
-    case PAIR: good = parse_integers(text, at, 2, 1); break;
-    case TRIPLE: good = parse_integers(text, at, 3, 1); break;
+    case DEVICE: good = parse_integers(text, at, 1, ',', 0); break;
+    case PAIR: good = parse_integers(text, at, 2, ',', 1); break;
+    case TRIPLE: good = parse_integers(text, at, 3, ',', 1); break;
     case REAL: good = parse_reals(text, at, 1) && *(double *)at > 0; break;
     case REALS: {
         struct tool_three *three = at;
@@ -437,7 +423,11 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
     case DTYPE: good = parse_dtype(text, at, f32_or_bf16 | 1U << QV_DTYPE_AUTO); break;
     case TOKENS: good = parse_dtype(text, at, f32_or_bf16 | 1U << QV_F16); break;
     case WEIGHTS: good = parse_weights(text, at); break;
-    case SHARD: good = parse_shard(text, at); break;
+    case SHARD: {
+        const int64_t *shard = at;
+        good = parse_integers(text, at, 2, '/', 0) && shard[0] < shard[1] && shard[1] <= 99999;
+        break;
+    }
     case DEVICES: good = parse_devices(text, out); break;
     case JSON:
         out->json = true;

@@ -80,51 +80,45 @@ is_of_model(const char *name)
     return is;
 }
 
+static qv_status
+refuse(const struct place *output, const char *what, const char *of, qv_error *err)
+{
+    return qv_fail(err, QV_EINVAL, "%s would be %s %s, which is read: name another output",
+                   qv_path_tail(output->path), what, qv_path_tail(of));
+}
+
 /* Fails if an output is a file in a folder that is read: any file next to a model, whose weights
- * may have any name, but only a cache's own. */
+ * may have any name, but only a cache's own. Fails as well if an output that is not there yet would
+ * be taken for a file of the folder. */
 static qv_status
 check_folder(const char *folder, bool cache, const struct place *outputs, size_t n, qv_error *err)
 {
     DIR *d = folder ? opendir(folder) : NULL;
     qv_status status = QV_OK;
+    struct place of;
+    if (!find(folder, &of))
+        of = (struct place){ .name = "" };
+    for (const struct place *o = outputs; o < outputs + n && !status; o++)
+        if (of.path && *o->name && o->device == of.device && o->inode == of.inode &&
+            (cache ? is_of_cache(o->name) : is_of_model(o->name)))
+            status = refuse(o, "taken for a file of", folder, err);
     /* a GGUF file is no folder; what is not there, or may not be listed, is the reader's to say */
     if (folder && !d && errno != ENOTDIR && errno != ENOENT && errno != EACCES)
         status = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s",
                          qv_path_tail(folder), strerror(errno));
     for (struct dirent *e; d && !status && (e = readdir(d)) != NULL;) {
-        struct place of;
         const bool may_be = !cache || is_of_cache(e->d_name);
         char *path = may_be ? qv_path_join(folder, e->d_name) : NULL;
         const struct place *same = NULL;
         if (find(path, &of) && !tool_is_folder(path))
             same = bsearch(&of, outputs, n, sizeof *outputs, by_place);
         if (same)
-            status = qv_fail(err, QV_EINVAL,
-                             "%s would be overwritten, but it is a file of %s, which is read: name "
-                             "another output",
-                             qv_path_tail(same->path), qv_path_tail(folder));
+            status = refuse(same, "overwritten, but it is a file of", folder, err);
         free(path);
     }
     if (d)
         closedir(d);
     return status;
-}
-
-/* Fails if an output that is not there yet would be taken for a file of a folder that is read. */
-static qv_status
-check_names(const char *folder, bool cache, const struct place *outputs, size_t n, qv_error *err)
-{
-    struct place in;
-    const bool there = find(folder, &in);
-    for (size_t i = 0; there && i < n; i++) {
-        const struct place *o = &outputs[i];
-        if (*o->name && o->device == in.device && o->inode == in.inode &&
-            (cache ? is_of_cache(o->name) : is_of_model(o->name)))
-            return qv_fail(err, QV_EINVAL,
-                           "%s would be taken for a file of %s, which is read: name another output",
-                           qv_path_tail(o->path), qv_path_tail(folder));
-    }
-    return QV_OK;
 }
 
 /* Fails if two outputs, which are sorted, are one file. */
@@ -164,8 +158,6 @@ tool_check_outputs(const struct tool_options *o, const char *const *outputs, siz
                              "output",
                              qv_path_tail(same->path), qv_path_tail(inputs[i]));
     }
-    for (size_t i = 0; n && i < sizeof folders / sizeof *folders && !status; i++)
-        status = check_names(folders[i], folders[i] == o->out, places, n, err);
     for (size_t i = 0; n && i < sizeof folders / sizeof *folders && !status; i++)
         status = check_folder(folders[i], folders[i] == o->out, places, n, err);
     free(places);

@@ -57,51 +57,43 @@ crc32(const uint8_t *bytes, size_t n)
     return ~crc;
 }
 
-/* Begins a chunk of a name; end_chunk fills in its length once its data stand behind it. */
 static uint8_t *
-begin_chunk(uint8_t *chunk, const char *name)
+put_chunk(uint8_t *at, const char *name, const uint8_t *data, size_t n)
 {
-    memcpy(chunk + 4, name, 4);
-    return chunk + 8;
-}
-
-static uint8_t *
-end_chunk(uint8_t *chunk, uint8_t *end)
-{
-    put_u32(chunk, (uint32_t)(end - chunk - 8));
-    return put_u32(end, crc32(chunk + 4, (size_t)(end - chunk - 4)));
+    put_u32(at, (uint32_t)n);
+    memcpy(at + 4, name, 4);
+    memcpy(at + 8, data, n);
+    return put_u32(at + 8 + n, crc32(at + 4, 4 + n));
 }
 
 qv_status
 tool_write_png(const char *path, const uint8_t *rgb, int height, int width, qv_error *err)
 {
     static const uint8_t signature[] = { 0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n' };
-    static const uint8_t rgb_of_8_bits[] = { 8, 2, 0, 0, 0 }, zlib[] = { 0x78, 0x01 };
-    enum { FRAME = 128 }; /* more than all that is not pixels or blocks */
+    enum { FRAME = 128 };              /* more than all that is not pixels or blocks */
+    uint8_t head[13] = { [8] = 8, 2 }; /* sizes, and: rgb of 8 bits */
     const size_t row = 3 * (size_t)width, n = (size_t)height * (1 + row);
-    uint8_t *rows =
-        calloc((size_t)height, 1 + row); /* each begins with its filter, which is none */
-    uint8_t *file = malloc(FRAME + n + (n / MOST_STORED + 1) * BLOCK_HEAD);
+    const size_t most = FRAME + n + (n / MOST_STORED + 1) * BLOCK_HEAD;
+    /* each row begins with its filter, which is none */
+    uint8_t *rows = calloc((size_t)height, 1 + row), *stream = malloc(most), *file = malloc(most);
     qv_status status = QV_ENOMEM;
-    if (rows && file) {
+    if (rows && stream && file) {
         for (size_t y = 0; y < (size_t)height; y++)
             memcpy(rows + y * (1 + row) + 1, rgb + y * row, row);
+        stream[0] = 0x78; /* zlib's head */
+        stream[1] = 0x01;
+        uint8_t *end = put_u32(put_stored(stream + 2, rows, n), adler32(rows, n));
+        put_u32(put_u32(head, (uint32_t)width), (uint32_t)height);
         memcpy(file, signature, sizeof signature);
-        uint8_t *chunk = file + sizeof signature;
-        uint8_t *at =
-            put_u32(put_u32(begin_chunk(chunk, "IHDR"), (uint32_t)width), (uint32_t)height);
-        memcpy(at, rgb_of_8_bits, sizeof rgb_of_8_bits);
-        chunk = end_chunk(chunk, at + sizeof rgb_of_8_bits);
-        at = begin_chunk(chunk, "IDAT");
-        memcpy(at, zlib, sizeof zlib);
-        at = put_u32(put_stored(at + sizeof zlib, rows, n), adler32(rows, n));
-        chunk = end_chunk(chunk, at);
-        at = end_chunk(chunk, begin_chunk(chunk, "IEND"));
+        uint8_t *at = put_chunk(file + sizeof signature, "IHDR", head, sizeof head);
+        at = put_chunk(at, "IDAT", stream, (size_t)(end - stream));
+        at = put_chunk(at, "IEND", head, 0);
         status = qv_atomic_file_put(path, file, (uint64_t)(at - file), err);
     } else {
         qv_fail(err, status, "%s: no memory for a PNG file of %dx%d", path, width, height);
     }
     free(rows);
+    free(stream);
     free(file);
     return status;
 }

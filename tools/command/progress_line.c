@@ -142,11 +142,10 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
                      p.decoders, "devices", p.devices, "sinks", p.sinks));
     json_t *text = tool_rates_json(e->n_frames, e->n_tokens, e->job_s, e->load_s);
     lost |=
-        json_object_update_new(text,
-                               json_pack("{s:b, s:I, s:I, s:f, s:I, s:f}", "several",
-                                         e->n > 1 && e->n_done, "done", (json_int_t)e->n_done,
-                                         "tokens", (json_int_t)e->n_tokens, "seconds", e->job_s,
-                                         "packed", (json_int_t)p.packed_chunks, "full",
-                                         100.0 * (double)p.packed_rows / (double)p.capacity_rows));
+        json_object_update_new(text, json_pack("{s:b, s:I, s:I, s:f, s:I, s:f}", "several",
+                                               e->n > 1 && e->n_done, "done", (json_int_t)e->n_done,
+                                               "tokens", (json_int_t)e->n_tokens, "seconds",
+                                               e->job_s, "packed", (json_int_t)p.packed_chunks,
+                                               "full", 100 * (double)p.packed_rows / room));
     return tool_show(e->o, json_pack("{s:o, s:o}", "job", j, "text", text), lost, job_text, err);
 }

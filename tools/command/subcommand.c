@@ -205,14 +205,13 @@ static int
 refuse_without_verb(const struct tool_program *p, char **argv)
 {
     const struct tool *tool = p->tools;
+    char text[TOOL_USAGE_BYTES];
     for (size_t i = 0; argv[i]; i++)
         for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
             if (!strncmp(argv[i], "--", 2) && !strcmp(argv[i] + 2, word(t)))
                 tool = t;
-    tool_complain("%s needs a verb before its options (%s --help)", p->name, p->name);
-    fprintf(stderr, "usage: ");
-    tool_print_usage(tool, stderr);
-    fprintf(stderr, " [options]\n");
+    tool_complain("%s needs a verb before its options: %s (%s --help)", p->name,
+                  tool_usage(tool, text), p->name);
     return TOOL_USAGE;
 }
 

@@ -24,18 +24,32 @@
 
 enum { PIECE = 1 << 20 }; /* values written at a time */
 
+/* A stored tensor's number in the tower, its place there, and its name. */
+struct stored {
+    size_t id;
+    int place;
+    char name[128];
+};
+
 struct synth {
     const struct tool_options *o;
     struct qv_config config;
     struct qv_tower tower;
     struct qv_safetensor *tensors; /* [n] stored tensors, without derived ones */
-    size_t *ids; /* [n]: each stored tensor's number in the tower, and its place there */
-    int *places;
+    struct stored *stored;         /* [n] */
     size_t n;
-    char (*names)[128];
     void *values;
     uint64_t bytes;
+    char path[4200];
 };
+
+/* Returns the path of a file of the checkpoint, until the next call. */
+static const char *
+path_of(struct synth *s, const char *name)
+{
+    snprintf(s->path, sizeof s->path, "%.4000s/%s", s->o->output, name);
+    return s->path;
+}
 
 /* This is splitmix64 (Steele et al., 2014): every value has a state of its own, so order does not
  * matter. */
@@ -81,8 +95,9 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int place
     const struct qv_config *c = &s->config;
     struct qv_safetensor *t = &s->tensors[i];
     int64_t conv[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
-    snprintf(s->names[i], sizeof s->names[i], "%s%s", c->family->prefix, spec->names[place]);
-    t->name = s->names[i];
+    snprintf(s->stored[i].name, sizeof s->stored[i].name, "%s%s", c->family->prefix,
+             spec->names[place]);
+    t->name = s->stored[i].name;
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", qv_dtype_file_name(dtype_of(s)));
     bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
     int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
@@ -100,16 +115,13 @@ list_tensors(struct synth *s, qv_error *err)
 {
     size_t all = s->tower.n * QV_MOST_STORED;
     s->tensors = calloc(all, sizeof *s->tensors);
-    s->ids = calloc(all, sizeof *s->ids);
-    s->places = calloc(all, sizeof *s->places);
-    s->names = calloc(all, sizeof *s->names);
+    s->stored = calloc(all, sizeof *s->stored);
     s->values = malloc((size_t)PIECE * sizeof(float));
-    if (!s->tensors || !s->ids || !s->places || !s->names || !s->values)
+    if (!s->tensors || !s->stored || !s->values)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu tensors", all);
     for (size_t id = 0; id < s->tower.n; id++)
         for (int place = 0; place < s->tower.tensors[id].n_stored; place++) {
-            s->ids[s->n] = id;
-            s->places[s->n] = place;
+            s->stored[s->n] = (struct stored){ .id = id, .place = place };
             shape_of(s, s->n++, &s->tower.tensors[id], place);
         }
     return QV_OK;
@@ -119,14 +131,14 @@ static qv_status
 write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size_t tensor,
              qv_error *err)
 {
-    size_t id = s->ids[tensor];
+    const size_t id = s->stored[tensor].id;
     qv_dtype dtype = dtype_of(s);
     size_t element = qv_dtype_bytes(dtype);
     float mean, deviation = spread(s, id, &mean);
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
     int64_t total = s->tower.tensors[id].n * s->tower.tensors[id].k;
     int64_t first =
-        s->places[tensor] * total; /* a stored tensor goes on where the one before ended */
+        s->stored[tensor].place * total; /* a stored tensor goes on where the one before ended */
     for (int64_t at = 0; at < total; at += PIECE) {
         int64_t n = total - at < PIECE ? total - at : PIECE;
         for (int64_t i = 0; i < n; i++) {
@@ -147,12 +159,10 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
 static qv_status
 write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *err)
 {
-    char path[4200];
     const char *const metadata[][2] = { { "format", "pt" } };
     struct qv_safetensors_writer *w = NULL;
-    snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
     qv_status status =
-        qv_safetensors_writer_open(path, s->tensors + first, n, metadata, 1, &w, err);
+        qv_safetensors_writer_open(path_of(s, name), s->tensors + first, n, metadata, 1, &w, err);
     for (size_t i = 0; i < n && !status; i++)
         status = write_tensor(s, w, i, first + i, err);
     if (!status)
@@ -162,10 +172,9 @@ write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *
 }
 
 static qv_status
-write_json(const struct synth *s, const char *name, json_t *j, qv_error *err)
+write_json(struct synth *s, const char *name, json_t *j, qv_error *err)
 {
-    char path[4200];
-    snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
+    const char *path = path_of(s, name);
     char *text = qv_json_text(j, JSON_INDENT(2));
     const qv_status status = text ? qv_atomic_file_put(path, text, strlen(text), err)
                                   : qv_fail(err, QV_ENOMEM, "%s: no memory for JSON", path);
@@ -192,7 +201,7 @@ write_shards(struct synth *s, qv_error *err)
         shard_name(name, sizeof name, i, shards);
         status = write_file(s, name, first, end - first, err);
         for (size_t t = first; t < end; t++)
-            json_object_set_new(map, s->names[t], json_string(name));
+            json_object_set_new(map, s->stored[t].name, json_string(name));
     }
     json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)s->bytes,
                               "weight_map", map);
@@ -216,10 +225,9 @@ static const struct {
 enum { COPIED = sizeof copied / sizeof *copied };
 
 static qv_status
-remove_old(const struct synth *s, const char *name, qv_error *err)
+remove_old(struct synth *s, const char *name, qv_error *err)
 {
-    char path[4200];
-    snprintf(path, sizeof path, "%.4000s/%s", s->o->output, name);
+    const char *path = path_of(s, name);
     return unlink(path) && errno != ENOENT
                ? qv_fail(err, QV_EIO, "%s: cannot be removed: %s", path, strerror(errno))
                : QV_OK;
@@ -228,7 +236,7 @@ remove_old(const struct synth *s, const char *name, qv_error *err)
 /* Copies a file; one that the configuration lacks must not stay from a checkpoint that is
  * replaced. */
 static qv_status
-copy_json(const struct synth *s, size_t i, qv_error *err)
+copy_json(struct synth *s, size_t i, qv_error *err)
 {
     char from[4200];
     json_error_t why;
@@ -266,23 +274,19 @@ check_absent(const char *path, const char *what, qv_error *err)
 
 /* Fails if a checkpoint is there: random weights must not replace real ones by a slip. */
 static qv_status
-check_folder(const struct synth *s, qv_error *err)
+check_folder(struct synth *s, qv_error *err)
 {
     static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json" };
     const bool in_place = is_in_place(s);
-    char path[4200], shard[64];
+    char shard[64];
     qv_status status = QV_OK;
-    for (size_t i = 0; i < 2 + COPIED && !status; i++) {
-        const bool copy = i >= 2;
-        snprintf(path, sizeof path, "%.4000s/%s", s->o->output,
-                 copy ? copied[i - 2].name : weights[i]);
-        if (!copy || !in_place)
-            status = check_absent(path, copy ? "a copy of another" : "random weights", err);
-    }
+    for (size_t i = 0; i < 2 && !status; i++)
+        status = check_absent(path_of(s, weights[i]), "random weights", err);
+    for (size_t i = 0; i < COPIED && !status && !in_place; i++)
+        status = check_absent(path_of(s, copied[i].name), "a copy of another", err);
     for (int64_t i = 0; i < s->o->shards && s->o->shards > 1 && !status; i++) {
         shard_name(shard, sizeof shard, i, s->o->shards);
-        snprintf(path, sizeof path, "%.4000s/%s", s->o->output, shard);
-        status = check_absent(path, "random weights", err);
+        status = check_absent(path_of(s, shard), "random weights", err);
     }
     return status;
 }
@@ -315,40 +319,42 @@ synth(struct synth *s, qv_error *err)
     return status;
 }
 
+static int
+make_clip(const struct tool_options *o)
+{
+    qv_error err = { 0 };
+    qv_status s = o->force ? QV_OK : check_absent(o->make_clip, "a made clip", &err);
+    if (!s)
+        s = tool_make_clip(o->make_clip, &tool_clip_shape, &err);
+    if (s)
+        return tool_fail(s, &err);
+    tool_print("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
+    return TOOL_DONE;
+}
+
 int
 tool_synth(const struct tool_options *o)
 {
-    if (o->make_clip && !o->n_arguments && !o->config && !o->output) {
-        qv_error why = { 0 };
-        qv_status made = o->force ? QV_OK : check_absent(o->make_clip, "a made clip", &why);
-        if (!made)
-            made = tool_make_clip(o->make_clip, &tool_clip_shape, &why);
-        if (made)
-            return tool_fail(made, &why);
-        tool_print("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
-        return TOOL_DONE;
-    }
-    if (o->n_arguments || !o->config || !o->output) {
-        tool_complain("synth: %s (qwenvit synth --help)",
-                      o->n_arguments ? "takes no files" : "--config DIR and -o DIR are required");
+    if (o->make_clip && !o->config && !o->output)
+        return make_clip(o);
+    if (!o->config || !o->output) {
+        tool_complain("synth: --config DIR and -o DIR are required (qwenvit synth --help)");
         return TOOL_USAGE;
     }
     struct synth s = { .o = o };
     qv_error err = { 0 };
     qv_status status = synth(&s, &err);
-    int code = status ? tool_fail(status, &err) : TOOL_DONE;
-    if (!code && o->json)
-        tool_print_json(json_pack("{s:s, s:I, s:I, s:I}", "checkpoint", o->output, "tensors",
-                                  (json_int_t)s.n, "bytes", (json_int_t)s.bytes, "seed",
-                                  (json_int_t)o->seed));
-    else if (!code)
-        tool_print("%s: %zu tensors, %.1f MB, seed %lld\n", o->output, s.n, (double)s.bytes / 1e6,
-                   (long long)o->seed);
+    if (!status)
+        status =
+            tool_show(o,
+                      json_pack("{s:o, s:I, s:I, s:I, s:{s:f}}", "checkpoint",
+                                tool_json_text(o->output), "tensors", (json_int_t)s.n, "bytes",
+                                (json_int_t)s.bytes, "seed", (json_int_t)o->seed, "text", "mb",
+                                (double)s.bytes / 1e6),
+                      0, "{checkpoint}: {tensors} tensors, {text.mb|1f} MB, seed {seed}\n", &err);
     qv_tower_close(&s.tower);
     free(s.tensors);
-    free(s.ids);
-    free(s.places);
-    free(s.names);
+    free(s.stored);
     free(s.values);
-    return code;
+    return status ? tool_fail(status, &err) : TOOL_DONE;
 }

@@ -4,7 +4,6 @@
 #define QV_TOOLS_TOOL_H
 
 #include <jansson.h>
-#include <stdio.h>
 
 #include "clock.h"
 #include "engine/grouped.h"
@@ -165,7 +164,9 @@ int tool_cache_delete(const struct tool_options *o);
 int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
                const char **help);
 void tool_print_help(const struct tool *tool, const char *page);
-void tool_print_usage(const struct tool *tool, FILE *to); /* with what it needs */
+/* Returns how the subcommand is called, with all that it needs. */
+enum { TOOL_USAGE_BYTES = 128 };
+const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
 enum tool_file { TOOL_INPUT = 1, TOOL_CLIPS, TOOL_OUTPUT };
 enum { TOOL_MOST_NAMED = 16 };
 /* Lists the files that options name: inputs, inputs with or of clips, or outputs. Returns how many. */
@@ -258,8 +259,6 @@ int64_t tool_peak_bytes(void); /* returns the peak memory of this process */
 /* Returns a value as a line of JSON, for free(); NULL for lack of memory. Control characters are
  * escaped, those too that JSON itself lets pass. */
 char *tool_json_line(const json_t *value);
-/* Prints a JSON object as a line on stdout, and drops the reference. */
-void tool_print_json(json_t *object);
 /* Appends a JSON object as a line to the options' file, or prints it on stdout. Drops the
  * reference. Returns QV_EIO. */
 qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err);

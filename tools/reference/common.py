@@ -333,7 +333,7 @@ def worst_cosine(x, truth):
     return float("nan") if bool(c.isnan().any()) else float(c.min())
 
 
-# ---- times ---------------------------------------------------------------------------------------
+# ---- setting --------------------------------------------------------------------------------------
 
 def setting(args):
     """Returns the machine and the versions with which the numbers were measured."""

@@ -19,7 +19,7 @@ from sglang.srt.multimodal.processors.qwen_vl import QwenVLImageProcessor
 
 import engine_models
 import qwenvit
-from qwenvit import engines
+from qwenvit.adapters import engines
 
 
 def processor_of(config, processor):

@@ -20,7 +20,7 @@ import engine_models
 import prompts
 import qwenvit
 import tiny_models
-from qwenvit import engines
+from qwenvit.adapters import engines
 
 
 def load_whole(golden, config):

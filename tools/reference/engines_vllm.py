@@ -19,7 +19,7 @@ import vllm.platforms.cpu
 
 import engine_models
 import qwenvit
-from qwenvit import engines
+from qwenvit.adapters import engines
 
 
 def apply(folder, ids, data, uuids=None, **config):

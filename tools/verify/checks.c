@@ -214,17 +214,12 @@ check_layouts(const struct verify_job *job, const struct qv_config *config, qv_d
               const struct verify_input *input, const struct verify_layers *first,
               struct verify_table *out, qv_error *err)
 {
-    struct verify_tensor weight = { 0 };
-    bool gguf = false;
-    qv_status status = verify_is_gguf(job->dir, &gguf, err);
-    if (!status && gguf) {
-        verify_say(job, "other layouts left out: a GGUF file has one");
-        return QV_OK;
-    }
-    if (!status)
-        status = verify_read_tensor(job->dir, config, "patch_embed.proj.weight", &weight, err);
-    verify_say(job, "from other layouts");
-    for (int i = 0; i < VERIFY_LAYOUTS && !status; i++) {
+    struct verify_tensor weight;
+    qv_status status =
+        verify_read_tensor(job->dir, config, "patch_embed.proj.weight", &weight, err);
+    verify_say(job, weight.is_gguf ? "other layouts left out: a GGUF file has one"
+                                   : "from other layouts");
+    for (int i = 0; i < VERIFY_LAYOUTS && !status && !weight.is_gguf; i++) {
         struct verify_layers again = { 0 };
         qv_model *model = NULL;
         if (i == (int)weight.stored)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit verify: reads checkpoints without the loader that is being checked, and makes checkpoints
- * in another layout, of links to the original's files and one small file.
+ * qwenvit verify: reads the tensors that the definition takes, and makes checkpoints in another
+ * layout, of links to the original's files and one small file.
  */
 #define _XOPEN_SOURCE 700
 #include <dirent.h>
@@ -12,12 +12,10 @@
 #include <unistd.h>
 
 #include "command/tool.h"
+#include "conv3d/lower.h"
 #include "dtype.h"
 #include "error.h"
-#include "files/gguf.h"
 #include "files/json.h"
-#include "files/safetensors.h"
-#include "towers/mmproj.h"
 #include "towers/stored_tensor.h"
 #include "verify.h"
 
@@ -49,149 +47,27 @@ shape_in(const struct qv_config *c, enum verify_layout layout, int64_t shape[5])
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Finds "patch_embed.proj.weight" under any prefix that checkpoints use, or as linear_proj. */
 static qv_status
-find_tensor(struct qv_checkpoint *ckpt, const char *name, const struct qv_safetensor **tensor,
-            const struct qv_safetensors **file, qv_error *err)
+read_all(const struct qv_stored_tensor *stored, const struct qv_tensor_spec *spec,
+         struct verify_tensor *out, qv_error *err)
 {
-    static const char proj[] = "patch_embed.proj.";
-    bool two_names = !strncmp(name, proj, sizeof proj - 1);
-    qv_status status = QV_OK;
-    *tensor = NULL;
-    for (size_t i = 0; qv_tower_prefixes[i / 2] && !*tensor && !status; i++) {
-        char full[160];
-        if (i % 2 && !two_names)
-            continue;
-        snprintf(full, sizeof full, "%s%s%s", qv_tower_prefixes[i / 2],
-                 i % 2 ? "patch_embed.linear_proj." : "", i % 2 ? name + sizeof proj - 1 : name);
-        status = qv_checkpoint_find(ckpt, full, tensor, file, err);
-    }
-    return status;
-}
-
-/* Reorders [o, taps, c] to [o, c, taps], or back. */
-static void
-move_channels(const char *from, bool last_to_first, int64_t o, int64_t c, int64_t taps,
-              size_t element, char *to)
-{
-    for (int64_t i = 0; i < o * c * taps; i++) {
-        int64_t channel = i / taps % c, tap = i % taps;
-        int64_t first = i, last = i / (taps * c) * taps * c + tap * c + channel;
-        memcpy(to + (size_t)(last_to_first ? first : last) * element,
-               from + (size_t)(last_to_first ? last : first) * element, element);
-    }
-}
-
-static qv_status
-move_tensor(const struct qv_config *c, bool last_to_first, struct verify_tensor *t, qv_error *err)
-{
-    size_t element = qv_dtype_bytes(t->dtype);
-    char *moved = malloc((size_t)t->values * element);
-    if (!moved)
-        return qv_fail(err, QV_ENOMEM, "no memory for tensor %s", t->name);
-    move_channels(t->data, last_to_first, c->hidden, c->in_channels,
-                  c->temporal * c->patch * c->patch, element, moved);
-    free(t->data);
-    t->data = moved;
-    return QV_OK;
-}
-
-static enum verify_layout
-layout_of(const struct qv_config *c, const struct qv_safetensor *t)
-{
-    int64_t shape[5];
-    if (t->n_dims == 2)
-        return VERIFY_2D;
-    int dims = shape_in(c, VERIFY_5D, shape);
-    bool first = t->n_dims == dims && !memcmp(t->shape, shape, sizeof shape);
-    return first ? VERIFY_5D : VERIFY_CHANNELS_LAST;
-}
-
-/* Reads a tensor of a GGUF file as f32. The patch embedding is one tensor for each frame: [o, c,
- * kh, kw] becomes every `frames`-th piece of [o, c, frames, kh, kw]. */
-static qv_status
-read_gguf_frame(const struct qv_gguf *file, const char *name, int64_t frame, int64_t frames,
-                int64_t piece, struct verify_tensor *out, qv_error *err)
-{
-    const struct qv_gguf_tensor *t = qv_gguf_find(file, name);
-    int64_t n = 1;
-    for (int i = 0; t && i < t->n_dims; i++)
-        n *= t->shape[i];
-    if (!t || n * frames != out->values || !qv_gguf_type_can_be_read(t->type))
-        return qv_fail(err, QV_EFORMAT, "%s: no tensor %s of %lld values", qv_gguf_path(file), name,
-                       (long long)(out->values / frames));
-    void *stored = malloc(t->bytes);
-    float *values = malloc((size_t)n * sizeof *values);
-    qv_status status = stored && values ? qv_gguf_read(file, t, 0, stored, t->bytes, err)
-                                        : qv_fail(err, QV_ENOMEM, "no memory for tensor %s", name);
-    if (!status)
-        qv_gguf_widen(t->type, stored, n, values);
-    for (int64_t i = 0; i < n && !status; i++)
-        ((float *)out->data)[(i / piece * frames + frame) * piece + i % piece] = values[i];
-    snprintf(out->name, sizeof out->name, "%s", name);
-    snprintf(out->dtype_name, sizeof out->dtype_name, "%s", t->type->name);
-    free(stored);
-    free(values);
-    return status;
-}
-
-static qv_status
-read_gguf(const char *path, const struct qv_config *c, const char *name, struct verify_tensor *out,
-          qv_error *err)
-{
-    const bool weight = !strcmp(name, "patch_embed.proj.weight"),
-               bias = !strcmp(name, "patch_embed.proj.bias");
-    const char *in_file = weight ? "v.patch_embd.weight"
-                          : bias ? "v.patch_embd.bias"
-                                 : "v.position_embd.weight";
-    const int64_t frames = weight ? c->temporal : 1;
-    struct qv_gguf *file = NULL;
-    *out = (struct verify_tensor){ .dtype = QV_F32, .stored = VERIFY_5D };
-    out->values = c->hidden * (weight ? qv_config_row_dim(c) : bias ? 1 : c->n_positions);
-    out->data = malloc((size_t)out->values * sizeof(float));
-    qv_status status = out->data ? qv_gguf_open(path, &file, err)
-                                 : qv_fail(err, QV_ENOMEM, "no memory for tensor %s", in_file);
-    for (int64_t f = 0; f < frames && !status; f++) {
-        char frame[48];
-        snprintf(frame, sizeof frame, f ? "%s.%d" : "%s", in_file, (int)f);
-        status = read_gguf_frame(file, frame, f, frames, weight ? c->patch * c->patch : c->hidden,
-                                 out, err);
-    }
-    qv_gguf_close(&file);
-    return status;
-}
-
-static qv_status
-read_folder(const char *dir, const struct qv_config *config, const char *name,
-            struct verify_tensor *out, qv_error *err)
-{
-    struct qv_checkpoint *ckpt = NULL;
-    const struct qv_safetensor *t = NULL;
-    const struct qv_safetensors *file = NULL;
-    memset(out, 0, sizeof *out);
-    qv_status status = qv_checkpoint_open(dir, &ckpt, err);
-    if (!status)
-        status = find_tensor(ckpt, name, &t, &file, err);
-    if (!status && !t)
-        status = qv_fail(err, QV_EFORMAT, "%s: no tensor %s", dir, name);
-    if (!status && (t->dtype == QV_DTYPE_AUTO || t->dtype == QV_U8))
-        status = qv_fail(err, QV_EUNSUPPORTED, "%s: tensor %s is %s; F32, F16 and BF16 can be read",
-                         dir, t->name, t->dtype_name);
-    if (!status && !(out->data = malloc(t->bytes ? t->bytes : 1)))
-        status = qv_fail(err, QV_ENOMEM, "no memory for tensor %s", name);
-    if (!status) {
-        snprintf(out->name, sizeof out->name, "%s", t->name);
-        snprintf(out->dtype_name, sizeof out->dtype_name, "%s", t->dtype_name);
-        out->dtype = t->dtype;
-        out->values = (int64_t)(t->bytes / qv_dtype_bytes(t->dtype));
-        status = qv_safetensors_read(file, t, 0, out->data, t->bytes, err);
-    }
-    if (!status && !strcmp(name, "patch_embed.proj.weight")) {
-        out->stored = layout_of(config, t);
-        if (out->stored == VERIFY_CHANNELS_LAST)
-            status = move_tensor(config, true, out, err);
-    }
-    qv_checkpoint_close(&ckpt);
+    const struct qv_safetensor *tensor = stored->weight.tensor; /* NULL: in a GGUF file */
+    struct qv_stored_room room = { .bytes = (size_t)spec->n * qv_stored_row_bytes(stored) };
+    void *values = NULL;
+    *out = (struct verify_tensor){ .dtype = stored->dtype,
+                                   .values = spec->n * spec->k,
+                                   .is_gguf = stored->gguf != NULL,
+                                   .stored = stored->stored_cols             ? VERIFY_CHANNELS_LAST
+                                             : tensor && tensor->n_dims == 2 ? VERIFY_2D
+                                                                             : VERIFY_5D };
+    snprintf(out->name, sizeof out->name, "%s", stored->name);
+    room.raw = malloc(room.bytes);
+    room.canonical = malloc(room.bytes);
+    qv_status status = room.raw && room.canonical
+                           ? qv_stored_read(stored, 0, spec->n, &room, &values, err)
+                           : qv_fail(err, QV_ENOMEM, "no memory for tensor %s", stored->name);
+    out->data = values == room.canonical ? room.canonical : room.raw;
+    free(values == room.canonical ? room.raw : room.canonical);
     return status;
 }
 
@@ -199,28 +75,28 @@ qv_status
 verify_read_tensor(const char *dir, const struct qv_config *config, const char *name,
                    struct verify_tensor *out, qv_error *err)
 {
-    char *file = NULL;
+    struct qv_tower tower;
+    struct qv_stored_tower in = { 0 };
+    struct qv_stored_tensor stored;
+    size_t id = 0;
     *out = (struct verify_tensor){ 0 };
-    qv_status status = qv_mmproj_find(dir, &file, err);
-    if (!status && file)
-        status = read_gguf(file, config, name, out, err);
-    else if (!status)
-        status = read_folder(dir, config, name, out, err);
-    free(file);
+    qv_status status = qv_tower_open(config, &tower, err);
+    while (id < tower.n && strcmp(tower.tensors[id].names[0], name) != 0)
+        id++;
+    if (!status && id == tower.n)
+        status = qv_fail(err, QV_ESTATE, "%s: the tower has no tensor %s", dir, name);
+    if (!status)
+        status = qv_stored_tower_open(dir, &tower.tensors[tower.patch_embed.weight], &in, err);
+    if (!status)
+        status = qv_stored_find(&in, config, &tower.tensors[id], 0, &stored, err);
+    if (!status)
+        status = read_all(&stored, &tower.tensors[id], out, err);
+    qv_stored_tower_close(&in);
+    qv_tower_close(&tower);
     if (status) {
         free(out->data);
         out->data = NULL;
     }
-    return status;
-}
-
-qv_status
-verify_is_gguf(const char *dir, bool *is, qv_error *err)
-{
-    char *file = NULL;
-    const qv_status status = qv_mmproj_find(dir, &file, err);
-    *is = file != NULL;
-    free(file);
     return status;
 }
 
@@ -324,29 +200,26 @@ static qv_status
 write_weight(const struct copy *copy, const struct qv_config *c, const struct verify_tensor *weight,
              enum verify_layout layout, qv_error *err)
 {
-    struct verify_tensor moved = *weight;
-    size_t bytes = (size_t)weight->values * qv_dtype_bytes(weight->dtype);
-    struct qv_safetensor header = { .name = moved.name };
+    const size_t element = qv_dtype_bytes(weight->dtype), bytes = (size_t)weight->values * element;
+    char name[sizeof weight->name], *path = qv_path_join(copy->dir, OTHER_FILE);
+    struct qv_safetensor header = { .name = strcpy(name, weight->name) };
     struct qv_safetensors_writer *w = NULL;
-    char *path = qv_path_join(copy->dir, OTHER_FILE);
+    void *moved = malloc(bytes);
+    const bool last = layout == VERIFY_CHANNELS_LAST;
     header.n_dims = shape_in(c, layout, header.shape);
-    snprintf(header.dtype_name, sizeof header.dtype_name, "%s", weight->dtype_name);
-    moved.data = malloc(bytes);
-    qv_status status = QV_OK;
-    if (!moved.data || !path)
-        status = qv_fail(err, QV_ENOMEM, "no memory for tensor %s", weight->name);
-    else
-        memcpy(moved.data, weight->data, bytes);
-    if (!status && layout == VERIFY_CHANNELS_LAST)
-        status = move_tensor(c, false, &moved, err);
+    snprintf(header.dtype_name, sizeof header.dtype_name, "%s", qv_dtype_file_name(weight->dtype));
+    qv_status status = moved && path
+                           ? qv_safetensors_writer_open(path, &header, 1, NULL, 0, &w, err)
+                           : qv_fail(err, QV_ENOMEM, "no memory for tensor %s", weight->name);
+    if (!status && last) /* [o, c, taps] to [o, taps, c]: the reverse, with the two exchanged */
+        qv_conv3d_channels_last_to_first(weight->data, c->hidden, c->in_channels,
+                                         c->temporal * c->patch * c->patch, element, moved);
     if (!status)
-        status = qv_safetensors_writer_open(path, &header, 1, NULL, 0, &w, err);
-    if (!status)
-        status = qv_safetensors_writer_put(w, 0, 0, moved.data, bytes, err);
+        status = qv_safetensors_writer_put(w, 0, 0, last ? moved : weight->data, bytes, err);
     if (!status)
         status = qv_safetensors_writer_finish(&w, err);
     qv_safetensors_writer_abort(&w);
-    free(moved.data);
+    free(moved);
     free(path);
     return status;
 }

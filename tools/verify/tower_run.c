@@ -28,19 +28,13 @@ verify_input_free(struct verify_input *input)
     memset(input, 0, sizeof *input);
 }
 
-static struct verify_layer *
-find_layer(const struct verify_layers *layers, const char *name)
+struct verify_layer *
+verify_layer_find(const struct verify_layers *layers, const char *name)
 {
     for (size_t i = 0; i < layers->n; i++)
         if (!strcmp(layers->layers[i].name, name))
             return &layers->layers[i];
     return NULL;
-}
-
-const struct verify_layer *
-verify_layer_find(const struct verify_layers *layers, const char *name)
-{
-    return find_layer(layers, name);
 }
 
 bool
@@ -85,7 +79,7 @@ static void
 keep(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_cols)
 {
     struct verify_layers *layers = user;
-    struct verify_layer *l = find_layer(layers, name);
+    struct verify_layer *l = verify_layer_find(layers, name);
     if (!l)
         l = new_layer(layers, name);
     float *grown = l ? realloc(l->rows, (size_t)((l->n + n_rows) * n_cols) * sizeof *grown) : NULL;

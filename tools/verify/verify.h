@@ -104,7 +104,7 @@ struct verify_layers {
     bool lost; /* memory for a layer was missing */
 };
 void verify_layers_free(struct verify_layers *layers);
-const struct verify_layer *verify_layer_find(const struct verify_layers *layers, const char *name);
+struct verify_layer *verify_layer_find(const struct verify_layers *layers, const char *name);
 bool verify_is_pulled(const struct verify_layer *layer);
 /* Returns the layer of the tower that a pulled output comes from, and must equal: "merger" for
  * "tokens". For any other layer it returns the layer's own name. */
@@ -202,20 +202,17 @@ qv_status verify_definition(const char *dir, const struct qv_config *config, qv_
 enum verify_layout { VERIFY_5D, VERIFY_2D, VERIFY_CHANNELS_LAST, VERIFY_LAYOUTS };
 const char *verify_layout_name(enum verify_layout layout);
 
-/* A tensor of the tower, in memory as stored. The patch weight is always [o, c, kd, kh, kw]. */
+/* A tensor of the tower in memory. The patch weight is [o, c, kd, kh, kw], however it is stored. */
 struct verify_tensor {
     char name[160]; /* name in the checkpoint */
-    char dtype_name[16];
     qv_dtype dtype;
     int64_t values;
     enum verify_layout stored; /* how the patch weight is stored */
+    bool is_gguf;              /* in a GGUF file, which knows one layout */
     void *data;
 };
 qv_status verify_read_tensor(const char *dir, const struct qv_config *config, const char *name,
                              struct verify_tensor *out, qv_error *err);
-
-/* Says whether a model is a GGUF file, which knows one layout. */
-qv_status verify_is_gguf(const char *dir, bool *is, qv_error *err);
 
 /* Loads the checkpoint with its patch weight stored in another layout, through a temporary folder
  * of links. */

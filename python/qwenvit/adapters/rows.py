@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Tokens as rows of Arrow tables, the same for Ray and for Parquet.
+"""For those who take tokens out of Arrow tables, which Ray's rows and Parquet files are: one schema,
+and matrices(row), which makes arrays of a row.
 
 Matrices are bytes with a dtype and a shape. Arrow's tensors are not used, as they have no bf16, and
-as readers of Parquet without Ray do not know their type. matrices(row) makes arrays of them.
+as readers of Parquet without Ray do not know their type.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
-from ._arrays import as_bf16, numpy
+from .._arrays import as_bf16, numpy
 
 SCHEMA = pa.schema(
     [
@@ -30,7 +36,7 @@ KEYED = pa.schema([("key", pa.string()), *SCHEMA])  # rows of a cache have the k
 MOST_BYTES = 64 << 20  # bytes of tokens in a table
 
 
-def matrices(row):
+def matrices(row: dict[str, Any]) -> list[Any]:
     """Returns [tokens, *deepstack] of a row as numpy arrays [n, width]. bf16 is represented as in
     Tokens."""
     kind = {"bf16": "uint16", "f16": "float16", "f32": "float32"}[row["dtype"]]
@@ -38,7 +44,7 @@ def matrices(row):
     return [as_bf16(a) for a in arrays] if row["dtype"] == "bf16" else arrays
 
 
-def row_of(result, deepstack=True):
+def row_of(result: Any, deepstack: bool = True) -> dict[str, Any]:
     """Returns the row of Tokens, or of a cache's entry."""
     tokens, seconds = result.tokens, result.timestamps
     return {
@@ -49,9 +55,10 @@ def row_of(result, deepstack=True):
     }
 
 
-def tables(rows, schema):
+def tables(rows: Iterable[dict[str, Any]], schema: Any) -> Iterator[Any]:
     """Gives tables of rows, each with about so many bytes of tokens."""
-    ready, size = [], 0
+    ready: list[Any] = []
+    size = 0
     for row in rows:
         ready.append(row)
         size += len(row.get("tokens") or b"") * (1 + len(row.get("deepstack") or ()))
@@ -62,6 +69,6 @@ def tables(rows, schema):
         yield pa.Table.from_pylist(ready, schema)
 
 
-def tables_of(entries):
+def tables_of(entries: Iterable[Any]) -> Iterator[Any]:
     """Gives the rows of a cache's entries, with their keys."""
     return tables(({"key": entry.key, **row_of(entry)} for entry in entries), KEYED)

@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Methods that Tokens and a cache's entries share: the functions of engines.py for one result."""
+"""What hands tokens to other packages. Each module here says who uses it; nothing in the rest of
+qwenvit needs one. Tokens and a cache's entries have the methods of Adapters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .._check import Path
 
 
-def damage_of(n, is_image):
+def damage_of(n: int, is_image: bool | None) -> str:
     """Returns what is damaged, as the command prints it; "" if nothing is."""
     if n and is_image:
         return "the image is damaged: what could not be decoded is a guess"
@@ -10,28 +18,37 @@ def damage_of(n, is_image):
 
 
 class Adapters:
-    damage = property(lambda self: damage_of(self.damaged_frames, self.is_image), doc='Words; "" for none.')
-    picture = property(lambda self: self.is_image, doc="The name that is_image had in 0.2.")
+    """The functions of engines.py as methods of one result."""
 
-    def to_vllm(self, **about):
+    @property
+    def damage(self: Any) -> str:
+        """What is damaged, as a text; "" for nothing."""
+        return damage_of(self.damaged_frames, self.is_image)
+
+    @property
+    def picture(self: Any) -> bool | None:
+        """The name that is_image had in 0.2."""
+        return self.is_image
+
+    def to_vllm(self, **about: Any) -> dict[str, Any]:
         """Returns engines.to_vllm() of this result."""
         from .engines import to_vllm
 
         return to_vllm(self, **about)
 
-    def to_sglang(self, **about):
+    def to_sglang(self, **about: Any) -> dict[str, Any]:
         """Returns engines.to_sglang() of this result."""
         from .engines import to_sglang
 
         return to_sglang(self, **about)
 
-    def to_transformers(self, **about):
+    def to_transformers(self, **about: Any) -> dict[str, Any]:
         """Returns engines.to_transformers() of this result."""
         from .engines import to_transformers
 
         return to_transformers(self, **about)
 
-    def save_ec(self, path, hash):
+    def save_ec(self, path: Path, hash: str) -> str:
         """Calls engines.save_ec(): writes PATH/hash/encoder_cache.safetensors for vLLM's EC
         connector."""
         from .engines import save_ec

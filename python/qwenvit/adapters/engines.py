@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Gives tokens to engines that take them precomputed: vLLM, SGLang and transformers
-(docs/engines.md).
+"""For those who serve or generate by vLLM, SGLang or transformers, which take tokens that were
+computed before (docs/engines.md).
 
 All use one layout: rows [n, out_hidden * (1 + deepstack)], which are the merger's output with
 DeepStack's outputs beside it, one item after another, and grid_thw before merging. The functions
 take one result or several, Tokens or a Cache's Entries; both have the functions as methods.
 """
+
+from __future__ import annotations
 
 import contextlib
 import glob
@@ -13,9 +15,13 @@ import json
 import os
 import struct
 import warnings
+from typing import Any
 
-from . import _check
-from ._arrays import error
+from .. import _check
+from .._check import Path
+from .._error import error
+from .._patch import _find_tower, output_of
+from .._prompt import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, said, wrong
 
 # the oldest release whose interface is known, and the newest one that was tried
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
@@ -24,9 +30,9 @@ FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16"}
 
 
 def to_vllm(
-    results, *, embeddings=True, is_image=None, timestamps=None, second_per_grid_ts=None, version=None,
-    picture=None
-):
+    results: Any, *, embeddings: bool = True, is_image: bool | None = None, timestamps: Any = None,
+    second_per_grid_ts: Any = None, version: str | None = None, picture: bool | None = None,
+) -> dict[str, Any]:
     """Returns multi_modal_data for a prompt of vLLM, which must be started with
     enable_mm_embeds=True.
 
@@ -45,7 +51,8 @@ def to_vllm(
     without the DeepStack outputs that its model has, or a clip without what its family needs.
     """
     _check_version(*VLLM, version)
-    embeddings, data = _check.flag(embeddings, "embeddings"), {}
+    embeddings = _check.flag(embeddings, "embeddings")
+    data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps, picture).items():
         fields = data[kind] = {f"{kind}_grid_thw": _grid(items)}
         if embeddings:
@@ -56,17 +63,18 @@ def to_vllm(
 
 
 def to_sglang(
-    results, *, is_image=None, timestamps=None, second_per_grid_ts=None, version=None, picture=None
-):
+    results: Any, *, is_image: bool | None = None, timestamps: Any = None, second_per_grid_ts: Any = None,
+    version: str | None = None, picture: bool | None = None,
+) -> dict[str, Any]:
     """Returns {"image_data": [..], "video_data": [..]}, arguments of SGLang's Engine.generate(),
     which also needs input_ids of a text that prompt() has made.
 
     Arguments and errors are those of to_vllm().
     """
     _check_version(*SGLANG, version)
-    data = {}
+    data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps, picture).items():
-        fields = {"format": "precomputed_embedding", "feature": _matrix(items)}
+        fields: dict[str, Any] = {"format": "precomputed_embedding", "feature": _matrix(items)}
         fields[f"{kind}_grid_thw"] = _grid(items)
         if kind == "video":
             fields.update(_clip_fields(items, second_per_grid_ts))
@@ -75,13 +83,16 @@ def to_sglang(
     return data
 
 
-def to_transformers(results, *, is_image=None, timestamps=None, second_per_grid_ts=None, picture=None):
+def to_transformers(
+    results: Any, *, is_image: bool | None = None, timestamps: Any = None, second_per_grid_ts: Any = None,
+    picture: bool | None = None,
+) -> dict[str, Any]:
     """Returns {"pixel_values": [n, width], "image_grid_thw"}, and for clips "pixel_values_videos"
     and "video_grid_thw": arguments of a transformers model on which accept_tokens() was called.
 
     Arguments and errors are those of to_vllm().
     """
-    data = {}
+    data: dict[str, Any] = {}
     for kind, items in _by_kind(results, is_image, timestamps, picture).items():
         data["pixel_values" if kind == "image" else "pixel_values_videos"] = _matrix(items)
         data[f"{kind}_grid_thw"] = _grid(items)
@@ -91,7 +102,7 @@ def to_transformers(results, *, is_image=None, timestamps=None, second_per_grid_
     return data
 
 
-def save_ec(result, path, hash):
+def save_ec(result: Any, path: Path, hash: str) -> str:
     """Writes PATH/hash/encoder_cache.safetensors for vLLM's ECExampleConnector, and returns the
     file's name.
 
@@ -99,8 +110,6 @@ def save_ec(result, path, hash):
     multi_modal_uuid. The result is one clip or image. The file appears whole or not at all, and
     replaces one that was there.
     """
-    from ._prompt import as_list, wrong
-
     (result,) = as_list([result])
     if not _check.is_text(hash) or hash in (".", "..") or "/" in hash:
         raise _check.wrong("hash", hash, "the name of a folder")
@@ -108,7 +117,7 @@ def save_ec(result, path, hash):
     if len(result.grid_thw) != 1:
         raise wrong(result, f"{len(result.grid_thw)} items; a file of the EC connector holds one")
     matrix = result.packed()
-    described = {"dtype": FILE_DTYPES[result.dtype], "shape": list(matrix.shape)}
+    described: dict[str, Any] = {"dtype": FILE_DTYPES[result.dtype], "shape": list(matrix.shape)}
     described["data_offsets"] = [0, matrix.nbytes]
     header = json.dumps({"ec_cache": described}).encode()
     header += b" " * (-len(header) % 8)
@@ -120,15 +129,13 @@ def save_ec(result, path, hash):
         raise wrong(result, f"{folder}: {e.strerror}", "QV_EIO") from None
 
 
-def accept_tokens(model):
+def accept_tokens(model: Any) -> Any:
     """Makes the tower of a loaded transformers model (4.57, 5.x) pass tokens on instead of
     computing them, so that pixel_values are the rows of to_transformers().
 
     generate() works as before, and so does training of the rest of the model. reject_tokens()
     undoes it. The tower's weights stay and are not used.
     """
-    from ._patch import _find_tower
-
     tower = _find_tower(model)
     if "forward" in tower.__dict__:
         raise error("QV_ESTATE", "this model's tower is patched, or accepts tokens already")
@@ -136,10 +143,8 @@ def accept_tokens(model):
     return model
 
 
-def reject_tokens(model):
+def reject_tokens(model: Any) -> Any:
     """Lets the tower take pixels again."""
-    from ._patch import _find_tower
-
     tower = _find_tower(model)
     if not isinstance(getattr(tower.__dict__.get("forward"), "__self__", None), _Stored):
         raise error("QV_ESTATE", "this model does not accept tokens")
@@ -147,7 +152,7 @@ def reject_tokens(model):
     return model
 
 
-def mm_token_type_ids(input_ids, of):
+def mm_token_type_ids(input_ids: Any, of: Any) -> Any:
     """Returns what models of transformers 5 want beside input_ids: 1 at placeholders of images, 2
     at those of clips, 0 elsewhere.
 
@@ -158,7 +163,7 @@ def mm_token_type_ids(input_ids, of):
     """
     image, video = _placeholders(of)
 
-    def kinds(ids):
+    def kinds(ids: Any) -> Any:
         if hasattr(ids, "shape") and hasattr(ids, "dtype"):
             return (ids == image) * 1 + (ids == video) * 2
         if isinstance(ids, (list, tuple)):
@@ -168,10 +173,8 @@ def mm_token_type_ids(input_ids, of):
     return kinds(input_ids)
 
 
-def _placeholders(of):
+def _placeholders(of: Any) -> Any:
     """Returns (id of an image's placeholder, id of a clip's)."""
-    from ._prompt import PADS
-
     names = ("image_token_id", "video_token_id")
     if isinstance(of, (str, os.PathLike)):
         folder = os.fsdecode(_check.path(of, "of"))
@@ -200,15 +203,13 @@ def _placeholders(of):
 class _Stored:
     """Stands in a tower's place: separates rows into tokens and DeepStack's outputs."""
 
-    def __init__(self, tower):
+    def __init__(self, tower: Any) -> None:
         self.tower, config = tower, tower.config
         self.width = getattr(config, "out_hidden_size", None) or config.hidden_size
         self.n_deepstack = len(getattr(config, "deepstack_visual_indexes", None) or [])
         self.merge_size = config.spatial_merge_size
 
-    def forward(self, hidden_states, grid_thw, **kwargs):
-        from ._patch import output_of
-
+    def forward(self, hidden_states: Any, grid_thw: Any, **kwargs: Any) -> Any:
         n = int(grid_thw.prod(-1).sum()) // self.merge_size**2
         wanted = (n, self.width * (1 + self.n_deepstack))
         if tuple(hidden_states.shape) != wanted:
@@ -224,12 +225,12 @@ class _Stored:
 # ---- what they share -------------------------------------------------------------------------------
 
 
-def _numbers(version):
+def _numbers(version: str) -> tuple[int, ...] | None:
     parts = version.split(".")[:2]
     return tuple(map(int, parts)) if len(parts) == 2 and all(map(str.isdigit, parts)) else None
 
 
-def _installed(engine):
+def _installed(engine: str) -> str | None:
     """Returns the version of an installed package, or None."""
     import importlib.metadata
 
@@ -239,7 +240,7 @@ def _installed(engine):
         return None
 
 
-def _check_version(engine, oldest, newest, version):
+def _check_version(engine: str, oldest: tuple[int, int], newest: tuple[int, int], version: str | None) -> None:
     version = _installed(engine) if version is None else version
     if version is None:
         return
@@ -256,9 +257,7 @@ def _check_version(engine, oldest, newest, version):
         warnings.warn(f"{engine} {version} has not been tried; {tried} has", stacklevel=3)
 
 
-def _check_deepstack(result):
-    from ._prompt import wrong
-
+def _check_deepstack(result: Any) -> None:
     if result.model_type in HAVE_DEEPSTACK and not result.deepstack:
         raise wrong(
             result,
@@ -268,12 +267,11 @@ def _check_deepstack(result):
         )
 
 
-def _by_kind(results, is_image, timestamps, picture):
+def _by_kind(results: Any, is_image: bool | None, timestamps: Any, picture: bool | None) -> dict[str, list[Item]]:
     """Returns {"image": Items, "video": Items}, without a key that has none."""
-    from ._prompt import as_list, items_of, said, wrong
-
     is_image = said(is_image, picture)
-    kinds, made_by = {}, None
+    kinds: dict[str, list[Item]] = {}
+    made_by = None
     for result in as_list(results, is_image, timestamps):
         _check_deepstack(result)
         this = (result.model_type, 1 + len(result.deepstack), result.tokens.shape[1], result.dtype)
@@ -287,11 +285,9 @@ def _by_kind(results, is_image, timestamps, picture):
     return kinds
 
 
-def _clip_fields(items, second_per_grid_ts):
+def _clip_fields(items: list[Item], second_per_grid_ts: Any) -> dict[str, Any]:
     """Returns what a family's processor gives with clips besides their tokens."""
     import torch
-
-    from ._prompt import FAMILIES, NO_SECONDS, wrong
 
     family = items[0].result.model_type
     if FAMILIES.get(family):
@@ -320,13 +316,13 @@ def _clip_fields(items, second_per_grid_ts):
     return {"second_per_grid_ts": torch.tensor(seconds)}
 
 
-def _grid(items):
+def _grid(items: list[Item]) -> Any:
     import torch
 
     return torch.tensor([item.grid for item in items], dtype=torch.int64)
 
 
-def _matrix(items):
+def _matrix(items: list[Item]) -> Any:
     import torch
 
     rows = []
@@ -336,7 +332,7 @@ def _matrix(items):
     return torch.cat(rows) if len(rows) > 1 else rows[0]
 
 
-def _write_whole(path, header, matrix):
+def _write_whole(path: str, header: bytes, matrix: Any) -> str:
     temporary = f"{path}.{os.getpid()}-{os.urandom(8).hex()}"
     try:
         with open(temporary, "xb") as f:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Vision tokens by Ray Data: an encoder for map_batches, a cache made by a cluster, and a cache
-read by one.
+"""For those who encode and train by Ray Data: an encoder for map_batches, a cache made by a cluster,
+and a cache read by one.
 
     rows = ray.data.read_parquet("clips").map_batches(
-        qwenvit.ray.Encoder, fn_constructor_kwargs={"model": "Qwen3-VL-4B-Instruct", "fps": 2},
+        Encoder, fn_constructor_kwargs={"model": "Qwen3-VL-4B-Instruct", "fps": 2},
         batch_format="pyarrow", batch_size=64, num_gpus=1,
         compute=ray.data.ActorPoolStrategy(size=8))
-    counts = qwenvit.ray.write_cache(dataset, "Qwen3-VL-4B-Instruct", "/shared/tokens", actors=8,
+    counts = write_cache(dataset, "Qwen3-VL-4B-Instruct", "/shared/tokens", actors=8,
     num_gpus=1)
-    rows = ray.data.read_datasource(qwenvit.ray.CacheDatasource("/shared/tokens"))
+    rows = ray.data.read_datasource(CacheDatasource("/shared/tokens"))
 
 Rows with tokens have the columns of SCHEMA. Matrices are bytes with a dtype and a shape;
 matrices(row) makes arrays of them. Cache.to_parquet() writes the same rows.
@@ -17,7 +17,11 @@ Encoder, matrices and SCHEMA need only pyarrow, so other programs that feed tabl
 them without Ray.
 """
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,26 +33,26 @@ try:
 except ImportError as e:
     ray, Datasource, no_ray = None, object, str(e)
 
-from . import _check
-from ._arrays import error
-from ._cache import Cache
-from ._cache_writer import COUNTS, FIELDS, CacheWriter
-from ._core import ROW_OPTIONS, CacheRow, Error
-from ._model import load
-from ._rows import SCHEMA, matrices as matrices, row_of, tables, tables_of
+from .. import _check
+from .._cache import Cache
+from .._cache_writer import COUNTS, FIELDS, CacheWriter
+from .._core import ROW_OPTIONS, CacheRow
+from .._error import Error, error
+from .._model import Model, load
+from .rows import SCHEMA, matrices as matrices, row_of, tables, tables_of
 
 
-def _need_ray(what):
+def _need_ray(what: str) -> None:
     if ray is None:
         raise error("QV_EUNSUPPORTED", f"{what} needs Ray (pip install 'ray[data]'): {no_ray}")
 
 
-def _absolute(path, name):
+def _absolute(path: _check.Path, name: str) -> str:
     """Returns a path that other processes can find."""
     return os.path.abspath(os.fsdecode(_check.path(path, name)))
 
 
-def _share():
+def _share() -> int:
     """Returns how many cores this actor was given. 0 stands for all there are, if it was given
     none."""
     if ray is None or not ray.is_initialized():  # asking for Ray's context would start Ray
@@ -58,7 +62,7 @@ def _share():
     return max(1, int(cpus)) if cpus else 0
 
 
-def _load(model, load_options):
+def _load(model: _check.Path, load_options: dict[str, Any] | None) -> Model:
     """Loads the model on the one GPU that Ray lets this actor see, or on its share of the cores."""
     if load_options is not None and not isinstance(load_options, dict):
         raise _check.wrong("load_options", load_options, "a dict, of arguments of qwenvit.load")
@@ -85,11 +89,13 @@ class Encoder:
     options: as in Model.encode.
     """
 
-    def __init__(self, model, *, dtype="bf16", deepstack=True, load_options=None, **options):
+    def __init__(
+        self, model: _check.Path, *, dtype: Any = "bf16", deepstack: bool = True, load_options: dict[str, Any] | None = None, **options: Any
+    ) -> None:
         self.model = _load(model, load_options)
         self.dtype, self.deepstack, self.options = dtype, _check.flag(deepstack, "deepstack"), options
 
-    def __call__(self, batch):
+    def __call__(self, batch: Any) -> Iterator[Any]:
         if not isinstance(batch, pa.Table):
             found = f'a batch is a {type(batch).__name__}; give map_batches batch_format="pyarrow"'
             raise error("QV_EINVAL", found)
@@ -104,8 +110,8 @@ class Encoder:
             at += len(table)
             yield part
 
-    def _encode(self, rows):
-        results = [None] * len(rows)
+    def _encode(self, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        results: list[Any] = [None] * len(rows)
         sources = []
         for place, row in enumerate(rows):
             row = {k: v for k, v in row.items() if v is not None}
@@ -125,10 +131,10 @@ class Encoder:
             sources, dtype=self.dtype, errors="yield", ordered=False, decoders=_share(), **self.options
         )
         for result in encoded:
-            results[int(result.key)] = result
+            results[int(str(result.key))] = result
         return map(self._row, results)
 
-    def _row(self, result):
+    def _row(self, result: Any) -> dict[str, Any]:
         if isinstance(result, Error):
             return {"status": "failed", "code": result.status, "error": str(result)}
         return row_of(result, self.deepstack)
@@ -137,8 +143,10 @@ class Encoder:
 # ---- clips to a cache ------------------------------------------------------------------------------
 
 
-def write_cache(dataset, model, out, *, actors=1, num_gpus=None, num_cpus=None, batch_size=256,
-                load_options=None, **options):
+def write_cache(
+    dataset: Any, model: _check.Path, out: _check.Path, *, actors: int = 1, num_gpus: float | None = None,
+    num_cpus: float | None = None, batch_size: int = 256, load_options: dict[str, Any] | None = None, **options: Any,
+) -> dict[str, int]:
     """Makes the cache that `qwenvit cache` makes of the same list, in a folder that all nodes see.
 
     dataset: rows with `path` and, optionally, key, start, end, fps, max_frames, max_pixels,
@@ -176,15 +184,14 @@ class _Writer:
     """An actor of write_cache. It returns its Errors as rows, because Ray would wrap exceptions and
     retry some of them."""
 
-    def __init__(self, model, out, load_options, options):
-        self.failure = None
+    def __init__(self, model: str, out: str, load_options: dict[str, Any] | None, options: dict[str, Any]) -> None:
+        self.failure: Error | None = None
         try:
-            model = _load(model, load_options)
-            self.cache = CacheWriter(model, out, **{"decoders": _share(), **options})
+            self.cache = CacheWriter(_load(model, load_options), out, **{"decoders": _share(), **options})
         except Error as e:
             self.failure = e
 
-    def __call__(self, table):
+    def __call__(self, table: Any) -> Any:
         counts = dict.fromkeys(COUNTS, 0)
         if not self.failure:
             try:
@@ -194,7 +201,7 @@ class _Writer:
         words = {"code": self.failure and self.failure.status, "error": self.failure and str(self.failure)}
         return pa.table({k: [v] for k, v in {**counts, **words}.items()})
 
-    def _add(self, table):
+    def _add(self, table: Any) -> dict[str, int]:
         if "path" not in table.column_names:
             raise error("QV_EINVAL", f"no column path; there are {', '.join(table.column_names)}")
         return self.cache.add(table.select([f for f in FIELDS if f in table.column_names]).to_pylist())
@@ -215,35 +222,37 @@ class CacheDatasource(Datasource):
     Raises Error if the folder is no cache, or lacks one of the keys.
     """
 
-    def __init__(self, folder, keys=None):
+    def __init__(self, folder: _check.Path, keys: Iterable[str] | None = None) -> None:
         _need_ray("CacheDatasource")
         super().__init__()
         self.cache = Cache(_absolute(folder, "folder"))
         wanted = list(self.cache) if keys is None else _check.items(keys, "keys")
         for key in wanted:
             if key not in self.cache:
-                raise error("QV_EINVAL", f"{key!r} is not in the cache {folder}", key)
+                raise error("QV_EINVAL", f"{key!r} is not in the cache {self.cache.folder}", key)
         places = {key: self.cache[key]._place for key in wanted}
-        self.keys = sorted(wanted, key=places.get)  # in the order of the parts
+        self.keys = sorted(wanted, key=places.__getitem__)  # in the order of the parts
 
-    def get_name(self):
+    def get_name(self) -> str:
         return "QwenvitCache"
 
-    def _bytes(self, keys):
+    def _bytes(self, keys: list[str]) -> int:
         cache = self.cache
         row = cache.width * (1 + cache.n_deepstack) * (4 if cache.dtype == "f32" else 2)
         return sum(len(cache[key]) for key in keys) * row
 
-    def estimate_inmemory_data_size(self):
+    def estimate_inmemory_data_size(self) -> int:
         return self._bytes(self.keys)
 
-    def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[Any]:
         n = len(self.keys)
         bounds = [i * n // parallelism for i in range(parallelism + 1)]
         shares = [self.keys[first:last] for first, last in zip(bounds, bounds[1:]) if first < last]
         return [self._task(keys, per_task_row_limit) for keys in shares]
 
-    def _task(self, keys, limit):
+    def _task(self, keys: list[str], limit: int | None) -> Any:
         folder, names = self.cache.folder, self.cache._reader.parts()
         # the parts that a task opens
         parts = [names[i] for i in sorted({self.cache.part_of(key) for key in keys})]
@@ -253,7 +262,7 @@ class CacheDatasource(Datasource):
         return ReadTask(lambda: _read(folder, parts, keys), facts, per_task_row_limit=limit)
 
 
-def _read(folder, parts, keys):
+def _read(folder: str, parts: list[bytes], keys: list[str]) -> Iterator[Any]:
     cache = Cache._of_parts(folder, parts)
     if cache.damaged:  # parts that were pruned since
         cache = Cache(folder)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Writes a cache as Parquet: the tokens, or an index of where they are. `python -m qwenvit cache
-export` calls this."""
+"""For those who load tokens by Spark, DuckDB, Arrow and the like: writes a cache as Parquet, its
+tokens or an index of where they are. Cache.to_parquet() and `python -m qwenvit cache export` call this."""
+
+from __future__ import annotations
 
 import argparse
 import glob
@@ -11,11 +13,12 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from . import _check
-from ._arrays import error
-from ._cache import Cache, Entry
-from ._core import Error
+from .. import _check
+from .._cache import Cache, Entry
+from .._error import Error, error
 
 ROWS_AT_ONCE = 4096  # rows of an index that are written at once
 COMPRESSIONS = ("zstd", "snappy", "gzip")
@@ -24,7 +27,7 @@ KEYS = b"qwenvit_keys"  # a file's metadata has this key, which tells whose toke
 OURS = f".{socket.gethostname()}-{{}}.tmp"
 
 
-def _pyarrow(what):
+def _pyarrow(what: str) -> Any:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -33,7 +36,7 @@ def _pyarrow(what):
     return pyarrow
 
 
-def _write(path, schema, tables, **how):
+def _write(path: str, schema: Any, tables: Iterable[Any], **how: Any) -> None:
     """Writes a file whole or not at all."""
     pa, unfinished = _pyarrow(path), path + OURS.format(os.getpid())
     try:
@@ -54,7 +57,7 @@ def _write(path, schema, tables, **how):
 # ---- where tokens lie ------------------------------------------------------------------------------
 
 
-def write_index(cache, path):
+def write_index(cache: Cache, path: _check.Path | None) -> str:
     pa = _pyarrow("to_parquet_index()")
     text, number = pa.string(), pa.int64()
     tensor = {"name": text, "dtype": text, "shape": pa.list_(number), "offset": number, "bytes": number}
@@ -73,7 +76,9 @@ def write_index(cache, path):
 # ---- tokens ----------------------------------------------------------------------------------------
 
 
-def export(cache, folder, compression=None, progress=None):
+def export(
+    cache: Cache, folder: _check.Path, compression: str | None = None, progress: Callable[[dict[str, int]], object] | None = None
+) -> dict[str, int]:
     _pyarrow("to_parquet()")
     if compression is not None:
         _check.one_of(compression, "compression", COMPRESSIONS)
@@ -85,7 +90,8 @@ def export(cache, folder, compression=None, progress=None):
     except OSError as e:
         raise error("QV_EIO", f"{folder}: {e.strerror}") from None
     _sweep(folder)
-    reader, files, counts = cache._reader, set(), dict.fromkeys(("written", "there", "removed", "keys"), 0)
+    reader, counts = cache._reader, dict.fromkeys(("written", "there", "removed", "keys"), 0)
+    files: set[str] = set()
     parts = [os.fsdecode(part) for part in reader.parts()]
     for part, indices in itertools.groupby(reader.indices(False), lambda i: reader.place(i)[0]):
         entries = [Entry(cache, reader, i, reader.keys(i, 1)[0][0]) for i in indices]
@@ -99,9 +105,9 @@ def export(cache, folder, compression=None, progress=None):
     return counts
 
 
-def _write_part(cache, path, entries, compression):
+def _write_part(cache: Cache, path: str, entries: list[Entry], compression: str | None) -> bool:
     """Writes a part's file unless it is there. Returns whether it was not."""
-    from ._rows import KEYED, tables_of
+    from .rows import KEYED, tables_of
 
     keys = hashlib.sha256(json.dumps([entry.key for entry in entries]).encode()).hexdigest().encode()
     if os.path.lexists(path) and _keys_of(path) == keys:
@@ -111,7 +117,7 @@ def _write_part(cache, path, entries, compression):
     return True
 
 
-def _keys_of(path):
+def _keys_of(path: str) -> bytes:
     """Returns which keys a file of ours says that it holds; None if it is not ours."""
     pa = _pyarrow(path)
     try:
@@ -123,7 +129,7 @@ def _keys_of(path):
     return keys
 
 
-def _remove_others(folder, files):
+def _remove_others(folder: str, files: set[str]) -> int:
     """Removes the files of parts that are gone, or whose keys all have later records."""
     others = set(glob.glob(os.path.join(glob.escape(folder), "part-*.parquet"))) - files
     for path in others:
@@ -133,7 +139,7 @@ def _remove_others(folder, files):
     return len(others)
 
 
-def _sweep(folder):
+def _sweep(folder: str) -> None:
     """Removes unfinished files of processes of this host that have ended."""
     ours = re.compile(r"part-.*" + re.escape(OURS).replace(r"\{\}", r"(\d+)"))
     for name in os.listdir(folder):
@@ -150,7 +156,7 @@ def _sweep(folder):
 # ---- the command -----------------------------------------------------------------------------------
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m qwenvit cache export", description="Writes a cache as Parquet files, one for each of its parts; "
         "run it again, and it goes on. Exit codes: 0 done; 1 parts of the cache are damaged, and the others done; "
@@ -173,7 +179,7 @@ def main(arguments):
         return 130
 
 
-def _run(asked):
+def _run(asked: argparse.Namespace) -> int:
     try:
         cache = Cache(asked.cache)
     except Error as e:
@@ -190,6 +196,6 @@ def _run(asked):
     return 1 if cache.damaged else 0
 
 
-def _show(counts):
+def _show(counts: dict[str, int]) -> None:
     files = counts["written"] + counts["there"]
     print(f"\r{counts['keys']} keys in {files} files ", end="", file=sys.stderr, flush=True)
