@@ -417,7 +417,7 @@ qv_status
 bench_patch_embed(struct bench *b, qv_error *err)
 {
     struct qv_config c = { .hidden = 0 };
-    struct tower own = { .name = "" };
+    struct tower own;
     const struct tower *list = towers;
     size_t n = sizeof towers / sizeof *towers;
     int n_rows;

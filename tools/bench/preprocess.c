@@ -106,8 +106,8 @@ static qv_status
 time_resize(struct preprocess_bench *p, qv_error *err)
 {
     size_t src = (size_t)(p->h * p->w * 3), dst = (size_t)(p->out_h * p->out_w * 3);
-    p->src = malloc(src);
-    p->dst = malloc(dst);
+    p->src = malloc(src + 1);
+    p->dst = malloc(dst + 1);
     if (!p->src || !p->dst)
         return qv_fail(err, QV_ENOMEM, "no memory for a frame of %lldx%lld", (long long)p->w,
                        (long long)p->h);
