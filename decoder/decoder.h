@@ -422,7 +422,7 @@ void qvm_serve(qvm_serving *s, const qvm_session *session);
 /* ---- make_clip.c ----------------------------------------------------------------------------- */
 
 /* Makes a clip at the path arguments[0], and says over the socket what became of it: QVM_MADE, or FFmpeg's words. arguments[1]
- * has its shape in numbers; or, if arguments[2] names a clip, how often its packets follow each other. Returns the exit code. */
+ * has its shape in numbers. Returns the exit code. */
 int qvm_make_clip(int socket, char **arguments);
 
 /* ---- libraries.c ----------------------------------------------------------------------------- */

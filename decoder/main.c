@@ -234,7 +234,7 @@ main(int argc, char **argv)
 #ifndef QVM_SPAWN_CLOSES
     qvm_close_from(FIRST_FD); /* what the program that started this one did not close on exec */
 #endif
-    if (argc >= 4 && !strcmp(argv[1], QVM_MAKE_CLIP))
+    if (argc == 4 && !strcmp(argv[1], QVM_MAKE_CLIP))
         return qvm_make_clip(STDIN_FILENO, argv + 2);
     if (argc >= 3 && !strcmp(argv[1], "--device"))
         return qvm_gpu_process_run(STDIN_FILENO, argv[2]);

@@ -240,73 +240,14 @@ make_clip(const char *path, const struct shape *shape)
     return close_file(r.file, e); /* the process ends, and with it the rest */
 }
 
-/* ---- a long one ------------------------------------------------------------------------------ */
-
-/* Appends all packets of the first stream once more, `shift` later. */
-static int
-append_packets(AVFormatContext *from, AVFormatContext *to, AVPacket *packet, int64_t shift)
-{
-    int e = 0;
-    while (e >= 0 && (e = av_read_frame(from, packet)) >= 0) {
-        if (packet->stream_index == 0) {
-            packet->pts += shift;
-            packet->dts += shift;
-            av_packet_rescale_ts(packet, from->streams[0]->time_base, to->streams[0]->time_base);
-            packet->pos = -1;
-            e = av_interleaved_write_frame(to, packet);
-        }
-        av_packet_unref(packet);
-    }
-    return e == AVERROR_EOF ? 0 : e;
-}
-
-static int
-repeat(const char *clip, int times, AVFormatContext *to, AVPacket *packet)
-{
-    int e = 0;
-    for (int i = 0; i < times && e >= 0; i++) {
-        AVFormatContext *from = NULL;
-        AVStream *stream = NULL;
-        e = avformat_open_input(&from, clip, NULL, NULL);
-        if (e >= 0)
-            e = avformat_find_stream_info(from, NULL);
-        if (e >= 0 && !i) {
-            stream = avformat_new_stream(to, NULL);
-            e = stream ? avcodec_parameters_copy(stream->codecpar, from->streams[0]->codecpar)
-                       : AVERROR(ENOMEM);
-            if (e >= 0)
-                stream->codecpar->codec_tag = 0;
-            if (e >= 0)
-                e = avformat_write_header(to, NULL);
-        }
-        if (e >= 0)
-            e = append_packets(from, to, packet, i * from->streams[0]->duration);
-        avformat_close_input(&from);
-    }
-    return e < 0 ? e : av_write_trailer(to);
-}
-
-static int
-repeat_clip(const char *path, const char *clip, int times)
-{
-    AVFormatContext *to = NULL;
-    AVPacket *packet = av_packet_alloc();
-    int e = packet ? avformat_alloc_output_context2(&to, NULL, "mp4", path) : AVERROR(ENOMEM);
-    if (e >= 0)
-        e = avio_open(&to->pb, path, AVIO_FLAG_WRITE);
-    if (e >= 0)
-        e = repeat(clip, times, to, packet);
-    return close_file(to, e);
-}
-
-/* Reads n numbers with commas between them. */
+/* Reads the numbers of a shape, with commas between them. */
 static bool
-read_numbers(const char *text, int *to, int n)
+read_numbers(const char *text, int to[6])
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < 6; i++) {
         char *end;
         to[i] = (int)strtol(text, &end, 10);
-        if (end == text || *end != (i + 1 < n ? ',' : 0))
+        if (end == text || *end != (i < 5 ? ',' : 0))
             return false;
         text = end + 1;
     }
@@ -316,16 +257,14 @@ read_numbers(const char *text, int *to, int n)
 int
 qvm_make_clip(int socket, char **arguments)
 {
-    const char *path = arguments[0], *clip = arguments[2];
+    const char *path = arguments[0];
     int n[6];
     char text[AV_ERROR_MAX_STRING_SIZE] = QVM_MADE;
     int e = AVERROR(EINVAL);
     qvm_end_with(qvm_caller(socket));
     signal(SIGXFSZ, SIG_IGN);       /* a limit of the caller's becomes an error */
     av_log_set_level(AV_LOG_ERROR); /* libx264 logs a line for each clip */
-    if (clip && read_numbers(arguments[1], n, 1))
-        e = repeat_clip(path, clip, n[0]);
-    else if (!clip && read_numbers(arguments[1], n, 6))
+    if (read_numbers(arguments[1], n))
         e = make_clip(path, &(struct shape){ n[0], n[1], n[2], n[3], n[4], n[5] });
     if (e < 0)
         av_make_error_string(text, sizeof text, e);

@@ -16,7 +16,7 @@ for s in bench profile; do
     expect 0 "usage: qwenvit $s" "$bench" $s --help
     cmp out.txt command.txt || fail "$s --help differs"
 done
-expect 2 'say what to time' "$bench" bench
+expect 2 'usage: qwenvit bench SUBCOMMAND' "$bench" bench
 expect 2 'no subcommand encode' "$bench" encode
 expect 0 'qwenvit-bench SUBCOMMAND --help' "$bench" --help
 expect 0 '  commit   ' "$bench" --version
@@ -60,17 +60,16 @@ if [ -n "$gpu" ]; then
     mkdir gpu from
     (cd from && "$write_clips" x264.mp4)
     cp "$bench" gpu/qwenvit-bench && cp "$gpu" gpu/qwenvit-decoder
-    job="gpu/qwenvit-bench bench job --model $model --backend ref --max-pixels 50000 --clips 3 --repeats 1 --json -o jobs"
+    job="gpu/qwenvit-bench bench job --model $model --backend ref --max-pixels 50000 --repeats 1 --json -o jobs"
     if [ -s from/x264.mp4 ]; then
-        expect 0 '"way":"discard"' $job --from from --decode gpu --ways gpu,device,cpu,discard
-        has gpu '"cpu_s_per_clip":[0-9]'
-        has cpu '"gpu_clips":0'
-        has discard '"gpu_clips":3' '"times_cpu":[0-9]' '"cpu_time_over_cpu":[0-9]'
-        expect 0 '"way":"decode"' $job --from from --decode gpu --ways decode
-        expect 2 'there is nothing to time' $job --from from --ways gpu,cpu
+        for i in 1 2 3; do echo "{\"path\": \"from/x264.mp4\", \"key\": \"$i\"}"; done > list.jsonl
+        expect 0 '"way":"decode"' $job --list list.jsonl --decode gpu
+        has discard '"gpu_clips":3'
     fi
-    expect 3 'no GPU decodes it, since its codec' $job --frames 4 --size 64,64 --decode gpu --ways gpu
+    printf 'made.mp4\n' > made.txt
+    expect 0 '' "$qwenvit" synth --clip made.mp4
+    expect 3 'no GPU decodes it, since its codec' $job --list made.txt --decode gpu
     export QV_GPU_FAULT='no driver'
-    expect 4 'GPU 0 decodes nothing: ' $job --frames 4 --size 64,64 --decode gpu
+    expect 4 'GPU 0 decodes nothing: ' $job --list made.txt --decode gpu
 fi
 echo "$n commands, all as expected"

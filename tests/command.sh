@@ -19,7 +19,7 @@ expect 0 '  NVDEC    ' "$qwenvit" --version
 expect 0 '  FFmpeg   ' "$qwenvit" --version # it also says which backends run here, or why they do not
 expect 0 '  cuda     ' "$qwenvit" --version
 for s in encode 'cache fill' 'cache status' 'cache keys' 'cache get' 'cache check' 'cache prune' 'cache delete' \
-    'cache export' info synth bench profile verify; do
+    'cache export' info synth 'bench tower' 'bench job' profile verify; do
     expect 0 'example:' "$qwenvit" $s --help # one screen of 40 lines and 100 columns
     [ "$(wc -l < out.txt)" -le 40 ] || fail "$s --help is longer than a screen"
     ! grep -E '.{101}' out.txt || fail "$s --help is wider than a screen"
@@ -50,8 +50,8 @@ is_rate sampled_frames_per_s frames seconds
 is_rate tokens_per_s tokens seconds
 cmp a.safetensors b.safetensors || fail 'encoding twice gave other bytes'
 # a CPU without AVX-512 has no bf16 in oneDNN
-native=cpu own=bf16 ways=8
-! "$qwenvit" info "$model" --backend cpu | grep -q 'does not multiply bf16 natively' || native=ref own=f32 ways=7
+native=cpu own=bf16
+! "$qwenvit" info "$model" --backend cpu | grep -q 'does not multiply bf16 natively' || native=ref own=f32
 expect 0 'bf16' "$qwenvit" encode grey.ppm --model "$model" -o c.safetensors --dtype bf16 --backend $native
 expect 0 'f32' "$qwenvit" encode grey.ppm --model "$model" -o d.safetensors --backend ref --dtype f32
 # tokens have the dtype in which the model computes, unless another is asked for
@@ -453,27 +453,16 @@ expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o many --device a
 # measuring: tables for people, and one record per line for machines, appended to a file
 quick='--repeats 1 --threads 1'
 for run in 1 2; do
-    expect 0 'over limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 --backend cpu \
+    expect 0 'over_limit' "$qwenvit" bench tower --model synthetic --grid 1,4,4 --backend cpu \
         --dtype $own $quick --json=r.json
 done
-[ "$(grep -vc '"way":"floor"' r.json)" = $((2 * (ways - 1))) ] || fail "two runs of $ways ways are not as many records"
-expect 0 '3 chunks of 2 frame pairs' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 2 \
+[ "$(grep -vc '"way":"floor"' r.json)" = 8 ] || fail "not a record for each way"
+expect 0 'chunks 3  fill' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk-rows 32 \
     --no-limit $quick --json=r.json
-expect 0 'chunks of' "$qwenvit" bench tower --model synthetic --grid 5,4,4 --chunk 0 $quick
-for dtype in f32 bf16; do
-    expect 0 '"way":"whole call, pixel_values"' "$qwenvit" bench tower --model synthetic --grid 1,4,4 \
-        --no-limit --backend $native --dtype $dtype $quick --json
-    mv out.txt $dtype.json
-done
-! grep -q 'f32 tokens' f32.json || fail 'tokens in f32 are told of twice'
-grep '"way":"whole call, f32 tokens"' bf16.json | grep -q '"memory":"whole pages","over_encode":[0-9]' ||
-    fail 'a call is not set against encode'
 printf '# sizes\n1,4,4\n1,8,6 # an image\n\n2,4,6\n1,2,2\n3,4,4\n1,4,10\n' > grids.txt
 for backend in cpu ref; do
-    expect 0 '6 items, 204 patches' "$qwenvit" bench tower --model synthetic --pack grids.txt \
+    expect 0 'packed limit' "$qwenvit" bench tower --model synthetic --pack grids.txt \
         --chunk-rows 128 --dtype f32 $quick --backend $backend --json=r.json
-    expect 0 'times exact (mean)' "$qwenvit" bench tower --model synthetic --pack grids.txt --alone \
-        --dtype f32 $quick --backend $backend --json=r.json
 done
 printf '# small\n\ncausal: d=3 h=4 w=6 c=8 o=8 kernel=3,3,3 pad_front=2,1,1 pad_back=0,1,1 %s\n' \
     'causal=zeros layout=channels_last # as in a VAE' > shapes.txt
@@ -490,14 +479,14 @@ expect 0 'measured choices are not kept' "$qwenvit" bench conv3d --shapes shapes
     $quick --dtype f32 --tune --tune-file nowhere/tune.json
 expect 0 '"way":"by depth"' "$qwenvit" bench conv3d --shapes shapes.txt --lowering 'by depth' \
     $quick --dtype f32 --json
-expect 0 'not patchify' "$qwenvit" bench conv3d --shapes shapes.txt --lowering patchify $quick \
+expect 0 '  patchify        ' "$qwenvit" bench conv3d --shapes shapes.txt --lowering patchify $quick \
     --dtype f32
-expect 0 'times patchify' "$qwenvit" bench patch-embed --model "$model" --rows 8 --dtype f32 $quick \
+expect 0 'over_patchify' "$qwenvit" bench patch-embed --model "$model" --rows 8 --dtype f32 $quick \
     --json=r.json
-grep -q 'GEMM alone' out.txt && grep -q 'times its floor' out.txt || fail 'no GEMM alone, no floor'
-expect 0 'of m=1' "$qwenvit" bench gemm --model "$model" --rows 2 --dtype f32 $quick --json=r.json
+grep -q 'GEMM alone' out.txt && grep -q 'over_floor' out.txt || fail 'no GEMM alone, no floor'
+expect 0 'over_m1' "$qwenvit" bench gemm --model "$model" --rows 2 --dtype f32 $quick --json=r.json
 for weights in q4g64 q8_0; do
-    expect 0 'of reading its weights' "$qwenvit" bench gemm --shape 40,64 --weights $weights --rows 2 \
+    expect 0 'over_copy' "$qwenvit" bench gemm --shape 40,64 --weights $weights --rows 2 \
         --dtype f32 $quick --json=r.json
 done
 expect 2 'must be q4g64, q8g64' "$qwenvit" bench gemm --weights stored
@@ -505,31 +494,28 @@ expect 2 'must be bf16 or stored, or of bench gemm q4g64' "$qwenvit" bench gemm 
 expect 2 'must be bf16 or stored' "$qwenvit" info --weights q4g64 "$model"
 expect 2 'which groups of 64 do not divide' "$qwenvit" bench gemm --shape 40,65 --weights q4g64 --dtype f32 $quick
 expect 0 'resize' "$qwenvit" bench preprocess --size 90,160 $quick --json=r.json
-expect 0 'frames/s' "$qwenvit" bench preprocess motion.mp4 $quick --json=r.json
-job="$qwenvit bench job --model $model --chunk-rows 16 --clips 3 --frames 2 --size 64,64 $quick"
-expect 2 'are required' "$qwenvit" bench job --model "$model"
-expect 2 'at most 65536 frames' $job -o jobs --frames 65537
+expect 0 'sampled_frames_per_s' "$qwenvit" bench preprocess motion.mp4 $quick --json=r.json
+job="$qwenvit bench job --model $model --chunk-rows 16 --clips 3 --seconds 0.125 --size 64,64 $quick"
+expect 2 '-o OUT is required' "$qwenvit" bench job --model "$model"
+expect 2 'clips of at most 2731 s' $job -o jobs --seconds 2732
 for bench in gemm start; do
     expect 2 'it runs on one device' "$qwenvit" bench $bench --model "$model" --device 0,1
 done
-expect 2 'no way "waiting"; decode, gpu, one by one' $job -o jobs --ways decode,waiting
-expect 0 'of the slowest' $job -o jobs
+expect 0 'over_slowest' $job -o jobs
 expect 0 '"over_slowest":' $job -o jobs --json --device 0,0
-[ "$(wc -l < out.txt)" -ge 6 ] && grep -q '"case":"qwen3_vl, 3 clips of 2 frames 64x64, 2 devices","way":"encode"' out.txt || fail 'no record a way'
-grep '"way":"device"' out.txt | grep -q '"devices":1,.*"over_one_by_one":[0-9]' || fail 'one device is not timed alone'
-grep '"way":"devices"' out.txt | grep -q '"devices":2,"times_one":[0-9]' || fail 'two are not set against one'
-grep '"way":"discard"' out.txt | grep -q '"tokens":12,.*"limit":"' || fail 'a job is not told of'
-expect 0 '"way":"decode"' $job -o jobs --json --ways 'decode,one by one'
-[ "$(grep -c '"way":"\(decode\|one by one\)"' out.txt)" = 2 ] && [ "$(wc -l < out.txt)" = 2 ] || fail 'other ways are timed'
-[ "$(ls jobs | tr '\n' ' ')" = 'clips clips.jsonl ' ] || fail 'bench job leaves what it wrote'
+[ "$(wc -l < out.txt)" -ge 6 ] && grep -q '"case":"qwen3_vl, 3 clips of 0.125 s 64x64, 2 devices","way":"encode"' out.txt || fail 'no record a way'
+grep '"way":"device"' out.txt | grep -q '"devices":1,' || fail 'one device is not timed alone'
+grep '"way":"devices"' out.txt | grep -q '"devices":2,.*"times_one":[0-9]' || fail 'two are not set against one'
+grep '"way":"discard"' out.txt | grep -q '"tokens":24,.*"limit":"' || fail 'a job is not told of'
+[ "$(ls jobs | sed 's/.*mp4/CLIP/' | tr '\n' ' ')" = 'CLIP CLIP CLIP clips.jsonl ' ] || fail 'bench job leaves what it wrote'
 echo nobody.mp4 > nobody.txt
 expect 3 'nobody.mp4' $job -o jobs --list nobody.txt
-[ "$(ls jobs | tr '\n' ' ')" = 'clips clips.jsonl ' ] || fail 'bench job leaves what it wrote'
+[ "$(ls jobs | sed 's/.*mp4/CLIP/' | tr '\n' ' ')" = 'CLIP CLIP CLIP clips.jsonl ' ] || fail 'bench job leaves what it wrote'
 start="$qwenvit bench start --model $model $quick --backend ref"
-expect 2 'are required' "$qwenvit" bench start --model "$model"
-expect 0 'on ref' $start -o start
+expect 2 '-o OUT is required' "$qwenvit" bench start --model "$model"
+expect 0 'start on ref' $start -o start
 expect 0 '"case":"qwen3_vl, motion.mp4","way":"encode"' $start motion.mp4 -o start --json
-[ "$(grep -c '"bench":"start".*"first_ms":[0-9]' out.txt)" = 2 ] || fail 'not two commands that are started'
+grep -q '"bench":"start".*"first_ms":[0-9]' out.txt || fail 'the first start is not told apart'
 expect 3 'encode nobody.mp4 ended with exit code 3' $start nobody.mp4 -o start
 expect 4 'encode start/clip.mp4 ended with exit code 4' $start --device 1000 -o start
 expect 3 'cannot be made' $start -o no/such/folder
@@ -538,11 +524,11 @@ expect 4 'ended with exit code 4' "$qwenvit" bench cache --model "$model" --devi
 expect 0 'deepstack_merger_list (2)' "$qwenvit" profile --model "$model" --grid 1,4,4 $quick \
     --json=r.json --trace trace.json
 expect 0 'by layer' "$qwenvit" profile --model "$model" motion.mp4 --num-frames 4 $quick
-expect 0 'a chunk of 1 frame' "$qwenvit" profile --model "$model" grey.ppm $quick
+expect 0 'as encoded, 1 frame' "$qwenvit" profile --model "$model" grey.ppm $quick
 grep -q '"traceEvents":.*"ph":"X".*"displayTimeUnit":"ms"' trace.json || fail 'no events traced'
 if command -v python3 > /dev/null; then
-    python3 - $native << 'END' || fail 'records or trace are not as documented'
-import json, sys
+    python3 - << 'END' || fail 'records or trace are not as documented'
+import json
 fields = {"bench", "case", "way", "dtype", "median_ms", "p90_ms", "repeats", "flops", "bytes",
           "tflops_per_s", "gb_per_s", "machine", "version", "commit", "day"}
 records = [json.loads(line) for line in open("r.json")]
@@ -563,38 +549,39 @@ floors = [r for r in tower["encode"] if "floor_ms" in r]
 assert [len(rs) for rs in tower.values()] == [3, 3, 2, len(floors), 3]
 assert all(holds(r, "over_limit", 1) and holds(r, "over_floor", 1) for r in tower["encode"][:2])
 assert all(holds(r["parts"], "between_ms", 0) for r in tower["encode"][:2])
-calls = [r for r in records if "call" in r["way"] or r["way"] == "streamed"]
-assert {r["memory"] for r in calls} >= {"whole pages", "pageable"}
-for r in (r for r in calls if r["patches"] == 16 and r["way"] != "streamed"):
+for r in (r for r in tower["whole call"] if r["patches"] == 16):
     assert any(abs(e["median_ms"] * r["over_encode"] / r["median_ms"] - 1) < 1e-6
                for e in tower["encode"]), r
 clip = tower["streamed"][-1]
 assert clip["case"] == "synthetic 80 patches" and clip["chunks"] == 3 and clip["us_per_patch"] > 0
-assert tower["encode"][-1]["case"] == "synthetic 32 patches" and "limit_ms" not in clip
+assert tower["encode"][-1]["case"] == "synthetic 80 patches" and "limit_ms" not in tower["encode"][-1]
 for r in (r for r in records if r["way"] == "packed"):
     assert r["items"] == 6 and r["patches"] == 204 and r["chunks"] == 2 and r["capacity"] == 128, r
-    assert 0 < r["least_patches"] < 204 / 6 < r["most_patches"] <= 128, r
     assert abs(r["fill"] - 204 / 256) < 1e-6 and holds(r, "over_limit", 1), r
     assert holds(r, "over_floor", 1), r
     assert abs(r["tokens_per_s"] * r["median_ms"] / 1e3 - 51) < 1e-3, r
-alone = [r for r in records if r["way"] == "alone"]
-assert len(alone) == 12 and all(r["over_exact"] > 0 and r["capacity"] >= r["patches"] for r in alone)
-assert {r["items"] for r in records if r["way"] == "all alone"} == {6}
 embed = {r["way"]: r for r in records if r["bench"] == "patch-embed"}
 assert embed["GEMM alone"]["median_ms"] > 0 and embed["patchify"]["over_gemm"] > 0
 assert holds(embed["patchify from bytes"], "over_floor", 1)
-assert sum(r["chosen"] for r in records if r["bench"] == "conv3d") == (2 if sys.argv[1] == "cpu" else 1)  # one for each dtype
+assert sum(r["chosen"] for r in records if r["bench"] == "conv3d") == 1
 events = json.load(open("trace.json"))["traceEvents"]
 spans = [e for e in events if e["ph"] == "X"]
 assert len(spans) > 30 and all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
 assert {e["name"] for e in spans} > {"patch_embed", "blocks.0", "merger", "gemm", "attention"}
 END
 fi
-expect 2 'say what to time' "$qwenvit" bench
+expect 2 'usage: qwenvit bench SUBCOMMAND' "$qwenvit" bench
+expect 2 'no subcommand nothing' "$qwenvit" bench nothing
+expect 0 '  tower ' "$qwenvit" bench --help
+expect 0 'over_slowest ' "$qwenvit" bench --legend # it explains what the tables show
+for option in 'gemm --grid 1,4,4' 'tower --keys 3' 'conv3d --fps 2' 'cache --clips 3'; do
+    expect 2 "no option --" "$qwenvit" bench $option # of another bench
+done
+expect 0 '1 of 6 were timed' "$qwenvit" bench gemm --rows 1 --backend cpu --dtype f32 $quick --budget 0.001 --json=none.json
+[ "$(wc -l < none.json)" = 1 ] || fail 'a bench goes on after its budget'
 expect 2 '--model DIR is required' "$qwenvit" bench tower
 expect 2 '--model DIR is required' "$qwenvit" profile
 expect 2 'one clip at most' "$qwenvit" profile --model "$model" a.mp4 b.mp4
-expect 2 '--alone goes with --pack FILE' "$qwenvit" bench tower --model synthetic --alone
 echo '1,4' > grids.txt
 expect 3 'grids.txt:1: "1,4" is not of the form t,h,w' "$qwenvit" bench tower --model synthetic \
     --pack grids.txt $quick
@@ -604,7 +591,7 @@ expect 3 'grids.txt:2: an item: grid_thw is 1,3,4' "$qwenvit" bench tower --mode
 echo '1,16,16' > grids.txt
 expect 3 'grids.txt:1: 256 patches of a frame pair; a chunk takes 64' "$qwenvit" bench tower \
     --model synthetic --pack grids.txt --chunk-rows 64 $quick
-expect 2 '--lowering is "sideways"' "$qwenvit" bench conv3d --lowering sideways
+expect 2 '--lowering is "sideways", no such lowering' "$qwenvit" bench conv3d --lowering sideways
 printf 'good: d=2 h=2 w=2 c=2 o=2 kernel=1,1,1\nbad: d=2 h=2 w=2 kernal=1,1,1\n' > shapes.txt
 expect 3 'shapes.txt:2: conv3d: there is no field "kernal"' "$qwenvit" bench conv3d \
     --shapes shapes.txt $quick --dtype f32
@@ -670,7 +657,7 @@ expect 0 '' "$qwenvit" encode grey.ppm --model mmproj/mmproj-F32.gguf $tiny -o g
 printf 'grey.ppm\n' > gguf.txt
 expect 0 '1 done' "$qwenvit" cache fill --model mmproj --list gguf.txt -o gguf.cache $tiny
 expect 0 '1 were there' "$qwenvit" cache fill --model mmproj/mmproj-F32.gguf --list gguf.txt -o gguf.cache $tiny
-expect 0 'so q8g32 takes' "$qwenvit" bench tower --model qwen2.gguf --weights stored --grid 1,4,4 --no-limit $quick
+expect 0 'over_widened' "$qwenvit" bench tower --model qwen2.gguf --weights stored --grid 1,4,4 --no-limit $quick
 expect 3 'this cache has "model_type"' "$qwenvit" cache fill --model qwen2.gguf --list gguf.txt -o gguf.cache $tiny
 expect 0 '0 failed' "$qwenvit" verify --model mmproj --grid 1,4,4
 against="$qwenvit verify --model mmproj --grid 1,4,4 --against-model"

@@ -25,7 +25,6 @@ clips/options.inc clips/clip_options.c      checks which options go together
 clips/options.inc cache/made_by.c           writes the numbers of the model, which are called so too
 clips/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
 clips/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
-clips/options.inc tools/bench/bench_job.c         makes frames small
 clips/options.inc tools/verify/verify.c     makes pixels of a size; samples as many frames as a grid has
 clips/options.inc python/src/model.cpp      gives the numbers of the model
 clips/options.inc python/src/frames.cpp     resizes frames that are in memory
@@ -39,7 +38,7 @@ src/outcome.inc tools/command/info.c        tells them in sentences
 src/outcome.inc tools/command/report.c      tells them in sentences
 src/outcome.inc tools/command/estimate.c    sums frames of a list of clips
 src/outcome.inc tools/command/progress_line.c sums frames and times of the clips of a job
-src/outcome.inc tools/bench/bench_job.c           sums frames and times of the clips of a job
+src/outcome.inc tools/bench/job.c           has times of a stage of a job, which are called so too
 src/outcome.inc tools/bench/preprocess.c    records of 0.1.0 have these names
 src/outcome.inc python/src/cache.cpp        frames in memory come with their rate
 src/outcome.inc python/qwenvit/adapters/__init__.py has the names of 0.2

@@ -1,40 +1,34 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit bench: finds the bench that is asked for, and has what all of them share: timing, tables,
- * records. */
-#define _POSIX_C_SOURCE 200809L
+/* What all benches share: a device, timing, tables, records, lists, folders. */
+#define _GNU_SOURCE /* for mkdtemp, fmemopen */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "bench.h"
 #include "commit.h"
 #include "error.h"
 #include "files/json.h"
-#include "outlook.h"
 
 /* ---- a bench --------------------------------------------------------------------------------- */
 
 qv_status
-bench_open(struct bench *b, const struct tool_options *o, const char *name, qv_error *err)
+bench_open(struct bench *b, qv_error *err)
 {
-    *b = (struct bench){ .o = o, .name = name };
-    qv_status status = tool_open_context(o, &b->ctx, err);
+    const qv_status status = tool_open_context(b->o, &b->ctx, err);
     if (!status)
         qv_context_get_info(b->ctx, &b->info);
     return status;
 }
 
 qv_status
-bench_open_model(struct bench *b, const struct tool_options *o, const char *name, qv_model **model,
-                 qv_model_info *info, qv_error *err)
+bench_open_model(struct bench *b, qv_model **model, qv_model_info *info, qv_error *err)
 {
-    qv_status status = bench_open(b, o, name, err);
+    qv_status status = bench_open(b, err);
     if (!status)
-        status = tool_load_model(o, b->ctx, o->model, false, model, err);
+        status = tool_load_model(b->o, b->ctx, b->o->model, false, model, err);
     if (!status)
         qv_model_get_info(*model, info);
     return status;
@@ -46,90 +40,66 @@ bench_talks(const struct bench *b)
     return !b->o->json || b->o->json_file;
 }
 
-static void
-tell_scatter(const struct bench *b)
+void
+bench_close(struct bench *b)
 {
     if (b->scattered && !b->o->quiet)
         tool_say("bench %s: %lld of %lld times are not reliable: their p90 is up to %.1f times the "
                  "median, so something else was using this machine",
                  b->name, (long long)b->scattered, (long long)b->timed, b->most_scatter);
-}
-
-void
-bench_close(struct bench *b)
-{
-    tell_scatter(b);
     tool_close_context(&b->ctx, &b->info);
 }
 
-/* Writes "0.123 TFLOP/s", or that the rate is not known. */
+/* Writes a number with three significant digits, or with all of them before the point. */
 static const char *
-rate_text(struct bench_rate rate, double scale, int decimals, const char *unit, char text[60])
+digits(double x, char text[24])
 {
-    if (rate.known)
-        snprintf(text, 60, "%.*f %s", decimals, rate.per_s * scale, unit);
-    else
-        snprintf(text, 60, "unknown %s", unit);
+    snprintf(text, 24, x < 99.95 ? "%#.3g" : "%.0f", x);
     return text;
 }
 
-static void
-tell_roofline(const struct bench *b, qv_dtype dtype)
+static const char *
+rate_text(struct bench_rate rate, double scale, char text[24])
 {
-    char peak[60], memory[60], copy[60];
-    tool_print("roofline: %s (best %s GEMM), %s (a copy, read and written: %s)\n",
-               rate_text(b->peak[dtype], 1e-12, 3, "TFLOP/s", peak), qv_dtype_name(dtype),
-               rate_text(b->memory, 1e-9, 1, "GB/s", memory),
-               rate_text(b->copy, 1e-9, 1, "GB/s", copy));
-    if (!b->peak[dtype].known || !b->memory.known || !b->copy.known)
-        tool_print(
-            "unknown: no two of %d measurements agree, so something else is using this machine; "
-            "what follows from it is withheld\n",
-            BENCH_MOST_RATES);
+    return rate.known ? digits(rate.per_s * scale, text) : "unknown";
+}
+
+/* Prints the device, once. */
+static void
+tell_device(struct bench *b)
+{
+    if (b->begun)
+        return;
+    b->begun = true;
+    tool_print("%s on %s: %s", b->name, b->info.backend, b->info.device);
+    if (b->info.threads)
+        tool_print(", %d thread%s", b->info.threads, b->info.threads == 1 ? "" : "s");
+    tool_print("\n");
 }
 
 qv_status
-bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err)
+bench_begin(struct bench *b, qv_dtype dtype, qv_error *err)
 {
-    const bool first = !b->begun;
-    qv_status status = bench_measure_roofline(b, dtype, err);
-    if (!b->parts_done)
-        b->parts_began_s = qv_seconds();
-    b->begun = true;
+    char peak[24], memory[24], copy[24];
+    const qv_status status = bench_measure_roofline(b, dtype, err);
     if (status || !bench_talks(b))
         return status;
-    if (first) {
-        tool_print("%s on %s: %s", b->name, b->info.backend, b->info.device);
-        if (b->info.threads)
-            tool_print(", %d thread%s", b->info.threads, b->info.threads == 1 ? "" : "s");
-        tool_print("\n");
-        for (const char *line = about; *line; line += strspn(line, "\n")) {
-            const int n = (int)strcspn(line, "\n");
-            tool_print("%.*s\n", n, line);
-            line += n;
-        }
-    } else {
-        tool_print("\n");
-    }
-    tell_roofline(b, dtype);
+    tool_print(b->begun ? "\n" : "");
+    tell_device(b);
+    tool_print("roofline: %s TFLOP/s (%s GEMM), %s GB/s (copy: %s)\n",
+               rate_text(b->peak[dtype], 1e-12, peak), qv_dtype_name(dtype),
+               rate_text(b->memory, 1e-9, memory), rate_text(b->copy, 1e-9, copy));
+    if (!b->peak[dtype].known || !b->memory.known || !b->copy.known)
+        tool_print("unknown: no two of %d measurements agree, so something else is using this "
+                   "machine\n",
+                   BENCH_MOST_RATES);
     return QV_OK;
 }
 
-qv_status
-bench_dtypes(struct bench *b, qv_dtype out[2], int *n, qv_error *err)
+qv_dtype
+bench_dtype(const struct bench *b)
 {
-    out[0] = b->o->dtype ? b->o->dtype : QV_F32;
-    out[1] = QV_BF16;
-    *n = 1;
-    if (b->o->dtype || b->bf16_left_out)
-        return QV_OK;
-    const qv_status status = bench_measure_roofline(b, QV_BF16, err);
-    if (!status)
-        *n = 2;
-    b->bf16_left_out = status == QV_EUNSUPPORTED;
-    if (b->bf16_left_out && bench_talks(b))
-        tool_print("bf16 left out: this device has no GEMMs of it\n");
-    return b->bf16_left_out ? QV_OK : status;
+    return b->o->dtype ? b->o->dtype : b->info.dtype;
 }
 
 const char *
@@ -164,58 +134,61 @@ duration(double seconds, char text[32])
     return text;
 }
 
+static bool
+is_spent(const struct bench *b)
+{
+    return b->o->budget > 0 && qv_seconds() - b->began_s >= b->o->budget;
+}
+
 void
 bench_expect(struct bench *b, int64_t parts)
 {
     b->parts = parts;
     b->parts_done = 0;
-    b->parts_began_s = qv_seconds();
+    b->parts_began_s = b->told_s = qv_seconds();
 }
 
-void
-bench_part_done(struct bench *b)
+bool
+bench_next(struct bench *b)
 {
-    const double now_s = qv_seconds(), every_s = 10;
+    const double now_s = qv_seconds(), every_s = b->parts_done > 1 ? 10 : 0;
+    const double left_s = (now_s - b->parts_began_s) * (double)(b->parts - b->parts_done) /
+                          (double)(b->parts_done + !b->parts_done);
     char text[32];
-    b->parts_done++;
-    const double left_s =
-        (now_s - b->parts_began_s) / (double)b->parts_done * (double)(b->parts - b->parts_done);
-    if (b->o->quiet || left_s < LONG_S || (b->parts_done > 1 && now_s - b->told_s < every_s))
-        return;
-    b->told_s = now_s;
-    tool_say("bench %s: %lld of %lld timed, about %s to go", b->name, (long long)b->parts_done,
-             (long long)b->parts, duration(left_s, text));
+    if (b->parts_done && is_spent(b)) {
+        tool_say("bench %s: --budget is spent: %lld of %lld were timed", b->name,
+                 (long long)b->parts_done, (long long)b->parts);
+        return false;
+    }
+    if (b->parts_done++ && !b->o->quiet && left_s >= LONG_S && now_s - b->told_s >= every_s) {
+        b->told_s = now_s;
+        tool_say("bench %s: %lld of %lld timed, about %s to go", b->name,
+                 (long long)b->parts_done - 1, (long long)b->parts, duration(left_s, text));
+    }
+    return true;
 }
 
 static bool
-enough(const struct samples *s, int64_t repeats)
+enough(const struct bench *b, const struct samples *s, int64_t repeats)
 {
-    return s->n == MOST_SAMPLES || s->spent_ms >= BENCH_MOST_MS ||
+    return s->n == MOST_SAMPLES || s->spent_ms >= BENCH_MOST_MS || (s->n && is_spent(b)) ||
            (s->n >= repeats && s->spent_ms >= (double)(BENCH_LEAST_MS * repeats));
 }
 
 /* Takes one sample. The first run only warms up, unless it alone uses up the time for all of
  * them. */
 static qv_status
-sample(struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
+sample(const struct bench *b, struct bench_run *run, struct samples *s, bool warm_up, qv_error *err)
 {
     double began = qv_seconds(), ms = -1;
     qv_status status = run->work(run->user, &ms, err);
     double spent_ms = (qv_seconds() - began) * 1e3;
     s->first_ms = warm_up ? spent_ms : s->first_ms;
-    if (!status && (!warm_up || spent_ms >= BENCH_MOST_MS)) {
+    if (!status && (!warm_up || spent_ms >= BENCH_MOST_MS || is_spent(b))) {
         s->ms[s->n++] = ms >= 0 ? ms : spent_ms;
         s->spent_ms += spent_ms;
     }
     return status;
-}
-
-static struct bench_times
-times_of(struct samples *s)
-{
-    return (struct bench_times){ .median_ms = qv_quantile(s->ms, (size_t)s->n, 0.5),
-                                 .p90_ms = qv_quantile(s->ms, (size_t)s->n, 0.9),
-                                 .repeats = s->n };
 }
 
 static void
@@ -225,6 +198,8 @@ tell_duration(const struct bench *b, const struct samples *s, int n, int64_t rep
     double seconds = 0;
     for (int i = 0; i < n; i++)
         seconds += s[i].n ? 0 : bench_rest_s(&s[i].first_ms, 1, repeats);
+    const double left_s = b->began_s + b->o->budget - qv_seconds();
+    seconds = b->o->budget > 0 && left_s < seconds ? left_s : seconds;
     if (seconds >= LONG_S && !b->o->quiet)
         tool_say("bench %s: what comes next takes about %s", b->name, duration(seconds, text));
 }
@@ -238,53 +213,30 @@ bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err)
         return qv_fail(err, QV_ENOMEM, "no memory for times");
     qv_status status = QV_OK;
     for (int i = 0; i < n && !status; i++)
-        status = sample(&runs[i], &samples[i], true, err);
+        if (runs[i].work)
+            status = sample(b, &runs[i], &samples[i], true, err);
     if (!status)
         tell_duration(b, samples, n, repeats);
     for (bool more = true; more && !status;) {
         more = false;
         for (int i = 0; i < n && !status; i++)
-            if (!enough(&samples[i], repeats)) {
-                status = sample(&runs[i], &samples[i], false, err);
+            if (runs[i].work && !enough(b, &samples[i], repeats)) {
+                status = sample(b, &runs[i], &samples[i], false, err);
                 more = true;
             }
     }
-    for (int i = 0; i < n && !status; i++)
-        runs[i].times = times_of(&samples[i]);
+    for (int i = 0; i < n && !status; i++) {
+        struct samples *taken = &samples[i];
+        if (taken->n)
+            runs[i].times =
+                (struct bench_times){ qv_quantile(taken->ms, (size_t)taken->n, 0.5),
+                                      qv_quantile(taken->ms, (size_t)taken->n, 0.9), taken->n };
+    }
     free(samples);
     return status;
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
-
-struct bench_figure
-bench_roof_share(const struct bench *b, qv_dtype dtype, double flops, double bytes, bool streams,
-                 double ms)
-{
-    const struct bench_roof roof = { b->peak[dtype], b->memory };
-    return bench_share(&roof, flops, bytes, streams, ms);
-}
-
-void
-bench_print_share(struct bench_figure share, const char *note)
-{
-    char percent[20] = "-";
-    if (!share.withheld)
-        snprintf(percent, sizeof percent, "%.1f%%", 100 * share.value);
-    tool_print(" %8s%s%s%s%s\n", percent, note && *note ? "  " : "", note ? note : "",
-               share.withheld ? "  share withheld: " : "", share.withheld ? share.withheld : "");
-}
-
-const char *
-bench_figure_text(struct bench_figure figure, int decimals, const char *unit, char *text,
-                  size_t size)
-{
-    if (figure.withheld)
-        snprintf(text, size, "withheld: %s", figure.withheld);
-    else
-        snprintf(text, size, "%.*f%s", decimals, figure.value, unit);
-    return text;
-}
 
 void
 bench_put_figure(json_t *record, const char *name, struct bench_figure figure)
@@ -342,26 +294,24 @@ day_json(void)
 }
 
 static struct bench_figure
-share_of(const struct bench *b, const struct bench_record *r)
+roof_share(const struct bench *b, const struct bench_record *r)
 {
-    return bench_roof_share(b, r->dtype, r->flops, r->bytes, r->streams, r->times.median_ms);
+    const struct bench_roof roof = { b->peak[r->dtype], b->memory };
+    return bench_share(&roof, r->flops, r->bytes, r->streams, r->times.median_ms);
 }
 
 static json_t *
 record_json(const struct bench *b, const struct bench_record *r)
 {
     double ms = r->times.median_ms;
-    json_t *j = json_pack("{s:s, s:o, s:s, s:s}", "bench", b->name, "case", tool_json_text(r->work),
-                          "way", r->way, "dtype", qv_dtype_name(r->dtype));
-    if (r->desc)
-        json_object_update_new(j, json_pack("{s:b, s:s}", "chosen", r->chosen, "desc", r->desc));
-    json_object_update_new(j, json_pack("{s:f, s:f, s:I, s:f, s:f, s:f, s:f}", "median_ms", ms,
-                                        "p90_ms", r->times.p90_ms, "repeats",
-                                        (json_int_t)r->times.repeats, "flops", r->flops, "bytes",
-                                        r->bytes, "tflops_per_s", rate(r->flops, ms) * 1e-12,
-                                        "gb_per_s", rate(r->bytes, ms) * 1e-9));
+    json_t *j = json_pack("{s:s, s:o, s:s, s:s, s:f, s:f, s:I, s:f, s:f, s:f, s:f}", "bench",
+                          b->name, "case", tool_json_text(r->work), "way", r->way, "dtype",
+                          qv_dtype_name(r->dtype), "median_ms", ms, "p90_ms", r->times.p90_ms,
+                          "repeats", (json_int_t)r->times.repeats, "flops", r->flops, "bytes",
+                          r->bytes, "tflops_per_s", rate(r->flops, ms) * 1e-12, "gb_per_s",
+                          rate(r->bytes, ms) * 1e-9);
     json_object_update(j, r->extras);
-    bench_put_figure(j, "roof_share", share_of(b, r));
+    bench_put_figure(j, "roof_share", roof_share(b, r));
     json_object_set_new(j, "machine", machine_json(b, r->dtype));
     json_object_set_new(j, "version", json_string(qv_version()));
     json_object_set_new(j, "commit", json_string(QV_COMMIT));
@@ -381,29 +331,81 @@ bench_emit(struct bench *b, const struct bench_record *r, qv_error *err)
     return status;
 }
 
-void
-bench_show_group(struct bench *b, const char *name, qv_dtype dtype)
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+/* Prints the heading of a table, unless that table is being printed already. */
+static void
+show_group(struct bench *b, const char *name, qv_dtype dtype)
 {
     char group[sizeof b->group];
     snprintf(group, sizeof group, "%s, %s", name, qv_dtype_name(dtype));
+    tell_device(b);
     if (strcmp(group, b->group))
-        tool_print("\n%s\n  %-25s %11s %11s %9s %9s %8s\n", group, "", "median ms", "p90 ms",
-                   "TFLOP/s", "GB/s", "of roofline");
+        tool_print("\n%s\n  %-21s %9s %9s %8s %8s %6s\n", group, "", "median ms", "p90 ms",
+                   "TFLOP/s", "GB/s", "roof %");
     snprintf(b->group, sizeof b->group, "%s", group);
+}
+
+/* Prints those of the named fields that the record has; bytes as MB. Returns why one is withheld, or
+ * NULL. */
+static const char *
+print_fields(const json_t *extras, const char *names)
+{
+    const char *withheld = NULL;
+    const json_t *reasons = json_object_get(extras, "withheld");
+    char name[40], text[24];
+    for (int n = 0; names && sscanf(names, "%39s%n", name, &n) == 1; names += n) {
+        const json_t *value = json_object_get(extras, name);
+        const char *why = json_string_value(json_object_get(reasons, name)),
+                   *bytes = strstr(name, "_bytes");
+        if (why)
+            tool_print("  %s -", name);
+        else if (bytes && json_is_number(value))
+            tool_print("  %.*s %s MB", (int)(bytes - name), name,
+                       digits(json_number_value(value) * 1e-6, text));
+        else if (json_is_integer(value))
+            tool_print("  %s %lld", name, (long long)json_integer_value(value));
+        else if (json_is_number(value))
+            tool_print("  %s %s", name, digits(json_number_value(value), text));
+        else if (json_is_string(value) && *json_string_value(value))
+            tool_print("  %s", json_string_value(value));
+        else if (json_is_true(value))
+            tool_print("  %s", name);
+        withheld = why ? why : withheld;
+    }
+    return withheld;
+}
+
+static void
+print_cell(double value, int width)
+{
+    char text[24] = "-";
+    tool_print(" %*s", width, value > 0 ? digits(value, text) : text);
+}
+
+void
+bench_print(struct bench *b, const struct bench_record *r)
+{
+    const double ms = r->times.median_ms;
+    const struct bench_figure share = roof_share(b, r);
+    show_group(b, r->group ? r->group : r->work, r->dtype);
+    tool_print("  %-21s", r->group ? r->work : r->way);
+    print_cell(ms, 9);
+    print_cell(r->times.p90_ms, 9);
+    print_cell(rate(r->flops, ms) * 1e-12, 8);
+    print_cell(rate(r->bytes, ms) * 1e-9, 8);
+    print_cell(share.withheld ? 0 : 100 * share.value, 6);
+    const char *why = print_fields(r->extras, r->show);
+    why = share.withheld ? share.withheld : why;
+    tool_print("%s%s\n", why ? "  -: " : "", why ? why : "");
+    fflush(stdout);
 }
 
 qv_status
 bench_report(struct bench *b, const struct bench_record *r, qv_error *err)
 {
-    const char *label = r->label ? r->label : r->way;
-    const double ms = r->times.median_ms;
-    if (bench_talks(b)) {
-        bench_show_group(b, r->group ? r->group : r->work, r->dtype);
-        tool_print("  %-25s %11.3f %11.3f %9.3f %9.2f", label, ms, r->times.p90_ms,
-                   rate(r->flops, ms) * 1e-12, rate(r->bytes, ms) * 1e-9);
-        bench_print_share(share_of(b, r), r->note);
-        fflush(stdout);
-    }
+    if (bench_talks(b))
+        bench_print(b, r);
     return bench_emit(b, r, err);
 }
 
@@ -418,77 +420,46 @@ bench_ended(const char *what, int code, qv_error *err)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* Names the file and line of a failure; an invalid line is an invalid file. */
-static qv_status
-blame(const char *file, int line, qv_status status, qv_error *err)
-{
-    qv_error why = *err;
-    return qv_fail(err, status == QV_EINVAL ? QV_EFORMAT : status, "%s:%d: %.400s", file, line,
-                   why.text);
-}
-
-/* Reads a text file; the text ends with a NUL, and the caller frees it. */
-static qv_status
-read_list(const char *path, char **out, qv_error *err)
-{
-    enum { MOST_BYTES = 1 << 20 };
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return qv_fail(err, QV_EIO, "%s: %s", path, strerror(errno));
-    char *text = *out = malloc(MOST_BYTES);
-    const size_t n = text ? fread(text, 1, MOST_BYTES, f) : 0;
-    const bool failed = ferror(f);
-    fclose(f);
-    if (!text)
-        return qv_fail(err, QV_ENOMEM, "%s: no memory for a list of shapes", path);
-    if (failed)
-        return qv_fail(err, QV_EIO, "%s: cannot be read", path);
-    if (n == MOST_BYTES || memchr(text, 0, n))
-        return qv_fail(err, QV_EFORMAT, "%s: not a list of shapes", path);
-    text[n] = 0;
-    return QV_OK;
-}
-
-/* Cuts the line that begins at *next off, and moves *next to the one behind it, or to NULL. Returns
- * what the line says. */
+/* Cuts off what is no text of a line, and returns where the text begins. */
 static char *
-cut_line(char **next)
+text_of(char *line)
 {
-    char *line = *next + strspn(*next, " \t"), *end = strchr(*next, '\n');
-    *next = end ? end + 1 : NULL;
-    if (end)
-        *end = 0;
     line[strcspn(line, "#\r\n")] = 0;
-    return line;
-}
-
-static int64_t
-count_lines(const char *text)
-{
-    int64_t n = 0;
-    for (const char *at = text; at; at = strchr(at, '\n'), at += at != NULL)
-        n += !strchr("#\r\n", at[strspn(at, " \t")]);
-    return n;
+    return line + strspn(line, " \t");
 }
 
 qv_status
 bench_each_line(struct bench *b, const char *path, const char *text, bench_line *take, void *user,
                 qv_error *err)
 {
-    char *list = text ? strdup(text) : NULL;
-    qv_status status = text ? QV_OK : read_list(path, &list, err);
-    if (text && !list)
-        status = qv_fail(err, QV_ENOMEM, "%s: no memory for a list", path);
-    char *next = status ? NULL : list;
-    if (next)
-        bench_expect(b, count_lines(next));
-    for (int number = 1; next && !status; number++) {
-        char *line = cut_line(&next);
-        status = *line ? take(user, line, err) : QV_OK;
-        if (status)
-            status = blame(path, number, status, err);
+    enum { MOST = 4096 };
+    char line[MOST];
+    int64_t n = 0;
+    qv_status status = QV_OK;
+    FILE *f = text ? fmemopen((void *)(uintptr_t)text, strlen(text), "r") : fopen(path, "r");
+    if (!f)
+        return qv_fail(err, QV_EIO, "%s: %s", path, strerror(errno));
+    while (fgets(line, MOST, f))
+        n += *text_of(line) != 0;
+    rewind(f);
+    bench_expect(b, n);
+    for (int number = 1; !status && fgets(line, MOST, f); number++) {
+        const bool whole = strchr(line, '\n') || feof(f);
+        char *at = text_of(line);
+        if (!whole)
+            status = qv_fail(err, QV_EFORMAT, "%s:%d: a line is longer than %d bytes, or no text",
+                             path, number, MOST);
+        else if (*at && !bench_next(b))
+            break;
+        else if (*at && (status = take(user, at, err)) != QV_OK) {
+            const qv_error why = *err; /* an invalid line is an invalid file */
+            status = qv_fail(err, status == QV_EINVAL ? QV_EFORMAT : status, "%s:%d: %.400s", path,
+                             number, why.text);
+        }
     }
-    free(list);
+    if (ferror(f) && !status)
+        status = qv_fail(err, QV_EIO, "%s: cannot be read: %s", path, strerror(errno));
+    fclose(f);
     return status;
 }
 
@@ -512,55 +483,8 @@ bench_open_folder(const char *folder, char **out, qv_error *err)
 void
 bench_close_folder(char **folder)
 {
-    if (*folder) {
+    if (*folder)
         tool_remove_folder(*folder);
-    }
     free(*folder);
     *folder = NULL;
-}
-
-/* ---- the table of benches -------------------------------------------------------------------- */
-
-int
-tool_bench(const struct tool_options *o)
-{
-    enum { MODEL = 1, FOLDER = 2, CLIP = 4, DEVICES = 8 }; /* what it needs; what it may have */
-    static const struct {
-        const char *name;
-        bench_function *run;
-        unsigned has;
-    } benches[] = {
-        { "patch-embed", bench_patch_embed, 0 },  { "conv3d", bench_conv3d, 0 },
-        { "tower", bench_tower, MODEL },          { "gemm", bench_gemm, 0 },
-        { "preprocess", bench_preprocess, CLIP }, { "job", bench_job, MODEL | FOLDER | DEVICES },
-        { "cache", bench_cache, MODEL | FOLDER }, { "start", bench_start, MODEL | FOLDER | CLIP }
-    };
-    for (size_t i = 0; i < sizeof benches / sizeof *benches && o->n_arguments; i++) {
-        const char *name = benches[i].name;
-        const unsigned has = benches[i].has;
-        const size_t most = has & CLIP ? 2 : 1; /* arguments, with the bench's name */
-        qv_error err = { 0 };
-        if (strcmp(o->arguments[0], name) != 0)
-            continue;
-        if ((o->all_devices || o->n_devices > 1) && !(has & DEVICES))
-            tool_complain("bench %s: it runs on one device", name);
-        else if (o->n_arguments > most)
-            tool_complain("bench %s: %s is not known (qwenvit bench --help)", name,
-                          o->arguments[most]);
-        else if (has & FOLDER && (!o->model || !o->output))
-            tool_complain("bench %s: --model DIR and -o FOLDER are required (qwenvit bench --help)",
-                          name);
-        else if (has & MODEL && !o->model)
-            tool_complain("bench %s: --model DIR is required", name);
-        else {
-            const qv_status status = benches[i].run(o, &err);
-            const int code = status ? tool_fail(status, &err) : TOOL_DONE;
-            return status == QV_ESTATE ? TOOL_FAILED : code;
-        }
-        return TOOL_USAGE;
-    }
-    tool_complain("bench: say what to time: patch-embed, conv3d, tower, gemm, preprocess, job, "
-                  "cache or start "
-                  "(qwenvit bench --help)");
-    return TOOL_USAGE;
 }

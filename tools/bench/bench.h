@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Functions that the benches and the profile share: a device with its measured roofline, timing,
- * records. */
+ * tables and records. */
 #ifndef QV_TOOLS_BENCH_H
 #define QV_TOOLS_BENCH_H
 
-#include "model/inspect.h"
 #include "command/tool.h"
 #include "figures.h"
+#include "model/inspect.h"
 #include "samples.h"
 
 /* ---- bench.c: a bench, its timing, its records ----------------------------------------------- */
@@ -14,43 +14,38 @@
 struct bench {
     const struct tool_options *o;
     const char *name; /* such as "conv3d" */
+    double began_s;
     qv_context *ctx;
     qv_context_info info;
     struct bench_rate peak[QV_F16 + 1]; /* roofline: FLOP/s by dtype */
     struct bench_rate memory;           /* roofline: bytes per second, by a copy or by reading */
     struct bench_rate copy;             /* bytes per second of a copy, reads and writes counted */
     bool begun;                         /* the device was printed */
-    bool bf16_left_out;                 /* the device has no bf16 GEMMs, and that was reported */
     char group[256];                    /* heading of the table that is being printed */
-    int64_t parts, parts_done;          /* parts of a list, and how many are done */
+    int64_t parts, parts_done;          /* parts of a list, and how many were begun */
     double parts_began_s, told_s;       /* when the first part began; when the remaining time was
                                          * last reported */
     int64_t timed, scattered;           /* records; records whose p90 is far above the median */
     double most_scatter;                /* the largest p90, as a multiple of the median */
 };
 
-/* Opens the device of the options. Closing it reports whether times scattered. */
-qv_status bench_open(struct bench *b, const struct tool_options *o, const char *name,
-                     qv_error *err);
-void bench_close(struct bench *b);
+/* Opens the device of the options. bench_close closes it, and reports whether times scattered. */
+qv_status bench_open(struct bench *b, qv_error *err);
 /* Opens the device, and loads the model of the options. */
-qv_status bench_open_model(struct bench *b, const struct tool_options *o, const char *name,
-                           qv_model **model, qv_model_info *info, qv_error *err);
+qv_status bench_open_model(struct bench *b, qv_model **model, qv_model_info *info, qv_error *err);
+void bench_close(struct bench *b);
 bool bench_talks(const struct bench *b); /* returns whether tables are printed: stdout is not used
                                           * for JSON records */
 
-/* Measures the roofline of a dtype, and prints the device, its roofline and `about`, which
- * describes what follows. */
-qv_status bench_begin(struct bench *b, qv_dtype dtype, const char *about, qv_error *err);
+/* Measures the roofline of a dtype, and prints it below the device. */
+qv_status bench_begin(struct bench *b, qv_dtype dtype, qv_error *err);
 
-/* Begin a list of so many parts, and count one of them as done. They report how long the rest
- * takes, after the first part and now and then. */
+/* Begins a list of so many parts. bench_next, before each part, reports how long the rest takes,
+ * and returns false, with a message, if --budget is spent. */
 void bench_expect(struct bench *b, int64_t parts);
-void bench_part_done(struct bench *b);
+bool bench_next(struct bench *b);
 
-/* Chooses the *n dtypes to run in: --dtype, or f32 and, if the device has bf16 GEMMs, bf16. If it
- * has none, that is reported once. */
-qv_status bench_dtypes(struct bench *b, qv_dtype out[2], int *n, qv_error *err);
+qv_dtype bench_dtype(const struct bench *b); /* returns --dtype, or the device's own */
 /* Returns the last part of a path, without trailing slashes. */
 const char *bench_base_name(const char *path, char *name, size_t size);
 
@@ -61,43 +56,33 @@ struct bench_times {
 /* Runs the work once. Sets *ms if the device's clock times it better than the host's. */
 typedef qv_status bench_work(void *user, double *ms, qv_error *err);
 struct bench_run {
-    bench_work *work;
+    bench_work *work; /* NULL: there is none, and its times are 0 */
     void *user;
     struct bench_times times; /* set by bench_time */
 };
 /* Times several works alternately, so that a disturbance hits all of them: one run of each to warm
- * up, then --repeats runs, more if they are short, fewer if they take many seconds. If it will take
- * long, it says so before it begins. */
+ * up, then --repeats runs, more if they are short, fewer if they take many seconds or --budget is
+ * spent. If it will take long, it says so before it begins. */
 qv_status bench_time(const struct bench *b, struct bench_run *runs, int n, qv_error *err);
 
+/* A line of a table, and a record. `--legend` explains the ways and the fields. */
 struct bench_record {
-    const char *work, *way;    /* "vae 128ch 10x30x52 3x3x3 causal", "by depth" */
-    const char *group, *label; /* heading of the printed table, and label of the line; NULL: work
-                                * and way */
-    const char *desc;          /* text of a Conv3d, which `chosen` belongs to; else NULL */
-    bool chosen;
+    const char *work, *way; /* "vae 128ch 10x30x52 3x3x3 causal", "by depth" */
+    const char *group;      /* heading of the table, with a line per work; NULL: the work is the
+                             * heading, with a line per way */
     qv_dtype dtype;
     struct bench_times times;
     double flops, bytes;
     bool streams;     /* all bytes come from memory, none from a cache */
     bool computed;    /* computed from other lines' times, not measured */
-    const char *note; /* text at the end of the line; may be NULL */
+    const char *show; /* names of extras that end the line, with spaces between them; or NULL */
     json_t *extras;   /* more fields, or NULL; bench_report and bench_emit take the reference */
 };
-/* Prints the heading of a table, unless that table is being printed already. */
-void bench_show_group(struct bench *b, const char *name, qv_dtype dtype);
-/* Prints a line of a table, below its heading if it is the first, and writes the JSON record. */
-qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
-/* Writes the JSON record alone, if records are wanted. */
+/* Prints a line of a table, below its heading if it is the first. */
+void bench_print(struct bench *b, const struct bench_record *r);
+/* Writes the JSON record, if records are wanted. bench_report prints the line too. */
 qv_status bench_emit(struct bench *b, const struct bench_record *r, qv_error *err);
-/* Returns the share of the roofline (figures.h). bench_print_share ends a line of a table with it,
- * the note, and why it is withheld. */
-struct bench_figure bench_roof_share(const struct bench *b, qv_dtype dtype, double flops,
-                                     double bytes, bool streams, double ms);
-void bench_print_share(struct bench_figure share, const char *note);
-/* Writes a figure as text, with so many decimals and a unit; or "withheld: " and the reason. */
-const char *bench_figure_text(struct bench_figure figure, int decimals, const char *unit,
-                              char *text, size_t size);
+qv_status bench_report(struct bench *b, const struct bench_record *r, qv_error *err);
 /* Sets field `name` of a record to a figure, or field `withheld` to an object that gives the reason
  * under that name. */
 void bench_put_figure(json_t *record, const char *name, struct bench_figure figure);
@@ -106,9 +91,8 @@ void bench_put_figure(json_t *record, const char *name, struct bench_figure figu
  * 0. */
 qv_status bench_ended(const char *what, int code, qv_error *err);
 
-/* Calls `take` for each line of a user's list, a text file of up to a megabyte, or of `text` if
- * that is not NULL, and expects as many parts; blank lines and comments after # are skipped. An
- * invalid line makes the file invalid. */
+/* Calls `take` for each line of a user's list, or of `text` if that is not NULL, as a part; blank
+ * lines and comments after # are skipped. An invalid line makes the file invalid. */
 typedef qv_status bench_line(void *user, char *line, qv_error *err);
 qv_status bench_each_line(struct bench *b, const char *path, const char *text, bench_line *take,
                           void *user, qv_error *err);
@@ -119,9 +103,9 @@ qv_status bench_open_folder(const char *folder, char **out, qv_error *err);
 void bench_close_folder(char **folder);
 
 /* The benches. An error of QV_ESTATE says that times were measured wrongly. */
-typedef qv_status bench_function(const struct tool_options *o, qv_error *err);
-bench_function bench_tower, bench_tower_pack /* for --pack */, bench_conv3d, bench_patch_embed,
-    bench_gemm, bench_preprocess, bench_cache, bench_job, bench_start;
+typedef qv_status bench_function(struct bench *b, qv_error *err);
+bench_function bench_tower, bench_conv3d, bench_patch_embed, bench_gemm, bench_preprocess,
+    bench_cache, bench_job, bench_start, bench_profile;
 
 struct qv_cache_writer;
 /* A cache for `bench job` to fill; qv_cache_writer_close seals it. Any thread may put keys. */
@@ -130,7 +114,7 @@ qv_status bench_start_parts(const char *folder, const qv_model_info *model,
 qv_status bench_put_tokens(struct qv_cache_writer *w, const char *key, const qv_tokens *row,
                            qv_error *err);
 
-/* ---- roofline.c: operations alone, and the roofline ------------------------------------------ */
+/* ---- operations.c: operations alone ---------------------------------------------------------- */
 
 /* Calls that are timed by the device's own clock. The caller sets ctx, calls and n; the rest is
  * zero. If the device can record, the first run records the calls, repeated so often that the time
@@ -152,8 +136,7 @@ qv_status bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n
 qv_status bench_elapsed(qv_context *ctx, double *ms, qv_error *err);
 
 /* A list of operations on an arena of its own. Operand i of every operation is the same memory,
- * filled with small random values, or valid ones for a table. The caller puts packed weights into
- * the calls. */
+ * filled with small random values. The caller puts packed weights and tables into the calls. */
 struct bench_ops {
     qv_context *ctx;
     size_t n, n_kernels;
@@ -173,32 +156,17 @@ qv_status bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t co
 
 /* Fills data with random bytes, or with values in [-1, 1). */
 void bench_fill(void *data, qv_dtype dtype, size_t bytes);
-/* Fills memory of the device in the same way. */
-qv_status bench_fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes,
-                            qv_error *err);
 
 /* Opens a GEMM with a weight of its own, which the caller frees, as it closes *out, in any case. */
 qv_status bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
                           struct bench_ops *out, struct qv_memory **weight, qv_error *err);
 
-/* Runs a plan's operations one by one, and waits for each: ms [qv_plan_steps] by the device's
- * clock. A chunk must have been pushed. */
-qv_status bench_step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *err);
+/* ---- roofline.c ------------------------------------------------------------------------------ */
 
 /* Measures the roofline of a dtype and the copy rate, unless they were measured in this run. */
 qv_status bench_measure_roofline(struct bench *b, qv_dtype dtype, qv_error *err);
 
-/* ---- chunks.c: a plan's work on chunks, and its bounds --------------------------------------- */
-
-/* Makes the plan of these options twice: *new_ms is the time of the first, *seen_ms that of the
- * second, whose shapes the model had seen. */
-qv_status bench_make_plan(qv_model *model, const qv_plan_options *options, qv_plan **out,
-                          double *new_ms, double *seen_ms, qv_error *err);
-
-/* Pushes a chunk and pulls its tokens; *ms is the time of its work on the device, which is run once
- * more for that. */
-qv_status bench_run_chunk(qv_plan *plan, const qv_item *items, size_t n, qv_tokens *tokens,
-                          double *ms, qv_error *err);
+/* ---- limit.c: the bounds of a plan's work on chunks ------------------------------------------ */
 
 /* The items of a chunk. */
 struct bench_chunk {
@@ -227,61 +195,15 @@ struct bench_bounds {
     bool floor_known; /* the copy rate, which the floor follows from, is */
 };
 enum { BENCH_LIMIT_RUNS = 2 };
-/* bench_limit_runs writes the works to time to out[BENCH_LIMIT_RUNS], and returns their number.
- * bench_limit_bounds computes the bounds from their times. */
-int bench_limit_runs(struct bench_limit *l, struct bench_run *out);
+/* The works to time; the bounds are computed from their times. */
+void bench_limit_runs(struct bench_limit *l, struct bench_run runs[BENCH_LIMIT_RUNS]);
 struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
-                                       const struct bench_run *runs);
-/* Compare work of so many ms with the bounds, as a record's fields and as printed lines. What
- * cannot be is withheld. */
-void bench_put_over_bounds(json_t *record, const struct bench_bounds *bounds, double ms);
-json_t *bench_bounds_json(const struct bench_bounds *bounds, double ms);
-void bench_print_bounds(const struct bench_bounds *bounds, double ms);
+                                       const struct bench_run runs[BENCH_LIMIT_RUNS]);
+/* Compares work of so many ms with the bounds, as fields of its record. */
+void bench_put_bounds(json_t *record, const struct bench_bounds *bounds, double ms);
 /* Reports the limit and the floor for the work of record r; prefix begins their ways' names. */
 qv_status bench_report_bounds(struct bench *b, const struct bench_limit *l,
                               const struct bench_bounds *bounds, const char *prefix,
                               struct bench_record r, qv_error *err);
-
-/* ---- calls.c: a chunk as callers see it ------------------------------------------------------ */
-
-/* Says where pixels come from and tokens go to: memory of qv_host_alloc, of malloc, or of the
- * device. */
-enum bench_place { BENCH_LOCKED, BENCH_PAGEABLE, BENCH_ON_DEVICE };
-struct bench_block {
-    enum bench_place place;
-    void *at;
-    struct qv_memory *memory; /* the device's memory; else NULL */
-};
-
-struct bench_calls;
-struct bench_call {
-    const char *name, *memory; /* such as "whole call, pageable" and "pageable" */
-    struct bench_calls *all;
-    qv_context *ctx;
-    qv_plan *plan;
-    qv_item item; /* the item of a full chunk */
-    qv_tokens tokens;
-    struct bench_block data, room; /* memory of pixels, and of tokens */
-};
-
-enum { BENCH_CALLS = 6, BENCH_INPUTS = 3 };
-struct bench_calls {
-    struct bench_call calls[BENCH_CALLS]; /* the first has frames and tokens of the plan's dtype in
-                                           * memory of qv_host_alloc; each of the others differs
-                                           * from it in one thing */
-    int n;                                /* calls that this device can run */
-    qv_plan *own;                         /* the first call's plan, which is the caller's */
-    qv_plan *plans[BENCH_INPUTS][2];      /* by qv_input, and by whether tokens are f32 */
-    const qv_plan *there; /* the plan whose full chunk was pushed last; NULL: the last one was not
-                           * full */
-};
-/* Opens calls that push a chunk of `pairs` frame pairs of the grid and pull its tokens. */
-qv_status bench_calls_open(qv_plan *plan, int64_t pairs, const int64_t grid[3],
-                           struct bench_calls *out, qv_error *err);
-void bench_calls_close(qv_context *ctx, struct bench_calls *calls);
-/* Pushes the chunk, or its first `pairs` pairs. */
-qv_status bench_call_push(struct bench_call *c, int64_t pairs, qv_error *err);
-qv_status bench_call_run(void *call, double *ms,
-                         qv_error *err); /* a bench_work, timed by the host's clock */
 
 #endif

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit bench cache: makes a cache of many keys of one token each, and the list of its clips. It
- * measures the time and memory of a `qwenvit cache` run that has nothing to do, the time to open
- * the cache, and the time to find a key.
+ * times a `qwenvit cache` run that has nothing to do, opening the cache, and finding a key.
  */
 #define _GNU_SOURCE /* for open_memstream */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "bench.h"
 #include "command/cache_command.h"
@@ -23,7 +19,7 @@
 enum { KEY_BYTES = 32, FINDS = 20000 };
 
 struct cache_bench {
-    struct bench b;
+    struct bench *b;
     struct tool_devices devices;
     char *list, *folder; /* files inside -o */
     qv_cache *cache;
@@ -38,11 +34,22 @@ key_name(int64_t i, char name[KEY_BYTES])
 
 /* ---- making the cache ------------------------------------------------------------------------ */
 
+static qv_status
+name_files(struct cache_bench *c, qv_error *err)
+{
+    const char *folder = c->b->o->output;
+    if (mkdir(folder, 0777) && errno != EEXIST)
+        return qv_fail(err, QV_EIO, "%s: cannot be made: %s", folder, strerror(errno));
+    c->list = qv_path_join(folder, "clips.txt");
+    c->folder = qv_path_join(folder, "tokens");
+    return c->list && c->folder ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", folder);
+}
+
 /* Runs `qwenvit cache` with this list and without output. */
 static qv_status
 run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times, qv_error *err)
 {
-    struct tool_options o = *c->b.o;
+    struct tool_options o = *c->b->o;
     o.out = c->folder;
     o.list = list;
     o.json_file = "/dev/null";
@@ -100,7 +107,7 @@ put_keys(struct cache_bench *c, const qv_cache_info *info, qv_error *err)
         row.deepstack[i] = zeros;
     qv_status s = zeros ? qv_cache_writer_open(c->folder, &o, &w, err)
                         : qv_fail(err, QV_ENOMEM, "no memory for a token");
-    for (int64_t i = 0; i < c->b.o->keys && !s; i++)
+    for (int64_t i = 0; i < c->b->o->keys && !s; i++)
         s = put_key(w, i, &row, err);
     qv_error sealing = { 0 };
     const qv_status sealed = qv_cache_writer_close(&w, &sealing);
@@ -116,7 +123,7 @@ write_list(const struct cache_bench *c, qv_error *err)
     char *text = NULL, key[KEY_BYTES];
     size_t bytes = 0;
     FILE *list = open_memstream(&text, &bytes);
-    for (int64_t i = 0; list && i < c->b.o->keys; i++) {
+    for (int64_t i = 0; list && i < c->b->o->keys; i++) {
         key_name(i, key);
         fprintf(list, "%s\n", key);
     }
@@ -140,32 +147,14 @@ make(struct cache_bench *c, qv_error *err)
     if (s)
         return s;
     qv_cache_get_info(c->cache, &info);
-    if (info.n_ok && info.n_ok != c->b.o->keys)
+    if (info.n_ok && info.n_ok != c->b->o->keys)
         s = qv_fail(err, QV_EINVAL, "%s has %lld keys; --keys is %lld", c->folder,
-                    (long long)info.n_ok, (long long)c->b.o->keys);
+                    (long long)info.n_ok, (long long)c->b->o->keys);
     if (!info.n_ok)
         s = put_keys(c, &info, err);
     qv_cache_close(&c->cache);
     tool_devices_close(&c->devices);
     return s ? s : write_list(c, err);
-}
-
-/* Makes the cache in a process of its own, because this process's peak memory is to be that of a
- * run which finds everything there. Nothing that a child would lack has been started yet. */
-static qv_status
-make_apart(struct cache_bench *c, qv_error *err)
-{
-    int status = 0;
-    fflush(NULL);
-    const pid_t pid = fork();
-    if (!pid) {
-        const qv_status s = make(c, err);
-        _exit(s ? tool_fail(s, err) : TOOL_DONE);
-    }
-    if (pid < 0 || waitpid(pid, &status, 0) != pid)
-        return qv_fail(err, QV_EBACKEND, "no process can be made: %s", strerror(errno));
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : TOOL_DEVICE;
-    return bench_ended("the process that makes the cache", code, err);
 }
 
 /* ---- timing ---------------------------------------------------------------------------------- */
@@ -193,7 +182,7 @@ find_keys(void *user, double *ms, qv_error *err)
     const double began_s = qv_seconds();
     for (int i = 0; i < FINDS && !s && item.key; i++) {
         c->random = c->random * 6364136223846793005u + 1442695040888963407u;
-        key_name((int64_t)((c->random >> 33) % (uint64_t)c->b.o->keys), key);
+        key_name((int64_t)((c->random >> 33) % (uint64_t)c->b->o->keys), key);
         s = qv_cache_find(c->cache, key, &item, err);
         if (!s && item.key)
             s = qv_cache_hold(c->cache, &item, err);
@@ -206,19 +195,16 @@ find_keys(void *user, double *ms, qv_error *err)
                : s;
 }
 
-/* Measures a run that has nothing to do, with all that it opens. */
+/* Times a run that has nothing to do, with all that it opens. */
 static qv_status
 resume(struct cache_bench *c, struct bench_times *times, json_t **extras, qv_error *err)
 {
     struct tool_cache_times t;
     const double began_s = qv_seconds();
-    const clock_t began = clock();
     const qv_status s = run_with(c, c->list, &t, err);
     const double ms = 1e3 * (qv_seconds() - began_s);
     *times = (struct bench_times){ ms, ms, 1 };
-    *extras = json_pack("{s:f, s:f, s:f, s:I}", "list_s", t.list_s, "look_s", t.look_s, "cpu_s",
-                        (double)(clock() - began) / CLOCKS_PER_SEC, "peak_bytes",
-                        (json_int_t)tool_peak_bytes());
+    *extras = json_pack("{s:f, s:f}", "list_s", t.list_s, "look_s", t.look_s);
     return s;
 }
 
@@ -227,73 +213,54 @@ static qv_status
 report(struct cache_bench *c, const char *way, struct bench_times times, json_t *extras,
        qv_error *err)
 {
-    char work[64], note[64] = "";
+    char work[64];
     qv_cache_info info;
     qv_cache_get_info(c->cache, &info);
-    snprintf(work, sizeof work, "%lld keys", (long long)c->b.o->keys);
-    const json_t *peak = json_object_get(extras, "peak_bytes");
-    if (peak)
-        snprintf(note, sizeof note, "  %.0f MB at most", (double)json_integer_value(peak) / 1e6);
-    if (bench_talks(&c->b))
-        tool_print("  %-8s %14.6f %14.6f%s\n", way, times.median_ms, times.p90_ms, note);
+    snprintf(work, sizeof work, "%lld keys", (long long)c->b->o->keys);
     json_object_update_new(extras, json_pack("{s:I, s:I, s:I}", "parts", (json_int_t)info.n_parts,
                                              "part_bytes", (json_int_t)info.part_bytes,
                                              "index_bytes", (json_int_t)info.index_bytes));
-    const struct bench_record r = {
-        .work = work, .way = way, .dtype = info.layout.dtype, .times = times, .extras = extras
-    };
-    return bench_emit(&c->b, &r, err);
+    const struct bench_record r = { .work = work,
+                                    .way = way,
+                                    .dtype = info.layout.dtype,
+                                    .times = times,
+                                    .show = "list_s look_s",
+                                    .extras = extras };
+    return bench_report(c->b, &r, err);
 }
 
 static qv_status
 run_all(struct cache_bench *c, qv_error *err)
 {
-    struct bench_run open = { .work = open_cache, .user = c },
-                     find = { .work = find_keys, .user = c };
+    struct bench_run runs[] = { { .work = open_cache, .user = c },
+                                { .work = find_keys, .user = c } };
     struct bench_times resumed = { 0 };
     json_t *extras = NULL;
-    qv_status s = make_apart(c, err);
+    qv_status s = name_files(c, err);
+    if (!s)
+        s = make(c, err);
     if (!s)
         s = resume(c, &resumed, &extras, err);
-    if (!s)
-        s = bench_time(&c->b, &open, 1, err);
-    if (!s)
-        s = bench_time(&c->b, &find, 1, err);
+    for (int i = 0; i < 2 && !s; i++)
+        s = bench_time(c->b, &runs[i], 1, err);
     if (s) {
         json_decref(extras);
         return s;
     }
-    c->b.info = c->devices.infos[0];
-    if (bench_talks(&c->b))
-        tool_print("%lld keys in %s\n  %-8s %14s %14s\n", (long long)c->b.o->keys, c->folder, "",
-                   "median ms", "p90 ms");
+    c->b->info = c->devices.infos[0];
     s = report(c, "resume", resumed, extras, err);
     if (!s)
-        s = report(c, "open", open.times, json_object(), err);
-    return s ? s : report(c, "find", find.times, json_object(), err);
-}
-
-static qv_status
-name_files(struct cache_bench *c, qv_error *err)
-{
-    const char *folder = c->b.o->output;
-    if (mkdir(folder, 0777) && errno != EEXIST)
-        return qv_fail(err, QV_EIO, "%s: cannot be made: %s", folder, strerror(errno));
-    c->list = qv_path_join(folder, "clips.txt");
-    c->folder = qv_path_join(folder, "tokens");
-    return c->list && c->folder ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", folder);
+        s = report(c, "open", runs[0].times, json_object(), err);
+    return s ? s : report(c, "find", runs[1].times, json_object(), err);
 }
 
 qv_status
-bench_cache(const struct tool_options *o, qv_error *err)
+bench_cache(struct bench *b, qv_error *err)
 {
-    struct cache_bench c = { .b = { .o = o, .name = "cache" } };
-    qv_status s = name_files(&c, err);
-    if (!s)
-        s = run_all(&c, err);
+    struct cache_bench c = { .b = b };
+    const qv_status s = run_all(&c, err);
     qv_cache_close(&c.cache);
     tool_devices_close(&c.devices);
-    bench_close(&c.b);
     free(c.list);
     free(c.folder);
     return s;

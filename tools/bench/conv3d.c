@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench conv3d times every legal lowering of convolutions side by side. bench patch-embed
- * times the towers' patch embedding as a GEMM and as the device library's own Conv3d. Objects are
- * made and run once through the public API; their work on the device is timed.
+ * qwenvit bench conv3d times every legal lowering of convolutions. bench patch-embed times the
+ * towers' patch embedding as a GEMM and as the device library's own Conv3d. Objects are made and
+ * run once through the public API; their work on data that lies on the device is timed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +12,6 @@
 #include "dtype.h"
 #include "error.h"
 #include "shapes.h"
-
-#define ABOUT "on data that lies on the device"
 
 /* A convolution being timed, with data for it. */
 struct subject {
@@ -133,30 +131,18 @@ open_way(const struct subject *s, qv_lowering lowering, struct way_run *w, qv_er
     return status;
 }
 
-static qv_status
-time_way(const struct subject *s, qv_lowering lowering, struct bench_times *out, qv_error *err)
-{
-    struct way_run w;
-    qv_status status = open_way(s, lowering, &w, err);
-    if (!status)
-        status = bench_time(s->b, &w.run, 1, err);
-    *out = w.run.times;
-    close_way(&w);
-    return status;
-}
-
-/* Returns a record of one way, without its extras and note. */
+/* Returns a record of one way. Its extras have what is known of every one. */
 static struct bench_record
 record_of(const struct subject *s, const char *work, qv_lowering lowering)
 {
     const qv_conv3d_way *way = &s->ways[lowering];
     return (struct bench_record){ .work = work,
                                   .way = qv_lowering_name(lowering),
-                                  .desc = s->text,
-                                  .chosen = way->chosen,
                                   .dtype = s->info.desc.dtype,
                                   .flops = way->flops,
-                                  .bytes = way->bytes };
+                                  .bytes = way->bytes,
+                                  .extras = json_pack("{s:b, s:s}", "chosen", way->chosen, "desc",
+                                                      s->text) };
 }
 
 /* ---- conv3d ---------------------------------------------------------------------------------- */
@@ -164,16 +150,20 @@ record_of(const struct subject *s, const char *work, qv_lowering lowering)
 static qv_status
 run_way(struct subject *s, const char *work, qv_lowering lowering, qv_error *err)
 {
-    struct bench_record r = record_of(s, work, lowering);
-    qv_status status = time_way(s, lowering, &r.times, err);
-    if (status)
-        return status;
-    char note[60];
-    double scratch = (double)s->ways[lowering].scratch_bytes;
-    snprintf(note, sizeof note, "%9.2f MB scratch%s", scratch * 1e-6, r.chosen ? ", chosen" : "");
-    r.note = note;
-    r.extras = json_pack("{s:I}", "scratch_bytes", (json_int_t)s->ways[lowering].scratch_bytes);
-    return bench_report(s->b, &r, err);
+    struct way_run w;
+    qv_status status = open_way(s, lowering, &w, err);
+    if (!status)
+        status = bench_time(s->b, &w.run, 1, err);
+    if (!status) {
+        struct bench_record r = record_of(s, work, lowering);
+        r.times = w.run.times;
+        r.show = "chosen scratch_bytes";
+        json_object_set_new(r.extras, "scratch_bytes",
+                            json_integer((json_int_t)s->ways[lowering].scratch_bytes));
+        status = bench_report(s->b, &r, err);
+    }
+    close_way(&w);
+    return status;
 }
 
 static qv_status
@@ -187,66 +177,47 @@ run_ways(struct bench *b, const char *work, const qv_conv3d_desc *desc, qv_error
             status = run_way(&s, work, (qv_lowering)i, err);
     for (int i = 0; i < QV_LOWERING_COUNT && !status && bench_talks(b); i++)
         if (!s.ways[i].legal && (only < 0 || only == i)) {
-            bench_show_group(b, work, s.info.desc.dtype);
-            tool_print("  not %s: %s\n", qv_lowering_name((qv_lowering)i), s.ways[i].reason);
+            struct bench_record r = record_of(&s, work, (qv_lowering)i);
+            json_object_set_new(r.extras, "reason", json_string(s.ways[i].reason));
+            r.show = "reason";
+            r.flops = r.bytes = 0;
+            bench_print(b, &r);
+            json_decref(r.extras);
         }
     close_subject(&s);
     return status;
 }
 
-/* Runs a line "name: description"; if it has no dtype, in the dtypes that the options ask for. */
+/* Runs a line "name: description", which may have a dtype. */
 static qv_status
 run_line(void *user, char *line, qv_error *err)
 {
     struct bench *b = user;
     qv_conv3d_desc desc;
-    qv_dtype dtypes[2];
     char *colon = strchr(line, ':');
     if (!colon)
         return qv_fail(err, QV_EINVAL, "\"%.60s\" is not of the form name: description", line);
     *colon = 0;
-    int n = 1;
     qv_status status = qv_conv3d_parse(colon + 1, &desc, err);
-    if (!status && desc.dtype)
-        dtypes[0] = desc.dtype;
-    else if (!status)
-        status = bench_dtypes(b, dtypes, &n, err);
-    for (int i = 0; i < n && !status; i++) {
-        desc.dtype = dtypes[i];
-        if (!(b->peak[desc.dtype].per_s > 0))
-            status = bench_begin(b, desc.dtype, ABOUT, err);
-        if (!status)
-            status = run_ways(b, line, &desc, err);
-    }
-    bench_part_done(b);
-    return status;
-}
-
-static qv_status
-check_lowering(const char *name, qv_error *err)
-{
-    if (!name || qv_lowering_find(name) >= 0)
-        return QV_OK;
-    char names[200] = "";
-    for (int i = 0; i < QV_LOWERING_COUNT; i++)
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
-                 qv_lowering_name((qv_lowering)i));
-    return qv_fail(err, QV_EINVAL, "bench conv3d: --lowering is \"%s\", must be one of %s", name,
-                   names);
+    if (status)
+        return status;
+    desc.dtype = desc.dtype ? desc.dtype : bench_dtype(b);
+    if (!(b->peak[desc.dtype].per_s > 0))
+        status = bench_begin(b, desc.dtype, err);
+    return status ? status : run_ways(b, line, &desc, err);
 }
 
 qv_status
-bench_conv3d(const struct tool_options *o, qv_error *err)
+bench_conv3d(struct bench *b, qv_error *err)
 {
-    struct bench b = { 0 };
-    qv_status status = check_lowering(o->lowering, err);
-    if (!status)
-        status = bench_open(&b, o, "conv3d", err);
-    if (!status)
-        status = bench_each_line(&b, o->shapes ? o->shapes : "built-in shapes",
-                                 o->shapes ? NULL : built_in_shapes, run_line, &b, err);
-    bench_close(&b);
-    return status;
+    const char *lowering = b->o->lowering, *shapes = b->o->shapes;
+    if (lowering && qv_lowering_find(lowering) < 0)
+        return qv_fail(err, QV_EINVAL, "bench conv3d: --lowering is \"%s\", no such lowering",
+                       lowering);
+    const qv_status status = bench_open(b, err);
+    return status ? status
+                  : bench_each_line(b, shapes ? shapes : "built-in shapes",
+                                    shapes ? NULL : built_in_shapes, run_line, b, err);
 }
 
 /* ---- patch-embed ----------------------------------------------------------------------------- */
@@ -307,138 +278,84 @@ as_rows(const struct tower *t, int64_t rows, qv_dtype dtype)
                              .dtype = dtype };
 }
 
-/* The works that are timed for a patch embedding of so many rows, besides the library's own
- * Conv3d. */
-enum { GEMM_ALONE, FROM_ROWS, FROM_BYTES, N_EMBEDS };
+/* What is timed of a patch embedding of so many rows. */
+enum { GEMM_ALONE, FROM_ROWS, FROM_BYTES, DIRECT, N_EMBEDS };
 
 struct embed {
     struct bench *b;
     char work[160];
     int64_t rows;
-    struct subject subjects[N_EMBEDS]; /* GEMM_ALONE has none */
+    struct subject subjects[2]; /* patch rows; frames */
     struct way_run ways[N_EMBEDS];
     struct bench_ops gemm;
     struct qv_memory *weight;
-    bool has_bytes;
-    struct bench_times times[N_EMBEDS];
-    double floor_ms; /* floor of FROM_BYTES */
 };
 
 static void
 close_embed(struct embed *e)
 {
-    for (int i = FROM_ROWS; i < N_EMBEDS; i++) {
+    for (int i = 0; i < N_EMBEDS; i++)
         close_way(&e->ways[i]);
+    for (int i = 0; i < 2; i++)
         close_subject(&e->subjects[i]);
-    }
     bench_ops_close(&e->gemm);
     if (e->weight)
         e->b->ctx->backend->free(e->b->ctx->dev, e->weight);
 }
 
-/* Opens the GEMM that patchify comes down to, without its epilogue. */
-static qv_status
-open_gemm(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
+static int64_t
+depth_of(const struct tower *t)
 {
-    const int64_t k = t->channels * t->temporal * t->patch * t->patch;
-    const struct qv_op_gemm gemm = { .m = e->rows, .n = t->hidden, .k = k, .alpha = 1 };
-    const qv_status status = bench_gemm_open(e->b->ctx, &gemm, dtype, &e->gemm, &e->weight, err);
-    /* bytes are read once, and rows are written once */
-    e->floor_ms = (double)(e->rows * k) * (1 + (double)qv_dtype_bytes(dtype)) / e->b->copy.per_s *
-                  1e3; /* time_embed adds the GEMM's time */
-    return status;
+    return t->channels * t->temporal * t->patch * t->patch;
 }
 
 static qv_status
 open_embed(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
 {
+    const struct qv_op_gemm gemm = { .m = e->rows, .n = t->hidden, .k = depth_of(t), .alpha = 1 };
+    struct subject *rows = &e->subjects[0], *frames = &e->subjects[1];
     qv_conv3d_desc d = as_rows(t, e->rows, dtype);
-    snprintf(e->work, sizeof e->work, "%s %lld rows", t->name, (long long)e->rows);
-    qv_status status = open_gemm(e, t, dtype, err);
+    qv_status status = bench_gemm_open(e->b->ctx, &gemm, dtype, &e->gemm, &e->weight, err);
     if (!status)
-        status = open_subject(&e->subjects[FROM_ROWS], e->b, &d, err);
+        status = open_subject(rows, e->b, &d, err);
     if (!status)
-        status = open_way(&e->subjects[FROM_ROWS], QV_LOWERING_PATCHIFY, &e->ways[FROM_ROWS], err);
-    e->has_bytes = as_frames(t, e->rows, &d);
-    if (!status && e->has_bytes)
-        status = open_subject(&e->subjects[FROM_BYTES], e->b, &d, err);
-    if (!status && e->has_bytes)
-        status =
-            open_way(&e->subjects[FROM_BYTES], QV_LOWERING_PATCHIFY, &e->ways[FROM_BYTES], err);
-    return status;
-}
-
-/* Times the works alternately, because they are compared with one another. */
-static qv_status
-time_embed(struct embed *e, qv_error *err)
-{
-    struct bench_run runs[N_EMBEDS] = { { .work = bench_list_run, .user = &e->gemm.list },
-                                        e->ways[FROM_ROWS].run,
-                                        e->ways[FROM_BYTES].run };
-    qv_status status = bench_time(e->b, runs, e->has_bytes ? N_EMBEDS : N_EMBEDS - 1, err);
-    for (int i = 0; i < N_EMBEDS; i++)
-        e->times[i] = runs[i].times;
-    e->floor_ms += runs[GEMM_ALONE].times.median_ms;
-    return status;
-}
-
-static qv_status
-report_gemm(const struct embed *e, qv_error *err)
-{
-    struct bench_record r = record_of(&e->subjects[FROM_ROWS], e->work, QV_LOWERING_PATCHIFY);
-    r.way = "GEMM alone";
-    r.chosen = false;
-    r.times = e->times[GEMM_ALONE];
-    r.flops = e->gemm.flops;
-    r.bytes = e->gemm.bytes;
-    r.extras = json_pack("{s:I}", "rows", (json_int_t)e->rows);
-    return bench_report(e->b, &r, err);
-}
-
-static qv_status
-report_patchify(const struct embed *e, int which, qv_error *err)
-{
-    struct bench_record r = record_of(&e->subjects[which], e->work, QV_LOWERING_PATCHIFY);
-    char note[120];
-    double ms = e->times[which].median_ms, gemm_ms = e->times[GEMM_ALONE].median_ms;
-    r.way = which == FROM_BYTES ? "patchify from bytes" : "patchify";
-    r.times = e->times[which];
-    r.extras = json_pack("{s:I, s:f}", "rows", (json_int_t)e->rows, "over_gemm", ms / gemm_ms);
-    snprintf(note, sizeof note, "%.2f times GEMM alone", ms / gemm_ms);
-    if (which == FROM_BYTES) {
-        double over_patchify = ms / e->times[FROM_ROWS].median_ms;
-        const struct bench_figure over = bench_over(ms, e->floor_ms, e->b->copy.known);
-        char text[100];
-        json_object_set_new(r.extras, "over_patchify", json_real(over_patchify));
-        bench_put_figure(r.extras, "over_floor", over);
-        snprintf(note, sizeof note, "times its floor: %s",
-                 bench_figure_text(over, 2, "", text, sizeof text));
-    }
-    r.note = note;
-    return bench_report(e->b, &r, err);
-}
-
-/* Times the library's own Conv3d. It comes after the others, since it may take a hundred times as
- * long. */
-static qv_status
-run_direct(const struct embed *e, double *ms, qv_error *err)
-{
-    const struct subject *s = &e->subjects[FROM_ROWS];
-    struct bench_record r = record_of(s, e->work, QV_LOWERING_DIRECT);
-    char note[60];
-    if (!s->ways[QV_LOWERING_DIRECT].legal) {
-        if (bench_talks(e->b))
-            tool_print("  not direct: %s\n", s->ways[QV_LOWERING_DIRECT].reason);
-        return QV_OK;
-    }
-    qv_status status = time_way(s, QV_LOWERING_DIRECT, &r.times, err);
-    if (status)
+        status = open_way(rows, QV_LOWERING_PATCHIFY, &e->ways[FROM_ROWS], err);
+    if (!status && rows->ways[QV_LOWERING_DIRECT].legal)
+        status = open_way(rows, QV_LOWERING_DIRECT, &e->ways[DIRECT], err);
+    if (status || !as_frames(t, e->rows, &d))
         return status;
-    *ms = r.times.median_ms;
-    double over = *ms / e->times[FROM_ROWS].median_ms;
-    snprintf(note, sizeof note, "%.2f times patchify", over);
-    r.note = note;
-    r.extras = json_pack("{s:I, s:f}", "rows", (json_int_t)e->rows, "over_patchify", over);
+    status = open_subject(frames, e->b, &d, err);
+    return status ? status : open_way(frames, QV_LOWERING_PATCHIFY, &e->ways[FROM_BYTES], err);
+}
+
+static qv_status
+report_embed(const struct embed *e, const struct tower *t, int which, const struct bench_run *runs,
+             qv_error *err)
+{
+    static const char *const names[] = { "GEMM alone", "patchify", "patchify from bytes",
+                                         "direct" };
+    const double ms = runs[which].times.median_ms, gemm_ms = runs[GEMM_ALONE].times.median_ms,
+                 rows_ms = runs[FROM_ROWS].times.median_ms;
+    struct bench_record r = record_of(&e->subjects[which == FROM_BYTES], e->work,
+                                      which == DIRECT ? QV_LOWERING_DIRECT : QV_LOWERING_PATCHIFY);
+    r.way = names[which];
+    r.times = runs[which].times;
+    r.show = "over_gemm over_patchify over_floor";
+    json_object_set_new(r.extras, "rows", json_integer(e->rows));
+    if (which == GEMM_ALONE) {
+        json_object_set_new(r.extras, "chosen", json_false());
+        r.flops = e->gemm.flops;
+        r.bytes = e->gemm.bytes;
+    } else {
+        json_object_set_new(r.extras, "over_gemm", json_real(ms / gemm_ms));
+    }
+    if (which > FROM_ROWS)
+        json_object_set_new(r.extras, "over_patchify", json_real(ms / rows_ms));
+    if (which == FROM_BYTES) { /* bytes are read once, rows are written once, and the GEMM runs */
+        const double moved = (double)(e->rows * depth_of(t)) *
+                             (1 + (double)qv_dtype_bytes(r.dtype)) / e->b->copy.per_s * 1e3;
+        bench_put_figure(r.extras, "over_floor", bench_over(ms, gemm_ms + moved, e->b->copy.known));
+    }
     return bench_report(e->b, &r, err);
 }
 
@@ -448,80 +365,80 @@ run_rows(struct bench *b, const struct tower *t, int64_t rows, qv_dtype dtype, d
          qv_error *err)
 {
     struct embed e = { .b = b, .rows = rows };
-    double direct_ms = 0;
+    struct bench_run runs[N_EMBEDS] = { { 0 } };
+    snprintf(e.work, sizeof e.work, "%s %lld rows", t->name, (long long)rows);
     qv_status status = open_embed(&e, t, dtype, err);
+    runs[GEMM_ALONE] = (struct bench_run){ .work = bench_list_run, .user = &e.gemm.list };
+    for (int i = FROM_ROWS; i < N_EMBEDS; i++)
+        runs[i] = e.ways[i].run;
     if (!status)
-        status = time_embed(&e, err);
-    if (!status)
-        status = report_gemm(&e, err);
-    if (!status)
-        status = report_patchify(&e, FROM_ROWS, err);
-    if (!status && e.has_bytes)
-        status = report_patchify(&e, FROM_BYTES, err);
-    if (!status)
-        status = run_direct(&e, &direct_ms, err);
-    double ms = e.times[FROM_ROWS].median_ms;
-    *longest_ms = direct_ms > ms ? direct_ms : ms;
+        status = bench_time(b, runs, N_EMBEDS, err);
+    for (int i = 0; i < N_EMBEDS && !status; i++) {
+        *longest_ms = runs[i].times.median_ms > *longest_ms ? runs[i].times.median_ms : *longest_ms;
+        status = runs[i].work ? report_embed(&e, t, i, runs, err) : QV_OK;
+    }
     close_embed(&e);
     return status;
+}
+
+/* Returns the most rows, and at *n how many row counts there are. */
+static int64_t
+most_rows(const struct bench *b, int *n)
+{
+    const int64_t most = b->o->rows ? b->o->rows : row_counts[N_ROW_COUNTS - 1];
+    for (*n = 1; *n < N_ROW_COUNTS && row_counts[*n] <= most;)
+        ++*n;
+    return most;
 }
 
 static qv_status
 run_tower(struct bench *b, const struct tower *t, qv_dtype dtype, qv_error *err)
 {
-    int64_t most = b->o->rows ? b->o->rows : row_counts[N_ROW_COUNTS - 1];
+    int n;
+    const int64_t most = most_rows(b, &n);
     double longest_ms = 0;
-    if (most < row_counts[0])
-        return run_rows(b, t, most, dtype, &longest_ms, err);
     qv_status status = QV_OK;
-    for (int i = 0; i < N_ROW_COUNTS && row_counts[i] <= most && !status; i++) {
-        double factor = i ? (double)row_counts[i] / (double)row_counts[i - 1] : 1;
-        if (!b->o->rows && longest_ms * factor > MOST_RUN_MS) {
-            if (bench_talks(b))
-                tool_print(
-                    "  stopped before %lld rows: one run would take about %.0f s (--rows %lld "
-                    "to run it)\n",
-                    (long long)row_counts[i], longest_ms * factor * 1e-3, (long long)row_counts[i]);
+    for (int i = 0; i < n && !status; i++) {
+        const int64_t rows = row_counts[i] < most ? row_counts[i] : most;
+        const double ms = i ? longest_ms * (double)row_counts[i] / (double)row_counts[i - 1] : 0;
+        if (!b->o->rows && ms > MOST_RUN_MS) {
+            tool_say("bench %s: stopped before %lld rows, whose runs would take %.0f s (--rows)",
+                     b->name, (long long)rows, ms * 1e-3);
             break;
         }
-        status = run_rows(b, t, row_counts[i], dtype, &longest_ms, err);
-    }
-    return status;
-}
-
-static qv_status
-run_towers(struct bench *b, const struct tower *list, size_t n, qv_error *err)
-{
-    qv_dtype dtypes[2];
-    int n_dtypes;
-    qv_status status = bench_dtypes(b, dtypes, &n_dtypes, err);
-    for (int i = 0; i < n_dtypes && !status; i++) {
-        status = bench_begin(b, dtypes[i],
-                             ABOUT "; floor of patchify from bytes: GEMM alone, and reading bytes "
-                                   "and writing rows at the copy rate",
-                             err);
-        for (size_t j = 0; j < n && !status; j++)
-            status = run_tower(b, &list[j], dtypes[i], err);
+        if (!bench_next(b))
+            break;
+        status = run_rows(b, t, rows, dtype, &longest_ms, err);
     }
     return status;
 }
 
 qv_status
-bench_patch_embed(const struct tool_options *o, qv_error *err)
+bench_patch_embed(struct bench *b, qv_error *err)
 {
-    struct bench b;
     struct qv_config c = { .hidden = 0 };
+    struct tower own;
+    const struct tower *list = towers;
+    size_t n = sizeof towers / sizeof *towers;
+    int n_rows;
     char name[100];
-    qv_status status = bench_open(&b, o, "patch-embed", err);
-    if (!status && o->model)
-        status = qv_config_read(o->model, &c, err);
-    if (!status && o->model) {
-        bench_base_name(o->model, name, sizeof name);
-        const struct tower own = { name, c.hidden, c.in_channels, c.temporal, c.patch, c.merge };
-        status = run_towers(&b, &own, 1, err);
-    } else if (!status) {
-        status = run_towers(&b, towers, sizeof towers / sizeof *towers, err);
+    qv_status status = bench_open(b, err);
+    if (!status && b->o->model) {
+        status = qv_config_read(b->o->model, &c, err);
+        own = (struct tower){ bench_base_name(b->o->model, name, sizeof name),
+                              c.hidden,
+                              c.in_channels,
+                              c.temporal,
+                              c.patch,
+                              c.merge };
+        list = &own;
+        n = 1;
     }
-    bench_close(&b);
+    if (!status)
+        status = bench_begin(b, bench_dtype(b), err);
+    most_rows(b, &n_rows);
+    bench_expect(b, (int64_t)n * n_rows);
+    for (size_t i = 0; i < n && !status; i++)
+        status = run_tower(b, &list[i], bench_dtype(b), err);
     return status;
 }

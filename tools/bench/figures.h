@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Decides which figures can be true: pure functions of measured times. On a machine that others use,
- * a bound may come out slower than what it bounds; a share, a ratio or a rest that follows from it is
- * withheld, with the reason.
+ * Decides which figures can be true: pure functions of measured times. On a machine that others
+ * use, a bound may come out slower than what it bounds; a share, a ratio or a rest that follows from
+ * it is withheld, with the reason.
  */
 #ifndef QV_TOOLS_BENCH_FIGURES_H
 #define QV_TOOLS_BENCH_FIGURES_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* A rate of the device. It is known once the two highest of its measurements agree. */
 enum { BENCH_MOST_RATES = 6 };
@@ -41,5 +42,17 @@ struct bench_figure bench_by_rate(double value, struct bench_rate rate);
  * known: whether the bound is. */
 struct bench_figure bench_over(double ms, double bound_ms, bool known);
 struct bench_figure bench_beyond_ms(double ms, double bound_ms);
+
+/* ---- the outlook: how long timing takes, and whether times can be trusted -------------------- */
+
+/* A work is timed for at least BENCH_LEAST_MS per repeat, and for at most BENCH_MOST_MS and one
+ * run. */
+enum { BENCH_LEAST_MS = 30, BENCH_MOST_MS = 30000 };
+
+/* Returns the seconds that timing n works takes, given the time of one run of each. */
+double bench_rest_s(const double *first_ms, int n, int64_t repeats);
+
+/* Returns the 90th percentile as a multiple of the median if it is far above it; else 0. */
+double bench_scatter(double median_ms, double p90_ms);
 
 #endif

@@ -10,7 +10,7 @@
 #include "dtype.h"
 #include "error.h"
 
-enum { MOST_COPIES = 1024, MOST_STEPS = 16 /* rows, up to which each step is timed */ };
+enum { MOST_COPIES = 1024 };
 #define LEAST_SAMPLE_MS 5 /* the least time of a sample, if runs are not recorded */
 
 static const int64_t row_counts[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,
@@ -27,7 +27,7 @@ struct projection {
 };
 
 struct gemm_bench {
-    struct bench b;
+    struct bench *b;
     char model[100];
     const struct projection *p;
     bool alone;              /* a matrix of --shape, without bias */
@@ -36,8 +36,6 @@ struct gemm_bench {
     struct qv_memory *weights;
     size_t stride;
     int64_t copies;
-    double first_ms, before_ms, worst_step; /* for one row; for the row count before */
-    int64_t worst_step_from;
 };
 
 /* A row count's GEMM. If the device can record, a run is one GEMM with each copy of the weight.
@@ -86,7 +84,7 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
         return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
     for (size_t i = 0; i < n; i++)
         ops[i] = op;
-    qv_status status = bench_ops_open(g->b.ctx, ops, n, out, err);
+    qv_status status = bench_ops_open(g->b->ctx, ops, n, out, err);
     for (size_t i = 0; i < n && !status; i++)
         out->calls[i].operands[1] =
             (struct qv_buffer){ g->weights, i % (size_t)g->copies * g->stride };
@@ -101,58 +99,42 @@ open_rotation(const struct gemm_bench *g, struct rows *r, qv_error *err)
     double ms = 0;
     qv_status status = QV_OK;
     r->copies = r->group = (size_t)g->copies;
-    r->all = (struct bench_list){ .ctx = g->b.ctx, .calls = r->ops.calls, .n = r->copies };
+    r->all = (struct bench_list){ .ctx = g->b->ctx, .calls = r->ops.calls, .n = r->copies };
     for (int i = 0; i < 2 && !status; i++) /* the first run warms up */
         status = run_window(r, &ms, err);
     const double wanted = LEAST_SAMPLE_MS / (ms + 1e-6) + 1;
-    if (!g->b.ctx->backend->record && wanted < (double)r->copies)
+    if (!g->b->ctx->backend->record && wanted < (double)r->copies)
         r->group = (size_t)wanted;
     return status;
 }
 
 static qv_status
-report_rows(struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_ops *ops,
-            struct bench_times times, qv_error *err)
+report_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_ops *ops,
+            struct bench_times times, double first_ms, qv_error *err)
 {
-    char work[80], label[20], note[160], over[100], group[200];
-    double ms = times.median_ms, parts = 2 * (double)g->copies;
-    const double copy_ms = 1e3 * (double)g->packed_bytes / g->b.copy.per_s;
-    const struct bench_figure over_copy = bench_by_rate(ms / copy_ms, g->b.copy);
-    if (m == 1)
-        g->first_ms = ms;
-    else if (m <= MOST_STEPS && ms / g->before_ms > g->worst_step) {
-        g->worst_step = ms / g->before_ms;
-        g->worst_step_from = m - 1;
-    }
-    g->before_ms = ms;
+    char work[80], group[200];
+    const char *weights = g->groups.bits ? g->b->o->weights.name : "gemm";
+    const double ms = times.median_ms, parts = 2 * (double)g->copies;
+    const double copy_ms = 1e3 * (double)g->packed_bytes / g->b->copy.per_s;
     snprintf(work, sizeof work, "%s m=%lld", g->p->name, (long long)m);
-    snprintf(label, sizeof label, "m=%lld", (long long)m);
-    snprintf(note, sizeof note, "%.2f of m=1, of reading its weights: %s", ms / g->first_ms,
-             bench_figure_text(over_copy, 2, "", over, sizeof over));
-    snprintf(group, sizeof group, "%s %s n=%lld k=%lld%s%s", g->model, g->p->name,
-             (long long)g->p->n, (long long)g->p->k, g->groups.bits ? " " : "",
-             g->groups.bits ? g->b.o->weights.name : "");
-    struct bench_record r = { .work = work,
-                              .way = g->groups.bits ? g->b.o->weights.name : "gemm",
-                              .group = group,
-                              .label = label,
-                              .dtype = dtype,
-                              .times = times,
-                              .flops = ops->flops / parts,
-                              .bytes = ops->bytes / parts,
-                              .streams = true,
-                              .note = note,
-                              .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I}", "model",
-                                                  tool_json_text(g->model), "m", (json_int_t)m, "n",
-                                                  (json_int_t)g->p->n, "k", (json_int_t)g->p->k,
-                                                  "over_m1", ms / g->first_ms, "weight_bytes",
-                                                  (json_int_t)g->packed_bytes) };
-    bench_put_figure(r.extras, "over_copy", over_copy);
-    if (m == MOST_STEPS)
-        json_object_update_new(r.extras,
-                               json_pack("{s:f, s:I}", "worst_step", g->worst_step,
-                                         "worst_step_from", (json_int_t)g->worst_step_from));
-    return bench_report(&g->b, &r, err);
+    snprintf(group, sizeof group, "%s n=%lld k=%lld, %s", g->model, (long long)g->p->n,
+             (long long)g->p->k, weights);
+    struct bench_record r = {
+        .work = work,
+        .way = weights,
+        .group = group,
+        .dtype = dtype,
+        .times = times,
+        .flops = ops->flops / parts,
+        .bytes = ops->bytes / parts,
+        .streams = true,
+        .show = "over_m1 over_copy",
+        .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I}", "model", tool_json_text(g->model),
+                            "m", (json_int_t)m, "n", (json_int_t)g->p->n, "k", (json_int_t)g->p->k,
+                            "over_m1", ms / first_ms, "weight_bytes", (json_int_t)g->packed_bytes)
+    };
+    bench_put_figure(r.extras, "over_copy", bench_by_rate(ms / copy_ms, g->b->copy));
+    return bench_report(g->b, &r, err);
 }
 
 /* Returns more bytes than a cache holds: what the device copies in a millisecond, within bounds.
@@ -161,7 +143,7 @@ static int64_t
 streamed_bytes(const struct gemm_bench *g)
 {
     static const double least = 64 << 20, most = 512 << 20;
-    double bytes = g->b.copy.per_s * 1e-3;
+    double bytes = g->b->copy.per_s * 1e-3;
     return (int64_t)(bytes < least ? least : bytes > most ? most : bytes);
 }
 
@@ -170,7 +152,7 @@ static int
 count_rows(const struct gemm_bench *g)
 {
     int n = 0;
-    const int64_t most = g->b.o->rows                 ? g->b.o->rows
+    const int64_t most = g->b->o->rows                ? g->b->o->rows
                          : g->alone || g->groups.bits ? MOST_ROWS_ALONE
                                                       : INT64_MAX;
     while (n < N_ROW_COUNTS && row_counts[n] <= most)
@@ -192,9 +174,10 @@ run_rows(struct gemm_bench *g, qv_dtype dtype, struct rows *rows, int n, qv_erro
             status = open_rotation(g, &rows[i], err);
     }
     if (!status)
-        status = bench_time(&g->b, runs, n, err);
+        status = bench_time(g->b, runs, n, err);
     for (int i = 0; i < n && !status; i++)
-        status = report_rows(g, row_counts[i], dtype, &rows[i].ops, runs[i].times, err);
+        status = report_rows(g, row_counts[i], dtype, &rows[i].ops, runs[i].times,
+                             runs[0].times.median_ms, err);
     for (int i = 0; i < n; i++) {
         bench_list_close(&rows[i].all);
         bench_ops_close(&rows[i].ops);
@@ -214,22 +197,17 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
     if (g->groups.bits && g->p->k % g->groups.group)
         return qv_fail(err, QV_EINVAL, "%s has %lld columns, which groups of %lld do not divide",
                        g->p->name, (long long)g->p->k, (long long)g->groups.group);
-    qv_status status = g->b.ctx->backend->layout(g->b.ctx->dev, &matrix, &layout, err);
+    qv_status status = g->b->ctx->backend->layout(g->b->ctx->dev, &matrix, &layout, err);
     if (status)
         return status;
     g->packed_bytes = layout.bytes;
     g->copies = streamed_bytes(g) / (int64_t)layout.bytes + 1;
     g->copies = g->copies < MOST_COPIES ? g->copies : MOST_COPIES;
-    g->worst_step = 0;
-    status = bench_pack(g->b.ctx, &matrix, g->copies, &g->weights, &g->stride, err);
+    status = bench_pack(g->b->ctx, &matrix, g->copies, &g->weights, &g->stride, err);
     if (status)
         return status;
     status = run_rows(g, dtype, rows, count_rows(g), err);
-    bench_part_done(&g->b);
-    g->b.ctx->backend->free(g->b.ctx->dev, g->weights);
-    if (!status && g->worst_step > 0 && bench_talks(&g->b))
-        tool_print("  worst step of one row up to %d: %.2f, from %lld to %lld\n", MOST_STEPS,
-                   g->worst_step, (long long)g->worst_step_from, (long long)g->worst_step_from + 1);
+    g->b->ctx->backend->free(g->b->ctx->dev, g->weights);
     return status;
 }
 
@@ -243,12 +221,12 @@ read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
                                .out_hidden = 2560,
                                .merge = 2,
                                .act = QV_ACT_GELU_TANH };
-    if (!g->b.o->model) {
+    if (!g->b->o->model) {
         snprintf(g->model, sizeof g->model, "M");
         return QV_OK;
     }
-    bench_base_name(g->b.o->model, g->model, sizeof g->model);
-    return qv_config_read(g->b.o->model, out, err);
+    bench_base_name(g->b->o->model, g->model, sizeof g->model);
+    return qv_config_read(g->b->o->model, out, err);
 }
 
 enum { MOST_PROJECTIONS = 6 };
@@ -259,7 +237,7 @@ static int
 list_projections(const struct gemm_bench *g, const struct qv_config *c, char name[48],
                  struct projection out[MOST_PROJECTIONS])
 {
-    const int64_t *shape = g->b.o->shape, h = c->hidden, wide = h * c->merge * c->merge;
+    const int64_t *shape = g->b->o->shape, h = c->hidden, wide = h * c->merge * c->merge;
     const bool gated = qv_family_is_gated(c->family); /* fc1 computes gate and up */
     const struct projection tower[MOST_PROJECTIONS] = {
         { "qkv", 3 * h, h, QV_ACT_NONE, false },
@@ -284,8 +262,8 @@ run_projections(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype,
     struct projection list[MOST_PROJECTIONS];
     const int n = list_projections(g, c, name, list);
     qv_status status = QV_OK;
-    bench_expect(&g->b, n);
-    for (int i = 0; i < n && !status; i++) {
+    bench_expect(g->b, n);
+    for (int i = 0; i < n && !status && bench_next(g->b); i++) {
         g->p = &list[i];
         status = run_projection(g, dtype, err);
     }
@@ -294,25 +272,19 @@ run_projections(struct gemm_bench *g, const struct qv_config *c, qv_dtype dtype,
 }
 
 qv_status
-bench_gemm(const struct tool_options *o, qv_error *err)
+bench_gemm(struct bench *b, qv_error *err)
 {
-    struct gemm_bench g = { .alone = o->shape[0] > 0, .groups = o->weights.groups };
+    const struct tool_options *o = b->o;
+    struct gemm_bench g = { .b = b, .alone = o->shape[0] > 0, .groups = o->weights.groups };
     struct qv_config c;
     if (o->weights.stored)
         return qv_fail(err, QV_EINVAL,
                        "bench gemm: --weights is \"stored\", must be q4g64, q8g64, q4_0, q8_0 or "
                        "bf16");
-    qv_status status = bench_open(&g.b, o, "gemm", err);
+    qv_status status = bench_open(b, err);
     if (!status)
         status = read_sizes(&g, &c, err);
-    const qv_dtype dtype = o->dtype ? o->dtype : g.b.info.dtype;
     if (!status)
-        status = bench_begin(&g.b, dtype,
-                             "a projection with its epilogue; its weights come from "
-                             "memory, not from a cache",
-                             err);
-    if (!status)
-        status = run_projections(&g, &c, dtype, err);
-    bench_close(&g.b);
-    return status;
+        status = bench_begin(b, bench_dtype(b), err);
+    return status ? status : run_projections(&g, &c, bench_dtype(b), err);
 }

@@ -6,24 +6,17 @@
 #include "qwenvit.h"
 
 enum bench_job_way {
-    BENCH_JOB_DECODE,
-    BENCH_JOB_GPU,
-    BENCH_JOB_ONE,
+    BENCH_JOB_DECODE, /* stages alone; `device` is one of several devices */
     BENCH_JOB_DEVICE,
     BENCH_JOB_DEVICES,
     BENCH_JOB_FILES,
     BENCH_JOB_PARTS,
-    BENCH_JOB_CPU,
-    BENCH_JOB_DISCARD,
+    BENCH_JOB_DISCARD, /* jobs */
     BENCH_JOB_ENCODE,
     BENCH_JOB_CACHE,
     BENCH_JOB_WAYS
 };
-
-struct bench_job_name {
-    const char *name, *label; /* name in records; label in the table */
-};
-extern const struct bench_job_name bench_job_ways[BENCH_JOB_WAYS];
+extern const char *const bench_job_names[BENCH_JOB_WAYS];
 
 /* The stages of a way: the slowest of them, and (for few cores) the sum of all. */
 struct bench_job_bounds {

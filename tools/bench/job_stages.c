@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs each way of `qwenvit bench job` once: a stage alone, or a job. */
 #define _GNU_SOURCE
-#include <dirent.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "command/cache_command.h"
-#include "files/token_file.h"
 #include "cores.h"
 #include "error.h"
-#include "files/json.h"
-#include "job_bench.h"
+#include "job_stages.h"
 
-enum { SINKS = 4 };    /* as many as the command has */
-enum { STREAMS = 14 }; /* clips that a GPU decodes at once: two for each decoder of an H200 */
+enum { SINKS = 4 }; /* as many as the command has */
 
 /* ---- several threads ------------------------------------------------------------------------- */
 
@@ -24,8 +18,7 @@ typedef qv_status crew_work(struct job_bench *j, size_t i, qv_error *err);
 struct crew {
     struct job_bench *j;
     crew_work *work;
-    pthread_mutex_t lock;
-    size_t next, n;
+    size_t next;
     qv_status status;
     qv_error error;
 };
@@ -36,36 +29,32 @@ crew_run(void *user)
     struct crew *c = user;
     for (;;) {
         qv_error err = { 0 };
-        pthread_mutex_lock(&c->lock);
-        const size_t i = c->status ? c->n : c->next++;
-        pthread_mutex_unlock(&c->lock);
-        const qv_status s = i < c->n ? c->work(c->j, i, &err) : QV_OK;
-        if (i >= c->n)
+        pthread_mutex_lock(&c->j->lock);
+        const size_t i = c->status ? c->j->list.n : c->next++;
+        pthread_mutex_unlock(&c->j->lock);
+        const qv_status s = i < c->j->list.n ? c->work(c->j, i, &err) : QV_OK;
+        if (i >= c->j->list.n)
             return NULL;
-        pthread_mutex_lock(&c->lock);
+        pthread_mutex_lock(&c->j->lock);
         if (s && !c->status) {
             c->status = s;
             c->error = err;
         }
-        pthread_mutex_unlock(&c->lock);
+        pthread_mutex_unlock(&c->j->lock);
     }
 }
 
-/* Works on each clip of the list, by so many threads; *ms: how long it took. */
+/* Works on each clip of the list, by so many threads. */
 static qv_status
-by_crew(struct job_bench *j, crew_work *work, int n_threads, double *ms, qv_error *err)
+by_crew(struct job_bench *j, crew_work *work, int n_threads, qv_error *err)
 {
-    struct crew c = { .j = j, .work = work, .lock = PTHREAD_MUTEX_INITIALIZER, .n = j->list.n };
+    struct crew c = { .j = j, .work = work };
     pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
     int n = 0;
-    if (!threads)
-        return qv_fail(err, QV_ENOMEM, "no memory for threads");
-    const double began_s = qv_seconds();
-    while (n < n_threads && !pthread_create(&threads[n], NULL, crew_run, &c))
+    while (threads && n < n_threads && !pthread_create(&threads[n], NULL, crew_run, &c))
         n++;
     for (int i = 0; i < n; i++)
         pthread_join(threads[i], NULL);
-    *ms = 1e3 * (qv_seconds() - began_s);
     free(threads);
     if (n < n_threads)
         return qv_fail(err, QV_ENOMEM, "%d threads cannot be made", n_threads);
@@ -109,7 +98,6 @@ decode(struct job_bench *j, size_t i, qv_decode by, qv_error *err)
     qv_clip *clip = NULL;
     qv_outcome info;
     options.threads = decoding_threads(j, i);
-    options.decoder = j->decoder;
     options.decode = by;
     qv_status s = qv_clip_open(entry->path, &j->m.image, &j->m.video, &options, &clip, err);
     if (s)
@@ -125,46 +113,19 @@ decode(struct job_bench *j, size_t i, qv_decode by, qv_error *err)
     return s;
 }
 
-/* Counts a clip that a GPU decodes if fewer than the most are under way, and returns whether it
- * does. */
-static bool
-take_gpu(struct job_bench *j)
-{
-    pthread_mutex_lock(&j->lock);
-    const bool free = j->on_gpu < j->gpu_decoders;
-    j->on_gpu += free;
-    pthread_mutex_unlock(&j->lock);
-    return free;
-}
-
-/* Decodes a clip as a job does: by a GPU, if that is asked for and has room, or else by the CPU. */
+/* Decodes a clip as a job does: by a GPU, if one has room, or else by the CPU. */
 static qv_status
 decode_clip(struct job_bench *j, size_t i, qv_error *err)
 {
-    const bool on_gpu = take_gpu(j);
+    pthread_mutex_lock(&j->lock);
+    const bool on_gpu = j->on_gpu < j->gpu_decoders;
+    j->on_gpu += on_gpu;
+    pthread_mutex_unlock(&j->lock);
     const qv_status s = decode(j, i, on_gpu ? QV_DECODE_GPU : QV_DECODE_CPU, err);
     pthread_mutex_lock(&j->lock);
     j->on_gpu -= on_gpu;
     pthread_mutex_unlock(&j->lock);
     return s;
-}
-
-static qv_status
-time_decoding(struct job_bench *j, double *ms, qv_error *err)
-{
-    return by_crew(j, decode_clip, j->decoders, ms, err);
-}
-
-static qv_status
-decode_on_gpu(struct job_bench *j, size_t i, qv_error *err)
-{
-    return decode(j, i, QV_DECODE_GPU, err);
-}
-
-static qv_status
-time_gpu(struct job_bench *j, double *ms, qv_error *err)
-{
-    return by_crew(j, decode_on_gpu, STREAMS, ms, err);
 }
 
 /* Returns the output of a clip. All outputs share the same bytes. */
@@ -210,14 +171,6 @@ write_clip(struct job_bench *j, size_t i, qv_error *err)
 }
 
 static qv_status
-time_files(struct job_bench *j, double *ms, qv_error *err)
-{
-    const qv_status s = by_crew(j, write_clip, SINKS, ms, err);
-    tool_clear_folder(j->work);
-    return s;
-}
-
-static qv_status
 put_clip(struct job_bench *j, size_t i, qv_error *err)
 {
     const qv_tokens t = tokens_of(j, i);
@@ -226,57 +179,33 @@ put_clip(struct job_bench *j, size_t i, qv_error *err)
 
 /* Puts clips as the command's sink does, until the last part is sealed. */
 static qv_status
-time_parts(struct job_bench *j, double *ms, qv_error *err)
+write_parts(struct job_bench *j, qv_error *err)
 {
-    const double began_s = qv_seconds();
     qv_status s = bench_start_parts(j->work, &j->m, &j->writer, err);
     if (s)
         return s;
-    s = by_crew(j, put_clip, SINKS, ms, err);
+    s = by_crew(j, put_clip, SINKS, err);
     qv_error sealing = { 0 };
     const qv_status sealed = qv_cache_writer_close(&j->writer, &sealing);
-    *ms = 1e3 * (qv_seconds() - began_s);
     if (!s && sealed)
         *err = sealing;
-    tool_clear_folder(j->work);
     return s ? s : sealed;
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/* Adds clips to a job: their frames, which were decoded before, or else their files. */
-static qv_status
-add_clips(struct job_bench *j, qv_job *job, bool frames, qv_decode decode, qv_error *err)
-{
-    qv_status s = QV_OK;
-    for (size_t i = 0; i < j->list.n && !s; i++) {
-        const struct tool_entry *entry = &j->list.at[i];
-        qv_clip_options options = qvm_options_merge(entry->own, &j->o.clip);
-        options.decode = decode;
-        qv_job_source source = { .key = entry->key, .path = entry->path, .clip = &options };
-        if (frames)
-            source =
-                (qv_job_source){ .key = entry->key, .kind = QV_SOURCE_FRAMES, .item = j->items[i] };
-        s = qv_job_add(job, &source, err);
-    }
-    return s;
-}
-
 static qv_job_options
-options_of(const struct job_bench *j, enum bench_job_way way)
+options_of(const struct job_bench *j)
 {
-    qv_job_options options = {
+    return (qv_job_options){
         .output = QV_BF16, .sinks = SINKS, .chunk_rows = j->o.chunk_rows, .clip = j->o.clip
     };
-    if (way == BENCH_JOB_CPU)
-        options.clip.decode = QV_DECODE_CPU;
-    return options;
 }
 
 qv_status
 job_ask_decoders(struct job_bench *j, qv_error *err)
 {
-    const qv_job_options options = options_of(j, BENCH_JOB_DISCARD);
+    const qv_job_options options = options_of(j);
     qv_job_progress p;
     qv_job *job = NULL;
     const qv_status s = qv_job_open(j->devices.models, j->devices.n, &options, &job, err);
@@ -289,129 +218,58 @@ job_ask_decoders(struct job_bench *j, qv_error *err)
     return QV_OK;
 }
 
+/* Runs a job over the clips, or over frames that were decoded before. */
 static qv_status
 run_job(struct job_bench *j, enum bench_job_way way, double *ms, qv_error *err)
 {
-    const qv_job_options options = options_of(j, way);
+    const qv_job_options options = options_of(j);
+    qv_job_progress *p = &j->progress[way];
     qv_job *job = NULL;
     qv_status s = qv_job_open(j->devices.models, job_devices_of(j, way), &options, &job, err);
     if (s)
         return s;
-    s = add_clips(j, job, way != BENCH_JOB_CPU && way != BENCH_JOB_DISCARD, options.clip.decode,
-                  err);
+    for (size_t i = 0; i < j->list.n && !s; i++) {
+        const struct tool_entry *entry = &j->list.at[i];
+        const qv_clip_options clip = qvm_options_merge(entry->own, &j->o.clip);
+        qv_job_source source = { .key = entry->key, .path = entry->path, .clip = &clip };
+        if (way != BENCH_JOB_DISCARD)
+            source =
+                (qv_job_source){ .key = entry->key, .kind = QV_SOURCE_FRAMES, .item = j->items[i] };
+        s = qv_job_add(job, &source, err);
+    }
     if (!s)
         s = qv_job_end(job, err);
-    qv_job_get_progress(job, &j->progress[way]);
-    *ms = 1e3 * j->progress[way].elapsed_s;
+    qv_job_get_progress(job, p);
+    *ms = 1e3 * p->elapsed_s;
     qv_job_close(&job);
-    if (!s && j->progress[way].failed)
-        s = qv_fail(err, QV_EFORMAT, "%lld of the clips cannot be encoded",
-                    (long long)j->progress[way].failed);
-    return s;
-}
-
-/* Encodes each clip by itself, as a caller without a job does. */
-static qv_status
-time_one_by_one(struct job_bench *j, double *ms, qv_error *err)
-{
-    const qv_plan_options o = { .output = QV_BF16 };
-    const double began_s = qv_seconds();
-    qv_status s = QV_OK;
-    for (size_t i = 0; i < j->list.n && !s; i++)
-        s = qv_encode(j->devices.models[0], QV_INPUT_FRAMES, &j->items[i], 1, &o, &j->one, err);
-    *ms = 1e3 * (qv_seconds() - began_s);
-    return s;
-}
-
-static qv_status
-end_run(const struct job_bench *j, int code, double job_s, double *ms, qv_error *err)
-{
-    *ms = 1e3 * job_s;
-    tool_clear_folder(j->work);
-    return bench_ended("the job", code, err);
-}
-
-static qv_status
-time_encode(struct job_bench *j, double *ms, qv_error *err)
-{
-    double job_s = 0;
-    j->o.output = j->work;
-    const int code = tool_encode_on(&j->o, &j->devices, &job_s);
-    return end_run(j, code, job_s, ms, err);
-}
-
-static qv_status
-time_cache(struct job_bench *j, double *ms, qv_error *err)
-{
-    struct tool_cache_times times;
-    j->o.out = j->work;
-    const int code = tool_cache_run_on(&j->o, &j->devices, &times);
-    return end_run(j, code, times.job_s, ms, err);
-}
-
-/* The ways that are no job whose tokens are discarded. */
-static qv_status (*const works[BENCH_JOB_WAYS])(struct job_bench *j, double *ms, qv_error *err) = {
-    [BENCH_JOB_DECODE] = time_decoding, [BENCH_JOB_GPU] = time_gpu,
-    [BENCH_JOB_ONE] = time_one_by_one,  [BENCH_JOB_FILES] = time_files,
-    [BENCH_JOB_PARTS] = time_parts,     [BENCH_JOB_ENCODE] = time_encode,
-    [BENCH_JOB_CACHE] = time_cache,
-};
-
-/* ---- time of the cores ----------------------------------------------------------------------- */
-
-/* Reads a process's parent, and the seconds of it and of its children that were waited for. Returns
- * false if there is no such process. */
-static bool
-read_process(int pid, int *parent, double *used_s)
-{
-    enum { PARENT, OTHERS = 9, TIMES = 4 }; /* numbers behind a process's name and state */
-    char path[64], text[1024], *at;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "r");
-    text[f ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
-    if (f)
-        fclose(f);
-    at =
-        strrchr(text, ')'); /* the end of the name, in which anything may stand; then comes " S " */
-    if (!at || strlen(at) < 4)
-        return false;
-    at += 4;
-    *used_s = 0;
-    for (int i = PARENT; i <= OTHERS + TIMES; i++) {
-        const long value = strtol(at, &at, 10);
-        *parent = i == PARENT ? (int)value : *parent;
-        *used_s += i > OTHERS ? (double)value / (double)sysconf(_SC_CLK_TCK) : 0;
-    }
-    return true;
-}
-
-/* Returns the seconds of this process and its descendants, as clips are decoded in processes of
- * their own; 0 on systems without /proc. */
-static double
-cpu_s(void)
-{
-    DIR *proc = opendir("/proc");
-    double sum_s = 0, used_s, other_s;
-    for (const struct dirent *e; proc && (e = readdir(proc)) != NULL;) {
-        int up = (int)strtol(e->d_name, NULL, 10), parent = 0;
-        if (up < 1 || !read_process(up, &parent, &used_s))
-            continue;
-        while (up > 1 && up != getpid() && read_process(up, &parent, &other_s))
-            up = parent;
-        sum_s += up == getpid() ? used_s : 0;
-    }
-    if (proc)
-        closedir(proc);
-    return sum_s;
+    return s || !p->failed ? s
+                           : qv_fail(err, QV_EFORMAT, "%lld of the clips cannot be encoded",
+                                     (long long)p->failed);
 }
 
 qv_status
 job_work(void *user, double *ms, qv_error *err)
 {
-    const struct job_way *w = user;
-    const double before_s = cpu_s();
-    const qv_status s =
-        works[w->way] ? works[w->way](w->j, ms, err) : run_job(w->j, w->way, ms, err);
-    w->j->cpu_s[w->way] = cpu_s() - before_s;
+    struct job_bench *j = ((struct job_way *)user)->j;
+    const enum bench_job_way way = ((struct job_way *)user)->way;
+    const double began_s = qv_seconds();
+    struct tool_cache_times times = { 0 };
+    double job_s = 0;
+    qv_status s = QV_OK;
+    j->o.output = j->o.out = j->work;
+    switch (way) {
+    case BENCH_JOB_DECODE: s = by_crew(j, decode_clip, j->decoders, err); break;
+    case BENCH_JOB_FILES: s = by_crew(j, write_clip, SINKS, err); break;
+    case BENCH_JOB_PARTS: s = write_parts(j, err); break;
+    case BENCH_JOB_ENCODE:
+        s = bench_ended("the job", tool_encode_on(&j->o, &j->devices, &job_s), err);
+        break;
+    case BENCH_JOB_CACHE:
+        s = bench_ended("the job", tool_cache_run_on(&j->o, &j->devices, &times), err);
+        break;
+    default: return run_job(j, way, ms, err);
+    }
+    *ms = 1e3 * (job_s + times.job_s > 0 ? job_s + times.job_s : qv_seconds() - began_s);
+    tool_clear_folder(j->work);
     return s;
 }

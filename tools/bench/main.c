@@ -1,46 +1,160 @@
 /* SPDX-License-Identifier: MIT */
 /* The program qwenvit-bench, which `qwenvit bench` and `qwenvit profile` start. */
-#include "command/tool.h"
+#include <string.h>
+
+#include "bench.h"
+
+static int
+run(const struct tool_options *o, const char *name, bench_function *bench)
+{
+    struct bench b = { .o = o, .name = name, .began_s = qv_seconds() };
+    qv_error err = { 0 };
+    if (o->n_arguments > 1) {
+        tool_complain("%s: one clip at most", name);
+        return TOOL_USAGE;
+    }
+    const qv_status status = bench(&b, &err);
+    bench_close(&b);
+    const int code = status ? tool_fail(status, &err) : TOOL_DONE;
+    return status == QV_ESTATE ? TOOL_FAILED : code;
+}
+
+#define BENCH(id, name)                                                                            \
+    static int run_##id(const struct tool_options *o)                                              \
+    {                                                                                              \
+        return run(o, name, bench_##id);                                                           \
+    }
+BENCH(tower, "tower")
+BENCH(patch_embed, "patch-embed")
+BENCH(conv3d, "conv3d")
+BENCH(gemm, "gemm")
+BENCH(preprocess, "preprocess")
+BENCH(job, "job")
+BENCH(cache, "cache")
+BENCH(start, "start")
+BENCH(profile, "profile")
+
+#define LEGEND                                                                                     \
+    "A table has a line per way in which a work is done; --json writes each line as a record.\n\n" \
+    "  median, p90       of --repeats runs or more, after one to warm up, by the device's clock\n" \
+    "  roof %%            the least time that the roofline allows, as a share of the time. The\n"  \
+    "                    roofline is measured first: the best GEMM, and reading or copying\n"      \
+    "  withheld          a figure that cannot be true, as on a machine that others use\n\n"        \
+    "tower\n"                                                                                      \
+    "  encode, packed    the chunks' work on the device, of --grid or --pack\n"                    \
+    "  whole call        from pixels to tokens in page-locked memory, a chunk at a time\n"         \
+    "  streamed          the same, with as many chunks under way as the plan has\n"                \
+    "  limit             the same GEMMs without epilogues and the same attention, alone\n"         \
+    "  floor             the limit, and the bytes of all other operations at the copy rate\n"      \
+    "  over_widened      stored weights over the same weights widened when they are loaded\n"      \
+    "  fill              share of the chunks' rows that are used\n\n"                              \
+    "patch-embed, conv3d\n"                                                                        \
+    "  patchify, still, pointwise, frames, by depth, direct: the lowerings (docs/conv3d.md)\n"     \
+    "  chosen            the lowering that qwenvit runs here\n"                                    \
+    "  over_floor        of patchify from bytes: over the GEMM alone, and reading bytes and\n"     \
+    "                    writing rows at the copy rate\n\n"                                        \
+    "gemm\n"                                                                                       \
+    "  over_m1           the time over that of one row\n"                                          \
+    "  over_copy         the time over copying the weights; they come from memory, not a "         \
+    "cache\n\n"                                                                                    \
+    "job\n"                                                                                        \
+    "  decode, device, devices, files, parts: stages alone: decoding, one device, all devices,\n"  \
+    "                    writing a file per clip, writing a cache\n"                               \
+    "  discard, encode, cache: the job, with its tokens discarded, in files, or in a cache\n"      \
+    "  over_slowest      over the slowest of its stages; over_sum: over their sum\n"               \
+    "  times_one         how many times faster all devices are than one\n\n"                       \
+    "cache, start\n"                                                                               \
+    "  resume            a run that finds all keys there; list_s, look_s: parts of it\n"           \
+    "  open, find        opening the cache, finding a key\n"                                       \
+    "  first_ms          the first run, with an empty folder for kept kernels\n"
+
+enum { DEVICE = GROUP_DEVICE | GROUP_JSON | GROUP_BENCH };
+static const struct tool benches[] = {
+    { .name = "bench tower",
+      .does = "Times a tower on a clip, or on grids of --pack, against limit and floor.\n"
+              "With --weights stored it also times the same model widened.",
+      .needs = "--model",
+      .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
+      .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_TOWER,
+      .run = run_tower },
+    { .name = "bench patch-embed",
+      .does = "Times the patch embedding as a GEMM and as the library's own Conv3d: of all towers, "
+              "or of one\nmodel.",
+      .example = "qwenvit bench patch-embed --rows 760",
+      .groups = DEVICE | GROUP_MODEL | GROUP_EMBED,
+      .run = run_patch_embed },
+    { .name = "bench conv3d",
+      .does = "Times every legal lowering of a list of convolutions.",
+      .example = "qwenvit bench conv3d --shapes tools/shapes/vae.txt",
+      .groups = DEVICE | GROUP_CONV3D,
+      .run = run_conv3d },
+    { .name = "bench gemm",
+      .does = "Times a tower's matrices, or one of --shape, from one row up. --weights is also "
+              "q4g64, q8g64,\nq4_0 or q8_0 here.",
+      .example = "qwenvit bench gemm --shape 5120,13824 --weights q4g64",
+      .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_GEMM,
+      .run = run_gemm },
+    { .name = "bench preprocess",
+      .arguments = "[CLIP]",
+      .does = "Times decoding a clip and resizing a frame.",
+      .example = "qwenvit bench preprocess clip.mp4",
+      .groups = DEVICE | GROUP_CLIP | GROUP_PREPROCESS,
+      .run = run_preprocess },
+    { .name = "bench job",
+      .does =
+          "Times clips to tokens, and decoding, the device and writing alone. -o names a folder "
+          "for clips that\nare made, unless --list names some.",
+      .needs = "--model -o",
+      .example = "qwenvit bench job --model Qwen3-VL-4B-Instruct -o FOLDER --device all",
+      .groups = DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP | GROUP_JOB |
+                GROUP_DEVICES,
+      .run = run_job },
+    { .name = "bench cache",
+      .does = "Times a cache with many keys, which is made in a folder: a run that finds all of "
+              "them, opening it,\nfinding a key.",
+      .needs = "--model -o",
+      .example = "qwenvit bench cache --model Qwen3-VL-4B-Instruct -o FOLDER",
+      .groups = DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_MANY,
+      .run = run_cache },
+    { .name = "bench start",
+      .arguments = "[CLIP]",
+      .does = "Times `encode` of a clip, from the start of the process to its end.",
+      .needs = "--model -o",
+      .example = "qwenvit bench start clip.mp4 --model Qwen3-VL-4B-Instruct -o FOLDER",
+      .groups = DEVICE | GROUP_MODEL | GROUP_OUTPUT | GROUP_CLIP,
+      .run = run_start },
+};
+
+static const struct tool_program bench = { .name = "qwenvit bench",
+                                           .about = "times of this machine; --legend explains them",
+                                           .tools = benches,
+                                           .n = sizeof benches / sizeof *benches };
 
 static const struct tool tools[] = {
-    { .name = "bench",
-      .arguments = "[WHAT] [CLIP]",
-      .does = "Times this machine: median and 90th percentile, TFLOP/s, GB/s, share of the "
-              "measured roofline.\n"
-              "WHAT is one of: patch-embed (the device's own Conv3d against the GEMM); conv3d "
-              "(every legal\n"
-              "lowering); tower (a chunk, or grids packed into chunks, against limit and floor); "
-              "gemm (a tower's\n"
-              "matrices from 1 row up, also with --weights q4g64, q8g64, q4_0 or q8_0); preprocess "
-              "(decoding,\n"
-              "resizing and patch rows of CLIP); job (clips to tokens, against decoding, device "
-              "and writing\n"
-              "alone); cache (one with many keys); start (this command, from the start of the "
-              "process to the\n"
-              "file of CLIP).",
-      .example = "qwenvit bench tower --model synthetic --grid 1,20,38 --dtype bf16",
-      .groups = GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT |
-                GROUP_CLIP | GROUP_BENCH | GROUP_JSON,
-      .run = tool_bench },
+    { .name = "bench", .does = "Times this machine", .verbs = &bench },
     { .name = "profile",
       .arguments = "[CLIP]",
       .does = "Shows where the time goes: the time, bytes, FLOPs and share of the roofline of "
-              "every layer and\n"
-              "operation.",
+              "every layer and\noperation of a chunk, with random pixels.",
+      .needs = "--model",
       .example = "qwenvit profile --model Qwen3-VL-4B-Instruct clip.mp4 --trace trace.json",
       .groups =
           GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_PROFILE | GROUP_JSON,
-      .run = tool_profile },
+      .run = run_profile },
 };
 
 int
 main(int argc, char **argv)
 {
-    static const struct tool_program bench = {
+    static const struct tool_program program = {
         .name = "qwenvit-bench",
         .about = "what takes how long in the Qwen-VL vision tower",
         .tools = tools,
         .n = sizeof tools / sizeof *tools,
     };
-    return tool_main(&bench, argc, argv);
+    if (argc > 2 && !strcmp(argv[1], "bench") && !strcmp(argv[2], "--legend")) {
+        tool_print(LEGEND);
+        return TOOL_DONE;
+    }
+    return tool_main(&program, argc, argv);
 }

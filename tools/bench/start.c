@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench start: times the command beside this program as users start it, from the process's
- * start to its end: encoding one short clip to its file, and `info` of the checkpoint. Each has a
- * cache folder of its own, which is empty the first time, so the first time is reported apart.
+ * qwenvit bench start: times `encode` of one short clip by the command beside this program as users
+ * start it, from the process's start to its end. It has a cache folder of its own, which is empty
+ * the first time, so the first time is reported apart.
  */
 #define _GNU_SOURCE /* for environ */
 #include <errno.h>
@@ -11,7 +11,6 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,44 +22,27 @@
 extern char **environ;
 
 enum { MOST_ARGUMENTS = 32, NUMBER_BYTES = 24 };
-enum { ENCODE, INFO, N_WAYS };
-static const char *const names[N_WAYS] = { [ENCODE] = "encode", [INFO] = "info" };
-
-/* One command to time. */
-struct start_way {
-    const char *program, *name, *cache;
-    const char *arguments[MOST_ARGUMENTS]; /* ends with NULL */
-    int n;
-    double first_ms; /* 0: it was not run yet */
-};
 
 struct start_bench {
-    struct bench b;
+    struct bench *b;
     char program[PATH_MAX];
-    char *clip, *work, *tokens, *caches[N_WAYS]; /* clip and work are files in -o, unless the user
-                                                  * gave the clip */
+    char *clip, *work, *tokens; /* the clip is in -o, unless the user gave one */
     char device[NUMBER_BYTES], threads[NUMBER_BYTES];
-    struct start_way ways[N_WAYS];
+    const char *arguments[MOST_ARGUMENTS]; /* ends with NULL */
+    double first_ms;                       /* 0: it was not run yet */
 };
 
-/* ---- commands -------------------------------------------------------------------------------- */
-
+/* Writes the command, with the options of the device of this one. */
 static void
-add(struct start_way *w, const char *option, const char *value)
+write_command(struct start_bench *t)
 {
-    w->arguments[w->n++] = option;
-    if (value)
-        w->arguments[w->n++] = value;
-}
-
-/* Passes on the device options of this command. */
-static void
-add_device(struct start_bench *t, struct start_way *w)
-{
-    const struct tool_options *o = t->b.o;
-    const struct {
-        const char *name, *value;
-    } options[] = {
+    const struct tool_options *o = t->b->o;
+    const char *const options[][2] = {
+        { "qwenvit", "encode" },
+        { t->clip, "--quiet" },
+        { "--model", o->model },
+        { "-o", t->tokens },
+        { "--decode", qv_decode_name(o->clip.decode) },
         { "--backend", o->backend },
         { "--dtype", o->dtype ? qv_dtype_name(o->dtype) : NULL },
         { "--device", o->device ? t->device : NULL },
@@ -68,35 +50,19 @@ add_device(struct start_bench *t, struct start_way *w)
         { "--tune-file", o->tune_file },
         { "--naive", o->naive },
     };
+    int n = 0;
+    snprintf(t->device, sizeof t->device, "%lld", (long long)o->device);
+    snprintf(t->threads, sizeof t->threads, "%lld", (long long)o->threads);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        if (options[i].value)
-            add(w, options[i].name, options[i].value);
+        for (int j = 0; j < 2 && options[i][1]; j++)
+            t->arguments[n++] = options[i][j];
     if (o->tf32)
-        add(w, "--tf32", NULL);
-}
-
-static void
-name_commands(struct start_bench *t)
-{
-    const struct tool_options *o = t->b.o;
-    for (int i = 0; i < N_WAYS; i++) {
-        struct start_way *w = &t->ways[i];
-        *w = (struct start_way){ .program = t->program, .name = names[i], .cache = t->caches[i] };
-        add(w, "qwenvit", names[i]);
-        add(w, i == ENCODE ? t->clip : o->model, NULL);
-        if (i == ENCODE) {
-            add(w, "--model", o->model);
-            add(w, "-o", t->tokens);
-            add(w, "--quiet", NULL);
-            add(w, "--decode", qv_decode_name(o->clip.decode));
-        }
-        add_device(t, w);
-    }
+        t->arguments[n] = "--tf32";
 }
 
 /* Starts the command. Its output is discarded, and its messages go where this command's go. */
 static int
-spawn(const struct start_way *w, pid_t *pid)
+spawn(const struct start_bench *t, pid_t *pid)
 {
     posix_spawn_file_actions_t actions;
     int code = posix_spawn_file_actions_init(&actions);
@@ -104,7 +70,7 @@ spawn(const struct start_way *w, pid_t *pid)
         return code;
     code = posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     if (!code) /* it takes char *const [], but changes nothing */
-        code = posix_spawn(pid, w->program, &actions, NULL, (char *const *)w->arguments, environ);
+        code = posix_spawn(pid, t->program, &actions, NULL, (char *const *)t->arguments, environ);
     posix_spawn_file_actions_destroy(&actions);
     return code;
 }
@@ -113,119 +79,79 @@ spawn(const struct start_way *w, pid_t *pid)
 static qv_status
 run_command(void *user, double *ms, qv_error *err)
 {
-    struct start_way *w = user;
+    struct start_bench *t = user;
     char what[400];
     pid_t pid = 0, ended;
     int how = 0;
-    if (setenv("XDG_CACHE_HOME", w->cache, 1))
+    if (setenv("XDG_CACHE_HOME", t->work, 1))
         return qv_fail(err, QV_ENOMEM, "no memory for the environment");
     const double began_s = qv_seconds();
-    const int code = spawn(w, &pid);
+    const int code = spawn(t, &pid);
     if (code)
-        return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", w->program, strerror(code));
+        return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", t->program, strerror(code));
     do
         ended = waitpid(pid, &how, 0);
     while (ended < 0 && errno == EINTR);
     *ms = 1e3 * (qv_seconds() - began_s);
-    if (!w->first_ms)
-        w->first_ms = *ms;
+    if (!t->first_ms)
+        t->first_ms = *ms;
     if (ended < 0 || !WIFEXITED(how))
-        return qv_fail(err, QV_EBACKEND, "%s did not end by itself", w->name);
-    snprintf(what, sizeof what, "%s %s", w->name, qv_path_tail(w->arguments[2]));
+        return qv_fail(err, QV_EBACKEND, "encode did not end by itself");
+    snprintf(what, sizeof what, "encode %s", t->clip);
     return bench_ended(what, WEXITSTATUS(how), err);
 }
-
-/* ---- files ----------------------------------------------------------------------------------- */
 
 static qv_status
 open_files(struct start_bench *t, qv_error *err)
 {
-    const char *folder = t->b.o->output, *given = t->b.o->arguments[1];
-    qv_status s = bench_open_folder(folder, &t->work, err);
+    const char *folder = t->b->o->output, *given = *t->b->o->arguments;
+    const qv_status s = bench_open_folder(folder, &t->work, err);
     if (s)
         return s;
     t->clip = given ? strdup(given) : qv_path_join(folder, "clip.mp4");
     t->tokens = qv_path_join(t->work, "tokens.safetensors");
-    bool ok = t->clip && t->tokens;
-    for (int i = 0; i < N_WAYS; i++)
-        ok = (t->caches[i] = qv_path_join(t->work, names[i])) != NULL && ok;
-    if (!ok)
+    if (!t->clip || !t->tokens)
         return qv_fail(err, QV_ENOMEM, "%s: no memory for a path", folder);
-    for (int i = 0; i < N_WAYS; i++)
-        if (mkdir(t->caches[i], 0777))
-            return qv_fail(err, QV_EIO, "%s: cannot be made: %s", t->caches[i], strerror(errno));
     if (!qv_find_installed("qwenvit", ".", ".", X_OK, t->program, sizeof t->program))
         return qv_fail(err, QV_EBACKEND, "there is no qwenvit beside this program: %s", t->program);
-    snprintf(t->device, sizeof t->device, "%lld", (long long)t->b.o->device);
-    snprintf(t->threads, sizeof t->threads, "%lld", (long long)t->b.o->threads);
     return given || qv_path_exists(t->clip) ? QV_OK
                                             : tool_make_clip(t->clip, &tool_clip_shape, err);
 }
 
-static void
-close_all(struct start_bench *t)
-{
-    bench_close(&t->b);
-    bench_close_folder(&t->work);
-    free(t->clip);
-    free(t->tokens);
-    for (int i = 0; i < N_WAYS; i++)
-        free(t->caches[i]);
-}
-
-/* ---- reporting ------------------------------------------------------------------------------- */
-
 static qv_status
-report(struct start_bench *t, const struct start_way *w, struct bench_times times, qv_error *err)
+report(struct start_bench *t, struct bench_times times, qv_error *err)
 {
     char model[100], clip[100], work[230];
-    bench_base_name(t->b.o->model, model, sizeof model);
-    const bool gpu = t->b.o->clip.decode == QV_DECODE_GPU;
-    snprintf(work, sizeof work, "%s, %s%s", model, bench_base_name(t->clip, clip, sizeof clip),
-             gpu ? ", by the GPU" : "");
-    if (bench_talks(&t->b))
-        tool_print("  %-8s %11.1f %11.1f %11.1f\n", w->name, w->first_ms, times.median_ms,
-                   times.p90_ms);
+    const char *decode = qv_decode_name(t->b->o->clip.decode);
+    snprintf(work, sizeof work, "%s, %s%s", bench_base_name(t->b->o->model, model, sizeof model),
+             bench_base_name(t->clip, clip, sizeof clip),
+             t->b->o->clip.decode == QV_DECODE_GPU ? ", by the GPU" : "");
     const struct bench_record r = { .work = work,
-                                    .way = w->name,
-                                    .dtype = t->b.o->dtype ? t->b.o->dtype : t->b.info.dtype,
+                                    .way = "encode",
+                                    .dtype = bench_dtype(t->b),
                                     .times = times,
-                                    .extras =
-                                        json_pack("{s:f, s:s}", "first_ms", w->first_ms, "decode",
-                                                  qv_decode_name(t->b.o->clip.decode)) };
-    return bench_emit(&t->b, &r, err);
-}
-
-static qv_status
-run_all(struct start_bench *t, qv_error *err)
-{
-    const struct tool_options *o = t->b.o;
-    struct bench_run runs[N_WAYS];
-    qv_status s = open_files(t, err);
-    if (s)
-        return s;
-    name_commands(t);
-    for (int i = 0; i < N_WAYS; i++)
-        runs[i] = (struct bench_run){ .work = run_command, .user = &t->ways[i] };
-    s = bench_time(&t->b, runs, N_WAYS, err);
-    if (!s) /* opened only now: an open device would be awake during the timing */
-        s = tool_open_context(o, &t->b.ctx, err);
-    if (s)
-        return s;
-    qv_context_get_info(t->b.ctx, &t->b.info);
-    if (bench_talks(&t->b))
-        tool_print("from a process's start to its end, on %s: %s\n  %-8s %11s %11s %11s\n",
-                   t->b.info.backend, t->b.info.device, "", "first ms", "median ms", "p90 ms");
-    for (int i = 0; i < N_WAYS && !s; i++)
-        s = report(t, &t->ways[i], runs[i].times, err);
-    return s;
+                                    .show = "first_ms",
+                                    .extras = json_pack("{s:f, s:s}", "first_ms", t->first_ms,
+                                                        "decode", decode) };
+    return bench_report(t->b, &r, err);
 }
 
 qv_status
-bench_start(const struct tool_options *o, qv_error *err)
+bench_start(struct bench *b, qv_error *err)
 {
-    struct start_bench t = { .b = { .o = o, .name = "start" } };
-    const qv_status s = run_all(&t, err);
-    close_all(&t);
+    struct start_bench t = { .b = b };
+    struct bench_run run = { .work = run_command, .user = &t };
+    qv_status s = open_files(&t, err);
+    if (!s) {
+        write_command(&t);
+        s = bench_time(b, &run, 1, err);
+    }
+    if (!s) /* opened only now: an open device would be awake during the timing */
+        s = bench_open(b, err);
+    if (!s)
+        s = report(&t, run.times, err);
+    bench_close_folder(&t.work);
+    free(t.clip);
+    free(t.tokens);
     return s;
 }

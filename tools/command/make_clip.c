@@ -12,35 +12,21 @@ const struct tool_clip_shape tool_clip_shape = {
     .width = 320, .height = 240, .fps = 25, .frames = 100
 };
 
-static qv_status
-make(const char *path, const char *how, const char *clip, qv_error *err)
+qv_status
+tool_make_clip(const char *path, const struct tool_clip_shape *s, qv_error *err)
 {
     struct qv_atomic_file file = { 0 };
     qv_error why;
+    char shape[96];
+    snprintf(shape, sizeof shape, "%d,%d,%d,%d,%d,%d", s->width, s->height, s->fps, s->frames,
+             s->is_filmed, s->number);
     qv_status status = qv_atomic_file_open(path, &file, err);
     if (status)
         return status;
-    status = qvm_clip_make(tool_decoder_program(), file.temporary ? file.temporary : file.path, how,
-                           clip, &why);
+    const char *to = file.temporary ? file.temporary : file.path;
+    status = qvm_clip_make(tool_decoder_program(), to, shape, &why);
     status =
         status ? qv_fail(err, status, "%s: %s", path, why.text) : qv_atomic_file_commit(&file, err);
     qv_atomic_file_abort(&file);
     return status;
-}
-
-qv_status
-tool_make_clip(const char *path, const struct tool_clip_shape *s, qv_error *err)
-{
-    char how[96];
-    snprintf(how, sizeof how, "%d,%d,%d,%d,%d,%d", s->width, s->height, s->fps, s->frames,
-             s->is_filmed, s->number);
-    return make(path, how, NULL, err);
-}
-
-qv_status
-tool_repeat_clip(const char *clip, int times, const char *path, qv_error *err)
-{
-    char how[16];
-    snprintf(how, sizeof how, "%d", times);
-    return make(path, how, clip, err);
 }

@@ -188,7 +188,7 @@ tool_check_list_outputs(const struct tool_options *o, const struct tool_list *li
 }
 
 qv_status
-tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *err)
+tool_check_named_outputs(const struct tool_options *o, qv_error *err)
 {
     const char *outputs[TOOL_MOST_NAMED], *inputs[TOOL_MOST_NAMED];
     const size_t n = tool_named_files(o, TOOL_OUTPUT, outputs);
@@ -196,7 +196,5 @@ tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *e
     qv_status s = QV_OK;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !s; i++)
         s = check_outputs(o, outputs, n, inputs, tool_named_files(o, kinds[i], inputs), err);
-    return s || o->n_arguments <= first
-               ? s
-               : check_outputs(o, outputs, n, o->arguments + first, o->n_arguments - first, err);
+    return s ? s : check_outputs(o, outputs, n, o->arguments, o->n_arguments, err);
 }

@@ -29,7 +29,7 @@ print_usage(const struct tool_program *p, FILE *to)
     fprintf(to, "%s %s: %s\n\nusage: %s SUBCOMMAND ...\n\n", p->name, qv_version(), p->about,
             p->name);
     for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
-        fprintf(to, "  %-8s %.*s\n", word(t), (int)strcspn(t->does, ":.\n"), t->does);
+        fprintf(to, "  %-11s %.*s\n", word(t), (int)strcspn(t->does, ":.\n"), t->does);
     fprintf(to,
             "\n%s SUBCOMMAND --help lists its options.\n"
             "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad "
@@ -225,8 +225,7 @@ run(const struct tool *tool, int argc, char **argv)
         tool_print_help(tool, help);
     else if (!code) {
         qv_error err;
-        const bool has_name = tool->groups & GROUP_BENCH; /* the first argument is a bench's name */
-        qv_status status = tool_check_named_outputs(&o, has_name, &err);
+        qv_status status = tool_check_named_outputs(&o, &err);
         if (!status && tool->groups & GROUP_CLIP)
             status = start_decoder(tool, &o, &err);
         code = status ? tool_fail(status, &err) : tool->run(&o);

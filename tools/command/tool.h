@@ -66,13 +66,10 @@ struct tool_options {
     const char *make_clip;
     /* bench, profile, verify */
     int64_t grid[3], size[2], shape[2], repeats, rows;
-    int64_t bench_chunk; /* frame pairs; 0: chosen, -1: all of the grid */
-    int64_t keys, clips, frames;
-    double seconds;   /* of clips that are made; 0: the bench's own */
-    const char *from; /* a folder with a few to copy instead */
-    const char *ways; /* names of those that are timed; NULL: all */
+    int64_t keys, clips;
+    double seconds; /* of clips that are made */
+    double budget;  /* seconds for all of a bench; 0: no limit */
     bool no_limit;
-    bool alone;
     const char *shapes, *pack, *lowering, *trace, *verify_clip, *against, *against_backend,
         *against_model;
     double max_distance; /* from another model; 0: none was asked for */
@@ -84,7 +81,7 @@ struct tool_options {
     double part_seconds;
     bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run;
     double rate; /* clips per second */
-    /* remaining arguments: files, keys, or a bench's name */
+    /* remaining arguments: files or keys */
     const char **arguments;
     size_t n_arguments;
 };
@@ -110,6 +107,13 @@ enum tool_group {
     GROUP_KEY = 1 << 17,
     GROUP_REMOVE = 1 << 18,
     GROUP_PRUNE = 1 << 19,
+    GROUP_TOWER = 1 << 20, /* from here on one bench each; GROUP_BENCH has what all share */
+    GROUP_EMBED = 1 << 21,
+    GROUP_CONV3D = 1 << 22,
+    GROUP_GEMM = 1 << 23,
+    GROUP_PREPROCESS = 1 << 24,
+    GROUP_JOB = 1 << 25,
+    GROUP_MANY = 1 << 26, /* a cache of many keys */
 };
 
 struct tool_program;
@@ -145,9 +149,7 @@ void tool_signals_obey(void);  /* ends the process by the signal that was caught
 int tool_encode(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
 int tool_synth(const struct tool_options *o);
-int tool_bench(const struct tool_options *o);
 int tool_verify(const struct tool_options *o);
-int tool_profile(const struct tool_options *o);
 int tool_cache_fill(const struct tool_options *o);
 int tool_cache_status(const struct tool_options *o);
 int tool_cache_keys(const struct tool_options *o);
@@ -236,9 +238,9 @@ void tool_record_failure(const struct tool_options *o, const char *clip, const c
 
 /* outputs.c: return QV_EINVAL, naming the file, if two outputs are one file, or an output is one of
  * the inputs, a file in a model's folder or a file of a cache that the options name: of the files
- * that the options name (arguments are inputs from number `first` on); and of the files that --json,
- * --trace and --drawing write, and more of them, where the inputs are a list and its clips. */
-qv_status tool_check_named_outputs(const struct tool_options *o, size_t first, qv_error *err);
+ * that the options name; and of the files that --json, --trace and --drawing write, and more of
+ * them, where the inputs are a list and its clips. */
+qv_status tool_check_named_outputs(const struct tool_options *o, qv_error *err);
 struct tool_list;
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
@@ -281,9 +283,6 @@ struct tool_clip_shape {
 };
 extern const struct tool_clip_shape tool_clip_shape; /* shape of `synth --clip` */
 qv_status tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err);
-/* Writes a clip's packets so many times, one behind the other, which gives a long clip without
- * encoding. */
-qv_status tool_repeat_clip(const char *clip, int times, const char *path, qv_error *err);
 
 /* drawing.c: draws frames of a clip above their tokens' principal components as colours. */
 struct tool_drawing;

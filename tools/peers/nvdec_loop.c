@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A loop over NVIDIA's video decoders, as one would write it for one's own clips, to compare
- * `qwenvit bench job --decode gpu --ways gpu` with. All is in one process with a thread per stream,
- * whose decoder stays open between clips; nothing is checked. It decodes every picture that is
- * sampled or that another one refers to, and copies the sampled ones to the host as RGB, without
+ * A loop over NVIDIA's video decoders, as one would write it for one's own clips, to compare with
+ * the way `decode` of `qwenvit bench job --decode gpu`. All is in one process with a thread per
+ * stream, whose decoder stays open between clips; nothing is checked. It decodes every picture that
+ * is sampled or that another one refers to, and copies the sampled ones to the host as RGB, without
  * resizing them.
  *
  *     nvdec_loop [-f FPS] [-s STREAMS] [-r REPEATS] CLIP...

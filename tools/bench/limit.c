@@ -1,42 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Functions that benches of a tower share: making plans, running chunks, and their bounds. */
+/* The limit and the floor of a tower: its GEMMs and its attention alone, and the bytes between. */
 #include <stdlib.h>
 
 #include "bench.h"
 #include "error.h"
-
-/* ---- plans and chunks ------------------------------------------------------------------------ */
-
-qv_status
-bench_make_plan(qv_model *model, const qv_plan_options *options, qv_plan **out, double *new_ms,
-                double *seen_ms, qv_error *err)
-{
-    double *const ms[] = { new_ms, seen_ms };
-    qv_status status = QV_OK;
-    for (int i = 0; i < 2 && !status; i++) {
-        qv_plan_free(out);
-        double began = qv_seconds();
-        status = qv_plan_create(model, options, out, err);
-        *ms[i] = (qv_seconds() - began) * 1e3;
-    }
-    return status;
-}
-
-/* The push runs the chunk as well, which keeps the device busy while the timed run is launched. */
-qv_status
-bench_run_chunk(qv_plan *plan, const qv_item *items, size_t n, qv_tokens *tokens, double *ms,
-                qv_error *err)
-{
-    qv_status status = qv_plan_push(plan, items, n, err);
-    if (status)
-        return status;
-    status = qv_plan_work(plan, err);
-    if (!status)
-        status = bench_elapsed(plan->model->ctx, ms, err);
-    return status ? status : qv_plan_pull(plan, tokens, err);
-}
-
-/* ---- the limit ------------------------------------------------------------------------------- */
 
 /* Returns a GEMM without the epilogue that is fused to it; any other operation unchanged. */
 static struct qv_op
@@ -149,16 +116,17 @@ bench_limit_close(qv_context *ctx, struct bench_limit *l)
     l->lists = NULL;
 }
 
-int
-bench_limit_runs(struct bench_limit *l, struct bench_run *out)
+void
+bench_limit_runs(struct bench_limit *l, struct bench_run runs[BENCH_LIMIT_RUNS])
 {
-    out[0] = (struct bench_run){ .work = bench_list_run, .user = &l->gemms.list };
-    out[1] = (struct bench_run){ .work = bench_list_run, .user = &l->attention.list };
-    return l->counted ? 1 : 2;
+    runs[0] = (struct bench_run){ .work = bench_list_run, .user = &l->gemms.list };
+    if (!l->counted)
+        runs[1] = (struct bench_run){ .work = bench_list_run, .user = &l->attention.list };
 }
 
 struct bench_bounds
-bench_limit_bounds(const struct bench *b, const struct bench_limit *l, const struct bench_run *runs)
+bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
+                   const struct bench_run runs[BENCH_LIMIT_RUNS])
 {
     const struct bench_times *g = &runs[0].times, *a = &runs[1].times;
     const double chunks = (double)l->chunks;
@@ -177,38 +145,17 @@ bench_limit_bounds(const struct bench *b, const struct bench_limit *l, const str
 }
 
 void
-bench_put_over_bounds(json_t *record, const struct bench_bounds *bounds, double ms)
+bench_put_bounds(json_t *record, const struct bench_bounds *bounds, double ms)
 {
+    json_t *parts =
+        json_pack("{s:f, s:f}", "gemm_ms", bounds->gemm_ms, "attention_ms", bounds->attention_ms);
+    bench_put_figure(parts, "between_ms", bench_beyond_ms(ms, bounds->limit.median_ms));
+    json_object_set_new(record, "parts", parts);
+    json_object_set_new(record, "limit_ms", json_real(bounds->limit.median_ms));
+    if (bounds->floor_known)
+        json_object_set_new(record, "floor_ms", json_real(bounds->floor_ms));
     bench_put_figure(record, "over_limit", bench_over(ms, bounds->limit.median_ms, true));
     bench_put_figure(record, "over_floor", bench_over(ms, bounds->floor_ms, bounds->floor_known));
-}
-
-json_t *
-bench_bounds_json(const struct bench_bounds *bounds, double ms)
-{
-    json_t *j = json_pack("{s:f}", "limit_ms", bounds->limit.median_ms),
-           *parts = json_pack("{s:f, s:f}", "gemm_ms", bounds->gemm_ms, "attention_ms",
-                              bounds->attention_ms);
-    if (bounds->floor_known)
-        json_object_set_new(j, "floor_ms", json_real(bounds->floor_ms));
-    bench_put_figure(parts, "between_ms", bench_beyond_ms(ms, bounds->limit.median_ms));
-    json_object_set_new(j, "parts", parts);
-    bench_put_over_bounds(j, bounds, ms);
-    return j;
-}
-
-void
-bench_print_bounds(const struct bench_bounds *bounds, double ms)
-{
-    const double limit_ms = bounds->limit.median_ms;
-    char limit[100], floor[100], between[100];
-    tool_print("  over limit   %s; over floor %s\n"
-               "  parts        GEMMs %.2f ms, attention %.2f ms, between %s\n",
-               bench_figure_text(bench_over(ms, limit_ms, true), 3, "", limit, sizeof limit),
-               bench_figure_text(bench_over(ms, bounds->floor_ms, bounds->floor_known), 3, "",
-                                 floor, sizeof floor),
-               bounds->gemm_ms, bounds->attention_ms,
-               bench_figure_text(bench_beyond_ms(ms, limit_ms), 2, " ms", between, sizeof between));
 }
 
 qv_status
@@ -220,14 +167,15 @@ bench_report_bounds(struct bench *b, const struct bench_limit *l, const struct b
     snprintf(ways[0], sizeof ways[0], "%slimit", prefix);
     snprintf(ways[1], sizeof ways[1], "%sfloor", prefix);
     limit.way = ways[0];
-    limit.label = "limit";
     limit.times = floor.times = bounds->limit;
     limit.flops = l->flops;
     limit.bytes = l->bytes;
-    limit.note = l->counted ? "attention: its two GEMMs at these GEMMs' rate" : NULL;
-    limit.extras = json_incref(r.extras);
+    limit.extras = json_copy(r.extras);
+    json_object_update_new(limit.extras,
+                           json_pack("{s:f, s:f, s:b}", "gemm_ms", bounds->gemm_ms, "attention_ms",
+                                     bounds->attention_ms, "attention_counted", l->counted));
+    limit.show = "gemm_ms attention_ms attention_counted";
     floor.way = ways[1];
-    floor.label = "floor";
     floor.computed = true;
     floor.times.median_ms = bounds->floor_ms;
     floor.times.p90_ms += bounds->floor_ms - bounds->limit.median_ms;

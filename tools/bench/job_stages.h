@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Declarations that the parts of `qwenvit bench job` share. */
-#ifndef QV_TOOLS_JOB_BENCH_H
-#define QV_TOOLS_JOB_BENCH_H
+/* What `qwenvit bench job` times: stages alone, and jobs. */
+#ifndef QV_TOOLS_BENCH_JOB_STAGES_H
+#define QV_TOOLS_BENCH_JOB_STAGES_H
 
 #include <pthread.h>
 
@@ -11,27 +11,24 @@
 #include "job_bounds.h"
 
 struct job_bench {
-    struct bench b;
+    struct bench *b;
     struct tool_options o; /* options of the runs, whose output is discarded */
     struct tool_devices devices;
     qv_decoder *decoder;
     qv_model_info m;
-    char *made, *work; /* folder of clips, which stays; folder of output, which is removed */
-    char *list_file;   /* list of the clips that are made */
+    char *made_list,
+        *work; /* list of the clips that are made; folder of output, which is removed */
     struct tool_list list;
     qv_item *items; /* [list.n]: each clip as an item, known once it is decoded */
-    int64_t patches, tokens;
+    int64_t patches;
     uint64_t bytes; /* size of all tokens */
     void *data;     /* random bytes that stand for frames, or for a clip's tokens */
     struct qv_cache_writer *writer;
-    qv_tokens one; /* the largest item's, for one by one */
     /* clips that a job decodes at once, and those of them that a GPU decodes; 0: none does */
     int decoders, gpu_decoders;
     int on_gpu; /* clips that a GPU decodes right now, if a stage alone decodes; under `lock` */
     pthread_mutex_t lock;
-    bool asked[BENCH_JOB_WAYS];
     qv_job_progress progress[BENCH_JOB_WAYS]; /* of the last run */
-    double cpu_s[BENCH_JOB_WAYS];             /* of all cores, in the last run */
 };
 
 static inline int64_t
@@ -47,8 +44,8 @@ job_devices_of(const struct job_bench *j, enum bench_job_way way)
     return way == BENCH_JOB_DEVICE ? 1 : j->devices.n;
 }
 
-/* job_stages.c: runs a way once; user is a struct job_way whose bench is open. Decoding finds out
- * what the clips are, so it must come first. */
+/* Runs a way once; user is a struct job_way whose bench is open. Decoding finds out what the clips
+ * are, so it must come first. */
 struct job_way {
     struct job_bench *j;
     enum bench_job_way way;
@@ -57,11 +54,5 @@ bench_work job_work;
 
 /* Asks a job how many clips it decodes at once, and where. */
 qv_status job_ask_decoders(struct job_bench *j, qv_error *err);
-
-/* job_clips.c knows the shape of the clips that are made and copied, and how often each is repeated
- * in its file; it makes all files, and their list. */
-struct tool_clip_shape job_clip_shape(const struct tool_options *o);
-int job_repetitions(const struct tool_options *o);
-qv_status job_make_clips(const struct job_bench *j, qv_error *err);
 
 #endif

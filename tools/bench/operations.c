@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+/* Runs operations alone on a device, timed by its own clock. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "dtype.h"
+#include "error.h"
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+enum { BLOCK_BYTES = 1 << 20 }; /* bytes of random values; longer data repeats them */
+
+void
+bench_fill(void *data, qv_dtype dtype, size_t bytes)
+{
+    size_t element = qv_dtype_bytes(dtype), block = bytes < BLOCK_BYTES ? bytes : BLOCK_BYTES;
+    uint32_t random = 1;
+    for (size_t i = 0; i < block / element; i++) {
+        random = random * 1664525u + 1013904223u;
+        if (dtype == QV_U8)
+            ((uint8_t *)data)[i] = (uint8_t)(random >> 24);
+        else
+            qv_store(data, dtype, (int64_t)i, (double)(random >> 8) * 0x1p-23 - 1);
+    }
+    for (size_t at = block; at < bytes; at += block)
+        memcpy((char *)data + at, data, bytes - at < block ? bytes - at : block);
+}
+
+/* Fills memory of the device as bench_fill does. */
+static qv_status
+fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes, qv_error *err)
+{
+    size_t block = bytes < BLOCK_BYTES ? bytes : BLOCK_BYTES;
+    void *data = malloc(block + 1);
+    if (!data)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of random values", block);
+    bench_fill(data, dtype, block);
+    qv_status status = QV_OK;
+    for (size_t left = bytes; left && !status; left -= block) {
+        block = left < block ? left : block;
+        status = ctx->backend->upload(ctx->dev, at, data, block, err);
+        at.offset += block;
+    }
+    free(data);
+    return status;
+}
+
+/* ---- timing by the device's clock ------------------------------------------------------------ */
+
+/* Launching a recording takes a GPU some microseconds, so it must run for much longer. */
+#define LEAST_RECORDING_MS 0.5
+enum { MOST_RECORDED = 4096 }; /* limit for calls in a recording */
+
+qv_status
+bench_elapsed(qv_context *ctx, double *ms, qv_error *err)
+{
+    const struct qv_backend *be = ctx->backend;
+    qv_status status = be->wait(ctx->dev, QV_MARK_END, err); /* this also waits for everything
+                                                              * before the mark */
+    return status ? status : be->elapsed(ctx->dev, QV_MARK_BEGIN, QV_MARK_END, ms, err);
+}
+
+/* Times the recording, or the calls if there is none. A recording is run twice, and the second run
+ * is timed: the first keeps the device busy until the second is launched. */
+static qv_status
+time_once(const struct bench_list *l, double *ms, qv_error *err)
+{
+    const struct qv_backend *be = l->ctx->backend;
+    struct qv_device *dev = l->ctx->dev;
+    qv_status status = l->recording ? be->replay(dev, l->recording, err) : QV_OK;
+    if (!status)
+        status = be->mark(dev, QV_MARK_BEGIN, err);
+    if (!status && l->recording)
+        status = be->replay(dev, l->recording, err);
+    else if (!status)
+        status = be->run(dev, l->calls, l->n, err);
+    if (!status)
+        status = be->mark(dev, QV_MARK_END, err);
+    return status ? status : bench_elapsed(l->ctx, ms, err);
+}
+
+qv_status
+bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n, double *ms, qv_error *err)
+{
+    struct bench_list list = { .ctx = ctx, .calls = calls, .n = n };
+    return time_once(&list, ms, err);
+}
+
+/* Replaces the recording by one of the calls, repeated `times` times. */
+static qv_status
+record(struct bench_list *l, int64_t times, qv_error *err)
+{
+    struct qv_call *calls = malloc(((size_t)times * l->n + 1) * sizeof *calls);
+    if (!calls)
+        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
+    for (int64_t i = 0; i < times; i++)
+        memcpy(calls + (size_t)i * l->n, l->calls, l->n * sizeof *calls);
+    bench_list_close(l);
+    qv_status status =
+        l->ctx->backend->record(l->ctx->dev, calls, (size_t)times * l->n, &l->recording, err);
+    l->times = times;
+    free(calls);
+    return status;
+}
+
+/* Repeats short calls until the recording is long enough. The time of a short recording is mostly
+ * launching, so the first estimate of how many are needed can be too low. */
+static qv_status
+record_enough(struct bench_list *l, qv_error *err)
+{
+    int64_t times = 1, most = l->n < MOST_RECORDED ? MOST_RECORDED / (int64_t)(l->n + !l->n) : 1;
+    for (;;) {
+        double ms = 0;
+        qv_status status = record(l, times, err);
+        for (int i = 0; i < 2 && !status; i++) /* the first one warms up */
+            status = time_once(l, &ms, err);
+        if (status || ms >= LEAST_RECORDING_MS || times == most)
+            return status;
+        double wanted = 1.2 * LEAST_RECORDING_MS / (ms + 1e-6) * (double)times + 1;
+        times = wanted < (double)most ? (int64_t)wanted : most;
+    }
+}
+
+qv_status
+bench_list_run(void *user, double *ms, qv_error *err)
+{
+    struct bench_list *l = user;
+    qv_status status = QV_OK;
+    if (!l->times && l->ctx->backend->record && l->n)
+        status = record_enough(l, err);
+    if (!l->times)
+        l->times = 1;
+    if (!status)
+        status = time_once(l, ms, err);
+    if (!status)
+        *ms /= (double)l->times;
+    return status;
+}
+
+void
+bench_list_close(struct bench_list *l)
+{
+    if (l->recording)
+        l->ctx->backend->forget(l->ctx->dev, l->recording);
+    l->recording = NULL;
+    l->times = 0;
+}
+
+/* ---- operations alone ------------------------------------------------------------------------ */
+
+struct slot {
+    size_t bytes, at;
+    qv_dtype dtype;
+};
+
+static qv_status
+prepare(struct bench_ops *b, const struct qv_op *ops, struct slot *slots, size_t *scratch,
+        qv_error *err)
+{
+    for (; b->n_kernels < b->n; b->n_kernels++) {
+        const struct qv_op *op = &ops[b->n_kernels];
+        size_t *index = &b->kernels[b->n_kernels];
+        qv_status status = qv_kernel_get(b->ctx, op, index, err);
+        if (status)
+            return status;
+        const struct qv_kernel_entry *entry = &b->ctx->kernels.entries[*index];
+        *scratch = entry->scratch_bytes > *scratch ? entry->scratch_bytes : *scratch;
+        struct qv_view views[QV_MAX_OPERANDS];
+        int n = qv_op_views(op, views);
+        for (int j = 0; j < n; j++) {
+            int first; /* operands that share rows lie in the first one's slot */
+            size_t before =
+                (size_t)qv_views_beside(views, j, &first) * qv_dtype_bytes(views[j].dtype);
+            size_t bytes = before + views[j].bytes;
+            if (views[j].role != QV_ROLE_WEIGHT && bytes > slots[first].bytes)
+                slots[first] = (struct slot){ .bytes = bytes, .dtype = views[j].dtype };
+        }
+        b->flops += qv_op_flops(op);
+        b->bytes += qv_op_bytes(op);
+    }
+    return QV_OK;
+}
+
+static void
+wire(struct bench_ops *b, const struct qv_op *ops, const struct slot *slots, size_t scratch_at)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        struct qv_call *call = &b->calls[i];
+        call->kernel = b->ctx->kernels.entries[b->kernels[i]].kernel;
+        call->scratch = (struct qv_buffer){ b->arena, scratch_at };
+        struct qv_view views[QV_MAX_OPERANDS];
+        int n = qv_op_views(&ops[i], views);
+        for (int j = 0; j < n; j++) {
+            int first;
+            size_t before =
+                (size_t)qv_views_beside(views, j, &first) * qv_dtype_bytes(views[j].dtype);
+            if (views[j].bytes && views[j].role != QV_ROLE_WEIGHT)
+                call->operands[j] = (struct qv_buffer){ b->arena, slots[first].at + before };
+        }
+    }
+}
+
+static qv_status
+open_ops(struct bench_ops *b, const struct qv_op *ops, qv_error *err)
+{
+    struct slot slots[QV_MAX_OPERANDS] = { 0 };
+    size_t scratch = 0, bytes = 0;
+    b->kernels = calloc(b->n + 1, sizeof *b->kernels);
+    b->calls = calloc(b->n + 1, sizeof *b->calls);
+    if (!b->kernels || !b->calls)
+        return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
+    qv_status status = prepare(b, ops, slots, &scratch, err);
+    for (int j = 0; j < QV_MAX_OPERANDS; j++) {
+        slots[j].at = bytes;
+        bytes += qv_aligned(slots[j].bytes);
+    }
+    if (!status)
+        status = b->ctx->backend->alloc(b->ctx->dev, bytes + scratch + 1, &b->arena, err);
+    for (int j = 0; j < QV_MAX_OPERANDS && !status; j++)
+        if (slots[j].bytes && slots[j].dtype != QV_I32)
+            status = fill_device(b->ctx, (struct qv_buffer){ b->arena, slots[j].at },
+                                 slots[j].dtype, slots[j].bytes, err);
+    if (!status)
+        wire(b, ops, slots, bytes);
+    b->list = (struct bench_list){ .ctx = b->ctx, .calls = b->calls, .n = b->n };
+    return status;
+}
+
+qv_status
+bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, struct bench_ops *out,
+               qv_error *err)
+{
+    *out = (struct bench_ops){ .ctx = ctx, .n = n };
+    qv_status status = open_ops(out, ops, err);
+    if (status)
+        bench_ops_close(out);
+    return status;
+}
+
+void
+bench_ops_close(struct bench_ops *b)
+{
+    bench_list_close(&b->list);
+    for (size_t i = 0; i < b->n_kernels; i++)
+        qv_kernel_put(b->ctx, b->kernels[i]);
+    if (b->arena)
+        b->ctx->backend->free(b->ctx->dev, b->arena);
+    free(b->kernels);
+    free(b->calls);
+    *b = (struct bench_ops){ 0 };
+}
+
+/* Any codes, and scales and offsets that are values. */
+static void
+fill_groups(const struct qv_matrix *matrix, char *values)
+{
+    const struct qv_groups *g = &matrix->groups;
+    const size_t row = qv_grouped_row_bytes(g, matrix->k),
+                 codes = (size_t)(matrix->k * g->bits / 8);
+    bench_fill(values, QV_U8, (size_t)matrix->n * row);
+    for (int64_t i = 0; i < matrix->n; i++)
+        bench_fill(values + (size_t)i * row + codes, g->dtype, row - codes);
+}
+
+qv_status
+bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies, struct qv_memory **out,
+           size_t *stride, qv_error *err)
+{
+    const struct qv_backend *be = ctx->backend;
+    struct qv_layout layout;
+    struct qv_memory *memory = NULL;
+    const struct qv_groups *groups = &matrix->groups;
+    const size_t bytes = groups->bits
+                             ? (size_t)matrix->n * qv_grouped_row_bytes(groups, matrix->k)
+                             : (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype);
+    qv_status status = be->layout(ctx->dev, matrix, &layout, err);
+    if (status)
+        return status;
+    *stride = qv_aligned(layout.bytes);
+    void *values = malloc(bytes + 1);
+    if (!values)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes of weights", bytes);
+    if (groups->bits)
+        fill_groups(matrix, values);
+    else
+        bench_fill(values, matrix->dtype, bytes);
+    status = be->alloc(ctx->dev, *stride * (size_t)copies, &memory, err);
+    for (int64_t i = 0; i < copies && !status; i++)
+        status = be->lay_out(ctx->dev, matrix, 0, matrix->n, values,
+                             (struct qv_buffer){ memory, *stride * (size_t)i }, err);
+    free(values);
+    if (status && memory)
+        be->free(ctx->dev, memory);
+    if (!status)
+        *out = memory;
+    return status;
+}
+
+qv_status
+bench_gemm_open(qv_context *ctx, const struct qv_op_gemm *gemm, qv_dtype dtype,
+                struct bench_ops *out, struct qv_memory **weight, qv_error *err)
+{
+    struct qv_op op = { .kind = QV_OP_gemm, .u.gemm = *gemm };
+    const struct qv_matrix matrix = { .n = gemm->n, .k = gemm->k, .dtype = dtype };
+    size_t stride;
+    qv_op_set_dtype(&op, dtype);
+    qv_status status = bench_ops_open(ctx, &op, 1, out, err);
+    if (!status)
+        status = bench_pack(ctx, &matrix, 1, weight, &stride, err);
+    if (!status)
+        out->calls[0].operands[1] = (struct qv_buffer){ *weight, 0 };
+    return status;
+}

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * qwenvit bench tower: a clip of --grid, or the items of --pack as a job packs them into chunks. It
+ * times the chunks' work on the device, its limit and floor (limit.c), and the same chunks as
+ * callers see them, one by one and in a stream. A model whose weights stay quantised is also timed
+ * with its weights widened. All of these run alternately, so that their ratios mean something even
+ * on a machine that is disturbed.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "error.h"
+#include "model/feeder.h"
+#include "model/items.h"
+
+enum { STREAMED = 8 }; /* how often a single chunk is streamed */
+
+struct tower_bench {
+    struct bench *b;
+    qv_model *model, *widened; /* widened NULL: the model has no weights that stay quantised */
+    qv_model_info m;
+    qv_plan *plan, *widened_plan;
+    qv_plan_info info, widened_info;
+    double plan_new_ms; /* time to make the plan */
+    qv_item *items;     /* clips and images, which share their pixels */
+    size_t n_items;
+    struct bench_chunk *chunks; /* [n_chunks], with items of their own */
+    size_t n_chunks;
+    int64_t rows, most; /* patches of all items, of the largest one */
+    double flops;
+    void *pixels, *room; /* memory of qv_host_alloc: pixels of the largest item; a chunk's tokens */
+    qv_tokens tokens;
+    struct bench_limit limit;
+    char weights[32]; /* how weights stay quantised, such as "q4g64"; "": none does */
+};
+
+/* ---- items and chunks ------------------------------------------------------------------------ */
+
+static qv_status
+add_item(struct tower_bench *t, const int64_t g[3], qv_error *err)
+{
+    qv_item *items = realloc(t->items, (t->n_items + 1) * sizeof *items);
+    if (!items)
+        return qv_fail(err, QV_ENOMEM, "no memory for a list of grids");
+    t->items = items;
+    t->items[t->n_items++] = (qv_item){ .grid_thw = { g[0], g[1], g[2] } };
+    const qv_status status = qv_item_check_grid(t->model, g, "an item", err);
+    if (status)
+        return status;
+    const int64_t rows = g[0] * g[1] * g[2];
+    t->rows += rows;
+    t->most = rows > t->most ? rows : t->most;
+    return QV_OK;
+}
+
+/* Reads a line "t,h,w". */
+static qv_status
+read_grid(void *user, char *line, qv_error *err)
+{
+    struct tower_bench *t = user;
+    int64_t g[3];
+    char *at = line, *end = line;
+    for (int i = 0; i < 3; i++, at = end + 1) {
+        errno = 0;
+        g[i] = strtoll(at, &end, 10);
+        if (end == at || errno || (i < 2 ? *end != ',' : end[strspn(end, " \t")] != 0))
+            return qv_fail(err, QV_EINVAL, "\"%.60s\" is not of the form t,h,w", line);
+    }
+    const qv_status status = add_item(t, g, err);
+    if (status)
+        return status;
+    const qv_capacity pair = qv_capacity_of(&t->model->config, (int64_t[3]){ 1, g[1], g[2] });
+    return qv_capacity_fits(&t->info.capacity, &pair)
+               ? QV_OK
+               : qv_fail(err, QV_EINVAL,
+                         "%lld patches of a frame pair; a chunk takes %lld (--chunk-rows)",
+                         (long long)pair.patches, (long long)t->info.capacity.patches);
+}
+
+static qv_status
+open_pixels(struct tower_bench *t, qv_error *err)
+{
+    const size_t bytes = (size_t)(t->most * t->m.row_dim);
+    const qv_status status = qv_host_alloc(t->b->ctx, bytes, &t->pixels, err);
+    if (status)
+        return status;
+    bench_fill(t->pixels, QV_U8, bytes);
+    for (size_t i = 0; i < t->n_items; i++)
+        t->items[i].data = t->pixels;
+    return QV_OK;
+}
+
+/* Adds a chunk of n items, which the caller fills in. */
+static qv_status
+add_chunk(struct tower_bench *t, size_t n, qv_item **items, qv_error *err)
+{
+    struct bench_chunk *chunks = realloc(t->chunks, (t->n_chunks + 1) * sizeof *chunks);
+    t->chunks = chunks ? chunks : t->chunks;
+    *items = chunks ? malloc(n * sizeof **items) : NULL;
+    if (!*items)
+        return qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", t->n_chunks + 1);
+    t->chunks[t->n_chunks++] = (struct bench_chunk){ *items, n };
+    return QV_OK;
+}
+
+/* Cuts the clip into chunks of `pairs` frame pairs. */
+static qv_status
+cut(struct tower_bench *t, int64_t pairs, qv_error *err)
+{
+    qv_item *piece;
+    qv_status status = QV_OK;
+    for (int64_t at = 0; at < t->items->grid_thw[0] && !status; at += pairs) {
+        status = add_chunk(t, 1, &piece, err);
+        if (!status)
+            *piece = qv_item_piece(t->model, QV_INPUT_FRAMES, t->items, at, pairs);
+    }
+    return status;
+}
+
+/* Has a feeder pack, as a job does: the best frame pairs of those that wait go into each chunk.
+ * *most is what all chunks need room for. */
+static qv_status
+pack(struct tower_bench *t, qv_capacity *most, qv_error *err)
+{
+    const qv_plan_options options = { .capacity = t->info.capacity };
+    const qv_feeder_chunk *chunk;
+    double never = 0;
+    qv_feeder *f = NULL;
+    qv_status status = qv_feeder_open_call(t->model, &options, false, &f, err);
+    for (size_t i = 0; i < t->n_items && !status; i++) {
+        qv_feed *feed = NULL;
+        status = qv_feeder_add(f, QV_INPUT_FRAMES, &t->items[i], "an item", NULL, &feed, err);
+        if (!status)
+            status = qv_feeder_put(f, feed, NULL, NULL, 0, err);
+    }
+    while (!status && (chunk = qv_feeder_ready(f, 0, 0, QV_FEEDER_NOTHING, &never)) != NULL) {
+        qv_capacity used = { 0 };
+        qv_item *items;
+        status = add_chunk(t, chunk->n, &items, err);
+        for (size_t i = 0; i < chunk->n && !status; i++) {
+            items[i] = chunk->pieces[i].item;
+            const qv_capacity size = qv_capacity_of(&t->model->config, items[i].grid_thw);
+            qv_capacity_count(&used, &size, 1);
+        }
+        most->patches = used.patches > most->patches ? used.patches : most->patches;
+        most->segments = used.segments > most->segments ? used.segments : most->segments;
+        most->windows = used.windows > most->windows ? used.windows : most->windows;
+        qv_feeder_pass(f, 0);
+    }
+    qv_feeder_close(&f);
+    return status;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static qv_status
+make_plan(struct tower_bench *t, qv_capacity capacity, qv_error *err)
+{
+    const qv_plan_options options = { .output = t->m.dtype, .capacity = capacity };
+    const double began_s = qv_seconds();
+    qv_plan_free(&t->plan);
+    const qv_status status = qv_plan_create(t->model, &options, &t->plan, err);
+    if (!t->plan_new_ms) /* what is made later has been seen */
+        t->plan_new_ms = (qv_seconds() - began_s) * 1e3;
+    if (!status)
+        qv_plan_get_info(t->plan, &t->info);
+    return status;
+}
+
+/* Opens a plan of the whole clip, or of the frame pairs that --chunk-rows has room for. */
+static qv_status
+open_clip(struct tower_bench *t, const struct tool_options *o, qv_error *err)
+{
+    const int64_t *g = o->grid, pair = g[1] * g[2];
+    qv_status status = add_item(t, g, err);
+    if (status)
+        return status;
+    int64_t pairs = o->chunk_rows ? o->chunk_rows / pair : g[0];
+    pairs = pairs < 1 ? 1 : pairs < g[0] ? pairs : g[0];
+    status = make_plan(t, (qv_capacity){ .patches = pairs * pair, .segment_rows = pair }, err);
+    if (!status)
+        status = open_pixels(t, err);
+    return status ? status : cut(t, pairs, err);
+}
+
+/* Opens one plan for all packs, as a job has it for the chunk that needs most. */
+static qv_status
+open_pack(struct tower_bench *t, const struct tool_options *o, qv_error *err)
+{
+    qv_capacity most = { 0 };
+    qv_status status = make_plan(t, (qv_capacity){ .patches = o->chunk_rows }, err);
+    if (!status)
+        status = bench_each_line(t->b, o->pack, NULL, read_grid, t, err);
+    if (!status && !t->n_items)
+        status = qv_fail(err, QV_EFORMAT, "%s: there is no grid in it", o->pack);
+    if (!status)
+        status = open_pixels(t, err);
+    if (!status)
+        status = pack(t, &most, err);
+    return status
+               ? status
+               : make_plan(t, qv_chunk_capacity(t->model, &t->info.capacity, &most, true, 0), err);
+}
+
+/* Opens the same model with its weights widened, and a plan for the same chunks. A tower's matrices
+ * are mostly of one kind, so the first names them all. */
+static qv_status
+open_widened(struct tower_bench *t, qv_error *err)
+{
+    const struct qv_step *steps;
+    const struct qv_call *calls;
+    const size_t n = qv_plan_steps(t->plan, &steps, &calls);
+    for (size_t i = 0; i < n && !*t->weights; i++)
+        if (steps[i].op.kind == QV_OP_gemm && steps[i].op.u.gemm.w_bits)
+            snprintf(t->weights, sizeof t->weights, "q%lldg%lld",
+                     (long long)steps[i].op.u.gemm.w_bits, (long long)steps[i].op.u.gemm.w_group);
+    struct tool_options o = *t->b->o;
+    o.weights.stored = false;
+    const qv_plan_options options = { .capacity = t->info.capacity, .output = t->m.dtype };
+    qv_status status = tool_load_model(&o, t->b->ctx, o.model, false, &t->widened, err);
+    if (!status)
+        status = qv_plan_create(t->widened, &options, &t->widened_plan, err);
+    if (!status)
+        qv_plan_get_info(t->widened_plan, &t->widened_info);
+    return status;
+}
+
+static qv_status
+open_all(struct tower_bench *t, const struct tool_options *o, qv_error *err)
+{
+    qv_status status = bench_open_model(t->b, &t->model, &t->m, err);
+    if (!status)
+        status = o->pack ? open_pack(t, o, err) : open_clip(t, o, err);
+    if (!status && t->m.stored_matrices)
+        status = open_widened(t, err);
+    const size_t tokens = (size_t)(t->info.tokens * t->m.out_hidden) * sizeof(float);
+    if (!status)
+        status = qv_host_alloc(t->b->ctx, tokens * (size_t)(1 + t->m.n_deepstack), &t->room, err);
+    t->tokens = (qv_tokens){ .tokens = t->room, .capacity = t->info.tokens };
+    for (int i = 0; i < t->m.n_deepstack && !status; i++)
+        t->tokens.deepstack[i] = (char *)t->room + (size_t)(1 + i) * tokens;
+    for (size_t i = 0; i < t->n_chunks && !status; i++)
+        t->flops += qv_plan_flops(t->plan, NULL, t->chunks[i].items, t->chunks[i].n);
+    return status || o->no_limit
+               ? status
+               : bench_limit_open(t->b->ctx, t->plan, t->chunks, t->n_chunks, &t->limit, err);
+}
+
+static void
+close_all(struct tower_bench *t)
+{
+    bench_limit_close(t->b->ctx, &t->limit);
+    for (size_t i = 0; i < t->n_chunks; i++)
+        free((void *)(uintptr_t)t->chunks[i].items);
+    free(t->chunks);
+    free(t->items);
+    if (t->b->ctx) {
+        qv_host_free(t->b->ctx, t->pixels);
+        qv_host_free(t->b->ctx, t->room);
+    }
+    qv_plan_free(&t->plan);
+    qv_plan_free(&t->widened_plan);
+    qv_model_free(&t->widened);
+    qv_model_free(&t->model);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Runs each chunk a second time, by itself: the push's run keeps the device busy while that is
+ * launched. *ms is the sum by the device's clock. */
+static qv_status
+work(struct tower_bench *t, qv_plan *plan, double *ms, qv_error *err)
+{
+    qv_status status = QV_OK;
+    *ms = 0;
+    for (size_t i = 0; i < t->n_chunks && !status; i++) {
+        double chunk_ms = 0;
+        status = qv_plan_push(plan, t->chunks[i].items, t->chunks[i].n, err);
+        if (!status)
+            status = qv_plan_work(plan, err);
+        if (!status)
+            status = bench_elapsed(t->b->ctx, &chunk_ms, err);
+        if (!status)
+            status = qv_plan_pull(plan, &t->tokens, err);
+        *ms += chunk_ms;
+    }
+    return status;
+}
+
+static qv_status
+encode(void *user, double *ms, qv_error *err)
+{
+    return work(user, ((struct tower_bench *)user)->plan, ms, err);
+}
+
+static qv_status
+encode_widened(void *user, double *ms, qv_error *err)
+{
+    return work(user, ((struct tower_bench *)user)->widened_plan, ms, err);
+}
+
+/* Pushes and pulls all chunks, `ahead` at a time; *ms is by the host's clock, of one pass. */
+static qv_status
+go_through(struct tower_bench *t, size_t passes, size_t ahead, double *ms, qv_error *err)
+{
+    const size_t n = passes * t->n_chunks;
+    const double began_s = qv_seconds();
+    qv_status status = QV_OK;
+    for (size_t pushed = 0, pulled = 0; pulled < n && !status;)
+        if (pushed < n && pushed - pulled < ahead) {
+            const struct bench_chunk *chunk = &t->chunks[pushed++ % t->n_chunks];
+            status = qv_plan_push(t->plan, chunk->items, chunk->n, err);
+        } else {
+            status = qv_plan_pull(t->plan, &t->tokens, err);
+            pulled++;
+        }
+    *ms = 1e3 * (qv_seconds() - began_s) / (double)passes;
+    return status;
+}
+
+static qv_status
+call(void *user, double *ms, qv_error *err)
+{
+    return go_through(user, 1, 1, ms, err);
+}
+
+static qv_status
+stream(void *user, double *ms, qv_error *err)
+{
+    struct tower_bench *t = user;
+    return go_through(t, t->n_chunks == 1 ? STREAMED : 1, (size_t)t->info.chunks_ahead, ms, err);
+}
+
+/* ---- reporting ------------------------------------------------------------------------------- */
+
+enum { ENCODE, CALL, STREAM, LIMIT, WIDENED = LIMIT + BENCH_LIMIT_RUNS, N_RUNS };
+
+static json_t *
+shape_json(const struct tower_bench *t)
+{
+    const int64_t *g = t->b->o->grid;
+    char base[100];
+    json_t *j =
+        json_pack("{s:I, s:I}", "patches", (json_int_t)t->rows, "chunks", (json_int_t)t->n_chunks);
+    if (t->b->o->pack)
+        json_object_update_new(j, json_pack("{s:o, s:I}", "list",
+                                            tool_json_text(
+                                                bench_base_name(t->b->o->pack, base, sizeof base)),
+                                            "items", (json_int_t)t->n_items));
+    else
+        json_object_set_new(j, "grid_thw",
+                            json_pack("[I,I,I]", (json_int_t)g[0], (json_int_t)g[1],
+                                      (json_int_t)g[2]));
+    if (*t->weights)
+        json_object_set_new(j, "stored", json_string(t->weights));
+    return j;
+}
+
+static json_t *
+encode_json(const struct tower_bench *t, double ms, double widened_ms)
+{
+    const qv_plan_info *p = &t->info;
+    const double area = (double)(t->m.merge_size * t->m.merge_size);
+    json_t *j = shape_json(t);
+    json_object_update_new(j, json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:I}", "capacity",
+                                        (json_int_t)p->capacity.patches, "capacity_segments",
+                                        (json_int_t)p->capacity.segments, "fill",
+                                        (double)t->rows /
+                                            ((double)t->n_chunks * (double)p->capacity.patches),
+                                        "tokens_per_s", (double)t->rows / area / ms * 1e3,
+                                        "plan_new_ms", t->plan_new_ms, "arena_bytes",
+                                        (json_int_t)p->arena_bytes, "weight_bytes",
+                                        (json_int_t)p->weight_bytes));
+    if (t->widened)
+        json_object_update_new(j, json_pack("{s:f, s:f, s:I}", "widened_ms", widened_ms,
+                                            "over_widened", ms / widened_ms, "widened_weight_bytes",
+                                            (json_int_t)t->widened_info.weight_bytes));
+    return j;
+}
+
+static qv_status
+report(struct tower_bench *t, const struct bench_run *runs, qv_error *err)
+{
+    static const char *const calls[][2] = {
+        [CALL] = { "whole call", "packed call" }, [STREAM] = { "streamed", "packed streamed" }
+    };
+    const bool packed = t->b->o->pack != NULL;
+    const double ms = runs[ENCODE].times.median_ms;
+    char base[100], name[200];
+    snprintf(name, sizeof name, "%s%s%s %lld patches%s",
+             bench_base_name(t->b->o->model, base, sizeof base), *t->weights ? " " : "", t->weights,
+             (long long)t->rows, packed ? " packed" : "");
+    struct bench_record r = { .work = name,
+                              .way = packed ? "packed" : "encode",
+                              .dtype = t->m.dtype,
+                              .times = runs[ENCODE].times,
+                              .flops = t->flops,
+                              .bytes = (double)t->n_chunks * t->info.bytes,
+                              .show = "over_limit over_floor over_widened chunks fill plan_new_ms",
+                              .extras = encode_json(t, ms, runs[WIDENED].times.median_ms) };
+    const struct bench_bounds bounds = bench_limit_bounds(t->b, &t->limit, &runs[LIMIT]);
+    if (!t->b->o->no_limit)
+        bench_put_bounds(r.extras, &bounds, ms);
+    qv_status status = bench_report(t->b, &r, err);
+    for (int i = CALL; i <= STREAM && !status; i++) {
+        r.way = calls[i][packed];
+        r.times = runs[i].times;
+        r.show = "over_encode us_per_patch";
+        r.extras = shape_json(t);
+        json_object_update_new(r.extras, json_pack("{s:f, s:f}", "over_encode",
+                                                   r.times.median_ms / ms, "us_per_patch",
+                                                   r.times.median_ms * 1e3 / (double)t->rows));
+        status = bench_report(t->b, &r, err);
+    }
+    if (status || t->b->o->no_limit)
+        return status;
+    r.extras = shape_json(t);
+    return bench_report_bounds(t->b, &t->limit, &bounds, packed ? "packed " : "", r, err);
+}
+
+qv_status
+bench_tower(struct bench *b, qv_error *err)
+{
+    struct tower_bench t = { .b = b };
+    struct bench_run runs[N_RUNS] = { { .work = encode, .user = &t },
+                                      { .work = call, .user = &t },
+                                      { .work = stream, .user = &t } };
+    qv_status status = open_all(&t, b->o, err);
+    if (!status)
+        status = bench_begin(b, t.m.dtype, err);
+    if (!b->o->no_limit)
+        bench_limit_runs(&t.limit, &runs[LIMIT]);
+    if (t.widened)
+        runs[WIDENED] = (struct bench_run){ .work = encode_widened, .user = &t };
+    if (!status)
+        status = bench_time(b, runs, N_RUNS, err);
+    if (!status)
+        status = report(&t, runs, err);
+    close_all(&t);
+    return status;
+}
