@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "pixels.h"
-#include "qwenvit_clips.h"
 #include "numbers.h"
 #include "qwenvit_clips.h" /* exports qv_resize_bicubic */
 
@@ -41,22 +40,29 @@ cubic(double x)
     return 0.0;
 }
 
-/* Computes the weights of one output into w[max_taps]. Returns how many there are; *first is the
- * first input. */
-static int
-weigh(int in, double scale, double support, int max_taps, int i, int64_t *first, double *w)
+/* Returns room for the weights of any output. */
+static double *
+open_weights(const qvm_axis *axis)
 {
+    const double scale = (double)axis->in / axis->out;
+    return malloc(((size_t)ceil(scale >= 1.0 ? 2.0 * scale : 2.0) * 2 + 1) * sizeof(double));
+}
+
+/* Computes the weights of one output. Returns how many there are; *first is the first input. */
+static int
+weigh(const qvm_axis *axis, int i, int64_t *first, double *w)
+{
+    const double scale = (double)axis->in / axis->out;
+    const double support = scale >= 1.0 ? 2.0 * scale : 2.0;
     const double center = scale * (i + 0.5);
     const double inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
     int64_t begin = (int64_t)(center - support + 0.5);
     int64_t end = (int64_t)(center + support + 0.5);
     if (begin < 0)
         begin = 0;
-    if (end > in)
-        end = in;
-    int n = end - begin < 0 ? 0 : (int)(end - begin);
-    if (n > max_taps)
-        n = max_taps;
+    if (end > axis->in)
+        end = axis->in;
+    const int n = (int)(end - begin);
 
     double total = 0.0;
     for (int k = 0; k < n; k++) {
@@ -101,24 +107,21 @@ store_weights(qvm_axis *axis, int i, int64_t first, const double *w, int n)
 static int
 axis_measure(qvm_axis *axis, int in, int out)
 {
-    const double scale = (double)in / out;
-    const double support = scale >= 1.0 ? 2.0 * scale : 2.0;
-    const int max_taps = (int)ceil(support) * 2 + 1;
-    double *w = malloc((size_t)max_taps * sizeof *w);
+    axis->in = in;
+    axis->out = out;
+    double *w = open_weights(axis);
     if (!w)
         return 0;
     int most = 1;
     double largest = 0.0;
     for (int i = 0; i < out; i++) {
         int64_t first;
-        const int n = weigh(in, scale, support, max_taps, i, &first, w);
+        const int n = weigh(axis, i, &first, w);
         most = n > most ? n : most;
         for (int k = 0; k < n; k++)
             largest = w[k] > largest ? w[k] : largest;
     }
     free(w);
-    axis->in = in;
-    axis->out = out;
     axis->precision = choose_precision(largest);
     return most;
 }
@@ -126,18 +129,15 @@ axis_measure(qvm_axis *axis, int in, int out)
 static bool
 axis_fill(qvm_axis *axis, int taps)
 {
-    const double scale = (double)axis->in / axis->out;
-    const double support = scale >= 1.0 ? 2.0 * scale : 2.0;
-    const int max_taps = (int)ceil(support) * 2 + 1;
     const size_t n_out = ((size_t)axis->out + 3) / 4 * 4;
-    double *w = malloc((size_t)max_taps * sizeof *w);
+    double *w = open_weights(axis);
     axis->taps = taps;
     axis->start = malloc(n_out * sizeof *axis->start);
     axis->weights = calloc(n_out * (size_t)taps, sizeof *axis->weights);
     const bool done = w && axis->start && axis->weights;
     for (int i = 0; done && i < axis->out; i++) {
         int64_t first;
-        const int n = weigh(axis->in, scale, support, max_taps, i, &first, w);
+        const int n = weigh(axis, i, &first, w);
         store_weights(axis, i, first, w, n);
     }
     for (size_t i = (size_t)axis->out; done && i < n_out; i++)
