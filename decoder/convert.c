@@ -70,15 +70,8 @@ turn_rgb(const qvm_image *src, qvm_turn turn, uint8_t *dst)
 static bool
 is_full_range(const AVFrame *frame, const AVPixFmtDescriptor *format)
 {
-    switch (frame->format) {
-    case AV_PIX_FMT_YUVJ420P:
-    case AV_PIX_FMT_YUVJ422P:
-    case AV_PIX_FMT_YUVJ444P:
-    case AV_PIX_FMT_YUVJ440P:
-    case AV_PIX_FMT_YUVJ411P: return true;
-    default: break;
-    }
-    return frame->color_range == AVCOL_RANGE_JPEG || format->nb_components < 3; /* gray */
+    return !strncmp(format->name, "yuvj", 4) || frame->color_range == AVCOL_RANGE_JPEG ||
+           format->nb_components < 3; /* gray */
 }
 
 static void
@@ -116,9 +109,10 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     if (!format || format->flags & AV_PIX_FMT_FLAG_HWACCEL)
         return qv_fail(err, QV_EFORMAT, "frames of pixel format %d cannot be converted",
                        frame->format);
-    if (c->rgb && c->width == frame->width && c->height == frame->height &&
-        c->format == frame->format && c->range == (int)frame->color_range &&
-        c->colorspace == (int)frame->colorspace && c->fields == fields)
+    const int kind[] = { frame->width,       frame->height,     frame->format,
+                         frame->color_range, frame->colorspace, fields };
+    _Static_assert(sizeof kind == sizeof c->kind, "a member for each");
+    if (c->rgb && !memcmp(c->kind, kind, sizeof kind))
         return QV_OK;
 
     drop_contexts(c);
@@ -140,12 +134,7 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
         av_frame_free(&c->rgb);
         return qv_fail(err, QV_ENOMEM, "no memory for %dx%d RGB", frame->width, frame->height);
     }
-    c->width = frame->width;
-    c->height = frame->height;
-    c->format = frame->format;
-    c->range = (int)frame->color_range;
-    c->colorspace = (int)frame->colorspace;
-    c->fields = fields;
+    memcpy(c->kind, kind, sizeof kind);
     return QV_OK;
 }
 
@@ -185,7 +174,7 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
         return QV_OK;
     }
     const bool scaled =
-        c->fields ? scale_fields(c, frame)
+        c->sws[1] ? scale_fields(c, frame)
                   : sws_scale(c->sws[0], (const uint8_t *const *)frame->data, frame->linesize, 0,
                               frame->height, c->rgb->data, c->rgb->linesize) >= 0;
     return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
@@ -257,10 +246,9 @@ qvm_convert(qvm_converter *c, const AVFrame *frame, qvm_turn turn, qvm_image *ou
         c->turned_bytes = bytes;
     }
     turn_rgb(out, turn, c->turned);
-    if (turn.transpose)
-        *out = (qvm_image){ c->turned, 3 * (int64_t)frame->height, frame->height, frame->width };
-    else
-        *out = (qvm_image){ c->turned, 3 * (int64_t)frame->width, frame->width, frame->height };
+    const int width = turn.transpose ? frame->height : frame->width;
+    const int height = turn.transpose ? frame->width : frame->height;
+    *out = (qvm_image){ c->turned, 3 * (int64_t)width, width, height };
     return QV_OK;
 }
 
@@ -269,6 +257,4 @@ qvm_converter_close(qvm_converter *c)
 {
     drop_contexts(c);
     free(c->turned);
-    c->turned = NULL;
-    c->turned_bytes = 0;
 }

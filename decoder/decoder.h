@@ -283,9 +283,8 @@ typedef struct qvm_converter {
     qvm_colour colour;
     bool on_white;             /* transparent pixels are put on white; false: alpha is ignored */
     float levels[6];           /* TIFF: black and white of Y, of Cb and of Cr */
-    struct SwsContext *sws[2]; /* for whole frames, or for their upper and their lower field */
-    int width, height, format, range, colorspace; /* of the frames that `sws` and `rgb` are for */
-    bool fields;     /* the two fields of these frames are converted apart */
+    struct SwsContext *sws[2]; /* for whole frames (then the second is NULL), or for their fields */
+    int kind[6];     /* of the frames that `sws` and `rgb` are for: all that these depend on */
     AVFrame *rgb;    /* the converted frame */
     uint8_t *turned; /* [turned_bytes] the converted and turned frame */
     size_t turned_bytes;

@@ -152,13 +152,6 @@ free_decoder(qvm_nvdec *g, struct qvm_nvdecoder *d)
     pthread_mutex_unlock(&g->lock);
 }
 
-static bool
-is_same(const struct qvm_nvshape *a, const struct qvm_nvshape *b)
-{
-    return a->codec == b->codec && a->bit_depth == b->bit_depth && a->width == b->width &&
-           a->height == b->height && a->surfaces == b->surfaces;
-}
-
 /* Takes an idle decoder out of the list. The caller holds the lock. */
 static struct qvm_nvdecoder
 pick(qvm_nvdec *g, int i)
@@ -176,7 +169,7 @@ qvm_nvdecoder_take(qvm_nvdec *g, const struct qvm_nvshape *s, struct qvm_nvdecod
     const int64_t bytes = surface_bytes(s);
     int n_spare = 0, i;
     pthread_mutex_lock(&g->lock);
-    for (i = g->n_idle; i-- > 0 && !is_same(&g->idle[i].shape, s);)
+    for (i = g->n_idle; i-- > 0 && memcmp(&g->idle[i].shape, s, sizeof *s) != 0;)
         ;
     if (i >= 0)
         *d = pick(g, i);
