@@ -179,20 +179,6 @@ read_packets(qvm_reader *r, int64_t *n, qv_error *err)
     return status ? status : go_back(r, r->times.can_rewind, err);
 }
 
-/* Finds the size in FFmpeg's words for a size that it refuses: "Picture size 65535x65535 is
- * invalid" or "... exceeds". */
-static bool
-find_refused_size(const char *words, unsigned long size[2])
-{
-    static const char begin[] = "Picture size ";
-    char *end = NULL;
-    if (strncmp(words, begin, sizeof begin - 1) != 0)
-        return false;
-    size[0] = strtoul(words + sizeof begin - 1, &end, 10);
-    size[1] = *end == 'x' ? strtoul(end + 1, NULL, 10) : 0;
-    return size[0] && size[1];
-}
-
 /* Fails, and says why no frame came. */
 static qv_status
 fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
@@ -200,14 +186,16 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
     const qvm_source *s = &r->source;
     const char *why = qvm_why_unread(s);
     const bool spoke = atomic_load(&s->codec.has_words) == 2;
-    unsigned long size[2];
+    char width[12], height[12];
     if (why)
         return qv_fail(err, QV_EFORMAT, "%s", why);
     if (!s->errors)
         return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
-    if (spoke && find_refused_size(s->codec.words, size))
-        return qv_fail(err, QV_EFORMAT, "frames of %lux%lu; at most 16384x16384 pixels are read",
-                       size[0], size[1]);
+    /* FFmpeg's words for a size that it refuses: "Picture size 65535x65535 is invalid" or "... exceeds" */
+    if (spoke && sscanf(s->codec.words, "Picture size %11[0-9]x%11[0-9]", width, height) == 2 &&
+        *width != '0' && *height != '0')
+        return qv_fail(err, QV_EFORMAT, "frames of %sx%s; at most 16384x16384 pixels are read",
+                       width, height);
     return qv_fail(err, QV_EFORMAT,
                    info->is_image ? "the '%s' image cannot be decoded: %s%s"
                                   : "no frame of the '%s' video can be decoded: %s%s",
