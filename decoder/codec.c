@@ -83,10 +83,10 @@ qvm_warm_up(void)
     }
 }
 
-/* Returns whether a decoder makes other frames of damaged data with several threads than with one, at times other
- * ones in each run, without reporting it. */
-static bool
-do_threads_differ(enum AVCodecID codec)
+/* Some decoders make other frames of damaged data with several threads than with one, at times other ones in each run,
+ * without reporting it. HEVC's does so too, but gains much by threads, so they are used if the caller asks for them. */
+static int
+choose_threads(enum AVCodecID codec, int asked)
 {
     switch (codec) {
     case AV_CODEC_ID_MPEG1VIDEO:
@@ -94,16 +94,10 @@ do_threads_differ(enum AVCodecID codec)
     case AV_CODEC_ID_MPEG4:
     case AV_CODEC_ID_VP8:
     case AV_CODEC_ID_PNG:
-    case AV_CODEC_ID_APNG: return true;
-    default: return false;
+    case AV_CODEC_ID_APNG: return 1;
+    case AV_CODEC_ID_HEVC: return asked ? asked : 1;
+    default: return asked;
     }
-}
-
-/* HEVC's threads make other frames of damaged data too, but gain much, so they are used if the caller asks for them. */
-static int
-choose_threads(enum AVCodecID codec, int asked)
-{
-    return do_threads_differ(codec) || (codec == AV_CODEC_ID_HEVC && !asked) ? 1 : asked;
 }
 
 int

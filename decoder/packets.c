@@ -139,12 +139,12 @@ hash_headers(uint64_t hash, const uint8_t *at, const uint8_t *end)
  * shows nothing; it has some 20 bits behind its start code, where one whose blocks are all copied has a bit for each and
  * some 20 more. Codes up to 2F are headers, which hold for all pictures that follow. */
 static void
-look_at_mpeg4(const AVPacket *packet, qvm_packet *p)
+look_at_mpeg4(qvm_units all, qvm_packet *p)
 {
     enum { MOST_NOT_CODED = 9 }; /* bytes, with the start code */
-    const uint8_t *at = packet->data, *end = at + packet->size, *next;
+    const uint8_t *at, *end = all.end, *next;
     bool others = false;
-    for (at = qvm_find_start_code(at, end); end - at >= 5; at = next) {
+    for (at = qvm_find_start_code(all.at, end); end - at >= 5; at = next) {
         next = qvm_find_start_code(at + 3, end);
         if (at[3] <= 0x2f)
             p->headers = hash_headers(p->headers, at, next);
@@ -155,17 +155,18 @@ look_at_mpeg4(const AVPacket *packet, qvm_packet *p)
         p->shown++;
     }
     p->spare = p->shown == 1 && !others && !p->headers;
-    p->start = packet->flags & AV_PKT_FLAG_KEY;
+    p->start = true;
 }
 
 /* MPEG-1 and MPEG-2: a picture's start code is 00 00 01 00, and three bits behind the next ten are 3 in B-pictures.
  * Sequence headers (B3) and extensions (B5) with matrices (3) may stand in front of a B-picture, and hold for others. */
 static void
-look_at_mpeg2(const AVPacket *packet, qvm_packet *p)
+look_at_mpeg2(qvm_units all, qvm_packet *p)
 {
-    const uint8_t *at = packet->data, *end = at + packet->size;
+    const uint8_t *at, *end = all.end;
     bool others = false;
-    for (at = qvm_find_start_code(at, end); end - at >= 6; at = qvm_find_start_code(at + 3, end)) {
+    for (at = qvm_find_start_code(all.at, end); end - at >= 6;
+         at = qvm_find_start_code(at + 3, end)) {
         others = others || at[3] == 0xb3 || (at[3] == 0xb5 && at[4] >> 4 == 3);
         if (at[3])
             continue;
@@ -173,17 +174,17 @@ look_at_mpeg2(const AVPacket *packet, qvm_packet *p)
         p->shown++;
     }
     p->spare = p->shown == 1 && !others;
-    p->start = packet->flags & AV_PKT_FLAG_KEY;
+    p->start = true;
 }
 
 /* ---- VP8, VP9, AV1 --------------------------------------------------------------------------- */
 
 /* RFC 6386, 9.1: the first bit is 0 in key frames; the fifth is show_frame. */
 static void
-look_at_vp8(const AVPacket *packet, qvm_packet *p)
+look_at_vp8(qvm_units all, qvm_packet *p)
 {
-    p->shown = packet->data[0] >> 4 & 1;
-    p->start = !(packet->data[0] & 1);
+    p->shown = *all.at >> 4 & 1;
+    p->start = !(*all.at & 1);
 }
 
 /* Reads one frame's first byte (6.2), which says all that is needed. */
@@ -203,18 +204,19 @@ look_at_vp9_frame(unsigned byte, bool first, qvm_packet *p)
 /* A packet is a frame, or a superframe (annex B): several frames, and behind them a list of
  * their sizes between two equal bytes. */
 static void
-look_at_vp9(const AVPacket *packet, qvm_packet *p)
+look_at_vp9(qvm_units all, qvm_packet *p)
 {
-    const uint8_t *data = packet->data;
-    const int last = data[packet->size - 1];
+    const uint8_t *data = all.at;
+    const int64_t bytes = all.end - data;
+    const int last = all.end[-1];
     const int n = (last & 7) + 1, size_bytes = (last >> 3 & 3) + 1, list = 2 + n * size_bytes;
-    if ((last & 0xe0) != 0xc0 || packet->size < list || data[packet->size - list] != last) {
+    if ((last & 0xe0) != 0xc0 || bytes < list || data[bytes - list] != last) {
         look_at_vp9_frame(data[0], true, p);
         return;
     }
-    const uint8_t *sizes = data + packet->size - list + 1;
+    const uint8_t *sizes = data + bytes - list + 1;
     int64_t at = 0;
-    for (int i = 0; i < n && at < packet->size - list; i++) {
+    for (int i = 0; i < n && at < bytes - list; i++) {
         int64_t size = 0;
         for (int k = 0; k < size_bytes; k++)
             size |= (int64_t)*sizes++ << 8 * k;
@@ -227,9 +229,9 @@ look_at_vp9(const AVPacket *packet, qvm_packet *p)
 /* Walks the open bitstream units (5.3, 5.9.2). A packet of a file with layers may show several
  * pictures. */
 static void
-look_at_av1(const AVPacket *packet, qvm_packet *p)
+look_at_av1(qvm_units all, qvm_packet *p)
 {
-    const uint8_t *at = packet->data, *end = at + packet->size;
+    const uint8_t *at = all.at, *end = all.end;
     while (at < end) {
         const int type = *at >> 3 & 15;
         const bool is_extended = *at & 4, has_size = *at & 2;
@@ -302,10 +304,10 @@ hash_tables(uint64_t hash, int marker, const uint8_t *at, const uint8_t *end)
  * segments in the same order, and tables in front of each picture's first scan alone, then each replaces whatever of
  * these an earlier packet may have left. */
 static void
-look_at_jpeg(const AVPacket *packet, qvm_packet *p)
+look_at_jpeg(qvm_units all, qvm_packet *p)
 {
     enum { HASHED = 16 }; /* bytes of a segment */
-    const uint8_t *at = packet->data, *end = at + packet->size;
+    const uint8_t *at = all.at, *end = all.end;
     bool in_scans = false;
     while (end - at >= 2) {
         const int marker = at[1];
@@ -330,20 +332,26 @@ look_at_jpeg(const AVPacket *packet, qvm_packet *p)
 
 /* ---- any ------------------------------------------------------------------------------------- */
 
+/* Each function takes a packet that is not empty. */
+static const struct {
+    enum AVCodecID codec;
+    void (*look)(qvm_units packet, qvm_packet *p);
+} codecs[] = {
+    { AV_CODEC_ID_H264, look_at_h264 },        { AV_CODEC_ID_HEVC, look_at_hevc },
+    { AV_CODEC_ID_MPEG1VIDEO, look_at_mpeg2 }, { AV_CODEC_ID_MPEG2VIDEO, look_at_mpeg2 },
+    { AV_CODEC_ID_MPEG4, look_at_mpeg4 },      { AV_CODEC_ID_VP8, look_at_vp8 },
+    { AV_CODEC_ID_VP9, look_at_vp9 },          { AV_CODEC_ID_AV1, look_at_av1 },
+    { AV_CODEC_ID_MJPEG, look_at_jpeg },
+};
+enum { N_CODECS = sizeof codecs / sizeof *codecs };
+
 bool
 qvm_has_headers(enum AVCodecID codec)
 {
-    switch (codec) {
-    case AV_CODEC_ID_H264:
-    case AV_CODEC_ID_HEVC:
-    case AV_CODEC_ID_MPEG1VIDEO:
-    case AV_CODEC_ID_MPEG2VIDEO:
-    case AV_CODEC_ID_MPEG4:
-    case AV_CODEC_ID_VP8:
-    case AV_CODEC_ID_VP9:
-    case AV_CODEC_ID_AV1: return true;
-    default: return qvm_is_stateless(codec);
-    }
+    for (int i = 0; i < N_CODECS; i++)
+        if (codecs[i].codec == codec)
+            return true;
+    return qvm_is_stateless(codec);
 }
 
 qvm_packet
@@ -356,18 +364,10 @@ qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet)
     p.palette = av_packet_get_side_data(packet, AV_PKT_DATA_PALETTE, NULL);
     if (!packet->data || packet->size < 1)
         return p;
-    switch (par->codec_id) {
-    case AV_CODEC_ID_H264: look_at_h264(units, &p); break;
-    case AV_CODEC_ID_HEVC: look_at_hevc(units, &p); break;
-    case AV_CODEC_ID_MPEG1VIDEO:
-    case AV_CODEC_ID_MPEG2VIDEO: look_at_mpeg2(packet, &p); break;
-    case AV_CODEC_ID_MPEG4: look_at_mpeg4(packet, &p); break;
-    case AV_CODEC_ID_VP8: look_at_vp8(packet, &p); break;
-    case AV_CODEC_ID_VP9: look_at_vp9(packet, &p); break;
-    case AV_CODEC_ID_AV1: look_at_av1(packet, &p); break;
-    case AV_CODEC_ID_MJPEG: look_at_jpeg(packet, &p); /* fallthrough */
-    default: p.shown = p.spare = p.start = qvm_is_stateless(par->codec_id);
-    }
+    p.shown = p.spare = p.start = qvm_is_stateless(par->codec_id);
+    for (int i = 0; i < N_CODECS; i++)
+        if (codecs[i].codec == par->codec_id)
+            codecs[i].look(units, &p);
     p.start = p.start && packet->flags & AV_PKT_FLAG_KEY;
     return p;
 }

@@ -84,15 +84,8 @@ qvm_times_add(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet
 static bool
 are_keyframes_whole(enum AVCodecID codec)
 {
-    switch (codec) {
-    case AV_CODEC_ID_H264:
-    case AV_CODEC_ID_HEVC:
-    case AV_CODEC_ID_VP8:
-    case AV_CODEC_ID_VP9:
-    case AV_CODEC_ID_AV1:
-    case AV_CODEC_ID_MPEG4: return true;
-    default: return qvm_is_stateless(codec);
-    }
+    return codec != AV_CODEC_ID_MPEG1VIDEO && codec != AV_CODEC_ID_MPEG2VIDEO &&
+           qvm_has_headers(codec);
 }
 
 static int
