@@ -200,6 +200,8 @@ typedef struct qvm_pages {
 } qvm_pages;
 /* Does what qvm_source_read does. With each page it signals life; a source that was stopped ends there. */
 int64_t qvm_pages_read(qvm_pages *pages, int64_t at, void *to, size_t n);
+/* Returns the number in so many bytes, at most 4; its first byte is the upper one if it is `big`, else the lower one. */
+uint32_t qvm_number(const uint8_t *at, int bytes, bool big);
 
 /* Opens a file, and of its video streams the one that FFmpeg takes for the best. Fails with QV_EIO, QV_EFORMAT or
  * QV_ENOMEM, and the source is closed then. `watch` outlives the source. */

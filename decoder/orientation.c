@@ -16,15 +16,6 @@ struct places {
     int found; /* the orientation that the format itself gives */
 };
 
-static uint32_t
-number(const uint8_t *p, int bytes, bool big)
-{
-    uint32_t value = 0;
-    for (int i = 0; i < bytes; i++)
-        value = value << 8 | p[big ? i : bytes - 1 - i];
-    return value;
-}
-
 /* ---- where they are: false for a file that cannot be read ------------------------------------ */
 
 /* Walks a JPEG's segments up to the first scan. */
@@ -35,7 +26,7 @@ walk_jpeg(qvm_pages *pages, struct places *p)
     uint8_t m[4 + sizeof xmp] = { 0 };
     int64_t at = 2, n;
     while ((n = qvm_pages_read(pages, at, m, sizeof m)) >= 4 && m[0] == 0xff && m[1] != 0xda) {
-        const int64_t length = (int64_t)number(m + 2, 2, true);
+        const int64_t length = (int64_t)qvm_number(m + 2, 2, true);
         if (m[1] == 0xff) { /* padding */
             at++;
             continue;
@@ -59,7 +50,7 @@ walk_png(qvm_pages *pages, struct places *p)
     int64_t at = 8, n = 0;
     for (int i = 0; i < MOST_PARTS; i++) {
         n = qvm_pages_read(pages, at, m, sizeof m);
-        const int64_t length = (int64_t)number(m, 4, true);
+        const int64_t length = (int64_t)qvm_number(m, 4, true);
         if (n < 8 || !memcmp(m + 4, "IEND", 4))
             break;
         if (!memcmp(m + 4, "eXIf", 4))
@@ -78,7 +69,7 @@ walk_webp(qvm_pages *pages, struct places *p)
     uint8_t m[8];
     int64_t at = 12, n = 0;
     for (int i = 0; i < MOST_PARTS && (n = qvm_pages_read(pages, at, m, sizeof m)) == 8; i++) {
-        const int64_t length = (int64_t)number(m + 4, 4, false);
+        const int64_t length = (int64_t)qvm_number(m + 4, 4, false);
         if (!memcmp(m, "EXIF", 4))
             p->exif = (struct place){ at + 8, length };
         if (!memcmp(m, "XMP ", 4))
@@ -97,7 +88,7 @@ find_box(qvm_pages *pages, struct place in, const char *name)
     const int64_t end = in.at + in.n;
     for (int i = 0; i < MOST_PARTS && in.at + 8 <= end; i++) {
         const int64_t length =
-            qvm_pages_read(pages, in.at, m, 8) == 8 ? (int64_t)number(m, 4, true) : 0;
+            qvm_pages_read(pages, in.at, m, 8) == 8 ? (int64_t)qvm_number(m, 4, true) : 0;
         if (length < 8 || length > end - in.at)
             break;
         if (!memcmp(m + 4, name, 4))
@@ -152,17 +143,17 @@ read_exif(qvm_pages *pages, struct place exif)
     const bool big = *b == 'M';
     if (n < 8 || (memcmp(b, "II*", 4) != 0 && memcmp(b, "MM\0*", 4) != 0))
         return n < 0 ? -1 : 0;
-    const int64_t at = number(b + 4, 4, big);
+    const int64_t at = qvm_number(b + 4, 4, big);
     n = qvm_pages_read(pages, exif.at + at, b, 2);
-    const int64_t entries = n == 2 ? (int64_t)number(b, 2, big) : 0;
+    const int64_t entries = n == 2 ? (int64_t)qvm_number(b, 2, big) : 0;
     for (int64_t i = 0; i < entries && at + 14 + 12 * i <= exif.n; i++) {
         n = qvm_pages_read(pages, exif.at + at + 2 + 12 * i, b, sizeof b);
         if (n < (int64_t)sizeof b)
             break;
-        const uint32_t type = number(b + 2, 2, big);
+        const uint32_t type = qvm_number(b + 2, 2, big);
         const int bytes = type < 5 ? bytes_of_type[type] : 0;
-        if (number(b, 2, big) == TAG && bytes && number(b + 4, 4, big) == 1) {
-            const uint32_t value = number(b + 8, bytes, big);
+        if (qvm_number(b, 2, big) == TAG && bytes && qvm_number(b + 4, 4, big) == 1) {
+            const uint32_t value = qvm_number(b + 8, bytes, big);
             return value < 9 ? (int)value : 0;
         }
     }

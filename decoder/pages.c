@@ -64,3 +64,12 @@ qvm_pages_read(qvm_pages *pages, int64_t at, void *to, size_t n)
     }
     return (int64_t)done;
 }
+
+uint32_t
+qvm_number(const uint8_t *p, int bytes, bool big)
+{
+    uint32_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | p[big ? i : bytes - 1 - i];
+    return value;
+}

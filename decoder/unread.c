@@ -39,15 +39,6 @@ read_at(struct view *v, int64_t at, uint8_t *to, size_t n)
     return got > 0 ? (size_t)got : 0;
 }
 
-static uint32_t
-number(const uint8_t *p, int bytes, bool big)
-{
-    uint32_t value = 0;
-    for (int i = 0; i < bytes; i++)
-        value = value << 8 | p[big ? i : bytes - 1 - i];
-    return value;
-}
-
 /* ---- formats --------------------------------------------------------------------------------- */
 
 /* Walks a PNG. A chunk is its length, its name, so many bytes and a checksum; the last one is
@@ -61,7 +52,7 @@ look_at_png(struct view *v)
     for (int i = 0; i < MOST_CHUNKS; i++) {
         if (read_at(v, at, chunk, sizeof chunk) < sizeof chunk)
             return CUT;
-        at += 12 + (int64_t)number(chunk, 4, true);
+        at += 12 + (int64_t)qvm_number(chunk, 4, true);
         if (at > v->size)
             return CUT;
         if (!memcmp(chunk + 4, "IEND", 4))
@@ -75,13 +66,13 @@ look_at_webp(struct view *v)
 {
     if (!memcmp(v->head + 12, "VP8X", 4) && v->head[20] & 2)
         return ANIMATED;
-    return 8 + (int64_t)number(v->head + 4, 4, false) > v->size ? CUT : NOT_SEEN;
+    return 8 + (int64_t)qvm_number(v->head + 4, 4, false) > v->size ? CUT : NOT_SEEN;
 }
 
 static enum reason
 look_at_bmp(struct view *v)
 {
-    return (int64_t)number(v->head + 2, 4, false) > v->size ? CUT : NOT_SEEN;
+    return (int64_t)qvm_number(v->head + 2, 4, false) > v->size ? CUT : NOT_SEEN;
 }
 
 static enum reason
@@ -98,12 +89,12 @@ static bool
 find_tag(struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
 {
     const bool big = *v->head == 'M';
-    const int64_t at = number(v->head + 4, 4, big);
+    const int64_t at = qvm_number(v->head + 4, 4, big);
     *cut = read_at(v, at, entry, 2) < 2;
-    const int n = *cut ? 0 : (int)number(entry, 2, big);
+    const int n = *cut ? 0 : (int)qvm_number(entry, 2, big);
     for (int i = 0; i < n; i++) {
         *cut = read_at(v, at + 2 + 12 * (int64_t)i, entry, 12) < 12;
-        if (*cut || number(entry, 2, big) == tag)
+        if (*cut || qvm_number(entry, 2, big) == tag)
             return !*cut;
     }
     return false;
@@ -117,13 +108,13 @@ look_at_tiff(struct view *v)
     const bool big = *v->head == 'M';
     uint8_t b[12];
     bool cut;
-    if (find_tag(v, PACKED, b, &cut) && number(b + 8, 2, big) == AS_JPEG)
+    if (find_tag(v, PACKED, b, &cut) && qvm_number(b + 8, 2, big) == AS_JPEG)
         return JPEG_TIFF;
     if (cut || !find_tag(v, FORMAT, b, &cut))
         return cut ? CUT : NOT_SEEN;
-    if (number(b + 4, 4, big) > 2 && read_at(v, number(b + 8, 4, big), b + 8, 2) < 2)
+    if (qvm_number(b + 4, 4, big) > 2 && read_at(v, qvm_number(b + 8, 4, big), b + 8, 2) < 2)
         return CUT;
-    return number(b + 8, 2, big) == IS_FLOAT ? FLOATS : NOT_SEEN;
+    return qvm_number(b + 8, 2, big) == IS_FLOAT ? FLOATS : NOT_SEEN;
 }
 
 /* Looks at images in the container of MP4. FFmpeg has read AVIF for longer than HEIF. */
@@ -181,12 +172,12 @@ qvm_find_levels(const qvm_source *source, float levels[6])
     if (!open_view(&v, source) || !find_tag(&v, REFERENCE_BLACK_WHITE, b, &cut))
         return;
     const bool big = *v.head == 'M';
-    if (number(b + 4, 4, big) != LEVELS ||
-        read_at(&v, number(b + 8, 4, big), ratios[0], sizeof ratios) < sizeof ratios)
+    if (qvm_number(b + 4, 4, big) != LEVELS ||
+        read_at(&v, qvm_number(b + 8, 4, big), ratios[0], sizeof ratios) < sizeof ratios)
         return;
     for (int i = 0; i < LEVELS; i++) {
-        const uint32_t below = number(ratios[i] + 4, 4, big);
-        found[i] = below ? (float)((double)number(ratios[i], 4, big) / below) : usual[i];
+        const uint32_t below = qvm_number(ratios[i] + 4, 4, big);
+        found[i] = below ? (float)((double)qvm_number(ratios[i], 4, big) / below) : usual[i];
         if (found[i] >= (float)INT32_MAX)
             return;
     }
