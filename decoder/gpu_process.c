@@ -255,8 +255,6 @@ run(int socket, const char *number)
 
 /* ---- the watcher ------------------------------------------------------------------------------- */
 
-#ifdef __linux__
-
 /* Waits until the GPU process has ended, and ends it if `caller` has gone or SIGTERM comes. Both signals of `waited` are
  * blocked. */
 static int
@@ -293,13 +291,3 @@ qvm_gpu_process_run(int socket, const char *number)
     close(socket); /* else the caller would not see that the process has ended */
     return process < 0 ? 1 : watch(process, caller, &waited);
 }
-
-#else
-
-int
-qvm_gpu_process_run(int socket, const char *number)
-{
-    _exit(run(socket, number));
-}
-
-#endif

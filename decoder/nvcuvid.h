@@ -88,9 +88,6 @@ const char *qvm_nvdecoder_take(qvm_nvdec *gpu, const struct qvm_nvshape *shape,
                                struct qvm_nvdecoder *decoder);
 /* Keeps a decoder for a later stream of its shape. */
 void qvm_nvdecoder_give_back(qvm_nvdec *gpu, struct qvm_nvdecoder *decoder);
-/* Makes a parser that calls back for formats and pictures alone; `p` has the codec, the callbacks, and the delay. Returns
- * whether it could be made. */
-bool qvm_nvparser_make(qvm_nvdec *gpu, CUVIDPARSERPARAMS p, CUvideoparser *parser);
 /* Returns the bytes of a picture's planes. */
 int64_t qvm_nvdecoder_bytes(const struct qvm_nvshape *shape);
 

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Opens NVIDIA's GPUs, and makes and keeps their video decoders (nvdec.h). */
 #define _GNU_SOURCE
-#include "nvdec.h"
+#include "nvcuvid.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef QV_WITH_NVDEC
-#include <dlfcn.h>
-
-#include "nvcuvid.h"
 
 const struct qvm_nvcodec qvm_nvcodecs[] = { { AV_CODEC_ID_H264, cudaVideoCodec_H264 },
                                             { AV_CODEC_ID_HEVC, cudaVideoCodec_HEVC } };
@@ -21,25 +17,6 @@ qvm_nvcodec_find(int id)
     while (codec < QVM_NVCODECS && (int)qvm_nvcodecs[codec].id != id)
         codec++;
     return codec;
-}
-
-/* ---- parsers --------------------------------------------------------------------------------- */
-
-/* The parser calls this where it would show a picture, of which nothing is used. */
-static int CUDAAPI
-on_display(void *user, CUVIDPARSERDISPINFO *d)
-{
-    (void)user;
-    (void)d;
-    return 1;
-}
-
-bool
-qvm_nvparser_make(qvm_nvdec *g, CUVIDPARSERPARAMS p, CUvideoparser *parser)
-{
-    p.ulMaxNumDecodeSurfaces = 1; /* until the callback for the format says how many */
-    p.pfnDisplayPicture = on_display;
-    return !g->call.cuvidCreateVideoParser(parser, &p);
 }
 
 /* ---- the device ------------------------------------------------------------------------------ */
@@ -252,37 +229,3 @@ qvm_no_nvdec(void)
 {
     return "";
 }
-
-#else
-
-static const char none[] = QVM_NO_NVDEC;
-
-const char *
-qvm_no_nvdec(void)
-{
-    return none;
-}
-
-const char *
-qvm_nvdec_load(qvm_nvdec **out)
-{
-    *out = NULL;
-    return none;
-}
-
-const char *
-qvm_nvdec_open(qvm_nvdec *gpu, int number)
-{
-    (void)gpu;
-    (void)number;
-    return none;
-}
-
-bool
-qvm_nvdec_try(qvm_nvdec *gpu)
-{
-    (void)gpu;
-    return false;
-}
-
-#endif

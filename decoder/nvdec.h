@@ -10,9 +10,8 @@
 
 #include "gpu_decoder.h"
 
-/* Why a program that was built without the headers of NVIDIA's decoders has no GPU decode; it fits into not_gpu. */
-#define QVM_NO_NVDEC "this build has no NVDEC support (no ffnvcodec headers)"
-/* Returns QVM_NO_NVDEC; "" in a program that was built with them. */
+/* Returns why no GPU decodes in a program that was built without the headers of NVIDIA's decoders, in words that fit into
+ * not_gpu; "" in one that was built with them. */
 const char *qvm_no_nvdec(void);
 
 typedef struct qvm_nvdec qvm_nvdec;

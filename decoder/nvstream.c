@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* A stream of packets that an NVIDIA GPU decodes (nvdec.h): NVIDIA's parser reads them and calls back. */
-#include "nvdec.h"
+#include "nvcuvid.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef QV_WITH_NVDEC
-#include "nvcuvid.h"
 
 enum {
     MOST_SURFACES = 32, /* of a decoder, which the parser numbers */
@@ -275,8 +272,8 @@ let_wait(qvm_nvstream *s, int surface)
                                       .right = (int32_t)f->coded_width - f->display_area.right,
                                       .bottom =
                                           (int32_t)f->coded_height - f->display_area.bottom } };
-    const int64_t bytes = (int64_t)f->coded_width * f->coded_height * 3 / 2 << (s->bit_depth != 0);
-    w->to = s->sink.find(s->sink.user, s->pts, bytes, &w->event.slot);
+    w->to =
+        s->sink.find(s->sink.user, s->pts, qvm_nvdecoder_bytes(&s->decoder.shape), &w->event.slot);
 }
 
 /* The parser calls this for the picture of the packet that it parses; the picture has that packet's time. The parser's
@@ -316,16 +313,28 @@ on_picture(void *user, CUVIDPICPARAMS *p)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
+/* The parser calls this where it would show a picture, of which nothing is used. */
+static int CUDAAPI
+on_display(void *user, CUVIDPARSERDISPINFO *d)
+{
+    (void)user;
+    (void)d;
+    return 1;
+}
+
 static bool
 make_parser(qvm_nvstream *s)
 {
-    const CUVIDPARSERPARAMS p = { .CodecType = qvm_nvcodecs[s->codec].codec,
-                                  .ulMaxDisplayDelay = DISPLAY_DELAY,
-                                  .pUserData = s,
-                                  .pfnSequenceCallback = on_sequence,
-                                  .pfnDecodePicture = on_picture };
+    /* one surface, until the callback for the format says how many */
+    CUVIDPARSERPARAMS p = { .CodecType = qvm_nvcodecs[s->codec].codec,
+                            .ulMaxDisplayDelay = DISPLAY_DELAY,
+                            .pUserData = s,
+                            .pfnSequenceCallback = on_sequence,
+                            .pfnDecodePicture = on_picture,
+                            .ulMaxNumDecodeSurfaces = 1,
+                            .pfnDisplayPicture = on_display };
     s->whole = s->unasked = 0;
-    return qvm_nvparser_make(s->gpu, p, &s->parser);
+    return !s->gpu->call.cuvidCreateVideoParser(&s->parser, &p);
 }
 
 qvm_nvstream *
@@ -402,42 +411,3 @@ qvm_nvstream_close(qvm_nvstream *s)
     s->gpu->call.cuCtxPopCurrent(&context);
     free(s);
 }
-
-#else
-
-static const char none[] = QVM_NO_NVDEC;
-
-qvm_nvstream *
-qvm_nvstream_open(qvm_nvdec *gpu, const qvm_gpu_decoder_stream *about, const qvm_nvdec_sink *sink,
-                  const char **why)
-{
-    (void)gpu;
-    (void)about;
-    (void)sink;
-    *why = none;
-    return NULL;
-}
-
-const char *
-qvm_nvstream_give(qvm_nvstream *stream, const qvm_gpu_decoder_request *request, const uint8_t *data)
-{
-    (void)stream;
-    (void)request;
-    (void)data;
-    return none;
-}
-
-const char *
-qvm_nvstream_begin_anew(qvm_nvstream *stream)
-{
-    (void)stream;
-    return none;
-}
-
-void
-qvm_nvstream_close(qvm_nvstream *stream)
-{
-    (void)stream;
-}
-
-#endif

@@ -14,11 +14,11 @@ for name in libavformat libavcodec libavutil libswscale; do
 done
 cmake -S "$source" -B build -G Ninja -DQV_PYTHON=ON -DQV_TESTS=OFF -DQV_DEPS_DIR="$deps" \
     -DPython_EXECUTABLE="$deps/python/bin/python" -DQV_FFMPEG_ROOTS="$work/root" > log 2>&1 || { cat log; exit 1; }
-# prints the sources in clips/ and decoder/ that a program is made of, and which of them are built for NVIDIA's decoders
+# prints the sources in clips/ and decoder/ that a program is made of; those of NVIDIA's decoders are among them, or no_nvdec.c is
 sources() {
     ninja -C build -t commands "$1" | awk '/ -c .*\/(clips|decoder)\/[a-z0-9_]*\.c$/ {
         name = $NF; sub(/.*\//, "", name)
-        print name, name ~ /^(gpu|nvdec|nvstream)\.c$/ && /-DQV_WITH_NVDEC / ? "nvdec" : "" }' | sort -u
+        print name }' | sort -u
 }
 sources qwenvit_decoder > own
 sources qwenvit_decoder_99 > further
