@@ -27,26 +27,23 @@ across_avx2(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *dst
     const __m256i half = _mm256_setr_epi32(1 << axis->precision >> 1, 1 << axis->precision >> 1,
                                            1 << axis->precision >> 1, 0, 0, 0, 0, 0);
     const __m128i shift = _mm_cvtsi32_si128(axis->precision);
-    const uint8_t *s0 = src[0], *s1 = src[1], *s2 = src[2], *s3 = src[3];
     const int16_t *w = axis->weights;
 
     for (int i = 0; i < axis->out; i++) {
         size_t at = 3 * (size_t)axis->start[i];
-        __m256i a0 = half, a1 = half, a2 = half, a3 = half;
+        __m256i a[QVM_ROWS] = { half, half, half, half };
         for (int k = 0; k < axis->taps; k += 4, w += 4, at += 12) {
             int64_t four;
             memcpy(&four, w, 8);
             const __m256i v =
                 _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(_mm_cvtsi64_si128(four)), pairs);
-            a0 = _mm256_add_epi32(a0, _mm256_madd_epi16(taps4(s0 + at, spread), v));
-            a1 = _mm256_add_epi32(a1, _mm256_madd_epi16(taps4(s1 + at, spread), v));
-            a2 = _mm256_add_epi32(a2, _mm256_madd_epi16(taps4(s2 + at, spread), v));
-            a3 = _mm256_add_epi32(a3, _mm256_madd_epi16(taps4(s3 + at, spread), v));
+            for (int r = 0; r < QVM_ROWS; r++)
+                a[r] = _mm256_add_epi32(a[r], _mm256_madd_epi16(taps4(src[r] + at, spread), v));
         }
-        const __m256i b01 = _mm256_add_epi32(_mm256_permute2x128_si256(a0, a1, 0x20),
-                                             _mm256_permute2x128_si256(a0, a1, 0x31));
-        const __m256i b23 = _mm256_add_epi32(_mm256_permute2x128_si256(a2, a3, 0x20),
-                                             _mm256_permute2x128_si256(a2, a3, 0x31));
+        const __m256i b01 = _mm256_add_epi32(_mm256_permute2x128_si256(a[0], a[1], 0x20),
+                                             _mm256_permute2x128_si256(a[0], a[1], 0x31));
+        const __m256i b23 = _mm256_add_epi32(_mm256_permute2x128_si256(a[2], a[3], 0x20),
+                                             _mm256_permute2x128_si256(a[2], a[3], 0x31));
         const __m256i words =
             _mm256_packs_epi32(_mm256_sra_epi32(b01, shift), _mm256_sra_epi32(b23, shift));
         const __m256i bytes = _mm256_packus_epi16(words, words);
@@ -122,21 +119,18 @@ across_avx512(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *d
     const __m512i pairs = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     const __m512i half = _mm512_maskz_set1_epi32(0x7, 1 << axis->precision >> 1);
     const __m128i shift = _mm_cvtsi32_si128(axis->precision);
-    const uint8_t *s0 = src[0], *s1 = src[1], *s2 = src[2], *s3 = src[3];
     const int16_t *w = axis->weights;
 
     for (int i = 0; i < axis->out; i++) {
         size_t at = 3 * (size_t)axis->start[i];
-        __m512i a0 = half, a1 = half, a2 = half, a3 = half;
+        __m512i a[QVM_ROWS] = { half, half, half, half };
         for (int k = 0; k < axis->taps; k += 8, w += 8, at += 24) {
             const __m128i eight = _mm_loadu_si128((const __m128i *)w);
             const __m512i v = _mm512_permutexvar_epi32(pairs, _mm512_castsi128_si512(eight));
-            a0 = _mm512_add_epi32(a0, _mm512_madd_epi16(taps8(s0 + at, spread), v));
-            a1 = _mm512_add_epi32(a1, _mm512_madd_epi16(taps8(s1 + at, spread), v));
-            a2 = _mm512_add_epi32(a2, _mm512_madd_epi16(taps8(s2 + at, spread), v));
-            a3 = _mm512_add_epi32(a3, _mm512_madd_epi16(taps8(s3 + at, spread), v));
+            for (int r = 0; r < QVM_ROWS; r++)
+                a[r] = _mm512_add_epi32(a[r], _mm512_madd_epi16(taps8(src[r] + at, spread), v));
         }
-        const __m512i sum = _mm512_sra_epi32(sum_lanes(a0, a1, a2, a3), shift);
+        const __m512i sum = _mm512_sra_epi32(sum_lanes(a[0], a[1], a[2], a[3]), shift);
         const __m128i bytes = _mm512_cvtusepi32_epi8(_mm512_max_epi32(sum, _mm512_setzero_si512()));
         const int32_t rows[4] = { _mm_extract_epi32(bytes, 0), _mm_extract_epi32(bytes, 1),
                                   _mm_extract_epi32(bytes, 2), _mm_extract_epi32(bytes, 3) };
@@ -169,6 +163,7 @@ across_packed(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *d
     const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     const __m512i half = _mm512_maskz_set1_epi32(0x7777, 1 << axis->precision >> 1);
     const __m512i six = _mm512_set1_epi8(6);
+    const __mmask64 used = 0x0555055505550555u;
     const __m128i shift = _mm_cvtsi32_si128(axis->precision);
     const int16_t *w = axis->weights;
 
@@ -176,10 +171,9 @@ across_packed(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *d
         const size_t at = 3 * (size_t)axis->start[i];
         const size_t left = 3 * (size_t)axis->in - at;
         const __mmask64 inside = left < 64 ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
-        const __m512i s0 = _mm512_maskz_loadu_epi8(inside, src[0] + at);
-        const __m512i s1 = _mm512_maskz_loadu_epi8(inside, src[1] + at);
-        const __m512i s2 = _mm512_maskz_loadu_epi8(inside, src[2] + at);
-        const __m512i s3 = _mm512_maskz_loadu_epi8(inside, src[3] + at);
+        __m512i s[QVM_ROWS];
+        for (int r = 0; r < QVM_ROWS; r++)
+            s[r] = _mm512_maskz_loadu_epi8(inside, src[r] + at);
         const __m128i starts = _mm_loadu_si128((const __m128i *)(axis->start + i));
         const __m128i apart = _mm_sub_epi32(starts, _mm_set1_epi32(axis->start[i]));
         const __m128i bytes = _mm_mullo_epi32(apart, _mm_set1_epi32(0x030303));
@@ -187,30 +181,19 @@ across_packed(const qvm_axis *axis, const uint8_t *const *src, uint8_t *const *d
             _mm512_add_epi8(base,
                             _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(_mm_or_si128(
                                                                 bytes, _mm_slli_epi32(bytes, 8)))));
-        __m512i a0 = half, a1 = half, a2 = half, a3 = half;
+        __m512i a[QVM_ROWS] = { half, half, half, half };
         for (int k = 0; k < axis->taps; k += 2, w += 8) {
             const __m512i v =
                 _mm512_permutexvar_epi32(lanes, _mm512_castsi128_si512(
                                                     _mm_loadu_si128((const __m128i *)w)));
-            const __mmask64 used = 0x0555055505550555u;
-            a0 = _mm512_add_epi32(a0,
-                                  _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s0),
-                                                    v));
-            a1 = _mm512_add_epi32(a1,
-                                  _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s1),
-                                                    v));
-            a2 = _mm512_add_epi32(a2,
-                                  _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s2),
-                                                    v));
-            a3 = _mm512_add_epi32(a3,
-                                  _mm512_madd_epi16(_mm512_maskz_permutexvar_epi8(used, from, s3),
-                                                    v));
+            for (int r = 0; r < QVM_ROWS; r++) {
+                const __m512i taps = _mm512_maskz_permutexvar_epi8(used, from, s[r]);
+                a[r] = _mm512_add_epi32(a[r], _mm512_madd_epi16(taps, v));
+            }
             from = _mm512_add_epi8(from, six);
         }
-        store4(dst[0] + 3 * (size_t)i, a0, shift);
-        store4(dst[1] + 3 * (size_t)i, a1, shift);
-        store4(dst[2] + 3 * (size_t)i, a2, shift);
-        store4(dst[3] + 3 * (size_t)i, a3, shift);
+        for (int r = 0; r < QVM_ROWS; r++)
+            store4(dst[r] + 3 * (size_t)i, a[r], shift);
     }
 }
 
