@@ -109,10 +109,7 @@ put_keys(struct cache_bench *c, const qv_cache_info *info, qv_error *err)
                         : qv_fail(err, QV_ENOMEM, "no memory for a token");
     for (int64_t i = 0; i < c->b->o->keys && !s; i++)
         s = put_key(w, i, &row, err);
-    qv_error sealing = { 0 };
-    const qv_status sealed = qv_cache_writer_close(&w, &sealing);
-    if (!s && sealed)
-        *err = sealing;
+    const qv_status sealed = qv_cache_writer_close(&w, s ? NULL : err);
     free(zeros);
     return s ? s : sealed;
 }
