@@ -101,6 +101,7 @@ tool_devices_close(struct tool_devices *d)
         qv_model_free(&d->models[i]);
         tool_close_context(&d->contexts[i], &d->infos[i]);
     }
+    d->n = 0;
 }
 
 qv_status
