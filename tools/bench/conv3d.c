@@ -68,16 +68,6 @@ create(const struct subject *s, const char *lowering, qv_conv3d **out, qv_error 
     return status;
 }
 
-/* Measures what the tune file does not hold; the result is the choice from then on. */
-static qv_status
-tune(struct subject *s, qv_error *err)
-{
-    qv_conv3d *conv = NULL;
-    qv_status status = create(s, NULL, &conv, err);
-    qv_conv3d_free(&conv);
-    return status ? status : ask(s, err);
-}
-
 static qv_status
 open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_error *err)
 {
@@ -100,7 +90,13 @@ open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_
     bench_fill(s->x, bytes ? QV_U8 : d->dtype, s->info.x_bytes);
     bench_fill(s->weight, QV_F32, weight * sizeof *s->weight);
     bench_fill(s->bias, QV_F32, (size_t)d->o * sizeof *s->bias);
-    return b->o->tune ? tune(s, err) : QV_OK;
+    if (!b->o->tune)
+        return QV_OK;
+    qv_conv3d *conv =
+        NULL; /* it measures what the tune file lacks, which is the choice from then on */
+    status = create(s, NULL, &conv, err);
+    qv_conv3d_free(&conv);
+    return status ? status : ask(s, err);
 }
 
 /* One way to run the convolution, on data that lies on the device. */
