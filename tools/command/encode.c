@@ -191,7 +191,7 @@ run_job(struct tool_encoder *e, qv_error *err)
         *err = ended;
     }
     e->job_s = qv_seconds() - began_s;
-    tool_job_progress_end();
+    tool_bar_end();
     return !status && many ? tool_report_job(e, err) : status;
 }
 
