@@ -693,7 +693,7 @@ judged(const float *x, const float *truth, int64_t rows, int64_t cols)
 {
     qv_error err = { 0 };
     struct verify_table t = { 0 };
-    struct verify_row *row = verify_add(&t, "against", "blocks.0", QV_F32);
+    struct verify_row *row = verify_add(&t, "against", "blocks.0", QV_F32, NULL);
     assert_non_null(row);
     assert_int_equal(verify_compare(x, truth, rows, cols, &row->is, &err), QV_OK);
     row->bar_worst = 2e-5;
@@ -737,7 +737,7 @@ only_bars_give_a_verdict(void **state)
 {
     (void)state;
     struct verify_table t = { 0 };
-    struct verify_row *row = verify_add(&t, "against-model", "tokens", QV_F32);
+    struct verify_row *row = verify_add(&t, "against-model", "tokens", QV_F32, NULL);
     row->is = (struct verify_distance){ .worst = 1e9, .mean = 1e9 };
     verify_judge(row);
     assert_true(row->ok && !verify_is_judged(row));
@@ -745,7 +745,7 @@ only_bars_give_a_verdict(void **state)
     verify_judge(row);
     assert_false(row->ok);
     for (int i = 0; i < 4; i++) {
-        row = verify_add(&t, "against-model", "tokens", QV_F32);
+        row = verify_add(&t, "against-model", "tokens", QV_F32, NULL);
         double *const bars[] = { &row->bar_worst, &row->bar_mean, &row->bar_abs, &row->bar_cosine };
         double *const values[] = { &row->is.worst, &row->is.mean, &row->is.max_abs,
                                    &row->is.worst_cosine };

@@ -12,6 +12,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "shapes.h"
+#include "towers/steps.h"
 
 /* A convolution being timed, with data for it. */
 struct subject {
@@ -68,16 +69,6 @@ create(const struct subject *s, const char *lowering, qv_conv3d **out, qv_error 
     return status;
 }
 
-/* Measures what the tune file does not hold; the result is the choice from then on. */
-static qv_status
-tune(struct subject *s, qv_error *err)
-{
-    qv_conv3d *conv = NULL;
-    qv_status status = create(s, NULL, &conv, err);
-    qv_conv3d_free(&conv);
-    return status ? status : ask(s, err);
-}
-
 static qv_status
 open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_error *err)
 {
@@ -100,7 +91,13 @@ open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_
     bench_fill(s->x, bytes ? QV_U8 : d->dtype, s->info.x_bytes);
     bench_fill(s->weight, QV_F32, weight * sizeof *s->weight);
     bench_fill(s->bias, QV_F32, (size_t)d->o * sizeof *s->bias);
-    return b->o->tune ? tune(s, err) : QV_OK;
+    if (!b->o->tune)
+        return QV_OK;
+    qv_conv3d *conv =
+        NULL; /* it measures what the tune file lacks, which is the choice from then on */
+    status = create(s, NULL, &conv, err);
+    qv_conv3d_free(&conv);
+    return status ? status : ask(s, err);
 }
 
 /* One way to run the convolution, on data that lies on the device. */
@@ -224,15 +221,24 @@ bench_conv3d(struct bench *b, qv_error *err)
 
 struct tower {
     const char *name;
-    int64_t hidden, channels, temporal, patch, merge;
+    struct qv_config config;
 };
+
+#define TOWER(name, of, size, side)                                                                \
+    {                                                                                              \
+        name,                                                                                      \
+        {                                                                                          \
+            .family = &(of), .hidden = (size), .in_channels = 3, .temporal = 2, .patch = (side),   \
+            .merge = 2                                                                             \
+        }                                                                                          \
+    }
 
 /* The patch embeddings of all published towers. */
 static const struct tower towers[] = {
-    { "S", 768, 3, 2, 16, 2 },        /* Qwen3.5 0.8B */
-    { "M", 1024, 3, 2, 16, 2 },       /* Qwen3-VL 2B, 4B; Qwen3.5 2B, 4B */
-    { "L", 1152, 3, 2, 16, 2 },       /* Qwen3-VL 8B and up; Qwen3.5 9B and up */
-    { "Qwen2.5", 1280, 3, 2, 14, 2 }, /* Qwen2-VL, Qwen2.5-VL, all sizes */
+    TOWER("S", qv_family_qwen3_5, 768, 16),           /* Qwen3.5 0.8B */
+    TOWER("M", qv_family_qwen3_vl, 1024, 16),         /* Qwen3-VL 2B, 4B; Qwen3.5 2B, 4B */
+    TOWER("L", qv_family_qwen3_vl, 1152, 16),         /* Qwen3-VL 8B and up; Qwen3.5 9B and up */
+    TOWER("Qwen2.5", qv_family_qwen2_5_vl, 1280, 14), /* Qwen2-VL, Qwen2.5-VL, all sizes */
 };
 
 static const int64_t row_counts[] = { 760, 3040, 6080, 24320, 97280 };
@@ -242,7 +248,7 @@ enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
 /* Describes frames with so many patches: pairs of 20 x 38, or one pair of two rows of patches.
  * Returns false if neither is possible. */
 static bool
-as_frames(const struct tower *t, int64_t rows, qv_conv3d_desc *d)
+as_frames(const struct qv_config *t, int64_t rows, qv_conv3d_desc *d)
 {
     bool usual = rows % 760 == 0;
     int64_t grid_h = usual ? 20 : t->merge, grid_w = usual ? 38 : rows / t->merge;
@@ -263,19 +269,14 @@ as_frames(const struct tower *t, int64_t rows, qv_conv3d_desc *d)
 }
 
 static qv_conv3d_desc
-as_rows(const struct tower *t, int64_t rows, qv_dtype dtype)
+as_rows(const struct qv_config *t, int64_t rows, qv_dtype dtype)
 {
-    return (qv_conv3d_desc){ .n = rows,
-                             .d = t->temporal,
-                             .h = t->patch,
-                             .w = t->patch,
-                             .c = t->channels,
-                             .o = t->hidden,
-                             .kernel = { t->temporal, t->patch, t->patch },
-                             .stride = { t->temporal, t->patch, t->patch },
-                             .layout = QV_LAYOUT_PATCH_ROWS,
-                             .bias = true,
-                             .dtype = dtype };
+    const struct qv_tower_shape shape = { .capacity = { .patches = rows },
+                                          .input = QV_INPUT_PATCHES,
+                                          .dtype = dtype };
+    qv_conv3d_desc d = qv_steps_patch_embed(t, &shape);
+    d.residual_rows = 0; /* the positions are added apart */
+    return d;
 }
 
 /* What is timed of a patch embedding of so many rows. */
@@ -303,16 +304,12 @@ close_embed(struct embed *e)
         e->b->ctx->backend->free(e->b->ctx->dev, e->weight);
 }
 
-static int64_t
-depth_of(const struct tower *t)
-{
-    return t->channels * t->temporal * t->patch * t->patch;
-}
-
 static qv_status
-open_embed(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err)
+open_embed(struct embed *e, const struct qv_config *t, qv_dtype dtype, qv_error *err)
 {
-    const struct qv_op_gemm gemm = { .m = e->rows, .n = t->hidden, .k = depth_of(t), .alpha = 1 };
+    const struct qv_op_gemm gemm = {
+        .m = e->rows, .n = t->hidden, .k = qv_config_row_dim(t), .alpha = 1
+    };
     struct subject *rows = &e->subjects[0], *frames = &e->subjects[1];
     qv_conv3d_desc d = as_rows(t, e->rows, dtype);
     qv_status status = bench_gemm_open(e->b->ctx, &gemm, dtype, &e->gemm, &e->weight, err);
@@ -329,8 +326,8 @@ open_embed(struct embed *e, const struct tower *t, qv_dtype dtype, qv_error *err
 }
 
 static qv_status
-report_embed(const struct embed *e, const struct tower *t, int which, const struct bench_run *runs,
-             qv_error *err)
+report_embed(const struct embed *e, const struct qv_config *t, int which,
+             const struct bench_run *runs, qv_error *err)
 {
     static const char *const names[] = { "GEMM alone", "patchify", "patchify from bytes",
                                          "direct" };
@@ -352,7 +349,7 @@ report_embed(const struct embed *e, const struct tower *t, int which, const stru
     if (which > FROM_ROWS)
         json_object_set_new(r.extras, "over_patchify", json_real(ms / rows_ms));
     if (which == FROM_BYTES) { /* bytes are read once, rows are written once, and the GEMM runs */
-        const double moved = (double)(e->rows * depth_of(t)) *
+        const double moved = (double)(e->rows * qv_config_row_dim(t)) *
                              (1 + (double)qv_dtype_bytes(r.dtype)) / e->b->copy.per_s * 1e3;
         bench_put_figure(r.extras, "over_floor", bench_over(ms, gemm_ms + moved, e->b->copy.known));
     }
@@ -367,7 +364,7 @@ run_rows(struct bench *b, const struct tower *t, int64_t rows, qv_dtype dtype, d
     struct embed e = { .b = b, .rows = rows };
     struct bench_run runs[N_EMBEDS] = { { 0 } };
     snprintf(e.work, sizeof e.work, "%s %lld rows", t->name, (long long)rows);
-    qv_status status = open_embed(&e, t, dtype, err);
+    qv_status status = open_embed(&e, &t->config, dtype, err);
     runs[GEMM_ALONE] = (struct bench_run){ .work = bench_list_run, .user = &e.gemm.list };
     for (int i = FROM_ROWS; i < N_EMBEDS; i++)
         runs[i] = e.ways[i].run;
@@ -375,7 +372,7 @@ run_rows(struct bench *b, const struct tower *t, int64_t rows, qv_dtype dtype, d
         status = bench_time(b, runs, N_EMBEDS, err);
     for (int i = 0; i < N_EMBEDS && !status; i++) {
         *longest_ms = runs[i].times.median_ms > *longest_ms ? runs[i].times.median_ms : *longest_ms;
-        status = runs[i].work ? report_embed(&e, t, i, runs, err) : QV_OK;
+        status = runs[i].work ? report_embed(&e, &t->config, i, runs, err) : QV_OK;
     }
     close_embed(&e);
     return status;
@@ -416,7 +413,6 @@ run_tower(struct bench *b, const struct tower *t, qv_dtype dtype, qv_error *err)
 qv_status
 bench_patch_embed(struct bench *b, qv_error *err)
 {
-    struct qv_config c = { .hidden = 0 };
     struct tower own;
     const struct tower *list = towers;
     size_t n = sizeof towers / sizeof *towers;
@@ -424,13 +420,8 @@ bench_patch_embed(struct bench *b, qv_error *err)
     char name[100];
     qv_status status = bench_open(b, err);
     if (!status && b->o->model) {
-        status = qv_config_read(b->o->model, &c, err);
-        own = (struct tower){ bench_base_name(b->o->model, name, sizeof name),
-                              c.hidden,
-                              c.in_channels,
-                              c.temporal,
-                              c.patch,
-                              c.merge };
+        own.name = bench_base_name(b->o->model, name, sizeof name);
+        status = qv_config_read(b->o->model, &own.config, err);
         list = &own;
         n = 1;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench gemm: a tower's projections with their epilogues, from one row up. Each run uses
- * another weight, as each layer does, so that nothing of it is in a cache.
+ * qwenvit bench gemm: a tower's projections with their epilogues, from one row up. A run is one GEMM
+ * with each of many copies of the weight, so that nothing of it is in a cache, as with layers.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,6 @@
 #include "error.h"
 
 enum { MOST_COPIES = 1024 };
-#define LEAST_SAMPLE_MS 5 /* the least time of a sample, if runs are not recorded */
 
 static const int64_t row_counts[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,
                                       13, 14, 15, 16, 24, 32, 48, 64, 128, 256, 760, 1024 };
@@ -38,27 +37,7 @@ struct gemm_bench {
     int64_t copies;
 };
 
-/* A row count's GEMM. If the device can record, a run is one GEMM with each copy of the weight.
- * Otherwise it is a window of the copies, which moves on from run to run. */
-struct rows {
-    struct bench_ops ops; /* all copies twice, so that a window may go past the last one */
-    struct bench_list all;
-    size_t copies, group, at;
-};
-
-static qv_status
-run_window(void *user, double *ms, qv_error *err)
-{
-    struct rows *r = user;
-    qv_context *ctx = r->ops.ctx;
-    qv_status status = ctx->backend->record
-                           ? bench_list_run(&r->all, ms, err)
-                           : bench_run_calls(ctx, r->ops.calls + r->at, r->group, ms, err);
-    r->at = (r->at + r->group) % r->copies;
-    *ms /= (double)r->group;
-    return status;
-}
-
+/* Opens the GEMM of a row count, once with each copy of the weight. */
 static qv_status
 open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_ops *out,
           qv_error *err)
@@ -78,7 +57,7 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
         op.u.gemm.w_dtype = g->groups.dtype;
         op.u.gemm.few = m <= QV_FEW_ROWS;
     }
-    size_t n = 2 * (size_t)g->copies;
+    const size_t n = (size_t)g->copies;
     struct qv_op *ops = malloc(n * sizeof *ops);
     if (!ops)
         return qv_fail(err, QV_ENOMEM, "no memory for a list of operations");
@@ -86,53 +65,37 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
         ops[i] = op;
     qv_status status = bench_ops_open(g->b->ctx, ops, n, out, err);
     for (size_t i = 0; i < n && !status; i++)
-        out->calls[i].operands[1] =
-            (struct qv_buffer){ g->weights, i % (size_t)g->copies * g->stride };
+        out->calls[i].operands[1] = (struct qv_buffer){ g->weights, i * g->stride };
     free(ops);
     return status;
 }
 
-/* Makes ready what is timed, and warms up. */
-static qv_status
-open_rotation(const struct gemm_bench *g, struct rows *r, qv_error *err)
-{
-    double ms = 0;
-    qv_status status = QV_OK;
-    r->copies = r->group = (size_t)g->copies;
-    r->all = (struct bench_list){ .ctx = g->b->ctx, .calls = r->ops.calls, .n = r->copies };
-    for (int i = 0; i < 2 && !status; i++) /* the first run warms up */
-        status = run_window(r, &ms, err);
-    const double wanted = LEAST_SAMPLE_MS / (ms + 1e-6) + 1;
-    if (!g->b->ctx->backend->record && wanted < (double)r->copies)
-        r->group = (size_t)wanted;
-    return status;
-}
-
+/* Reports a row count, whose times are of a GEMM with each copy. */
 static qv_status
 report_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_ops *ops,
             struct bench_times times, double first_ms, qv_error *err)
 {
     char work[80], group[200];
     const char *weights = g->groups.bits ? g->b->o->weights.name : "gemm";
-    const double ms = times.median_ms, parts = 2 * (double)g->copies;
+    const double copies = (double)g->copies, ms = times.median_ms / copies;
     const double copy_ms = 1e3 * (double)g->packed_bytes / g->b->copy.per_s;
     snprintf(work, sizeof work, "%s m=%lld", g->p->name, (long long)m);
     snprintf(group, sizeof group, "%s n=%lld k=%lld, %s", g->model, (long long)g->p->n,
              (long long)g->p->k, weights);
-    struct bench_record r = {
-        .work = work,
-        .way = weights,
-        .group = group,
-        .dtype = dtype,
-        .times = times,
-        .flops = ops->flops / parts,
-        .bytes = ops->bytes / parts,
-        .streams = true,
-        .show = "over_m1 over_copy",
-        .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I}", "model", tool_json_text(g->model),
-                            "m", (json_int_t)m, "n", (json_int_t)g->p->n, "k", (json_int_t)g->p->k,
-                            "over_m1", ms / first_ms, "weight_bytes", (json_int_t)g->packed_bytes)
-    };
+    struct bench_record r = { .work = work,
+                              .way = weights,
+                              .group = group,
+                              .dtype = dtype,
+                              .times = { ms, times.p90_ms / copies, times.repeats },
+                              .flops = ops->flops / copies,
+                              .bytes = ops->bytes / copies,
+                              .streams = true,
+                              .show = "over_m1 over_copy",
+                              .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I}", "model",
+                                                  tool_json_text(g->model), "m", (json_int_t)m, "n",
+                                                  (json_int_t)g->p->n, "k", (json_int_t)g->p->k,
+                                                  "over_m1", times.median_ms / first_ms,
+                                                  "weight_bytes", (json_int_t)g->packed_bytes) };
     bench_put_figure(r.extras, "over_copy", bench_by_rate(ms / copy_ms, g->b->copy));
     return bench_report(g->b, &r, err);
 }
@@ -163,25 +126,21 @@ count_rows(const struct gemm_bench *g)
 /* Times and reports the first n row counts. They run alternately, so that a step from one to the
  * next is none of the machine's. */
 static qv_status
-run_rows(struct gemm_bench *g, qv_dtype dtype, struct rows *rows, int n, qv_error *err)
+run_rows(struct gemm_bench *g, qv_dtype dtype, struct bench_ops *rows, int n, qv_error *err)
 {
     struct bench_run runs[N_ROW_COUNTS] = { 0 };
     qv_status status = QV_OK;
     for (int i = 0; i < n && !status; i++) {
-        runs[i] = (struct bench_run){ .work = run_window, .user = &rows[i] };
-        status = open_rows(g, row_counts[i], dtype, &rows[i].ops, err);
-        if (!status)
-            status = open_rotation(g, &rows[i], err);
+        runs[i] = (struct bench_run){ .work = bench_list_run, .user = &rows[i].list };
+        status = open_rows(g, row_counts[i], dtype, &rows[i], err);
     }
     if (!status)
         status = bench_time(g->b, runs, n, err);
     for (int i = 0; i < n && !status; i++)
-        status = report_rows(g, row_counts[i], dtype, &rows[i].ops, runs[i].times,
+        status = report_rows(g, row_counts[i], dtype, &rows[i], runs[i].times,
                              runs[0].times.median_ms, err);
-    for (int i = 0; i < n; i++) {
-        bench_list_close(&rows[i].all);
-        bench_ops_close(&rows[i].ops);
-    }
+    for (int i = 0; i < n; i++)
+        bench_ops_close(&rows[i]);
     return status;
 }
 
@@ -189,7 +148,7 @@ static qv_status
 run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
 {
     struct qv_layout layout = { 0 };
-    struct rows rows[N_ROW_COUNTS] = { 0 };
+    struct bench_ops rows[N_ROW_COUNTS] = { 0 };
     const struct qv_matrix matrix = { .n = g->p->n,
                                       .k = g->p->k,
                                       .dtype = g->groups.bits ? g->groups.dtype : dtype,

@@ -185,10 +185,7 @@ write_parts(struct job_bench *j, qv_error *err)
     if (s)
         return s;
     s = by_crew(j, put_clip, SINKS, err);
-    qv_error sealing = { 0 };
-    const qv_status sealed = qv_cache_writer_close(&j->writer, &sealing);
-    if (!s && sealed)
-        *err = sealing;
+    const qv_status sealed = qv_cache_writer_close(&j->writer, s ? NULL : err);
     return s ? s : sealed;
 }
 

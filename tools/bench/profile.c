@@ -31,7 +31,6 @@ struct profile {
     const struct qv_step *steps;
     size_t n; /* number of steps */
     struct row *rows;
-    double *ms;   /* times of the last chunk, by step */
     qv_item item; /* the chunk */
     void *frames;
     int64_t n_chunks;
@@ -45,7 +44,6 @@ close_all(struct profile *p)
     qv_plan_free(&p->plan);
     qv_model_free(&p->model);
     free(p->rows);
-    free(p->ms);
     free(p->frames);
     free(p->tokens.tokens);
 }
@@ -95,10 +93,9 @@ open_data(struct profile *p, qv_error *err)
     const size_t bytes = (size_t)(g[0] * g[1] * g[2] * p->m.row_dim);
     p->n = qv_plan_steps(p->plan, &p->steps, &calls);
     p->rows = calloc(p->n, sizeof *p->rows);
-    p->ms = calloc(p->n, sizeof *p->ms);
     p->frames = malloc(bytes);
     p->tokens.tokens = malloc((size_t)(p->tokens.capacity * p->m.out_hidden) * sizeof(float));
-    if (!p->rows || !p->ms || !p->frames || !p->tokens.tokens)
+    if (!p->rows || !p->frames || !p->tokens.tokens)
         return qv_fail(err, QV_ENOMEM, "no memory for a chunk and its times");
     p->item.data = p->frames;
     bench_fill(p->frames, QV_U8, bytes);
@@ -144,19 +141,20 @@ lead_up(qv_context *ctx, const struct qv_call *calls, size_t i, struct qv_record
     return status ? status : ctx->backend->replay(ctx->dev, *lead, err);
 }
 
+/* Times each step; these are the next chunk's samples. */
 static qv_status
-step_through(qv_context *ctx, const qv_plan *plan, double *ms, qv_error *err)
+step_through(struct profile *p, qv_error *err)
 {
-    const struct qv_step *steps;
+    qv_context *ctx = p->b->ctx;
     const struct qv_call *calls;
-    size_t n = qv_plan_steps(plan, &steps, &calls);
+    qv_plan_steps(p->plan, &p->steps, &calls);
     qv_status status = ctx->backend->sync(ctx->dev, err);
-    for (size_t i = 0; i < n && !status; i++) {
+    for (size_t i = 0; i < p->n && !status; i++) {
         struct qv_recording *lead = NULL;
         if (ctx->backend->record)
             status = lead_up(ctx, calls, i, &lead, err);
         if (!status)
-            status = bench_run_calls(ctx, &calls[i], 1, &ms[i], err);
+            status = bench_run_calls(ctx, &calls[i], 1, &p->rows[i].samples[p->n_chunks], err);
         if (lead)
             ctx->backend->forget(ctx->dev, lead);
     }
@@ -171,7 +169,7 @@ run_chunk(struct profile *p, double *encode_ms, qv_error *err)
     if (!status)
         status = qv_plan_pull(p->plan, &p->tokens, err);
     *encode_ms = (qv_seconds() - began_s) * 1e3;
-    return status ? status : step_through(p->b->ctx, p->plan, p->ms, err);
+    return status ? status : step_through(p, err);
 }
 
 static qv_status
@@ -182,8 +180,6 @@ run_all(struct profile *p, qv_error *err)
     qv_status status = run_chunk(p, &warm_up, err);
     while (!status && p->n_chunks < most && (!p->n_chunks || qv_seconds() - began < MOST_SECONDS)) {
         status = run_chunk(p, &p->encode_ms[p->n_chunks], err);
-        for (size_t i = 0; i < p->n; i++)
-            p->rows[i].samples[p->n_chunks] = p->ms[i];
         p->n_chunks++;
     }
     for (size_t i = 0; i < p->n && !status; i++)
@@ -328,8 +324,7 @@ add_span(json_t *events, const char *name, int track, double begin_ms, double en
                                     1, "tid", track, "args", args));
 }
 
-/* Returns the last chunk as a trace, in which each operation begins where the previous one
- * ended. */
+/* Returns the medians as a trace, in which each operation begins where the previous one ended. */
 static json_t *
 trace_json(const struct profile *p)
 {
@@ -338,11 +333,11 @@ trace_json(const struct profile *p)
     for (size_t i = 0; i < p->n; i++) {
         char text[400];
         const struct row *r = &p->rows[i];
-        add_span(events, r->op, OPERATIONS, at_ms, at_ms + p->ms[i],
-                 json_pack("{s:s, s:s, s:f, s:f, s:f}", "operation",
+        add_span(events, r->op, OPERATIONS, at_ms, at_ms + r->ms,
+                 json_pack("{s:s, s:s, s:f, s:f}", "operation",
                            qv_op_print(&p->steps[i].op, text, sizeof text), "kernel", r->kernel,
-                           "flops", r->flops, "bytes", r->bytes, "median_ms", r->ms));
-        at_ms += p->ms[i];
+                           "flops", r->flops, "bytes", r->bytes));
+        at_ms += r->ms;
         if (i + 1 < p->n && !strcmp(r->layer, r[1].layer))
             continue;
         add_span(events, r->layer, LAYERS, layer_ms, at_ms, json_object());

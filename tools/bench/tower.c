@@ -23,8 +23,7 @@ struct tower_bench {
     qv_model_info m;
     qv_plan *plan, *widened_plan;
     qv_plan_info info, widened_info;
-    double plan_new_ms; /* time to make the plan */
-    qv_item *items;     /* clips and images, which share their pixels */
+    qv_item *items; /* clips and images, which share their pixels */
     size_t n_items;
     struct bench_chunk *chunks; /* [n_chunks], with items of their own */
     size_t n_chunks;
@@ -159,11 +158,8 @@ static qv_status
 make_plan(struct tower_bench *t, qv_capacity capacity, qv_error *err)
 {
     const qv_plan_options options = { .output = t->m.dtype, .capacity = capacity };
-    const double began_s = qv_seconds();
     qv_plan_free(&t->plan);
     const qv_status status = qv_plan_create(t->model, &options, &t->plan, err);
-    if (!t->plan_new_ms) /* what is made later has been seen */
-        t->plan_new_ms = (qv_seconds() - began_s) * 1e3;
     if (!status)
         qv_plan_get_info(t->plan, &t->info);
     return status;
@@ -364,15 +360,11 @@ encode_json(const struct tower_bench *t, double ms, double widened_ms)
     const qv_plan_info *p = &t->info;
     const double area = (double)(t->m.merge_size * t->m.merge_size);
     json_t *j = shape_json(t);
-    json_object_update_new(j, json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:I}", "capacity",
-                                        (json_int_t)p->capacity.patches, "capacity_segments",
-                                        (json_int_t)p->capacity.segments, "fill",
-                                        (double)t->rows /
-                                            ((double)t->n_chunks * (double)p->capacity.patches),
-                                        "tokens_per_s", (double)t->rows / area / ms * 1e3,
-                                        "plan_new_ms", t->plan_new_ms, "arena_bytes",
-                                        (json_int_t)p->arena_bytes, "weight_bytes",
-                                        (json_int_t)p->weight_bytes));
+    json_object_update_new(
+        j, json_pack("{s:I, s:f, s:f, s:I, s:I}", "capacity", (json_int_t)p->capacity.patches,
+                     "fill", (double)t->rows / ((double)t->n_chunks * (double)p->capacity.patches),
+                     "tokens_per_s", (double)t->rows / area / ms * 1e3, "arena_bytes",
+                     (json_int_t)p->arena_bytes, "weight_bytes", (json_int_t)p->weight_bytes));
     if (t->widened)
         json_object_update_new(j, json_pack("{s:f, s:f, s:I}", "widened_ms", widened_ms,
                                             "over_widened", ms / widened_ms, "widened_weight_bytes",
@@ -398,7 +390,7 @@ report(struct tower_bench *t, const struct bench_run *runs, qv_error *err)
                               .times = runs[ENCODE].times,
                               .flops = t->flops,
                               .bytes = (double)t->n_chunks * t->info.bytes,
-                              .show = "over_limit over_floor over_widened chunks fill plan_new_ms",
+                              .show = "over_limit over_floor over_widened chunks fill",
                               .extras = encode_json(t, ms, runs[WIDENED].times.median_ms) };
     const struct bench_bounds bounds = bench_limit_bounds(t->b, &t->limit, &runs[LIMIT]);
     if (!t->b->o->no_limit)

@@ -32,6 +32,13 @@ look(const struct tool_options *o, verb_function *verb)
     return s ? tool_fail(s, &err) : code;
 }
 
+/* Defines the subcommand of a verb_function. */
+#define VERB(verb)                                                                                 \
+    int tool_cache_##verb(const struct tool_options *o)                                            \
+    {                                                                                              \
+        return look(o, verb);                                                                      \
+    }
+
 /* Returns a key's record, with room for more fields. */
 static qv_status
 read_record(const qv_cache *c, int64_t i, json_t **record, qv_error *err)
@@ -166,11 +173,7 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
     return tool_show(o, j, lost, status_text, err);
 }
 
-int
-tool_cache_status(const struct tool_options *o)
-{
-    return look(o, status);
-}
+VERB(status)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
@@ -210,11 +213,7 @@ keys(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, i
     return s;
 }
 
-int
-tool_cache_keys(const struct tool_options *o)
-{
-    return look(o, keys);
-}
+VERB(keys)
 
 /* ---- get ------------------------------------------------------------------------------------- */
 
@@ -272,11 +271,7 @@ get(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, in
     return s;
 }
 
-int
-tool_cache_get(const struct tool_options *o)
-{
-    return look(o, get);
-}
+VERB(get)
 
 /* ---- check ----------------------------------------------------------------------------------- */
 
@@ -316,8 +311,4 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
                      err);
 }
 
-int
-tool_cache_check(const struct tool_options *o)
-{
-    return look(o, check);
-}
+VERB(check)

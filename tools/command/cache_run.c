@@ -135,7 +135,7 @@ run_fill(struct run *r, qv_error *err)
     qv_cache_fill_counts n;
     tool_job_progress_begin(&r->progress, r->n_wanted, r->o);
     qv_status s = qv_cache_fill_end(r->fill, r->devices->models, r->devices->n, err);
-    tool_job_progress_end();
+    tool_bar_end();
     qv_cache_fill_get_counts(r->fill, &n);
     r->times.job_s = n.seconds;
     if (s) {

@@ -101,6 +101,7 @@ tool_devices_close(struct tool_devices *d)
         qv_model_free(&d->models[i]);
         tool_close_context(&d->contexts[i], &d->infos[i]);
     }
+    d->n = 0;
 }
 
 qv_status
@@ -190,7 +191,7 @@ run_job(struct tool_encoder *e, qv_error *err)
         *err = ended;
     }
     e->job_s = qv_seconds() - began_s;
-    tool_job_progress_end();
+    tool_bar_end();
     return !status && many ? tool_report_job(e, err) : status;
 }
 

@@ -278,16 +278,6 @@ capacities_json(const struct scene *s, json_t *text)
                      differences_json(s));
 }
 
-/* Returns whether a clip gives the same bits alone, in the capacity of its own plan, as packed with
- * others. */
-static bool
-same_alone_as_packed(const struct scene *s, const qv_plan *plan)
-{
-    const struct qv_capacity pack = pack_of(s);
-    const struct qv_capacity_bits bits = bits_of(s);
-    return qv_capacity_same_bits(&bits, &plan->capacity, &pack);
-}
-
 /* ---- clips ----------------------------------------------------------------------------------- */
 
 static const char clip_text[] =
@@ -343,19 +333,14 @@ decoder_bytes(const struct scene *s)
     return s->o->clip.decode == QV_DECODE_GPU ? qv_decoder_gpu_bytes() : 0;
 }
 
-/* Returns how many of these bytes are on the tower's device. */
-static int64_t
-decoder_bytes_beside(const struct scene *s)
-{
-    return strcmp(s->context.backend, "cuda") == 0 ? decoder_bytes(s) : 0;
-}
-
 /* Adds what encoding a clip by itself takes, in chunks of `pairs` frame pairs. */
 static void
 add_cost(const struct scene *s, json_t *j, const qv_outcome *c, const qv_plan *plan)
 {
     const qv_model_info *m = &s->info;
     const int64_t *g = c->grid_thw;
+    const struct qv_capacity pack = pack_of(s);
+    const struct qv_capacity_bits bits = bits_of(s);
     const qv_capacity pair =
         qv_capacity_of(&plan->model->config, (const int64_t[3]){ 1, g[1], g[2] });
     const double flops =
@@ -363,7 +348,8 @@ add_cost(const struct scene *s, json_t *j, const qv_outcome *c, const qv_plan *p
     qv_plan_info p;
     qv_plan_get_info(plan, &p);
     const int64_t most = qv_capacity_fits(&p.capacity, &pair), pairs = most < g[0] ? most : g[0];
-    const int64_t chunks = (g[0] + pairs - 1) / pairs, beside = decoder_bytes_beside(s);
+    const int64_t chunks = (g[0] + pairs - 1) / pairs, of_decoders = decoder_bytes(s);
+    const int64_t beside = strcmp(s->context.backend, "cuda") ? 0 : of_decoders;
     json_object_update_new(
         j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:s, s:s, s:b}",
                      "tokens", (json_int_t)(g[0] * g[1] * g[2] / (m->merge_size * m->merge_size)),
@@ -371,10 +357,10 @@ add_cost(const struct scene *s, json_t *j, const qv_outcome *c, const qv_plan *p
                      (json_int_t)p.capacity.patches, "chunks_ahead", (json_int_t)p.chunks_ahead,
                      "flops", flops, "bytes", (double)chunks * p.bytes, "weight_bytes",
                      (json_int_t)p.weight_bytes, "arena_bytes", (json_int_t)p.arena_bytes,
-                     "decoder_bytes", (json_int_t)decoder_bytes(s), "device_bytes",
+                     "decoder_bytes", (json_int_t)of_decoders, "device_bytes",
                      (json_int_t)(p.weight_bytes + p.arena_bytes) + beside, "lowering", m->lowering,
                      "lowering_reason", m->lowering_reason, "same_bits_packed",
-                     same_alone_as_packed(s, plan)));
+                     qv_capacity_same_bits(&bits, &plan->capacity, &pack)));
     json_object_update_new(json_object_get(j, "text"),
                            json_pack("{s:I, s:f, s:I}", "width", (json_int_t)m->out_hidden, "tflop",
                                      flops / 1e12, "beside", (json_int_t)beside));
@@ -450,15 +436,6 @@ is_hub_name(const char *path)
            !ending && access(path, F_OK);
 }
 
-static bool
-is_cache(const char *dir)
-{
-    char *path = qv_path_join(dir, "qwenvit-cache.json");
-    const bool is = path && !access(path, F_OK);
-    free(path);
-    return is;
-}
-
 /* Shows what one path is. Returns an exit code, after it has printed the error. */
 static int
 show(struct scene *s, const char *path)
@@ -466,7 +443,7 @@ show(struct scene *s, const char *path)
     qv_error err = { 0 };
     struct tool_options status = *s->o;
     status.out = path;
-    if (is_cache(path))
+    if (qv_cache_exists(path))
         return tool_cache_status(&status);
     const bool model = tool_is_folder(path) || is_hub_name(path) || qv_gguf_is(path);
     const qv_status failed = model ? show_model(s, path, &err) : show_clip(s, path, &err);

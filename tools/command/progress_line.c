@@ -103,12 +103,6 @@ tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
     tool_bar_show(p->terminal, "%s", text);
 }
 
-void
-tool_job_progress_end(void)
-{
-    tool_bar_end();
-}
-
 /* The text is of what was done, and of the packed chunks. */
 static const char job_text[] =
     "[text.several?{text.done} clips, {job.frames} frames, {text.tokens} tokens in "

@@ -231,7 +231,6 @@ struct qv_job;
 void tool_job_progress_begin(struct tool_job_progress *p, int64_t total,
                              const struct tool_options *o);
 void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
-void tool_job_progress_end(void);
 /* With --json, writes the record of a clip that failed; key and clip may be NULL. */
 void tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
                          qv_status status, const char *words);

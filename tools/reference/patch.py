@@ -26,11 +26,6 @@ def outputs(out):
     return [out.pooler_output, *(getattr(out, "deepstack_features", None) or [])]
 
 
-def distances(x, truth):
-    x, truth = x.double(), truth.double()
-    return ((x - truth).norm(dim=1) / truth.norm(dim=1))
-
-
 @torch.no_grad()
 def check(folder):
     generator = torch.Generator().manual_seed(1)
@@ -53,7 +48,7 @@ def check(folder):
         assert type(ours) is type(theirs), (type(ours), type(theirs))
         for t, a, b in zip(truth, outputs(theirs), outputs(ours), strict=True):
             assert a.shape == b.shape and a.dtype == b.dtype, (a.shape, a.dtype, b.shape, b.dtype)
-            d, own = distances(b, t), distances(a, t)
+            d, own = common.row_distances(b, t), common.row_distances(a, t)
             print(f"  {dtype} worst {d.max():.3g} mean {d.mean():.3g}; transformers {own.max():.3g} {own.mean():.3g}")
             assert d.max() < 2e-5 if dtype == "f32" else d.mean() <= 1.05 * own.mean(), folder
         check_saving(tower, before)
@@ -146,9 +141,9 @@ def check_bf16_logits(whole):
     tower.bfloat16()
     # f32, as from_pretrained leaves it
     tower.rotary_pos_emb = type(tower.rotary_pos_emb)(tower.config)
-    theirs = distances(logits(), truth).mean().item()
+    theirs = common.row_distances(logits(), truth).mean().item()
     qwenvit.patch(tower)
-    ours = distances(logits(), truth).mean().item()
+    ours = common.row_distances(logits(), truth).mean().item()
     print(f"  bf16 tower: logits {ours:.3g} from f32's, transformers' own {theirs:.3g}, {ours / theirs:.3f}")
     assert ours <= 1.05 * theirs
 

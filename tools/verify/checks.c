@@ -61,12 +61,6 @@ verify_wants(const struct verify_job *job, qv_dtype dtype)
     return job->dtype == QV_DTYPE_AUTO || job->dtype == dtype;
 }
 
-static qv_status
-no_row(qv_error *err)
-{
-    return qv_fail(err, QV_ENOMEM, "no memory for a row of the table");
-}
-
 /* ---- a layer against its truth --------------------------------------------------------------- */
 
 qv_status
@@ -74,9 +68,9 @@ verify_layer(const char *check, qv_dtype dtype, const struct verify_layer *l,
              const struct verify_held_to *to, struct verify_table *out, qv_error *err)
 {
     struct verify_distance yard = { 0 };
-    struct verify_row *row = verify_add(out, check, l->name, dtype);
+    struct verify_row *row = verify_add(out, check, l->name, dtype, err);
     if (!row)
-        return no_row(err);
+        return QV_ENOMEM;
     qv_status status = verify_compare(l->rows, to->truth, l->n, l->cols, &row->is, err);
     if (!status && to->yardstick)
         status = verify_compare(to->yardstick, to->exact, l->n, l->cols, &yard, err);
@@ -163,9 +157,9 @@ static qv_status
 check_bits(const char *check, const char *name, qv_dtype dtype, const struct verify_layers *a,
            const struct verify_layers *b, struct verify_table *out, qv_error *err)
 {
-    struct verify_row *row = verify_add(out, check, name, dtype);
+    struct verify_row *row = verify_add(out, check, name, dtype, err);
     if (!row)
-        return no_row(err);
+        return QV_ENOMEM;
     row->bits = row->ok = true;
     size_t n = 0;
     for (size_t i = 0; i < b->n && row->ok; i++) {

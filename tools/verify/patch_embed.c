@@ -331,11 +331,12 @@ check_part(const struct definition *d, const struct part *part, struct verify_ta
             verify_sums_row(&rounded, c.rounded, c.truth);
         }
     }
-    struct verify_row *row = status ? NULL : verify_add(out, "definition", "patch_embed", d->dtype);
-    if (!status && !row)
-        status = qv_fail(err, QV_ENOMEM, "no memory for a row");
+    struct verify_row *row =
+        status ? NULL : verify_add(out, "definition", "patch_embed", d->dtype, err);
     if (row)
         fill_row(row, d, part, &found, &rounded, largest);
+    else if (!status)
+        status = QV_ENOMEM;
     free(found.pooled);
     free(rounded.pooled);
     free_columns(&c);

@@ -122,11 +122,14 @@ verify_is_judged(const struct verify_row *row)
 }
 
 struct verify_row *
-verify_add(struct verify_table *t, const char *check, const char *name, qv_dtype dtype)
+verify_add(struct verify_table *t, const char *check, const char *name, qv_dtype dtype,
+           qv_error *err)
 {
     struct verify_row *grown = qv_grown(t->rows, t->n, &t->capacity, sizeof *grown);
-    if (!grown)
+    if (!grown) {
+        qv_fail(err, QV_ENOMEM, "no memory for a row of the table");
         return NULL;
+    }
     t->rows = grown;
     struct verify_row *row = &t->rows[t->n++];
     *row = (struct verify_row){ .dtype = dtype,

@@ -93,11 +93,17 @@ keep(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_
 
 /* ---- the ideal bf16 tower -------------------------------------------------------------------- */
 
-static void
+/* Returns whether rounding changes any value. */
+static bool
 round_to_bf16(float *x, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        x[i] = qv_bf16_to_f32(qv_f32_to_bf16(x[i]));
+    bool inexact = false;
+    for (size_t i = 0; i < n; i++) {
+        const float rounded = qv_bf16_to_f32(qv_f32_to_bf16(x[i]));
+        inexact |= rounded != x[i];
+        x[i] = rounded;
+    }
+    return inexact;
 }
 
 struct ideal {
@@ -108,10 +114,13 @@ struct ideal {
     qv_error err;
 };
 
+/* This qv_probe rounds what the step wrote. */
 static void
-round_operand(struct ideal *ideal, const struct qv_step *step, const struct qv_call *call, int y)
+round_output(void *user, const struct qv_step *step, const struct qv_call *call)
 {
-    struct qv_view out = qv_op_view(&step->op, y);
+    struct ideal *ideal = user;
+    const int y = qv_op_output(&step->op);
+    const struct qv_view out = qv_op_view(&step->op, y);
     const struct qv_backend *be = ideal->ctx->backend;
     struct qv_device *dev = ideal->ctx->dev;
     if (ideal->status || out.dtype != QV_F32 || step->op.kind == QV_OP_convert)
@@ -130,13 +139,6 @@ round_operand(struct ideal *ideal, const struct qv_step *step, const struct qv_c
     round_to_bf16(ideal->values, out.bytes / sizeof(float));
     if (!ideal->status)
         ideal->status = be->upload(dev, call->operands[y], ideal->values, out.bytes, &ideal->err);
-}
-
-/* This qv_probe rounds what the step wrote. */
-static void
-round_output(void *user, const struct qv_step *step, const struct qv_call *call)
-{
-    round_operand(user, step, call, qv_op_output(&step->op));
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -267,18 +269,6 @@ struct watched {
     bool inexact;
 };
 
-static bool
-round_all(float *x, size_t n)
-{
-    bool inexact = false;
-    for (size_t i = 0; i < n; i++) {
-        float rounded = qv_bf16_to_f32(qv_f32_to_bf16(x[i]));
-        inexact |= rounded != x[i];
-        x[i] = rounded;
-    }
-    return inexact;
-}
-
 /* Returns whether rows that stay quantised hold a value that bf16 has not. */
 static bool
 is_inexact(const struct qv_matrix *matrix, int64_t rows, const void *src)
@@ -288,7 +278,7 @@ is_inexact(const struct qv_matrix *matrix, int64_t rows, const void *src)
     for (int64_t i = 0; i < rows * matrix->k && !inexact; i++) {
         const char *row = (const char *)src + (size_t)(i / matrix->k) * row_bytes;
         float value = qv_grouped_value(&matrix->groups, row, matrix->k, i % matrix->k);
-        inexact = round_all(&value, 1);
+        inexact = round_to_bf16(&value, 1);
     }
     return inexact;
 }
@@ -307,7 +297,7 @@ lay_out_watched(struct qv_device *dev, const struct qv_matrix *matrix, int64_t r
     if (!copy)
         return qv_fail(err, QV_ENOMEM, "no memory to round %zu weights", n);
     memcpy(copy, src, n * sizeof *copy);
-    w->inexact |= round_all(copy, n);
+    w->inexact |= round_to_bf16(copy, n);
     bool round = w->rounding != VERIFY_AS_STORED;
     qv_status status = w->base->lay_out(dev, matrix, row0, rows, round ? copy : src, dst, err);
     free(copy);
@@ -327,7 +317,7 @@ watch_positions(struct watched *w, qv_model *model, qv_error *err)
         return qv_fail(err, QV_ENOMEM, "no memory for the position table");
     qv_status status = w->base->download(model->ctx->dev, table, at, bytes, err);
     if (!status)
-        w->inexact |= round_all(table, n);
+        w->inexact |= round_to_bf16(table, n);
     if (!status && w->rounding != VERIFY_AS_STORED)
         status = w->base->upload(model->ctx->dev, at, table, bytes, err);
     free(table);

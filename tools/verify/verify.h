@@ -144,9 +144,9 @@ struct verify_distance verify_sums_end(struct verify_sums *s);
 qv_status verify_compare(const float *x, const float *truth, int64_t rows, int64_t cols,
                          struct verify_distance *out, qv_error *err);
 
-/* Appends a row without bars; returns NULL for lack of memory. verify_judge sets ok and why. */
+/* Appends a row without bars; returns NULL for QV_ENOMEM. verify_judge sets ok and why. */
 struct verify_row *verify_add(struct verify_table *t, const char *check, const char *name,
-                              qv_dtype dtype);
+                              qv_dtype dtype, qv_error *err);
 void verify_judge(struct verify_row *row);
 
 /* The yardstick that a layer is compared with. The bars are the distance between the rounded
