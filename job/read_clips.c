@@ -55,14 +55,6 @@ take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 
 /* ---- putting --------------------------------------------------------------------------------- */
 
-static void
-give_up(qv_job *job, struct qv_job_frames *frames)
-{
-    pthread_mutex_lock(&job->lock);
-    qv_job_free_frames(job, &frames);
-    pthread_mutex_unlock(&job->lock);
-}
-
 /* Puts the item's next frame pairs into the feeder, and waits while too much waits for the same
  * chunks. `frames` has a clip's; else they are NULL. */
 static qv_status
@@ -301,11 +293,10 @@ read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     take_outcome(job, item);
     pthread_mutex_lock(&job->lock);
     item->wait_decode_s += qv_seconds() - began_s;
+    if (status || !*more)
+        qv_job_free_frames(job, &frames);
     pthread_mutex_unlock(&job->lock);
-    if (!status && *more)
-        return put(job, item, frames, err);
-    give_up(job, frames);
-    return status;
+    return frames ? put(job, item, frames, err) : status;
 }
 
 /* Reads a clip a few frame pairs at a time, so that little of it is in memory, however long it
