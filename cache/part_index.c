@@ -100,9 +100,10 @@ load_head(const unsigned char *at)
     };
 }
 
-static inline struct qv_index_row
-load_row(const unsigned char *at)
+struct qv_index_row
+qv_part_index_row(const struct qv_part_index *p, size_t i)
 {
+    const unsigned char *at = p->at + QV_INDEX_ROW * (1 + i);
     return (struct qv_index_row){
 #define QV_ROW(kind, name, place, check, fault, words) .name = LOAD_##kind(at, place),
 #include "index.inc"
@@ -121,12 +122,6 @@ qv_index_store_row(unsigned char *to, const struct qv_index_row *r)
 {
 #define QV_ROW(kind, name, place, check, fault, words) STORE_##kind(to, place, r->name);
 #include "index.inc"
-}
-
-struct qv_index_row
-qv_part_index_row(const struct qv_part_index *p, size_t i)
-{
-    return load_row(p->at + QV_INDEX_ROW * (1 + i));
 }
 
 uint64_t

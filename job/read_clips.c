@@ -225,15 +225,6 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     return qv_job_feed(job, item, name_of(item), err);
 }
 
-static bool
-is_over_now(qv_job *job, const struct qv_job_item *item)
-{
-    pthread_mutex_lock(&job->lock);
-    const bool over = is_over(job, item);
-    pthread_mutex_unlock(&job->lock);
-    return over;
-}
-
 /* Reads frames [first, first + n) one at a time, so that the end of a job waits for one frame at
  * most. *more becomes false if the job or the item is over. */
 static qv_status
@@ -242,7 +233,9 @@ read_frames(qv_job *job, struct qv_job_item *item, uint8_t *to, int64_t first, i
 {
     const size_t frame = (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     for (int64_t got, at = 0; at < n; at += got) {
-        *more = !is_over_now(job, item);
+        pthread_mutex_lock(&job->lock);
+        *more = !is_over(job, item);
+        pthread_mutex_unlock(&job->lock);
         if (!*more)
             return QV_OK;
         qv_status status = qv_clip_read(item->clip, to + (size_t)at * frame, 1, &got,
