@@ -10,6 +10,7 @@
 
 #include "error.h"
 #include "files/safetensors.h"
+#include "grow.h"
 #include "numbers.h"
 
 enum {
@@ -139,14 +140,10 @@ qv_status
 qv_cache_part_begin(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
                     int64_t rows, uint64_t need, struct qv_cache_block *b, qv_error *err)
 {
-    if (p->n_keys == p->keys_room) {
-        const size_t room = 2 * p->keys_room + 64;
-        void *keys = realloc(p->keys, room * sizeof *p->keys);
-        if (!keys)
-            return qv_no_memory(p->file.folder->path, err);
-        p->keys = keys;
-        p->keys_room = room;
-    }
+    void *keys = qv_grown(p->keys, p->n_keys, &p->keys_room, sizeof *p->keys);
+    if (!keys)
+        return qv_no_memory(p->file.folder->path, err);
+    p->keys = keys;
     p->keys[p->n_keys].done = NULL;
     p->keys[p->n_keys++].hash = qv_cache_key_hash(key);
     *b = (struct qv_cache_block){ .at = p->end, .need = need };

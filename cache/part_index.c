@@ -96,22 +96,17 @@ load_head(const unsigned char *at)
 {
     return (struct qv_index_head){
 #define QV_HEAD(kind, name, place, check, fault, words) .name = LOAD_##kind(at, place),
-#define QV_ROW(kind, name, place, check, fault, words)
 #include "index.inc"
-#undef QV_HEAD
-#undef QV_ROW
     };
 }
 
-static inline struct qv_index_row
-load_row(const unsigned char *at)
+struct qv_index_row
+qv_part_index_row(const struct qv_part_index *p, size_t i)
 {
+    const unsigned char *at = p->at + QV_INDEX_ROW * (1 + i);
     return (struct qv_index_row){
-#define QV_HEAD(kind, name, place, check, fault, words)
 #define QV_ROW(kind, name, place, check, fault, words) .name = LOAD_##kind(at, place),
 #include "index.inc"
-#undef QV_HEAD
-#undef QV_ROW
     };
 }
 
@@ -119,26 +114,14 @@ void
 qv_index_store_head(unsigned char *to, const struct qv_index_head *h)
 {
 #define QV_HEAD(kind, name, place, check, fault, words) STORE_##kind(to, place, h->name);
-#define QV_ROW(kind, name, place, check, fault, words)
 #include "index.inc"
-#undef QV_HEAD
-#undef QV_ROW
 }
 
 void
 qv_index_store_row(unsigned char *to, const struct qv_index_row *r)
 {
-#define QV_HEAD(kind, name, place, check, fault, words)
 #define QV_ROW(kind, name, place, check, fault, words) STORE_##kind(to, place, r->name);
 #include "index.inc"
-#undef QV_HEAD
-#undef QV_ROW
-}
-
-struct qv_index_row
-qv_part_index_row(const struct qv_part_index *p, size_t i)
-{
-    return load_row(p->at + QV_INDEX_ROW * (1 + i));
 }
 
 uint64_t
@@ -199,10 +182,7 @@ check_head(struct qv_part_index *p, struct wrong *wrong)
 #define QV_HEAD(kind, name, place, check, fault, words)                                            \
     if (!(check))                                                                                  \
         return note(p, wrong, #name, QV_CACHE_##fault, words);
-#define QV_ROW(kind, name, place, check, fault, words)
 #include "index.inc"
-#undef QV_HEAD
-#undef QV_ROW
     return true;
 }
 
@@ -228,13 +208,10 @@ check_row(struct qv_part_index *p, const struct qv_index_row *r, const struct wa
           struct wrong *wrong)
 {
     const qv_cache_layout *l = &p->layout;
-#define QV_HEAD(kind, name, place, check, fault, words)
 #define QV_ROW(kind, name, place, check, fault, words)                                             \
     if (!(check))                                                                                  \
         return note(p, wrong, #name, QV_CACHE_##fault, words);
 #include "index.inc"
-#undef QV_HEAD
-#undef QV_ROW
     return true;
 }
 

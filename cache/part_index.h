@@ -30,10 +30,7 @@ typedef bool qv_index_rest; /* whether one of the bytes is not 0 */
 
 struct qv_index_head {
 #define QV_HEAD(kind, name, at, check, fault, words) qv_index_##kind name;
-#define QV_ROW(kind, name, at, check, fault, words)
 #include "index.inc"
-#undef QV_HEAD
-#undef QV_ROW
 };
 
 /* tokens_at and small_at are places in the file: of the first tensor of tokens, and of grid_thw, which
@@ -41,11 +38,8 @@ struct qv_index_head {
  * record_at are places in `__keys` and `__records`. path is the path's hash, asked that of piece and
  * options. is_image is -1, and sampled_fps 0, where the record does not say. */
 struct qv_index_row {
-#define QV_HEAD(kind, name, at, check, fault, words)
 #define QV_ROW(kind, name, at, check, fault, words) qv_index_##kind name;
 #include "index.inc"
-#undef QV_HEAD
-#undef QV_ROW
 };
 
 /* A part that was read. One struct serves many parts, and reuses its memory. */

@@ -637,28 +637,20 @@ qv_cache_finish(qv_cache_entry **entry, const qv_cache_result *r, qv_error *err)
         return qv_fail(err, QV_EINVAL, "finish a key: entry is NULL");
     qv_cache_writer *w = e->writer;
     struct qv_text record = { 0 };
-    qv_status s = check_result(e, r, err);
-    if (s || e->broken) {
-        pthread_mutex_lock(&w->lock);
-        if (!s)
-            s = say_failure(w, err);
-        leave(e);
-        pthread_mutex_unlock(&w->lock);
-        free_entry(entry);
-        return s;
-    }
     struct qv_index_row row;
     qv_error failed = { 0 };
-    s = make_record(e, r, &record, &row, &failed);
+    const qv_status wrong = check_result(e, r, err);
+    const bool is_lost = wrong || e->broken;
+    qv_status s = is_lost ? QV_OK : make_record(e, r, &record, &row, &failed);
     pthread_mutex_lock(&w->lock);
-    if (s) {
+    if (is_lost || s) {
         leave(e);
     } else {
         s = qv_cache_part_add(e->part, &w->layout, e->key, &row, &record, &e->block,
                               row.status ? NULL : r->outcome->grid_thw, r->timestamps_s, &failed);
         look_at_part(w, e->part);
     }
-    s = note_failure(w, s, &failed, err);
+    s = wrong ? wrong : note_failure(w, s, &failed, err);
     pthread_mutex_unlock(&w->lock);
     free(record.at);
     free_entry(entry);

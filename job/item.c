@@ -263,15 +263,9 @@ bytes_of(const qv_job *job, const qv_job_source *s)
         return s->kind == QV_SOURCE_BYTES ? (int64_t)s->n_bytes : 0;
     const int64_t *g = item->grid_thw, depth = job->model.temporal_patch_size;
     const int64_t pair = g[1] * g[2] * job->model.row_dim;
-    switch (s->kind) {
-    case QV_SOURCE_FRAMES: return frames_of(job, s) * (pair / depth);
-    case QV_SOURCE_PATCHES: return g[0] * pair * (int64_t)sizeof(float);
-    case QV_SOURCE_PATCHES_BF16: return g[0] * pair * (int64_t)sizeof(uint16_t);
-    case QV_SOURCE_PATH:
-    case QV_SOURCE_BYTES:
-    case QV_SOURCE_MAX: break;
-    }
-    return 0;
+    if (s->kind == QV_SOURCE_FRAMES)
+        return frames_of(job, s) * (pair / depth);
+    return g[0] * pair * (s->kind == QV_SOURCE_PATCHES ? 4 : 2);
 }
 
 static qv_status

@@ -218,7 +218,9 @@ open_queues(qv_job *job, qv_error *err)
     job->devices = calloc((size_t)job->n_devices, sizeof *job->devices);
     job->readers = calloc(readers, sizeof *job->readers);
     job->sinks = calloc((size_t)job->n_sinks, sizeof *job->sinks);
-    if (!status && !(job->devices && job->readers && job->sinks))
+    job->threads =
+        calloc(readers + (size_t)job->n_devices + (size_t)job->n_sinks, sizeof *job->threads);
+    if (!status && !(job->devices && job->readers && job->sinks && job->threads))
         status = qv_fail(err, QV_ENOMEM, "no memory for %d decoders of a job", job->lanes.n);
     return status;
 }
@@ -235,15 +237,22 @@ open_lock(qv_job *job, qv_error *err)
     return QV_OK;
 }
 
+static bool
+start_thread(qv_job *job, void *(*run)(void *), void *user)
+{
+    const bool runs = !pthread_create(&job->threads[job->n_threads], NULL, run, user);
+    job->n_threads += runs;
+    return runs;
+}
+
 static qv_status
-start_workers(qv_job *job, struct qv_job_worker *workers, int n, int *running, void *(*run)(void *),
+start_workers(qv_job *job, struct qv_job_worker *workers, int n, void *(*run)(void *),
               qv_error *err)
 {
-    for (; *running < n; ++*running) {
-        struct qv_job_worker *w = &workers[*running];
-        *w = (struct qv_job_worker){ .job = job, .lane = *running };
-        if (pthread_create(&w->thread, NULL, run, w))
-            return qv_fail(err, QV_ENOMEM, "no thread %d can be started for a job", *running);
+    for (int i = 0; i < n; i++) {
+        workers[i] = (struct qv_job_worker){ .job = job, .lane = i };
+        if (!start_thread(job, run, &workers[i]))
+            return qv_fail(err, QV_ENOMEM, "no thread %d can be started for a job", i);
     }
     return QV_OK;
 }
@@ -251,17 +260,12 @@ start_workers(qv_job *job, struct qv_job_worker *workers, int n, int *running, v
 static qv_status
 start_threads(qv_job *job, qv_error *err)
 {
-    qv_status status =
-        start_workers(job, job->readers, job->lanes.n, &job->n_readers_running, qv_job_read, err);
+    qv_status status = start_workers(job, job->readers, job->lanes.n, qv_job_read, err);
     if (!status)
-        status = start_workers(job, job->sinks, job->n_sinks, &job->n_sinks_running,
-                               qv_job_sink_thread, err);
-    for (; !status && job->n_devices_running < job->n_devices; job->n_devices_running++) {
-        struct qv_job_device *d = &job->devices[job->n_devices_running];
-        if (pthread_create(&d->thread, NULL, qv_job_compute, d))
-            return qv_fail(err, QV_ENOMEM, "no thread can be started for device %d of a job",
-                           d->index);
-    }
+        status = start_workers(job, job->sinks, job->n_sinks, qv_job_sink_thread, err);
+    for (int i = 0; i < job->n_devices && !status; i++)
+        if (!start_thread(job, qv_job_compute, &job->devices[i]))
+            status = qv_fail(err, QV_ENOMEM, "no thread can be started for device %d of a job", i);
     return status;
 }
 
@@ -303,17 +307,6 @@ qv_job_open(qv_model *const *models, size_t n_models, const qv_job_options *opti
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-static void
-join_threads(qv_job *job)
-{
-    for (; job->n_readers_running; job->n_readers_running--)
-        pthread_join(job->readers[job->n_readers_running - 1].thread, NULL);
-    for (; job->n_devices_running; job->n_devices_running--)
-        pthread_join(job->devices[job->n_devices_running - 1].thread, NULL);
-    for (; job->n_sinks_running; job->n_sinks_running--)
-        pthread_join(job->sinks[job->n_sinks_running - 1].thread, NULL);
-}
-
 /* Frees the frames of all chunks that the sink has not had. What waits in the feeder goes with its
  * item. */
 static void
@@ -332,10 +325,9 @@ free_pieces(qv_job *job)
 static void
 finish(qv_job *job)
 {
-    pthread_mutex_lock(&job->lock);
-    stop(job);
-    pthread_mutex_unlock(&job->lock);
-    join_threads(job);
+    qv_job_cancel(job);
+    while (job->n_threads)
+        pthread_join(job->threads[--job->n_threads], NULL);
     pthread_mutex_lock(&job->lock);
     free_pieces(job);
     while (job->items) {
@@ -396,6 +388,7 @@ qv_job_close(qv_job **handle)
     free(job->devices);
     free(job->readers);
     free(job->sinks);
+    free(job->threads);
     free(job);
     *handle = NULL;
 }

@@ -150,7 +150,6 @@ struct qv_job_device {
      * lock guards these. */
     bool decodes, is_opening;
     char not_gpu[sizeof((qv_outcome *)0)->not_gpu];
-    pthread_t thread;
     struct qv_job_buffer buffers[QV_JOB_BUFFERS];    /* users: under the lock */
     struct qv_job_buffer *under_way[QV_JOB_BUFFERS]; /* the oldest chunk comes first */
     int n_under_way;
@@ -160,7 +159,6 @@ struct qv_job_device {
 struct qv_job_worker {
     qv_job *job;
     int lane;
-    pthread_t thread;
     /* the lock guards what follows */
     struct qv_job_clock busy;       /* a sink thread's: it runs during calls */
     const struct qv_job_item *item; /* a reader's: the item that it reads; NULL: none */
@@ -176,9 +174,10 @@ struct qv_job {
     qv_decoder *decoder, *own_decoder;
     struct qv_job_device *devices;
     struct qv_job_worker *readers, *sinks;
-    struct qv_job_lanes lanes;                                 /* of readers */
-    int n_devices, n_sinks;                                    /* asked for */
-    int n_devices_running, n_readers_running, n_sinks_running; /* threads to be joined */
+    struct qv_job_lanes lanes; /* of readers */
+    int n_devices, n_sinks;    /* asked for */
+    pthread_t *threads;        /* [n_threads]: those that run, of readers, sinks and devices */
+    int n_threads;
 
     pthread_mutex_t lock;
     bool has_lock;

@@ -20,18 +20,17 @@ qv_job_queue_close(struct qv_job_queue *q)
     *q = (struct qv_job_queue){ 0 };
 }
 
-void
-qv_job_queue_put(struct qv_job_queue *q, void *what)
-{
-    size_t place = q->first + q->n++;
-    q->at[place < q->room ? place : place - q->room] = what;
-}
-
 static void **
 place_of(const struct qv_job_queue *q, size_t i)
 {
     size_t place = q->first + i;
     return &q->at[place < q->room ? place : place - q->room];
+}
+
+void
+qv_job_queue_put(struct qv_job_queue *q, void *what)
+{
+    *place_of(q, q->n++) = what;
 }
 
 void *

@@ -55,14 +55,6 @@ take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 
 /* ---- putting --------------------------------------------------------------------------------- */
 
-static void
-give_up(qv_job *job, struct qv_job_frames *frames)
-{
-    pthread_mutex_lock(&job->lock);
-    qv_job_free_frames(job, &frames);
-    pthread_mutex_unlock(&job->lock);
-}
-
 /* Puts the item's next frame pairs into the feeder, and waits while too much waits for the same
  * chunks. `frames` has a clip's; else they are NULL. */
 static qv_status
@@ -233,15 +225,6 @@ open_clip(const struct qv_job_worker *w, struct qv_job_item *item, qv_error *err
     return qv_job_feed(job, item, name_of(item), err);
 }
 
-static bool
-is_over_now(qv_job *job, const struct qv_job_item *item)
-{
-    pthread_mutex_lock(&job->lock);
-    const bool over = is_over(job, item);
-    pthread_mutex_unlock(&job->lock);
-    return over;
-}
-
 /* Reads frames [first, first + n) one at a time, so that the end of a job waits for one frame at
  * most. *more becomes false if the job or the item is over. */
 static qv_status
@@ -250,7 +233,9 @@ read_frames(qv_job *job, struct qv_job_item *item, uint8_t *to, int64_t first, i
 {
     const size_t frame = (size_t)item->outcome.width * (size_t)item->outcome.height * 3;
     for (int64_t got, at = 0; at < n; at += got) {
-        *more = !is_over_now(job, item);
+        pthread_mutex_lock(&job->lock);
+        *more = !is_over(job, item);
+        pthread_mutex_unlock(&job->lock);
         if (!*more)
             return QV_OK;
         qv_status status = qv_clip_read(item->clip, to + (size_t)at * frame, 1, &got,
@@ -301,11 +286,10 @@ read_pairs(qv_job *job, struct qv_job_item *item, int64_t pair, bool *more, qv_e
     take_outcome(job, item);
     pthread_mutex_lock(&job->lock);
     item->wait_decode_s += qv_seconds() - began_s;
+    if (status || !*more)
+        qv_job_free_frames(job, &frames);
     pthread_mutex_unlock(&job->lock);
-    if (!status && *more)
-        return put(job, item, frames, err);
-    give_up(job, frames);
-    return status;
+    return frames ? put(job, item, frames, err) : status;
 }
 
 /* Reads a clip a few frame pairs at a time, so that little of it is in memory, however long it

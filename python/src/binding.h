@@ -139,6 +139,8 @@ struct Frames : qv_outcome {
     }
 };
 
+struct Patches; /* rows of pixel_values (model.cpp) */
+
 /* A device and the weights on it. It runs one call at a time, from any thread; other calls wait. */
 class Model
 {
@@ -169,10 +171,17 @@ class Model
     {
       public:
         explicit Turn(Model &model);
-        ~Turn();
+        ~Turn()
+        {
+            of.in_a_turn = false; /* under the lock still */
+        }
         Turn(const Turn &) = delete;
         Turn &operator=(const Turn &) = delete;
-        qv_model *get() const;
+        qv_model *
+        get() const
+        {
+            return of.model;
+        }
 
       private:
         Model &of;
@@ -203,8 +212,8 @@ class Model
     void must_be_free();
     void take_back();
     bool is_interrupted();
-    void encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
-                const std::function<qv_tokens()> &allocate);
+    void encode(const Patches &x, const std::string &dtype,
+                const std::function<char *(int64_t, qv_dtype)> &allocate);
 };
 
 nb::dict progress_of(const qv_job_progress &p);

@@ -88,15 +88,124 @@ make_row(nb::dict fields, nb::object data)
 
 /* ---- the fill -------------------------------------------------------------------------------- */
 
+/* Reads the options as CacheWriter passes them, after it has checked them. */
+static qv_cache_fill_options
+fill_options(nb::dict how, nb::dict clip)
+{
+    qv_cache_fill_options o = {};
+    qv_dtype_parse(nb::cast<std::string>(how["tokens"]).c_str(), &o.tokens);
+    o.no_deepstack = nb::cast<bool>(how["no_deepstack"]);
+    o.packed = nb::cast<bool>(how["packed"]);
+    o.retry_failed = nb::cast<bool>(how["retry_failed"]);
+    o.part_bytes = nb::cast<int64_t>(how["part_bytes"]);
+    o.part_seconds = nb::cast<double>(how["part_seconds"]);
+    o.decoders = nb::cast<int>(how["decoders"]);
+    take_clip_options(clip, &o.clip);
+    return o;
+}
+
 /* A folder to which add() may be called again and again, with rows for one model. */
 class CacheFill
 {
   public:
-    CacheFill(nb::object model, nb::object decoder, nb::bytes folder, nb::dict how, nb::dict clip);
-    ~CacheFill();
-    nb::tuple add(nb::list rows, nb::object progress);
-    void close();
-    std::vector<nb::str> damaged() const;
+    CacheFill(nb::object model_, nb::object decoder_, nb::bytes folder, nb::dict how, nb::dict clip)
+        : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
+          fill(nullptr, [](qv_cache_fill *f) { qv_cache_fill_close(&f); }), owner(getpid())
+    {
+        const std::string dir = text_of(folder, "folder");
+        qv_cache_fill_options o = fill_options(how, clip);
+        o.clip.decoder = decoder_of(decoder_);
+        o.told = tell;
+        o.go_on = [](void *user, qv_job *job) { return static_cast<CacheFill *>(user)->hear(job); };
+        o.user = this;
+        model->look_at([&](const qv_model *m) {
+            qv_error err = {};
+            qv_cache_fill *opened = nullptr;
+            check(qv_cache_fill_open(dir.c_str(), &o, &opened, &err), err);
+            fill.reset(opened);
+            check(qv_cache_fill_begin(opened, m, &err), err);
+        });
+        for (const Told &t : told)
+            if (PyErr_WarnEx(PyExc_UserWarning, t.words.c_str(), 1))
+                throw nb::python_error();
+    }
+
+    /* A forked process has none of the threads that would seal, so it leaves everything as it is. */
+    ~CacheFill()
+    {
+        if (owner != getpid())
+            (void)fill.release();
+        const Released released;
+        fill.reset();
+    }
+
+    /* Returns ({name: count}, {key: (code, words)} of the clips that failed). */
+    nb::tuple
+    add(nb::list rows, nb::object progress_)
+    {
+        must_be_open();
+        std::vector<CacheRow *> taken;
+        for (nb::handle row : rows)
+            taken.push_back(nb::cast<CacheRow *>(row));
+        qv_cache_fill_counts before, now;
+        qv_error err = {};
+        qv_status status;
+        const Model::Turn turn(*model);
+        must_be_open(); /* another thread may have closed it meanwhile, or is adding */
+        const struct Running {
+            CacheFill *fill;
+            ~Running()
+            {
+                fill->running = false;
+                fill->progress = nb::none();
+            }
+        } end = { this };
+        running = true;
+        progress = progress_;
+        shown = {};
+        told.clear();
+        qv_cache_fill_get_counts(fill.get(), &before);
+        {
+            const Released released;
+            status = run(taken, turn.get(), &err);
+        }
+        qv_cache_fill_get_counts(fill.get(), &now);
+        if (std::exception_ptr thrown = std::exchange(raised, nullptr))
+            std::rethrow_exception(thrown);
+        check(status, err);
+        nb::dict counts, failed;
+        counts["done"] = now.done - before.done;
+        counts["tokens"] = now.tokens - before.tokens;
+        counts["failed"] = now.failed - before.failed;
+        counts["there"] = now.there - before.there;
+        counts["failed_before"] = now.failed_before - before.failed_before;
+        for (const Told &t : told)
+            failed[t.key.c_str()] =
+                nb::make_tuple(qv_status_name(t.status), as_text(t.words.c_str()));
+        return nb::make_tuple(counts, failed);
+    }
+
+    void
+    close()
+    {
+        if (!fill)
+            return;
+        must_be_open();
+        const Released released;
+        fill.reset(); /* all that was done is sealed already, and add() has reported failures */
+    }
+
+    /* Returns a text for each part that cannot be used. */
+    std::vector<nb::str>
+    damaged() const
+    {
+        must_be_open();
+        std::vector<nb::str> words;
+        const qv_cache *there = qv_cache_fill_there(fill.get());
+        for (int64_t i = 0; there && qv_cache_damage(there, i, nullptr); i++)
+            words.push_back(as_text(qv_cache_damage(there, i, nullptr)));
+        return words;
+    }
 
   private:
     struct Told {
@@ -116,193 +225,73 @@ class CacheFill
     std::exception_ptr raised; /* the exception of a signal's handler, or of `progress` */
     Clock::time_point shown;
 
-    void must_be_open() const;
-    qv_status run(const std::vector<CacheRow *> &rows, qv_model *one, qv_error *err);
-    bool hear(qv_job *job);
-    static void tell(void *user, const char *key, qv_status status, const char *words);
-};
-
-/* Reads the options as CacheWriter passes them, after it has checked them. */
-static qv_cache_fill_options
-fill_options(nb::dict how, nb::dict clip)
-{
-    qv_cache_fill_options o = {};
-    qv_dtype_parse(nb::cast<std::string>(how["tokens"]).c_str(), &o.tokens);
-    o.no_deepstack = nb::cast<bool>(how["no_deepstack"]);
-    o.packed = nb::cast<bool>(how["packed"]);
-    o.retry_failed = nb::cast<bool>(how["retry_failed"]);
-    o.part_bytes = nb::cast<int64_t>(how["part_bytes"]);
-    o.part_seconds = nb::cast<double>(how["part_seconds"]);
-    o.decoders = nb::cast<int>(how["decoders"]);
-    take_clip_options(clip, &o.clip);
-    return o;
-}
-
-CacheFill::CacheFill(nb::object model_, nb::object decoder_, nb::bytes folder, nb::dict how,
-                     nb::dict clip)
-    : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
-      fill(nullptr, [](qv_cache_fill *f) { qv_cache_fill_close(&f); }), owner(getpid())
-{
-    const std::string dir = text_of(folder, "folder");
-    qv_cache_fill_options o = fill_options(how, clip);
-    o.clip.decoder = decoder_of(decoder_);
-    o.told = tell;
-    o.go_on = [](void *user, qv_job *job) { return static_cast<CacheFill *>(user)->hear(job); };
-    o.user = this;
-    model->look_at([&](const qv_model *m) {
-        qv_error err = {};
-        qv_cache_fill *opened = nullptr;
-        check(qv_cache_fill_open(dir.c_str(), &o, &opened, &err), err);
-        fill.reset(opened);
-        check(qv_cache_fill_begin(opened, m, &err), err);
-    });
-    for (const Told &t : told)
-        if (PyErr_WarnEx(PyExc_UserWarning, t.words.c_str(), 1))
-            throw nb::python_error();
-}
-
-/* A forked process has none of the threads that would seal, so it leaves everything as it is. */
-CacheFill::~CacheFill()
-{
-    if (owner != getpid())
-        (void)fill.release();
-    const Released released;
-    fill.reset();
-}
-
-void
-CacheFill::must_be_open() const
-{
-    if (owner != getpid())
-        fail(QV_ESTATE, "this cache was opened for writing by another process than this one");
-    if (!fill)
-        fail(QV_ESTATE, "this cache was closed");
-    if (running)
-        fail(QV_ESTATE, "this cache is being added to; let that add() return first");
-}
-
-/* Threads of the job call this. No exception may pass through the job, so a word that finds no memory is lost. */
-void
-CacheFill::tell(void *user, const char *key, qv_status status, const char *words)
-{
-    CacheFill *self = static_cast<CacheFill *>(user);
-    const std::lock_guard<std::mutex> hold(self->lock);
-    try {
-        self->told.push_back({ key ? key : "", words, status });
-    } catch (const std::bad_alloc &) {
-    }
-}
-
-/* Checks signals, and shows a job's progress. Returns false to end the run. */
-bool
-CacheFill::hear(qv_job *job)
-{
-    static constexpr auto MOMENT = std::chrono::milliseconds(100);
-    const auto ask = [&] {
-        try {
-            if (PyErr_CheckSignals())
-                throw nb::python_error();
-            if (job && !progress.is_none() && Clock::now() - shown >= MOMENT) {
-                shown = Clock::now();
-                qv_job_progress p;
-                qv_job_get_progress(job, &p);
-                progress(progress_of(p));
-            }
-        } catch (const std::exception &) {
-            raised = std::current_exception();
-        }
-    };
-    with_interpreter(ask, job);
-    return !raised;
-}
-
-/* Runs without the interpreter. */
-qv_status
-CacheFill::run(const std::vector<CacheRow *> &rows, qv_model *one, qv_error *err)
-{
-    static constexpr size_t AT_ONCE = 256; /* signals are checked once per so many files */
-    qv_status s = QV_OK;
-    for (size_t i = 0; i < rows.size() && !s && !raised; i++) {
-        const CacheRow &r = *rows[i];
-        s = r.memory.data ? qv_cache_fill_add_memory(fill.get(), r.key.c_str(), &r.memory, &r.own,
-                                                     nullptr, err)
-                          : qv_cache_fill_add(fill.get(), r.key.c_str(), r.path.c_str(), &r.own,
-                                              nullptr, err);
-        if (i % AT_ONCE == 0)
-            hear(nullptr);
-    }
-    if (!s && !raised)
-        return qv_cache_fill_run(fill.get(), &one, 1, err);
-    qv_cache_fill_forget(fill.get());
-    return s;
-}
-
-/* Returns ({name: count}, {key: (code, words)} of the clips that failed). */
-nb::tuple
-CacheFill::add(nb::list rows, nb::object progress_)
-{
-    must_be_open();
-    std::vector<CacheRow *> taken;
-    for (nb::handle row : rows)
-        taken.push_back(nb::cast<CacheRow *>(row));
-    qv_cache_fill_counts before, now;
-    qv_error err = {};
-    qv_status status;
-    const Model::Turn turn(*model);
-    must_be_open(); /* another thread may have closed it meanwhile, or is adding */
-    const struct Running {
-        CacheFill *fill;
-        ~Running()
-        {
-            fill->running = false;
-            fill->progress = nb::none();
-        }
-    } end = { this };
-    running = true;
-    progress = progress_;
-    shown = {};
-    told.clear();
-    qv_cache_fill_get_counts(fill.get(), &before);
+    void
+    must_be_open() const
     {
-        const Released released;
-        status = run(taken, turn.get(), &err);
+        if (owner != getpid())
+            fail(QV_ESTATE, "this cache was opened for writing by another process than this one");
+        if (!fill)
+            fail(QV_ESTATE, "this cache was closed");
+        if (running)
+            fail(QV_ESTATE, "this cache is being added to; let that add() return first");
     }
-    qv_cache_fill_get_counts(fill.get(), &now);
-    if (std::exception_ptr thrown = std::exchange(raised, nullptr))
-        std::rethrow_exception(thrown);
-    check(status, err);
-    nb::dict counts, failed;
-    counts["done"] = now.done - before.done;
-    counts["tokens"] = now.tokens - before.tokens;
-    counts["failed"] = now.failed - before.failed;
-    counts["there"] = now.there - before.there;
-    counts["failed_before"] = now.failed_before - before.failed_before;
-    for (const Told &t : told)
-        failed[t.key.c_str()] = nb::make_tuple(qv_status_name(t.status), as_text(t.words.c_str()));
-    return nb::make_tuple(counts, failed);
-}
 
-void
-CacheFill::close()
-{
-    if (!fill)
-        return;
-    must_be_open();
-    const Released released;
-    fill.reset(); /* all that was done is sealed already, and add() has reported failures */
-}
+    /* Runs without the interpreter. */
+    qv_status
+    run(const std::vector<CacheRow *> &rows, qv_model *one, qv_error *err)
+    {
+        static constexpr size_t AT_ONCE = 256; /* signals are checked once per so many files */
+        qv_status s = QV_OK;
+        for (size_t i = 0; i < rows.size() && !s && !raised; i++) {
+            const CacheRow &r = *rows[i];
+            s = r.memory.data ? qv_cache_fill_add_memory(fill.get(), r.key.c_str(), &r.memory,
+                                                         &r.own, nullptr, err)
+                              : qv_cache_fill_add(fill.get(), r.key.c_str(), r.path.c_str(), &r.own,
+                                                  nullptr, err);
+            if (i % AT_ONCE == 0)
+                hear(nullptr);
+        }
+        if (!s && !raised)
+            return qv_cache_fill_run(fill.get(), &one, 1, err);
+        qv_cache_fill_forget(fill.get());
+        return s;
+    }
 
-/* Returns a text for each part that cannot be used. */
-std::vector<nb::str>
-CacheFill::damaged() const
-{
-    must_be_open();
-    std::vector<nb::str> words;
-    const qv_cache *there = qv_cache_fill_there(fill.get());
-    for (int64_t i = 0; there && qv_cache_damage(there, i, nullptr); i++)
-        words.push_back(as_text(qv_cache_damage(there, i, nullptr)));
-    return words;
-}
+    /* Checks signals, and shows a job's progress. Returns false to end the run. */
+    bool
+    hear(qv_job *job)
+    {
+        static constexpr auto MOMENT = std::chrono::milliseconds(100);
+        const auto ask = [&] {
+            try {
+                if (PyErr_CheckSignals())
+                    throw nb::python_error();
+                if (job && !progress.is_none() && Clock::now() - shown >= MOMENT) {
+                    shown = Clock::now();
+                    qv_job_progress p;
+                    qv_job_get_progress(job, &p);
+                    progress(progress_of(p));
+                }
+            } catch (const std::exception &) {
+                raised = std::current_exception();
+            }
+        };
+        with_interpreter(ask, job);
+        return !raised;
+    }
+
+    /* Threads of the job call this. No exception may pass through the job, so a word that finds no memory is lost. */
+    static void
+    tell(void *user, const char *key, qv_status status, const char *words)
+    {
+        CacheFill *self = static_cast<CacheFill *>(user);
+        const std::lock_guard<std::mutex> hold(self->lock);
+        try {
+            self->told.push_back({ key ? key : "", words, status });
+        } catch (const std::bad_alloc &) {
+        }
+    }
+};
 
 void
 bind_cache(nb::module_ &m)

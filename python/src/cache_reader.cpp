@@ -25,208 +25,188 @@ using Place = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 
 /* A folder's parts as they were when it was opened. Calls keep the GIL, so that no fork can happen
  * between a lock and its release. */
-class CacheReader
-{
-  public:
-    CacheReader(nb::bytes folder, std::optional<Names> names, size_t most_maps, size_t most_idle);
-    ~CacheReader();
-    CacheReader(const CacheReader &) = delete;
-    CacheReader &operator=(const CacheReader &) = delete;
-    std::optional<std::pair<int64_t, bool>> find(nb::handle key) const;
-    Place place(int64_t i) const;
-    std::pair<std::optional<bool>, std::optional<double>> kind(int64_t i) const;
-    std::vector<std::pair<std::string, int64_t>> keys(int64_t from, int64_t n) const;
-    std::vector<int64_t> indices(bool failed) const;
-    nb::tuple failure(int64_t i) const;
-    std::string record(int64_t i) const;
-    void verify(int64_t i) const;
-    std::vector<std::pair<nb::bytes, nb::str>> damaged() const;
-    nb::dict info() const;
-    Names parts() const;
-    nb::tuple reduce() const;
-
+struct CacheReader {
     qv_cache *cache = nullptr;
     qv_cache_info facts = {};
-
-    qv_cache_item at(int64_t i) const;
-
-  private:
     std::string dir;
     size_t maps, idle;
+
+    CacheReader(nb::bytes folder, std::optional<Names> names, size_t most_maps, size_t most_idle)
+        : dir(text_of(folder, "folder")), maps(most_maps), idle(most_idle)
+    {
+        std::vector<const char *> pointers;
+        qv_cache_reading how = {};
+        qv_error err = {};
+        how.most_maps = maps;
+        how.most_idle = idle;
+        how.writable = true; /* torch has no read-only tensors */
+        if (names) {
+            for (const nb::bytes &name : *names)
+                pointers.push_back(name.c_str());
+            pointers.push_back(nullptr);
+            how.parts = pointers.data();
+            how.n_parts = names->size();
+        }
+        const Released released;
+        check(qv_cache_open_as(dir.c_str(), &how, &cache, &err), err);
+        qv_cache_get_info(cache, &facts);
+    }
+
+    ~CacheReader()
+    {
+        qv_cache_close(&cache);
+    }
+
+    CacheReader(const CacheReader &) = delete;
+    CacheReader &operator=(const CacheReader &) = delete;
+
+    /* Returns (index, whether it is ok) of a key; None for a key that is not there, of whatever
+     * type. As with a dict, what cannot be hashed is no key and raises TypeError. */
+    std::optional<std::pair<int64_t, bool>>
+    find(nb::handle key) const
+    {
+        qv_cache_item item = {};
+        Py_ssize_t n = 0;
+        if (PyObject_Hash(key.ptr()) == -1)
+            throw nb::python_error();
+        const char *text =
+            PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &n) : nullptr;
+        if (!text || strlen(text) != (size_t)n) {
+            PyErr_Clear(); /* half a surrogate is not UTF-8, and no key has a NUL */
+            return std::nullopt;
+        }
+        qv_cache_find(cache, text, &item, nullptr);
+        if (!item.key)
+            return std::nullopt;
+        return std::pair(item.index, item.status == QV_OK);
+    }
+
+    Place
+    place(int64_t i) const
+    {
+        const qv_cache_item t = at(i);
+        return { t.part_index, t.tokens_at, t.deepstack_step, t.grid_at, t.rows, t.n_timestamps };
+    }
+
+    /* Returns (is_image, sampled_fps), with None for what the record does not say. */
+    std::pair<std::optional<bool>, std::optional<double>>
+    kind(int64_t i) const
+    {
+        const qv_cache_item t = at(i);
+        return { t.is_image < 0 ? std::nullopt : std::optional(t.is_image > 0),
+                 t.sampled_fps > 0 ? std::optional(t.sampled_fps) : std::nullopt };
+    }
+
+    /* Returns (key, index) of the items in [from, from + n) that are ok. */
+    std::vector<std::pair<std::string, int64_t>>
+    keys(int64_t from, int64_t n) const
+    {
+        std::vector<std::pair<std::string, int64_t>> found;
+        for (int64_t i = from; i < from + n && i < facts.n_ok + facts.n_failed; i++) {
+            const qv_cache_item item = at(i);
+            if (!item.status)
+                found.emplace_back(item.key, i);
+        }
+        return found;
+    }
+
+    /* Returns the indices of items that failed, or of those that did not, part by part, because records
+     * are read fastest in that order. */
+    std::vector<int64_t>
+    indices(bool failed) const
+    {
+        std::vector<std::pair<int64_t, int64_t>> found;
+        for (int64_t i = 0; i < facts.n_ok + facts.n_failed && (!failed || facts.n_failed); i++) {
+            const qv_cache_item item = at(i);
+            if (failed == (item.status != QV_OK))
+                found.emplace_back(item.part_index, i);
+        }
+        std::sort(found.begin(), found.end());
+        std::vector<int64_t> indices;
+        for (const auto &one : found)
+            indices.push_back(one.second);
+        return indices;
+    }
+
+    /* Returns (key, code) of an item that failed, as the index has them. */
+    nb::tuple
+    failure(int64_t i) const
+    {
+        const qv_cache_item t = at(i);
+        return nb::make_tuple(t.key, qv_status_name(t.status));
+    }
+
+    std::string
+    record(int64_t i) const
+    {
+        char *text = nullptr;
+        qv_error err = {};
+        check(qv_cache_record(cache, i, &text, &err), err);
+        std::unique_ptr<char, decltype(&free)> owned(text, free);
+        return text;
+    }
+
+    void
+    verify(int64_t i) const
+    {
+        qv_error err = {};
+        const Released released;
+        check(qv_cache_verify(cache, i, &err), err);
+    }
+
+    /* Returns a list of (part, words). */
+    std::vector<std::pair<nb::bytes, nb::str>>
+    damaged() const
+    {
+        std::vector<std::pair<nb::bytes, nb::str>> list;
+        for (int64_t i = 0; qv_cache_damage(cache, i, nullptr); i++)
+            list.emplace_back(nb::bytes(qv_cache_part(cache, qv_cache_damaged_part(cache, i))),
+                              as_text(qv_cache_damage(cache, i, nullptr)));
+        return list;
+    }
+
+    nb::dict
+    info() const
+    {
+        nb::dict d;
+        d["dtype"] = qv_dtype_name(facts.layout.dtype);
+        d["width"] = facts.layout.width;
+        d["n_deepstack"] = facts.layout.n_deepstack;
+        d["packed"] = facts.layout.packed;
+        d["made_by"] = nb::str(facts.made_by);
+        d["n_ok"] = facts.n_ok;
+        d["n_failed"] = facts.n_failed;
+        d["index_bytes"] = facts.index_bytes;
+        return d;
+    }
+
+    Names
+    parts() const
+    {
+        Names names;
+        for (int64_t i = 0; i < facts.n_parts; i++)
+            names.push_back(nb::bytes(qv_cache_part(cache, i)));
+        return names;
+    }
+
+    /* Pickles the reader: unpickling opens the same parts again, so indices stay the same. */
+    nb::tuple
+    reduce() const
+    {
+        return nb::make_tuple(nb::type<CacheReader>(),
+                              nb::make_tuple(nb::bytes(dir.data(), dir.size()), parts(), maps,
+                                             idle));
+    }
+
+    qv_cache_item
+    at(int64_t i) const
+    {
+        qv_cache_item item = {};
+        qv_error err = {};
+        check(qv_cache_at(cache, i, &item, &err), err);
+        return item;
+    }
 };
-
-CacheReader::CacheReader(nb::bytes folder, std::optional<Names> names, size_t most_maps,
-                         size_t most_idle)
-    : dir(text_of(folder, "folder")), maps(most_maps), idle(most_idle)
-{
-    std::vector<const char *> pointers;
-    qv_cache_reading how = {};
-    qv_error err = {};
-    how.most_maps = maps;
-    how.most_idle = idle;
-    how.writable = true; /* torch has no read-only tensors */
-    if (names) {
-        for (const nb::bytes &name : *names)
-            pointers.push_back(name.c_str());
-        pointers.push_back(nullptr);
-        how.parts = pointers.data();
-        how.n_parts = names->size();
-    }
-    const Released released;
-    check(qv_cache_open_as(dir.c_str(), &how, &cache, &err), err);
-    qv_cache_get_info(cache, &facts);
-}
-
-CacheReader::~CacheReader()
-{
-    qv_cache_close(&cache);
-}
-
-qv_cache_item
-CacheReader::at(int64_t i) const
-{
-    qv_cache_item item = {};
-    qv_error err = {};
-    check(qv_cache_at(cache, i, &item, &err), err);
-    return item;
-}
-
-/* Returns (index, whether it is ok) of a key; None for a key that is not there, of whatever
- * type. As with a dict, what cannot be hashed is no key and raises TypeError. */
-std::optional<std::pair<int64_t, bool>>
-CacheReader::find(nb::handle key) const
-{
-    qv_cache_item item = {};
-    Py_ssize_t n = 0;
-    if (PyObject_Hash(key.ptr()) == -1)
-        throw nb::python_error();
-    const char *text =
-        PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &n) : nullptr;
-    if (!text || strlen(text) != (size_t)n) {
-        PyErr_Clear(); /* half a surrogate is not UTF-8, and no key has a NUL */
-        return std::nullopt;
-    }
-    qv_cache_find(cache, text, &item, nullptr);
-    if (!item.key)
-        return std::nullopt;
-    return std::pair(item.index, item.status == QV_OK);
-}
-
-Place
-CacheReader::place(int64_t i) const
-{
-    const qv_cache_item t = at(i);
-    return { t.part_index, t.tokens_at, t.deepstack_step, t.grid_at, t.rows, t.n_timestamps };
-}
-
-/* Returns (is_image, sampled_fps), with None for what the record does not say. */
-std::pair<std::optional<bool>, std::optional<double>>
-CacheReader::kind(int64_t i) const
-{
-    const qv_cache_item t = at(i);
-    return { t.is_image < 0 ? std::nullopt : std::optional(t.is_image > 0),
-             t.sampled_fps > 0 ? std::optional(t.sampled_fps) : std::nullopt };
-}
-
-/* Returns (key, index) of the items in [from, from + n) that are ok. */
-std::vector<std::pair<std::string, int64_t>>
-CacheReader::keys(int64_t from, int64_t n) const
-{
-    std::vector<std::pair<std::string, int64_t>> found;
-    for (int64_t i = from; i < from + n && i < facts.n_ok + facts.n_failed; i++) {
-        const qv_cache_item item = at(i);
-        if (!item.status)
-            found.emplace_back(item.key, i);
-    }
-    return found;
-}
-
-/* Returns the indices of items that failed, or of those that did not, part by part, because records
- * are read fastest in that order. */
-std::vector<int64_t>
-CacheReader::indices(bool failed) const
-{
-    std::vector<std::pair<int64_t, int64_t>> found;
-    for (int64_t i = 0; i < facts.n_ok + facts.n_failed && (!failed || facts.n_failed); i++) {
-        const qv_cache_item item = at(i);
-        if (failed == (item.status != QV_OK))
-            found.emplace_back(item.part_index, i);
-    }
-    std::sort(found.begin(), found.end());
-    std::vector<int64_t> indices;
-    for (const auto &one : found)
-        indices.push_back(one.second);
-    return indices;
-}
-
-/* Returns (key, code) of an item that failed, as the index has them. */
-nb::tuple
-CacheReader::failure(int64_t i) const
-{
-    const qv_cache_item t = at(i);
-    return nb::make_tuple(t.key, qv_status_name(t.status));
-}
-
-std::string
-CacheReader::record(int64_t i) const
-{
-    char *text = nullptr;
-    qv_error err = {};
-    check(qv_cache_record(cache, i, &text, &err), err);
-    std::unique_ptr<char, decltype(&free)> owned(text, free);
-    return text;
-}
-
-void
-CacheReader::verify(int64_t i) const
-{
-    qv_error err = {};
-    const Released released;
-    check(qv_cache_verify(cache, i, &err), err);
-}
-
-/* Returns a list of (part, words). */
-std::vector<std::pair<nb::bytes, nb::str>>
-CacheReader::damaged() const
-{
-    std::vector<std::pair<nb::bytes, nb::str>> list;
-    for (int64_t i = 0; qv_cache_damage(cache, i, nullptr); i++)
-        list.emplace_back(nb::bytes(qv_cache_part(cache, qv_cache_damaged_part(cache, i))),
-                          as_text(qv_cache_damage(cache, i, nullptr)));
-    return list;
-}
-
-nb::dict
-CacheReader::info() const
-{
-    nb::dict d;
-    d["dtype"] = qv_dtype_name(facts.layout.dtype);
-    d["width"] = facts.layout.width;
-    d["n_deepstack"] = facts.layout.n_deepstack;
-    d["packed"] = facts.layout.packed;
-    d["made_by"] = nb::str(facts.made_by);
-    d["n_ok"] = facts.n_ok;
-    d["n_failed"] = facts.n_failed;
-    d["index_bytes"] = facts.index_bytes;
-    return d;
-}
-
-Names
-CacheReader::parts() const
-{
-    Names names;
-    for (int64_t i = 0; i < facts.n_parts; i++)
-        names.push_back(nb::bytes(qv_cache_part(cache, i)));
-    return names;
-}
-
-/* Pickles the reader: unpickling opens the same parts again, so indices stay the same. */
-nb::tuple
-CacheReader::reduce() const
-{
-    return nb::make_tuple(nb::type<CacheReader>(),
-                          nb::make_tuple(nb::bytes(dir.data(), dir.size()), parts(), maps, idle));
-}
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 

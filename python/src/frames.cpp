@@ -190,14 +190,6 @@ prepare(const Model &model, nb::list arrays, bool is_image, nb::dict options,
 
 /* ---- files to frames ------------------------------------------------------------------------- */
 
-struct ClipCloser {
-    void
-    operator()(qv_clip *clip) const
-    {
-        qv_clip_close(&clip);
-    }
-};
-
 /* Reads the sampled frames of a clip or image one at a time, so that Python's signals can be
  * checked in between. */
 static void
@@ -241,7 +233,9 @@ open_and_read(const Model &model, nb::handle decoder, const std::string &name, n
         check(qv_clip_open(path.c_str(), &model.facts.image, &model.facts.video, &o, &clip, &err),
               err);
     }
-    const std::unique_ptr<qv_clip, ClipCloser> owned(clip);
+    const std::unique_ptr<qv_clip, void (*)(qv_clip *)> owned(clip, [](qv_clip *c) {
+        qv_clip_close(&c);
+    });
     qv_clip_get_info(clip, &frames);
     read_clip(clip, frames);
     qv_clip_get_info(clip, &frames); /* decoding may have met damage */
@@ -249,31 +243,19 @@ open_and_read(const Model &model, nb::handle decoder, const std::string &name, n
 
 /* ---- frames to rows -------------------------------------------------------------------------- */
 
-/* The normalisation of torchvision for bytes that transformers did not rescale before: (u - 255
- * mean) / (255 std), each in f32. */
-struct Norm {
-    float shift[3], scale[3];
-    explicit Norm(const qv_preprocess &p)
-    {
-        for (int c = 0; c < 3; c++) {
-            shift[c] = (float)p.mean[c] * 255.0f;
-            scale[c] = (float)p.std[c] * 255.0f;
-        }
-    }
-};
-
 /* Writes one patch: [channels, frames of a pair, patch, patch]. frames are those of the pair, each
- * [height, width, 3], at the patch's first pixel. */
+ * [height, width, 3], at the patch's first pixel. Bytes are normalised as torchvision does for those
+ * that transformers did not rescale before: (u - 255 mean) / (255 std), each in f32. */
 static float *
-put_patch(float *row, const uint8_t *const *frames, int temporal, int64_t patch, int64_t width,
-          const Norm &norm)
+put_patch(float *row, const uint8_t *const *frames, const qv_preprocess &p, int64_t width)
 {
-    for (int c = 0; c < 3; c++)
-        for (int t = 0; t < temporal; t++)
-            for (int64_t y = 0; y < patch; y++)
-                for (int64_t x = 0; x < patch; x++)
-                    *row++ =
-                        ((float)frames[t][(y * width + x) * 3 + c] - norm.shift[c]) / norm.scale[c];
+    for (int c = 0; c < 3; c++) {
+        const float shift = (float)p.mean[c] * 255.0f, scale = (float)p.std[c] * 255.0f;
+        for (int t = 0; t < p.temporal_patch_size; t++)
+            for (int64_t y = 0; y < p.patch_size; y++)
+                for (int64_t x = 0; x < p.patch_size; x++)
+                    *row++ = ((float)frames[t][(y * width + x) * 3 + c] - shift) / scale;
+    }
     return row;
 }
 
@@ -281,7 +263,6 @@ static void
 put_rows(const Frames &f, const qv_preprocess &p, float *rows)
 {
     const int64_t gh = f.grid_thw[1], gw = f.grid_thw[2], patch = p.patch_size, width = gw * patch;
-    const Norm norm(p);
     std::vector<qv_coords> coords((size_t)(gh * gw));
     std::vector<const uint8_t *> pair((size_t)p.temporal_patch_size);
     qv_block_coords(gh, gw, p.merge_size, 0, 0, coords.data());
@@ -294,7 +275,7 @@ put_rows(const Frames &f, const qv_preprocess &p, float *rows)
                 pair[(size_t)i] =
                     f.data.data() + ((frame * gh + at.row) * patch * width + at.col * patch) * 3;
             }
-            rows = put_patch(rows, pair.data(), p.temporal_patch_size, patch, width, norm);
+            rows = put_patch(rows, pair.data(), p, width);
         }
 }
 

@@ -10,218 +10,6 @@
 namespace qvpy
 {
 
-class Job
-{
-  public:
-    /* In a turn of the model, which must last as long as the job unless the model is lent to it.
-     * ordered: results come in the order of their places. most: qv_job_options.ahead. how: options of
-     * clips that say where most of them are decoded. */
-    Job(const Model::Turn &turn, nb::object model, nb::object decoder, const std::string &dtype,
-        int decoders, bool alone, bool ordered, int64_t most, nb::dict how);
-    ~Job();
-    /* Places are 0, 1, .., each for one source, which is added or refused. */
-    void add(int64_t place, const std::string &key, nb::object source, bool is_path,
-             nb::dict options);
-    void refuse(int64_t place, const std::string &key, const std::string &status,
-                const std::string &words);
-    void end();
-    std::unique_ptr<Tokens> next(double seconds, bool &over);
-    qv_job_progress look(); /* its `ended`: nothing more is done, as a device was lost */
-    void cancel();
-    void close();
-    bool is_closed() const;
-    nb::dict progress();
-
-  private:
-    friend void open_for_generator(Job *at, nb::object model, nb::object decoder,
-                                   const std::string &dtype, int decoders, bool alone, bool ordered,
-                                   int64_t most, nb::dict how, nb::object is_open);
-    nb::object model_object, decoder_object;
-    Model *model;
-    pid_t owner;
-    std::shared_ptr<Results> results = std::make_shared<Results>();
-
-    void put(std::unique_ptr<Source> kept, qv_job_source &s);
-};
-
-Job::Job(const Model::Turn &turn, nb::object model_, nb::object decoder_, const std::string &dtype,
-         int decoders, bool alone, bool ordered, int64_t most, nb::dict how)
-    : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
-      owner(getpid())
-{
-    qv_job_options o = {};
-    results->ordered = ordered;
-    results->facts = model->facts;
-    results->origin = model->origin;
-    o.sink = results->sink();
-    o.output = parse_dtype(dtype, false);
-    o.decoders = decoders;
-    o.alone = alone;
-    o.queue = 64;
-    o.ahead = most;
-    take_clip_options(how, &o.clip);
-    o.clip.decoder = decoder_of(decoder_);
-    qv_model *one = turn.get();
-    qv_error err = {};
-    {
-        const Released released;
-        check(qv_job_open(&one, 1, &o, &results->job, &err), err);
-    }
-    job_opened(results.get());
-}
-
-Job::~Job()
-{
-    if (owner == getpid())
-        close();
-    else
-        new std::shared_ptr<Results>(results); /* never freed */
-}
-
-/* Adds a source to the job, which waits for room without the interpreter. */
-void
-Job::put(std::unique_ptr<Source> kept, qv_job_source &s)
-{
-    qv_error err = {};
-    qv_status status;
-    s.user = kept.get();
-    {
-        const Released released;
-        const Use use(*results);
-        status = qv_job_add(use.job, &s, &err);
-    }
-    check(status, err);
-    (void)kept.release(); /* its end frees it */
-}
-
-/* Adds a source: a path (is_path), bytes of a file, or Frames. */
-void
-Job::add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options)
-{
-    auto kept = std::make_unique<Source>();
-    qv_clip_options clip = {};
-    qv_job_source s = {};
-    model->must_be_ours();
-    take_clip_options(options, &clip);
-    s.key = key.c_str();
-    s.clip = &clip;
-    kept->tokens->index = place;
-    if (nb::isinstance<Frames>(source)) {
-        kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
-        s.kind = QV_SOURCE_FRAMES;
-        s.item = kept->frames->item();
-    } else if (is_path) {
-        kept->tokens->path = text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
-        s.path = kept->tokens->path.c_str();
-    } else {
-        nb::bytes bytes = nb::cast<nb::bytes>(source);
-        kept->bytes.assign(bytes.c_str(), bytes.size());
-        if (kept->bytes.empty())
-            fail(QV_EINVAL, "%s: no bytes", key.c_str());
-        s.kind = QV_SOURCE_BYTES;
-        s.bytes = kept->bytes.data();
-        s.n_bytes = kept->bytes.size();
-    }
-    put(std::move(kept), s);
-}
-
-/* Adds a source that has failed already. */
-void
-Job::refuse(int64_t place, const std::string &key, const std::string &status,
-            const std::string &words)
-{
-    auto kept = std::make_unique<Source>();
-    qv_job_source s = {};
-    model->must_be_ours();
-    kept->tokens->index = place;
-    s.key = key.c_str();
-    s.status = parse_status(status);
-    s.error = words.c_str();
-    put(std::move(kept), s);
-}
-
-/* Ends adding, and waits until all is done; next() then ends. */
-void
-Job::end()
-{
-    model->must_be_ours();
-    qv_error err = {};
-    const Released released;
-    const Use use(*results);
-    const qv_status status = qv_job_end(use.job, &err);
-    {
-        std::lock_guard<std::mutex> hold(results->lock);
-        results->ended = true;
-    }
-    results->changed.notify_all();
-    check(status, err);
-}
-
-qv_job_progress
-Job::look()
-{
-    const Released released;
-    const Use use(*results);
-    qv_job_progress p = {};
-    qv_job_get_progress(use.job, &p);
-    return p;
-}
-
-/* Returns the next result, or NULL if none comes for so long; sets `over` if none will come. It checks signals while it
- * waits. */
-std::unique_ptr<Tokens>
-Job::next(double seconds, bool &over)
-{
-    model->must_be_ours();
-    Results &from = *results;
-    using clock = std::chrono::steady_clock;
-    const auto until = clock::now() + std::chrono::duration<double>(seconds);
-    for (;;) {
-        std::unique_ptr<Tokens> one;
-        {
-            const Released released;
-            std::unique_lock<std::mutex> hold(from.lock);
-            from.changed.wait_for(hold, std::chrono::milliseconds(100), [&] {
-                return from.ended || from.cancelled || from.is_next_ready();
-            });
-            one = from.take();
-            over = !one && (from.ended || from.cancelled);
-        }
-        if (one || over)
-            return one;
-        if (PyErr_CheckSignals())
-            throw nb::python_error();
-        if (clock::now() >= until)
-            return nullptr;
-    }
-}
-
-/* A forked process has nothing under way. */
-void
-Job::cancel()
-{
-    if (owner == getpid())
-        results->cancel();
-}
-
-/* Closes the job. A forked process ends nothing: it has none of the threads, and the memory that they left may be half
- * changed. */
-void
-Job::close()
-{
-    if (owner != getpid())
-        return;
-    job_closed(results.get());
-    const Released released;
-    results->close();
-}
-
-bool
-Job::is_closed() const
-{
-    return owner != getpid() || results->is_closed();
-}
-
 nb::dict
 progress_of(const qv_job_progress &p)
 {
@@ -235,12 +23,203 @@ progress_of(const qv_job_progress &p)
     return d;
 }
 
-nb::dict
-Job::progress()
-{
-    model->must_be_ours();
-    return progress_of(look());
-}
+struct Job {
+    nb::object model_object, decoder_object;
+    Model *model;
+    pid_t owner;
+    std::shared_ptr<Results> results = std::make_shared<Results>();
+
+    /* In a turn of the model, which must last as long as the job unless the model is lent to it.
+     * ordered: results come in the order of their places. most: qv_job_options.ahead. how: options of
+     * clips that say where most of them are decoded. */
+    Job(const Model::Turn &turn, nb::object model_, nb::object decoder_, const std::string &dtype,
+        int decoders, bool alone, bool ordered, int64_t most, nb::dict how)
+        : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
+          owner(getpid())
+    {
+        qv_job_options o = {};
+        results->ordered = ordered;
+        results->facts = model->facts;
+        results->origin = model->origin;
+        o.sink = results->sink();
+        o.output = parse_dtype(dtype, false);
+        o.decoders = decoders;
+        o.alone = alone;
+        o.queue = 64;
+        o.ahead = most;
+        take_clip_options(how, &o.clip);
+        o.clip.decoder = decoder_of(decoder_);
+        qv_model *one = turn.get();
+        qv_error err = {};
+        {
+            const Released released;
+            check(qv_job_open(&one, 1, &o, &results->job, &err), err);
+        }
+        job_opened(results.get());
+    }
+
+    ~Job()
+    {
+        if (owner == getpid())
+            close();
+        else
+            new std::shared_ptr<Results>(results); /* never freed */
+    }
+
+    /* Adds a source to the job, which waits for room without the interpreter. */
+    void
+    put(std::unique_ptr<Source> kept, qv_job_source &s)
+    {
+        qv_error err = {};
+        qv_status status;
+        s.user = kept.get();
+        {
+            const Released released;
+            const Use use(*results);
+            status = qv_job_add(use.job, &s, &err);
+        }
+        check(status, err);
+        (void)kept.release(); /* its end frees it */
+    }
+
+    /* Adds a source: a path (is_path), bytes of a file, or Frames. Places are 0, 1, .., each for one
+     * source, which is added or refused. */
+    void
+    add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options)
+    {
+        auto kept = std::make_unique<Source>();
+        qv_clip_options clip = {};
+        qv_job_source s = {};
+        model->must_be_ours();
+        take_clip_options(options, &clip);
+        s.key = key.c_str();
+        s.clip = &clip;
+        kept->tokens->index = place;
+        if (nb::isinstance<Frames>(source)) {
+            kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
+            s.kind = QV_SOURCE_FRAMES;
+            s.item = kept->frames->item();
+        } else if (is_path) {
+            kept->tokens->path =
+                text_of(nb::cast<nb::bytes>(source), "path"); /* may not be UTF-8 */
+            s.path = kept->tokens->path.c_str();
+        } else {
+            nb::bytes bytes = nb::cast<nb::bytes>(source);
+            kept->bytes.assign(bytes.c_str(), bytes.size());
+            if (kept->bytes.empty())
+                fail(QV_EINVAL, "%s: no bytes", key.c_str());
+            s.kind = QV_SOURCE_BYTES;
+            s.bytes = kept->bytes.data();
+            s.n_bytes = kept->bytes.size();
+        }
+        put(std::move(kept), s);
+    }
+
+    /* Adds a source that has failed already. */
+    void
+    refuse(int64_t place, const std::string &key, const std::string &status,
+           const std::string &words)
+    {
+        auto kept = std::make_unique<Source>();
+        qv_job_source s = {};
+        model->must_be_ours();
+        kept->tokens->index = place;
+        s.key = key.c_str();
+        s.status = parse_status(status);
+        s.error = words.c_str();
+        put(std::move(kept), s);
+    }
+
+    /* Ends adding, and waits until all is done; next() then ends. */
+    void
+    end()
+    {
+        model->must_be_ours();
+        qv_error err = {};
+        const Released released;
+        const Use use(*results);
+        const qv_status status = qv_job_end(use.job, &err);
+        {
+            std::lock_guard<std::mutex> hold(results->lock);
+            results->ended = true;
+        }
+        results->changed.notify_all();
+        check(status, err);
+    }
+
+    /* Returns the next result, or NULL if none comes for so long; sets `over` if none will come. It checks signals while it
+     * waits. */
+    std::unique_ptr<Tokens>
+    next(double seconds, bool &over)
+    {
+        model->must_be_ours();
+        Results &from = *results;
+        using clock = std::chrono::steady_clock;
+        const auto until = clock::now() + std::chrono::duration<double>(seconds);
+        for (;;) {
+            std::unique_ptr<Tokens> one;
+            {
+                const Released released;
+                std::unique_lock<std::mutex> hold(from.lock);
+                from.changed.wait_for(hold, std::chrono::milliseconds(100), [&] {
+                    return from.ended || from.cancelled || from.is_next_ready();
+                });
+                one = from.take();
+                over = !one && (from.ended || from.cancelled);
+            }
+            if (one || over)
+                return one;
+            if (PyErr_CheckSignals())
+                throw nb::python_error();
+            if (clock::now() >= until)
+                return nullptr;
+        }
+    }
+
+    /* Its `ended`: nothing more is done, as a device was lost. */
+    qv_job_progress
+    look()
+    {
+        const Released released;
+        const Use use(*results);
+        qv_job_progress p = {};
+        qv_job_get_progress(use.job, &p);
+        return p;
+    }
+
+    /* A forked process has nothing under way. */
+    void
+    cancel()
+    {
+        if (owner == getpid())
+            results->cancel();
+    }
+
+    /* Closes the job. A forked process ends nothing: it has none of the threads, and the memory that they left may be half
+     * changed. */
+    void
+    close()
+    {
+        if (owner != getpid())
+            return;
+        job_closed(results.get());
+        const Released released;
+        results->close();
+    }
+
+    bool
+    is_closed() const
+    {
+        return owner != getpid() || results->is_closed();
+    }
+
+    nb::dict
+    progress()
+    {
+        model->must_be_ours();
+        return progress_of(look());
+    }
+};
 
 /* ---- who has the model ----------------------------------------------------------------------- */
 

@@ -157,17 +157,6 @@ Model::Turn::Turn(Model &model) : of(model), lock(model.lock_for_call())
     }
 }
 
-Model::Turn::~Turn()
-{
-    of.in_a_turn = false; /* under the lock still */
-}
-
-qv_model *
-Model::Turn::get() const
-{
-    return of.model;
-}
-
 void
 Model::lend(std::shared_ptr<Results> job, nb::object is_open_)
 {
@@ -354,29 +343,6 @@ take_patches(const qv_model_info &m, const char *backend, nb::handle rows, bool 
                       (int64_t)x.shape(0)) };
 }
 
-Tokens *
-Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
-               const std::string &dtype)
-{
-    must_be_ours();
-    const Patches x = take_patches(facts, device_facts.backend, rows, u16_is_bf16, grid_thw);
-    auto tokens = std::make_unique<Tokens>();
-    const qv_dtype output = parse_dtype(dtype, false);
-    const int64_t n = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
-    tokens->grid_thw = grid_thw;
-    tokens->origin = origin;
-    encode(x.input, x.items, output, [&] {
-        qv_tokens to = {};
-        tokens->allocate(facts, n, output);
-        to.tokens = tokens->matrix(0);
-        for (int i = 0; i < facts.n_deepstack; i++)
-            to.deepstack[i] = tokens->matrix(1 + i);
-        to.capacity = n;
-        return to;
-    });
-    return tokens.release();
-}
-
 /* Runs signal handlers, which may raise, between two chunks. It takes the interpreter only now and
  * then, because other threads may hold it for long. */
 bool
@@ -390,42 +356,69 @@ Model::is_interrupted()
     return interrupted;
 }
 
-/* Encodes items. `allocate` returns memory for the tokens, and is called while the device is at
- * work if possible. */
+/* Encodes patches. allocate(n, output) returns memory for the tokens, with room for each DeepStack
+ * output behind them, and is called while the device is at work if possible. */
 void
-Model::encode(qv_input input, const std::vector<qv_item> &items, qv_dtype output,
-              const std::function<qv_tokens()> &allocate)
+Model::encode(const Patches &x, const std::string &dtype,
+              const std::function<char *(int64_t, qv_dtype)> &allocate)
 {
     qv_plan_options options = {}, bucket = {};
     qv_plan_info info = {};
     qv_plan *plan = nullptr;
     qv_error err = {};
-    options.input = bucket.input = input;
-    options.output = bucket.output = output;
+    options.input = bucket.input = x.input;
+    options.output = bucket.output = parse_dtype(dtype, false);
     options.stop = [](void *self) { return static_cast<Model *>(self)->is_interrupted(); };
     options.stop_user = this;
+    const auto room = [&] {
+        qv_tokens to = {};
+        to.capacity = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
+        char *first = allocate(to.capacity, options.output);
+        const size_t bytes =
+            (size_t)(to.capacity * facts.out_hidden) * qv_dtype_bytes(options.output);
+        to.tokens = first;
+        for (int i = 0; i < facts.n_deepstack; i++)
+            to.deepstack[i] = first + (size_t)(1 + i) * bytes;
+        return to;
+    };
     const Turn turn(*this);
     const Released released;
-    const int64_t *g = items[0].grid_thw;
+    const int64_t *g = x.items[0].grid_thw;
     std::copy(g, g + 3, bucket.grid_thw);
-    if (items.size() == 1 && !qv_plan_create(model, &bucket, &plan, &err))
+    if (x.items.size() == 1 && !qv_plan_create(model, &bucket, &plan, &err))
         qv_plan_get_info(plan, &info);
     std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan, [](qv_plan *p) { qv_plan_free(&p); });
     if (g[0] * g[1] * g[2] > info.capacity.patches) {
         owned.reset(); /* the call takes it */
-        qv_tokens to = allocate();
+        qv_tokens to = room();
         interrupted = false;
         heard = std::chrono::steady_clock::now();
         const qv_status status =
-            qv_encode(model, input, items.data(), items.size(), &options, &to, &err);
+            qv_encode(model, x.input, x.items.data(), x.items.size(), &options, &to, &err);
         if (interrupted)
             with_interpreter([] { throw nb::python_error(); });
         check(status, err);
         return;
     }
-    check(qv_plan_push(plan, items.data(), 1, &err), err);
-    qv_tokens to = allocate();
+    check(qv_plan_push(plan, x.items.data(), 1, &err), err);
+    qv_tokens to = room();
     check(qv_plan_pull(plan, &to, &err), err);
+}
+
+Tokens *
+Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
+               const std::string &dtype)
+{
+    must_be_ours();
+    const Patches x = take_patches(facts, device_facts.backend, rows, u16_is_bf16, grid_thw);
+    auto tokens = std::make_unique<Tokens>();
+    tokens->grid_thw = grid_thw;
+    tokens->origin = origin;
+    encode(x, dtype, [&](int64_t n, qv_dtype output) {
+        tokens->allocate(facts, n, output);
+        return tokens->data.get();
+    });
+    return tokens.release();
 }
 
 void
@@ -434,18 +427,10 @@ Model::forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::cal
 {
     must_be_ours();
     const Patches x = take_patches(facts, device_facts.backend, rows, false, grid_thw);
-    const qv_dtype output = parse_dtype(dtype, false);
-    const int64_t n = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
-    encode(x.input, x.items, output, [&] {
-        const uintptr_t bytes = (size_t)(n * facts.out_hidden) * qv_dtype_bytes(output);
+    encode(x, dtype, [&](int64_t n, qv_dtype) {
         uintptr_t first = 0;
         with_interpreter([&] { first = nb::cast<uintptr_t>(allocate(n)); });
-        qv_tokens to = {};
-        to.tokens = reinterpret_cast<void *>(first);
-        for (int i = 0; i < facts.n_deepstack; i++)
-            to.deepstack[i] = reinterpret_cast<void *>(first + (1 + (uintptr_t)i) * bytes);
-        to.capacity = n;
-        return to;
+        return reinterpret_cast<char *>(first);
     });
 }
 
