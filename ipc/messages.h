@@ -156,13 +156,12 @@ union qvm_control {
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 
-/* Sends all n bytes, however long that takes. Returns false if that fails. */
+/* Sends all n bytes, however long that takes. Returns false with errno if that fails. */
 bool qvm_send(int socket, const void *message, size_t n);
 /* Receives all n bytes, however long that takes. Returns false if that fails or the other side has gone. */
 bool qvm_receive(int socket, void *message, size_t n);
 
-/* Waits until the socket is ready for `events` of poll(). Returns 0, ETIMEDOUT if it is not ready in time (INFINITY: any
- * time will do), or another errno. */
+/* Waits until the socket is ready for `events` of poll(). Returns 0, ETIMEDOUT if it is not ready in time, or another errno. */
 int qvm_wait_for(int socket, short events, double until_s);
 /* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other side has gone, or
  * another errno. until_s counts as qv_seconds does. */

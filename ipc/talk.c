@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -72,8 +71,7 @@ qvm_wait_for(int socket, short events, double until_s)
     struct pollfd wait = { .fd = socket, .events = events };
     for (;;) {
         const double left_s = until_s - qv_seconds();
-        const int left_ms = isinf(left_s) ? -1 : left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
-        const int ready = poll(&wait, 1, left_ms);
+        const int ready = poll(&wait, 1, left_s > 0 ? (int)(left_s * 1e3) + 1 : 0);
         if (ready > 0)
             return 0;
         if (!ready)
@@ -83,48 +81,72 @@ qvm_wait_for(int socket, short events, double until_s)
     }
 }
 
-/* Sends all n bytes, or receives them, as poll's event says. */
-static int
-transfer(int socket, short event, char *at, size_t n, double until_s)
+int
+qvm_receive_until(int socket, void *message, size_t n, double until_s)
 {
+    char *at = message;
     while (n) {
-        const int code = qvm_wait_for(socket, event, until_s);
+        const int code = qvm_wait_for(socket, POLLIN, until_s);
         if (code)
             return code;
-        const ssize_t done = event == POLLOUT ? send(socket, at, n, QVM_NOSIGNAL | MSG_DONTWAIT)
-                                              : recv(socket, at, n, MSG_DONTWAIT);
-        if (!done)
+        const ssize_t got = recv(socket, at, n, MSG_DONTWAIT);
+        if (!got)
             return ECONNRESET;
-        if (done < 0 && errno != EINTR && errno != EAGAIN)
+        if (got < 0 && errno != EINTR && errno != EAGAIN)
             return errno;
-        at += done > 0 ? done : 0;
-        n -= done > 0 ? (size_t)done : 0;
+        at += got > 0 ? got : 0;
+        n -= got > 0 ? (size_t)got : 0;
     }
     return 0;
 }
 
 int
-qvm_receive_until(int socket, void *message, size_t n, double until_s)
-{
-    return transfer(socket, POLLIN, message, n, until_s);
-}
-
-int
 qvm_send_until(int socket, const void *message, size_t n, double until_s)
 {
-    return transfer(socket, POLLOUT, (char *)(uintptr_t)message, n, until_s);
+    const char *at = message;
+    while (n) {
+        const int code = qvm_wait_for(socket, POLLOUT, until_s);
+        if (code)
+            return code;
+        const ssize_t sent = send(socket, at, n, QVM_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno != EINTR && errno != EAGAIN)
+            return errno;
+        at += sent > 0 ? sent : 0;
+        n -= sent > 0 ? (size_t)sent : 0;
+    }
+    return 0;
 }
 
 bool
 qvm_send(int socket, const void *message, size_t n)
 {
-    return !qvm_send_until(socket, message, n, INFINITY);
+    const char *at = message;
+    while (n) {
+        const ssize_t sent = send(socket, at, n, QVM_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent <= 0)
+            return false;
+        at += sent;
+        n -= (size_t)sent;
+    }
+    return true;
 }
 
 bool
 qvm_receive(int socket, void *message, size_t n)
 {
-    return !qvm_receive_until(socket, message, n, INFINITY);
+    char *at = message;
+    while (n) {
+        const ssize_t got = recv(socket, at, n, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return false;
+        at += got;
+        n -= (size_t)got;
+    }
+    return true;
 }
 
 /* ---- orders ---------------------------------------------------------------------------------- */
