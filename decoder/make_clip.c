@@ -235,9 +235,14 @@ make_clip(const char *path, const struct shape *shape)
 {
     struct recorder r = { .path = path, .shape = *shape };
     r.surface = shape->is_filmed ? make_surface() : NULL;
-    const int e = shape->is_filmed && !r.surface ? AVERROR(ENOMEM) : record(&r);
+    int e = shape->is_filmed && !r.surface ? AVERROR(ENOMEM) : record(&r);
     free(r.surface);
-    return close_file(r.file, e); /* the process ends, and with it the rest */
+    av_packet_free(&r.packet);
+    av_frame_free(&r.frame);
+    avcodec_free_context(&r.codec);
+    e = close_file(r.file, e);
+    avformat_free_context(r.file);
+    return e;
 }
 
 int
