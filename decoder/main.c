@@ -50,6 +50,8 @@ serve(const qvm_order *order, const int *fds, int n)
         const int codec = n == QVM_SESSION_FDS ? FIRST_FD + 3 : -1;
         static qvm_serving serving;
         qvm_serve(&serving, &(qvm_session){ FIRST_FD, FIRST_FD + 1, FIRST_FD + 2, codec });
+        if (serving.listens)
+            pthread_detach(serving.listener); /* it ends with the process */
         return;
     }
     qvm_event event;
