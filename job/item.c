@@ -146,7 +146,8 @@ qv_job_drop(qv_job *job, uint64_t ticket)
     if (!job || !ticket)
         return 0;
     pthread_mutex_lock(&job->lock);
-    for (struct qv_job_item *item = job->items; item; item = item->next) {
+    for (struct qv_job_item *item = job->items, *next; item; item = next) {
+        next = item->next;
         if (item->source.ticket != ticket || item->status || item->is_ending)
             continue;
         drop_item(job, item);

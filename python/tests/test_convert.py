@@ -103,7 +103,7 @@ def test_a_bad_key_costs_itself(old, tmp_path):
            "rows": {"path": None}, "lost": {}}
     write_old(old, 1, 100, {"a": (1, {}), **{key: (2, about) for key, about in bad.items()}, "b": (3, {})}, ["c"])
     part = next(old.glob("part-*"))
-    part.write_bytes(part.read_bytes().replace(b'"lost/tokens"', b'"losd/tokens"'))
+    part.write_bytes(part.read_bytes().replace(b'"lost/tokens"', b'"last/tokens"'))
     for _ in range(2):  # run again it says the same
         told = []
         assert _convert.convert(old, tmp_path / "new", told.append) == (3, 0, len(bad)), told
