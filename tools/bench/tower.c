@@ -96,10 +96,12 @@ static qv_status
 add_chunk(struct tower_bench *t, size_t n, qv_item **items, qv_error *err)
 {
     struct bench_chunk *chunks = realloc(t->chunks, (t->n_chunks + 1) * sizeof *chunks);
-    t->chunks = chunks ? chunks : t->chunks;
-    *items = chunks ? malloc(n * sizeof **items) : NULL;
-    if (!*items)
+    if (!chunks)
         return qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", t->n_chunks + 1);
+    t->chunks = chunks;
+    *items = malloc(n * sizeof **items);
+    if (!*items)
+        return qv_fail(err, QV_ENOMEM, "no memory for the %zu items of a chunk", n);
     t->chunks[t->n_chunks++] = (struct bench_chunk){ *items, n };
     return QV_OK;
 }
