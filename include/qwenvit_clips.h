@@ -389,10 +389,7 @@ typedef struct qv_job_options {
     /* Asked every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the job.
      * NULL: the job goes on */
     bool (*go_on)(void *user, qv_job *job);
-    int64_t memory; /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
-    /* how long a frame pair waits for its chunk to fill while more sources are being read; 0: 2.
-     * It does not wait if none is. */
-    double max_wait_s;
+    int64_t memory;     /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
     /* sources are not packed: each is encoded in the capacity that suits it by itself, as
      * qv_encode does with one item */

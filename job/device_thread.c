@@ -64,13 +64,9 @@ static bool
 choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 {
     qv_job *job = d->job;
-    const bool comes = qv_job_may_take_up(job) || job->n_reading;
     /* a reader that waits for memory gets it once chunks have gone */
-    const bool nothing = (job->ended && !comes) || job->serving != job->ticket;
-    const qv_feeder_expects expects = nothing ? QV_FEEDER_NOTHING
-                                      : comes ? QV_FEEDER_MORE
-                                              : QV_FEEDER_PERHAPS;
-    buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), expects, wait_s);
+    const bool more = (qv_job_may_take_up(job) || job->n_putting) && job->serving == job->ticket;
+    buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), more, wait_s);
     if (!buffer->chunk)
         return false;
     buffer->users = buffer->n = buffer->chunk->n;

@@ -113,6 +113,7 @@ struct qv_job_item {
     qv_item whole;
     int64_t n_tokens;
     int64_t step; /* frame pairs that a reader puts at a time; the last time fewer */
+    int64_t put;  /* frame pairs that were put */
     double *timestamps_s;
     struct qv_job_piece end; /* stands in a queue for the call that tells of a failure */
     struct qv_job_item *next_dropped;
@@ -195,7 +196,7 @@ struct qv_job {
     struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
     int n_failures;              /* such ends in it */
     struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
-    int n_reading;
+    int n_reading, n_putting;    /* items with a reader; those of which more frame pairs come */
     /* with options.ahead, bytes of sources in memory and of results: of all items and results that
      * were not given back; and of these results alone, of items that were taken up */
     int64_t ahead, results;

@@ -233,8 +233,7 @@ run_mixed(const struct tiny *t, int n_models, const struct mixed *m, int turn, q
                                .chunk_rows = ROWS,
                                .decoders = 1 + turn % 4,
                                .sinks = 1 + turn % 3,
-                               .queue = turn % 2 ? 3 : 0,
-                               .max_wait_s = turn % 2 ? 0.001 : 0 };
+                               .queue = turn % 2 ? 3 : 0 };
     qv_job *job = job_open(t, n_models, o, c);
     for (int i = 0; i < N; i++)
         job_add(job, &m->sources[turn % 2 ? N - 1 - i : (i * 5 + turn) % N]);
@@ -543,8 +542,7 @@ few_pay_for_few(void **state)
         uint8_t *frames = tiny_frames(&t, 2, g[1], g[2], 1);
         for (int n = 1; n <= MANY; n += 3) {
             struct collector *c = collector_make(&t);
-            qv_job *job =
-                job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK, .max_wait_s = 10 }, c);
+            qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK }, c);
             for (int i = 0; i < n; i++) {
                 char key[16];
                 snprintf(key, sizeof key, "%d", i);
@@ -605,7 +603,7 @@ few_plans_are_made(void **state)
         uint8_t *frames = tiny_frames(&t, 2 * pairs, 4, 4, 1);
         struct collector *c = collector_make(&t);
         const qv_item item = { .data = frames, .grid_thw = { pairs, 4, 4 } };
-        qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .max_wait_s = 10 }, c);
+        qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
         job_add(job, &(qv_job_source){ .key = "a", .kind = QV_SOURCE_FRAMES, .item = item });
         const qv_job_progress p = job_end(&job);
         assert_int_equal(p.chunks, cases[i].chunks + 1);
@@ -747,7 +745,6 @@ options_are_checked(void **state)
         { one, 1, { .sinks = 1 << 20 }, "sinks is 1048576" },
         { one, 1, { .memory = -5 }, "memory is -5" },
         { one, 1, { .ahead = -1 }, "ahead is -1" },
-        { one, 1, { .max_wait_s = NAN }, "max_wait_s is" },
         { one, 1, { .output = QV_U8 }, "output is u8" },
         { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
         { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
@@ -963,7 +960,7 @@ nothing_waits_for_ever(void **state)
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .max_wait_s = 0.01 }, c);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     for (int i = 0; i < 20; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
@@ -1366,7 +1363,6 @@ held_options(struct holder *h, int64_t ahead, int decoders)
                              .chunk_rows = ROWS,
                              .decoders = decoders,
                              .sinks = 2,
-                             .max_wait_s = 30,
                              .ahead = ahead,
                              .clip.decoder = decoder };
 }
@@ -1473,7 +1469,7 @@ nothing_is_taken_up_until_results_are_given_back(void **state)
         take_next(&h, i);
     }
     job_end(&h.job);
-    assert_true(qv_seconds() - began_s < 10); /* not max_wait_s */
+    assert_true(qv_seconds() - began_s < 10);
     /* without a bound nothing counts */
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 0, 1);
