@@ -441,6 +441,7 @@ typedef struct qv_feed {
     void *user;   /* the caller's */
     int64_t step; /* how many frame pairs each put adds; the last one adds those that are left */
     bool full;    /* two chunks' worth of its frame pairs wait, so more would gain nothing */
+    int device;   /* the device that its frame pairs go through; -1: none of them has gone yet */
 } qv_feed;
 
 /* Consecutive frame pairs of an item, which one put has added. */
@@ -498,7 +499,8 @@ QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, dou
 
 /* Pushes the chunk that qv_feeder_ready has chosen, and perhaps makes a plan for chunks to come
  * while the device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is
- * `refused`, only its own items have failed; after any other failure the feeder must be closed. */
+ * `refused`, only its own items have failed; after any other failure the device is lost: its items
+ * must be dropped, and it must not be used again. */
 QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
 /* Waits for the device's oldest chunk and takes its tokens, as qv_plan_pull does. */

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -20,6 +21,7 @@
 #include "backends.h"
 #include "collector.h"
 #include "clips/clips.h"
+#include "lock_pages.h"
 #include "model/feeder.h"
 #include "model/plan.h"
 #include "qwenvit_clips.h"
@@ -324,6 +326,123 @@ several_devices_share_the_work(void **state)
     }
 }
 
+/* Backends of two devices, the second of which is lost after some chunks, and both of which have
+ * little memory on the host. */
+static const struct qv_backend *sound;
+static atomic_int chunks_left;
+static size_t most_bytes;
+
+static qv_status
+run_or_lose(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    if (n > 1 && atomic_fetch_sub(&chunks_left, 1) <= 0)
+        return qv_fail(err, QV_EBACKEND, "it fell off the bus");
+    return sound->run(dev, calls, n, err);
+}
+
+static qv_status
+run_slowly(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    usleep(n > 1 ? 2000 : 0);
+    return sound->run(dev, calls, n, err);
+}
+
+static qv_status
+lock_few_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
+{
+    return bytes > most_bytes ? qv_fail(err, QV_ENOMEM, "no memory for %zu bytes", bytes)
+                              : lock_pages(dev, bytes, out, err);
+}
+
+/* A device that is lost fails what it was computing; the other one goes on. The job ends once no
+ * device is left. */
+static void
+a_lost_device_costs_what_was_on_it(void **state)
+{
+    (void)state;
+    struct tiny t[2];
+    for (int i = 0; i < 2; i++) {
+        t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
+        t[i].ctx->caps.chunks = 2;
+    }
+    struct mixed *m = mixed_make(t, QV_F32);
+    sound = t[0].ctx->backend;
+    struct qv_backend losing = *sound, slow = *sound;
+    losing.run = run_or_lose;
+    slow.run = run_slowly;
+    t[1].ctx->backend = &losing;
+    for (int after = 0; after < 4; after++) {
+        const bool both = after == 3;
+        struct collector *c = collector_make(t);
+        qv_error err = { 0 };
+        atomic_store(&chunks_left, after);
+        t[0].ctx->backend = both ? &losing : &slow;
+        qv_job *job =
+            job_open(t, 2, (qv_job_options){ .chunk_rows = ROWS, .decoders = 2, .sinks = 2 }, c);
+        int added = 0, lost = 0;
+        for (; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
+            ;
+        expect_failure("lost", both ? QV_EBACKEND : QV_OK, both ? "off the bus" : "",
+                       qv_job_end(job, &err), &err);
+        job_close(&job);
+        for (int i = 0; i < added; i++) {
+            const struct got *g = find(c, m->keys[i]);
+            assert_int_equal(g->lasts, 1);
+            assert_true(both || !g->cancelled);
+            lost += g->status == QV_EBACKEND && strstr(g->error, "off the bus");
+            if (!g->status)
+                expect_alone(t, c, m, i, QV_F32);
+            else
+                assert_int_equal(g->status, QV_EBACKEND);
+        }
+        assert_true(added == N || both);
+        assert_in_range(lost, 1, both ? added : N - 1);
+        collector_free(c);
+    }
+    for (int i = 0; i < 2; i++) {
+        t[i].ctx->backend = sound;
+        tiny_close(&t[i]);
+    }
+    mixed_free(m);
+}
+
+/* Memory that is missing for the tokens of large items fails these alone. */
+static void
+missing_memory_costs_its_item(void **state)
+{
+    (void)state;
+    struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
+    struct mixed *m = mixed_make(&t, QV_F32);
+    sound = t.ctx->backend;
+    struct qv_backend poor = *sound;
+    poor.lock_pages = lock_few_pages;
+    poor.unlock_pages = unlock_pages;
+    t.ctx->backend = t.ctx->dev->backend = &poor;
+    most_bytes = (size_t)(ROWS / 4 * (1 + t.info.n_deepstack) * t.info.out_hidden) * 4 + 128;
+    struct collector *c = collector_make(&t);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
+    for (int i = 0; i < N; i++)
+        job_add(job, &m->sources[i]);
+    const qv_job_progress p = job_end(&job);
+    int64_t large = 0;
+    for (int i = 0; i < N; i++) {
+        const int64_t *g = mix[i].grid_thw;
+        if (g[1] * g[2] > ROWS) {
+            large++;
+            assert_int_equal(find(c, m->keys[i])->status, QV_ENOMEM);
+            assert_int_equal(find(c, m->keys[i])->n, 0);
+        } else {
+            expect_alone(&t, c, m, i, QV_F32);
+        }
+    }
+    assert_int_equal(p.failed, large);
+    assert_true(large > 0);
+    collector_free(c);
+    mixed_free(m);
+    t.ctx->backend = t.ctx->dev->backend = sound;
+    tiny_close(&t);
+}
+
 /* ---- clips in several chunks ----------------------------------------------------------------- */
 
 enum { LONG = 24 };
@@ -607,7 +726,7 @@ few_plans_are_made(void **state)
         job_add(job, &(qv_job_source){ .key = "a", .kind = QV_SOURCE_FRAMES, .item = item });
         const qv_job_progress p = job_end(&job);
         assert_int_equal(p.chunks, cases[i].chunks + 1);
-        assert_int_equal(p.rest_capacity_rows, cases[i].rest);
+        assert_int_equal(p.capacity_rows, cases[i].chunks * ROWS + cases[i].rest);
         if (cases[i].chunks == 5)
             assert_int_equal(has_dense_plan(t.model, 4, 16), cases[i].under_way == 2);
         collector_free(c);
@@ -775,7 +894,7 @@ a_sink_refuses_one(void **state)
         struct collector *c = collector_make(&t);
         c->fails = m->keys[which];
         c->where = where;
-        c->how = QV_EIO;
+        c->how = where == IN_END ? QV_EIO : QV_ENOMEM;
         qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
         for (int i = 0; i < N; i++)
             job_add(job, &m->sources[i]);
@@ -788,7 +907,7 @@ a_sink_refuses_one(void **state)
         assert_int_equal(g->begins, 1);
         assert_int_equal(g->lasts, 1);
         assert_true(where == IN_END ? g->calls > (turn % 3) : g->calls == (where == IN_ROWS));
-        assert_int_equal(g->status, where == IN_END ? QV_OK : QV_EIO);
+        assert_int_equal(g->status, where == IN_END ? QV_OK : QV_ENOMEM);
         assert_true(where == IN_END || strstr(g->error, "the sink does not want it"));
         collector_free(c);
     }
@@ -877,6 +996,7 @@ what_is_no_matter_of_one_source_ends_all(void **state)
     struct collector *c = collector_make(&t);
     c->fails = m->keys[N / 2];
     c->how = QV_ENOMEM;
+    c->where = IN_END;
     c->slow = 2000;
     qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     int added = 0;
@@ -1716,6 +1836,8 @@ main(void)
         cmocka_unit_test(packs_are_as_large_as_a_model_says),
         cmocka_unit_test(any_order_gives_the_same_bits),
         cmocka_unit_test(several_devices_share_the_work),
+        cmocka_unit_test(a_lost_device_costs_what_was_on_it),
+        cmocka_unit_test(missing_memory_costs_its_item),
         cmocka_unit_test(clips_lie_in_several_chunks),
         cmocka_unit_test(thin_items_have_many_windows),
         cmocka_unit_test(few_pay_for_few),

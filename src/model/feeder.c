@@ -252,14 +252,13 @@ qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *nam
     if (!item->data && !f->alone) /* small, so that chunks can be filled while it is decoded */
         step = step > QV_CHUNK_PIECES ? step / QV_CHUNK_PIECES : 1;
     step = step < item->grid_thw[0] ? step : item->grid_thw[0];
-    *fed = (struct qv_fed){ .shown = { .user = user, .step = step },
+    *fed = (struct qv_fed){ .shown = { .user = user, .step = step, .device = -1 },
                             .next = f->feeds,
                             .link = &f->feeds,
                             .whole = *item,
                             .input = input,
                             .capacity = capacity,
-                            .pair = pair,
-                            .device = -1 };
+                            .pair = pair };
     if (f->feeds)
         f->feeds->link = &fed->next;
     f->feeds = fed;

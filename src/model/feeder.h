@@ -20,7 +20,6 @@ struct qv_fed {
     qv_input input;
     qv_capacity capacity, pair; /* what its pairs are packed in; what one pair takes */
     int64_t put, waiting;       /* frame pairs that were put; those of them that wait */
-    int device;                 /* the device that encodes it; -1: not decided yet */
 };
 
 /* Frame pairs that wait. */

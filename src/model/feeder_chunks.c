@@ -25,7 +25,8 @@ struct offer {
 static bool
 may_take(const qv_feeder *f, int device, const struct qv_fed *first, const struct qv_fed *fed)
 {
-    return (fed->device < 0 || fed->device == device) && (!first || !f->alone || fed == first);
+    return (fed->shown.device < 0 || fed->shown.device == device) &&
+           (!first || !f->alone || fed == first);
 }
 
 /* Lists what the device may take. */
@@ -88,7 +89,7 @@ take(const qv_feeder *f, int device, struct qv_feeder_pack *pack, const struct o
         i += offered;
         chunk->shown.is_rest &= !offered || !left;
         if (n) {
-            fed->device = device;
+            fed->shown.device = device;
             chunk->pieces[chunk->shown.n++] = qv_feeder_take(f, pack, link, n);
         }
         if (left)
