@@ -352,7 +352,7 @@ mkdir again && expect 1 '2 of 5 clips failed' sh -c '"$@" < list.txt' - "$qwenvi
     --model "$model" -o again --device 0,0 --quiet
 diff -r listed again > /dev/null || fail 'a list from standard input, on two devices, gave other files'
 rm -r listed/* again
-expect 1 ' tokens per second; loading the model took ' "$qwenvit" encode --list list.txt --model "$model" -o listed \
+expect 1 ', of which loading the model took ' "$qwenvit" encode --list list.txt --model "$model" -o listed \
     --trace t.json
 if command -v python3 > /dev/null; then
     python3 - << 'END' || fail 'a trace is not as documented'

@@ -192,7 +192,7 @@ run_job(struct tool_encoder *e, qv_error *err)
     }
     e->job_s = qv_seconds() - began_s;
     tool_bar_end();
-    return !status && many ? tool_report_job(e, err) : status;
+    return status;
 }
 
 /* Encodes on open devices. A failure of one of several clips costs that clip; a lost device ends
@@ -213,6 +213,12 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     if (!status && e->trace)
         status = tool_trace_finish(e->trace, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;
+    tool_reasons_tell(&e->notes, e->o);
+    tool_reasons_tell(&e->failures, e->o);
+    if (!code && (e->n > 1 || e->o->list)) {
+        status = tool_report_job(e, err);
+        code = status ? tool_fail(status, err) : code;
+    }
     qv_job_close(&e->job);
     tool_trace_close(&e->trace);
     pthread_mutex_destroy(&e->lock);

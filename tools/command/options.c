@@ -185,6 +185,8 @@ static const struct option options[] = {
       GROUP_DEVICE, AT(tune_file) },
     { "--json[=FILE]", NULL, "print results as JSON, an object a line, or append them to FILE",
       JSON, GROUP_JSON | GROUP_RESULT, AT(json_file) },
+    { "--failures", "FILE", "append a JSON object for each clip that fails to FILE", OUTPUT,
+      GROUP_ENCODE | GROUP_FILL | GROUP_STATUS | GROUP_INFO, AT(failures) },
     { "--quiet", NULL, "print no progress", FLAG, GROUP_JSON, AT(quiet) },
     { "--picture", "--drawing", NULL, OLD, GROUP_ENCODE, .at = 0 },
     { "--out", "-o", NULL, OLD, GROUP_FILL, .at = 0 },
