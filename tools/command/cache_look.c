@@ -173,19 +173,17 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
         json_decref(failures);
         return s;
     }
-    json_t *j =
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:{s:b, s:I, s:b}}",
-                  "cache", tool_json_text(o->out), "ok",
-                  (json_int_t)(n[QV_CACHE_DONE] + n[QV_CACHE_SOURCE_GONE]), "failed",
-                  (json_int_t)n[QV_CACHE_FAILED], "damaged_clips",
-                  (json_int_t)count_damaged(c, in), "bytes", (json_int_t)in->bytes, "part_bytes",
-                  (json_int_t)in->part_bytes, "parts", (json_int_t)in->n_parts, "superseded",
-                  (json_int_t)in->n_superseded, "superseded_bytes",
-                  (json_int_t)in->superseded_bytes, "damaged_bytes", (json_int_t)in->damaged_bytes,
-                  "model", model_json(in), "damaged", damage_json(c, &superseded), "failures",
-                  failures, "text", "listed", o->list != NULL, "size",
-                  (json_int_t)(in->part_bytes + in->damaged_bytes), "prunable",
-                  in->n_superseded || in->n_damaged);
+    json_t *j = json_pack(
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:{s:b, s:I, s:b}}",
+        "cache", tool_json_text(o->out), "ok",
+        (json_int_t)(n[QV_CACHE_DONE] + n[QV_CACHE_SOURCE_GONE]), "failed",
+        (json_int_t)n[QV_CACHE_FAILED], "damaged_clips", (json_int_t)count_damaged(c, in), "bytes",
+        (json_int_t)in->bytes, "part_bytes", (json_int_t)in->part_bytes, "parts",
+        (json_int_t)in->n_parts, "superseded", (json_int_t)in->n_superseded, "superseded_bytes",
+        (json_int_t)in->superseded_bytes, "damaged_bytes", (json_int_t)in->damaged_bytes, "model",
+        model_json(in), "damaged", damage_json(c, &superseded), "failures", failures, "text",
+        "listed", o->list != NULL, "size", (json_int_t)(in->part_bytes + in->damaged_bytes),
+        "prunable", in->n_superseded || in->n_damaged);
     const int lost =
         o->list ? json_object_update_new(j, json_pack("{s:I, s:I, s:I}", "missing",
                                                       (json_int_t)n[QV_CACHE_MISSING], "changed",

@@ -40,6 +40,7 @@ struct tool_encoder {
     struct tool_progress bar; /* progress of a single clip */
     struct tool_trace *trace; /* NULL: no trace */
     double job_s, load_s;     /* load_s: before the job, to open devices and load the model */
+    bool makes_folders;       /* outputs lie in a folder that may not be there yet */
     bool defers;              /* a signal ends the job in good order */
 };
 
@@ -59,6 +60,9 @@ void tool_devices_close(struct tool_devices *d);
 /* Encodes on devices that are open; if there are none, it opens them. Returns an exit code, and
  * reports errors itself. *job_s is the time from the first clip until all are written. */
 int tool_encode_on(const struct tool_options *o, struct tool_devices *devices, double *job_s);
+
+/* Complains, and returns TOOL_USAGE, unless clips are given either as arguments or by --list. */
+int tool_check_sources(const struct tool_options *o, const char *name);
 
 qv_dtype tool_output_dtype(const struct tool_encoder *e); /* dtype of the written tokens; the model
                                                            * must be open */

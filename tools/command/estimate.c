@@ -245,8 +245,8 @@ report(const struct forecast *f, qv_error *err)
         json_object_update_new(
             json_object_get(j, "text"),
             json_pack("{s:f, s:b, s:f, s:I, s:I, s:f}", "asked", o->rate, "unknown",
-                      h<0, "time_s", 3600 * h, "clips", (json_int_t)f->rate.clips, "tokens", (json_int_t)f->rate.tokens,
-                              "seconds", o->rate> 0 ||
+                      h<0, "time_s", 3600 * h, "clips", (json_int_t)f->rate.clips, "tokens",
+                              (json_int_t)f->rate.tokens, "seconds", o->rate> 0 ||
                               !f->has_rate
                           ? 0.0
                           : f->rate.seconds));

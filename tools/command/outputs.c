@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "error.h"
@@ -164,6 +165,17 @@ check_outputs(const struct tool_options *o, const char *const *outputs, size_t n
         status = check_folder(folders[i], folders[i] == o->out, places, n, err);
     free(places);
     return status;
+}
+
+qv_status
+tool_check_ending(const char *path, const char *ending, qv_error *err)
+{
+    struct stat st;
+    const size_t n = strlen(path), of_ending = strlen(ending);
+    const bool is_file = stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
+    return is_file && (n <= of_ending || strcasecmp(path + n - of_ending, ending) != 0)
+               ? qv_fail(err, QV_EINVAL, "%s: this file must end in %s", qv_path_tail(path), ending)
+               : QV_OK;
 }
 
 qv_status

@@ -13,7 +13,11 @@ struct unit {
     const char *name;
 };
 static const struct unit
-    memory[] = { { 1, "B" }, { 0x1p10, "KiB" }, { 0x1p20, "MiB" }, { 0x1p30, "GiB" }, { 0x1p40, "TiB" } },
+    memory[] = { { 1, "B" },
+                 { 0x1p10, "KiB" },
+                 { 0x1p20, "MiB" },
+                 { 0x1p30, "GiB" },
+                 { 0x1p40, "TiB" } },
     files[] = { { 1, "B" }, { 1e3, "KB" }, { 1e6, "MB" }, { 1e9, "GB" }, { 1e12, "TB" } },
     times[] = { { 1e-3, "ms" }, { 1, "s" }, { 60, "min" }, { 3600, "h" }, { 86400, "days" } };
 enum { N_UNITS = 5 };

@@ -103,7 +103,7 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     const struct tool_encoder *e = user;
     struct tool_output *output = *entry = r->user;
     const double began_s = qv_seconds();
-    if (e->o->list)
+    if (e->makes_folders)
         qv_make_folders(output->path);
     qv_status status = open_file(e, output, r, err);
     if (!status && e->o->drawing)

@@ -79,6 +79,7 @@ struct tool_options {
     int64_t shard[2]; /* shard I of N; N 0: all */
     int64_t part_bytes;
     double part_seconds;
+    bool recursive; /* folders stand for all below them */
     bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
@@ -238,8 +239,8 @@ void tool_record_failure(const struct tool_options *o, const char *clip, const c
 /* failures.c: what was wrong with clips, grouped by reason. Zeros are none; the caller locks. */
 enum { TOOL_WORDS = sizeof(((qv_error *)NULL)->text) };
 struct tool_reason {
-    int64_t n; /* clips */
-    char name[TOOL_WORDS]; /* of the clip whose name is the least */
+    int64_t n;                                /* clips */
+    char name[TOOL_WORDS];                    /* of the clip whose name is the least */
     char text[TOOL_WORDS], first[TOOL_WORDS]; /* what they have in common; all of the first */
 };
 struct tool_reasons {
@@ -261,6 +262,8 @@ void tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o);
  * them, where the inputs are a list and its clips. */
 qv_status tool_check_named_outputs(const struct tool_options *o, qv_error *err);
 struct tool_list;
+/* Checks that a file that is written has its format's ending; a device or pipe need not. QV_EINVAL. */
+qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
 
