@@ -2,15 +2,9 @@
 /* Tests --like qwen-vl-utils: everything that is decided and made must equal what the package
  * decides and makes, by a table that was written with it
  * (tools/reference/make_qwen_vl_utils_table.py). */
-#include <setjmp.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <math.h>
 
 #include "../clips/clips.h"
 
@@ -90,10 +84,8 @@ preset(int patch)
                             .merge_size = 2 };
 }
 
-static void
-clips_are_the_packages(void **state)
+TEST(clips_are_the_packages)
 {
-    (void)state;
     for (size_t c = 0; c < COUNT(clips); c++) {
         const struct clip_row *row = &clips[c];
         qv_outcome info = { .source_frames = row->frames,
@@ -129,10 +121,8 @@ clips_are_the_packages(void **state)
     }
 }
 
-static void
-cuts_are_the_packages(void **state)
+TEST(cuts_are_the_packages)
 {
-    (void)state;
     for (size_t c = 0; c < COUNT(cuts); c++) {
         const struct cut_row *row = &cuts[c];
         qv_outcome info = { .source_frames = row->frames,
@@ -166,10 +156,8 @@ cuts_are_the_packages(void **state)
     }
 }
 
-static void
-images_are_the_packages(void **state)
+TEST(images_are_the_packages)
 {
-    (void)state;
     for (size_t c = 0; c < COUNT(images); c++) {
         const struct image_row *row = &images[c];
         qv_outcome info = { .is_image = true,
@@ -192,8 +180,7 @@ images_are_the_packages(void **state)
 }
 
 /* An error says in words what is wrong, with the clip or with an option. */
-static void
-words_say_what_is_wrong(void **state)
+TEST(words_say_what_is_wrong)
 {
     static const struct {
         int64_t frames, height;
@@ -214,7 +201,6 @@ words_say_what_is_wrong(void **state)
         { 9, 100, { .min_pixels = 2, .max_pixels = 5 }, QV_EINVAL, "320x100 becomes 0x0; max_pix" },
         { 9, 100, { .min_pixels = (int64_t)1 << 40 }, QV_EINVAL, "would be resized to" },
     };
-    (void)state;
     const qv_preprocess p = preset(16);
     for (size_t i = 0; i < COUNT(bad); i++) {
         qv_outcome info = { .source_frames = bad[i].frames,
@@ -232,10 +218,8 @@ words_say_what_is_wrong(void **state)
     }
 }
 
-static void
-pixels_are_the_packages(void **state)
+TEST(pixels_are_the_packages)
 {
-    (void)state;
     for (size_t c = 0; c < COUNT(resizes); c++) {
         const struct resize_row *row = &resizes[c];
         const size_t n = 3 * (size_t)row->to_h * (size_t)row->to_w;
@@ -291,10 +275,8 @@ pixels_are_the_packages(void **state)
         .type = QV_VALUE_FLAG, .integer = (v)                                                      \
     }
 
-static void
-an_option_takes_what_it_means(void **state)
+TEST(an_option_takes_what_it_means)
 {
-    (void)state;
     static const struct {
         const char *name, *words; /* NULL: the value is right. */
         bool row;
@@ -345,10 +327,8 @@ an_option_takes_what_it_means(void **state)
     }
 }
 
-static void
-a_row_stands_over_all_clips(void **state)
+TEST(a_row_stands_over_all_clips)
 {
-    (void)state;
     qv_error err = { 0 };
     qv_clip_options own = { .start_s = 2, .end_s = 2 };
     assert_int_equal(qvm_check_row(&own, &err), QV_EINVAL);
@@ -369,14 +349,12 @@ a_row_stands_over_all_clips(void **state)
 }
 
 /* An image's bounds are counts of tokens, 4 and 16384. At a bound nothing is resized. */
-static void
-images_have_their_own_bounds(void **state)
+TEST(images_have_their_own_bounds)
 {
     static const int64_t sizes[][4] = { { 3584, 3584, 3584, 3584 },
                                         { 3584, 3612, 3556, 3584 },
                                         { 56, 56, 56, 56 },
                                         { 28, 28, 56, 56 } };
-    (void)state;
     const qv_preprocess p = preset(14);
     for (size_t i = 0; i < COUNT(sizes); i++) {
         const qv_outcome info = { .is_image = true,
@@ -389,20 +367,4 @@ images_have_their_own_bounds(void **state)
         assert_int_equal(height, sizes[i][2]);
         assert_int_equal(width, sizes[i][3]);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_option_takes_what_it_means),
-        cmocka_unit_test(a_row_stands_over_all_clips),
-        cmocka_unit_test(clips_are_the_packages),
-        cmocka_unit_test(cuts_are_the_packages),
-        cmocka_unit_test(images_are_the_packages),
-        cmocka_unit_test(words_say_what_is_wrong),
-        cmocka_unit_test(pixels_are_the_packages),
-        cmocka_unit_test(images_have_their_own_bounds),
-    };
-    return cmocka_run_group_tests_name("like", tests, NULL, NULL);
 }

@@ -6,11 +6,8 @@
  * call runs in a process of its own, so that a crash is one line of the report.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "test.h"
+
 #include <ctype.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -765,10 +762,8 @@ expect_nothing(const char *report)
     assert_true(!*report);
 }
 
-static void
-no_pointer_crashes(void **state)
+TEST(no_pointer_crashes)
 {
-    (void)state;
     static char report[20000];
     for (size_t i = 0; i < N_CALLS; i++) {
         const unsigned n = try_call(&calls[i], -1, false, report, sizeof report);
@@ -780,10 +775,8 @@ no_pointer_crashes(void **state)
     expect_nothing(report);
 }
 
-static void
-reserved_fields_are_zero(void **state)
+TEST(reserved_fields_are_zero)
 {
-    (void)state;
     static char report[8000];
     for (size_t i = 0; i < N_CALLS; i++)
         if (calls[i].has_reserved)
@@ -792,10 +785,8 @@ reserved_fields_are_zero(void **state)
 }
 
 /* The table has every function of these headers that is given a pointer. */
-static void
-every_function_is_in_the_table(void **state)
+TEST(every_function_is_in_the_table)
 {
-    (void)state;
     static const char *const headers[] = { "qwenvit_cache.h", "qwenvit_clips.h" };
     int n = 0;
     for (size_t h = 0; h < sizeof headers / sizeof *headers; h++) {
@@ -822,12 +813,11 @@ every_function_is_in_the_table(void **state)
 /* ---- */
 
 static int
-set_up(void **state)
+set_up(void)
 {
     static char folders[3][600];
     char path[600];
-    if (tempdir_make(state) ||
-        qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err) ||
+    if (tempdir_make() || qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err) ||
         qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, &err))
         return -1;
     snprintf(folders[0], sizeof folders[0], "%s", temp_path("cache"));
@@ -854,20 +844,11 @@ set_up(void **state)
 }
 
 static int
-tear_down(void **state)
+tear_down(void)
 {
     qv_model_free(&model);
     qv_context_close(&ctx);
-    return tempdir_remove(state);
+    return tempdir_remove();
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_function_is_in_the_table),
-        cmocka_unit_test(no_pointer_crashes),
-        cmocka_unit_test(reserved_fields_are_zero),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down);
