@@ -14,6 +14,8 @@ struct qv_cache_reading {
     const char *const *parts; /* [n_parts] file names of the only parts to read; NULL: all parts of
                                * the folder */
     size_t n_parts;
+    const qv_cache *before; /* an earlier reading of the folder, of which all parts are taken over
+                             * if they are there still; or NULL */
 };
 
 /* Why a part cannot be used. */
