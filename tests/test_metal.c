@@ -52,9 +52,9 @@ open_pointwise(qv_context *ctx, qv_conv3d **out, qv_error *err)
 
 /* Says what a job makes. It has whole pages, so that the convolution's data lie in the device's
  * memory. */
-enum { CHUNKS = 2, GRID = 4, ROWS = CHUNKS * GRID * GRID / 4, MOST_HIDDEN = 256 };
+enum { CHUNKS = 2, GRID = 4, TOKEN_ROWS = CHUNKS * GRID * GRID / 4, MOST_HIDDEN = 256 };
 struct made {
-    float x[N_XY], y[N_XY], tokens[ROWS * MOST_HIDDEN];
+    float x[N_XY], y[N_XY], tokens[TOKEN_ROWS * MOST_HIDDEN];
 };
 
 /* Runs as many chunks at once as possible, and a convolution in place. Every failure must be
@@ -80,8 +80,8 @@ job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
         status = qv_plan_push(plan, &clip, 1, err);
     }
     for (int i = 0; i < CHUNKS && !status; i++) {
-        qv_tokens out = { .tokens = made->tokens + i * (ROWS / CHUNKS) * info.out_hidden,
-                          .capacity = ROWS / CHUNKS };
+        qv_tokens out = { .tokens = made->tokens + i * (TOKEN_ROWS / CHUNKS) * info.out_hidden,
+                          .capacity = TOKEN_ROWS / CHUNKS };
         status = qv_plan_pull(plan, &out, err);
     }
     if (!status)
