@@ -34,7 +34,7 @@ const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) describes. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
 
-/* A key of a part of which all exists already: tensors of the cache's layout (those that a failed clip
+/* A key that is written as it is: tensors of the cache's layout (those that a failed clip
  * lacks are NULL), and its record, which is compact JSON. */
 struct qv_cache_copied {
     const char *key, *record;
