@@ -4,7 +4,7 @@
 # a terminal shows of the failures fits one screen. Then folders and lists as arguments.
 # Usage: many.sh QWENVIT GOLDEN WORK WRITE_CLIPS IMAGE_WRITE [N]
 set -eu
-qwenvit=$1 model=$2/qwen3_vl work=$3 write_clips=$4 image_write=$5 files=${6:-150}
+qwenvit=$1 model=$2/qwen3_vl work=$3 write_clips=$4 image_write=$5 files=${6:-100}
 . "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work/made" "$work/clips/a/b" && cd "$work"
 (cd made && "$write_clips" > /dev/null 2>&1)
