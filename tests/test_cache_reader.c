@@ -289,6 +289,60 @@ TEST(test_some_parts)
     }
 }
 
+/* Opens a folder as Python's refresh does: with what an earlier reading found. */
+static qv_cache *
+open_after(const char *dir, const qv_cache *before)
+{
+    const struct qv_cache_reading how = { .before = before };
+    qv_cache *c = NULL;
+    qv_error err = { 0 };
+    if (qv_cache_open_as(dir, &how, &c, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+static int64_t
+count_damaged(const qv_cache *c)
+{
+    qv_cache_info info;
+    qv_cache_get_info(c, &info);
+    return info.n_damaged;
+}
+
+TEST(new_parts_alone_are_read)
+{
+    enum { FIRST = 3000, ALL = 6000 }; /* the hash table grows between the two */
+    const char *dir = make_folder();
+    for (int i = 0; i < FIRST; i++)
+        write_part(dir, 2 * i, 0);
+    qv_cache *first = open_cache(dir), *second = NULL;
+    put_file(part_path(dir, 0), "", 0); /* which shows that it is not read again */
+    for (int i = 0; i < ALL - FIRST; i++)
+        write_part(dir, 2 * i + 1, 0);
+    second = open_after(dir, first);
+    assert_int_equal(count_damaged(second), 0);
+    qv_cache_close(&first);
+    for (int i = 1; i < ALL; i++) {
+        qv_cache_item item;
+        hold_key(second, i, &item);
+        assert_string_equal(item.part, part_name(i));
+        qv_cache_release(second, &item);
+    }
+    /* A part that is gone, or that could not be used, has the others read again. */
+    assert_int_equal(remove(part_path(dir, 1)), 0);
+    qv_cache *third = open_after(dir, second);
+    assert_int_equal(count_damaged(third), 1);
+    write_part(dir, 0, 0);
+    qv_cache *fourth = open_after(dir, third);
+    qv_cache_info info;
+    qv_cache_get_info(fourth, &info);
+    assert_int_equal(info.n_damaged, 0);
+    assert_int_equal(info.n_ok, ALL - 1);
+    qv_cache_close(&second);
+    qv_cache_close(&third);
+    qv_cache_close(&fourth);
+}
+
 /* ---- odd parts ------------------------------------------------------------------------------- */
 
 /* Checks that the folder's other part can be read and that what is wrong with part 1 is
