@@ -10,6 +10,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 #include "asker.h"
 #include "backends.h"
@@ -20,6 +21,7 @@
 #include "qwenvit_clips.h"
 #include "tempdir.h"
 #include "tiny.h"
+#include "wrap.h"
 
 enum { ROWS = 64 };
 
@@ -1142,26 +1144,42 @@ TEST(a_chunk_is_waited_for_once)
     tiny_close(&t);
 }
 
+/* Calls of qv_clip_read: how many there were, and which one waits (0: none). */
+static atomic_int n_reads, held_read;
+
+WRAPPED(qv_status, qv_clip_read,
+        (qv_clip * clip, uint8_t *dst, int64_t n_max, int64_t *n, double *times, qv_error *err))
+{
+    const int read = atomic_fetch_add(&n_reads, 1) + 1;
+    while (atomic_load(&held_read) == read)
+        usleep(100);
+    return __real_qv_clip_read(clip, dst, n_max, n, times, err);
+}
+
 /* A clip that is dropped while it is read is read no further. */
 TEST(a_clip_is_dropped_while_it_is_read)
 {
     enum { K = 5 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
     const qv_clip_options o = clip_options(K);
-    pthread_mutex_lock(&c->lock); /* the sink waits, so that the reader comes to wait as well */
+    const int last = clips[K].sampled;
+    atomic_store(&n_reads, 0);
+    atomic_store(&held_read, last - 1);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
     job_add(job, &(qv_job_source){
                      .key = "k", .path = clip_paths[K], .clip = &o, .ticket = UINT64_MAX });
     qv_job_progress p;
     do
         qv_job_get_progress(job, &p);
-    while (!p.chunks);
+    while (!p.chunks || atomic_load(&n_reads) < last - 1);
     assert_int_equal(qv_job_drop(job, UINT64_MAX), 1);
-    pthread_mutex_unlock(&c->lock);
+    atomic_store(&held_read, 0);
     assert_int_equal(job_end(&job).failed, 1);
     const struct got *g = find(c, "k");
     assert_true(g->cancelled && g->lasts == 1);
+    assert_int_equal(atomic_load(&n_reads), last - 1);
+    assert_true(g->n < g->n_tokens);
     collector_free(c);
     tiny_close(&t);
 }
