@@ -58,7 +58,7 @@ def pinned():
 def checked():
     """What the tools find, each with files that it checks."""
     forms = [path for path in glob.glob(".github/ISSUE_TEMPLATE/*.yml") if not path.endswith("config.yml")]
-    schema = ("check-jsonschema", "-q", "--builtin-schema")
+    schema = ("check-jsonschema", "--builtin-schema")
     for command, paths in (
             (schema + ("vendor.github-issue-forms",), forms),
             (schema + ("vendor.github-issue-config",), [".github/ISSUE_TEMPLATE/config.yml"]),
