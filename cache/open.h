@@ -14,6 +14,8 @@ struct qv_cache_reading {
     const char *const *parts; /* [n_parts] file names of the only parts to read; NULL: all parts of
                                * the folder */
     size_t n_parts;
+    const qv_cache *before; /* an earlier reading of the folder, of which all parts are taken over
+                             * if they are there still; or NULL */
 };
 
 /* Why a part cannot be used. */
@@ -32,7 +34,7 @@ const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) describes. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
 
-/* A key of a part of which all exists already: tensors of the cache's layout (those that a failed clip
+/* A key that is written as it is: tensors of the cache's layout (those that a failed clip
  * lacks are NULL), and its record, which is compact JSON. */
 struct qv_cache_copied {
     const char *key, *record;
@@ -43,9 +45,9 @@ struct qv_cache_copied {
 };
 
 /* Writes a part with n keys, a file name and a time of sealing into a folder that has a
- * qwenvit-cache.json. A key whose name, record or numbers are not valid is left out, and left_out is
- * called with its number and why; without any key there is no part. With name NULL the keys are only
- * checked. Returns QV_EIO if there is a file of that name. */
+ * qwenvit-cache.json. A key whose name, record or numbers are not valid is left out, and left_out
+ * is called with its number and why; without any key there is no part. With name NULL the keys are
+ * only checked. Returns QV_EIO if there is a file of that name. */
 qv_status qv_cache_write_part(const char *dir, const char *name, int64_t sealed_ns,
                               const struct qv_cache_copied *keys, size_t n,
                               void (*left_out)(void *user, size_t key, const char *words),

@@ -236,8 +236,8 @@ need_of(const struct pruning *p, const struct qv_index_row *row)
                                     row->record_bytes);
 }
 
-/* Sets the number of rows that stay of a part, the front of the part that replaces it, and the bytes
- * of that: front, tensors of tokens and small tensors. */
+/* Sets the number of rows that stay of a part, the front of the part that replaces it, and the
+ * bytes of that: front, tensors of tokens and small tensors. */
 static void
 measure(const struct pruning *p, uint32_t part, size_t *n_stay, uint64_t *room, uint64_t *bytes)
 {
@@ -316,7 +316,7 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
 
 /* ---- one part -------------------------------------------------------------------------------- */
 
-/* Reads the index and the records of a part that is to be pruned. */
+/* Reads the index and the records of the part to prune. */
 static qv_status
 read_index(struct pruning *p, uint32_t part, qv_error *err)
 {
@@ -389,7 +389,7 @@ leave_damage(struct pruning *p, qv_error *err)
     return s;
 }
 
-/* Removes broken parts if damage is to be removed. Parts that another build might read stay. */
+/* Removes broken parts, if the caller wants that. Parts that another build might read stay. */
 static qv_status
 prune_damage(struct pruning *p, qv_error *err)
 {

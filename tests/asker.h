@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A thread that keeps asking a job for its progress. Include this file after cmocka.h. */
+/* A thread that keeps asking a job for its progress. Include this file after test.h. */
 #ifndef QV_TESTS_ASKER_H
 #define QV_TESTS_ASKER_H
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "qwenvit_clips.h"

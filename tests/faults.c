@@ -127,6 +127,7 @@ counted(void *p)
     }
 #define OWN(name)
 #include "faults.inc"
+#include "wrap.h"
 
 WRAPPER(realloc, void *, (void *p, size_t n))
 {
@@ -153,10 +154,7 @@ malloc_json(size_t n)
     return fails(ALLOC, &self) ? NULL : counted(__real_malloc(n));
 }
 
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int
-__wrap_open(const char *path, int flags, ...)
+WRAPPED(int, open, (const char *path, int flags, ...))
 {
     static const struct call self = { "open", QV_ENOMEM, QV_EIO,
                                       "a tune file that cannot be read is ignored with a warning" };
@@ -276,6 +274,19 @@ WRAPPER(tool_fail, int, (qv_status status, const qv_error *err))
 {
     complaint = *err;
     return complaint.status == status ? tool_exit_code(status) : -1;
+}
+
+/* What was wrong with a clip; status and text are the job's. */
+WRAPPER(tool_reasons_lose, void,
+        (struct tool_reasons * r, const struct tool_options *o, const char *clip, const char *key,
+         qv_status status, const char *words))
+{
+    (void)r;
+    (void)o;
+    (void)clip;
+    (void)key;
+    complaint.status = status;
+    snprintf(complaint.text, sizeof complaint.text, "%s", words);
 }
 
 /* The values are whole numbers, so that every lowering gives the same bits. */

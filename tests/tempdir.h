@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A temporary folder for each test, and files in it. Include this file after cmocka.h, and define
+/* A temporary folder for each test, and files in it. Include this file after test.h, and define
  * _GNU_SOURCE. */
 #ifndef QV_TESTS_TEMPDIR_H
 #define QV_TESTS_TEMPDIR_H
@@ -7,9 +7,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,19 +23,17 @@ tempdir_remove_one(const char *path, const struct stat *st, int type, struct FTW
     return remove(path);
 }
 
-/* cmocka's setup and teardown of one test. */
+/* Setup and teardown of one test. */
 static inline int
-tempdir_make(void **state)
+tempdir_make(void)
 {
-    (void)state;
     memcpy(tempdir + strlen(tempdir) - 6, "XXXXXX", 6);
     return mkdtemp(tempdir) ? 0 : -1;
 }
 
 static inline int
-tempdir_remove(void **state)
+tempdir_remove(void)
 {
-    (void)state;
     return nftw(tempdir, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -68,6 +63,29 @@ static inline const char *
 temp_text(const char *name, const char *text)
 {
     return temp_file(name, text, strlen(text));
+}
+
+struct file {
+    char *data; /* free() */
+    size_t bytes;
+};
+
+static inline struct file
+read_file(const char *path)
+{
+    struct file file = { 0 };
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    const long n = ftell(f);
+    assert_true(n > 0);
+    rewind(f);
+    file.bytes = (size_t)n;
+    file.data = malloc(file.bytes);
+    assert_non_null(file.data);
+    assert_int_equal(fread(file.data, 1, file.bytes, f), file.bytes);
+    fclose(f);
+    return file;
 }
 
 static inline int

@@ -2,27 +2,21 @@
 /* Tests that a file appears as a whole or not at all: it is on the disk before it has its name, and
  * gone after a signal. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <signal.h>
 #include <sys/wait.h>
 
 #include "files/atomic_file.h"
 #include "sync_log.h"
 #include "tempdir.h"
+#include "wrap.h"
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
 static bool no_sync; /* Whether fsync fails. */
 
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int
-__wrap_fsync(int fd)
+WRAPPED(int, fsync, (int fd))
 {
     if (no_sync) {
         errno = EIO;
@@ -32,19 +26,11 @@ __wrap_fsync(int fd)
     return __real_fsync(fd);
 }
 
-ssize_t __real_pwrite(int fd, const void *data, size_t n, off_t at);
-ssize_t __wrap_pwrite(int fd, const void *data, size_t n, off_t at);
-ssize_t
-__wrap_pwrite(int fd, const void *data, size_t n, off_t at)
+WRAPPED(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at))
 {
     sync_log_fd(SYNC_WRITTEN, fd);
     return __real_pwrite(fd, data, n, at);
 }
-
-int __real_mkdir(const char *path, mode_t mode);
-int __wrap_mkdir(const char *path, mode_t mode);
-int __real_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to);
 
 /* Logs the name that a file or a folder has now. */
 static void
@@ -62,8 +48,7 @@ log_name(const char *path)
     sync_log_add(SYNC_NAMED, &file, &above);
 }
 
-int
-__wrap_rename(const char *from, const char *to)
+WRAPPED(int, rename, (const char *from, const char *to))
 {
     const int r = __real_rename(from, to);
     if (!r)
@@ -72,8 +57,7 @@ __wrap_rename(const char *from, const char *to)
 }
 
 /* A folder is empty when it is made, so nothing of it has to be synced before. */
-int
-__wrap_mkdir(const char *path, mode_t mode)
+WRAPPED(int, mkdir, (const char *path, mode_t mode))
 {
     struct stat st;
     const int r = __real_mkdir(path, mode);
@@ -84,36 +68,30 @@ __wrap_mkdir(const char *path, mode_t mode)
     return r;
 }
 
-static void
-test_order(void **state)
+TEST(test_order)
 {
-    (void)state;
     qv_error err = { 0 };
     sync_log_begin();
-    assert_int_equal(qv_atomic_file_put(temp_path("new"), "12345", 5, &err), QV_OK);
-    assert_int_equal(qv_atomic_file_put(temp_path("new"), "123", 3, &err), QV_OK);
+    assert_ok(qv_atomic_file_put(temp_path("new"), "12345", 5, &err), &err);
+    assert_ok(qv_atomic_file_put(temp_path("new"), "123", 3, &err), &err);
     assert_int_equal(sync_log_end(), 2);
 }
 
 /* A key with slashes makes folders. If they were not synced, a power loss would take them and
  * everything in them. */
-static void
-test_folders(void **state)
+TEST(test_folders)
 {
-    (void)state;
     qv_error err = { 0 };
     char path[600];
     snprintf(path, sizeof path, "%s", temp_path("a/b/c/new"));
     sync_log_begin();
     qv_make_folders(path);
-    assert_int_equal(qv_atomic_file_put(path, "12345", 5, &err), QV_OK);
+    assert_ok(qv_atomic_file_put(path, "12345", 5, &err), &err);
     assert_int_equal(sync_log_end(), 4);
 }
 
-static void
-test_sync_fails(void **state)
+TEST(test_sync_fails)
 {
-    (void)state;
     qv_error err = { 0 };
     no_sync = true;
     const qv_status s = qv_atomic_file_put(temp_path("new"), "12345", 5, &err);
@@ -137,10 +115,8 @@ remove_all(int number)
 }
 
 /* A signal removes all files, however many there are and however many there were before. */
-static void
-test_signal(void **state)
+TEST(test_signal)
 {
-    (void)state;
     for (int before = 0; before <= MANY; before += MANY) {
         fflush(NULL);
         const pid_t pid = fork();
@@ -170,15 +146,4 @@ test_signal(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_order),
-        TEST(test_folders),
-        TEST(test_sync_fails),
-        TEST(test_signal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

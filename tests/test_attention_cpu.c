@@ -5,14 +5,9 @@
  * have no effect; a NaN in a segment does. Long segments, of several blocks of keys, are right as
  * well.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <math.h>
 
 #include "../cpu/cpu.h"
 #include "checkop.h"
@@ -36,13 +31,6 @@ struct kernel {
     struct qv_memory *scratch;
 };
 
-static void
-must(qv_status status, const qv_error *err)
-{
-    if (status)
-        fail_msg("%s", err->text);
-}
-
 static struct kernel
 open_kernel(int threads, int head_dim, qv_dtype dtype)
 {
@@ -57,10 +45,10 @@ open_kernel(int threads, int head_dim, qv_dtype dtype)
                                                .head_dim = head_dim,
                                                .scale = 0.3 };
     qv_op_set_dtype(&op, dtype);
-    must(qv_backend_cpu.open(&(struct qv_device_options){ .threads = threads }, &k.dev, &err),
-         &err);
-    must(qv_backend_cpu.prepare(k.dev, &op, 0, &k.kernel, &bytes, &err), &err);
-    must(qv_backend_cpu.alloc(k.dev, bytes, &k.scratch, &err), &err);
+    assert_ok(qv_backend_cpu.open(&(struct qv_device_options){ .threads = threads }, &k.dev, &err),
+              &err);
+    assert_ok(qv_backend_cpu.prepare(k.dev, &op, 0, &k.kernel, &bytes, &err), &err);
+    assert_ok(qv_backend_cpu.alloc(k.dev, bytes, &k.scratch, &err), &err);
     memset(k.scratch->base, 0xff, bytes); /* Fills it with NaN. */
     return k;
 }
@@ -86,9 +74,9 @@ attend(const struct kernel *k, void *qkv, void *y, const struct segment_cpu *som
                                        { y, width },
                                        some,
                                        n };
-    must(qv_attention_segments_cpu((struct qv_device_cpu *)k->dev, k->kernel, &call,
-                                   k->scratch->base, &err),
-         &err);
+    assert_ok(qv_attention_segments_cpu((struct qv_device_cpu *)k->dev, k->kernel, &call,
+                                        k->scratch->base, &err),
+              &err);
 }
 
 /* NaN between the segments. Inside them the values are -1 to 1, and 4 times that in every 50th
@@ -105,8 +93,7 @@ make_qkv(const struct qv_op_attention *op)
     for (int s = 0; s < N_SEGMENTS; s++)
         for (int64_t row = segments[s].first; row < segments[s].first + segments[s].rows; row++)
             for (int64_t i = row * cols; i < (row + 1) * cols; i++) {
-                random = random * 1664525 + 1013904223;
-                double x = (double)random / 0x1p31 - 1;
+                double x = (double)test_random(&random) / 0x1p31 - 1;
                 qv_store(qkv, op->q_dtype, i, (float)(row % 50 ? x : 4 * x));
             }
     return qkv;
@@ -285,10 +272,8 @@ have_bf16(void)
     return caps.dtype == QV_BF16;
 }
 
-static void
-test_segments(void **state)
+TEST(test_segments)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++) {
         check_segments(head_dims[i], QV_F32);
         if (have_bf16())
@@ -296,28 +281,16 @@ test_segments(void **state)
     }
 }
 
-static void
-test_nan(void **state)
+TEST(test_nan)
 {
-    (void)state;
     check_nan(72, QV_F32);
     if (have_bf16())
         check_nan(72, QV_BF16);
 }
 
-static void
-test_rising(void **state)
+TEST(test_rising)
 {
-    (void)state;
     check_rising(64, QV_F32);
     if (have_bf16())
         check_rising(64, QV_BF16);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_segments), cmocka_unit_test(test_nan),
-                                        cmocka_unit_test(test_rising) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

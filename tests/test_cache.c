@@ -2,12 +2,8 @@
 /* Tests a cache's folder: everything that is written can be read back, and whatever does not belong
  * there is reported. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <time.h>
@@ -26,16 +22,14 @@ expect_tokens(const qv_cache *c, const char *key, int64_t rows)
 {
     qv_cache_item item;
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_find(c, key, &item, &err), QV_OK);
+    assert_ok(qv_cache_find(c, key, &item, &err), &err);
     if (!item.key)
         fail_msg("%.80s is not there", key);
     check_item(c, &item, rows);
 }
 
-static void
-test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     static const qv_cache_layout layouts[] = {
         { .dtype = QV_F32, .width = 6, .n_deepstack = 2 },
         { .dtype = QV_BF16, .width = 5, .n_deepstack = 3 },
@@ -68,18 +62,15 @@ test_round_trip(void **state)
 
 /* Rows come in pieces, of several keys in turn. Some keys get fewer rows than were reserved, some
  * fail half way and some are given up. */
-static void
-test_by_turns(void **state)
+TEST(test_by_turns)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     enum { N = 12 };
     qv_cache_writer *w = open_writer(dir, &tiny, 1 << 20);
     qv_cache_entry *entries[N];
     qv_error err = { 0 };
     for (int k = 0; k < N; k++)
-        assert_int_equal(qv_cache_begin(w, key_name(k), &some_source, 9 + k, &entries[k], &err),
-                         QV_OK);
+        assert_ok(qv_cache_begin(w, key_name(k), &some_source, 9 + k, &entries[k], &err), &err);
     for (int row = 0; row < 9; row++)
         for (int k = 0; k < N; k++)
             if (k % 4 != 2 || row < 4)
@@ -101,7 +92,7 @@ test_by_turns(void **state)
     assert_int_equal(info.n_failed, 3);
     for (int k = 0; k < N; k++) {
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
         assert_true((item.key != NULL) == (k % 4 != 1));
         if (k % 4 == 2)
             assert_int_equal(item.status, QV_EFORMAT);
@@ -116,25 +107,23 @@ test_by_turns(void **state)
     validate_parts(dir);
 }
 
-static void
-test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_writer_options o = { .layout = tiny, .part_bytes = 2000, .shard = 3, .n_shards = 7 };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     qv_cache_info info;
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     for (int k = 0; k < 20; k++)
         write_key(w, &tiny, key_name(k), 4);
-    assert_int_equal(qv_cache_seal(w, &err), QV_OK); /* It can be read before the end. */
+    assert_ok(qv_cache_seal(w, &err), &err); /* It can be read before the end. */
     qv_cache *c = open_cache(dir);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, 20);
     assert_true(info.n_parts >= 2 && info.n_parts <= 20);
     qv_cache_item item;
-    assert_int_equal(qv_cache_at(c, 0, &item, &err), QV_OK);
+    assert_ok(qv_cache_at(c, 0, &item, &err), &err);
     assert_non_null(strstr(item.part, "part-00003-of-00007-"));
     qv_cache_close(&c);
     write_key(w, &tiny, key_name(20), 4);
@@ -148,10 +137,8 @@ test_parts(void **state)
 
 /* Keys that were given up leave nothing behind: neither room in the header nor a sign that they
  * were begun. */
-static void
-test_dropped(void **state)
+TEST(test_dropped)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
     qv_cache_entry *e = NULL;
@@ -159,7 +146,7 @@ test_dropped(void **state)
     char path[600];
     write_key(w, &tiny, "first", 3);
     for (int k = 0; k < 1000; k++) {
-        assert_int_equal(qv_cache_begin(w, key_name(k % 100), &some_source, 4, &e, &err), QV_OK);
+        assert_ok(qv_cache_begin(w, key_name(k % 100), &some_source, 4, &e, &err), &err);
         put_rows(e, &tiny, key_name(k % 100), 0, k % 4);
         qv_cache_drop(&e);
     }
@@ -180,16 +167,14 @@ test_dropped(void **state)
 }
 
 /* A part is also sealed after some seconds of work, and when the room of its header is used up. */
-static void
-test_sealing(void **state)
+TEST(test_sealing)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_writer_options o = { .layout = tiny, .part_seconds = 1e-9 };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     qv_cache_info info;
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     for (int k = 0; k < 3; k++)
         write_key(w, &tiny, key_name(k), 1);
     close_writer(&w);
@@ -220,10 +205,8 @@ test_sealing(void **state)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-static void
-test_keys(void **state)
+TEST(test_keys)
 {
-    (void)state;
     static const char *const keys[][2] = {
         { "a/b/c.mp4", NULL },
         { "../../etc/passwd", NULL },
@@ -263,7 +246,7 @@ test_keys(void **state)
     too_long[1366] = 0;
     expect_failure("long", QV_EFORMAT, "4098 bytes", qv_cache_key(too_long, out, &err), &err);
     too_long[1365] = 0;
-    assert_int_equal(qv_cache_key(too_long, out, &err), QV_OK);
+    assert_ok(qv_cache_key(too_long, out, &err), &err);
     assert_true(qv_cache_key_hash("") == 0x2d06800538d394c2); /* XXH3-64, as xxhsum -H3 prints
                                                                * it. */
 }
@@ -280,7 +263,7 @@ write_records(const char *dir, const char *records)
         qv_cache_entry *e = NULL;
         qv_error err = { 0 };
         source.mtime_ns = r[1] - '0';
-        assert_int_equal(qv_cache_begin(w, "k", &source, 9, &e, &err), QV_OK);
+        assert_ok(qv_cache_begin(w, "k", &source, 9, &e, &err), &err);
         put_rows(e, &tiny, "k", 0, 1 + (r - records) / 2);
         finish_key(&e, *r == 'o' ? QV_OK : QV_EIO, "gone");
         close_writer(&w);
@@ -289,10 +272,8 @@ write_records(const char *dir, const char *records)
 
 /* The record that was sealed last counts. If it has failed and the last record that is ok is of the
  * same file, that one counts. */
-static void
-test_precedence(void **state)
+TEST(test_precedence)
 {
-    (void)state;
     static const struct {
         const char *records;
         int wins; /* Which of the records wins. */
@@ -316,7 +297,7 @@ test_precedence(void **state)
         assert_int_equal(info.n_parts, strlen(records) / 2);
         const bool ok = records[2 * cases[i].wins] == 'o';
         source.mtime_ns = records[2 * cases[i].wins + 1] - '0';
-        assert_int_equal(qv_cache_find(c, "k", &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, "k", &item, &err), &err);
         if (info.n_ok != ok || info.n_failed != !ok || item.mtime_ns != source.mtime_ns ||
             (ok && item.rows != cases[i].wins + 1))
             fail_msg("%s: %lld ok, %lld failed, version %lld, %lld rows", records,
@@ -331,10 +312,8 @@ test_precedence(void **state)
 }
 
 /* The rule for the record that counts, with many keys; each key is found. */
-static void
-test_many_that_changed(void **state)
+TEST(test_many_that_changed)
 {
-    (void)state;
     enum { N = 3000 };
     const char *dir = temp_path("cache");
     qv_cache_source source = some_source;
@@ -357,10 +336,10 @@ test_many_that_changed(void **state)
     assert_int_equal(info.n_failed, N / 3);
     for (int k = 0; k < N; k++) {
         qv_cache_item item, again;
-        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
         assert_non_null(item.key);
         assert_int_equal(item.status, k % 3 == 1 ? QV_EFORMAT : QV_OK);
-        assert_int_equal(qv_cache_at(c, item.index, &again, &err), QV_OK);
+        assert_ok(qv_cache_at(c, item.index, &again, &err), &err);
         assert_string_equal(again.key, key_name(k));
     }
     check_all(c);
@@ -368,17 +347,15 @@ test_many_that_changed(void **state)
 }
 
 /* The parts of a run that knows what is there come later, even if the clock was set back. */
-static void
-test_later(void **state)
+TEST(test_later)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     const int64_t later = ((int64_t)time(NULL) + (int64_t)50 * 365 * 24 * 3600) * 1000000000;
     qv_cache_writer_options o = { .layout = tiny, .after = later };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     qv_cache_info info;
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     write_key(w, &tiny, "k", 2);
     close_writer(&w);
     qv_cache *c = open_cache(dir);
@@ -387,10 +364,8 @@ test_later(void **state)
     qv_cache_close(&c);
 }
 
-static void
-test_compare(void **state)
+TEST(test_compare)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_source s = { .path = "a \xff.mp4",
                           .start_s = 1.5,
@@ -431,10 +406,8 @@ test_compare(void **state)
 }
 
 /* Checks what a source record holds for a file and its options. */
-static void
-test_source_of(void **state)
+TEST(test_source_of)
 {
-    (void)state;
     const struct {
         qv_clip_options own;
         const char *options;
@@ -482,10 +455,8 @@ test_source_of(void **state)
 }
 
 /* A record keeps what its clip is: a clip's rate to the last bit, and an image without a rate. */
-static void
-test_kinds(void **state)
+TEST(test_kinds)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     const qv_outcome image = { .is_image = true, .n_frames = 1, .grid_thw = { 1, 2, 2 } };
     const qv_cache_result is_image = { .outcome = &image };
@@ -493,9 +464,9 @@ test_kinds(void **state)
     qv_error err = { 0 };
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
     write_key(w, &tiny, "clip", 3);
-    assert_int_equal(qv_cache_begin(w, "picture", &some_source, 1, &e, &err), QV_OK);
+    assert_ok(qv_cache_begin(w, "picture", &some_source, 1, &e, &err), &err);
     put_rows(e, &tiny, "picture", 0, 1);
-    assert_int_equal(qv_cache_finish(&e, &is_image, &err), QV_OK);
+    assert_ok(qv_cache_finish(&e, &is_image, &err), &err);
     write_source(w, &tiny, "failed", &some_source, QV_EFORMAT);
     close_writer(&w);
     qv_cache *c = open_cache(dir);
@@ -520,19 +491,17 @@ expect_refused(const char *dir, const qv_cache_layout *l, const char *made_by, q
     assert_null(w);
 }
 
-static void
-test_other_caches(void **state)
+TEST(test_other_caches)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     static const char mine[] = "{\"model_type\":\"qwen3_vl\",\"preprocessing\":{\"fps\":2.0}}";
     const qv_cache_writer_options o = { .layout = tiny, .made_by = mine };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     close_writer(&w);
     /* The same description again. */
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     close_writer(&w);
     const qv_cache_layout bf16 = { .dtype = QV_BF16, .width = 6, .n_deepstack = 2 };
     expect_refused(dir, &bf16, mine, QV_EFORMAT, "tokens.dtype|\"f32\"|\"bf16\"");
@@ -593,7 +562,7 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
     };
     char *by = NULL;
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_made_by(model, &packing, clip, &by, &err), QV_OK);
+    assert_ok(qv_cache_made_by(model, &packing, clip, &by, &err), &err);
     const char *at = strstr(by, field);
     assert_non_null(at);
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
@@ -604,35 +573,33 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
         snprintf(name, sizeof name, "packing-%zu", i);
         const char *dir = temp_path(name);
         const qv_cache_writer_options o = { .layout = tiny, .made_by = before };
-        assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+        assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
         close_writer(&w);
         expect_refused(dir, &tiny, by, QV_EFORMAT, other[i].words);
-        assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK); /* by its own rule */
+        assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err); /* by its own rule */
         close_writer(&w);
     }
     free(by);
 }
 
 /* A cache says which model and sampling made it, and refuses others. */
-static void
-test_made_by(void **state)
+TEST(test_made_by)
 {
-    (void)state;
     const char *dir = temp_path("made_by");
     qv_model_info model = { .model_type = "qwen3_vl", .dtype = QV_BF16, .image.fps = 2 };
     qv_clip_options clip = { .fps = 0.1, .like = QV_LIKE_QWEN_VL_UTILS };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     char *by = NULL;
-    assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
+    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
     assert_non_null(strstr(by, "\"weights\":\"unknown\",\"dtype\":\"bf16\",\"capacity\":3072"));
     assert_non_null(strstr(by, "\"like\":\"qwen-vl-utils\",\"fps\":0.1"));
     const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     close_writer(&w);
     free(by);
     clip.max_pixels = 5;
-    assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
+    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
     expect_refused(dir, &tiny, by, QV_EFORMAT, "preprocessing.options.max_pixels|0|5");
     free(by);
     clip.max_pixels = 0;
@@ -642,10 +609,8 @@ test_made_by(void **state)
 
 /* A cache that an earlier version filled is gone on with: these texts were written before options
  * that were added since, and must not change. */
-static void
-test_frozen(void **state)
+TEST(test_frozen)
 {
-    (void)state;
     static const char description[] =
         "\"options\":{\"like\":\"transformers\",\"fps\":0.0,\"num_frames\":0,\"min_frames\":0,"
         "\"max_frames\":64,\"min_pixels\":5000,\"max_pixels\":0,\"total_pixels\":0,"
@@ -674,11 +639,11 @@ test_frozen(void **state)
     const char *dir = temp_path("frozen"), *path = temp_file("clip", "12345", 5);
     char *by = NULL, key[2] = "a", text[QV_CACHE_OPTIONS_BYTES];
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
+    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
     assert_non_null(strstr(by, description));
     qv_cache_writer *w = NULL;
     const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     for (size_t i = 0; i < sizeof records / sizeof *records; i++, key[0]++) {
         qv_cache_source s = qv_cache_source_of(path, NULL, NULL);
         s.options = records[i].options;
@@ -711,10 +676,8 @@ open_at_once(void *made_by)
     return (void *)(intptr_t)s;
 }
 
-static void
-test_two_make_it(void **state)
+TEST(test_two_make_it)
 {
-    (void)state;
     snprintf(race, sizeof race, "%s", temp_path("race"));
     for (int i = 0; i < 30; i++) {
         pthread_t threads[2];
@@ -737,10 +700,8 @@ test_two_make_it(void **state)
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 /* A part that is cut short or altered is reported and its keys are missing. The other keys stay. */
-static void
-test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     char path[600];
     qv_cache_info info;
@@ -827,10 +788,8 @@ put_altered(const char *path, const struct file *good, const char *from, const c
 
 /* Headers and records that contradict the index. Opening does not look at them; who checks a part says
  * what is wrong. */
-static void
-test_contradictions(void **state)
+TEST(test_contradictions)
 {
-    (void)state;
     static const struct {
         const char *from, *to, *words;
     } cases[] = {
@@ -875,10 +834,8 @@ test_contradictions(void **state)
     free(good.data);
 }
 
-static void
-test_wrong_calls(void **state)
+TEST(test_wrong_calls)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_error err = { 0 };
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
@@ -889,11 +846,11 @@ test_wrong_calls(void **state)
                    &err);
     expect_failure("key", QV_EFORMAT, "__", qv_cache_begin(w, "__k", &some_source, 1, &e, &err),
                    &err);
-    assert_int_equal(qv_cache_begin(w, "k", &some_source, 1, &e, &err), QV_OK);
-    assert_int_equal(qv_cache_put(e, &t, &err), QV_OK);
+    assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, &err), &err);
+    assert_ok(qv_cache_put(e, &t, &err), &err);
     expect_failure("more", QV_EINVAL, "more than its 1", qv_cache_put(e, &t, &err), &err);
     qv_cache_drop(&e);
-    assert_int_equal(qv_cache_begin(w, "k", &some_source, 1, &e, &err), QV_OK);
+    assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, &err), &err);
     const qv_cache_result nothing = { .outcome = &(qv_outcome){ .n_frames = 0 } };
     expect_failure("empty", QV_EINVAL, "0 rows", qv_cache_finish(&e, &nothing, &err), &err);
     assert_null(e);
@@ -902,8 +859,8 @@ test_wrong_calls(void **state)
                                  { .sampled_fps = INFINITY },
                                  { .sampled_fps = 2, .is_image = true } };
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(qv_cache_begin(w, "k", &some_source, 1, &e, &err), QV_OK);
-        assert_int_equal(qv_cache_put(e, &t, &err), QV_OK);
+        assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, &err), &err);
+        assert_ok(qv_cache_put(e, &t, &err), &err);
         const qv_cache_result bad = { .outcome = &rates[i] };
         expect_failure("rate", QV_EINVAL, "sampled_fps is ", qv_cache_finish(&e, &bad, &err), &err);
     }
@@ -929,10 +886,8 @@ write_share(void *user)
     return NULL;
 }
 
-static void
-test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_writer *w = open_writer(dir, &tiny, 6000);
     struct share shares[4];
@@ -952,31 +907,4 @@ test_threads(void **state)
     validate_parts(dir);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_round_trip),
-        TEST(test_by_turns),
-        TEST(test_parts),
-        TEST(test_sealing),
-        TEST(test_keys),
-        TEST(test_precedence),
-        TEST(test_many_that_changed),
-        TEST(test_later),
-        TEST(test_compare),
-        TEST(test_other_caches),
-        TEST(test_made_by),
-        TEST(test_frozen),
-        TEST(test_two_make_it),
-        TEST(test_damage),
-        TEST(test_wrong_calls),
-        TEST(test_dropped),
-        TEST(test_threads),
-        TEST(test_source_of),
-        TEST(test_kinds),
-        TEST(test_contradictions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

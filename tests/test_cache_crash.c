@@ -7,12 +7,8 @@
  * the wrappers between.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
@@ -23,6 +19,7 @@
 #include "cache/open.h"
 #include "cache_tools.h"
 #include "sync_log.h"
+#include "wrap.h"
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
@@ -59,10 +56,7 @@ is_not_opened(const char *path)
     return not_opened && strstr(path, not_opened);
 }
 
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int
-__wrap_open(const char *path, int flags, ...)
+WRAPPED(int, open, (const char *path, int flags, ...))
 {
     const bool is_part = not_opened && !strcmp(not_opened, "part-");
     return is_part && is_not_opened(path) ? -1 : __real_open(path, flags, 0666);
@@ -70,19 +64,13 @@ __wrap_open(const char *path, int flags, ...)
 
 static bool not_listed; /* Folders fail with not_opened_errno. */
 
-DIR *__real_opendir(const char *path);
-DIR *__wrap_opendir(const char *path);
-DIR *
-__wrap_opendir(const char *path)
+WRAPPED(DIR *, opendir, (const char *path))
 {
     errno = not_opened_errno;
     return not_listed ? NULL : __real_opendir(path);
 }
 
-int __real_openat(int dir, const char *path, int flags, ...);
-int __wrap_openat(int dir, const char *path, int flags, ...);
-int
-__wrap_openat(int dir, const char *path, int flags, ...)
+WRAPPED(int, openat, (int dir, const char *path, int flags, ...))
 {
     if (!(flags & (O_CREAT | O_TMPFILE)))
         return is_not_opened(path) ? -1 : __real_openat(dir, path, flags);
@@ -182,10 +170,7 @@ static int look_away_at; /* The number of the name before which look_away is cal
                           * never. */
 static void (*look_away)(void);
 
-struct dirent *__real_readdir(DIR *dir);
-struct dirent *__wrap_readdir(DIR *dir);
-struct dirent *
-__wrap_readdir(DIR *dir)
+WRAPPED(struct dirent *, readdir, (DIR * dir))
 {
     if (look_away_at && ++n_names == look_away_at) {
         look_away_at = 0;
@@ -199,10 +184,7 @@ static int n_reads, read_at; /* The number of reads so far, and the read that fa
                               * none. */
 static int read_errno = EIO;
 
-ssize_t __real_pread(int fd, void *to, size_t n, off_t at);
-ssize_t __wrap_pread(int fd, void *to, size_t n, off_t at);
-ssize_t
-__wrap_pread(int fd, void *to, size_t n, off_t at)
+WRAPPED(ssize_t, pread, (int fd, void *to, size_t n, off_t at))
 {
     errno = read_errno;
     return read_at && ++n_reads == read_at ? -1 : __real_pread(fd, to, n, at);
@@ -211,10 +193,7 @@ __wrap_pread(int fd, void *to, size_t n, off_t at)
 static struct stat not_synced; /* The file whose sync failed. */
 static atomic_int n_syncs;
 
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int
-__wrap_fsync(int fd)
+WRAPPED(int, fsync, (int fd))
 {
     if (atomic_fetch_add(&n_syncs, 1) + 1 == sync_at) {
         fstat(fd, &not_synced);
@@ -227,10 +206,7 @@ __wrap_fsync(int fd)
     return __real_fsync(fd);
 }
 
-int __real_linkat(int from, const char *path, int to, const char *name, int flags);
-int __wrap_linkat(int from, const char *path, int to, const char *name, int flags);
-int
-__wrap_linkat(int from, const char *path, int to, const char *name, int flags)
+WRAPPED(int, linkat, (int from, const char *path, int to, const char *name, int flags))
 {
     struct stat file, folder;
     if (is_fault() || __real_linkat(from, path, to, name, flags))
@@ -240,10 +216,7 @@ __wrap_linkat(int from, const char *path, int to, const char *name, int flags)
     return 0;
 }
 
-int __real_mkdir(const char *path, mode_t mode);
-int __wrap_mkdir(const char *path, mode_t mode);
-int
-__wrap_mkdir(const char *path, mode_t mode)
+WRAPPED(int, mkdir, (const char *path, mode_t mode))
 {
     struct stat folder, above;
     char up[200];
@@ -259,10 +232,7 @@ __wrap_mkdir(const char *path, mode_t mode)
 static int lock_errno;            /* What the lock of a description fails with; 0: it does not. */
 static void (*before_lock)(void); /* Called before a file is locked. */
 
-int __real_flock(int fd, int how);
-int __wrap_flock(int fd, int how);
-int
-__wrap_flock(int fd, int how)
+WRAPPED(int, flock, (int fd, int how))
 {
     if (before_lock && how & LOCK_EX) {
         void (*call)(void) = before_lock;
@@ -452,7 +422,7 @@ check_cache(const char *dir, bool once)
     assert_int_equal(info.n_failed, 1);
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
         assert_non_null(item.key);
         if (k == FAILED_KEY)
             assert_int_equal(item.status, QV_EFORMAT);
@@ -484,9 +454,8 @@ check_rest(const char *dir)
 }
 
 static int
-make_root(void **state)
+make_root(void)
 {
-    (void)state;
     snprintf(root, sizeof root, "%s/qv_crash_XXXXXX",
              access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"); /* A sync takes no time there. */
     no_faults();
@@ -495,9 +464,8 @@ make_root(void **state)
 }
 
 static int
-remove_root(void **state)
+remove_root(void)
 {
-    (void)state;
     no_faults();
     return nftw(root, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
@@ -537,10 +505,8 @@ kill_each_call(bool half)
     }
 }
 
-static void
-test_kill_every_call(void **state)
+TEST(test_kill_every_call)
 {
-    (void)state;
     for (int named = 0; named < 2; named++)
         for (int half = 0; half < 2; half++) {
             no_tmpfile = named;
@@ -551,20 +517,16 @@ test_kill_every_call(void **state)
         }
 }
 
-static void
-test_kill_packed(void **state)
+TEST(test_kill_packed)
 {
-    (void)state;
     layout.packed = true;
     assert_true(kill_each_call(true) > 30);
     layout.packed = false;
 }
 
 /* A failure is reported, or it changes nothing; the next run goes on. */
-static void
-test_fail_every_call(void **state)
+TEST(test_fail_every_call)
 {
-    (void)state;
     static const int errors[] = { EIO, ENOSPC };
     for (int named = 0; named < 2; named++)
         for (int i = 0; i < 2; i++) {
@@ -589,10 +551,8 @@ test_fail_every_call(void **state)
 
 /* A lack of memory at any allocation is reported as one, and what is there stays undamaged. Then
  * everything is read with the same failures. */
-static void
-test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     int at = 1;
     for (bool reached = true; reached; at++) {
         const char *dir = fresh();
@@ -639,10 +599,8 @@ test_no_memory(void **state)
 
 /* A part's bytes are on the disk before the part has its name, and its folder is on the disk before
  * that is reported. */
-static void
-test_order(void **state)
+TEST(test_order)
 {
-    (void)state;
     for (int named = 0; named < 2; named++) {
         const char *dir = fresh();
         qv_error err = { 0 };
@@ -652,12 +610,12 @@ test_order(void **state)
         assert_int_equal(sync_log_end(), 2); /* The folder and the file that describes it. */
         for (int k = 0; k < 3; k++) {
             sync_log_begin();
-            assert_int_equal(add_key(w, k, &err), QV_OK);
-            assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+            assert_ok(add_key(w, k, &err), &err);
+            assert_ok(qv_cache_seal(w, &err), &err);
             assert_int_equal(sync_log_end(), 1);
         }
         sync_log_begin();
-        assert_int_equal(add_key(w, 3, &err), QV_OK);
+        assert_ok(add_key(w, 3, &err), &err);
         close_writer(&w);
         assert_int_equal(sync_log_end(), 1);
     }
@@ -665,10 +623,8 @@ test_order(void **state)
 
 /* A process that made the folder ended before the folder was synced, so the next process syncs
  * it. */
-static void
-test_order_of_others(void **state)
+TEST(test_order_of_others)
 {
-    (void)state;
     const char *dir = fresh();
     struct stat above;
     assert_int_equal(__real_mkdir(dir, 0777) | stat(root, &above), 0);
@@ -680,10 +636,8 @@ test_order_of_others(void **state)
 }
 
 /* Each sync fails once. The failure is reported, and a file that was not synced has no name. */
-static void
-test_sync_fails(void **state)
+TEST(test_sync_fails)
 {
-    (void)state;
     int n = 0;
     for (int named = 0; named < 2; named++) {
         no_tmpfile = named;
@@ -714,10 +668,8 @@ test_sync_fails(void **state)
     assert_true(n > 10);
 }
 
-static void
-test_kill_at_random(void **state)
+TEST(test_kill_at_random)
 {
-    (void)state;
     unsigned seed = 12345;
     const char *dir = fresh();
     int n_done = 0;
@@ -780,16 +732,16 @@ make_prunable(void)
                                         .after = info.sealed };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     for (int i = 0; i < 2; i++) { /* Parts of which nothing stays. */
         write_key(w, &layout, key_name(4), key_rows(4));
-        assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+        assert_ok(qv_cache_seal(w, &err), &err);
     }
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_entry *e = NULL;
         if (!is_newer(k))
             continue;
-        assert_int_equal(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, &err), QV_OK);
+        assert_ok(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, &err), &err);
         put_rows(e, &layout, key_name(k), 0, key_rows(k));
         finish_key(&e, QV_OK, NULL);
     }
@@ -829,7 +781,7 @@ check_prunable(const char *dir, bool is_done)
     qv_cache_get_info(c, &info);
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
         if (k == DROPPED_KEY && (is_done || !item.key)) {
             assert_null(item.key);
             continue;
@@ -861,10 +813,8 @@ prune_undisturbed(const char *dir)
     remove_folder(dir);
 }
 
-static void
-test_prune_killed(void **state)
+TEST(test_prune_killed)
 {
-    (void)state;
     for (int way = 0; way < 2; way++) {
         no_tmpfile = way;
         int code = -SIGKILL, at = 1;
@@ -891,10 +841,8 @@ test_prune_killed(void **state)
 }
 
 /* A failure is reported, and what is there stays. */
-static void
-test_prune_fails(void **state)
+TEST(test_prune_fails)
 {
-    (void)state;
     static const int errors[] = { EIO, ENOSPC };
     for (int way = 0; way < 2; way++) {
         no_tmpfile = way;
@@ -937,10 +885,8 @@ test_prune_fails(void **state)
 /* What cannot be read now may be readable later. So no part is removed because its header or its
  * tokens cannot be read, and where a key is dropped, no older record of it comes back from such a
  * part. */
-static void
-test_prune_cannot_read(void **state)
+TEST(test_prune_cannot_read)
 {
-    (void)state;
     for (int drops = 0; drops < 2; drops++) {
         bool reached = true;
         int at = 1;
@@ -963,10 +909,8 @@ test_prune_cannot_read(void **state)
     }
 }
 
-static void
-test_prune_no_memory(void **state)
+TEST(test_prune_no_memory)
 {
-    (void)state;
     bool reached = true;
     int at = 1;
     for (; reached; at++) {
@@ -986,10 +930,8 @@ test_prune_no_memory(void **state)
     print_message("%d allocations of a prune\n", at - 2);
 }
 
-static void
-test_prune_order(void **state)
+TEST(test_prune_order)
 {
-    (void)state;
     for (int named = 0; named < 2; named++) {
         no_tmpfile = named;
         const char *dir = make_prunable();
@@ -1011,10 +953,8 @@ prune_it(void)
 
 /* A prune runs after a reader has listed the folder and before it opens a part that is pruned. The
  * reader has all keys, and a part that is only gone does not count as damaged. */
-static void
-test_prune_beside_open(void **state)
+TEST(test_prune_beside_open)
 {
-    (void)state;
     bool reached = true;
     keys_go = false;
     for (int at = 1; reached; at++) {
@@ -1046,10 +986,8 @@ test_prune_beside_open(void **state)
     keys_go = true;
 }
 
-static void
-test_prune_full_disk(void **state)
+TEST(test_prune_full_disk)
 {
-    (void)state;
     const char *dir = make_prunable();
     qv_error err = { 0 };
     no_faults();
@@ -1065,7 +1003,7 @@ test_prune_full_disk(void **state)
                    &err);
     const qv_cache_prune_options o = { .superseded = true, .no_lock = true };
     qv_cache_pruned n;
-    assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_OK);
+    assert_ok(qv_cache_prune(dir, &o, &n, &err), &err);
     check_prunable(dir, false);
     prune_undisturbed(dir);
 }
@@ -1086,10 +1024,8 @@ lose_header(int fd)
 
 /* A disk that keeps something else than what was written, and says nothing, costs no old part: a
  * part is read back before it has its name. */
-static void
-test_prune_reads_back(void **state)
+TEST(test_prune_reads_back)
 {
-    (void)state;
     static void (*const spoils[])(int) = { cut_end, lose_header };
     keys_go = false;
     for (int i = 0; i < 2; i++) {
@@ -1099,7 +1035,7 @@ test_prune_reads_back(void **state)
         qv_error err = { 0 };
         const qv_cache_prune_options o = { .superseded = true };
         spoil = spoils[i];
-        assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_OK);
+        assert_ok(qv_cache_prune(dir, &o, &n, &err), &err);
         assert_true(n.left > 0 && n.rewritten == 0);
         assert_int_equal(each_part(dir, NULL, NULL), n_parts - n.removed - n.broken);
         check_prunable(dir, false);
@@ -1121,10 +1057,8 @@ test_prune_reads_back(void **state)
 
 /* What was finished before the disk was full is sealed, because the room for its header was
  * reserved before. */
-static void
-test_full_disk(void **state)
+TEST(test_full_disk)
 {
-    (void)state;
     const char *dir = fresh();
     qv_error err = { 0 };
     qv_cache_writer *w = open_writer(dir, &layout, 0);
@@ -1150,10 +1084,8 @@ test_full_disk(void **state)
 
 /* Two keys are open when the disk is full, at any byte of either, and are given up in either order:
  * what was finished before is sealed. */
-static void
-test_full_disk_beside(void **state)
+TEST(test_full_disk_beside)
 {
-    (void)state;
     for (int more = 0; more < 40; more++) {
         const char *dir = fresh();
         qv_error err = { 0 };
@@ -1188,10 +1120,8 @@ test_full_disk_beside(void **state)
     }
 }
 
-static void
-test_read_only(void **state)
+TEST(test_read_only)
 {
-    (void)state;
     const char *dir = fresh();
     qv_error err = { 0 };
     qv_cache_writer *w = NULL;
@@ -1207,10 +1137,8 @@ test_read_only(void **state)
 }
 
 /* Two runs with the same keys at once waste work but do no harm. */
-static void
-test_two_at_once(void **state)
+TEST(test_two_at_once)
 {
-    (void)state;
     for (int i = 0; i < 20; i++) {
         const char *dir = fresh();
         no_tmpfile = i % 2;
@@ -1226,16 +1154,14 @@ test_two_at_once(void **state)
 }
 
 /* A process that is alive keeps its files, whoever else begins. */
-static void
-test_sweep(void **state)
+TEST(test_sweep)
 {
-    (void)state;
     const char *dir = fresh();
     qv_error err = { 0 };
     no_tmpfile = true;
     qv_cache_writer *w = open_writer(dir, &layout, 0);
     qv_cache_entry *e = NULL;
-    assert_int_equal(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), QV_OK);
+    assert_ok(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), &err);
     assert_int_equal(temp_entries(dir), 2);
     run_undisturbed(dir);
     qv_cache_writer *second = open_writer(dir, &layout, 0);
@@ -1262,10 +1188,8 @@ test_sweep(void **state)
 /* The file system has neither O_TMPFILE nor locks, and one process has two writers. The second
  * writer leaves the first one's part alone, and removes what a process of the same number (in
  * another container) left; without locks, once that is old. */
-static void
-test_two_writers(void **state)
+TEST(test_two_writers)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const char *dir = fresh();
         char host[60] = "", path[200];
@@ -1274,7 +1198,7 @@ test_two_writers(void **state)
         qv_cache_writer *w = open_writer(dir, &layout, 0), *second = NULL;
         qv_error err = { 0 };
         qv_cache_entry *e = NULL;
-        assert_int_equal(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), QV_OK);
+        assert_ok(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), &err);
         gethostname(host, sizeof host - 1);
         snprintf(path, sizeof path, "%s/.qwenvit-tmp-%s-%ld-0123456712", dir, host, (long)getpid());
         put_file(path, "x", 1);
@@ -1294,7 +1218,7 @@ test_two_writers(void **state)
         close_writer(&w);
         qv_cache *c = open_cache(dir);
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, "mine", &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, "mine", &item, &err), &err);
         check_item(c, &item, 2);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), 2);
@@ -1314,10 +1238,8 @@ warn(void *user, const char *words)
 }
 
 /* Only a file system that has no locks lets a run go on without one, and the run says so. */
-static void
-test_lock_errors(void **state)
+TEST(test_lock_errors)
 {
-    (void)state;
     static const struct {
         int error;
         bool goes_on;
@@ -1348,10 +1270,8 @@ test_lock_errors(void **state)
 
 /* A process, or a machine, that may open no more files gets an error, wherever that happens: no run
  * goes on without a lock, and no part only seems to be damaged. */
-static void
-test_no_descriptors(void **state)
+TEST(test_no_descriptors)
 {
-    (void)state;
     static const int errors[] = { EMFILE, ENFILE, ENOMEM };
     const char *dir = fresh();
     run_undisturbed(dir);
@@ -1376,10 +1296,8 @@ test_no_descriptors(void **state)
 }
 
 /* A server that is gone takes no part with it: the parts are whole once it is back. */
-static void
-test_server_is_gone(void **state)
+TEST(test_server_is_gone)
 {
-    (void)state;
     static const int errors[] = { ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN };
     const char *dir = fresh();
     run_undisturbed(dir);
@@ -1438,10 +1356,8 @@ sweep_as_another(void)
 }
 
 /* A file that another container's sweep takes before it is locked is made again. */
-static void
-test_swept_before_lock(void **state)
+TEST(test_swept_before_lock)
 {
-    (void)state;
     for (int slowly = 0; slowly < 2; slowly++) {
         const char *dir = fresh();
         qv_error err = { 0 };
@@ -1452,7 +1368,7 @@ test_swept_before_lock(void **state)
         sweeps_slowly = slowly;
         swept_fd = -1;
         before_lock = sweep_as_another;
-        assert_int_equal(try_key(w, &layout, "another", 3, &err), QV_OK);
+        assert_ok(try_key(w, &layout, "another", 3, &err), &err);
         assert_true(swept_fd >= 0);
         if (slowly)
             end_sweep();
@@ -1460,7 +1376,7 @@ test_swept_before_lock(void **state)
             fail_msg("%s: %s", slowly ? "during the sweep" : "after the sweep", err.text);
         qv_cache *c = open_cache(dir);
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, "another", &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, "another", &item, &err), &err);
         assert_non_null(item.key);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), each_part(dir, NULL, NULL) + 1);
@@ -1481,10 +1397,8 @@ cut_part(const char *path, void *user)
     --*(int *)user;
 }
 
-static void
-test_damaged_part(void **state)
+TEST(test_damaged_part)
 {
-    (void)state;
     const char *dir = fresh();
     qv_cache_info info;
     run_undisturbed(dir);
@@ -1503,10 +1417,8 @@ test_damaged_part(void **state)
     qv_cache_close(&c);
 }
 
-static void
-test_growing_list(void **state)
+TEST(test_growing_list)
 {
-    (void)state;
     const char *dir = fresh();
     for (int n = 0; n <= N_KEYS; n += 2) {
         no_faults();
@@ -1515,39 +1427,4 @@ test_growing_list(void **state)
     check_cache(dir, true);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
-        TEST(test_no_memory),
-        TEST(test_kill_every_call),
-        TEST(test_kill_packed),
-        TEST(test_fail_every_call),
-        TEST(test_kill_at_random),
-        TEST(test_full_disk),
-        TEST(test_full_disk_beside),
-        TEST(test_read_only),
-        TEST(test_two_at_once),
-        TEST(test_sweep),
-        TEST(test_damaged_part),
-        TEST(test_growing_list),
-        TEST(test_order),
-        TEST(test_order_of_others),
-        TEST(test_sync_fails),
-        TEST(test_two_writers),
-        TEST(test_prune_killed),
-        TEST(test_prune_fails),
-        TEST(test_prune_cannot_read),
-        TEST(test_prune_no_memory),
-        TEST(test_prune_order),
-        TEST(test_prune_full_disk),
-        TEST(test_prune_beside_open),
-        TEST(test_lock_errors),
-        TEST(test_no_descriptors),
-        TEST(test_server_is_gone),
-        TEST(test_swept_before_lock),
-        TEST(test_prune_reads_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(make_root, remove_root);

@@ -2,12 +2,8 @@
 /* Tests reading caches with parts that are many, odd or gone. The parts are written here by hand
  * and have one key each. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -115,8 +111,7 @@ open_as(const char *dir, size_t most_maps, size_t most_idle)
     const struct qv_cache_reading how = { .most_maps = most_maps, .most_idle = most_idle };
     qv_cache *c = NULL;
     qv_error err = { 0 };
-    if (qv_cache_open_as(dir, &how, &c, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_open_as(dir, &how, &c, &err), &err);
     return c;
 }
 
@@ -125,10 +120,9 @@ static void
 hold_key(const qv_cache *c, int i, qv_cache_item *item)
 {
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_find(c, key_of(i), item, &err), QV_OK);
+    assert_ok(qv_cache_find(c, key_of(i), item, &err), &err);
     assert_non_null(item->key);
-    if (qv_cache_hold(c, item, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_hold(c, item, &err), &err);
     assert_true(*(const float *)item->tokens == (float)i);
 }
 
@@ -149,10 +143,8 @@ count_maps(void)
 }
 
 /* There are far more parts than there may be files or maps. */
-static void
-test_many_parts(void **state)
+TEST(test_many_parts)
 {
-    (void)state;
     enum { N = 6000, HELD = 300 };
     const char *dir = make_folder();
     static qv_cache_item held[HELD];
@@ -190,10 +182,8 @@ test_many_parts(void **state)
 
 /* Holding more than is allowed fails with an error text and costs nothing that is held. The part
  * that was released first makes room first. */
-static void
-test_bounds(void **state)
+TEST(test_bounds)
 {
-    (void)state;
     enum { MOST = 4 };
     const char *dir = make_folder();
     qv_cache_item items[MOST + 1], again;
@@ -203,7 +193,7 @@ test_bounds(void **state)
     qv_cache *c = open_as(dir, MOST, 2);
     for (int i = 0; i < MOST; i++)
         hold_key(c, i, &items[i]);
-    assert_int_equal(qv_cache_find(c, key_of(MOST), &items[MOST], &err), QV_OK);
+    assert_ok(qv_cache_find(c, key_of(MOST), &items[MOST], &err), &err);
     expect_failure("held", QV_ENOMEM, "-00004-|4 parts are in use|release",
                    qv_cache_hold(c, &items[MOST], &err), &err);
     assert_null(items[MOST].tokens);
@@ -249,10 +239,8 @@ hold_many(void *user)
     return NULL;
 }
 
-static void
-test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     const char *dir = make_folder();
     pthread_t threads[4];
     for (int i = 0; i < 12; i++)
@@ -271,10 +259,8 @@ test_threads(void **state)
 }
 
 /* A cache that is opened with some of its parts has their keys, as the whole cache has. */
-static void
-test_some_parts(void **state)
+TEST(test_some_parts)
 {
-    (void)state;
     const char *dir = make_folder(), *const names[] = {
         "part-00000-of-00001-host-00003-0.safetensors",
         "part-00000-of-00001-host-00001-0.safetensors",
@@ -288,7 +274,7 @@ test_some_parts(void **state)
     qv_error err = { 0 };
     qv_cache_info info;
     qv_cache_item item;
-    assert_int_equal(qv_cache_open_as(dir, &how, &c, &err), QV_OK);
+    assert_ok(qv_cache_open_as(dir, &how, &c, &err), &err);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, 2);
     assert_int_equal(info.n_damaged, 1); /* The part is not there. */
@@ -301,6 +287,60 @@ test_some_parts(void **state)
         expect_failure(odd[i], QV_EINVAL, "is not the name of a part",
                        qv_cache_open_as(dir, &how, &c, &err), &err);
     }
+}
+
+/* Opens a folder as Python's refresh does: with what an earlier reading found. */
+static qv_cache *
+open_after(const char *dir, const qv_cache *before)
+{
+    const struct qv_cache_reading how = { .before = before };
+    qv_cache *c = NULL;
+    qv_error err = { 0 };
+    if (qv_cache_open_as(dir, &how, &c, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+static int64_t
+count_damaged(const qv_cache *c)
+{
+    qv_cache_info info;
+    qv_cache_get_info(c, &info);
+    return info.n_damaged;
+}
+
+TEST(new_parts_alone_are_read)
+{
+    enum { FIRST = 3000, ALL = 6000 }; /* the hash table grows between the two */
+    const char *dir = make_folder();
+    for (int i = 0; i < FIRST; i++)
+        write_part(dir, 2 * i, 0);
+    qv_cache *first = open_cache(dir), *second = NULL;
+    put_file(part_path(dir, 0), "", 0); /* which shows that it is not read again */
+    for (int i = 0; i < ALL - FIRST; i++)
+        write_part(dir, 2 * i + 1, 0);
+    second = open_after(dir, first);
+    assert_int_equal(count_damaged(second), 0);
+    qv_cache_close(&first);
+    for (int i = 1; i < ALL; i++) {
+        qv_cache_item item;
+        hold_key(second, i, &item);
+        assert_string_equal(item.part, part_name(i));
+        qv_cache_release(second, &item);
+    }
+    /* A part that is gone, or that could not be used, has the others read again. */
+    assert_int_equal(remove(part_path(dir, 1)), 0);
+    qv_cache *third = open_after(dir, second);
+    assert_int_equal(count_damaged(third), 1);
+    write_part(dir, 0, 0);
+    qv_cache *fourth = open_after(dir, third);
+    qv_cache_info info;
+    qv_cache_get_info(fourth, &info);
+    assert_int_equal(info.n_damaged, 0);
+    assert_int_equal(info.n_ok, ALL - 1);
+    qv_cache_close(&second);
+    qv_cache_close(&third);
+    qv_cache_close(&fourth);
 }
 
 /* ---- odd parts ------------------------------------------------------------------------------- */
@@ -363,10 +403,8 @@ write_field(const char *dir, const struct field *field, uint64_t value, bool is_
 
 /* Each field is wrong once: by each of its bits the checksum shows it, and with a checksum that is
  * right every value that contradicts the rest does. The part costs only its own key. */
-static void
-test_fields(void **state)
+TEST(test_fields)
 {
-    (void)state;
     static const uint64_t wrong[] = { UINT64_MAX, 0x7fffffffffffffff, 0x7fefffff, 0x55, 3 };
     const char *dir = make_folder();
     write_part(dir, 0, 0);
@@ -404,10 +442,8 @@ test_fields(void **state)
 }
 
 /* Two rows, of which the second contradicts the first. */
-static void
-test_two_rows(void **state)
+TEST(test_two_rows)
 {
-    (void)state;
     static const struct {
         const char *words;
         size_t at; /* of the second row */
@@ -450,10 +486,8 @@ test_two_rows(void **state)
 }
 
 /* Keys that are none, and a file that is longer or shorter than its index says. */
-static void
-test_odd_parts(void **state)
+TEST(test_odd_parts)
 {
-    (void)state;
     static const char *const keys[] = { "__Y00001", "KE\0Y0001", "\xffKEY0001", "KEY0000\xc3" };
     const char *dir = make_folder();
     write_part(dir, 0, 0);
@@ -472,10 +506,8 @@ test_odd_parts(void **state)
 }
 
 /* Things that have a part's name and are not files. The reader waits for none of them. */
-static void
-test_no_files(void **state)
+TEST(test_no_files)
 {
-    (void)state;
     const char *dir = make_folder();
     char path[700];
     snprintf(path, sizeof path, "%s", part_path(dir, 1));
@@ -497,10 +529,8 @@ test_no_files(void **state)
 
 /* A part that was sealed at the end of time counts as damaged, and leaves time for parts that come
  * after it. */
-static void
-test_sealed_at_the_end_of_time(void **state)
+TEST(test_sealed_at_the_end_of_time)
 {
-    (void)state;
     const char *dir = make_folder();
     const qv_cache_layout layout = { .dtype = QV_F32, .width = 2 };
     qv_cache_info info;
@@ -517,7 +547,7 @@ test_sealed_at_the_end_of_time(void **state)
     for (int run = 0; run < 2; run++) {
         qv_cache_writer *w = NULL;
         const qv_cache_writer_options o = { .layout = layout, .after = info.sealed };
-        assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+        assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
         write_key(w, &layout, key_name(run), 1);
         close_writer(&w);
         c = open_cache(dir);
@@ -535,14 +565,4 @@ test_sealed_at_the_end_of_time(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_many_parts), TEST(test_bounds),   TEST(test_threads),
-        TEST(test_some_parts), TEST(test_fields),   TEST(test_two_rows),
-        TEST(test_odd_parts),  TEST(test_no_files), TEST(test_sealed_at_the_end_of_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -4,13 +4,8 @@
  * that never were packed. A matrix that is widened in several blocks of columns must not fall to
  * a matmul that is hundreds of times as slow, whose results are as right.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "engine/backend.h"
 #include "error.h"
@@ -33,21 +28,17 @@ describe(struct qv_device *dev, bool packed, qv_dtype dtype, int64_t n, char *te
         op.u.gemm.w_group = 64;
         op.u.gemm.w_dtype = QV_BF16;
     }
-    if (qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, &err), &err);
     qv_backend_cpu.describe(kernel, text, size);
     qv_backend_cpu.release(dev, kernel);
 }
 
-static void
-multiplied_alike(void **state)
+TEST(multiplied_alike)
 {
     static const qv_dtype dtypes[] = { QV_BF16, QV_F32 };
     struct qv_device *dev = NULL;
     qv_error err = { 0 };
-    (void)state;
-    if (qv_backend_cpu.open(&(struct qv_device_options){ .threads = 2 }, &dev, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_backend_cpu.open(&(struct qv_device_options){ .threads = 2 }, &dev, &err), &err);
     for (int i = 0; i < 2; i++)
         for (int64_t n = SIZE / 4; n <= SIZE; n *= 4) {
             char stored[200] = "", packed[200] = "";
@@ -58,11 +49,4 @@ multiplied_alike(void **state)
             assert_string_equal(at, stored);
         }
     qv_backend_cpu.close(dev);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(multiplied_alike) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

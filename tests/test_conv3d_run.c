@@ -2,14 +2,8 @@
 /* Tests qv_conv3d as its users meet it: choices and their reasons, costs, streams, tune files and
  * mistakes. checkconv tests that the results are right. */
 #define _GNU_SOURCE
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "test.h"
 
 #include "conv3d/decide.h"
 #include "conv3d/lower.h"
@@ -43,8 +37,7 @@ open_context(const char *tune_file, bool tune)
 {
     qv_context *ctx = NULL;
     qv_context_options o = { .threads = 1, .tune_file = tune_file, .tune = tune };
-    if (qv_context_open(&o, &ctx, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&o, &ctx, &err), &err);
     return ctx;
 }
 
@@ -68,8 +61,7 @@ static qv_conv3d *
 create(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_options *o)
 {
     qv_conv3d *conv = NULL;
-    if (qv_conv3d_create(ctx, d, &weights, o, &conv, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_conv3d_create(ctx, d, &weights, o, &conv, &err), &err);
     return conv;
 }
 
@@ -84,10 +76,8 @@ fill(void)
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static void
-info_has_defaults_sizes_and_a_reason(void **state)
+TEST(info_has_defaults_sizes_and_a_reason)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
     qv_conv3d *conv = create(ctx, &d, NULL);
@@ -111,18 +101,16 @@ info_has_defaults_sizes_and_a_reason(void **state)
     qv_context_close(&ctx);
 }
 
-static void
-ways_say_what_is_legal_and_what_it_costs(void **state)
+TEST(ways_say_what_is_legal_and_what_it_costs)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
     qv_conv3d_way ways[QV_LOWERING_COUNT];
     qv_conv3d *conv = NULL;
-    assert_int_equal(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, &err), QV_OK);
+    assert_ok(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, &err), &err);
     assert_int_equal(qv_conv3d_run(conv, x, y, &err), QV_ESTATE);
     expect_words(err.text, "no weights");
-    assert_int_equal(qv_conv3d_get_ways(conv, ways, &err), QV_OK);
+    assert_ok(qv_conv3d_get_ways(conv, ways, &err), &err);
     int chosen = 0;
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         assert_int_equal(ways[i].lowering, i);
@@ -143,10 +131,8 @@ ways_say_what_is_legal_and_what_it_costs(void **state)
     qv_context_close(&ctx);
 }
 
-static void
-mistakes_are_named(void **state)
+TEST(mistakes_are_named)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
     qv_conv3d_options o = { .lowering = "winograd" };
@@ -178,10 +164,8 @@ mistakes_are_named(void **state)
 }
 
 /* Sizes whose products fit one by one, but not with the padding or not together. */
-static void
-sizes_beyond_memory_are_refused(void **state)
+TEST(sizes_beyond_memory_are_refused)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d *conv = NULL;
     qv_conv3d_desc d = { .d = 1,
@@ -199,7 +183,7 @@ sizes_beyond_memory_are_refused(void **state)
     d.pad_front[0] = 0;
     d.stride[0] = INT64_MAX; /* One frame gives one output. */
     qv_conv3d_info info;
-    assert_int_equal(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, &err), QV_OK);
+    assert_ok(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, &err), &err);
     qv_conv3d_get_info(conv, &info);
     assert_int_equal(info.rows, 1);
     qv_conv3d_free(&conv);
@@ -219,10 +203,8 @@ sizes_beyond_memory_are_refused(void **state)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static void
-a_stream_has_the_bits_of_one_call(void **state)
+TEST(a_stream_has_the_bits_of_one_call)
 {
-    (void)state;
     enum { FRAME = 8 * 8 * 8, FRAMES = 8 };
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
@@ -234,7 +216,7 @@ a_stream_has_the_bits_of_one_call(void **state)
         qv_conv3d_options o = { .lowering = qv_lowering_name((qv_lowering)i), .chunk = 2 };
         d.d = FRAMES;
         qv_conv3d *conv = create(ctx, &d, &o);
-        assert_int_equal(qv_conv3d_run(conv, x, whole, &err), QV_OK);
+        assert_ok(qv_conv3d_run(conv, x, whole, &err), &err);
         qv_conv3d_free(&conv);
         o.stream = true;
         d.d = 4; /* Two chunks per call. */
@@ -242,8 +224,7 @@ a_stream_has_the_bits_of_one_call(void **state)
         for (int turn = 0; turn < 2; turn++, qv_conv3d_reset(conv)) {
             memset(streamed, 0, sizeof streamed);
             for (int f = 0; f < FRAMES; f += 4)
-                assert_int_equal(qv_conv3d_run(conv, x + f * FRAME, streamed + f * FRAME, &err),
-                                 QV_OK);
+                assert_ok(qv_conv3d_run(conv, x + f * FRAME, streamed + f * FRAME, &err), &err);
             assert_memory_equal(whole, streamed, sizeof whole);
         }
         /* Without the reset the third call goes on where the second ended. */
@@ -255,10 +236,8 @@ a_stream_has_the_bits_of_one_call(void **state)
     qv_context_close(&ctx);
 }
 
-static void
-streams_that_cannot_be_are_refused(void **state)
+TEST(streams_that_cannot_be_are_refused)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_options o = { .stream = true };
     qv_conv3d_desc d = causal();
@@ -288,9 +267,9 @@ streams_that_cannot_be_are_refused(void **state)
 static char path[300];
 
 static int
-make_folder(void **state)
+make_folder(void)
 {
-    if (tempdir_make(state))
+    if (tempdir_make())
         return -1;
     snprintf(path, sizeof path, "%s", temp_path("tune.json"));
     return 0;
@@ -313,10 +292,8 @@ choice(qv_context *ctx, const qv_conv3d_desc *d, char *reason)
     return info.lowering;
 }
 
-static void
-measured_choices_are_kept_and_found(void **state)
+TEST(measured_choices_are_kept_and_found)
 {
-    (void)state;
     char reason[QV_REASON_BYTES], again[QV_REASON_BYTES];
     qv_conv3d_desc d = causal();
     qv_conv3d_way ways[QV_LOWERING_COUNT];
@@ -328,7 +305,7 @@ measured_choices_are_kept_and_found(void **state)
     assert_int_equal(choice(ctx, &d, again), first);
     assert_string_equal(reason, again);
     qv_conv3d *conv = create(ctx, &d, NULL);
-    assert_int_equal(qv_conv3d_get_ways(conv, ways, &err), QV_OK);
+    assert_ok(qv_conv3d_get_ways(conv, ways, &err), &err);
     assert_true(ways[QV_LOWERING_BY_DEPTH].median_ms > 0);
     assert_true(ways[QV_LOWERING_DIRECT].median_ms > 0);
     assert_true(ways[first].median_ms <= ways[QV_LOWERING_DIRECT].median_ms);
@@ -338,7 +315,7 @@ measured_choices_are_kept_and_found(void **state)
     /* Another number of threads counts as another device. */
     qv_context_options o = { .threads = 2, .tune_file = path };
     qv_context_info info;
-    assert_int_equal(qv_context_open(&o, &ctx, &err), QV_OK);
+    assert_ok(qv_context_open(&o, &ctx, &err), &err);
     qv_context_get_info(ctx, &info);
     choice(ctx, &d, again);
     if (info.threads == 2) /* ref has one thread. */
@@ -347,10 +324,8 @@ measured_choices_are_kept_and_found(void **state)
 }
 
 /* The choices in the file are swapped. The file decides, if its choice is legal. */
-static void
-the_file_decides(void **state)
+TEST(the_file_decides)
 {
-    (void)state;
     char reason[QV_REASON_BYTES], text[4000];
     qv_conv3d_desc d = causal();
     qv_context *ctx = open_context(path, true);
@@ -378,10 +353,8 @@ the_file_decides(void **state)
     }
 }
 
-static void
-bad_files_are_ignored_with_a_warning(void **state)
+TEST(bad_files_are_ignored_with_a_warning)
 {
-    (void)state;
     static const char *const bad[] = {
         "",
         "{",
@@ -421,21 +394,4 @@ bad_files_are_ignored_with_a_warning(void **state)
     qv_context_close(&ctx);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(info_has_defaults_sizes_and_a_reason),
-        cmocka_unit_test(ways_say_what_is_legal_and_what_it_costs),
-        cmocka_unit_test(mistakes_are_named),
-        cmocka_unit_test(sizes_beyond_memory_are_refused),
-        cmocka_unit_test(a_stream_has_the_bits_of_one_call),
-        cmocka_unit_test(streams_that_cannot_be_are_refused),
-        cmocka_unit_test_setup_teardown(measured_choices_are_kept_and_found, make_folder,
-                                        tempdir_remove),
-        cmocka_unit_test_setup_teardown(the_file_decides, make_folder, tempdir_remove),
-        cmocka_unit_test_setup_teardown(bad_files_are_ignored_with_a_warning, make_folder,
-                                        tempdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(make_folder, tempdir_remove);

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a feeder by itself, in one thread: what goes into its chunks, when, and on which device. Tests
  * of jobs and of qv_encode have it under load. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "model/feeder.h"
 #include "tiny.h"
@@ -102,10 +98,8 @@ drop(struct fed *s, qv_feed *feed)
 }
 
 /* What waits of an item that failed goes into no chunk. What is under way comes back. */
-static void
-a_dropped_item_goes_no_further(void **state)
+TEST(a_dropped_item_goes_no_further)
 {
-    (void)state;
     struct fed s = open_feeder(1);
     int a, b;
     assert_int_equal(drop(&s, put_item(&s, 3, &a)), 3);
@@ -125,10 +119,8 @@ a_dropped_item_goes_no_further(void **state)
 }
 
 /* An item's frame pairs go in order, and through the device that took the first of them. */
-static void
-an_item_stays_on_its_device(void **state)
+TEST(an_item_stays_on_its_device)
 {
-    (void)state;
     struct fed s = open_feeder(DEVICES);
     int a, b;
     int64_t next = 0;
@@ -167,7 +159,6 @@ encode(struct fed *s, double now_s)
 static void
 pairs_wait_for_their_chunk(void **state)
 {
-    (void)state;
     struct fed s = open_feeder(1);
     s.t[0].ctx->caps.chunks = 2;
     int a;
@@ -222,10 +213,8 @@ lone_image(struct fed *s, double now_s)
 /* Of an hour's load, of 8 full chunks per second, nothing stays: an image that then comes by itself
  * pays for a chunk of its own size, where plans are slow to make too, and finds the memory of the
  * first minute. */
-static void
-a_lone_image_pays_for_itself(void **state)
+TEST(a_lone_image_pays_for_itself)
 {
-    (void)state;
     struct fed s = open_feeder(1);
     s.t[0].ctx->caps.quick_plans = false;
     assert_int_equal(lone_image(&s, 0), PAIR);
@@ -246,10 +235,8 @@ a_lone_image_pays_for_itself(void **state)
 }
 
 /* A clip's data come with each put, an eighth of a chunk at a time. */
-static void
-data_may_come_with_each_put(void **state)
+TEST(data_may_come_with_each_put)
 {
-    (void)state;
     struct fed s = open_feeder(1);
     const qv_item clip = { .grid_thw = { 3, 2, 2 }, .n_frames = 5 };
     uint8_t *frames[2] = { tiny_frames(&s.t[0], 4, 2, 2, 1), tiny_frames(&s.t[0], 1, 2, 2, 2) };
@@ -275,10 +262,8 @@ data_may_come_with_each_put(void **state)
     free(frames[1]);
 }
 
-static void
-what_is_not_valid_is_refused(void **state)
+TEST(what_is_not_valid_is_refused)
 {
-    (void)state;
     struct fed s = open_feeder(1);
     const qv_item item = { .data = s.frames, .grid_thw = { 1, 4, 4 } };
     const qv_item bad = { .data = s.frames, .grid_thw = { 1, 3, 4 } };
@@ -310,18 +295,4 @@ what_is_not_valid_is_refused(void **state)
     assert_non_null(ready(&s, 0));
     assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, &s.err), QV_OK);
     close_feeder(&s);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_dropped_item_goes_no_further),
-        cmocka_unit_test(an_item_stays_on_its_device),
-        cmocka_unit_test(pairs_wait_for_their_chunk),
-        cmocka_unit_test(a_lone_image_pays_for_itself),
-        cmocka_unit_test(data_may_come_with_each_put),
-        cmocka_unit_test(what_is_not_valid_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,28 +4,22 @@
  * failure is, what happens when the run is stopped, values as f16, and the rules of a list's row.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <math.h>
 #include <stdatomic.h>
-#include <stdio.h>
 
 #include "job/halves.h"
 #include "dtype.h"
 #include "error.h"
 #include "qwenvit_clips.h"
 #include "tempdir.h"
+#include "wrap.h"
 
 /* ---- whose fault ----------------------------------------------------------------------------- */
 
-static void
-only_the_device_and_memory_end_a_run(void **state)
+TEST(only_the_device_and_memory_end_a_run)
 {
-    (void)state;
     static const qv_status clips[] = { QV_OK, QV_EINVAL, QV_EIO, QV_EFORMAT, QV_EUNSUPPORTED };
     static const qv_status ours[] = { QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE };
     for (size_t i = 0; i < sizeof clips / sizeof *clips; i++)
@@ -52,10 +46,8 @@ put_f16(qv_cache_writer *w, const qv_cache_layout *l, const char *key, const flo
     return qv_cache_finish(&e, &done, err);
 }
 
-static void
-a_value_that_f16_lacks_is_its_clips_failure(void **state)
+TEST(a_value_that_f16_lacks_is_its_clips_failure)
 {
-    (void)state;
     static const float good[] = { 1, 65504, 0.1f, -3 }, large[] = { 1, 2, 3, -65520 };
     char dir[64];
     snprintf(dir, sizeof dir, "%s", temp_path("cache"));
@@ -64,20 +56,20 @@ a_value_that_f16_lacks_is_its_clips_failure(void **state)
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     qv_status put = QV_OK;
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
-    assert_int_equal(put_f16(w, &o.layout, "large", large, &put, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(put_f16(w, &o.layout, "large", large, &put, &err), &err);
     expect_failure("large", QV_EUNSUPPORTED, "-65520, which f16 does not hold", put, &err);
-    assert_int_equal(put_f16(w, &o.layout, "good", good, &put, &err), QV_OK);
+    assert_ok(put_f16(w, &o.layout, "good", good, &put, &err), &err);
     assert_int_equal(put, QV_OK);
-    assert_int_equal(qv_cache_writer_close(&w, &err), QV_OK);
+    assert_ok(qv_cache_writer_close(&w, &err), &err);
 
     qv_cache *c = NULL;
     qv_cache_item item;
-    assert_int_equal(qv_cache_open(dir, &c, &err), QV_OK);
-    assert_int_equal(qv_cache_find(c, "large", &item, &err), QV_OK);
+    assert_ok(qv_cache_open(dir, &c, &err), &err);
+    assert_ok(qv_cache_find(c, "large", &item, &err), &err);
     assert_int_equal(item.status, QV_EUNSUPPORTED);
-    assert_int_equal(qv_cache_find(c, "good", &item, &err), QV_OK);
-    assert_int_equal(qv_cache_hold(c, &item, &err), QV_OK);
+    assert_ok(qv_cache_find(c, "good", &item, &err), &err);
+    assert_ok(qv_cache_hold(c, &item, &err), &err);
     for (int i = 0; i < 4; i++) {
         const uint16_t *half = i < 2 ? item.tokens : item.deepstack[0];
         assert_int_equal(half[i % 2], qv_f32_to_f16(good[i]));
@@ -177,8 +169,7 @@ expect_fill(struct filler *f, int wanted, int64_t done, int64_t failed, int64_t 
 {
     qv_error err = { 0 };
     atomic_store(&f->n_told, 0);
-    if (fill_with(f, QV_GOLDEN "/qwen3_vl", IMAGES, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fill_with(f, QV_GOLDEN "/qwen3_vl", IMAGES, &err), &err);
     assert_int_equal(f->n_wanted, wanted);
     assert_int_equal(f->counts.done, done);
     assert_int_equal(f->counts.failed, failed);
@@ -189,10 +180,8 @@ expect_fill(struct filler *f, int wanted, int64_t done, int64_t failed, int64_t 
     assert_true((f->counts.tokens > 0) == (done > 0));
 }
 
-static void
-what_is_there_is_left_alone(void **state)
+TEST(what_is_there_is_left_alone)
 {
-    (void)state;
     struct filler f = { .enough = 0 };
     for (int i = 0; i < IMAGES; i++)
         image(i);
@@ -207,10 +196,8 @@ what_is_there_is_left_alone(void **state)
     expect_fill(&f, 1, 1, 0, 2, 1);
 }
 
-static void
-another_model_is_refused(void **state)
+TEST(another_model_is_refused)
 {
-    (void)state;
     struct filler f = { .enough = 0 };
     qv_error err = { 0 };
     for (int i = 0; i < IMAGES; i++)
@@ -225,23 +212,20 @@ another_model_is_refused(void **state)
     expect_fill(&f, 0, 0, 0, 3, 1);
 }
 
-static void
-a_run_that_is_stopped_seals_what_is_done(void **state)
+TEST(a_run_that_is_stopped_seals_what_is_done)
 {
-    (void)state;
     enum { MANY = 60 };
     qv_error err = { 0 };
     struct filler f = { .o.chunk_rows = 256, .enough = 1 };
     for (int i = 0; i < MANY; i++)
         image(i);
-    if (fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, &err), &err);
     const int64_t done = f.counts.done, failed = f.counts.failed;
     assert_true(done + failed >= 1 && done < MANY);
 
     qv_cache *c = NULL;
     qv_cache_info info;
-    assert_int_equal(qv_cache_open(temp_path("cache"), &c, &err), QV_OK);
+    assert_ok(qv_cache_open(temp_path("cache"), &c, &err), &err);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, done);
     assert_int_equal(info.n_failed, failed);
@@ -249,7 +233,7 @@ a_run_that_is_stopped_seals_what_is_done(void **state)
     qv_cache_close(&c);
 
     f.enough = 0;
-    assert_int_equal(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, &err), QV_OK);
+    assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, &err), &err);
     assert_int_equal(f.counts.there, done);
     assert_int_equal(f.counts.done, MANY - done);
     assert_int_equal(f.counts.failed + f.counts.failed_before, 1);
@@ -260,10 +244,7 @@ a_run_that_is_stopped_seals_what_is_done(void **state)
 #ifndef __APPLE__      /* whose linker cannot wrap */
 static int open_errno; /* What opening an image fails with; 0: it does not. */
 
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int
-__wrap_open(const char *path, int flags, ...)
+WRAPPED(int, open, (const char *path, int flags, ...))
 {
     const size_t n = strlen(path);
     errno = open_errno;
@@ -273,19 +254,14 @@ __wrap_open(const char *path, int flags, ...)
 
 static bool no_locks; /* As on a file system that has no locks. */
 
-int __real_flock(int fd, int how);
-int __wrap_flock(int fd, int how);
-int
-__wrap_flock(int fd, int how)
+WRAPPED(int, flock, (int fd, int how))
 {
     errno = ENOLCK;
     return no_locks ? -1 : __real_flock(fd, how);
 }
 
-static void
-a_file_system_without_locks_is_told(void **state)
+TEST(a_file_system_without_locks_is_told)
 {
-    (void)state;
     struct filler f = { .enough = 0 };
     for (int i = 0; i < IMAGES; i++)
         image(i);
@@ -301,10 +277,8 @@ a_file_system_without_locks_is_told(void **state)
 
 /* A clip's record says what is wrong with the clip. What the process, the machine or the file system
  * lacks would fail the next clip as well: it ends the run, and no clip has failed. */
-static void
-a_record_is_of_the_clips_own_failure(void **state)
+TEST(a_record_is_of_the_clips_own_failure)
 {
-    (void)state;
     static const struct {
         int error;
         qv_status ends_with; /* QV_OK: the run goes on, and the clip has a record */
@@ -341,7 +315,7 @@ a_record_is_of_the_clips_own_failure(void **state)
         else
             assert_int_equal(f.counts.failed, 2); /* the image, and one that does not exist */
         assert_int_equal(f.counts.done, 0);
-        assert_int_equal(fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err), QV_OK);
+        assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err), &err);
         assert_int_equal(f.counts.done, s ? 1 : 0);
         assert_int_equal(nftw(temp_path("cache"), tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
     }
@@ -370,11 +344,11 @@ open_in_memory(struct in_memory *m)
     const qv_cache_fill_options o = { .tokens = QV_F32 };
     qv_error err = { 0 };
     qv_model_info info;
-    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &m->ctx, &err) ||
-        qv_model_load(m->ctx, QV_GOLDEN "/qwen3_vl", NULL, &m->model, &err) ||
-        qv_cache_fill_open(temp_path("cache"), &o, &m->fill, &err) ||
-        qv_cache_fill_begin(m->fill, m->model, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &m->ctx, &err) ||
+                  qv_model_load(m->ctx, QV_GOLDEN "/qwen3_vl", NULL, &m->model, &err) ||
+                  qv_cache_fill_open(temp_path("cache"), &o, &m->fill, &err) ||
+                  qv_cache_fill_begin(m->fill, m->model, &err),
+              &err);
     qv_model_get_info(m->model, &info);
     assert_int_equal(info.patch_size, 16);
     const int n = snprintf(m->file, 64, "P6\n64 64\n255\n");
@@ -407,8 +381,8 @@ add_in_memory(struct in_memory *m, const char *key, int source)
 {
     bool wanted = false;
     qv_error err = { 0 };
-    if (qv_cache_fill_add_memory(m->fill, key, &m->sources[source], NULL, &wanted, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_fill_add_memory(m->fill, key, &m->sources[source], NULL, &wanted, &err),
+              &err);
     return wanted;
 }
 
@@ -417,8 +391,7 @@ run_in_memory(struct in_memory *m, int64_t done, int64_t frames, int64_t failed)
 {
     qv_cache_fill_counts counts;
     qv_error err = { 0 };
-    if (qv_cache_fill_run(m->fill, &m->model, 1, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_fill_run(m->fill, &m->model, 1, &err), &err);
     qv_cache_fill_get_counts(m->fill, &counts);
     assert_int_equal(counts.done, done);
     assert_int_equal(counts.frames, frames);
@@ -432,27 +405,25 @@ expect_in_memory(void)
     qv_cache_item item;
     qv_error err = { 0 };
     char *record = NULL;
-    assert_int_equal(qv_cache_open(temp_path("cache"), &c, &err), QV_OK);
-    assert_int_equal(qv_cache_find(c, "frames", &item, &err), QV_OK);
-    assert_int_equal(qv_cache_hold(c, &item, &err), QV_OK);
+    assert_ok(qv_cache_open(temp_path("cache"), &c, &err), &err);
+    assert_ok(qv_cache_find(c, "frames", &item, &err), &err);
+    assert_ok(qv_cache_hold(c, &item, &err), &err);
     assert_int_equal(item.n_timestamps, FRAMES);
     assert_memory_equal(item.timestamps_s, seconds, sizeof seconds);
     assert_true(item.sampled_fps == 2 && item.is_image == 0);
     assert_int_equal(item.bytes, FRAMES * SIDE * 16 * SIDE * 16 * 3);
     qv_cache_release(c, &item);
-    assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_OK);
+    assert_ok(qv_cache_record(c, item.index, &record, &err), &err);
     assert_non_null(strstr(record, "\"path\":\"xxh3:"));
     assert_non_null(strstr(record, "\"frames\":4,"));
     free(record);
-    assert_int_equal(qv_cache_find(c, "bytes", &item, &err), QV_OK);
+    assert_ok(qv_cache_find(c, "bytes", &item, &err), &err);
     assert_true(item.key && !item.status && item.is_image == 1);
     qv_cache_close(&c);
 }
 
-static void
-runs_follow_one_another(void **state)
+TEST(runs_follow_one_another)
 {
-    (void)state;
     struct in_memory m = { .ctx = NULL };
     qv_error err = { 0 };
     open_in_memory(&m);
@@ -465,16 +436,14 @@ runs_follow_one_another(void **state)
     assert_true(add_in_memory(&m, "frames", 1));
     run_in_memory(&m, 2, 1 + FRAMES, 0);
     expect_in_memory(); /* They are sealed although nothing was ended. */
-    assert_int_equal(qv_cache_fill_end(m.fill, &m.model, 1, &err), QV_OK);
+    assert_ok(qv_cache_fill_end(m.fill, &m.model, 1, &err), &err);
     assert_int_equal(qv_cache_fill_run(m.fill, &m.model, 1, &err), QV_EINVAL);
     assert_int_equal(qv_cache_fill_begin(m.fill, m.model, &err), QV_EINVAL);
     close_in_memory(&m);
 }
 
-static void
-the_same_bytes_are_the_same_clip(void **state)
+TEST(the_same_bytes_are_the_same_clip)
 {
-    (void)state;
     struct in_memory m = { .ctx = NULL };
     open_in_memory(&m);
     add_in_memory(&m, "bytes", 0);
@@ -507,10 +476,8 @@ the_same_bytes_are_the_same_clip(void **state)
 
 /* A file that is replaced after it was added, and before it is read, is kept under the size and time
  * of the file that was read. */
-static void
-a_file_is_kept_as_it_was_read(void **state)
+TEST(a_file_is_kept_as_it_was_read)
 {
-    (void)state;
     struct in_memory m = { .ctx = NULL };
     struct stat st;
     qv_cache *c = NULL;
@@ -521,15 +488,15 @@ a_file_is_kept_as_it_was_read(void **state)
     snprintf(path, sizeof path, "%s", temp_file("a.ppm", m.file, 0));
     open_in_memory(&m);
     temp_file("a.ppm", m.file, m.sources[0].n_bytes);
-    assert_int_equal(qv_cache_fill_add(m.fill, "a", path, NULL, &wanted, &err), QV_OK);
+    assert_ok(qv_cache_fill_add(m.fill, "a", path, NULL, &wanted, &err), &err);
     assert_true(wanted);
     temp_file("a.ppm", m.file, m.sources[0].n_bytes + 3); /* A byte or two behind it do no harm. */
     const struct timespec times[2] = { { .tv_sec = 7 }, { .tv_sec = 7 } };
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0) | stat(path, &st), 0);
     run_in_memory(&m, 1, 1, 0);
     close_in_memory(&m);
-    assert_int_equal(qv_cache_open(temp_path("cache"), &c, &err), QV_OK);
-    assert_int_equal(qv_cache_find(c, "a", &item, &err), QV_OK);
+    assert_ok(qv_cache_open(temp_path("cache"), &c, &err), &err);
+    assert_ok(qv_cache_find(c, "a", &item, &err), &err);
     assert_non_null(item.key);
     assert_int_equal(item.bytes, st.st_size);
     assert_int_equal(item.mtime_ns, 7000000000);
@@ -538,10 +505,8 @@ a_file_is_kept_as_it_was_read(void **state)
 
 /* The same bytes are another clip if anything else that its tokens, or its entry, come from is
  * different. Bytes of a file are a file, whatever stands in the fields for frames. */
-static void
-frames_of_another_shape_are_another_clip(void **state)
+TEST(frames_of_another_shape_are_another_clip)
 {
-    (void)state;
     struct in_memory m = { .ctx = NULL };
     open_in_memory(&m);
     add_in_memory(&m, "bytes", 0);
@@ -578,10 +543,8 @@ frames_of_another_shape_are_another_clip(void **state)
 /* Frames whose bytes are not as many as their shape says are never read beyond their end, and
  * frames of a shape that no model takes are not read at all. They cost themselves: the run goes on,
  * and the next run knows that they failed. */
-static void
-frames_of_a_wrong_size_cost_themselves(void **state)
+TEST(frames_of_a_wrong_size_cost_themselves)
 {
-    (void)state;
     enum { WRONG = 600 }; /* more than wait in a job at once */
     struct in_memory m = { .ctx = NULL };
     qv_error err = { 0 };
@@ -598,8 +561,7 @@ frames_of_a_wrong_size_cost_themselves(void **state)
     wrong[1].item.grid_thw[0] = INT64_MAX;
     for (int i = 0; i < WRONG; i++) {
         snprintf(keys[i], sizeof keys[i], "%d", i);
-        assert_int_equal(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i % 2], NULL, NULL, &err),
-                         QV_OK);
+        assert_ok(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i % 2], NULL, NULL, &err), &err);
         if (i == WRONG / 2)
             assert_true(add_in_memory(&m, "frames", 1));
     }
@@ -613,42 +575,19 @@ frames_of_a_wrong_size_cost_themselves(void **state)
     open_in_memory(&m);
     for (int i = 0; i < 2; i++) {
         bool wanted = true;
-        assert_int_equal(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i], NULL, &wanted, &err),
-                         QV_OK);
+        assert_ok(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i], NULL, &wanted, &err), &err);
         assert_false(wanted);
     }
     close_in_memory(&m);
     expect_in_memory();
-    assert_int_equal(qv_cache_open(temp_path("cache"), &c, &err), QV_OK);
-    assert_int_equal(qv_cache_find(c, "0", &item, &err), QV_OK);
+    assert_ok(qv_cache_open(temp_path("cache"), &c, &err), &err);
+    assert_ok(qv_cache_find(c, "0", &item, &err), &err);
     assert_int_equal(item.status, QV_EINVAL);
-    assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_OK);
+    assert_ok(qv_cache_record(c, item.index, &record, &err), &err);
     assert_non_null(strstr(record, "24576 bytes were given; 4 frames of 64x64 take 49152"));
     free(record);
     qv_cache_close(&c);
     free(cut);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(only_the_device_and_memory_end_a_run),
-        TEST(a_value_that_f16_lacks_is_its_clips_failure),
-        TEST(what_is_there_is_left_alone),
-        TEST(another_model_is_refused),
-        TEST(a_run_that_is_stopped_seals_what_is_done),
-#ifndef __APPLE__
-        TEST(a_record_is_of_the_clips_own_failure),
-        TEST(a_file_system_without_locks_is_told),
-#endif
-        TEST(runs_follow_one_another),
-        TEST(the_same_bytes_are_the_same_clip),
-        TEST(a_file_is_kept_as_it_was_read),
-        TEST(frames_of_another_shape_are_another_clip),
-        TEST(frames_of_a_wrong_size_cost_themselves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -5,17 +5,12 @@
  * source has ended. A fault of one source costs only that one. Memory stays below its bound.
  */
 #define _GNU_SOURCE
-#include <errno.h>
+#include "test.h"
+
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdatomic.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "asker.h"
 #include "backends.h"
@@ -27,6 +22,7 @@
 #include "qwenvit_clips.h"
 #include "tempdir.h"
 #include "tiny.h"
+#include "wrap.h"
 
 enum { ROWS = 64 };
 
@@ -70,8 +66,7 @@ job_end(qv_job **job)
 {
     qv_error err = { 0 };
     qv_job_progress p;
-    if (qv_job_end(*job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_end(*job, &err), &err);
     qv_job_get_progress(*job, &p);
     assert_int_equal(p.done, p.added);
     assert_int_equal(p.frame_bytes, 0);
@@ -113,10 +108,8 @@ patches(int64_t n, qv_dtype dtype, uint32_t seed)
 {
     void *p = malloc((size_t)n * qv_dtype_bytes(dtype));
     assert_non_null(p);
-    for (int64_t i = 0; i < n; i++) {
-        seed = seed * 1664525 + 1013904223;
-        qv_store(p, dtype, i, (double)(seed >> 8) / 0x1p23 - 1);
-    }
+    for (int64_t i = 0; i < n; i++)
+        qv_store(p, dtype, i, (double)(test_random(&seed) >> 8) / 0x1p23 - 1);
     return p;
 }
 
@@ -267,10 +260,8 @@ check_family(const char *dir, const char *backend)
 
 /* Tokens have the same bits in any order of the sources, with DeepStack's outputs and
  * with windows. */
-static void
-any_order_gives_the_same_bits(void **state)
+TEST(any_order_gives_the_same_bits)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         if (!is_tried(test_backends[on]))
             continue;
@@ -280,10 +271,8 @@ any_order_gives_the_same_bits(void **state)
 }
 
 /* Each item on one of two devices: here one that is slow and one that is quick. */
-static void
-several_devices_share_the_work(void **state)
+TEST(several_devices_share_the_work)
 {
-    (void)state;
     const char *const pairs[][2] = { { "ref", "ref" },
 #ifdef QV_WITH_CPU
                                      { "ref", "cpu" },
@@ -356,10 +345,8 @@ lock_few_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
 
 /* A device that is lost fails what it was computing; the other one goes on. The job ends once no
  * device is left. */
-static void
-a_lost_device_costs_what_was_on_it(void **state)
+TEST(a_lost_device_costs_what_was_on_it)
 {
-    (void)state;
     struct tiny t[2];
     for (int i = 0; i < 2; i++) {
         t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
@@ -407,10 +394,8 @@ a_lost_device_costs_what_was_on_it(void **state)
 }
 
 /* Memory that is missing for the tokens of large items fails these alone. */
-static void
-missing_memory_costs_its_item(void **state)
+TEST(missing_memory_costs_its_item)
 {
-    (void)state;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     struct mixed *m = mixed_make(&t, QV_F32);
     sound = t.ctx->backend;
@@ -527,7 +512,7 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
     const size_t dropped = how == ODD_ARE_DROPPED ? qv_job_drop(job, 1) : 0;
     if (how == IS_CANCELLED) {
         qv_job_cancel(job);
-        assert_int_equal(qv_job_end(job, &err), QV_OK);
+        assert_ok(qv_job_end(job, &err), &err);
         job_close(&job);
     } else {
         p = job_end(&job);
@@ -562,10 +547,8 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
 /* Frame pairs are packed, so that a clip lies in several chunks. Its tokens come in their order,
  * all from one device, and are those of its pairs; so it is too if its sink fails between its
  * calls, or if it is dropped or the job is cancelled while calls are under way. */
-static void
-clips_lie_in_several_chunks(void **state)
+TEST(clips_lie_in_several_chunks)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         struct tiny t[2];
         if (!is_tried(test_backends[on]))
@@ -606,10 +589,8 @@ open_large_windows(void)
 
 /* A frame pair that is two patches high has twice the windows that a chunk of its rows has room
  * for. It goes to the chunk that suits it by itself, whether its rows fit a pack or not. */
-static void
-thin_items_have_many_windows(void **state)
+TEST(thin_items_have_many_windows)
 {
-    (void)state;
     enum { PACK = 320 };
     static const int64_t grids[][3] = { { 2, 2, 160 }, { 1, 160, 2 }, { 3, 2, 102 }, { 1, 2, 78 } };
     enum { THIN = sizeof grids / sizeof *grids };
@@ -642,10 +623,8 @@ thin_items_have_many_windows(void **state)
 
 /* Small sources in a list fill chunks, and a few of them do not pay for a full chunk if a smaller
  * one has the same bits. qv_capacity_for_chunk says which capacity a device then takes. */
-static void
-few_pay_for_few(void **state)
+TEST(few_pay_for_few)
 {
-    (void)state;
     enum { PACK = 256, MANY = 40 };
     static const int64_t g[3] = { 1, 4, 6 }, rows = 24;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
@@ -705,10 +684,8 @@ has_dense_plan(const qv_model *model, int64_t segments, int64_t rows)
 /* If plans are slow to make, the plan for chunks to come is made while the device computes the chunks before. Here 5
  * chunks of 4 pairs are followed by one of a single pair, which does not take that plan. The single pair gets no plan of
  * its own either if the rows that it leaves empty are few beside those of all chunks before. */
-static void
-few_plans_are_made(void **state)
+TEST(few_plans_are_made)
 {
-    (void)state;
     static const struct {
         int under_way;
         int64_t chunks, rest;
@@ -738,10 +715,8 @@ few_plans_are_made(void **state)
 
 /* Of 400 sources every other one is dropped while the sink waits, so that some are in chunks, some
  * in the feeder, and some are not taken up. */
-static void
-what_is_dropped_is_not_computed(void **state)
+TEST(what_is_dropped_is_not_computed)
 {
-    (void)state;
     enum { MANY = 400, GONE = MANY / 2, UNDER_WAY = 3 * ROWS / 16 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
@@ -787,10 +762,8 @@ what_is_dropped_is_not_computed(void **state)
 
 /* ---- sources that are wrong ------------------------------------------------------------------ */
 
-static void
-sources_are_checked_when_they_are_added(void **state)
+TEST(sources_are_checked_when_they_are_added)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
@@ -829,7 +802,7 @@ sources_are_checked_when_they_are_added(void **state)
     }
     job_add(job, &good);
     qv_error err = { 0 };
-    assert_int_equal(qv_job_end(job, &err), QV_OK);
+    assert_ok(qv_job_end(job, &err), &err);
     expect_failure("after the end", QV_ESTATE, "good|ended", qv_job_add(job, &good, &err), &err);
     job_close(&job);
     assert_int_equal(c->n, 1);
@@ -839,10 +812,8 @@ sources_are_checked_when_they_are_added(void **state)
     tiny_close(&t);
 }
 
-static void
-options_are_checked(void **state)
+TEST(options_are_checked)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1), other = tiny_open("ref", QV_F32, 1);
     struct tiny moe = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     qv_model *const one[] = { t.model, t.model }, *const odd[] = { t.model, moe.model };
@@ -881,10 +852,8 @@ options_are_checked(void **state)
 }
 
 /* One that the sink refuses in each of its calls, the others none the wiser. */
-static void
-a_sink_refuses_one(void **state)
+TEST(a_sink_refuses_one)
 {
-    (void)state;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     struct mixed *m = mixed_make(&t, QV_F32);
     static const int refused[] = { 0, 4, 15 }; /* a small one, and two of several chunks */
@@ -915,10 +884,8 @@ a_sink_refuses_one(void **state)
 }
 
 /* A source that failed before it was added comes to its end in its turn, without an entry. */
-static void
-a_source_that_has_failed_is_told_of(void **state)
+TEST(a_source_that_has_failed_is_told_of)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     qv_error err = { 0 };
@@ -943,10 +910,8 @@ a_source_that_has_failed_is_told_of(void **state)
 }
 
 /* A sink without functions discards tokens. */
-static void
-a_sink_of_zeros_discards(void **state)
+TEST(a_sink_of_zeros_discards)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
     qv_job *job = NULL;
@@ -955,7 +920,7 @@ a_sink_of_zeros_discards(void **state)
     const qv_job_source good = { .key = "good",
                                  .kind = QV_SOURCE_FRAMES,
                                  .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
-    assert_int_equal(qv_job_open(&t.model, 1, &o, &job, &err), QV_OK);
+    assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
     job_add(job, &good);
     job_add(job, &(qv_job_source){ .key = "bad", .path = "missing.mp4" });
     const qv_job_progress p = job_end(&job);
@@ -984,10 +949,8 @@ check_ended(struct collector *c, int n, qv_status status, const char *words)
     assert_true(cancelled > 0);
 }
 
-static void
-what_is_no_matter_of_one_source_ends_all(void **state)
+TEST(what_is_no_matter_of_one_source_ends_all)
 {
-    (void)state;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     struct mixed *m = mixed_make(&t, QV_F32);
     qv_error err = { 0 };
@@ -1008,9 +971,10 @@ what_is_no_matter_of_one_source_ends_all(void **state)
     /* a device that cannot compute */
     struct tiny described = { .info = t.info };
     qv_model_options o = { .dtype = QV_F32, .describe = true };
-    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &described.ctx, &err) ||
-        qv_model_load(described.ctx, QV_GOLDEN "/qwen3_vl_moe", &o, &described.model, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &described.ctx, &err) ||
+                  qv_model_load(described.ctx, QV_GOLDEN "/qwen3_vl_moe", &o, &described.model,
+                                &err),
+              &err);
     c = collector_make(&t);
     job = job_open(&described, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     for (added = 0; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
@@ -1026,10 +990,8 @@ what_is_no_matter_of_one_source_ends_all(void **state)
 }
 
 /* Closed in the middle, cancelled before that or not; and a queue that is full. */
-static void
-a_job_is_closed_early(void **state)
+TEST(a_job_is_closed_early)
 {
-    (void)state;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     struct mixed *m = mixed_make(&t, QV_F32);
     for (int turn = 0; turn < 8; turn++) {
@@ -1058,7 +1020,7 @@ a_job_is_closed_early(void **state)
         if (turn >= 4) {
             qv_job_cancel(job);
             assert_int_equal(qv_job_add(job, &m->sources[0], NULL), QV_ESTATE);
-            assert_int_equal(qv_job_end(job, &err), QV_OK);
+            assert_ok(qv_job_end(job, &err), &err);
             assert_int_equal(c->n, added);
         }
         job_close(&job);
@@ -1072,10 +1034,8 @@ a_job_is_closed_early(void **state)
 }
 
 /* An item does not wait for a chunk that does not fill, though another is still being read. */
-static void
-nothing_waits_for_ever(void **state)
+TEST(nothing_waits_for_ever)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
@@ -1137,9 +1097,9 @@ static char *clip_paths[CLIPS];
 static qv_decoder *decoder;
 
 static int
-make_files(void **state)
+make_files(void)
 {
-    if (tempdir_make(state) || qv_decoder_start(QV_DECODER, &decoder, NULL))
+    if (tempdir_make() || qv_decoder_start(QV_DECODER, &decoder, NULL))
         return -1;
     for (int i = 0; i < CLIPS; i++) {
         const char *path = temp_path(clips[i].name);
@@ -1159,12 +1119,12 @@ make_files(void **state)
 }
 
 static int
-remove_files(void **state)
+remove_files(void)
 {
     qv_decoder_stop(&decoder);
     for (int i = 0; i < CLIPS; i++)
         free(clip_paths[i]);
-    return tempdir_remove(state);
+    return tempdir_remove();
 }
 
 static qv_clip_options
@@ -1214,10 +1174,8 @@ expect_same(const struct tiny *t, struct collector *got, struct collector *wante
         fail_msg("%s has other bits than alone", key);
 }
 
-static void
-clips_in_any_order_are_the_same_bits(void **state)
+TEST(clips_in_any_order_are_the_same_bits)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         if (!is_tried(test_backends[on]))
             continue;
@@ -1254,10 +1212,8 @@ clips_in_any_order_are_the_same_bits(void **state)
 
 /* A clip that fits into one chunk still comes in parts, as they are decoded. If there is memory for
  * none of them, each part is computed before the next one is read. */
-static void
-a_clip_is_read_in_parts_of_a_chunk(void **state)
+TEST(a_clip_is_read_in_parts_of_a_chunk)
 {
-    (void)state;
     enum { K = 10 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *alone = clips_alone(&t), *c = collector_make(&t);
@@ -1282,10 +1238,8 @@ keep_device_s(void *user, void *entry, const qv_job_result *r, qv_error *err)
 }
 
 /* A chunk that has several pieces of a source is waited for once. */
-static void
-a_chunk_is_waited_for_once(void **state)
+TEST(a_chunk_is_waited_for_once)
 {
-    (void)state;
     enum { K = 10 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     double device_s = 0;
@@ -1294,44 +1248,56 @@ a_chunk_is_waited_for_once(void **state)
     const qv_job_options o = { .chunk_rows = 24 * 24,
                                .sink = { .end = keep_device_s, .user = &device_s },
                                .clip.decoder = decoder };
-    assert_int_equal(qv_job_open(&t.model, 1, &o, &job, &err), QV_OK);
+    assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
     add_clip(job, clips[K].name, K);
     const qv_job_progress p = job_end(&job);
     assert_true(device_s > 0 && device_s <= p.device_s * 1.001);
     tiny_close(&t);
 }
 
-/* A clip that is dropped while it is read is read no further. */
-static void
-a_clip_is_dropped_while_it_is_read(void **state)
+/* Calls of qv_clip_read: how many there were, and which one waits (0: none). */
+static atomic_int n_reads, held_read;
+
+WRAPPED(qv_status, qv_clip_read,
+        (qv_clip * clip, uint8_t *dst, int64_t n_max, int64_t *n, double *times, qv_error *err))
 {
-    (void)state;
+    const int read = atomic_fetch_add(&n_reads, 1) + 1;
+    while (atomic_load(&held_read) == read)
+        usleep(100);
+    return __real_qv_clip_read(clip, dst, n_max, n, times, err);
+}
+
+/* A clip that is dropped while it is read is read no further. */
+TEST(a_clip_is_dropped_while_it_is_read)
+{
     enum { K = 5 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
     const qv_clip_options o = clip_options(K);
-    pthread_mutex_lock(&c->lock); /* the sink waits, so that the reader comes to wait as well */
+    const int last = clips[K].sampled;
+    atomic_store(&n_reads, 0);
+    atomic_store(&held_read, last - 1);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
     job_add(job, &(qv_job_source){
                      .key = "k", .path = clip_paths[K], .clip = &o, .ticket = UINT64_MAX });
     qv_job_progress p;
     do
         qv_job_get_progress(job, &p);
-    while (!p.chunks);
+    while (!p.chunks || atomic_load(&n_reads) < last - 1);
     assert_int_equal(qv_job_drop(job, UINT64_MAX), 1);
-    pthread_mutex_unlock(&c->lock);
+    atomic_store(&held_read, 0);
     assert_int_equal(job_end(&job).failed, 1);
     const struct got *g = find(c, "k");
     assert_true(g->cancelled && g->lasts == 1);
+    assert_int_equal(atomic_load(&n_reads), last - 1);
+    assert_true(g->n < g->n_tokens);
     collector_free(c);
     tiny_close(&t);
 }
 
 /* The bytes of a file give what the file gives. */
-static void
-a_file_in_memory(void **state)
+TEST(a_file_in_memory)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *alone = clips_alone(&t), *c = collector_make(&t);
     qv_job *job =
@@ -1359,10 +1325,8 @@ a_file_in_memory(void **state)
     tiny_close(&t);
 }
 
-static void
-a_source_that_is_wrong_costs_itself(void **state)
+TEST(a_source_that_is_wrong_costs_itself)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *alone = clips_alone(&t), *c = collector_make(&t);
     assert_int_equal(mkfifo(temp_path("pipe"), 0600), 0);
@@ -1488,10 +1452,8 @@ held_options(struct holder *h, int64_t ahead, int decoders)
 
 /* However small the bound is, and however large the first source, whoever takes results in their
  * order gets the next one; what is held is at most the bound and what was under way. */
-static void
-results_are_taken_in_order_below_a_bound(void **state)
+TEST(results_are_taken_in_order_below_a_bound)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 14, 4, 4, 1);
     for (int turn = 0; turn < 4; turn++) {
@@ -1501,7 +1463,7 @@ results_are_taken_in_order_below_a_bound(void **state)
         const qv_job_options o = held_options(&h, ahead, decoders);
         qv_error err = { 0 };
         pthread_t taker;
-        assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+        assert_ok(qv_job_open(&t.model, 1, &o, &h.job, &err), &err);
         assert_int_equal(pthread_create(&taker, NULL, take_all, &h), 0);
         for (int i = 0; i < HELD; i++)
             add_held(&h, i, frames);
@@ -1552,10 +1514,8 @@ open_with_three(const struct tiny *t, qv_job_options o, struct holder *h)
     }
 }
 
-static void
-nothing_is_taken_up_until_results_are_given_back(void **state)
+TEST(nothing_is_taken_up_until_results_are_given_back)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 14, 4, 4, 1);
     struct holder h = { .held = 0 };
@@ -1563,7 +1523,7 @@ nothing_is_taken_up_until_results_are_given_back(void **state)
     qv_error err = { 0 };
     o.queue = 4;
     o.refuse_when_full = true;
-    assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, &err), &err);
     add_held(&h, 0, frames);
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
@@ -1592,7 +1552,7 @@ nothing_is_taken_up_until_results_are_given_back(void **state)
     /* without a bound nothing counts */
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 0, 1);
-    assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, &err), &err);
     for (int i = 0; i < 8; i++)
         add_held(&h, i, frames);
     job_end(&h.job);
@@ -1623,10 +1583,8 @@ ask_thrice(void *user, qv_job *job)
 }
 
 /* A job that waits, for room or for its end, asks whether it goes on. */
-static void
-a_job_that_waits_asks_whether_it_goes_on(void **state)
+TEST(a_job_that_waits_asks_whether_it_goes_on)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
     for (int adding = 0; adding < 2; adding++) {
@@ -1640,12 +1598,12 @@ a_job_that_waits_asks_whether_it_goes_on(void **state)
         const qv_job_source s = { .key = "k",
                                   .kind = QV_SOURCE_FRAMES,
                                   .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
-        assert_int_equal(qv_job_open(&t.model, 1, &o, &job, &err), QV_OK);
+        assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
         job_add(job, &s);
         if (adding)
             expect_failure("adding", QV_ESTATE, "the job was ended", qv_job_add(job, &s, &err),
                            &err);
-        assert_int_equal(qv_job_end(job, &err), QV_OK);
+        assert_ok(qv_job_end(job, &err), &err);
         assert_int_equal(asked, 3);
         qv_job_close(&job);
     }
@@ -1689,18 +1647,14 @@ static void *
 kill_some(void *user)
 {
     struct killer *k = user;
-    for (unsigned seed = 1; !atomic_load(&k->stop); usleep(20000)) {
-        seed = seed * 1664525 + 1013904223;
-        k->killed += decoder_children((int)(seed >> 20) % 4) > 0;
-    }
+    for (unsigned seed = 1; !atomic_load(&k->stop); usleep(20000))
+        k->killed += decoder_children((int)(test_random(&seed) >> 20) % 4) > 0;
     return NULL;
 }
 
 /* Clips whose decoder is killed say so; the others are right. */
-static void
-decoders_are_killed_at_random(void **state)
+TEST(decoders_are_killed_at_random)
 {
-    (void)state;
     enum { MANY = 120 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *alone = clips_alone(&t), *c = collector_make(&t);
@@ -1768,10 +1722,8 @@ count(void *user, void *entry, const qv_job_result *r, qv_error *err)
 }
 
 /* QV_SOAK=20000 for that many clips. Memory, descriptors and processes stay as they were. */
-static void
-a_soak_leaves_nothing_behind(void **state)
+TEST(a_soak_leaves_nothing_behind)
 {
-    (void)state;
     const char *asked = getenv("QV_SOAK");
     const int many = asked ? atoi(asked) : 300, warm = many / 3;
     struct tiny t = tiny_open("ref", QV_F32, 1);
@@ -1783,8 +1735,7 @@ a_soak_leaves_nothing_behind(void **state)
                                .clip.decoder = decoder };
     qv_job *job = NULL;
     const int files = open_files(), processes = decoder_children(-1);
-    if (qv_job_open(&t.model, 1, &o, &job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
     int64_t before = 0;
     for (int i = 0; i < many; i++) {
         char key[16];
@@ -1793,7 +1744,7 @@ a_soak_leaves_nothing_behind(void **state)
         if (i == warm)
             before = resident_bytes();
     }
-    assert_int_equal(qv_job_end(job, &err), QV_OK);
+    assert_ok(qv_job_end(job, &err), &err);
     const int64_t grew = resident_bytes() - before;
     qv_job_close(&job);
     assert_int_equal(done, many);
@@ -1810,10 +1761,8 @@ a_soak_leaves_nothing_behind(void **state)
 }
 
 /* The capacity that a model says before there is a job is the one that a job packs in. */
-static void
-packs_are_as_large_as_a_model_says(void **state)
+TEST(packs_are_as_large_as_a_model_says)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         if (!is_tried(test_backends[on]))
             continue;
@@ -1828,39 +1777,4 @@ packs_are_as_large_as_a_model_says(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packs_are_as_large_as_a_model_says),
-        cmocka_unit_test(any_order_gives_the_same_bits),
-        cmocka_unit_test(several_devices_share_the_work),
-        cmocka_unit_test(a_lost_device_costs_what_was_on_it),
-        cmocka_unit_test(missing_memory_costs_its_item),
-        cmocka_unit_test(clips_lie_in_several_chunks),
-        cmocka_unit_test(thin_items_have_many_windows),
-        cmocka_unit_test(few_pay_for_few),
-        cmocka_unit_test(few_plans_are_made),
-        cmocka_unit_test(what_is_dropped_is_not_computed),
-        cmocka_unit_test(sources_are_checked_when_they_are_added),
-        cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(a_sink_refuses_one),
-        cmocka_unit_test(a_source_that_has_failed_is_told_of),
-        cmocka_unit_test(a_sink_of_zeros_discards),
-        cmocka_unit_test(what_is_no_matter_of_one_source_ends_all),
-        cmocka_unit_test(a_job_is_closed_early),
-        cmocka_unit_test(nothing_waits_for_ever),
-        cmocka_unit_test(clips_in_any_order_are_the_same_bits),
-        cmocka_unit_test(a_clip_is_read_in_parts_of_a_chunk),
-        cmocka_unit_test(a_chunk_is_waited_for_once),
-        cmocka_unit_test(a_clip_is_dropped_while_it_is_read),
-        cmocka_unit_test(a_file_in_memory),
-        cmocka_unit_test(a_source_that_is_wrong_costs_itself),
-        cmocka_unit_test(results_are_taken_in_order_below_a_bound),
-        cmocka_unit_test(nothing_is_taken_up_until_results_are_given_back),
-        cmocka_unit_test(a_job_that_waits_asks_whether_it_goes_on),
-        cmocka_unit_test(decoders_are_killed_at_random),
-        cmocka_unit_test(a_soak_leaves_nothing_behind),
-    };
-    return cmocka_run_group_tests(tests, make_files, remove_files);
-}
+TEST_GROUP(make_files, remove_files);

@@ -5,14 +5,9 @@
  * asked.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <unistd.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <unistd.h>
 
 #include "asker.h"
 #include "tiny.h"
@@ -36,8 +31,7 @@ job_open(const struct tiny *t, qv_job_options o, useconds_t *slow_us)
     qv_job *job = NULL;
     o.sink = (qv_job_sink){ .rows = take_rows, .user = slow_us };
     o.chunk_rows = 16;
-    if (qv_job_open(&t->model, 1, &o, &job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_open(&t->model, 1, &o, &job, &err), &err);
     return job;
 }
 
@@ -50,16 +44,13 @@ add(qv_job *job, const uint8_t *frames, const int64_t g[3])
         .kind = QV_SOURCE_FRAMES,
         .item = { .data = frames, .grid_thw = { g[0], g[1], g[2] } },
     };
-    if (qv_job_add(job, &s, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_add(job, &s, &err), &err);
 }
 
 /* Hundreds of items are reported as cancelled, and freed, while another thread asks for progress,
  * which looks at all items. */
-static void
-progress_may_be_asked_for_until_the_end(void **state)
+TEST(progress_may_be_asked_for_until_the_end)
 {
-    (void)state;
     enum { MANY = 500, TURNS = 6 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     static const int64_t grid[3] = { 1, 4, 4 };
@@ -75,7 +66,7 @@ progress_may_be_asked_for_until_the_end(void **state)
         for (int i = 0; i < MANY; i++)
             add(job, frames, grid);
         qv_job_cancel(job);
-        assert_int_equal(qv_job_end(job, &err), QV_OK);
+        assert_ok(qv_job_end(job, &err), &err);
         asker_stop(&asker);
         qv_job_close(&job);
     }
@@ -125,10 +116,8 @@ expect_limit(const struct tiny *t, const int64_t g[3], int n, useconds_t slow_us
     free(frames);
 }
 
-static void
-the_slow_stage_limits(void **state)
+TEST(the_slow_stage_limits)
 {
-    (void)state;
     enum { SLOW_SINK_US = 400000 }; /* much longer than a chunk takes on ref */
     static const int64_t large[3] = { 8, 4, 4 }, small[3] = { 1, 2, 2 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
@@ -143,14 +132,4 @@ the_slow_stage_limits(void **state)
     expect_limit(&t, small, 400, 0, "device"); /* more than may wait to be packed */
     t.ctx->backend = quick;
     tiny_close(&t);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(progress_may_be_asked_for_until_the_end),
-        cmocka_unit_test(the_slow_stage_limits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,15 +4,9 @@
  * place, times, a GPU without bfloat, and every call to Metal failing once.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "test.h"
+
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,20 +50,120 @@ open_pointwise(qv_context *ctx, qv_conv3d **out, qv_error *err)
     return qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight }, NULL, out, err);
 }
 
+/* Says what a job makes. It has whole pages, so that the convolution's data lie in the device's
+ * memory. */
+enum { CHUNKS = 2, GRID = 4, TOKEN_ROWS = CHUNKS * GRID * GRID / 4, MOST_HIDDEN = 256 };
+struct made {
+    float x[N_XY], y[N_XY], tokens[TOKEN_ROWS * MOST_HIDDEN];
+};
+
+/* Runs as many chunks at once as possible, and a convolution in place. Every failure must be
+ * reported. */
+static qv_status
+job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
+{
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_plan *plan = NULL;
+    qv_conv3d *conv = NULL;
+    qv_model_info info = { 0 };
+    const qv_plan_options o = { .capacity.patches = (int64_t)GRID * GRID };
+    qv_status status = qv_context_open(&metal, &ctx, err);
+    if (!status)
+        status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, err);
+    if (!status)
+        qv_model_get_info(model, &info);
+    if (!status)
+        status = qv_plan_create(model, &o, &plan, err);
+    for (size_t i = 0; i < CHUNKS && !status; i++) {
+        const qv_item clip = { .data = frames + i * chunk_bytes, .grid_thw = { 1, GRID, GRID } };
+        status = qv_plan_push(plan, &clip, 1, err);
+    }
+    for (int i = 0; i < CHUNKS && !status; i++) {
+        qv_tokens out = { .tokens = made->tokens + i * (TOKEN_ROWS / CHUNKS) * info.out_hidden,
+                          .capacity = TOKEN_ROWS / CHUNKS };
+        status = qv_plan_pull(plan, &out, err);
+    }
+    if (!status)
+        status = open_pointwise(ctx, &conv, err);
+    if (!status)
+        status = qv_conv3d_run(conv, made->x, made->y, err);
+    qv_conv3d_free(&conv);
+    qv_plan_free(&plan);
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+    return status;
+}
+
+/* Says how a job ended in which call n fails; with n -1 none fails. */
+enum end { NOTHING_FAILED, ABSORBED, IN_WORDS, WITHOUT_WORDS, OTHER_VALUES };
+
+/* Runs the job in a process of its own, because a process compiles its kernels only once. */
+static enum end
+job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shared)
+{
+    int result = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        qv_error err = { 0 };
+        struct made *mine = n < 0 ? shared : (struct made *)(void *)pages(sizeof *mine);
+        memcpy(mine->x, shared->x, sizeof mine->x);
+        emulator_calls_left = n;
+        qv_status status = job(frames, chunk_bytes, mine, &err);
+        bool failed = n >= 0 && emulator_calls_left < 0, same = !memcmp(mine, shared, sizeof *mine);
+        if (n >= 0)
+            free(mine);
+        exit(status   ? (*err.text ? IN_WORDS : WITHOUT_WORDS)
+             : !same  ? OTHER_VALUES
+             : failed ? ABSORBED
+                      : NOTHING_FAILED); /* Here a sanitizer looks for leaks. */
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    return WEXITSTATUS(result);
+}
+
+/* This comes first, so that its processes find no kernel compiled. */
+TEST(every_call_may_fail)
+{
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    uint8_t *frames = tiny_frames(&t, 2 * CHUNKS, GRID, GRID, 1);
+    size_t chunk_bytes = (size_t)(2 * GRID * GRID * t.info.patch_size * t.info.patch_size * 3);
+    struct made *made =
+        mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(made != MAP_FAILED && t.info.out_hidden <= MOST_HIDDEN);
+    for (int i = 0; i < N_XY; i++)
+        made->x[i] = (float)(i % 7) - 3;
+    assert_int_equal(job_failing(-1, frames, chunk_bytes, made), NOTHING_FAILED);
+    int n = 0, absorbed = 0;
+    enum end end;
+    while ((end = job_failing(n, frames, chunk_bytes, made)) != NOTHING_FAILED) {
+        if (end != ABSORBED && end != IN_WORDS)
+            fail_msg("call %d: %d", n, (int)end);
+        absorbed += end == ABSORBED;
+        n++;
+    }
+    assert_true(n > 40);
+    /* x and y are copied if they cannot be used in place. */
+    assert_int_equal(absorbed, sysconf(_SC_PAGESIZE) == PAGE ? 2 : 0);
+    munmap(made, sizeof *made);
+    free(frames);
+    tiny_close(&t);
+}
+
 /* Whole pages are used where they lie, and other memory is copied. The values are the same, and
  * nothing is kept. */
-static void
-pages_are_used_in_place(void **state)
+TEST(pages_are_used_in_place)
 {
-    (void)state;
     qv_error err = { 0 };
     qv_context *ctx = NULL;
     qv_conv3d *conv = NULL;
     qv_conv3d_info info;
     assert_int_equal(sysconf(_SC_PAGESIZE) % PAGE, 0);
-    assert_int_equal(qv_context_open(&metal, &ctx, &err), QV_OK);
-    if (open_pointwise(ctx, &conv, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&metal, &ctx, &err), &err);
+    assert_ok(open_pointwise(ctx, &conv, &err), &err);
     qv_conv3d_get_info(conv, &info);
     float *x = pages(info.x_bytes + PAGE), *y = pages(info.y_bytes + PAGE);
     float *odd_x = x + PAGE / sizeof(float) / 2, *odd_y = y + PAGE / sizeof(float) / 2;
@@ -78,11 +172,11 @@ pages_are_used_in_place(void **state)
     for (size_t i = 0; i < info.x_bytes / sizeof(float); i++)
         values[i] = (float)(i % 7) - 3;
     memcpy(odd_x, values, info.x_bytes);
-    assert_int_equal(qv_conv3d_run(conv, odd_x, odd_y, &err), QV_OK);
+    assert_ok(qv_conv3d_run(conv, odd_x, odd_y, &err), &err);
     memcpy(expected, odd_y, info.y_bytes);
     memcpy(x, values, info.x_bytes);
     memset(y, 0xff, info.y_bytes);
-    assert_int_equal(qv_conv3d_run(conv, x, y, &err), QV_OK);
+    assert_ok(qv_conv3d_run(conv, x, y, &err), &err);
     assert_memory_equal(y, expected, info.y_bytes);
     free(x); /* The backend does not hold either of them any more. */
     free(y);
@@ -94,10 +188,8 @@ pages_are_used_in_place(void **state)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-static void
-marks_measure_the_work_between(void **state)
+TEST(marks_measure_the_work_between)
 {
-    (void)state;
     enum { N = 4096 };
     const struct qv_backend *be = &qv_backend_metal;
     struct qv_device *dev = NULL;
@@ -108,23 +200,23 @@ marks_measure_the_work_between(void **state)
     double ms = -1;
     struct qv_op op = { .kind = QV_OP_convert };
     op.u.convert = (struct qv_op_convert){ .n = N, .x_dtype = QV_F32, .y_dtype = QV_F32 };
-    assert_int_equal(be->open(&(struct qv_device_options){ 0 }, &dev, &err), QV_OK);
-    assert_int_equal(be->prepare(dev, &op, 0, &kernel, &scratch, &err), QV_OK);
-    assert_int_equal(be->alloc(dev, N * sizeof(float), &x, &err), QV_OK);
-    assert_int_equal(be->alloc(dev, N * sizeof(float), &y, &err), QV_OK);
+    assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, &err), &err);
+    assert_ok(be->prepare(dev, &op, 0, &kernel, &scratch, &err), &err);
+    assert_ok(be->alloc(dev, N * sizeof(float), &x, &err), &err);
+    assert_ok(be->alloc(dev, N * sizeof(float), &y, &err), &err);
     struct qv_call call = { .kernel = kernel, .operands = { { x, 0 }, { y, 0 } } };
-    assert_int_equal(be->run(dev, &call, 1, &err), QV_OK);
-    assert_int_equal(be->mark(dev, QV_MARK_BEGIN, &err), QV_OK);
+    assert_ok(be->run(dev, &call, 1, &err), &err);
+    assert_ok(be->mark(dev, QV_MARK_BEGIN, &err), &err);
     for (int i = 0; i < 100; i++) /* More than may wait at once. */
-        assert_int_equal(be->run(dev, &call, 1, &err), QV_OK);
-    assert_int_equal(be->mark(dev, QV_MARK_END, &err), QV_OK);
-    assert_int_equal(be->wait(dev, QV_MARK_END, &err), QV_OK);
-    assert_int_equal(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, &err), QV_OK);
+        assert_ok(be->run(dev, &call, 1, &err), &err);
+    assert_ok(be->mark(dev, QV_MARK_END, &err), &err);
+    assert_ok(be->wait(dev, QV_MARK_END, &err), &err);
+    assert_ok(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, &err), &err);
     assert_true(ms > 0 && ms < 60e3);
     /* There is nothing between the marks. */
-    assert_int_equal(be->mark(dev, QV_MARK_BEGIN, &err), QV_OK);
-    assert_int_equal(be->mark(dev, QV_MARK_END, &err), QV_OK);
-    assert_int_equal(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, &err), QV_OK);
+    assert_ok(be->mark(dev, QV_MARK_BEGIN, &err), &err);
+    assert_ok(be->mark(dev, QV_MARK_END, &err), &err);
+    assert_ok(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, &err), &err);
     assert_true(ms == 0);
     be->free(dev, x);
     be->free(dev, y);
@@ -170,13 +262,10 @@ run_many(int fails, qv_error *err)
 
 /* The emulator refuses more dispatches in a command buffer. Whichever buffer fails, the one who waits
  * for the last of them hears it. */
-static void
-a_long_list_is_several_buffers(void **state)
+TEST(a_long_list_is_several_buffers)
 {
-    (void)state;
     qv_error err = { 0 };
-    if (run_many(-1, &err))
-        fail_msg("%s", err.text);
+    assert_ok(run_many(-1, &err), &err);
     for (int buffer = 0; buffer < 3; buffer++) { /* each is made by two calls */
         err.text[0] = 0;
         assert_int_equal(run_many(FIRST_BUFFER_FAILS + buffer, &err), QV_EBACKEND);
@@ -186,10 +275,8 @@ a_long_list_is_several_buffers(void **state)
 
 /* The emulator refuses a command buffer of so many FLOPs. It runs one threadgroup of each
  * dispatch. */
-static void
-long_attention_is_several_buffers(void **state)
+TEST(long_attention_is_several_buffers)
 {
-    (void)state;
     static const char text[] =
         "attention rows=8192 segments=1 segment_rows=8192 heads=64 head_dim=64 scale=1 dtype=bf16";
     const size_t bytes = (size_t)8192 * 64 * 64 * 2;
@@ -200,17 +287,16 @@ long_attention_is_several_buffers(void **state)
     struct qv_op op;
     qv_error err = { 0 };
     size_t scratch;
-    assert_int_equal(be->open(&(struct qv_device_options){ 0 }, &dev, &err), QV_OK);
-    if (qv_op_parse(text, &op, &err) || be->prepare(dev, &op, 0, &kernel, &scratch, &err) ||
-        be->alloc(dev, bytes, &x, &err) || be->alloc(dev, bytes, &y, &err))
-        fail_msg("%s", err.text);
+    assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, &err), &err);
+    assert_ok(qv_op_parse(text, &op, &err) || be->prepare(dev, &op, 0, &kernel, &scratch, &err) ||
+                  be->alloc(dev, bytes, &x, &err) || be->alloc(dev, bytes, &y, &err),
+              &err);
     const struct qv_call call = {
         .kernel = kernel, .operands = { { NULL, 0 }, { x, 0 }, { x, 0 }, { x, 0 }, { y, 0 } }
     };
     setenv("QV_EMULATOR_CHECKS", "0", 1);
     emulator_samples = true;
-    if (be->run(dev, &call, 1, &err) || be->sync(dev, &err))
-        fail_msg("%s", err.text);
+    assert_ok(be->run(dev, &call, 1, &err) || be->sync(dev, &err), &err);
     emulator_samples = false;
     unsetenv("QV_EMULATOR_CHECKS");
     be->free(dev, x);
@@ -221,10 +307,8 @@ long_attention_is_several_buffers(void **state)
 
 /* A launch's pieces have each block of each head once, and none of them takes long unless it is one
  * block. */
-static void
-pieces_are_the_whole(void **state)
+TEST(pieces_are_the_whole)
 {
-    (void)state;
     static const struct {
         const char *op;
         bool naive;
@@ -251,9 +335,9 @@ pieces_are_the_whole(void **state)
         struct launch_metal whole = { 0 };
         struct qv_op op;
         qv_error err = { 0 };
-        if (qv_op_parse(cases[i].op, &op, &err) ||
-            qv_launch_metal(&op, 0, cases[i].naive, &whole, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_op_parse(cases[i].op, &op, &err) ||
+                      qv_launch_metal(&op, 0, cases[i].naive, &whole, &err),
+                  &err);
         const uint32_t n = qv_launch_pieces_metal(&whole);
         const size_t all = (size_t)whole.groups[0] * whole.groups[1];
         unsigned char *seen = calloc(all, 1);
@@ -303,10 +387,8 @@ run_pieces(const struct launch_metal *launch, double seconds, const struct emula
     }
 }
 
-static void
-pieces_give_the_same_bits(void **state)
+TEST(pieces_give_the_same_bits)
 {
-    (void)state;
     enum { ROWS = 72, HEADS = 3, MOST_DIM = 64, MOST = ROWS * HEADS * MOST_DIM };
     static const char *const ops[] = {
         "attention rows=72 segments=2 segment_rows=36 heads=3 head_dim=64 scale=0.125 dtype=f32",
@@ -322,8 +404,8 @@ pieces_give_the_same_bits(void **state)
         struct launch_metal launch = { 0 };
         struct qv_op op;
         qv_error err = { 0 };
-        if (qv_op_parse(ops[i], &op, &err) || qv_launch_metal(&op, 0, false, &launch, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_op_parse(ops[i], &op, &err) || qv_launch_metal(&op, 0, false, &launch, &err),
+                  &err);
         /* whole; a head each; a block each */
         const double seconds[] = { 0.1, 0.7, 100 };
         for (int cut = 0; cut < 3; cut++) {
@@ -343,10 +425,8 @@ pieces_give_the_same_bits(void **state)
 }
 
 /* An operation names its kernel, and says why if it is a simple one. */
-static void
-kernels_have_names(void **state)
+TEST(kernels_have_names)
 {
-    (void)state;
     static const struct {
         bool naive;
         const char *op, *said;
@@ -373,10 +453,10 @@ kernels_have_names(void **state)
         size_t scratch, n = strlen(cases[i].said);
         char text[QV_KERNEL_BYTES];
         const struct qv_device_options o = { .naive = cases[i].naive ? UINT32_MAX : 0 };
-        assert_int_equal(be->open(&o, &dev, &err), QV_OK);
-        if (qv_op_parse(cases[i].op, &op, &err) ||
-            be->prepare(dev, &op, 0, &kernel, &scratch, &err))
-            fail_msg("%s", err.text);
+        assert_ok(be->open(&o, &dev, &err), &err);
+        assert_ok(qv_op_parse(cases[i].op, &op, &err) ||
+                      be->prepare(dev, &op, 0, &kernel, &scratch, &err),
+                  &err);
         be->describe(kernel, text, sizeof text);
         if (strncmp(text, cases[i].said, n) ||
             (!strstr(cases[i].said, "naive") && strstr(text, "naive")))
@@ -389,10 +469,8 @@ kernels_have_names(void **state)
 /* Rows that a chunk leaves empty keep what they held before. The emulator checks where they read:
  * the last rows of a tall grid in a chunk whose grid is wide, and whatever a larger capacity left
  * there. */
-static void
-rows_beyond_the_fill_read_what_is_there(void **state)
+TEST(rows_beyond_the_fill_read_what_is_there)
 {
-    (void)state;
     const struct {
         int64_t rows, grid_thw[3];
     } chunks[] = { { 256, { 1, 128, 2 } }, { 256, { 1, 2, 124 } }, { 32, { 1, 2, 2 } } };
@@ -412,10 +490,8 @@ rows_beyond_the_fill_read_what_is_there(void **state)
 }
 
 /* Every tile is timed once. After that the file answers, and the same file gives the same bits. */
-static void
-tuning_takes_from_its_file(void **state)
+TEST(tuning_takes_from_its_file)
 {
-    (void)state;
     char file[] = "test_metal_tune.json";
     qv_error err = { 0 };
     size_t n = 0, m = 0;
@@ -424,9 +500,9 @@ tuning_takes_from_its_file(void **state)
     for (int i = 0; i < 2; i++) {
         struct tiny t = { 0 };
         const qv_context_options o = { .backend = "metal", .tune_file = file, .tune = i == 0 };
-        if (qv_context_open(&o, &t.ctx, &err) ||
-            qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_context_open(&o, &t.ctx, &err) ||
+                      qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, &err),
+                  &err);
         qv_model_get_info(t.model, &t.info);
         uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
         const qv_item clip = { .data = frames, .grid_thw = { 1, 4, 4 } };
@@ -444,120 +520,14 @@ tuning_takes_from_its_file(void **state)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* Says what a job makes. It has whole pages, so that the convolution's data lie in the device's
- * memory. */
-enum { CHUNKS = 2, GRID = 4, ROWS = CHUNKS * GRID * GRID / 4, MOST_HIDDEN = 256 };
-struct made {
-    float x[N_XY], y[N_XY], tokens[ROWS * MOST_HIDDEN];
-};
-
-/* Runs as many chunks at once as possible, and a convolution in place. Every failure must be
- * reported. */
-static qv_status
-job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
+TEST(without_bfloat_f32_says_so)
 {
-    qv_context *ctx = NULL;
-    qv_model *model = NULL;
-    qv_plan *plan = NULL;
-    qv_conv3d *conv = NULL;
-    qv_model_info info = { 0 };
-    const qv_plan_options o = { .capacity.patches = (int64_t)GRID * GRID };
-    qv_status status = qv_context_open(&metal, &ctx, err);
-    if (!status)
-        status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, err);
-    if (!status)
-        qv_model_get_info(model, &info);
-    if (!status)
-        status = qv_plan_create(model, &o, &plan, err);
-    for (size_t i = 0; i < CHUNKS && !status; i++) {
-        const qv_item clip = { .data = frames + i * chunk_bytes, .grid_thw = { 1, GRID, GRID } };
-        status = qv_plan_push(plan, &clip, 1, err);
-    }
-    for (int i = 0; i < CHUNKS && !status; i++) {
-        qv_tokens out = { .tokens = made->tokens + i * (ROWS / CHUNKS) * info.out_hidden,
-                          .capacity = ROWS / CHUNKS };
-        status = qv_plan_pull(plan, &out, err);
-    }
-    if (!status)
-        status = open_pointwise(ctx, &conv, err);
-    if (!status)
-        status = qv_conv3d_run(conv, made->x, made->y, err);
-    qv_conv3d_free(&conv);
-    qv_plan_free(&plan);
-    qv_model_free(&model);
-    qv_context_close(&ctx);
-    return status;
-}
-
-/* Says how a job ended in which call n fails; with n -1 none fails. */
-enum end { NOTHING_FAILED, ABSORBED, IN_WORDS, WITHOUT_WORDS, OTHER_VALUES };
-
-/* Runs the job in a process of its own, because a process compiles its kernels only once. */
-static enum end
-job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shared)
-{
-    int result = -1;
-    fflush(stdout);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        qv_error err = { 0 };
-        struct made *mine = n < 0 ? shared : (struct made *)(void *)pages(sizeof *mine);
-        memcpy(mine->x, shared->x, sizeof mine->x);
-        emulator_calls_left = n;
-        qv_status status = job(frames, chunk_bytes, mine, &err);
-        bool failed = n >= 0 && emulator_calls_left < 0, same = !memcmp(mine, shared, sizeof *mine);
-        if (n >= 0)
-            free(mine);
-        exit(status   ? (*err.text ? IN_WORDS : WITHOUT_WORDS)
-             : !same  ? OTHER_VALUES
-             : failed ? ABSORBED
-                      : NOTHING_FAILED); /* Here a sanitizer looks for leaks. */
-    }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFEXITED(result));
-    return WEXITSTATUS(result);
-}
-
-static void
-every_call_may_fail(void **state)
-{
-    (void)state;
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    uint8_t *frames = tiny_frames(&t, 2 * CHUNKS, GRID, GRID, 1);
-    size_t chunk_bytes = (size_t)(2 * GRID * GRID * t.info.patch_size * t.info.patch_size * 3);
-    struct made *made =
-        mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(made != MAP_FAILED && t.info.out_hidden <= MOST_HIDDEN);
-    for (int i = 0; i < N_XY; i++)
-        made->x[i] = (float)(i % 7) - 3;
-    assert_int_equal(job_failing(-1, frames, chunk_bytes, made), NOTHING_FAILED);
-    int n = 0, absorbed = 0;
-    enum end end;
-    while ((end = job_failing(n, frames, chunk_bytes, made)) != NOTHING_FAILED) {
-        if (end != ABSORBED && end != IN_WORDS)
-            fail_msg("call %d: %d", n, (int)end);
-        absorbed += end == ABSORBED;
-        n++;
-    }
-    assert_true(n > 40);
-    /* x and y are copied if they cannot be used in place. */
-    assert_int_equal(absorbed, sysconf(_SC_PAGESIZE) == PAGE ? 2 : 0);
-    munmap(made, sizeof *made);
-    free(frames);
-    tiny_close(&t);
-}
-
-static void
-without_bfloat_f32_says_so(void **state)
-{
-    (void)state;
     qv_context *ctx = NULL;
     qv_model *model = NULL;
     qv_context_info info;
     qv_error err = { 0 };
     assert_int_equal(setenv("QV_EMULATED_FAMILY", "7", 1), 0);
-    assert_int_equal(qv_context_open(&metal, &ctx, &err), QV_OK);
+    assert_ok(qv_context_open(&metal, &ctx, &err), &err);
     qv_context_get_info(ctx, &info);
     assert_int_equal(info.dtype, QV_F32);
     assert_non_null(strstr(info.dtype_reason, "no bfloat"));
@@ -573,24 +543,4 @@ without_bfloat_f32_says_so(void **state)
     qv_model_free(&model);
     qv_context_close(&ctx);
     unsetenv("QV_EMULATED_FAMILY");
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_may_fail), /* This comes first, so that its processes find no
-                                                * kernel compiled. */
-        cmocka_unit_test(pages_are_used_in_place),
-        cmocka_unit_test(marks_measure_the_work_between),
-        cmocka_unit_test(a_long_list_is_several_buffers),
-        cmocka_unit_test(long_attention_is_several_buffers),
-        cmocka_unit_test(pieces_are_the_whole),
-        cmocka_unit_test(pieces_give_the_same_bits),
-        cmocka_unit_test(kernels_have_names),
-        cmocka_unit_test(rows_beyond_the_fill_read_what_is_there),
-        cmocka_unit_test(tuning_takes_from_its_file),
-        cmocka_unit_test(without_bfloat_f32_says_so),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,14 +6,10 @@
  * 1) is the scale. Values are packed into 32-bit words, the first in the lowest bits.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "files/safetensors.h"
@@ -146,8 +142,7 @@ take(struct written *w, const struct how *how, const struct qv_safetensors *file
         free(x);
         return;
     }
-    if (qv_safetensors_read(file, t, 0, in, t->bytes, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_read(file, t, 0, in, t->bytes, &err), &err);
     for (int64_t i = 0; i < n; i++)
         x[i] = qv_bf16_to_f32(in[i]);
     free(in);
@@ -172,8 +167,7 @@ write_checkpoint(const struct how *how)
     struct qv_safetensors *file = NULL;
     struct qv_safetensors_writer *to = NULL;
     w.n = 0;
-    if (qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err), &err);
     for (size_t i = 0; i < qv_safetensors_count(file); i++)
         take(&w, how, file, qv_safetensors_at(file, i));
     qv_safetensors_close(&file);
@@ -188,9 +182,9 @@ write_checkpoint(const struct how *how)
         w.bytes[kept++] = w.bytes[i];
     }
     w.n = kept;
-    if (qv_safetensors_writer_open(temp_path("model.safetensors"), w.tensors, w.n, NULL, 0, &to,
-                                   &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_open(temp_path("model.safetensors"), w.tensors, w.n, NULL, 0,
+                                         &to, &err),
+              &err);
     for (size_t i = 0; i < w.n; i++) {
         const size_t said = (size_t)w.tensors[i].shape[0] * 4 *
                             (size_t)(w.tensors[i].n_dims > 1 ? w.tensors[i].shape[1] : 1);
@@ -198,12 +192,10 @@ write_checkpoint(const struct how *how)
         if (w.bytes[i] < said)
             memset((char *)grown + w.bytes[i], 0, said - w.bytes[i]);
         const size_t bytes = w.tensors[i].n_dims == 5 ? w.bytes[i] : said;
-        if (qv_safetensors_writer_put(to, i, 0, grown, bytes, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_safetensors_writer_put(to, i, 0, grown, bytes, &err), &err);
         free(grown);
     }
-    if (qv_safetensors_writer_finish(&to, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_finish(&to, &err), &err);
     int64_t quantised = 0;
     for (size_t i = 0; i < w.n; i++)
         quantised += !strcmp(w.tensors[i].dtype_name, "U32");
@@ -235,10 +227,8 @@ tokens_of(qv_dtype dtype, size_t *bytes)
 
 /* Quantised matrices give the same model as the values that they stand for, rounded to the model's
  * dtype. */
-static void
-quantised_is_what_it_stands_for(void **state)
+TEST(quantised_is_what_it_stands_for)
 {
-    (void)state;
     static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
     copy_config();
     for (int bits = 4; bits <= 8; bits += 4)
@@ -303,10 +293,8 @@ expect_stored(const char *backend, qv_dtype dtype, int64_t quantised)
 
 static const char *stored_on[] = { "ref", "cpu" };
 
-static void
-stored_is_the_widened_model(void **state)
+TEST(stored_is_the_widened_model)
 {
-    (void)state;
     copy_config();
     for (int bits = 4; bits <= 8; bits += 4) {
         const int64_t n = write_checkpoint(&(struct how){ .bits = bits });
@@ -319,26 +307,21 @@ stored_is_the_widened_model(void **state)
 
 /* Tower M's matrices, in 4 bits and groups of 64 with scales of bf16, take 0.281 of bf16's memory
  * on the CPU, and padding. */
-static void
-stored_takes_a_third(void **state)
+TEST(stored_takes_a_third)
 {
-    (void)state;
     static const int64_t sizes[][2] = { { 3072, 1024 }, { 1024, 1024 }, { 4096, 1024 },
                                         { 1024, 4096 }, { 4096, 4096 }, { 2560, 4096 } };
     qv_context *ctx = NULL;
     qv_error err = { 0 };
     if (!qv_backend_find("cpu"))
         skip();
-    if (qv_context_open(&(qv_context_options){ .backend = "cpu" }, &ctx, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "cpu" }, &ctx, &err), &err);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct qv_matrix matrix = { .n = sizes[i][0], .k = sizes[i][1], .dtype = QV_BF16 };
         struct qv_layout stored, widened;
-        if (ctx->backend->layout(ctx->dev, &matrix, &widened, &err))
-            fail_msg("%s", err.text);
+        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &widened, &err), &err);
         matrix.groups = (struct qv_groups){ 4, 64, QV_BF16 };
-        if (ctx->backend->layout(ctx->dev, &matrix, &stored, &err))
-            fail_msg("%s", err.text);
+        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &stored, &err), &err);
         const double ratio = (double)stored.bytes / (double)widened.bytes;
         if (!(ratio > 0.28 && ratio <= 0.32))
             fail_msg("%lld x %lld: stored takes %.3f of bf16", (long long)matrix.n,
@@ -348,10 +331,8 @@ stored_takes_a_third(void **state)
 }
 
 /* However matrices are cut into slices to be read, they lie the same on the device. */
-static void
-stored_in_slices_is_the_same(void **state)
+TEST(stored_in_slices_is_the_same)
 {
-    (void)state;
     const qv_model_options options = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
     static const char *const backends[] = { "ref", "cpu" };
     copy_config();
@@ -374,10 +355,8 @@ stored_in_slices_is_the_same(void **state)
     }
 }
 
-static void
-what_is_not_in_that_form_is_refused(void **state)
+TEST(what_is_not_in_that_form_is_refused)
 {
-    (void)state;
     static const struct {
         struct how how;
         qv_status status;
@@ -406,8 +385,7 @@ what_is_not_in_that_form_is_refused(void **state)
         qv_model *model = NULL;
         qv_error err = { 0 };
         write_checkpoint(&cases[i].how);
-        if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), &err);
         const qv_status s = qv_model_load(ctx, tempdir, NULL, &model, &err);
         expect_failure("quantised", cases[i].status, cases[i].words, s, &err);
         assert_null(model);
@@ -415,14 +393,12 @@ what_is_not_in_that_form_is_refused(void **state)
     }
 }
 
+TEST_EACH(tempdir_make, tempdir_remove);
+
 /* test_mlx GPU: holds only that backend's weights that are kept as they are stored to the widened
  * model. */
-int
-main(int argc, char **argv)
+TEST_MAIN(argc, argv)
 {
-    const struct CMUnitTest on_gpu[] = {
-        cmocka_unit_test_setup_teardown(stored_is_the_widened_model, tempdir_make, tempdir_remove),
-    };
     if (argc > 1 && !getenv("QV_TEST_GPU")) {
         printf("QV_TEST_GPU is not set: no GPU to test\n");
         return 77;
@@ -430,16 +406,7 @@ main(int argc, char **argv)
     if (argc > 1) {
         stored_on[0] = argv[1];
         stored_on[1] = NULL;
-        return cmocka_run_group_tests(on_gpu, NULL, NULL);
+        cmocka_set_test_filter("stored_is_the_widened_model");
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(quantised_is_what_it_stands_for, tempdir_make,
-                                        tempdir_remove),
-        cmocka_unit_test_setup_teardown(stored_is_the_widened_model, tempdir_make, tempdir_remove),
-        cmocka_unit_test(stored_takes_a_third),
-        cmocka_unit_test_setup_teardown(stored_in_slices_is_the_same, tempdir_make, tempdir_remove),
-        cmocka_unit_test_setup_teardown(what_is_not_in_that_form_is_refused, tempdir_make,
-                                        tempdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return TEST_GO_ON;
 }

@@ -5,13 +5,8 @@
  * size, with scales of any dtype.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <stdlib.h>
+#include "test.h"
 
 #include "sparse.h"
 #include "tempdir.h"
@@ -132,8 +127,7 @@ write_checkpoint(const struct form *form)
     struct qv_tower tower;
     qv_error err = { 0 };
     size_t n = 0;
-    if (qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err), &err);
     s.used = s.data = 0;
     for (size_t id = 0; id < tower.n; id++) {
         const struct qv_tensor_spec *spec = &tower.tensors[id];
@@ -212,8 +206,7 @@ is_refused(const struct form *form, bool bits)
         snprintf(words, sizeof words,
                  "model.safetensors|mlp.linear_fc1.weight|groups of %lld|32, 64 and 128",
                  (long long)form->group);
-    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), &err);
     const qv_status s = qv_model_load(ctx, tempdir, NULL, &model, &err);
     expect_failure("quantised", QV_EFORMAT, words, s, &err);
     assert_null(model);
@@ -236,10 +229,8 @@ groups_of_every_size(int bits, qv_dtype scales, int turn)
     }
 }
 
-static void
-what_mlx_has_is_loaded_and_nothing_else(void **state)
+TEST(what_mlx_has_is_loaded_and_nothing_else)
 {
-    (void)state;
     static const int bits[] = { 2, 3, 4, 6, 8 };
     static const qv_dtype scales[] = { QV_F32, QV_F16, QV_BF16 };
     write_config();
@@ -249,10 +240,8 @@ what_mlx_has_is_loaded_and_nothing_else(void **state)
 }
 
 /* Whatever is said about a stored tensor, it is never read into less memory than it takes. */
-static void
-a_room_that_is_too_small_is_refused(void **state)
+TEST(a_room_that_is_too_small_is_refused)
 {
-    (void)state;
     static const struct form form = { 8, 32, QV_F32 };
     struct qv_stored_tower stored = { .dir = tempdir, .prefix = "vision_tower." };
     struct qv_config config;
@@ -262,12 +251,11 @@ a_room_that_is_too_small_is_refused(void **state)
     void *values;
     write_config();
     write_checkpoint(&form);
-    if (qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err) ||
-        qv_checkpoint_open(tempdir, &stored.checkpoint, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err) ||
+                  qv_checkpoint_open(tempdir, &stored.checkpoint, &err),
+              &err);
     const struct qv_tensor_spec *spec = &tower.tensors[tower.blocks[0].fc1.weight];
-    if (qv_stored_find(&stored, &config, spec, 0, &tensor, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_stored_find(&stored, &config, spec, 0, &tensor, &err), &err);
     for (int64_t group = 1; group <= 32; group *= 32) { /* 1 stands for a tensor that nobody has
                                                          * checked. */
         tensor.group = group;
@@ -279,8 +267,7 @@ a_room_that_is_too_small_is_refused(void **state)
         const qv_status s = qv_stored_read(&tensor, 5, 3, &room, &values, &err);
         expect_failure("too small", QV_EFORMAT, "mlp.linear_fc1.weight: 3 rows take", s, &err);
         room.bytes++;
-        if (group == 32 && qv_stored_read(&tensor, 5, 3, &room, &values, &err))
-            fail_msg("%s", err.text);
+        assert_ok(group == 32 && qv_stored_read(&tensor, 5, 3, &room, &values, &err), &err);
         for (int64_t i = 0; group == 32 && i < 3 * spec->k; i++)
             assert_true(((const float *)values)[i] == value_at(&form, 5 * spec->k + i));
         free(raw);
@@ -292,10 +279,8 @@ a_room_that_is_too_small_is_refused(void **state)
 
 /* A tiny tower that is read in slices of a few bytes equals the one that is read whole, with any
  * number of threads. */
-static void
-slices_of_a_few_bytes_give_the_same(void **state)
+TEST(slices_of_a_few_bytes_give_the_same)
 {
-    (void)state;
     static const char *const families[] = { "qwen3_vl", "qwen2_5_vl", "glm4v" };
     for (int f = 0; f < 3; f++) {
         char dir[512];
@@ -316,14 +301,4 @@ slices_of_a_few_bytes_give_the_same(void **state)
     }
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-    const struct CMUnitTest tests[] = {
-        TEST(what_mlx_has_is_loaded_and_nothing_else),
-        TEST(a_room_that_is_too_small_is_refused),
-        TEST(slices_of_a_few_bytes_give_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

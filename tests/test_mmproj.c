@@ -3,12 +3,9 @@
  * the file was made from; what a file does not say, or says wrongly; and files that are no
  * tower. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
 
 #include "engine/backend.h"
@@ -130,10 +127,8 @@ golden(const char *name)
     return strcmp(name, "qwen2_5_omni") ? path : omni();
 }
 
-static void
-every_family_is_the_folder_it_was_made_of(void **state)
+TEST(every_family_is_the_folder_it_was_made_of)
 {
-    (void)state;
     static const struct {
         uint32_t type;
         double most;
@@ -151,10 +146,8 @@ every_family_is_the_folder_it_was_made_of(void **state)
 }
 
 /* Files as converters wrote them at other times. */
-static void
-every_form_is_the_same_model(void **state)
+TEST(every_form_is_the_same_model)
 {
-    (void)state;
     static const struct {
         int tower;
         struct mmproj_how how;
@@ -204,8 +197,7 @@ wide_folder(void)
               "\"num_position_embeddings\":16,\"deepstack_visual_indexes\":[0]}}");
     temp_text("wide/preprocessor_config.json",
               "{\"image_mean\":[0.5,0.5,0.5],\"image_std\":[0.5,0.5,0.5]}");
-    if (qv_config_read(dir, &c, &err) || qv_tower_open(&c, &tower, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_config_read(dir, &c, &err) || qv_tower_open(&c, &tower, &err), &err);
     assert_true(tower.n <= 64);
     for (size_t i = 0; i < tower.n; i++) {
         const struct qv_tensor_spec *spec = &tower.tensors[i];
@@ -219,21 +211,19 @@ wide_folder(void)
                                                                     : 2 };
         memcpy(tensors[i].shape, shape, sizeof shape);
     }
-    if (qv_safetensors_writer_open(temp_path("wide/model.safetensors"), tensors, tower.n, NULL, 0,
-                                   &w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_open(temp_path("wide/model.safetensors"), tensors, tower.n,
+                                         NULL, 0, &w, &err),
+              &err);
     for (size_t i = 0; i < tower.n; i++) {
         const int64_t n = tower.tensors[i].n * tower.tensors[i].k;
         float *x = malloc((size_t)n * sizeof *x);
         assert_non_null(x);
         for (int64_t j = 0; j < n; j++)
             x[j] = (float)((j * 2654435761u >> 7) % 2001) * 1e-4f - 0.1f;
-        if (qv_safetensors_writer_put(w, i, 0, x, (uint64_t)n * 4, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_safetensors_writer_put(w, i, 0, x, (uint64_t)n * 4, &err), &err);
         free(x);
     }
-    if (qv_safetensors_writer_finish(&w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_finish(&w, &err), &err);
     qv_tower_close(&tower);
     return dir;
 }
@@ -287,10 +277,8 @@ expect_stored(const char *what, const char *file, uint32_t type, bool mixed)
     fail_msg("%s is in no table", what);
 }
 
-static void
-every_quantised_type_is_what_it_stands_for(void **state)
+TEST(every_quantised_type_is_what_it_stands_for)
 {
-    (void)state;
     static const uint32_t types[] = { 8, 2, 3, 6, 7, 12, 13, 14 };
     const char *wide = wide_folder();
     assert_int_equal(mkdir(temp_path("values"), 0700), 0);
@@ -345,17 +333,15 @@ load(const char *path, const qv_model_options *options, qv_model_info *info, qv_
 }
 
 /* CLIP's means in a file of Qwen3-VL are reported, with the options that replace them. */
-static void
-wrong_means_are_told_and_can_be_overruled(void **state)
+TEST(wrong_means_are_told_and_can_be_overruled)
 {
-    (void)state;
     static const float clip[3] = { 0.48145466f, 0.4578275f, 0.40821073f };
     static const double half[3] = { 0.5, 0.5, 0.5 }, none[3] = { 0.5, 0, 0.5 };
     const struct mmproj_how how = { .projector = "qwen3vl_merger", .mean = clip };
     const char *file = mmproj_make(golden("qwen3_vl"), &how, "mmproj.gguf", NULL);
     qv_model_info info;
     qv_error err = { 0 };
-    assert_int_equal(load(file, NULL, &info, &err), QV_OK);
+    assert_ok(load(file, NULL, &info, &err), &err);
     for (int i = 0; i < 3; i++) {
         static const char *const words[] = { "clip.vision.image_mean", "--image-mean 0.5,0.5,0.5",
                                              "--image-std 0.5,0.5,0.5" };
@@ -364,25 +350,23 @@ wrong_means_are_told_and_can_be_overruled(void **state)
     }
     assert_true(info.image.mean[0] == 0.48145466 && info.video.std[2] == 0.27577711);
     qv_model_options options = { .image_mean = half };
-    assert_int_equal(load(file, &options, &info, &err), QV_OK);
+    assert_ok(load(file, &options, &info, &err), &err);
     assert_true(*info.warning && info.image.mean[0] == 0.5 && info.video.mean[1] == 0.5);
     options.image_std = half;
-    assert_int_equal(load(file, &options, &info, &err), QV_OK);
+    assert_ok(load(file, &options, &info, &err), &err);
     assert_string_equal(info.warning, "");
     assert_true(info.image.std[0] == 0.5 && info.video.std[1] == 0.5);
     options.image_std = none;
     expect_failure("std", QV_EINVAL, "image_std[1] is 0; must be a number from 1e-06",
                    load(file, &options, &info, &err), &err);
     options = (qv_model_options){ .image_mean = (const double[]){ 0.25, 0.5, 0.5 } };
-    assert_int_equal(load(golden("qwen3_vl"), &options, &info, &err), QV_OK);
+    assert_ok(load(golden("qwen3_vl"), &options, &info, &err), &err);
     /* this works for any checkpoint */
     assert_true(info.video.mean[0] == 0.25 && info.video.std[0] == 0.5);
 }
 
-static void
-what_is_no_tower_is_refused(void **state)
+TEST(what_is_no_tower_is_refused)
 {
-    (void)state;
     static const struct {
         struct mmproj_how how;
         qv_status status;
@@ -435,10 +419,8 @@ what_is_no_tower_is_refused(void **state)
 }
 
 /* A type that is known and not read, and a vector in blocks. */
-static void
-other_types_are_refused_by_name(void **state)
+TEST(other_types_are_refused_by_name)
 {
-    (void)state;
     static const char *const names[] = { "mm.0.weight", "mm.0.bias" };
     const char *wide = wide_folder();
     for (int i = 0; i < 2; i++) {
@@ -456,10 +438,8 @@ other_types_are_refused_by_name(void **state)
 
 /* -128 times a scale of 8192 overflows f16, so such a matrix cannot be kept; but it can
  * be widened. */
-static void
-scales_that_cannot_be_kept_are_told(void **state)
+TEST(scales_that_cannot_be_kept_are_told)
 {
-    (void)state;
     const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8, .scale = 0x70 };
     const qv_model_options stored = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
     const char *file = mmproj_make(wide_folder(), &how, "mmproj.gguf", NULL);
@@ -467,22 +447,20 @@ scales_that_cannot_be_kept_are_told(void **state)
     qv_error err = { 0 };
     expect_failure("stored", QV_EUNSUPPORTED, "attn_qkv.weight has a scale of |weights bf16",
                    load(file, &stored, &info, &err), &err);
-    assert_int_equal(load(file, &(qv_model_options){ .dtype = QV_F32 }, &info, &err), QV_OK);
+    assert_ok(load(file, &(qv_model_options){ .dtype = QV_F32 }, &info, &err), &err);
 }
 
 /* ---- which file ------------------------------------------------------------------------------------- */
 
-static void
-a_folder_with_one_mmproj_is_a_model(void **state)
+TEST(a_folder_with_one_mmproj_is_a_model)
 {
-    (void)state;
     const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = BF16_TYPE };
     qv_model_info info;
     qv_error err = { 0 };
     mmproj_make(golden("qwen3_vl"), &how, "mmproj-BF16.gguf", NULL);
     temp_text("model-Q4_K_M.gguf", "a language model's, which is not looked at");
     temp_text("config.json", "{ } "); /* such a file is often beside GGUF files */
-    assert_int_equal(load(tempdir, NULL, &info, &err), QV_OK);
+    assert_ok(load(tempdir, NULL, &info, &err), &err);
     assert_string_equal(info.model_type, "qwen3_vl");
     mmproj_make(golden("qwen3_vl"), &how, "MMPROJ-f16.GGUF", NULL);
     expect_failure("two", QV_EFORMAT, "has 2 GGUF files|MMPROJ-f16.GGUF|mmproj-BF16.gguf|name one",
@@ -495,34 +473,16 @@ a_folder_with_one_mmproj_is_a_model(void **state)
                    load(temp_path("config.json"), NULL, &info, &err), &err);
 }
 
-static void
-what_the_tower_does_not_use_is_found(void **state)
+TEST(what_the_tower_does_not_use_is_found)
 {
-    (void)state;
     const struct mmproj_how how = { .projector = "qwen3vl_merger" };
     const char *file = mmproj_make(golden("qwen3_vl"), &how, "mmproj.gguf", NULL);
     struct tiny t = tiny_open_family(file, "ref", QV_F32, 1);
     struct qv_leftover l;
     qv_error err = { 0 };
-    assert_int_equal(qv_leftover_find(file, &t.model->config, &t.model->tower, &l, &err), QV_OK);
+    assert_ok(qv_leftover_find(file, &t.model->config, &t.model->tower, &l, &err), &err);
     assert_true(!l.of_tower && !l.of_others);
     tiny_close(&t);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(every_family_is_the_folder_it_was_made_of),
-        TEST(every_form_is_the_same_model),
-        TEST(every_quantised_type_is_what_it_stands_for),
-        TEST(wrong_means_are_told_and_can_be_overruled),
-        TEST(what_is_no_tower_is_refused),
-        TEST(other_types_are_refused_by_name),
-        TEST(scales_that_cannot_be_kept_are_told),
-        TEST(a_folder_with_one_mmproj_is_a_model),
-        TEST(what_the_tower_does_not_use_is_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a decoder program that was built without the headers of NVIDIA's decoders: whoever asks for them hears so. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "make_clips.h"
 #include "qwenvit_clips.h"
 #include "tiny.h"
+#include "wrap.h"
 
 static const char words[] = "this build has no NVDEC support";
 static bool is_cuda; /* what contexts say that they are */
 
-void __real_qv_context_get_info(const qv_context *context, qv_context_info *info);
-void __wrap_qv_context_get_info(const qv_context *context, qv_context_info *info);
-
-void
-__wrap_qv_context_get_info(const qv_context *context, qv_context_info *info)
+WRAPPED(void, qv_context_get_info, (const qv_context *context, qv_context_info *info))
 {
     __real_qv_context_get_info(context, info);
     if (is_cuda)
@@ -32,15 +23,12 @@ start(void)
 {
     qv_decoder *decoder = NULL;
     qv_error err;
-    if (qv_decoder_start(QV_DECODER_NO_NVDEC, &decoder, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_decoder_start(QV_DECODER_NO_NVDEC, &decoder, &err), &err);
     return decoder;
 }
 
-static void
-the_program_says_it_whole(void **state)
+TEST(the_program_says_it_whole)
 {
-    (void)state;
     qv_decoder *decoder = start();
     qv_error err = { 0 };
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_EBACKEND);
@@ -49,14 +37,11 @@ the_program_says_it_whole(void **state)
     qv_decoder_stop(&decoder);
 }
 
-static void
-its_version_says_it(void **state)
+TEST(its_version_says_it)
 {
-    (void)state;
     char text[256];
     qv_error err = { 0 };
-    if (qv_decoder_version(QV_DECODER_NO_NVDEC, text, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_decoder_version(QV_DECODER_NO_NVDEC, text, &err), &err);
     assert_non_null(strstr(text, "\n  FFmpeg   "));
     assert_non_null(strstr(text, "\n  NVDEC    this build has no NVDEC support"));
     assert_int_equal(qv_decoder_version("/bin/true", text, &err), QV_EBACKEND);
@@ -64,10 +49,8 @@ its_version_says_it(void **state)
 }
 
 /* auto is the CPU, and says why; cpu needs no reason, and images have none; gpu fails. */
-static void
-clips_say_it(void **state)
+TEST(clips_say_it)
 {
-    (void)state;
     static const struct {
         const char *clip;
         qv_decode decode;
@@ -83,8 +66,7 @@ clips_say_it(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const qv_clip_options options = { .decoder = decoder, .decode = cases[i].decode };
         qv_outcome info;
-        if (qv_clip_open(cases[i].clip, NULL, NULL, &options, &clip, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_clip_open(cases[i].clip, NULL, NULL, &options, &clip, &err), &err);
         qv_clip_get_info(clip, &info);
         if (cases[i].not_gpu ? !strstr(info.not_gpu, words) : *info.not_gpu)
             fail_msg("case %zu: \"%s\"", i, info.not_gpu);
@@ -111,10 +93,8 @@ keep_reason(void *user, void *entry, const qv_job_result *r, qv_error *err)
 }
 
 /* A job whose tokens a CUDA device computes, before it has asked for that device's decoders. */
-static void
-a_job_says_it(void **state)
+TEST(a_job_says_it)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 0);
     char reason[64] = "";
     qv_decoder *decoder = start();
@@ -123,10 +103,10 @@ a_job_says_it(void **state)
     const qv_job_options options = { .sink = { .end = keep_reason, .user = reason },
                                      .clip = { .decoder = decoder, .decode = QV_DECODE_AUTO } };
     is_cuda = true;
-    if (qv_job_open(&t.model, 1, &options, &job, &err) ||
-        qv_job_add(job, &(qv_job_source){ .path = "whole.mkv", .key = "k" }, &err) ||
-        qv_job_end(job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_open(&t.model, 1, &options, &job, &err) ||
+                  qv_job_add(job, &(qv_job_source){ .path = "whole.mkv", .key = "k" }, &err) ||
+                  qv_job_end(job, &err),
+              &err);
     is_cuda = false;
     assert_non_null(strstr(reason, words));
     qv_job_close(&job);
@@ -135,9 +115,9 @@ a_job_says_it(void **state)
 }
 
 static int
-make_files(void **state)
+make_files(void)
 {
-    const int failed = clips_enter_folder(state);
+    const int failed = clips_enter_folder();
     FILE *f = failed ? NULL : fopen("grey.ppm", "wb");
     if (!f)
         return -1;
@@ -149,21 +129,11 @@ make_files(void **state)
 }
 
 static int
-remove_files(void **state)
+remove_files(void)
 {
     remove("grey.ppm");
     remove("whole.mkv");
-    return clips_leave_folder(state);
+    return clips_leave_folder();
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_program_says_it_whole),
-        cmocka_unit_test(its_version_says_it),
-        cmocka_unit_test(clips_say_it),
-        cmocka_unit_test(a_job_says_it),
-    };
-    return cmocka_run_group_tests(tests, make_files, remove_files);
-}
+TEST_GROUP(make_files, remove_files);

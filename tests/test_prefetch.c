@@ -6,13 +6,9 @@
  * the thread sanitizer too. pread() is replaced here (LINKER:--wrap).
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -22,6 +18,7 @@
 #include "model/model.h"
 #include "tempdir.h"
 #include "towers/prefetch.h"
+#include "wrap.h"
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
@@ -70,14 +67,12 @@ open_ring(struct ring *r, size_t n, int slots, int threads)
     qv_error err;
     *r = (struct ring){ .slots = slots, .bad = MOST_ITEMS, .worse = MOST_ITEMS };
     const struct qv_prefetch_work work = { n, slots, threads, r, prepare, follow };
-    assert_int_equal(qv_prefetch_open(&work, &p, &err), QV_OK);
+    assert_ok(qv_prefetch_open(&work, &p, &err), &err);
     return p;
 }
 
-static void
-items_come_in_their_order(void **state)
+TEST(items_come_in_their_order)
 {
-    (void)state;
     static const size_t counts[] = { 0, 1, 2, 13, MOST_ITEMS };
     struct ring r;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
@@ -99,10 +94,8 @@ items_come_in_their_order(void **state)
 }
 
 /* If two items fail, the one with the lower number is reported, whichever fails first in time. */
-static void
-the_first_failure_is_told(void **state)
+TEST(the_first_failure_is_told)
 {
-    (void)state;
     enum { SLOTS = 8 };
     for (size_t bad = 0; bad < 40; bad += 3)
         for (int threads = 1; threads <= 8; threads++) {
@@ -115,7 +108,7 @@ the_first_failure_is_told(void **state)
             qv_status status;
             char words[16];
             size_t i = 0, n = 0;
-            assert_int_equal(qv_prefetch_open(&work, &p, &err), QV_OK);
+            assert_ok(qv_prefetch_open(&work, &p, &err), &err);
             while (!(status = qv_prefetch_next(p, &i, &err))) {
                 assert_int_equal(i, n);
                 r.taken = ++n;
@@ -130,10 +123,8 @@ the_first_failure_is_told(void **state)
         }
 }
 
-static void
-it_can_be_left_at_any_item(void **state)
+TEST(it_can_be_left_at_any_item)
 {
-    (void)state;
     struct ring r;
     for (size_t most = 0; most < 20; most++) {
         struct qv_prefetch *p = open_ring(&r, MOST_ITEMS, 5, 4);
@@ -151,11 +142,7 @@ it_can_be_left_at_any_item(void **state)
 static atomic_int reads, fail_read; /* fail_read: the number of the read that fails, from 1; 0:
                                      * none. */
 
-ssize_t __real_pread(int fd, void *data, size_t bytes, off_t offset);
-ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t offset);
-
-ssize_t
-__wrap_pread(int fd, void *data, size_t bytes, off_t offset)
+WRAPPED(ssize_t, pread, (int fd, void *data, size_t bytes, off_t offset))
 {
     errno = EIO;
     return atomic_fetch_add(&reads, 1) + 1 == fail_read ? -1
@@ -180,8 +167,7 @@ put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoil
     uint32_t seed = (uint32_t)i;
     assert_true(wide && half);
     for (int64_t j = 0; j < n; j++) {
-        seed = seed * 1664525 + 1013904223;
-        wide[j] = (float)(int32_t)seed * 0x1p-31f;
+        wide[j] = (float)(int32_t)test_random(&seed) * 0x1p-31f;
         half[j] = qv_f32_to_bf16(wide[j]);
     }
     for (int k = 0; k < 2; k++)
@@ -189,9 +175,9 @@ put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoil
             wide[n - 1] = NAN;
             half[n - 1] = qv_f32_to_bf16(NAN);
         }
-    if (qv_safetensors_writer_put(w, i, 0, f32 ? (void *)wide : half, (size_t)n * (f32 ? 4 : 2),
-                                  &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_put(w, i, 0, f32 ? (void *)wide : half,
+                                        (size_t)n * (f32 ? 4 : 2), &err),
+              &err);
     free(wide);
     free(half);
 }
@@ -207,8 +193,7 @@ write_tower(const int spoilt[2])
     struct qv_safetensors_writer *w = NULL;
     qv_error err = { 0 };
     temp_text("config.json", config);
-    if (qv_config_read(tempdir, &c, &err) || qv_tower_open(&c, &tower, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_config_read(tempdir, &c, &err) || qv_tower_open(&c, &tower, &err), &err);
     assert_true(tower.n > 10 && tower.n <= MOST);
     for (size_t i = 0; i < tower.n; i++) {
         const struct qv_tensor_spec *s = &tower.tensors[i];
@@ -219,13 +204,12 @@ write_tower(const int spoilt[2])
                                              .shape = { s->n, s->k } };
         strcpy(tensors[i].dtype_name, i % 4 == 1 ? "F32" : "BF16");
     }
-    if (qv_safetensors_writer_open(temp_path("model.safetensors"), tensors, tower.n, NULL, 0, &w,
-                                   &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_open(temp_path("model.safetensors"), tensors, tower.n, NULL, 0,
+                                         &w, &err),
+              &err);
     for (size_t i = 0; i < tower.n; i++)
         put_tensor(w, i, tower.tensors[i].n * tower.tensors[i].k, spoilt);
-    if (qv_safetensors_writer_finish(&w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_finish(&w, &err), &err);
     qv_tower_close(&tower);
 }
 
@@ -239,10 +223,8 @@ load(qv_dtype dtype, int threads, qv_context **ctx, qv_model **model, qv_error *
     return qv_model_load(*ctx, tempdir, &(qv_model_options){ .dtype = dtype }, model, err);
 }
 
-static void
-threads_load_the_same_weights(void **state)
+TEST(threads_load_the_same_weights)
 {
-    (void)state;
     static const qv_dtype dtypes[] = { QV_BF16, QV_F32 };
     write_tower((const int[2]){ -1, -1 });
     for (size_t d = 0; d < 2; d++) {
@@ -250,8 +232,7 @@ threads_load_the_same_weights(void **state)
         qv_model *models[2] = { NULL };
         qv_error err = { 0 };
         for (int i = 0; i < 2; i++)
-            if (load(dtypes[d], i ? 4 : 1, &ctx[i], &models[i], &err))
-                fail_msg("%s", err.text);
+            assert_ok(load(dtypes[d], i ? 4 : 1, &ctx[i], &models[i], &err), &err);
         const struct qv_weights *one = &models[0]->weights, *many = &models[1]->weights;
         assert_true(one->bytes > 40 << 20);
         assert_int_equal(one->bytes, many->bytes);
@@ -266,10 +247,8 @@ threads_load_the_same_weights(void **state)
 
 /* The error names the first bad tensor and the value's place in it, several slices on, with any
  * number of threads. The tensor is a matrix of 16384 rows whose last value is not a number. */
-static void
-the_first_bad_tensor_is_named(void **state)
+TEST(the_first_bad_tensor_is_named)
 {
-    (void)state;
     write_tower((const int[2]){ 11, 12 });
     char words[sizeof(qv_error)];
     for (int threads = 1; threads <= 4; threads++) {
@@ -287,16 +266,13 @@ the_first_bad_tensor_is_named(void **state)
     }
 }
 
-static void
-a_read_that_fails_in_a_thread_is_an_error(void **state)
+TEST(a_read_that_fails_in_a_thread_is_an_error)
 {
-    (void)state;
     qv_context *ctx = NULL;
     qv_model *model = NULL;
     qv_error err = { 0 };
     write_tower((const int[2]){ -1, -1 });
-    if (load(QV_BF16, 4, &ctx, &model, &err))
-        fail_msg("%s", err.text);
+    assert_ok(load(QV_BF16, 4, &ctx, &model, &err), &err);
     qv_model_free(&model);
     qv_context_close(&ctx);
     const int n = reads;
@@ -311,18 +287,4 @@ a_read_that_fails_in_a_thread_is_an_error(void **state)
     }
 }
 
-#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, tempdir_make, tempdir_remove)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_come_in_their_order),
-        cmocka_unit_test(the_first_failure_is_told),
-        cmocka_unit_test(it_can_be_left_at_any_item),
-        IN_FOLDER(threads_load_the_same_weights),
-        IN_FOLDER(the_first_bad_tensor_is_named),
-        IN_FOLDER(a_read_that_fails_in_a_thread_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a chunk's tables where no item has rows, because operations look there as well. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <string.h>
+#include "test.h"
 
 #include "backends.h"
 
@@ -23,19 +18,17 @@ encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float 
     const qv_plan_options o = { .capacity.patches = rows };
     const qv_item is_image = { .data = frame, .grid_thw = { 1, side, side }, .is_image = true };
     qv_tokens out = { .tokens = tokens, .capacity = MOST_VALUES / info.out_hidden };
-    if (qv_plan_create(model, &o, &plan, &err) || qv_plan_push(plan, &is_image, 1, &err) ||
-        qv_plan_pull(plan, &out, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_plan_create(model, &o, &plan, &err) || qv_plan_push(plan, &is_image, 1, &err) ||
+                  qv_plan_pull(plan, &out, &err),
+              &err);
     qv_plan_free(&plan);
 }
 
 /* A small plan follows a large one whose frames lay where the small plan's tables are. Rows beyond
  * its item must not read a frame, position or angle that is not there, and the item's tokens must
  * be the same. */
-static void
-rows_beyond_the_items_look_nowhere_else(void **state)
+TEST(rows_beyond_the_items_look_nowhere_else)
 {
-    (void)state;
     static float first[MOST_VALUES], second[MOST_VALUES];
     for (int b = 0; b < N_TEST_BACKENDS; b++) {
         qv_context *ctx = NULL;
@@ -45,9 +38,9 @@ rows_beyond_the_items_look_nowhere_else(void **state)
         const qv_context_options o = { .backend = test_backends[b] };
         if (!backend_is_here(test_backends[b]))
             continue;
-        if (qv_context_open(&o, &ctx, &err) ||
-            qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_context_open(&o, &ctx, &err) ||
+                      qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, &err),
+                  &err);
         qv_model_get_info(model, &info);
         const size_t bytes = (size_t)(SIDE * SIDE * info.patch_size * info.patch_size * 3);
         uint8_t *frame = malloc(bytes);
@@ -66,13 +59,4 @@ rows_beyond_the_items_look_nowhere_else(void **state)
         qv_model_free(&model);
         qv_context_close(&ctx);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_beyond_the_items_look_nowhere_else),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

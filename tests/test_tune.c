@@ -4,13 +4,8 @@
  * of those that give the bits of its first choice, so that capacities that agree go on agreeing.
  * The device is ref, with clocks and roundings that the test provides.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <string.h>
+#include "test.h"
 
 #include "engine/context.h"
 #include "error.h"
@@ -71,12 +66,10 @@ open_ways(qv_context *ctx, struct qv_backend *table)
     table->elapsed = elapsed_ways;
     *ctx = (qv_context){ .backend = table };
     const struct qv_device_options options = { .threads = 1 };
-    if (qv_backend_ref.open(&options, &ctx->dev, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_backend_ref.open(&options, &ctx->dev, &err), &err);
     qv_backend_ref.caps(ctx->dev, &ctx->caps);
     ctx->caps.has_choices = true;
-    if (qv_tune_open(&ctx->tune, NULL, true, "ways", &ctx->caps, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_tune_open(&ctx->tune, NULL, true, "ways", &ctx->caps, &err), &err);
 }
 
 static int
@@ -92,8 +85,7 @@ chosen(const char *operation, const double ms[CHOICES], const bool differs[CHOIC
     memset(runs, 0, sizeof runs);
     open_ways(&ctx, &table);
     qv_status status = qv_op_parse(operation, &op, &err);
-    if (status || qv_kernel_choice(&ctx, &op, &choice, &err))
-        fail_msg("%s", err.text);
+    assert_ok(status || qv_kernel_choice(&ctx, &op, &choice, &err), &err);
     for (int i = 0; i < CHOICES; i++) /* A way that differs is not even timed. */
         assert_true(differs[i] ? runs[i] == 1 : runs[i] > 1);
     qv_tune_close(&ctx.tune);
@@ -107,10 +99,8 @@ static const char *const operations[] = {
 };
 enum { N_OPERATIONS = sizeof operations / sizeof *operations };
 
-static void
-the_fastest_of_those_that_agree(void **state)
+TEST(the_fastest_of_those_that_agree)
 {
-    (void)state;
     static const bool none[CHOICES], third[CHOICES] = { false, false, true, false },
                                      all[CHOICES] = { false, true, true, true };
     for (int i = 0; i < N_OPERATIONS; i++) {
@@ -123,10 +113,8 @@ the_fastest_of_those_that_agree(void **state)
 }
 
 /* Attention is not even prepared in other ways. */
-static void
-attention_is_not_timed(void **state)
+TEST(attention_is_not_timed)
 {
-    (void)state;
     qv_context ctx;
     struct qv_backend table;
     struct qv_op op;
@@ -135,22 +123,14 @@ attention_is_not_timed(void **state)
     memset(runs, 0, sizeof runs);
     memset(kernels, 0, sizeof kernels);
     open_ways(&ctx, &table);
-    if (qv_op_parse(
-            "attention rows=64 segments=20 longest=4 heads=2 head_dim=4 scale=0.5 dtype=f32", &op,
-            &err) ||
-        qv_kernel_choice(&ctx, &op, &choice, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_op_parse(
+                  "attention rows=64 segments=20 longest=4 heads=2 head_dim=4 scale=0.5 dtype=f32",
+                  &op, &err) ||
+                  qv_kernel_choice(&ctx, &op, &choice, &err),
+              &err);
     assert_int_equal(choice, 0);
     for (int i = 0; i < CHOICES; i++)
         assert_true(!runs[i] && !kernels[i]);
     qv_tune_close(&ctx.tune);
     qv_backend_ref.close(ctx.dev);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(the_fastest_of_those_that_agree),
-                                        cmocka_unit_test(attention_is_not_timed) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,14 +6,10 @@
  * name.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "backends.h"
@@ -83,8 +79,7 @@ rewrite(const struct variant *v, const struct qv_safetensors *file,
     qv_error err = { 0 };
     int64_t n = (int64_t)from->bytes / 2, *d = to->shape;
     uint16_t *in = malloc(from->bytes), *out = calloc(4, from->bytes);
-    if (qv_safetensors_read(file, from, 0, in, from->bytes, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_read(file, from, 0, in, from->bytes, &err), &err);
     memcpy(out, in, from->bytes);
     if (from->n_dims == 5 && v->patch == AS_CHANNELS_LAST) {
         int64_t c = d[1], taps = d[2] * d[3] * d[4];
@@ -149,8 +144,7 @@ write_variant(const struct variant *v, struct scratch *s)
     qv_error err = { 0 };
     struct qv_safetensors *file = NULL;
     struct qv_safetensors_writer *w = NULL;
-    if (qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err), &err);
     for (size_t i = 0; i < qv_safetensors_count(file); i++) {
         const struct qv_safetensor *t = qv_safetensors_at(file, i);
         assert_true(n < MOST);
@@ -174,20 +168,17 @@ write_variant(const struct variant *v, struct scratch *s)
     copy_file(s, "preprocessor_config.json");
     copy_file(s, "video_preprocessor_config.json");
     const char *path = file_in(s, v->links ? "blob" : "model.safetensors");
-    if (qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, &err), &err);
     for (size_t i = 0; i < n; i++) {
         uint64_t bytes = strstr(tensors[i].dtype_name, "64")   ? 8
                          : strstr(tensors[i].dtype_name, "32") ? 4
                                                                : 2;
         for (int d = 0; d < tensors[i].n_dims; d++)
             bytes *= (uint64_t)tensors[i].shape[d];
-        if (qv_safetensors_writer_put(w, i, 0, data[i], bytes, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_safetensors_writer_put(w, i, 0, data[i], bytes, &err), &err);
         free(data[i]);
     }
-    if (qv_safetensors_writer_finish(&w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_finish(&w, &err), &err);
     if (v->links)
         assert_int_equal(symlink("blob", file_in(s, "model.safetensors")), 0);
     qv_safetensors_close(&file);
@@ -199,9 +190,10 @@ tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
 {
     struct tiny t = { 0 };
     qv_error err = { 0 };
-    if (qv_context_open(&(qv_context_options){ .backend = backend_for(dtype) }, &t.ctx, &err) ||
-        qv_model_load(t.ctx, dir, &(qv_model_options){ .dtype = dtype }, &t.model, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = backend_for(dtype) }, &t.ctx,
+                              &err) ||
+                  qv_model_load(t.ctx, dir, &(qv_model_options){ .dtype = dtype }, &t.model, &err),
+              &err);
     qv_model_get_info(t.model, &t.info);
     memcpy(digest, t.info.digest, 40);
     uint8_t *frames = tiny_frames(&t, 2, 4, 6, 3);
@@ -212,10 +204,8 @@ tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
     return tokens;
 }
 
-static void
-the_same_model_however_it_is_stored(void **state)
+TEST(the_same_model_however_it_is_stored)
 {
-    (void)state;
     static const struct variant variants[] = {
         { .what = "as it is" },
         { .what = "2D", .patch = AS_2D },
@@ -250,10 +240,8 @@ the_same_model_however_it_is_stored(void **state)
 }
 
 /* The digest covers every value, wherever it is in a tensor. */
-static void
-another_value_is_another_digest(void **state)
+TEST(another_value_is_another_digest)
 {
-    (void)state;
     static const struct variant variants[] = {
         { .what = "as it is" },
         { .what = "the first value", .spoil = "blocks.0.mlp.linear_fc1.weight", .value = 0.25f },
@@ -277,10 +265,8 @@ another_value_is_another_digest(void **state)
     }
 }
 
-static void
-what_does_not_fit_is_refused_by_name(void **state)
+TEST(what_does_not_fit_is_refused_by_name)
 {
-    (void)state;
     static const struct {
         struct variant variant;
         qv_dtype dtype;
@@ -348,7 +334,7 @@ what_does_not_fit_is_refused_by_name(void **state)
         qv_model *model = NULL;
         write_variant(&cases[i].variant, &s);
         const qv_context_options device = { .backend = backend_for(cases[i].dtype) };
-        assert_int_equal(qv_context_open(&device, &ctx, &err), QV_OK);
+        assert_ok(qv_context_open(&device, &ctx, &err), &err);
         const qv_model_options options = { .dtype = cases[i].dtype };
         const qv_status status = qv_model_load(ctx, s.dir, &options, &model, &err);
         if (status != cases[i].status)
@@ -376,10 +362,8 @@ note_warm(struct qv_device *dev, const struct qv_op *op)
 
 /* When weights are loaded, the device is told which kernels will follow, and these are
  * operations that it prepares; when a model is only described, it is told nothing. */
-static void
-a_device_hears_what_will_follow(void **state)
+TEST(a_device_hears_what_will_follow)
 {
-    (void)state;
     struct qv_backend backend = qv_backend_ref;
     qv_context *ctx = NULL;
     qv_model *model = NULL;
@@ -389,8 +373,7 @@ a_device_hears_what_will_follow(void **state)
     ctx->backend = &backend;
     for (int describe = 1; describe >= 0; describe--) {
         const qv_model_options o = { .dtype = QV_BF16, .describe = describe };
-        if (qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", &o, &model, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", &o, &model, &err), &err);
         assert_int_equal(n_warmed, describe ? 0 : 2);
         qv_model_free(&model);
     }
@@ -399,22 +382,10 @@ a_device_hears_what_will_follow(void **state)
     for (int i = 0; i < n_warmed; i++) {
         struct qv_kernel *kernel = NULL;
         size_t scratch;
-        if (qv_op_check(&warmed[i], &err) ||
-            backend.prepare(ctx->dev, &warmed[i], 0, &kernel, &scratch, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_op_check(&warmed[i], &err) ||
+                      backend.prepare(ctx->dev, &warmed[i], 0, &kernel, &scratch, &err),
+                  &err);
         backend.release(ctx->dev, kernel);
     }
     qv_context_close(&ctx);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_same_model_however_it_is_stored),
-        cmocka_unit_test(another_value_is_another_digest),
-        cmocka_unit_test(what_does_not_fit_is_refused_by_name),
-        cmocka_unit_test(a_device_hears_what_will_follow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

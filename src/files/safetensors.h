@@ -40,7 +40,7 @@ const char *qv_safetensors_path(const struct qv_safetensors *file);
 /* Returns a text of __metadata__, or NULL. */
 const char *qv_safetensors_metadata(const struct qv_safetensors *file, const char *name);
 
-/* Returns NULL if there is no such tensor. The tensor belongs to the file. */
+/* Returns NULL if the tensor is missing. The tensor belongs to the file. */
 const struct qv_safetensor *qv_safetensors_find(const struct qv_safetensors *file,
                                                 const char *name);
 /* Writes a shape as "1024,1536", always terminated, and returns text. */
@@ -76,8 +76,8 @@ void qv_checkpoint_visit(const struct qv_checkpoint *checkpoint, qv_checkpoint_s
 
 /* Printing a header. It begins with its length, and may have n texts of metadata. Then come the
  * tensors, in the order of their data; key is NULL, or stands with a slash before the name. At the
- * end it is padded with spaces to so many bytes, its length included; returns false if it is longer,
- * or memory ran out. */
+ * end it is padded with spaces to so many bytes, its length included; returns false if it is
+ * longer, or memory ran out. */
 void qv_header_begin(struct qv_text *t, const char *const (*metadata)[2], size_t n);
 void qv_header_tensor(struct qv_text *t, const char *key, const char *name, const char *dtype,
                       int n_dims, const int64_t *shape, uint64_t begin, uint64_t end);
