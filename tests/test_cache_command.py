@@ -261,7 +261,7 @@ def test_the_longest_key():
 @pytest.mark.parametrize("line, text", (
     (f"{QUIET} --list good.txt", "-o DIR is required"),
     ("cache fill -o x --list good.txt", "--model DIR is required"),
-    (f"{QUIET} -o x", "--list FILE is required"),
+    (f"{QUIET} -o x", "no clip given"),
     ("cache status", "DIR is required"),
     ("cache get x k", "-o OUT is required"),
     ("cache get x -o k", "KEY is required"),
@@ -274,7 +274,7 @@ def test_the_longest_key():
     ("cache --prune --out x", "options: qwenvit cache prune DIR ("),
     ("cache --out x --delete k", "options: qwenvit cache delete DIR KEY... ("),
     ("cache --model m --list l --out x",
-     "options: qwenvit cache fill --model DIR --list FILE -o DIR ("),
+     "options: qwenvit cache fill [CLIP...] --model DIR -o DIR ("),
     ("cache fill --out x", "--out is -o now"),
     ("encode v.mp4 --picture x.png", "--picture is --drawing now"),
     ("cache status x --shard 0/2", "--shard goes with --list"),
@@ -345,7 +345,7 @@ def test_a_cache_of_many_keys():
 ))
 def test_folders_that_cannot_be_written(out, text):
     write("file", "text")
-    run(f"{QUIET} --list good.txt -o {out}", text, code=4)
+    run(f"{QUIET} --list good.txt -o {out}", text, code=3)
 
 
 @pytest.mark.skipif(not OWN_MOUNTS, reason="no disk can be mounted here")
@@ -359,6 +359,6 @@ def test_disks_that_cannot_be_written():
     run(f"{fill} --part-bytes 30000", "were there")
     run("cache status disk/c --list good.txt", "11 ok, 0 failed, 0 missing")
     mount("-o remount,ro")
-    run(f"{QUIET} --list good.txt -o disk/d --tokens f32", "Read-only", code=4)
-    run(f"{QUIET} --list list.txt -o disk/c --tokens f32", "Read-only", code=4)
+    run(f"{QUIET} --list good.txt -o disk/d --tokens f32", "Read-only", code=3)
+    run(f"{QUIET} --list list.txt -o disk/c --tokens f32", "Read-only", code=3)
     subprocess.run(["umount", "disk"], check=True)

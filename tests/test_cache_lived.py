@@ -36,9 +36,9 @@ def fill(out, *says, code=0, clips="list.txt", options=""):
 def test_before_starting():
     ran = fill("c", "c: 7 to do; 0 are there", "clips      7, 6 of them images", "it cannot be told",
                options="--dry-run")
-    assert re.search(r"^  disk .* GB of bf16, \[n, \d*\] and \d DeepStack", ran.out, re.M)
+    assert re.search(r"^  disk .* KB of bf16, \[n, \d*\] and \d DeepStack", ran.out, re.M)
     assert not os.path.exists("c")
-    fill("c", "time       2.00 hours at 0.000972222 clips a second",
+    fill("c", "time       2.00 h at 0.000972222 clips a second",
          options="--dry-run --rate 0.00097222222")
     said = fill("c", options="--dry-run --json").records[-1]
     assert said["hours"] is None
@@ -52,7 +52,7 @@ def test_before_starting():
     fill("c", "1 to do; 7 are there", "as fast as the last run here, which sealed 6 clips",
          clips="more.txt", options="--dry-run")
     run(f"info --list list.txt --model {MODEL} --backend ref {SMALL}",
-        f"tokens     {done['tokens']}", "GB of bf16")
+        f"tokens     {done['tokens']}", "KB of bf16")
     write("some.txt", "p1.ppm", "none.ppm")
     run("info --list some.txt", "1 of 2 cannot be used", code=1)
     run("info --list gone.txt", "gone.txt: cannot be opened", code=3)
