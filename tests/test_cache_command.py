@@ -360,5 +360,5 @@ def test_disks_that_cannot_be_written():
     run("cache status disk/c --list good.txt", "11 ok, 0 failed, 0 missing")
     mount("-o remount,ro")
     run(f"{QUIET} --list good.txt -o disk/d --tokens f32", "Read-only", code=3)
-    run(f"{QUIET} --list list.txt -o disk/c --tokens f32", "Read-only", code=3)
+    run(f"{QUIET} --list list.txt -o disk/c --tokens f32", "Read-only", code=4)
     subprocess.run(["umount", "disk"], check=True)
