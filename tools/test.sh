@@ -208,7 +208,7 @@ if has clang-tidy 'version 14.'; then
     tidied=$!
 fi
 
-if [ -e build/deps/python/done-2 ]; then
+if [ -e build/deps/python/done-3 ]; then
     say 'The wheel'
     check wheel
     say "The pages' snippets"
