@@ -180,7 +180,7 @@ def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
         raise Refused(422, "QV_EFORMAT", "an empty file; send the bytes of a clip or an image")
     is_image, pixels = look_at(data)
     if pixels > limits.pixels:
-        raise Refused(422, "QV_EFORMAT", f"an image of {pixels / 1e6:.1f} megapixels; at most {limits.pixels / 1e6:g} here")
+        raise Refused(422, "QV_EFORMAT", f"an image of {pixels} pixels; at most {limits.pixels} on this server")
     return Item(data, taken, is_image)
 
 
