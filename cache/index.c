@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
 #include "index.h"
 
 #include <stdlib.h>
@@ -120,6 +121,7 @@ qv_index_settle(struct qv_cache_index *c)
             c->keys[n++] = c->keys[i];
     if (n == c->n_keys)
         return;
+    c->has_dropped = true;
     c->n_keys = n;
     memset(c->table, 0, c->table_room * sizeof *c->table);
     fill_table(c, c->table, c->table_room);
@@ -194,6 +196,39 @@ qv_index_find(const struct qv_cache_index *c, const char *key, uint64_t hash)
 {
     const uint32_t at = c->table[find_place(c, key, hash, ANY)];
     return at ? &c->keys[at - 1] : NULL;
+}
+
+/* Returns a copy of n elements, for free(); NULL for lack of memory. */
+static void *
+copied(const void *from, size_t n, size_t size)
+{
+    void *to = malloc(n * size + 1);
+    if (to && n)
+        memcpy(to, from, n * size);
+    return to;
+}
+
+qv_status
+qv_index_copy(struct qv_cache_index *to, const struct qv_cache_index *from, qv_error *err)
+{
+    const char *dir = to->dir;
+    *to = *from;
+    to->dir = dir;
+    to->n_parts = 0; /* those that have a name of their own */
+    to->keys_room = from->n_keys;
+    to->parts = copied(from->parts, from->n_parts, sizeof *to->parts);
+    to->keys = copied(from->keys, from->n_keys, sizeof *to->keys);
+    to->table = copied(from->table, from->table_room, sizeof *to->table);
+    to->names = (struct qv_text){ .at = NULL };
+    qv_text_add(&to->names, from->names.at, from->names.n);
+    bool lost = !to->parts || !to->keys || !to->table || to->names.lost;
+    while (!lost && to->n_parts < from->n_parts) {
+        char **name = &to->parts[to->n_parts].name;
+        *name = strdup(*name);
+        lost = !*name;
+        to->n_parts += *name != NULL;
+    }
+    return lost ? qv_no_memory(dir, err) : QV_OK;
 }
 
 void

@@ -41,7 +41,8 @@ struct qv_cache_index {
     uint32_t *table;             /* [table_room]: 1 + the key's number; 0: free */
     struct qv_text names;
     size_t n_parts, n_keys, keys_room, table_room;
-    uint64_t bytes; /* size of the tensors of all records, whether they count or not */
+    uint64_t bytes;   /* size of the tensors of all records, whether they count or not */
+    bool has_dropped; /* a key had two records, and the one that does not count is not kept */
 };
 
 const char *qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k);
@@ -56,6 +57,9 @@ void qv_index_settle(struct qv_cache_index *c);
 /* Finds a key by its name and qv_part_index_hash of it. NULL: there is none. */
 const struct qv_index_key *qv_index_find(const struct qv_cache_index *c, const char *key,
                                          uint64_t hash);
+/* Makes `to`, which is empty but for dir, equal to `from`. */
+qv_status qv_index_copy(struct qv_cache_index *to, const struct qv_cache_index *from,
+                        qv_error *err);
 void qv_index_free(struct qv_cache_index *c);
 
 #endif

@@ -14,6 +14,8 @@ struct qv_cache_reading {
     const char *const *parts; /* [n_parts] file names of the only parts to read; NULL: all parts of
                                * the folder */
     size_t n_parts;
+    const qv_cache *before; /* an earlier reading of the folder, of which all parts are taken over
+                             * if they are there still; or NULL */
 };
 
 /* Why a part cannot be used. */
@@ -32,7 +34,7 @@ const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) describes. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
 
-/* A key of a part of which all exists already: tensors of the cache's layout (those that a failed clip
+/* A key that is written as it is: tensors of the cache's layout (those that a failed clip
  * lacks are NULL), and its record, which is compact JSON. */
 struct qv_cache_copied {
     const char *key, *record;

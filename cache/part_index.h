@@ -63,7 +63,7 @@ struct qv_part_index {
 
 uint64_t qv_part_index_hash(uint64_t seed, const char *key, size_t bytes);
 
-/* Reads a part's index and checks all of it. Returns QV_EFORMAT if the file is no valid part, and
+/* Reads a part's index and checks all of it. Returns QV_EFORMAT if the file is not a valid part, and
  * what qv_file_open() and qv_file_read() return if it cannot be read. */
 qv_status qv_part_index_read(struct qv_part_index *p, const char *path, qv_error *err);
 void qv_part_index_free(struct qv_part_index *p);

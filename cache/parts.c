@@ -53,10 +53,19 @@ add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
     return QV_OK;
 }
 
-/* Adds the folder's parts that are not among the first `known` ones, which are sorted by name. */
-static qv_status
-list_folder(qv_cache *c, size_t known, size_t *room, qv_error *err)
+static bool
+is_known(const qv_cache *c, const char *name, size_t known)
 {
+    const struct qv_index_part part = { .name = (char *)(uintptr_t)name };
+    return known && bsearch(&part, c->index.parts, known, sizeof part, by_name);
+}
+
+/* Adds the folder's parts that are not among the first `known` ones, which are sorted by name; *seen
+ * is how many of these are there. */
+static qv_status
+list_folder(qv_cache *c, size_t known, size_t *room, size_t *seen, qv_error *err)
+{
+    *seen = 0;
     DIR *dir = opendir(c->dir);
     if (!dir)
         return qv_fail(err, qv_status_of_errno(errno), "%s: %s", qv_path_tail(c->dir),
@@ -64,9 +73,9 @@ list_folder(qv_cache *c, size_t known, size_t *room, qv_error *err)
     qv_status s = QV_OK;
     const struct dirent *e;
     while (!s && (errno = 0, e = readdir(dir)) != NULL)
-        if (is_part(e->d_name) &&
-            !(known && bsearch(&(struct qv_index_part){ .name = (char *)(uintptr_t)e->d_name },
-                               c->index.parts, known, sizeof *c->index.parts, by_name)))
+        if (is_part(e->d_name) && is_known(c, e->d_name, known))
+            ++*seen;
+        else if (is_part(e->d_name))
             s = add_part(c, e->d_name, room, err);
     if (!s && errno)
         s = qv_fail(err, qv_status_of_errno(errno), "%s: cannot be listed: %s",
@@ -195,17 +204,42 @@ put_in_order(qv_cache *c, qv_error *err)
     return s;
 }
 
+/* Takes over what an earlier reading has, if nothing that it left out might count now. */
+static qv_status
+take_over(qv_cache *c, const qv_cache *before, qv_error *err)
+{
+    if (!before || before->n_damage || before->index.has_dropped ||
+        strcmp(before->made_by, c->made_by) != 0)
+        return qv_index_grow(&c->index, err);
+    c->seed = before->seed;
+    c->part_bytes = before->part_bytes;
+    return qv_index_copy(&c->index, &before->index, err);
+}
+
+static qv_status
+forget(qv_cache *c, qv_error *err)
+{
+    qv_index_free(&c->index);
+    c->index.dir = c->dir;
+    c->part_bytes = 0;
+    return qv_index_grow(&c->index, err);
+}
+
 /* Reads parts that were listed until no new ones are found: a part that replaces another meanwhile must
  * not be missed. */
 static qv_status
 scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_index *p, qv_error *err)
 {
     const int rounds = how->parts ? 1 : MOST_ROUNDS;
-    size_t room = 0;
+    size_t room = c->index.n_parts, seen = 0;
     for (int round = 0; round < rounds; round++) {
         const size_t known = c->index.n_parts;
         qv_status s =
-            how->parts ? take_names(c, how, &room, err) : list_folder(c, known, &room, err);
+            how->parts ? take_names(c, how, &room, err) : list_folder(c, known, &room, &seen, err);
+        if (!s && !round && seen < known) { /* parts that were taken over are gone */
+            s = forget(c, err);
+            return s ? s : scan_rounds(c, how, p, err);
+        }
         if (s || c->index.n_parts == known)
             return s;
         qsort(c->index.parts + known, c->index.n_parts - known, sizeof *c->index.parts, by_name);
@@ -222,8 +256,8 @@ scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_inde
 qv_status
 qv_cache_scan(qv_cache *c, const struct qv_cache_reading *how, qv_error *err)
 {
+    qv_status status = take_over(c, how->before, err);
     struct qv_part_index p = { .layout = c->layout, .seed = c->seed };
-    qv_status status = qv_index_grow(&c->index, err);
     if (!status)
         status = scan_rounds(c, how, &p, err);
     qv_part_index_free(&p);

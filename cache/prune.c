@@ -316,7 +316,7 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
 
 /* ---- one part -------------------------------------------------------------------------------- */
 
-/* Reads the index and the records of a part that is to be pruned. */
+/* Reads the index and the records of the part to prune. */
 static qv_status
 read_index(struct pruning *p, uint32_t part, qv_error *err)
 {
@@ -389,7 +389,7 @@ leave_damage(struct pruning *p, qv_error *err)
     return s;
 }
 
-/* Removes broken parts if damage is to be removed. Parts that another build might read stay. */
+/* Removes broken parts, if the caller wants that. Parts that another build might read stay. */
 static qv_status
 prune_damage(struct pruning *p, qv_error *err)
 {

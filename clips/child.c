@@ -2,7 +2,7 @@
 /*
  * Starts and ends the processes of this library. The application may wait for all of its children, or ignore SIGCHLD, and so
  * free the number of a process that ended; another process may have it then. So Linux's pidfd stands for a process where there
- * is one, and elsewhere nothing is signalled that is no child any more.
+ * is one, and elsewhere only a child is ever signalled.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -71,7 +71,7 @@ void qvm_kept_free(struct qvm_kept *kept);
 /* ---- child.c: processes that are started and ended -------------------------------------------- */
 
 typedef struct qvm_child {
-    pid_t pid;  /* 0: there is no process */
+    pid_t pid;  /* 0: no process runs */
     int handle; /* the process, whatever became of its number (pidfd); -1: the system has none */
 } qvm_child;
 

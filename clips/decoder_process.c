@@ -15,7 +15,7 @@
 #define DEFAULT_PATIENCE_S 60.0
 
 /* These bounds hold for every honest decoder process. */
-#define MAX_RATE 2147483648.0 /* frames a second; a rate is a quotient of two int */
+#define MAX_RATE 2147483648.0 /* frames per second; a rate is a quotient of two ints */
 #define MAX_SECONDS (QVM_MAX_FRAMES * MAX_RATE)
 #define MAX_BUSY_S 1e9
 #define MAX_DECODED ((int64_t)1 << 40) /* packets, more than any file has */
@@ -175,7 +175,7 @@ make_printable(char *text, size_t size)
     qv_make_printable(text);
 }
 
-/* Returns whether value lies between the bounds; it does not if it is no number (NaN). */
+/* Returns whether value lies between the bounds; NaN does not. */
 static bool
 is_between(double value, double least, double most)
 {
@@ -207,7 +207,7 @@ number_at(const void *at, size_t size, bool is_real)
     return is_real ? real : (double)integer;
 }
 
-/* Takes what the decoder process says of the outcome. Returns false for what cannot be. */
+/* Takes over what the decoder process reports. Returns false if that is impossible. */
 static bool
 take_outcome(qv_outcome *to, qv_outcome *from, bool are_facts)
 {

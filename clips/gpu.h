@@ -52,7 +52,7 @@ typedef struct qvm_gpu_request {
  * came into doubt. */
 qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_t *pid,
                        qv_error *err);
-/* Has a process get no further clips, since a clip says that the process ended, is silent, or said what cannot be. */
+/* Gives a process no further clips: a clip reports that it ended, is silent, or sent something impossible. */
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
 /* Ends all processes at once. No clip may be under way. */
 void qvm_gpus_stop(struct qvm_gpus *gpus);

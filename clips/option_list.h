@@ -73,7 +73,7 @@ qvm_option_is_later(const struct qvm_option *p)
     return !(p->scopes & QVM_EVEN_UNSET);
 }
 
-/* Returns an option's value; that of a name is its place. */
+/* Returns an option's value; for a name, its place among the names. */
 static inline int64_t
 qvm_option_integer(const struct qvm_option *p, const qv_clip_options *o)
 {

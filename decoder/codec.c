@@ -13,7 +13,7 @@ choose_format(AVCodecContext *av, const enum AVPixelFormat *formats)
     return avcodec_default_get_format(av, formats);
 }
 
-/* FFmpeg's H.264 decoder says this if it is told to forget a picture that it does not have. If decoding began at a
+/* FFmpeg's H.264 decoder reports this when the stream drops a picture that it does not have. If decoding began at a
  * recovery point, these are pictures from before it, and nothing behind it refers to them. */
 static const char forgets[] = "mmco: unref short failure";
 

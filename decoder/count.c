@@ -2,9 +2,9 @@
 /* Counts a file's frames: by its packets if each holds one frame, else by decoding all. */
 #include "decoder.h"
 
-/* Tells frames from fields, of which two make one frame. */
+/* Tells frames from fields; two fields make a frame. */
 struct parser {
-    AVCodecParserContext *parser; /* NULL: a packet of this codec is no field */
+    AVCodecParserContext *parser; /* NULL: a packet of this codec is never a field */
     AVCodecContext *codec;
 };
 

@@ -26,7 +26,7 @@ typedef struct qvm_packet {
     bool may_hide;   /* a picture that `shown` counts may stay hidden */
     bool changes;    /* the container changes the format from this packet on */
     bool palette;    /* the container gives the palette of this packet and of those that follow */
-    /* a hash of headers that hold for later packets too; 0: it has none. Those of Motion JPEG are the order of its
+    /* a hash of headers that hold for later packets too; 0: none. For Motion JPEG they are the order of its
      * segments, and which tables they bring, but not the tables. */
     uint64_t headers;
 } qvm_packet;
@@ -137,7 +137,7 @@ void qvm_codec_begin_anew(qvm_codec *codec);
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
 
 struct qvm_index;
-/* How the caller of a long call stops it and hears that it goes on, and what is to be read of the file. */
+/* How the caller stops a long call and follows its progress, and what to read of the file. */
 typedef struct qvm_watch {
     const atomic_bool *stop;   /* set from another thread: reads fail and frames end */
     void (*alive)(void *user); /* called at least once a packet */
@@ -360,7 +360,7 @@ qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int wid
 int64_t qvm_reader_damaged(const qvm_reader *reader);
 /* Returns how many packets decoders were given so far, both to count frames and to have them. */
 int64_t qvm_reader_decoded(const qvm_reader *reader);
-/* Returns how many packets are decoded for the frames that were asked for, the last of which is number `last`. */
+/* Returns how many packets are decoded for the requested frames; the last one has the number `last`. */
 int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
 void qvm_reader_close(qvm_reader *reader);
 

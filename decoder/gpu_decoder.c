@@ -481,7 +481,7 @@ find_next(qvm_gpu_decoder *d)
     return held(d, 0);
 }
 
-/* Takes in what comes until the frame that is shown next is there, and all pictures of its group are known to be whole. */
+/* Takes in messages until the next frame to show has arrived, and all pictures of its group are known to be whole. */
 static int
 wait_for_next(qvm_gpu_decoder *d)
 {

@@ -36,9 +36,9 @@ typedef struct qvm_gpu_decoder_request {
     int64_t pts; /* PACKET: the packet's time */
 } qvm_gpu_decoder_request;
 
-/* Says which stream is to be decoded, in FFmpeg's numbers. */
+/* The stream to decode, in FFmpeg's numbers. */
 typedef struct qvm_gpu_decoder_stream {
-    int32_t codec_id, format, width, height; /* the size is that of the coded frames */
+    int32_t codec_id, format, width, height; /* the size of the coded frames */
 } qvm_gpu_decoder_stream;
 
 /* Says what an event tells. OPENED: the stream is taken. FRAME: a packet's frame has come; there is one for every
@@ -105,8 +105,8 @@ typedef struct qvm_gpu_decoder {
     /* width, height, right and bottom of all frames' events; zeros: no frame came yet */
     int32_t shape[4];
     int64_t last_order; /* `order` of the frame that was given last */
-    bool lost;          /* the process ended, is silent, or said what cannot be */
-    /* why the GPU is of no use any more, in words that follow "since"; "": it is of use */
+    bool lost;          /* the process ended, is silent, or sent something impossible */
+    /* why the GPU is not used any more, to follow "since"; "": it is used */
     char why[QVM_WHY_BYTES];
 } qvm_gpu_decoder;
 

@@ -106,7 +106,7 @@ open_stream(struct stream *s, int32_t bytes)
     qvm_gpu_decoder_stream about;
     const char *why;
     if (s->nv || bytes != (int32_t)sizeof about)
-        return refuse(s, "it asks for what cannot be");
+        return refuse(s, "it made an impossible request");
     memcpy(&about, s->data, sizeof about);
     s->nv = qvm_nvstream_open(s->process->gpu, &about, &sink, &why);
     return s->nv ? answer(s, QVM_GPU_OPENED) : refuse(s, why);
@@ -116,7 +116,7 @@ static bool
 decode(struct stream *s, const qvm_gpu_decoder_request *r)
 {
     if (r->slot >= QVM_SLOTS || !r->bytes)
-        return refuse(s, "it asks for what cannot be");
+        return refuse(s, "it made an impossible request");
     if (r->slot >= 0) {
         s->slots[r->slot].wanted = true;
         s->slots[r->slot].pts = r->pts;
@@ -135,14 +135,14 @@ obey(struct stream *s, const qvm_gpu_decoder_request *r)
     if (r->kind == QVM_GPU_OPEN)
         return open_stream(s, r->bytes);
     if (!s->nv)
-        return refuse(s, "it asks for what cannot be");
+        return refuse(s, "it made an impossible request");
     switch ((qvm_gpu_decoder_kind)r->kind) {
     case QVM_GPU_PACKET: return decode(s, r);
     case QVM_GPU_EMPTY:
         why = qvm_nvstream_give(s->nv, r, NULL);
         return why ? refuse(s, why) : answer(s, QVM_GPU_EMPTIED);
     case QVM_GPU_ANEW: why = qvm_nvstream_begin_anew(s->nv); return why ? refuse(s, why) : true;
-    default: return refuse(s, "it asks for what cannot be");
+    default: return refuse(s, "it made an impossible request");
     }
 }
 

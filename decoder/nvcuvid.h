@@ -55,7 +55,7 @@ struct qvm_nvshape {
 };
 
 struct qvm_nvdecoder {
-    CUvideodecoder handle; /* NULL: there is no decoder */
+    CUvideodecoder handle; /* NULL: none */
     CUstream queue;
     /* a picture's planes in locked pages: copies to other pages take turns in the whole process */
     void *host;

@@ -16,7 +16,7 @@ const char *qvm_no_nvdec(void);
 
 typedef struct qvm_nvdec qvm_nvdec;
 
-/* Takes what comes out of a stream. */
+/* Receives the pictures of a stream. */
 typedef struct qvm_nvdec_sink {
     /* Returns the place for the frame of time `pts`, which has so many bytes, and its slot; NULL: it is not wanted. */
     uint8_t *(*find)(void *user, int64_t pts, int64_t bytes, int32_t *slot);
@@ -35,7 +35,7 @@ const char *qvm_nvdec_open(qvm_nvdec *gpu, int number);
 /* Makes a decoder and returns whether that works, since it may not in a process that is locked in. */
 bool qvm_nvdec_try(qvm_nvdec *gpu);
 
-/* Opens a stream, which one thread uses. Returns NULL if the GPU does not take it, and *why in words that follow
+/* Opens a stream, which one thread uses. Returns NULL if the GPU does not accept it, and *why in words that follow
  * "since". */
 qvm_nvstream *qvm_nvstream_open(qvm_nvdec *gpu, const qvm_gpu_decoder_stream *about,
                                 const qvm_nvdec_sink *sink, const char **why);

@@ -219,7 +219,7 @@ settle(qvm_nvstream *s, uint32_t surfaces)
     return s->unasked & surfaces ? fail(s, "the GPU does not say whether it is damaged") : true;
 }
 
-/* Returns the first group of pictures of which one may be damaged or is still to come. */
+/* Returns the first group in which a picture may be damaged or has not arrived yet. */
 static int32_t
 find_unsettled(const qvm_nvstream *s)
 {
@@ -313,7 +313,7 @@ on_picture(void *user, CUVIDPICPARAMS *p)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* The parser calls this where it would show a picture, of which nothing is used. */
+/* The parser calls this to show a picture. Nothing of it is used. */
 static int CUDAAPI
 on_display(void *user, CUVIDPARSERDISPINFO *d)
 {

@@ -108,7 +108,7 @@ fail_av(const qvm_source *source, int code, const char *what, qv_error *err)
 
 /* ---- demuxer --------------------------------------------------------------------------------- */
 
-/* FFmpeg is told no name, by which it would guess: the content decides. */
+/* FFmpeg gets no name, since it would guess by it: the content decides. */
 static qv_status
 find_format(qvm_source *source, const AVInputFormat **found, qv_error *err)
 {
@@ -399,7 +399,7 @@ leap(qvm_source *source, int32_t packet)
         source->errors++;
 }
 
-/* Returns whether the packet that was read is to be decoded. The parameter sets in a packet that is
+/* Returns whether the packet that was read must be decoded. The parameter sets in a packet that is
  * left out are kept. */
 static bool
 is_needed(qvm_source *source)

@@ -447,7 +447,7 @@ typedef struct qv_feed {
 /* Consecutive frame pairs of an item, which one put has added. */
 typedef struct qv_feeder_piece {
     const qv_feed *feed; /* the item; valid while it is not dropped */
-    void *user;          /* that of the put */
+    void *user;          /* as given to the put */
     qv_item item;        /* these frame pairs */
     int64_t first;       /* the number of the first of them in the item */
     bool ends, last;     /* what the put has added ends with it; the item ends with it */

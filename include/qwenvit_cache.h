@@ -158,7 +158,7 @@ typedef struct qv_cache_info {
     uint64_t superseded_bytes;  /* size of the tensors of records that do not count */
     int64_t sealed;             /* time of the part that was sealed last, in nanoseconds since
                                  * 1970 */
-    size_t index_bytes;         /* memory that the index takes: about 150 bytes a key, and the
+    size_t index_bytes;         /* memory that the index takes: about 150 bytes per key, and the
                                  * keys */
     const char *made_by;        /* the whole of qwenvit-cache.json; belongs to the cache */
     uint64_t reserved[4];
@@ -167,7 +167,7 @@ typedef struct qv_cache_info {
 /* Returns whether a folder has a qwenvit-cache.json: it is a cache, or claims to be one. */
 QV_API bool qv_cache_exists(const char *dir);
 /* Opens a cache and reads the indexes of all its parts, and checks all of them (docs/cache.md says
- * what it leaves to qv_cache_verify). A part that is damaged, or is no regular file, is reported by qv_cache_damage,
+ * what it leaves to qv_cache_verify). A part that is damaged, or is not a regular file, is reported by qv_cache_damage,
  * and its keys are missing. It takes memory for the index (qv_cache_info.index_bytes), and while it
  * opens the largest index (32 MiB at most). Returns QV_EIO, QV_EFORMAT (no cache, or
  * one of another version), QV_ENOMEM, or QV_EBACKEND (the file system or its server is gone). */
@@ -182,7 +182,7 @@ typedef struct qv_cache_rate {
     double seconds;        /* above 0 */
     uint64_t reserved[4];
 } qv_cache_rate;
-/* Measures the latest run: among the runs that sealed two parts or more, none of which was pruned,
+/* Measures the latest run: among the runs that sealed at least two parts and were not pruned,
  * the one that sealed a part last. A run is one process of a shard. Returns false if there is no
  * such run. */
 QV_API bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
@@ -310,7 +310,7 @@ typedef struct qv_cache_pruned {
 
 /* Removes records from a cache, part by part: the records of a part that stay are copied, unchanged
  * and with the time at which the part was sealed, to a new part, which is synced and has its name
- * before the old one is removed. A part of which nothing stays is removed. So a process that ends
+ * before the old one is removed. A part that would be empty is removed. So a process that ends
  * at any moment, or a full disk, loses nothing, and running it again goes on. Whoever has the cache
  * open for reading keeps what is mapped, and finds the rest where it is now. Nobody else may write
  * to the cache meanwhile: returns QV_ESTATE while a writer is open or somebody prunes it,

@@ -25,7 +25,7 @@ typedef enum qv_like {
     QV_LIKE_TRANSFORMERS = 0, /* the model's processor in transformers */
     /* The Python package qwen-vl-utils, whose images and clips the processors take as they are.
      * Numbers that are left out are the package's own, whatever the checkpoint says: 2 fps, 4 to
-     * 768 frames, an even number; 128 to 768 tokens a frame, fewer in long clips; 4 to 16384 an
+     * 768 frames, an even number; 128 to 768 tokens per frame, fewer in long clips; 4 to 16384 per
      * image. */
     QV_LIKE_QWEN_VL_UTILS,
     QV_LIKE_MAX = 0x7fff
@@ -110,7 +110,7 @@ typedef struct qv_value {
  * row of a list, as `qwenvit encode` and `qwenvit cache` read it from JSON: only "fps", "start", "end",
  * "first_frame", "max_frames", "max_pixels", "offset", and "bytes", which is `length`; and a number
  * must be one that asks for something. Returns NULL if that is done; what the value must be ("an
- * integer from 1 up") if it is wrong; "" if there is no such option. Bounds from above, and which
+ * integer from 1 up") if it is wrong; "" if the option is unknown. Bounds from above, and which
  * options go together, are checked when a clip is opened. */
 QV_API const char *qv_clip_options_set(qv_clip_options *options, const char *name, bool row,
                                        const qv_value *value);
@@ -192,12 +192,12 @@ QV_API qv_preprocess qv_preprocess_default(bool is_image);
  * that this call found; no other thread may add variables to it (setenv, putenv) during the call. A
  * clip under way is decoded from its beginning again, once, and goes on with the frame that was due.
  * Returns
- * QV_EBACKEND if there is no such program, and QV_ENOMEM.
+ * QV_EBACKEND if the program does not exist, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
 /* Sets `text` to what qwenvit-decoder says that it is made of: a line with its version, and indented lines
  * with FFmpeg's version and whether NVIDIA's decoders (NVDEC) are in the build. `program` is as
- * qv_decoder_start has it. Returns QV_EBACKEND if there is no such program, or if it does not run, as
+ * qv_decoder_start has it. Returns QV_EBACKEND if the program does not exist or does not run, as
  * where FFmpeg's libraries are missing. */
 QV_API qv_status qv_decoder_version(const char *program, char text[256], qv_error *err);
 /* Finds out whether the CUDA device of this number can decode clips (QV_DECODE_GPU). It starts a
@@ -224,7 +224,7 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  * background. Returns
  *  - for a fault of the clip QV_EIO, QV_EUNSUPPORTED or QV_EFORMAT (it cannot be decoded, has no
  *    video, is encrypted, has an aspect ratio above 200 or more than 4194304 frames; or its process
- *    crashed, ended, hung, took no requests, said what cannot be, or needed more than
+ *    crashed, ended, hung, took no requests, sent something impossible, or needed more than
  *    decode_memory). Whatever that process does after it may have read the file is one of these.
  *  - for a fault of the caller QV_EINVAL (options that exclude each other or are out of range;
  *    start_s and end_s with no frame between them, or for an image).
@@ -294,7 +294,7 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *
  * However much is added, memory on the host is at most the sum of
  *     options.memory                  frames that wait, or what is read at once where that is more
- *     3 chunks of tokens a model      with DeepStack's outputs (qv_job_memory tells how much)
+ *     3 chunks of tokens per model      with DeepStack's outputs (qv_job_memory tells how much)
  *     64 MiB, or 2 frames, a decoder  shared with its process; each such process takes its own
  *                                     clip.decode_memory at most
  *     timestamps and names of the sources that wait or are under way.
@@ -561,7 +561,7 @@ typedef struct qv_cache_fill_options {
     /* Called with a text for each clip that fails; several threads may call it at once. With key
      * NULL and QV_OK the text is a warning of qv_cache_writer_options.told. NULL: no calls. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);
-    /* Called several times a second, by the thread that computes: false ends the run. `job` can be
+    /* Called several times per second, by the thread that computes: false ends the run. `job` can be
      * asked for its progress. NULL: the run goes on. */
     bool (*go_on)(void *user, qv_job *job);
     void *user; /* passed to both functions */
@@ -580,7 +580,7 @@ typedef struct qv_cache_fill_counts {
     uint64_t reserved[3];
 } qv_cache_fill_counts;
 
-/* Reads the folder; one that is no cache yet counts as empty, and stays as it is. Returns the
+/* Reads the folder; one that is not a cache yet counts as empty, and stays as it is. Returns the
  * errors of qv_cache_open; QV_EINVAL for NULL or options that are not valid. */
 QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options *options,
                                     qv_cache_fill **out, qv_error *err);

@@ -32,7 +32,7 @@
 #endif
 #endif
 
-#define QVM_MAX_FRAMES 4194304 /* the most frames in one clip: 19 hours at 60 a second */
+#define QVM_MAX_FRAMES 4194304 /* the most frames in one clip: 19 hours at 60 per second */
 #define QVM_DEFAULT_FPS 24.0   /* for a source that does not give its rate */
 #define QVM_MOST_INDEX ((int64_t)64 << 20) /* bytes of an index: of 4,194,297 packets */
 
@@ -41,7 +41,7 @@
 /*
  * A clip and its decoder process talk over a stream socket and share a memory file. The process first says that it is
  * locked in (QVM_READY), or that it cannot be (QVM_END). This is believed, as the process reads no byte of the file until
- * it is asked. The clip asks what the file is (QVM_OPEN), is told (QVM_FACTS), decides which frames it wants at which
+ * it is asked. The clip asks what the file is (QVM_OPEN), gets the answer (QVM_FACTS), decides which frames it wants at which
  * size, writes their numbers to the shared memory and asks for them (QVM_START). The process says how many packets it
  * will decode for them (QVM_PLAN), and fills one slot after the other behind the numbers (QVM_FRAME for each). If no slot
  * is free, it waits until the clip frees one (QVM_FREE). QVM_END comes last, with the reason if it is early. Whatever the
@@ -75,10 +75,10 @@ typedef enum qvm_event_kind {
 typedef struct qvm_event {
     int32_t kind;
     int32_t status;      /* END: a qv_status */
-    int32_t gpu_lost;    /* the GPU process ended, is silent, or said what cannot be */
+    int32_t gpu_lost;    /* the GPU process ended, is silent, or sent something impossible */
     int64_t plane_bytes; /* FACTS: bytes of a frame's planes as a GPU gives them; 0: none will */
     int64_t index_bytes; /* FACTS: bytes of an index that follows the event; 0: none does */
-    qv_outcome outcome;  /* outcome.inc says what comes with FACTS, and what with every event */
+    qv_outcome outcome;  /* outcome.inc lists what comes with FACTS, and what with every event */
     char text[sizeof((qv_error *)0)->text]; /* END: what failed */
 } qvm_event;
 

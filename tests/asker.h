@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A thread that keeps asking a job for its progress. Include this file after cmocka.h. */
+/* A thread that keeps asking a job for its progress. Include this file after test.h. */
 #ifndef QV_TESTS_ASKER_H
 #define QV_TESTS_ASKER_H
 

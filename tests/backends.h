@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tells which of the built-in backends can be tried on this machine. Include this file after
- * cmocka.h. */
+ * test.h. */
 #ifndef QV_TESTS_BACKENDS_H
 #define QV_TESTS_BACKENDS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Writes GGUF files for tests byte by byte, sharing nothing with the reader. Include it after
- * cmocka.h. */
+ * test.h. */
 #ifndef QV_TESTS_GGUF_FILE_H
 #define QV_TESTS_GGUF_FILE_H
 

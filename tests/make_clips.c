@@ -30,18 +30,16 @@ need(bool ok, const char *what)
 static char folder[256];
 
 int
-clips_enter_folder(void **state)
+clips_enter_folder(void)
 {
-    (void)state;
     const char *base = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/qv_clips_XXXXXX", base && *base ? base : "/tmp");
     return mkdtemp(folder) && !chdir(folder) ? 0 : -1;
 }
 
 int
-clips_leave_folder(void **state)
+clips_leave_folder(void)
 {
-    (void)state;
     return rmdir(folder);
 }
 

@@ -22,9 +22,9 @@ typedef struct clip_bytes {
     size_t n;
 } clip_bytes;
 
-/* For cmocka: enters an empty folder; leaves it again, and checks that it is empty. */
-int clips_enter_folder(void **state);
-int clips_leave_folder(void **state);
+/* Fixtures of tests: enters an empty folder; leaves it again, and checks that it is empty. */
+int clips_enter_folder(void);
+int clips_leave_folder(void);
 
 /* The names of all clips, with NULL at the end. make_clips.c says what is odd about each. */
 const char *clip_name(size_t i);

@@ -2,7 +2,7 @@
 /*
  * Makes a GGUF file from a tower's checkpoint folder as llama.cpp's converter does (its naming
  * rules are written here a second time), and in forms that other converters wrote. Include it after
- * cmocka.h.
+ * test.h.
  */
 #ifndef QV_TESTS_MMPROJ_FILE_H
 #define QV_TESTS_MMPROJ_FILE_H

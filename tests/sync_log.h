@@ -3,7 +3,7 @@
  * Keeps what was written, synced and named, in order, for tests whose wrappers the linker puts
  * between a library and the system. A power loss may undo everything that was not synced. It may
  * then leave a name for bytes that are not on the disk, or a file without its name. Include this
- * file after cmocka.h.
+ * file after test.h.
  */
 #ifndef QV_TESTS_SYNC_LOG_H
 #define QV_TESTS_SYNC_LOG_H

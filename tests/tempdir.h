@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A temporary folder for each test, and files in it. Include this file after cmocka.h, and define
+/* A temporary folder for each test, and files in it. Include this file after test.h, and define
  * _GNU_SOURCE. */
 #ifndef QV_TESTS_TEMPDIR_H
 #define QV_TESTS_TEMPDIR_H
@@ -26,19 +26,17 @@ tempdir_remove_one(const char *path, const struct stat *st, int type, struct FTW
     return remove(path);
 }
 
-/* cmocka's setup and teardown of one test. */
+/* Setup and teardown of one test. */
 static inline int
-tempdir_make(void **state)
+tempdir_make(void)
 {
-    (void)state;
     memcpy(tempdir + strlen(tempdir) - 6, "XXXXXX", 6);
     return mkdtemp(tempdir) ? 0 : -1;
 }
 
 static inline int
-tempdir_remove(void **state)
+tempdir_remove(void)
 {
-    (void)state;
     return nftw(tempdir, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests the public calls: chunks and bits, errors and their texts, lifetimes. */
-#include <setjmp.h>
-#include <stdalign.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <stdalign.h>
+
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
 
 #include "backends.h"
 #include "distance.h"
@@ -25,10 +21,8 @@
         for (int type = 0;                                                                         \
              type < N_TEST_DTYPES && dtype_is_here(test_backends[on], test_dtypes[type]); type++)
 
-static void
-same_bits_every_time(void **state)
+TEST(same_bits_every_time)
 {
-    (void)state;
     FOR_EACH_RUN(on, type)
     {
         struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
@@ -65,10 +59,8 @@ take_and_give(void *context)
     return NULL;
 }
 
-static void
-host_memory_serves_any_call(void **state)
+TEST(host_memory_serves_any_call)
 {
-    (void)state;
     for (int b = 0; b < N_TEST_BACKENDS; b++) {
         if (!backend_is_here(test_backends[b]))
             continue;
@@ -135,10 +127,8 @@ unlock_pages(struct qv_device *dev, void *p)
 /* Locking is slow, so blocks are kept: the smallest kept block that is large enough serves again,
  * the four largest are kept, and kept blocks are freed when memory that is asked for is not there
  * otherwise. */
-static void
-locked_pages_are_kept(void **state)
+TEST(locked_pages_are_kept)
 {
-    (void)state;
     qv_context *ctx = NULL;
     qv_error err = { 0 };
     void *p[6];
@@ -178,10 +168,8 @@ locked_pages_are_kept(void **state)
     assert_int_equal(locked_now, 0);
 }
 
-static void
-host_memory_that_cannot_be(void **state)
+TEST(host_memory_that_cannot_be)
 {
-    (void)state;
     qv_context *ctx = NULL;
     qv_error err = { 0 };
     void *p = &err;
@@ -203,10 +191,8 @@ host_memory_that_cannot_be(void **state)
 
 /* Frame pairs [first, first + n) of a long clip have the same bits as in chunks of their own:
  * all at once, cut so that the last chunk is not full, and from the beginning of a chunk. */
-static void
-chunks_do_not_depend_on_length(void **state)
+TEST(chunks_do_not_depend_on_length)
 {
-    (void)state;
     enum { H = 4, W = 6, PATCHES = H * W };
     FOR_EACH_RUN(on, type)
     {
@@ -250,10 +236,8 @@ chunks_do_not_depend_on_length(void **state)
 }
 
 /* This holds in whichever row the NaN is. */
-static void
-a_nan_is_the_worst_distance(void **state)
+TEST(a_nan_is_the_worst_distance)
 {
-    (void)state;
     enum { ROWS = 3, COLS = 2 };
     const float truth[ROWS * COLS] = { 1, 2, 3, 4, 5, 6 };
     for (int i = -1; i < ROWS * COLS; i++) {
@@ -282,10 +266,8 @@ assert_near(const struct tiny *t, const float *a, const float *b, size_t bytes)
 
 /* A clip's odd last frame is paired with itself. An image is two equal frames, whatever is in
  * memory behind it, if both are normalised alike, as they are here. */
-static void
-one_frame_is_two_equal_ones(void **state)
+TEST(one_frame_is_two_equal_ones)
 {
-    (void)state;
     FOR_EACH_RUN(on, type)
     {
         struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
@@ -352,10 +334,8 @@ bucket_of(qv_model *model, const qv_plan_options *options)
 }
 
 /* There are several items, each of which fills a chunk. */
-static void
-a_caller_ends_it_between_chunks(void **state)
+TEST(a_caller_ends_it_between_chunks)
 {
-    (void)state;
     FOR_EACH_RUN(on, type)
     {
         struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
@@ -392,10 +372,8 @@ a_caller_ends_it_between_chunks(void **state)
     }
 }
 
-static void
-several_sizes_through_one_model(void **state)
+TEST(several_sizes_through_one_model)
 {
-    (void)state;
     FOR_EACH_RUN(on, type)
     {
         struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
@@ -423,10 +401,8 @@ several_sizes_through_one_model(void **state)
 
 /* An image with more rows than a chunk gets a dense chunk of its own, which gives what the image
  * gives in a chunk that is asked for. */
-static void
-an_image_larger_than_a_chunk(void **state)
+TEST(an_image_larger_than_a_chunk)
 {
-    (void)state;
     FOR_EACH_RUN(on, type)
     {
         struct tiny t = tiny_open(test_backends[on], test_dtypes[type], 2);
@@ -469,10 +445,8 @@ an_image_larger_than_a_chunk(void **state)
 
 /* With pixels that are normalised without rounding (black and white, -1 and 1), patches and
  * frames give the same. */
-static void
-patches_are_frames_where_pixels_are_exact(void **state)
+TEST(patches_are_frames_where_pixels_are_exact)
 {
-    (void)state;
     enum { H = 4, W = 6, PAIRS = 2 };
     FOR_EACH_RUN(on, type)
     {
@@ -510,10 +484,8 @@ patches_are_frames_where_pixels_are_exact(void **state)
     }
 }
 
-static void
-bf16_output_is_rounded_f32_output(void **state)
+TEST(bf16_output_is_rounded_f32_output)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 2, 2, 4, 5);
     const qv_item item = { .data = frames, .grid_thw = { 1, 2, 4 } };
@@ -543,10 +515,8 @@ bf16_output_is_rounded_f32_output(void **state)
             fail_msg("\"%s\" does not say \"%s\"", err.text, (words));                             \
     } while (0)
 
-static void
-wrong_calls_are_refused_with_words(void **state)
+TEST(wrong_calls_are_refused_with_words)
 {
-    (void)state;
     qv_error err;
     qv_context *ctx = NULL;
     qv_model *model = NULL;
@@ -616,10 +586,8 @@ wrong_calls_are_refused_with_words(void **state)
 
 /* Items that are wrong or do not fit are refused with a text that names item and value, and
  * nothing has been pushed. */
-static void
-wrong_items_are_refused_with_words(void **state)
+TEST(wrong_items_are_refused_with_words)
 {
-    (void)state;
     static const uint8_t data[1];
     static const struct {
         qv_input input;
@@ -718,10 +686,8 @@ wrong_items_are_refused_with_words(void **state)
     tiny_close(&t);
 }
 
-static void
-push_and_pull_take_turns(void **state)
+TEST(push_and_pull_take_turns)
 {
-    (void)state;
     qv_error err;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 4, 2, 2, 5);
@@ -747,10 +713,8 @@ push_and_pull_take_turns(void **state)
     tiny_close(&t);
 }
 
-static void
-a_described_model_has_costs_and_no_weights(void **state)
+TEST(a_described_model_has_costs_and_no_weights)
 {
-    (void)state;
     qv_error err;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     qv_model *model = NULL;
@@ -789,10 +753,8 @@ a_described_model_has_costs_and_no_weights(void **state)
     tiny_close(&t);
 }
 
-static void
-items_beyond_counting_are_refused(void **state)
+TEST(items_beyond_counting_are_refused)
 {
-    (void)state;
     enum { ITEMS = 64 };
     static qv_item items[ITEMS];
     qv_error err;
@@ -805,10 +767,8 @@ items_beyond_counting_are_refused(void **state)
     tiny_close(&t);
 }
 
-static void
-names_of_everything(void **state)
+TEST(names_of_everything)
 {
-    (void)state;
     assert_string_equal(qv_version(), QV_VERSION);
     assert_string_equal(qv_status_name(QV_EFORMAT), "QV_EFORMAT");
     assert_non_null(qv_status_name((qv_status)999));
@@ -817,10 +777,8 @@ names_of_everything(void **state)
 
 /* A clip's pieces follow one another, and the last has the frames that are left. An image's
  * pieces share its frames, but not its patches. */
-static void
-items_are_cut_at_frame_pairs(void **state)
+TEST(items_are_cut_at_frame_pairs)
 {
-    (void)state;
     static const char data[1];
     struct tiny t = tiny_open("ref", QV_F32, 1);
     const qv_item clip = { .data = data, .grid_thw = { 5, 4, 6 }, .n_frames = 9 };
@@ -846,31 +804,4 @@ items_are_cut_at_frame_pairs(void **state)
         assert_int_equal(piece.is_image, cuts[i].item->is_image);
     }
     tiny_close(&t);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_are_cut_at_frame_pairs),
-        cmocka_unit_test(same_bits_every_time),
-        cmocka_unit_test(host_memory_serves_any_call),
-        cmocka_unit_test(locked_pages_are_kept),
-        cmocka_unit_test(host_memory_that_cannot_be),
-        cmocka_unit_test(chunks_do_not_depend_on_length),
-        cmocka_unit_test(a_nan_is_the_worst_distance),
-        cmocka_unit_test(one_frame_is_two_equal_ones),
-        cmocka_unit_test(a_caller_ends_it_between_chunks),
-        cmocka_unit_test(several_sizes_through_one_model),
-        cmocka_unit_test(an_image_larger_than_a_chunk),
-        cmocka_unit_test(patches_are_frames_where_pixels_are_exact),
-        cmocka_unit_test(bf16_output_is_rounded_f32_output),
-        cmocka_unit_test(wrong_calls_are_refused_with_words),
-        cmocka_unit_test(wrong_items_are_refused_with_words),
-        cmocka_unit_test(push_and_pull_take_turns),
-        cmocka_unit_test(a_described_model_has_costs_and_no_weights),
-        cmocka_unit_test(items_beyond_counting_are_refused),
-        cmocka_unit_test(names_of_everything),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,8 @@
 /* Tests that a file appears as a whole or not at all: it is on the disk before it has its name, and
  * gone after a signal. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -84,10 +80,8 @@ __wrap_mkdir(const char *path, mode_t mode)
     return r;
 }
 
-static void
-test_order(void **state)
+TEST(test_order)
 {
-    (void)state;
     qv_error err = { 0 };
     sync_log_begin();
     assert_int_equal(qv_atomic_file_put(temp_path("new"), "12345", 5, &err), QV_OK);
@@ -97,10 +91,8 @@ test_order(void **state)
 
 /* A key with slashes makes folders. If they were not synced, a power loss would take them and
  * everything in them. */
-static void
-test_folders(void **state)
+TEST(test_folders)
 {
-    (void)state;
     qv_error err = { 0 };
     char path[600];
     snprintf(path, sizeof path, "%s", temp_path("a/b/c/new"));
@@ -110,10 +102,8 @@ test_folders(void **state)
     assert_int_equal(sync_log_end(), 4);
 }
 
-static void
-test_sync_fails(void **state)
+TEST(test_sync_fails)
 {
-    (void)state;
     qv_error err = { 0 };
     no_sync = true;
     const qv_status s = qv_atomic_file_put(temp_path("new"), "12345", 5, &err);
@@ -137,10 +127,8 @@ remove_all(int number)
 }
 
 /* A signal removes all files, however many there are and however many there were before. */
-static void
-test_signal(void **state)
+TEST(test_signal)
 {
-    (void)state;
     for (int before = 0; before <= MANY; before += MANY) {
         fflush(NULL);
         const pid_t pid = fork();
@@ -170,15 +158,4 @@ test_signal(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_order),
-        TEST(test_folders),
-        TEST(test_sync_fails),
-        TEST(test_signal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

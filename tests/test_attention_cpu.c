@@ -5,14 +5,9 @@
  * have no effect; a NaN in a segment does. Long segments, of several blocks of keys, are right as
  * well.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <math.h>
 
 #include "../cpu/cpu.h"
 #include "checkop.h"
@@ -285,10 +280,8 @@ have_bf16(void)
     return caps.dtype == QV_BF16;
 }
 
-static void
-test_segments(void **state)
+TEST(test_segments)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++) {
         check_segments(head_dims[i], QV_F32);
         if (have_bf16())
@@ -296,28 +289,16 @@ test_segments(void **state)
     }
 }
 
-static void
-test_nan(void **state)
+TEST(test_nan)
 {
-    (void)state;
     check_nan(72, QV_F32);
     if (have_bf16())
         check_nan(72, QV_BF16);
 }
 
-static void
-test_rising(void **state)
+TEST(test_rising)
 {
-    (void)state;
     check_rising(64, QV_F32);
     if (have_bf16())
         check_rising(64, QV_BF16);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_segments), cmocka_unit_test(test_nan),
-                                        cmocka_unit_test(test_rising) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

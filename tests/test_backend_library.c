@@ -3,15 +3,11 @@
  * Tests backends in libraries of their own, without a GPU. The libraries in place of
  * libqwenvit_cuda.so are missing, broken or of another build, or have ref under another name.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
 
 #include "tiny.h"
 
@@ -39,20 +35,16 @@ refused(const char *folder, const char *words, const char *more)
 }
 
 /* This test comes first, because a driver that was loaded once stays. */
-static void
-what_is_missing_is_said(void **state)
+TEST(what_is_missing_is_said)
 {
-    (void)state;
     refused("/nowhere", "there is no libqwenvit_cuda.so in", "/nowhere");
     if (dlopen("libcuda.so.1", RTLD_NOW))
         return;
     refused(QV_FAKES "/right", "no NVIDIA driver", "libcuda.so.1");
 }
 
-static void
-wrong_libraries_are_refused(void **state)
+TEST(wrong_libraries_are_refused)
 {
-    (void)state;
     qv_context *ctx = NULL;
     qv_context_info info;
     if (!dlopen(QV_FAKE_DRIVER, RTLD_NOW)) /* From now on it is found by its soname. */
@@ -82,10 +74,8 @@ open_and_close(void *failures)
 
 /* Many threads ask for the backend. The library is asked for its table once and then stays,
  * whatever folder is named. */
-static void
-one_library_is_opened_once(void **state)
+TEST(one_library_is_opened_once)
 {
-    (void)state;
     enum { N = 8 };
     pthread_t threads[N];
     int failures[N];
@@ -105,10 +95,8 @@ one_library_is_opened_once(void **state)
 }
 
 /* Computing goes through the library's table, which gives the bits of ref. */
-static void
-the_librarys_table_computes(void **state)
+TEST(the_librarys_table_computes)
 {
-    (void)state;
     enum { FRAMES = 2, GRID = 4 };
     float *tokens[2];
     size_t bytes[2];
@@ -127,16 +115,4 @@ the_librarys_table_computes(void **state)
     assert_memory_equal(tokens[0], tokens[1], bytes[0]);
     free(tokens[0]);
     free(tokens[1]);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_missing_is_said),
-        cmocka_unit_test(wrong_libraries_are_refused),
-        cmocka_unit_test(one_library_is_opened_once),
-        cmocka_unit_test(the_librarys_table_computes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

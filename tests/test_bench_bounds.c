@@ -2,13 +2,8 @@
 /* Tests what `qwenvit bench` believes: a job that is quicker than one of its stages alone is no
  * record, times that scatter are not to be trusted, and figures that cannot be true are withheld.
  * Also tests how long it says that it takes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "bench/figures.h"
 #include "bench/job_bounds.h"
@@ -33,10 +28,8 @@ expect(enum bench_job_way way, double ms, const char *stage)
         fail_msg("%s", err.text);
 }
 
-static void
-a_stage_alone_is_a_bound(void **state)
+TEST(a_stage_alone_is_a_bound)
 {
-    (void)state;
     expect(BENCH_JOB_DECODE, 1577, NULL);
     expect(BENCH_JOB_PARTS, 22614, "of \"parts\", 22614.0 ms");
     expect(BENCH_JOB_FILES, 14000, "of \"files\"");
@@ -47,20 +40,16 @@ a_stage_alone_is_a_bound(void **state)
     expect(BENCH_JOB_PARTS, 0, NULL);
 }
 
-static void
-the_slowest_stage_is_named(void **state)
+TEST(the_slowest_stage_is_named)
 {
-    (void)state;
     const struct bench_job_bounds b = bench_job_bounds_of(times, BENCH_JOB_ENCODE);
     assert_int_equal(b.slowest, BENCH_JOB_FILES);
     assert_true(b.slowest_ms == 12000 && b.sum_ms == 1577 + 6494 + 12000);
     assert_true(bench_job_bounds_of(times, BENCH_JOB_DECODE).sum_ms == 0);
 }
 
-static void
-what_scatters_is_told(void **state)
+TEST(what_scatters_is_told)
 {
-    (void)state;
     assert_true(bench_scatter(10, 14.9) == 0);
     assert_true(bench_scatter(10, 31) == 3.1);
     assert_true(bench_scatter(0.001, 0.01) == 0); /* The clock itself scatters by that much. */
@@ -69,10 +58,8 @@ what_scatters_is_told(void **state)
 
 /* A short run is repeated until the times can be compared, and a long one is not repeated
  * endlessly. */
-static void
-how_long_it_takes(void **state)
+TEST(how_long_it_takes)
 {
-    (void)state;
     const double ms[] = { 1, 100, 8000 };
     assert_true(bench_rest_s(ms, 1, 7) == 0.21);
     assert_true(bench_rest_s(ms, 2, 10) == 1.3);
@@ -82,10 +69,8 @@ how_long_it_takes(void **state)
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
-static void
-a_rate_is_known_once_two_measurements_agree(void **state)
+TEST(a_rate_is_known_once_two_measurements_agree)
 {
-    (void)state;
     static const struct {
         double per_s[BENCH_MOST_RATES];
         int n;
@@ -119,10 +104,8 @@ expect_figure(size_t i, struct bench_figure got, double value, const char *withh
 }
 
 /* The first roof is of a machine that was busy, where attention came out at 439.9 % of it. */
-static void
-no_share_is_above_one(void **state)
+TEST(no_share_is_above_one)
 {
-    (void)state;
     const struct bench_rate peak = { 1e12, true }, memory = { 1e10, true }, none = { 0 },
                             busy = { 4e9, true }, doubtful = { 1e12, false };
     const struct {
@@ -152,10 +135,8 @@ no_share_is_above_one(void **state)
 }
 
 /* Of a busy machine too: 0.619 times the limit, and -41 ms between the operations of the limit. */
-static void
-nothing_is_faster_than_its_bound(void **state)
+TEST(nothing_is_faster_than_its_bound)
 {
-    (void)state;
     static const struct {
         double ms, bound_ms, over, beyond_ms;
         bool known;
@@ -176,19 +157,4 @@ nothing_is_faster_than_its_bound(void **state)
         if (cases[i].known)
             expect_figure(i, bench_beyond_ms(ms, bound_ms), cases[i].beyond_ms, cases[i].withheld);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stage_alone_is_a_bound),
-        cmocka_unit_test(the_slowest_stage_is_named),
-        cmocka_unit_test(what_scatters_is_told),
-        cmocka_unit_test(how_long_it_takes),
-        cmocka_unit_test(a_rate_is_known_once_two_measurements_agree),
-        cmocka_unit_test(no_share_is_above_one),
-        cmocka_unit_test(nothing_is_faster_than_its_bound),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

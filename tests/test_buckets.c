@@ -4,14 +4,8 @@
  * have the same bits however many rows are beside them, where the device promises that
  * (qv_caps.same).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
+#include "test.h"
 
 #include "backends.h"
 #include "dtype.h"
@@ -286,19 +280,10 @@ check_backend(const char *name, int threads)
     qv_context_close(&ctx);
 }
 
-static void
-capacities_agree_as_is_said(void **state)
+TEST(capacities_agree_as_is_said)
 {
-    (void)state;
     for (int i = 0; i < N_TEST_BACKENDS; i++)
         for (int threads = 1; threads <= 3 && backend_is_here(test_backends[i]); threads += 2)
             if (threads == 1 || !strcmp(test_backends[i], "cpu"))
                 check_backend(test_backends[i], threads);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(capacities_agree_as_is_said) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,8 @@
 /* Tests a cache's folder: everything that is written can be read back, and whatever does not belong
  * there is reported. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <time.h>
@@ -32,10 +28,8 @@ expect_tokens(const qv_cache *c, const char *key, int64_t rows)
     check_item(c, &item, rows);
 }
 
-static void
-test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     static const qv_cache_layout layouts[] = {
         { .dtype = QV_F32, .width = 6, .n_deepstack = 2 },
         { .dtype = QV_BF16, .width = 5, .n_deepstack = 3 },
@@ -68,10 +62,8 @@ test_round_trip(void **state)
 
 /* Rows come in pieces, of several keys in turn. Some keys get fewer rows than were reserved, some
  * fail half way and some are given up. */
-static void
-test_by_turns(void **state)
+TEST(test_by_turns)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     enum { N = 12 };
     qv_cache_writer *w = open_writer(dir, &tiny, 1 << 20);
@@ -116,10 +108,8 @@ test_by_turns(void **state)
     validate_parts(dir);
 }
 
-static void
-test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_writer_options o = { .layout = tiny, .part_bytes = 2000, .shard = 3, .n_shards = 7 };
     qv_cache_writer *w = NULL;
@@ -148,10 +138,8 @@ test_parts(void **state)
 
 /* Keys that were given up leave nothing behind: neither room in the header nor a sign that they
  * were begun. */
-static void
-test_dropped(void **state)
+TEST(test_dropped)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
     qv_cache_entry *e = NULL;
@@ -180,10 +168,8 @@ test_dropped(void **state)
 }
 
 /* A part is also sealed after some seconds of work, and when the room of its header is used up. */
-static void
-test_sealing(void **state)
+TEST(test_sealing)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_writer_options o = { .layout = tiny, .part_seconds = 1e-9 };
     qv_cache_writer *w = NULL;
@@ -220,10 +206,8 @@ test_sealing(void **state)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-static void
-test_keys(void **state)
+TEST(test_keys)
 {
-    (void)state;
     static const char *const keys[][2] = {
         { "a/b/c.mp4", NULL },
         { "../../etc/passwd", NULL },
@@ -289,10 +273,8 @@ write_records(const char *dir, const char *records)
 
 /* The record that was sealed last counts. If it has failed and the last record that is ok is of the
  * same file, that one counts. */
-static void
-test_precedence(void **state)
+TEST(test_precedence)
 {
-    (void)state;
     static const struct {
         const char *records;
         int wins; /* Which of the records wins. */
@@ -331,10 +313,8 @@ test_precedence(void **state)
 }
 
 /* The rule for the record that counts, with many keys; each key is found. */
-static void
-test_many_that_changed(void **state)
+TEST(test_many_that_changed)
 {
-    (void)state;
     enum { N = 3000 };
     const char *dir = temp_path("cache");
     qv_cache_source source = some_source;
@@ -368,10 +348,8 @@ test_many_that_changed(void **state)
 }
 
 /* The parts of a run that knows what is there come later, even if the clock was set back. */
-static void
-test_later(void **state)
+TEST(test_later)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     const int64_t later = ((int64_t)time(NULL) + (int64_t)50 * 365 * 24 * 3600) * 1000000000;
     qv_cache_writer_options o = { .layout = tiny, .after = later };
@@ -387,10 +365,8 @@ test_later(void **state)
     qv_cache_close(&c);
 }
 
-static void
-test_compare(void **state)
+TEST(test_compare)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_source s = { .path = "a \xff.mp4",
                           .start_s = 1.5,
@@ -431,10 +407,8 @@ test_compare(void **state)
 }
 
 /* Checks what a source record holds for a file and its options. */
-static void
-test_source_of(void **state)
+TEST(test_source_of)
 {
-    (void)state;
     const struct {
         qv_clip_options own;
         const char *options;
@@ -482,10 +456,8 @@ test_source_of(void **state)
 }
 
 /* A record keeps what its clip is: a clip's rate to the last bit, and an image without a rate. */
-static void
-test_kinds(void **state)
+TEST(test_kinds)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     const qv_outcome image = { .is_image = true, .n_frames = 1, .grid_thw = { 1, 2, 2 } };
     const qv_cache_result is_image = { .outcome = &image };
@@ -520,10 +492,8 @@ expect_refused(const char *dir, const qv_cache_layout *l, const char *made_by, q
     assert_null(w);
 }
 
-static void
-test_other_caches(void **state)
+TEST(test_other_caches)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     static const char mine[] = "{\"model_type\":\"qwen3_vl\",\"preprocessing\":{\"fps\":2.0}}";
     const qv_cache_writer_options o = { .layout = tiny, .made_by = mine };
@@ -614,10 +584,8 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
 }
 
 /* A cache says which model and sampling made it, and refuses others. */
-static void
-test_made_by(void **state)
+TEST(test_made_by)
 {
-    (void)state;
     const char *dir = temp_path("made_by");
     qv_model_info model = { .model_type = "qwen3_vl", .dtype = QV_BF16, .image.fps = 2 };
     qv_clip_options clip = { .fps = 0.1, .like = QV_LIKE_QWEN_VL_UTILS };
@@ -642,10 +610,8 @@ test_made_by(void **state)
 
 /* A cache that an earlier version filled is gone on with: these texts were written before options
  * that were added since, and must not change. */
-static void
-test_frozen(void **state)
+TEST(test_frozen)
 {
-    (void)state;
     static const char description[] =
         "\"options\":{\"like\":\"transformers\",\"fps\":0.0,\"num_frames\":0,\"min_frames\":0,"
         "\"max_frames\":64,\"min_pixels\":5000,\"max_pixels\":0,\"total_pixels\":0,"
@@ -711,10 +677,8 @@ open_at_once(void *made_by)
     return (void *)(intptr_t)s;
 }
 
-static void
-test_two_make_it(void **state)
+TEST(test_two_make_it)
 {
-    (void)state;
     snprintf(race, sizeof race, "%s", temp_path("race"));
     for (int i = 0; i < 30; i++) {
         pthread_t threads[2];
@@ -737,10 +701,8 @@ test_two_make_it(void **state)
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 /* A part that is cut short or altered is reported and its keys are missing. The other keys stay. */
-static void
-test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     char path[600];
     qv_cache_info info;
@@ -827,10 +789,8 @@ put_altered(const char *path, const struct file *good, const char *from, const c
 
 /* Headers and records that contradict the index. Opening does not look at them; who checks a part says
  * what is wrong. */
-static void
-test_contradictions(void **state)
+TEST(test_contradictions)
 {
-    (void)state;
     static const struct {
         const char *from, *to, *words;
     } cases[] = {
@@ -875,10 +835,8 @@ test_contradictions(void **state)
     free(good.data);
 }
 
-static void
-test_wrong_calls(void **state)
+TEST(test_wrong_calls)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_error err = { 0 };
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
@@ -929,10 +887,8 @@ write_share(void *user)
     return NULL;
 }
 
-static void
-test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_writer *w = open_writer(dir, &tiny, 6000);
     struct share shares[4];
@@ -952,31 +908,4 @@ test_threads(void **state)
     validate_parts(dir);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_round_trip),
-        TEST(test_by_turns),
-        TEST(test_parts),
-        TEST(test_sealing),
-        TEST(test_keys),
-        TEST(test_precedence),
-        TEST(test_many_that_changed),
-        TEST(test_later),
-        TEST(test_compare),
-        TEST(test_other_caches),
-        TEST(test_made_by),
-        TEST(test_frozen),
-        TEST(test_two_make_it),
-        TEST(test_damage),
-        TEST(test_wrong_calls),
-        TEST(test_dropped),
-        TEST(test_threads),
-        TEST(test_source_of),
-        TEST(test_kinds),
-        TEST(test_contradictions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

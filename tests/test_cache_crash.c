@@ -7,12 +7,8 @@
  * the wrappers between.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
@@ -484,9 +480,8 @@ check_rest(const char *dir)
 }
 
 static int
-make_root(void **state)
+make_root(void)
 {
-    (void)state;
     snprintf(root, sizeof root, "%s/qv_crash_XXXXXX",
              access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"); /* A sync takes no time there. */
     no_faults();
@@ -495,9 +490,8 @@ make_root(void **state)
 }
 
 static int
-remove_root(void **state)
+remove_root(void)
 {
-    (void)state;
     no_faults();
     return nftw(root, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
@@ -537,10 +531,8 @@ kill_each_call(bool half)
     }
 }
 
-static void
-test_kill_every_call(void **state)
+TEST(test_kill_every_call)
 {
-    (void)state;
     for (int named = 0; named < 2; named++)
         for (int half = 0; half < 2; half++) {
             no_tmpfile = named;
@@ -551,20 +543,16 @@ test_kill_every_call(void **state)
         }
 }
 
-static void
-test_kill_packed(void **state)
+TEST(test_kill_packed)
 {
-    (void)state;
     layout.packed = true;
     assert_true(kill_each_call(true) > 30);
     layout.packed = false;
 }
 
 /* A failure is reported, or it changes nothing; the next run goes on. */
-static void
-test_fail_every_call(void **state)
+TEST(test_fail_every_call)
 {
-    (void)state;
     static const int errors[] = { EIO, ENOSPC };
     for (int named = 0; named < 2; named++)
         for (int i = 0; i < 2; i++) {
@@ -589,10 +577,8 @@ test_fail_every_call(void **state)
 
 /* A lack of memory at any allocation is reported as one, and what is there stays undamaged. Then
  * everything is read with the same failures. */
-static void
-test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     int at = 1;
     for (bool reached = true; reached; at++) {
         const char *dir = fresh();
@@ -639,10 +625,8 @@ test_no_memory(void **state)
 
 /* A part's bytes are on the disk before the part has its name, and its folder is on the disk before
  * that is reported. */
-static void
-test_order(void **state)
+TEST(test_order)
 {
-    (void)state;
     for (int named = 0; named < 2; named++) {
         const char *dir = fresh();
         qv_error err = { 0 };
@@ -665,10 +649,8 @@ test_order(void **state)
 
 /* A process that made the folder ended before the folder was synced, so the next process syncs
  * it. */
-static void
-test_order_of_others(void **state)
+TEST(test_order_of_others)
 {
-    (void)state;
     const char *dir = fresh();
     struct stat above;
     assert_int_equal(__real_mkdir(dir, 0777) | stat(root, &above), 0);
@@ -680,10 +662,8 @@ test_order_of_others(void **state)
 }
 
 /* Each sync fails once. The failure is reported, and a file that was not synced has no name. */
-static void
-test_sync_fails(void **state)
+TEST(test_sync_fails)
 {
-    (void)state;
     int n = 0;
     for (int named = 0; named < 2; named++) {
         no_tmpfile = named;
@@ -714,10 +694,8 @@ test_sync_fails(void **state)
     assert_true(n > 10);
 }
 
-static void
-test_kill_at_random(void **state)
+TEST(test_kill_at_random)
 {
-    (void)state;
     unsigned seed = 12345;
     const char *dir = fresh();
     int n_done = 0;
@@ -861,10 +839,8 @@ prune_undisturbed(const char *dir)
     remove_folder(dir);
 }
 
-static void
-test_prune_killed(void **state)
+TEST(test_prune_killed)
 {
-    (void)state;
     for (int way = 0; way < 2; way++) {
         no_tmpfile = way;
         int code = -SIGKILL, at = 1;
@@ -891,10 +867,8 @@ test_prune_killed(void **state)
 }
 
 /* A failure is reported, and what is there stays. */
-static void
-test_prune_fails(void **state)
+TEST(test_prune_fails)
 {
-    (void)state;
     static const int errors[] = { EIO, ENOSPC };
     for (int way = 0; way < 2; way++) {
         no_tmpfile = way;
@@ -937,10 +911,8 @@ test_prune_fails(void **state)
 /* What cannot be read now may be readable later. So no part is removed because its header or its
  * tokens cannot be read, and where a key is dropped, no older record of it comes back from such a
  * part. */
-static void
-test_prune_cannot_read(void **state)
+TEST(test_prune_cannot_read)
 {
-    (void)state;
     for (int drops = 0; drops < 2; drops++) {
         bool reached = true;
         int at = 1;
@@ -963,10 +935,8 @@ test_prune_cannot_read(void **state)
     }
 }
 
-static void
-test_prune_no_memory(void **state)
+TEST(test_prune_no_memory)
 {
-    (void)state;
     bool reached = true;
     int at = 1;
     for (; reached; at++) {
@@ -986,10 +956,8 @@ test_prune_no_memory(void **state)
     print_message("%d allocations of a prune\n", at - 2);
 }
 
-static void
-test_prune_order(void **state)
+TEST(test_prune_order)
 {
-    (void)state;
     for (int named = 0; named < 2; named++) {
         no_tmpfile = named;
         const char *dir = make_prunable();
@@ -1011,10 +979,8 @@ prune_it(void)
 
 /* A prune runs after a reader has listed the folder and before it opens a part that is pruned. The
  * reader has all keys, and a part that is only gone does not count as damaged. */
-static void
-test_prune_beside_open(void **state)
+TEST(test_prune_beside_open)
 {
-    (void)state;
     bool reached = true;
     keys_go = false;
     for (int at = 1; reached; at++) {
@@ -1046,10 +1012,8 @@ test_prune_beside_open(void **state)
     keys_go = true;
 }
 
-static void
-test_prune_full_disk(void **state)
+TEST(test_prune_full_disk)
 {
-    (void)state;
     const char *dir = make_prunable();
     qv_error err = { 0 };
     no_faults();
@@ -1086,10 +1050,8 @@ lose_header(int fd)
 
 /* A disk that keeps something else than what was written, and says nothing, costs no old part: a
  * part is read back before it has its name. */
-static void
-test_prune_reads_back(void **state)
+TEST(test_prune_reads_back)
 {
-    (void)state;
     static void (*const spoils[])(int) = { cut_end, lose_header };
     keys_go = false;
     for (int i = 0; i < 2; i++) {
@@ -1121,10 +1083,8 @@ test_prune_reads_back(void **state)
 
 /* What was finished before the disk was full is sealed, because the room for its header was
  * reserved before. */
-static void
-test_full_disk(void **state)
+TEST(test_full_disk)
 {
-    (void)state;
     const char *dir = fresh();
     qv_error err = { 0 };
     qv_cache_writer *w = open_writer(dir, &layout, 0);
@@ -1150,10 +1110,8 @@ test_full_disk(void **state)
 
 /* Two keys are open when the disk is full, at any byte of either, and are given up in either order:
  * what was finished before is sealed. */
-static void
-test_full_disk_beside(void **state)
+TEST(test_full_disk_beside)
 {
-    (void)state;
     for (int more = 0; more < 40; more++) {
         const char *dir = fresh();
         qv_error err = { 0 };
@@ -1188,10 +1146,8 @@ test_full_disk_beside(void **state)
     }
 }
 
-static void
-test_read_only(void **state)
+TEST(test_read_only)
 {
-    (void)state;
     const char *dir = fresh();
     qv_error err = { 0 };
     qv_cache_writer *w = NULL;
@@ -1207,10 +1163,8 @@ test_read_only(void **state)
 }
 
 /* Two runs with the same keys at once waste work but do no harm. */
-static void
-test_two_at_once(void **state)
+TEST(test_two_at_once)
 {
-    (void)state;
     for (int i = 0; i < 20; i++) {
         const char *dir = fresh();
         no_tmpfile = i % 2;
@@ -1226,10 +1180,8 @@ test_two_at_once(void **state)
 }
 
 /* A process that is alive keeps its files, whoever else begins. */
-static void
-test_sweep(void **state)
+TEST(test_sweep)
 {
-    (void)state;
     const char *dir = fresh();
     qv_error err = { 0 };
     no_tmpfile = true;
@@ -1262,10 +1214,8 @@ test_sweep(void **state)
 /* The file system has neither O_TMPFILE nor locks, and one process has two writers. The second
  * writer leaves the first one's part alone, and removes what a process of the same number (in
  * another container) left; without locks, once that is old. */
-static void
-test_two_writers(void **state)
+TEST(test_two_writers)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const char *dir = fresh();
         char host[60] = "", path[200];
@@ -1314,10 +1264,8 @@ warn(void *user, const char *words)
 }
 
 /* Only a file system that has no locks lets a run go on without one, and the run says so. */
-static void
-test_lock_errors(void **state)
+TEST(test_lock_errors)
 {
-    (void)state;
     static const struct {
         int error;
         bool goes_on;
@@ -1348,10 +1296,8 @@ test_lock_errors(void **state)
 
 /* A process, or a machine, that may open no more files gets an error, wherever that happens: no run
  * goes on without a lock, and no part only seems to be damaged. */
-static void
-test_no_descriptors(void **state)
+TEST(test_no_descriptors)
 {
-    (void)state;
     static const int errors[] = { EMFILE, ENFILE, ENOMEM };
     const char *dir = fresh();
     run_undisturbed(dir);
@@ -1376,10 +1322,8 @@ test_no_descriptors(void **state)
 }
 
 /* A server that is gone takes no part with it: the parts are whole once it is back. */
-static void
-test_server_is_gone(void **state)
+TEST(test_server_is_gone)
 {
-    (void)state;
     static const int errors[] = { ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN };
     const char *dir = fresh();
     run_undisturbed(dir);
@@ -1438,10 +1382,8 @@ sweep_as_another(void)
 }
 
 /* A file that another container's sweep takes before it is locked is made again. */
-static void
-test_swept_before_lock(void **state)
+TEST(test_swept_before_lock)
 {
-    (void)state;
     for (int slowly = 0; slowly < 2; slowly++) {
         const char *dir = fresh();
         qv_error err = { 0 };
@@ -1481,10 +1423,8 @@ cut_part(const char *path, void *user)
     --*(int *)user;
 }
 
-static void
-test_damaged_part(void **state)
+TEST(test_damaged_part)
 {
-    (void)state;
     const char *dir = fresh();
     qv_cache_info info;
     run_undisturbed(dir);
@@ -1503,10 +1443,8 @@ test_damaged_part(void **state)
     qv_cache_close(&c);
 }
 
-static void
-test_growing_list(void **state)
+TEST(test_growing_list)
 {
-    (void)state;
     const char *dir = fresh();
     for (int n = 0; n <= N_KEYS; n += 2) {
         no_faults();
@@ -1515,39 +1453,4 @@ test_growing_list(void **state)
     check_cache(dir, true);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
-        TEST(test_no_memory),
-        TEST(test_kill_every_call),
-        TEST(test_kill_packed),
-        TEST(test_fail_every_call),
-        TEST(test_kill_at_random),
-        TEST(test_full_disk),
-        TEST(test_full_disk_beside),
-        TEST(test_read_only),
-        TEST(test_two_at_once),
-        TEST(test_sweep),
-        TEST(test_damaged_part),
-        TEST(test_growing_list),
-        TEST(test_order),
-        TEST(test_order_of_others),
-        TEST(test_sync_fails),
-        TEST(test_two_writers),
-        TEST(test_prune_killed),
-        TEST(test_prune_fails),
-        TEST(test_prune_cannot_read),
-        TEST(test_prune_no_memory),
-        TEST(test_prune_order),
-        TEST(test_prune_full_disk),
-        TEST(test_prune_beside_open),
-        TEST(test_lock_errors),
-        TEST(test_no_descriptors),
-        TEST(test_server_is_gone),
-        TEST(test_swept_before_lock),
-        TEST(test_prune_reads_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(make_root, remove_root);

@@ -3,11 +3,8 @@
  * that have it open, and what is compared of a source. tests/test_cache_crash.c ends and fails each
  * of its calls. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "test.h"
+
 #include <inttypes.h>
 #include <sys/file.h>
 
@@ -146,10 +143,8 @@ records_of(const char *dir)
     return all;
 }
 
-static void
-test_superseded(void **state)
+TEST(test_superseded)
 {
-    (void)state;
     const char *dir = make_cache();
     const qv_cache_info before = info_of(dir);
     const struct records records = records_of(dir);
@@ -182,10 +177,8 @@ test_superseded(void **state)
 
 /* If two records were sealed at the same time, the last one by name counts, before and after a
  * prune. */
-static void
-test_keeps_order(void **state)
+TEST(test_keeps_order)
 {
-    (void)state;
     const char *dir = make_cache();
     char path[600], copy[700];
     qv_cache_prune_options o = { .superseded = true };
@@ -221,10 +214,8 @@ test_keeps_order(void **state)
 
 /* A key is dropped from all parts, so no older record of it comes back. Other keys are left
  * alone. */
-static void
-test_drop(void **state)
+TEST(test_drop)
 {
-    (void)state;
     const char *dir = make_cache();
     const char *keys[] = { key_name(3), "nobody", key_name(3) };
     const qv_cache_prune_options o = { .drop = keys, .n_drop = 2 };
@@ -241,10 +232,8 @@ test_drop(void **state)
     check_keys(dir, 0, 0);
 }
 
-static void
-test_keep(void **state)
+TEST(test_keep)
 {
-    (void)state;
     const char *dir = make_cache();
     const char *keys[N + 1];
     qv_error err = { 0 };
@@ -298,10 +287,8 @@ copy_part(const char *dir, const struct file *f, const char *name, size_t bytes,
 
 /* A part that was cut is removed. A part that another build or another cache may be able to read
  * stays and is reported, and so does anything that is not a file. */
-static void
-test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     const char *dir = make_cache();
     const char *lone = temp_path("lone");
     char path[700];
@@ -347,10 +334,8 @@ test_damage(void **state)
 
 /* What another version may have written is not broken: a prune leaves it, and says so. Only what no
  * version writes, or what contradicts itself, is removed. */
-static void
-test_other_versions(void **state)
+TEST(test_other_versions)
 {
-    (void)state;
     static const struct {
         const char *from, *to; /* texts of the header */
         bool has_index, is_broken;
@@ -413,10 +398,8 @@ test_other_versions(void **state)
 
 /* Tests whether damage is recognised as harmless: all keys of the part are elsewhere, of the same
  * source or sealed later. */
-static void
-test_damage_is_superseded(void **state)
+TEST(test_damage_is_superseded)
 {
-    (void)state;
     static const struct {
         const char *name, *key; /* The key of the part that is cut. */
         bool is_newer, later, is;
@@ -461,10 +444,8 @@ test_damage_is_superseded(void **state)
 }
 
 /* Whatever bytes of a part are changed, pruning ends and the other parts keep their keys. */
-static void
-test_hostile(void **state)
+TEST(test_hostile)
 {
-    (void)state;
     const char *dir = make_cache(), *lone = temp_path("lone");
     char path[600], copy[700];
     qv_cache_writer *w = open_writer(lone, &tiny, 0);
@@ -520,10 +501,8 @@ test_hostile(void **state)
 
 /* ---- who has it ------------------------------------------------------------------------------ */
 
-static void
-test_locks(void **state)
+TEST(test_locks)
 {
-    (void)state;
     const char *dir = make_cache();
     char path[600];
     qv_error err = { 0 };
@@ -560,10 +539,8 @@ test_locks(void **state)
     check_keys(dir, 0, 0);
 }
 
-static void
-test_wrong_calls(void **state)
+TEST(test_wrong_calls)
 {
-    (void)state;
     qv_error err = { 0 };
     qv_cache_pruned n;
     qv_cache_prune_options o = { .superseded = true };
@@ -590,10 +567,8 @@ stop_at(void *user, int64_t done, int64_t n)
 
 /* The caller may stop a prune at any moment. No part is then half done, and another prune goes on
  * from there. */
-static void
-test_stopped(void **state)
+TEST(test_stopped)
 {
-    (void)state;
     const char *dir = make_cache();
     const qv_cache_info before = info_of(dir);
     bool stopped = true;
@@ -614,10 +589,8 @@ test_stopped(void **state)
 
 /* A reader keeps what it holds. What it does not hold is found where it is now, through several
  * prunes, and what is gone is reported. */
-static void
-test_readers(void **state)
+TEST(test_readers)
 {
-    (void)state;
     const char *dir = make_cache();
     qv_cache *c = open_cache(dir);
     qv_cache_item held, item;
@@ -665,10 +638,8 @@ test_readers(void **state)
 }
 
 /* A key that was made again has other tokens than the reader's item says. */
-static void
-test_made_again(void **state)
+TEST(test_made_again)
 {
-    (void)state;
     const char *dir = make_cache();
     qv_cache *c = open_cache(dir);
     qv_cache_item item;
@@ -686,10 +657,8 @@ test_made_again(void **state)
 
 /* ---- sources --------------------------------------------------------------------------------- */
 
-static void
-test_trust(void **state)
+TEST(test_trust)
 {
-    (void)state;
     static const struct {
         const char *path;
         int64_t bytes, mtime_ns;
@@ -736,10 +705,8 @@ static const char made_by[] =
     "\"options\":{\"like\":\"%s\",\"fps\":%s,\"num_frames\":0,\"min_frames\":%d,\"max_frames\":%d,"
     "\"min_pixels\":%d,\"max_pixels\":%d}}}";
 
-static void
-test_resolved(void **state)
+TEST(test_resolved)
 {
-    (void)state;
     static const struct {
         const char *like, *fps;
         int min_frames, max_frames, min_pixels, max_pixels;
@@ -833,10 +800,8 @@ write_kind(const char *dir, const qv_cache_writer_options *o, const char *key, c
 /* What failed is neither a clip nor an image for all that its record says, and these have other
  * values of their own. A failure does not take the tokens of a line that asks for such a value, and
  * those of another line it does. */
-static void
-test_failed_kind(void **state)
+TEST(test_failed_kind)
 {
-    (void)state;
     static const char images[] = "{\"fps\":0.000000,\"max_frames\":0,\"max_pixels\":500,\"offset\":"
                                  "0,\"bytes\":0}",
                       clips[] = "{\"fps\":0.000000,\"max_frames\":0,\"max_pixels\":900,\"offset\":"
@@ -875,10 +840,8 @@ test_failed_kind(void **state)
 static const qv_packing packing = { .rows = 64, .rule = "pairs" };
 
 /* The model's name and folder are recorded, but a run is never refused because of them. */
-static void
-test_model_names(void **state)
+TEST(test_model_names)
 {
-    (void)state;
     const char *dir = temp_path("cache"), *folder = temp_path("models--Org--Tower-4B");
     char below[600];
     qv_error err = { 0 };
@@ -917,10 +880,8 @@ test_model_names(void **state)
 
 /* ---- rates ----------------------------------------------------------------------------------- */
 
-static void
-test_rate(void **state)
+TEST(test_rate)
 {
-    (void)state;
     const char *dir = temp_path("cache");
     qv_cache_rate rate;
     qv_error err = { 0 };
@@ -946,17 +907,4 @@ test_rate(void **state)
     qv_cache_close(&c);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_superseded),  TEST(test_keeps_order), TEST(test_drop),
-        TEST(test_keep),        TEST(test_damage),      TEST(test_damage_is_superseded),
-        TEST(test_hostile),     TEST(test_locks),       TEST(test_wrong_calls),
-        TEST(test_stopped),     TEST(test_readers),     TEST(test_made_again),
-        TEST(test_trust),       TEST(test_resolved),    TEST(test_failed_kind),
-        TEST(test_model_names), TEST(test_rate),        TEST(test_other_versions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

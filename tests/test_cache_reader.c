@@ -2,12 +2,8 @@
 /* Tests reading caches with parts that are many, odd or gone. The parts are written here by hand
  * and have one key each. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -149,10 +145,8 @@ count_maps(void)
 }
 
 /* There are far more parts than there may be files or maps. */
-static void
-test_many_parts(void **state)
+TEST(test_many_parts)
 {
-    (void)state;
     enum { N = 6000, HELD = 300 };
     const char *dir = make_folder();
     static qv_cache_item held[HELD];
@@ -190,10 +184,8 @@ test_many_parts(void **state)
 
 /* Holding more than is allowed fails with an error text and costs nothing that is held. The part
  * that was released first makes room first. */
-static void
-test_bounds(void **state)
+TEST(test_bounds)
 {
-    (void)state;
     enum { MOST = 4 };
     const char *dir = make_folder();
     qv_cache_item items[MOST + 1], again;
@@ -249,10 +241,8 @@ hold_many(void *user)
     return NULL;
 }
 
-static void
-test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     const char *dir = make_folder();
     pthread_t threads[4];
     for (int i = 0; i < 12; i++)
@@ -271,10 +261,8 @@ test_threads(void **state)
 }
 
 /* A cache that is opened with some of its parts has their keys, as the whole cache has. */
-static void
-test_some_parts(void **state)
+TEST(test_some_parts)
 {
-    (void)state;
     const char *dir = make_folder(), *const names[] = {
         "part-00000-of-00001-host-00003-0.safetensors",
         "part-00000-of-00001-host-00001-0.safetensors",
@@ -301,6 +289,60 @@ test_some_parts(void **state)
         expect_failure(odd[i], QV_EINVAL, "is not the name of a part",
                        qv_cache_open_as(dir, &how, &c, &err), &err);
     }
+}
+
+/* Opens a folder as Python's refresh does: with what an earlier reading found. */
+static qv_cache *
+open_after(const char *dir, const qv_cache *before)
+{
+    const struct qv_cache_reading how = { .before = before };
+    qv_cache *c = NULL;
+    qv_error err = { 0 };
+    if (qv_cache_open_as(dir, &how, &c, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+static int64_t
+count_damaged(const qv_cache *c)
+{
+    qv_cache_info info;
+    qv_cache_get_info(c, &info);
+    return info.n_damaged;
+}
+
+TEST(new_parts_alone_are_read)
+{
+    enum { FIRST = 3000, ALL = 6000 }; /* the hash table grows between the two */
+    const char *dir = make_folder();
+    for (int i = 0; i < FIRST; i++)
+        write_part(dir, 2 * i, 0);
+    qv_cache *first = open_cache(dir), *second = NULL;
+    put_file(part_path(dir, 0), "", 0); /* which shows that it is not read again */
+    for (int i = 0; i < ALL - FIRST; i++)
+        write_part(dir, 2 * i + 1, 0);
+    second = open_after(dir, first);
+    assert_int_equal(count_damaged(second), 0);
+    qv_cache_close(&first);
+    for (int i = 1; i < ALL; i++) {
+        qv_cache_item item;
+        hold_key(second, i, &item);
+        assert_string_equal(item.part, part_name(i));
+        qv_cache_release(second, &item);
+    }
+    /* A part that is gone, or that could not be used, has the others read again. */
+    assert_int_equal(remove(part_path(dir, 1)), 0);
+    qv_cache *third = open_after(dir, second);
+    assert_int_equal(count_damaged(third), 1);
+    write_part(dir, 0, 0);
+    qv_cache *fourth = open_after(dir, third);
+    qv_cache_info info;
+    qv_cache_get_info(fourth, &info);
+    assert_int_equal(info.n_damaged, 0);
+    assert_int_equal(info.n_ok, ALL - 1);
+    qv_cache_close(&second);
+    qv_cache_close(&third);
+    qv_cache_close(&fourth);
 }
 
 /* ---- odd parts ------------------------------------------------------------------------------- */
@@ -363,10 +405,8 @@ write_field(const char *dir, const struct field *field, uint64_t value, bool is_
 
 /* Each field is wrong once: by each of its bits the checksum shows it, and with a checksum that is
  * right every value that contradicts the rest does. The part costs only its own key. */
-static void
-test_fields(void **state)
+TEST(test_fields)
 {
-    (void)state;
     static const uint64_t wrong[] = { UINT64_MAX, 0x7fffffffffffffff, 0x7fefffff, 0x55, 3 };
     const char *dir = make_folder();
     write_part(dir, 0, 0);
@@ -404,10 +444,8 @@ test_fields(void **state)
 }
 
 /* Two rows, of which the second contradicts the first. */
-static void
-test_two_rows(void **state)
+TEST(test_two_rows)
 {
-    (void)state;
     static const struct {
         const char *words;
         size_t at; /* of the second row */
@@ -450,10 +488,8 @@ test_two_rows(void **state)
 }
 
 /* Keys that are none, and a file that is longer or shorter than its index says. */
-static void
-test_odd_parts(void **state)
+TEST(test_odd_parts)
 {
-    (void)state;
     static const char *const keys[] = { "__Y00001", "KE\0Y0001", "\xffKEY0001", "KEY0000\xc3" };
     const char *dir = make_folder();
     write_part(dir, 0, 0);
@@ -472,10 +508,8 @@ test_odd_parts(void **state)
 }
 
 /* Things that have a part's name and are not files. The reader waits for none of them. */
-static void
-test_no_files(void **state)
+TEST(test_no_files)
 {
-    (void)state;
     const char *dir = make_folder();
     char path[700];
     snprintf(path, sizeof path, "%s", part_path(dir, 1));
@@ -497,10 +531,8 @@ test_no_files(void **state)
 
 /* A part that was sealed at the end of time counts as damaged, and leaves time for parts that come
  * after it. */
-static void
-test_sealed_at_the_end_of_time(void **state)
+TEST(test_sealed_at_the_end_of_time)
 {
-    (void)state;
     const char *dir = make_folder();
     const qv_cache_layout layout = { .dtype = QV_F32, .width = 2 };
     qv_cache_info info;
@@ -535,14 +567,4 @@ test_sealed_at_the_end_of_time(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(test_many_parts), TEST(test_bounds),   TEST(test_threads),
-        TEST(test_some_parts), TEST(test_fields),   TEST(test_two_rows),
-        TEST(test_odd_parts),  TEST(test_no_files), TEST(test_sealed_at_the_end_of_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests which capacities plans get, and what goes into a chunk. These are pure functions. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
+#include "test.h"
 
 #include "model/capacity.h"
 #include "model/packer.h"
@@ -39,10 +33,8 @@ fits(const struct qv_capacity *chunk, const struct qv_config *c, const int64_t g
     return qv_capacity_fits(chunk, &size);
 }
 
-static void
-buckets_are_a_ladder(void **state)
+TEST(buckets_are_a_ladder)
 {
-    (void)state;
     for (int d = 0; d < N_DEVICES; d++)
         for (int m = 0; m < 3; m++) {
             const struct qv_caps *caps = &devices[d];
@@ -66,10 +58,8 @@ buckets_are_a_ladder(void **state)
         }
 }
 
-static void
-packs_have_room_for_usual_segments(void **state)
+TEST(packs_have_room_for_usual_segments)
 {
-    (void)state;
     for (int d = 0; d < N_DEVICES; d++) {
         const struct qv_caps *caps = &devices[d];
         struct qv_capacity own = qv_capacity_pack(caps, &plain, 0);
@@ -85,10 +75,8 @@ packs_have_room_for_usual_segments(void **state)
 }
 
 /* An item alone gets the smallest bucket that serves: it fits, in no more chunks than necessary. */
-static void
-an_item_alone_has_its_own_bucket(void **state)
+TEST(an_item_alone_has_its_own_bucket)
 {
-    (void)state;
     static const int64_t sides[] = { 2, 4, 14, 38, 96, 200 }, pairs[] = { 1, 2, 7, 64, 384 };
     for (int d = 0; d < N_DEVICES; d++)
         for (int i = 0; i < 6 * 6 * 5; i++) {
@@ -116,10 +104,8 @@ an_item_alone_has_its_own_bucket(void **state)
         }
 }
 
-static void
-capacities_that_agree_are_known(void **state)
+TEST(capacities_that_agree_are_known)
 {
-    (void)state;
     struct qv_caps caps = { .chunk_rows = 6144,
                             .bucket_rows = 128,
                             .least_rows = 512,
@@ -152,10 +138,8 @@ capacities_that_agree_are_known(void **state)
     assert_false(qv_capacity_same_bits(&bits, &pack, &pack));
 }
 
-static void
-sizes_are_compared_and_counted(void **state)
+TEST(sizes_are_compared_and_counted)
 {
-    (void)state;
     const qv_capacity chunk = { .patches = 100, .segments = 7, .segment_rows = 8, .windows = 12 };
     qv_capacity others[4] = { chunk, chunk, chunk, chunk };
     others[0].patches = others[1].segments = others[2].segment_rows = others[3].windows = 1;
@@ -173,10 +157,8 @@ sizes_are_compared_and_counted(void **state)
                      0);
 }
 
-static void
-small_is_what_fits(void **state)
+TEST(small_is_what_fits)
 {
-    (void)state;
     const struct qv_capacity pack = { .patches = 640, .segments = 8 };
     assert_true(fits(&pack, &plain, (const int64_t[]){ 1, 20, 32 }));
     assert_false(fits(&pack, &plain, (const int64_t[]){ 1, 20, 34 }));
@@ -237,10 +219,8 @@ fill_of(const struct qv_capacity *capacity, const struct qv_pack_run *items, siz
     return chunks > 1 ? (double)full / (double)(chunks - 1) / (double)capacity->patches : 1;
 }
 
-static void
-images_of_many_sizes_fill_chunks(void **state)
+TEST(images_of_many_sizes_fill_chunks)
 {
-    (void)state;
     static const struct {
         int64_t rows;
         double fill;
@@ -259,10 +239,8 @@ images_of_many_sizes_fill_chunks(void **state)
 }
 
 /* As many fit as there are rows for; in a larger chunk there are more. */
-static void
-small_images_fill_large_chunks(void **state)
+TEST(small_images_fill_large_chunks)
 {
-    (void)state;
     enum { N = 1000 };
     static struct qv_pack_run waiting[N];
     for (size_t i = 0; i < N; i++)
@@ -276,10 +254,8 @@ small_images_fill_large_chunks(void **state)
 
 /* Frame pairs are packed and not clips, so with small pairs hardly any of a chunk is empty,
  * however long clips are. */
-static void
-pairs_of_clips_fill_chunks(void **state)
+TEST(pairs_of_clips_fill_chunks)
 {
-    (void)state;
     enum { N = 2000 };
     static struct qv_pack_run waiting[N];
     const struct qv_capacity c = qv_capacity_pack(&devices[4], &plain, 0);
@@ -308,10 +284,8 @@ pairs_of_clips_fill_chunks(void **state)
 
 /* If segments are free, only rows bound a chunk, also for windows. Where pairs go is as on other
  * devices. */
-static void
-free_segments_fill_chunks(void **state)
+TEST(free_segments_fill_chunks)
 {
-    (void)state;
     enum { N = 1000 };
     static struct qv_pack_run waiting[N];
     static const struct qv_config windowed = { .patch = 14, .merge = 2, .window = 112 };
@@ -340,10 +314,8 @@ free_segments_fill_chunks(void **state)
 /* If another number of rows gives other bits, pairs that would leave much of a pack empty have a
  * capacity of their own, from a short list. Otherwise they get a part of the pack. Pairs that do
  * not fit get their own size. */
-static void
-pairs_that_leave_much_empty_have_their_own(void **state)
+TEST(pairs_that_leave_much_empty_have_their_own)
 {
-    (void)state;
     for (int d = 0; d < N_DEVICES; d++) {
         const struct qv_caps *caps = &devices[d];
         const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
@@ -379,10 +351,8 @@ pairs_that_leave_much_empty_have_their_own(void **state)
 
 /* A pack that is not full gets the smallest bucket that holds its content and has the pack's
  * bits. */
-static void
-a_part_of_a_pack_has_a_smaller_bucket(void **state)
+TEST(a_part_of_a_pack_has_a_smaller_bucket)
 {
-    (void)state;
     const struct qv_caps *caps = &devices[N_DEVICES - 1];
     const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
     struct qv_capacity_bits bits = { 0 };
@@ -406,10 +376,8 @@ a_part_of_a_pack_has_a_smaller_bucket(void **state)
 /* If plans are slow to make, the same few serve all chunks: a half, a quarter and so on of a
  * pack for what is left at the end, and what suits their size for pairs that leave much of it
  * empty, from the third such chunk on. */
-static void
-parts_are_few_where_plans_are_slow(void **state)
+TEST(parts_are_few_where_plans_are_slow)
 {
-    (void)state;
     const struct qv_caps *caps = &devices[4];
     const struct qv_capacity pack = qv_capacity_pack(caps, &plain, 0);
     static const int64_t cases[][3] = { { 760, 768, 768 },       { 1024, 1536, 1024 },
@@ -439,10 +407,8 @@ parts_are_few_where_plans_are_slow(void **state)
 
 /* Chunks of pairs with one size are dense, once so many came that a plan pays, if the bits are
  * those of packs. */
-static void
-chunks_that_are_alike_are_dense(void **state)
+TEST(chunks_that_are_alike_are_dense)
 {
-    (void)state;
     static const struct {
         int device;
         int64_t repeats;
@@ -478,10 +444,8 @@ chunks_that_are_alike_are_dense(void **state)
 
 /* Where room for segments costs, a chunk of large frame pairs has little more than it needs, and the bits of
  * those that have; what is left at the end takes one of few plans. */
-static void
-large_pairs_have_room_for_few(void **state)
+TEST(large_pairs_have_room_for_few)
 {
-    (void)state;
     static const struct {
         int device;
         struct qv_capacity used;
@@ -507,10 +471,8 @@ large_pairs_have_room_for_few(void **state)
 
 /* Segments bound a chunk as rows do. The oldest goes first even if others would fill the chunk
  * better. */
-static void
-the_oldest_is_never_left(void **state)
+TEST(the_oldest_is_never_left)
 {
-    (void)state;
     const struct qv_capacity c = { .patches = 100, .segments = 4 };
     const struct qv_pack_run waiting[] = { { { 4, 1, 0, 0 }, 1 },  { { 100, 1, 0, 0 }, 1 },
                                            { { 90, 2, 0, 0 }, 1 }, { { 10, 1, 0, 0 }, 1 },
@@ -536,10 +498,8 @@ the_oldest_is_never_left(void **state)
 
 /* Windows of 112 pixels, which are 8x8 patches, are counted with the smaller ones at edges, and
  * bound a chunk too. */
-static void
-windows_bound_a_chunk(void **state)
+TEST(windows_bound_a_chunk)
 {
-    (void)state;
     const struct qv_config c = { .patch = 14, .merge = 2, .window = 112 };
     const struct {
         int64_t grid_thw[3], windows;
@@ -568,10 +528,8 @@ windows_bound_a_chunk(void **state)
 }
 
 /* Whatever the items are, every one goes, into chunks that hold it. */
-static void
-any_items_go_in_turn(void **state)
+TEST(any_items_go_in_turn)
 {
-    (void)state;
     enum { N = 2000 };
     static struct qv_pack_run waiting[N];
     const struct qv_capacity c = { .patches = 640, .segments = 8 };
@@ -582,30 +540,4 @@ any_items_go_in_turn(void **state)
         waiting[i] = (struct qv_pack_run){ { rows, 1, 0, 0 }, 1 + (seed >> 24) % 40 };
     }
     fill_of(&c, waiting, N);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_are_a_ladder),
-        cmocka_unit_test(packs_have_room_for_usual_segments),
-        cmocka_unit_test(an_item_alone_has_its_own_bucket),
-        cmocka_unit_test(capacities_that_agree_are_known),
-        cmocka_unit_test(sizes_are_compared_and_counted),
-        cmocka_unit_test(small_is_what_fits),
-        cmocka_unit_test(images_of_many_sizes_fill_chunks),
-        cmocka_unit_test(small_images_fill_large_chunks),
-        cmocka_unit_test(pairs_of_clips_fill_chunks),
-        cmocka_unit_test(free_segments_fill_chunks),
-        cmocka_unit_test(pairs_that_leave_much_empty_have_their_own),
-        cmocka_unit_test(a_part_of_a_pack_has_a_smaller_bucket),
-        cmocka_unit_test(parts_are_few_where_plans_are_slow),
-        cmocka_unit_test(chunks_that_are_alike_are_dense),
-        cmocka_unit_test(large_pairs_have_room_for_few),
-        cmocka_unit_test(the_oldest_is_never_left),
-        cmocka_unit_test(windows_bound_a_chunk),
-        cmocka_unit_test(any_items_go_in_turn),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

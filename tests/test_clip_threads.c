@@ -5,13 +5,9 @@
  * for the thread sanitizer, which sees only our own code (tsan.txt).
  */
 #define _GNU_SOURCE
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <pthread.h>
 
 #include "backends.h"
 #include "command/tool.h"
@@ -74,10 +70,8 @@ expect_same(const struct worker *w, const struct worker *alone)
 }
 
 /* Reads each clip in two threads of this process and in two decoding processes, all at once. */
-static void
-clips_side_by_side(void **state)
+TEST(clips_side_by_side)
 {
-    (void)state;
     enum { EACH = 4 };
     static struct worker alone[N_CLIPS], together[N_CLIPS][EACH];
     pthread_t threads[N_CLIPS][EACH];
@@ -104,10 +98,8 @@ clips_side_by_side(void **state)
 }
 
 /* Closes clips while the decoder process decodes, or waits for a free slot. */
-static void
-clips_closed_early(void **state)
+TEST(clips_closed_early)
 {
-    (void)state;
     for (int i = 0; i < 16; i++) {
         const qv_clip_options options = {
             .fps = 1e6, .max_frames = 40, .threads = 2, .decoder = i % 2 ? NULL : decoder
@@ -136,10 +128,8 @@ load_tensors(const char *path, uint8_t *out, size_t room)
 }
 
 /* Decodes a clip, computes on the device and writes to the sink, all at once, for two clips. */
-static void
-encode_two_clips(void **state)
+TEST(encode_two_clips)
 {
-    (void)state;
     enum { ROOM = 1 << 20 };
     static uint8_t tensors[2][ROOM];
     const char *arguments[] = { paths[N_CLIPS - 1], again };
@@ -170,9 +160,9 @@ encode_two_clips(void **state)
 }
 
 static int
-make_files(void **state)
+make_files(void)
 {
-    if (tempdir_make(state) || qv_decoder_start(QV_DECODER, &decoder, NULL))
+    if (tempdir_make() || qv_decoder_start(QV_DECODER, &decoder, NULL))
         return -1;
     for (int c = 0; c < N_CLIPS; c++)
         if (clip_is_possible(clips[c])) {
@@ -185,22 +175,13 @@ make_files(void **state)
 }
 
 static int
-remove_files(void **state)
+remove_files(void)
 {
     qv_decoder_stop(&decoder);
     for (int c = 0; c < N_CLIPS; c++)
         free(paths[c]);
     free(again);
-    return tempdir_remove(state);
+    return tempdir_remove();
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clips_side_by_side),
-        cmocka_unit_test(clips_closed_early),
-        cmocka_unit_test(encode_two_clips),
-    };
-    return cmocka_run_group_tests(tests, make_files, remove_files);
-}
+TEST_GROUP(make_files, remove_files);

@@ -2,16 +2,11 @@
 /* Odd and hostile clips through the public interface: each gives the frames that it should or an
  * error that says why not, the same for every number of threads, in little time and memory. */
 #define _POSIX_C_SOURCE 200809L
-#include <errno.h>
+#include "test.h"
+
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,8 +14,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "../decoder/decoder.h"
 #include "make_clips.h"
@@ -187,10 +180,8 @@ check_clips(const expected *e, size_t n)
         check_clip(&e[i]);
 }
 
-static void
-test_hardly_clips(void **state)
+TEST(test_hardly_clips)
 {
-    (void)state;
     static const expected clips[] = {
         { .name = "empty.mp4", .error = "is empty" },
         { .name = "text.mp4", .error = "not a clip or image of a known format" },
@@ -218,10 +209,8 @@ test_hardly_clips(void **state)
 
 /* Codes of black and white beyond what an int holds are no codes: libtiff refuses them. The image
  * is what it would be without them. */
-static void
-test_huge_levels(void **state)
+TEST(test_huge_levels)
 {
-    (void)state;
     outcome usual, huge;
     clip_write("levels.tiff");
     clip_write("huge-levels.tiff");
@@ -235,10 +224,8 @@ test_huge_levels(void **state)
     unlink("huge-levels.tiff");
 }
 
-static void
-test_wrong_counts(void **state)
+TEST(test_wrong_counts)
 {
-    (void)state;
     static const expected clips[] = {
         { .name = "over.mp4", .frames = 40 },  { .name = "under.mp4", .frames = 40 },
         { .name = "over.avi", .frames = 40 },  { .name = "under.avi", .frames = 40 },
@@ -249,10 +236,8 @@ test_wrong_counts(void **state)
 
 /* Frames are counted, not timed: times that make no sense change which ones there are only where
  * an edit list says so, or where FFmpeg drops what has no place in it. */
-static void
-test_time(void **state)
+TEST(test_time)
 {
-    (void)state;
     static const expected clips[] = {
         { .name = "vfr.mp4", .frames = 40 },
         { .name = "vfr.mkv", .frames = 40 },
@@ -282,10 +267,8 @@ test_time(void **state)
         assert_int_equal(o.seen[i].number, i % 40);
 }
 
-static void
-test_shapes(void **state)
+TEST(test_shapes)
 {
-    (void)state;
     enum { W = CLIP_WIDTH, H = CLIP_HEIGHT };
     static const expected clips[] = {
         { .name = "upright.mp4", .frames = 4, .corners = "0123" },
@@ -325,10 +308,8 @@ test_shapes(void **state)
         assert_int_equal(o.seen[i].number, i);
 }
 
-static void
-test_kinds(void **state)
+TEST(test_kinds)
 {
-    (void)state;
     static const expected clips[] = {
         { .name = "sizes.avi", .frames = 40 },
         { .name = "sizes.ts", .frames = 40, .some = true }, /* loses those held back */
@@ -354,10 +335,8 @@ test_kinds(void **state)
 /* Nothing but the file itself is ever read. clips.sh watches the system calls for that; here a
  * decoder that is ended when it tries to open anything gives the same. (Newer versions of FFmpeg
  * know HLS by the file's name alone, and are not told the name.) */
-static void
-test_references(void **state)
+TEST(test_references)
 {
-    (void)state;
     static const expected clips[] = {
         { .name = "hls.mp4", .error = "not" },
         { .name = "hls-master.mp4", .error = "not" },
@@ -391,10 +370,8 @@ static const char *const whole[] = { "back.mp4",  "front.mp4", "pieces.mp4", "wh
 
 /* A file that ends early gives an error, or its first frames. The last one may be half a frame, and
  * one that was to be shown before it may be missing. */
-static void
-test_cut(void **state)
+TEST(test_cut)
 {
-    (void)state;
     enum { TAIL = 3 }; /* frames that may be so */
     for (size_t c = 0; c < LENGTH(whole); c++) {
         if (!clip_is_possible(whole[c]))
@@ -441,10 +418,8 @@ flip_bits(clip_bytes bytes, size_t first, double rate, uint64_t seed)
     }
 }
 
-static void
-test_bit_flips(void **state)
+TEST(test_bit_flips)
 {
-    (void)state;
     enum { SEEDS = 4 };
     for (size_t c = 0; c < LENGTH(whole); c++) {
         if (!clip_is_possible(whole[c]))
@@ -470,10 +445,8 @@ test_bit_flips(void **state)
 
 /* A JPEG that ends early (but not just before its end marker), or whose bits are flipped, is
  * reported as damaged, or is refused. */
-static void
-test_damaged_jpeg(void **state)
+TEST(test_damaged_jpeg)
 {
-    (void)state;
     enum { PARTS = 64, SEEDS = 64 };
     static const char name[] = "still.jpg";
     const clip_bytes bytes = clip_make(name);
@@ -547,10 +520,8 @@ check_bomb(const expected *e)
         fail_msg("%s: ended as %x", e->name, (unsigned)how);
 }
 
-static void
-test_bombs(void **state)
+TEST(test_bombs)
 {
-    (void)state;
     static const char too_large[] = "; at most 16384x16384 pixels are read";
     static const expected bombs[] = {
         { .name = "huge.png", .error = too_large },
@@ -574,10 +545,8 @@ test_bombs(void **state)
 
 /* ---- what cannot be read --------------------------------------------------------------------- */
 
-static void
-test_no_files(void **state)
+TEST(test_no_files)
 {
-    (void)state;
     assert_int_equal(mkfifo("fifo.mp4", 0600), 0);
     assert_int_equal(mkdir("folder.mp4", 0700), 0);
     const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -664,10 +633,8 @@ read_meddled(const char *path, int until, void (*what)(void), outcome *o)
     reads_until = 0;
 }
 
-static void
-test_failing_reads(void **state)
+TEST(test_failing_reads)
 {
-    (void)state;
     outcome good, o;
     clip_write("long.avi");
     read_meddled("long.avi", 0, NULL, &good);
@@ -682,10 +649,8 @@ test_failing_reads(void **state)
     unlink("long.avi");
 }
 
-static void
-test_crumbs(void **state)
+TEST(test_crumbs)
 {
-    (void)state;
     outcome good, o;
     clip_write("front.mp4");
     read_clip("front.mp4", 1, &good);
@@ -717,10 +682,8 @@ grow(void)
 
 /* Reading a file that changes ends at every moment, with frames or with an error, and the frames of
  * a file that grew meanwhile are never given as a whole clip of either size. */
-static void
-test_changing_files(void **state)
+TEST(test_changing_files)
 {
-    (void)state;
     static void (*const changes[])(void) = { shrink, vanish, grow };
     const clip_bytes bytes = clip_make("long.avi");
     for (size_t c = 0; c < LENGTH(changes); c++)
@@ -757,10 +720,8 @@ note_life(void *user)
 }
 
 /* Padding (0xff before a marker) costs a system call a page and not one a byte. */
-static void
-test_padding(void **state)
+TEST(test_padding)
 {
-    (void)state;
     enum { PADDING = 1 << 20 };
     const clip_bytes image = clip_make("still.jpg");
     const clip_bytes padded = { malloc(image.n + PADDING), image.n + PADDING };
@@ -785,10 +746,8 @@ test_padding(void **state)
 
 /* A source that is stopped while it walks over padding ends with the page at hand; until then it
  * signals life. */
-static void
-test_stop_in_padding(void **state)
+TEST(test_stop_in_padding)
 {
-    (void)state;
     const qvm_watch watch = { .stop = &stop_padding, .alive = note_life };
     AVFrame *frame = av_frame_alloc();
     qvm_source source = { .watch = &watch, .fd = open("endless.jpg", O_RDWR | O_CREAT, 0600) };
@@ -821,21 +780,4 @@ test_stop_in_padding(void **state)
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hardly_clips),    cmocka_unit_test(test_huge_levels),
-        cmocka_unit_test(test_wrong_counts),    cmocka_unit_test(test_time),
-        cmocka_unit_test(test_shapes),          cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_references),      cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_bit_flips),       cmocka_unit_test(test_damaged_jpeg),
-        cmocka_unit_test(test_bombs),           cmocka_unit_test(test_no_files),
-#ifndef __APPLE__
-        cmocka_unit_test(test_failing_reads),   cmocka_unit_test(test_crumbs),
-        cmocka_unit_test(test_changing_files),  cmocka_unit_test(test_padding),
-        cmocka_unit_test(test_stop_in_padding),
-#endif
-    };
-    return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
-}
+TEST_GROUP(clips_enter_folder, clips_leave_folder);

@@ -4,13 +4,8 @@
  * that never were packed. A matrix that is widened in several blocks of columns must not fall to
  * a matmul that is hundreds of times as slow, whose results are as right.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "engine/backend.h"
 #include "error.h"
@@ -39,13 +34,11 @@ describe(struct qv_device *dev, bool packed, qv_dtype dtype, int64_t n, char *te
     qv_backend_cpu.release(dev, kernel);
 }
 
-static void
-multiplied_alike(void **state)
+TEST(multiplied_alike)
 {
     static const qv_dtype dtypes[] = { QV_BF16, QV_F32 };
     struct qv_device *dev = NULL;
     qv_error err = { 0 };
-    (void)state;
     if (qv_backend_cpu.open(&(struct qv_device_options){ .threads = 2 }, &dev, &err))
         fail_msg("%s", err.text);
     for (int i = 0; i < 2; i++)
@@ -58,11 +51,4 @@ multiplied_alike(void **state)
             assert_string_equal(at, stored);
         }
     qv_backend_cpu.close(dev);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(multiplied_alike) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

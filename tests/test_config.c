@@ -2,11 +2,8 @@
 /* Tests reading configuration files: the defaults of transformers, and an error text for everything
  * that is wrong. */
 #define _GNU_SOURCE
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "test.h"
 
 #include "towers/config.h"
 #include "towers/preprocessor.h"
@@ -49,10 +46,8 @@ expect_read_failure(const char *what, qv_status status, const char *words)
 
 /* ---- what is right -------------------------------------------------------------------------- */
 
-static void
-keys_left_out_take_class_defaults(void **state)
+TEST(keys_left_out_take_class_defaults)
 {
-    (void)state;
     const struct qv_config c = read_text(VISION(""));
     assert_string_equal(c.model_type, "qwen3_vl");
     assert_int_equal(c.depth, 27);
@@ -87,10 +82,8 @@ keys_left_out_take_class_defaults(void **state)
     assert_int_equal(c.video.merge_size, 2);
 }
 
-static void
-every_key_is_read(void **state)
+TEST(every_key_is_read)
 {
-    (void)state;
     const struct qv_config c = read_text(VISION(
         "\"depth\":4,\"hidden_size\":64,\"num_heads\":2,\"intermediate_size\":96,"
         "\"out_hidden_size\":48,\"in_channels\":1,\"patch_size\":[8,8],\"temporal_patch_size\":4,"
@@ -119,10 +112,8 @@ every_key_is_read(void **state)
 
 /* The keys that the older families leave out, and the Omni models, whose vision config is nested
  * one level deeper. */
-static void
-families_have_their_own_defaults(void **state)
+TEST(families_have_their_own_defaults)
 {
-    (void)state;
     struct qv_config c = read_text(OF("qwen2_vl", ""));
     assert_int_equal(c.depth, 32);
     assert_int_equal(c.hidden, 1280);
@@ -174,10 +165,8 @@ families_have_their_own_defaults(void **state)
     assert_string_equal(c.model_type, "qwen3_omni_moe");
 }
 
-static void
-other_spellings_are_the_same(void **state)
+TEST(other_spellings_are_the_same)
 {
-    (void)state;
     assert_int_equal(read_text(VISION("\"num_hidden_layers\":25")).depth, 25);
     assert_int_equal(read_text(VISION("\"num_attention_heads\":8")).heads, 8);
     assert_true(read_text(VISION("\"rope_theta\":99.0")).rope_theta == 99.0);
@@ -187,8 +176,7 @@ other_spellings_are_the_same(void **state)
     assert_int_equal(read_text(VISION("\"deepstack_visual_indexes\":[]")).n_deepstack, 0);
 }
 
-static void
-families_are_told_apart(void **state)
+TEST(families_are_told_apart)
 {
     static const struct {
         const char *text, *model_type;
@@ -206,7 +194,6 @@ families_are_told_apart(void **state)
         { "{\"model_type\":\"qwen3_vl_vision\",\"depth\":30,\"patch_size\":16}", "qwen3_vl", 3 },
         { "{\"model_type\":\"qwen3_5\",\"depth\":1,\"patch_size\":16}", "qwen3_5", 0 },
     };
-    (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         const struct qv_config c = read_text(cases[i].text);
         assert_string_equal(c.model_type, cases[i].model_type);
@@ -216,8 +203,7 @@ families_are_told_apart(void **state)
 
 /* ---- config.json, wrong --------------------------------------------------------------------- */
 
-static void
-sizes_must_be_sane_integers(void **state)
+TEST(sizes_must_be_sane_integers)
 {
     static const char *const keys[] = {
         "depth",
@@ -235,7 +221,6 @@ sizes_must_be_sane_integers(void **state)
         "0",  "-1", "2147483648", "9223372036854775807", "16.0", "1e1", "true", "\"16\"", "null",
         "[]", "{}", "[16,8]",     "[16,16,16]",
     };
-    (void)state;
     for (size_t k = 0; k < COUNT(keys); k++) {
         for (size_t v = 0; v < COUNT(values); v++) {
             char text[256], words[128];
@@ -252,8 +237,7 @@ sizes_must_be_sane_integers(void **state)
     expect_read_failure("value", QV_EFORMAT, "vision_config.depth is -1|from 1 to 512");
 }
 
-static void
-bad_fields_are_refused(void **state)
+TEST(bad_fields_are_refused)
 {
     static const struct {
         const char *text;
@@ -333,7 +317,6 @@ bad_fields_are_refused(void **state)
         { "{\"model_type\":\"qwen3_vl\",\"vision_config\":[]}", QV_EFORMAT,
           "vision_config is []|object" },
     };
-    (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         char words[256];
         temp_text("config.json", cases[i].text);
@@ -342,8 +325,7 @@ bad_fields_are_refused(void **state)
     }
 }
 
-static void
-bad_files_are_refused(void **state)
+TEST(bad_files_are_refused)
 {
     static const struct {
         const char *text, *words;
@@ -363,7 +345,6 @@ bad_files_are_refused(void **state)
         { "\xef\xbb\xbf{}", "byte order mark" },
         { "{} {}", "line 1" },
     };
-    (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         char words[256];
         temp_text("config.json", cases[i].text);
@@ -383,10 +364,8 @@ bad_files_are_refused(void **state)
 #define VIDEO "video_preprocessor_config.json"
 #define IMAGE "preprocessor_config.json"
 
-static void
-preprocessing_is_read(void **state)
+TEST(preprocessing_is_read)
 {
-    (void)state;
     temp_text(IMAGE, "{\"size\":{\"shortest_edge\":65536,\"longest_edge\":16777216},"
                      "\"patch_size\":16,\"temporal_patch_size\":2,\"merge_size\":2,"
                      "\"image_mean\":[0.1,0.2,0.3],\"image_std\":[0.4,0.5,1],\"resample\":3,"
@@ -408,10 +387,8 @@ preprocessing_is_read(void **state)
     assert_int_equal(c.video.max_frames, 9);
 }
 
-static void
-files_come_in_the_order_of_transformers(void **state)
+TEST(files_come_in_the_order_of_transformers)
 {
-    (void)state;
     temp_text(IMAGE, "{\"size\":{\"shortest_edge\":100,\"longest_edge\":200}}");
     struct qv_config c = read_text(VISION(""));
     assert_int_equal(c.image.min_pixels, 100);
@@ -443,10 +420,8 @@ files_come_in_the_order_of_transformers(void **state)
 
 /* A folder without preprocessor files has transformers' class defaults, and says so: which files
  * are missing, and whose sizes and means were assumed. Where nothing is missing nothing is said. */
-static void
-missing_files_are_told(void **state)
+TEST(missing_files_are_told)
 {
-    (void)state;
     static const struct {
         const char *type, *image, *video, *both; /* contents; NULL: there is no such file */
         const char *words, *not ;                /* of the warning; NULL: there is none */
@@ -508,10 +483,8 @@ missing_files_are_told(void **state)
     assert_string_not_equal(c.warning, "");
 }
 
-static void
-old_names_of_image_sizes_win(void **state)
+TEST(old_names_of_image_sizes_win)
 {
-    (void)state;
     temp_text(IMAGE, "{\"min_pixels\":3136,\"max_pixels\":12845056}");
     struct qv_config c = read_text(VISION(""));
     assert_int_equal(c.image.min_pixels, 3136);
@@ -527,10 +500,8 @@ old_names_of_image_sizes_win(void **state)
 
 /* The processors of Qwen2-VL and Qwen2.5-VL have other defaults, and use the old names of sizes for
  * clips too. */
-static void
-processors_differ_by_family(void **state)
+TEST(processors_differ_by_family)
 {
-    (void)state;
     static const struct qv_family family = { .processor = QV_PROCESSOR_QWEN2_VL };
     struct qv_config c = { .family = &family, .patch = 14, .temporal = 2, .merge = 2 };
     qv_error err;
@@ -574,10 +545,8 @@ processors_differ_by_family(void **state)
 
 /* Glm4vImageProcessor and Glm4vVideoProcessor have no old names, and take frames by seconds
  * only. */
-static void
-glm_processors_are_read(void **state)
+TEST(glm_processors_are_read)
 {
-    (void)state;
     const char *glm = OF("glm4v", "");
     struct qv_config c = read_text(glm);
     assert_int_equal(c.image.processor, QV_PROCESSOR_GLM4V);
@@ -601,8 +570,7 @@ glm_processors_are_read(void **state)
     expect_read_failure("sampling", QV_EUNSUPPORTED, VIDEO "|do_sample_frames is false");
 }
 
-static void
-bad_preprocessing_is_refused(void **state)
+TEST(bad_preprocessing_is_refused)
 {
     static const struct {
         const char *text;
@@ -649,7 +617,6 @@ bad_preprocessing_is_refused(void **state)
         { "{\"do_sample_frames\":false}", QV_EUNSUPPORTED, "do_sample_frames is false" },
         { "{\"cap_pixels_per_frame\":true}", QV_EUNSUPPORTED, "cap_pixels_per_frame is true" },
     };
-    (void)state;
     temp_text("config.json", VISION(""));
     char words[256];
     for (size_t i = 0; i < COUNT(both); i++) {
@@ -675,27 +642,4 @@ bad_preprocessing_is_refused(void **state)
     expect_read_failure("dangling", QV_EIO, VIDEO "|cannot open");
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, tempdir_make, tempdir_remove)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(keys_left_out_take_class_defaults),
-        TEST(every_key_is_read),
-        TEST(families_have_their_own_defaults),
-        TEST(other_spellings_are_the_same),
-        TEST(families_are_told_apart),
-        TEST(sizes_must_be_sane_integers),
-        TEST(bad_fields_are_refused),
-        TEST(bad_files_are_refused),
-        TEST(preprocessing_is_read),
-        TEST(files_come_in_the_order_of_transformers),
-        TEST(missing_files_are_told),
-        TEST(old_names_of_image_sizes_win),
-        TEST(processors_differ_by_family),
-        TEST(glm_processors_are_read),
-        TEST(bad_preprocessing_is_refused),
-    };
-    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

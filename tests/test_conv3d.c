@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests how a Conv3d is run: each side of every guard, hostile descriptions, lists of operations
  * and lines of text. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
-#include <string.h>
 
 #include "conv3d/decide.h"
 #include "conv3d/definition.h"
@@ -120,10 +116,8 @@ decide(const qv_conv3d_desc *d)
 
 #define AT(field) offsetof(qv_conv3d_desc, field)
 
-static void
-patchify_has_a_guard_for_each_value(void **state)
+TEST(patchify_has_a_guard_for_each_value)
 {
-    (void)state;
     static const struct {
         size_t at;
         int64_t value;
@@ -165,20 +159,16 @@ patchify_has_a_guard_for_each_value(void **state)
     expect(&d, QV_LOWERING_STILL, false, "2 groups");
 }
 
-static void
-one_tap_cannot_be_dilated(void **state)
+TEST(one_tap_cannot_be_dilated)
 {
-    (void)state;
     qv_conv3d_desc d = with_kernel(patch_embed(), 1, 16, 16);
     d.stride[0] = 1;
     d.dilation[0] = 7;
     expect(&d, QV_LOWERING_PATCHIFY, true, "1x16x16");
 }
 
-static void
-still_needs_a_promise_depth_and_rows_to_make(void **state)
+TEST(still_needs_a_promise_depth_and_rows_to_make)
 {
-    (void)state;
     qv_conv3d_desc d = patch_embed();
     d.d = 4; /* With two pairs, making rows from channels-first input is a copy. */
     expect(&d, QV_LOWERING_STILL, false, "no promise");
@@ -192,10 +182,8 @@ still_needs_a_promise_depth_and_rows_to_make(void **state)
     expect(&d, QV_LOWERING_STILL, false, "kernel depth 1");
 }
 
-static void
-pointwise_guards(void **state)
+TEST(pointwise_guards)
 {
-    (void)state;
     qv_conv3d_desc d = pointwise();
     expect(&d, QV_LOWERING_POINTWISE, true, "GEMM over channels [131040, 96]");
     for (int a = 0; a < 3; a++) {
@@ -219,10 +207,8 @@ pointwise_guards(void **state)
     expect(&d, QV_LOWERING_FRAMES, true, "21 frames");
 }
 
-static void
-frames_guards(void **state)
+TEST(frames_guards)
 {
-    (void)state;
     qv_conv3d_desc d = with_kernel(vae(), 1, 3, 3);
     d.n = 2;
     d.pad_front[0] = 0;
@@ -237,10 +223,8 @@ frames_guards(void **state)
     expect(&d, QV_LOWERING_FRAMES, false, "kernel depth 2 is not 1");
 }
 
-static void
-causal_frames_go_with_by_depth_and_direct(void **state)
+TEST(causal_frames_go_with_by_depth_and_direct)
 {
-    (void)state;
     static const char *const names[] = { "", "(zeros)", "(first frame)" };
     for (int mode = QV_CAUSAL_ZEROS; mode < QV_CAUSAL_COUNT; mode++) {
         qv_conv3d_desc d = patch_embed();
@@ -259,10 +243,8 @@ causal_frames_go_with_by_depth_and_direct(void **state)
     }
 }
 
-static void
-wrong_bf16_is_never_direct(void **state)
+TEST(wrong_bf16_is_never_direct)
 {
-    (void)state;
     char text[QV_REASON_BYTES];
     struct qv_conv3d_decision it;
     qv_error err;
@@ -302,10 +284,8 @@ refused(const qv_conv3d_desc *d, const char *words)
 
 /* oneDNN before 3.13 is wrong on AMX. Where possible, the input is thinned out before the
  * convolution. */
-static void
-sparse_strides_may_be_wrong(void **state)
+TEST(sparse_strides_may_be_wrong)
 {
-    (void)state;
     char text[QV_REASON_BYTES];
     qv_conv3d_desc d = with_kernel(vae(), 3, 2, 3);
     d.dtype = QV_BF16;
@@ -350,10 +330,8 @@ sparse_strides_may_be_wrong(void **state)
 
 /* A kernel has more depth taps than lowering by depth can list, on a library whose own Conv3d is
  * wrong. */
-static void
-nothing_legal_is_unsupported(void **state)
+TEST(nothing_legal_is_unsupported)
 {
-    (void)state;
     struct qv_conv3d_decision it;
     qv_error err;
     qv_conv3d_desc d = with_kernel(vae(), 17, 3, 3);
@@ -366,10 +344,8 @@ nothing_legal_is_unsupported(void **state)
     expect_words(err.text, "by depth: kernel depth 17");
 }
 
-static void
-sizes_are_checked(void **state)
+TEST(sizes_are_checked)
 {
-    (void)state;
     static const struct {
         size_t at;
         int64_t value;
@@ -414,10 +390,8 @@ sizes_are_checked(void **state)
     assert_true(out[0] == 1 && out[1] == 1 && out[2] == 1);
 }
 
-static void
-choices_are_checked(void **state)
+TEST(choices_are_checked)
 {
-    (void)state;
     qv_conv3d_desc d = vae();
     d.layout = (qv_conv3d_layout)QV_LAYOUT_COUNT;
     refused(&d, "layout 4");
@@ -442,10 +416,8 @@ choices_are_checked(void **state)
     assert_int_equal(qv_conv3d_check(&d, NULL), QV_OK);
 }
 
-static void
-patch_layouts_are_checked(void **state)
+TEST(patch_layouts_are_checked)
 {
-    (void)state;
     qv_conv3d_desc d = vae();
     d.layout = QV_LAYOUT_PATCH_ROWS;
     refused(&d, "patch rows needs whole patches: causal padding");
@@ -481,10 +453,8 @@ patch_layouts_are_checked(void **state)
 
 /* ---- decide ---------------------------------------------------------------------------------- */
 
-static void
-names_are_found(void **state)
+TEST(names_are_found)
 {
-    (void)state;
     for (int i = 0; i < QV_LOWERING_COUNT; i++)
         assert_int_equal(qv_lowering_find(qv_lowering_name((qv_lowering)i)), i);
     assert_int_equal(qv_lowering_find("by depth"), QV_LOWERING_BY_DEPTH);
@@ -493,10 +463,8 @@ names_are_found(void **state)
     assert_string_equal(qv_lowering_name((qv_lowering)99), "no lowering");
 }
 
-static void
-outputs(void **state)
+TEST(outputs)
 {
-    (void)state;
     int64_t out[3];
     qv_conv3d_desc d = vae();
     qv_conv3d_output(&d, out);
@@ -509,10 +477,8 @@ outputs(void **state)
     assert_true(out[0] == 19 && out[1] == 30 && out[2] == 35);
 }
 
-static void
-the_best_legal_one_is_chosen(void **state)
+TEST(the_best_legal_one_is_chosen)
 {
-    (void)state;
     qv_conv3d_desc d = patch_embed();
     d.layout = QV_LAYOUT_FRAMES_U8;
     struct qv_conv3d_decision it = decide(&d);
@@ -533,10 +499,8 @@ the_best_legal_one_is_chosen(void **state)
     assert_int_equal(decide(&d).lowering, QV_LOWERING_FRAMES);
 }
 
-static void
-thresholds_part_by_depth_from_direct(void **state)
+TEST(thresholds_part_by_depth_from_direct)
 {
-    (void)state;
     qv_conv3d_desc d = vae();
     struct qv_conv3d_decision it = decide(&d);
     assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH);
@@ -561,10 +525,8 @@ thresholds_part_by_depth_from_direct(void **state)
 
 /* An unknown device goes direct. Only a CPU with AMX gains from lowering by depth in dense
  * layers. */
-static void
-devices_have_thresholds(void **state)
+TEST(devices_have_thresholds)
 {
-    (void)state;
     const qv_conv3d_desc d = vae();
     struct qv_conv3d_decision it;
     assert_int_equal(qv_conv3d_decide(&d, &(struct qv_caps){ 0 }, -1, &it, NULL), QV_OK);
@@ -583,10 +545,8 @@ devices_have_thresholds(void **state)
     }
 }
 
-static void
-few_outputs_do_not_pay_for_rows(void **state)
+TEST(few_outputs_do_not_pay_for_rows)
 {
-    (void)state;
     qv_conv3d_desc d = patch_embed();
     d.layout = QV_LAYOUT_CHANNELS_LAST;
     d.o = 64;
@@ -606,10 +566,8 @@ few_outputs_do_not_pay_for_rows(void **state)
     assert_int_equal(decide(&d).lowering, QV_LOWERING_FRAMES);
 }
 
-static void
-forced_lowerings(void **state)
+TEST(forced_lowerings)
 {
-    (void)state;
     qv_conv3d_desc d = patch_embed();
     struct qv_conv3d_decision it;
     qv_error err;
@@ -627,10 +585,8 @@ forced_lowerings(void **state)
 
 /* checkconv tests that the operations compute the convolution. Here the test is that there are no
  * more than needed. */
-static void
-lowerings_list_few_operations(void **state)
+TEST(lowerings_list_few_operations)
 {
-    (void)state;
     struct qv_conv3d_list list;
     qv_conv3d_desc d = patch_embed();
     d.layout = QV_LAYOUT_PATCH_ROWS;
@@ -667,10 +623,8 @@ lowerings_list_few_operations(void **state)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static void
-descriptions_survive_text(void **state)
+TEST(descriptions_survive_text)
 {
-    (void)state;
     qv_conv3d_desc d = patch_embed(), back;
     char text[900];
     qv_error err = { 0 };
@@ -695,10 +649,8 @@ descriptions_survive_text(void **state)
     assert_string_equal(qv_conv3d_print(&back, text, 9), "d=2 h=4 ");
 }
 
-static void
-wrong_words_are_named(void **state)
+TEST(wrong_words_are_named)
 {
-    (void)state;
     static const struct {
         const char *text, *words;
     } bad[] = {
@@ -741,10 +693,8 @@ sum_depth(const void *w, qv_dtype from, const int64_t sizes[5], qv_dtype to, voi
     qv_conv3d_reshape(&d, &form, 0, w, from, false, out);
 }
 
-static void
-depth_is_summed_with_one_rounding(void **state)
+TEST(depth_is_summed_with_one_rounding)
 {
-    (void)state;
     /* bf16 numbers around 256 have steps of two: adding 1 to 256 twice rounds to 256 each time, but
      * 256 + 1 + 1 is 258. */
     const qv_bf16 w[] = { qv_f32_to_bf16(256), qv_f32_to_bf16(-3), qv_f32_to_bf16(1),
@@ -766,10 +716,8 @@ depth_is_summed_with_one_rounding(void **state)
     assert_int_equal(out[0], 0x3f81);
 }
 
-static void
-channels_last_weights_become_first(void **state)
+TEST(channels_last_weights_become_first)
 {
-    (void)state;
     enum { LO = 3, LC = 4, LT = 6 };
     uint16_t last[LO][LT][LC], first[LO][LC][LT];
     float last4[LO][LT][LC], first4[LO][LC][LT];
@@ -785,36 +733,4 @@ channels_last_weights_become_first(void **state)
                 assert_int_equal(first[o][c][t], last[o][t][c]);
                 assert_true(first4[o][c][t] == last4[o][t][c]);
             }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(patchify_has_a_guard_for_each_value),
-        cmocka_unit_test(one_tap_cannot_be_dilated),
-        cmocka_unit_test(still_needs_a_promise_depth_and_rows_to_make),
-        cmocka_unit_test(pointwise_guards),
-        cmocka_unit_test(frames_guards),
-        cmocka_unit_test(causal_frames_go_with_by_depth_and_direct),
-        cmocka_unit_test(wrong_bf16_is_never_direct),
-        cmocka_unit_test(sparse_strides_may_be_wrong),
-        cmocka_unit_test(nothing_legal_is_unsupported),
-        cmocka_unit_test(sizes_are_checked),
-        cmocka_unit_test(choices_are_checked),
-        cmocka_unit_test(patch_layouts_are_checked),
-        cmocka_unit_test(names_are_found),
-        cmocka_unit_test(outputs),
-        cmocka_unit_test(the_best_legal_one_is_chosen),
-        cmocka_unit_test(thresholds_part_by_depth_from_direct),
-        cmocka_unit_test(devices_have_thresholds),
-        cmocka_unit_test(few_outputs_do_not_pay_for_rows),
-        cmocka_unit_test(forced_lowerings),
-        cmocka_unit_test(lowerings_list_few_operations),
-        cmocka_unit_test(descriptions_survive_text),
-        cmocka_unit_test(wrong_words_are_named),
-        cmocka_unit_test(depth_is_summed_with_one_rounding),
-        cmocka_unit_test(channels_last_weights_become_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,8 @@
 /* Tests qv_conv3d as its users meet it: choices and their reasons, costs, streams, tune files and
  * mistakes. checkconv tests that the results are right. */
 #define _GNU_SOURCE
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "test.h"
 
 #include "conv3d/decide.h"
 #include "conv3d/lower.h"
@@ -84,10 +78,8 @@ fill(void)
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static void
-info_has_defaults_sizes_and_a_reason(void **state)
+TEST(info_has_defaults_sizes_and_a_reason)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
     qv_conv3d *conv = create(ctx, &d, NULL);
@@ -111,10 +103,8 @@ info_has_defaults_sizes_and_a_reason(void **state)
     qv_context_close(&ctx);
 }
 
-static void
-ways_say_what_is_legal_and_what_it_costs(void **state)
+TEST(ways_say_what_is_legal_and_what_it_costs)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
     qv_conv3d_way ways[QV_LOWERING_COUNT];
@@ -143,10 +133,8 @@ ways_say_what_is_legal_and_what_it_costs(void **state)
     qv_context_close(&ctx);
 }
 
-static void
-mistakes_are_named(void **state)
+TEST(mistakes_are_named)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
     qv_conv3d_options o = { .lowering = "winograd" };
@@ -178,10 +166,8 @@ mistakes_are_named(void **state)
 }
 
 /* Sizes whose products fit one by one, but not with the padding or not together. */
-static void
-sizes_beyond_memory_are_refused(void **state)
+TEST(sizes_beyond_memory_are_refused)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d *conv = NULL;
     qv_conv3d_desc d = { .d = 1,
@@ -219,10 +205,8 @@ sizes_beyond_memory_are_refused(void **state)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static void
-a_stream_has_the_bits_of_one_call(void **state)
+TEST(a_stream_has_the_bits_of_one_call)
 {
-    (void)state;
     enum { FRAME = 8 * 8 * 8, FRAMES = 8 };
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_desc d = causal();
@@ -255,10 +239,8 @@ a_stream_has_the_bits_of_one_call(void **state)
     qv_context_close(&ctx);
 }
 
-static void
-streams_that_cannot_be_are_refused(void **state)
+TEST(streams_that_cannot_be_are_refused)
 {
-    (void)state;
     qv_context *ctx = open_context(NULL, false);
     qv_conv3d_options o = { .stream = true };
     qv_conv3d_desc d = causal();
@@ -288,9 +270,9 @@ streams_that_cannot_be_are_refused(void **state)
 static char path[300];
 
 static int
-make_folder(void **state)
+make_folder(void)
 {
-    if (tempdir_make(state))
+    if (tempdir_make())
         return -1;
     snprintf(path, sizeof path, "%s", temp_path("tune.json"));
     return 0;
@@ -313,10 +295,8 @@ choice(qv_context *ctx, const qv_conv3d_desc *d, char *reason)
     return info.lowering;
 }
 
-static void
-measured_choices_are_kept_and_found(void **state)
+TEST(measured_choices_are_kept_and_found)
 {
-    (void)state;
     char reason[QV_REASON_BYTES], again[QV_REASON_BYTES];
     qv_conv3d_desc d = causal();
     qv_conv3d_way ways[QV_LOWERING_COUNT];
@@ -347,10 +327,8 @@ measured_choices_are_kept_and_found(void **state)
 }
 
 /* The choices in the file are swapped. The file decides, if its choice is legal. */
-static void
-the_file_decides(void **state)
+TEST(the_file_decides)
 {
-    (void)state;
     char reason[QV_REASON_BYTES], text[4000];
     qv_conv3d_desc d = causal();
     qv_context *ctx = open_context(path, true);
@@ -378,10 +356,8 @@ the_file_decides(void **state)
     }
 }
 
-static void
-bad_files_are_ignored_with_a_warning(void **state)
+TEST(bad_files_are_ignored_with_a_warning)
 {
-    (void)state;
     static const char *const bad[] = {
         "",
         "{",
@@ -421,21 +397,4 @@ bad_files_are_ignored_with_a_warning(void **state)
     qv_context_close(&ctx);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(info_has_defaults_sizes_and_a_reason),
-        cmocka_unit_test(ways_say_what_is_legal_and_what_it_costs),
-        cmocka_unit_test(mistakes_are_named),
-        cmocka_unit_test(sizes_beyond_memory_are_refused),
-        cmocka_unit_test(a_stream_has_the_bits_of_one_call),
-        cmocka_unit_test(streams_that_cannot_be_are_refused),
-        cmocka_unit_test_setup_teardown(measured_choices_are_kept_and_found, make_folder,
-                                        tempdir_remove),
-        cmocka_unit_test_setup_teardown(the_file_decides, make_folder, tempdir_remove),
-        cmocka_unit_test_setup_teardown(bad_files_are_ignored_with_a_warning, make_folder,
-                                        tempdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(make_folder, tempdir_remove);

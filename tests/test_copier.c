@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests copies by several threads (cuda/copier.c). They need no GPU, and are tested with the thread
  * sanitizer too. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
+#include "test.h"
 
 #include "copier.h"
 
@@ -18,10 +12,8 @@ static qv_error err;
 
 /* Every byte arrives and no byte beside them is touched. The sizes are close to a slice's, the
  * addresses are not aligned, and one copy lies right behind the other. */
-static void
-all_bytes_and_no_others(void **state)
+TEST(all_bytes_and_no_others)
 {
-    (void)state;
     static const size_t sizes[] = {
         0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, (1 << 20), 4 << 20, MOST
     };
@@ -50,10 +42,8 @@ all_bytes_and_no_others(void **state)
 }
 
 /* A block is filled again as soon as the copy has returned, as staging blocks are. */
-static void
-a_copy_is_done_when_it_returns(void **state)
+TEST(a_copy_is_done_when_it_returns)
 {
-    (void)state;
     enum { BLOCK = 1 << 20, ROUNDS = 200 };
     struct qv_copier *copier = NULL;
     uint8_t *src = malloc(BLOCK), *dst = malloc(BLOCK);
@@ -72,25 +62,12 @@ a_copy_is_done_when_it_returns(void **state)
     free(dst);
 }
 
-static void
-opened_and_closed_at_once(void **state)
+TEST(opened_and_closed_at_once)
 {
-    (void)state;
     for (int i = 0; i < 50; i++) {
         struct qv_copier *copier = NULL;
         assert_int_equal(qv_copier_open(i % 8, &copier, &err), QV_OK);
         qv_copier_close(copier);
     }
     qv_copier_close(NULL);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_bytes_and_no_others),
-        cmocka_unit_test(a_copy_is_done_when_it_returns),
-        cmocka_unit_test(opened_and_closed_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,12 +5,9 @@
  * turn, and last a device that is lost. The linker (--wrap) puts the wrappers of the calls between.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <cublasLt.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -18,7 +15,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 
 #include "backends.h"
 #include "engine/backend.h"
@@ -134,555 +130,6 @@ open_on(cudaStream_t stream)
     return t;
 }
 
-/* Frames and tokens in device memory give the same bits as on the host, on our stream or on the
- * caller's, dense or packed. */
-static void
-device_memory_gives_the_same_bits(void **state)
-{
-    (void)state;
-    for (int kind = 0; kind < 4; kind++) {
-        cudaStream_t stream = NULL;
-        qv_error err = { 0 };
-        void *frames_there, *tokens_there;
-        const qv_plan_options o =
-            kind / 2 ? dense(FRAMES / 2) : (qv_plan_options){ .capacity.patches = 100 };
-        if (kind % 2)
-            assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
-        struct tiny t = open_on(stream);
-        uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 5);
-        size_t bytes, input = FRAMES * frame_bytes(&t);
-        qv_plan *plan = tiny_plan(&t, &o);
-        qv_item clip = clip_of(frames, FRAMES);
-        float *expected = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
-        bytes /= (size_t)(1 + t.info.n_deepstack); /* Only the tokens. */
-        float *found = malloc(bytes);
-        assert_int_equal(cudaMalloc(&frames_there, input), 0);
-        assert_int_equal(cudaMalloc(&tokens_there, bytes), 0);
-        assert_int_equal(cudaMemcpy(frames_there, frames, input, cudaMemcpyDefault), 0);
-        clip.data = frames_there;
-        qv_tokens out = { .tokens = tokens_there,
-                          .capacity = (int64_t)(bytes / sizeof(float)) / t.info.out_hidden };
-        for (int round = 0; round < 5; round++) { /* On the caller's stream, without waiting. */
-            if (qv_plan_push(plan, &clip, 1, &err) || qv_plan_pull(plan, &out, &err))
-                fail_msg("%s", err.text);
-        }
-        if (stream)
-            assert_int_equal(cudaStreamSynchronize(stream), 0);
-        assert_int_equal(cudaMemcpy(found, tokens_there, bytes, cudaMemcpyDefault), 0);
-        assert_memory_equal(found, expected, bytes);
-        qv_plan_free(&plan);
-        tiny_close(&t);
-        cudaFree(frames_there);
-        cudaFree(tokens_there);
-        if (stream)
-            cudaStreamDestroy(stream);
-        free(expected);
-        free(found);
-        free(frames);
-    }
-}
-
-/* Frames and tokens in page-locked memory give the same bits as in pageable memory, which several
- * threads copy in pieces. The offsets are not at the start of a page or a slice. */
-static void
-page_locked_memory_gives_the_same_bits(void **state)
-{
-    (void)state;
-    enum { H = 32, W = 48, PAIRS = 8, SHIFT = 5 }; /* 18 MB: several staging blocks. */
-    const qv_plan_options o = { .capacity.patches = PAIRS * H * W };
-    struct cudaPointerAttributes at;
-    qv_error err = { 0 };
-    struct tiny t = open_on(NULL);
-    const size_t patch = (size_t)(t.info.patch_size * t.info.patch_size * 3);
-    const size_t input = 2 * PAIRS * H * W * patch;
-    uint8_t *frames = tiny_frames(&t, 2 * PAIRS, H, W, 11), *shifted = malloc(input + SHIFT);
-    void *locked_frames = NULL, *locked_tokens = NULL;
-    qv_plan *plan = tiny_plan(&t, &o);
-    qv_item clip = { .data = frames, .grid_thw = { PAIRS, H, W } };
-    size_t bytes;
-    float *expected = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
-    bytes /= (size_t)(1 + t.info.n_deepstack); /* Only the tokens. */
-    if (qv_host_alloc(t.ctx, input, &locked_frames, &err) ||
-        qv_host_alloc(t.ctx, bytes, &locked_tokens, &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(cudaPointerGetAttributes(&at, locked_tokens), 0);
-    assert_int_equal(at.type, cudaMemoryTypeHost);
-    assert_non_null(shifted);
-    memcpy(locked_frames, frames, input);
-    memcpy(shifted + SHIFT, frames, input);
-    qv_tokens out = { .tokens = locked_tokens,
-                      .capacity = (int64_t)(bytes / sizeof(float)) / t.info.out_hidden };
-    for (int kind = 0; kind < 2; kind++) {
-        clip.data = kind ? (void *)(shifted + SHIFT) : locked_frames;
-        memset(locked_tokens, 0xff, bytes);
-        if (qv_plan_push(plan, &clip, 1, &err) || qv_plan_pull(plan, &out, &err))
-            fail_msg("%s", err.text);
-        assert_memory_equal(locked_tokens, expected, bytes);
-    }
-    fail_at = 1;
-    void *none = NULL;
-    assert_int_equal(qv_host_alloc(t.ctx, input, &none, &err), QV_ENOMEM);
-    fail_at = 0;
-    assert_non_null(strstr(err.text, "cudaHostAlloc"));
-    assert_null(none);
-    qv_host_free(t.ctx, locked_frames);
-    qv_host_free(t.ctx, locked_tokens);
-    qv_plan_free(&plan);
-    tiny_close(&t);
-    free(expected);
-    free(shifted);
-    free(frames);
-}
-
-static void
-conv3d_takes_device_memory(void **state)
-{
-    (void)state;
-    enum { N = 6 * 10 * 12 * 8, O = 16, Y = 6 * 10 * 12 * O };
-    qv_context *ctx = NULL;
-    qv_conv3d *conv = NULL;
-    qv_error err = { 0 };
-    qv_conv3d_desc d = { .d = 6,
-                         .h = 10,
-                         .w = 12,
-                         .c = 8,
-                         .o = O,
-                         .kernel = { 1, 3, 3 },
-                         .pad_front = { 0, 1, 1 },
-                         .pad_back = { 0, 1, 1 },
-                         .layout = QV_LAYOUT_CHANNELS_LAST,
-                         .dtype = QV_F32 };
-    static float x[N], weight[O * 8 * 9], y[Y], found[Y];
-    void *x_there, *y_there;
-    for (int i = 0; i < N; i++)
-        x[i] = (float)(i % 7 - 3);
-    for (int i = 0; i < O * 8 * 9; i++)
-        weight[i] = (float)(i % 5 - 2);
-    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
-    if (qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight }, NULL, &conv, &err) ||
-        qv_conv3d_run(conv, x, y, &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(cudaMalloc(&x_there, sizeof x), 0);
-    assert_int_equal(cudaMalloc(&y_there, sizeof y), 0);
-    assert_int_equal(cudaMemcpy(x_there, x, sizeof x, cudaMemcpyDefault), 0);
-    if (qv_conv3d_run(conv, x_there, y_there, &err))
-        fail_msg("%s", err.text);
-    assert_int_equal(cudaMemcpy(found, y_there, sizeof y, cudaMemcpyDefault), 0);
-    assert_memory_equal(found, y, sizeof y);
-    cudaFree(x_there);
-    cudaFree(y_there);
-    qv_conv3d_free(&conv);
-    qv_context_close(&ctx);
-}
-
-/* Chunks that are pushed ahead while another stream keeps the device busy give the same bits. */
-static void
-chunks_under_way_at_once(void **state)
-{
-    (void)state;
-    enum { CHUNKS = 4 };
-    qv_error err = { 0 };
-    qv_plan_info info;
-    cudaStream_t other;
-    struct tiny t = open_on(NULL);
-    const qv_plan_options o = dense(1);
-    uint8_t *frames = tiny_frames(&t, 2 * CHUNKS, GRID_H, GRID_W, 6);
-    qv_plan *plan = tiny_plan(&t, &o);
-    qv_plan_get_info(plan, &info);
-    assert_int_equal(info.chunks_ahead, 2);
-    const int64_t values = info.tokens * t.info.out_hidden;
-    float *expected[CHUNKS], *found = malloc((size_t)values * sizeof *found);
-    qv_item pairs[CHUNKS];
-    for (int i = 0; i < CHUNKS; i++) {
-        size_t bytes;
-        pairs[i] = clip_of(frames + (size_t)(2 * i) * frame_bytes(&t), 2);
-        expected[i] = tiny_chunk(&t, plan, &pairs[i], 1, QV_F32, &bytes);
-    }
-    assert_int_equal(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), 0);
-    assert_int_equal(keep_busy(other, 64, 100 * 1000 * 1000), 0);
-    for (int i = 0; i < CHUNKS + 1; i++) {
-        qv_tokens out = { .tokens = found, .capacity = info.tokens };
-        if (i < CHUNKS && qv_plan_push(plan, &pairs[i], 1, &err))
-            fail_msg("%s", err.text);
-        if (i == 1) /* Two are under way, so a third is one too many. */
-            assert_int_equal(qv_plan_push(plan, pairs, 1, &err), QV_ESTATE);
-        if (i && qv_plan_pull(plan, &out, &err))
-            fail_msg("%s", err.text);
-        if (i)
-            assert_memory_equal(found, expected[i - 1], (size_t)values * sizeof *found);
-    }
-    assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
-    qv_plan_push(plan, pairs, 1, &err); /* The plan is freed while its work is under way, and its
-                                         * memory is used again. */
-    qv_plan_free(&plan);
-    plan = tiny_plan(&t, &o);
-    assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
-    qv_plan_free(&plan);
-    cudaStreamDestroy(other);
-    tiny_close(&t);
-    for (int i = 0; i < CHUNKS; i++)
-        free(expected[i]);
-    free(found);
-    free(frames);
-}
-
-static void
-look(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_cols)
-{
-    (void)name, (void)rows, (void)n_rows, (void)n_cols;
-    ++*(int *)user;
-}
-
-/* In the graph, DeepStack's mergers run beside the blocks. Running step by step gives the same
- * bits. */
-static void
-recorded_is_step_by_step(void **state)
-{
-    (void)state;
-    struct tiny t = open_on(NULL);
-    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 10);
-    const qv_item items[] = { clip_of(frames, FRAMES),
-                              { .data = frames, .grid_thw = { 1, 2, 4 }, .is_image = true } };
-    qv_plan_options o = { .capacity.patches = FRAMES / 2 * PAIR_ROWS + 2 * 4 };
-    size_t n, m;
-    int layers = 0;
-    qv_plan *plan = tiny_plan(&t, &o);
-    float *recorded = tiny_chunk(&t, plan, items, 2, QV_F32, &n);
-    qv_plan_free(&plan);
-    o.hook = look;
-    o.hook_user = &layers;
-    plan = tiny_plan(&t, &o);
-    float *stepped = tiny_chunk(&t, plan, items, 2, QV_F32, &m);
-    qv_plan_free(&plan);
-    assert_true(t.info.n_deepstack > 0 && layers > t.info.depth);
-    assert_int_equal(n, m);
-    assert_memory_equal(recorded, stepped, n);
-    free(recorded);
-    free(stepped);
-    free(frames);
-    tiny_close(&t);
-}
-
-/* A clip by itself, larger than a chunk or not, has the same bits in bf16 as among other clips,
- * with which its frame pairs share chunks, for every size of heads. */
-static void
-check_pairs(const char *dir)
-{
-    static const int64_t grids[][3] = {
-        { 9, 40, 46 }, { 2, 20, 36 }, { 5, 30, 50 }, { 1, 60, 90 }
-    };
-    enum { CLIPS = sizeof grids / sizeof *grids };
-    struct tiny t = tiny_open_family(dir, "cuda", QV_BF16, 0);
-    const size_t row = (size_t)t.info.out_hidden * sizeof(uint16_t);
-    const qv_plan_options o = { .output = QV_BF16 };
-    qv_item items[CLIPS];
-    size_t n, all_bytes;
-    int64_t total = 0, first = 0;
-    for (uint32_t i = 0; i < CLIPS; i++) {
-        const int64_t *g = grids[i];
-        items[i] = (qv_item){ .data = tiny_frames(&t, 2 * g[0], g[1], g[2], i),
-                              .grid_thw = { g[0], g[1], g[2] } };
-        total += g[0] * g[1] * g[2] / 4;
-    }
-    char *all = tiny_encode(&t, QV_INPUT_FRAMES, items, CLIPS, &o, &all_bytes);
-    for (int i = 0; i < CLIPS; i++) {
-        const int64_t *g = grids[i], tokens = g[0] * g[1] * g[2] / 4;
-        char *alone = tiny_encode(&t, QV_INPUT_FRAMES, &items[i], 1, &o, &n);
-        for (int64_t j = 0; j < 1 + t.info.n_deepstack; j++)
-            if (memcmp(all + (size_t)(j * total + first) * row, alone + (size_t)(j * tokens) * row,
-                       (size_t)tokens * row) != 0)
-                fail_msg("%s: clip %d has other bits alone than packed, output %d", dir, i, (int)j);
-        first += tokens;
-        free(alone);
-        free((void *)(uintptr_t)items[i].data);
-    }
-    free(all);
-    tiny_close(&t);
-}
-
-static void
-pairs_are_the_same_bits_alone_and_packed(void **state)
-{
-    (void)state;
-    const char *real = getenv("QV_TEST_MODEL");
-    check_pairs(QV_GOLDEN "/qwen3_vl");
-    check_pairs(QV_GOLDEN "/qwen2_5_vl");
-    if (real)
-        check_pairs(real);
-}
-
-/* Black, white and the loudest frames: finite tokens. */
-static void
-extreme_frames_stay_finite(void **state)
-{
-    (void)state;
-    struct tiny t = open_on(NULL);
-    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 7);
-    for (int kind = 0; kind < 3; kind++) {
-        size_t bytes;
-        for (size_t i = 0; i < FRAMES * frame_bytes(&t); i++)
-            frames[i] = kind == 0 ? 0 : kind == 1 ? 255 : (uint8_t)(i % 2 * 255);
-        const qv_item clip = clip_of(frames, FRAMES);
-        float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
-        for (size_t i = 0; i < bytes / sizeof *tokens; i++)
-            assert_true(isfinite(tokens[i]));
-        free(tokens);
-    }
-    free(frames);
-    tiny_close(&t);
-}
-
-/* Tests that each operation names the kernel that runs it, and says why if that is a fallback. */
-static void
-kernels_have_names(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *op, *said, *more;
-    } cases[] = {
-        { "gemm m=760 n=1024 k=1024 alpha=1 bias=1 dtype=bf16", "cuBLASLt algorithm ", ", tile " },
-        { "gemm m=760 n=1024 k=1024 alpha=1 bias=1 act=gelu_erf dtype=bf16", "cuBLASLt algorithm ",
-          ", then our epilogue: cuBLASLt has only the tanh GELU" },
-        { "gemm m=760 n=1024 k=1024 alpha=1 bias=1 act=gelu_quick dtype=bf16", "cuDNN engine ",
-          "" },
-        { "attention rows=128 segments=2 segment_rows=64 heads=2 head_dim=64 scale=1 dtype=bf16",
-          "cuDNN engine ", "" },
-        { "attention rows=128 segments=2 heads=2 head_dim=64 scale=1 dtype=bf16", "cuDNN engine ",
-          "" },
-        { "attention rows=128 segments=4 longest=64 heads=2 head_dim=80 scale=1 dtype=bf16",
-          "our own kernel for short segments", "" },
-        { "attention rows=128 segments=2 longest=65 heads=2 head_dim=80 scale=1 dtype=bf16",
-          "cuDNN engine ", "" },
-        { "gate rows=8 cols=64 act=silu dtype=bf16", "our kernel", "" },
-        { "gather rows=8 cols=64 x_rows=8 x=f32 y=bf16", "our kernel", "" },
-        { "attention rows=128 segments=2 heads=2 head_dim=64 scale=1 dtype=f32",
-          "naive kernel: attention: cuDNN does not take it: ", "it is not in bf16" },
-        { "norm rows=4 cols=64 eps=1e-6 dtype=f32", "our kernel", "" },
-    };
-    const struct qv_backend *be = &qv_backend_cuda;
-    struct qv_device *dev = NULL;
-    qv_error err = { 0 };
-    assert_int_equal(be->open(&(struct qv_device_options){ 0 }, &dev, &err), QV_OK);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct qv_kernel *kernel = NULL;
-        struct qv_op op;
-        size_t scratch;
-        char text[QV_KERNEL_BYTES];
-        if (qv_op_parse(cases[i].op, &op, &err) ||
-            be->prepare(dev, &op, 0, &kernel, &scratch, &err))
-            fail_msg("%s", err.text);
-        be->describe(kernel, text, sizeof text);
-        printf("%s: %s\n", cases[i].op, text);
-        if (strncmp(text, cases[i].said, strlen(cases[i].said)) || !strstr(text, cases[i].more))
-            fail_msg("%s: \"%s\", not \"%s%s\"", cases[i].op, text, cases[i].said, cases[i].more);
-        be->release(dev, kernel);
-    }
-    be->close(dev);
-}
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-static size_t
-memory_in_use(void)
-{
-    size_t left, total;
-    assert_int_equal(cudaMemGetInfo(&left, &total), 0);
-    return total - left;
-}
-
-/* Weights and arena of a tower of real size (QV_TEST_MODEL) take the memory that a described model
- * predicted. */
-static void
-memory_is_as_foretold(void **state)
-{
-    (void)state;
-    const char *dir = getenv("QV_TEST_MODEL");
-    qv_context *ctx = NULL;
-    qv_model *model = NULL;
-    qv_plan *plan = NULL;
-    qv_plan_info info;
-    qv_error err = { 0 };
-    qv_plan_options o = { .capacity.patches = 32 * 20 * 38 };
-    if (!dir)
-        skip();
-    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
-    if (qv_model_load(ctx, dir, &(qv_model_options){ .describe = true }, &model, &err) ||
-        qv_plan_create(model, &o, &plan, &err))
-        fail_msg("%s", err.text);
-    qv_plan_get_info(plan, &info);
-    double foretold = (double)info.weight_bytes + (double)info.arena_bytes;
-    qv_plan_free(&plan);
-    qv_model_free(&model);
-    size_t before = memory_in_use();
-    if (qv_model_load(ctx, dir, NULL, &model, &err) || qv_plan_create(model, &o, &plan, &err))
-        fail_msg("%s", err.text);
-    double used = (double)(memory_in_use() - before);
-    printf("foretold %.1f MB, used %.1f MB\n", foretold * 1e-6, used * 1e-6);
-    assert_true(fabs(used - foretold) <= 0.05 * foretold);
-    qv_plan_free(&plan);
-    qv_model_free(&model);
-    qv_context_close(&ctx);
-}
-
-/* Changes the last byte of every file. */
-static void
-damage_all(const char *folder)
-{
-    DIR *dir = opendir(folder);
-    assert_non_null(dir);
-    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
-        FILE *f = e->d_name[0] == '.' ? NULL : fopen(temp_path(e->d_name), "r+b");
-        if (!f)
-            continue;
-        assert_int_equal(fseek(f, -1, SEEK_END), 0);
-        const int last = getc(f) ^ 1;
-        assert_int_equal(fseek(f, -1, SEEK_END), 0);
-        assert_int_equal(putc(last, f), last);
-        fclose(f);
-    }
-    closedir(dir);
-}
-
-/* A cuDNN plan that was kept on disk works like one that was compiled; one that was damaged is
- * compiled again. */
-static void
-kept_kernels_give_the_same_bits(void **state)
-{
-    (void)state;
-    float *tokens[4];
-    size_t bytes = 0;
-    for (int i = 0; i < 4; i++) { /* In turn: without files, kept, found, damaged. */
-        struct tiny t = { 0 };
-        qv_error err = { 0 };
-        qv_context_info info;
-        const qv_context_options o = { .backend = "cuda",
-                                       .kernel_folder = i ? temp_path("") : NULL };
-        if (i == 3)
-            damage_all(temp_path(""));
-        if (qv_context_open(&o, &t.ctx, &err) ||
-            qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", &(qv_model_options){ .dtype = QV_BF16 },
-                          &t.model, &err))
-            fail_msg("%s", err.text);
-        qv_model_get_info(t.model, &t.info);
-        uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 8);
-        const qv_item clip = clip_of(frames, FRAMES);
-        tokens[i] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
-        qv_context_get_info(t.ctx, &info);
-        if (i < 3)
-            assert_string_equal(info.warning, "");
-        else
-            assert_non_null(strstr(info.warning, "damaged"));
-        if (i)
-            assert_true(temp_count() > 0);
-        assert_memory_equal(tokens[0], tokens[i], bytes);
-        free(frames);
-        tiny_close(&t);
-    }
-    for (int i = 0; i < 4; i++)
-        free(tokens[i]);
-}
-
-/* ---- failures -------------------------------------------------------------------------------- */
-
-static qv_status
-whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
-{
-    qv_context *ctx = NULL;
-    qv_model *model = NULL;
-    qv_plan *plan = NULL;
-    const qv_plan_options o = { .capacity.patches = FRAMES / 2 * PAIR_ROWS };
-    const qv_item clip = clip_of(frames, FRAMES);
-    qv_tokens out = { .tokens = tokens, .capacity = capacity };
-    qv_status status = qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, err);
-    if (!status)
-        status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, err);
-    if (!status)
-        status = qv_plan_create(model, &o, &plan, err);
-    if (!status)
-        status = qv_plan_push(plan, &clip, 1, err);
-    if (!status)
-        status = qv_plan_pull(plan, &out, err);
-    qv_plan_free(&plan);
-    qv_model_free(&model);
-    qv_context_close(&ctx);
-    return status;
-}
-
-/* Each call that makes something fails once. That gives a status and an error text that names the
- * call or says memory, leaves nothing alive, and does not affect the next job. The libraries that a
- * model opens beside its weights never open there, so that each call is made in its turn. */
-static void
-every_failed_call_is_reported(void **state)
-{
-    (void)state;
-    enum { MOST = 1000, TOKENS = 4096 * 16 };
-    static float tokens[TOKENS], expected[TOKENS];
-    struct tiny t = open_on(NULL);
-    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 8);
-    int64_t capacity = TOKENS / t.info.out_hidden, n = 0;
-    qv_error err = { 0 };
-    tiny_close(&t);
-    int before = alive;
-    assert_int_equal(whole_job(expected, frames, capacity, &err), QV_OK);
-    assert_int_equal(alive, before);
-    others_fail = true;
-    for (n = 1; n < MOST; n++) {
-        fail_at = n;
-        failed_call = NULL;
-        qv_status status = whole_job(tokens, frames, capacity, &err);
-        fail_at = 0;
-        if (!failed_call) /* There are no more calls. */
-            break;
-        if (status != QV_ENOMEM)
-            fail_msg("call %lld, %s: %s: %s", (long long)n, failed_call, qv_status_name(status),
-                     err.text);
-        if (!strstr(err.text, "memory") && !strstr(err.text, failed_call))
-            fail_msg("%s failed: \"%s\"", failed_call, err.text);
-        assert_int_equal(alive, before);
-    }
-    others_fail = false;
-    assert_true(n > 20 && n < MOST);
-    printf("%lld calls failed in turn\n", (long long)n - 1);
-    assert_int_equal(whole_job(tokens, frames, capacity, &err), QV_OK);
-    assert_memory_equal(tokens, expected, sizeof tokens);
-    free(frames);
-}
-
-/* This test comes last, because the device cannot be used again in this process. */
-static void
-a_lost_device_is_said_in_words(void **state)
-{
-    (void)state;
-    cudaStream_t stream;
-    qv_error err = { 0 };
-    qv_plan *plan = NULL;
-    qv_context *again = NULL;
-    static float tokens[4096 * 16];
-    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
-    struct tiny t = open_on(stream);
-    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 9);
-    qv_plan_options o = dense(FRAMES / 2);
-    const qv_item clip = clip_of(frames, FRAMES);
-    qv_tokens out = { .tokens = tokens, .capacity = 4096 * 16 / t.info.out_hidden };
-    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
-    assert_int_equal(trap_device(stream), 0);
-    qv_status status = qv_plan_push(plan, &clip, 1, &err);
-    if (!status)
-        status = qv_plan_pull(plan, &out, &err);
-    if (status != QV_EBACKEND || !strstr(err.text, "lost"))
-        fail_msg("%s: %s", qv_status_name(status), err.text);
-    assert_int_equal(qv_plan_push(plan, &clip, 1, &err), QV_EBACKEND);
-    assert_non_null(strstr(err.text, "close it"));
-    qv_plan_free(&plan);
-    o = dense(1); /* A capacity that is not remembered. */
-    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_EBACKEND);
-    tiny_close(&t);
-    assert_int_not_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &again, &err),
-                         QV_OK);
-    assert_true(strlen(err.text) > 10);
-    free(frames);
-}
-
 /* ---- the caller's context --------------------------------------------------------------------- */
 
 /* A caller's thread: what is current in it before a call must be current after it. */
@@ -773,11 +220,9 @@ call_everything(void *p)
 
 /* In a thread without a context, in one with a context of its own, and in one that uses a device:
  * another one than ours, if there are two. */
-static void
-the_callers_context_is_kept(void **state)
+TEST(the_callers_context_is_kept)
 {
     int devices = 0;
-    (void)state;
     find_driver("cuCtxGetCurrent", 4000, &get_current);
     find_driver("cuCtxCreate", 3020, &create);
     find_driver("cuCtxDestroy", 4000, &destroy);
@@ -796,29 +241,538 @@ the_callers_context_is_kept(void **state)
     }
 }
 
-int
-main(void)
+/* Frames and tokens in device memory give the same bits as on the host, on our stream or on the
+ * caller's, dense or packed. */
+TEST(device_memory_gives_the_same_bits)
 {
-    if (!getenv("QV_TEST_GPU")) {
-        printf("QV_TEST_GPU is not set: no GPU to test\n");
-        return 77;
+    for (int kind = 0; kind < 4; kind++) {
+        cudaStream_t stream = NULL;
+        qv_error err = { 0 };
+        void *frames_there, *tokens_there;
+        const qv_plan_options o =
+            kind / 2 ? dense(FRAMES / 2) : (qv_plan_options){ .capacity.patches = 100 };
+        if (kind % 2)
+            assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
+        struct tiny t = open_on(stream);
+        uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 5);
+        size_t bytes, input = FRAMES * frame_bytes(&t);
+        qv_plan *plan = tiny_plan(&t, &o);
+        qv_item clip = clip_of(frames, FRAMES);
+        float *expected = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
+        bytes /= (size_t)(1 + t.info.n_deepstack); /* Only the tokens. */
+        float *found = malloc(bytes);
+        assert_int_equal(cudaMalloc(&frames_there, input), 0);
+        assert_int_equal(cudaMalloc(&tokens_there, bytes), 0);
+        assert_int_equal(cudaMemcpy(frames_there, frames, input, cudaMemcpyDefault), 0);
+        clip.data = frames_there;
+        qv_tokens out = { .tokens = tokens_there,
+                          .capacity = (int64_t)(bytes / sizeof(float)) / t.info.out_hidden };
+        for (int round = 0; round < 5; round++) { /* On the caller's stream, without waiting. */
+            if (qv_plan_push(plan, &clip, 1, &err) || qv_plan_pull(plan, &out, &err))
+                fail_msg("%s", err.text);
+        }
+        if (stream)
+            assert_int_equal(cudaStreamSynchronize(stream), 0);
+        assert_int_equal(cudaMemcpy(found, tokens_there, bytes, cudaMemcpyDefault), 0);
+        assert_memory_equal(found, expected, bytes);
+        qv_plan_free(&plan);
+        tiny_close(&t);
+        cudaFree(frames_there);
+        cudaFree(tokens_there);
+        if (stream)
+            cudaStreamDestroy(stream);
+        free(expected);
+        free(found);
+        free(frames);
     }
-    is_test = true;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_callers_context_is_kept),
-        cmocka_unit_test(device_memory_gives_the_same_bits),
-        cmocka_unit_test(page_locked_memory_gives_the_same_bits),
-        cmocka_unit_test(conv3d_takes_device_memory),
-        cmocka_unit_test(chunks_under_way_at_once),
-        cmocka_unit_test(recorded_is_step_by_step),
-        cmocka_unit_test(pairs_are_the_same_bits_alone_and_packed),
-        cmocka_unit_test(extreme_frames_stay_finite),
-        cmocka_unit_test(kernels_have_names),
-        cmocka_unit_test(memory_is_as_foretold),
-        cmocka_unit_test_setup_teardown(kept_kernels_give_the_same_bits, tempdir_make,
-                                        tempdir_remove),
-        cmocka_unit_test(every_failed_call_is_reported),
-        cmocka_unit_test(a_lost_device_is_said_in_words),
+}
+
+/* Frames and tokens in page-locked memory give the same bits as in pageable memory, which several
+ * threads copy in pieces. The offsets are not at the start of a page or a slice. */
+TEST(page_locked_memory_gives_the_same_bits)
+{
+    enum { H = 32, W = 48, PAIRS = 8, SHIFT = 5 }; /* 18 MB: several staging blocks. */
+    const qv_plan_options o = { .capacity.patches = PAIRS * H * W };
+    struct cudaPointerAttributes at;
+    qv_error err = { 0 };
+    struct tiny t = open_on(NULL);
+    const size_t patch = (size_t)(t.info.patch_size * t.info.patch_size * 3);
+    const size_t input = 2 * PAIRS * H * W * patch;
+    uint8_t *frames = tiny_frames(&t, 2 * PAIRS, H, W, 11), *shifted = malloc(input + SHIFT);
+    void *locked_frames = NULL, *locked_tokens = NULL;
+    qv_plan *plan = tiny_plan(&t, &o);
+    qv_item clip = { .data = frames, .grid_thw = { PAIRS, H, W } };
+    size_t bytes;
+    float *expected = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
+    bytes /= (size_t)(1 + t.info.n_deepstack); /* Only the tokens. */
+    if (qv_host_alloc(t.ctx, input, &locked_frames, &err) ||
+        qv_host_alloc(t.ctx, bytes, &locked_tokens, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(cudaPointerGetAttributes(&at, locked_tokens), 0);
+    assert_int_equal(at.type, cudaMemoryTypeHost);
+    assert_non_null(shifted);
+    memcpy(locked_frames, frames, input);
+    memcpy(shifted + SHIFT, frames, input);
+    qv_tokens out = { .tokens = locked_tokens,
+                      .capacity = (int64_t)(bytes / sizeof(float)) / t.info.out_hidden };
+    for (int kind = 0; kind < 2; kind++) {
+        clip.data = kind ? (void *)(shifted + SHIFT) : locked_frames;
+        memset(locked_tokens, 0xff, bytes);
+        if (qv_plan_push(plan, &clip, 1, &err) || qv_plan_pull(plan, &out, &err))
+            fail_msg("%s", err.text);
+        assert_memory_equal(locked_tokens, expected, bytes);
+    }
+    fail_at = 1;
+    void *none = NULL;
+    assert_int_equal(qv_host_alloc(t.ctx, input, &none, &err), QV_ENOMEM);
+    fail_at = 0;
+    assert_non_null(strstr(err.text, "cudaHostAlloc"));
+    assert_null(none);
+    qv_host_free(t.ctx, locked_frames);
+    qv_host_free(t.ctx, locked_tokens);
+    qv_plan_free(&plan);
+    tiny_close(&t);
+    free(expected);
+    free(shifted);
+    free(frames);
+}
+
+TEST(conv3d_takes_device_memory)
+{
+    enum { N = 6 * 10 * 12 * 8, O = 16, Y = 6 * 10 * 12 * O };
+    qv_context *ctx = NULL;
+    qv_conv3d *conv = NULL;
+    qv_error err = { 0 };
+    qv_conv3d_desc d = { .d = 6,
+                         .h = 10,
+                         .w = 12,
+                         .c = 8,
+                         .o = O,
+                         .kernel = { 1, 3, 3 },
+                         .pad_front = { 0, 1, 1 },
+                         .pad_back = { 0, 1, 1 },
+                         .layout = QV_LAYOUT_CHANNELS_LAST,
+                         .dtype = QV_F32 };
+    static float x[N], weight[O * 8 * 9], y[Y], found[Y];
+    void *x_there, *y_there;
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(i % 7 - 3);
+    for (int i = 0; i < O * 8 * 9; i++)
+        weight[i] = (float)(i % 5 - 2);
+    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
+    if (qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight }, NULL, &conv, &err) ||
+        qv_conv3d_run(conv, x, y, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(cudaMalloc(&x_there, sizeof x), 0);
+    assert_int_equal(cudaMalloc(&y_there, sizeof y), 0);
+    assert_int_equal(cudaMemcpy(x_there, x, sizeof x, cudaMemcpyDefault), 0);
+    if (qv_conv3d_run(conv, x_there, y_there, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(cudaMemcpy(found, y_there, sizeof y, cudaMemcpyDefault), 0);
+    assert_memory_equal(found, y, sizeof y);
+    cudaFree(x_there);
+    cudaFree(y_there);
+    qv_conv3d_free(&conv);
+    qv_context_close(&ctx);
+}
+
+/* Chunks that are pushed ahead while another stream keeps the device busy give the same bits. */
+TEST(chunks_under_way_at_once)
+{
+    enum { CHUNKS = 4 };
+    qv_error err = { 0 };
+    qv_plan_info info;
+    cudaStream_t other;
+    struct tiny t = open_on(NULL);
+    const qv_plan_options o = dense(1);
+    uint8_t *frames = tiny_frames(&t, 2 * CHUNKS, GRID_H, GRID_W, 6);
+    qv_plan *plan = tiny_plan(&t, &o);
+    qv_plan_get_info(plan, &info);
+    assert_int_equal(info.chunks_ahead, 2);
+    const int64_t values = info.tokens * t.info.out_hidden;
+    float *expected[CHUNKS], *found = malloc((size_t)values * sizeof *found);
+    qv_item pairs[CHUNKS];
+    for (int i = 0; i < CHUNKS; i++) {
+        size_t bytes;
+        pairs[i] = clip_of(frames + (size_t)(2 * i) * frame_bytes(&t), 2);
+        expected[i] = tiny_chunk(&t, plan, &pairs[i], 1, QV_F32, &bytes);
+    }
+    assert_int_equal(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), 0);
+    assert_int_equal(keep_busy(other, 64, 100 * 1000 * 1000), 0);
+    for (int i = 0; i < CHUNKS + 1; i++) {
+        qv_tokens out = { .tokens = found, .capacity = info.tokens };
+        if (i < CHUNKS && qv_plan_push(plan, &pairs[i], 1, &err))
+            fail_msg("%s", err.text);
+        if (i == 1) /* Two are under way, so a third is one too many. */
+            assert_int_equal(qv_plan_push(plan, pairs, 1, &err), QV_ESTATE);
+        if (i && qv_plan_pull(plan, &out, &err))
+            fail_msg("%s", err.text);
+        if (i)
+            assert_memory_equal(found, expected[i - 1], (size_t)values * sizeof *found);
+    }
+    assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
+    qv_plan_push(plan, pairs, 1, &err); /* The plan is freed while its work is under way, and its
+                                         * memory is used again. */
+    qv_plan_free(&plan);
+    plan = tiny_plan(&t, &o);
+    assert_int_equal(qv_plan_pull(plan, &(qv_tokens){ 0 }, &err), QV_ESTATE);
+    qv_plan_free(&plan);
+    cudaStreamDestroy(other);
+    tiny_close(&t);
+    for (int i = 0; i < CHUNKS; i++)
+        free(expected[i]);
+    free(found);
+    free(frames);
+}
+
+static void
+look(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_cols)
+{
+    (void)name, (void)rows, (void)n_rows, (void)n_cols;
+    ++*(int *)user;
+}
+
+/* In the graph, DeepStack's mergers run beside the blocks. Running step by step gives the same
+ * bits. */
+TEST(recorded_is_step_by_step)
+{
+    struct tiny t = open_on(NULL);
+    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 10);
+    const qv_item items[] = { clip_of(frames, FRAMES),
+                              { .data = frames, .grid_thw = { 1, 2, 4 }, .is_image = true } };
+    qv_plan_options o = { .capacity.patches = FRAMES / 2 * PAIR_ROWS + 2 * 4 };
+    size_t n, m;
+    int layers = 0;
+    qv_plan *plan = tiny_plan(&t, &o);
+    float *recorded = tiny_chunk(&t, plan, items, 2, QV_F32, &n);
+    qv_plan_free(&plan);
+    o.hook = look;
+    o.hook_user = &layers;
+    plan = tiny_plan(&t, &o);
+    float *stepped = tiny_chunk(&t, plan, items, 2, QV_F32, &m);
+    qv_plan_free(&plan);
+    assert_true(t.info.n_deepstack > 0 && layers > t.info.depth);
+    assert_int_equal(n, m);
+    assert_memory_equal(recorded, stepped, n);
+    free(recorded);
+    free(stepped);
+    free(frames);
+    tiny_close(&t);
+}
+
+/* A clip by itself, larger than a chunk or not, has the same bits in bf16 as among other clips,
+ * with which its frame pairs share chunks, for every size of heads. */
+static void
+check_pairs(const char *dir)
+{
+    static const int64_t grids[][3] = {
+        { 9, 40, 46 }, { 2, 20, 36 }, { 5, 30, 50 }, { 1, 60, 90 }
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    enum { CLIPS = sizeof grids / sizeof *grids };
+    struct tiny t = tiny_open_family(dir, "cuda", QV_BF16, 0);
+    const size_t row = (size_t)t.info.out_hidden * sizeof(uint16_t);
+    const qv_plan_options o = { .output = QV_BF16 };
+    qv_item items[CLIPS];
+    size_t n, all_bytes;
+    int64_t total = 0, first = 0;
+    for (uint32_t i = 0; i < CLIPS; i++) {
+        const int64_t *g = grids[i];
+        items[i] = (qv_item){ .data = tiny_frames(&t, 2 * g[0], g[1], g[2], i),
+                              .grid_thw = { g[0], g[1], g[2] } };
+        total += g[0] * g[1] * g[2] / 4;
+    }
+    char *all = tiny_encode(&t, QV_INPUT_FRAMES, items, CLIPS, &o, &all_bytes);
+    for (int i = 0; i < CLIPS; i++) {
+        const int64_t *g = grids[i], tokens = g[0] * g[1] * g[2] / 4;
+        char *alone = tiny_encode(&t, QV_INPUT_FRAMES, &items[i], 1, &o, &n);
+        for (int64_t j = 0; j < 1 + t.info.n_deepstack; j++)
+            if (memcmp(all + (size_t)(j * total + first) * row, alone + (size_t)(j * tokens) * row,
+                       (size_t)tokens * row) != 0)
+                fail_msg("%s: clip %d has other bits alone than packed, output %d", dir, i, (int)j);
+        first += tokens;
+        free(alone);
+        free((void *)(uintptr_t)items[i].data);
+    }
+    free(all);
+    tiny_close(&t);
+}
+
+TEST(pairs_are_the_same_bits_alone_and_packed)
+{
+    const char *real = getenv("QV_TEST_MODEL");
+    check_pairs(QV_GOLDEN "/qwen3_vl");
+    check_pairs(QV_GOLDEN "/qwen2_5_vl");
+    if (real)
+        check_pairs(real);
+}
+
+/* Black, white and the loudest frames: finite tokens. */
+TEST(extreme_frames_stay_finite)
+{
+    struct tiny t = open_on(NULL);
+    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 7);
+    for (int kind = 0; kind < 3; kind++) {
+        size_t bytes;
+        for (size_t i = 0; i < FRAMES * frame_bytes(&t); i++)
+            frames[i] = kind == 0 ? 0 : kind == 1 ? 255 : (uint8_t)(i % 2 * 255);
+        const qv_item clip = clip_of(frames, FRAMES);
+        float *tokens = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
+        for (size_t i = 0; i < bytes / sizeof *tokens; i++)
+            assert_true(isfinite(tokens[i]));
+        free(tokens);
+    }
+    free(frames);
+    tiny_close(&t);
+}
+
+/* Tests that each operation names the kernel that runs it, and says why if that is a fallback. */
+TEST(kernels_have_names)
+{
+    static const struct {
+        const char *op, *said, *more;
+    } cases[] = {
+        { "gemm m=760 n=1024 k=1024 alpha=1 bias=1 dtype=bf16", "cuBLASLt algorithm ", ", tile " },
+        { "gemm m=760 n=1024 k=1024 alpha=1 bias=1 act=gelu_erf dtype=bf16", "cuBLASLt algorithm ",
+          ", then our epilogue: cuBLASLt has only the tanh GELU" },
+        { "gemm m=760 n=1024 k=1024 alpha=1 bias=1 act=gelu_quick dtype=bf16", "cuDNN engine ",
+          "" },
+        { "attention rows=128 segments=2 segment_rows=64 heads=2 head_dim=64 scale=1 dtype=bf16",
+          "cuDNN engine ", "" },
+        { "attention rows=128 segments=2 heads=2 head_dim=64 scale=1 dtype=bf16", "cuDNN engine ",
+          "" },
+        { "attention rows=128 segments=4 longest=64 heads=2 head_dim=80 scale=1 dtype=bf16",
+          "our own kernel for short segments", "" },
+        { "attention rows=128 segments=2 longest=65 heads=2 head_dim=80 scale=1 dtype=bf16",
+          "cuDNN engine ", "" },
+        { "gate rows=8 cols=64 act=silu dtype=bf16", "our kernel", "" },
+        { "gather rows=8 cols=64 x_rows=8 x=f32 y=bf16", "our kernel", "" },
+        { "attention rows=128 segments=2 heads=2 head_dim=64 scale=1 dtype=f32",
+          "naive kernel: attention: cuDNN does not take it: ", "it is not in bf16" },
+        { "norm rows=4 cols=64 eps=1e-6 dtype=f32", "our kernel", "" },
+    };
+    const struct qv_backend *be = &qv_backend_cuda;
+    struct qv_device *dev = NULL;
+    qv_error err = { 0 };
+    assert_int_equal(be->open(&(struct qv_device_options){ 0 }, &dev, &err), QV_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct qv_kernel *kernel = NULL;
+        struct qv_op op;
+        size_t scratch;
+        char text[QV_KERNEL_BYTES];
+        if (qv_op_parse(cases[i].op, &op, &err) ||
+            be->prepare(dev, &op, 0, &kernel, &scratch, &err))
+            fail_msg("%s", err.text);
+        be->describe(kernel, text, sizeof text);
+        printf("%s: %s\n", cases[i].op, text);
+        if (strncmp(text, cases[i].said, strlen(cases[i].said)) || !strstr(text, cases[i].more))
+            fail_msg("%s: \"%s\", not \"%s%s\"", cases[i].op, text, cases[i].said, cases[i].more);
+        be->release(dev, kernel);
+    }
+    be->close(dev);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static size_t
+memory_in_use(void)
+{
+    size_t left, total;
+    assert_int_equal(cudaMemGetInfo(&left, &total), 0);
+    return total - left;
+}
+
+/* Weights and arena of a tower of real size (QV_TEST_MODEL) take the memory that a described model
+ * predicted. */
+TEST(memory_is_as_foretold)
+{
+    const char *dir = getenv("QV_TEST_MODEL");
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_plan *plan = NULL;
+    qv_plan_info info;
+    qv_error err = { 0 };
+    qv_plan_options o = { .capacity.patches = 32 * 20 * 38 };
+    if (!dir)
+        skip();
+    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
+    if (qv_model_load(ctx, dir, &(qv_model_options){ .describe = true }, &model, &err) ||
+        qv_plan_create(model, &o, &plan, &err))
+        fail_msg("%s", err.text);
+    qv_plan_get_info(plan, &info);
+    double foretold = (double)info.weight_bytes + (double)info.arena_bytes;
+    qv_plan_free(&plan);
+    qv_model_free(&model);
+    size_t before = memory_in_use();
+    if (qv_model_load(ctx, dir, NULL, &model, &err) || qv_plan_create(model, &o, &plan, &err))
+        fail_msg("%s", err.text);
+    double used = (double)(memory_in_use() - before);
+    printf("foretold %.1f MB, used %.1f MB\n", foretold * 1e-6, used * 1e-6);
+    assert_true(fabs(used - foretold) <= 0.05 * foretold);
+    qv_plan_free(&plan);
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+}
+
+/* Changes the last byte of every file. */
+static void
+damage_all(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+        FILE *f = e->d_name[0] == '.' ? NULL : fopen(temp_path(e->d_name), "r+b");
+        if (!f)
+            continue;
+        assert_int_equal(fseek(f, -1, SEEK_END), 0);
+        const int last = getc(f) ^ 1;
+        assert_int_equal(fseek(f, -1, SEEK_END), 0);
+        assert_int_equal(putc(last, f), last);
+        fclose(f);
+    }
+    closedir(dir);
+}
+
+/* A cuDNN plan that was kept on disk works like one that was compiled; one that was damaged is
+ * compiled again. */
+TEST(kept_kernels_give_the_same_bits)
+{
+    float *tokens[4];
+    size_t bytes = 0;
+    for (int i = 0; i < 4; i++) { /* In turn: without files, kept, found, damaged. */
+        struct tiny t = { 0 };
+        qv_error err = { 0 };
+        qv_context_info info;
+        const qv_context_options o = { .backend = "cuda",
+                                       .kernel_folder = i ? temp_path("") : NULL };
+        if (i == 3)
+            damage_all(temp_path(""));
+        if (qv_context_open(&o, &t.ctx, &err) ||
+            qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", &(qv_model_options){ .dtype = QV_BF16 },
+                          &t.model, &err))
+            fail_msg("%s", err.text);
+        qv_model_get_info(t.model, &t.info);
+        uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 8);
+        const qv_item clip = clip_of(frames, FRAMES);
+        tokens[i] = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
+        qv_context_get_info(t.ctx, &info);
+        if (i < 3)
+            assert_string_equal(info.warning, "");
+        else
+            assert_non_null(strstr(info.warning, "damaged"));
+        if (i)
+            assert_true(temp_count() > 0);
+        assert_memory_equal(tokens[0], tokens[i], bytes);
+        free(frames);
+        tiny_close(&t);
+    }
+    for (int i = 0; i < 4; i++)
+        free(tokens[i]);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static qv_status
+whole_job(float *tokens, const uint8_t *frames, int64_t capacity, qv_error *err)
+{
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_plan *plan = NULL;
+    const qv_plan_options o = { .capacity.patches = FRAMES / 2 * PAIR_ROWS };
+    const qv_item clip = clip_of(frames, FRAMES);
+    qv_tokens out = { .tokens = tokens, .capacity = capacity };
+    qv_status status = qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, err);
+    if (!status)
+        status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, err);
+    if (!status)
+        status = qv_plan_create(model, &o, &plan, err);
+    if (!status)
+        status = qv_plan_push(plan, &clip, 1, err);
+    if (!status)
+        status = qv_plan_pull(plan, &out, err);
+    qv_plan_free(&plan);
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+    return status;
+}
+
+/* Each call that makes something fails once. That gives a status and an error text that names the
+ * call or says memory, leaves nothing alive, and does not affect the next job. The libraries that a
+ * model opens beside its weights never open there, so that each call is made in its turn. */
+TEST(every_failed_call_is_reported)
+{
+    enum { MOST = 1000, TOKENS = 4096 * 16 };
+    static float tokens[TOKENS], expected[TOKENS];
+    struct tiny t = open_on(NULL);
+    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 8);
+    int64_t capacity = TOKENS / t.info.out_hidden, n = 0;
+    qv_error err = { 0 };
+    tiny_close(&t);
+    int before = alive;
+    assert_int_equal(whole_job(expected, frames, capacity, &err), QV_OK);
+    assert_int_equal(alive, before);
+    others_fail = true;
+    for (n = 1; n < MOST; n++) {
+        fail_at = n;
+        failed_call = NULL;
+        qv_status status = whole_job(tokens, frames, capacity, &err);
+        fail_at = 0;
+        if (!failed_call) /* There are no more calls. */
+            break;
+        if (status != QV_ENOMEM)
+            fail_msg("call %lld, %s: %s: %s", (long long)n, failed_call, qv_status_name(status),
+                     err.text);
+        if (!strstr(err.text, "memory") && !strstr(err.text, failed_call))
+            fail_msg("%s failed: \"%s\"", failed_call, err.text);
+        assert_int_equal(alive, before);
+    }
+    others_fail = false;
+    assert_true(n > 20 && n < MOST);
+    printf("%lld calls failed in turn\n", (long long)n - 1);
+    assert_int_equal(whole_job(tokens, frames, capacity, &err), QV_OK);
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    free(frames);
+}
+
+/* This test comes last, because the device cannot be used again in this process. */
+TEST(a_lost_device_is_said_in_words)
+{
+    cudaStream_t stream;
+    qv_error err = { 0 };
+    qv_plan *plan = NULL;
+    qv_context *again = NULL;
+    static float tokens[4096 * 16];
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), 0);
+    struct tiny t = open_on(stream);
+    uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 9);
+    qv_plan_options o = dense(FRAMES / 2);
+    const qv_item clip = clip_of(frames, FRAMES);
+    qv_tokens out = { .tokens = tokens, .capacity = 4096 * 16 / t.info.out_hidden };
+    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_OK);
+    assert_int_equal(trap_device(stream), 0);
+    qv_status status = qv_plan_push(plan, &clip, 1, &err);
+    if (!status)
+        status = qv_plan_pull(plan, &out, &err);
+    if (status != QV_EBACKEND || !strstr(err.text, "lost"))
+        fail_msg("%s: %s", qv_status_name(status), err.text);
+    assert_int_equal(qv_plan_push(plan, &clip, 1, &err), QV_EBACKEND);
+    assert_non_null(strstr(err.text, "close it"));
+    qv_plan_free(&plan);
+    o = dense(1); /* A capacity that is not remembered. */
+    assert_int_equal(qv_plan_create(t.model, &o, &plan, &err), QV_EBACKEND);
+    tiny_close(&t);
+    assert_int_not_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &again, &err),
+                         QV_OK);
+    assert_true(strlen(err.text) > 10);
+    free(frames);
+}
+
+TEST_EACH(tempdir_make, tempdir_remove);
+
+TEST_MAIN(argc, argv)
+{
+    is_test = true;
+    if (getenv("QV_TEST_GPU"))
+        return TEST_GO_ON;
+    printf("QV_TEST_GPU is not set: no GPU to test\n");
+    return 77;
 }

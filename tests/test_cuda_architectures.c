@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests which kernels of a build a GPU is said to run, by NVIDIA's rules. Needs neither a GPU nor
  * CUDA. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "architectures.h"
 
 #define ALL 80, 86, 89, 90, 100, 103, 120
 
-static void
-every_gpu_by_the_rules(void **state)
+TEST(every_gpu_by_the_rules)
 {
-    (void)state;
     static const struct {
         int built[8], sm;
         enum code_cuda code;
@@ -52,11 +46,4 @@ every_gpu_by_the_rules(void **state)
             fail_msg("case %zu, sm_%d: code %d from %d, not %d from %d", i, cases[i].sm, (int)code,
                      from, (int)cases[i].code, cases[i].from);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(every_gpu_by_the_rules) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

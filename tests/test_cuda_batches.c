@@ -4,13 +4,8 @@
  * this file note what each byte of scratch holds: a GEMM must find its own weight where it is told
  * to, whatever ran in between. Needs no GPU.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <string.h>
+#include "test.h"
 
 #include "cuda.h"
 
@@ -145,10 +140,8 @@ run_list(int n)
 
 /* As many weights are widened by one launch as the largest has room for; what other kernels use of
  * scratch lies in front. */
-static void
-one_launch_widens_several(void **state)
+TEST(one_launch_widens_several)
 {
-    (void)state;
     for (int i = 0; i < 9; i++)
         set_call(i, i == 8 ? 4096 : 1024, i % 2 * 512, false);
     kernels[8].scratch_bytes += 512;
@@ -162,10 +155,8 @@ one_launch_widens_several(void **state)
 
 /* A batch ends in front of a GEMM behind a norm once it fills half of the room, and is widened
  * beside that norm; where kernels cannot overlap, or a side call is waited for, it is not. */
-static void
-batches_begin_behind_norms(void **state)
+TEST(batches_begin_behind_norms)
 {
-    (void)state;
     for (int i = 0; i < 13; i++) { /* a norm, then two GEMMs; four times */
         set_call(i, i == 12 ? 4096 : i % 3 ? 768 : 0, 0, false);
         kernels[i].op.kind = i % 3 || i == 12 ? QV_OP_gemm : QV_OP_norm;
@@ -186,10 +177,8 @@ batches_begin_behind_norms(void **state)
 
 /* Nothing is widened ahead where there is nothing to widen, for calls of the side stream, where
  * calls have several scratches, or where other kernels need what the weights would take. */
-static void
-others_widen_their_own(void **state)
+TEST(others_widen_their_own)
 {
-    (void)state;
     for (int i = 0; i < 8; i++)
         set_call(i, i % 4 == 2 ? 1024 : 0, 512, i % 4 == 2);
     assert_int_equal(run_list(8), QV_OK);
@@ -215,10 +204,8 @@ draw(uint32_t *seed, size_t below)
 }
 
 /* In any list each GEMM finds its weight, and a failure ends it at once. */
-static void
-each_gemm_finds_its_weight(void **state)
+TEST(each_gemm_finds_its_weight)
 {
-    (void)state;
     int found = 0, widenings = 0;
     for (uint32_t seed = 0, at = 0; seed < 2000; at = ++seed) {
         const int n = 1 + (int)draw(&at, MOST_CALLS);
@@ -242,16 +229,4 @@ each_gemm_finds_its_weight(void **state)
         fails_at = 0;
     }
     assert_true(widenings > 1000 && found > widenings);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_launch_widens_several),
-        cmocka_unit_test(batches_begin_behind_norms),
-        cmocka_unit_test(others_widen_their_own),
-        cmocka_unit_test(each_gemm_finds_its_weight),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

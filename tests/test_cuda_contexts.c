@@ -5,18 +5,13 @@
  * one that the caller made. The driver and the runtime are this file's and fake_cuda.c's. Needs no
  * GPU.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <cublasLt.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/backend.h"
 #include "op_parse.h"
@@ -347,10 +342,8 @@ with(int n, CUcontext outer, CUcontext inner)
     assert_int_equal(depth, n);
 }
 
-static void
-contexts_are_kept(void **state)
+TEST(contexts_are_kept)
 {
-    (void)state;
     with(0, NULL, NULL);
     with(1, CONTEXT(0), NULL);
     with(1, CONTEXT(OURS), NULL);
@@ -361,10 +354,8 @@ contexts_are_kept(void **state)
 }
 
 /* A context that cannot be made current fails the verb, which then calls nothing. */
-static void
-no_context(void **state)
+TEST(no_context)
 {
-    (void)state;
     depth = 0;
     struct qv_device *dev = open_device(NULL);
     struct qv_memory *memory, wrapped;
@@ -379,14 +370,4 @@ no_context(void **state)
     check("alloc", false);
     push_fails = CUDA_SUCCESS;
     qv_backend_cuda.close(dev);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contexts_are_kept),
-        cmocka_unit_test(no_context),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,17 +4,11 @@
  * calls that ask for them answer as a test wants (the linker puts them between, --wrap), and what
  * they would make is NULL. Needs no GPU.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/context.h"
 
@@ -156,10 +150,8 @@ expect(const char *words)
         fail_msg("not \"%s\": %s", words, text);
 }
 
-static void
-drivers_and_devices(void **state)
+TEST(drivers_and_devices)
 {
-    (void)state;
     here.cudnn = 91900;
     here.error = cudaErrorInsufficientDriver;
     expect("there is no driver here");
@@ -172,10 +164,8 @@ drivers_and_devices(void **state)
 }
 
 /* The version of the loaded library counts, not that of the headers. */
-static void
-old_cudnn(void **state)
+TEST(old_cudnn)
 {
-    (void)state;
     here.devices = 1;
     here.cudnn = 91402;
     expect("cuDNN 9.14.2 was found, and 9.15 or newer is needed");
@@ -215,10 +205,8 @@ expect_warning(int sm, const char *words)
 }
 
 /* The build decides what a GPU runs; the rules themselves are tested in test_cuda_architectures.c. */
-static void
-gpus_that_kernels_were_not_built_for(void **state)
+TEST(gpus_that_kernels_were_not_built_for)
 {
-    (void)state;
     static const int built[] = { QV_CUDA_ARCHITECTURES };
     const int newest = built[sizeof built / sizeof *built - 1];
     const int later = newest % 10 < 9 ? newest + 1 : newest; /* runs the newest one's code */
@@ -251,10 +239,8 @@ open_with_memory(struct qv_memory **memory)
 
 /* Where the device is lost when memory is given back, the next call says so, and the context's warning
  * does where no call follows. */
-static void
-memory_that_is_not_given_back(void **state)
+TEST(memory_that_is_not_given_back)
 {
-    (void)state;
     for (int recording = 0; recording < 2; recording++) {
         static const char words[] = "the CUDA context is lost since cuda";
         struct qv_memory *memory = NULL;
@@ -279,10 +265,8 @@ memory_that_is_not_given_back(void **state)
 }
 
 /* CUDA refuses to free while another thread captures a graph. That block is lost, the device is not. */
-static void
-memory_that_cuda_keeps(void **state)
+TEST(memory_that_cuda_keeps)
 {
-    (void)state;
     struct qv_memory *memory = NULL;
     qv_context *ctx = open_with_memory(&memory);
     qv_context_info info;
@@ -294,17 +278,4 @@ memory_that_cuda_keeps(void **state)
     assert_non_null(strstr(info.warning, "not given back: cudaFree said"));
     assert_int_equal(ctx->backend->sync(ctx->dev, &err), QV_OK);
     qv_context_close(&ctx);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drivers_and_devices),
-        cmocka_unit_test(old_cudnn),
-        cmocka_unit_test(gpus_that_kernels_were_not_built_for),
-        cmocka_unit_test(memory_that_is_not_given_back),
-        cmocka_unit_test(memory_that_cuda_keeps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,19 +3,12 @@
  * whole clip, whether it was reached by a seek or from the beginning; and after a seek no more is
  * read than is needed. */
 #define _POSIX_C_SOURCE 200809L
+#include "test.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <fcntl.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "../clips/clips.h"
 #include "../decoder/decoder.h"
@@ -90,10 +83,8 @@ check_cut(const char *name, const struct frames *whole, int64_t first, int64_t n
 }
 
 /* Beginnings on, before and behind keyframes, which are 5 apart; to the end and not. */
-static void
-cuts_are_of_the_whole(void **state)
+TEST(cuts_are_of_the_whole)
 {
-    (void)state;
     static const char *const names[] = {
         "back.mp4",         "front.mp4",     "pieces.mp4",     "whole.mkv",     "whole.avi",
         "whole.ts",         "whole.m4v",     "x264.mp4",       "x264-open.mkv", "x265.mp4",
@@ -232,10 +223,8 @@ check_sampling(const char *name, const struct sampled *whole, int64_t n, bool ev
 }
 
 /* Whatever is left out, the frames that are asked for are those of the whole clip. */
-static void
-samplings_are_of_the_whole(void **state)
+TEST(samplings_are_of_the_whole)
 {
-    (void)state;
     static struct sampled whole;
     for (size_t i = 0; clip_name(i); i++) {
         const char *name = clip_name(i);
@@ -263,10 +252,8 @@ samplings_are_of_the_whole(void **state)
 
 /* The number of packets that are decoded, and that are decoded to count the frames, follows from
  * what each codec and container tells. */
-static void
-decodes_what_is_needed(void **state)
+TEST(decodes_what_is_needed)
 {
-    (void)state;
     static const struct {
         const char *name;
         int64_t n, of;         /* so many frames of so many; n 1: frame 293 */
@@ -320,10 +307,8 @@ decodes_what_is_needed(void **state)
 /* A packet of two fields may be left out only if no picture refers to either of them
  * (7.4.1). No clip of FFmpeg's encoders has fields of two kinds in a packet, so the
  * packets are written here. */
-static void
-fields_are_told(void **state)
+TEST(fields_are_told)
 {
-    (void)state;
     static const struct {
         bool first, second, spare;
     } pairs[] = { { false, false, true },
@@ -355,10 +340,8 @@ fields_are_told(void **state)
 
 /* Some decoders make other frames of damaged data with several threads, but only sometimes, so that
  * no outcome shows it for sure. So the number of threads is tested. */
-static void
-decoders_differ_in_threads(void **state)
+TEST(decoders_differ_in_threads)
 {
-    (void)state;
     static const struct {
         const char *name;
         int asked, least, most;
@@ -392,10 +375,8 @@ decoders_differ_in_threads(void **state)
 
 /* A message that a decoder writes only about damage counts as an error, whatever its level in
  * FFmpeg. */
-static void
-complaints_are_counted(void **state)
+TEST(complaints_are_counted)
 {
-    (void)state;
     atomic_bool stop;
     int64_t n_read = 0;
     atomic_init(&stop, false);
@@ -422,10 +403,8 @@ complaints_are_counted(void **state)
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
 /* A cut's bounds are compared with the very numbers that timestamps are. */
-static void
-bounds_are_timestamps(void **state)
+TEST(bounds_are_timestamps)
 {
-    (void)state;
     static const double rates[] = { 25.0, 30000.0 / 1001, 29.97, 24000.0 / 1001, 10.0, 7.3, 1e-3 };
     static const qvm_rules *const rules[] = { &qvm_qwen3_vl, &qvm_qwen2_vl };
     for (size_t r = 0; r < LENGTH(rates); r++) {
@@ -449,10 +428,8 @@ bounds_are_timestamps(void **state)
 }
 
 /* A cut is sampled as if there was no more. */
-static void
-sampling_is_of_the_cut(void **state)
+TEST(sampling_is_of_the_cut)
 {
-    (void)state;
     qv_preprocess p = qv_preprocess_default(false);
     for (int class = 0; class < 2; class ++) {
         p.processor = class ? QV_PROCESSOR_QWEN2_VL : QV_PROCESSOR_QWEN3_VL;
@@ -488,10 +465,8 @@ refused(const char *name, qv_clip_options o, const char *words)
         fail_msg("\"%s\" is not in \"%s\"", words, err.text);
 }
 
-static void
-words_say_what_is_wrong(void **state)
+TEST(words_say_what_is_wrong)
 {
-    (void)state;
     const qv_like like = QV_LIKE_QWEN_VL_UTILS;
     clip_write("back.mp4");
     refused("back.mp4", (qv_clip_options){ .start_s = -1 },
@@ -525,10 +500,8 @@ words_say_what_is_wrong(void **state)
 }
 
 /* A cut that ends behind the clip's end ends with the clip. */
-static void
-ends_behind_the_end(void **state)
+TEST(ends_behind_the_end)
 {
-    (void)state;
     static struct frames whole, cut;
     qv_error err;
     clip_write("back.mp4");
@@ -544,15 +517,4 @@ ends_behind_the_end(void **state)
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cuts_are_of_the_whole),   cmocka_unit_test(decoders_differ_in_threads),
-        cmocka_unit_test(complaints_are_counted),  cmocka_unit_test(samplings_are_of_the_whole),
-        cmocka_unit_test(decodes_what_is_needed),  cmocka_unit_test(fields_are_told),
-        cmocka_unit_test(bounds_are_timestamps),   cmocka_unit_test(sampling_is_of_the_cut),
-        cmocka_unit_test(words_say_what_is_wrong), cmocka_unit_test(ends_behind_the_end),
-    };
-    return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
-}
+TEST_GROUP(clips_enter_folder, clips_leave_folder);

@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests conversions against their definitions: every 16-bit pattern, and rounding on both sides of
  * ties. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
 
 #include "dtype.h"
 
-static void
-bf16_round_trip_of_every_pattern(void **state)
+TEST(bf16_round_trip_of_every_pattern)
 {
-    (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
         float f = qv_bf16_to_f32((qv_bf16)h);
         if (isnan(f))
@@ -24,10 +19,8 @@ bf16_round_trip_of_every_pattern(void **state)
     }
 }
 
-static void
-bf16_rounds_to_nearest_even(void **state)
+TEST(bf16_rounds_to_nearest_even)
 {
-    (void)state;
     assert_int_equal(qv_f32_to_bf16(0x1.00p0f), 0x3f80);
     assert_int_equal(qv_f32_to_bf16(0x1.01p0f), 0x3f80);     /* A tie: to even. */
     assert_int_equal(qv_f32_to_bf16(0x1.010002p0f), 0x3f81); /* Just above the tie. */
@@ -37,10 +30,8 @@ bf16_rounds_to_nearest_even(void **state)
     assert_int_equal(qv_f32_to_bf16(-INFINITY), 0xff80);
 }
 
-static void
-double_to_bf16_rounds_once(void **state)
+TEST(double_to_bf16_rounds_once)
 {
-    (void)state;
     qv_bf16 h;
     /* Rounded to f32 first, this would be the tie 1.0078125/2 and would round to even. */
     qv_store(&h, QV_BF16, 0, 0x1.01p0 + 0x1p-40);
@@ -53,10 +44,8 @@ double_to_bf16_rounds_once(void **state)
     assert_true(isnan(qv_bf16_to_f32(h)));
 }
 
-static void
-f16_every_pattern(void **state)
+TEST(f16_every_pattern)
 {
-    (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
         int e = (int)(h >> 10) & 31, m = (int)h & 0x3ff;
         double expected = e == 31  ? (m ? NAN : INFINITY)
@@ -70,10 +59,8 @@ f16_every_pattern(void **state)
     }
 }
 
-static void
-f16_round_trip_of_every_pattern(void **state)
+TEST(f16_round_trip_of_every_pattern)
 {
-    (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
         float f = qv_f16_to_f32((uint16_t)h);
         if (isnan(f))
@@ -84,10 +71,8 @@ f16_round_trip_of_every_pattern(void **state)
 }
 
 /* Half way between every two neighbours, and next to it on both sides. */
-static void
-f16_rounds_to_nearest_even(void **state)
+TEST(f16_rounds_to_nearest_even)
 {
-    (void)state;
     for (uint32_t h = 0; h < 0x7bff; h++) {
         double a = qv_f16_to_f32((uint16_t)h), b = qv_f16_to_f32((uint16_t)(h + 1));
         double half = (a + b) / 2, less = half - (b - a) * 0x1p-30, more = half + (b - a) * 0x1p-30;
@@ -106,10 +91,8 @@ f16_rounds_to_nearest_even(void **state)
     assert_int_equal(qv_f32_to_f16(-INFINITY), 0xfc00);
 }
 
-static void
-names_and_sizes(void **state)
+TEST(names_and_sizes)
 {
-    (void)state;
     static const struct {
         qv_dtype dtype;
         const char *name, *file_name;
@@ -139,10 +122,8 @@ names_and_sizes(void **state)
 }
 
 /* Each dtype is stored as itself; none is written as if it were bf16. */
-static void
-store_and_load(void **state)
+TEST(store_and_load)
 {
-    (void)state;
     static const qv_dtype all[] = { QV_F32, QV_BF16, QV_F16, QV_U8, QV_I32 };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         unsigned char bytes[12];
@@ -154,20 +135,4 @@ store_and_load(void **state)
             if (at < n || at >= 2 * n)
                 assert_int_equal(bytes[at], 0xee);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bf16_round_trip_of_every_pattern),
-        cmocka_unit_test(bf16_rounds_to_nearest_even),
-        cmocka_unit_test(double_to_bf16_rounds_once),
-        cmocka_unit_test(f16_every_pattern),
-        cmocka_unit_test(f16_round_trip_of_every_pattern),
-        cmocka_unit_test(f16_rounds_to_nearest_even),
-        cmocka_unit_test(names_and_sizes),
-        cmocka_unit_test(store_and_load),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

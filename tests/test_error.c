@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests error texts that are longer than a qv_error: what goes is a path's middle, not the reason. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <limits.h>
 
 #include "error.h"
@@ -77,10 +73,8 @@ load(const char *path, qv_error *err)
 }
 
 /* A reason behind a long path is the one behind a short path, or that the path is too long. */
-static void
-every_opening(void **state)
+TEST(every_opening)
 {
-    (void)state;
     static const struct {
         qv_status (*open)(const char *path, qv_error *err);
         bool says_so; /* that a path is too long */
@@ -101,10 +95,8 @@ every_opening(void **state)
 }
 
 /* FFmpeg's reason, and a file's. */
-static void
-no_clips(void **state)
+TEST(no_clips)
 {
-    (void)state;
     qv_error near = { 0 }, far = { 0 };
     const char *there = temp_text("none", "this is no clip");
     const qv_status status = open_clip(there, &near);
@@ -122,10 +114,8 @@ no_clips(void **state)
 }
 
 /* The longest part is shortened, wherever it stands, between whole characters of UTF-8. */
-static void
-texts(void **state)
+TEST(texts)
 {
-    (void)state;
     static char letters[2000];
     qv_error err;
     for (size_t i = 0; i + 2 < sizeof letters; i += 2)
@@ -156,13 +146,4 @@ texts(void **state)
     assert_null(strchr(err.text, '\033'));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_opening, tempdir_make, tempdir_remove),
-        cmocka_unit_test_setup_teardown(no_clips, tempdir_make, tempdir_remove),
-        cmocka_unit_test(texts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

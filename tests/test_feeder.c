@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a feeder by itself, in one thread: what goes into its chunks, when, and on which device. Tests
  * of jobs and of qv_encode have it under load. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "tiny.h"
 
@@ -102,10 +98,8 @@ drop(struct fed *s, qv_feed *feed)
 }
 
 /* What waits of an item that failed goes into no chunk. What is under way comes back. */
-static void
-a_dropped_item_goes_no_further(void **state)
+TEST(a_dropped_item_goes_no_further)
 {
-    (void)state;
     struct fed s = open_feeder(1);
     int a, b;
     assert_int_equal(drop(&s, put_item(&s, 3, &a, 0)), 3);
@@ -125,10 +119,8 @@ a_dropped_item_goes_no_further(void **state)
 }
 
 /* An item's frame pairs go in order, and through the device that took the first of them. */
-static void
-an_item_stays_on_its_device(void **state)
+TEST(an_item_stays_on_its_device)
 {
-    (void)state;
     struct fed s = open_feeder(DEVICES);
     int a, b;
     int64_t next = 0;
@@ -153,10 +145,8 @@ an_item_stays_on_its_device(void **state)
 
 /* Frame pairs wait for a full chunk while more are on their way, and 2 ms if none is. An item of which
  * no more may be put keeps nobody waiting. */
-static void
-pairs_wait_for_their_chunk(void **state)
+TEST(pairs_wait_for_their_chunk)
 {
-    (void)state;
     struct fed s = open_feeder(1);
     int a;
     qv_feed *feed = put_item(&s, 1, &a, 10);
@@ -185,10 +175,8 @@ pairs_wait_for_their_chunk(void **state)
 }
 
 /* A clip's data come with each put, an eighth of a chunk at a time. */
-static void
-data_may_come_with_each_put(void **state)
+TEST(data_may_come_with_each_put)
 {
-    (void)state;
     struct fed s = open_feeder(1);
     const qv_item clip = { .grid_thw = { 3, 2, 2 }, .n_frames = 5 };
     uint8_t *frames[2] = { tiny_frames(&s.t[0], 4, 2, 2, 1), tiny_frames(&s.t[0], 1, 2, 2, 2) };
@@ -214,10 +202,8 @@ data_may_come_with_each_put(void **state)
     free(frames[1]);
 }
 
-static void
-what_is_not_valid_is_refused(void **state)
+TEST(what_is_not_valid_is_refused)
 {
-    (void)state;
     struct fed s = open_feeder(1);
     const qv_item item = { .data = s.frames, .grid_thw = { 1, 4, 4 } };
     const qv_item bad = { .data = s.frames, .grid_thw = { 1, 3, 4 } };
@@ -249,17 +235,4 @@ what_is_not_valid_is_refused(void **state)
     assert_non_null(ready(&s, 0));
     assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_OK);
     close_feeder(&s);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_dropped_item_goes_no_further),
-        cmocka_unit_test(an_item_stays_on_its_device),
-        cmocka_unit_test(pairs_wait_for_their_chunk),
-        cmocka_unit_test(data_may_come_with_each_put),
-        cmocka_unit_test(what_is_not_valid_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

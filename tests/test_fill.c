@@ -4,15 +4,10 @@
  * failure is, what happens when the run is stopped, values as f16, and the rules of a list's row.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <math.h>
 #include <stdatomic.h>
-#include <stdio.h>
 
 #include "job/halves.h"
 #include "dtype.h"
@@ -22,10 +17,8 @@
 
 /* ---- whose fault ----------------------------------------------------------------------------- */
 
-static void
-only_the_device_and_memory_end_a_run(void **state)
+TEST(only_the_device_and_memory_end_a_run)
 {
-    (void)state;
     static const qv_status clips[] = { QV_OK, QV_EINVAL, QV_EIO, QV_EFORMAT, QV_EUNSUPPORTED };
     static const qv_status ours[] = { QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE };
     for (size_t i = 0; i < sizeof clips / sizeof *clips; i++)
@@ -52,10 +45,8 @@ put_f16(qv_cache_writer *w, const qv_cache_layout *l, const char *key, const flo
     return qv_cache_finish(&e, &done, err);
 }
 
-static void
-a_value_that_f16_lacks_is_its_clips_failure(void **state)
+TEST(a_value_that_f16_lacks_is_its_clips_failure)
 {
-    (void)state;
     static const float good[] = { 1, 65504, 0.1f, -3 }, large[] = { 1, 2, 3, -65520 };
     char dir[64];
     snprintf(dir, sizeof dir, "%s", temp_path("cache"));
@@ -189,10 +180,8 @@ expect_fill(struct filler *f, int wanted, int64_t done, int64_t failed, int64_t 
     assert_true((f->counts.tokens > 0) == (done > 0));
 }
 
-static void
-what_is_there_is_left_alone(void **state)
+TEST(what_is_there_is_left_alone)
 {
-    (void)state;
     struct filler f = { .enough = 0 };
     for (int i = 0; i < IMAGES; i++)
         image(i);
@@ -207,10 +196,8 @@ what_is_there_is_left_alone(void **state)
     expect_fill(&f, 1, 1, 0, 2, 1);
 }
 
-static void
-another_model_is_refused(void **state)
+TEST(another_model_is_refused)
 {
-    (void)state;
     struct filler f = { .enough = 0 };
     qv_error err = { 0 };
     for (int i = 0; i < IMAGES; i++)
@@ -225,10 +212,8 @@ another_model_is_refused(void **state)
     expect_fill(&f, 0, 0, 0, 3, 1);
 }
 
-static void
-a_run_that_is_stopped_seals_what_is_done(void **state)
+TEST(a_run_that_is_stopped_seals_what_is_done)
 {
-    (void)state;
     enum { MANY = 60 };
     qv_error err = { 0 };
     struct filler f = { .o.chunk_rows = 256, .enough = 1 };
@@ -282,10 +267,8 @@ __wrap_flock(int fd, int how)
     return no_locks ? -1 : __real_flock(fd, how);
 }
 
-static void
-a_file_system_without_locks_is_told(void **state)
+TEST(a_file_system_without_locks_is_told)
 {
-    (void)state;
     struct filler f = { .enough = 0 };
     for (int i = 0; i < IMAGES; i++)
         image(i);
@@ -301,10 +284,8 @@ a_file_system_without_locks_is_told(void **state)
 
 /* A clip's record says what is wrong with the clip. What the process, the machine or the file system
  * lacks would fail the next clip as well: it ends the run, and no clip has failed. */
-static void
-a_record_is_of_the_clips_own_failure(void **state)
+TEST(a_record_is_of_the_clips_own_failure)
 {
-    (void)state;
     static const struct {
         int error;
         qv_status ends_with; /* QV_OK: the run goes on, and the clip has a record */
@@ -449,10 +430,8 @@ expect_in_memory(void)
     qv_cache_close(&c);
 }
 
-static void
-runs_follow_one_another(void **state)
+TEST(runs_follow_one_another)
 {
-    (void)state;
     struct in_memory m = { .ctx = NULL };
     qv_error err = { 0 };
     open_in_memory(&m);
@@ -471,10 +450,8 @@ runs_follow_one_another(void **state)
     close_in_memory(&m);
 }
 
-static void
-the_same_bytes_are_the_same_clip(void **state)
+TEST(the_same_bytes_are_the_same_clip)
 {
-    (void)state;
     struct in_memory m = { .ctx = NULL };
     open_in_memory(&m);
     add_in_memory(&m, "bytes", 0);
@@ -507,10 +484,8 @@ the_same_bytes_are_the_same_clip(void **state)
 
 /* A file that is replaced after it was added, and before it is read, is kept under the size and time
  * of the file that was read. */
-static void
-a_file_is_kept_as_it_was_read(void **state)
+TEST(a_file_is_kept_as_it_was_read)
 {
-    (void)state;
     struct in_memory m = { .ctx = NULL };
     struct stat st;
     qv_cache *c = NULL;
@@ -538,10 +513,8 @@ a_file_is_kept_as_it_was_read(void **state)
 
 /* The same bytes are another clip if anything else that its tokens, or its entry, come from is
  * different. Bytes of a file are a file, whatever stands in the fields for frames. */
-static void
-frames_of_another_shape_are_another_clip(void **state)
+TEST(frames_of_another_shape_are_another_clip)
 {
-    (void)state;
     struct in_memory m = { .ctx = NULL };
     open_in_memory(&m);
     add_in_memory(&m, "bytes", 0);
@@ -578,10 +551,8 @@ frames_of_another_shape_are_another_clip(void **state)
 /* Frames whose bytes are not as many as their shape says are never read beyond their end, and
  * frames of a shape that no model takes are not read at all. They cost themselves: the run goes on,
  * and the next run knows that they failed. */
-static void
-frames_of_a_wrong_size_cost_themselves(void **state)
+TEST(frames_of_a_wrong_size_cost_themselves)
 {
-    (void)state;
     enum { WRONG = 600 }; /* more than wait in a job at once */
     struct in_memory m = { .ctx = NULL };
     qv_error err = { 0 };
@@ -629,26 +600,4 @@ frames_of_a_wrong_size_cost_themselves(void **state)
     free(cut);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(only_the_device_and_memory_end_a_run),
-        TEST(a_value_that_f16_lacks_is_its_clips_failure),
-        TEST(what_is_there_is_left_alone),
-        TEST(another_model_is_refused),
-        TEST(a_run_that_is_stopped_seals_what_is_done),
-#ifndef __APPLE__
-        TEST(a_record_is_of_the_clips_own_failure),
-        TEST(a_file_system_without_locks_is_told),
-#endif
-        TEST(runs_follow_one_another),
-        TEST(the_same_bytes_are_the_same_clip),
-        TEST(a_file_is_kept_as_it_was_read),
-        TEST(frames_of_another_shape_are_another_clip),
-        TEST(frames_of_a_wrong_size_cost_themselves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

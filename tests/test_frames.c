@@ -2,17 +2,10 @@
 /* Tests the frames of odd clips: each that is asked for is the one that FFmpeg alone decodes,
  * whatever was left out before it. With arguments it compares the files that they name. */
 #define _POSIX_C_SOURCE 200809L
-#include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "../decoder/decoder.h"
 #include "compare_frames.h"
@@ -51,17 +44,15 @@ ignore(void *user)
 }
 
 static int
-begin(void **state)
+begin(void)
 {
-    (void)state;
     n_wrong = 0;
     return 0;
 }
 
 static int
-end(void **state)
+end(void)
 {
-    (void)state;
     if (n_wrong)
         print_message("%d clips are wrong\n", n_wrong);
     return n_wrong;
@@ -80,10 +71,8 @@ check_in(const stream *s, const char *name, const char *endings, expectation exp
     }
 }
 
-static void
-odd_clips(void **state)
+TEST(odd_clips)
 {
-    (void)state;
     for (size_t i = 0; clip_name(i); i++) {
         const bool long_one =
             !strcmp(clip_name(i), "often.mp4") || !strcmp(clip_name(i), "millions.mp4");
@@ -194,10 +183,8 @@ check_left_to_cpu(const char *name)
     close(fd);
 }
 
-static void
-parameter_sets_that_return(void **state)
+TEST(parameter_sets_that_return)
 {
-    (void)state;
     static const stream_recipe h264[2] = {
         { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:level=30\\:qp=14" },
         { .encoder = "libx264", .frames = 15, .options = X264 "cabac=0\\:level=31\\:qp=34" },
@@ -235,10 +222,8 @@ is_mpeg4_header(int code)
 }
 
 /* MPEG-4 has its parameters in a header, which may stand in a segment's first picture alone. */
-static void
-headers_that_return(void **state)
+TEST(headers_that_return)
 {
-    (void)state;
     static const stream_recipe kinds[][2] = {
         { { .encoder = "mpeg4", .frames = 15, .options = "mpeg_quant=1" },
           { .encoder = "mpeg4", .frames = 15 } },
@@ -276,10 +261,8 @@ cut_av1_headers(AVPacket *packet)
 
 /* AV1 has its parameters in a sequence header, which may stand in a segment's first group alone. libdav1d notices that later
  * keyframes lack it; libaom's decoder would go on with an earlier one, in another range of colours. */
-static void
-headers_of_av1(void **state)
+TEST(headers_of_av1)
 {
-    (void)state;
     stream *joined = NULL;
     for (int i = 0; i < 5; i++) {
         stream *s = stream_encode(
@@ -335,10 +318,8 @@ give_matrices(AVPacket *packet, unsigned number)
 }
 
 /* MPEG-2's matrices hold for later pictures too, even if a B-picture brings them. */
-static void
-matrices_of_b_pictures(void **state)
+TEST(matrices_of_b_pictures)
 {
-    (void)state;
     stream *s = stream_encode(
         &(stream_recipe){ .encoder = "mpeg2video", .options = "bf=2", .frames = 60, .group = 15 });
     assert_non_null(s);
@@ -352,10 +333,8 @@ matrices_of_b_pictures(void **state)
 
 /* HEVC in open groups. Some pictures that lead a keyframe (RASL) are dropped, as the keyframe is made a BLA picture, or as the
  * sequence ends in front of it. */
-static void
-dropped_pictures(void **state)
+TEST(dropped_pictures)
 {
-    (void)state;
     enum { CRA = 21, BLA = 16 };
     static const uint8_t ends[] = { 0, 0, 1, 36 << 1, 1 };
     for (int broken = 0; broken < 2; broken++) {
@@ -411,10 +390,8 @@ give_layers(AVPacket *packet)
 }
 
 /* HEVC whose middle layer has pictures to which only a higher layer refers. */
-static void
-layers(void **state)
+TEST(layers)
 {
-    (void)state;
     static const stream_recipe hevc = {
         .encoder = "libx265",
         .frames = 60,
@@ -436,10 +413,8 @@ layers(void **state)
 /* H.264 in groups that begin with a recovery point R. The picture L behind it is shown before it,
  * and takes the first place in the list of references of what follows: R L p p .., where the first p
  * is predicted from L. */
-static void
-lists_of_leading_pictures(void **state)
+TEST(lists_of_leading_pictures)
 {
-    (void)state;
     enum { GROUPS = 6, GROUP = 8 };
     uint8_t bytes[3 * H264_MOST_BYTES];
     AVCodecParameters *par = avcodec_parameters_alloc();
@@ -516,10 +491,8 @@ check_jpeg(const char *name, int least, int most, bool every_fifth, expectation 
     stream_free(&all);
 }
 
-static void
-tables_of_jpeg(void **state)
+TEST(tables_of_jpeg)
 {
-    (void)state;
     check_jpeg("jpeg-whole", NO_MARKER, NO_MARKER, true, LEFT_OUT);
     check_jpeg("jpeg-standard", DHT, DHT, false, LEFT_OUT); /* Huffman tables that all know */
     check_jpeg("jpeg-dht", DHT, DHT, true, WHOLE);
@@ -528,10 +501,8 @@ tables_of_jpeg(void **state)
 }
 
 /* Palettes come once, with the packet from which on they hold. */
-static void
-palettes(void **state)
+TEST(palettes)
 {
-    (void)state;
     static const struct {
         const char *encoder, *endings;
     } kinds[] = { { "rawvideo", "avi mov nut" },
@@ -573,10 +544,8 @@ encode_usual(size_t i, int frames, int group)
 }
 
 /* Matroska that begins with any packet, as stream copies do; and two of these in a row. */
-static void
-begins_anywhere(void **state)
+TEST(begins_anywhere)
 {
-    (void)state;
     static const int firsts[] = { 1, 2, 3, 7, 14, 16 };
     for (size_t i = 0; i < LENGTH(usual); i++) {
         stream *s = encode_usual(i, 48, 15);
@@ -618,10 +587,8 @@ get_bytes(const char *name, uint8_t *to, size_t most)
 static uint8_t file_bytes[1 << 20];
 
 /* Matroska that ends at any byte, and so has no list of its keyframes. */
-static void
-ends_anywhere(void **state)
+TEST(ends_anywhere)
 {
-    (void)state;
     for (size_t i = 0; i < LENGTH(usual); i += 2) {
         stream *s = encode_usual(i, 40, 12);
         if (!s)
@@ -698,10 +665,8 @@ write_wrong_entry(const stream *s, int fault, const char *name)
     return true;
 }
 
-static void
-first_entry_is_wrong(void **state)
+TEST(first_entry_is_wrong)
 {
-    (void)state;
     int n_written = 0;
     for (size_t i = 0; i < LENGTH(usual); i++)
         for (int fault = 0; fault < 2; fault++) {
@@ -720,10 +685,8 @@ first_entry_is_wrong(void **state)
 /* ---- packets without a frame ----------------------------------------------------------------- */
 
 /* MPEG-4 of which some packets hold a picture that is not coded, or nothing. */
-static void
-nothing_shown(void **state)
+TEST(nothing_shown)
 {
-    (void)state;
     /* a P-VOP with vop_coded 0 */
     static const uint8_t not_coded[] = { 0, 0, 1, 0xb6, 0x50, 0x4f };
     for (int empty = 0; empty < 2; empty++) {
@@ -742,10 +705,8 @@ nothing_shown(void **state)
 
 /* ---- joined clips ---------------------------------------------------------------------------- */
 
-static void
-concatenations(void **state)
+TEST(concatenations)
 {
-    (void)state;
     static const struct {
         const char *name, *endings;
         stream_recipe parts[2];
@@ -846,35 +807,17 @@ concatenations(void **state)
     }
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, begin, end)
+TEST_EACH(begin, end);
+TEST_GROUP(clips_enter_folder, clips_leave_folder);
 
-int
-main(int argc, char **argv)
+/* test_frames FILE... holds these clips to FFmpeg. */
+TEST_MAIN(argc, argv)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(odd_clips),
-        TEST(parameter_sets_that_return),
-        TEST(headers_that_return),
-        TEST(headers_of_av1),
-        TEST(matrices_of_b_pictures),
-        TEST(dropped_pictures),
-        TEST(layers),
-        TEST(lists_of_leading_pictures),
-        TEST(tables_of_jpeg),
-        TEST(palettes),
-        TEST(begins_anywhere),
-        TEST(ends_anywhere),
-        TEST(first_entry_is_wrong),
-        TEST(nothing_shown),
-        TEST(concatenations),
-    };
     for (int i = 1; i < argc; i++) {
         const compared c = compare_frames(argv[i], COMPARE_MANY);
         print_message("%s: %d frames%s%s%s%s\n", argv[i], (int)c.n, *c.why ? ": " : "", c.why,
                       *c.wrong ? ": other than FFmpeg's: " : "", c.wrong);
         n_wrong += *c.wrong != 0;
     }
-    if (argc > 1)
-        return n_wrong > 0;
-    return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
+    return argc > 1 ? n_wrong > 0 : TEST_GO_ON;
 }

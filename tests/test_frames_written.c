@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests the frames of small clips of all codecs and containers that this FFmpeg writes: each frame
  * that is asked for is the one that FFmpeg alone decodes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <unistd.h>
 
 #include "compare_frames.h"
 #include "make_clips.h"
@@ -127,10 +120,8 @@ check_codec(const AVCodec *codec, enum AVPixelFormat format)
     stream_free(&s);
 }
 
-static void
-codecs_and_containers(void **state)
+TEST(codecs_and_containers)
 {
-    (void)state;
     void *at = NULL;
     for (const AVCodec *codec; (codec = av_codec_iterate(&at));) {
         if (!is_usable(codec))
@@ -148,9 +139,4 @@ codecs_and_containers(void **state)
     assert_true(found.pairs >= LEAST_PAIRS);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(codecs_and_containers) };
-    return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
-}
+TEST_GROUP(clips_enter_folder, clips_leave_folder);

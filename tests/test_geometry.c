@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests the grid's pure functions against tables that were written by transformers 5.23 and torch
  * 2.11. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
-#include <string.h>
 
 #include "towers/geometry.h"
 
@@ -53,10 +49,8 @@ static const float weight_2x8[8][2] = {
     { 0x1p+0f, 0 },
 };
 
-static void
-positions_are_those_of_transformers(void **state)
+TEST(positions_are_those_of_transformers)
 {
-    (void)state;
     qv_block_coords(4, 6, 2, 7, 3, coords);
     for (int i = 0; i < 24; i++) {
         assert_int_equal(coords[i].row, positions_4x6[i][0]);
@@ -66,10 +60,8 @@ positions_are_those_of_transformers(void **state)
     }
 }
 
-static void
-every_patch_has_one_row(void **state)
+TEST(every_patch_has_one_row)
 {
-    (void)state;
     static const int64_t grids[][3] = { { 2, 2, 2 }, { 2, 10, 2 }, { 10, 2, 2 }, { 6, 9, 3 },
                                         { 5, 7, 1 }, { 1, 1, 1 },  { 40, 62, 2 } };
     for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
@@ -89,10 +81,8 @@ every_patch_has_one_row(void **state)
     }
 }
 
-static void
-interpolation_is_that_of_transformers(void **state)
+TEST(interpolation_is_that_of_transformers)
 {
-    (void)state;
     qv_geometry_interpolation(QV_BILINEAR, 4, 6, 2, 6, *taps_index, *taps_weight);
     assert_memory_equal(taps_index, index_4x6, sizeof index_4x6);
     assert_true(taps_weight[2][0] == 0x1.555558p-2f && taps_weight[2][2] == 0x1.555554p-1f);
@@ -118,10 +108,8 @@ fnv1a(uint64_t hash, const void *data, size_t bytes)
 
 /* All bits of larger grids: FNV-1a over the int32 indices and then the f32 weights of transformers'
  * tensors (little endian). */
-static void
-interpolation_of_large_grids_has_the_same_bits(void **state)
+TEST(interpolation_of_large_grids_has_the_same_bits)
 {
-    (void)state;
     static const struct {
         int64_t h, w, merge, side;
         uint64_t hash;
@@ -147,10 +135,8 @@ interpolation_of_large_grids_has_the_same_bits(void **state)
     }
 }
 
-static void
-interpolation_is_weights_into_the_table(void **state)
+TEST(interpolation_is_weights_into_the_table)
 {
-    (void)state;
     static const int64_t grids[][4] = { { 2, 2, 2, 48 },   { 2, 96, 2, 48 }, { 94, 96, 2, 48 },
                                         { 96, 130, 2, 7 }, { 6, 9, 3, 2 },   { 2, 2, 2, 1 } };
     for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
@@ -194,10 +180,8 @@ static const float cubic_10_of_4[10][4] = {
     { 0, 0, -0.11024978f, 1.11025012f },
 };
 
-static void
-cubic_interpolation_is_that_of_torch(void **state)
+TEST(cubic_interpolation_is_that_of_torch)
 {
-    (void)state;
     static const struct {
         int64_t h, w, merge, side;
         const float (*rows)[4], (*cols)[4];
@@ -241,10 +225,8 @@ ulps(float a, float b)
 }
 
 /* torch: (position * inv_freq).cos(), .sin() in f32 */
-static void
-angles_are_torchs_to_one_ulp(void **state)
+TEST(angles_are_torchs_to_one_ulp)
 {
-    (void)state;
     static const struct {
         int64_t head_dim, position, i;
         float cos, sin;
@@ -274,10 +256,8 @@ angles_are_torchs_to_one_ulp(void **state)
 }
 
 /* The angles are right whatever the number of positions, and lie on the circle. */
-static void
-angles_follow_positions(void **state)
+TEST(angles_follow_positions)
 {
-    (void)state;
     enum { N = 100, HEAD = 24, QUARTER = HEAD / 4 };
     static float c[N * QUARTER], s[N * QUARTER], few[2][7 * QUARTER];
     qv_geometry_angles(N, HEAD, 10000, c, s);
@@ -294,20 +274,4 @@ angles_follow_positions(void **state)
             assert_true(fabs(y - sin(angle)) <= tolerance);
             assert_true(fabs(x * x + y * y - 1) <= 4 * 0x1p-24);
         }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(positions_are_those_of_transformers),
-        cmocka_unit_test(every_patch_has_one_row),
-        cmocka_unit_test(interpolation_is_that_of_transformers),
-        cmocka_unit_test(interpolation_of_large_grids_has_the_same_bits),
-        cmocka_unit_test(interpolation_is_weights_into_the_table),
-        cmocka_unit_test(cubic_interpolation_is_that_of_torch),
-        cmocka_unit_test(angles_are_torchs_to_one_ulp),
-        cmocka_unit_test(angles_follow_positions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,9 @@
 /* Tests GGUF files: honest ones give what they hold; hostile ones are refused with texts that
  * help; and blocks of every quantised type have the values that the `gguf` package computes. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
 
 #include "files/gguf.h"
@@ -38,10 +35,8 @@ expect_open_failure(const char *what, const char *path, qv_status status, const 
 
 /* ---- honest files ------------------------------------------------------------------------------ */
 
-static void
-honest_files_come_back(void **state)
+TEST(honest_files_come_back)
 {
-    (void)state;
     static const float eps = 1e-6f, mean[3] = { 0.48145466f, 0.5f, INFINITY };
     static const int16_t data[6] = { 1, 2, 3, 4, 5, 6 };
     for (uint32_t version = 2; version <= 3; version++) {
@@ -116,10 +111,8 @@ make(const char *pieces)
 #define HEAD(tensors, keys) "GGUF u4:3 u8:" tensors " u8:" keys
 #define F32(name, dims, offset) " t:" name " " dims " u4:0 u8:" offset
 
-static void
-hostile_files_are_refused(void **state)
+TEST(hostile_files_are_refused)
 {
-    (void)state;
     static const struct {
         const char *pieces;
         qv_status status;
@@ -221,10 +214,8 @@ hostile_files_are_refused(void **state)
 }
 
 /* Arrays with more values than are kept are skipped, and all kept arrays together have a limit. */
-static void
-large_arrays_take_no_memory(void **state)
+TEST(large_arrays_take_no_memory)
 {
-    (void)state;
     struct gguf_file f = { 0 };
     gguf_key(&f, "clip.long", GGUF_ARRAY);
     put_number(&f.keys, 0, 4);
@@ -248,10 +239,8 @@ large_arrays_take_no_memory(void **state)
 }
 
 /* Every cut of an honest file is refused, and none is read beyond its end. */
-static void
-every_cut_is_refused(void **state)
+TEST(every_cut_is_refused)
 {
-    (void)state;
     struct gguf_file f = { 0 };
     gguf_string(&f, "general.architecture", "clip");
     gguf_bools(&f, "clip.flags", (bool[]){ true, false }, 2);
@@ -320,10 +309,8 @@ fill_blocks(const struct qv_gguf_type *type, uint8_t *blocks)
     }
 }
 
-static void
-blocks_are_what_ggml_makes_of_them(void **state)
+TEST(blocks_are_what_ggml_makes_of_them)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT(types); i++) {
         const struct qv_gguf_type *type = qv_gguf_type_find(types[i].id);
         assert_non_null(type);
@@ -343,10 +330,8 @@ blocks_are_what_ggml_makes_of_them(void **state)
     }
 }
 
-static void
-plain_values_are_widened(void **state)
+TEST(plain_values_are_widened)
 {
-    (void)state;
     float out[2];
     qv_gguf_widen(qv_gguf_type_find(1), (uint16_t[]){ 0x3c00, 0xc000 }, 2, out);
     assert_true(out[0] == 1 && out[1] == -2);
@@ -358,16 +343,4 @@ plain_values_are_widened(void **state)
     assert_null(qv_gguf_type_find(4));
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(honest_files_come_back, tempdir_make, tempdir_remove),
-        cmocka_unit_test_setup_teardown(hostile_files_are_refused, tempdir_make, tempdir_remove),
-        cmocka_unit_test_setup_teardown(large_arrays_take_no_memory, tempdir_make, tempdir_remove),
-        cmocka_unit_test_setup_teardown(every_cut_is_refused, tempdir_make, tempdir_remove),
-        cmocka_unit_test(blocks_are_what_ggml_makes_of_them),
-        cmocka_unit_test(plain_values_are_widened),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

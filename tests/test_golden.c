@@ -7,16 +7,10 @@
  * in the worst token (73% in the worst patch of a block), so that much slack is given here; the bar
  * of 1.05 is for real sizes (tools/reference/parity.py).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "backends.h"
 #include "distance.h"
@@ -260,10 +254,8 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     qv_safetensors_close(&expected);
 }
 
-static void
-every_family_on_every_backend(void **state)
+TEST(every_family_on_every_backend)
 {
-    (void)state;
     enum { N_FAMILIES = sizeof families / sizeof *families };
     for (int b = 0; b < N_TEST_BACKENDS; b++)
         for (int type = 0; type < N_TEST_DTYPES; type++) {
@@ -271,11 +263,4 @@ every_family_on_every_backend(void **state)
             for (int i = 0; i < n; i++)
                 check_family(families[i], test_backends[b], test_dtypes[type]);
         }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(every_family_on_every_backend) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

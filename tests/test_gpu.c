@@ -2,22 +2,15 @@
 /* Tests that clips which a GPU decodes are the CPU's to the byte, and that whatever goes wrong there costs no more than
  * decoding them again. software_nvdec.c stands in for the GPU; all else is what runs on one. */
 #define _GNU_SOURCE
-#include <errno.h>
+#include "test.h"
+
 #include <fcntl.h>
 #include <math.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "../clips/gpu.h"
 #include "../decoder/gpu_decoder.h"
@@ -91,10 +84,8 @@ expect(const char *path, const qv_clip_options *options, const char *why)
 }
 
 /* A device's frames are the CPU's, and streams that it does not take are decoded by the CPU. */
-static void
-test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     static const struct {
         const char *clip, *why;
     } cases[] = {
@@ -129,10 +120,8 @@ test_bytes(void **state)
 }
 
 /* All odd clips of H.264 and HEVC end as with the CPU, whatever a GPU makes of them, and no process is left. */
-static void
-test_odd(void **state)
+TEST(test_odd)
 {
-    (void)state;
     qv_clip_options options = { .decoder = start_gpu("") };
     int n = 0;
     for (size_t i = 0; clip_name(i); i++) {
@@ -173,10 +162,8 @@ count_shared_maps(void)
     return n;
 }
 
-static void
-test_no_memory(void **state)
+TEST(test_no_memory)
 {
-    (void)state;
     const qv_clip_options options = { .decode = QV_DECODE_GPU, .decoder = start_gpu("") };
     clip_write("x264.mp4");
     no_gpu_decoder = decoder_thread_always = true;
@@ -191,10 +178,8 @@ test_no_memory(void **state)
 }
 
 /* Whatever goes wrong, the frames are the CPU's. */
-static void
-test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     static const struct {
         const char *fault, *why;
     } cases[] = {
@@ -230,10 +215,8 @@ test_faults(void **state)
 }
 
 /* A process that has ended or lies is replaced, until that happens too often; and one that has served so many clips. */
-static void
-test_replaced(void **state)
+TEST(test_replaced)
 {
-    (void)state;
     static const struct {
         const char *fault, *why;
     } cases[] = {
@@ -282,10 +265,8 @@ set_descriptors(bool none)
 
 /* A process that cannot be started for lack of descriptors is tried again, but not for each clip; if it is only to follow the
  * present one, no clip hears of it. */
-static void
-test_momentary(void **state)
+TEST(test_momentary)
 {
-    (void)state;
     qv_error err;
     qv_decoder *decoder = start_gpu("");
     struct qvm_gpu *gpu = &decoder->gpus->at[0];
@@ -325,10 +306,8 @@ count_descriptors(void)
 
 /* A process that was forked off closes what it has of a decoder: of the program, and of a GPU's processes, past, present and
  * next. The decoder is as it was. */
-static void
-test_forked(void **state)
+TEST(test_forked)
 {
-    (void)state;
     int how = -1;
     const int n = count_descriptors();
     qv_decoder *decoder = start_gpu("");
@@ -351,10 +330,8 @@ test_forked(void **state)
 }
 
 /* A GPU that is not there is tried again as well, each time after twice as long. */
-static void
-test_missing(void **state)
+TEST(test_missing)
 {
-    (void)state;
     qv_error err;
     qv_decoder *decoder = start_gpu("no driver");
     for (int starts = 1; starts <= 2; starts++) {
@@ -369,10 +346,8 @@ test_missing(void **state)
 }
 
 /* Without a GPU, the error says what is missing. */
-static void
-test_none(void **state)
+TEST(test_none)
 {
-    (void)state;
     static const struct {
         const char *fault;
         int gpu;
@@ -543,10 +518,8 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
 }
 
 /* A process that crashes in the midst costs the clips under way a second decoding; without a GPU the job ends. */
-static void
-test_job(void **state)
+TEST(test_job)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct results cpu, gpu;
     clip_write("x264-pyramid.mkv");
@@ -566,10 +539,8 @@ test_job(void **state)
 }
 
 /* In a job, cores that the GPU's clips leave free decode other clips. */
-static void
-test_both(void **state)
+TEST(test_both)
 {
-    (void)state;
     static const char *const faults[] = { "", "crash 200" };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct results cpu, both;
@@ -593,10 +564,8 @@ test_both(void **state)
 
 /* Unasked, a job of many clips has the GPU of its model decode as well, where that is locked in; and whatever there is
  * instead of such a GPU, its clips are decoded, in words. */
-static void
-test_auto(void **state)
+TEST(test_auto)
 {
-    (void)state;
     static const struct {
         const char *fault;
         bool open;
@@ -642,10 +611,8 @@ test_auto(void **state)
 }
 
 /* What a cache keeps comes from a GPU's decoders only if they are asked for. */
-static void
-test_cache(void **state)
+TEST(test_cache)
 {
-    (void)state;
     char keys[CLIPS][16];
     struct tiny t = tiny_open("ref", QV_F32, 1);
     clip_write("x264.mp4");
@@ -678,10 +645,8 @@ test_cache(void **state)
 }
 
 /* So do files that the command writes. */
-static void
-test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     const char *clips[] = { "x264.mp4", "x264-pyramid.mkv" };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct tool_devices devices = { .contexts = { t.ctx }, .models = { t.model }, .n = 1 };
@@ -713,10 +678,8 @@ test_files(void **state)
 }
 
 /* In a job of several devices the GPU of each decodes. */
-static void
-test_several(void **state)
+TEST(test_several)
 {
-    (void)state;
     struct tiny t[GPUS];
     struct results cpu, gpu;
     for (int i = 0; i < GPUS; i++) {
@@ -752,29 +715,13 @@ has_landlock(void)
     return !strstr(err.text, "(Landlock");
 }
 
-int
-main(void)
+TEST_EACH(tempdir_make, tempdir_remove);
+TEST_GROUP(clips_enter_folder, clips_leave_folder);
+
+TEST_MAIN(argc, argv)
 {
-    if (!has_landlock()) {
-        puts("This system has no Landlock.");
-        return 77;
-    }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_odd),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_replaced),
-        cmocka_unit_test(test_none),
-        cmocka_unit_test(test_momentary),
-        cmocka_unit_test(test_forked),
-        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_job),
-        cmocka_unit_test(test_both),
-        cmocka_unit_test(test_auto),
-        cmocka_unit_test_setup_teardown(test_files, tempdir_make, tempdir_remove),
-        cmocka_unit_test(test_several),
-        cmocka_unit_test_setup_teardown(test_cache, tempdir_make, tempdir_remove),
-    };
-    return cmocka_run_group_tests(tests, clips_enter_folder, clips_leave_folder);
+    if (has_landlock())
+        return TEST_GO_ON;
+    puts("This system has no Landlock.");
+    return 77;
 }

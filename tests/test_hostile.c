@@ -5,13 +5,9 @@
  * broken on demand.
  */
 #define _GNU_SOURCE
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
 
-#include <errno.h>
+#include "test.h"
+
 #include <jansson.h>
 
 #include "tempdir.h"
@@ -98,11 +94,9 @@ load_ok(char digest[40])
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-static void
-slow_reads_give_the_same_weights(void **state)
+TEST(slow_reads_give_the_same_weights)
 {
     char expected[40], digest[40];
-    (void)state;
     copy_single();
     load_ok(expected);
     assert_true(disk.n_reads > 20);
@@ -115,12 +109,10 @@ slow_reads_give_the_same_weights(void **state)
     assert_string_equal(digest, expected);
 }
 
-static void
-an_error_at_any_read_is_an_error_of_that_file(void **state)
+TEST(an_error_at_any_read_is_an_error_of_that_file)
 {
     char digest[40];
     qv_error err = { 0 };
-    (void)state;
     copy_single();
     load_ok(digest);
     const int n = disk.n_reads;
@@ -132,12 +124,10 @@ an_error_at_any_read_is_an_error_of_that_file(void **state)
     }
 }
 
-static void
-a_file_that_is_cut_while_it_is_loaded_is_an_error(void **state)
+TEST(a_file_that_is_cut_while_it_is_loaded_is_an_error)
 {
     char digest[40];
     qv_error err = { 0 };
-    (void)state;
     copy_single();
     load_ok(digest);
     const int n = disk.n_reads;
@@ -150,11 +140,9 @@ a_file_that_is_cut_while_it_is_loaded_is_an_error(void **state)
     }
 }
 
-static void
-a_file_that_is_replaced_while_it_is_loaded_is_the_old_one(void **state)
+TEST(a_file_that_is_replaced_while_it_is_loaded_is_the_old_one)
 {
     char expected[40], digest[40];
-    (void)state;
     copy_single();
     load_ok(expected);
     for (disk.at = 4; disk.at < 20; disk.at += 15) {
@@ -188,8 +176,7 @@ write_sharded(const char *name, const char *shard)
     json_decref(index);
 }
 
-static void
-shards_are_what_the_index_says(void **state)
+TEST(shards_are_what_the_index_says)
 {
     static const struct {
         const char *name, *shard; /* The shard that the index names. */
@@ -210,7 +197,6 @@ shards_are_what_the_index_says(void **state)
     };
     char digest[40];
     qv_error err = { 0 };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_sharded(cases[i].name, cases[i].shard);
         copy_file("qwen3_vl_moe/model-00002-of-00002.safetensors", "half.safetensors");
@@ -221,11 +207,9 @@ shards_are_what_the_index_says(void **state)
 }
 
 /* Only what an index names counts. A tensor that another shard has too is not read from there. */
-static void
-a_tensor_in_two_shards_is_the_one_that_the_index_names(void **state)
+TEST(a_tensor_in_two_shards_is_the_one_that_the_index_names)
 {
     char expected[40], digest[40];
-    (void)state;
     write_sharded(in_second, "model-00002-of-00002.safetensors");
     load_ok(expected);
     write_sharded(in_second, "copy.safetensors");
@@ -235,8 +219,7 @@ a_tensor_in_two_shards_is_the_one_that_the_index_names(void **state)
 }
 
 /* GLM's Conv2d has the sides of a token, and the positions are those of an image. */
-static void
-what_config_json_sizes_otherwise_is_refused(void **state)
+TEST(what_config_json_sizes_otherwise_is_refused)
 {
     static const struct {
         const char *fields, *words;
@@ -249,7 +232,6 @@ what_config_json_sizes_otherwise_is_refused(void **state)
           "model.visual.merger.gate_proj.weight has shape [20,12]|asks for [24,12]" },
     };
     char digest[40];
-    (void)state;
     copy_file("glm4v/model.safetensors", "model.safetensors");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512];
@@ -266,25 +248,10 @@ what_config_json_sizes_otherwise_is_refused(void **state)
 }
 
 static int
-set_up(void **state)
+set_up(void)
 {
     memset(&disk, 0, sizeof disk);
-    return tempdir_make(state);
+    return tempdir_make();
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tempdir_remove)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(slow_reads_give_the_same_weights),
-        TEST(an_error_at_any_read_is_an_error_of_that_file),
-        TEST(a_file_that_is_cut_while_it_is_loaded_is_an_error),
-        TEST(a_file_that_is_replaced_while_it_is_loaded_is_the_old_one),
-        TEST(shards_are_what_the_index_says),
-        TEST(a_tensor_in_two_shards_is_the_one_that_the_index_names),
-        TEST(what_config_json_sizes_otherwise_is_refused),
-    };
-    return cmocka_run_group_tests_name("hostile", tests, NULL, NULL);
-}
+TEST_EACH(set_up, tempdir_remove);

@@ -2,12 +2,9 @@
 /* Tests that what this code opens in addition is searched for beside it: not in the working folder,
  * not where a name that somebody gave the program says, and not in a folder that a build knew. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <limits.h>
 #include <sys/wait.h>
 
@@ -40,10 +37,8 @@ find_as(const char *name, const char *folder, char path[PATH_MAX])
     assert_int_equal(status, 0);
 }
 
-static void
-only_beside_the_program_itself(void **state)
+TEST(only_beside_the_program_itself)
 {
-    (void)state;
     char found[PATH_MAX], own[PATH_MAX], other[600];
     const ssize_t n = readlink("/proc/self/exe", own, sizeof own - sizeof PLANTED);
     assert_true(n > 0);
@@ -65,18 +60,14 @@ only_beside_the_program_itself(void **state)
     unlink(own);
 }
 
-int
-main(int argc, char **argv)
+TEST_EACH(tempdir_make, tempdir_remove);
+
+TEST_MAIN(argc, argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--find")) {
-        char path[PATH_MAX];
-        if (qv_find_installed(PLANTED, "lib", "bin", R_OK, path, sizeof path))
-            fputs(path, stdout);
-        return 0;
-    }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(only_beside_the_program_itself, tempdir_make,
-                                        tempdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (argc != 2 || strcmp(argv[1], "--find") != 0)
+        return TEST_GO_ON;
+    char path[PATH_MAX];
+    if (qv_find_installed(PLANTED, "lib", "bin", R_OK, path, sizeof path))
+        fputs(path, stdout);
+    return 0;
 }

@@ -2,23 +2,16 @@
 /* Tests that decoding that crashes, hangs, takes all memory, lies or tries to get out costs its
  * clip, and nothing else. */
 #define _GNU_SOURCE
+#include "test.h"
+
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "../clips/clips.h"
 #include "../decoder/decoder.h"
@@ -61,10 +54,8 @@ check_no_child(void)
     assert_int_equal(errno, ECHILD);
 }
 
-static void
-test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     static const struct {
         const char *fault;
         qv_status status;
@@ -129,10 +120,8 @@ test_faults(void **state)
 
 /* Reads clips with faults in between and beside a good clip, whose frames must be what they are
  * alone. */
-static void
-test_neighbour(void **state)
+TEST(test_neighbour)
 {
-    (void)state;
     qv_clip_options good = { .decoder = start("none") }, bad = { .decoder = start("segv") };
     qv_clip *clip = NULL;
     int64_t n, got = 0;
@@ -156,10 +145,8 @@ test_neighbour(void **state)
     check_no_child();
 }
 
-static void
-test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     int64_t n;
     qv_error err;
     qv_clip_options options = { .decoder = start("leak"), .decode_memory = 1 << 28 };
@@ -181,10 +168,8 @@ test_memory(void **state)
     qv_decoder_stop(&options.decoder);
 }
 
-static void
-test_programs(void **state)
+TEST(test_programs)
 {
-    (void)state;
     qv_decoder *decoder = NULL;
     qv_error err;
     int64_t n;
@@ -206,10 +191,8 @@ test_programs(void **state)
 }
 
 /* Closes a clip in the middle of a frame that never ends. */
-static void
-test_close_hung(void **state)
+TEST(test_close_hung)
 {
-    (void)state;
     qv_clip_options options = { .decoder = start("hang") };
     qv_clip *clip = NULL;
     qv_error err;
@@ -236,10 +219,8 @@ read_some(void *decoder)
     return (void *)(intptr_t)bad;
 }
 
-static void
-test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     pthread_t threads[4];
     qv_decoder *decoder = start("none");
     for (int i = 0; i < 4; i++)
@@ -278,10 +259,8 @@ read_late(void *decoder)
 
 /* A program that answers nobody is waited for once, then ended and started again. A clip that its process was decoding goes
  * on as well. */
-static void
-test_stopped(void **state)
+TEST(test_stopped)
 {
-    (void)state;
     enum { N_THREADS = 4 };
     const double bound_s = 1, slack_s = 4; /* Other tests keep the machine busy too. */
     pthread_t threads[N_THREADS];
@@ -331,10 +310,8 @@ kill_program(qv_decoder *decoder)
 
 /* A program that was killed is started again in the environment that it had: between clips, before the first one, and in
  * the middle of a clip, which then has the frames that it has alone. */
-static void
-test_killed(void **state)
+TEST(test_killed)
 {
-    (void)state;
     static uint8_t frames[2][N_FRAMES][256 * 320 * 3];
     qv_clip_options options = { .decoder = start("none") };
     qv_clip *clip = NULL;
@@ -380,10 +357,8 @@ count_running(pid_t parent)
 }
 
 /* The process of a clip ends with the last frame. A clip that stays open holds no process. */
-static void
-test_ends_with_its_last_frame(void **state)
+TEST(test_ends_with_its_last_frame)
 {
-    (void)state;
     qv_clip_options options = { .decoder = start("none") };
     static uint8_t frames[N_FRAMES][256 * 320 * 3];
     qv_clip *clip = NULL;
@@ -413,10 +388,8 @@ kill_soon(void *decoder)
 
 /* A clip under way when the program is killed is decoded from its beginning again, once: the second time it fails, and the
  * program is not started for it without end. The next clip has it started again. */
-static void
-test_killed_in_a_clip(void **state)
+TEST(test_killed_in_a_clip)
 {
-    (void)state;
     qv_clip_options hang = { .decoder = start("hang") };
     qv_clip *clip = NULL;
     qv_error err = { QV_OK, "" };
@@ -442,10 +415,8 @@ test_killed_in_a_clip(void **state)
 }
 
 /* The program that asked for frames is gone. What it started must not stay, not even in a loop. */
-static void
-test_orphan(void **state)
+TEST(test_orphan)
 {
-    (void)state;
     /* Orphans become our children. */
     assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
     const pid_t child = fork();
@@ -538,10 +509,8 @@ count_descriptors(pid_t pid)
 /* Orders that cannot be obeyed are refused. The program ends nothing that it did not make for a
  * clip, and the descriptors that came with the order do not stay open. (If it went wrong, -1 would
  * mean every process that there is; a number below zero stands for a group.) */
-static void
-test_orders(void **state)
+TEST(test_orders)
 {
-    (void)state;
     static const int too_few_or_many[] = { 0, 1, QVM_SESSION_FDS - 2, QVM_SESSION_FDS + 1, 16 };
     int socket;
     const pid_t program = start_program(&socket);
@@ -573,10 +542,8 @@ test_orders(void **state)
 }
 
 /* A decoder belongs to the process that started it. */
-static void
-test_fork(void **state)
+TEST(test_fork)
 {
-    (void)state;
     const qv_clip_options options = { .decoder = start("none") };
     int64_t n;
     const pid_t child = fork();
@@ -637,10 +604,8 @@ __wrap_free(void *p)
 }
 
 /* The environment is copied whole, and into its room, where another thread makes a value longer meanwhile. */
-static void
-test_environment(void **state)
+TEST(test_environment)
 {
-    (void)state;
     qv_decoder *decoder = NULL;
     setenv("QV_CHANGES", "", 1);
     makes_longer = true;
@@ -675,10 +640,8 @@ count_frames(const char *path, double start_s, qv_decoder *decoder)
 /* The index that the first cut made serves other cuts, which is shown by a number in it that is
  * changed in between. It serves no other file, not the same file after it was written to, and no
  * clip that is not cut. */
-static void
-test_cuts_share(void **state)
+TEST(test_cuts_share)
 {
-    (void)state;
     qv_decoder *decoder = start("none");
     struct qvm_kept *kept = &decoder->kept;
     const int64_t all = count_frames(CLIP, 0.5, decoder);
@@ -717,10 +680,8 @@ test_cuts_share(void **state)
 }
 
 /* An index is of one file, one version of it, one piece of it and one package's rules. */
-static void
-test_kept_is_of_one_file(void **state)
+TEST(test_kept_is_of_one_file)
 {
-    (void)state;
     const qvm_identity file = { 1, 2, 3, 4, 5, 6, QV_LIKE_TRANSFORMERS };
     qvm_identity other[7];
     struct qvm_kept kept = { .n = 0 };
@@ -746,10 +707,8 @@ test_kept_is_of_one_file(void **state)
 
 /* Whoever gets an index believes nothing in it: not how long it is, how many frames there are or
  * that its text ends. */
-static void
-test_index_is_checked(void **state)
+TEST(test_index_is_checked)
 {
-    (void)state;
     const int64_t bytes = (int64_t)qvm_index_bytes(2);
     qvm_index *index = calloc(1, (size_t)bytes);
     assert_non_null(index);
@@ -780,10 +739,8 @@ test_index_is_checked(void **state)
     free(index);
 }
 
-static void
-test_kept_is_bounded(void **state)
+TEST(test_kept_is_bounded)
 {
-    (void)state;
     struct qvm_kept kept = { .n = 0 };
     int64_t bytes;
     for (int i = 0; i < QVM_MOST_KEPT + 4; i++) {
@@ -805,9 +762,8 @@ test_kept_is_bounded(void **state)
 }
 
 static int
-make_files(void **state)
+make_files(void)
 {
-    (void)state;
     qv_error err;
     FILE *victim = fopen("victim", "w");
     if (!victim || fclose(victim) || setenv("QWENVIT_DECODER", QV_DECODER, 1) ||
@@ -817,37 +773,12 @@ make_files(void **state)
 }
 
 static int
-check_files(void **state)
+check_files(void)
 {
-    (void)state;
     const bool there = !access("victim", R_OK), escaped = !access("escaped", F_OK);
     unlink("victim");
     unlink(CLIP);
     return there && !escaped ? 0 : -1;
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_ends_with_its_last_frame),
-        cmocka_unit_test(test_neighbour),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_close_hung),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_killed_in_a_clip),
-        cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_orphan),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_cuts_share),
-        cmocka_unit_test(test_kept_is_bounded),
-        cmocka_unit_test(test_kept_is_of_one_file),
-        cmocka_unit_test(test_index_is_checked),
-    };
-    return cmocka_run_group_tests(tests, make_files, check_files);
-}
+TEST_GROUP(make_files, check_files);

@@ -5,16 +5,11 @@
  * source has ended. A fault of one source costs only that one. Memory stays below its bound.
  */
 #define _GNU_SOURCE
-#include <errno.h>
+#include "test.h"
+
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "asker.h"
 #include "backends.h"
@@ -266,10 +261,8 @@ check_family(const char *dir, const char *backend)
 
 /* Tokens have the same bits in any order of the sources, with DeepStack's outputs and
  * with windows. */
-static void
-any_order_gives_the_same_bits(void **state)
+TEST(any_order_gives_the_same_bits)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         if (!is_tried(test_backends[on]))
             continue;
@@ -279,10 +272,8 @@ any_order_gives_the_same_bits(void **state)
 }
 
 /* Each item on one of two devices: here one that is slow and one that is quick. */
-static void
-several_devices_share_the_work(void **state)
+TEST(several_devices_share_the_work)
 {
-    (void)state;
     const char *const pairs[][2] = { { "ref", "ref" },
 #ifdef QV_WITH_CPU
                                      { "ref", "cpu" },
@@ -445,10 +436,8 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
 /* Frame pairs are packed, so that a clip lies in several chunks. Its tokens come in their order,
  * all from one device, and are those of its pairs; so it is too if its sink fails between its
  * calls, or if it is dropped or the job is cancelled while calls are under way. */
-static void
-clips_lie_in_several_chunks(void **state)
+TEST(clips_lie_in_several_chunks)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         struct tiny t[2];
         if (!is_tried(test_backends[on]))
@@ -489,10 +478,8 @@ open_large_windows(void)
 
 /* A frame pair that is two patches high has twice the windows that a chunk of its rows has room
  * for. It goes to the chunk that suits it by itself, whether its rows fit a pack or not. */
-static void
-thin_items_have_many_windows(void **state)
+TEST(thin_items_have_many_windows)
 {
-    (void)state;
     enum { PACK = 320 };
     static const int64_t grids[][3] = { { 2, 2, 160 }, { 1, 160, 2 }, { 3, 2, 102 }, { 1, 2, 78 } };
     enum { THIN = sizeof grids / sizeof *grids };
@@ -525,10 +512,8 @@ thin_items_have_many_windows(void **state)
 
 /* Small sources in a list fill chunks, and a few of them do not pay for a full chunk if a smaller
  * one has the same bits. qv_capacity_for_chunk says which capacity a device then takes. */
-static void
-few_pay_for_few(void **state)
+TEST(few_pay_for_few)
 {
-    (void)state;
     enum { PACK = 256, MANY = 40 };
     static const int64_t g[3] = { 1, 4, 6 }, rows = 24;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
@@ -589,10 +574,8 @@ has_dense_plan(const qv_model *model, int64_t segments, int64_t rows)
 /* If plans are slow to make, the plan for chunks to come is made while the device computes the chunks before. Here 5
  * chunks of 4 pairs are followed by one of a single pair, which does not take that plan. The single pair gets no plan of
  * its own either if the rows that it leaves empty are few beside those of all chunks before. */
-static void
-few_plans_are_made(void **state)
+TEST(few_plans_are_made)
 {
-    (void)state;
     static const struct {
         int under_way;
         int64_t chunks, rest;
@@ -622,10 +605,8 @@ few_plans_are_made(void **state)
 
 /* Of 400 sources every other one is dropped while the sink waits, so that some are in chunks, some
  * in the feeder, and some are not taken up. */
-static void
-what_is_dropped_is_not_computed(void **state)
+TEST(what_is_dropped_is_not_computed)
 {
-    (void)state;
     enum { MANY = 400, GONE = MANY / 2, UNDER_WAY = 3 * ROWS / 16 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
@@ -671,10 +652,8 @@ what_is_dropped_is_not_computed(void **state)
 
 /* ---- sources that are wrong ------------------------------------------------------------------ */
 
-static void
-sources_are_checked_when_they_are_added(void **state)
+TEST(sources_are_checked_when_they_are_added)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
@@ -723,10 +702,8 @@ sources_are_checked_when_they_are_added(void **state)
     tiny_close(&t);
 }
 
-static void
-options_are_checked(void **state)
+TEST(options_are_checked)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1), other = tiny_open("ref", QV_F32, 1);
     struct tiny moe = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     qv_model *const one[] = { t.model, t.model }, *const odd[] = { t.model, moe.model };
@@ -766,10 +743,8 @@ options_are_checked(void **state)
 }
 
 /* One that the sink refuses in each of its calls, the others none the wiser. */
-static void
-a_sink_refuses_one(void **state)
+TEST(a_sink_refuses_one)
 {
-    (void)state;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     struct mixed *m = mixed_make(&t, QV_F32);
     static const int refused[] = { 0, 4, 15 }; /* a small one, and two of several chunks */
@@ -800,10 +775,8 @@ a_sink_refuses_one(void **state)
 }
 
 /* A source that failed before it was added comes to its end in its turn, without an entry. */
-static void
-a_source_that_has_failed_is_told_of(void **state)
+TEST(a_source_that_has_failed_is_told_of)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     qv_error err = { 0 };
@@ -828,10 +801,8 @@ a_source_that_has_failed_is_told_of(void **state)
 }
 
 /* A sink without functions discards tokens. */
-static void
-a_sink_of_zeros_discards(void **state)
+TEST(a_sink_of_zeros_discards)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
     qv_job *job = NULL;
@@ -869,10 +840,8 @@ check_ended(struct collector *c, int n, qv_status status, const char *words)
     assert_true(cancelled > 0);
 }
 
-static void
-what_is_no_matter_of_one_source_ends_all(void **state)
+TEST(what_is_no_matter_of_one_source_ends_all)
 {
-    (void)state;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     struct mixed *m = mixed_make(&t, QV_F32);
     qv_error err = { 0 };
@@ -910,10 +879,8 @@ what_is_no_matter_of_one_source_ends_all(void **state)
 }
 
 /* Closed in the middle, cancelled before that or not; and a queue that is full. */
-static void
-a_job_is_closed_early(void **state)
+TEST(a_job_is_closed_early)
 {
-    (void)state;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
     struct mixed *m = mixed_make(&t, QV_F32);
     for (int turn = 0; turn < 8; turn++) {
@@ -956,10 +923,8 @@ a_job_is_closed_early(void **state)
 }
 
 /* An item does not wait for a chunk that does not fill, though another is still being read. */
-static void
-nothing_waits_for_ever(void **state)
+TEST(nothing_waits_for_ever)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
@@ -1021,9 +986,9 @@ static char *clip_paths[CLIPS];
 static qv_decoder *decoder;
 
 static int
-make_files(void **state)
+make_files(void)
 {
-    if (tempdir_make(state) || qv_decoder_start(QV_DECODER, &decoder, NULL))
+    if (tempdir_make() || qv_decoder_start(QV_DECODER, &decoder, NULL))
         return -1;
     for (int i = 0; i < CLIPS; i++) {
         const char *path = temp_path(clips[i].name);
@@ -1043,12 +1008,12 @@ make_files(void **state)
 }
 
 static int
-remove_files(void **state)
+remove_files(void)
 {
     qv_decoder_stop(&decoder);
     for (int i = 0; i < CLIPS; i++)
         free(clip_paths[i]);
-    return tempdir_remove(state);
+    return tempdir_remove();
 }
 
 static qv_clip_options
@@ -1098,10 +1063,8 @@ expect_same(const struct tiny *t, struct collector *got, struct collector *wante
         fail_msg("%s has other bits than alone", key);
 }
 
-static void
-clips_in_any_order_are_the_same_bits(void **state)
+TEST(clips_in_any_order_are_the_same_bits)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         if (!is_tried(test_backends[on]))
             continue;
@@ -1138,10 +1101,8 @@ clips_in_any_order_are_the_same_bits(void **state)
 
 /* A clip that fits into one chunk still comes in parts, as they are decoded. If there is memory for
  * none of them, each part is computed before the next one is read. */
-static void
-a_clip_is_read_in_parts_of_a_chunk(void **state)
+TEST(a_clip_is_read_in_parts_of_a_chunk)
 {
-    (void)state;
     enum { K = 10 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *alone = clips_alone(&t), *c = collector_make(&t);
@@ -1166,10 +1127,8 @@ keep_device_s(void *user, void *entry, const qv_job_result *r, qv_error *err)
 }
 
 /* A chunk that has several pieces of a source is waited for once. */
-static void
-a_chunk_is_waited_for_once(void **state)
+TEST(a_chunk_is_waited_for_once)
 {
-    (void)state;
     enum { K = 10 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     double device_s = 0;
@@ -1186,10 +1145,8 @@ a_chunk_is_waited_for_once(void **state)
 }
 
 /* A clip that is dropped while it is read is read no further. */
-static void
-a_clip_is_dropped_while_it_is_read(void **state)
+TEST(a_clip_is_dropped_while_it_is_read)
 {
-    (void)state;
     enum { K = 5 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
@@ -1212,10 +1169,8 @@ a_clip_is_dropped_while_it_is_read(void **state)
 }
 
 /* The bytes of a file give what the file gives. */
-static void
-a_file_in_memory(void **state)
+TEST(a_file_in_memory)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *alone = clips_alone(&t), *c = collector_make(&t);
     qv_job *job =
@@ -1243,10 +1198,8 @@ a_file_in_memory(void **state)
     tiny_close(&t);
 }
 
-static void
-a_source_that_is_wrong_costs_itself(void **state)
+TEST(a_source_that_is_wrong_costs_itself)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *alone = clips_alone(&t), *c = collector_make(&t);
     assert_int_equal(mkfifo(temp_path("pipe"), 0600), 0);
@@ -1373,10 +1326,8 @@ held_options(struct holder *h, int64_t ahead, int decoders)
 
 /* However small the bound is, and however large the first source, whoever takes results in their
  * order gets the next one; what is held is at most the bound and what was under way. */
-static void
-results_are_taken_in_order_below_a_bound(void **state)
+TEST(results_are_taken_in_order_below_a_bound)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 14, 4, 4, 1);
     for (int turn = 0; turn < 4; turn++) {
@@ -1437,10 +1388,8 @@ open_with_three(const struct tiny *t, qv_job_options o, struct holder *h)
     }
 }
 
-static void
-nothing_is_taken_up_until_results_are_given_back(void **state)
+TEST(nothing_is_taken_up_until_results_are_given_back)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 14, 4, 4, 1);
     struct holder h = { .held = 0 };
@@ -1508,10 +1457,8 @@ ask_thrice(void *user, qv_job *job)
 }
 
 /* A job that waits, for room or for its end, asks whether it goes on. */
-static void
-a_job_that_waits_asks_whether_it_goes_on(void **state)
+TEST(a_job_that_waits_asks_whether_it_goes_on)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
     for (int adding = 0; adding < 2; adding++) {
@@ -1582,10 +1529,8 @@ kill_some(void *user)
 }
 
 /* Clips whose decoder is killed say so; the others are right. */
-static void
-decoders_are_killed_at_random(void **state)
+TEST(decoders_are_killed_at_random)
 {
-    (void)state;
     enum { MANY = 120 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *alone = clips_alone(&t), *c = collector_make(&t);
@@ -1653,10 +1598,8 @@ count(void *user, void *entry, const qv_job_result *r, qv_error *err)
 }
 
 /* QV_SOAK=20000 for that many clips. Memory, descriptors and processes stay as they were. */
-static void
-a_soak_leaves_nothing_behind(void **state)
+TEST(a_soak_leaves_nothing_behind)
 {
-    (void)state;
     const char *asked = getenv("QV_SOAK");
     const int many = asked ? atoi(asked) : 300, warm = many / 3;
     struct tiny t = tiny_open("ref", QV_F32, 1);
@@ -1695,10 +1638,8 @@ a_soak_leaves_nothing_behind(void **state)
 }
 
 /* The capacity that a model says before there is a job is the one that a job packs in. */
-static void
-packs_are_as_large_as_a_model_says(void **state)
+TEST(packs_are_as_large_as_a_model_says)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         if (!is_tried(test_backends[on]))
             continue;
@@ -1713,37 +1654,4 @@ packs_are_as_large_as_a_model_says(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packs_are_as_large_as_a_model_says),
-        cmocka_unit_test(any_order_gives_the_same_bits),
-        cmocka_unit_test(several_devices_share_the_work),
-        cmocka_unit_test(clips_lie_in_several_chunks),
-        cmocka_unit_test(thin_items_have_many_windows),
-        cmocka_unit_test(few_pay_for_few),
-        cmocka_unit_test(few_plans_are_made),
-        cmocka_unit_test(what_is_dropped_is_not_computed),
-        cmocka_unit_test(sources_are_checked_when_they_are_added),
-        cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(a_sink_refuses_one),
-        cmocka_unit_test(a_source_that_has_failed_is_told_of),
-        cmocka_unit_test(a_sink_of_zeros_discards),
-        cmocka_unit_test(what_is_no_matter_of_one_source_ends_all),
-        cmocka_unit_test(a_job_is_closed_early),
-        cmocka_unit_test(nothing_waits_for_ever),
-        cmocka_unit_test(clips_in_any_order_are_the_same_bits),
-        cmocka_unit_test(a_clip_is_read_in_parts_of_a_chunk),
-        cmocka_unit_test(a_chunk_is_waited_for_once),
-        cmocka_unit_test(a_clip_is_dropped_while_it_is_read),
-        cmocka_unit_test(a_file_in_memory),
-        cmocka_unit_test(a_source_that_is_wrong_costs_itself),
-        cmocka_unit_test(results_are_taken_in_order_below_a_bound),
-        cmocka_unit_test(nothing_is_taken_up_until_results_are_given_back),
-        cmocka_unit_test(a_job_that_waits_asks_whether_it_goes_on),
-        cmocka_unit_test(decoders_are_killed_at_random),
-        cmocka_unit_test(a_soak_leaves_nothing_behind),
-    };
-    return cmocka_run_group_tests(tests, make_files, remove_files);
-}
+TEST_GROUP(make_files, remove_files);

@@ -5,14 +5,9 @@
  * asked.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <unistd.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <unistd.h>
 
 #include "asker.h"
 #include "tiny.h"
@@ -56,10 +51,8 @@ add(qv_job *job, const uint8_t *frames, const int64_t g[3])
 
 /* Hundreds of items are reported as cancelled, and freed, while another thread asks for progress,
  * which looks at all items. */
-static void
-progress_may_be_asked_for_until_the_end(void **state)
+TEST(progress_may_be_asked_for_until_the_end)
 {
-    (void)state;
     enum { MANY = 500, TURNS = 6 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     static const int64_t grid[3] = { 1, 4, 4 };
@@ -125,10 +118,8 @@ expect_limit(const struct tiny *t, const int64_t g[3], int n, useconds_t slow_us
     free(frames);
 }
 
-static void
-the_slow_stage_limits(void **state)
+TEST(the_slow_stage_limits)
 {
-    (void)state;
     enum { SLOW_SINK_US = 400000 }; /* much longer than a chunk takes on ref */
     static const int64_t large[3] = { 8, 4, 4 }, small[3] = { 1, 2, 2 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
@@ -143,14 +134,4 @@ the_slow_stage_limits(void **state)
     expect_limit(&t, small, 400, 0, "device"); /* more than may wait to be packed */
     t.ctx->backend = quick;
     tiny_close(&t);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(progress_may_be_asked_for_until_the_end),
-        cmocka_unit_test(the_slow_stage_limits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

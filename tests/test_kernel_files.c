@@ -2,12 +2,9 @@
 /* Tests kernels that are kept in files: a kernel that was kept is found again, and one that is
  * damaged or belongs to another device is not. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -57,10 +54,8 @@ the_file(const char *folder)
     return path;
 }
 
-static void
-what_was_kept_is_found(void **state)
+TEST(what_was_kept_is_found)
 {
-    (void)state;
     char folder[600];
     snprintf(folder, sizeof folder, "%s", temp_path("cache/kernels"));
     struct qv_kernel_files files, other, none;
@@ -102,10 +97,8 @@ what_was_kept_is_found(void **state)
 
 /* Every file that is a byte shorter or longer than it was, or has another byte, is refused with a
  * warning. The kernel that is kept anew is right. */
-static void
-what_is_damaged_is_told_and_made_anew(void **state)
+TEST(what_is_damaged_is_told_and_made_anew)
 {
-    (void)state;
     const char *folder = temp_path("");
     struct qv_kernel_files files;
     open_files(&files, folder, "an H200");
@@ -134,10 +127,8 @@ what_is_damaged_is_told_and_made_anew(void **state)
     qv_kernel_files_close(&files);
 }
 
-static void
-what_cannot_be_written_or_read_is_told(void **state)
+TEST(what_cannot_be_written_or_read_is_told)
 {
-    (void)state;
     struct qv_kernel_files files;
     open_files(&files, temp_path("a_file/kernels"), "an H200");
     temp_text("a_file", "in the way of a folder");
@@ -185,10 +176,8 @@ warm(void *p)
     return NULL;
 }
 
-static void
-a_warning_is_read_while_others_are_written(void **state)
+TEST(a_warning_is_read_while_others_are_written)
 {
-    (void)state;
     enum { THREADS = 2, READS = 2000 };
     static const char *const keys[THREADS] = { key, "another" };
     struct warming warming[THREADS];
@@ -228,15 +217,4 @@ a_warning_is_read_while_others_are_written(void **state)
     qv_context_close(&ctx);
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-    const struct CMUnitTest tests[] = {
-        TEST(what_was_kept_is_found),
-        TEST(what_is_damaged_is_told_and_made_anew),
-        TEST(what_cannot_be_written_or_read_is_told),
-        TEST(a_warning_is_read_while_others_are_written),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -2,79 +2,31 @@
 /* Tests --like qwen-vl-utils: everything that is decided and made must equal what the package
  * decides and makes, by a table that was written with it
  * (tools/reference/make_qwen_vl_utils_table.py). */
-#include <setjmp.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "test.h"
 
-#include <cmocka.h>
+#include <jansson.h>
+#include <math.h>
 
 #include "../clips/clips.h"
 
-struct clip_row {
-    int patch;
-    int64_t frames;
-    double source_fps;
-    int source_height, source_width;
-    double fps;
-    int64_t num_frames, min_frames, max_frames, min_pixels, max_pixels, total_pixels;
-    int64_t n; /* 0: refused. */
-    int height, width;
-    int64_t hash;
-};
-
-struct image_row {
-    int patch, source_height, source_width;
-    int64_t min_pixels, max_pixels;
-    int height, width; /* 0: refused. */
-};
-
-struct cut_row {
-    int64_t frames;
-    double source_fps, start_s, end_s;
-    int64_t num_frames;
-    int64_t first, in_between, n, hash; /* n 0: refused. */
-};
-
-struct resize_row {
-    qvm_arithmetic arithmetic;
-    int h, w, to_h, to_w;
-    uint64_t hash;
-};
-
-#define IMAGE(...)
-#define CUT(...)
-#define RESIZE(...)
-#define CLIP(...) { __VA_ARGS__ },
-static const struct clip_row clips[] = {
-#include "qwen_vl_utils.inc"
-};
-#undef CLIP
-#define CLIP(...)
-#undef IMAGE
-#define IMAGE(...) { __VA_ARGS__ },
-static const struct image_row images[] = {
-#include "qwen_vl_utils.inc"
-};
-#undef IMAGE
-#define IMAGE(...)
-#undef CUT
-#define CUT(...) { __VA_ARGS__ },
-static const struct cut_row cuts[] = {
-#include "qwen_vl_utils.inc"
-};
-#undef CUT
-#define CUT(...)
-#undef RESIZE
-#define RESIZE(arithmetic, ...) { QVM_##arithmetic, __VA_ARGS__ },
-static const struct resize_row resizes[] = {
-#include "qwen_vl_utils.inc"
-};
-
 #define COUNT(a) (sizeof(a) / sizeof *(a))
+
+static json_t *package; /* what it decides and makes */
+
+static int
+read_package(void)
+{
+    package = json_load_file(QV_GOLDEN "/qwen_vl_utils.json", 0, NULL);
+    return json_array_size(json_object_get(package, "choices")) < 500 ||
+           json_array_size(json_object_get(package, "resizes")) < 20;
+}
+
+static int
+free_package(void)
+{
+    json_decref(package);
+    return 0;
+}
 
 /* Numbers of a checkpoint. The package does not look at them. */
 static qv_preprocess
@@ -90,110 +42,70 @@ preset(int patch)
                             .merge_size = 2 };
 }
 
-static void
-clips_are_the_packages(void **state)
+static qv_clip_options
+options_of(json_t *object)
 {
-    (void)state;
-    for (size_t c = 0; c < COUNT(clips); c++) {
-        const struct clip_row *row = &clips[c];
-        qv_outcome info = { .source_frames = row->frames,
-                            .source_fps = row->source_fps,
-                            .source_height = row->source_height,
-                            .source_width = row->source_width };
-        const qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS,
-                                    .fps = row->fps,
-                                    .num_frames = row->num_frames,
-                                    .min_frames = row->min_frames,
-                                    .max_frames = row->max_frames,
-                                    .min_pixels = row->min_pixels,
-                                    .max_pixels = row->max_pixels,
-                                    .total_pixels = row->total_pixels };
-        const qv_preprocess p = preset(row->patch);
-        int64_t *indices = NULL, hash = 0;
-        qv_error err = { QV_OK, "" };
-        const qv_status status = qvm_choose("clip", &p, &o, &info, &indices, &err);
-        if ((status == QV_OK) != (row->n > 0))
-            fail_msg("row %zu: status %d (%s), %lld frames there", c, (int)status, err.text,
-                     (long long)row->n);
-        for (int64_t i = 0; !status && i < info.n_frames; i++)
-            hash = (hash * 31 + indices[i]) % 1000000007;
-        if (!status && (info.n_frames != row->n || info.height != row->height ||
-                        info.width != row->width || hash != row->hash))
-            fail_msg("row %zu: %lld frames of %dx%d, hash %lld; there %lld of %dx%d, %lld", c,
-                     (long long)info.n_frames, info.width, info.height, (long long)hash,
-                     (long long)row->n, row->width, row->height, (long long)row->hash);
-        if (!status)
-            assert_true(info.sampled_fps == (double)row->n / (double)row->frames * row->source_fps);
-        assert_int_equal(info.like, QV_LIKE_QWEN_VL_UTILS);
-        free(indices);
+    qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS };
+    const char *name;
+    json_t *value;
+    json_object_foreach(object, name, value)
+    {
+        const qv_value v = { .type = json_is_real(value) ? QV_VALUE_REAL : QV_VALUE_INTEGER,
+                             .real = json_real_value(value),
+                             .integer = json_integer_value(value) };
+        assert_null(qv_clip_options_set(&o, name, false, &v));
     }
+    return o;
 }
 
-static void
-cuts_are_the_packages(void **state)
+/* Clips, cuts of clips, and images (whose rows have no frames that are chosen). */
+TEST(choices_are_the_packages)
 {
-    (void)state;
-    for (size_t c = 0; c < COUNT(cuts); c++) {
-        const struct cut_row *row = &cuts[c];
-        qv_outcome info = { .source_frames = row->frames,
-                            .source_fps = row->source_fps,
-                            .source_height = 64,
-                            .source_width = 64 };
-        const qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS,
-                                    .num_frames = row->num_frames,
-                                    .start_s = row->start_s,
-                                    .end_s = row->end_s };
-        const qv_preprocess p = preset(16);
+    size_t i;
+    json_t *row;
+    json_array_foreach(json_object_get(package, "choices"), i, row)
+    {
+        qv_outcome info = { 0 };
+        json_t *options, *made;
+        int patch;
+        assert_int_equal(json_unpack(row, "{s:i,s:{s:I,s:F,s:i,s:i},s:o,s:o}", "patch", &patch,
+                                     "source", "frames", &info.source_frames, "fps",
+                                     &info.source_fps, "height", &info.source_height, "width",
+                                     &info.source_width, "options", &options, "made", &made),
+                         0);
+        info.is_image = info.source_frames == 1 && info.source_fps == 0;
+        const qv_clip_options o = options_of(options);
+        const qv_preprocess p = preset(patch);
         int64_t *indices = NULL, hash = 0;
         qv_error err = { QV_OK, "" };
         const qv_status status = qvm_choose("clip", &p, &o, &info, &indices, &err);
-        if ((status == QV_OK) != (row->n > 0))
-            fail_msg("row %zu: status %d (%s), %lld frames there", c, (int)status, err.text,
-                     (long long)row->n);
-        for (int64_t i = 0; !status && i < info.n_frames; i++)
-            hash = (hash * 31 + indices[i]) % 1000000007;
-        if (!status && (info.first_frame != row->first || info.cut_frames != row->in_between ||
-                        info.n_frames != row->n || hash != row->hash))
-            fail_msg("row %zu: %lld of %lld frames from %lld, hash %lld; there %lld of %lld from "
-                     "%lld, %lld",
-                     c, (long long)info.n_frames, (long long)info.cut_frames,
-                     (long long)info.first_frame, (long long)hash, (long long)row->n,
-                     (long long)row->in_between, (long long)row->first, (long long)row->hash);
-        if (!status)
+        if ((status != QV_OK) != json_is_null(made))
+            fail_msg("row %zu: status %d (%s)", i, (int)status, err.text);
+        if (!info.is_image)
+            assert_int_equal(info.like, QV_LIKE_QWEN_VL_UTILS);
+        for (int64_t n = 0; !status && indices && n < info.n_frames; n++)
+            hash = (hash * 31 + indices[n]) % 1000000007;
+        const struct {
+            const char *name;
+            int64_t value;
+        } here[] = { { "first", info.first_frame }, { "of", info.cut_frames },
+                     { "frames", info.n_frames },   { "height", info.height },
+                     { "width", info.width },       { "hash", hash } };
+        for (size_t f = 0; f < COUNT(here); f++) {
+            const json_t *there = json_object_get(made, here[f].name);
+            if (there && json_integer_value(there) != here[f].value)
+                fail_msg("row %zu: %s %lld; there %lld", i, here[f].name, (long long)here[f].value,
+                         (long long)json_integer_value(there));
+        }
+        if (json_object_get(made, "frames"))
             assert_true(info.sampled_fps ==
-                        (double)row->n / (double)row->in_between * row->source_fps);
-        free(indices);
-    }
-}
-
-static void
-images_are_the_packages(void **state)
-{
-    (void)state;
-    for (size_t c = 0; c < COUNT(images); c++) {
-        const struct image_row *row = &images[c];
-        qv_outcome info = { .is_image = true,
-                            .source_frames = 1,
-                            .source_height = row->source_height,
-                            .source_width = row->source_width };
-        const qv_clip_options o = { .like = QV_LIKE_QWEN_VL_UTILS,
-                                    .min_pixels = row->min_pixels,
-                                    .max_pixels = row->max_pixels };
-        const qv_preprocess p = preset(row->patch);
-        int64_t *indices = NULL;
-        qv_error err = { QV_OK, "" };
-        const qv_status status = qvm_choose("picture", &p, &o, &info, &indices, &err);
-        if ((status == QV_OK) != (row->height > 0) ||
-            (!status && (info.height != row->height || info.width != row->width)))
-            fail_msg("row %zu: status %d (%s), %dx%d; there %dx%d", c, (int)status, err.text,
-                     info.width, info.height, row->width, row->height);
+                        (double)info.n_frames / (double)info.cut_frames * info.source_fps);
         free(indices);
     }
 }
 
 /* An error says in words what is wrong, with the clip or with an option. */
-static void
-words_say_what_is_wrong(void **state)
+TEST(words_say_what_is_wrong)
 {
     static const struct {
         int64_t frames, height;
@@ -214,7 +126,6 @@ words_say_what_is_wrong(void **state)
         { 9, 100, { .min_pixels = 2, .max_pixels = 5 }, QV_EINVAL, "320x100 becomes 0x0; max_pix" },
         { 9, 100, { .min_pixels = (int64_t)1 << 40 }, QV_EINVAL, "would be resized to" },
     };
-    (void)state;
     const qv_preprocess p = preset(16);
     for (size_t i = 0; i < COUNT(bad); i++) {
         qv_outcome info = { .source_frames = bad[i].frames,
@@ -232,35 +143,37 @@ words_say_what_is_wrong(void **state)
     }
 }
 
-static void
-pixels_are_the_packages(void **state)
+TEST(pixels_are_the_packages)
 {
-    (void)state;
-    for (size_t c = 0; c < COUNT(resizes); c++) {
-        const struct resize_row *row = &resizes[c];
-        const size_t n = 3 * (size_t)row->to_h * (size_t)row->to_w;
-        const size_t n_src = 3 * (size_t)row->h * (size_t)row->w;
+    size_t row;
+    json_t *resize;
+    json_array_foreach(json_object_get(package, "resizes"), row, resize)
+    {
+        const char *name, *there;
+        char here[17];
+        int h, w, to_h, to_w;
+        assert_int_equal(json_unpack(resize, "[siiiis]", &name, &h, &w, &to_h, &to_w, &there), 0);
+        const size_t n = 3 * (size_t)to_h * (size_t)to_w, n_src = 3 * (size_t)h * (size_t)w;
         uint8_t *src = malloc(n_src), *dst = malloc(n + 64);
         uint64_t hash = 0xcbf29ce484222325u;
         uint32_t seed = 1;
         assert_true(src && dst);
-        for (size_t i = 0; i < n_src; i++) {
-            seed = seed * 1664525u + 1013904223u;
-            src[i] = (uint8_t)(seed >> 24);
-        }
+        for (size_t i = 0; i < n_src; i++)
+            src[i] = (uint8_t)(test_random(&seed) >> 16);
         memset(dst, 0x99, n + 64);
         qvm_resampler *r = NULL;
-        assert_int_equal(qvm_resampler_create(row->h, row->w, row->to_h, row->to_w, row->arithmetic,
-                                              &r, NULL),
+        assert_int_equal(qvm_resampler_create(h, w, to_h, to_w,
+                                              strcmp(name, "PIL") ? QVM_TORCH_FLOAT : QVM_PIL, &r,
+                                              NULL),
                          QV_OK);
         for (int twice = 0; twice < 2; twice++) /* Nothing is left over from the first time. */
-            qvm_resampler_run(r, src, 3 * (int64_t)row->w, dst);
+            qvm_resampler_run(r, src, 3 * (int64_t)w, dst);
         qvm_resampler_free(&r);
         for (size_t i = 0; i < n; i++)
             hash = (hash ^ dst[i]) * 0x100000001b3u;
-        if (hash != row->hash)
-            fail_msg("%dx%d to %dx%d, arithmetic %d: other bytes", row->w, row->h, row->to_w,
-                     row->to_h, (int)row->arithmetic);
+        snprintf(here, sizeof here, "%016llx", (unsigned long long)hash);
+        if (strcmp(here, there) != 0)
+            fail_msg("row %zu, %s: other bytes, %s", row, name, here);
         for (size_t i = n; i < n + 64; i++)
             assert_int_equal(dst[i], 0x99);
         free(src);
@@ -270,31 +183,16 @@ pixels_are_the_packages(void **state)
 
 /* ---- options by their names ------------------------------------------------------------------ */
 
-#define INTEGER(v)                                                                                 \
-    {                                                                                              \
-        .type = QV_VALUE_INTEGER, .integer = (v)                                                   \
-    }
-#define REAL(v)                                                                                    \
-    {                                                                                              \
-        .type = QV_VALUE_REAL, .real = (v)                                                         \
-    }
-#define TEXT(v)                                                                                    \
-    {                                                                                              \
-        .type = QV_VALUE_TEXT, .text = (v)                                                         \
-    }
-#define OTHER                                                                                      \
-    {                                                                                              \
-        .type = QV_VALUE_OTHER                                                                     \
-    }
-#define FLAG(v)                                                                                    \
-    {                                                                                              \
-        .type = QV_VALUE_FLAG, .integer = (v)                                                      \
-    }
+/* clang-format off */
+#define INTEGER(v) { .type = QV_VALUE_INTEGER, .integer = (v) }
+#define REAL(v) { .type = QV_VALUE_REAL, .real = (v) }
+#define TEXT(v) { .type = QV_VALUE_TEXT, .text = (v) }
+#define OTHER { .type = QV_VALUE_OTHER }
+#define FLAG(v) { .type = QV_VALUE_FLAG, .integer = (v) }
+/* clang-format on */
 
-static void
-an_option_takes_what_it_means(void **state)
+TEST(an_option_takes_what_it_means)
 {
-    (void)state;
     static const struct {
         const char *name, *words; /* NULL: the value is right. */
         bool row;
@@ -345,10 +243,8 @@ an_option_takes_what_it_means(void **state)
     }
 }
 
-static void
-a_row_stands_over_all_clips(void **state)
+TEST(a_row_stands_over_all_clips)
 {
-    (void)state;
     qv_error err = { 0 };
     qv_clip_options own = { .start_s = 2, .end_s = 2 };
     assert_int_equal(qvm_check_row(&own, &err), QV_EINVAL);
@@ -369,14 +265,12 @@ a_row_stands_over_all_clips(void **state)
 }
 
 /* An image's bounds are counts of tokens, 4 and 16384. At a bound nothing is resized. */
-static void
-images_have_their_own_bounds(void **state)
+TEST(images_have_their_own_bounds)
 {
     static const int64_t sizes[][4] = { { 3584, 3584, 3584, 3584 },
                                         { 3584, 3612, 3556, 3584 },
                                         { 56, 56, 56, 56 },
                                         { 28, 28, 56, 56 } };
-    (void)state;
     const qv_preprocess p = preset(14);
     for (size_t i = 0; i < COUNT(sizes); i++) {
         const qv_outcome info = { .is_image = true,
@@ -391,18 +285,4 @@ images_have_their_own_bounds(void **state)
     }
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_option_takes_what_it_means),
-        cmocka_unit_test(a_row_stands_over_all_clips),
-        cmocka_unit_test(clips_are_the_packages),
-        cmocka_unit_test(cuts_are_the_packages),
-        cmocka_unit_test(images_are_the_packages),
-        cmocka_unit_test(words_say_what_is_wrong),
-        cmocka_unit_test(pixels_are_the_packages),
-        cmocka_unit_test(images_have_their_own_bounds),
-    };
-    return cmocka_run_group_tests_name("like", tests, NULL, NULL);
-}
+TEST_GROUP(read_package, free_package);

@@ -5,23 +5,16 @@
  * of their caller, and whether they outlive it.
  */
 #define _GNU_SOURCE
-#include <errno.h>
+#include "test.h"
+
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "../clips/gpu.h"
 #include "../decoder/decoder.h"
@@ -118,10 +111,8 @@ try_free(int results, pid_t victim)
     _exit(0);
 }
 
-static void
-test_unlocked(void **state)
+TEST(test_unlocked)
 {
-    (void)state;
     char text[1100] = "";
     int results[2];
     assert_int_equal(pipe(results), 0);
@@ -146,10 +137,8 @@ test_unlocked(void **state)
         fail_msg("shut in a process that is not locked in:%s", strchr(text, ' '));
 }
 
-static void
-test_clip(void **state)
+TEST(test_clip)
 {
-    (void)state;
     char expected[64];
     qv_outcome info;
     qv_error err = { QV_OK, "" };
@@ -164,10 +153,8 @@ test_clip(void **state)
     assert_string_equal(err.text, expected);
 }
 
-static void
-test_gpu(void **state)
+TEST(test_gpu)
 {
-    (void)state;
     char expected[64];
     qv_outcome info;
     qv_error err = { QV_OK, "" };
@@ -184,10 +171,8 @@ test_gpu(void **state)
 }
 
 /* What Landlock refuses even where no filter does. */
-static void
-test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     char expected[64];
     qv_error err = { QV_OK, "" };
     int n = 0;
@@ -207,10 +192,8 @@ test_files(void **state)
 /* ---- what is kept of a caller ------------------------------------------------------------------- */
 
 /* The peer of a connection sees its end when the caller closes it, whatever the caller has started. */
-static void
-test_peer(void **state)
+TEST(test_peer)
 {
-    (void)state;
     int pair[2];
     char byte;
     qv_outcome info;
@@ -266,10 +249,8 @@ count_ended(int n)
 }
 
 /* A GPU process that hears nothing ends with the process that watches over it, and with its caller, as all others do. */
-static void
-test_stuck(void **state)
+TEST(test_stuck)
 {
-    (void)state;
     enum { MOST = 100 };
     int told[2];
     pid_t watcher = 0;
@@ -323,10 +304,8 @@ start_late(bool device)
 }
 
 /* A program that runs only after its caller has gone ends as well. */
-static void
-test_late(void **state)
+TEST(test_late)
 {
-    (void)state;
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     for (int device = 0; device < 2; device++) {
         const pid_t caller = fork();
@@ -356,10 +335,8 @@ __wrap_kill(pid_t pid, int number)
 
 /* An application that waits for all its children, or for none (SIGCHLD is ignored), frees the numbers of ours, which another
  * process may then have. */
-static void
-test_reaped(void **state)
+TEST(test_reaped)
 {
-    (void)state;
     for (int round = 0; round < 4; round++) {
         const bool ignored = round & 1, by_number = round & 2; /* as where there are no pidfds */
         qv_decoder *decoder = start_gpu("");
@@ -389,10 +366,8 @@ test_reaped(void **state)
 /* ---- the page ----------------------------------------------------------------------------------- */
 
 /* The page's table is that of lock.inc. */
-static void
-test_page(void **state)
+TEST(test_page)
 {
-    (void)state;
     static char page[1 << 16], line[4096];
     FILE *file = fopen(QV_ISOLATION_PAGE, "r");
     assert_non_null(file);
@@ -415,10 +390,10 @@ test_page(void **state)
 }
 
 static int
-make_files(void **state)
+make_files(void)
 {
     FILE *victim;
-    if (clips_enter_folder(state))
+    if (clips_enter_folder())
         return -1;
     clip_write(CLIP);
     victim = fopen("victim", "w");
@@ -430,23 +405,12 @@ make_files(void **state)
 }
 
 static int
-check_files(void **state)
+check_files(void)
 {
     const bool escaped = !access("escaped", F_OK);
     unlink("victim");
     unlink(CLIP);
-    return clips_leave_folder(state) || escaped ? -1 : 0;
+    return clips_leave_folder() || escaped ? -1 : 0;
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clip),   cmocka_unit_test(test_gpu),
-        cmocka_unit_test(test_files),  cmocka_unit_test(test_peer),
-        cmocka_unit_test(test_stuck),  cmocka_unit_test(test_late),
-        cmocka_unit_test(test_reaped), cmocka_unit_test(test_unlocked),
-        cmocka_unit_test(test_page),
-    };
-    return cmocka_run_group_tests(tests, make_files, check_files);
-}
+TEST_GROUP(make_files, check_files);

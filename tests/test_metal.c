@@ -4,15 +4,9 @@
  * place, times, a GPU without bfloat, and every call to Metal failing once.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "test.h"
+
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,12 +50,113 @@ open_pointwise(qv_context *ctx, qv_conv3d **out, qv_error *err)
     return qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight }, NULL, out, err);
 }
 
+/* Says what a job makes. It has whole pages, so that the convolution's data lie in the device's
+ * memory. */
+enum { CHUNKS = 2, GRID = 4, TOKEN_ROWS = CHUNKS * GRID * GRID / 4, MOST_HIDDEN = 256 };
+struct made {
+    float x[N_XY], y[N_XY], tokens[TOKEN_ROWS * MOST_HIDDEN];
+};
+
+/* Runs as many chunks at once as possible, and a convolution in place. Every failure must be
+ * reported. */
+static qv_status
+job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
+{
+    qv_context *ctx = NULL;
+    qv_model *model = NULL;
+    qv_plan *plan = NULL;
+    qv_conv3d *conv = NULL;
+    qv_model_info info = { 0 };
+    const qv_plan_options o = { .capacity.patches = (int64_t)GRID * GRID };
+    qv_status status = qv_context_open(&metal, &ctx, err);
+    if (!status)
+        status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, err);
+    if (!status)
+        qv_model_get_info(model, &info);
+    if (!status)
+        status = qv_plan_create(model, &o, &plan, err);
+    for (size_t i = 0; i < CHUNKS && !status; i++) {
+        const qv_item clip = { .data = frames + i * chunk_bytes, .grid_thw = { 1, GRID, GRID } };
+        status = qv_plan_push(plan, &clip, 1, err);
+    }
+    for (int i = 0; i < CHUNKS && !status; i++) {
+        qv_tokens out = { .tokens = made->tokens + i * (TOKEN_ROWS / CHUNKS) * info.out_hidden,
+                          .capacity = TOKEN_ROWS / CHUNKS };
+        status = qv_plan_pull(plan, &out, err);
+    }
+    if (!status)
+        status = open_pointwise(ctx, &conv, err);
+    if (!status)
+        status = qv_conv3d_run(conv, made->x, made->y, err);
+    qv_conv3d_free(&conv);
+    qv_plan_free(&plan);
+    qv_model_free(&model);
+    qv_context_close(&ctx);
+    return status;
+}
+
+/* Says how a job ended in which call n fails; with n -1 none fails. */
+enum end { NOTHING_FAILED, ABSORBED, IN_WORDS, WITHOUT_WORDS, OTHER_VALUES };
+
+/* Runs the job in a process of its own, because a process compiles its kernels only once. */
+static enum end
+job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shared)
+{
+    int result = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        qv_error err = { 0 };
+        struct made *mine = n < 0 ? shared : (struct made *)(void *)pages(sizeof *mine);
+        memcpy(mine->x, shared->x, sizeof mine->x);
+        emulator_calls_left = n;
+        qv_status status = job(frames, chunk_bytes, mine, &err);
+        bool failed = n >= 0 && emulator_calls_left < 0, same = !memcmp(mine, shared, sizeof *mine);
+        if (n >= 0)
+            free(mine);
+        exit(status   ? (*err.text ? IN_WORDS : WITHOUT_WORDS)
+             : !same  ? OTHER_VALUES
+             : failed ? ABSORBED
+                      : NOTHING_FAILED); /* Here a sanitizer looks for leaks. */
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    return WEXITSTATUS(result);
+}
+
+/* This comes first, so that its processes find no kernel compiled. */
+TEST(every_call_may_fail)
+{
+    struct tiny t = tiny_open("ref", QV_F32, 1);
+    uint8_t *frames = tiny_frames(&t, 2 * CHUNKS, GRID, GRID, 1);
+    size_t chunk_bytes = (size_t)(2 * GRID * GRID * t.info.patch_size * t.info.patch_size * 3);
+    struct made *made =
+        mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(made != MAP_FAILED && t.info.out_hidden <= MOST_HIDDEN);
+    for (int i = 0; i < N_XY; i++)
+        made->x[i] = (float)(i % 7) - 3;
+    assert_int_equal(job_failing(-1, frames, chunk_bytes, made), NOTHING_FAILED);
+    int n = 0, absorbed = 0;
+    enum end end;
+    while ((end = job_failing(n, frames, chunk_bytes, made)) != NOTHING_FAILED) {
+        if (end != ABSORBED && end != IN_WORDS)
+            fail_msg("call %d: %d", n, (int)end);
+        absorbed += end == ABSORBED;
+        n++;
+    }
+    assert_true(n > 40);
+    /* x and y are copied if they cannot be used in place. */
+    assert_int_equal(absorbed, sysconf(_SC_PAGESIZE) == PAGE ? 2 : 0);
+    munmap(made, sizeof *made);
+    free(frames);
+    tiny_close(&t);
+}
+
 /* Whole pages are used where they lie, and other memory is copied. The values are the same, and
  * nothing is kept. */
-static void
-pages_are_used_in_place(void **state)
+TEST(pages_are_used_in_place)
 {
-    (void)state;
     qv_error err = { 0 };
     qv_context *ctx = NULL;
     qv_conv3d *conv = NULL;
@@ -94,10 +189,8 @@ pages_are_used_in_place(void **state)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-static void
-marks_measure_the_work_between(void **state)
+TEST(marks_measure_the_work_between)
 {
-    (void)state;
     enum { N = 4096 };
     const struct qv_backend *be = &qv_backend_metal;
     struct qv_device *dev = NULL;
@@ -170,10 +263,8 @@ run_many(int fails, qv_error *err)
 
 /* The emulator refuses more dispatches in a command buffer. Whichever buffer fails, the one who waits
  * for the last of them hears it. */
-static void
-a_long_list_is_several_buffers(void **state)
+TEST(a_long_list_is_several_buffers)
 {
-    (void)state;
     qv_error err = { 0 };
     if (run_many(-1, &err))
         fail_msg("%s", err.text);
@@ -186,10 +277,8 @@ a_long_list_is_several_buffers(void **state)
 
 /* The emulator refuses a command buffer of so many FLOPs. It runs one threadgroup of each
  * dispatch. */
-static void
-long_attention_is_several_buffers(void **state)
+TEST(long_attention_is_several_buffers)
 {
-    (void)state;
     static const char text[] =
         "attention rows=8192 segments=1 segment_rows=8192 heads=64 head_dim=64 scale=1 dtype=bf16";
     const size_t bytes = (size_t)8192 * 64 * 64 * 2;
@@ -221,10 +310,8 @@ long_attention_is_several_buffers(void **state)
 
 /* A launch's pieces have each block of each head once, and none of them takes long unless it is one
  * block. */
-static void
-pieces_are_the_whole(void **state)
+TEST(pieces_are_the_whole)
 {
-    (void)state;
     static const struct {
         const char *op;
         bool naive;
@@ -303,10 +390,8 @@ run_pieces(const struct launch_metal *launch, double seconds, const struct emula
     }
 }
 
-static void
-pieces_give_the_same_bits(void **state)
+TEST(pieces_give_the_same_bits)
 {
-    (void)state;
     enum { ROWS = 72, HEADS = 3, MOST_DIM = 64, MOST = ROWS * HEADS * MOST_DIM };
     static const char *const ops[] = {
         "attention rows=72 segments=2 segment_rows=36 heads=3 head_dim=64 scale=0.125 dtype=f32",
@@ -343,10 +428,8 @@ pieces_give_the_same_bits(void **state)
 }
 
 /* An operation names its kernel, and says why if it is a simple one. */
-static void
-kernels_have_names(void **state)
+TEST(kernels_have_names)
 {
-    (void)state;
     static const struct {
         bool naive;
         const char *op, *said;
@@ -389,10 +472,8 @@ kernels_have_names(void **state)
 /* Rows that a chunk leaves empty keep what they held before. The emulator checks where they read:
  * the last rows of a tall grid in a chunk whose grid is wide, and whatever a larger capacity left
  * there. */
-static void
-rows_beyond_the_fill_read_what_is_there(void **state)
+TEST(rows_beyond_the_fill_read_what_is_there)
 {
-    (void)state;
     const struct {
         int64_t rows, grid_thw[3];
     } chunks[] = { { 256, { 1, 128, 2 } }, { 256, { 1, 2, 124 } }, { 32, { 1, 2, 2 } } };
@@ -412,10 +493,8 @@ rows_beyond_the_fill_read_what_is_there(void **state)
 }
 
 /* Every tile is timed once. After that the file answers, and the same file gives the same bits. */
-static void
-tuning_takes_from_its_file(void **state)
+TEST(tuning_takes_from_its_file)
 {
-    (void)state;
     char file[] = "test_metal_tune.json";
     qv_error err = { 0 };
     size_t n = 0, m = 0;
@@ -444,114 +523,8 @@ tuning_takes_from_its_file(void **state)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* Says what a job makes. It has whole pages, so that the convolution's data lie in the device's
- * memory. */
-enum { CHUNKS = 2, GRID = 4, ROWS = CHUNKS * GRID * GRID / 4, MOST_HIDDEN = 256 };
-struct made {
-    float x[N_XY], y[N_XY], tokens[ROWS * MOST_HIDDEN];
-};
-
-/* Runs as many chunks at once as possible, and a convolution in place. Every failure must be
- * reported. */
-static qv_status
-job(const uint8_t *frames, size_t chunk_bytes, struct made *made, qv_error *err)
+TEST(without_bfloat_f32_says_so)
 {
-    qv_context *ctx = NULL;
-    qv_model *model = NULL;
-    qv_plan *plan = NULL;
-    qv_conv3d *conv = NULL;
-    qv_model_info info = { 0 };
-    const qv_plan_options o = { .capacity.patches = (int64_t)GRID * GRID };
-    qv_status status = qv_context_open(&metal, &ctx, err);
-    if (!status)
-        status = qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, err);
-    if (!status)
-        qv_model_get_info(model, &info);
-    if (!status)
-        status = qv_plan_create(model, &o, &plan, err);
-    for (size_t i = 0; i < CHUNKS && !status; i++) {
-        const qv_item clip = { .data = frames + i * chunk_bytes, .grid_thw = { 1, GRID, GRID } };
-        status = qv_plan_push(plan, &clip, 1, err);
-    }
-    for (int i = 0; i < CHUNKS && !status; i++) {
-        qv_tokens out = { .tokens = made->tokens + i * (ROWS / CHUNKS) * info.out_hidden,
-                          .capacity = ROWS / CHUNKS };
-        status = qv_plan_pull(plan, &out, err);
-    }
-    if (!status)
-        status = open_pointwise(ctx, &conv, err);
-    if (!status)
-        status = qv_conv3d_run(conv, made->x, made->y, err);
-    qv_conv3d_free(&conv);
-    qv_plan_free(&plan);
-    qv_model_free(&model);
-    qv_context_close(&ctx);
-    return status;
-}
-
-/* Says how a job ended in which call n fails; with n -1 none fails. */
-enum end { NOTHING_FAILED, ABSORBED, IN_WORDS, WITHOUT_WORDS, OTHER_VALUES };
-
-/* Runs the job in a process of its own, because a process compiles its kernels only once. */
-static enum end
-job_failing(long n, const uint8_t *frames, size_t chunk_bytes, struct made *shared)
-{
-    int result = -1;
-    fflush(stdout);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        qv_error err = { 0 };
-        struct made *mine = n < 0 ? shared : (struct made *)(void *)pages(sizeof *mine);
-        memcpy(mine->x, shared->x, sizeof mine->x);
-        emulator_calls_left = n;
-        qv_status status = job(frames, chunk_bytes, mine, &err);
-        bool failed = n >= 0 && emulator_calls_left < 0, same = !memcmp(mine, shared, sizeof *mine);
-        if (n >= 0)
-            free(mine);
-        exit(status   ? (*err.text ? IN_WORDS : WITHOUT_WORDS)
-             : !same  ? OTHER_VALUES
-             : failed ? ABSORBED
-                      : NOTHING_FAILED); /* Here a sanitizer looks for leaks. */
-    }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFEXITED(result));
-    return WEXITSTATUS(result);
-}
-
-static void
-every_call_may_fail(void **state)
-{
-    (void)state;
-    struct tiny t = tiny_open("ref", QV_F32, 1);
-    uint8_t *frames = tiny_frames(&t, 2 * CHUNKS, GRID, GRID, 1);
-    size_t chunk_bytes = (size_t)(2 * GRID * GRID * t.info.patch_size * t.info.patch_size * 3);
-    struct made *made =
-        mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(made != MAP_FAILED && t.info.out_hidden <= MOST_HIDDEN);
-    for (int i = 0; i < N_XY; i++)
-        made->x[i] = (float)(i % 7) - 3;
-    assert_int_equal(job_failing(-1, frames, chunk_bytes, made), NOTHING_FAILED);
-    int n = 0, absorbed = 0;
-    enum end end;
-    while ((end = job_failing(n, frames, chunk_bytes, made)) != NOTHING_FAILED) {
-        if (end != ABSORBED && end != IN_WORDS)
-            fail_msg("call %d: %d", n, (int)end);
-        absorbed += end == ABSORBED;
-        n++;
-    }
-    assert_true(n > 40);
-    /* x and y are copied if they cannot be used in place. */
-    assert_int_equal(absorbed, sysconf(_SC_PAGESIZE) == PAGE ? 2 : 0);
-    munmap(made, sizeof *made);
-    free(frames);
-    tiny_close(&t);
-}
-
-static void
-without_bfloat_f32_says_so(void **state)
-{
-    (void)state;
     qv_context *ctx = NULL;
     qv_model *model = NULL;
     qv_context_info info;
@@ -573,24 +546,4 @@ without_bfloat_f32_says_so(void **state)
     qv_model_free(&model);
     qv_context_close(&ctx);
     unsetenv("QV_EMULATED_FAMILY");
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_may_fail), /* This comes first, so that its processes find no
-                                                * kernel compiled. */
-        cmocka_unit_test(pages_are_used_in_place),
-        cmocka_unit_test(marks_measure_the_work_between),
-        cmocka_unit_test(a_long_list_is_several_buffers),
-        cmocka_unit_test(long_attention_is_several_buffers),
-        cmocka_unit_test(pieces_are_the_whole),
-        cmocka_unit_test(pieces_give_the_same_bits),
-        cmocka_unit_test(kernels_have_names),
-        cmocka_unit_test(rows_beyond_the_fill_read_what_is_there),
-        cmocka_unit_test(tuning_takes_from_its_file),
-        cmocka_unit_test(without_bfloat_f32_says_so),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

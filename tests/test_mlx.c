@@ -6,14 +6,10 @@
  * 1) is the scale. Values are packed into 32-bit words, the first in the lowest bits.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "files/safetensors.h"
@@ -235,10 +231,8 @@ tokens_of(qv_dtype dtype, size_t *bytes)
 
 /* Quantised matrices give the same model as the values that they stand for, rounded to the model's
  * dtype. */
-static void
-quantised_is_what_it_stands_for(void **state)
+TEST(quantised_is_what_it_stands_for)
 {
-    (void)state;
     static const qv_dtype dtypes[] = { QV_F32, QV_BF16 };
     copy_config();
     for (int bits = 4; bits <= 8; bits += 4)
@@ -303,10 +297,8 @@ expect_stored(const char *backend, qv_dtype dtype, int64_t quantised)
 
 static const char *stored_on[] = { "ref", "cpu" };
 
-static void
-stored_is_the_widened_model(void **state)
+TEST(stored_is_the_widened_model)
 {
-    (void)state;
     copy_config();
     for (int bits = 4; bits <= 8; bits += 4) {
         const int64_t n = write_checkpoint(&(struct how){ .bits = bits });
@@ -319,10 +311,8 @@ stored_is_the_widened_model(void **state)
 
 /* Tower M's matrices, in 4 bits and groups of 64 with scales of bf16, take 0.281 of bf16's memory
  * on the CPU, and padding. */
-static void
-stored_takes_a_third(void **state)
+TEST(stored_takes_a_third)
 {
-    (void)state;
     static const int64_t sizes[][2] = { { 3072, 1024 }, { 1024, 1024 }, { 4096, 1024 },
                                         { 1024, 4096 }, { 4096, 4096 }, { 2560, 4096 } };
     qv_context *ctx = NULL;
@@ -348,10 +338,8 @@ stored_takes_a_third(void **state)
 }
 
 /* However matrices are cut into slices to be read, they lie the same on the device. */
-static void
-stored_in_slices_is_the_same(void **state)
+TEST(stored_in_slices_is_the_same)
 {
-    (void)state;
     const qv_model_options options = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
     static const char *const backends[] = { "ref", "cpu" };
     copy_config();
@@ -374,10 +362,8 @@ stored_in_slices_is_the_same(void **state)
     }
 }
 
-static void
-what_is_not_in_that_form_is_refused(void **state)
+TEST(what_is_not_in_that_form_is_refused)
 {
-    (void)state;
     static const struct {
         struct how how;
         qv_status status;
@@ -415,14 +401,12 @@ what_is_not_in_that_form_is_refused(void **state)
     }
 }
 
+TEST_EACH(tempdir_make, tempdir_remove);
+
 /* test_mlx GPU: holds only that backend's weights that are kept as they are stored to the widened
  * model. */
-int
-main(int argc, char **argv)
+TEST_MAIN(argc, argv)
 {
-    const struct CMUnitTest on_gpu[] = {
-        cmocka_unit_test_setup_teardown(stored_is_the_widened_model, tempdir_make, tempdir_remove),
-    };
     if (argc > 1 && !getenv("QV_TEST_GPU")) {
         printf("QV_TEST_GPU is not set: no GPU to test\n");
         return 77;
@@ -430,16 +414,7 @@ main(int argc, char **argv)
     if (argc > 1) {
         stored_on[0] = argv[1];
         stored_on[1] = NULL;
-        return cmocka_run_group_tests(on_gpu, NULL, NULL);
+        cmocka_set_test_filter("stored_is_the_widened_model");
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(quantised_is_what_it_stands_for, tempdir_make,
-                                        tempdir_remove),
-        cmocka_unit_test_setup_teardown(stored_is_the_widened_model, tempdir_make, tempdir_remove),
-        cmocka_unit_test(stored_takes_a_third),
-        cmocka_unit_test_setup_teardown(stored_in_slices_is_the_same, tempdir_make, tempdir_remove),
-        cmocka_unit_test_setup_teardown(what_is_not_in_that_form_is_refused, tempdir_make,
-                                        tempdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return TEST_GO_ON;
 }

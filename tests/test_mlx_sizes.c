@@ -5,13 +5,8 @@
  * size, with scales of any dtype.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <stdlib.h>
+#include "test.h"
 
 #include "sparse.h"
 #include "tempdir.h"
@@ -236,10 +231,8 @@ groups_of_every_size(int bits, qv_dtype scales, int turn)
     }
 }
 
-static void
-what_mlx_has_is_loaded_and_nothing_else(void **state)
+TEST(what_mlx_has_is_loaded_and_nothing_else)
 {
-    (void)state;
     static const int bits[] = { 2, 3, 4, 6, 8 };
     static const qv_dtype scales[] = { QV_F32, QV_F16, QV_BF16 };
     write_config();
@@ -249,10 +242,8 @@ what_mlx_has_is_loaded_and_nothing_else(void **state)
 }
 
 /* Whatever is said about a stored tensor, it is never read into less memory than it takes. */
-static void
-a_room_that_is_too_small_is_refused(void **state)
+TEST(a_room_that_is_too_small_is_refused)
 {
-    (void)state;
     static const struct form form = { 8, 32, QV_F32 };
     struct qv_stored_tower stored = { .dir = tempdir, .prefix = "vision_tower." };
     struct qv_config config;
@@ -292,10 +283,8 @@ a_room_that_is_too_small_is_refused(void **state)
 
 /* A tiny tower that is read in slices of a few bytes equals the one that is read whole, with any
  * number of threads. */
-static void
-slices_of_a_few_bytes_give_the_same(void **state)
+TEST(slices_of_a_few_bytes_give_the_same)
 {
-    (void)state;
     static const char *const families[] = { "qwen3_vl", "qwen2_5_vl", "glm4v" };
     for (int f = 0; f < 3; f++) {
         char dir[512];
@@ -316,14 +305,4 @@ slices_of_a_few_bytes_give_the_same(void **state)
     }
 }
 
-int
-main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-    const struct CMUnitTest tests[] = {
-        TEST(what_mlx_has_is_loaded_and_nothing_else),
-        TEST(a_room_that_is_too_small_is_refused),
-        TEST(slices_of_a_few_bytes_give_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -3,12 +3,9 @@
  * the file was made from; what a file does not say, or says wrongly; and files that are no
  * tower. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
 
 #include "engine/backend.h"
@@ -130,10 +127,8 @@ golden(const char *name)
     return strcmp(name, "qwen2_5_omni") ? path : omni();
 }
 
-static void
-every_family_is_the_folder_it_was_made_of(void **state)
+TEST(every_family_is_the_folder_it_was_made_of)
 {
-    (void)state;
     static const struct {
         uint32_t type;
         double most;
@@ -151,10 +146,8 @@ every_family_is_the_folder_it_was_made_of(void **state)
 }
 
 /* Files as converters wrote them at other times. */
-static void
-every_form_is_the_same_model(void **state)
+TEST(every_form_is_the_same_model)
 {
-    (void)state;
     static const struct {
         int tower;
         struct mmproj_how how;
@@ -287,10 +280,8 @@ expect_stored(const char *what, const char *file, uint32_t type, bool mixed)
     fail_msg("%s is in no table", what);
 }
 
-static void
-every_quantised_type_is_what_it_stands_for(void **state)
+TEST(every_quantised_type_is_what_it_stands_for)
 {
-    (void)state;
     static const uint32_t types[] = { 8, 2, 3, 6, 7, 12, 13, 14 };
     const char *wide = wide_folder();
     assert_int_equal(mkdir(temp_path("values"), 0700), 0);
@@ -345,10 +336,8 @@ load(const char *path, const qv_model_options *options, qv_model_info *info, qv_
 }
 
 /* CLIP's means in a file of Qwen3-VL are reported, with the options that replace them. */
-static void
-wrong_means_are_told_and_can_be_overruled(void **state)
+TEST(wrong_means_are_told_and_can_be_overruled)
 {
-    (void)state;
     static const float clip[3] = { 0.48145466f, 0.4578275f, 0.40821073f };
     static const double half[3] = { 0.5, 0.5, 0.5 }, none[3] = { 0.5, 0, 0.5 };
     const struct mmproj_how how = { .projector = "qwen3vl_merger", .mean = clip };
@@ -379,10 +368,8 @@ wrong_means_are_told_and_can_be_overruled(void **state)
     assert_true(info.video.mean[0] == 0.25 && info.video.std[0] == 0.5);
 }
 
-static void
-what_is_no_tower_is_refused(void **state)
+TEST(what_is_no_tower_is_refused)
 {
-    (void)state;
     static const struct {
         struct mmproj_how how;
         qv_status status;
@@ -435,10 +422,8 @@ what_is_no_tower_is_refused(void **state)
 }
 
 /* A type that is known and not read, and a vector in blocks. */
-static void
-other_types_are_refused_by_name(void **state)
+TEST(other_types_are_refused_by_name)
 {
-    (void)state;
     static const char *const names[] = { "mm.0.weight", "mm.0.bias" };
     const char *wide = wide_folder();
     for (int i = 0; i < 2; i++) {
@@ -456,10 +441,8 @@ other_types_are_refused_by_name(void **state)
 
 /* -128 times a scale of 8192 overflows f16, so such a matrix cannot be kept; but it can
  * be widened. */
-static void
-scales_that_cannot_be_kept_are_told(void **state)
+TEST(scales_that_cannot_be_kept_are_told)
 {
-    (void)state;
     const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8, .scale = 0x70 };
     const qv_model_options stored = { .dtype = QV_F32, .weights = QV_WEIGHTS_STORED };
     const char *file = mmproj_make(wide_folder(), &how, "mmproj.gguf", NULL);
@@ -472,10 +455,8 @@ scales_that_cannot_be_kept_are_told(void **state)
 
 /* ---- which file ------------------------------------------------------------------------------------- */
 
-static void
-a_folder_with_one_mmproj_is_a_model(void **state)
+TEST(a_folder_with_one_mmproj_is_a_model)
 {
-    (void)state;
     const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = BF16_TYPE };
     qv_model_info info;
     qv_error err = { 0 };
@@ -495,10 +476,8 @@ a_folder_with_one_mmproj_is_a_model(void **state)
                    load(temp_path("config.json"), NULL, &info, &err), &err);
 }
 
-static void
-what_the_tower_does_not_use_is_found(void **state)
+TEST(what_the_tower_does_not_use_is_found)
 {
-    (void)state;
     const struct mmproj_how how = { .projector = "qwen3vl_merger" };
     const char *file = mmproj_make(golden("qwen3_vl"), &how, "mmproj.gguf", NULL);
     struct tiny t = tiny_open_family(file, "ref", QV_F32, 1);
@@ -509,20 +488,4 @@ what_the_tower_does_not_use_is_found(void **state)
     tiny_close(&t);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, tempdir_make, tempdir_remove)
-        TEST(every_family_is_the_folder_it_was_made_of),
-        TEST(every_form_is_the_same_model),
-        TEST(every_quantised_type_is_what_it_stands_for),
-        TEST(wrong_means_are_told_and_can_be_overruled),
-        TEST(what_is_no_tower_is_refused),
-        TEST(other_types_are_refused_by_name),
-        TEST(scales_that_cannot_be_kept_are_told),
-        TEST(a_folder_with_one_mmproj_is_a_model),
-        TEST(what_the_tower_does_not_use_is_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a decoder program that was built without the headers of NVIDIA's decoders: whoever asks for them hears so. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "make_clips.h"
 #include "qwenvit_clips.h"
@@ -37,10 +31,8 @@ start(void)
     return decoder;
 }
 
-static void
-the_program_says_it_whole(void **state)
+TEST(the_program_says_it_whole)
 {
-    (void)state;
     qv_decoder *decoder = start();
     qv_error err = { 0 };
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_EBACKEND);
@@ -49,10 +41,8 @@ the_program_says_it_whole(void **state)
     qv_decoder_stop(&decoder);
 }
 
-static void
-its_version_says_it(void **state)
+TEST(its_version_says_it)
 {
-    (void)state;
     char text[256];
     qv_error err = { 0 };
     if (qv_decoder_version(QV_DECODER_NO_NVDEC, text, &err))
@@ -64,10 +54,8 @@ its_version_says_it(void **state)
 }
 
 /* auto is the CPU, and says why; cpu needs no reason, and images have none; gpu fails. */
-static void
-clips_say_it(void **state)
+TEST(clips_say_it)
 {
-    (void)state;
     static const struct {
         const char *clip;
         qv_decode decode;
@@ -111,10 +99,8 @@ keep_reason(void *user, void *entry, const qv_job_result *r, qv_error *err)
 }
 
 /* A job whose tokens a CUDA device computes, before it has asked for that device's decoders. */
-static void
-a_job_says_it(void **state)
+TEST(a_job_says_it)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 0);
     char reason[64] = "";
     qv_decoder *decoder = start();
@@ -135,9 +121,9 @@ a_job_says_it(void **state)
 }
 
 static int
-make_files(void **state)
+make_files(void)
 {
-    const int failed = clips_enter_folder(state);
+    const int failed = clips_enter_folder();
     FILE *f = failed ? NULL : fopen("grey.ppm", "wb");
     if (!f)
         return -1;
@@ -149,21 +135,11 @@ make_files(void **state)
 }
 
 static int
-remove_files(void **state)
+remove_files(void)
 {
     remove("grey.ppm");
     remove("whole.mkv");
-    return clips_leave_folder(state);
+    return clips_leave_folder();
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_program_says_it_whole),
-        cmocka_unit_test(its_version_says_it),
-        cmocka_unit_test(clips_say_it),
-        cmocka_unit_test(a_job_says_it),
-    };
-    return cmocka_run_group_tests(tests, make_files, remove_files);
-}
+TEST_GROUP(make_files, remove_files);

@@ -6,11 +6,8 @@
  * call runs in a process of its own, so that a crash is one line of the report.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "test.h"
+
 #include <ctype.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -39,6 +36,52 @@ if_not(bool null_answer)
 {
     return null_answer ? QV_EINVAL : QV_OK;
 }
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+enum {
+    NO_STATUS = 1 << 8, /* the call cannot fail, and returns for NULL what its header says */
+    RESERVED = 1 << 9,  /* it is given a struct with reserved fields */
+};
+#define BIT(i) (1u << (i)) /* that argument may be NULL; the last, the error, always may */
+
+static struct call {
+    const char *name;
+    qv_status (*run)(void);
+    unsigned flags;
+} calls[80];
+static size_t n_calls;
+
+static void
+add_call(const char *name, qv_status (*run)(void), unsigned flags)
+{
+    assert_true(n_calls < sizeof calls / sizeof *calls);
+    calls[n_calls++] = (struct call){ name, run, flags };
+}
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+/* CALL(qv_function, flags) { ... } calls it once, and returns its status. */
+#define CALL(name, flags)                                                                          \
+    static qv_status JOIN(call_, __LINE__)(void);                                                  \
+    TEST_AT_START(add_call(#name, JOIN(call_, __LINE__), flags));                                  \
+    static qv_status JOIN(call_, __LINE__)(void)
+#define CALL_IS(name, flags, status)                                                               \
+    CALL(name, flags)                                                                              \
+    {                                                                                              \
+        return status;                                                                             \
+    }                                                                                              \
+    struct test_at_start
+/* A function that frees what it is given the address of, and clears it. */
+#define CALL_FREES(name, type, made)                                                               \
+    CALL(name, NO_STATUS)                                                                          \
+    {                                                                                              \
+        type *p = (made);                                                                          \
+        name(arg(0, &p));                                                                          \
+        return if_not(p != NULL);                                                                  \
+    }                                                                                              \
+    struct test_at_start
 
 /* ---- what the calls work on ------------------------------------------------------------------ */
 
@@ -108,29 +151,22 @@ static const qv_clip_options plain;
 
 /* ---- caches ---------------------------------------------------------------------------------- */
 
-static qv_status
-key(void)
+CALL(qv_cache_key, 0)
 {
     static char out[QV_CACHE_MAX_KEY + 1];
     return qv_cache_key(arg(0, "k"), arg(1, out), arg(2, &err));
 }
 
-static qv_status
-key_hash(void)
-{
-    return if_not(!qv_cache_key_hash(arg(0, "k")));
-}
+CALL_IS(qv_cache_key_hash, NO_STATUS, if_not(!qv_cache_key_hash(arg(0, "k"))));
 
-static qv_status
-source_of(void)
+CALL(qv_cache_source_of, NO_STATUS)
 {
     static char text[QV_CACHE_OPTIONS_BYTES];
     const qv_clip_options own = { .fps = 1 };
     return if_not(!qv_cache_source_of(arg(0, image_path), &own, arg(1, text)).path);
 }
 
-static qv_status
-made_by(void)
+CALL(qv_cache_made_by, 0)
 {
     static char *out;
     static const qv_packing packing = { .rows = 64, .rule = "pairs" };
@@ -140,16 +176,14 @@ made_by(void)
                             arg(4, &err));
 }
 
-static qv_status
-writer_open(void)
+CALL(qv_cache_writer_open, RESERVED)
 {
     static qv_cache_writer *w;
     const qv_cache_writer_options o = { .layout = tiny, .reserved = { [7] = reserved } };
     return qv_cache_writer_open(arg(0, new_dir), arg(1, &o), arg(2, &w), arg(3, &err));
 }
 
-static qv_status
-begin(void)
+CALL(qv_cache_begin, RESERVED)
 {
     static qv_cache_entry *e;
     qv_cache_writer *w = open_writer(new_dir, &tiny, 0);
@@ -170,21 +204,11 @@ put_to(const qv_cache_layout *l)
     return s;
 }
 
-static qv_status
-put(void)
-{
-    return put_to(&tiny);
-}
-
-static qv_status
-put_packed(void)
-{
-    return put_to(&packed);
-}
+CALL_IS(qv_cache_put, 0, put_to(&tiny));
+CALL_IS(qv_cache_put, 0, put_to(&packed));
 
 /* An entry is freed whatever its result is. */
-static qv_status
-finish(void)
+CALL(qv_cache_finish, RESERVED)
 {
     static qv_cache_entry *e;
     const double times[] = { 0, 1 };
@@ -200,95 +224,65 @@ finish(void)
     return s;
 }
 
-static qv_status
-drop(void)
-{
-    qv_cache_entry *e = an_entry(&tiny);
-    qv_cache_drop(arg(0, &e));
-    return if_not(e != NULL);
-}
+CALL_FREES(qv_cache_drop, qv_cache_entry, an_entry(&tiny));
+CALL_IS(qv_cache_seal, 0, qv_cache_seal(arg(0, open_writer(new_dir, &tiny, 0)), arg(1, &err)));
 
-static qv_status
-seal(void)
-{
-    return qv_cache_seal(arg(0, open_writer(new_dir, &tiny, 0)), arg(1, &err));
-}
-
-static qv_status
-writer_close(void)
+CALL(qv_cache_writer_close, BIT(1) | NO_STATUS)
 {
     qv_cache_writer *w = open_writer(new_dir, &tiny, 0);
     qv_cache_writer_close(arg(0, &w), arg(1, &err));
     return if_not(w != NULL);
 }
 
-static qv_status
-exists(void)
-{
-    return if_not(!qv_cache_exists(arg(0, cache_dir)));
-}
+CALL_IS(qv_cache_exists, NO_STATUS, if_not(!qv_cache_exists(arg(0, cache_dir))));
 
-static qv_status
-cache_open(void)
+CALL(qv_cache_open, 0)
 {
     static qv_cache *c;
     return qv_cache_open(arg(0, cache_dir), arg(1, &c), arg(2, &err));
 }
 
-static qv_status
-cache_close(void)
-{
-    qv_cache *c = opened();
-    qv_cache_close(arg(0, &c));
-    return if_not(c != NULL);
-}
+CALL_FREES(qv_cache_close, qv_cache, opened());
 
-static qv_status
-get_info(void)
+CALL(qv_cache_get_info, NO_STATUS)
 {
     qv_cache_info info = { .n_ok = 7 };
     qv_cache_get_info(arg(0, opened()), arg(1, &info));
     return if_not(info.n_ok == 7 || !info.n_ok);
 }
 
-static qv_status
-last_rate(void)
+CALL(qv_cache_last_rate, NO_STATUS)
 {
     qv_cache_rate rate;
     return if_not(!qv_cache_last_rate(arg(0, opened()), arg(1, &rate)));
 }
 
-static qv_status
-damage(void)
+CALL(qv_cache_damage, BIT(1) | NO_STATUS)
 {
     static bool superseded;
     return if_not(!qv_cache_damage(arg(0, opened()), 0, arg(1, &superseded)));
 }
 
-static qv_status
-find(void)
+CALL(qv_cache_find, 0)
 {
     static qv_cache_item item;
     return qv_cache_find(arg(0, opened()), arg(1, key_name(0)), arg(2, &item), arg(3, &err));
 }
 
-static qv_status
-at(void)
+CALL(qv_cache_at, 0)
 {
     static qv_cache_item item;
     return qv_cache_at(arg(0, opened()), 0, arg(1, &item), arg(2, &err));
 }
 
-static qv_status
-hold(void)
+CALL(qv_cache_hold, 0)
 {
     qv_cache *c = opened();
     qv_cache_item item = an_item(c);
     return qv_cache_hold(arg(0, c), arg(1, &item), arg(2, &err));
 }
 
-static qv_status
-release(void)
+CALL(qv_cache_release, NO_STATUS)
 {
     qv_cache *c = opened();
     qv_cache_item item = an_item(c);
@@ -297,18 +291,13 @@ release(void)
     return if_not(item.tokens != NULL);
 }
 
-static qv_status
-record(void)
+CALL(qv_cache_record, 0)
 {
     static char *out;
     return qv_cache_record(arg(0, opened()), 0, arg(1, &out), arg(2, &err));
 }
 
-static qv_status
-verify(void)
-{
-    return qv_cache_verify(arg(0, opened()), 0, arg(1, &err));
-}
+CALL_IS(qv_cache_verify, 0, qv_cache_verify(arg(0, opened()), 0, arg(1, &err)));
 
 static qv_cache_source
 a_source(void)
@@ -319,16 +308,14 @@ a_source(void)
     return s;
 }
 
-static qv_status
-compare(void)
+CALL(qv_cache_compare, NO_STATUS | RESERVED)
 {
     const qv_cache_source s = a_source();
     return if_not(qv_cache_compare(arg(0, opened()), arg(1, key_name(0)), arg(2, &s),
                                    QV_CACHE_TRUST_KEYS) == QV_CACHE_MISSING);
 }
 
-static qv_status
-prune(void)
+CALL(qv_cache_prune, RESERVED)
 {
     static qv_cache_pruned out;
     const char *const none[] = { arg(3, "none") }, *const kept[] = { arg(4, key_name(0)) };
@@ -343,16 +330,14 @@ prune(void)
 
 /* ---- fills ----------------------------------------------------------------------------------- */
 
-static qv_status
-fill_open(void)
+CALL(qv_cache_fill_open, RESERVED)
 {
     static qv_cache_fill *f;
     const qv_cache_fill_options o = { .reserved = { [7] = reserved } };
     return qv_cache_fill_open(arg(0, new_dir), arg(1, &o), arg(2, &f), arg(3, &err));
 }
 
-static qv_status
-fill_there(void)
+CALL(qv_cache_fill_there, NO_STATUS)
 {
     const qv_cache_fill_options o = { 0 };
     qv_cache_fill *f = NULL;
@@ -360,8 +345,7 @@ fill_there(void)
     return if_not(!qv_cache_fill_there(arg(0, f)));
 }
 
-static qv_status
-fill_add(void)
+CALL(qv_cache_fill_add, BIT(3) | BIT(4))
 {
     const qv_clip_options own = { .fps = 1 };
     static bool wanted;
@@ -369,8 +353,7 @@ fill_add(void)
                              arg(4, &wanted), arg(5, &err));
 }
 
-static qv_status
-fill_add_memory(void)
+CALL(qv_cache_fill_add_memory, BIT(4) | BIT(5) | RESERVED)
 {
     const qv_clip_options own = { .fps = 1 };
     static bool wanted;
@@ -382,53 +365,38 @@ fill_add_memory(void)
                                     arg(5, &wanted), arg(6, &err));
 }
 
-static qv_status
-fill_forget(void)
+CALL(qv_cache_fill_forget, NO_STATUS)
 {
     qv_cache_fill_forget(arg(0, a_fill()));
     return if_not(null_at == 0);
 }
 
-static qv_status
-fill_begin(void)
-{
-    return qv_cache_fill_begin(arg(0, a_fill()), arg(1, model), arg(2, &err));
-}
+CALL_IS(qv_cache_fill_begin, 0, qv_cache_fill_begin(arg(0, a_fill()), arg(1, model), arg(2, &err)));
 
-static qv_status
-fill_run(void)
+CALL(qv_cache_fill_run, 0)
 {
     qv_model *const models[] = { arg(2, model) };
     return qv_cache_fill_run(arg(0, a_fill()), arg(1, models), 1, arg(3, &err));
 }
 
-static qv_status
-fill_end(void)
+CALL(qv_cache_fill_end, 0)
 {
     qv_model *const models[] = { arg(2, model) };
     return qv_cache_fill_end(arg(0, a_fill()), arg(1, models), 1, arg(3, &err));
 }
 
-static qv_status
-fill_get_counts(void)
+CALL(qv_cache_fill_get_counts, NO_STATUS)
 {
     qv_cache_fill_counts counts = { .done = 7 };
     qv_cache_fill_get_counts(arg(0, a_fill()), arg(1, &counts));
     return if_not(null_at >= 0 || counts.done == 7);
 }
 
-static qv_status
-fill_close(void)
-{
-    qv_cache_fill *f = a_fill();
-    qv_cache_fill_close(arg(0, &f));
-    return if_not(f != NULL);
-}
+CALL_FREES(qv_cache_fill_close, qv_cache_fill, a_fill());
 
 /* ---- jobs --------------------------------------------------------------------------- */
 
-static qv_status
-job_open(void)
+CALL(qv_job_open, RESERVED)
 {
     static qv_job *job;
     qv_model *const models[] = { arg(3, model) };
@@ -436,8 +404,7 @@ job_open(void)
     return qv_job_open(arg(0, models), 1, arg(1, &o), arg(2, &job), arg(4, &err));
 }
 
-static qv_status
-job_add(void)
+CALL(qv_job_add, RESERVED)
 {
     const qv_job_source s = { .key = "k",
                               .path = arg(2, image_path),
@@ -445,51 +412,36 @@ job_add(void)
     return qv_job_add(arg(0, a_job()), arg(1, &s), arg(3, &err));
 }
 
-static qv_status
-job_end(void)
-{
-    return qv_job_end(arg(0, a_job()), arg(1, &err));
-}
+CALL_IS(qv_job_end, 0, qv_job_end(arg(0, a_job()), arg(1, &err)));
 
-static qv_status
-job_give_back(void)
+CALL(qv_job_give_back, NO_STATUS)
 {
     qv_job_give_back(arg(0, a_job()), 1);
     return if_not(null_at == 0);
 }
 
-static qv_status
-job_drop(void)
+CALL(qv_job_drop, NO_STATUS)
 {
     qv_job_drop(arg(0, a_job()), 1);
     return if_not(null_at == 0);
 }
 
-static qv_status
-job_cancel(void)
+CALL(qv_job_cancel, NO_STATUS)
 {
     qv_job_cancel(arg(0, a_job()));
     return if_not(null_at == 0);
 }
 
-static qv_status
-job_get_progress(void)
+CALL(qv_job_get_progress, NO_STATUS)
 {
     qv_job_progress p = { .added = 7 };
     qv_job_get_progress(arg(0, a_job()), arg(1, &p));
     return if_not(null_at >= 0 || p.added == 7);
 }
 
-static qv_status
-job_close(void)
-{
-    qv_job *job = a_job();
-    qv_job_close(arg(0, &job));
-    return if_not(job != NULL);
-}
+CALL_FREES(qv_job_close, qv_job, a_job());
 
-static qv_status
-job_memory(void)
+CALL(qv_job_memory, RESERVED)
 {
     static int64_t bytes;
     qv_model *const models[] = { arg(3, model) };
@@ -499,8 +451,7 @@ job_memory(void)
 
 /* ---- clips ----------------------------------------------------------------------------------- */
 
-static qv_status
-options_set(void)
+CALL(qv_clip_options_set, NO_STATUS)
 {
     qv_clip_options o = { .fps = 0 };
     const qv_value value = { .type = QV_VALUE_TEXT, .text = arg(2, "cpu") };
@@ -515,8 +466,7 @@ unless_alone(qv_status s)
     return s == QV_EBACKEND ? QV_OK : s;
 }
 
-static qv_status
-decoder_start(void)
+CALL(qv_decoder_start, BIT(0))
 {
     qv_decoder *d = NULL;
     const qv_status status = qv_decoder_start(arg(0, "/bin/true"), arg(1, &d), arg(2, &err));
@@ -524,8 +474,7 @@ decoder_start(void)
     return unless_alone(status);
 }
 
-static qv_status
-decoder_version(void)
+CALL(qv_decoder_version, BIT(0))
 {
     static char text[256];
     return unless_alone(qv_decoder_version(arg(0, "/bin/true"), arg(1, text), arg(2, &err)));
@@ -539,28 +488,13 @@ a_decoder(void)
     return d;
 }
 
-static qv_status
-decoder_gpu(void)
-{
-    return unless_alone(qv_decoder_gpu(arg(0, a_decoder()), 0, true, arg(1, &err)));
-}
+CALL_IS(qv_decoder_gpu, 0,
+        unless_alone(qv_decoder_gpu(arg(0, a_decoder()), 0, true, arg(1, &err))));
+CALL_IS(qv_decoder_has_gpu, NO_STATUS,
+        if_not(qv_decoder_has_gpu(arg(0, a_decoder()), 0, NULL) || null_at == 0));
+CALL_FREES(qv_decoder_stop, qv_decoder, a_decoder());
 
-static qv_status
-decoder_has_gpu(void)
-{
-    return if_not(qv_decoder_has_gpu(arg(0, a_decoder()), 0, NULL) || null_at == 0);
-}
-
-static qv_status
-decoder_stop(void)
-{
-    qv_decoder *d = a_decoder();
-    qv_decoder_stop(arg(0, &d));
-    return if_not(d != NULL);
-}
-
-static qv_status
-clip_open(void)
+CALL(qv_clip_open, BIT(1) | BIT(2) | BIT(3) | RESERVED)
 {
     static qv_clip *clip;
     const qv_preprocess p = qv_preprocess_default(true);
@@ -569,24 +503,16 @@ clip_open(void)
                                      arg(4, &clip), arg(5, &err)));
 }
 
-static qv_status
-clip_close(void)
-{
-    qv_clip *clip = a_clip();
-    qv_clip_close(arg(0, &clip));
-    return if_not(clip != NULL);
-}
+CALL_FREES(qv_clip_close, qv_clip, a_clip());
 
-static qv_status
-clip_get_info(void)
+CALL(qv_clip_get_info, NO_STATUS)
 {
     qv_outcome info = { .n_frames = 0 };
     qv_clip_get_info(arg(0, a_clip()), arg(1, &info));
     return if_not(!info.n_frames);
 }
 
-static qv_status
-clip_read(void)
+CALL(qv_clip_read, BIT(3))
 {
     static uint8_t frame[256 * 256 * 3];
     int64_t n = 0;
@@ -595,100 +521,25 @@ clip_read(void)
                         arg(4, &err));
 }
 
-static qv_status
-smart_resize(void)
+CALL(qv_smart_resize, 0)
 {
     static int64_t height, width;
     const qv_preprocess p = qv_preprocess_default(true);
     return qv_smart_resize(0, 64, 64, arg(0, &p), arg(1, &height), arg(2, &width), arg(3, &err));
 }
 
-static qv_status
-sample_frames(void)
+CALL(qv_sample_frames, BIT(0) | NO_STATUS)
 {
     int64_t indices[8];
     return if_not(qv_sample_frames(8, 8, 0, 2, 0, 8, arg(0, indices)) != 2);
 }
 
-static qv_status
-resize_bicubic(void)
+CALL(qv_resize_bicubic, 0)
 {
     static uint8_t out[32 * 32 * 3];
     return qv_resize_bicubic(arg(0, pixels), 64, 64, (int64_t)64 * 3, arg(1, out), 32, 32,
                              arg(2, &err));
 }
-
-/* ---- the table ------------------------------------------------------------------------------- */
-
-#define BIT(i) (1u << (i))
-
-static const struct call {
-    const char *name;
-    qv_status (*run)(void);
-    unsigned optional;  /* a bit for each argument that may be NULL, beside the last: the error */
-    bool has_no_status; /* it cannot fail, and returns for NULL what its header says */
-    bool has_reserved;  /* it is given a struct with reserved fields */
-} calls[] = {
-    { "qv_cache_key", key, 0, false, false },
-    { "qv_cache_key_hash", key_hash, 0, true, false },
-    { "qv_cache_source_of", source_of, 0, true, false },
-    { "qv_cache_made_by", made_by, 0, false, false },
-    { "qv_cache_writer_open", writer_open, 0, false, true },
-    { "qv_cache_begin", begin, 0, false, true },
-    { "qv_cache_put", put, 0, false, false },
-    { "qv_cache_put", put_packed, 0, false, false },
-    { "qv_cache_finish", finish, 0, false, true },
-    { "qv_cache_drop", drop, 0, true, false },
-    { "qv_cache_seal", seal, 0, false, false },
-    { "qv_cache_writer_close", writer_close, BIT(1), true, false },
-    { "qv_cache_exists", exists, 0, true, false },
-    { "qv_cache_open", cache_open, 0, false, false },
-    { "qv_cache_close", cache_close, 0, true, false },
-    { "qv_cache_get_info", get_info, 0, true, false },
-    { "qv_cache_last_rate", last_rate, 0, true, false },
-    { "qv_cache_damage", damage, BIT(1), true, false },
-    { "qv_cache_find", find, 0, false, false },
-    { "qv_cache_at", at, 0, false, false },
-    { "qv_cache_hold", hold, 0, false, false },
-    { "qv_cache_release", release, 0, true, false },
-    { "qv_cache_record", record, 0, false, false },
-    { "qv_cache_verify", verify, 0, false, false },
-    { "qv_cache_compare", compare, 0, true, true },
-    { "qv_cache_prune", prune, 0, false, true },
-    { "qv_cache_fill_open", fill_open, 0, false, true },
-    { "qv_cache_fill_there", fill_there, 0, true, false },
-    { "qv_cache_fill_add", fill_add, BIT(3) | BIT(4), false, false },
-    { "qv_cache_fill_add_memory", fill_add_memory, BIT(4) | BIT(5), false, true },
-    { "qv_cache_fill_forget", fill_forget, 0, true, false },
-    { "qv_cache_fill_begin", fill_begin, 0, false, false },
-    { "qv_cache_fill_run", fill_run, 0, false, false },
-    { "qv_cache_fill_end", fill_end, 0, false, false },
-    { "qv_cache_fill_get_counts", fill_get_counts, 0, true, false },
-    { "qv_cache_fill_close", fill_close, 0, true, false },
-    { "qv_job_open", job_open, 0, false, true },
-    { "qv_job_add", job_add, 0, false, true },
-    { "qv_job_end", job_end, 0, false, false },
-    { "qv_job_cancel", job_cancel, 0, true, false },
-    { "qv_job_drop", job_drop, 0, true, false },
-    { "qv_job_give_back", job_give_back, 0, true, false },
-    { "qv_job_get_progress", job_get_progress, 0, true, false },
-    { "qv_job_close", job_close, 0, true, false },
-    { "qv_job_memory", job_memory, 0, false, true },
-    { "qv_clip_options_set", options_set, 0, true, false },
-    { "qv_decoder_start", decoder_start, BIT(0), false, false },
-    { "qv_decoder_gpu", decoder_gpu, 0, false, false },
-    { "qv_decoder_has_gpu", decoder_has_gpu, 0, true, false },
-    { "qv_decoder_stop", decoder_stop, 0, true, false },
-    { "qv_clip_open", clip_open, BIT(1) | BIT(2) | BIT(3), false, true },
-    { "qv_clip_close", clip_close, 0, true, false },
-    { "qv_clip_get_info", clip_get_info, 0, true, false },
-    { "qv_clip_read", clip_read, BIT(3), false, false },
-    { "qv_smart_resize", smart_resize, 0, false, false },
-    { "qv_sample_frames", sample_frames, BIT(0), true, false },
-    { "qv_resize_bicubic", resize_bicubic, 0, false, false },
-    { "qv_decoder_version", decoder_version, BIT(0), false, false },
-};
-enum { N_CALLS = sizeof calls / sizeof *calls };
 
 /* ---- running it ------------------------------------------------------------------------------ */
 
@@ -696,7 +547,7 @@ enum { N_CALLS = sizeof calls / sizeof *calls };
 static void
 judge(const struct call *c, bool must_fail, qv_status got, char words[300])
 {
-    const bool is_status = !c->has_no_status;
+    const bool is_status = !(c->flags & NO_STATUS);
     if (must_fail && got != QV_EINVAL)
         snprintf(words, 300, "returned %s", qv_status_name(got));
     else if (!must_fail && got)
@@ -733,8 +584,8 @@ try_call(const struct call *c, int which, bool is_reserved, char *report, size_t
         n_args = 0;
         err = (qv_error){ QV_OK, "" };
         const qv_status got = c->run();
-        const bool last = !c->has_no_status && which == (int)n_args - 1;
-        judge(c, is_reserved || (which >= 0 && !last && !(c->optional & BIT(which))), got, words);
+        const bool last = !(c->flags & NO_STATUS) && which == (int)n_args - 1;
+        judge(c, is_reserved || (which >= 0 && !last && !(c->flags & BIT(which))), got, words);
         if (write(ends[1], &n_args, sizeof n_args) < 0 || write(ends[1], words, sizeof words) < 0)
             _exit(2);
         _exit(0);
@@ -765,12 +616,10 @@ expect_nothing(const char *report)
     assert_true(!*report);
 }
 
-static void
-no_pointer_crashes(void **state)
+TEST(no_pointer_crashes)
 {
-    (void)state;
     static char report[20000];
-    for (size_t i = 0; i < N_CALLS; i++) {
+    for (size_t i = 0; i < n_calls; i++) {
         const unsigned n = try_call(&calls[i], -1, false, report, sizeof report);
         if (!n && !*report)
             fail_msg("%s has no pointers", calls[i].name);
@@ -780,22 +629,18 @@ no_pointer_crashes(void **state)
     expect_nothing(report);
 }
 
-static void
-reserved_fields_are_zero(void **state)
+TEST(reserved_fields_are_zero)
 {
-    (void)state;
     static char report[8000];
-    for (size_t i = 0; i < N_CALLS; i++)
-        if (calls[i].has_reserved)
+    for (size_t i = 0; i < n_calls; i++)
+        if (calls[i].flags & RESERVED)
             try_call(&calls[i], -1, true, report, sizeof report);
     expect_nothing(report);
 }
 
 /* The table has every function of these headers that is given a pointer. */
-static void
-every_function_is_in_the_table(void **state)
+TEST(every_function_is_in_the_table)
 {
-    (void)state;
     static const char *const headers[] = { "qwenvit_cache.h", "qwenvit_clips.h" };
     int n = 0;
     for (size_t h = 0; h < sizeof headers / sizeof *headers; h++) {
@@ -808,7 +653,7 @@ every_function_is_in_the_table(void **state)
             while (isalnum((unsigned char)name[-1]) || name[-1] == '_')
                 name--;
             bool found = !memchr(open, '*', (size_t)(end - open));
-            for (size_t i = 0; i < N_CALLS && !found; i++)
+            for (size_t i = 0; i < n_calls && !found; i++)
                 found = strlen(calls[i].name) == (size_t)(open - name) &&
                         !strncmp(calls[i].name, name, (size_t)(open - name));
             if (!found)
@@ -822,12 +667,11 @@ every_function_is_in_the_table(void **state)
 /* ---- */
 
 static int
-set_up(void **state)
+set_up(void)
 {
     static char folders[3][600];
     char path[600];
-    if (tempdir_make(state) ||
-        qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err) ||
+    if (tempdir_make() || qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err) ||
         qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, &err))
         return -1;
     snprintf(folders[0], sizeof folders[0], "%s", temp_path("cache"));
@@ -854,20 +698,11 @@ set_up(void **state)
 }
 
 static int
-tear_down(void **state)
+tear_down(void)
 {
     qv_model_free(&model);
     qv_context_close(&ctx);
-    return tempdir_remove(state);
+    return tempdir_remove();
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_function_is_in_the_table),
-        cmocka_unit_test(no_pointer_crashes),
-        cmocka_unit_test(reserved_fields_are_zero),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down);

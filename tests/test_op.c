@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests operations as data: print and parse, equality, refusals, operands, costs and tolerances. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "checkop.h"
 #include "op_parse.h"
@@ -51,10 +46,8 @@ parsed(const char *text)
     return op;
 }
 
-static void
-test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     for (int kind = 0; kind < QV_OP_COUNT; kind++) {
         char text[1000];
         qv_error err = { 0 };
@@ -69,10 +62,8 @@ test_round_trip(void **state)
 
 /* dtype= applies to the operands that are not named, wherever it stands. A dtype belongs to an
  * operand even if a field has the same name. */
-static void
-test_dtypes_of_operands(void **state)
+TEST(test_dtypes_of_operands)
 {
-    (void)state;
     static const struct {
         const char *text, *printed;
     } cases[] = {
@@ -102,10 +93,8 @@ test_dtypes_of_operands(void **state)
         assert_int_equal(qv_op_view(&op, i).dtype, QV_F32);
 }
 
-static void
-test_what_kernels_take(void **state)
+TEST(test_what_kernels_take)
 {
-    (void)state;
     static const uint32_t both = 1 << QV_F32 | 1 << QV_BF16, f32 = 1 << QV_F32;
     static const struct {
         const char *text;
@@ -139,10 +128,8 @@ test_what_kernels_take(void **state)
     }
 }
 
-static void
-test_views_beside(void **state)
+TEST(test_views_beside)
 {
-    (void)state;
     struct qv_view views[QV_MAX_OPERANDS];
     struct qv_op op = parsed(legal[QV_OP_attention]);
     int first;
@@ -160,10 +147,8 @@ test_views_beside(void **state)
     assert_int_equal(qv_op_output(&op), 4);
 }
 
-static void
-test_print_is_always_terminated(void **state)
+TEST(test_print_is_always_terminated)
 {
-    (void)state;
     struct qv_op op = parsed(legal[QV_OP_patchify]);
     for (size_t size = 1; size < 200; size++) {
         char text[200];
@@ -178,10 +163,8 @@ test_print_is_always_terminated(void **state)
     assert_string_equal(qv_op_print(&op, text, sizeof text), "unknown operation");
 }
 
-static void
-test_reals_keep_their_bits(void **state)
+TEST(test_reals_keep_their_bits)
 {
-    (void)state;
     static const double values[] = { 0.1, 1 / 3.0, -0.0, 5e-324, 1.7976931348623157e308, -255 };
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         char text[200];
@@ -197,10 +180,8 @@ struct refusal {
     const char *text, *word;
 };
 
-static void
-test_parse_errors(void **state)
+TEST(test_parse_errors)
 {
-    (void)state;
     static const struct refusal cases[] = {
         { "", "name" },
         { "  \n", "name" },
@@ -348,10 +329,8 @@ static const struct refusal illegal[] = {
     { "epilogue rows=6 cols=0 dtype=f32", "cols=0" },
 };
 
-static void
-test_check_refusals(void **state)
+TEST(test_check_refusals)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof illegal / sizeof illegal[0]; i++) {
         qv_error err = { 0 };
         struct qv_op op = parsed(illegal[i].text);
@@ -372,10 +351,8 @@ test_check_refusals(void **state)
 
 /* Operations are equal if every field is. What lies behind the fields in the union does not
  * count. */
-static void
-test_equality(void **state)
+TEST(test_equality)
 {
-    (void)state;
     struct qv_op a, b;
     memset(&a, 0x00, sizeof a);
     memset(&b, 0xff, sizeof b);
@@ -411,10 +388,8 @@ assert_operand(const char *text, int i, const char *name, int64_t rows, int64_t 
     assert_int_equal(o.role == QV_ROLE_WEIGHT, !strcmp(name, "w"));
 }
 
-static void
-test_operands(void **state)
+TEST(test_operands)
 {
-    (void)state;
     static const int n[QV_OP_COUNT] = {
         [QV_OP_patchify] = 5, [QV_OP_convert] = 2,   [QV_OP_gemm] = 5,        [QV_OP_norm] = 4,
         [QV_OP_rope] = 4,     [QV_OP_attention] = 5, [QV_OP_interpolate] = 4, [QV_OP_im2col] = 2,
@@ -484,10 +459,8 @@ test_operands(void **state)
     assert_int_equal(qv_op_view(&op, -1).bytes, 0);
 }
 
-static void
-test_costs(void **state)
+TEST(test_costs)
 {
-    (void)state;
     const struct {
         const char *text;
         double flops, bytes;
@@ -529,10 +502,8 @@ test_costs(void **state)
 
 /* The tolerance is half a unit in the last place if nothing is summed, and never 0 or NaN. Sums
  * make it larger. */
-static void
-test_tolerance(void **state)
+TEST(test_tolerance)
 {
-    (void)state;
     struct qv_op op = parsed("convert n=1 x=f32 y=bf16");
     assert_true(op_tolerance(&op, 1, 0, 0) == 0x1p-8);
     assert_true(op_tolerance(&op, -1.99, 0, 0) == 0x1p-8);
@@ -550,24 +521,4 @@ test_tolerance(void **state)
         assert_true(kind == QV_OP_im2col ? tol == 0 : tol > 0 && tol < 1);
         assert_true(op_tolerance(&op, 100, 1, 1) >= tol);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_dtypes_of_operands),
-        cmocka_unit_test(test_what_kernels_take),
-        cmocka_unit_test(test_views_beside),
-        cmocka_unit_test(test_print_is_always_terminated),
-        cmocka_unit_test(test_reals_keep_their_bits),
-        cmocka_unit_test(test_parse_errors),
-        cmocka_unit_test(test_check_refusals),
-        cmocka_unit_test(test_equality),
-        cmocka_unit_test(test_operands),
-        cmocka_unit_test(test_costs),
-        cmocka_unit_test(test_tolerance),
-    };
-    return cmocka_run_group_tests_name("op", tests, NULL, NULL);
 }

@@ -3,12 +3,9 @@
  * Tests packs: an item's tokens have the same bits alone in a chunk and among others, wherever it
  * is, whatever the others hold, and whatever was in memory before.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
 
 #include "backends.h"
@@ -188,10 +185,8 @@ check_pack(struct pack p)
     pack_close(&p);
 }
 
-static void
-neighbours_change_no_bit(void **state)
+TEST(neighbours_change_no_bit)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++)
         for (int type = 0; type < N_TEST_DTYPES; type++) {
             if (!dtype_is_here(test_backends[on], test_dtypes[type]))
@@ -202,10 +197,8 @@ neighbours_change_no_bit(void **state)
 }
 
 /* This also holds where rows are in window order, and a gated MLP's width is odd. */
-static void
-neighbours_change_no_bit_with_windows(void **state)
+TEST(neighbours_change_no_bit_with_windows)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++)
         for (int type = 0; type < N_TEST_DTYPES; type++)
             if (dtype_is_here(test_backends[on], test_dtypes[type]))
@@ -215,10 +208,8 @@ neighbours_change_no_bit_with_windows(void **state)
 
 /* This also holds where positions are interpolated from sixteen neighbours, and a token's
  * patches are one row of a GEMM. */
-static void
-neighbours_change_no_bit_of_glm(void **state)
+TEST(neighbours_change_no_bit_of_glm)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++)
         for (int type = 0; type < N_TEST_DTYPES; type++)
             if (dtype_is_here(test_backends[on], test_dtypes[type]))
@@ -227,10 +218,8 @@ neighbours_change_no_bit_of_glm(void **state)
 }
 
 /* qv_encode with several items gives each what it gives alone, in the same capacity. */
-static void
-several_are_each_alone(void **state)
+TEST(several_are_each_alone)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         if (!dtype_is_here(test_backends[on], QV_F32))
             continue;
@@ -296,10 +285,8 @@ check_alone(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
 
 /* In the capacity that an item takes by itself, it gives what it gives in a pack, if `info` says
  * so. */
-static void
-capacities_change_no_bit_unsaid(void **state)
+TEST(capacities_change_no_bit_unsaid)
 {
-    (void)state;
     for_each_pack(check_alone);
 }
 
@@ -334,10 +321,8 @@ check_few(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
 
 /* Items that fit into one chunk take the smallest bucket if that changes no bit, and otherwise a
  * full chunk. */
-static void
-few_take_the_smallest_bucket(void **state)
+TEST(few_take_the_smallest_bucket)
 {
-    (void)state;
     for_each_pack(check_few);
 }
 
@@ -367,10 +352,8 @@ check_room(struct pack *p, const struct qv_capacity_bits *bits, bool is_ref)
     }
 }
 
-static void
-room_for_segments_changes_no_bit(void **state)
+TEST(room_for_segments_changes_no_bit)
 {
-    (void)state;
     for_each_pack(check_room);
 }
 
@@ -413,10 +396,8 @@ check_tables(const struct pack *p, const qv_item *item)
 
 /* Rows beyond a chunk's items read some valid place of the input, whatever earlier chunks of
  * this plan or another left behind. Otherwise they would read outside. */
-static void
-rows_beyond_the_fill_stay_inside(void **state)
+TEST(rows_beyond_the_fill_stay_inside)
 {
-    (void)state;
     static const qv_item items[] = { { .grid_thw = { 1, 126, 2 }, .is_image = true },
                                      { .grid_thw = { 1, 2, 60 } },
                                      { .grid_thw = { 24, 2, 2 } },
@@ -445,10 +426,8 @@ rows_beyond_the_fill_stay_inside(void **state)
 
 /* A plan's chunk is under way while those of another are, and of a larger one that needs more
  * memory. */
-static void
-plans_take_turns_in_one_memory(void **state)
+TEST(plans_take_turns_in_one_memory)
 {
-    (void)state;
     for (int on = 0; on < N_TEST_BACKENDS; on++) {
         if (!backend_is_here(test_backends[on]))
             continue;
@@ -491,10 +470,8 @@ plans_take_turns_in_one_memory(void **state)
 
 /* A plan that was freed is ready again at once, even if its chunk under way was never pulled.
  * Memory grows only with the largest plan. */
-static void
-a_plan_that_was_freed_is_ready_at_once(void **state)
+TEST(a_plan_that_was_freed_is_ready_at_once)
 {
-    (void)state;
     qv_error err = { 0 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     const qv_plan_options o = { .capacity.patches = 32 },
@@ -539,10 +516,8 @@ a_plan_that_was_freed_is_ready_at_once(void **state)
 
 /* pixel_values that bf16 holds exactly give the same bits in f32 and in bf16, for several items
  * and for a clip that is cut into chunks. */
-static void
-patches_in_bf16_are_those_in_f32(void **state)
+TEST(patches_in_bf16_are_those_in_f32)
 {
-    (void)state;
     static const char *const families[] = { QV_GOLDEN "/qwen3_vl", QV_GOLDEN "/qwen2_5_vl" };
     const int64_t grids[][3] = { { 3, 6, 10 }, { 1, 4, 4 } };
     for (int i = 0; i < N_TEST_BACKENDS * 2 * N_TEST_DTYPES; i++) {
@@ -578,23 +553,4 @@ patches_in_bf16_are_those_in_f32(void **state)
         free(narrow);
         tiny_close(&t);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(neighbours_change_no_bit),
-        cmocka_unit_test(neighbours_change_no_bit_with_windows),
-        cmocka_unit_test(neighbours_change_no_bit_of_glm),
-        cmocka_unit_test(several_are_each_alone),
-        cmocka_unit_test(few_take_the_smallest_bucket),
-        cmocka_unit_test(room_for_segments_changes_no_bit),
-        cmocka_unit_test(capacities_change_no_bit_unsaid),
-        cmocka_unit_test(rows_beyond_the_fill_stay_inside),
-        cmocka_unit_test(plans_take_turns_in_one_memory),
-        cmocka_unit_test(a_plan_that_was_freed_is_ready_at_once),
-        cmocka_unit_test(patches_in_bf16_are_those_in_f32),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

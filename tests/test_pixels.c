@@ -4,14 +4,8 @@
  * orientations, and the stream and the filter of qwen-vl-utils. Everything is small enough to be
  * worked out by hand. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
@@ -77,8 +71,7 @@ write_jpeg(const char *path, const uint8_t yuv[3])
 }
 
 /* JFIF's formula, R = Y + 1.402 Cr and so on, rounded to the nearest level, as in libjpeg. */
-static void
-a_jpeg_has_libjpegs_colours(void **state)
+TEST(a_jpeg_has_libjpegs_colours)
 {
     static const struct {
         uint8_t yuv[3], rgb[3];
@@ -87,7 +80,6 @@ a_jpeg_has_libjpegs_colours(void **state)
         { { 60, 180, 100 }, { 21, 62, 152 } }, { { 200, 100, 60 }, { 105, 255, 150 } },
         { { 37, 140, 120 }, { 26, 39, 58 } },  { { 222, 127, 131 }, { 226, 220, 220 } },
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qv_outcome info;
         write_jpeg("colour.jpg", cases[i].yuv);
@@ -123,8 +115,7 @@ write_grey(const char *name, const char *words, int level)
     assert_int_equal(fclose(f), 0);
 }
 
-static void
-a_clips_range_is_what_it_says(void **state)
+TEST(a_clips_range_is_what_it_says)
 {
     static const struct {
         const char *words;
@@ -133,7 +124,6 @@ a_clips_range_is_what_it_says(void **state)
                   { " XCOLORRANGE=LIMITED", 235, 255 },
                   { " XCOLORRANGE=FULL", 16, 16 },
                   { " XCOLORRANGE=FULL", 235, 235 } };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qv_outcome info;
         write_grey("grey.y4m", cases[i].words, cases[i].level);
@@ -148,10 +138,8 @@ a_clips_range_is_what_it_says(void **state)
 
 /* The container does not give a length. What stands behind the clip, as in a tar file, is not part
  * of it. */
-static void
-a_clip_inside_of_a_file_ends_where_it_is_said(void **state)
+TEST(a_clip_inside_of_a_file_ends_where_it_is_said)
 {
-    (void)state;
     struct stat st;
     qv_outcome info;
     write_grey("one.y4m", "", 100);
@@ -177,8 +165,7 @@ a_clip_inside_of_a_file_ends_where_it_is_said(void **state)
 
 /* EXIF says for each orientation where the corner of the first row and column is seen, and in which
  * direction the first row runs from there. */
-static void
-exif_turns_a_image(void **state)
+TEST(exif_turns_a_image)
 {
     enum { W = 8, H = 4 };
     static const struct {
@@ -188,7 +175,6 @@ exif_turns_a_image(void **state)
         [4] = { false, false, true },  [5] = { true, false, false }, [6] = { true, true, false },
         [7] = { true, true, true },    [8] = { true, false, true }
     };
-    (void)state;
     for (int orientation = 1; orientation <= 8; orientation++) {
         const bool transposed = seen[orientation].transposed;
         const int width = transposed ? H : W, height = transposed ? W : H;
@@ -222,13 +208,11 @@ exif_turns_a_image(void **state)
 /* ---- qwen-vl-utils --------------------------------------------------------------------------- */
 
 /* Clips are resized by torch's arithmetic, images by PIL's. */
-static void
-each_has_the_arithmetic_of_its_kind(void **state)
+TEST(each_has_the_arithmetic_of_its_kind)
 {
     enum { SMALL = 32 };
     const qv_clip_options whole = { .like = QV_LIKE_QWEN_VL_UTILS, .max_pixels = SIDE * SIDE };
     const qv_clip_options half = { .like = QV_LIKE_QWEN_VL_UTILS, .max_pixels = SMALL * SMALL };
-    (void)state;
     for (int is_image = 0; is_image < 2; is_image++) {
         qv_outcome info;
         uint8_t expected[2][SMALL * SMALL * 3];
@@ -304,12 +288,10 @@ write_two_streams(const char *path)
 }
 
 /* Both take the best, by torchcodec. */
-static void
-each_has_the_stream_of_its_readers(void **state)
+TEST(each_has_the_stream_of_its_readers)
 {
     qv_outcome info;
     const char *path = temp_path("two.mkv");
-    (void)state;
     write_two_streams(path);
     free(first_frame(path, (qv_clip_options){ 0 }, &info));
     assert_int_equal(info.source_width, 2 * SIDE);
@@ -317,18 +299,4 @@ each_has_the_stream_of_its_readers(void **state)
     assert_int_equal(info.source_width, 2 * SIDE);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, tempdir_make, tempdir_remove)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(a_jpeg_has_libjpegs_colours),
-        TEST(a_clips_range_is_what_it_says),
-        TEST(a_clip_inside_of_a_file_ends_where_it_is_said),
-        TEST(exif_turns_a_image),
-        TEST(each_has_the_arithmetic_of_its_kind),
-        TEST(each_has_the_stream_of_its_readers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -6,17 +6,12 @@
  * killed, none of the decoders stays.
  */
 #define _GNU_SOURCE
-#include <errno.h>
+#include "test.h"
+
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-
-#include <cmocka.h>
 
 #include "../clips/clips.h"
 #include "../decoder/decoder.h"
@@ -229,10 +224,8 @@ check_fault(const struct fault *f, const struct got *g, const struct got *alone)
 }
 
 /* All faults in one job, with good clips between them. */
-static void
-each_costs_its_clip(void **state)
+TEST(each_costs_its_clip)
 {
-    (void)state;
     enum { N_GOOD = N_FAULTS / EVERY + 1 };
     char *paths[N_FAULTS];
     struct tiny t = tiny_open("ref", QV_F32, 1);
@@ -278,10 +271,8 @@ each_costs_its_clip(void **state)
 
 /* A failure that belongs to no clip: a process that cannot lock itself in, which it reports before
  * it has seen a clip. */
-static void
-no_lock_ends_the_job(void **state)
+TEST(no_lock_ends_the_job)
 {
-    (void)state;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     qv_error err = { 0 };
@@ -315,10 +306,8 @@ kill_program_after(qv_job *job, qv_decoder *decoder, int64_t n)
 
 /* A system without memory may choose the decoder's program. The clips under way are decoded once more, and no clip of the
  * job has other bits than alone. */
-static void
-a_killed_program_is_started_again(void **state)
+TEST(a_killed_program_is_started_again)
 {
-    (void)state;
     enum { N = 24 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t), *alone = collector_make(&t);
@@ -432,10 +421,8 @@ is_left(pid_t but, double seconds)
     return find_child(but) != 0;
 }
 
-static void
-nobody_outlives_the_caller(void **state)
+TEST(nobody_outlives_the_caller)
 {
-    (void)state;
     static const char *const kinds[] = { "hang", "deaf and dumb", "leaderless" };
     int bad = 0;
     /* Orphans become our children. */
@@ -461,35 +448,28 @@ nobody_outlives_the_caller(void **state)
 /* ---------------------------------------------------------------------------------------------- */
 
 static int
-make_files(void **state)
+make_files(void)
 {
     static const struct tool_clip_shape shape = {
         .width = 32, .height = 32, .fps = 25, .frames = FRAMES
     };
     qv_error err;
-    if (tempdir_make(state) || setenv("QWENVIT_DECODER", QV_DECODER, 1))
+    if (tempdir_make() || setenv("QWENVIT_DECODER", QV_DECODER, 1))
         return -1;
     good_clip = strdup(temp_path("good.mp4"));
     return !good_clip || tool_make_clip(good_clip, &shape, &err) ? -1 : 0;
 }
 
 static int
-remove_files(void **state)
+remove_files(void)
 {
     free(good_clip);
-    return tempdir_remove(state);
+    return tempdir_remove();
 }
 
-int
-main(int argc, char **argv)
+TEST_GROUP(make_files, remove_files);
+
+TEST_MAIN(argc, argv)
 {
-    if (argc == 3)
-        return be_caller(argv[1], *argv[2]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_costs_its_clip),
-        cmocka_unit_test(no_lock_ends_the_job),
-        cmocka_unit_test(a_killed_program_is_started_again),
-        cmocka_unit_test(nobody_outlives_the_caller),
-    };
-    return cmocka_run_group_tests(tests, make_files, remove_files);
+    return argc == 3 ? be_caller(argv[1], *argv[2]) : TEST_GO_ON;
 }

@@ -6,13 +6,9 @@
  * the thread sanitizer too. pread() is replaced here (LINKER:--wrap).
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <errno.h>
+#include "test.h"
+
 #include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -74,10 +70,8 @@ open_ring(struct ring *r, size_t n, int slots, int threads)
     return p;
 }
 
-static void
-items_come_in_their_order(void **state)
+TEST(items_come_in_their_order)
 {
-    (void)state;
     static const size_t counts[] = { 0, 1, 2, 13, MOST_ITEMS };
     struct ring r;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
@@ -99,10 +93,8 @@ items_come_in_their_order(void **state)
 }
 
 /* If two items fail, the one with the lower number is reported, whichever fails first in time. */
-static void
-the_first_failure_is_told(void **state)
+TEST(the_first_failure_is_told)
 {
-    (void)state;
     enum { SLOTS = 8 };
     for (size_t bad = 0; bad < 40; bad += 3)
         for (int threads = 1; threads <= 8; threads++) {
@@ -130,10 +122,8 @@ the_first_failure_is_told(void **state)
         }
 }
 
-static void
-it_can_be_left_at_any_item(void **state)
+TEST(it_can_be_left_at_any_item)
 {
-    (void)state;
     struct ring r;
     for (size_t most = 0; most < 20; most++) {
         struct qv_prefetch *p = open_ring(&r, MOST_ITEMS, 5, 4);
@@ -239,10 +229,8 @@ load(qv_dtype dtype, int threads, qv_context **ctx, qv_model **model, qv_error *
     return qv_model_load(*ctx, tempdir, &(qv_model_options){ .dtype = dtype }, model, err);
 }
 
-static void
-threads_load_the_same_weights(void **state)
+TEST(threads_load_the_same_weights)
 {
-    (void)state;
     static const qv_dtype dtypes[] = { QV_BF16, QV_F32 };
     write_tower((const int[2]){ -1, -1 });
     for (size_t d = 0; d < 2; d++) {
@@ -266,10 +254,8 @@ threads_load_the_same_weights(void **state)
 
 /* The error names the first bad tensor and the value's place in it, several slices on, with any
  * number of threads. The tensor is a matrix of 16384 rows whose last value is not a number. */
-static void
-the_first_bad_tensor_is_named(void **state)
+TEST(the_first_bad_tensor_is_named)
 {
-    (void)state;
     write_tower((const int[2]){ 11, 12 });
     char words[sizeof(qv_error)];
     for (int threads = 1; threads <= 4; threads++) {
@@ -287,10 +273,8 @@ the_first_bad_tensor_is_named(void **state)
     }
 }
 
-static void
-a_read_that_fails_in_a_thread_is_an_error(void **state)
+TEST(a_read_that_fails_in_a_thread_is_an_error)
 {
-    (void)state;
     qv_context *ctx = NULL;
     qv_model *model = NULL;
     qv_error err = { 0 };
@@ -311,18 +295,4 @@ a_read_that_fails_in_a_thread_is_an_error(void **state)
     }
 }
 
-#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, tempdir_make, tempdir_remove)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_come_in_their_order),
-        cmocka_unit_test(the_first_failure_is_told),
-        cmocka_unit_test(it_can_be_left_at_any_item),
-        IN_FOLDER(threads_load_the_same_weights),
-        IN_FOLDER(the_first_bad_tensor_is_named),
-        IN_FOLDER(a_read_that_fails_in_a_thread_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -2,21 +2,15 @@
 /* Tests preprocessing: the rules against transformers' numbers, the resize against
  * torchvision's, and decoding with clips that the test makes. */
 #define _POSIX_C_SOURCE 200809L
+#include "test.h"
+
 #include <fcntl.h>
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/display.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "../clips/clips.h"
 #include "../decoder/decoder.h"
@@ -30,10 +24,8 @@ static char folder[256];
 
 /* ---- rules: numbers from transformers 5.23 --------------------------------------------------- */
 
-static void
-test_sample_frames(void **state)
+TEST(test_sample_frames)
 {
-    (void)state;
     static const struct {
         int64_t total;
         double source_fps, fps;
@@ -75,10 +67,8 @@ test_sample_frames(void **state)
 
 /* Numbers of Qwen2VLVideoProcessor with torch 2.11; those for 766 frames need its float32
  * vectors. */
-static void
-test_sample_pairs(void **state)
+TEST(test_sample_pairs)
 {
-    (void)state;
     static const struct {
         int64_t total;
         double source_fps, fps;
@@ -120,10 +110,8 @@ test_sample_pairs(void **state)
 
 /* Numbers of Glm4vVideoProcessor with numpy 2. Clips above 300 seconds are spread, or taken
  * whole. */
-static void
-test_sample_by_seconds(void **state)
+TEST(test_sample_by_seconds)
 {
-    (void)state;
     static const struct {
         int64_t total;
         double source_fps, fps;
@@ -158,10 +146,8 @@ test_sample_by_seconds(void **state)
     }
 }
 
-static void
-test_sample_by_seconds_refuses(void **state)
+TEST(test_sample_by_seconds_refuses)
 {
-    (void)state;
     static const struct {
         qv_clip_options o;
         double fps;
@@ -184,10 +170,8 @@ test_sample_by_seconds_refuses(void **state)
     }
 }
 
-static void
-test_sample_pairs_refuses(void **state)
+TEST(test_sample_pairs_refuses)
 {
-    (void)state;
     static const struct {
         int64_t num_frames, most;
         const char *words;
@@ -228,10 +212,8 @@ check_sizes(const size_case *cases, size_t n, qv_preprocess p, int64_t least, in
     }
 }
 
-static void
-test_smart_resize(void **state)
+TEST(test_smart_resize)
 {
-    (void)state;
     static const size_case clips[] = {
         { 26, 180, 320, 192, 320 },  { 10, 720, 1280, 704, 1280 },  { 3, 270, 480, 256, 480 },
         { 4, 50, 50, 64, 64 },       { 768, 1080, 1920, 128, 224 }, { 768, 2160, 3840, 128, 224 },
@@ -258,10 +240,8 @@ test_smart_resize(void **state)
 }
 
 /* Patch size 14, and limits for each frame: those of published files, and of the class. */
-static void
-test_smart_resize_of_frames(void **state)
+TEST(test_smart_resize_of_frames)
 {
-    (void)state;
     static const size_case published[] = {
         { 26, 180, 320, 168, 308 }, { 10, 720, 1280, 728, 1288 },    { 3, 270, 480, 280, 476 },
         { 4, 50, 50, 56, 56 },      { 768, 2160, 3840, 2156, 3836 }, { 2, 1, 1, 56, 56 },
@@ -282,10 +262,8 @@ test_smart_resize_of_frames(void **state)
 }
 
 /* For GLM all frames of a clip count, and an image counts as a pair. */
-static void
-test_smart_resize_of_glm(void **state)
+TEST(test_smart_resize_of_glm)
 {
-    (void)state;
     static const size_case clips[] = {
         { 26, 180, 320, 168, 308 }, { 10, 720, 1280, 728, 1288 },  { 3, 270, 480, 280, 476 },
         { 4, 50, 50, 56, 56 },      { 600, 2160, 3840, 196, 364 }, { 2, 1, 1, 84, 84 },
@@ -306,10 +284,8 @@ test_smart_resize_of_glm(void **state)
 
 /* resize(cap_pixels_per_frame=True) of the two classes: shares of the clip's pixels, and what
  * min_pixels leaves of them. */
-static void
-test_cap_pixels(void **state)
+TEST(test_cap_pixels)
 {
-    (void)state;
     static const struct {
         qv_processor processor;
         int patch;
@@ -343,10 +319,8 @@ test_cap_pixels(void **state)
     }
 }
 
-static void
-test_smart_resize_refuses(void **state)
+TEST(test_smart_resize_refuses)
 {
-    (void)state;
     const qv_preprocess p = qv_preprocess_default(true);
     int64_t h = 7, w = 7;
     qv_error err;
@@ -402,10 +376,8 @@ hash_bytes(const uint8_t *bytes, size_t n)
     return h;
 }
 
-static void
-test_resize(void **state)
+TEST(test_resize)
 {
-    (void)state;
     static const struct {
         int h, w, out_h, out_w;
         uint64_t hash;
@@ -432,10 +404,8 @@ test_resize(void **state)
 }
 
 /* Every kernel that this machine can run, whole and in two parts, gives what portable C gives. */
-static void
-test_resize_levels(void **state)
+TEST(test_resize_levels)
 {
-    (void)state;
     uint32_t s = 7;
     for (int round = 0; round < 60; round++) {
         int side[4];
@@ -464,10 +434,8 @@ test_resize_levels(void **state)
     }
 }
 
-static void
-test_resize_refuses(void **state)
+TEST(test_resize_refuses)
 {
-    (void)state;
     uint8_t byte[3] = { 0 };
     qv_error err;
     assert_int_equal(qv_resize_bicubic(NULL, 1, 1, 3, byte, 1, 1, &err), QV_EINVAL);
@@ -646,10 +614,8 @@ damaged_of(const qv_clip *clip)
 
 /* ---- clips ----------------------------------------------------------------------------------- */
 
-static void
-test_clip(void **state)
+TEST(test_clip)
 {
-    (void)state;
     static const struct {
         const char *name;
         int frames, sampled;
@@ -684,10 +650,8 @@ test_clip(void **state)
     }
 }
 
-static void
-test_clip_options(void **state)
+TEST(test_clip_options)
 {
-    (void)state;
     const char *path = make_clip("options.mp4", 20, 0);
     int64_t total;
     qv_clip *clip = open_clip(path, &(qv_clip_options){ .num_frames = 5, .threads = 1 });
@@ -731,10 +695,8 @@ test_clip_options(void **state)
 }
 
 /* Frames and sizes are qwen-vl-utils' own: an even number of frames, both ends among them, at least 128 tokens. */
-static void
-test_like_qwen_vl_utils(void **state)
+TEST(test_like_qwen_vl_utils)
 {
-    (void)state;
     const char *path = make_clip("like.mp4", 23, 0);
     const qv_clip_options like = { .like = QV_LIKE_QWEN_VL_UTILS };
     qv_clip *clip = open_clip(path, &like);
@@ -772,10 +734,8 @@ test_like_qwen_vl_utils(void **state)
 }
 
 /* The package has no rules for the models of others. */
-static void
-test_like_qwen_vl_utils_is_qwens(void **state)
+TEST(test_like_qwen_vl_utils_is_qwens)
 {
-    (void)state;
     const char *path = make_clip("like_glm.mp4", 5, 0);
     const qv_preprocess glm = { .processor = QV_PROCESSOR_GLM4V,
                                 .min_pixels = 112 * 112,
@@ -801,10 +761,8 @@ test_like_qwen_vl_utils_is_qwens(void **state)
 }
 
 /* That package puts a transparent image on white; here transparency is dropped. */
-static void
-test_transparent_image(void **state)
+TEST(test_transparent_image)
 {
-    (void)state;
     static const char header[] = "P7\n#\nWIDTH 64\nHEIGHT 64\nDEPTH 4\nMAXVAL 255\n"
                                  "TUPLTYPE RGB_ALPHA\nENDHDR\n";
     static const struct {
@@ -876,10 +834,8 @@ leave(const char *path)
 
 /* A clip's identity is that of the file whose frames come: the open file, before it was read. A
  * file that is written to meanwhile has none; one that is replaced keeps its own. */
-static void
-test_file_changes(void **state)
+TEST(test_file_changes)
 {
-    (void)state;
     static const struct {
         void (*change)(const char *path);
         bool fails;
@@ -916,10 +872,8 @@ test_file_changes(void **state)
 }
 
 /* All frames at once: none of a file that has changed by then, even during the last. */
-static void
-test_file_changes_at_once(void **state)
+TEST(test_file_changes_at_once)
 {
-    (void)state;
     enum { N = 12 };
     static uint8_t frames[N * 3 * CLIP_W * CLIP_H];
     const char *path = make_clip("changes.mp4", N, 0);
@@ -934,10 +888,8 @@ test_file_changes_at_once(void **state)
 }
 
 /* Closing joins the worker whether it waits for a free slot, decodes, or has ended. */
-static void
-test_close_any_time(void **state)
+TEST(test_close_any_time)
 {
-    (void)state;
     const char *path = make_clip("close.mp4", 60, 0);
     uint8_t *frame = malloc(3 * CLIP_W * CLIP_H);
     for (int round = 0; round < 30; round++) {
@@ -952,10 +904,8 @@ test_close_any_time(void **state)
     free(frame);
 }
 
-static void
-test_rotation(void **state)
+TEST(test_rotation)
 {
-    (void)state;
     static const int degrees[] = { 90, 180, 270 };
     for (int i = 0; i < 3; i++) {
         qv_clip *clip = open_clip(make_clip("turned.mov", 4, degrees[i]), NULL);
@@ -986,10 +936,8 @@ test_rotation(void **state)
 
 /* ---- images -------------------------------------------------------------------------------- */
 
-static void
-test_png_round_trip(void **state)
+TEST(test_png_round_trip)
 {
-    (void)state;
     const int h = 256, w = 288; /* a size that smart_resize keeps */
     uint8_t *rgb = noise(3 * h * w), *back = malloc(3 * (size_t)h * (size_t)w);
     const char *path = in_folder("image.png");
@@ -1044,10 +992,8 @@ expect_failure(const char *path, qv_status status, const char *text)
         fail_msg("'%s' should name '%s' and say '%s'", err.text, path, text);
 }
 
-static void
-test_bad_files(void **state)
+TEST(test_bad_files)
 {
-    (void)state;
     static const char text[] = "This is a text file and no clip at all.\n";
     static const char playlist[] = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n/etc/passwd\n"
                                    "#EXT-X-ENDLIST\n";
@@ -1069,10 +1015,8 @@ test_bad_files(void **state)
 }
 
 /* A PNG header that promises 65000x65000 pixels in 100 bytes. */
-static void
-test_bomb(void **state)
+TEST(test_bomb)
 {
-    (void)state;
     uint8_t png[100] = { 0x89, 'P', 'N', 'G', 13, 10,   26,   10, 0, 0,    0,    13, 'I',
                          'H',  'D', 'R', 0,   0,  0xfd, 0xe8, 0,  0, 0xfd, 0xe8, 8,  2 };
     write_file(in_folder("bomb.png"), png, sizeof png);
@@ -1080,10 +1024,8 @@ test_bomb(void **state)
 }
 
 /* Cut and damaged clips come to an end, with the same pixels for every number of threads. */
-static void
-test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     size_t n;
     uint8_t *bytes = read_file(make_clip("whole.avi", 40, 0), &n);
     for (int round = 0; round < 40; round++) {
@@ -1120,18 +1062,16 @@ test_damage(void **state)
 /* ---- main ------------------------------------------------------------------------------------ */
 
 static int
-make_folder(void **state)
+make_folder(void)
 {
-    (void)state;
     const char *base = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/qv_media_XXXXXX", base && *base ? base : "/tmp");
     return mkdtemp(folder) ? 0 : -1;
 }
 
 static int
-remove_folder(void **state)
+remove_folder(void)
 {
-    (void)state;
     static const char *const names[] = {
         "one.mp4",        "two.mp4",     "odd.mp4",     "long.mp4",   "a.avi",        "a.mkv",
         "with:colon.mp4", "options.mp4", "close.mp4",   "turned.mov", "flat.mov",     "tilted.mov",
@@ -1145,55 +1085,20 @@ remove_folder(void **state)
 }
 
 static int
-start_decoder(void **state)
+start_decoder(void)
 {
     qv_error err;
     if (qv_decoder_start(QV_DECODER, &decoder, &err))
         fail_msg("%s", err.text);
-    return make_folder(state);
+    return make_folder();
 }
 
 static int
-stop_decoder(void **state)
+stop_decoder(void)
 {
     qv_decoder_stop(&decoder);
-    return remove_folder(state);
+    return remove_folder();
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest rules[] = {
-        cmocka_unit_test(test_sample_frames),
-        cmocka_unit_test(test_sample_pairs),
-        cmocka_unit_test(test_sample_pairs_refuses),
-        cmocka_unit_test(test_sample_by_seconds),
-        cmocka_unit_test(test_sample_by_seconds_refuses),
-        cmocka_unit_test(test_smart_resize),
-        cmocka_unit_test(test_smart_resize_of_frames),
-        cmocka_unit_test(test_smart_resize_of_glm),
-        cmocka_unit_test(test_cap_pixels),
-        cmocka_unit_test(test_smart_resize_refuses),
-        cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_resize_levels),
-        cmocka_unit_test(test_resize_refuses),
-    };
-    const struct CMUnitTest clips[] = {
-        cmocka_unit_test(test_clip),
-        cmocka_unit_test(test_clip_options),
-        cmocka_unit_test(test_like_qwen_vl_utils),
-        cmocka_unit_test(test_like_qwen_vl_utils_is_qwens),
-        cmocka_unit_test(test_transparent_image),
-        cmocka_unit_test(test_file_changes),
-        cmocka_unit_test(test_file_changes_at_once),
-        cmocka_unit_test(test_close_any_time),
-        cmocka_unit_test(test_rotation),
-        cmocka_unit_test(test_png_round_trip),
-        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_bomb),
-        cmocka_unit_test(test_damage),
-    };
-    return cmocka_run_group_tests(rules, NULL, NULL) +
-           cmocka_run_group_tests(clips, start_decoder, stop_decoder) +
-           cmocka_run_group_tests(clips, make_folder, remove_folder);
-}
+TEST_GROUP(start_decoder, stop_decoder);
+TEST_GROUP(make_folder, remove_folder);

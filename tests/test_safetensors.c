@@ -2,11 +2,8 @@
 /* Tests that hostile files are refused with texts that help, and that honest ones come back as
  * they were written. */
 #define _GNU_SOURCE
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+
+#include "test.h"
 
 #include "files/safetensors.h"
 #include "tempdir.h"
@@ -61,8 +58,7 @@ open_ok(const char *path)
 #define U8(shape, begin, end)                                                                      \
     "{\"dtype\":\"U8\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
 
-static void
-bad_headers_are_refused(void **state)
+TEST(bad_headers_are_refused)
 {
     static const struct {
         const char *header;
@@ -147,7 +143,6 @@ bad_headers_are_refused(void **state)
           0, "u009B2J" },
         { "{\"a\\u007fb\":1}", 0, "a?b" },
     };
-    (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         const char *path = make_file("hostile.safetensors", cases[i].header, cases[i].data);
         char words[256];
@@ -159,8 +154,7 @@ bad_headers_are_refused(void **state)
                         "line 1");
 }
 
-static void
-wrong_files_are_named(void **state)
+TEST(wrong_files_are_named)
 {
 #define BYTES(text) text, sizeof text - 1
     static const struct {
@@ -182,16 +176,13 @@ wrong_files_are_named(void **state)
         { BYTES("\x1f\x8b\x08\0\0\0\0\0\0\3abc"), "gzip" },
         { BYTES("PK\3\4\0\0\0\0\0\0\0\0abc"), "PyTorch" },
     };
-    (void)state;
     for (size_t i = 0; i < COUNT(cases); i++)
         expect_open_failure(cases[i].words, temp_file("model", cases[i].bytes, cases[i].n),
                             QV_EFORMAT, cases[i].words);
 }
 
-static void
-what_is_no_file_is_refused_without_waiting(void **state)
+TEST(what_is_no_file_is_refused_without_waiting)
 {
-    (void)state;
     assert_int_equal(mkfifo(temp_path("fifo"), 0600), 0);
     expect_open_failure("fifo", temp_path("fifo"), QV_EIO, "fifo|FIFO|regular file");
     expect_open_failure("folder", tempdir, QV_EIO, "folder");
@@ -207,12 +198,10 @@ what_is_no_file_is_refused_without_waiting(void **state)
 }
 
 /* Files in which few bytes ask for much work or memory. */
-static void
-bombs_are_refused(void **state)
+TEST(bombs_are_refused)
 {
     const size_t n = 14 << 20;
     char *text = malloc(n + 64);
-    (void)state;
     assert_non_null(text);
 
     memset(text, '[', n);
@@ -243,8 +232,7 @@ bombs_are_refused(void **state)
 
 /* ---- one file, honest ----------------------------------------------------------------------- */
 
-static void
-unusual_but_right_headers_are_read(void **state)
+TEST(unusual_but_right_headers_are_read)
 {
     static const struct {
         const char *header;
@@ -261,7 +249,6 @@ unusual_but_right_headers_are_read(void **state)
         { "{\"\\u00e4\":" U8("[1]", "0", "1") "}", 1, 1 },
         { "{\"\":" U8("[1,1,1,1,1,1,1,1]", "0", "1") "}", 1, 1 },
     };
-    (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct qv_safetensors *file = open_ok(make_file("f", cases[i].header, cases[i].data));
         assert_int_equal(qv_safetensors_count(file), cases[i].n);
@@ -277,8 +264,7 @@ unusual_but_right_headers_are_read(void **state)
     qv_safetensors_close(NULL);
 }
 
-static void
-all_dtypes_are_known(void **state)
+TEST(all_dtypes_are_known)
 {
     static const struct {
         const char *name;
@@ -308,7 +294,6 @@ all_dtypes_are_known(void **state)
         { "I64", 64, QV_DTYPE_AUTO },
         { "U64", 64, QV_DTYPE_AUTO },
     };
-    (void)state;
     for (size_t i = 0; i < COUNT(dtypes); i++) {
         char header[128];
         const int bytes = dtypes[i].bits * 12 / 8;
@@ -328,8 +313,7 @@ all_dtypes_are_known(void **state)
 }
 
 /* The header has an odd length and b begins at byte 3, so nothing is aligned. */
-static void
-data_are_read_by_name(void **state)
+TEST(data_are_read_by_name)
 {
     const char *path =
         make_file("odd",
@@ -340,8 +324,6 @@ data_are_read_by_name(void **state)
     qv_error err = { 0 };
     struct qv_safetensors *file = open_ok(path);
     const struct qv_safetensor *a = qv_safetensors_at(file, 0), *b = qv_safetensors_at(file, 1);
-    (void)state;
-
     assert_string_equal(qv_safetensors_path(file), path);
     assert_string_equal(a->name, "a");
     assert_string_equal(b->name, "b");
@@ -359,15 +341,13 @@ data_are_read_by_name(void **state)
     qv_safetensors_close(&file);
 }
 
-static void
-a_file_that_shrinks_is_an_error(void **state)
+TEST(a_file_that_shrinks_is_an_error)
 {
     const char *path = make_file("shrinks", "{\"a\":" U8("[100]", "0", "100") "}", 100);
     char got[100];
     qv_error err = { 0 };
     struct qv_safetensors *file = open_ok(path);
     const struct qv_safetensor *a = qv_safetensors_at(file, 0);
-    (void)state;
     assert_int_equal(truncate(path, (off_t)a->offset + 60), 0);
     assert_int_equal(qv_safetensors_read(file, a, 0, got, 60, &err), QV_OK);
     expect_failure("shrunk", QV_EIO, "shrinks|40 bytes short|shrank",
@@ -387,8 +367,7 @@ tensor(const char *name, const char *dtype, int n_dims, int64_t d0, int64_t d1)
     return t;
 }
 
-static void
-what_is_written_comes_back(void **state)
+TEST(what_is_written_comes_back)
 {
     const struct qv_safetensor tensors[] = {
         tensor("tokens", "F32", 2, 3, 2), tensor("b.\xc3\xa4\"\n", "BF16", 1, 3, 0),
@@ -400,8 +379,6 @@ what_is_written_comes_back(void **state)
     unsigned char data[24], got[24];
     qv_error err = { 0 };
     struct qv_safetensors_writer *w = NULL;
-    (void)state;
-
     if (qv_safetensors_writer_open(temp_path("out"), tensors, COUNT(tensors), metadata, 2, &w,
                                    &err))
         fail_msg("%s", err.text);
@@ -437,8 +414,7 @@ what_is_written_comes_back(void **state)
     qv_safetensors_close(&file);
 }
 
-static void
-bad_tensors_are_not_written(void **state)
+TEST(bad_tensors_are_not_written)
 {
     const struct {
         struct qv_safetensor tensors[2];
@@ -464,7 +440,6 @@ bad_tensors_are_not_written(void **state)
           QV_EIO,
           "out: cannot" },
     };
-    (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct qv_safetensors_writer *w = NULL;
         qv_error err = { 0 };
@@ -476,16 +451,13 @@ bad_tensors_are_not_written(void **state)
     }
 }
 
-static void
-a_file_appears_whole_or_not_at_all(void **state)
+TEST(a_file_appears_whole_or_not_at_all)
 {
     const struct qv_safetensor t = tensor("a", "F32", 1, 4, 0);
     const char *const twice[][2] = { { "k", "1" }, { "k", "2" } };
     const char zeros[16] = { 0 };
     qv_error err = { 0 };
     struct qv_safetensors_writer *w = NULL;
-    (void)state;
-
     temp_text("out", "what was there");
     assert_int_equal(qv_safetensors_writer_open(temp_path("out"), &t, 1, NULL, 0, &w, &err), 0);
     assert_int_equal(temp_count(), 2);
@@ -521,16 +493,13 @@ a_file_appears_whole_or_not_at_all(void **state)
 }
 
 /* The header's texts are known only at the end, and their space is reserved at the beginning. */
-static void
-metadata_are_amended_before_the_end(void **state)
+TEST(metadata_are_amended_before_the_end)
 {
     const struct qv_safetensor t = tensor("a", "U8", 1, 3, 0);
     const char *const metadata[][2] = { { "damaged", "0" }, { "model", "qwen3_vl" } };
     char text[64 + 1] = { 0 }, got[4096] = { 0 };
     qv_error err = { 0 };
     struct qv_safetensors_writer *w = NULL;
-    (void)state;
-
     assert_int_equal(qv_safetensors_writer_open(temp_path("m"), &t, 1, metadata, 2, &w, &err), 0);
     assert_int_equal(qv_safetensors_writer_put(w, 0, 0, "abc", 3, &err), 0);
     assert_int_equal(qv_safetensors_writer_amend(w, "damaged", "12345", &err), 0);
@@ -589,10 +558,8 @@ first_byte(struct qv_checkpoint *c, const char *name)
     return byte;
 }
 
-static void
-the_single_file_comes_first(void **state)
+TEST(the_single_file_comes_first)
 {
-    (void)state;
     make_file("model.safetensors", "{\"a\":" U8("[1]", "0", "1") "}", 1);
     temp_text(INDEX, "not looked at");
     struct qv_checkpoint *c = open_folder();
@@ -604,10 +571,8 @@ the_single_file_comes_first(void **state)
 }
 
 /* In the Hugging Face cache every file is a link out of the folder. */
-static void
-shards_may_be_links(void **state)
+TEST(shards_may_be_links)
 {
-    (void)state;
     assert_int_equal(mkdir(temp_path("blobs"), 0700), 0);
     assert_int_equal(mkdir(temp_path("snapshot"), 0700), 0);
     make_file("blobs/1", "{\"v.a\":" U8("[1]", "0", "1") "}", 1);
@@ -639,13 +604,11 @@ shards_may_be_links(void **state)
     qv_checkpoint_close(&c);
 }
 
-static void
-an_index_that_lies_is_found_out(void **state)
+TEST(an_index_that_lies_is_found_out)
 {
     const struct qv_safetensor *t = NULL;
     const struct qv_safetensors *file = NULL;
     qv_error err = { 0 };
-    (void)state;
     make_file("s1", "{\"a\":" U8("[1]", "0", "1") "}", 1);
     make_file("s2", "{\"a\":" U8("[2]", "0", "1") "}", 1);
     temp_text(INDEX,
@@ -664,8 +627,7 @@ an_index_that_lies_is_found_out(void **state)
     qv_checkpoint_close(&c);
 }
 
-static void
-bad_indices_are_refused(void **state)
+TEST(bad_indices_are_refused)
 {
     static const struct {
         const char *text, *words;
@@ -688,7 +650,6 @@ bad_indices_are_refused(void **state)
         { "{\"weight_map\":{\"a\\u0000\":\"s1\"}}", "NUL" },
         { "version https://git-lfs.github.com/spec/v1\n", "Git-LFS" },
     };
-    (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct qv_checkpoint *c = NULL;
         qv_error err = { 0 };
@@ -717,12 +678,10 @@ bad_indices_are_refused(void **state)
                    qv_checkpoint_open(tempdir, &c, &err), &err);
 }
 
-static void
-folders_without_weights_are_refused(void **state)
+TEST(folders_without_weights_are_refused)
 {
     struct qv_checkpoint *c = NULL;
     qv_error err = { 0 };
-    (void)state;
     expect_failure("empty", QV_EIO, "neither model.safetensors nor|index.json",
                    qv_checkpoint_open(tempdir, &c, &err), &err);
     expect_failure("none", QV_EIO, "none|no such folder",
@@ -734,29 +693,4 @@ folders_without_weights_are_refused(void **state)
     assert_null(c);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, tempdir_make, tempdir_remove)
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(bad_headers_are_refused),
-        TEST(wrong_files_are_named),
-        TEST(what_is_no_file_is_refused_without_waiting),
-        TEST(bombs_are_refused),
-        TEST(unusual_but_right_headers_are_read),
-        TEST(all_dtypes_are_known),
-        TEST(data_are_read_by_name),
-        TEST(a_file_that_shrinks_is_an_error),
-        TEST(what_is_written_comes_back),
-        TEST(bad_tensors_are_not_written),
-        TEST(a_file_appears_whole_or_not_at_all),
-        TEST(metadata_are_amended_before_the_end),
-        TEST(the_single_file_comes_first),
-        TEST(shards_may_be_links),
-        TEST(an_index_that_lies_is_found_out),
-        TEST(bad_indices_are_refused),
-        TEST(folders_without_weights_are_refused),
-    };
-    return cmocka_run_group_tests_name("safetensors", tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

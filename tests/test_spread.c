@@ -3,15 +3,10 @@
  * Tests what qwenvit verify allows for chance between two honest bf16 towers, by drawing many of
  * them; and that a layer that rounds too much is found all the same.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "verify/verify.h"
 
@@ -59,10 +54,8 @@ draw_pair(int64_t n, int64_t cols, double unequal, uint64_t *random)
 
 /* The share of honest towers beyond the deviations for one in a thousand is one in a thousand, or
  * less. The rows are equal or unequal, one or many. */
-static void
-chance_is_what_the_formula_says(void **state)
+TEST(chance_is_what_the_formula_says)
 {
-    (void)state;
     static const struct {
         int64_t n, cols;
         double unequal;
@@ -123,10 +116,8 @@ layer_passes(int64_t n, int64_t cols, double factor, uint64_t *random)
 /* An honest layer passes, with the one additional rounding that it may have. A layer that is 1.3
  * times as far does not pass at usual sizes, and one with the few values of a golden tower does not
  * if it is 3 times as far. */
-static void
-a_layer_that_rounds_too_much_is_caught(void **state)
+TEST(a_layer_that_rounds_too_much_is_caught)
 {
-    (void)state;
     static const int64_t sizes[][2] = { { 16, 1024 },  { 190, 768 },  { 190, 1024 },
                                         { 190, 2560 }, { 760, 1152 }, { 1520, 1024 } };
     uint64_t random = 7046029254386353131u;
@@ -137,14 +128,4 @@ a_layer_that_rounds_too_much_is_caught(void **state)
     }
     assert_true(layer_passes(16, 32, 1.06, &random));
     assert_false(layer_passes(16, 32, 3, &random));
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chance_is_what_the_formula_says),
-        cmocka_unit_test(a_layer_that_rounds_too_much_is_caught),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests a chunk's tables where no item has rows, because operations look there as well. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <string.h>
+#include "test.h"
 
 #include "backends.h"
 
@@ -32,10 +27,8 @@ encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float 
 /* A small plan follows a large one whose frames lay where the small plan's tables are. Rows beyond
  * its item must not read a frame, position or angle that is not there, and the item's tokens must
  * be the same. */
-static void
-rows_beyond_the_items_look_nowhere_else(void **state)
+TEST(rows_beyond_the_items_look_nowhere_else)
 {
-    (void)state;
     static float first[MOST_VALUES], second[MOST_VALUES];
     for (int b = 0; b < N_TEST_BACKENDS; b++) {
         qv_context *ctx = NULL;
@@ -66,13 +59,4 @@ rows_beyond_the_items_look_nowhere_else(void **state)
         qv_model_free(&model);
         qv_context_close(&ctx);
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_beyond_the_items_look_nowhere_else),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,12 +5,9 @@
  * it for memory. Runs under the thread sanitizer too, with one thread in each context (the sanitizer
  * does not see OpenMP's own synchronisation).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <pthread.h>
 
 #include "backends.h"
@@ -50,10 +47,8 @@ work(void *argument)
     return NULL;
 }
 
-static void
-two_contexts_in_two_threads(void **state)
+TEST(two_contexts_in_two_threads)
 {
-    (void)state;
     for (int b = 0; b < N_TEST_BACKENDS; b++) {
         if (!backend_is_here(test_backends[b]))
             continue;
@@ -92,10 +87,8 @@ encode_elsewhere(void *argument)
     return NULL;
 }
 
-static void
-a_context_moves_between_threads(void **state)
+TEST(a_context_moves_between_threads)
 {
-    (void)state;
     for (int b = 0; b < N_TEST_BACKENDS; b++) {
         if (!backend_is_here(test_backends[b]))
             continue;
@@ -145,10 +138,8 @@ take_and_give(void *taker)
     return NULL;
 }
 
-static void
-any_thread_takes_memory(void **state)
+TEST(any_thread_takes_memory)
 {
-    (void)state;
     enum { N = 4 };
     struct taker takers[N];
     pthread_t threads[N];
@@ -166,15 +157,4 @@ any_thread_takes_memory(void **state)
         assert_false(takers[i].failed);
     }
     tiny_close(&t);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_contexts_in_two_threads),
-        cmocka_unit_test(a_context_moves_between_threads),
-        cmocka_unit_test(any_thread_takes_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

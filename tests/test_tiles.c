@@ -4,14 +4,8 @@
  * that depend neither on how many rows there are nor on the number of threads. Whether they are
  * right, checkop_tiles tests.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "cpu/cpu.h"
 
@@ -64,13 +58,11 @@ multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, 
         skip();
 }
 
-static void
-rows_have_their_bits(void **state)
+TEST(rows_have_their_bits)
 {
     static float all[ROWS * N], some[ROWS * N];
     static qv_bf16 x[ROWS * K];
     static unsigned char w[N * (K + 2 * K / GROUP * sizeof(float))];
-    (void)state;
     for (int64_t i = 0; i < ROWS * K; i++)
         qv_store(x, QV_BF16, i, (double)(i * 7919 % 1009) / 211 - 2);
     for (int64_t bits = 4; bits <= 8; bits += 4) {
@@ -88,11 +80,4 @@ rows_have_their_bits(void **state)
             assert_memory_equal(some, all, (size_t)(m * N) * sizeof *all);
         }
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(rows_have_their_bits) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,27 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests what the command prints: names as text, and the progress bar on a terminal; and that a signal ends it. */
 #define _XOPEN_SOURCE 700
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "command/tool.h"
 #include "files/utf8.h"
 
-static void
-names_become_text(void **state)
+TEST(names_become_text)
 {
-    (void)state;
     static const char *const names[][2] = {
         { "", "" },
         { "plain.mp4", "plain.mp4" },
@@ -46,10 +38,8 @@ names_become_text(void **state)
 }
 
 /* What a terminal obeys, what turns text around and what is no UTF-8 becomes '?', byte by byte. */
-static void
-texts_become_printable(void **state)
+TEST(texts_become_printable)
 {
-    (void)state;
     static const char *const texts[][2] = {
         { "", "" },
         { "caf\xc3\xa9 \xf0\x9f\x8e\xac \xe4\xb8\xad ~",
@@ -77,10 +67,8 @@ texts_become_printable(void **state)
 }
 
 /* Red, green and blue are three components, each of which tells apart what it alone depends on. */
-static void
-colours_are_three_components(void **state)
+TEST(colours_are_three_components)
 {
-    (void)state;
     enum { N = 64, DIM = 5 };
     static const float lengths[3] = { 9, 4, 1 };
     float tokens[N * DIM];
@@ -148,10 +136,8 @@ quietly(void)
 }
 
 /* An error's text begins a line, and no line stays empty. */
-static void
-errors_end_the_bar(void **state)
+TEST(errors_end_the_bar)
 {
-    (void)state;
     char text[4096];
     on_a_terminal(fail_under_the_bar, text, sizeof text);
     assert_non_null(strstr(text, "] 8/8 frames"));
@@ -175,10 +161,8 @@ put_back(const struct tool_options *o)
     return TOOL_DONE;
 }
 
-static void
-a_signal_ends_it_whoever_had_its_handler(void **state)
+TEST(a_signal_ends_it_whoever_had_its_handler)
 {
-    (void)state;
     static const struct tool tools[] = { { .name = "put-back", .run = put_back } };
     static const struct tool_program program = { "test", "", tools, 1 };
     char name[] = "test", tool[] = "put-back", *arguments[] = { name, tool, NULL };
@@ -192,17 +176,4 @@ a_signal_ends_it_whoever_had_its_handler(void **state)
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFSIGNALED(how));
     assert_int_equal(WTERMSIG(how), SIGTERM);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_become_text),
-        cmocka_unit_test(texts_become_printable),
-        cmocka_unit_test(colours_are_three_components),
-        cmocka_unit_test(errors_end_the_bar),
-        cmocka_unit_test(a_signal_ends_it_whoever_had_its_handler),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

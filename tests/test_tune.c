@@ -4,13 +4,8 @@
  * of those that give the bits of its first choice, so that capacities that agree go on agreeing.
  * The device is ref, with clocks and roundings that the test provides.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <string.h>
+#include "test.h"
 
 #include "engine/context.h"
 #include "error.h"
@@ -107,10 +102,8 @@ static const char *const operations[] = {
 };
 enum { N_OPERATIONS = sizeof operations / sizeof *operations };
 
-static void
-the_fastest_of_those_that_agree(void **state)
+TEST(the_fastest_of_those_that_agree)
 {
-    (void)state;
     static const bool none[CHOICES], third[CHOICES] = { false, false, true, false },
                                      all[CHOICES] = { false, true, true, true };
     for (int i = 0; i < N_OPERATIONS; i++) {
@@ -123,10 +116,8 @@ the_fastest_of_those_that_agree(void **state)
 }
 
 /* Attention is not even prepared in other ways. */
-static void
-attention_is_not_timed(void **state)
+TEST(attention_is_not_timed)
 {
-    (void)state;
     qv_context ctx;
     struct qv_backend table;
     struct qv_op op;
@@ -145,12 +136,4 @@ attention_is_not_timed(void **state)
         assert_true(!runs[i] && !kernels[i]);
     qv_tune_close(&ctx.tune);
     qv_backend_ref.close(ctx.dev);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(the_fastest_of_those_that_agree),
-                                        cmocka_unit_test(attention_is_not_timed) };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,15 +5,11 @@
  * in one that packs or computes something else.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <jansson.h>
 #include <math.h>
-#include <stdio.h>
 
 #include "backends.h"
 #include "towers/config.h"
@@ -513,10 +509,8 @@ try_fault(const struct fault *f)
     close_faulty(&ctx);
 }
 
-static void
-planted_faults_are_found(void **state)
+TEST(planted_faults_are_found)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
         try_fault(&faults[i]);
 }
@@ -570,10 +564,8 @@ check_golden(const char *family, const char *backend)
     qv_context_close(&ctx);
 }
 
-static void
-an_image_of_other_means_passes(void **state)
+TEST(an_image_of_other_means_passes)
 {
-    (void)state;
     static const int64_t thw[3] = { 1, 12, 16 };
     qv_error err = { 0 };
     qv_context *ctx = open_backend("ref");
@@ -590,19 +582,15 @@ an_image_of_other_means_passes(void **state)
     qv_context_close(&ctx);
 }
 
-static void
-golden_towers_pass(void **state)
+TEST(golden_towers_pass)
 {
-    (void)state;
     for (int i = 0; i < N_FAMILIES * N_TEST_BACKENDS; i++)
         if (backend_is_here(test_backends[i / N_FAMILIES]))
             check_golden(families[i % N_FAMILIES], test_backends[i / N_FAMILIES]);
 }
 
-static void
-backends_agree(void **state)
+TEST(backends_agree)
 {
-    (void)state;
     static const int64_t thw[3] = { 1, 12, 16 };
     qv_error err = { 0 };
     int last = N_TEST_BACKENDS - 1;
@@ -626,10 +614,8 @@ backends_agree(void **state)
 }
 
 /* A tower whose weights stay quantised is held to the truth of widened ones. */
-static void
-stored_weights_pass(void **state)
+TEST(stored_weights_pass)
 {
-    (void)state;
     static const int64_t thw[3] = { 1, 8, 12 };
     static const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8 };
     const char *file = mmproj_make(QV_GOLDEN "/qwen3_vl", &how, "mmproj.gguf", NULL);
@@ -661,10 +647,8 @@ stored_weights_pass(void **state)
 
 /* Inputs of few rows, where the scatter of an honest tower makes up most of a bar. These are the
  * farthest of 150 seeds: up to 2.1 times the ideal tower's worst row and 1.5 times its mean. */
-static void
-small_inputs_pass(void **state)
+TEST(small_inputs_pass)
 {
-    (void)state;
     static const int64_t grids[][3] = { { 1, 2, 2 }, { 1, 4, 4 } };
     static const uint32_t seeds[] = { 26, 71, 80, 93, 95, 102 };
     enum { N_GRIDS = sizeof grids / sizeof *grids, N_SEEDS = sizeof seeds / sizeof *seeds };
@@ -703,10 +687,8 @@ judged(const float *x, const float *truth, int64_t rows, int64_t cols)
     return copy;
 }
 
-static void
-distances_look_at_the_worst_row(void **state)
+TEST(distances_look_at_the_worst_row)
 {
-    (void)state;
     float truth[64] = { 0 }, x[64];
     for (int i = 0; i < 64; i++)
         truth[i] = i < 2 ? 0 : (float)(1 + i % 3); /* The first row is zero. */
@@ -732,10 +714,8 @@ distances_look_at_the_worst_row(void **state)
 
 /* A row without a bar has no verdict, but that values which are not finite fail; any one bar makes
  * one, which NaN does not pass. */
-static void
-only_bars_give_a_verdict(void **state)
+TEST(only_bars_give_a_verdict)
 {
-    (void)state;
     struct verify_table t = { 0 };
     struct verify_row *row = verify_add(&t, "against-model", "tokens", QV_F32, NULL);
     row->is = (struct verify_distance){ .worst = 1e9, .mean = 1e9 };
@@ -760,19 +740,4 @@ only_bars_give_a_verdict(void **state)
     verify_table_free(&t);
 }
 
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_bars_give_a_verdict),
-        cmocka_unit_test(distances_look_at_the_worst_row),
-        cmocka_unit_test(golden_towers_pass),
-        cmocka_unit_test(small_inputs_pass),
-        cmocka_unit_test(backends_agree),
-        cmocka_unit_test_setup_teardown(stored_weights_pass, tempdir_make, tempdir_remove),
-        cmocka_unit_test_setup_teardown(an_image_of_other_means_passes, tempdir_make,
-                                        tempdir_remove),
-        cmocka_unit_test_setup_teardown(planted_faults_are_found, tempdir_make, tempdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_EACH(tempdir_make, tempdir_remove);

@@ -6,14 +6,10 @@
  * name.
  */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "test.h"
+
 #include <math.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "backends.h"
@@ -212,10 +208,8 @@ tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
     return tokens;
 }
 
-static void
-the_same_model_however_it_is_stored(void **state)
+TEST(the_same_model_however_it_is_stored)
 {
-    (void)state;
     static const struct variant variants[] = {
         { .what = "as it is" },
         { .what = "2D", .patch = AS_2D },
@@ -250,10 +244,8 @@ the_same_model_however_it_is_stored(void **state)
 }
 
 /* The digest covers every value, wherever it is in a tensor. */
-static void
-another_value_is_another_digest(void **state)
+TEST(another_value_is_another_digest)
 {
-    (void)state;
     static const struct variant variants[] = {
         { .what = "as it is" },
         { .what = "the first value", .spoil = "blocks.0.mlp.linear_fc1.weight", .value = 0.25f },
@@ -277,10 +269,8 @@ another_value_is_another_digest(void **state)
     }
 }
 
-static void
-what_does_not_fit_is_refused_by_name(void **state)
+TEST(what_does_not_fit_is_refused_by_name)
 {
-    (void)state;
     static const struct {
         struct variant variant;
         qv_dtype dtype;
@@ -376,10 +366,8 @@ note_warm(struct qv_device *dev, const struct qv_op *op)
 
 /* When weights are loaded, the device is told which kernels will follow, and these are
  * operations that it prepares; when a model is only described, it is told nothing. */
-static void
-a_device_hears_what_will_follow(void **state)
+TEST(a_device_hears_what_will_follow)
 {
-    (void)state;
     struct qv_backend backend = qv_backend_ref;
     qv_context *ctx = NULL;
     qv_model *model = NULL;
@@ -405,16 +393,4 @@ a_device_hears_what_will_follow(void **state)
         backend.release(ctx->dev, kernel);
     }
     qv_context_close(&ctx);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_same_model_however_it_is_stored),
-        cmocka_unit_test(another_value_is_another_digest),
-        cmocka_unit_test(what_does_not_fit_is_refused_by_name),
-        cmocka_unit_test(a_device_hears_what_will_follow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

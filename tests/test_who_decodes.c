@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests who decodes a job's clips: how many readers there are, which may read, and each case of the
  * choice between the CPU and a GPU. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "test.h"
 
 #include "who_decodes.h"
 
-static void
-readers_are_counted(void **state)
+TEST(readers_are_counted)
 {
-    (void)state;
     static const struct {
         int asked, cores, devices;
         qv_decode decode;
@@ -40,10 +33,8 @@ readers_are_counted(void **state)
 }
 
 /* While a GPU decodes, a core's reader takes a source only when all of the GPU's are busy. */
-static void
-a_core_reads_when_the_gpu_is_busy(void **state)
+TEST(a_core_reads_when_the_gpu_is_busy)
 {
-    (void)state;
     const struct qv_job_lanes lanes = { .n = 20, .cpu = 8, .all = 20, .gpu = 12 };
     assert_true(qv_job_lane_may_read(&lanes, 7, false, 0));
     assert_false(qv_job_lane_may_read(&lanes, 8, false, 0));
@@ -53,10 +44,8 @@ a_core_reads_when_the_gpu_is_busy(void **state)
     assert_false(qv_job_lane_may_read(&lanes, 20, true, 20));
 }
 
-static void
-few_clips_have_a_thread_per_core(void **state)
+TEST(few_clips_have_a_thread_per_core)
 {
-    (void)state;
     assert_int_equal(qv_job_threads_of(8, 1), 0);
     assert_int_equal(qv_job_threads_of(8, 4), 0);
     assert_int_equal(qv_job_threads_of(8, 5), 1);
@@ -64,10 +53,8 @@ few_clips_have_a_thread_per_core(void **state)
     assert_int_equal(qv_job_threads_of(1, 2), 1);
 }
 
-static void
-gpus_are_opened_for_many_clips(void **state)
+TEST(gpus_are_opened_for_many_clips)
 {
-    (void)state;
     const struct qv_job_lanes lanes = { .gpu = 12 };
     assert_true(qv_job_wants_gpus(&lanes, "h264", 12));
     assert_true(qv_job_wants_gpus(&lanes, "hevc", 100));
@@ -93,10 +80,8 @@ enum {
     BUSY = 1 << QV_JOB_DEVICE_BUSY
 };
 
-static void
-each_case_has_its_choice(void **state)
+TEST(each_case_has_its_choice)
 {
-    (void)state;
     static const struct {
         qv_decode asked;
         unsigned holds;
@@ -126,17 +111,4 @@ each_case_has_its_choice(void **state)
         if (c.decode != cases[i].by || !is_same)
             fail_msg("case %zu: %d, \"%s\"", i, (int)c.decode, c.reason ? c.reason : "(its own)");
     }
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(readers_are_counted),
-        cmocka_unit_test(a_core_reads_when_the_gpu_is_busy),
-        cmocka_unit_test(few_clips_have_a_thread_per_core),
-        cmocka_unit_test(gpus_are_opened_for_many_clips),
-        cmocka_unit_test(each_case_has_its_choice),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,13 +6,8 @@
  * and width, or time, exchanged; empty windows where the grid is a multiple of the window
  * (transformers' get_vision_window_index pads a whole window there and drops it afterwards).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-#include <stdio.h>
+#include "test.h"
 
 #include "backends.h"
 #include "engine/context.h"
@@ -52,10 +47,8 @@ padded_windows(int64_t down, int64_t across, int64_t side, int64_t *order, int64
 }
 
 /* Compares the tables of one item of each grid, all in one chunk, with that order. */
-static void
-rows_are_in_window_order(void **state)
+TEST(rows_are_in_window_order)
 {
-    (void)state;
     static int64_t order[MOST_ROWS], lengths[MOST_ROWS];
     const struct qv_capacity capacity = { .patches = MOST_ROWS, .segments = 64, .windows = 400 };
     struct qv_tables t = { 0 };
@@ -143,10 +136,8 @@ differs(const struct seen *a, const struct seen *b, int block, int64_t row)
 
 /* A patch of pair 0 is changed. After a block with windows its window differs and nothing else;
  * after a block with full attention its frame pair differs, and the next pair does not. */
-static void
-a_patch_reaches_its_window_and_then_its_pair(void **state)
+TEST(a_patch_reaches_its_window_and_then_its_pair)
 {
-    (void)state;
     static struct seen before, after;
     for (int b = 0; b < N_TEST_BACKENDS; b++) {
         if (!backend_is_here(test_backends[b]))
@@ -183,10 +174,8 @@ a_patch_reaches_its_window_and_then_its_pair(void **state)
 
 /* Patches and frames give the same tokens, in the grid's order. pixel_values come in block order,
  * and windows change nothing for their caller. */
-static void
-windows_are_not_seen_outside(void **state)
+TEST(windows_are_not_seen_outside)
 {
-    (void)state;
     for (int b = 0; b < N_TEST_BACKENDS; b++) {
         if (!backend_is_here(test_backends[b]))
             continue;
@@ -222,10 +211,8 @@ windows_are_not_seen_outside(void **state)
 
 /* The size of the pieces of a gated MLP, which follows the device's cache, does not change the
  * tokens. */
-static void
-pieces_of_a_gated_mlp_are_not_seen(void **state)
+TEST(pieces_of_a_gated_mlp_are_not_seen)
 {
-    (void)state;
     enum { MANY = 8, PIECE = 128 };
     for (int b = 0; b < N_TEST_BACKENDS; b++) {
         if (!backend_is_here(test_backends[b]))
@@ -251,10 +238,8 @@ pieces_of_a_gated_mlp_are_not_seen(void **state)
 }
 
 /* A chunk has room for a limited number of windows, and the error says so. */
-static void
-more_windows_than_there_is_room_for_are_refused(void **state)
+TEST(more_windows_than_there_is_room_for_are_refused)
 {
-    (void)state;
     qv_error err = { 0 };
     qv_plan *plan = NULL;
     struct tiny t = tiny_open_family(QV_GOLDEN "/qwen2_5_vl", "ref", QV_F32, 1);
@@ -270,17 +255,4 @@ more_windows_than_there_is_room_for_are_refused(void **state)
     qv_plan_free(&plan);
     free(frames);
     tiny_close(&t);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_in_window_order),
-        cmocka_unit_test(a_patch_reaches_its_window_and_then_its_pair),
-        cmocka_unit_test(windows_are_not_seen_outside),
-        cmocka_unit_test(pieces_of_a_gated_mlp_are_not_seen),
-        cmocka_unit_test(more_windows_than_there_is_room_for_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

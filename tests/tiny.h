@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens a golden checkpoint, for tests that need any tower. Include this file after cmocka.h. */
+/* Opens a golden checkpoint, for tests that need any tower. Include this file after test.h. */
 #ifndef QV_TESTS_TINY_H
 #define QV_TESTS_TINY_H
 

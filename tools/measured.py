@@ -46,7 +46,7 @@ def read_text(path, wanted=WANTED):
 
 
 def read_records(paths):
-    """Returns the last record of each work. A line that is no record ends the program, which names it."""
+    """Returns the last record of each work. A line that is not a record ends the program, with its number."""
     kept = {}
     for path in paths:
         for i, line in enumerate(read_text(path).splitlines(), 1):

@@ -250,8 +250,9 @@ class Cache(Mapping[str, Entry]):
             self.refresh()
 
     def refresh(self) -> None:
-        """Reads the headers of all parts again. Entries taken before stay as they are."""
-        self._take(CacheReader(os.fsencode(self.folder)))
+        """Reads the parts that are new; all of them if one is gone, was damaged, or had older
+        records of a key. Entries taken before stay as they are."""
+        self._take(CacheReader(os.fsencode(self.folder), before=self._reader))
 
     @property
     def failed(self) -> dict[str, tuple[str, str]]:

@@ -3,7 +3,7 @@
 
 
 class Error(Exception):
-    """What failed, in words: the argument, the value found, and what would be right.
+    """What failed: the argument, the value found, and what would be right.
 
     status: a name such as "QV_EINVAL" (see qwenvit.h).
     key, index: of encode(), which source, and its place among the sources.

@@ -31,7 +31,8 @@ struct CacheReader {
     std::string dir;
     size_t maps, idle;
 
-    CacheReader(nb::bytes folder, std::optional<Names> names, size_t most_maps, size_t most_idle)
+    CacheReader(nb::bytes folder, std::optional<Names> names, size_t most_maps, size_t most_idle,
+                const CacheReader *before)
         : dir(text_of(folder, "folder")), maps(most_maps), idle(most_idle)
     {
         std::vector<const char *> pointers;
@@ -39,6 +40,7 @@ struct CacheReader {
         qv_error err = {};
         how.most_maps = maps;
         how.most_idle = idle;
+        how.before = before ? before->cache : nullptr;
         how.writable = true; /* torch has no read-only tensors */
         if (names) {
             for (const nb::bytes &name : *names)
@@ -299,8 +301,9 @@ bind_cache_reader(nb::module_ &m)
     m.def("write_part", &write_part, nb::arg("folder"), nb::arg("name").none(), nb::arg("sealed"),
           nb::arg("keys"));
     nb::class_<CacheReader>(m, "CacheReader")
-        .def(nb::init<nb::bytes, std::optional<Names>, size_t, size_t>(), nb::arg("folder"),
-             nb::arg("parts") = nb::none(), nb::arg("most_maps") = 0, nb::arg("most_idle") = 0)
+        .def(nb::init<nb::bytes, std::optional<Names>, size_t, size_t, const CacheReader *>(),
+             nb::arg("folder"), nb::arg("parts") = nb::none(), nb::arg("most_maps") = 0,
+             nb::arg("most_idle") = 0, nb::arg("before") = nb::none())
         .def("find", &CacheReader::find, nb::arg("key").none())
         .def("place", &CacheReader::place)
         .def("kind", &CacheReader::kind)

@@ -29,7 +29,7 @@ struct Results {
     std::mutex lock;
     std::condition_variable changed;
     qv_job *job = nullptr; /* NULL: the job is closed, or being closed */
-    int calls = 0;         /* calls under way that use the job, none of which runs Python's code */
+    int calls = 0;         /* calls under way that use the job; none of them runs Python code */
     bool closed = false, ordered = false, ended = false, cancelled = false;
     /* keyed by place if results are ordered, else by the order in which they came */
     std::map<int64_t, std::unique_ptr<Tokens>> ready;

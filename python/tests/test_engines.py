@@ -128,7 +128,7 @@ def test_a_clip_of_one_frame_is_a_clip_where_its_record_says_so(torch, tmp_path)
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_file_of_the_ec_connector(tmp_path, dtype, packed):
+def test_a_file_of_the_ec_connector(tmp_path, dtype, packed, monkeypatch):
     cache = cache_of(tmp_path / "cache", dtype=dtype, packed=packed)
     path = cache["a"].save_ec(tmp_path / "ec", "0123abc")
     assert path == str(tmp_path / "ec" / "0123abc" / "encoder_cache.safetensors")
@@ -137,6 +137,14 @@ def test_a_file_of_the_ec_connector(tmp_path, dtype, packed):
     assert tensors["ec_cache"].tobytes() == cache["a"].packed().tobytes()
     os.chmod(path, 0o400)
     assert cache["b"].save_ec(tmp_path / "ec", "0123abc") == path  # another file in its place
+    assert read_safetensors(path)[0]["ec_cache"].tobytes() == cache["b"].packed().tobytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(qwenvit.Error, match="No space left"):
+        cache["a"].save_ec(tmp_path / "ec", "0123abc")
     assert read_safetensors(path)[0]["ec_cache"].tobytes() == cache["b"].packed().tobytes()
     assert os.listdir(os.path.dirname(path)) == ["encoder_cache.safetensors"]
 

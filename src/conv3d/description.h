@@ -14,7 +14,7 @@ qv_conv3d_kernel_volume(const qv_conv3d_desc *d)
     return d->kernel[0] * d->kernel[1] * d->kernel[2];
 }
 
-int qv_lowering_find(const char *name); /* -1: there is no such lowering */
+int qv_lowering_find(const char *name); /* -1: unknown */
 
 /* Returns the description with every zero that means a default replaced by the default. */
 qv_conv3d_desc qv_conv3d_defaults(const qv_conv3d_desc *desc, qv_dtype dtype);

@@ -88,7 +88,7 @@ struct qv_matrix {
     const struct qv_op *conv; /* the convolution, or NULL for a gemm; read only during the call */
     struct qv_groups groups;  /* bits 0: it is not quantised */
 };
-/* The matrix that operand v of an operation is, if its role is that of a weight. */
+/* The matrix that operand v of an operation is, if its role is a weight. */
 static inline struct qv_matrix
 qv_matrix_of(const struct qv_op *op, const struct qv_view *v)
 {

@@ -17,7 +17,7 @@ drop(qv_context *ctx, struct qv_kernel_entry *e)
     e->kernel = NULL;
 }
 
-/* Returns a place for one more entry: that of a dropped one, that of the longest unused one if many
+/* Returns a place for one more entry: a dropped one's, the longest unused one's if many
  * are idle, or a new one. NULL for lack of memory. */
 static struct qv_kernel_entry *
 place(qv_context *ctx)

@@ -47,7 +47,7 @@ print_value(const struct qv_op *op, const struct qv_field *field, size_t i, char
         snprintf(text, size, "%lld", (long long)value);
 }
 
-/* Returns the dtype that most operands have; in a tie, that of the last such operand. */
+/* Returns the dtype that most operands have; in a tie, the last one's. */
 static int64_t
 common_dtype(const struct qv_op *op, const struct qv_field *fields, size_t n)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Measured choices, kept in a file: by device with library versions, then by the work in words.
+ * Measured choices, kept in a file: by device with library versions, then by a text of the work.
  *     {"format": "qwenvit tune 2",
  *      "devices": {DEVICE: {WORK: {"choice": NAME, "ms": {NAME: milliseconds}}}}}
  */

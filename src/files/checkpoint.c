@@ -18,7 +18,7 @@ struct shard {
 
 struct qv_checkpoint {
     char *dir;
-    struct qv_safetensors *single; /* set if there is no index */
+    struct qv_safetensors *single; /* set if the folder has no index */
     char *index_path;
     json_t *index;
     const json_t *weight_map;

@@ -40,7 +40,7 @@ bool qv_gguf_is(const char *path);
  * 1e-6 is 1e-6. It belongs to the file. */
 const json_t *qv_gguf_keys(const struct qv_gguf *file);
 
-/* Returns NULL if there is no such tensor. It belongs to the file. */
+/* Returns NULL if the tensor is missing. It belongs to the file. */
 const struct qv_gguf_tensor *qv_gguf_find(const struct qv_gguf *file, const char *name);
 size_t qv_gguf_count(const struct qv_gguf *file);
 /* Tensors in the order of their names; NULL behind the last. */

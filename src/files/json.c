@@ -273,7 +273,7 @@ qv_status
 qv_json_check_int(const struct qv_json_object *object, const char *key, const json_t *found,
                   int64_t min, int64_t max, int64_t *value, qv_error *err)
 {
-    const json_int_t v = json_integer_value(found); /* it is 0 if `found` is no integer */
+    const json_int_t v = json_integer_value(found); /* 0 if `found` is not an integer */
     if (!json_is_integer(found) || v < min || v > max) {
         char wanted[80];
         snprintf(wanted, sizeof wanted, "it must be an integer from %lld to %lld", (long long)min,

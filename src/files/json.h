@@ -57,10 +57,10 @@ struct qv_json_object {
     bool null_is_absent;
 };
 
-/* Returns NULL if there is no such key. */
+/* Returns NULL if the key is missing. */
 const json_t *qv_json_get(const struct qv_json_object *object, const char *key);
 
-/* Each reads one value of the given type. If there is no such key, *value stays as it is, so
+/* Each reads one value of the given type. If the key is missing, *value stays as it is, so
  * that it may hold the default. Ranges include both ends. */
 qv_status qv_json_int(const struct qv_json_object *object, const char *key, int64_t min,
                       int64_t max, int64_t *value, qv_error *err);
@@ -75,7 +75,7 @@ qv_status qv_json_string(const struct qv_json_object *object, const char *key, c
 qv_status qv_json_check_int(const struct qv_json_object *object, const char *key,
                             const json_t *found, int64_t min, int64_t max, int64_t *value,
                             qv_error *err);
-/* Sets *child to the object under `key`. Its json is NULL if there is no such key. */
+/* Sets *child to the object under `key`. Its json is NULL if the key is missing. */
 qv_status qv_json_child(const struct qv_json_object *object, const char *key, const char *prefix,
                         struct qv_json_object *child, qv_error *err);
 

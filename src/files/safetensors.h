@@ -40,7 +40,7 @@ const char *qv_safetensors_path(const struct qv_safetensors *file);
 /* Returns a text of __metadata__, or NULL. */
 const char *qv_safetensors_metadata(const struct qv_safetensors *file, const char *name);
 
-/* Returns NULL if there is no such tensor. The tensor belongs to the file. */
+/* Returns NULL if the tensor is missing. The tensor belongs to the file. */
 const struct qv_safetensor *qv_safetensors_find(const struct qv_safetensors *file,
                                                 const char *name);
 /* Writes a shape as "1024,1536", always terminated, and returns text. */

@@ -31,7 +31,7 @@ qv_token_file_name(bool packed, int i, char out[24])
         snprintf(out, 24, "%s", packed ? "packed" : "tokens");
 }
 
-/* Returns how many matrices of tokens a file has, and how many columns each of them has. */
+/* Returns how many matrices of tokens a file has, and the columns of each. */
 static inline int
 qv_token_file_matrices(bool packed, int n_deepstack)
 {

@@ -27,7 +27,7 @@ qv_status qv_arena_open(qv_context *ctx, size_t own_bytes, size_t work_bytes, st
 struct qv_arena *qv_arena_share(struct qv_arena *arena);
 void qv_arena_leave(qv_context *ctx, struct qv_arena **arena);
 
-/* Both return an offset into `memory`: own() that of a byte of a chunk's own part, work() that
+/* Both return an offset into `memory`: own() of a byte of a chunk's own part, work() one
  * of a byte which all chunks use in turn. */
 size_t qv_arena_own(const struct qv_arena *arena, int chunk, size_t at);
 size_t qv_arena_work(const struct qv_arena *arena, size_t at);

@@ -38,7 +38,7 @@ enum {
      * sizes takes 1.384 s in place of 1.64. */
     QV_FEW_ALIKE = 2,
     /* Alike chunks that are nearly full get a dense plan once so many came, or segments^2 / 3,
-     * which is where it pays: attention in a pack takes 1.6 ms a chunk more with 3 segments, 0.35
+     * which is where it pays: attention in a pack takes 1.6 ms more per chunk with 3 segments, 0.35
      * with 6, and 0.25 with 16. */
     QV_NEARLY_FULL_ALIKE = 4,
     QV_SEGMENTS_SQUARED_ALIKE = 3,

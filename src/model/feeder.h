@@ -46,7 +46,7 @@ struct qv_feeder_pack {
 struct qv_filled {
     qv_feeder_chunk shown; /* it comes first, as what the caller sees */
     qv_feeder_piece pieces[QV_FEEDER_PIECES];
-    qv_capacity room, capacity; /* its pack's room; that of the plan which it takes */
+    qv_capacity room, capacity; /* its pack's room; its plan's capacity */
     qv_input input;
     qv_plan *plan;
 };

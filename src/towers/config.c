@@ -254,7 +254,7 @@ qv_config_pixels_are_exact(const struct qv_config *c)
     return exact;
 }
 
-/* Fails because there is no such folder. The user may have meant a model's name on the hub, so
+/* Fails because the folder does not exist. The user may have meant a model's name on the hub, so
  * the text tells how to download that. */
 static qv_status
 fail_without_folder(const char *dir, qv_error *err)

@@ -2,15 +2,11 @@
 /* Tests that the emulator catches each fault that is planted in faults.metal, accepts the correct
  * twin, and computes what Metal would. */
 #define _GNU_SOURCE
+#include "test.h"
+
 #include "emulator.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { N = 128, SEEDS = 8, THREADS = 64, APART = 64 };
 
@@ -76,10 +72,8 @@ assert_runs(struct probe *p)
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-static void
-test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     static const struct {
         const char *kernel;
         uint32_t groups;
@@ -122,10 +116,8 @@ test_faults(void **state)
 }
 
 /* An argument begins where it is bound, and ends with the buffer. */
-static void
-test_offset(void **state)
+TEST(test_offset)
 {
-    (void)state;
     struct probe p = probe("read_in_front", 2 * N, N, 2, THREADS);
     p.dispatch.buffers[0].offset = N * sizeof(float);
     assert_runs(&p);
@@ -146,10 +138,8 @@ test_offset(void **state)
     free_probe(&q);
 }
 
-static void
-test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     struct probe p = probe("fill", N, N, 1, THREADS), good = p;
     struct {
         uint32_t n;
@@ -187,10 +177,8 @@ test_refusals(void **state)
     free_probe(&good);
 }
 
-static void
-test_set_bytes(void **state)
+TEST(test_set_bytes)
 {
-    (void)state;
     static float bytes[EMULATOR_SET_BYTES / 4 + 1];
     struct probe p = probe("fill", N, N, 1, THREADS);
     *(uint32_t *)(void *)bytes = N;
@@ -218,10 +206,8 @@ run_times(struct probe *p, int times, struct emulator_commands *c)
 
 /* A command buffer may not have too many dispatches, nor compute for too long; one threadgroup that
  * is run stands for all. */
-static void
-test_long_commands(void **state)
+TEST(test_long_commands)
 {
-    (void)state;
     struct emulator_commands c;
     struct {
         uint32_t n;
@@ -246,10 +232,8 @@ test_long_commands(void **state)
 }
 
 /* What a grid leaves out keeps its value. */
-static void
-test_cover(void **state)
+TEST(test_cover)
 {
-    (void)state;
     struct {
         uint32_t n;
     } args = { 3 * 70 };
@@ -279,10 +263,8 @@ reversed(const float *y)
     return true;
 }
 
-static void
-test_order(void **state)
+TEST(test_order)
 {
-    (void)state;
     int right = 0;
     float last = 0;
     bool differ = false;
@@ -312,10 +294,8 @@ test_order(void **state)
 
 /* Without its checks the emulator does not report a race. The result of the race depends on the
  * seed. */
-static void
-test_no_checks(void **state)
+TEST(test_no_checks)
 {
-    (void)state;
     int right = 0;
     setenv("QV_EMULATOR_CHECKS", "0", 1);
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
@@ -331,10 +311,8 @@ test_no_checks(void **state)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void
-test_simd_functions(void **state)
+TEST(test_simd_functions)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct probe p = probe("simd_functions", 32, 9 * 32, 1, 32);
         float sum = 0, most = -INFINITY, least = INFINITY;
@@ -358,10 +336,8 @@ test_simd_functions(void **state)
     }
 }
 
-static void
-test_places(void **state)
+TEST(test_places)
 {
-    (void)state;
     const uint32_t groups[3] = { 3, 2, 5 }, threads[3] = { 4, 8, 3 };
     struct probe p = probe("places", 1, 30 * 96, 1, 96);
     memcpy(p.dispatch.groups, groups, sizeof groups);
@@ -375,10 +351,8 @@ test_places(void **state)
     free_probe(&p);
 }
 
-static void
-test_matrix_memory(void **state)
+TEST(test_matrix_memory)
 {
-    (void)state;
     struct probe p = probe("matrix_memory", 256, 256, 1, 32);
     p.dispatch.threadgroup_bytes = 96 * sizeof(float);
     assert_runs(&p);
@@ -431,10 +405,8 @@ is_close(float got, double want)
     return fabs((double)got - want) <= 1e-5 * (fabs(want) + 1);
 }
 
-static void
-test_matrix_product(void **state)
+TEST(test_matrix_product)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct probe p = probe("matrix_product", 64, 5 * 64, 1, 32);
         float b[128];
@@ -463,10 +435,8 @@ test_matrix_product(void **state)
 }
 
 /* A kernel that takes another layout of lanes for Metal's gives another product. */
-static void
-test_layout(void **state)
+TEST(test_layout)
 {
-    (void)state;
     for (uint32_t wrong = 0; wrong < 2; wrong++) {
         struct probe p = probe("square", 64, 64, 1, 32);
         bool right = true;
@@ -479,10 +449,8 @@ test_layout(void **state)
     }
 }
 
-static void
-test_bfloat(void **state)
+TEST(test_bfloat)
 {
-    (void)state;
     static const uint32_t bits[] = { 0,          0x80000000, 0x3f800000, 0x3f808000,
                                      0x3f818000, 0x3f808001, 0x3f807fff, 0x7f7fffff,
                                      0x7f800000, 0xff800000, 0x7f800001, 0x7fc00000,
@@ -512,10 +480,8 @@ test_bfloat(void **state)
     free_probe(&to);
 }
 
-static void
-test_arithmetic(void **state)
+TEST(test_arithmetic)
 {
-    (void)state;
     struct probe p = probe("arithmetic", 32, 32 * 16, 1, 32);
     for (int i = 0; i < 32; i++)
         p.x[i] /= 4;
@@ -545,20 +511,4 @@ test_arithmetic(void **state)
                          (double)want[j]);
     }
     free_probe(&p);
-}
-
-int
-main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),         cmocka_unit_test(test_offset),
-        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_cover),
-        cmocka_unit_test(test_set_bytes),      cmocka_unit_test(test_long_commands),
-        cmocka_unit_test(test_order),          cmocka_unit_test(test_no_checks),
-        cmocka_unit_test(test_simd_functions), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_matrix_memory),  cmocka_unit_test(test_matrix_product),
-        cmocka_unit_test(test_layout),         cmocka_unit_test(test_bfloat),
-        cmocka_unit_test(test_arithmetic),
-    };
-    return cmocka_run_group_tests_name("metal_emulator", tests, NULL, NULL);
 }

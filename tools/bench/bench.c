@@ -117,7 +117,7 @@ bench_base_name(const char *path, char *name, size_t size)
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
-enum { MOST_SAMPLES = 1000, LONG_S = 3 }; /* seconds from which the time left is told */
+enum { MOST_SAMPLES = 1000, LONG_S = 3 }; /* from so many seconds on, the time left is shown */
 
 struct samples {
     double ms[MOST_SAMPLES], spent_ms; /* spent_ms is by the host's clock */
@@ -420,7 +420,7 @@ bench_ended(const char *what, int code, qv_error *err)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* Cuts off what is no text of a line, and returns where the text begins. */
+/* Cuts blanks and comments off a line, and returns where the text begins. */
 static char *
 text_of(char *line)
 {

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Writes what qwen-vl-utils decides and makes, for tests/test_like.c.
 
-    make_qwen_vl_utils_table.py > tests/qwen_vl_utils.inc
+    make_qwen_vl_utils_table.py > tests/golden/qwen_vl_utils.json
 
 The package runs as it is; only its reader gives frames of the size asked for instead of a file's,
 and where sizes alone are wanted its resize makes none.
 """
 import inspect
 import itertools
+import json
 from importlib.metadata import version
 
 import numpy as np
@@ -17,7 +18,7 @@ import torchvision
 from PIL import Image
 from qwen_vl_utils import vision_process as package
 
-FIELDS = ("fps", "nframes", "min_frames", "max_frames", "min_pixels", "max_pixels", "total_pixels")
+OURS = {"nframes": "num_frames", "video_start": "start", "video_end": "end"}  # our names of options
 CLIPS = (  # frames, frames per second, height, width
     (325, 25.0, 180, 320), (300, 30000 / 1001, 720, 1280), (3, 30.0, 320, 568), (2, 30.0, 50, 50),
     (1, 25.0, 240, 320), (17982, 29.97, 1080, 1920), (100000, 24.0, 2160, 3840), (7, 10.0, 20, 700),
@@ -45,18 +46,6 @@ SIZES = (  # height, width, new height, new width
     (200, 300, 9, 7), (64, 64, 64, 64), (97, 131, 84, 140), (97, 131, 140, 84), (2, 130, 32, 32),
 )
 
-HEADER = """/* SPDX-License-Identifier: MIT */
-/* Made by tools/reference/make_qwen_vl_utils_table.py with qwen-vl-utils {package},
- * {versions}.
- * CLIP(patch, of the file: frames, fps, height, width, asked for: fps, nframes, min_frames,
- *      max_frames, min_pixels, max_pixels, total_pixels, made: frames, height, width, hash of their
- *      numbers; 0 where it is refused)
- * IMAGE(patch, height, width, min_pixels, max_pixels, made: height, width)
- * CUT(of the file: frames, fps, asked for: video_start, video_end, nframes, made: the first frame and
- *     how many to the last, frames, hash of their numbers; 0 where it is refused)
- * RESIZE(arithmetic, height, width, to height, to width, hash of bytes) */"""
-
-
 def hash_of(numbers):
     h = 0
     for x in numbers:
@@ -64,9 +53,13 @@ def hash_of(numbers):
     return h
 
 
+def row(patch, source, options, made):
+    """What of a file ("source") and asked for becomes "made", or null if the package refuses."""
+    return {"patch": patch, "source": source, "made": made,
+            "options": {OURS.get(name, name): value for name, value in options.items()}}
+
+
 def clip_row(clip, options, patch):
-    """Returns (frames, height, width, hash of the frame numbers); all are 0 if the package refuses.
-    """
     total, fps, height, width = clip
     made = {}
 
@@ -90,9 +83,11 @@ def clip_row(clip, options, patch):
         height = width = 0
     finally:
         package.transforms.functional.resize = real
+    source = dict(zip(("frames", "fps", "height", "width"), clip))
     if height < 1 or width < 1:
-        return 0, 0, 0, 0
-    return len(made["indices"]), height, width, hash_of(made["indices"])
+        return row(patch, source, options, None)
+    return row(patch, source, options, {"frames": len(made["indices"]), "height": height,
+                                        "width": width, "hash": hash_of(made["indices"])})
 
 
 def image_row(size, options, patch):
@@ -103,31 +98,32 @@ def image_row(size, options, patch):
     try:
         package.fetch_image({"image": image, **options}, image_patch_size=patch)
     except (ValueError, AssertionError):
-        return 0, 0
+        made["size"] = 0, 0
     width, height = made["size"]
-    return (height, width) if height > 0 and width > 0 else (0, 0)
+    source = {"frames": 1, "fps": 0, "height": size[0], "width": size[1]}
+    right = height > 0 and width > 0
+    return row(patch, source, options, {"height": height, "width": width} if right else None)
 
 
 def cut_row(clip, options):
     """Reads frames as the package's readers do."""
     total, fps = clip
+    source = {"frames": total, "fps": fps, "height": 64, "width": 64}
     try:
-        first, last, total = package.calculate_video_frame_range(options, total, fps)
-        n = package.smart_nframes(options, total_frames=total, video_fps=fps)
+        first, last, cut = package.calculate_video_frame_range(options, total, fps)
+        n = package.smart_nframes(options, total_frames=cut, video_fps=fps)
     except ValueError:
-        return 0, 0, 0, 0
+        return row(16, source, options, None)
     indices = torch.linspace(first, last, n).round().long().tolist()
-    return first, total, n, hash_of(indices)
+    return row(16, source, options,
+               {"first": first, "of": cut, "frames": n, "hash": hash_of(indices)})
 
 
 def cut_rows():
-    for clip, (start, end), nframes in itertools.product(CUT_CLIPS, CUTS, (0, 14)):
-        total, fps = clip
+    for (total, fps), (start, end), nframes in itertools.product(CUT_CLIPS, CUTS, (0, 14)):
         options = {"video_start": start * total / fps, "video_end": end * total / fps,
                    "nframes": nframes}
-        row = cut_row(clip, {k: v for k, v in options.items() if v})
-        fields = ", ".join(map(repr, options.values()))
-        yield f"CUT({total}, {fps!r}, {fields}, " + ", ".join(map(str, row)) + ")"
+        yield cut_row((total, fps), {k: v for k, v in options.items() if v})
 
 
 def noise(n):
@@ -154,30 +150,28 @@ def resize_rows(size):
     resized = np.array(Image.fromarray(image).resize((to_w, to_h)))
     clip = clip[0].permute(1, 2, 0).contiguous().numpy()
     for name, made in (("TORCH_FLOAT", clip), ("PIL", resized)):
-        yield f"RESIZE({name}, {h}, {w}, {to_h}, {to_w}, 0x{fnv(made.tobytes()):016x})"
+        yield [name, h, w, to_h, to_w, f"{fnv(made.tobytes()):016x}"]
 
 
-def fields(options):
-    return ", ".join(str(options.get(name, 0)) for name in FIELDS)
+def write(made_with, choices, resizes):
+    """Prints one row per line. A row of resizes has the arithmetic, both sizes, and the bytes'
+    hash."""
+    lines = {name: ",\n".join(json.dumps(row) for row in rows)
+             for name, rows in (("choices", choices), ("resizes", resizes))}
+    print('{"made_with": ' + json.dumps(made_with), end="")
+    for name, text in lines.items():
+        print(f',\n"{name}": [\n{text}]', end="")
+    print("}")
 
 
 def main():
     assert "BICUBIC" in inspect.getsource(package.fetch_video)
-    versions = f"torch {torch.__version__.split('+')[0]}, torchvision "
-    versions += f"{torchvision.__version__.split('+')[0]}, Pillow {PIL.__version__}"
-    print(HEADER.format(package=version("qwen-vl-utils"), versions=versions))
-    for clip, options, patch in itertools.product(CLIPS, CLIP_OPTIONS, (14, 16)):
-        total, fps, height, width = clip
-        row = clip_row(clip, options, patch)
-        print(f"CLIP({patch}, {total}, {fps!r}, {height}, {width}, {fields(options)}, "
-              + ", ".join(map(str, row)) + ")")
-    for size, options, patch in itertools.product(IMAGES, IMAGE_OPTIONS, (14, 16)):
-        row = image_row(size, options, patch)
-        print(f"IMAGE({patch}, {size[0]}, {size[1]}, {options.get('min_pixels', 0)}, "
-              f"{options.get('max_pixels', 0)}, {row[0]}, {row[1]})")
-    print("\n".join(cut_rows()))
-    for size in SIZES:
-        print("\n".join(resize_rows(size)))
+    made_with = [f"qwen-vl-utils {version('qwen-vl-utils')}", f"torch {torch.__version__}",
+                 f"torchvision {torchvision.__version__}", f"Pillow {PIL.__version__}"]
+    clips = itertools.product(CLIPS, CLIP_OPTIONS, (14, 16))
+    images = itertools.product(IMAGES, IMAGE_OPTIONS, (14, 16))
+    choices = itertools.starmap(clip_row, clips), itertools.starmap(image_row, images), cut_rows()
+    write(made_with, itertools.chain(*choices), itertools.chain(*map(resize_rows, SIZES)))
 
 
 if __name__ == "__main__":

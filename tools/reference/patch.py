@@ -149,7 +149,7 @@ def check_bf16_logits(whole):
 
 
 if __name__ == "__main__":
-    folders = sys.argv[1:] or sorted(glob.glob(f"{HERE}/../../tests/golden/*"))
+    folders = sys.argv[1:] or sorted(glob.glob(f"{HERE}/../../tests/golden/*/"))
     print("transformers", transformers.__version__, "qwenvit", qwenvit.__version__)
     for folder in folders:
         print(os.path.basename(folder))

@@ -112,7 +112,7 @@ def _write_part(cache: Cache, path: str, entries: list[Entry], compression: str 
 
 
 def _keys_of(path: str) -> bytes:
-    """Returns which keys a file of ours says that it holds; None if it is not ours."""
+    """Returns the keys that a file of ours holds by its own account; None if it is not ours."""
     pa = _pyarrow(path)
     try:
         keys = (pa.parquet.read_schema(path).metadata or {}).get(KEYS)

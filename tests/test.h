@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/* Unit tests on cmocka: TEST(name) { ... } is a test, and the program runs all tests of its file in
+ * their order (test.c has main). Include this file first. */
+#ifndef QV_TESTS_TEST_H
+#define QV_TESTS_TEST_H
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TEST(name)                                                                                 \
+    static void name(void);                                                                        \
+    TEST_AT_START(test_add(#name, name, __LINE__));                                                \
+    static void name(void)
+
+/* What is done before and after each test, and around all tests; 0 is success. With several
+ * TEST_GROUP, all tests run once with each. */
+#define TEST_EACH(set_up, tear_down) TEST_AT_START(test_each(set_up, tear_down))
+#define TEST_GROUP(set_up, tear_down) TEST_AT_START(test_group(set_up, tear_down))
+
+/* TEST_MAIN(argc, argv) { ... } is done first. It returns the program's exit status, or
+ * TEST_GO_ON, and then the tests run. */
+#define TEST_MAIN(argc, argv)                                                                      \
+    static int test_main_first(int argc, char **argv);                                             \
+    TEST_AT_START(test_main(test_main_first));                                                     \
+    static int test_main_first(__attribute__((unused)) int argc,                                   \
+                               __attribute__((unused)) char **argv)
+
+enum { TEST_GO_ON = -1 };
+
+void test_add(const char *name, void (*run)(void), int line);
+void test_each(int (*set_up)(void), int (*tear_down)(void));
+void test_group(int (*set_up)(void), int (*tear_down)(void));
+void test_main(int (*first)(int argc, char **argv));
+
+/* The declaration at the end takes the semicolon. */
+#define TEST_AT_START(call) TEST_AT_START_(call, __LINE__)
+#define TEST_AT_START_(call, line) TEST_AT_START__(call, line)
+#define TEST_AT_START__(call, line)                                                                \
+    __attribute__((constructor)) static void test_at_start_##line(void)                            \
+    {                                                                                              \
+        call;                                                                                      \
+    }                                                                                              \
+    struct test_at_start
+
+/* The next number of a sequence that *seed begins: 24 bits, the upper ones of a linear congruential
+ * generator. */
+static inline uint32_t
+test_random(uint32_t *seed)
+{
+    *seed = *seed * 1664525 + 1013904223;
+    return *seed >> 8;
+}
+
+#endif
