@@ -91,7 +91,7 @@ class Soak:
     def dies(self, chance):
         if not self.planted:
             return self.rubbish(chance)
-        status, _, body = self.server.ask(chance.choice(self.planted), f"?num_frames={chance.choice([2, 4, 6])}")
+        status, _, body = self.server.ask(chance.choice(self.planted), f"?num_frames={chance.choice([4, 6, 8])}")
         return status, status == 422 and message(body), "a decoder that dies"
 
     def one(self, chance):

@@ -516,6 +516,29 @@ def test_a_unix_socket(golden, tmp_path):
         assert server.wait(30) == 0
 
 
+def test_the_clients_of_the_page(served, torn, tmp_path):
+    with open(os.path.join(HERE, "..", "..", "docs", "serving.md"), encoding="utf-8") as f:
+        page = f.read().replace(":8000/", f":{served.port}/").replace("htons(8000)", f"htons({served.port})")
+    shutil.copy(torn[0], tmp_path / "clip.mp4")
+    out = tmp_path / "clip.safetensors"
+
+    def run(*command):
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60).stdout
+
+    run(sys.executable, "-c", page.partition("```python\n")[2].partition("```")[0])
+    tokens = out.read_bytes()
+    assert len(read_safetensors(out)[0]["timestamps"]) == 4
+    if shutil.which("curl"):
+        out.unlink()
+        run("sh", "-c", page.partition("    curl ")[2].partition("\n")[0].join(["curl ", ""]))
+        assert out.read_bytes() == tokens
+    if shutil.which("cc"):
+        (tmp_path / "client.c").write_text(page.partition("```c\n")[2].partition("```")[0])
+        run("cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "client.c", "-o", "client")
+        [row] = json.loads(run("./client", "clip.mp4").partition(b"\r\n\r\n")[2])["items"]
+        assert (row["status"], row["bytes"]) == (200, len(tokens)) and row["name"].endswith(".safetensors")
+
+
 def test_nothing_is_lost_under_clients_of_all_kinds():
     run = subprocess.run([sys.executable, os.path.join(HERE, "serve_soak.py"), "250"], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stdout + run.stderr
