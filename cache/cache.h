@@ -57,11 +57,11 @@ struct qv_cache_usual {
     qv_clip_options of[3]; /* for a clip, for an image, and for what may be either */
 };
 struct qv_cache_usual qv_cache_usual_of(const json_t *description);
-/* Returns a text of options without those that ask for the usual values, in `text` or as it is; NULL:
- * none is left. Records have such texts with is_image -1, without what clips and images both get
- * anyway, because what failed may be either. For a clip (0) or an image (1) the values that are usual
- * for that kind alone go as well, or all stand there in full: a record is of the same options if it
- * has one of these two texts. */
+/* Returns a text of options without those that ask for the usual values, in `text` or as it is;
+ * NULL: none is left. Records have such texts with is_image -1, without what clips and images both
+ * get anyway, because what failed may be either. For a clip (0) or an image (1) the values that are
+ * usual for that kind alone go as well, or all stand there in full: a record is of the same options
+ * if it has one of these two texts. */
 const char *qv_cache_normal(const struct qv_cache_usual *usual, int is_image, bool in_full,
                             const char *options, char text[QV_CACHE_OPTIONS_BYTES]);
 /* Returns a copy of a description for comparing: options equal to the model's own values are set to

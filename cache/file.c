@@ -138,8 +138,8 @@ find_owner(const struct qv_cache_folder *f, const char *name)
     return kill((pid_t)pid, 0) && errno == ESRCH ? NOBODY : OTHERS;
 }
 
-/* Returns whether nobody has written to the file for so long that its process must be gone. The file
- * system's clock may be another one than this machine's. */
+/* Returns whether nobody has written to the file for so long that its process must be gone. The
+ * file system's clock may be another one than this machine's. */
 static bool
 is_old(int fd)
 {
@@ -183,9 +183,9 @@ qv_cache_folder_sweep(const struct qv_cache_folder *f)
 
 /* ---- a file ---------------------------------------------------------------------------------- */
 
-/* Creates a file and locks it. On a file system without locks it stays unlocked. Before it is locked
- * it looks left over, and another container's sweep, or another thread's, may lock and remove it:
- * then this fails with EEXIST, as if the name had been taken. */
+/* Creates a file and locks it. On a file system without locks it stays unlocked. Before it is
+ * locked it looks left over, and another container's sweep, or another thread's, may lock and
+ * remove it: then this fails with EEXIST, as if the name had been taken. */
 static int
 make_locked(int folder, const char *name)
 {

@@ -42,8 +42,8 @@ qv_status qv_cache_file_gather(const struct qv_cache_file *file, uint64_t offset
  * another. The file stays open. */
 qv_status qv_cache_file_publish(struct qv_cache_file *file, const char *name, bool *taken,
                                 qv_error *err);
-/* Returns a path by which the file can be opened before it has its name, for free(); NULL for lack of
- * memory. */
+/* Returns a path by which the file can be opened before it has its name, for free(); NULL for lack
+ * of memory. */
 char *qv_cache_file_path(const struct qv_cache_file *file);
 /* Closes the file; one that has no name yet is gone. */
 void qv_cache_file_close(struct qv_cache_file *file);

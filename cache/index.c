@@ -127,8 +127,8 @@ qv_index_settle(struct qv_cache_index *c)
     fill_table(c, c->table, c->table_room);
 }
 
-/* Has the memory ready that rows soon need: the places of their keys in the table, and, once these are
- * there, the keys that they may have to be compared with. Otherwise each row waits for both. */
+/* Has the memory ready that rows soon need: the places of their keys in the table, and, once these
+ * are there, the keys that they may have to be compared with. Otherwise each row waits for both. */
 static void
 look_ahead(const struct qv_cache_index *c, const struct qv_part_index *p, size_t i)
 {

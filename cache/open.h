@@ -45,9 +45,9 @@ struct qv_cache_copied {
 };
 
 /* Writes a part with n keys, a file name and a time of sealing into a folder that has a
- * qwenvit-cache.json. A key whose name, record or numbers are not valid is left out, and left_out is
- * called with its number and why; without any key there is no part. With name NULL the keys are only
- * checked. Returns QV_EIO if there is a file of that name. */
+ * qwenvit-cache.json. A key whose name, record or numbers are not valid is left out, and left_out
+ * is called with its number and why; without any key there is no part. With name NULL the keys are
+ * only checked. Returns QV_EIO if there is a file of that name. */
 qv_status qv_cache_write_part(const char *dir, const char *name, int64_t sealed_ns,
                               const struct qv_cache_copied *keys, size_t n,
                               void (*left_out)(void *user, size_t key, const char *words),

@@ -24,8 +24,8 @@ enum {
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* What a key takes besides its record: its row and its key; if it is ok, also an entry for each of its
- * tensors, and one for what may lie unused in front of it. Small tensors leave no gaps. */
+/* What a key takes besides its record: its row and its key; if it is ok, also an entry for each of
+ * its tensors, and one for what may lie unused in front of it. Small tensors leave no gaps. */
 static uint64_t
 key_need(const qv_cache_layout *l, const char *key, bool ok)
 {
@@ -62,7 +62,8 @@ qv_cache_part_fits(const struct qv_cache_part *p, uint64_t need)
 }
 
 /* Allocates space for what is written when the part is sealed: the room in front at once, and place
- * for small tensors with each key. So a part can be sealed even after others have filled the disk. */
+ * for small tensors with each key. So a part can be sealed even after others have filled the
+ * disk. */
 static qv_status
 reserve(const struct qv_cache_part *p, uint64_t at, uint64_t bytes, qv_error *err)
 {

@@ -60,8 +60,8 @@ qv_status qv_cache_part_begin(struct qv_cache_part *p, const qv_cache_layout *l,
                               qv_error *err);
 /* Gives up a key that was begun: it gets no record, and may be begun again. */
 void qv_cache_part_drop(struct qv_cache_part *p, const char *key, const struct qv_cache_block *b);
-/* Finishes a key: its row without places, its record, and, if it is ok, its small tensors, for which
- * there is space on the disk from now on. If it fails, the key is dropped. */
+/* Finishes a key: its row without places, its record, and, if it is ok, its small tensors, for
+ * which there is space on the disk from now on. If it fails, the key is dropped. */
 qv_status qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
                             const struct qv_index_row *row, const struct qv_text *record,
                             const struct qv_cache_block *b, const int64_t grid_thw[3],

@@ -291,8 +291,8 @@ fail(struct qv_part_index *p, const char *path, enum qv_cache_fault fault, const
     return qv_fail(err, QV_EFORMAT, "%s: %s", qv_path_tail(path), words);
 }
 
-/* Says of a file of no version of ours whether its header is JSON at all. One that is longer than most
- * is not read for that. */
+/* Says of a file of no version of ours whether its header is JSON at all. One that is longer than
+ * most is not read for that. */
 static qv_status
 tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {
@@ -311,8 +311,8 @@ tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
              : fail(p, path, QV_CACHE_FOREIGN, "its format is not \"" QV_CACHE_FORMAT "\"", err);
 }
 
-/* Says what a file is whose header no index of this version follows. That it is of another version is
- * told by how its header begins, as the rest may be what this version cannot read. */
+/* Says what a file is whose header no index of this version follows. That it is of another version
+ * is told by how its header begins, as the rest may be what this version cannot read. */
 static qv_status
 tell_other(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {

@@ -60,8 +60,8 @@ is_known(const qv_cache *c, const char *name, size_t known)
     return known && bsearch(&part, c->index.parts, known, sizeof part, by_name);
 }
 
-/* Adds the folder's parts that are not among the first `known` ones, which are sorted by name; *seen
- * is how many of these are there. */
+/* Adds the folder's parts that are not among the first `known` ones, which are sorted by name;
+ * *seen is how many of these are there. */
 static qv_status
 list_folder(qv_cache *c, size_t known, size_t *room, size_t *seen, qv_error *err)
 {
@@ -141,9 +141,9 @@ add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *e
     return status;
 }
 
-/* Reads a part's index into the cache's. A part that was listed and does not exist any more is gone; one
- * that the caller named is damaged then. What the process lacks, or a server that is gone, is
- * no damage of the part. */
+/* Reads a part's index into the cache's. A part that was listed and does not exist any more is
+ * gone; one that the caller named is damaged then. What the process lacks, or a server that is
+ * gone, is no damage of the part. */
 static qv_status
 read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, qv_error *err)
 {
@@ -225,8 +225,8 @@ forget(qv_cache *c, qv_error *err)
     return qv_index_grow(&c->index, err);
 }
 
-/* Reads parts that were listed until no new ones are found: a part that replaces another meanwhile must
- * not be missed. */
+/* Reads parts that were listed until no new ones are found: a part that replaces another meanwhile
+ * must not be missed. */
 static qv_status
 scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_index *p, qv_error *err)
 {

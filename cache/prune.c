@@ -236,8 +236,8 @@ need_of(const struct pruning *p, const struct qv_index_row *row)
                                     row->record_bytes);
 }
 
-/* Sets the number of rows that stay of a part, the front of the part that replaces it, and the bytes
- * of that: front, tensors of tokens and small tensors. */
+/* Sets the number of rows that stay of a part, the front of the part that replaces it, and the
+ * bytes of that: front, tensors of tokens and small tensors. */
 static void
 measure(const struct pruning *p, uint32_t part, size_t *n_stay, uint64_t *room, uint64_t *bytes)
 {

@@ -116,8 +116,8 @@ is_like_utils(const json_t *options)
     return like && strcmp(like, "transformers") != 0;
 }
 
-/* Returns the model's own value of an option of all clips, for a clip (kind 0), for an image (1), or
- * for both (2); 0: there is none, or these have different ones. */
+/* Returns the model's own value of an option of all clips, for a clip (kind 0), for an image (1),
+ * or for both (2); 0: there is none, or these have different ones. */
 static double
 own_value(const json_t *preprocessing, const char *name, int kind)
 {

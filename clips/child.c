@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Starts and ends the processes of this library. The application may wait for all of its children, or ignore SIGCHLD, and so
- * free the number of a process that ended; another process may have it then. So Linux's pidfd stands for a process where there
- * is one, and elsewhere only a child is ever signalled.
+ * Starts and ends the processes of this library. The application may wait for all of its children,
+ * or ignore SIGCHLD, and so free the number of a process that ended; another process may have it
+ * then. So Linux's pidfd stands for a process where there is one, and elsewhere only a child is
+ * ever signalled.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,10 +25,10 @@
 
 #define HANDLE ((idtype_t)3) /* Linux's P_PIDFD, which older C libraries do not declare */
 
-/* ---- starting ---------------------------------------------------------------------------------- */
+/* ---- starting -------------------------------------------------------------------------------- */
 
-/* A terminal obeys what is written to it, so the program gets none, but for the reports of sanitizers; nor does it get
- * anything else that this process did not mark close-on-exec. */
+/* A terminal obeys what is written to it, so the program gets none, but for the reports of
+ * sanitizers; nor does it get anything else that this process did not mark close-on-exec. */
 static int
 set_descriptors(posix_spawn_file_actions_t *actions, int socket)
 {
@@ -42,7 +43,8 @@ set_descriptors(posix_spawn_file_actions_t *actions, int socket)
     return code;
 }
 
-/* No signals are blocked or changed. An interrupt from the terminal is meant for the program that started it. */
+/* No signals are blocked or changed. An interrupt from the terminal is meant for the program that
+ * started it. */
 static int
 set_attributes(posix_spawnattr_t *attributes)
 {
@@ -77,7 +79,8 @@ spawn(const char *path, char *const *argv, char *const *environment, int socket,
     return code;
 }
 
-/* Returns whether a process of this number is a child, which it is until somebody has waited for it. */
+/* Returns whether a process of this number is a child, which it is until somebody has waited for
+ * it. */
 static bool
 is_child(pid_t pid)
 {
@@ -114,7 +117,7 @@ qvm_child_start(const char *path, char *const *argv, char *const *environment, i
     return code;
 }
 
-/* ---- ending ------------------------------------------------------------------------------------ */
+/* ---- ending ---------------------------------------------------------------------------------- */
 
 void
 qvm_child_signal(const qvm_child *child, int number)

@@ -32,9 +32,8 @@ struct qv_clip {
     size_t frame_bytes;
 
     int64_t n_taken;
-    bool
-        started_over; /* the decoder's program was lost before, and the clip decoded from its beginning again */
-    qv_status status; /* why the clip ended early */
+    bool started_over; /* the decoder was lost, and the clip decoded from its beginning again */
+    qv_status status;  /* why the clip ended early */
     qv_error error;
 };
 
@@ -283,9 +282,10 @@ end_decoder(qv_clip *clip)
     clip->indices = NULL;
 }
 
-/* Returns whether the clip may be decoded from its beginning again, and makes it ready for that: its process ended with
- * the program that makes them, as one that a system without memory has killed. It is done once, so that a clip that
- * itself is why the program ends does not have it started without end. */
+/* Returns whether the clip may be decoded from its beginning again, and makes it ready for that:
+ * its process ended with the program that makes them, as one that a system without memory has
+ * killed. It is done once, so that a clip that itself is why the program ends does not have it
+ * started without end. */
 static bool
 may_start_over(qv_clip *clip)
 {
@@ -362,8 +362,8 @@ qv_clip_get_info(const qv_clip *clip, qv_outcome *out)
 
 static const qvm_request slot_is_free = { .kind = QVM_FREE };
 
-/* Returns whether frames of the one clip can stand for those of the other: what callers have sized their memory by, and
- * what seconds are counted with. */
+/* Returns whether frames of the one clip can stand for those of the other: what callers have sized
+ * their memory by, and what seconds are counted with. */
 static bool
 are_same_frames(const qv_outcome *a, const qv_outcome *b)
 {

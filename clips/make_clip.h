@@ -5,8 +5,9 @@
 
 #include "qwenvit_clips.h"
 
-/* Writes a clip at the path. `shape` is six numbers with commas between them: width, height, frames per second, frames, whether
- * it looks filmed, and its number. `program` as for qv_decoder_start. */
+/* Writes a clip at the path. `shape` is six numbers with commas between them: width, height, frames
+ * per second, frames, whether it looks filmed, and its number. `program` as for
+ * qv_decoder_start. */
 qv_status qvm_clip_make(const char *program, const char *path, const char *shape, qv_error *err);
 
 #endif

@@ -20,7 +20,7 @@
 #define VIDEO_MAX_TOKENS 768
 #define MODEL_SEQ_LEN 128000
 
-/* ---- frames: calculate_video_frame_range, smart_nframes ---------------------------------------- */
+/* ---- frames: calculate_video_frame_range, smart_nframes -------------------------------------- */
 
 static double
 within(double s, double most)

@@ -82,8 +82,8 @@ open_gemm(struct qv_device_cpu *dev, struct matmul_desc_cpu *desc, int first,
     return status;
 }
 
-/* Opens the GEMMs for a number of keys. All sources are dense: if one is not, oneDNN 3.2 lays out the
- * weights itself. */
+/* Opens the GEMMs for a number of keys. All sources are dense: if one is not, oneDNN 3.2 lays out
+ * the weights itself. */
 static qv_status
 open_gemms(struct qv_device_cpu *dev, const struct qv_op_attention *op, int64_t keys,
            struct gemms_cpu *out, qv_error *err)

@@ -261,8 +261,8 @@ qv_status qv_gemm_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix 
                               int64_t row0, int64_t rows, const void *src, void *dst,
                               qv_error *err);
 
-/* A GEMM with weights that lie as `layout` says; NULL: plain rows. When it runs, p are the operands,
- * and y has the residual already. */
+/* A GEMM with weights that lie as `layout` says; NULL: plain rows. When it runs, p are the
+ * operands, and y has the residual already. */
 qv_status qv_gemm_weights_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
                               dnnl_memory_desc_t *out, qv_error *err);
 qv_status qv_gemm_open_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * gemm with few rows and a quantised w. Every code is read from memory once, for all rows, and made
- * ready for products once for 16 of them. Within a group the codes themselves, which are exact even in bf16, are multiplied and summed; then
+ * ready for products once for 16 of them. Within a group the codes themselves, which are exact even
+ * in bf16, are multiplied and summed; then
  *     sum += scale * (x . codes) + offset * (sum of x)
  * so that a value of w is never rounded. A panel of 16 columns keeps the sums of a group in
  * registers, for as many rows as are multiplied at once.
@@ -146,8 +147,8 @@ sum_of(const float *row, int64_t n)
     return sum;
 }
 
-/* Returns f with those of its rows that are multiplied at once, from `row` on. They are shared out evenly, so that all
- * go to as many chains and a row's bits do not depend on where it is. */
+/* Returns f with those of its rows that are multiplied at once, from `row` on. They are shared out
+ * evenly, so that all go to as many chains and a row's bits do not depend on where it is. */
 static struct few_cpu
 rows_from(const struct few_cpu *f, int64_t row)
 {
@@ -178,7 +179,8 @@ lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group)
     }
 }
 
-/* Brings the sums of rows [row, end) and columns [col, col + FEW_COLS) through the epilogue into y. */
+/* Brings the sums of rows [row, end) and columns [col, col + FEW_COLS) through the epilogue into
+ * y. */
 static void
 finish(const struct qv_op_gemm *op, float (*sums)[FEW_COLS], int64_t row, int64_t end, int64_t col,
        void *const *p)

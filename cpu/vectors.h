@@ -26,8 +26,8 @@ typedef uint16_t halves_cpu __attribute__((vector_size(32)));
 #define TARGET_AVX512_CPU
 #endif
 
-/* The cases of a switch over the rows that are multiplied at once. Loops over rows and `chains` have
- * ends that compilers know, so that sums stay in registers. */
+/* The cases of a switch over the rows that are multiplied at once. Loops over rows and `chains`
+ * have ends that compilers know, so that sums stay in registers. */
 #define FEW_CASE(m, chains)                                                                        \
     case m:                                                                                        \
         if (f->w.groups.bits == 4)                                                                 \

@@ -15,9 +15,9 @@
 #include <immintrin.h>
 #endif
 
-/* A block's bytes; the matrices of a tower's layers take one or two blocks. A block is a
- * multiple of the columns that oneDNN has in a panel, and has LEAST_COLS of them, however long they are,
- * so that many threads have work: with 300 columns of 13,824 values 16 cores took twice as long. */
+/* A block's bytes; the matrices of a tower's layers take one or two blocks. A block is a multiple
+ * of the columns that oneDNN has in a panel, and has LEAST_COLS of them, however long they are, so
+ * that many threads have work: with 300 columns of 13,824 values 16 cores took twice as long. */
 enum { BLOCK_BYTES = 8 << 20, BLOCK_COLS = 64, LEAST_COLS = 1024 };
 
 /* ---- widening -------------------------------------------------------------------------------- */
@@ -174,9 +174,9 @@ widen_apart(const struct widening *how, const char *group, const struct panels_c
                    room + (size_t)(i / p->group * CODES_COLS + c - col) * word, word);
 }
 
-/* Widens a panel's group, which begins at k, into columns [col, col + CODES_COLS) of a block that is
- * laid out by p. Columns beyond the matrix's last are zero. Columns of narrower panels, and the last ones of plain
- * rows, go through memory of our own. */
+/* Widens a panel's group, which begins at k, into columns [col, col + CODES_COLS) of a block that
+ * is laid out by p. Columns beyond the matrix's last are zero. Columns of narrower panels, and the
+ * last ones of plain rows, go through memory of our own. */
 static void
 widen_panel(const struct widening *how, const char *group, const struct panels_cpu *p, int64_t k,
             int64_t col, char *block)
@@ -203,8 +203,8 @@ clear_columns(const struct panels_cpu *p, int64_t col, size_t element, char *blo
         memset(at, 0, line - (size_t)in * word);
 }
 
-/* Widens as many columns as p has, from `first` on. Panels that lie side by side go in turn, group by group, so that
- * neither what is read nor what is written jumps. */
+/* Widens as many columns as p has, from `first` on. Panels that lie side by side go in turn, group
+ * by group, so that neither what is read nor what is written jumps. */
 static void
 widen_block(const struct qv_device_cpu *dev, const struct qv_op_gemm *op,
             const struct panels_cpu *p, const char *w, int64_t first, char *block)

@@ -11,8 +11,8 @@ enum code_cuda {
     CODE_NONE      /* none */
 };
 
-/* Finds the kernels for a GPU. built: compute capabilities, 90 for 9.0, ended by 0; each has machine
- * code, and the last one also PTX. sm: the GPU's. *from: which of them it runs, or 0.
+/* Finds the kernels for a GPU. built: compute capabilities, 90 for 9.0, ended by 0; each has
+ * machine code, and the last one also PTX. sm: the GPU's. *from: which of them it runs, or 0.
  *
  * Machine code for X.y runs on X.z where z >= y. NVIDIA does not promise that for its systems on a
  * chip (Tegra), neither among them nor between them and other GPUs. PTX runs on what is as new as

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels on quantised weights share these: the layout of a matrix (codes.h), its scales and offsets, and the epilogue. */
+/* Kernels on quantised weights share these: the layout of a matrix (codes.h), its scales and
+ * offsets, and the epilogue. */
 #ifndef QV_CUDA_CODES_CUH
 #define QV_CUDA_CODES_CUH
 

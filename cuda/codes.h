@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A quantised matrix [n,k] lies on the device in tiles of 16 rows. A tile has its slices of 128 columns one behind the other,
- * and a slice has its codes, then its [8, 128/group, 2] pairs of a scale and an offset: those of rows 0 and 8, then of 1 and 9.
- * The last tile and slice are filled up with zeros. So a warp streams a tile in order, and each of its loads of codes is 512
- * bytes in a row, 16 for each lane.
+ * A quantised matrix [n,k] lies on the device in tiles of 16 rows. A tile has its slices of 128
+ * columns one behind the other, and a slice has its codes, then its [8, 128/group, 2] pairs of a
+ * scale and an offset: those of rows 0 and 8, then of 1 and 9. The last tile and slice are filled
+ * up with zeros. So a warp streams a tile in order, and each of its loads of codes is 512 bytes in
+ * a row, 16 for each lane.
  *
  * A lane's codes are those of its part of a matrix of a tensor core's product (mma.cuh): of rows
- * lane / 4 and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product
- * is of one group. In a word the even codes of 8 (of 4 bits) or 4 (of 8 bits) are in the lower
- * half, the odd ones in its upper, so that one mask gives two.
+ * lane / 4 and lane / 4 + 8, from each quarter of 32 columns 8 neighbours, so that one product is
+ * of one group. In a word the even codes of 8 (of 4 bits) or 4 (of 8 bits) are in the lower half,
+ * the odd ones in its upper, so that one mask gives two.
  */
 #ifndef QV_CUDA_CODES_H
 #define QV_CUDA_CODES_H
@@ -44,7 +45,8 @@ qv_codes_cuda(int64_t n, int64_t k, const struct qv_groups *groups)
     return p;
 }
 
-/* The place of a code in its slice: the byte at which its word begins, and the code's lowest bit there. */
+/* The place of a code in its slice: the byte at which its word begins, and the code's lowest bit
+ * there. */
 struct qv_code_at_cuda {
     int word, shift;
 };

@@ -2,9 +2,9 @@
 /*
  * Makes the device current while a verb runs. The caller's thread may be using another device, or a
  * context of its own that it made with the driver, so afterwards what was current is current again.
- * The runtime cannot do that: cudaGetDevice does not tell of a context that is not a device's primary
- * one, nor of none, and cudaSetDevice would make a primary context, hundreds of MB, on a device that
- * nobody uses.
+ * The runtime cannot do that: cudaGetDevice does not tell of a context that is not a device's
+ * primary one, nor of none, and cudaSetDevice would make a primary context, hundreds of MB, on a
+ * device that nobody uses.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <cuda.h>

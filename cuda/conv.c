@@ -135,7 +135,8 @@ x_alignment(const struct qv_op_conv *op, const struct conv_cuda *run)
                : alignment_of(frame_values(op) * (int64_t)qv_dtype_bytes(op->x_dtype));
 }
 
-/* Returns the bytes of what a run writes of y, or of what is added to it, for values of the given dtype. */
+/* Returns the bytes of what a run writes of y, or of what is added to it, for values of the given
+ * dtype. */
 static int64_t
 y_bytes(const struct qv_op_conv *op, const struct conv_cuda *run, int64_t dtype)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The parts of the CUDA backend: GEMM on cuBLASLt, attention and convolutions on cuDNN, the rest in
- * our own kernels. They are layers, each of which calls only those before it: architectures; status;
- * context; copier; memory; cudnn_graph and our kernels (launch.h); gemm_graph; gemm, attention, conv,
- * own; batches; work; device.
+ * our own kernels. They are layers, each of which calls only those before it: architectures;
+ * status; context; copier; memory; cudnn_graph and our kernels (launch.h); gemm_graph; gemm,
+ * attention, conv, own; batches; work; device.
  */
 #ifndef QV_CUDA_CUDA_H
 #define QV_CUDA_CUDA_H
@@ -63,8 +63,8 @@ qv_status qv_check_cublas(struct qv_device_cuda *dev, cublasStatus_t status, con
                           qv_error *err);
 qv_status qv_check_cudnn(struct qv_device_cuda *dev, cudnnStatus_t status, const char *call,
                          qv_error *err);
-/* Notes that a call failed which gives something back, and whose caller cannot fail. If the device is lost by that, its next
- * verb says so. The device's warning has either. */
+/* Notes that a call failed which gives something back, and whose caller cannot fail. If the device
+ * is lost by that, its next verb says so. The device's warning has either. */
 void qv_note_free_cuda(struct qv_device_cuda *dev, cudaError_t error, const char *call);
 /* Returns QV_EBACKEND with a message if the device was lost before. */
 qv_status qv_check_device_cuda(const struct qv_device_cuda *dev, qv_error *err);

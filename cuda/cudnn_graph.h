@@ -68,7 +68,8 @@ struct tensor_cuda {
 cudnnBackendDescriptor_t qv_describe_tensor_cuda(struct sketch_cuda *sketch,
                                                  const struct tensor_cuda *tensor);
 
-/* Adds y = mode(x, b) in f32; b is NULL for an activation, beta is swish's: x / (1 + exp(-beta x)). */
+/* Adds y = mode(x, b) in f32; b is NULL for an activation, beta is swish's: x / (1 + exp(-beta
+ * x)). */
 void qv_pointwise_cuda(struct sketch_cuda *sketch, cudnnPointwiseMode_t mode, double beta,
                        cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                        cudnnBackendDescriptor_t y);

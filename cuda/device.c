@@ -106,8 +106,8 @@ find_device(const struct qv_device_cuda *dev, qv_error *err)
     return QV_OK;
 }
 
-/* Warns about a GPU whose kernels the driver has to compile or may not run, and refuses one for which
- * there are none. */
+/* Warns about a GPU whose kernels the driver has to compile or may not run, and refuses one for
+ * which there are none. */
 static qv_status
 check_code(struct qv_device_cuda *dev, qv_error *err)
 {
@@ -507,7 +507,8 @@ wrap_in_context(struct qv_device *device, const void *p, size_t bytes, struct qv
     return wraps;
 }
 
-/* Any thread may call it while another uses the device, so it does not look whether that was lost. */
+/* Any thread may call it while another uses the device, so it does not look whether that was
+ * lost. */
 static qv_status
 lock_pages_in_context(struct qv_device *device, size_t bytes, void **out, qv_error *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Multiplies few rows of bf16 by a quantised matrix, whose codes lie as cuda/codes.h says and are read once for 16
- * rows.
+ * Multiplies few rows of bf16 by a quantised matrix, whose codes lie as cuda/codes.h says and are
+ * read once for 16 rows.
  *
  * A warp multiplies 16 columns of y at a time, which are rows of w, on the tensor cores: codes are
  * exact in bf16, and of each group
@@ -21,8 +21,8 @@
 #include "mma.cuh"
 #include "codes.cuh"
 
-/* Up to 7 rows take half as many products as 8 to 16. The step is there, and not at 9 rows, where a copy of x, of two rows
- * each, is added besides: together they were 1.11. */
+/* Up to 7 rows take half as many products as 8 to 16. The step is there, and not at 9 rows, where a
+ * copy of x, of two rows each, is added besides: together they were 1.11. */
 enum {
     ROW_TILE = 8, /* rows of x in a product */
     ONE_TILE_ROWS = 7,
@@ -33,11 +33,12 @@ enum {
     SUMS_APART = TILE_COLS + 4 /* from row to row, so that a warp's stores are to different banks */
 };
 
-/* Codes are multiplied as subnormal numbers, which tensor cores take as they are: a bf16 whose lower 8 bits are c, with zeros
- * above, is c * 2^-133. So a mask makes a pair of bf16 of two codes, with no bias to take back, and codes of 4
- * bits that lie above 4 others need no shift, but are 16 times larger. x makes up for both: it is multiplied by
- * 2^UP, or by a 16th of that, which is exact below 2^(127 - UP). A group's sums are 2^DOWN of what they are,
- * and begin to lose bits below 2^-57, which is 7e-18. */
+/* Codes are multiplied as subnormal numbers, which tensor cores take as they are: a bf16 whose
+ * lower 8 bits are c, with zeros above, is c * 2^-133. So a mask makes a pair of bf16 of two codes,
+ * with no bias to take back, and codes of 4 bits that lie above 4 others need no shift, but are 16
+ * times larger. x makes up for both: it is multiplied by 2^UP, or by a 16th of that, which is exact
+ * below 2^(127 - UP). A group's sums are 2^DOWN of what they are, and begin to lose bits below
+ * 2^-57, which is 7e-18. */
 enum { UP = 64, DOWN = UP - 133 };
 
 /* 2^e twice, as bf16 */
@@ -113,8 +114,9 @@ template <int BITS, int GROUP> struct few_part {
     }
 };
 
-/* The way in which a product of QV_FEW_AT_ONCE rows is cut: into clusters of `ranks` blocks. A cluster has `tiles` tiles,
- * the first `more` clusters one more, and most_tiles says how many any has. */
+/* The way in which a product of QV_FEW_AT_ONCE rows is cut: into clusters of `ranks` blocks. A
+ * cluster has `tiles` tiles, the first `more` clusters one more, and most_tiles says how many any
+ * has. */
 struct few_cut {
     int64_t clusters, tiles, more, most_tiles;
     int ranks;
@@ -127,8 +129,8 @@ struct few_work {
     int tiles, first_row, m;
 };
 
-/* Blocks lie by (rank in the cluster, rows, cluster), so that those of different rows that read the same
- * tiles run at the same time. */
+/* Blocks lie by (rank in the cluster, rows, cluster), so that those of different rows that read the
+ * same tiles run at the same time. */
 static __device__ __forceinline__ struct few_work
 work_of(const struct codes_shape &s, const struct few_cut &cut, int64_t m)
 {
@@ -144,7 +146,7 @@ work_of(const struct codes_shape &s, const struct few_cut &cut, int64_t m)
              (int)min(m - row, (int64_t)QV_FEW_AT_ONCE) };
 }
 
-/* ---- x ---------------------------------------------------------------------------------------- */
+/* ---- x --------------------------------------------------------------------------------------- */
 
 /* Begins to copy m rows of a slice of x, 16 lanes a row, with zeros behind the end of k. */
 static __device__ __forceinline__ void
@@ -158,7 +160,8 @@ begin_x(uint4 (&to)[4][QV_FEW_AT_ONCE][4], const bf16 *x, int m, int64_t k, int6
         begin_copy((bf16 *)&to[part / 4][row][part % 4], from, at < k);
 }
 
-/* A lane's values of x in a slice, which registers hold for all tiles of w, and their sums over groups. */
+/* A lane's values of x in a slice, which registers hold for all tiles of w, and their sums over
+ * groups. */
 template <int BITS, int GROUP, int TILES> struct few_x {
     enum { GROUPS = SLICE / GROUP, QUARTERS = GROUP / QUARTER };
     uint32_t quarters[TILES][4][4]; /* times 2^UP, or a 16th of that */
@@ -182,8 +185,8 @@ template <int BITS, int GROUP, int TILES> struct few_x {
         }
     }
 
-    /* Sums are products with codes of one. Products of other groups and rows are between those that wait
-     * for each other. */
+    /* Sums are products with codes of one. Products of other groups and rows are between those that
+     * wait for each other. */
     __device__ __forceinline__ void
     add_up()
     {
@@ -205,7 +208,7 @@ template <int BITS, int GROUP, int TILES> struct few_x {
     }
 };
 
-/* ---- w ---------------------------------------------------------------------------------------- */
+/* ---- w --------------------------------------------------------------------------------------- */
 
 /* Begins to copy a step, of which a lane's first 16 bytes are at `from`. */
 template <int BITS, int GROUP>
@@ -223,8 +226,8 @@ begin_step(few_step<BITS, GROUP> &to, const uint8_t *from)
         begin_copy<S::PIECE * 4>(&to.pieces[j][lane], from + j * 16);
 }
 
-/* A lane's part of a step, of rows lane / 4 and lane / 4 + 8 of the tile: codes, and pairs of a scale
- * and an offset. */
+/* A lane's part of a step, of rows lane / 4 and lane / 4 + 8 of the tile: codes, and pairs of a
+ * scale and an offset. */
 template <int BITS, int GROUP> struct few_values {
     typedef few_step<BITS, GROUP> S;
     uint32_t words[2][BITS], pairs[SLICE / GROUP][2];
@@ -309,7 +312,8 @@ await_launch()
 #endif
 }
 
-/* Begins to copy the warp's first slice, of which a lane's first 16 bytes of the first tile are at `from`. */
+/* Begins to copy the warp's first slice, of which a lane's first 16 bytes of the first tile are at
+ * `from`. */
 template <int BITS, int GROUP>
 static __device__ __forceinline__ void
 begin_work(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struct few_work &w,
@@ -332,9 +336,9 @@ begin_work(few_part<BITS, GROUP> &part, const struct codes_shape &s, const struc
     }
 }
 
-/* sums = of the warp's work. Each tile of a slice has a group of copies, of its next slice (and x's, if
- * it is the first), and tiles that the block lacks have an empty one: so a tile's has ended when all
- * but the last MOST_TILES - 1 have. */
+/* sums = of the warp's work. Each tile of a slice has a group of copies, of its next slice (and
+ * x's, if it is the first), and tiles that the block lacks have an empty one: so a tile's has ended
+ * when all but the last MOST_TILES - 1 have. */
 static_assert(MOST_TILES % 2 == 0, "tiles go by two");
 template <int BITS, int GROUP, bool HALF, int TILES>
 static __device__ __forceinline__ void
@@ -425,10 +429,10 @@ few_work_sums(few_part<BITS, GROUP> &part, const struct codes_shape &s, const st
     keep_sums((float *)&part, sums, w.tiles, w.m);
 }
 
-/* ---- a cluster's two blocks ------------------------------------------------------------------- */
+/* ---- a cluster's two blocks ------------------------------------------------------------------ */
 
-/* Has a block expect so many bytes of the other one, which its barrier counts, and says to the other that
- * it is there. */
+/* Has a block expect so many bytes of the other one, which its barrier counts, and says to the
+ * other that it is there. */
 static __device__ __forceinline__ void
 arrive_in_cluster(uint64_t *barrier, int bytes)
 {
@@ -455,8 +459,8 @@ await_cluster()
 #endif
 }
 
-/* Writes a float at the address p of the first block's shared memory, and has that block's barrier count
- * its bytes. */
+/* Writes a float at the address p of the first block's shared memory, and has that block's barrier
+ * count its bytes. */
 static __device__ __forceinline__ void
 send(float *p, float v, uint64_t *barrier)
 {
@@ -579,8 +583,8 @@ ask_device(struct few_device *out)
     return error;
 }
 
-/* Returns how much shared memory a block of so many tiles has: its warps' parts, a barrier with as many bytes behind
- * it, and what the other block sends. */
+/* Returns how much shared memory a block of so many tiles has: its warps' parts, a barrier with as
+ * many bytes behind it, and what the other block sends. */
 template <typename P>
 static size_t
 block_bytes(int64_t tiles)
@@ -589,8 +593,9 @@ block_bytes(int64_t tiles)
            (size_t)tiles * QV_FEW_AT_ONCE * TILE_COLS * sizeof(float);
 }
 
-/* Returns how to cut a product on a device, so that no warp has many steps. It does not depend on the number of rows, so
- * that the bits of y do not either. most_tiles is 0 if shared memory does not suffice. */
+/* Returns how to cut a product on a device, so that no warp has many steps. It does not depend on
+ * the number of rows, so that the bits of y do not either. most_tiles is 0 if shared memory does
+ * not suffice. */
 template <typename P>
 static struct few_cut
 cut_for(const struct codes_shape &s, const struct few_device &d)

@@ -21,8 +21,8 @@ begin_copy(bf16 *to, const bf16 *from, bool there)
                  : "memory");
 }
 
-/* Begins to copy 8 or 16 bytes, without a condition. end_copies() makes a group of the copies that were
- * begun since the last group. */
+/* Begins to copy 8 or 16 bytes, without a condition. end_copies() makes a group of the copies that
+ * were begun since the last group. */
 template <int BYTES>
 static __device__ __forceinline__ void
 begin_copy(void *to, const void *from)

@@ -192,7 +192,7 @@ qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], ui
     return true;
 }
 
-/* ---- samples of more than 8 bits --------------------------------------------------------------- */
+/* ---- samples of more than 8 bits ------------------------------------------------------------- */
 
 bool
 qvm_is_wide(const AVPixFmtDescriptor *format)

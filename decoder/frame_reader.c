@@ -7,8 +7,8 @@
 
 #include "gpu_decoder.h"
 
-/* Goes back to the first packet: by the container's index if it leads there, which keeps the open source, or else by
- * opening the file again. No decoder is open then. */
+/* Goes back to the first packet: by the container's index if it leads there, which keeps the open
+ * source, or else by opening the file again. No decoder is open then. */
 static qv_status
 go_back(qvm_reader *r, bool by_index, qv_error *err)
 {
@@ -27,8 +27,9 @@ go_back(qvm_reader *r, bool by_index, qv_error *err)
     return status;
 }
 
-/* Why decoding must begin again at the first packet. The frames that come of damaged data depend on the threads' timing,
- * and on the packets that were left out. The frames before the first damage depend on neither. */
+/* Why decoding must begin again at the first packet. The frames that come of damaged data depend on
+ * the threads' timing, and on the packets that were left out. The frames before the first damage
+ * depend on neither. */
 enum cause { GO_ON, DAMAGED, OTHER_TIMES, GPU_FAILED };
 
 /* What each cause changes. */
@@ -95,8 +96,8 @@ find_cause(qvm_reader *r, bool got)
     return cause && s->gpu ? GPU_FAILED : cause;
 }
 
-/* Decodes one more frame into r->last; *got becomes false at the end of the file. If decoding must begin again, the frames
- * that came before are skipped. */
+/* Decodes one more frame into r->last; *got becomes false at the end of the file. If decoding must
+ * begin again, the frames that came before are skipped. */
 static qv_status
 next_frame(qvm_reader *r, bool *got, qv_error *err)
 {
@@ -191,7 +192,8 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
         return qv_fail(err, QV_EFORMAT, "%s", why);
     if (!s->errors)
         return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
-    /* FFmpeg's words for a size that it refuses: "Picture size 65535x65535 is invalid" or "... exceeds" */
+    /* FFmpeg's words for a size that it refuses: "Picture size 65535x65535 is invalid" or "...
+     * exceeds" */
     if (spoke && sscanf(s->codec.words, "Picture size %11[0-9]x%11[0-9]", width, height) == 2 &&
         *width != '0' && *height != '0')
         return qv_fail(err, QV_EFORMAT, "frames of %sx%s; at most 16384x16384 pixels are read",

@@ -17,8 +17,9 @@ static const char too_long[] = "its groups of pictures are too long";
 
 /* ---- which streams --------------------------------------------------------------------------- */
 
-/* Returns the filter that brings packets into Annex B's form, or NULL for codecs that are left to the CPU. The standards
- * of MPEG-1, 2 and 4 leave the rounding open, and for VP8 and VP9 a GPU does not report damage. */
+/* Returns the filter that brings packets into Annex B's form, or NULL for codecs that are left to
+ * the CPU. The standards of MPEG-1, 2 and 4 leave the rounding open, and for VP8 and VP9 a GPU does
+ * not report damage. */
 static const char *
 find_filter(enum AVCodecID codec)
 {
@@ -56,7 +57,8 @@ qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first, co
 
 /* ---- talking --------------------------------------------------------------------------------- */
 
-/* Marks the GPU's decoder as unusable for this clip, for the reason `why`, unless it has one already. */
+/* Marks the GPU's decoder as unusable for this clip, for the reason `why`, unless it has one
+ * already. */
 static int
 fail(qvm_gpu_decoder *d, const char *why)
 {
@@ -79,7 +81,8 @@ lose(qvm_gpu_decoder *d, const char *why)
     return fail(d, why);
 }
 
-/* Waits until the socket is ready and returns its events. Returns 0 if it failed or the clip was stopped. */
+/* Waits until the socket is ready and returns its events. Returns 0 if it failed or the clip was
+ * stopped. */
 static int
 wait_for(qvm_gpu_decoder *d, short events)
 {
@@ -103,8 +106,8 @@ wait_for(qvm_gpu_decoder *d, short events)
     return 0;
 }
 
-/* Takes the next event. Without `wait` it returns AVERROR(EAGAIN) if none is there. An event that tells of a failure is
- * returned at once, ahead of events that came before it. */
+/* Takes the next event. Without `wait` it returns AVERROR(EAGAIN) if none is there. An event that
+ * tells of a failure is returned at once, ahead of events that came before it. */
 static int
 take_event(qvm_gpu_decoder *d, bool wait)
 {
@@ -130,7 +133,8 @@ take_event(qvm_gpu_decoder *d, bool wait)
     return fail(d, to->why);
 }
 
-/* Sends all n bytes and takes events meanwhile, so that the two processes never wait for each other. */
+/* Sends all n bytes and takes events meanwhile, so that the two processes never wait for each
+ * other. */
 static int
 send_all(qvm_gpu_decoder *d, const void *bytes, size_t n)
 {
@@ -235,8 +239,8 @@ find_slot(const qvm_gpu_decoder *d)
     return -1;
 }
 
-/* Sends a packet. The container's parameter sets go in front of the first one, because a keyframe with which decoding
- * begins need not have any. */
+/* Sends a packet. The container's parameter sets go in front of the first one, because a keyframe
+ * with which decoding begins need not have any. */
 static int
 send_packet(qvm_gpu_decoder *d, const AVPacket *packet, int slot)
 {
@@ -330,9 +334,9 @@ copy_luma(const uint8_t *from, uint8_t *to, int n, bool deep)
         to16[x] = from16[x] >> 6;
 }
 
-/* Lays a frame out as this process's own decoder does, with the same line sizes, because conversion to RGB chooses its
- * routines by them. NVIDIA's parser tells where the picture ends, but says 0 for its left and top, so these follow from
- * the size of the frames before. */
+/* Lays a frame out as this process's own decoder does, with the same line sizes, because conversion
+ * to RGB chooses its routines by them. NVIDIA's parser tells where the picture ends, but says 0 for
+ * its left and top, so these follow from the size of the frames before. */
 static int
 lay_out(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, const uint8_t *from,
         AVFrame *frame)
@@ -407,7 +411,8 @@ keeps_shape(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
     return !memcmp(d->shape, shape, sizeof shape);
 }
 
-/* Takes a frame out of its slot. The first one must equal the frame that this process's own decoder made. */
+/* Takes a frame out of its slot. The first one must equal the frame that this process's own decoder
+ * made. */
 static int
 take_frame(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, AVFrame *frame)
 {
@@ -463,7 +468,8 @@ take_in(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
     return h->frame ? take_frame(d, e, h->frame) : fail(d, "there is no memory");
 }
 
-/* Returns the frame that is shown next, put in front of those that are held back; NULL: it has not come yet. */
+/* Returns the frame that is shown next, put in front of those that are held back; NULL: it has not
+ * come yet. */
 static qvm_gpu_decoder_frame *
 find_next(qvm_gpu_decoder *d)
 {
@@ -481,7 +487,8 @@ find_next(qvm_gpu_decoder *d)
     return held(d, 0);
 }
 
-/* Takes in messages until the next frame to show has arrived, and all pictures of its group are known to be whole. */
+/* Takes in messages until the next frame to show has arrived, and all pictures of its group are
+ * known to be whole. */
 static int
 wait_for_next(qvm_gpu_decoder *d)
 {
@@ -502,9 +509,9 @@ wait_for_next(qvm_gpu_decoder *d)
     }
 }
 
-/* Frames come in the order of their packets and are given in the order of their times; no more are held back for their
- * times than FFmpeg's decoder would hold. The order in the pictures' headers must agree, because FFmpeg's decoder goes by
- * it. */
+/* Frames come in the order of their packets and are given in the order of their times; no more are
+ * held back for their times than FFmpeg's decoder would hold. The order in the pictures' headers
+ * must agree, because FFmpeg's decoder goes by it. */
 int
 qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The program qwenvit-decoder as the GPU process, which has a GPU open. It decodes for many clips, a thread each, and
- * lives longer than they do. It sees no file, only the packets that each clip's decoder process sends (gpu_decoder.h). The
- * program that started it passes the socket to that process, and the memory in which the clip wants its frames.
+ * The program qwenvit-decoder as the GPU process, which has a GPU open. It decodes for many clips,
+ * a thread each, and lives longer than they do. It sees no file, only the packets that each clip's
+ * decoder process sends (gpu_decoder.h). The program that started it passes the socket to that
+ * process, and the memory in which the clip wants its frames.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -176,7 +177,8 @@ serve(void *user)
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-/* Starts a stream, which owns the descriptors from here on. The order is trusted, as it is not from the clip. */
+/* Starts a stream, which owns the descriptors from here on. The order is trusted, as it is not from
+ * the clip. */
 static void
 start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GPU_FDS])
 {
@@ -253,10 +255,10 @@ run(int socket, const char *number)
     return 0;
 }
 
-/* ---- the watcher ------------------------------------------------------------------------------- */
+/* ---- the watcher ----------------------------------------------------------------------------- */
 
-/* Waits until the GPU process has ended, and ends it if `caller` has gone or SIGTERM comes. Both signals of `waited` are
- * blocked. */
+/* Waits until the GPU process has ended, and ends it if `caller` has gone or SIGTERM comes. Both
+ * signals of `waited` are blocked. */
 static int
 watch(pid_t process, pid_t caller, const sigset_t *waited)
 {
@@ -270,9 +272,10 @@ watch(pid_t process, pid_t caller, const sigset_t *waited)
     }
 }
 
-/* A GPU process may be stuck in its driver, or taken over, so that nothing in it can be relied on to notice that the
- * caller has gone. The kernel ends it with its parent (qvm_end_with); as that means the thread that made it, and callers'
- * threads come and go, this process of one thread stands in between. */
+/* A GPU process may be stuck in its driver, or taken over, so that nothing in it can be relied on
+ * to notice that the caller has gone. The kernel ends it with its parent (qvm_end_with); as that
+ * means the thread that made it, and callers' threads come and go, this process of one thread
+ * stands in between. */
 int
 qvm_gpu_process_run(int socket, const char *number)
 {

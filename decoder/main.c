@@ -210,8 +210,8 @@ keep_freed_memory(void)
 #endif
 }
 
-/* Prints what the program is made of, to the socket of whoever started it or else to standard output. It runs only
- * where FFmpeg's libraries are found. */
+/* Prints what the program is made of, to the socket of whoever started it or else to standard
+ * output. It runs only where FFmpeg's libraries are found. */
 static int
 print_version(int fd)
 {

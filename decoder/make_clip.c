@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`: discs that move before a gradient, or before a
- * detailed surface. It is here because no other program of ours links FFmpeg. */
+/* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`: discs that move before
+ * a gradient, or before a detailed surface. It is here because no other program of ours links
+ * FFmpeg. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>

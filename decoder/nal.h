@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares how NAL units of H.264 and HEVC are found in a packet, and how their bits are read (nal.c). */
+/* Declares how NAL units of H.264 and HEVC are found in a packet, and how their bits are read
+ * (nal.c). */
 #ifndef QVM_NAL_H
 #define QVM_NAL_H
 
@@ -29,7 +30,8 @@ qvm_units qvm_open_units(const AVPacket *packet, int length_bytes);
 /* Takes the next unit, *unit up to *end. Returns false after the last, or if a length is too
  * long. */
 bool qvm_next_unit(qvm_units *units, const uint8_t **unit, const uint8_t **end);
-/* Returns the length_bytes of a stream's packets. Tells avcC and hvcC from start codes as FFmpeg does. */
+/* Returns the length_bytes of a stream's packets. Tells avcC and hvcC from start codes as FFmpeg
+ * does. */
 int qvm_find_length_bytes(const AVCodecParameters *par);
 /* Returns whether H.264's units of this type are parameter sets. */
 bool qvm_is_h264_parameters(int type);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A stream of packets that an NVIDIA GPU decodes (nvdec.h): NVIDIA's parser reads them and calls back. */
+/* A stream of packets that an NVIDIA GPU decodes (nvdec.h): NVIDIA's parser reads them and calls
+ * back. */
 #include "nvcuvid.h"
 
 #include <stdlib.h>
@@ -21,8 +22,8 @@ struct qvm_nvstream {
     struct qvm_nvdecoder decoder;
     CUVIDEOFORMAT format;
     bool has_format;
-    int64_t pts,
-        order; /* of the packet that is parsed: its time, and the order of its period's first picture */
+    /* of the packet that is parsed: its time, and the order of its period's first picture */
+    int64_t pts, order;
     int32_t group;  /* the group of pictures that the packet is of */
     int n_pictures; /* pictures of that packet so far */
     struct waiting {
@@ -48,8 +49,8 @@ fail(qvm_nvstream *s, const char *why)
     return 0;
 }
 
-/* The parser calls this for the sizes and the format of the pictures that follow, which must never change within a stream.
- * Returns how many surfaces there are, or 0 if it fails. */
+/* The parser calls this for the sizes and the format of the pictures that follow, which must never
+ * change within a stream. Returns how many surfaces there are, or 0 if it fails. */
 static int CUDAAPI
 on_sequence(void *user, CUVIDEOFORMAT *f)
 {
@@ -99,7 +100,8 @@ has_h264_references(const qvm_nvstream *s, const CUVIDH264PICPARAMS *p)
     return true;
 }
 
-/* Returns whether the pictures that a picture refers to are there. Others that its slices list may be missing. */
+/* Returns whether the pictures that a picture refers to are there. Others that its slices list may
+ * be missing. */
 static bool
 has_hevc_references(const qvm_nvstream *s, const CUVIDHEVCPICPARAMS *p)
 {
@@ -130,8 +132,9 @@ has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
                : has_hevc_references(s, &p->CodecSpecific.hevc);
 }
 
-/* FFmpeg 5.1 decodes some HEVC whose coding tree blocks have 16x16 pixels to other colours than the encoder's own: the
- * stream's MD5 of the plane Cr differs. An H200 did not make FFmpeg's colours there, so such streams are left to the CPU. */
+/* FFmpeg 5.1 decodes some HEVC whose coding tree blocks have 16x16 pixels to other colours than the
+ * encoder's own: the stream's MD5 of the plane Cr differs. An H200 did not make FFmpeg's colours
+ * there, so such streams are left to the CPU. */
 static bool
 has_small_blocks(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 {
@@ -150,8 +153,8 @@ order_of(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
     return fields[0] < fields[1] ? fields[0] : fields[1];
 }
 
-/* Asks the GPU whether the pictures in these surfaces were decoded without damage. Returns false, and fails the stream,
- * if one was not. */
+/* Asks the GPU whether the pictures in these surfaces were decoded without damage. Returns false,
+ * and fails the stream, if one was not. */
 static bool
 ask(qvm_nvstream *s, uint32_t surfaces)
 {
@@ -170,8 +173,8 @@ ask(qvm_nvstream *s, uint32_t surfaces)
     return true;
 }
 
-/* Waits until the picture in a surface is decoded, and copies it to the host, laid out as qvm_gpu_decoder_event says.
- * With `to` NULL nothing is copied. */
+/* Waits until the picture in a surface is decoded, and copies it to the host, laid out as
+ * qvm_gpu_decoder_event says. With `to` NULL nothing is copied. */
 static bool
 fetch(qvm_nvstream *s, int surface, uint8_t *to)
 {
@@ -205,8 +208,9 @@ fetch(qvm_nvstream *s, int surface, uint8_t *to)
     return !code;
 }
 
-/* Waits until the pictures in these surfaces are decoded, where the GPU has not said yet whether they are damaged, and
- * asks again. Returns false, and fails the stream, if one is, or if the GPU still does not say. */
+/* Waits until the pictures in these surfaces are decoded, where the GPU has not said yet whether
+ * they are damaged, and asks again. Returns false, and fails the stream, if one is, or if the GPU
+ * still does not say. */
 static bool
 settle(qvm_nvstream *s, uint32_t surfaces)
 {
@@ -239,7 +243,8 @@ hand_out(qvm_nvstream *s)
     memmove(s->waiting, s->waiting + 1, (size_t)s->n_waiting * sizeof *s->waiting);
     if (w.to && !fetch(s, w.surface, w.to))
         return fail(s, "the GPU's frames cannot be copied");
-    /* the picture is decoded, and so are those that it refers to, so the GPU knows of all whether they are damaged */
+    /* the picture is decoded, and so are those that it refers to, so the GPU knows of all whether
+     * they are damaged */
     if (w.to && !ask(s, ~0U))
         return false;
     w.event.whole = find_unsettled(s);
@@ -276,8 +281,9 @@ let_wait(qvm_nvstream *s, int surface)
         s->sink.find(s->sink.user, s->pts, qvm_nvdecoder_bytes(&s->decoder.shape), &w->event.slot);
 }
 
-/* The parser calls this for the picture of the packet that it parses; the picture has that packet's time. The parser's
- * display order is not used, because it may be wrong where packets were left out. */
+/* The parser calls this for the picture of the packet that it parses; the picture has that packet's
+ * time. The parser's display order is not used, because it may be wrong where packets were left
+ * out. */
 static int CUDAAPI
 on_picture(void *user, CUVIDPICPARAMS *p)
 {

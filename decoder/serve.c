@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The decoder process of a clip decodes the frames that the clip asks for into shared memory. One thread decodes and one
- * listens, so that a clip that goes away is noticed in the middle of a frame.
+ * The decoder process of a clip decodes the frames that the clip asks for into shared memory. One
+ * thread decodes and one listens, so that a clip that goes away is noticed in the middle of a
+ * frame.
  */
 #define _GNU_SOURCE /* MAP_POPULATE */
 #include <errno.h>
@@ -128,7 +129,8 @@ say_alive(void *user)
 static qv_status
 map_shared(qvm_serving *s, qv_error *err)
 {
-    /* all slots will be written, and getting their pages at once is quicker than a page fault for each */
+    /* all slots will be written, and getting their pages at once is quicker than a page fault for
+     * each */
     void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_POPULATE, s->session->shared, 0);
     if (at == MAP_FAILED)

@@ -19,7 +19,8 @@ qvm_times_doubt(qvm_times *t, const char *why)
         t->unsure = why;
 }
 
-/* Follows what changes in the stream's headers from packet to packet. Returns false for lack of memory. */
+/* Follows what changes in the stream's headers from packet to packet. Returns false for lack of
+ * memory. */
 static bool
 add_headers(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet, const qvm_packet *p,
             bool first)

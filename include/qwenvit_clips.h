@@ -574,10 +574,11 @@ typedef struct qv_cache_fill_counts {
         failed; /* clips that are in the cache by now, their tokens, and clips that failed */
     int64_t there, failed_before; /* clips that were not wanted: the cache has their tokens, or
                                    * their failure */
-    int64_t gone;   /* clips of `there` whose files no longer exist: their tokens count */
-    double seconds; /* time of all runs, from the first clip until all was sealed */
-    int64_t frames; /* sampled frames of the clips of `done` */
-    uint64_t reserved[3];
+    int64_t gone;    /* clips of `there` whose files no longer exist: their tokens count */
+    double seconds;  /* time of all runs, from the first clip until all was sealed */
+    int64_t frames;  /* sampled frames of the clips of `done` */
+    int64_t damaged; /* clips of `done` with damaged frames */
+    uint64_t reserved[2];
 } qv_cache_fill_counts;
 
 /* Reads the folder; one that is not a cache yet counts as empty, and stays as it is. Returns the

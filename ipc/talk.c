@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Both sides talk and share memory through these functions, and programs take orders through them. */
+/* Both sides talk and share memory through these functions, and programs take orders through
+ * them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -187,8 +188,9 @@ qvm_order_send(int socket, const qvm_order *order, const int *fds, int n)
     return sent == (ssize_t)sizeof *order;
 }
 
-/* Takes the descriptors that came with a message and returns their number. If there are more than a session has, all are
- * closed; the system itself closes those for which the message had no room (MSG_CTRUNC). */
+/* Takes the descriptors that came with a message and returns their number. If there are more than a
+ * session has, all are closed; the system itself closes those for which the message had no room
+ * (MSG_CTRUNC). */
 static int
 take_fds(struct msghdr *message, int fds[QVM_SESSION_FDS])
 {
@@ -230,7 +232,8 @@ qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n)
     return false;
 }
 
-/* The parent at the time of this call may already be another process, which adopted this one. The socket still knows. */
+/* The parent at the time of this call may already be another process, which adopted this one. The
+ * socket still knows. */
 pid_t
 qvm_caller(int socket)
 {
@@ -245,7 +248,8 @@ qvm_caller(int socket)
     return getppid();
 }
 
-/* The parent is watched because a process that was forked off it may still hold its end of the socket. */
+/* The parent is watched because a process that was forked off it may still hold its end of the
+ * socket. */
 bool
 qvm_order_wait(int socket, pid_t parent)
 {

@@ -153,6 +153,7 @@ finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
     f->counts.done += !r->status;
     f->counts.tokens += r->status ? 0 : r->n_tokens;
     f->counts.frames += r->status ? 0 : outcome.n_frames;
+    f->counts.damaged += !r->status && outcome.damaged_frames > 0;
     pthread_mutex_unlock(&f->lock);
     const qv_status s = qv_cache_finish(&cached, &done, err);
     return s ? end_run(f, s, err) : QV_OK;

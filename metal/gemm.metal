@@ -311,8 +311,9 @@ gemm_few_sums(thread float (&sums)[FEW_ROWS][FEW_COLS], constant gemm_args &a, d
     }
 }
 
-/* For few rows: a simdgroup computes four columns for up to 16 rows, so that w is read once for them. A: how
- * many rows there are, if these are all. B: rows begin at multiples of four elements. */
+/* For few rows: a simdgroup computes four columns for up to 16 rows, so that w is read once for
+ * them. A: how many rows there are, if these are all. B: rows begin at multiples of four
+ * elements. */
 kernel void
 gemm_rows(constant gemm_args &a [[buffer(0)]], device const real *x [[buffer(1)]],
           device const real *w [[buffer(2)]], device const real *bias [[buffer(3)]],

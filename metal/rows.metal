@@ -151,7 +151,7 @@ gather(constant gather_args &a [[buffer(0)]], device const uchar *x [[buffer(1)]
         gather_rows<float>(a, x, index, y, group.x, thread_index, groups.x);
 }
 
-/* ---- interpolate ------------------------------------------------------------------------------------ */
+/* ---- interpolate ----------------------------------------------------------------------------- */
 
 template <typename F>
 static inline void
@@ -281,7 +281,7 @@ im2col_tiles(constant im2col_args &a [[buffer(0)]], device const real *x [[buffe
         }
 }
 
-/* ---- epilogue ---------------------------------------------------------------------------------- */
+/* ---- epilogue -------------------------------------------------------------------------------- */
 
 static inline float4
 activate4(float4 v)

@@ -126,8 +126,8 @@ commit(struct qv_device_metal *dev, struct filling *f)
     *f = (struct filling){ 0 };
 }
 
-/* One encoder runs its dispatches in order, and the queue its buffers; each dispatch sees what those
- * before it wrote. */
+/* One encoder runs its dispatches in order, and the queue its buffers; each dispatch sees what
+ * those before it wrote. */
 static qv_status
 begin(struct qv_device_metal *dev, struct filling *f, qv_error *err)
 {
@@ -166,7 +166,8 @@ add(struct qv_device_metal *dev, struct filling *f, const struct qv_call *call, 
     return QV_OK;
 }
 
-/* If a call fails, what was encoded before it is run nevertheless, as some of it may run already. */
+/* If a call fails, what was encoded before it is run nevertheless, as some of it may run
+ * already. */
 static qv_status
 run_all(struct qv_device_metal *dev, const struct qv_call *calls, size_t n, qv_error *err)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares how pixels are resized: as transformers does, and as qwen-vl-utils does. Pure functions. */
+/* Declares how pixels are resized: as transformers does, and as qwen-vl-utils does. Pure
+ * functions. */
 #ifndef QVM_PIXELS_H
 #define QVM_PIXELS_H
 
@@ -16,7 +17,7 @@
 #define QVM_X86 1
 #endif
 
-/* ---- resize.c: as transformers resizes -------------------------------------------------------- */
+/* ---- resize.c: as transformers resizes ------------------------------------------------------- */
 
 /* The weights of one axis: output i is the sum of weights[i][k] * input[start[i] + k], k < taps. */
 typedef struct qvm_axis {
@@ -48,14 +49,15 @@ typedef enum qvm_level { QVM_PORTABLE, QVM_AVX2, QVM_AVX512, QVM_BEST } qvm_leve
 qv_status qvm_resizer_create(int src_h, int src_w, int dst_h, int dst_w, qvm_level level,
                              qvm_resizer **out, qv_error *err);
 void qvm_resizer_free(qvm_resizer **resizer);
-/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3]. Allocates nothing. */
+/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3].
+ * Allocates nothing. */
 void qvm_resizer_run(qvm_resizer *resizer, const uint8_t *src, int64_t src_stride, uint8_t *dst);
 
 /* Puts into `ops` (resize_x86.c) the kernels, up to `level`, that this CPU has and that are faster
  * for rows of `in` pixels that become `out`, each from `taps` pixels. */
 void qvm_resize_x86(qvm_resize_ops *ops, qvm_level level, int in, int out, int taps);
 
-/* ---- resample.c: as qwen-vl-utils resizes ----------------------------------------------------- */
+/* ---- resample.c: as qwen-vl-utils resizes ---------------------------------------------------- */
 
 typedef enum qvm_arithmetic { QVM_TORCH_FLOAT, QVM_PIL } qvm_arithmetic;
 
@@ -65,7 +67,8 @@ typedef struct qvm_resampler qvm_resampler;
 qv_status qvm_resampler_create(int src_h, int src_w, int dst_h, int dst_w,
                                qvm_arithmetic arithmetic, qvm_resampler **out, qv_error *err);
 void qvm_resampler_free(qvm_resampler **resampler);
-/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3]. Allocates nothing. */
+/* Resizes src[src_h, src_w, 3], whose rows are src_stride bytes apart, to dst[dst_h, dst_w, 3].
+ * Allocates nothing. */
 void qvm_resampler_run(qvm_resampler *resampler, const uint8_t *src, int64_t src_stride,
                        uint8_t *dst);
 

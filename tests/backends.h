@@ -4,9 +4,6 @@
 #ifndef QV_TESTS_BACKENDS_H
 #define QV_TESTS_BACKENDS_H
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "qwenvit.h"
 
 static const char *const test_backends[] = {
@@ -48,8 +45,7 @@ own_dtype(const char *name)
     qv_context *ctx = NULL;
     qv_context_info info;
     qv_error err = { 0 };
-    if (qv_context_open(&(qv_context_options){ .backend = name }, &ctx, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = name }, &ctx, &err), &err);
     qv_context_get_info(ctx, &info);
     qv_context_close(&ctx);
     return info.dtype;

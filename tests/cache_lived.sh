@@ -25,11 +25,11 @@ look="$qwenvit cache"
 
 # ---- before starting
 expect 0 'c: 7 to do; 0 are there' $cache --list list.txt -o c --dry-run
-grep -q '^  disk .* GB of bf16, \[n, [0-9]*\] and [0-9] DeepStack' out.txt || fail 'no size on a disk'
+grep -q '^  disk .* KB of bf16, \[n, [0-9]*\] and [0-9] DeepStack' out.txt || fail 'no size on a disk'
 grep -q 'clips      7, 6 of them images' out.txt || fail 'what the list is'
 grep -q 'it cannot be told' out.txt || fail 'a time from nothing'
 [ ! -e c ] || fail 'a dry run made the folder'
-expect 0 'time       2.00 hours at 0.000972222 clips a second' $cache --list list.txt -o c --dry-run --rate 0.00097222222
+expect 0 'time       2.00 h at 0.000972222 clips a second' $cache --list list.txt -o c --dry-run --rate 0.00097222222
 expect 0 '"hours":null' $cache --list list.txt -o c --dry-run --json
 said=$(sed 's/.*"tokens":\([0-9]*\).*"bytes":\([0-9]*\).*/\1 \2/' out.txt)
 expect 0 '"done":7' $cache --list list.txt -o c --part-bytes 1 --json
@@ -45,7 +45,7 @@ expect 0 '1 to do; 7 are there' $cache --list more.txt -o c --dry-run
 grep -q 'as fast as the last run here, which sealed 6 clips' out.txt || fail 'the rate so far is not taken'
 expect 0 'tokens     ' "$qwenvit" info --list list.txt --model "$golden/qwen3_vl" --backend ref $small
 grep -q "tokens     $done_tokens" out.txt || fail 'info says another sum'
-grep -q 'GB of bf16' out.txt || fail 'info does not say what is needed on the disk'
+grep -q 'KB of bf16' out.txt || fail 'info does not say what is needed on the disk'
 printf 'p1.ppm\nnone.ppm\n' > some.txt
 expect 1 '1 of 2 cannot be used' "$qwenvit" info --list some.txt
 expect 3 'gone.txt: cannot be opened' "$qwenvit" info --list gone.txt

@@ -88,8 +88,7 @@ static inline void
 finish_key(qv_cache_entry **e, qv_status status, const char *error)
 {
     qv_error err = { 0 };
-    if (try_finish(e, status, error, &err))
-        fail_msg("%s", err.text);
+    assert_ok(try_finish(e, status, error, &err), &err);
 }
 
 static inline qv_status
@@ -122,7 +121,7 @@ write_source(qv_cache_writer *w, const qv_cache_layout *l, const char *key,
 {
     qv_error err = { 0 };
     qv_cache_entry *e = NULL;
-    assert_int_equal(qv_cache_begin(w, key, source, status ? 0 : 1, &e, &err), QV_OK);
+    assert_ok(qv_cache_begin(w, key, source, status ? 0 : 1, &e, &err), &err);
     if (!status)
         put_rows(e, l, key, 0, 1);
     finish_key(&e, status, "failed");
@@ -134,8 +133,7 @@ open_writer(const char *dir, const qv_cache_layout *l, int64_t part_bytes)
     const qv_cache_writer_options o = { .layout = *l, .part_bytes = part_bytes };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
-    if (qv_cache_writer_open(dir, &o, &w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     return w;
 }
 
@@ -143,8 +141,7 @@ static inline void
 close_writer(qv_cache_writer **w)
 {
     qv_error err = { 0 };
-    if (qv_cache_writer_close(w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_writer_close(w, &err), &err);
     assert_null(*w);
 }
 
@@ -153,8 +150,7 @@ open_cache(const char *dir)
 {
     qv_cache *c = NULL;
     qv_error err = { 0 };
-    if (qv_cache_open(dir, &c, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_open(dir, &c, &err), &err);
     return c;
 }
 
@@ -193,8 +189,7 @@ check_item(const qv_cache *c, qv_cache_item *item, int64_t rows)
 {
     qv_error err = { 0 };
     assert_null(item->tokens);
-    if (qv_cache_hold(c, item, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_hold(c, item, &err), &err);
     check_held(c, item, rows);
     qv_cache_release(c, item);
     assert_true(!item->tokens && !item->deepstack[0] && !item->grid_thw && !item->timestamps_s);
@@ -207,8 +202,7 @@ check_all(const qv_cache *c)
     qv_error err = { 0 };
     qv_cache_get_info(c, &info);
     for (int64_t i = 0; i < info.n_ok + info.n_failed; i++)
-        if (qv_cache_verify(c, i, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_cache_verify(c, i, &err), &err);
 }
 
 static inline void
@@ -220,10 +214,10 @@ expect_record(const qv_cache *c, const char *key, const char *words)
     qv_cache_get_info(c, &info);
     for (int64_t i = 0; i < info.n_ok + info.n_failed; i++) {
         char *text = NULL;
-        assert_int_equal(qv_cache_at(c, i, &item, &err), QV_OK);
+        assert_ok(qv_cache_at(c, i, &item, &err), &err);
         if (strcmp(item.key, key))
             continue;
-        assert_int_equal(qv_cache_record(c, i, &text, &err), QV_OK);
+        assert_ok(qv_cache_record(c, i, &text, &err), &err);
         if (!strstr(text, words))
             fail_msg("%s is not in %s", words, text);
         free(text);
@@ -234,11 +228,6 @@ expect_record(const qv_cache *c, const char *key, const char *words)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-struct file {
-    char *data; /* free() */
-    size_t bytes;
-};
-
 static inline void
 put_file(const char *path, const void *data, size_t bytes)
 {
@@ -246,24 +235,6 @@ put_file(const char *path, const void *data, size_t bytes)
     assert_non_null(f);
     assert_int_equal(fwrite(data, 1, bytes, f), bytes);
     assert_int_equal(fclose(f), 0);
-}
-
-static inline struct file
-read_file(const char *path)
-{
-    struct file file = { 0 };
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    const long n = ftell(f);
-    assert_true(n > 0);
-    rewind(f);
-    file.bytes = (size_t)n;
-    file.data = malloc(file.bytes);
-    assert_non_null(file.data);
-    assert_int_equal(fread(file.data, 1, file.bytes, f), file.bytes);
-    fclose(f);
-    return file;
 }
 
 /* Calls `call` with the path of every part and returns how many there are. */
@@ -291,8 +262,7 @@ validate_part(const char *path, void *user)
     struct qv_safetensors *file = NULL;
     qv_error err = { 0 };
     (void)user;
-    if (qv_safetensors_open(path, &file, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_open(path, &file, &err), &err);
     qv_safetensors_close(&file);
 }
 

@@ -183,8 +183,7 @@ collector_job(const struct tiny *t, int n_models, qv_job_options o, struct colle
     for (int i = 0; i < n_models; i++)
         models[i] = t[i].model;
     o.sink = (qv_job_sink){ collect_begin, collect_rows, collect_end, c };
-    if (qv_job_open(models, (size_t)n_models, &o, &job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_open(models, (size_t)n_models, &o, &job, &err), &err);
     return job;
 }
 
@@ -192,8 +191,7 @@ static void
 job_add(qv_job *job, const qv_job_source *source)
 {
     qv_error err = { 0 };
-    if (qv_job_add(job, source, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_add(job, source, &err), &err);
 }
 
 #endif

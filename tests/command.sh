@@ -221,8 +221,8 @@ input='would be overwritten, but it is'
 for same in safe.ppm ./safe.ppm named/../safe.ppm "$PWD/safe.ppm"; do
     expect 2 "safe.ppm $input an input (safe.ppm)" "$qwenvit" encode safe.ppm --model "$model" -o "$same"
 done
-expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.st --drawing safe.ppm
-expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.st --trace safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.safetensors --drawing safe.ppm
+expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.safetensors --trace safe.ppm
 expect 2 "safe.ppm $input an input" "$qwenvit" info safe.ppm --json=safe.ppm
 expect 2 "safe.ppm $input an input" "$qwenvit" bench preprocess safe.ppm --json=safe.ppm
 echo safe.ppm > one.txt # --json=FILE adds lines to FILE, and prints nothing
@@ -248,14 +248,14 @@ expect 0 'tokens' "$qwenvit" encode safe.ppm --model named -o named/folder
 rm -r named/folder named/pytorch_model.bin named/extra.gguf named/linked
 # two outputs are two files, whether they exist already or not
 apart='are the same file, and both would be written'
-expect 2 "t.st and ./t.st $apart" "$qwenvit" encode safe.ppm --model "$model" -o t.st --trace ./t.st
-cp grey.ppm t.st && ln t.st u.st
-expect 2 "u.st $apart" "$qwenvit" encode safe.ppm --model "$model" -o t.st --drawing u.st
+expect 2 "t.safetensors and ./t.safetensors $apart" "$qwenvit" encode safe.ppm --model "$model" -o t.safetensors --trace ./t.safetensors
+cp grey.ppm t.safetensors && ln t.safetensors u.safetensors
+expect 2 "u.safetensors $apart" "$qwenvit" encode safe.ppm --model "$model" -o t.safetensors --drawing u.safetensors
 expect 2 "nowhere/t and nowhere/t $apart" "$qwenvit" encode safe.ppm --model "$model" -o nowhere/t --trace nowhere/t
 expect 2 "many/grey.ppm.safetensors $apart" "$qwenvit" encode grey.ppm other.ppm --model "$model" -o many \
     --json=many/grey.ppm.safetensors
-cmp grey.ppm t.st || fail 'an output that is two was written'
-expect 0 '' "$qwenvit" encode safe.ppm --model "$model" -o t.st --trace /dev/null --json=/dev/null
+cmp grey.ppm t.safetensors || fail 'an output that is two was written'
+expect 0 '' "$qwenvit" encode safe.ppm --model "$model" -o t.safetensors --trace /dev/null --json=/dev/null
 printf '%s\n' '{"path":"safe.ppm","key":"copy/model-00001-of-00003"}' > in/list
 expect 2 "an input (in/list)" "$qwenvit" encode --list in/list --model "$model" -o in/x --json=in/list
 expect 2 "safe.ppm $input an input" "$qwenvit" encode --list in/list --model "$model" -o in/x --trace safe.ppm
@@ -352,7 +352,7 @@ mkdir again && expect 1 '2 of 5 clips failed' sh -c '"$@" < list.txt' - "$qwenvi
     --model "$model" -o again --device 0,0 --quiet
 diff -r listed again > /dev/null || fail 'a list from standard input, on two devices, gave other files'
 rm -r listed/* again
-expect 1 ' tokens per second; loading the model took ' "$qwenvit" encode --list list.txt --model "$model" -o listed \
+expect 1 ', of which loading the model took ' "$qwenvit" encode --list list.txt --model "$model" -o listed \
     --trace t.json
 if command -v python3 > /dev/null; then
     python3 - << 'END' || fail 'a trace is not as documented'

@@ -13,17 +13,7 @@
 
 #include "../clips/gpu.h"
 #include "../decoder/gpu_decoder.h"
-
-qv_status __real_qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
-qv_status __wrap_qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
-qv_status __real_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
-                                   qvm_server *server, qv_error *err);
-qv_status __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
-                                   qvm_server *server, qv_error *err);
-int __real_qvm_session_end(qv_decoder *decoder, const qvm_server *server);
-int __wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server);
-void __real_qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
-void __wrap_qvm_session_drop(qv_decoder *decoder, const qvm_server *server);
+#include "wrap.h"
 
 bool decoder_thread_always;
 static _Thread_local bool is_here;
@@ -36,8 +26,7 @@ struct served {
 
 /* ---- a decoder without a program --------------------------------------------------------------- */
 
-qv_status
-__wrap_qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
+WRAPPED(qv_status, qv_decoder_start, (const char *program, qv_decoder **out, qv_error *err))
 {
     if (program || !out)
         return __real_qv_decoder_start(program, out, err);
@@ -100,9 +89,9 @@ serve(void *user)
 }
 
 /* The thread has descriptors of its own for what the caller closes. */
-qv_status
-__wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_t memory,
-                         qvm_server *server, qv_error *err)
+WRAPPED(qv_status, qvm_session_start,
+        (qv_decoder * decoder, const qvm_session *session, int64_t memory, qvm_server *server,
+         qv_error *err))
 {
     if (!is_of_threads(decoder))
         return __real_qvm_session_start(decoder, session, memory, server, err);
@@ -125,8 +114,7 @@ __wrap_qvm_session_start(qv_decoder *decoder, const qvm_session *session, int64_
     return QV_OK;
 }
 
-int
-__wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server)
+WRAPPED(int, qvm_session_end, (qv_decoder * decoder, const qvm_server *server))
 {
     if (!is_of_threads(decoder))
         return __real_qvm_session_end(decoder, server);
@@ -136,8 +124,7 @@ __wrap_qvm_session_end(qv_decoder *decoder, const qvm_server *server)
     return 0;
 }
 
-void
-__wrap_qvm_session_drop(qv_decoder *decoder, const qvm_server *server)
+WRAPPED(void, qvm_session_drop, (qv_decoder * decoder, const qvm_server *server))
 {
     if (is_of_threads(decoder))
         __wrap_qvm_session_end(decoder, server);

@@ -127,6 +127,7 @@ counted(void *p)
     }
 #define OWN(name)
 #include "faults.inc"
+#include "wrap.h"
 
 WRAPPER(realloc, void *, (void *p, size_t n))
 {
@@ -153,10 +154,7 @@ malloc_json(size_t n)
     return fails(ALLOC, &self) ? NULL : counted(__real_malloc(n));
 }
 
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int
-__wrap_open(const char *path, int flags, ...)
+WRAPPED(int, open, (const char *path, int flags, ...))
 {
     static const struct call self = { "open", QV_ENOMEM, QV_EIO,
                                       "a tune file that cannot be read is ignored with a warning" };

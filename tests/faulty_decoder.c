@@ -30,19 +30,7 @@
 
 #include "faulty_decoder.h"
 #include "locked.h"
-
-qv_status __real_qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch,
-                                 qv_outcome *info, qv_error *err);
-qv_status __wrap_qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch,
-                                 qv_outcome *info, qv_error *err);
-qv_status __real_qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width,
-                                 uint8_t *dst, qv_error *err);
-qv_status __wrap_qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width,
-                                 uint8_t *dst, qv_error *err);
-bool __real_qvm_receive(int socket, void *message, size_t n);
-bool __wrap_qvm_receive(int socket, void *message, size_t n);
-const char *__real_qvm_sandbox(int64_t memory, int first_fd);
-const char *__wrap_qvm_sandbox(int64_t memory, int first_fd);
+#include "wrap.h"
 
 static const char *fault;
 static atomic_bool deaf; /* Whether the thread that listens stops taking messages. */
@@ -254,8 +242,7 @@ do_fault(qv_error *err)
     return QV_OK;
 }
 
-bool
-__wrap_qvm_receive(int socket, void *message, size_t n)
+WRAPPED(bool, qvm_receive, (int socket, void *message, size_t n))
 {
     const bool got = __real_qvm_receive(socket, message, n);
     if (atomic_load(&deaf))
@@ -263,16 +250,14 @@ __wrap_qvm_receive(int socket, void *message, size_t n)
     return got;
 }
 
-const char *
-__wrap_qvm_sandbox(int64_t memory, int first_fd)
+WRAPPED(const char *, qvm_sandbox, (int64_t memory, int first_fd))
 {
     errno = ENOTSUP;
     return is("unlocked") ? "no such filter" : __real_qvm_sandbox(memory, first_fd);
 }
 
-qv_status
-__wrap_qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,
-                       qv_error *err)
+WRAPPED(qv_status, qvm_reader_read,
+        (qvm_reader * reader, int64_t index, int height, int width, uint8_t *dst, qv_error *err))
 {
     static int n;
     const qv_status status = ++n == 3 ? do_fault(err) : QV_OK;
@@ -359,9 +344,8 @@ lie_about(qv_outcome *info)
         info->remark = (qv_remark)-1;
 }
 
-qv_status
-__wrap_qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv_outcome *info,
-                       qv_error *err)
+WRAPPED(qv_status, qvm_reader_open,
+        (qvm_reader * reader, int fd, const qvm_watch *watch, qv_outcome *info, qv_error *err))
 {
     qv_status status = __real_qvm_reader_open(reader, fd, watch, info, err);
     if (!*fault)

@@ -4,11 +4,6 @@
 #ifndef QV_TESTS_GGUF_FILE_H
 #define QV_TESTS_GGUF_FILE_H
 
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tempdir.h"
 
 struct bytes {

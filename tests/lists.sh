@@ -56,7 +56,7 @@ common_outcome='clip codec first_frame format frames grid_thw height image is_im
 names() { # of the list $1: members and names
     case $1 in
         clips/options.inc) sed -n 's/^QV_[A-Z_]*(\([a-z_]*\), "\([a-z_]*\)".*/\1 \2/p' "$1" | tr ' ' '\n' ;;
-        *) grep '^QV_OUTCOME(' "$1" | grep -o '^QV_OUTCOME([a-z_]*\|"[a-z_]*"' | sed 's/.*(//; s/"//g' ;;
+        *) grep '^QV_OUTCOME(\|^           ' "$1" | grep -o '^QV_OUTCOME([a-z_]*\|"[a-z_]*"' | sed 's/.*(//; s/"//g' ;;
     esac | sort -u | grep -vxF "$(echo "$2" | tr ' ' '\n')"
 }
 

@@ -64,12 +64,16 @@ typedef struct recipe {
     int streams;           /* how many streams there are, which all get every packet; 0: one */
     int64_t (*when)(int frame);
     void (*packet)(AVPacket *packet, int number);
-    bool
-        /* B-pictures are in the packet of the picture that they precede (MPEG-4, as DivX 5 wrote
-         * it) */
-        packed;
+    /* B-pictures are in the packet of the picture that they precede (MPEG-4, as DivX 5 wrote it) */
+    bool packed;
+    const char *box; /* the body of this box becomes these numbers of 32 bits */
+    const uint32_t *numbers;
+    size_t n_numbers;
     void (*edit)(clip_bytes *file);
-    clip_bytes (*make)(void); /* makes the file, instead of all of this */
+    /* one of these makes the file, instead of all of this */
+    clip_bytes (*make)(void);
+    const struct fields *fields;
+    clip_bytes bytes;
 } recipe;
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -412,19 +416,6 @@ copy_bytes(const void *data, size_t n)
     return bytes;
 }
 
-static clip_bytes
-make_empty(void)
-{
-    return copy_bytes("", 0);
-}
-
-static clip_bytes
-make_text(void)
-{
-    static const char text[] = "This is a text file and no clip at all.\n";
-    return copy_bytes(text, sizeof text - 1);
-}
-
 /* Makes one second of silence as PCM, the only stream; in Matroska with a picture attached. */
 static clip_bytes
 make_audio(const char *name, clip_bytes cover)
@@ -484,18 +475,6 @@ drop_moov(clip_bytes *file)
 }
 
 static void
-say_431(clip_bytes *file)
-{
-    NUMBERS(file, TABLE "stts", 0, 1, 431, 1024);
-}
-
-static void
-say_7(clip_bytes *file)
-{
-    NUMBERS(file, TABLE "stts", 0, 1, 7, 1024);
-}
-
-static void
 say_431_in_avi(clip_bytes *file)
 {
     put32_le(find_name(file, "avih") + 8 + 16, 431);
@@ -538,31 +517,6 @@ when_negative(int frame)
 }
 
 static void
-all_at_once(clip_bytes *file)
-{
-    NUMBERS(file, TABLE "stts", 0, 1, 40, 0);
-}
-
-static void
-huge_steps(clip_bytes *file)
-{
-    NUMBERS(file, TABLE "stts", 0, 1, 40, 0x7fffffff);
-}
-
-static void
-backwards(clip_bytes *file)
-{
-    NUMBERS(file, TABLE "stts", 0, 3, 10, 1024, 10, 0xffffff00, 20, 0x80000000);
-}
-
-/* Gives composition offsets the least and the greatest values. */
-static void
-wild_offsets(clip_bytes *file)
-{
-    NUMBERS(file, TABLE "ctts", 0, 4, 10, 0x7fffffff, 10, 0x80000001, 10, 0xffffffff, 10, 0);
-}
-
-static void
 no_timescale(clip_bytes *file)
 {
     put32(find_name(file, "mdhd") + 4 + 12, 0);
@@ -574,34 +528,6 @@ last_day(clip_bytes *file)
     uint8_t *time = find_name(file, "tfdt") + 8; /* the first fragment's */
     put32(time, 0x40000000);
     put32(time + 4, 0);
-}
-
-/* Edit lists of version 1. Each entry is a duration (of the movie), a beginning (in the medium)
- * and a rate. */
-static void
-start_at_5(clip_bytes *file)
-{
-    NUMBERS(file, "moov/trak/edts/elst", 1 << 24, 1, 0, 3500, 0, 5 * 1024, 1 << 16);
-}
-
-static void
-wait_long(clip_bytes *file)
-{
-    NUMBERS(file, "moov/trak/edts/elst", 1 << 24, 2, 0x40000000, 0, ~0u, ~0u, 1 << 16, 0, 4000, 0,
-            0, 1 << 16);
-}
-
-static void
-show_twice(clip_bytes *file)
-{
-    NUMBERS(file, "moov/trak/edts/elst", 1 << 24, 2, 0, 4000, 0, 0, 1 << 16, 0, 4000, 0, 0,
-            1 << 16);
-}
-
-static void
-show_past_the_end(clip_bytes *file)
-{
-    NUMBERS(file, "moov/trak/edts/elst", 1 << 24, 1, 0x7fffffff, ~0u, 0x7fffffff, ~0u, 1 << 16);
 }
 
 /* ---- T20: shapes ----------------------------------------------------------------------------- */
@@ -691,28 +617,6 @@ static void
 cut_half(clip_bytes *file)
 {
     file->n /= 2;
-}
-
-/* Makes a WebP file whose header promises 4 KiB. */
-static clip_bytes
-make_cut_webp(void)
-{
-    return copy_bytes("RIFF\0\x10\0\0WEBPVP8L\x20\0\0\0\x2f", 21);
-}
-
-static clip_bytes
-make_animated_webp(void)
-{
-    return copy_bytes(
-        "RIFF\x24\0\0\0WEBPVP8X\x0a\0\0\0\2\0\0\0\x5f\0\0\x3f\0\0ANIM\6\0\0\0\0\0\0\0\0\0", 44);
-}
-
-static clip_bytes
-make_heic(void)
-{
-    return copy_bytes("\0\0\0\x18"
-                      "ftypheic\0\0\0\0mif1heic\0\0\0\x0cmeta\0\0\0\0",
-                      36);
 }
 
 /* Makes a TIFF file of 2 x 2 pixels, each one float. */
@@ -843,13 +747,6 @@ say_billions(clip_bytes *file)
     NUMBERS(file, TABLE "stco", 0, 1, 48);
 }
 
-/* Claims a table that no memory could hold. */
-static void
-say_too_many(clip_bytes *file)
-{
-    NUMBERS(file, TABLE "stts", 0, 0x80000001, 1, 1024);
-}
-
 /* Makes millions of frames that exist: each chunk is the same bytes. */
 static void
 have_millions(clip_bytes *file)
@@ -891,37 +788,7 @@ lasts_2_31(clip_bytes *file)
     put32(find_name(file, "mdhd") + 20, 1u << 31);
 }
 
-static void
-lasts_2_63(clip_bytes *file)
-{
-    NUMBERS(file, "moov/trak/mdia/mdhd", 1 << 24, 0, 0, 0, 0, 10240, 0x7fffffff, ~0u, 0);
-}
-
 /* ---- T23: what names other files ------------------------------------------------------------- */
-
-#define TEXT(function, text)                                                                       \
-    static clip_bytes function(void)                                                               \
-    {                                                                                              \
-        return copy_bytes(text, sizeof(text) - 1);                                                 \
-    }
-TEXT(make_hls, "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\none.mp4\n#EXTINF:4,\n"
-               "http://127.0.0.1:9/two.ts\n#EXT-X-ENDLIST\n")
-TEXT(make_hls_master, "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nhttp://127.0.0.1:9/a.m3u8\n")
-TEXT(make_dash, "<?xml version=\"1.0\"?>\n<MPD xmlns=\"urn:mpeg:dash:schema:mpd:2011\" "
-                "type=\"static\" mediaPresentationDuration=\"PT4S\" profiles="
-                "\"urn:mpeg:dash:profile:isoff-on-demand:2011\"><Period><AdaptationSet mimeType="
-                "\"video/mp4\"><Representation id=\"1\" bandwidth=\"1\"><BaseURL>one.mp4</BaseURL>"
-                "</Representation></AdaptationSet></Period></MPD>\n")
-TEXT(make_concat, "ffconcat version 1.0\nfile one.mp4\nfile http://127.0.0.1:9/two.mp4\n")
-TEXT(make_sdp, "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
-               "m=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n")
-TEXT(make_subfile, "subfile,,start,0,end,900,,:one.mp4\n")
-TEXT(make_http, "http://127.0.0.1:9/one.mp4\n")
-TEXT(make_rtsp, "rtsp://127.0.0.1:9/one.mp4\n")
-TEXT(make_rtsp_reference, "[Reference]\nRef1=http://127.0.0.1:9/one.asf?MSWMExt=.asf\n")
-TEXT(make_imf, "<?xml version=\"1.0\"?>\n<CompositionPlaylist xmlns="
-               "\"http://www.smpte-ra.org/schemas/2067-3/2016\"><Id>urn:uuid:0</Id>"
-               "</CompositionPlaylist>\n")
 
 /* Says that the frames are in one.mp4. */
 static void
@@ -989,7 +856,6 @@ claim_key(AVPacket *packet, int number)
 /* A clip of frames and fields. It is coded in the order 0 3 1 2 6 4 5 9 7 8, and every third is
  * referred to. */
 struct fields {
-    const char *name;
     bool all;        /* there are only fields */
     bool half;       /* of some pairs only one field is referred to */
     bool each_alone; /* each field is a packet */
@@ -1031,10 +897,10 @@ open_h264(const char *name)
 }
 
 static clip_bytes
-make_fields(const struct fields *f)
+make_fields(const char *name, const struct fields *f)
 {
     static const int order[10] = { 0, 3, 1, 2, 6, 4, 5, 9, 7, 8 };
-    AVFormatContext *mux = open_h264(f->name);
+    AVFormatContext *mux = open_h264(name);
     int frame_num = 0;
     for (int i = 0; i < 40; i++) {
         uint8_t bytes[3 * H264_MOST_BYTES];
@@ -1062,59 +928,42 @@ make_fields(const struct fields *f)
     return end_file(mux);
 }
 
-#define FIELDS(function, file, ...)                                                                \
-    static clip_bytes function(void)                                                               \
-    {                                                                                              \
-        return make_fields(&(struct fields){ .name = file, __VA_ARGS__ });                         \
-    }
-FIELDS(make_paff_mkv, "paff.mkv", .all = false)
-FIELDS(make_paff_ts, "paff.ts", .all = false)
-FIELDS(make_paff_mp4, "paff.mp4", .all = false)
-FIELDS(make_paff_all, "paff-all.mkv", .all = true)
-FIELDS(make_paff_half, "paff-half.mkv", .half = true)
-FIELDS(make_paff_alone, "paff-alone.mkv", .each_alone = true)
+#define OF(f, full) .looks = { KIND(f, full) }
+#define STILL_PNG .frames = 1, .muxer = "image2pipe", .encoder = "png", OF(RGB24, false)
+#define STILL_JPEG .frames = 1, .muxer = "image2pipe", .encoder = "mjpeg", OF(YUVJ420P, true)
+#define ENCODER(name, options) .encoder = name, .encoder_options = options
+#define X264(options) ENCODER("libx264", "threads=1" options)
+#define BOX(path, ...)                                                                             \
+    .box = path, .numbers = (const uint32_t[]){ __VA_ARGS__ },                                     \
+    .n_numbers = sizeof((const uint32_t[]){ __VA_ARGS__ }) / 4
+#define BYTES(text) .bytes = { (uint8_t[]){ text }, sizeof(text) - 1 }
+/* An edit list of version 1: each entry is a duration (of the movie), a beginning (in the medium)
+ * and a rate. */
+#define EDITS(n, ...) BOX("moov/trak/edts/elst", 1 << 24, n, __VA_ARGS__)
 
 static const recipe recipes[] = {
 
     /* files that are no clip, or not the clip that they seem */
-    { .name = "empty.mp4", .make = make_empty },
-    { .name = "text.mp4", .make = make_text },
+    { .name = "empty.mp4", BYTES("") },
+    { .name = "text.mp4", BYTES("This is a text file and no clip at all.\n") },
     { .name = "audio.mov", .make = make_audio_only },
     { .name = "cover.mkv", .make = make_cover_only },
-    { .name = "image.mp4",
-      .frames = 1,
-      .muxer = "image2pipe",
-      .encoder = "png",
-      .looks = { KIND(RGB24, false) } },
-    { .name = "cut.png",
-      .frames = 1,
-      .muxer = "image2pipe",
-      .encoder = "png",
-      .looks = { KIND(RGB24, false) },
-      .edit = cut_half },
-    { .name = "still.jpg",
-      .frames = 1,
-      .muxer = "image2pipe",
-      .encoder = "mjpeg",
-      .looks = { KIND(YUVJ420P, true) } },
-    { .name = "huge.jpg",
-      .frames = 1,
-      .muxer = "image2pipe",
-      .encoder = "mjpeg",
-      .looks = { KIND(YUVJ420P, true) },
-      .edit = huge_jpeg },
+    { .name = "image.mp4", STILL_PNG },
+    { .name = "cut.png", STILL_PNG, .edit = cut_half },
+    { .name = "still.jpg", STILL_JPEG },
+    { .name = "huge.jpg", STILL_JPEG, .edit = huge_jpeg },
     { .name = "scans.jpg", .make = make_scans_jpeg },
-    { .name = "cut.gif",
-      .frames = 1,
-      .encoder = "gif",
-      .looks = { KIND(GRAY8, false) },
-      .edit = cut_half },
-    { .name = "cut.webp", .make = make_cut_webp },
-    { .name = "animated.webp", .make = make_animated_webp },
+    { .name = "cut.gif", .frames = 1, .encoder = "gif", OF(GRAY8, false), .edit = cut_half },
+    /* its header promises 4 KiB */
+    { .name = "cut.webp", BYTES("RIFF\0\x10\0\0WEBPVP8L\x20\0\0\0\x2f") },
+    { .name = "animated.webp",
+      BYTES("RIFF\x24\0\0\0WEBPVP8X\x0a\0\0\0\2\0\0\0\x5f\0\0\x3f\0\0ANIM\6\0\0\0\0\0\0\0\0\0") },
     { .name = "float.tiff", .make = make_float_tiff },
     { .name = "levels.tiff", .make = make_usual_levels },
     { .name = "huge-levels.tiff", .make = make_huge_levels },
-    { .name = "image.heic", .make = make_heic },
+    { .name = "image.heic",
+      BYTES("\0\0\0\x18"
+            "ftypheic\0\0\0\0mif1heic\0\0\0\x0cmeta\0\0\0\0") },
     { .name = "nothing.mp4", .frames = 0, .muxer_options = "movflags=empty_moov+frag_keyframe" },
     { .name = "nothing.avi", .frames = 0 },
     { .name = "one.mp4", .frames = 1 },
@@ -1130,118 +979,83 @@ static const recipe recipes[] = {
     { .name = "whole.avi", .frames = 40 },
     { .name = "whole.ts", .frames = 40, .encoder = "mpeg2video" },
     { .name = "whole.m4v", .frames = 40, .muxer = "m4v" },
-    { .name = "whole.gif", .frames = 20, .encoder = "gif", .looks = { KIND(GRAY8, false) } },
-    { .name = "x264.mp4",
-      .frames = 40,
-      .encoder = "libx264",
-      .encoder_options = "threads=1",
-      .muxer_options = "moov_size=1800" },
-    { .name = "vp8.webm",
-      .frames = 20,
-      .encoder = "libvpx",
-      .encoder_options = "cpu-used=8:deadline=realtime" },
+    { .name = "whole.gif", .frames = 20, .encoder = "gif", OF(GRAY8, false) },
+    { .name = "x264.mp4", .frames = 40, X264(""), .muxer_options = "moov_size=1800" },
+    { .name = "vp8.webm", .frames = 20, ENCODER("libvpx", "cpu-used=8:deadline=realtime") },
     { .name = "x265.mp4",
       .frames = 40,
-      .encoder = "libx265",
-      .encoder_options = "x265-params=log-level=none:bf=2",
+      ENCODER("libx265", "x265-params=log-level=none:bf=2"),
       .muxer_options = "moov_size=4000" },
-    { .name = "vp9.webm",
-      .frames = 20,
-      .encoder = "libvpx-vp9",
-      .encoder_options = "cpu-used=8:deadline=realtime" },
+    { .name = "vp9.webm", .frames = 20, ENCODER("libvpx-vp9", "cpu-used=8:deadline=realtime") },
     { .name = "long.avi", .frames = 300 },
     { .name = "long.mp4", .frames = 300 },
     { .name = "long.mkv", .frames = 300 },
     { .name = "long-reordered.mp4", .frames = 300, .encoder_options = "bf=2" },
     { .name = "reordered.mkv", .frames = 40, .encoder_options = "bf=2" },
-    { .name = "x264-open.mkv",
-      .frames = 40,
-      .encoder = "libx264",
-      .encoder_options = "threads=1:x264-params=open-gop=1" },
+    { .name = "x264-open.mkv", .frames = 40, X264(":x264-params=open-gop=1") },
     /* clips whose packets tell which pictures no other refers to */
     { .name = "x264-pyramid.mkv",
       .frames = 60,
-      .encoder = "libx264",
-      .encoder_options = "threads=1:g=20:x264-params=bframes=5\\:b-pyramid=normal\\:b-adapt=0" },
+      X264(":g=20:x264-params=bframes=5\\:b-pyramid=normal\\:b-adapt=0") },
     { .name = "x264-pyramid.ts",
       .frames = 60,
-      .encoder = "libx264",
-      .encoder_options = "threads=1:g=20:x264-params=bframes=5\\:b-pyramid=normal\\:b-adapt=0" },
+      X264(":g=20:x264-params=bframes=5\\:b-pyramid=normal\\:b-adapt=0") },
     { .name = "x264-refresh.mkv",
       .frames = 60,
-      .encoder = "libx264",
-      .encoder_options = "threads=1:g=20:x264-params=intra-refresh=1\\:bframes=2" },
+      X264(":g=20:x264-params=intra-refresh=1\\:bframes=2") },
     /* of which a decoder's picture shows a part: all four sides are cut off */
-    { .name = "x264-cropped.mp4",
-      .frames = 20,
-      .encoder = "libx264",
-      .encoder_options = "threads=1:x264-params=crop-rect=64,4,2,8" },
+    { .name = "x264-cropped.mp4", .frames = 20, X264(":x264-params=crop-rect=64,4,2,8") },
     { .name = "x264-full.mp4",
       .frames = 20,
-      .encoder = "libx264",
-      .encoder_options = "threads=1",
+      X264(""),
       .looks = { { 90, 50, AV_PIX_FMT_YUVJ420P, true } } },
-    { .name = "x264-fields.mkv",
-      .frames = 40,
-      .encoder = "libx264",
-      .encoder_options = "threads=1:g=20:x264-params=tff=1\\:bframes=2" },
+    { .name = "x264-fields.mkv", .frames = 40, X264(":g=20:x264-params=tff=1\\:bframes=2") },
     { .name = "packed.avi", .frames = 40, .encoder_options = "bf=1", .packed = true },
     { .name = "packed.mkv", .frames = 40, .encoder_options = "bf=1", .packed = true },
     { .name = "x264-edit.mp4",
       .frames = 40,
-      .encoder = "libx264",
-      .encoder_options = "threads=1:g=10",
-      .edit = start_at_5 },
-    { .name = "x264-negative.mp4",
-      .frames = 40,
-      .encoder = "libx264",
-      .encoder_options = "threads=1:g=10",
-      .when = when_negative },
-    { .name = "paff.mkv", .make = make_paff_mkv },
-    { .name = "paff.mp4", .make = make_paff_mp4 },
-    { .name = "paff.ts", .make = make_paff_ts },
-    { .name = "paff-all.mkv", .make = make_paff_all },
-    { .name = "paff-half.mkv", .make = make_paff_half },
-    { .name = "paff-alone.mkv", .make = make_paff_alone },
+      X264(":g=10"),
+      EDITS(1, 0, 3500, 0, 5 * 1024, 1 << 16) },
+    { .name = "x264-negative.mp4", .frames = 40, X264(":g=10"), .when = when_negative },
+    { .name = "paff.mkv", .fields = &(const struct fields){ .all = false } },
+    { .name = "paff.mp4", .fields = &(const struct fields){ .all = false } },
+    { .name = "paff.ts", .fields = &(const struct fields){ .all = false } },
+    { .name = "paff-all.mkv", .fields = &(const struct fields){ .all = true } },
+    { .name = "paff-half.mkv", .fields = &(const struct fields){ .half = true } },
+    { .name = "paff-alone.mkv", .fields = &(const struct fields){ .each_alone = true } },
     { .name = "x265-deep.mp4",
       .frames = 20,
-      .encoder = "libx265",
-      .encoder_options = "x265-params=log-level=none\\:bframes=3",
+      ENCODER("libx265", "x265-params=log-level=none\\:bframes=3"),
       .looks = { { 100, 52, AV_PIX_FMT_YUV420P10, false } } },
     { .name = "x265-layers.mkv",
       .frames = 60,
-      .encoder = "libx265",
-      .encoder_options =
-          "g=20:x265-params=log-level=none\\:temporal-layers=1\\:bframes=4\\:b-adapt=0" },
+      ENCODER("libx265",
+              "g=20:x265-params=log-level=none\\:temporal-layers=1\\:bframes=4\\:b-adapt=0") },
     { .name = "x265-leading.ts",
       .frames = 60,
-      .encoder = "libx265",
-      .encoder_options = "g=20:x265-params=log-level=none\\:open-gop=1\\:bframes=4" },
+      ENCODER("libx265", "g=20:x265-params=log-level=none\\:open-gop=1\\:bframes=4") },
     { .name = "vp8-hidden.webm",
       .frames = 60,
-      .encoder = "libvpx",
-      .encoder_options = "g=30:cpu-used=4:lag-in-frames=12:auto-alt-ref=1" },
+      ENCODER("libvpx", "g=30:cpu-used=4:lag-in-frames=12:auto-alt-ref=1") },
     { .name = "vp9-hidden.webm",
       .frames = 60,
-      .encoder = "libvpx-vp9",
-      .encoder_options = "g=30:cpu-used=4:lag-in-frames=12:auto-alt-ref=1" },
+      ENCODER("libvpx-vp9", "g=30:cpu-used=4:lag-in-frames=12:auto-alt-ref=1") },
     { .name = "av1.mkv",
       .frames = 60,
-      .encoder = "libaom-av1",
-      .encoder_options = "g=20:cpu-used=8:lag-in-frames=12:crf=40" },
+      ENCODER("libaom-av1", "g=20:cpu-used=8:lag-in-frames=12:crf=40") },
     { .name = "no-keys.mkv", .frames = 300, .encoder_options = "g=600", .packet = hide_key },
     { .name = "false-keys.mp4", .frames = 300, .encoder_options = "g=600", .packet = claim_key },
     { .name = "no-moov.mp4", .frames = 10, .edit = drop_moov },
 
     /* clips that give a wrong number of frames */
-    { .name = "over.mp4", .frames = 40, .edit = say_431 },
-    { .name = "under.mp4", .frames = 40, .edit = say_7 },
+    { .name = "over.mp4", .frames = 40, BOX(TABLE "stts", 0, 1, 431, 1024) },
+    { .name = "under.mp4", .frames = 40, BOX(TABLE "stts", 0, 1, 7, 1024) },
     { .name = "over.avi", .frames = 40, .edit = say_431_in_avi },
     { .name = "under.avi", .frames = 40, .edit = say_7_in_avi },
     { .name = "over.apng",
       .frames = 10,
       .encoder = "apng",
-      .looks = { KIND(RGB24, false) },
+      OF(RGB24, false),
       .edit = say_431_in_apng },
 
     /* clips with odd times */
@@ -1250,19 +1064,31 @@ static const recipe recipes[] = {
     { .name = "gaps.mp4", .frames = 40, .when = when_gaps },
     { .name = "negative.mp4", .frames = 40, .when = when_negative },
     { .name = "negative.nut", .frames = 40, .when = when_negative },
-    { .name = "at-once.mp4", .frames = 40, .edit = all_at_once },
-    { .name = "huge-steps.mp4", .frames = 40, .edit = huge_steps },
-    { .name = "backwards.mp4", .frames = 40, .edit = backwards },
-    { .name = "wild-offsets.mp4", .frames = 40, .encoder_options = "bf=2", .edit = wild_offsets },
+    { .name = "at-once.mp4", .frames = 40, BOX(TABLE "stts", 0, 1, 40, 0) },
+    { .name = "huge-steps.mp4", .frames = 40, BOX(TABLE "stts", 0, 1, 40, 0x7fffffff) },
+    { .name = "backwards.mp4",
+      .frames = 40,
+      BOX(TABLE "stts", 0, 3, 10, 1024, 10, 0xffffff00, 20, 0x80000000) },
+    /* the least and the greatest composition offsets */
+    { .name = "wild-offsets.mp4",
+      .frames = 40,
+      .encoder_options = "bf=2",
+      BOX(TABLE "ctts", 0, 4, 10, 0x7fffffff, 10, 0x80000001, 10, 0xffffffff, 10, 0) },
     { .name = "no-timescale.mp4", .frames = 40, .edit = no_timescale },
     { .name = "last-day.mp4",
       .frames = 40,
       .muxer_options = "movflags=empty_moov+frag_keyframe",
       .edit = last_day },
-    { .name = "start-at-5.mp4", .frames = 40, .edit = start_at_5 },
-    { .name = "wait-long.mp4", .frames = 40, .edit = wait_long },
-    { .name = "show-twice.mp4", .frames = 40, .edit = show_twice },
-    { .name = "past-the-end.mp4", .frames = 40, .edit = show_past_the_end },
+    { .name = "start-at-5.mp4", .frames = 40, EDITS(1, 0, 3500, 0, 5 * 1024, 1 << 16) },
+    { .name = "wait-long.mp4",
+      .frames = 40,
+      EDITS(2, 0x40000000, 0, ~0u, ~0u, 1 << 16, 0, 4000, 0, 0, 1 << 16) },
+    { .name = "show-twice.mp4",
+      .frames = 40,
+      EDITS(2, 0, 4000, 0, 0, 1 << 16, 0, 4000, 0, 0, 1 << 16) },
+    { .name = "past-the-end.mp4",
+      .frames = 40,
+      EDITS(1, 0x7fffffff, ~0u, 0x7fffffff, ~0u, 1 << 16) },
 
     /* clips that are turned and mirrored */
     { .name = "upright.mp4", .frames = 4, .corners = true },
@@ -1316,18 +1142,12 @@ static const recipe recipes[] = {
       .encoder = "mjpeg",
       .corners = true,
       .looks = { KIND(YUVJ420P, true), KIND(YUV420P, false) } },
-    { .name = "yuv444.mkv", .frames = 10, .encoder = "ffv1", .looks = { KIND(YUV444P, false) } },
-    { .name = "ten-bits.mkv",
-      .frames = 10,
-      .encoder = "ffv1",
-      .looks = { KIND(YUV420P10, false) } },
-    { .name = "sixteen-bits.mkv",
-      .frames = 10,
-      .encoder = "ffv1",
-      .looks = { KIND(YUV444P16, false) } },
-    { .name = "grey.mkv", .frames = 10, .encoder = "ffv1", .looks = { KIND(GRAY8, false) } },
-    { .name = "alpha.mkv", .frames = 10, .encoder = "ffv1", .looks = { KIND(YUVA420P, false) } },
-    { .name = "palette.mov", .frames = 10, .encoder = "qtrle", .looks = { KIND(RGB555BE, false) } },
+    { .name = "yuv444.mkv", .frames = 10, .encoder = "ffv1", OF(YUV444P, false) },
+    { .name = "ten-bits.mkv", .frames = 10, .encoder = "ffv1", OF(YUV420P10, false) },
+    { .name = "sixteen-bits.mkv", .frames = 10, .encoder = "ffv1", OF(YUV444P16, false) },
+    { .name = "grey.mkv", .frames = 10, .encoder = "ffv1", OF(GRAY8, false) },
+    { .name = "alpha.mkv", .frames = 10, .encoder = "ffv1", OF(YUVA420P, false) },
+    { .name = "palette.mov", .frames = 10, .encoder = "qtrle", OF(RGB555BE, false) },
     { .name = "interlaced.mp4", .frames = 10, .interlaced = true },
     { .name = "interlaced.ts", .frames = 10, .encoder = "mpeg2video", .interlaced = true },
     { .name = "reordered.mp4", .frames = 12, .encoder_options = "bf=2" },
@@ -1335,47 +1155,56 @@ static const recipe recipes[] = {
     { .name = "reordered.ts", .frames = 14, .encoder = "mpeg2video", .encoder_options = "bf=2" },
 
     /* clips that promise much from few bytes */
-    { .name = "huge.png",
-      .frames = 1,
-      .muxer = "image2pipe",
-      .encoder = "png",
-      .looks = { KIND(RGB24, false) },
-      .edit = huge_png },
-    { .name = "huge-png.mp4",
-      .frames = 4,
-      .encoder = "png",
-      .looks = { KIND(RGB24, false) },
-      .edit = huge_png },
+    { .name = "huge.png", STILL_PNG, .edit = huge_png },
+    { .name = "huge-png.mp4", .frames = 4, .encoder = "png", OF(RGB24, false), .edit = huge_png },
     { .name = "huge-jpeg.avi",
       .frames = 4,
       .encoder = "mjpeg",
-      .looks = { KIND(YUVJ420P, true) },
+      OF(YUVJ420P, true),
       .edit = huge_jpeg },
     { .name = "huge-raw.mov",
       .frames = 2,
       .encoder = "rawvideo",
-      .looks = { KIND(UYVY422, false) },
+      OF(UYVY422, false),
       .edit = huge_raw_entry },
     { .name = "huge-entry.mp4", .frames = 4, .edit = huge_entry },
     { .name = "billions.mp4", .frames = 4, .edit = say_billions },
-    { .name = "too-many.mp4", .frames = 4, .edit = say_too_many },
+    /* a table that no memory could hold */
+    { .name = "too-many.mp4", .frames = 4, BOX(TABLE "stts", 0, 0x80000001, 1, 1024) },
     { .name = "millions.mp4", .frames = 4, .edit = have_millions },
     { .name = "often.mp4", .frames = 40, .edit = show_often },
     { .name = "streams-1000.mkv", .frames = 2, .streams = 1000 },
     { .name = "lasts-2-31.mp4", .frames = 40, .edit = lasts_2_31 },
-    { .name = "lasts-2-63.mp4", .frames = 40, .edit = lasts_2_63 },
+    { .name = "lasts-2-63.mp4",
+      .frames = 40,
+      BOX("moov/trak/mdia/mdhd", 1 << 24, 0, 0, 0, 0, 10240, 0x7fffffff, ~0u, 0) },
 
     /* files that name other files */
-    { .name = "hls.mp4", .make = make_hls },
-    { .name = "hls-master.mp4", .make = make_hls_master },
-    { .name = "dash.mp4", .make = make_dash },
-    { .name = "concat.mp4", .make = make_concat },
-    { .name = "sdp.mp4", .make = make_sdp },
-    { .name = "subfile.mp4", .make = make_subfile },
-    { .name = "http.mp4", .make = make_http },
-    { .name = "rtsp.mp4", .make = make_rtsp },
-    { .name = "reference.mp4", .make = make_rtsp_reference },
-    { .name = "imf.mp4", .make = make_imf },
+    { .name = "hls.mp4",
+      BYTES("#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\none.mp4\n#EXTINF:4,\n"
+            "http://127.0.0.1:9/two.ts\n#EXT-X-ENDLIST\n") },
+    { .name = "hls-master.mp4",
+      BYTES("#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nhttp://127.0.0.1:9/a.m3u8\n") },
+    { .name = "dash.mp4",
+      BYTES("<?xml version=\"1.0\"?>\n<MPD xmlns=\"urn:mpeg:dash:schema:mpd:2011\" "
+            "type=\"static\" mediaPresentationDuration=\"PT4S\" profiles="
+            "\"urn:mpeg:dash:profile:isoff-on-demand:2011\"><Period><AdaptationSet mimeType="
+            "\"video/mp4\"><Representation id=\"1\" bandwidth=\"1\"><BaseURL>one.mp4</BaseURL>"
+            "</Representation></AdaptationSet></Period></MPD>\n") },
+    { .name = "concat.mp4",
+      BYTES("ffconcat version 1.0\nfile one.mp4\nfile http://127.0.0.1:9/two.mp4\n") },
+    { .name = "sdp.mp4",
+      BYTES("v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
+            "m=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n") },
+    { .name = "subfile.mp4", BYTES("subfile,,start,0,end,900,,:one.mp4\n") },
+    { .name = "http.mp4", BYTES("http://127.0.0.1:9/one.mp4\n") },
+    { .name = "rtsp.mp4", BYTES("rtsp://127.0.0.1:9/one.mp4\n") },
+    { .name = "reference.mp4",
+      BYTES("[Reference]\nRef1=http://127.0.0.1:9/one.asf?MSWMExt=.asf\n") },
+    { .name = "imf.mp4",
+      BYTES("<?xml version=\"1.0\"?>\n<CompositionPlaylist xmlns="
+            "\"http://www.smpte-ra.org/schemas/2067-3/2016\"><Id>urn:uuid:0</Id>"
+            "</CompositionPlaylist>\n") },
     { .name = "elsewhere-url.mov", .frames = 4, .edit = lie_elsewhere_by_url },
     { .name = "elsewhere-alias.mov", .frames = 4, .edit = lie_elsewhere_by_alias },
 };
@@ -1410,7 +1239,13 @@ clip_make(const char *name)
     av_log_set_level(AV_LOG_QUIET);
     if (r->make)
         return r->make();
+    if (r->fields)
+        return make_fields(r->name, r->fields);
+    if (r->bytes.data)
+        return copy_bytes(r->bytes.data, r->bytes.n);
     clip_bytes file = encode(r);
+    if (r->box)
+        replace_numbers(&file, r->box, r->numbers, r->n_numbers);
     if (r->edit)
         r->edit(&file);
     return file;

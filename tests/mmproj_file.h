@@ -110,10 +110,8 @@ mmproj_blocks(const struct qv_gguf_type *type, uint8_t scale, float *x, int64_t 
     const size_t bytes = (size_t)(n / type->values) * (size_t)type->bytes;
     for (int64_t i = 0; i < n && type->dtype != QV_DTYPE_AUTO; i++)
         qv_store(out, type->dtype, i, (double)x[i]);
-    for (size_t i = 0; i < bytes && type->dtype == QV_DTYPE_AUTO; i++) {
-        seed = seed * 1664525 + 1013904223;
-        out[i] = (uint8_t)(seed >> 24);
-    }
+    for (size_t i = 0; i < bytes && type->dtype == QV_DTYPE_AUTO; i++)
+        out[i] = (uint8_t)(test_random(&seed) >> 24);
     const bool of_256 = type->values == 256, q6 = of_256 && type->bytes == 210;
     for (size_t i = 0; i < bytes && type->dtype == QV_DTYPE_AUTO; i += (size_t)type->bytes) {
         const size_t at = i + (q6 ? 208 : 0);
@@ -303,8 +301,7 @@ mmproj_take(struct mmproj_maker *m, const struct qv_safetensors *from,
     void *stored = malloc(t->bytes);
     float *x = malloc((size_t)n * sizeof *x);
     assert_true(stored && x && m->n < 256);
-    if (qv_safetensors_read(from, t, 0, stored, t->bytes, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_read(from, t, 0, stored, t->bytes, &err), &err);
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)qv_load(stored, t->dtype, i);
     free(stored);
@@ -355,8 +352,7 @@ mmproj_make(const char *dir, const struct mmproj_how *how, const char *name, con
     char path[512];
     m = (struct mmproj_maker){ .how = how };
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    if (qv_config_read(dir, &m.config, &err) || qv_safetensors_open(path, &from, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_config_read(dir, &m.config, &err) || qv_safetensors_open(path, &from, &err), &err);
     mmproj_keys(&m);
     for (size_t i = 0; i < qv_safetensors_count(from); i++)
         if (strstr(qv_safetensors_at(from, i)->name, "visual."))
@@ -364,18 +360,16 @@ mmproj_make(const char *dir, const struct mmproj_how *how, const char *name, con
     if (how->fused)
         mmproj_fuse_all(&m);
     qv_safetensors_close(&from);
-    if (values && qv_safetensors_writer_open(values, m.tensors, m.n, NULL, 0, &to, &err))
-        fail_msg("%s", err.text);
+    assert_ok(values && qv_safetensors_writer_open(values, m.tensors, m.n, NULL, 0, &to, &err),
+              &err);
     for (size_t i = 0; i < m.n; i++) {
         size_t n = sizeof(float);
         for (int d = 0; d < m.tensors[i].n_dims; d++)
             n *= (size_t)m.tensors[i].shape[d];
-        if (values && qv_safetensors_writer_put(to, i, 0, m.values[i], n, &err))
-            fail_msg("%s", err.text);
+        assert_ok(values && qv_safetensors_writer_put(to, i, 0, m.values[i], n, &err), &err);
         free(m.values[i]);
     }
-    if (values && qv_safetensors_writer_finish(&to, &err))
-        fail_msg("%s", err.text);
+    assert_ok(values && qv_safetensors_writer_finish(&to, &err), &err);
     return gguf_write(&m.file, name);
 }
 

@@ -13,7 +13,8 @@ HEAD = "| `qv_outcome` | `info --json` | `encode --json` | a file's `preprocessi
 
 def read_list():
     """Returns a tuple (member, and the name for each reader or "") for each row."""
-    rows = re.findall(r"^QV_OUTCOME\((\w+), \w+, (?:HERE|\w+\(.*?\)), (.*)\)$", (top / "src/outcome.inc").read_text(), re.M)
+    text = re.sub(r",\n +", ", ", (top / "src/outcome.inc").read_text())
+    rows = re.findall(r"^QV_OUTCOME\((\w+), \w+, (?:HERE|\w+\(.*?\)), (.*)\)$", text, re.M)
     cell = r'(NO|NULL|(?:AT|SET|WORD)\(.*?\)|"\w+")'
     for member, columns in rows:
         cells = re.findall(cell, columns)

@@ -5,17 +5,11 @@
  * thread chooses a chunk, all other threads have come to rest, so the sequence does not depend on time.
  */
 #define _GNU_SOURCE /* for MAP_NORESERVE and syscall() */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "test.h"
 
 #include <dirent.h>
 #include <semaphore.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -197,9 +191,9 @@ add_burst(qv_job *job, const qv_item *items, size_t first, size_t end, int how)
     for (size_t i = first; i < end; i++) {
         qv_error err;
         const qv_source_kind kind = kinds[how & PATCHES ? i % 3 : 0];
-        if (qv_job_add(job, &(qv_job_source){ .key = "item", .kind = kind, .item = items[i] },
-                       &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_job_add(job, &(qv_job_source){ .key = "item", .kind = kind, .item = items[i] },
+                             &err),
+                  &err);
         while (!atomic_load(&held))
             usleep(100);
     }
@@ -216,8 +210,7 @@ encode_in_job(const struct tiny *t, const qv_item *items, size_t n, int how,
     o.sink.end = tell_failure;
     o.decoders = 1;
     o.max_wait_s = 1000;
-    if (qv_job_open(&t->model, 1, &o, &job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_open(&t->model, 1, &o, &job, &err), &err);
     const size_t half = how & BURSTS && n > 1 ? n / 2 : 0;
     qv_job_progress p = { 0 };
     atomic_store(&grace_us, half ? 3000 : 0);
@@ -229,8 +222,7 @@ encode_in_job(const struct tiny *t, const qv_item *items, size_t n, int how,
         qv_job_get_progress(job, &p);
     add_burst(job, items, half, n, how);
     sem_post(&gate); /* the device goes on once this thread waits in qv_job_end */
-    if (qv_job_end(job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_end(job, &err), &err);
     qv_job_close(&job);
 }
 

@@ -24,6 +24,7 @@ import tempfile
 from pathlib import Path
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
+MODELS = sorted(p for p in GOLDEN.iterdir() if p.is_dir())
 TIMES = r'("(?:[a-z_]*seconds[a-z_]*|\w+_s|\w+_per_s|over_\w+|peak_\w+|most_\w+|fill|limit|commit|day|mtime|sealed)":)' \
         r'(?:"[^"]*"|[-+.\de]+|null)'
 JOB = r'("(?:chunks|tokens|done|failed|total)":)[-+.\de]+'  # of progress; a job's chunks depend on its threads
@@ -87,7 +88,7 @@ class Snapshots:
         """Makes the clips, lists and models in the folder where all commands run."""
         os.chdir(work)
         self.env |= {"HOME": work, "XDG_CACHE_HOME": work + "/kept", "LC_ALL": "C", "OMP_WAIT_POLICY": "passive"}
-        for model in GOLDEN.iterdir():
+        for model in MODELS:
             shutil.copytree(model, model.name)
         shutil.copytree("qwen3_vl", "bare", ignore=shutil.ignore_patterns("*preprocessor*"))
         # The clips' writers leave some bytes to malloc, so that files differ by a few.
@@ -186,7 +187,7 @@ class Snapshots:
             for name, options in ENCODING.items():
                 self.encode(f"{name} {backend}", f"--list own.txt --model qwen3_vl --backend {backend} {options}")
             self.encode(f"drawing {backend}", f"x264.mp4 --drawing o/d.png -o o/t.safetensors --model qwen3_vl --backend {backend}")
-        for model in sorted(p.name for p in GOLDEN.iterdir()):
+        for model in (p.name for p in MODELS):
             for name in "plain", "total":
                 self.encode(f"{name} {model}", f"--list few.txt --model {model} --backend cpu {SAMPLING[name]}")
         self.encode("all", "--list all.txt --model qwen3_vl --backend cpu")

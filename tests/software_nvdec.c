@@ -17,6 +17,7 @@
 
 #include "../decoder/nvdec.h"
 #include "locked.h"
+#include "wrap.h"
 
 enum { MOST_SENT = 64 };
 
@@ -56,21 +57,13 @@ is(const char *fault)
            atomic_load(&gpu.n_packets) >= atoi(value + n);
 }
 
-const char *__real_qvm_sandbox_files(void);
-const char *__wrap_qvm_sandbox_files(void);
-
-const char *
-__wrap_qvm_sandbox_files(void)
+WRAPPED(const char *, qvm_sandbox_files, (void))
 {
     errno = ENOTSUP;
     return is("no lock") ? "Landlock" : __real_qvm_sandbox_files();
 }
 
-bool __real_qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
-bool __wrap_qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
-
-bool
-__wrap_qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read)
+WRAPPED(bool, qvm_times_need, (qvm_times * times, const int64_t *frames, int64_t n, int64_t n_read))
 {
     const bool done = __real_qvm_times_need(times, frames, n, n_read);
     if (is("long"))

@@ -13,8 +13,7 @@ start_with(const char *program, const char *variable, const char *fault)
     qv_decoder *decoder = NULL;
     qv_error err;
     setenv(variable, fault, 1);
-    if (qv_decoder_start(program, &decoder, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_decoder_start(program, &decoder, &err), &err);
     return decoder;
 }
 

@@ -7,9 +7,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,6 +63,29 @@ static inline const char *
 temp_text(const char *name, const char *text)
 {
     return temp_file(name, text, strlen(text));
+}
+
+struct file {
+    char *data; /* free() */
+    size_t bytes;
+};
+
+static inline struct file
+read_file(const char *path)
+{
+    struct file file = { 0 };
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    const long n = ftell(f);
+    assert_true(n > 0);
+    rewind(f);
+    file.bytes = (size_t)n;
+    file.data = malloc(file.bytes);
+    assert_non_null(file.data);
+    assert_int_equal(fread(file.data, 1, file.bytes, f), file.bytes);
+    fclose(f);
+    return file;
 }
 
 static inline int

@@ -51,13 +51,18 @@ void test_main(int (*first)(int argc, char **argv));
     }                                                                                              \
     struct test_at_start
 
-/* The next number of a sequence that *seed begins: 24 bits, the upper ones of a linear congruential
- * generator. */
+/* Fails with the error's text unless a call that fills it is QV_OK. */
+#define assert_ok(call, err)                                                                       \
+    do {                                                                                           \
+        if (call)                                                                                  \
+            fail_msg("%s", (err)->text);                                                           \
+    } while (0)
+
+/* The next number of a sequence that *seed begins, of which the upper bits look random. */
 static inline uint32_t
 test_random(uint32_t *seed)
 {
-    *seed = *seed * 1664525 + 1013904223;
-    return *seed >> 8;
+    return *seed = *seed * 1664525 + 1013904223;
 }
 
 #endif

@@ -10,15 +10,13 @@
 #include "files/atomic_file.h"
 #include "sync_log.h"
 #include "tempdir.h"
+#include "wrap.h"
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
 static bool no_sync; /* Whether fsync fails. */
 
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int
-__wrap_fsync(int fd)
+WRAPPED(int, fsync, (int fd))
 {
     if (no_sync) {
         errno = EIO;
@@ -28,19 +26,11 @@ __wrap_fsync(int fd)
     return __real_fsync(fd);
 }
 
-ssize_t __real_pwrite(int fd, const void *data, size_t n, off_t at);
-ssize_t __wrap_pwrite(int fd, const void *data, size_t n, off_t at);
-ssize_t
-__wrap_pwrite(int fd, const void *data, size_t n, off_t at)
+WRAPPED(ssize_t, pwrite, (int fd, const void *data, size_t n, off_t at))
 {
     sync_log_fd(SYNC_WRITTEN, fd);
     return __real_pwrite(fd, data, n, at);
 }
-
-int __real_mkdir(const char *path, mode_t mode);
-int __wrap_mkdir(const char *path, mode_t mode);
-int __real_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to);
 
 /* Logs the name that a file or a folder has now. */
 static void
@@ -58,8 +48,7 @@ log_name(const char *path)
     sync_log_add(SYNC_NAMED, &file, &above);
 }
 
-int
-__wrap_rename(const char *from, const char *to)
+WRAPPED(int, rename, (const char *from, const char *to))
 {
     const int r = __real_rename(from, to);
     if (!r)
@@ -68,8 +57,7 @@ __wrap_rename(const char *from, const char *to)
 }
 
 /* A folder is empty when it is made, so nothing of it has to be synced before. */
-int
-__wrap_mkdir(const char *path, mode_t mode)
+WRAPPED(int, mkdir, (const char *path, mode_t mode))
 {
     struct stat st;
     const int r = __real_mkdir(path, mode);
@@ -84,8 +72,8 @@ TEST(test_order)
 {
     qv_error err = { 0 };
     sync_log_begin();
-    assert_int_equal(qv_atomic_file_put(temp_path("new"), "12345", 5, &err), QV_OK);
-    assert_int_equal(qv_atomic_file_put(temp_path("new"), "123", 3, &err), QV_OK);
+    assert_ok(qv_atomic_file_put(temp_path("new"), "12345", 5, &err), &err);
+    assert_ok(qv_atomic_file_put(temp_path("new"), "123", 3, &err), &err);
     assert_int_equal(sync_log_end(), 2);
 }
 
@@ -98,7 +86,7 @@ TEST(test_folders)
     snprintf(path, sizeof path, "%s", temp_path("a/b/c/new"));
     sync_log_begin();
     qv_make_folders(path);
-    assert_int_equal(qv_atomic_file_put(path, "12345", 5, &err), QV_OK);
+    assert_ok(qv_atomic_file_put(path, "12345", 5, &err), &err);
     assert_int_equal(sync_log_end(), 4);
 }
 

@@ -31,13 +31,6 @@ struct kernel {
     struct qv_memory *scratch;
 };
 
-static void
-must(qv_status status, const qv_error *err)
-{
-    if (status)
-        fail_msg("%s", err->text);
-}
-
 static struct kernel
 open_kernel(int threads, int head_dim, qv_dtype dtype)
 {
@@ -52,10 +45,10 @@ open_kernel(int threads, int head_dim, qv_dtype dtype)
                                                .head_dim = head_dim,
                                                .scale = 0.3 };
     qv_op_set_dtype(&op, dtype);
-    must(qv_backend_cpu.open(&(struct qv_device_options){ .threads = threads }, &k.dev, &err),
-         &err);
-    must(qv_backend_cpu.prepare(k.dev, &op, 0, &k.kernel, &bytes, &err), &err);
-    must(qv_backend_cpu.alloc(k.dev, bytes, &k.scratch, &err), &err);
+    assert_ok(qv_backend_cpu.open(&(struct qv_device_options){ .threads = threads }, &k.dev, &err),
+              &err);
+    assert_ok(qv_backend_cpu.prepare(k.dev, &op, 0, &k.kernel, &bytes, &err), &err);
+    assert_ok(qv_backend_cpu.alloc(k.dev, bytes, &k.scratch, &err), &err);
     memset(k.scratch->base, 0xff, bytes); /* Fills it with NaN. */
     return k;
 }
@@ -81,9 +74,9 @@ attend(const struct kernel *k, void *qkv, void *y, const struct segment_cpu *som
                                        { y, width },
                                        some,
                                        n };
-    must(qv_attention_segments_cpu((struct qv_device_cpu *)k->dev, k->kernel, &call,
-                                   k->scratch->base, &err),
-         &err);
+    assert_ok(qv_attention_segments_cpu((struct qv_device_cpu *)k->dev, k->kernel, &call,
+                                        k->scratch->base, &err),
+              &err);
 }
 
 /* NaN between the segments. Inside them the values are -1 to 1, and 4 times that in every 50th
@@ -100,8 +93,7 @@ make_qkv(const struct qv_op_attention *op)
     for (int s = 0; s < N_SEGMENTS; s++)
         for (int64_t row = segments[s].first; row < segments[s].first + segments[s].rows; row++)
             for (int64_t i = row * cols; i < (row + 1) * cols; i++) {
-                random = random * 1664525 + 1013904223;
-                double x = (double)random / 0x1p31 - 1;
+                double x = (double)test_random(&random) / 0x1p31 - 1;
                 qv_store(qkv, op->q_dtype, i, (float)(row % 50 ? x : 4 * x));
             }
     return qkv;

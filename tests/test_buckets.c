@@ -22,19 +22,10 @@ struct run {
 };
 
 static void
-must(qv_status status, const qv_error *err)
-{
-    if (status)
-        fail_msg("%s", err->text);
-}
-
-static void
 fill(void *p, qv_dtype dtype, int64_t n, uint32_t random)
 {
-    for (int64_t i = 0; i < n; i++) {
-        random = random * 1664525 + 1013904223;
-        qv_store(p, dtype, i, (double)random / 0x1p31 - 1);
-    }
+    for (int64_t i = 0; i < n; i++)
+        qv_store(p, dtype, i, (double)test_random(&random) / 0x1p31 - 1);
 }
 
 static void *
@@ -56,13 +47,13 @@ upload(const struct run *r, int i)
     const struct qv_matrix matrix = qv_matrix_of(&r->op, &v);
     qv_error err = { 0 };
     if (v.role == QV_ROLE_WEIGHT)
-        must(be->layout(r->ctx->dev, &matrix, &layout, &err), &err);
-    must(be->alloc(r->ctx->dev, layout.bytes, &memory, &err), &err);
+        assert_ok(be->layout(r->ctx->dev, &matrix, &layout, &err), &err);
+    assert_ok(be->alloc(r->ctx->dev, layout.bytes, &memory, &err), &err);
     const struct qv_buffer buffer = { memory, 0 };
     if (v.role == QV_ROLE_WEIGHT)
-        must(be->lay_out(r->ctx->dev, &matrix, 0, v.rows, r->inputs[i], buffer, &err), &err);
+        assert_ok(be->lay_out(r->ctx->dev, &matrix, 0, v.rows, r->inputs[i], buffer, &err), &err);
     else if (r->inputs[i])
-        must(be->upload(r->ctx->dev, buffer, r->inputs[i], v.bytes, &err), &err);
+        assert_ok(be->upload(r->ctx->dev, buffer, r->inputs[i], v.bytes, &err), &err);
     return memory;
 }
 
@@ -76,19 +67,19 @@ run(const struct run *r)
     struct qv_call call = { 0 };
     size_t kernel;
     qv_error err = { 0 };
-    must(qv_kernel_get(r->ctx, &r->op, &kernel, &err), &err);
+    assert_ok(qv_kernel_get(r->ctx, &r->op, &kernel, &err), &err);
     const struct qv_kernel_entry *entry = &r->ctx->kernels.entries[kernel];
     call.kernel = entry->kernel;
     for (int i = 0; i < n; i++)
         if (qv_op_view(&r->op, i).bytes)
             call.operands[i].memory = r->weights[i] ? r->weights[i] : upload(r, i);
     if (entry->scratch_bytes)
-        must(be->alloc(r->ctx->dev, entry->scratch_bytes, &call.scratch.memory, &err), &err);
-    must(be->run(r->ctx->dev, &call, 1, &err), &err);
+        assert_ok(be->alloc(r->ctx->dev, entry->scratch_bytes, &call.scratch.memory, &err), &err);
+    assert_ok(be->run(r->ctx->dev, &call, 1, &err), &err);
     void *y = malloc(bytes);
     assert_non_null(y);
-    must(be->sync(r->ctx->dev, &err), &err);
-    must(be->download(r->ctx->dev, y, call.operands[output], bytes, &err), &err);
+    assert_ok(be->sync(r->ctx->dev, &err), &err);
+    assert_ok(be->download(r->ctx->dev, y, call.operands[output], bytes, &err), &err);
     for (int i = 0; i < n; i++)
         if (call.operands[i].memory && !r->weights[i])
             be->free(r->ctx->dev, call.operands[i].memory);
@@ -266,7 +257,7 @@ check_backend(const char *name, int threads)
     qv_context *ctx = NULL;
     qv_error err = { 0 };
     const qv_context_options o = { .backend = name, .threads = threads };
-    must(qv_context_open(&o, &ctx, &err), &err);
+    assert_ok(qv_context_open(&o, &ctx, &err), &err);
     for (int type = 0; type < N_TEST_DTYPES; type++) {
         qv_dtype dtype = test_dtypes[type];
         if (!dtype_is_here(name, dtype))

@@ -19,6 +19,7 @@
 #include "cache/open.h"
 #include "cache_tools.h"
 #include "sync_log.h"
+#include "wrap.h"
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
@@ -55,10 +56,7 @@ is_not_opened(const char *path)
     return not_opened && strstr(path, not_opened);
 }
 
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int
-__wrap_open(const char *path, int flags, ...)
+WRAPPED(int, open, (const char *path, int flags, ...))
 {
     const bool is_part = not_opened && !strcmp(not_opened, "part-");
     return is_part && is_not_opened(path) ? -1 : __real_open(path, flags, 0666);
@@ -66,19 +64,13 @@ __wrap_open(const char *path, int flags, ...)
 
 static bool not_listed; /* Folders fail with not_opened_errno. */
 
-DIR *__real_opendir(const char *path);
-DIR *__wrap_opendir(const char *path);
-DIR *
-__wrap_opendir(const char *path)
+WRAPPED(DIR *, opendir, (const char *path))
 {
     errno = not_opened_errno;
     return not_listed ? NULL : __real_opendir(path);
 }
 
-int __real_openat(int dir, const char *path, int flags, ...);
-int __wrap_openat(int dir, const char *path, int flags, ...);
-int
-__wrap_openat(int dir, const char *path, int flags, ...)
+WRAPPED(int, openat, (int dir, const char *path, int flags, ...))
 {
     if (!(flags & (O_CREAT | O_TMPFILE)))
         return is_not_opened(path) ? -1 : __real_openat(dir, path, flags);
@@ -178,10 +170,7 @@ static int look_away_at; /* The number of the name before which look_away is cal
                           * never. */
 static void (*look_away)(void);
 
-struct dirent *__real_readdir(DIR *dir);
-struct dirent *__wrap_readdir(DIR *dir);
-struct dirent *
-__wrap_readdir(DIR *dir)
+WRAPPED(struct dirent *, readdir, (DIR * dir))
 {
     if (look_away_at && ++n_names == look_away_at) {
         look_away_at = 0;
@@ -195,10 +184,7 @@ static int n_reads, read_at; /* The number of reads so far, and the read that fa
                               * none. */
 static int read_errno = EIO;
 
-ssize_t __real_pread(int fd, void *to, size_t n, off_t at);
-ssize_t __wrap_pread(int fd, void *to, size_t n, off_t at);
-ssize_t
-__wrap_pread(int fd, void *to, size_t n, off_t at)
+WRAPPED(ssize_t, pread, (int fd, void *to, size_t n, off_t at))
 {
     errno = read_errno;
     return read_at && ++n_reads == read_at ? -1 : __real_pread(fd, to, n, at);
@@ -207,10 +193,7 @@ __wrap_pread(int fd, void *to, size_t n, off_t at)
 static struct stat not_synced; /* The file whose sync failed. */
 static atomic_int n_syncs;
 
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int
-__wrap_fsync(int fd)
+WRAPPED(int, fsync, (int fd))
 {
     if (atomic_fetch_add(&n_syncs, 1) + 1 == sync_at) {
         fstat(fd, &not_synced);
@@ -223,10 +206,7 @@ __wrap_fsync(int fd)
     return __real_fsync(fd);
 }
 
-int __real_linkat(int from, const char *path, int to, const char *name, int flags);
-int __wrap_linkat(int from, const char *path, int to, const char *name, int flags);
-int
-__wrap_linkat(int from, const char *path, int to, const char *name, int flags)
+WRAPPED(int, linkat, (int from, const char *path, int to, const char *name, int flags))
 {
     struct stat file, folder;
     if (is_fault() || __real_linkat(from, path, to, name, flags))
@@ -236,10 +216,7 @@ __wrap_linkat(int from, const char *path, int to, const char *name, int flags)
     return 0;
 }
 
-int __real_mkdir(const char *path, mode_t mode);
-int __wrap_mkdir(const char *path, mode_t mode);
-int
-__wrap_mkdir(const char *path, mode_t mode)
+WRAPPED(int, mkdir, (const char *path, mode_t mode))
 {
     struct stat folder, above;
     char up[200];
@@ -255,10 +232,7 @@ __wrap_mkdir(const char *path, mode_t mode)
 static int lock_errno;            /* What the lock of a description fails with; 0: it does not. */
 static void (*before_lock)(void); /* Called before a file is locked. */
 
-int __real_flock(int fd, int how);
-int __wrap_flock(int fd, int how);
-int
-__wrap_flock(int fd, int how)
+WRAPPED(int, flock, (int fd, int how))
 {
     if (before_lock && how & LOCK_EX) {
         void (*call)(void) = before_lock;
@@ -448,7 +422,7 @@ check_cache(const char *dir, bool once)
     assert_int_equal(info.n_failed, 1);
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
         assert_non_null(item.key);
         if (k == FAILED_KEY)
             assert_int_equal(item.status, QV_EFORMAT);
@@ -636,12 +610,12 @@ TEST(test_order)
         assert_int_equal(sync_log_end(), 2); /* The folder and the file that describes it. */
         for (int k = 0; k < 3; k++) {
             sync_log_begin();
-            assert_int_equal(add_key(w, k, &err), QV_OK);
-            assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+            assert_ok(add_key(w, k, &err), &err);
+            assert_ok(qv_cache_seal(w, &err), &err);
             assert_int_equal(sync_log_end(), 1);
         }
         sync_log_begin();
-        assert_int_equal(add_key(w, 3, &err), QV_OK);
+        assert_ok(add_key(w, 3, &err), &err);
         close_writer(&w);
         assert_int_equal(sync_log_end(), 1);
     }
@@ -758,16 +732,16 @@ make_prunable(void)
                                         .after = info.sealed };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_writer_open(dir, &o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     for (int i = 0; i < 2; i++) { /* Parts of which nothing stays. */
         write_key(w, &layout, key_name(4), key_rows(4));
-        assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+        assert_ok(qv_cache_seal(w, &err), &err);
     }
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_entry *e = NULL;
         if (!is_newer(k))
             continue;
-        assert_int_equal(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, &err), QV_OK);
+        assert_ok(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, &err), &err);
         put_rows(e, &layout, key_name(k), 0, key_rows(k));
         finish_key(&e, QV_OK, NULL);
     }
@@ -807,7 +781,7 @@ check_prunable(const char *dir, bool is_done)
     qv_cache_get_info(c, &info);
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
         if (k == DROPPED_KEY && (is_done || !item.key)) {
             assert_null(item.key);
             continue;
@@ -1029,7 +1003,7 @@ TEST(test_prune_full_disk)
                    &err);
     const qv_cache_prune_options o = { .superseded = true, .no_lock = true };
     qv_cache_pruned n;
-    assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_OK);
+    assert_ok(qv_cache_prune(dir, &o, &n, &err), &err);
     check_prunable(dir, false);
     prune_undisturbed(dir);
 }
@@ -1061,7 +1035,7 @@ TEST(test_prune_reads_back)
         qv_error err = { 0 };
         const qv_cache_prune_options o = { .superseded = true };
         spoil = spoils[i];
-        assert_int_equal(qv_cache_prune(dir, &o, &n, &err), QV_OK);
+        assert_ok(qv_cache_prune(dir, &o, &n, &err), &err);
         assert_true(n.left > 0 && n.rewritten == 0);
         assert_int_equal(each_part(dir, NULL, NULL), n_parts - n.removed - n.broken);
         check_prunable(dir, false);
@@ -1187,7 +1161,7 @@ TEST(test_sweep)
     no_tmpfile = true;
     qv_cache_writer *w = open_writer(dir, &layout, 0);
     qv_cache_entry *e = NULL;
-    assert_int_equal(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), QV_OK);
+    assert_ok(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), &err);
     assert_int_equal(temp_entries(dir), 2);
     run_undisturbed(dir);
     qv_cache_writer *second = open_writer(dir, &layout, 0);
@@ -1224,7 +1198,7 @@ TEST(test_two_writers)
         qv_cache_writer *w = open_writer(dir, &layout, 0), *second = NULL;
         qv_error err = { 0 };
         qv_cache_entry *e = NULL;
-        assert_int_equal(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), QV_OK);
+        assert_ok(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), &err);
         gethostname(host, sizeof host - 1);
         snprintf(path, sizeof path, "%s/.qwenvit-tmp-%s-%ld-0123456712", dir, host, (long)getpid());
         put_file(path, "x", 1);
@@ -1244,7 +1218,7 @@ TEST(test_two_writers)
         close_writer(&w);
         qv_cache *c = open_cache(dir);
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, "mine", &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, "mine", &item, &err), &err);
         check_item(c, &item, 2);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), 2);
@@ -1394,7 +1368,7 @@ TEST(test_swept_before_lock)
         sweeps_slowly = slowly;
         swept_fd = -1;
         before_lock = sweep_as_another;
-        assert_int_equal(try_key(w, &layout, "another", 3, &err), QV_OK);
+        assert_ok(try_key(w, &layout, "another", 3, &err), &err);
         assert_true(swept_fd >= 0);
         if (slowly)
             end_sweep();
@@ -1402,7 +1376,7 @@ TEST(test_swept_before_lock)
             fail_msg("%s: %s", slowly ? "during the sweep" : "after the sweep", err.text);
         qv_cache *c = open_cache(dir);
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, "another", &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, "another", &item, &err), &err);
         assert_non_null(item.key);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), each_part(dir, NULL, NULL) + 1);

@@ -29,8 +29,7 @@ go_on_writing(const char *dir, const char *made_by)
         .layout = tiny, .part_bytes = 1500, .after = info.sealed, .made_by = made_by
     };
     qv_cache_writer *w = NULL;
-    if (qv_cache_writer_open(dir, &o, &w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
     return w;
 }
 
@@ -72,8 +71,7 @@ prune(const char *dir, const qv_cache_prune_options *o)
 {
     qv_cache_pruned n;
     qv_error err = { 0 };
-    if (qv_cache_prune(dir, o, &n, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_prune(dir, o, &n, &err), &err);
     return n;
 }
 
@@ -96,7 +94,7 @@ check_keys(const char *dir, int from, int to)
     qv_error err = { 0 };
     for (int k = 0; k < N; k++) {
         qv_cache_item item;
-        assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
         if (k >= from && k < to)
             assert_null(item.key);
         else
@@ -132,8 +130,8 @@ records_of(const char *dir)
     for (int64_t i = 0; i < info.n_ok + info.n_failed; i++) {
         char *text = NULL;
         qv_cache_item item;
-        assert_int_equal(qv_cache_at(c, i, &item, &err), QV_OK);
-        assert_int_equal(qv_cache_record(c, i, &text, &err), QV_OK);
+        assert_ok(qv_cache_at(c, i, &item, &err), &err);
+        assert_ok(qv_cache_record(c, i, &text, &err), &err);
         snprintf(all.texts[all.n++], sizeof all.texts[0], "%s of %" PRId64, text,
                  c->index.parts[item.part_index].sealed_ns);
         free(text);
@@ -199,14 +197,14 @@ TEST(test_keeps_order)
     qv_cache *c = open_cache(dir);
     qv_cache_item item;
     qv_error err;
-    assert_int_equal(qv_cache_find(c, "twin", &item, &err), QV_OK);
+    assert_ok(qv_cache_find(c, "twin", &item, &err), &err);
     assert_non_null(item.key);
     assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
     qv_cache_close(&c);
     o = (qv_cache_prune_options){ .superseded = true };
     prune(dir, &o);
     c = open_cache(dir);
-    assert_int_equal(qv_cache_find(c, "twin", &item, &err), QV_OK);
+    assert_ok(qv_cache_find(c, "twin", &item, &err), &err);
     assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
     qv_cache_close(&c);
     check_keys(dir, 0, 0);
@@ -596,8 +594,8 @@ TEST(test_readers)
     qv_cache_item held, item;
     qv_error err = { 0 };
     char *record = NULL;
-    assert_int_equal(qv_cache_find(c, key_name(0), &held, &err), QV_OK);
-    assert_int_equal(qv_cache_hold(c, &held, &err), QV_OK);
+    assert_ok(qv_cache_find(c, key_name(0), &held, &err), &err);
+    assert_ok(qv_cache_hold(c, &held, &err), &err);
     const char *drop[] = { "clips/9.mp4", "clips/8.mp4", "clips/7.mp4" };
     const char *more[] = { "clips/6.mp4", "clips/5.mp4", "clips/4.mp4" };
     for (int round = 0; round < 3; round++) { /* The parts change in each round. */
@@ -608,27 +606,27 @@ TEST(test_readers)
             prune(dir, &again);
         check_held(c, &held, rows_of(0));
         for (int k = 0; k < 4; k++) {
-            assert_int_equal(qv_cache_find(c, key_name(k), &item, &err), QV_OK);
+            assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
             check_item(c, &item, rows_of(k));
-            if (qv_cache_verify(c, item.index, &err) ||
-                qv_cache_record(c, item.index, &record, &err))
-                fail_msg("%s", err.text);
+            assert_ok(qv_cache_verify(c, item.index, &err) ||
+                          qv_cache_record(c, item.index, &record, &err),
+                      &err);
             assert_non_null(strstr(record, key_name(k)));
             free(record);
         }
     }
     /* Two at once, one of them twice, in parts that moved. */
     qv_cache_item twice;
-    assert_int_equal(qv_cache_find(c, key_name(1), &item, &err), QV_OK);
+    assert_ok(qv_cache_find(c, key_name(1), &item, &err), &err);
     twice = item;
-    assert_int_equal(qv_cache_hold(c, &item, &err), QV_OK);
-    assert_int_equal(qv_cache_hold(c, &twice, &err), QV_OK);
+    assert_ok(qv_cache_hold(c, &item, &err), &err);
+    assert_ok(qv_cache_hold(c, &twice, &err), &err);
     qv_cache_release(c, &item);
     check_held(c, &twice, rows_of(1));
     qv_cache_release(c, &twice);
     qv_cache_release(c, &twice);
     qv_cache_release(c, &held);
-    assert_int_equal(qv_cache_find(c, key_name(8), &item, &err), QV_OK);
+    assert_ok(qv_cache_find(c, key_name(8), &item, &err), &err);
     expect_failure("hold", QV_EIO, "is gone|and the key with it|open the cache again",
                    qv_cache_hold(c, &item, &err), &err);
     assert_null(item.tokens);
@@ -644,7 +642,7 @@ TEST(test_made_again)
     qv_cache *c = open_cache(dir);
     qv_cache_item item;
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_find(c, key_name(5), &item, &err), QV_OK);
+    assert_ok(qv_cache_find(c, key_name(5), &item, &err), &err);
     qv_cache_writer *w = go_on_writing(dir, NULL);
     write_key(w, &tiny, key_name(5), 2);
     close_writer(&w);
@@ -786,13 +784,13 @@ write_kind(const char *dir, const qv_cache_writer_options *o, const char *key, c
     qv_cache_entry *e = NULL;
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
-    assert_int_equal(qv_cache_writer_open(dir, o, &w, &err), QV_OK);
+    assert_ok(qv_cache_writer_open(dir, o, &w, &err), &err);
     if (kind != 'i') {
         write_source(w, &tiny, key, &source, kind == 'f' ? QV_EFORMAT : QV_OK);
     } else {
-        assert_int_equal(qv_cache_begin(w, key, &source, 1, &e, &err), QV_OK);
+        assert_ok(qv_cache_begin(w, key, &source, 1, &e, &err), &err);
         put_rows(e, &tiny, key, 0, 1);
-        assert_int_equal(qv_cache_finish(&e, &done, &err), QV_OK);
+        assert_ok(qv_cache_finish(&e, &done, &err), &err);
     }
     close_writer(&w);
 }
@@ -855,7 +853,7 @@ TEST(test_model_names)
         };
         const qv_clip_options clip = { .fps = 0 };
         char *by = NULL;
-        assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
+        assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
         qv_cache_writer *w = go_on_writing(dir, by);
         close_writer(&w);
         free(by);
@@ -863,7 +861,7 @@ TEST(test_model_names)
             continue;
         strcpy(model.digest, "def");
         model.folder = tempdir;
-        assert_int_equal(qv_cache_made_by(&model, &packing, &clip, &by, &err), QV_OK);
+        assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
         const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
         expect_failure("another", QV_EFORMAT,
                        "\"weights\" \"abc\"|the run \"def\"|the cache's model is "
@@ -887,7 +885,7 @@ TEST(test_rate)
     qv_error err = { 0 };
     qv_cache_writer *w = go_on_writing(dir, NULL);
     write_key(w, &tiny, "a", 4);
-    assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+    assert_ok(qv_cache_seal(w, &err), &err);
     qv_cache *c = open_cache(dir);
     assert_false(qv_cache_last_rate(c, &rate)); /* It is not known when it began. */
     qv_cache_close(&c);

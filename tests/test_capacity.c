@@ -271,8 +271,7 @@ TEST(pairs_of_clips_fill_chunks)
     assert_true(mixed >= 0.97);
     for (int turn = 0; turn < 4; turn++) {
         for (size_t i = 0; i < N; i++) {
-            seed = seed * 1664525 + 1013904223;
-            const int64_t rows = 96 + 4 * ((seed >> 8) % ((c.patches / 8 - 96) / 4));
+            const int64_t rows = 96 + 4 * ((test_random(&seed) >> 8) % ((c.patches / 8 - 96) / 4));
             waiting[i] =
                 (struct qv_pack_run){ { .patches = rows, .segments = 1 }, 1 + (seed >> 24) % 16 };
         }
@@ -535,8 +534,7 @@ TEST(any_items_go_in_turn)
     const struct qv_capacity c = { .patches = 640, .segments = 8 };
     uint32_t seed = 1;
     for (size_t i = 0; i < N; i++) {
-        seed = seed * 1664525 + 1013904223;
-        const int64_t rows = 4 + 4 * (int64_t)((seed >> 8) % 160);
+        const int64_t rows = 4 + 4 * (int64_t)((test_random(&seed) >> 8) % 160);
         waiting[i] = (struct qv_pack_run){ { rows, 1, 0, 0 }, 1 + (seed >> 24) % 40 };
     }
     fill_of(&c, waiting, N);

@@ -106,8 +106,7 @@ TEST(clips_closed_early)
         };
         qv_clip *clip = NULL;
         qv_error err;
-        if (qv_clip_open(paths[N_CLIPS - 1], NULL, NULL, &options, &clip, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_clip_open(paths[N_CLIPS - 1], NULL, NULL, &options, &clip, &err), &err);
         usleep(i % 4 * 5000);
         qv_clip_close(&clip);
         assert_null(clip);

@@ -17,6 +17,7 @@
 
 #include "../decoder/decoder.h"
 #include "make_clips.h"
+#include "wrap.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
@@ -575,11 +576,6 @@ static void (*wrong)(void);           /* what it is; NULL: the read fails */
 static bool crumbs;                   /* every read gives one byte and is interrupted before it */
 static bool padding; /* a read gives the beginning of a JPEG file, and then padding for ever */
 
-ssize_t __real_read(int fd, void *buffer, size_t n);
-ssize_t __wrap_read(int fd, void *buffer, size_t n);
-ssize_t __real_pread(int fd, void *buffer, size_t n, off_t at);
-ssize_t __wrap_pread(int fd, void *buffer, size_t n, off_t at);
-
 /* Returns how many bytes may be read; -1 with errno for none. */
 static ssize_t
 meddle(int fd, size_t n)
@@ -601,15 +597,13 @@ meddle(int fd, size_t n)
     return crumbs && n ? 1 : (ssize_t)n;
 }
 
-ssize_t
-__wrap_read(int fd, void *buffer, size_t n)
+WRAPPED(ssize_t, read, (int fd, void *buffer, size_t n))
 {
     const ssize_t may = meddle(fd, n);
     return may < 0 ? -1 : __real_read(fd, buffer, (size_t)may);
 }
 
-ssize_t
-__wrap_pread(int fd, void *buffer, size_t n, off_t at)
+WRAPPED(ssize_t, pread, (int fd, void *buffer, size_t n, off_t at))
 {
     const ssize_t may = meddle(fd, n);
     if (padding && reads >= 100000)

@@ -28,8 +28,7 @@ describe(struct qv_device *dev, bool packed, qv_dtype dtype, int64_t n, char *te
         op.u.gemm.w_group = 64;
         op.u.gemm.w_dtype = QV_BF16;
     }
-    if (qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, &err), &err);
     qv_backend_cpu.describe(kernel, text, size);
     qv_backend_cpu.release(dev, kernel);
 }
@@ -39,8 +38,7 @@ TEST(multiplied_alike)
     static const qv_dtype dtypes[] = { QV_BF16, QV_F32 };
     struct qv_device *dev = NULL;
     qv_error err = { 0 };
-    if (qv_backend_cpu.open(&(struct qv_device_options){ .threads = 2 }, &dev, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_backend_cpu.open(&(struct qv_device_options){ .threads = 2 }, &dev, &err), &err);
     for (int i = 0; i < 2; i++)
         for (int64_t n = SIZE / 4; n <= SIZE; n *= 4) {
             char stored[200] = "", packed[200] = "";

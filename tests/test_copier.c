@@ -24,7 +24,7 @@ TEST(all_bytes_and_no_others)
         src[i] = (uint8_t)(i * 2654435761u >> 13);
     for (int threads = 0; threads <= 9; threads++) { /* 0: as many as there are cores. */
         struct qv_copier *copier = NULL;
-        assert_int_equal(qv_copier_open(threads, &copier, &err), QV_OK);
+        assert_ok(qv_copier_open(threads, &copier, &err), &err);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             const size_t n = sizes[i], at = (size_t)(7 * threads) % GUARD;
             memset(dst, UNTOUCHED, MOST + 2 * GUARD);
@@ -49,7 +49,7 @@ TEST(a_copy_is_done_when_it_returns)
     uint8_t *src = malloc(BLOCK), *dst = malloc(BLOCK);
     assert_non_null(src);
     assert_non_null(dst);
-    assert_int_equal(qv_copier_open(4, &copier, &err), QV_OK);
+    assert_ok(qv_copier_open(4, &copier, &err), &err);
     for (int round = 0; round < ROUNDS; round++) {
         memset(src, round, BLOCK);
         qv_copier_copy(copier, dst, src, BLOCK);
@@ -66,7 +66,7 @@ TEST(opened_and_closed_at_once)
 {
     for (int i = 0; i < 50; i++) {
         struct qv_copier *copier = NULL;
-        assert_int_equal(qv_copier_open(i % 8, &copier, &err), QV_OK);
+        assert_ok(qv_copier_open(i % 8, &copier, &err), &err);
         qv_copier_close(copier);
     }
     qv_copier_close(NULL);

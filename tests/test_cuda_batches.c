@@ -199,8 +199,7 @@ TEST(others_widen_their_own)
 static size_t
 draw(uint32_t *seed, size_t below)
 {
-    *seed = *seed * 1664525 + 1013904223;
-    return (*seed >> 8) % below;
+    return (test_random(seed) >> 8) % below;
 }
 
 /* In any list each GEMM finds its weight, and a failure ends it at once. */

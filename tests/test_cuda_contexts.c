@@ -305,11 +305,11 @@ every_verb(struct qv_device *dev)
     EXPECT(false, b->wrap(dev, values, sizeof values, &wrapped));
     EXPECT(QV_OK, b->lock_pages(dev, 64, &pages, &err));
     DO(b->unlock_pages(dev, pages));
-    assert_int_equal(b->layout(dev, &matrix, &layout, &err), QV_OK);
+    assert_ok(b->layout(dev, &matrix, &layout, &err), &err);
     EXPECT(QV_OK, b->lay_out(dev, &matrix, 0, 4, values, all, &err));
-    assert_int_equal(qv_op_parse("convert n=16 x=f32 y=bf16", &op, &err), QV_OK);
+    assert_ok(qv_op_parse("convert n=16 x=f32 y=bf16", &op, &err), &err);
     remember();
-    assert_int_equal(b->prepare(dev, &op, 0, &kernel, &scratch, &err), QV_OK);
+    assert_ok(b->prepare(dev, &op, 0, &kernel, &scratch, &err), &err);
     check("prepare", false);
     const struct qv_call call = { .kernel = kernel, .operands = { all, { memory, 128 } } };
     EXPECT(QV_OK, b->run(dev, &call, 1, &err));

@@ -232,8 +232,7 @@ open_with_memory(struct qv_memory **memory)
 {
     qv_context *ctx = NULL;
     qv_error err = { 0 };
-    if (open_gpu(90, &ctx, &err) || ctx->backend->alloc(ctx->dev, 64, memory, &err))
-        fail_msg("%s", err.text);
+    assert_ok(open_gpu(90, &ctx, &err) || ctx->backend->alloc(ctx->dev, 64, memory, &err), &err);
     return ctx;
 }
 
@@ -276,6 +275,6 @@ TEST(memory_that_cuda_keeps)
     here.free_error = cudaSuccess;
     qv_context_get_info(ctx, &info);
     assert_non_null(strstr(info.warning, "not given back: cudaFree said"));
-    assert_int_equal(ctx->backend->sync(ctx->dev, &err), QV_OK);
+    assert_ok(ctx->backend->sync(ctx->dev, &err), &err);
     qv_context_close(&ctx);
 }

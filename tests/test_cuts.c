@@ -385,8 +385,9 @@ TEST(complaints_are_counted)
     qv_error err = { QV_OK, "" };
     clip_write("back.mp4");
     const int fd = open("back.mp4", O_RDONLY);
-    if (qvm_source_open(&source, fd, &watch, &err) || qvm_source_open_decoder(&source, 1, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qvm_source_open(&source, fd, &watch, &err) ||
+                  qvm_source_open_decoder(&source, 1, &err),
+              &err);
     const int before = source.codec.complaints;
     av_log(source.codec.av, AV_LOG_WARNING, "deprecated\n");
     av_log(NULL, AV_LOG_ERROR, "of nobody\n");
@@ -505,8 +506,8 @@ TEST(ends_behind_the_end)
     static struct frames whole, cut;
     qv_error err;
     clip_write("back.mp4");
-    assert_int_equal(read_cut("back.mp4", 0, 0, 1, &whole, &err), QV_OK);
-    assert_int_equal(read_cut("back.mp4", 3.5, 1e300, 1, &cut, &err), QV_OK);
+    assert_ok(read_cut("back.mp4", 0, 0, 1, &whole, &err), &err);
+    assert_ok(read_cut("back.mp4", 3.5, 1e300, 1, &cut, &err), &err);
     unlink("back.mp4");
     assert_int_equal(whole.info.first_frame, 0);
     assert_int_equal(whole.info.cut_frames, 40);

@@ -17,8 +17,7 @@ open_ok(const char *path)
 {
     struct qv_gguf *file = NULL;
     qv_error err = { 0 };
-    if (qv_gguf_open(path, &file, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_gguf_open(path, &file, &err), &err);
     return file;
 }
 
@@ -67,7 +66,7 @@ TEST(honest_files_come_back)
         int16_t read[6];
         qv_error err = { 0 };
         assert_true(b && b->n_dims == 2 && b->shape[0] == 2 && b->shape[1] == 3 && b->bytes == 12);
-        assert_int_equal(qv_gguf_read(file, b, 0, read, 12, &err), QV_OK);
+        assert_ok(qv_gguf_read(file, b, 0, read, 12, &err), &err);
         assert_memory_equal(read, data, sizeof data);
         expect_failure("beyond", QV_EINVAL, "tensor \"b\" has 12 bytes|13 from byte 0",
                        qv_gguf_read(file, b, 0, read, 13, &err), &err);
@@ -298,10 +297,8 @@ fill_blocks(const struct qv_gguf_type *type, uint8_t *blocks)
                            : 0;
     const int first = !strcmp(type->name, "Q6_K") ? 208 : 0;
     uint32_t seed = type->id + 1;
-    for (int i = 0; i < BLOCKS * type->bytes; i++) {
-        seed = seed * 1664525 + 1013904223;
-        blocks[i] = (uint8_t)(seed >> 24);
-    }
+    for (int i = 0; i < BLOCKS * type->bytes; i++)
+        blocks[i] = (uint8_t)(test_random(&seed) >> 24);
     for (int i = 0; i < BLOCKS; i++) {
         blocks[i * type->bytes + first + 1] &= 0xbf;
         if (second)

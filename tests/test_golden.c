@@ -90,8 +90,7 @@ tensor(const struct qv_safetensors *file, const char *name, void **data)
         fail_msg("%s: no tensor %s", qv_safetensors_path(file), name);
     *data = malloc(t->bytes + 1);
     assert_non_null(*data);
-    if (qv_safetensors_read(file, t, 0, *data, t->bytes, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_read(file, t, 0, *data, t->bytes, &err), &err);
     return t;
 }
 
@@ -193,10 +192,10 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     snprintf(dir, sizeof dir, "%s/%s", QV_GOLDEN, family);
     snprintf(path, sizeof path, "%s/expected.safetensors", dir);
     snprintf(what, sizeof what, "%s on %s in %s", family, backend, qv_dtype_name(dtype));
-    if (qv_safetensors_open(path, &expected, &err) ||
-        qv_context_open(&(qv_context_options){ .backend = backend }, &ctx, &err) ||
-        qv_model_load(ctx, dir, &(qv_model_options){ .dtype = dtype }, &model, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_open(path, &expected, &err) ||
+                  qv_context_open(&(qv_context_options){ .backend = backend }, &ctx, &err) ||
+                  qv_model_load(ctx, dir, &(qv_model_options){ .dtype = dtype }, &model, &err),
+              &err);
     tensor(expected, "pixel_values", &pixels);
     const struct qv_safetensor *g = tensor(expected, "grid_thw", &grid);
     const struct qv_safetensor *f = tensor(expected, "frames", &frames);
@@ -217,8 +216,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     const qv_plan_options options = { .capacity = one_chunk(model, items, n),
                                       .hook = see_layer,
                                       .hook_user = &seen };
-    if (qv_encode(model, QV_INPUT_PATCHES, items, n, &options, &out, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_encode(model, QV_INPUT_PATCHES, items, n, &options, &out, &err), &err);
     see_outputs(&seen, &info, &out);
     check_all(expected, &seen, &info, patches, dtype, what);
     drop(&seen);
@@ -227,8 +225,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
      * several */
     for (int64_t rows = 0; rows <= 64; rows += 64) {
         const qv_plan_options packed = { .capacity.patches = rows };
-        if (qv_encode(model, QV_INPUT_PATCHES, items, n, &packed, &out, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_encode(model, QV_INPUT_PATCHES, items, n, &packed, &out, &err), &err);
         see_outputs(&seen, &info, &out);
         for (int i = 0; i < seen.n; i++)
             check_layer(expected, &seen.layers[i], patches, dtype, what);
@@ -237,8 +234,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
 
     items[0].data = frames;
     items[0].n_frames = f->shape[0];
-    if (qv_encode(model, QV_INPUT_FRAMES, items, 1, &options, &out, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_encode(model, QV_INPUT_FRAMES, items, 1, &options, &out, &err), &err);
     see_outputs(&seen, &info, &out);
     check_all(expected, &seen, &info, thw[0] * thw[1] * thw[2], dtype, what);
     drop(&seen);

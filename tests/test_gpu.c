@@ -22,6 +22,7 @@
 #include "start_decoder.h"
 #include "tempdir.h"
 #include "tiny.h"
+#include "wrap.h"
 
 enum { ROOM = 64 << 20 };
 
@@ -141,10 +142,7 @@ TEST(test_odd)
 
 /* Makes the allocation fail that a thread's decoder needs for a GPU's frames. */
 static bool no_gpu_decoder;
-void *__real_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *
-__wrap_calloc(size_t n, size_t size)
+WRAPPED(void *, calloc, (size_t n, size_t size))
 {
     return no_gpu_decoder && size == sizeof(struct qvm_gpu_decoder) ? NULL : __real_calloc(n, size);
 }
@@ -277,7 +275,7 @@ TEST(test_momentary)
     assert_non_null(strstr(err.text, "cannot be started: Too many open files"));
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_ESTATE); /* too early */
     sleep(1);
-    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_OK);
+    assert_ok(qv_decoder_gpu(decoder, 0, true, &err), &err);
 
     gpu->now.given = QVM_GPU_CLIPS - 1;
     set_descriptors(true);
@@ -286,11 +284,11 @@ TEST(test_momentary)
     assert_int_equal(status, QV_OK);
     assert_int_equal(gpu->next.child.pid, 0);
     sleep(1);
-    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_OK);
+    assert_ok(qv_decoder_gpu(decoder, 0, true, &err), &err);
     const pid_t next = gpu->next.child.pid;
     assert_true(next > 0);
     gpu->now.given = QVM_GPU_CLIPS;
-    assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_OK);
+    assert_ok(qv_decoder_gpu(decoder, 0, true, &err), &err);
     assert_int_equal(gpu->now.child.pid, next);
     qv_decoder_stop(&decoder);
 }
@@ -393,11 +391,7 @@ static int64_t memory;      /* qv_job_options.memory */
 static int n_clips = CLIPS;
 static size_t n_models = 1;
 
-int __real_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
-int __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
-
-int
-__wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
+WRAPPED(int, sched_getaffinity, (pid_t pid, size_t bytes, cpu_set_t *set))
 {
     if (!cores)
         return __real_sched_getaffinity(pid, bytes, set);
@@ -407,11 +401,7 @@ __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
     return 0;
 }
 
-void __real_qv_context_get_info(const qv_context *context, qv_context_info *info);
-void __wrap_qv_context_get_info(const qv_context *context, qv_context_info *info);
-
-void
-__wrap_qv_context_get_info(const qv_context *context, qv_context_info *info)
+WRAPPED(void, qv_context_get_info, (const qv_context *context, qv_context_info *info))
 {
     __real_qv_context_get_info(context, info);
     if (on_cuda)

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "tempdir.h"
+#include "wrap.h"
 
 /* ---- a disk --------------------------------------------------------------------------------- */
 
@@ -23,11 +24,7 @@ static struct {
     const char *cut, *over; /* ... the file that is cut, or that is moved to model.safetensors. */
 } disk;
 
-ssize_t __real_pread(int fd, void *data, size_t bytes, off_t offset);
-ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t offset);
-
-ssize_t
-__wrap_pread(int fd, void *data, size_t bytes, off_t offset)
+WRAPPED(ssize_t, pread, (int fd, void *data, size_t bytes, off_t offset))
 {
     disk.n_reads++;
     errno = disk.interrupts ? EINTR : disk.error;
@@ -88,8 +85,7 @@ static void
 load_ok(char digest[40])
 {
     qv_error err = { 0 };
-    if (load(digest, &err))
-        fail_msg("%s", err.text);
+    assert_ok(load(digest, &err), &err);
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 #include "asker.h"
 #include "backends.h"
@@ -20,6 +21,7 @@
 #include "qwenvit_clips.h"
 #include "tempdir.h"
 #include "tiny.h"
+#include "wrap.h"
 
 enum { ROWS = 64 };
 
@@ -63,8 +65,7 @@ job_end(qv_job **job)
 {
     qv_error err = { 0 };
     qv_job_progress p;
-    if (qv_job_end(*job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_end(*job, &err), &err);
     qv_job_get_progress(*job, &p);
     assert_int_equal(p.done, p.added);
     assert_int_equal(p.frame_bytes, 0);
@@ -106,10 +107,8 @@ patches(int64_t n, qv_dtype dtype, uint32_t seed)
 {
     void *p = malloc((size_t)n * qv_dtype_bytes(dtype));
     assert_non_null(p);
-    for (int64_t i = 0; i < n; i++) {
-        seed = seed * 1664525 + 1013904223;
-        qv_store(p, dtype, i, (double)(seed >> 8) / 0x1p23 - 1);
-    }
+    for (int64_t i = 0; i < n; i++)
+        qv_store(p, dtype, i, (double)(test_random(&seed) >> 8) / 0x1p23 - 1);
     return p;
 }
 
@@ -401,7 +400,7 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
     const size_t dropped = how == ODD_ARE_DROPPED ? qv_job_drop(job, 1) : 0;
     if (how == IS_CANCELLED) {
         qv_job_cancel(job);
-        assert_int_equal(qv_job_end(job, &err), QV_OK);
+        assert_ok(qv_job_end(job, &err), &err);
         job_close(&job);
     } else {
         p = job_end(&job);
@@ -692,7 +691,7 @@ TEST(sources_are_checked_when_they_are_added)
     }
     job_add(job, &good);
     qv_error err = { 0 };
-    assert_int_equal(qv_job_end(job, &err), QV_OK);
+    assert_ok(qv_job_end(job, &err), &err);
     expect_failure("after the end", QV_ESTATE, "good|ended", qv_job_add(job, &good, &err), &err);
     job_close(&job);
     assert_int_equal(c->n, 1);
@@ -811,7 +810,7 @@ TEST(a_sink_of_zeros_discards)
     const qv_job_source good = { .key = "good",
                                  .kind = QV_SOURCE_FRAMES,
                                  .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
-    assert_int_equal(qv_job_open(&t.model, 1, &o, &job, &err), QV_OK);
+    assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
     job_add(job, &good);
     job_add(job, &(qv_job_source){ .key = "bad", .path = "missing.mp4" });
     const qv_job_progress p = job_end(&job);
@@ -861,9 +860,10 @@ TEST(what_is_no_matter_of_one_source_ends_all)
     /* a device that cannot compute */
     struct tiny described = { .info = t.info };
     qv_model_options o = { .dtype = QV_F32, .describe = true };
-    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &described.ctx, &err) ||
-        qv_model_load(described.ctx, QV_GOLDEN "/qwen3_vl_moe", &o, &described.model, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &described.ctx, &err) ||
+                  qv_model_load(described.ctx, QV_GOLDEN "/qwen3_vl_moe", &o, &described.model,
+                                &err),
+              &err);
     c = collector_make(&t);
     job = job_open(&described, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     for (added = 0; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
@@ -909,7 +909,7 @@ TEST(a_job_is_closed_early)
         if (turn >= 4) {
             qv_job_cancel(job);
             assert_int_equal(qv_job_add(job, &m->sources[0], NULL), QV_ESTATE);
-            assert_int_equal(qv_job_end(job, &err), QV_OK);
+            assert_ok(qv_job_end(job, &err), &err);
             assert_int_equal(c->n, added);
         }
         job_close(&job);
@@ -1137,11 +1137,23 @@ TEST(a_chunk_is_waited_for_once)
     const qv_job_options o = { .chunk_rows = 24 * 24,
                                .sink = { .end = keep_device_s, .user = &device_s },
                                .clip.decoder = decoder };
-    assert_int_equal(qv_job_open(&t.model, 1, &o, &job, &err), QV_OK);
+    assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
     add_clip(job, clips[K].name, K);
     const qv_job_progress p = job_end(&job);
     assert_true(device_s > 0 && device_s <= p.device_s * 1.001);
     tiny_close(&t);
+}
+
+/* Calls of qv_clip_read: how many there were, and which one waits (0: none). */
+static atomic_int n_reads, held_read;
+
+WRAPPED(qv_status, qv_clip_read,
+        (qv_clip * clip, uint8_t *dst, int64_t n_max, int64_t *n, double *times, qv_error *err))
+{
+    const int read = atomic_fetch_add(&n_reads, 1) + 1;
+    while (atomic_load(&held_read) == read)
+        usleep(100);
+    return __real_qv_clip_read(clip, dst, n_max, n, times, err);
 }
 
 /* A clip that is dropped while it is read is read no further. */
@@ -1150,20 +1162,24 @@ TEST(a_clip_is_dropped_while_it_is_read)
     enum { K = 5 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
     const qv_clip_options o = clip_options(K);
-    pthread_mutex_lock(&c->lock); /* the sink waits, so that the reader comes to wait as well */
+    const int last = clips[K].sampled;
+    atomic_store(&n_reads, 0);
+    atomic_store(&held_read, last - 1);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 1 }, c);
     job_add(job, &(qv_job_source){
                      .key = "k", .path = clip_paths[K], .clip = &o, .ticket = UINT64_MAX });
     qv_job_progress p;
     do
         qv_job_get_progress(job, &p);
-    while (!p.chunks);
+    while (!p.chunks || atomic_load(&n_reads) < last - 1);
     assert_int_equal(qv_job_drop(job, UINT64_MAX), 1);
-    pthread_mutex_unlock(&c->lock);
+    atomic_store(&held_read, 0);
     assert_int_equal(job_end(&job).failed, 1);
     const struct got *g = find(c, "k");
     assert_true(g->cancelled && g->lasts == 1);
+    assert_int_equal(atomic_load(&n_reads), last - 1);
+    assert_true(g->n < g->n_tokens);
     collector_free(c);
     tiny_close(&t);
 }
@@ -1337,7 +1353,7 @@ TEST(results_are_taken_in_order_below_a_bound)
         const qv_job_options o = held_options(&h, ahead, decoders);
         qv_error err = { 0 };
         pthread_t taker;
-        assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+        assert_ok(qv_job_open(&t.model, 1, &o, &h.job, &err), &err);
         assert_int_equal(pthread_create(&taker, NULL, take_all, &h), 0);
         for (int i = 0; i < HELD; i++)
             add_held(&h, i, frames);
@@ -1397,7 +1413,7 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     qv_error err = { 0 };
     o.queue = 4;
     o.refuse_when_full = true;
-    assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, &err), &err);
     add_held(&h, 0, frames);
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
@@ -1426,7 +1442,7 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     /* without a bound nothing counts */
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 0, 1);
-    assert_int_equal(qv_job_open(&t.model, 1, &o, &h.job, &err), QV_OK);
+    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, &err), &err);
     for (int i = 0; i < 8; i++)
         add_held(&h, i, frames);
     job_end(&h.job);
@@ -1472,12 +1488,12 @@ TEST(a_job_that_waits_asks_whether_it_goes_on)
         const qv_job_source s = { .key = "k",
                                   .kind = QV_SOURCE_FRAMES,
                                   .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
-        assert_int_equal(qv_job_open(&t.model, 1, &o, &job, &err), QV_OK);
+        assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
         job_add(job, &s);
         if (adding)
             expect_failure("adding", QV_ESTATE, "the job was ended", qv_job_add(job, &s, &err),
                            &err);
-        assert_int_equal(qv_job_end(job, &err), QV_OK);
+        assert_ok(qv_job_end(job, &err), &err);
         assert_int_equal(asked, 3);
         qv_job_close(&job);
     }
@@ -1521,10 +1537,8 @@ static void *
 kill_some(void *user)
 {
     struct killer *k = user;
-    for (unsigned seed = 1; !atomic_load(&k->stop); usleep(20000)) {
-        seed = seed * 1664525 + 1013904223;
-        k->killed += decoder_children((int)(seed >> 20) % 4) > 0;
-    }
+    for (unsigned seed = 1; !atomic_load(&k->stop); usleep(20000))
+        k->killed += decoder_children((int)(test_random(&seed) >> 20) % 4) > 0;
     return NULL;
 }
 
@@ -1611,8 +1625,7 @@ TEST(a_soak_leaves_nothing_behind)
                                .clip.decoder = decoder };
     qv_job *job = NULL;
     const int files = open_files(), processes = decoder_children(-1);
-    if (qv_job_open(&t.model, 1, &o, &job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
     int64_t before = 0;
     for (int i = 0; i < many; i++) {
         char key[16];
@@ -1621,7 +1634,7 @@ TEST(a_soak_leaves_nothing_behind)
         if (i == warm)
             before = resident_bytes();
     }
-    assert_int_equal(qv_job_end(job, &err), QV_OK);
+    assert_ok(qv_job_end(job, &err), &err);
     const int64_t grew = resident_bytes() - before;
     qv_job_close(&job);
     assert_int_equal(done, many);

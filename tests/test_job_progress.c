@@ -31,8 +31,7 @@ job_open(const struct tiny *t, qv_job_options o, useconds_t *slow_us)
     qv_job *job = NULL;
     o.sink = (qv_job_sink){ .rows = take_rows, .user = slow_us };
     o.chunk_rows = 16;
-    if (qv_job_open(&t->model, 1, &o, &job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_open(&t->model, 1, &o, &job, &err), &err);
     return job;
 }
 
@@ -45,8 +44,7 @@ add(qv_job *job, const uint8_t *frames, const int64_t g[3])
         .kind = QV_SOURCE_FRAMES,
         .item = { .data = frames, .grid_thw = { g[0], g[1], g[2] } },
     };
-    if (qv_job_add(job, &s, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_add(job, &s, &err), &err);
 }
 
 /* Hundreds of items are reported as cancelled, and freed, while another thread asks for progress,
@@ -68,7 +66,7 @@ TEST(progress_may_be_asked_for_until_the_end)
         for (int i = 0; i < MANY; i++)
             add(job, frames, grid);
         qv_job_cancel(job);
-        assert_int_equal(qv_job_end(job, &err), QV_OK);
+        assert_ok(qv_job_end(job, &err), &err);
         asker_stop(&asker);
         qv_job_close(&job);
     }

@@ -200,9 +200,9 @@ TEST(test_peer)
     qv_error err;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0); /* without FD_CLOEXEC */
     qv_clip_options options = { .decoder = start_gpu("") };
-    assert_int_equal(read_clip(&options, &info, &err), QV_OK);
+    assert_ok(read_clip(&options, &info, &err), &err);
     if (has_landlock)
-        assert_int_equal(qv_decoder_gpu(options.decoder, 0, true, &err), QV_OK);
+        assert_ok(qv_decoder_gpu(options.decoder, 0, true, &err), &err);
     assert_true(getsid(options.decoder->child.pid) != getsid(0));
     close(pair[0]);
     struct pollfd peer = { .fd = pair[1], .events = POLLIN };

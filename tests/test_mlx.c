@@ -142,8 +142,7 @@ take(struct written *w, const struct how *how, const struct qv_safetensors *file
         free(x);
         return;
     }
-    if (qv_safetensors_read(file, t, 0, in, t->bytes, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_read(file, t, 0, in, t->bytes, &err), &err);
     for (int64_t i = 0; i < n; i++)
         x[i] = qv_bf16_to_f32(in[i]);
     free(in);
@@ -168,8 +167,7 @@ write_checkpoint(const struct how *how)
     struct qv_safetensors *file = NULL;
     struct qv_safetensors_writer *to = NULL;
     w.n = 0;
-    if (qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err), &err);
     for (size_t i = 0; i < qv_safetensors_count(file); i++)
         take(&w, how, file, qv_safetensors_at(file, i));
     qv_safetensors_close(&file);
@@ -184,9 +182,9 @@ write_checkpoint(const struct how *how)
         w.bytes[kept++] = w.bytes[i];
     }
     w.n = kept;
-    if (qv_safetensors_writer_open(temp_path("model.safetensors"), w.tensors, w.n, NULL, 0, &to,
-                                   &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_open(temp_path("model.safetensors"), w.tensors, w.n, NULL, 0,
+                                         &to, &err),
+              &err);
     for (size_t i = 0; i < w.n; i++) {
         const size_t said = (size_t)w.tensors[i].shape[0] * 4 *
                             (size_t)(w.tensors[i].n_dims > 1 ? w.tensors[i].shape[1] : 1);
@@ -194,12 +192,10 @@ write_checkpoint(const struct how *how)
         if (w.bytes[i] < said)
             memset((char *)grown + w.bytes[i], 0, said - w.bytes[i]);
         const size_t bytes = w.tensors[i].n_dims == 5 ? w.bytes[i] : said;
-        if (qv_safetensors_writer_put(to, i, 0, grown, bytes, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_safetensors_writer_put(to, i, 0, grown, bytes, &err), &err);
         free(grown);
     }
-    if (qv_safetensors_writer_finish(&to, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_finish(&to, &err), &err);
     int64_t quantised = 0;
     for (size_t i = 0; i < w.n; i++)
         quantised += !strcmp(w.tensors[i].dtype_name, "U32");
@@ -319,16 +315,13 @@ TEST(stored_takes_a_third)
     qv_error err = { 0 };
     if (!qv_backend_find("cpu"))
         skip();
-    if (qv_context_open(&(qv_context_options){ .backend = "cpu" }, &ctx, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "cpu" }, &ctx, &err), &err);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct qv_matrix matrix = { .n = sizes[i][0], .k = sizes[i][1], .dtype = QV_BF16 };
         struct qv_layout stored, widened;
-        if (ctx->backend->layout(ctx->dev, &matrix, &widened, &err))
-            fail_msg("%s", err.text);
+        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &widened, &err), &err);
         matrix.groups = (struct qv_groups){ 4, 64, QV_BF16 };
-        if (ctx->backend->layout(ctx->dev, &matrix, &stored, &err))
-            fail_msg("%s", err.text);
+        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &stored, &err), &err);
         const double ratio = (double)stored.bytes / (double)widened.bytes;
         if (!(ratio > 0.28 && ratio <= 0.32))
             fail_msg("%lld x %lld: stored takes %.3f of bf16", (long long)matrix.n,
@@ -392,8 +385,7 @@ TEST(what_is_not_in_that_form_is_refused)
         qv_model *model = NULL;
         qv_error err = { 0 };
         write_checkpoint(&cases[i].how);
-        if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), &err);
         const qv_status s = qv_model_load(ctx, tempdir, NULL, &model, &err);
         expect_failure("quantised", cases[i].status, cases[i].words, s, &err);
         assert_null(model);

@@ -127,8 +127,7 @@ write_checkpoint(const struct form *form)
     struct qv_tower tower;
     qv_error err = { 0 };
     size_t n = 0;
-    if (qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err), &err);
     s.used = s.data = 0;
     for (size_t id = 0; id < tower.n; id++) {
         const struct qv_tensor_spec *spec = &tower.tensors[id];
@@ -207,8 +206,7 @@ is_refused(const struct form *form, bool bits)
         snprintf(words, sizeof words,
                  "model.safetensors|mlp.linear_fc1.weight|groups of %lld|32, 64 and 128",
                  (long long)form->group);
-    if (qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), &err);
     const qv_status s = qv_model_load(ctx, tempdir, NULL, &model, &err);
     expect_failure("quantised", QV_EFORMAT, words, s, &err);
     assert_null(model);
@@ -253,12 +251,11 @@ TEST(a_room_that_is_too_small_is_refused)
     void *values;
     write_config();
     write_checkpoint(&form);
-    if (qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err) ||
-        qv_checkpoint_open(tempdir, &stored.checkpoint, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err) ||
+                  qv_checkpoint_open(tempdir, &stored.checkpoint, &err),
+              &err);
     const struct qv_tensor_spec *spec = &tower.tensors[tower.blocks[0].fc1.weight];
-    if (qv_stored_find(&stored, &config, spec, 0, &tensor, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_stored_find(&stored, &config, spec, 0, &tensor, &err), &err);
     for (int64_t group = 1; group <= 32; group *= 32) { /* 1 stands for a tensor that nobody has
                                                          * checked. */
         tensor.group = group;
@@ -270,8 +267,7 @@ TEST(a_room_that_is_too_small_is_refused)
         const qv_status s = qv_stored_read(&tensor, 5, 3, &room, &values, &err);
         expect_failure("too small", QV_EFORMAT, "mlp.linear_fc1.weight: 3 rows take", s, &err);
         room.bytes++;
-        if (group == 32 && qv_stored_read(&tensor, 5, 3, &room, &values, &err))
-            fail_msg("%s", err.text);
+        assert_ok(group == 32 && qv_stored_read(&tensor, 5, 3, &room, &values, &err), &err);
         for (int64_t i = 0; group == 32 && i < 3 * spec->k; i++)
             assert_true(((const float *)values)[i] == value_at(&form, 5 * spec->k + i));
         free(raw);

@@ -6,15 +6,12 @@
 #include "make_clips.h"
 #include "qwenvit_clips.h"
 #include "tiny.h"
+#include "wrap.h"
 
 static const char words[] = "this build has no NVDEC support";
 static bool is_cuda; /* what contexts say that they are */
 
-void __real_qv_context_get_info(const qv_context *context, qv_context_info *info);
-void __wrap_qv_context_get_info(const qv_context *context, qv_context_info *info);
-
-void
-__wrap_qv_context_get_info(const qv_context *context, qv_context_info *info)
+WRAPPED(void, qv_context_get_info, (const qv_context *context, qv_context_info *info))
 {
     __real_qv_context_get_info(context, info);
     if (is_cuda)
@@ -26,8 +23,7 @@ start(void)
 {
     qv_decoder *decoder = NULL;
     qv_error err;
-    if (qv_decoder_start(QV_DECODER_NO_NVDEC, &decoder, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_decoder_start(QV_DECODER_NO_NVDEC, &decoder, &err), &err);
     return decoder;
 }
 
@@ -45,8 +41,7 @@ TEST(its_version_says_it)
 {
     char text[256];
     qv_error err = { 0 };
-    if (qv_decoder_version(QV_DECODER_NO_NVDEC, text, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_decoder_version(QV_DECODER_NO_NVDEC, text, &err), &err);
     assert_non_null(strstr(text, "\n  FFmpeg   "));
     assert_non_null(strstr(text, "\n  NVDEC    this build has no NVDEC support"));
     assert_int_equal(qv_decoder_version("/bin/true", text, &err), QV_EBACKEND);
@@ -71,8 +66,7 @@ TEST(clips_say_it)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const qv_clip_options options = { .decoder = decoder, .decode = cases[i].decode };
         qv_outcome info;
-        if (qv_clip_open(cases[i].clip, NULL, NULL, &options, &clip, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_clip_open(cases[i].clip, NULL, NULL, &options, &clip, &err), &err);
         qv_clip_get_info(clip, &info);
         if (cases[i].not_gpu ? !strstr(info.not_gpu, words) : *info.not_gpu)
             fail_msg("case %zu: \"%s\"", i, info.not_gpu);
@@ -109,10 +103,10 @@ TEST(a_job_says_it)
     const qv_job_options options = { .sink = { .end = keep_reason, .user = reason },
                                      .clip = { .decoder = decoder, .decode = QV_DECODE_AUTO } };
     is_cuda = true;
-    if (qv_job_open(&t.model, 1, &options, &job, &err) ||
-        qv_job_add(job, &(qv_job_source){ .path = "whole.mkv", .key = "k" }, &err) ||
-        qv_job_end(job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_open(&t.model, 1, &options, &job, &err) ||
+                  qv_job_add(job, &(qv_job_source){ .path = "whole.mkv", .key = "k" }, &err) ||
+                  qv_job_end(job, &err),
+              &err);
     is_cuda = false;
     assert_non_null(strstr(reason, words));
     qv_job_close(&job);

@@ -104,7 +104,7 @@ static qv_cache_item
 an_item(const qv_cache *c)
 {
     qv_cache_item item;
-    assert_int_equal(qv_cache_at(c, 0, &item, &err), QV_OK);
+    assert_ok(qv_cache_at(c, 0, &item, &err), &err);
     return item;
 }
 
@@ -113,7 +113,7 @@ an_entry(const qv_cache_layout *l)
 {
     qv_cache_entry *e = NULL;
     qv_cache_writer *w = open_writer(new_dir, l, 0);
-    assert_int_equal(qv_cache_begin(w, "k", &some_source, 4, &e, &err), QV_OK);
+    assert_ok(qv_cache_begin(w, "k", &some_source, 4, &e, &err), &err);
     return e;
 }
 
@@ -122,8 +122,7 @@ a_job(void)
 {
     const qv_job_options o = { .decoders = 1 };
     qv_job *job = NULL;
-    if (qv_job_open(&model, 1, &o, &job, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_job_open(&model, 1, &o, &job, &err), &err);
     return job;
 }
 
@@ -132,8 +131,7 @@ a_fill(void)
 {
     const qv_cache_fill_options o = { 0 };
     qv_cache_fill *f = NULL;
-    if (qv_cache_fill_open(new_dir, &o, &f, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_cache_fill_open(new_dir, &o, &f, &err), &err);
     return f;
 }
 
@@ -142,8 +140,7 @@ a_clip(void)
 {
     const qv_clip_options o = { 0 };
     qv_clip *clip = NULL;
-    if (qv_clip_open(image_path, NULL, NULL, &o, &clip, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_clip_open(image_path, NULL, NULL, &o, &clip, &err), &err);
     return clip;
 }
 
@@ -286,7 +283,7 @@ CALL(qv_cache_release, NO_STATUS)
 {
     qv_cache *c = opened();
     qv_cache_item item = an_item(c);
-    assert_int_equal(qv_cache_hold(c, &item, &err), QV_OK);
+    assert_ok(qv_cache_hold(c, &item, &err), &err);
     qv_cache_release(arg(0, c), arg(1, &item));
     return if_not(item.tokens != NULL);
 }
@@ -341,7 +338,7 @@ CALL(qv_cache_fill_there, NO_STATUS)
 {
     const qv_cache_fill_options o = { 0 };
     qv_cache_fill *f = NULL;
-    assert_int_equal(qv_cache_fill_open(cache_dir, &o, &f, &err), QV_OK);
+    assert_ok(qv_cache_fill_open(cache_dir, &o, &f, &err), &err);
     return if_not(!qv_cache_fill_there(arg(0, f)));
 }
 
@@ -484,7 +481,7 @@ static qv_decoder *
 a_decoder(void)
 {
     qv_decoder *d = NULL;
-    assert_int_equal(qv_decoder_start("/bin/true", &d, &err), QV_OK);
+    assert_ok(qv_decoder_start("/bin/true", &d, &err), &err);
     return d;
 }
 
@@ -681,7 +678,7 @@ set_up(void)
     /* two parts of one run, which have a rate, and a damaged one, which is superseded */
     qv_cache_writer *w = open_writer(cache_dir, &tiny, 0);
     write_key(w, &tiny, key_name(0), 3);
-    assert_int_equal(qv_cache_seal(w, &err), QV_OK);
+    assert_ok(qv_cache_seal(w, &err), &err);
     struct file part = read_part(cache_dir, path);
     write_key(w, &tiny, key_name(1), 3);
     close_writer(&w);

@@ -56,7 +56,7 @@ TEST(test_round_trip)
         assert_string_equal(qv_op_print(&op, text, sizeof text), legal[kind]);
         struct qv_op again = parsed(text);
         assert_true(qv_op_equal(&op, &again));
-        assert_int_equal(qv_op_check(&op, &err), QV_OK);
+        assert_ok(qv_op_check(&op, &err), &err);
     }
 }
 

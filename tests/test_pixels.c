@@ -23,8 +23,7 @@ open_clip(const char *path, qv_clip_options o, qv_outcome *info)
     qv_clip *clip = NULL;
     qv_error err = { QV_OK, "" };
     o.min_pixels = o.min_pixels ? o.min_pixels : 1024;
-    if (qv_clip_open(path, NULL, NULL, &o, &clip, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_clip_open(path, NULL, NULL, &o, &clip, &err), &err);
     qv_clip_get_info(clip, info);
     return clip;
 }
@@ -105,10 +104,8 @@ write_grey(const char *name, const char *words, int level)
     fprintf(f, "YUV4MPEG2 W%d H%d F4:1 Ip A1:1 C420jpeg%s\n", SIDE, SIDE, words);
     for (int n = 0; n < 4; n++) {
         fprintf(f, "FRAME\n");
-        for (int i = 0; i < SIDE * SIDE; i++) {
-            seed = seed * 1664525u + 1013904223u;
-            fputc(level < 0 ? (int)(seed >> 24) : level, f);
-        }
+        for (int i = 0; i < SIDE * SIDE; i++)
+            fputc(level < 0 ? (int)(test_random(&seed) >> 24) : level, f);
         for (int i = 0; i < SIDE * SIDE / 2; i++)
             fputc(128, f);
     }

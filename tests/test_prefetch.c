@@ -18,6 +18,7 @@
 #include "model/model.h"
 #include "tempdir.h"
 #include "towers/prefetch.h"
+#include "wrap.h"
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
@@ -66,7 +67,7 @@ open_ring(struct ring *r, size_t n, int slots, int threads)
     qv_error err;
     *r = (struct ring){ .slots = slots, .bad = MOST_ITEMS, .worse = MOST_ITEMS };
     const struct qv_prefetch_work work = { n, slots, threads, r, prepare, follow };
-    assert_int_equal(qv_prefetch_open(&work, &p, &err), QV_OK);
+    assert_ok(qv_prefetch_open(&work, &p, &err), &err);
     return p;
 }
 
@@ -107,7 +108,7 @@ TEST(the_first_failure_is_told)
             qv_status status;
             char words[16];
             size_t i = 0, n = 0;
-            assert_int_equal(qv_prefetch_open(&work, &p, &err), QV_OK);
+            assert_ok(qv_prefetch_open(&work, &p, &err), &err);
             while (!(status = qv_prefetch_next(p, &i, &err))) {
                 assert_int_equal(i, n);
                 r.taken = ++n;
@@ -141,11 +142,7 @@ TEST(it_can_be_left_at_any_item)
 static atomic_int reads, fail_read; /* fail_read: the number of the read that fails, from 1; 0:
                                      * none. */
 
-ssize_t __real_pread(int fd, void *data, size_t bytes, off_t offset);
-ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t offset);
-
-ssize_t
-__wrap_pread(int fd, void *data, size_t bytes, off_t offset)
+WRAPPED(ssize_t, pread, (int fd, void *data, size_t bytes, off_t offset))
 {
     errno = EIO;
     return atomic_fetch_add(&reads, 1) + 1 == fail_read ? -1
@@ -170,8 +167,7 @@ put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoil
     uint32_t seed = (uint32_t)i;
     assert_true(wide && half);
     for (int64_t j = 0; j < n; j++) {
-        seed = seed * 1664525 + 1013904223;
-        wide[j] = (float)(int32_t)seed * 0x1p-31f;
+        wide[j] = (float)(int32_t)test_random(&seed) * 0x1p-31f;
         half[j] = qv_f32_to_bf16(wide[j]);
     }
     for (int k = 0; k < 2; k++)
@@ -179,9 +175,9 @@ put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoil
             wide[n - 1] = NAN;
             half[n - 1] = qv_f32_to_bf16(NAN);
         }
-    if (qv_safetensors_writer_put(w, i, 0, f32 ? (void *)wide : half, (size_t)n * (f32 ? 4 : 2),
-                                  &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_put(w, i, 0, f32 ? (void *)wide : half,
+                                        (size_t)n * (f32 ? 4 : 2), &err),
+              &err);
     free(wide);
     free(half);
 }
@@ -197,8 +193,7 @@ write_tower(const int spoilt[2])
     struct qv_safetensors_writer *w = NULL;
     qv_error err = { 0 };
     temp_text("config.json", config);
-    if (qv_config_read(tempdir, &c, &err) || qv_tower_open(&c, &tower, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_config_read(tempdir, &c, &err) || qv_tower_open(&c, &tower, &err), &err);
     assert_true(tower.n > 10 && tower.n <= MOST);
     for (size_t i = 0; i < tower.n; i++) {
         const struct qv_tensor_spec *s = &tower.tensors[i];
@@ -209,13 +204,12 @@ write_tower(const int spoilt[2])
                                              .shape = { s->n, s->k } };
         strcpy(tensors[i].dtype_name, i % 4 == 1 ? "F32" : "BF16");
     }
-    if (qv_safetensors_writer_open(temp_path("model.safetensors"), tensors, tower.n, NULL, 0, &w,
-                                   &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_open(temp_path("model.safetensors"), tensors, tower.n, NULL, 0,
+                                         &w, &err),
+              &err);
     for (size_t i = 0; i < tower.n; i++)
         put_tensor(w, i, tower.tensors[i].n * tower.tensors[i].k, spoilt);
-    if (qv_safetensors_writer_finish(&w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_finish(&w, &err), &err);
     qv_tower_close(&tower);
 }
 
@@ -238,8 +232,7 @@ TEST(threads_load_the_same_weights)
         qv_model *models[2] = { NULL };
         qv_error err = { 0 };
         for (int i = 0; i < 2; i++)
-            if (load(dtypes[d], i ? 4 : 1, &ctx[i], &models[i], &err))
-                fail_msg("%s", err.text);
+            assert_ok(load(dtypes[d], i ? 4 : 1, &ctx[i], &models[i], &err), &err);
         const struct qv_weights *one = &models[0]->weights, *many = &models[1]->weights;
         assert_true(one->bytes > 40 << 20);
         assert_int_equal(one->bytes, many->bytes);
@@ -279,8 +272,7 @@ TEST(a_read_that_fails_in_a_thread_is_an_error)
     qv_model *model = NULL;
     qv_error err = { 0 };
     write_tower((const int[2]){ -1, -1 });
-    if (load(QV_BF16, 4, &ctx, &model, &err))
-        fail_msg("%s", err.text);
+    assert_ok(load(QV_BF16, 4, &ctx, &model, &err), &err);
     qv_model_free(&model);
     qv_context_close(&ctx);
     const int n = reads;

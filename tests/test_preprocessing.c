@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tests preprocessing: the rules against transformers' numbers, the resize against
  * torchvision's, and decoding with clips that the test makes. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "test.h"
 
 #include <fcntl.h>
@@ -15,45 +15,74 @@
 #include "../clips/clips.h"
 #include "../decoder/decoder.h"
 #include "ffmpeg_write.h"
+#include "tempdir.h"
 #include "command/tool.h"
 
 #define CLIP_W 96
 #define CLIP_H 64
 
-static char folder[256];
-
 /* ---- rules: numbers from transformers 5.23 --------------------------------------------------- */
+
+typedef struct sampled {
+    int64_t total;
+    double source_fps, fps;
+    int64_t num_frames, least, most, n, hash;
+} sampled;
+
+static int64_t
+hash_numbers(const int64_t *numbers, int64_t n)
+{
+    int64_t hash = 0;
+    for (int64_t i = 0; i < n; i++)
+        hash = (hash * 31 + numbers[i]) % 1000000007;
+    return hash;
+}
+
+static void
+check_sampled(const qvm_rules *rules, const sampled *cases, size_t n_cases)
+{
+    for (const sampled *c = cases; c < cases + n_cases; c++) {
+        const qv_outcome info = { .cut_frames = c->total, .source_fps = c->source_fps };
+        const qv_clip_options o = { .num_frames = c->num_frames };
+        qv_preprocess p = qv_preprocess_default(false);
+        p.fps = c->fps;
+        p.min_frames = c->least;
+        p.max_frames = c->most;
+        p.max_duration = 300;
+        int64_t indices[1024], n = 0;
+        assert_int_equal(rules->count(&info, &p, &o, &n, NULL), QV_OK);
+        assert_int_equal(n, c->n);
+        rules->fill(&info, &p, n, indices);
+        assert_int_equal(hash_numbers(indices, n), c->hash);
+    }
+}
 
 TEST(test_sample_frames)
 {
-    static const struct {
-        int64_t total;
-        double source_fps, fps;
-        int64_t num_frames, n, hash;
-    } cases[] = {
-        { 325, 25.0, 2.0, 0, 26, 997334516 },
-        { 1, 25.0, 2.0, 0, 1, 0 },
-        { 2, 30.0, 2.0, 0, 2, 1 },
-        { 3, 30.0, 2.0, 0, 3, 33 },
-        { 300, 29.97002997002997, 2.0, 0, 20, 222361896 },
-        { 100000, 30.0, 2.0, 0, 768, 977239810 },
-        { 431, 24.0, 0.5, 0, 8, 836673061 },
-        { 50, 10.0, 2.0, 0, 10, 949766678 },
-        { 7, 25.0, 0.0, 4, 4, 2052 },
-        { 3, 25.0, 0.0, 8, 8, 29583488 },
-        { 1000, 29.97, 7.3, 0, 243, 955691372 },
-        { 999, 60.0, 59.94, 0, 768, 659803365 },
-        { 10, 25.0, 0.0, 1, 1, 0 },
-        { 175, 30.0, 2.4, 0, 13, 414787989 }, /* int(175 / 30.0 * 2.4), not int(175 * 2.4 / 30.0) */
+    static const sampled cases[] = {
+        { 325, 25.0, 2.0, 0, 4, 768, 26, 997334516 },
+        { 1, 25.0, 2.0, 0, 4, 768, 1, 0 },
+        { 2, 30.0, 2.0, 0, 4, 768, 2, 1 },
+        { 3, 30.0, 2.0, 0, 4, 768, 3, 33 },
+        { 300, 29.97002997002997, 2.0, 0, 4, 768, 20, 222361896 },
+        { 100000, 30.0, 2.0, 0, 4, 768, 768, 977239810 },
+        { 431, 24.0, 0.5, 0, 4, 768, 8, 836673061 },
+        { 50, 10.0, 2.0, 0, 4, 768, 10, 949766678 },
+        { 7, 25.0, 0.0, 4, 4, 768, 4, 2052 },
+        { 3, 25.0, 0.0, 8, 4, 768, 8, 29583488 },
+        { 1000, 29.97, 7.3, 0, 4, 768, 243, 955691372 },
+        { 999, 60.0, 59.94, 0, 4, 768, 768, 659803365 },
+        { 10, 25.0, 0.0, 1, 4, 768, 1, 0 },
+        /* int(175 / 30.0 * 2.4), not int(175 * 2.4 / 30.0) */
+        { 175, 30.0, 2.4, 0, 4, 768, 13, 414787989 },
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        int64_t indices[1024], hash = 0;
-        const int64_t n = qv_sample_frames(cases[c].total, cases[c].source_fps, cases[c].fps,
-                                           cases[c].num_frames, 4, 768, indices);
+        int64_t indices[1024];
+        const int64_t n =
+            qv_sample_frames(cases[c].total, cases[c].source_fps, cases[c].fps, cases[c].num_frames,
+                             cases[c].least, cases[c].most, indices);
         assert_int_equal(n, cases[c].n);
-        for (int64_t i = 0; i < n; i++)
-            hash = (hash * 31 + indices[i]) % 1000000007;
-        assert_int_equal(hash, cases[c].hash);
+        assert_int_equal(hash_numbers(indices, n), cases[c].hash);
     }
     int64_t half[4]; /* 0, 1.5, 3 and 0, 0.5, 1: halves are rounded to even numbers */
     qv_sample_frames(4, 1, 0, 3, 4, 768, half);
@@ -69,11 +98,7 @@ TEST(test_sample_frames)
  * vectors. */
 TEST(test_sample_pairs)
 {
-    static const struct {
-        int64_t total;
-        double source_fps, fps;
-        int64_t num_frames, least, most, n, hash;
-    } cases[] = {
+    static const sampled cases[] = {
         { 325, 25.0, 2.0, 0, 4, 768, 26, 912681750 },
         { 2, 30.0, 2.0, 0, 4, 768, 2, 1 },
         { 3, 30.0, 2.0, 0, 4, 768, 2, 1 },
@@ -91,59 +116,30 @@ TEST(test_sample_pairs)
         /* an error there; here the frame is paired with itself */
         { 1, 25.0, 2.0, 0, 4, 768, 1, 0 },
     };
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        const qv_outcome info = { .cut_frames = cases[c].total, .source_fps = cases[c].source_fps };
-        const qv_clip_options o = { .num_frames = cases[c].num_frames };
-        qv_preprocess p = qv_preprocess_default(false);
-        p.fps = cases[c].fps;
-        p.min_frames = cases[c].least;
-        p.max_frames = cases[c].most;
-        int64_t indices[1024], n = 0, hash = 0;
-        assert_int_equal(qvm_qwen2_vl.count(&info, &p, &o, &n, NULL), QV_OK);
-        assert_int_equal(n, cases[c].n);
-        qvm_qwen2_vl.fill(&info, &p, n, indices);
-        for (int64_t i = 0; i < n; i++)
-            hash = (hash * 31 + indices[i]) % 1000000007;
-        assert_int_equal(hash, cases[c].hash);
-    }
+    check_sampled(&qvm_qwen2_vl, cases, sizeof cases / sizeof *cases);
 }
 
 /* Numbers of Glm4vVideoProcessor with numpy 2. Clips above 300 seconds are spread, or taken
  * whole. */
 TEST(test_sample_by_seconds)
 {
-    static const struct {
-        int64_t total;
-        double source_fps, fps;
-        int64_t n, hash;
-    } cases[] = {
-        { 325, 25.0, 2.0, 26, 269514090 },
-        { 1, 25.0, 2.0, 2, 0 },
-        { 2, 30.0, 2.0, 2, 0 },
-        { 7, 25.0, 2.0, 2, 0 },
-        { 300, 29.97002997002997, 2.0, 20, 338371810 },
-        { 9000, 30.0, 2.0, 600, 772791234 },
-        { 9001, 30.0, 2.0, 600, 56244505 },
-        { 100000, 30.0, 2.0, 600, 642544972 },
-        { 431, 24.0, 0.5, 8, 487521669 },
-        { 33, 25.0, 60.0, 34, 441677569 }, /* each frame once, the last one again */
-        { 700, 2.0, 2.5, 700, 607852997 },
-        { 7193, 23.976, 2.0, 600, 704196857 },
-        { 50000, 25.0, 0.37, 112, 932746256 },
-        { 400, 1.0, 2.0, 400, 330503023 },
+    static const sampled cases[] = {
+        { 325, 25.0, 2.0, 0, 4, 768, 26, 269514090 },
+        { 1, 25.0, 2.0, 0, 4, 768, 2, 0 },
+        { 2, 30.0, 2.0, 0, 4, 768, 2, 0 },
+        { 7, 25.0, 2.0, 0, 4, 768, 2, 0 },
+        { 300, 29.97002997002997, 2.0, 0, 4, 768, 20, 338371810 },
+        { 9000, 30.0, 2.0, 0, 4, 768, 600, 772791234 },
+        { 9001, 30.0, 2.0, 0, 4, 768, 600, 56244505 },
+        { 100000, 30.0, 2.0, 0, 4, 768, 600, 642544972 },
+        { 431, 24.0, 0.5, 0, 4, 768, 8, 487521669 },
+        { 33, 25.0, 60.0, 0, 4, 768, 34, 441677569 }, /* each frame once, the last one again */
+        { 700, 2.0, 2.5, 0, 4, 768, 700, 607852997 },
+        { 7193, 23.976, 2.0, 0, 4, 768, 600, 704196857 },
+        { 50000, 25.0, 0.37, 0, 4, 768, 112, 932746256 },
+        { 400, 1.0, 2.0, 0, 4, 768, 400, 330503023 },
     };
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        const qv_outcome info = { .cut_frames = cases[c].total, .source_fps = cases[c].source_fps };
-        const qv_clip_options o = { 0 };
-        const qv_preprocess p = { .fps = cases[c].fps, .max_duration = 300 };
-        int64_t indices[1024], n = 0, hash = 0;
-        assert_int_equal(qvm_glm4v.count(&info, &p, &o, &n, NULL), QV_OK);
-        assert_int_equal(n, cases[c].n);
-        qvm_glm4v.fill(&info, &p, n, indices);
-        for (int64_t i = 0; i < n; i++)
-            hash = (hash * 31 + indices[i]) % 1000000007;
-        assert_int_equal(hash, cases[c].hash);
-    }
+    check_sampled(&qvm_glm4v, cases, sizeof cases / sizeof *cases);
 }
 
 TEST(test_sample_by_seconds_refuses)
@@ -360,10 +356,8 @@ noise(int64_t n)
     uint8_t *bytes = malloc((size_t)n);
     uint32_t s = 1;
     assert_non_null(bytes);
-    for (int64_t i = 0; i < n; i++) {
-        s = s * 1664525u + 1013904223u;
-        bytes[i] = (uint8_t)(s >> 24);
-    }
+    for (int64_t i = 0; i < n; i++)
+        bytes[i] = (uint8_t)(test_random(&s) >> 24);
     return bytes;
 }
 
@@ -409,10 +403,8 @@ TEST(test_resize_levels)
     uint32_t s = 7;
     for (int round = 0; round < 60; round++) {
         int side[4];
-        for (int i = 0; i < 4; i++) {
-            s = s * 1664525u + 1013904223u;
-            side[i] = 1 + (int)((s >> 16) % (round % 2 ? 200 : 40));
-        }
+        for (int i = 0; i < 4; i++)
+            side[i] = 1 + (int)((test_random(&s) >> 16) % (round % 2 ? 200 : 40));
         const size_t n = 3 * (size_t)side[2] * (size_t)side[3];
         uint8_t *src = noise(3 * side[0] * side[1]);
         uint8_t *portable = malloc(n), *other = malloc(n);
@@ -445,16 +437,6 @@ TEST(test_resize_refuses)
 }
 
 /* ---- making clips ---------------------------------------------------------------------------- */
-
-static const char *
-in_folder(const char *name)
-{
-    static char path[4][512];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    return path[turn];
-}
 
 static void
 draw(AVFrame *frame, int number)
@@ -491,7 +473,7 @@ write_packets(AVFormatContext *mux, AVCodecContext *encoder)
 static const char *
 make_clip(const char *name, int n, double clockwise)
 {
-    const char *path = in_folder(name);
+    const char *path = temp_path(name);
     qvm_quiet();
     AVFormatContext *mux = NULL;
     assert_true(avformat_alloc_output_context2(&mux, NULL, NULL, path) >= 0);
@@ -534,29 +516,6 @@ make_clip(const char *name, int n, double clockwise)
     avio_closep(&mux->pb);
     avformat_free_context(mux);
     return path;
-}
-
-static void
-write_file(const char *path, const void *bytes, size_t n)
-{
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, n, file), n);
-    fclose(file);
-}
-
-static uint8_t *
-read_file(const char *path, size_t *n)
-{
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    fseek(file, 0, SEEK_END);
-    *n = (size_t)ftell(file);
-    rewind(file);
-    uint8_t *bytes = malloc(*n);
-    assert_int_equal(fread(bytes, 1, *n, file), *n);
-    fclose(file);
-    return bytes;
 }
 
 /* Reads a whole clip, `step` frames in each call, and returns the hash of its pixels. */
@@ -752,7 +711,7 @@ TEST(test_like_qwen_vl_utils_is_qwens)
     assert_non_null(strstr(err.text, "like_glm.mp4: qwen-vl-utils"));
     assert_null(clip);
     o.like = QV_LIKE_TRANSFORMERS;
-    assert_int_equal(qv_clip_open(path, &glm, &glm, &o, &clip, &err), QV_OK);
+    assert_ok(qv_clip_open(path, &glm, &glm, &o, &clip, &err), &err);
     qv_outcome info;
     qv_clip_get_info(clip, &info);
     assert_int_equal(info.n_frames % 2, 0);
@@ -772,10 +731,10 @@ TEST(test_transparent_image)
     uint8_t bytes[sizeof header - 1 + (size_t)64 * 64 * 4];
     memcpy(bytes, header, sizeof header - 1);
     memset(bytes + sizeof header - 1, 64, sizeof bytes - (sizeof header - 1));
-    write_file(in_folder("clear.pam"), bytes, sizeof bytes);
+    temp_file("clear.pam", bytes, sizeof bytes);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qv_clip *clip =
-            open_clip(in_folder("clear.pam"), &(qv_clip_options){ .like = cases[i].like });
+            open_clip(temp_path("clear.pam"), &(qv_clip_options){ .like = cases[i].like });
         static uint8_t frame[256 * 256 * 3];
         qv_outcome info;
         int64_t n = 0;
@@ -881,7 +840,7 @@ TEST(test_file_changes_at_once)
     qv_error err = { 0 };
     int64_t n = 0;
     touch(path);
-    assert_int_equal(qv_clip_read(clip, frames, N, &n, NULL, &err), QV_OK);
+    assert_ok(qv_clip_read(clip, frames, N, &n, NULL, &err), &err);
     assert_int_equal(n, N - 1);
     assert_int_equal(qv_clip_read(clip, frames, N, &n, NULL, &err), QV_EFORMAT);
     qv_clip_close(&clip);
@@ -940,7 +899,7 @@ TEST(test_png_round_trip)
 {
     const int h = 256, w = 288; /* a size that smart_resize keeps */
     uint8_t *rgb = noise(3 * h * w), *back = malloc(3 * (size_t)h * (size_t)w);
-    const char *path = in_folder("image.png");
+    const char *path = temp_path("image.png");
     assert_int_equal(tool_write_png(path, rgb, h, w, NULL), QV_OK);
     qv_clip *clip = open_clip(path, &(qv_clip_options){ .fps = 3 });
     qv_outcome info;
@@ -960,7 +919,7 @@ TEST(test_png_round_trip)
     qv_clip_close(&clip);
 
     /* the size follows the image's rules, not the clip's, whatever the file's name is */
-    const char *renamed = in_folder("image.mp4");
+    const char *renamed = temp_path("image.mp4");
     assert_int_equal(tool_write_png(renamed, rgb, 20, 20, NULL), QV_OK);
     clip = open_clip(renamed, NULL);
     qv_clip_get_info(clip, &info);
@@ -969,10 +928,10 @@ TEST(test_png_round_trip)
     qv_clip_close(&clip);
 
     qv_error err;
-    assert_int_equal(tool_write_png(in_folder("no/such/folder.png"), rgb, 20, 20, &err), QV_EIO);
+    assert_int_equal(tool_write_png(temp_path("no/such/folder.png"), rgb, 20, 20, &err), QV_EIO);
     assert_non_null(strstr(err.text, "no/such/folder.png"));
-    assert_int_equal(tool_write_png(in_folder("thin.png"), rgb, 1, 300, NULL), QV_OK);
-    assert_int_equal(try_clip(in_folder("thin.png"), NULL, &clip, &err), QV_EFORMAT);
+    assert_int_equal(tool_write_png(temp_path("thin.png"), rgb, 1, 300, NULL), QV_OK);
+    assert_int_equal(try_clip(temp_path("thin.png"), NULL, &clip, &err), QV_EFORMAT);
     assert_non_null(strstr(err.text, "300x1"));
     free(rgb);
     free(back);
@@ -981,7 +940,7 @@ TEST(test_png_round_trip)
 /* ---- files that are no clips ----------------------------------------------------------------- */
 
 static void
-expect_failure(const char *path, qv_status status, const char *text)
+expect_bad_clip(const char *path, qv_status status, const char *text)
 {
     qv_clip *clip = NULL;
     qv_error err = { QV_OK, "" };
@@ -1000,18 +959,18 @@ TEST(test_bad_files)
     static const char concat[] = "ffconcat version 1.0\nfile one.mp4\n";
     static const char sdp[] = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
                               "m=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n";
-    write_file(in_folder("text.mp4"), text, sizeof text - 1);
-    write_file(in_folder("playlist.mp4"), playlist, sizeof playlist - 1);
-    write_file(in_folder("concat.mp4"), concat, sizeof concat - 1);
-    write_file(in_folder("sdp.mp4"), sdp, sizeof sdp - 1);
-    write_file(in_folder("empty.mp4"), "", 0);
-    expect_failure(in_folder("text.mp4"), QV_EFORMAT, "not");
-    expect_failure(in_folder("playlist.mp4"), QV_EFORMAT, "not");
-    expect_failure(in_folder("concat.mp4"), QV_EFORMAT, "concat");
-    expect_failure(in_folder("sdp.mp4"), QV_EFORMAT, "not");
-    expect_failure(in_folder("empty.mp4"), QV_EFORMAT, "empty");
-    expect_failure(in_folder("missing.mp4"), QV_EIO, "No such file");
-    expect_failure(folder, QV_EIO, "not a regular file");
+    temp_file("text.mp4", text, sizeof text - 1);
+    temp_file("playlist.mp4", playlist, sizeof playlist - 1);
+    temp_file("concat.mp4", concat, sizeof concat - 1);
+    temp_file("sdp.mp4", sdp, sizeof sdp - 1);
+    temp_file("empty.mp4", "", 0);
+    expect_bad_clip(temp_path("text.mp4"), QV_EFORMAT, "not");
+    expect_bad_clip(temp_path("playlist.mp4"), QV_EFORMAT, "not");
+    expect_bad_clip(temp_path("concat.mp4"), QV_EFORMAT, "concat");
+    expect_bad_clip(temp_path("sdp.mp4"), QV_EFORMAT, "not");
+    expect_bad_clip(temp_path("empty.mp4"), QV_EFORMAT, "empty");
+    expect_bad_clip(temp_path("missing.mp4"), QV_EIO, "No such file");
+    expect_bad_clip(tempdir, QV_EIO, "not a regular file");
 }
 
 /* A PNG header that promises 65000x65000 pixels in 100 bytes. */
@@ -1019,22 +978,22 @@ TEST(test_bomb)
 {
     uint8_t png[100] = { 0x89, 'P', 'N', 'G', 13, 10,   26,   10, 0, 0,    0,    13, 'I',
                          'H',  'D', 'R', 0,   0,  0xfd, 0xe8, 0,  0, 0xfd, 0xe8, 8,  2 };
-    write_file(in_folder("bomb.png"), png, sizeof png);
-    expect_failure(in_folder("bomb.png"), QV_EFORMAT, "");
+    temp_file("bomb.png", png, sizeof png);
+    expect_bad_clip(temp_path("bomb.png"), QV_EFORMAT, "");
 }
 
 /* Cut and damaged clips come to an end, with the same pixels for every number of threads. */
 TEST(test_damage)
 {
-    size_t n;
-    uint8_t *bytes = read_file(make_clip("whole.avi", 40, 0), &n);
+    const struct file whole = read_file(make_clip("whole.avi", 40, 0));
+    const size_t n = whole.bytes;
     for (int round = 0; round < 40; round++) {
         const size_t cut = round < 20 ? n * (size_t)(round + 1) / 21 : n;
         uint8_t *copy = malloc(n);
-        memcpy(copy, bytes, n);
+        memcpy(copy, whole.data, n);
         for (size_t at = 5000 + (size_t)round * 37; round >= 20 && at < n; at += 2311)
             copy[at] ^= 0x5a;
-        write_file(in_folder("damaged.avi"), copy, cut);
+        temp_file("damaged.avi", copy, cut);
         free(copy);
         uint64_t hash[2] = { 0 };
         int64_t total[2] = { 0 }, damaged[2] = { 0 };
@@ -1042,7 +1001,7 @@ TEST(test_damage)
             qv_clip *clip = NULL;
             qv_error err = { QV_OK, "" };
             const qv_clip_options options = { .num_frames = 20, .threads = t ? 4 : 1 };
-            const qv_status status = try_clip(in_folder("damaged.avi"), &options, &clip, &err);
+            const qv_status status = try_clip(temp_path("damaged.avi"), &options, &clip, &err);
             if (status) {
                 assert_non_null(strstr(err.text, "damaged.avi"));
                 continue;
@@ -1056,49 +1015,30 @@ TEST(test_damage)
             fail_msg("round %d: %d and %d frames damaged; pixels %s", round, (int)damaged[0],
                      (int)damaged[1], hash[0] == hash[1] ? "equal" : "differ");
     }
-    free(bytes);
+    free(whole.data);
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
 static int
-make_folder(void)
-{
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/qv_media_XXXXXX", base && *base ? base : "/tmp");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int
-remove_folder(void)
-{
-    static const char *const names[] = {
-        "one.mp4",        "two.mp4",     "odd.mp4",     "long.mp4",   "a.avi",        "a.mkv",
-        "with:colon.mp4", "options.mp4", "close.mp4",   "turned.mov", "flat.mov",     "tilted.mov",
-        "image.png",      "image.mp4",   "thin.png",    "text.mp4",   "playlist.mp4", "concat.mp4",
-        "sdp.mp4",        "empty.mp4",   "bomb.png",    "whole.avi",  "damaged.avi",  "like.mp4",
-        "like_glm.mp4",   "clear.pam",   "changes.mp4",
-    };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        unlink(in_folder(names[i]));
-    return rmdir(folder);
-}
-
-static int
 start_decoder(void)
 {
-    qv_error err;
-    if (qv_decoder_start(QV_DECODER, &decoder, &err))
-        fail_msg("%s", err.text);
-    return make_folder();
+    return qv_decoder_start(QV_DECODER, &decoder, NULL);
 }
 
 static int
 stop_decoder(void)
 {
     qv_decoder_stop(&decoder);
-    return remove_folder();
+    return 0;
 }
 
+static int
+no_decoder(void)
+{
+    return 0;
+}
+
+TEST_EACH(tempdir_make, tempdir_remove);
 TEST_GROUP(start_decoder, stop_decoder);
-TEST_GROUP(make_folder, remove_folder);
+TEST_GROUP(no_decoder, stop_decoder);

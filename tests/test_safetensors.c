@@ -48,8 +48,7 @@ open_ok(const char *path)
 {
     struct qv_safetensors *file = NULL;
     qv_error err = { 0 };
-    if (qv_safetensors_open(path, &file, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_open(path, &file, &err), &err);
     return file;
 }
 
@@ -328,12 +327,12 @@ TEST(data_are_read_by_name)
     assert_string_equal(a->name, "a");
     assert_string_equal(b->name, "b");
     assert_null(qv_safetensors_find(file, "c"));
-    assert_int_equal(qv_safetensors_read(file, b, 0, got, 8, &err), QV_OK);
+    assert_ok(qv_safetensors_read(file, b, 0, got, 8, &err), &err);
     for (int i = 0; i < 8; i++)
         assert_int_equal(got[i], 3 + i);
-    assert_int_equal(qv_safetensors_read(file, b, 6, got, 2, &err), QV_OK);
+    assert_ok(qv_safetensors_read(file, b, 6, got, 2, &err), &err);
     assert_int_equal(got[0], 9);
-    assert_int_equal(qv_safetensors_read(file, b, 8, got, 0, &err), QV_OK);
+    assert_ok(qv_safetensors_read(file, b, 8, got, 0, &err), &err);
     expect_failure("end", QV_EINVAL, "odd|\"b\"|8 bytes",
                    qv_safetensors_read(file, b, 6, got, 3, &err), &err);
     expect_failure("wrap", QV_EINVAL, "\"b\"",
@@ -349,7 +348,7 @@ TEST(a_file_that_shrinks_is_an_error)
     struct qv_safetensors *file = open_ok(path);
     const struct qv_safetensor *a = qv_safetensors_at(file, 0);
     assert_int_equal(truncate(path, (off_t)a->offset + 60), 0);
-    assert_int_equal(qv_safetensors_read(file, a, 0, got, 60, &err), QV_OK);
+    assert_ok(qv_safetensors_read(file, a, 0, got, 60, &err), &err);
     expect_failure("shrunk", QV_EIO, "shrinks|40 bytes short|shrank",
                    qv_safetensors_read(file, a, 0, got, 100, &err), &err);
     qv_safetensors_close(&file);
@@ -379,9 +378,9 @@ TEST(what_is_written_comes_back)
     unsigned char data[24], got[24];
     qv_error err = { 0 };
     struct qv_safetensors_writer *w = NULL;
-    if (qv_safetensors_writer_open(temp_path("out"), tensors, COUNT(tensors), metadata, 2, &w,
-                                   &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_open(temp_path("out"), tensors, COUNT(tensors), metadata, 2, &w,
+                                         &err),
+              &err);
     assert_int_not_equal(access(temp_path("out"), F_OK), 0);
     /* any order is allowed; the first tensor comes in two pieces */
     for (size_t i = COUNT(tensors); i-- > 0;) {
@@ -391,8 +390,7 @@ TEST(what_is_written_comes_back)
         assert_int_equal(qv_safetensors_writer_put(w, i, cut, data, sizes[i] - cut, &err), 0);
         assert_int_equal(qv_safetensors_writer_put(w, i, 0, data, cut, &err), 0);
     }
-    if (qv_safetensors_writer_finish(&w, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_safetensors_writer_finish(&w, &err), &err);
     assert_null(w);
     assert_int_equal(temp_count(), 1);
 
@@ -534,8 +532,7 @@ open_folder(void)
 {
     struct qv_checkpoint *c = NULL;
     qv_error err = { 0 };
-    if (qv_checkpoint_open(tempdir, &c, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_checkpoint_open(tempdir, &c, &err), &err);
     return c;
 }
 
@@ -548,8 +545,7 @@ first_byte(struct qv_checkpoint *c, const char *name)
     const struct qv_safetensors *file = NULL;
     qv_error err = { 0 };
     unsigned char byte;
-    if (qv_checkpoint_find(c, name, &t, &file, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_checkpoint_find(c, name, &t, &file, &err), &err);
     if (!t) {
         assert_null(file);
         return -1;
@@ -586,8 +582,7 @@ TEST(shards_may_be_links)
 
     struct qv_checkpoint *c = NULL;
     qv_error err = { 0 };
-    if (qv_checkpoint_open(temp_path("snapshot/"), &c, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_checkpoint_open(temp_path("snapshot/"), &c, &err), &err);
     assert_int_equal(first_byte(c, "v.a"), 0);
     assert_int_equal(first_byte(c, "v.b"), 7);
     assert_int_equal(first_byte(c, "v.a"), 0);

@@ -106,7 +106,7 @@ layer_passes(int64_t n, int64_t cols, double factor, uint64_t *random)
     struct verify_held_to to = verify_held_to_ideal();
     to.truth = to.exact = truth;
     to.yardstick = ideal;
-    assert_int_equal(verify_layer("rounding", QV_BF16, &l, &to, &table, &err), QV_OK);
+    assert_ok(verify_layer("rounding", QV_BF16, &l, &to, &table, &err), &err);
     bool ok = table.rows[0].ok;
     verify_table_free(&table);
     free(truth);

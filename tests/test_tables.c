@@ -18,9 +18,9 @@ encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float 
     const qv_plan_options o = { .capacity.patches = rows };
     const qv_item is_image = { .data = frame, .grid_thw = { 1, side, side }, .is_image = true };
     qv_tokens out = { .tokens = tokens, .capacity = MOST_VALUES / info.out_hidden };
-    if (qv_plan_create(model, &o, &plan, &err) || qv_plan_push(plan, &is_image, 1, &err) ||
-        qv_plan_pull(plan, &out, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_plan_create(model, &o, &plan, &err) || qv_plan_push(plan, &is_image, 1, &err) ||
+                  qv_plan_pull(plan, &out, &err),
+              &err);
     qv_plan_free(&plan);
 }
 
@@ -38,9 +38,9 @@ TEST(rows_beyond_the_items_look_nowhere_else)
         const qv_context_options o = { .backend = test_backends[b] };
         if (!backend_is_here(test_backends[b]))
             continue;
-        if (qv_context_open(&o, &ctx, &err) ||
-            qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, &err))
-            fail_msg("%s", err.text);
+        assert_ok(qv_context_open(&o, &ctx, &err) ||
+                      qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, &err),
+                  &err);
         qv_model_get_info(model, &info);
         const size_t bytes = (size_t)(SIDE * SIDE * info.patch_size * info.patch_size * 3);
         uint8_t *frame = malloc(bytes);

@@ -141,8 +141,8 @@ TEST(errors_end_the_bar)
     char text[4096];
     on_a_terminal(fail_under_the_bar, text, sizeof text);
     assert_non_null(strstr(text, "] 8/8 frames"));
-    assert_non_null(strstr(text, "\nqwenvit: clip.mp4: ended\r\nqwenvit: once more\r\n"));
-    assert_non_null(strstr(text, "\nqwenvit: the last\r\n"));
+    assert_non_null(strstr(text, "\r\033[Kqwenvit: clip.mp4: ended\r\nqwenvit: once more\r\n"));
+    assert_non_null(strstr(text, "\r\033[Kqwenvit: the last\r\n"));
     assert_null(strstr(text, "\n\r\n"));
     on_a_terminal(quietly, text, sizeof text);
     assert_string_equal(text, "qwenvit: no bar\r\n");

@@ -66,12 +66,10 @@ open_ways(qv_context *ctx, struct qv_backend *table)
     table->elapsed = elapsed_ways;
     *ctx = (qv_context){ .backend = table };
     const struct qv_device_options options = { .threads = 1 };
-    if (qv_backend_ref.open(&options, &ctx->dev, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_backend_ref.open(&options, &ctx->dev, &err), &err);
     qv_backend_ref.caps(ctx->dev, &ctx->caps);
     ctx->caps.has_choices = true;
-    if (qv_tune_open(&ctx->tune, NULL, true, "ways", &ctx->caps, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_tune_open(&ctx->tune, NULL, true, "ways", &ctx->caps, &err), &err);
 }
 
 static int
@@ -87,8 +85,7 @@ chosen(const char *operation, const double ms[CHOICES], const bool differs[CHOIC
     memset(runs, 0, sizeof runs);
     open_ways(&ctx, &table);
     qv_status status = qv_op_parse(operation, &op, &err);
-    if (status || qv_kernel_choice(&ctx, &op, &choice, &err))
-        fail_msg("%s", err.text);
+    assert_ok(status || qv_kernel_choice(&ctx, &op, &choice, &err), &err);
     for (int i = 0; i < CHOICES; i++) /* A way that differs is not even timed. */
         assert_true(differs[i] ? runs[i] == 1 : runs[i] > 1);
     qv_tune_close(&ctx.tune);
@@ -126,11 +123,11 @@ TEST(attention_is_not_timed)
     memset(runs, 0, sizeof runs);
     memset(kernels, 0, sizeof kernels);
     open_ways(&ctx, &table);
-    if (qv_op_parse(
-            "attention rows=64 segments=20 longest=4 heads=2 head_dim=4 scale=0.5 dtype=f32", &op,
-            &err) ||
-        qv_kernel_choice(&ctx, &op, &choice, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_op_parse(
+                  "attention rows=64 segments=20 longest=4 heads=2 head_dim=4 scale=0.5 dtype=f32",
+                  &op, &err) ||
+                  qv_kernel_choice(&ctx, &op, &choice, &err),
+              &err);
     assert_int_equal(choice, 0);
     for (int i = 0; i < CHOICES; i++)
         assert_true(!runs[i] && !kernels[i]);

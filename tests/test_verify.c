@@ -395,8 +395,9 @@ open_backend(const char *backend)
 {
     qv_context *ctx = NULL;
     qv_error err = { 0 };
-    if (qv_context_open(&(qv_context_options){ .backend = backend, .threads = 2 }, &ctx, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = backend, .threads = 2 }, &ctx,
+                              &err),
+              &err);
     return ctx;
 }
 
@@ -431,8 +432,7 @@ frames_of(const char *dir, const int64_t thw[3], bool still, uint32_t seed)
 {
     struct qv_config c;
     qv_error err = { 0 };
-    if (qv_config_read(dir, &c, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_config_read(dir, &c, &err), &err);
     size_t frames = (size_t)(still ? 1 : thw[0] * c.temporal);
     size_t bytes = frames * (size_t)(thw[1] * thw[2] * c.patch * c.patch * c.in_channels);
     struct verify_input input = { .still = still, .n = 1 };
@@ -440,10 +440,8 @@ frames_of(const char *dir, const int64_t thw[3], bool still, uint32_t seed)
     input.data = malloc(bytes);
     assert_true(input.thw && input.data);
     memcpy(input.thw[0], thw, sizeof *input.thw);
-    for (size_t i = 0; i < bytes; i++) {
-        seed = seed * 1664525 + 1013904223;
-        ((uint8_t *)input.data)[i] = (uint8_t)(seed >> 24);
-    }
+    for (size_t i = 0; i < bytes; i++)
+        ((uint8_t *)input.data)[i] = (uint8_t)(test_random(&seed) >> 24);
     return input;
 }
 
@@ -574,8 +572,7 @@ TEST(an_image_of_other_means_passes)
     };
     struct verify_table table = { 0 };
     struct verify_input input = frames_of(job.dir, thw, true, 7);
-    if (verify_model(&job, &input, &table, &err))
-        fail_msg("%s", err.text);
+    assert_ok(verify_model(&job, &input, &table, &err), &err);
     expect_green("other means", "ref", &table, 14);
     verify_table_free(&table);
     verify_input_free(&input);
@@ -629,15 +626,13 @@ TEST(stored_weights_pass)
         for (int rounding = VERIFY_AS_STORED; rounding <= VERIFY_ROUND_WEIGHTS; rounding++) {
             qv_model *model = NULL;
             qv_model_info info;
-            if (verify_load(&job, ctx, QV_F32, rounding, &model, NULL, &err))
-                fail_msg("%s", err.text);
+            assert_ok(verify_load(&job, ctx, QV_F32, rounding, &model, NULL, &err), &err);
             qv_model_get_info(model, &info);
             assert_true((info.stored_matrices > 0) == (rounding == VERIFY_AS_STORED));
             qv_model_free(&model);
         }
         struct verify_input input = frames_of(file, thw, false, 7);
-        if (verify_model(&job, &input, &table, &err))
-            fail_msg("%s", err.text);
+        assert_ok(verify_model(&job, &input, &table, &err), &err);
         expect_green(file, test_backends[i], &table, 8);
         verify_table_free(&table);
         verify_input_free(&input);
@@ -679,7 +674,7 @@ judged(const float *x, const float *truth, int64_t rows, int64_t cols)
     struct verify_table t = { 0 };
     struct verify_row *row = verify_add(&t, "against", "blocks.0", QV_F32, NULL);
     assert_non_null(row);
-    assert_int_equal(verify_compare(x, truth, rows, cols, &row->is, &err), QV_OK);
+    assert_ok(verify_compare(x, truth, rows, cols, &row->is, &err), &err);
     row->bar_worst = 2e-5;
     verify_judge(row);
     struct verify_row copy = *row;

@@ -4,8 +4,6 @@
 #define QV_TESTS_TINY_H
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "dtype.h"
 #include "model/model.h"
@@ -22,8 +20,9 @@ tiny_open_model(const char *dir, const char *backend, const qv_model_options *op
     struct tiny t = { 0 };
     qv_error err = { 0 };
     qv_context_options o = { .backend = backend, .threads = threads };
-    if (qv_context_open(&o, &t.ctx, &err) || qv_model_load(t.ctx, dir, options, &t.model, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_context_open(&o, &t.ctx, &err) ||
+                  qv_model_load(t.ctx, dir, options, &t.model, &err),
+              &err);
     qv_model_get_info(t.model, &t.info);
     return t;
 }
@@ -54,10 +53,8 @@ tiny_frames(const struct tiny *t, int64_t n, int64_t grid_h, int64_t grid_w, uin
     size_t bytes = (size_t)(n * grid_h * grid_w * t->info.patch_size * t->info.patch_size * 3);
     uint8_t *frames = malloc(bytes);
     assert_non_null(frames);
-    for (size_t i = 0; i < bytes; i++) {
-        seed = seed * 1664525 + 1013904223;
-        frames[i] = (uint8_t)(seed >> 24);
-    }
+    for (size_t i = 0; i < bytes; i++)
+        frames[i] = (uint8_t)(test_random(&seed) >> 24);
     return frames;
 }
 
@@ -103,8 +100,7 @@ tiny_encode(const struct tiny *t, qv_input input, const qv_item *items, size_t n
 {
     qv_error err = { 0 };
     qv_tokens out = tiny_tokens(t, items, n, options ? options->output : QV_F32, bytes);
-    if (qv_encode(t->model, input, items, n, options, &out, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_encode(t->model, input, items, n, options, &out, &err), &err);
     assert_int_equal(out.n, out.capacity);
     return out.tokens;
 }
@@ -114,8 +110,7 @@ tiny_plan(const struct tiny *t, const qv_plan_options *options)
 {
     qv_error err = { 0 };
     qv_plan *plan = NULL;
-    if (qv_plan_create(t->model, options, &plan, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_plan_create(t->model, options, &plan, &err), &err);
     return plan;
 }
 
@@ -126,8 +121,7 @@ tiny_chunk(const struct tiny *t, qv_plan *plan, const qv_item *items, size_t n, 
 {
     qv_error err = { 0 };
     qv_tokens out = tiny_tokens(t, items, n, output, bytes);
-    if (qv_plan_push(plan, items, n, &err) || qv_plan_pull(plan, &out, &err))
-        fail_msg("%s", err.text);
+    assert_ok(qv_plan_push(plan, items, n, &err) || qv_plan_pull(plan, &out, &err), &err);
     assert_int_equal(out.n, out.capacity);
     return out.tokens;
 }

@@ -98,7 +98,8 @@ sum_rows(const double *x, int64_t rows, int64_t k, const double *w, double *sums
 /* A gemm widens so many rows of x, and then each row of w once for all of them. */
 enum { WIDE_ROWS = 16 };
 
-/* Writes row j of a gemm's w. Values of a quantised w are rounded to x's dtype, except with `few`. */
+/* Writes row j of a gemm's w. Values of a quantised w are rounded to x's dtype, except with
+ * `few`. */
 static void
 widen_weights(const struct qv_op_gemm *op, const void *w, int64_t j, double *out)
 {

@@ -35,7 +35,7 @@ struct qv_gguf {
     size_t n;
 };
 
-/* ---- reading the header ----------------------------------------------------------------------- */
+/* ---- reading the header ---------------------------------------------------------------------- */
 
 /* The place in the file at which the header is read, with some bytes read ahead. After a failure
  * nothing more is read, and values are 0. */
@@ -135,7 +135,7 @@ read_name(struct cursor *c, const char *what, size_t most, char *text)
              (unsigned long long)c->at);
 }
 
-/* ---- keys -------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 enum value_type {
     U8,
@@ -305,7 +305,7 @@ read_key(struct cursor *c)
         FAIL(c, QV_ENOMEM, "out of memory for key %s", qv_json_quote(key, quoted));
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 static void
 read_shape(struct cursor *c, struct qv_gguf_tensor *t)
@@ -441,7 +441,7 @@ check_names(struct cursor *c, struct qv_gguf *f)
     }
 }
 
-/* ---- the whole header -------------------------------------------------------------------------- */
+/* ---- the whole header ------------------------------------------------------------------------ */
 
 static void
 read_version(struct cursor *c)
@@ -554,7 +554,7 @@ qv_gguf_close(struct qv_gguf **file)
     *file = NULL;
 }
 
-/* ---- what it has ------------------------------------------------------------------------------- */
+/* ---- what it has ----------------------------------------------------------------------------- */
 
 const char *
 qv_gguf_path(const struct qv_gguf *file)

@@ -76,8 +76,8 @@ void qv_checkpoint_visit(const struct qv_checkpoint *checkpoint, qv_checkpoint_s
 
 /* Printing a header. It begins with its length, and may have n texts of metadata. Then come the
  * tensors, in the order of their data; key is NULL, or stands with a slash before the name. At the
- * end it is padded with spaces to so many bytes, its length included; returns false if it is longer,
- * or memory ran out. */
+ * end it is padded with spaces to so many bytes, its length included; returns false if it is
+ * longer, or memory ran out. */
 void qv_header_begin(struct qv_text *t, const char *const (*metadata)[2], size_t n);
 void qv_header_tensor(struct qv_text *t, const char *key, const char *name, const char *dtype,
                       int n_dims, const int64_t *shape, uint64_t begin, uint64_t end);

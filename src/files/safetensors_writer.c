@@ -190,8 +190,8 @@ reserve(struct qv_safetensors_writer *w, uint64_t size, qv_error *err)
     return QV_OK;
 }
 
-/* Writes the header, padded with spaces so that data begin at a multiple of 8. Only metadata that were
- * amended can be too long for it. */
+/* Writes the header, padded with spaces so that data begin at a multiple of 8. Only metadata that
+ * were amended can be too long for it. */
 static qv_status
 write_header(struct qv_safetensors_writer *w, const char *amended, qv_error *err)
 {

@@ -55,12 +55,14 @@ struct qv_token_file_origin {
 enum { QV_TOKEN_FILE_TEXTS = 9 };
 #define QV_TOKEN_FILE_PREPROCESSING "preprocessing"
 
-/* Sets the metadata of a file in its order. Returns how many pairs there are; their texts are of `origin`. */
+/* Sets the metadata of a file in its order. Returns how many pairs there are; their texts are of
+ * `origin`. */
 size_t qv_token_file_metadata(const struct qv_token_file_origin *origin,
                               const char *metadata[QV_TOKEN_FILE_TEXTS][2]);
 
-/* Returns, for free(), how a clip's or image's frames were made, in JSON: where the file is opened, before all frames were
- * decoded, and at its end, when damaged_frames is known. NULL for lack of memory. */
+/* Returns, for free(), how a clip's or image's frames were made, in JSON: where the file is opened,
+ * before all frames were decoded, and at its end, when damaged_frames is known. NULL for lack of
+ * memory. */
 char *qv_token_file_preprocessing(const qv_outcome *outcome, bool at_end);
 
 struct qv_token_file;

@@ -110,7 +110,7 @@ add_chunk(struct tower_bench *t, size_t n, qv_item **items, qv_error *err)
 static qv_status
 cut(struct tower_bench *t, int64_t pairs, qv_error *err)
 {
-    qv_item *piece;
+    qv_item *piece = NULL;
     qv_status status = QV_OK;
     for (int64_t at = 0; at < t->items->grid_thw[0] && !status; at += pairs) {
         status = add_chunk(t, 1, &piece, err);
@@ -138,7 +138,7 @@ pack(struct tower_bench *t, qv_capacity *most, qv_error *err)
     }
     while (!status && (chunk = qv_feeder_ready(f, 0, 0, QV_FEEDER_NOTHING, &never)) != NULL) {
         qv_capacity used = { 0 };
-        qv_item *items;
+        qv_item *items = NULL;
         status = add_chunk(t, chunk->n, &items, err);
         for (size_t i = 0; i < chunk->n && !status; i++) {
             items[i] = chunk->pieces[i].item;

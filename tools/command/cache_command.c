@@ -10,15 +10,18 @@ check_key(const struct tool_options *o, const struct tool_entry *entry, qv_error
     char key[QV_CACHE_MAX_KEY + 1];
     qv_error why = { 0 };
     const qv_status s = qv_cache_key(entry->key, key, &why);
-    return s ? qv_fail(err, s, "%s:%zu: %s", qv_path_tail(o->list), entry->line, why.text) : s;
+    return s && o->list
+               ? qv_fail(err, s, "%s:%zu: %s", qv_path_tail(o->list), entry->line, why.text)
+           : s ? qv_fail(err, s, "%s", why.text)
+               : s;
 }
 
 qv_status
 tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *err)
 {
-    if (!o->list)
-        return QV_OK;
-    qv_status s = tool_list_read(o->list, list, err);
+    qv_status s =
+        o->list ? tool_list_read(o->list, list, err)
+                : tool_list_of_paths(o->arguments, o->n_arguments, o->recursive, false, list, err);
     if (!s)
         s = tool_check_list_outputs(o, list, NULL, 0, err);
     const uint64_t n_shards = o->shard[1] > 0 ? (uint64_t)o->shard[1] : 1;

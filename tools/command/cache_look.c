@@ -84,12 +84,30 @@ count_list(const struct tool_options *o, const qv_cache *c, int64_t n[QV_CACHE_S
     return s;
 }
 
+/* Counts the records that tell of damaged frames. Those that cannot be read are for `check` to tell. */
+static int64_t
+count_damaged(const qv_cache *c, const qv_cache_info *in)
+{
+    static const char field[] = "\"damaged_frames\":";
+    int64_t n = 0;
+    for (int64_t i = 0; i < in->n_ok + in->n_failed; i++) {
+        char *record = NULL;
+        const char *at = qv_cache_record(c, i, &record, NULL) ? NULL : strstr(record, field);
+        n += at && at[sizeof field - 1] != '0';
+        free(record);
+    }
+    return n;
+}
+
 /* Adds the failed keys' records to the list; prints their errors unless a machine reads it. */
 static qv_status
 add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
              json_t *failures, qv_error *err)
 {
     qv_status s = QV_OK;
+    struct tool_reasons reasons = { .n = 0 };
+    struct tool_options to_file = *o;
+    to_file.json = false; /* it has them all in one record */
     for (int64_t i = 0; i < in->n_ok + in->n_failed && in->n_failed && !s; i++) {
         qv_cache_item item;
         json_t *record = NULL;
@@ -98,13 +116,15 @@ add_failures(const struct tool_options *o, const qv_cache *c, const qv_cache_inf
             continue;
         s = read_record(c, i, &record, err);
         const char *error = json_string_value(json_object_get(record, "error"));
-        const bool named = error && !strncmp(error, item.key, strlen(item.key));
-        if (!s && !o->json)
-            tool_complain("%s%s%s", named ? "" : item.key, named ? "" : ": ",
-                          error ? error : "its record has no reason");
+        if (!s)
+            tool_reasons_lose(&reasons, &to_file, NULL, item.key, item.status,
+                              error ? error : "its record has no reason");
         if (!s && json_array_append_new(failures, record))
             s = qv_fail(err, QV_ENOMEM, "no memory for failures");
     }
+    if (!o->json)
+        tool_reasons_tell(&reasons, o);
+    free(reasons.at);
     return s;
 }
 
@@ -125,7 +145,8 @@ model_json(const qv_cache_info *in)
 }
 
 static const char status_text[] =
-    "{cache}: {ok} ok, {failed} failed[text.listed?, {missing} missing, {changed} changed since]; "
+    "{cache}: {ok} ok, {failed} failed[text.listed?, {missing} missing, {changed} changed since]"
+    "[damaged_clips?, {damaged_clips} of the ok with damaged frames]; "
     "{bytes|GB} of tokens, {text.size|GB} in {parts} parts[damaged?, {damaged|n} damaged]\n"
     "[model?  model      [model.name?\"{model.name}\", ]{model.type}"
     "[model.folder?, \"{model.folder}\"]\n]"
@@ -152,18 +173,17 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
         json_decref(failures);
         return s;
     }
-    json_t *j =
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:{s:b, s:I, s:b}}",
-                  "cache", tool_json_text(o->out), "ok",
-                  (json_int_t)(n[QV_CACHE_DONE] + n[QV_CACHE_SOURCE_GONE]), "failed",
-                  (json_int_t)n[QV_CACHE_FAILED], "bytes", (json_int_t)in->bytes, "part_bytes",
-                  (json_int_t)in->part_bytes, "parts", (json_int_t)in->n_parts, "superseded",
-                  (json_int_t)in->n_superseded, "superseded_bytes",
-                  (json_int_t)in->superseded_bytes, "damaged_bytes", (json_int_t)in->damaged_bytes,
-                  "model", model_json(in), "damaged", damage_json(c, &superseded), "failures",
-                  failures, "text", "listed", o->list != NULL, "size",
-                  (json_int_t)(in->part_bytes + in->damaged_bytes), "prunable",
-                  in->n_superseded || in->n_damaged);
+    json_t *j = json_pack(
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:{s:b, s:I, s:b}}",
+        "cache", tool_json_text(o->out), "ok",
+        (json_int_t)(n[QV_CACHE_DONE] + n[QV_CACHE_SOURCE_GONE]), "failed",
+        (json_int_t)n[QV_CACHE_FAILED], "damaged_clips", (json_int_t)count_damaged(c, in), "bytes",
+        (json_int_t)in->bytes, "part_bytes", (json_int_t)in->part_bytes, "parts",
+        (json_int_t)in->n_parts, "superseded", (json_int_t)in->n_superseded, "superseded_bytes",
+        (json_int_t)in->superseded_bytes, "damaged_bytes", (json_int_t)in->damaged_bytes, "model",
+        model_json(in), "damaged", damage_json(c, &superseded), "failures", failures, "text",
+        "listed", o->list != NULL, "size", (json_int_t)(in->part_bytes + in->damaged_bytes),
+        "prunable", in->n_superseded || in->n_damaged);
     const int lost =
         o->list ? json_object_update_new(j, json_pack("{s:I, s:I, s:I}", "missing",
                                                       (json_int_t)n[QV_CACHE_MISSING], "changed",

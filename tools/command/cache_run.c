@@ -17,7 +17,8 @@ struct run {
     struct tool_devices *devices;
     qv_cache_fill *fill;
     struct tool_job_progress progress;
-    pthread_mutex_t lock; /* guards messages */
+    struct tool_reasons failures;
+    pthread_mutex_t lock; /* guards messages and failures */
 };
 
 /* ---- the fill -------------------------------------------------------------------------------- */
@@ -28,9 +29,10 @@ tell(void *user, const char *key, qv_status status, const char *words)
 {
     struct run *r = user;
     pthread_mutex_lock(&r->lock);
-    tool_complain("%s", words);
     if (key)
-        tool_record_failure(r->o, NULL, key, status, words);
+        tool_reasons_lose(&r->failures, r->o, NULL, key, status, words);
+    else
+        tool_complain("%s", words);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -102,21 +104,26 @@ find_work(struct run *r, qv_error *err)
 static qv_status
 report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
 {
-    json_t *j =
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:I, s:s, s:s}", "cache",
-                  tool_json_text(r->o->out), "done", (json_int_t)n->done, "tokens",
-                  (json_int_t)n->tokens, "frames", (json_int_t)n->frames, "failed",
-                  (json_int_t)n->failed, "there", (json_int_t)n->there, "failed_before",
-                  (json_int_t)n->failed_before, "interrupted", tool_signals_caught() != 0, "list_s",
-                  r->times.list_s, "look_s", r->times.look_s, "job_s", r->times.job_s, "peak_bytes",
-                  (json_int_t)tool_peak_bytes(), "version", qv_version(), "commit", QV_COMMIT);
+    json_t *j = json_pack(
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:I, s:s, s:s, s:{s:f}}",
+        "cache", tool_json_text(r->o->out), "done", (json_int_t)n->done, "tokens",
+        (json_int_t)n->tokens, "frames", (json_int_t)n->frames, "failed", (json_int_t)n->failed,
+        "damaged", (json_int_t)n->damaged, "there", (json_int_t)n->there, "failed_before",
+        (json_int_t)n->failed_before, "interrupted", tool_signals_caught() != 0, "list_s",
+        r->times.list_s, "look_s", r->times.look_s, "job_s", r->times.job_s, "peak_bytes",
+        (json_int_t)tool_peak_bytes(), "version", qv_version(), "commit", QV_COMMIT, "text",
+        "total_s", r->times.list_s + r->times.look_s + r->devices->load_s + r->times.job_s);
     const int lost = json_object_update_new(j, tool_rates_json(n->frames, n->tokens, n->seconds,
                                                                r->devices->load_s));
-    return tool_show(r->o, j, lost,
-                     "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} were there, "
-                     "{failed_before} had failed before[failed_before? (--retry-failed)]\n"
-                     "[done?{frames} frames in {job_s|2f} s: " TOOL_RATES_TEXT "\n]",
-                     err);
+    return tool_show(
+        r->o, j, lost,
+        "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} were there, "
+        "{failed_before} had failed before[failed_before? (--retry-failed)][damaged?; "
+        "{damaged} clip{damaged|s} of the done with damaged frames]\n"
+        "[done?{frames} frames in {text.total_s|time}, of which loading the model took "
+        "{load_s|time}; then {sampled_frames_per_s|1f} sampled frames and "
+        "{tokens_per_s|1f} tokens per second\n]",
+        err);
 }
 
 /* Returns the exit code of a failed run, which is the device's or the disk's failure unless the
@@ -137,6 +144,7 @@ run_fill(struct run *r, qv_error *err)
     qv_status s = qv_cache_fill_end(r->fill, r->devices->models, r->devices->n, err);
     tool_bar_end();
     qv_cache_fill_get_counts(r->fill, &n);
+    tool_reasons_tell(&r->failures, r->o);
     r->times.job_s = n.seconds;
     if (s) {
         tool_complain("%s", err->text);
@@ -157,6 +165,8 @@ run_all(struct run *r, qv_error *err)
     r->times.look_s = qv_seconds() - began_s - r->times.list_s;
     if (!s && !r->devices->n)
         s = tool_devices_open(r->o, r->devices, err);
+    if (!s) /* a folder that cannot be made is bad input; a disk that fails later is not */
+        s = qv_cache_fill_begin(r->fill, r->devices->models[0], err);
     return s ? tool_fail(s, err) : run_fill(r, err);
 }
 
@@ -179,6 +189,8 @@ tool_cache_run_on(const struct tool_options *o, struct tool_devices *devices,
 int
 tool_cache_fill(const struct tool_options *o)
 {
+    if (tool_check_sources(o, "cache fill"))
+        return TOOL_USAGE;
     if (o->dry_run)
         return tool_cache_estimate(o);
     struct tool_devices devices = { .n = 0 };

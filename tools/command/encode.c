@@ -37,8 +37,17 @@ name_in(const char *folder, const char *key)
     const size_t size = strlen(folder) + strlen(key) + sizeof "/.safetensors";
     char *path = malloc(size);
     if (path)
-        snprintf(path, size, "%s/%s.safetensors", folder, key);
+        snprintf(path, size, "%s%s%s.safetensors", folder,
+                 folder[strlen(folder) - 1] == '/' ? "" : "/", key);
     return path;
+}
+
+/* Returns whether OUT is a folder, which is made if it is not there. */
+static bool
+is_folder(const struct tool_options *o, const struct tool_list *list)
+{
+    const size_t n = strlen(o->output);
+    return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/';
 }
 
 /* Names each clip's output: OUT itself, or a file in it. */
@@ -46,8 +55,11 @@ static qv_status
 name_outputs(const struct tool_options *o, const struct tool_list *list,
              struct tool_output *outputs, qv_error *err)
 {
-    const bool folder = o->list || list->n > 1 || tool_is_folder(o->output);
-    const qv_status status = folder ? tool_list_check_files(list, o->list, err) : QV_OK;
+    const bool folder = is_folder(o, list) || tool_is_folder(o->output);
+    const char *slash = strrchr(o->output, '/'), *dot = strchr(slash ? slash : o->output, '.');
+    const qv_status status = folder ? tool_list_check_files(list, o->list, err)
+                             : dot  ? tool_check_ending(o->output, ".safetensors", err)
+                                    : QV_OK;
     for (size_t i = 0; i < list->n && !status; i++) {
         const struct tool_entry *entry = &list->at[i];
         outputs[i].clip = entry->path;
@@ -192,7 +204,7 @@ run_job(struct tool_encoder *e, qv_error *err)
     }
     e->job_s = qv_seconds() - began_s;
     tool_bar_end();
-    return !status && many ? tool_report_job(e, err) : status;
+    return status;
 }
 
 /* Encodes on open devices. A failure of one of several clips costs that clip; a lost device ends
@@ -213,6 +225,12 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     if (!status && e->trace)
         status = tool_trace_finish(e->trace, err);
     int code = status ? tool_fail(status, err) : TOOL_DONE;
+    tool_reasons_tell(&e->notes, e->o);
+    tool_reasons_tell(&e->failures, e->o);
+    if (!code && (e->n > 1 || e->o->list)) {
+        status = tool_report_job(e, err);
+        code = status ? tool_fail(status, err) : code;
+    }
     qv_job_close(&e->job);
     tool_trace_close(&e->trace);
     pthread_mutex_destroy(&e->lock);
@@ -227,20 +245,29 @@ encode_with(struct tool_encoder *e, const struct tool_devices *d, qv_error *err)
     return TOOL_FAILED;
 }
 
+int
+tool_check_sources(const struct tool_options *o, const char *name)
+{
+    const char *wrong = !o->n_arguments && !o->list ? "no clip given"
+                        : o->n_arguments && o->list ? "clips and --list exclude each other"
+                                                    : NULL;
+    if (wrong)
+        tool_complain("%s: %s (qwenvit %s --help)", name, wrong, name);
+    return wrong ? TOOL_USAGE : TOOL_DONE;
+}
+
 /* Checks once, before any work, what would be wrong with every clip. */
 static int
 check_usage(const struct tool_options *o)
 {
-    const char *wrong = !o->n_arguments && !o->list ? "no clip given"
-                        : o->n_arguments && o->list ? "clips and --list exclude each other"
-                        : o->drawing && (o->list || o->n_arguments > 1)
+    const char *wrong = o->drawing && (o->list || o->n_arguments > 1)
                             ? "--drawing goes with one clip"
                         : o->list && (o->clip.start_s > 0 || o->clip.end_s > 0)
                             ? "--start and --end go with clips; lines of --list have their own"
                             : NULL;
     if (wrong)
         tool_complain("encode: %s (qwenvit encode --help)", wrong);
-    return wrong ? TOOL_USAGE : TOOL_DONE;
+    return wrong ? TOOL_USAGE : tool_check_sources(o, "encode");
 }
 
 int
@@ -248,8 +275,9 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
 {
     qv_error err = { 0 };
     struct tool_list list = { 0 };
-    qv_status status = o->list ? tool_list_read(o->list, &list, &err)
-                               : tool_list_of_paths(o->arguments, o->n_arguments, &list, &err);
+    qv_status status =
+        o->list ? tool_list_read(o->list, &list, &err)
+                : tool_list_of_paths(o->arguments, o->n_arguments, o->recursive, true, &list, &err);
     const size_t n = list.n;
     struct tool_output *outputs = status ? NULL : calloc(n + 1, sizeof *outputs);
     if (!status && !outputs)
@@ -259,13 +287,17 @@ tool_encode_on(const struct tool_options *o, struct tool_devices *devices, doubl
     if (!status)
         status = check_outputs(o, &list, outputs, n, &err);
     const bool many = o->list || n > 1, own = !devices->n; /* a bench opens the devices itself */
-    if (!status && many)
+    const bool makes_folders = is_folder(o, &list);
+    if (!status && makes_folders)
         status = make_output_folder(o->output, &err);
     if (!status && own)
         status = tool_devices_open(o, devices, &err);
-    struct tool_encoder e = {
-        .o = o, .clip = o->clip, .outputs = outputs, .n = n, .defers = own && many
-    };
+    struct tool_encoder e = { .o = o,
+                              .clip = o->clip,
+                              .outputs = outputs,
+                              .n = n,
+                              .makes_folders = makes_folders,
+                              .defers = own && many };
     if (e.clip.decode == QV_DECODE_AUTO)
         e.clip.decode = QV_DECODE_CPU; /* a GPU does not notice all damage, and files stay */
     const int code = status ? tool_fail(status, &err) : encode_with(&e, devices, &err);

@@ -31,7 +31,8 @@ struct tool_encoder {
     qv_context_info context;
     qv_model_info model;
     pthread_mutex_t lock; /* guards messages and results of several sinks, and the counts below */
-    size_t n_done, n_failed;
+    size_t n_done, n_failed, n_damaged; /* n_damaged: of those done, clips with damaged frames */
+    struct tool_reasons failures, notes;
     int64_t n_frames, n_tokens; /* sampled frames and tokens of the clips that are done */
     int code;                   /* exit code of the last failure */
     qv_job *job;
@@ -39,6 +40,7 @@ struct tool_encoder {
     struct tool_progress bar; /* progress of a single clip */
     struct tool_trace *trace; /* NULL: no trace */
     double job_s, load_s;     /* load_s: before the job, to open devices and load the model */
+    bool makes_folders;       /* outputs lie in a folder that may not be there yet */
     bool defers;              /* a signal ends the job in good order */
 };
 
@@ -59,6 +61,9 @@ void tool_devices_close(struct tool_devices *d);
  * reports errors itself. *job_s is the time from the first clip until all are written. */
 int tool_encode_on(const struct tool_options *o, struct tool_devices *devices, double *job_s);
 
+/* Complains, and returns TOOL_USAGE, unless clips are given either as arguments or by --list. */
+int tool_check_sources(const struct tool_options *o, const char *name);
+
 qv_dtype tool_output_dtype(const struct tool_encoder *e); /* dtype of the written tokens; the model
                                                            * must be open */
 
@@ -68,14 +73,14 @@ qv_job_sink tool_sink(struct tool_encoder *e);
 void tool_output_close(struct tool_output *output);
 
 /* Reports a clip's result, as a line or a record. */
-qv_status tool_report(const struct tool_encoder *e, const struct tool_output *output,
+qv_status tool_report(struct tool_encoder *e, const struct tool_output *output,
                       const qv_job_result *result, qv_error *err);
 /* Returns sampled frames and tokens per second of the whole time, from the first clip until all are
  * written, and how long loading took before that; for tool_show, with TOOL_RATES_TEXT. */
 json_t *tool_rates_json(int64_t frames, int64_t tokens, double seconds, double load_s);
 #define TOOL_RATES_TEXT                                                                            \
     "{sampled_frames_per_s|1f} sampled frames and {tokens_per_s|1f} tokens per second; loading "   \
-    "the model took {load_s|2f} s before"
+    "the model took {load_s|time} before"
 
 /* Writes trace events as they come. The file appears at the end. */
 qv_status tool_trace_open(const char *path, struct tool_trace **out, qv_error *err);

@@ -58,6 +58,7 @@ estimate(const struct tool_options *o, const struct tool_list *list, const qv_mo
 {
     const struct tool_rules rules = tool_rules_of(model);
     struct tool_progress bar;
+    struct tool_reasons failures = { .n = 0 };
     *e = (struct estimate){ .n = (int64_t)list->n };
     const int64_t n = e->n < MOST_OPENED ? e->n : MOST_OPENED;
     tool_progress_begin(&bar, "looking at", n, o->quiet);
@@ -66,14 +67,18 @@ estimate(const struct tool_options *o, const struct tool_list *list, const qv_mo
         /* the middle of each of n equal parts */
         const int64_t i = (2 * e->opened + 1) * e->n / (2 * n);
         const qv_status s = add_clip(o, &list->at[i], &rules, e, err);
-        if (s && qv_ends_all(s))
+        if (s && qv_ends_all(s)) {
+            tool_bar_end();
+            tool_reasons_tell(&failures, o);
             return s;
+        }
         if (s)
-            tool_complain("%s", err->text);
+            tool_reasons_lose(&failures, o, list->at[i].path, list->at[i].key, s, err->text);
         e->unusable += s != QV_OK;
         tool_progress_show(&bar, e->opened + 1);
     }
     tool_progress_end(&bar, n);
+    tool_reasons_tell(&failures, o);
     double *const sums[] = { &e->images, &e->frames, &e->source_frames, &e->tokens };
     for (size_t i = 0; i < sizeof sums / sizeof *sums && e->opened; i++)
         *sums[i] *= (double)e->n / (double)e->opened;
@@ -132,10 +137,10 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
         const int lost =
             json_object_set_new(j, "list", tool_json_text(o->list)) |
             json_object_update_new(json_object_get(j, "text"),
-                                   json_pack("{s:f, s:f}", "rate", o->rate, "hours",
-                                             o->rate > 0 ? (double)e.n / o->rate / 3600 : 0.0));
+                                   json_pack("{s:f, s:f}", "rate", o->rate, "seconds",
+                                             o->rate > 0 ? (double)e.n / o->rate : 0.0));
         s = tool_show(o, j, lost,
-                      "{list}:\n" ESTIMATE_TEXT "[text.rate?  time       {text.hours|2f} hours at "
+                      "{list}:\n" ESTIMATE_TEXT "[text.rate?  time       {text.seconds|time} at "
                       "{text.rate} clips a second (--rate)\n]",
                       &err);
     }
@@ -218,9 +223,9 @@ hours(const struct forecast *f)
 static const char forecast_text[] =
     "{cache}: {clips} to do; {there} are there, {failed_before} failed before[failed_before? "
     "(--retry-failed)]\n" ESTIMATE_TEXT
-    "  time       [text.asked?{hours|2f} hours at {text.asked} clips a second (--rate)]"
-    "[text.seconds?{hours|2f} hours of one process, as fast as the last run here, which sealed "
-    "{text.clips} clips and {text.tokens} tokens in {text.seconds|0f} s behind its first part]"
+    "  time       [text.asked?{text.time_s|time} at {text.asked} clips a second (--rate)]"
+    "[text.seconds?{text.time_s|time} of one process, as fast as the last run here, which sealed "
+    "{text.clips} clips and {text.tokens} tokens in {text.seconds|time} behind its first part]"
     "[text.unknown?it cannot be told: no run has sealed two parts here; --rate N says how many "
     "clips a second are done]\n";
 
@@ -239,9 +244,9 @@ report(const struct forecast *f, qv_error *err)
                                             h < 0 ? json_null() : json_real(h))) |
         json_object_update_new(
             json_object_get(j, "text"),
-            json_pack("{s:f, s:b, s:I, s:I, s:f}", "asked", o->rate, "unknown",
-                      h<0, "clips", (json_int_t)f->rate.clips, "tokens", (json_int_t)f->rate.tokens,
-                              "seconds", o->rate> 0 ||
+            json_pack("{s:f, s:b, s:f, s:I, s:I, s:f}", "asked", o->rate, "unknown",
+                      h<0, "time_s", 3600 * h, "clips", (json_int_t)f->rate.clips, "tokens",
+                              (json_int_t)f->rate.tokens, "seconds", o->rate> 0 ||
                               !f->has_rate
                           ? 0.0
                           : f->rate.seconds));

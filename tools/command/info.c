@@ -26,6 +26,7 @@ struct scene {
     qv_model *model; /* described only; may be NULL */
     qv_model_info info;
     const char *dir; /* the model's */
+    struct tool_reasons failures;
 };
 
 static qv_status
@@ -436,7 +437,7 @@ is_hub_name(const char *path)
            !ending && access(path, F_OK);
 }
 
-/* Shows what one path is. Returns an exit code, after it has printed the error. */
+/* Shows what one path is. Returns an exit code. */
 static int
 show(struct scene *s, const char *path)
 {
@@ -447,7 +448,9 @@ show(struct scene *s, const char *path)
         return tool_cache_status(&status);
     const bool model = tool_is_folder(path) || is_hub_name(path) || qv_gguf_is(path);
     const qv_status failed = model ? show_model(s, path, &err) : show_clip(s, path, &err);
-    return failed ? tool_fail(failed, &err) : TOOL_DONE;
+    if (failed)
+        tool_reasons_lose(&s->failures, s->o, path, NULL, failed, err.text);
+    return tool_exit_code(failed);
 }
 
 int
@@ -474,6 +477,7 @@ tool_info(const struct tool_options *o)
         const int one = show(&s, o->arguments[i]);
         code = one ? one : code;
     }
+    tool_reasons_tell(&s.failures, o);
     if (!status && o->list)
         code = tool_info_list(o, s.model ? &s.info : NULL);
     if (code && n > 1) /* only a part of the work failed */

@@ -61,6 +61,28 @@ keep_text(struct tool_list *list, const char *text)
     return to ? memcpy(to, text, n) : NULL;
 }
 
+/* Returns a path as it is, and that of a file:// address, in which bytes may be %XX. Any other address
+ * is left to whoever opens it. */
+static const char *
+path_of(struct tool_list *list, const char *text)
+{
+    static const char scheme[] = "file://";
+    const bool is_local =
+        !strncmp(text, scheme, sizeof scheme - 1) && text[sizeof scheme - 1] == '/';
+    char *path = take(list, strlen(text) + 1, 1), *to = path;
+    for (const char *from = is_local ? text + sizeof scheme - 1 : text; path; from++) {
+        unsigned byte;
+        int n = 0;
+        if (is_local && *from == '%' && sscanf(from + 1, "%2x%n", &byte, &n) == 1 && n == 2 &&
+            byte) {
+            *to++ = (char)byte;
+            from += 2;
+        } else if (!(*to++ = *from))
+            break;
+    }
+    return path;
+}
+
 /* Returns the key for a path, which is the path itself unless it has bytes that are not UTF-8. */
 static const char *
 key_of(struct tool_list *list, const char *path)
@@ -117,8 +139,15 @@ read_object(const struct place *p, json_t *object, struct line *line, qv_error *
     json_object_foreach(object, name, value)
     {
         const char *wanted = set_field(line, name, value);
-        if (wanted && !*wanted)
-            return BAD(p, QV_EFORMAT, "there is no field \"%s\"", qv_path_tail(name));
+        if (wanted && !*wanted) {
+            char fields[160] = "path, key";
+            QVM_EACH_OPTION (o)
+                if (o->row)
+                    snprintf(fields + strlen(fields), sizeof fields - strlen(fields), ", %s",
+                             o->row);
+            return BAD(p, QV_EFORMAT, "there is no field \"%s\"; the fields are %s",
+                       qv_path_tail(name), fields);
+        }
         if (wanted)
             return BAD(p, QV_EFORMAT, "\"%s\" must be %s", name, wanted);
     }
@@ -135,7 +164,7 @@ keep_line(const struct place *p, const struct line *line, struct tool_list *list
 {
     qv_clip_options *own = NULL;
     *entry = (struct tool_entry){ .line = p->line };
-    entry->path = keep_text(list, line->path);
+    entry->path = path_of(list, line->path);
     if (entry->path)
         entry->key = line->key ? keep_text(list, line->key) : key_of(list, entry->path);
     if (line->asks) {
@@ -270,9 +299,9 @@ by_key(const void *a, const void *b)
     return order ? order : (x->line > y->line) - (x->line < y->line);
 }
 
-/* Finds the first line of the file that repeats a key, and names it and the earlier line. */
-static qv_status
-check_once(const struct tool_list *list, const char *file, const char *what, qv_error *err)
+qv_status
+tool_list_check_once(const struct tool_list *list, const char *file, const char *what,
+                     qv_error *err)
 {
     const struct tool_entry *first = NULL, *again = NULL;
     const struct tool_entry **sorted = calloc(list->n + 1, sizeof *sorted);
@@ -291,11 +320,14 @@ check_once(const struct tool_list *list, const char *file, const char *what, qv_
     if (!again)
         return QV_OK;
     if (!file)
-        return qv_fail(err, QV_EINVAL,
-                       "%s and %s would both be written to %s.safetensors; encode one of them into "
-                       "another folder",
-                       qv_path_tail(first->path), qv_path_tail(again->path),
-                       qv_path_tail(again->key));
+        return strcmp(what, "key")
+                   ? qv_fail(
+                         err, QV_EINVAL,
+                         "%s and %s would both be written to %s.safetensors; encode one of them "
+                         "into another folder, or the folder that both are in",
+                         qv_path_tail(first->path), qv_path_tail(again->path),
+                         qv_path_tail(again->key))
+                   : qv_fail(err, QV_EINVAL, "%s is given twice", qv_path_tail(again->path));
     const struct place p = { file, again->line };
     return BAD(&p, QV_EFORMAT, "%s \"%s\" was in line %zu before", what, qv_path_tail(again->key),
                first->line);
@@ -311,20 +343,19 @@ tool_list_read(const char *file, struct tool_list *out, qv_error *err)
     qv_status status = read_lines(file, from, out, err);
     if (!standard)
         fclose(from);
-    return status ? status : check_once(out, file, "key", err);
+    return status ? status : tool_list_check_once(out, file, "key", err);
 }
 
 qv_status
-tool_list_of_paths(const char *const *paths, size_t n, struct tool_list *out, qv_error *err)
+tool_list_add_file(struct tool_list *list, const char *path, const char *key, qv_error *err)
 {
-    for (size_t i = 0; i < n; i++) {
-        const char *slash = strrchr(paths[i], '/');
-        struct tool_entry *entry = add_entry(out);
-        const char *key = entry ? key_of(out, slash ? slash + 1 : paths[i]) : NULL;
-        if (!key)
-            return qv_fail(err, QV_ENOMEM, "no memory for %zu paths", n);
-        *entry = (struct tool_entry){ .path = paths[i], .key = key, .line = i + 1 };
-    }
+    struct tool_entry *entry = add_entry(list);
+    const char *kept = entry ? keep_text(list, path) : NULL,
+               *name = kept ? keep_text(list, key) : NULL;
+    name = name ? key_of(list, name) : NULL;
+    if (!name)
+        return qv_no_memory(path, err);
+    *entry = (struct tool_entry){ .path = kept, .key = name, .line = list->n };
     return QV_OK;
 }
 
@@ -390,7 +421,7 @@ tool_list_check_files(const struct tool_list *list, const char *file, qv_error *
     for (size_t i = 0; i < list->n && !status; i++)
         status = add_plain(&list->at[i], file, &plain, err);
     if (!status)
-        status = check_once(&plain, file, "the file of key", err);
+        status = tool_list_check_once(&plain, file, "the file of key", err);
     tool_list_free(&plain);
     return status;
 }

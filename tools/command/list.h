@@ -17,6 +17,7 @@ struct tool_block;
 struct tool_list {
     struct tool_entry *at; /* [n], in the order of lines */
     size_t n, room;
+    bool has_folders;          /* arguments were folders */
     struct tool_block *blocks; /* memory of the entries' texts and options */
 };
 
@@ -27,9 +28,21 @@ struct tool_list {
  * a repeated key, a NUL, or a key that begins with "__"; else QV_EIO.
  */
 qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err);
-/* Makes a list of paths, each with its file's name as its key. The paths must outlive the list. */
-qv_status tool_list_of_paths(const char *const *paths, size_t n, struct tool_list *out,
+/* folder.c: makes a list of the arguments, of which a folder stands for the clips and images in it, with
+ * `recursive` in the folders below it too, in the order of their names. The arguments must outlive the
+ * list. Keys are paths as written, or, with `names`, those that files below one folder can have: a
+ * file's name, and a folder's name with what lies below it. */
+qv_status tool_list_of_paths(const char *const *paths, size_t n, bool recursive, bool names,
+                             struct tool_list *out, qv_error *err);
+/* Adds what is in a folder, with keys that begin with `key` ("": with nothing). */
+qv_status tool_list_add_folder(struct tool_list *list, const char *folder, const char *key,
+                               bool recursive, qv_error *err);
+qv_status tool_list_add_file(struct tool_list *list, const char *path, const char *key,
                              qv_error *err);
+/* Fails if a key comes twice, naming the first line of the file that repeats one and the earlier line;
+ * file NULL: the list is of paths. `what` names a key: "key", or what it becomes. */
+qv_status tool_list_check_once(const struct tool_list *list, const char *file, const char *what,
+                               qv_error *err);
 void tool_list_free(struct tool_list *list);
 
 /* Checks that keys can be names of files below a folder. Returns QV_EFORMAT, with the line's

@@ -9,11 +9,14 @@ enum {
 
 static const struct tool verbs[] = {
     { .name = "cache fill",
-      .does = "Turns a list of clips into a folder of vision tokens that anyone can read. Run "
-              "again, it continues\n"
-              "where it was ended; with --shard several processes fill one cache. --dry-run "
-              "estimates a run.",
-      .needs = "--model --list -o",
+      .arguments = "[CLIP...]",
+      .does =
+          "Turns a list of clips, or clips and folders of them, into a folder of vision tokens "
+          "that anyone\n"
+          "can read. Run again, it continues where it was ended; with --shard several processes "
+          "fill one\n"
+          "cache. --dry-run estimates a run.",
+      .needs = "--model -o",
       .example = "qwenvit cache fill --model Qwen3-VL-4B-Instruct --list clips.txt -o tokens",
       .groups = FILL | GROUP_JSON,
       .run = tool_cache_fill },
@@ -69,8 +72,9 @@ static const struct tool tools[] = {
       .arguments = "[CLIP...]",
       .does = "Turns clips or images into vision tokens. Each becomes a safetensors file with "
               "tokens [n, out],\n"
-              "deepstack.0.., grid_thw and timestamps. With several clips, or --list FILE, OUT is "
-              "a folder.",
+              "deepstack.0.., grid_thw and timestamps. With several clips, a folder of clips, or "
+              "--list FILE,\n"
+              "OUT is a folder.",
       .needs = "--model -o",
       .example = "qwenvit encode clip.mp4 --model Qwen3-VL-4B-Instruct -o tokens.safetensors",
       .groups = GROUP_DEVICE | GROUP_DEVICES | GROUP_WEIGHTS | GROUP_MODEL | GROUP_OUTPUT |

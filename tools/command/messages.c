@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,7 +35,7 @@ void
 tool_bar_end(void)
 {
     if (bar_is_shown)
-        fputc('\n', stderr);
+        fputs("\r\033[K", stderr);
     bar_is_shown = 0;
 }
 
@@ -94,6 +95,7 @@ void
 tool_print(const char *format, ...)
 {
     va_list ap;
+    tool_bar_end();
     va_start(ap, format);
     print(stdout, "", format, ap, "");
     va_end(ap);
@@ -113,8 +115,16 @@ tool_bar_show(bool terminal, const char *format, ...)
 {
     va_list ap;
     va_start(ap, format);
-    print(stderr, terminal ? "\r" : "", format, ap, terminal ? " \033[K" : "\n");
+    char *text = printable(format, ap);
     va_end(ap);
+    struct winsize size;
+    size_t n = text ? strlen(text) : 0;
+    if (terminal && !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col && n >= size.ws_col)
+        for (n = size.ws_col - 1U; n && (text[n] & 0xc0) == 0x80;)
+            n--; /* a line that wraps could not be replaced by the next one */
+    fprintf(stderr, "%s%.*s%s", terminal ? "\r" : "", (int)n, text ? text : "",
+            terminal ? "\033[K" : "\n");
+    free(text);
     bar_is_shown = terminal;
 }
 

@@ -72,14 +72,16 @@ static const struct option options[] = {
       GROUP_CLIP, AT(image_mean) },
     { "--image-std", "R,G,B", "deviations in place of the checkpoint's, for images and clips",
       REALS, GROUP_CLIP, AT(image_std) },
-    { "-o", "OUT", "file or folder that the result is written to", OUTPUT, GROUP_OUTPUT,
-      AT(output) },
+    { "-o", "OUT", "file or folder that the result is written to; a folder's name may end in /",
+      OUTPUT, GROUP_OUTPUT, AT(output) },
     { "--list", "FILE", "clips to read, a path or a JSON object on each line; -: standard input",
       CLIPS, GROUP_ENCODE | GROUP_FILL | GROUP_JOB | GROUP_INFO, AT(list) },
     { "--list", "FILE", "count only the clips of this list, and those that the cache lacks", CLIPS,
       GROUP_STATUS, AT(list) },
     { "--list", "FILE", "remove all keys that are not in this list", CLIPS, GROUP_PRUNE, AT(list) },
     { "-o", "DIR", "the cache's folder", OUTPUT, GROUP_FILL, AT(out) },
+    { "--recursive", NULL, "of a folder, take the clips in the folders below it too", FLAG,
+      GROUP_ENCODE | GROUP_FILL, AT(recursive) },
     { "--shard", "I/N", "take share I of N of the list; I counts from 0", SHARD,
       GROUP_FILL | GROUP_STATUS, AT(shard), .with = "--list" },
     { "--tokens", "TYPE", "dtype of the tokens in the cache: bf16 (default), f16 or f32", TOKENS,
@@ -185,6 +187,8 @@ static const struct option options[] = {
       GROUP_DEVICE, AT(tune_file) },
     { "--json[=FILE]", NULL, "print results as JSON, an object a line, or append them to FILE",
       JSON, GROUP_JSON | GROUP_RESULT, AT(json_file) },
+    { "--failures", "FILE", "append a JSON object for each clip that fails to FILE", OUTPUT,
+      GROUP_ENCODE | GROUP_FILL | GROUP_STATUS | GROUP_INFO, AT(failures) },
     { "--quiet", NULL, "print no progress", FLAG, GROUP_JSON, AT(quiet) },
     { "--picture", "--drawing", NULL, OLD, GROUP_ENCODE, .at = 0 },
     { "--out", "-o", NULL, OLD, GROUP_FILL, .at = 0 },
@@ -472,6 +476,10 @@ take_value(struct line *l, const struct option *o, const char *text)
 {
     l->given[o - options] = true;
     const char *must = parse_value(o, text, l->out);
+    const char *ending = o->kind == OUTPUT ? strchr(o->value, '.') : NULL;
+    qv_error err;
+    if (ending && !must && tool_check_ending(text, ending, &err))
+        return WRONG(l, "%s %s", o->name, err.text);
     return must ? WRONG(l, "%s is \"%s\", must be %s", o->name, text, must) : TOOL_DONE;
 }
 
@@ -531,6 +539,8 @@ check_given(const struct line *l)
         if (!l->given[o - options])
             return WRONG(l, "%s %s is required", o->name, o->value);
     for (EACH_OPTION(a)) {
+        if (a->with && !strcmp(a->with, "--list") && tool->groups & GROUP_FILL)
+            continue; /* clips may be arguments */
         o = l->given[a - options] && a->with ? find_option(tool, a->with, strlen(a->with)) : NULL;
         if (o && !l->given[o - options])
             return WRONG(l, "%s goes with %s", a->name, o->name);

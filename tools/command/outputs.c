@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "error.h"
@@ -167,10 +168,21 @@ check_outputs(const struct tool_options *o, const char *const *outputs, size_t n
 }
 
 qv_status
+tool_check_ending(const char *path, const char *ending, qv_error *err)
+{
+    struct stat st;
+    const size_t n = strlen(path), of_ending = strlen(ending);
+    const bool is_file = stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
+    return is_file && (n <= of_ending || strcasecmp(path + n - of_ending, ending) != 0)
+               ? qv_fail(err, QV_EINVAL, "%s: this file must end in %s", qv_path_tail(path), ending)
+               : QV_OK;
+}
+
+qv_status
 tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                         const char *const *more, size_t n_more, qv_error *err)
 {
-    const char *const own[] = { o->drawing, o->trace, o->json_file };
+    const char *const own[] = { o->drawing, o->trace, o->json_file, o->failures };
     enum { OWN = sizeof own / sizeof *own };
     const char **names = malloc((OWN + n_more + list->n + 1) * sizeof *names);
     if (!names)

@@ -106,8 +106,11 @@ tool_job_progress_show(struct tool_job_progress *p, qv_job *job)
 /* The text is of what was done, and of the packed chunks. */
 static const char job_text[] =
     "[text.several?{text.done} clips, {job.frames} frames, {text.tokens} tokens in "
-    "{text.seconds|2f} s: {text.sampled_frames_per_s|1f} sampled frames and {text.tokens_per_s|1f} "
-    "tokens per second; loading the model took {text.load_s|2f} s before\n]"
+    "{text.total_s|time}, of which loading the model took {text.load_s|time}; then "
+    "{text.sampled_frames_per_s|1f} sampled frames and {text.tokens_per_s|1f} tokens per second"
+    "[job.damaged?; {job.damaged} clip{job.damaged|s} with damaged frames][job.failed?; "
+    "{job.failed} "
+    "failed]\n]"
     "[text.packed?{text.packed} chunks, {text.full|0f}% full\n]";
 
 qv_status
@@ -117,14 +120,15 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
     qv_job_get_progress(e->job, &p);
     const double s = p.elapsed_s + 1e-9, room = (double)p.capacity_rows + 1e-9;
     json_t *j = json_pack(
-        "{s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "clips",
-        (json_int_t)p.done, "failed", (json_int_t)p.failed, "tokens", (json_int_t)p.tokens,
-        "frames", (json_int_t)e->n_frames, "seconds", p.elapsed_s, "clips_per_s",
-        (double)p.done / s, "limit", p.limit, "chunks", (json_int_t)p.chunks, "fill",
-        (double)p.rows / room, "most_frame_bytes", (json_int_t)p.most_frame_bytes, "peak_bytes",
-        (json_int_t)tool_peak_bytes(), "source_frames", (json_int_t)p.source_frames,
-        "decoded_frames", (json_int_t)p.decoded_frames, "gpu_clips", (json_int_t)p.gpu_clips,
-        "version", qv_version(), "commit", QV_COMMIT);
+        "{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s}",
+        "clips", (json_int_t)p.done, "failed", (json_int_t)p.failed, "damaged",
+        (json_int_t)e->n_damaged, "tokens", (json_int_t)p.tokens, "frames", (json_int_t)e->n_frames,
+        "seconds", p.elapsed_s, "clips_per_s", (double)p.done / s, "limit", p.limit, "chunks",
+        (json_int_t)p.chunks, "fill", (double)p.rows / room, "most_frame_bytes",
+        (json_int_t)p.most_frame_bytes, "peak_bytes", (json_int_t)tool_peak_bytes(),
+        "source_frames", (json_int_t)p.source_frames, "decoded_frames",
+        (json_int_t)p.decoded_frames, "gpu_clips", (json_int_t)p.gpu_clips, "version", qv_version(),
+        "commit", QV_COMMIT);
     const int64_t not_done = (int64_t)e->n - (int64_t)e->n_done - (int64_t)e->n_failed;
     int lost =
         json_object_update_new(j, tool_rates_json(e->n_frames, p.tokens, p.elapsed_s, e->load_s));
@@ -135,11 +139,10 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
                      "starved_s", p.starved_s, "full_s", p.full_s, "sink_s", p.sink_s, "decoders",
                      p.decoders, "devices", p.devices, "sinks", p.sinks));
     json_t *text = tool_rates_json(e->n_frames, e->n_tokens, e->job_s, e->load_s);
-    lost |=
-        json_object_update_new(text, json_pack("{s:b, s:I, s:I, s:f, s:I, s:f}", "several",
-                                               e->n > 1 && e->n_done, "done", (json_int_t)e->n_done,
-                                               "tokens", (json_int_t)e->n_tokens, "seconds",
-                                               e->job_s, "packed", (json_int_t)p.packed_chunks,
-                                               "full", 100 * (double)p.packed_rows / room));
+    lost |= json_object_update_new(
+        text, json_pack("{s:b, s:I, s:I, s:f, s:I, s:f}", "several", e->n > 1 && e->n_done, "done",
+                        (json_int_t)e->n_done, "tokens", (json_int_t)e->n_tokens, "total_s",
+                        e->load_s + e->job_s, "packed", (json_int_t)p.packed_chunks, "full",
+                        100 * (double)p.packed_rows / room));
     return tool_show(e->o, json_pack("{s:o, s:o}", "job", j, "text", text), lost, job_text, err);
 }

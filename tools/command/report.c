@@ -79,20 +79,21 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
 }
 
 qv_status
-tool_report(const struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
+tool_report(struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
             qv_error *err)
 {
     const qv_outcome *c = &r->outcome;
     const qv_status s = show(e, output, r, err);
     if (s || e->o->json)
         return s;
+    char words[80];
+    snprintf(words, sizeof words, "%lld damaged frame%s replaced by the one before",
+             (long long)c->damaged_frames, c->damaged_frames == 1 ? " was" : "s were");
     if (c->remark)
-        tool_complain("%s: %s", output->clip, qv_remark_text(c->remark));
-    if (c->damaged_frames && c->is_image)
-        tool_complain("%s: the image is damaged: what could not be decoded is a guess",
-                      output->clip);
-    else if (c->damaged_frames)
-        tool_complain("%s: %lld damaged frame%s replaced by the one before", output->clip,
-                      (long long)c->damaged_frames, c->damaged_frames == 1 ? " was" : "s were");
+        tool_reasons_add(&e->notes, output->clip, qv_remark_text(c->remark));
+    if (c->damaged_frames)
+        tool_reasons_add(&e->notes, output->clip,
+                         c->is_image ? "the image is damaged: what could not be decoded is a guess"
+                                     : words);
     return QV_OK;
 }

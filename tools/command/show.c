@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Shows a result as a line of JSON, or fills its fields into a text. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,16 +8,35 @@
 #include "error.h"
 #include "tool.h"
 
+struct unit {
+    double of; /* how many of the first one it is */
+    const char *name;
+};
+static const struct unit
+    memory[] = { { 1, "B" },
+                 { 0x1p10, "KiB" },
+                 { 0x1p20, "MiB" },
+                 { 0x1p30, "GiB" },
+                 { 0x1p40, "TiB" } },
+    files[] = { { 1, "B" }, { 1e3, "KB" }, { 1e6, "MB" }, { 1e9, "GB" }, { 1e12, "TB" } },
+    times[] = { { 1e-3, "ms" }, { 1, "s" }, { 60, "min" }, { 3600, "h" }, { 86400, "days" } };
+enum { N_UNITS = 5 };
+
+/* Prints a number in the largest of its units that leaves it at 1 or above, in three digits (memory:
+ * with one behind the point), and bytes as they are. */
 static void
-print_size(double bytes)
+print_in(const struct unit *units, double x)
 {
-    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
-    size_t unit = 0;
-    while (bytes >= 1024 && unit + 1 < sizeof units / sizeof *units) {
-        bytes /= 1024;
-        unit++;
-    }
-    tool_print(unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+    const struct unit *u = units;
+    const double size = fabs(x);
+    while (u + 1 < units + N_UNITS && size >= u[1].of * 0.9995)
+        u++;
+    const double shown = size / u->of;
+    const int digits = u->of == 1 && units != times ? 0
+                       : units == memory            ? 1
+                       : shown < 9.995              ? 2
+                                                    : shown < 99.95;
+    tool_print("%s%.*f %s", x < 0 && shown >= 0.5 ? "-" : "", digits, shown, u->name);
 }
 
 /* Prints a piece of a template, which may end lines. */
@@ -46,9 +66,11 @@ print_value(const json_t *value, const char *how)
     else if (json_is_string(value))
         tool_print("%s", json_string_value(value));
     else if (!strcmp(how, "size"))
-        print_size(x);
+        print_in(memory, x);
     else if (!strcmp(how, "GB"))
-        tool_print("%.3f GB", x / 1e9);
+        print_in(files, x);
+    else if (!strcmp(how, "time"))
+        print_in(times, x);
     else if (!strcmp(how, "s"))
         tool_print("%s", x == 1 ? "" : "s");
     else if (json_is_integer(value))

@@ -103,7 +103,7 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     const struct tool_encoder *e = user;
     struct tool_output *output = *entry = r->user;
     const double began_s = qv_seconds();
-    if (e->o->list)
+    if (e->makes_folders)
         qv_make_folders(output->path);
     qv_status status = open_file(e, output, r, err);
     if (!status && e->o->drawing)
@@ -158,10 +158,11 @@ lose(struct tool_encoder *e, const struct tool_output *output, qv_status status,
 {
     if (tool_exit_code(status) == TOOL_DEVICE)
         return;
-    e->code = tool_fail(status, err);
+    e->code = tool_exit_code(status);
     e->n_failed++;
-    if (e->n > 1 || e->o->list) /* for a single clip the exit code suffices */
-        tool_record_failure(e->o, output->clip, output->key, status, err->text);
+    struct tool_options o = *e->o;
+    o.json = o.json && (e->n > 1 || o.list); /* for a single clip the exit code suffices */
+    tool_reasons_lose(&e->failures, &o, output->clip, output->key, status, err->text);
 }
 
 static qv_status
@@ -181,6 +182,7 @@ end(void *user, void *entry, const qv_job_result *r, qv_error *err)
         lose(e, output, status, err);
     if (!status) {
         e->n_done++;
+        e->n_damaged += r->outcome.damaged_frames > 0;
         e->n_frames += r->outcome.n_frames;
         e->n_tokens += r->n_tokens;
     }

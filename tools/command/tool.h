@@ -54,7 +54,7 @@ struct tool_options {
     const char *tune_file;
     bool tune;
     /* files */
-    const char *model, *output, *config, *drawing, *list;
+    const char *model, *output, *config, *drawing, *list, *failures;
     struct tool_three image_mean, image_std;
     qv_dtype output_dtype;
     int64_t chunk_rows;
@@ -79,6 +79,7 @@ struct tool_options {
     int64_t shard[2]; /* shard I of N; N 0: all */
     int64_t part_bytes;
     double part_seconds;
+    bool recursive; /* folders stand for all below them */
     bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
@@ -235,12 +236,34 @@ void tool_job_progress_show(struct tool_job_progress *p, struct qv_job *job);
 void tool_record_failure(const struct tool_options *o, const char *clip, const char *key,
                          qv_status status, const char *words);
 
+/* failures.c: what was wrong with clips, grouped by reason. Zeros are none; the caller locks. */
+enum { TOOL_WORDS = sizeof(((qv_error *)NULL)->text) };
+struct tool_reason {
+    int64_t n;                                /* clips */
+    char name[TOOL_WORDS];                    /* of the clip whose name is the least */
+    char text[TOOL_WORDS], first[TOOL_WORDS]; /* what they have in common; all of the first */
+};
+struct tool_reasons {
+    struct tool_reason *at;
+    size_t n, room;
+    int64_t n_others; /* clips of reasons that are not kept apart */
+};
+void tool_reasons_add(struct tool_reasons *r, const char *name, const char *words);
+/* Takes a clip that failed, and writes its record to --json and
+ * --failures. clip or key may be NULL. */
+void tool_reasons_lose(struct tool_reasons *r, const struct tool_options *o, const char *clip,
+                       const char *key, qv_status status, const char *words);
+/* Prints at most 10 lines, and frees the reasons. */
+void tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o);
+
 /* outputs.c: return QV_EINVAL, naming the file, if two outputs are one file, or an output is one of
  * the inputs, a file in a model's folder or a file of a cache that the options name: of the files
  * that the options name; and of the files that --json, --trace and --drawing write, and more of
  * them, where the inputs are a list and its clips. */
 qv_status tool_check_named_outputs(const struct tool_options *o, qv_error *err);
 struct tool_list;
+/* Checks that a file that is written has its format's ending; a device or pipe need not. QV_EINVAL. */
+qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
 
@@ -260,7 +283,8 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
 /*
  * show.c: does so with --json; else prints the text, in which
  *   {NAME} or {NAME|HOW}  is a field of the object. HOW: of an array, what stands between its
- *                         values, or "n" for their number; of a number "size" (of memory), "GB", "s" (it prints s unless
+ *                         values, or "n" for their number; of a number "size" (of memory), "GB" (of files), "time" (of
+ *                         seconds), each in a unit of its own size, "s" (it prints s unless
  *                         the number is 1), or the digits of a real (3: "%.3g", 2f: "%.2f")
  *   [NAME?..], [!NAME?..] is printed only if the field is there and not 0, "", false or empty, or only
  *                         if it is not so

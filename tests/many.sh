@@ -1,0 +1,79 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Encodes a folder of N clips and images of all formats that tests make, a tenth of them broken, and checks that what
+# a terminal shows of the failures fits one screen. Then folders and lists as arguments.
+# Usage: many.sh QWENVIT GOLDEN WORK WRITE_CLIPS IMAGE_WRITE [N]
+set -eu
+qwenvit=$1 model=$2/qwen3_vl work=$3 write_clips=$4 image_write=$5 files=${6:-150}
+. "$(dirname "$0")/expect.sh"
+rm -rf "$work" && mkdir -p "$work/made" "$work/clips/a/b" && cd "$work"
+(cd made && "$write_clips" > /dev/null 2>&1)
+rm -f made/often.mp4 made/millions.mp4 made/long.mp4 # they take seconds each
+head -c 18432 /dev/zero | tr '\0' '\152' > pixels
+for image in bmp,bmp,bgr24 tiff,tiff,rgb24 png,png,rgb24 jpg,mjpeg,yuvj420p ppm,ppm,rgb24 pgm,pgm,gray webp,libwebp,yuv420p; do
+    IFS=, read -r end encoder format <<X
+$image
+X
+    "$image_write" "$encoder" "$format" 96 64 < pixels > made/image.$end 2> /dev/null || rm made/image.$end
+done
+i=0
+while [ $i -lt "$files" ]; do # hard links to the files that were made, and 10 kinds of broken ones
+    for f in made/*.*; do
+        [ $i -lt "$files" ] || break
+        i=$((i + 1)) end=${f##*.}
+        case $((i % 10)) in
+            0) head -c $((i % 400)) "$f" > "clips/a/$i.$end" ;;
+            [1-4]) ln "$f" "clips/a/$i.$end" ;;
+            *) ln "$f" "clips/a/b/$i.$end" ;;
+        esac
+    done
+done
+echo notes > clips/a/notes.txt
+lines() { cat out.txt err.txt | wc -l; }
+screen() { [ "$(lines)" -le 24 ] || fail "$(lines) lines: $1"; }
+small='--backend ref --max-pixels 65536 --max-frames 4'
+what="clips --recursive --model $model $small"
+
+expect 1 'cannot be used' "$qwenvit" cache fill $what -o tokens --dry-run
+screen 'cache fill --dry-run'
+expect 1 ' clips, such as ' "$qwenvit" cache fill $what -o tokens --failures failures
+screen 'cache fill'
+good=$(sed -n 's/^tokens: \([0-9]*\) done.*/\1/p' out.txt) failed=$(sed -n 's/.* \([0-9]*\) failed;.*/\1/p' out.txt)
+echo "$files files of $(ls made | wc -l) kinds: $good done, $failed failed, told in $(lines) lines"
+[ "$failed" -ge $((files / 10)) ] || fail 'too few have failed'
+tail -n 1 out.txt | grep -q ' frames in .* of which loading the model took ' || fail 'the summary does not come last'
+grep -q ' with damaged frames' out.txt || fail 'damaged clips are not in the summary'
+[ "$(wc -l < failures)" = "$failed" ] || fail 'failures are missing from --failures'
+grep -q '^{"key":"clips/a/[0-9a-z./]*","status":"failed","code":"QV_E' failures || fail 'a failure is no record'
+expect 0 "$good ok, $failed failed, " "$qwenvit" cache status tokens
+screen 'cache status'
+expect 0 '"failures":[{' "$qwenvit" cache status tokens --json
+screen 'cache status --json'
+
+# folders keep their structure, under the name of the folder that was given
+mkdir -p two/a two/b/in one && ln made/x264.mp4 two/a/clip.mp4 && ln made/x264.mp4 two/b/clip.mp4 && ln made/image.png two/b/in/x.PNG
+expect 0 '3 clips' "$qwenvit" encode two --recursive --model "$model" $small -o made/out
+for f in two/a/clip.mp4 two/b/clip.mp4; do [ -s "made/out/$f.safetensors" ] || fail "no $f"; done
+expect 0 '' "$qwenvit" encode two/a/ --model "$model" $small -o one
+[ -s one/a/clip.mp4.safetensors ] || fail 'the folder two/a has another name'
+expect 0 '' "$qwenvit" encode two/a/clip.mp4 --model "$model" $small -o new/
+[ -s new/clip.mp4.safetensors ] || fail 'new/ is no folder'
+expect 3 'no file in this folder has the ending of a clip or image (--recursive' "$qwenvit" encode two --model "$model" -o new
+expect 2 'would both be written' "$qwenvit" encode two/a two/a --model "$model" -o new
+expect 2 'two/a/clip.mp4 is given twice' "$qwenvit" cache fill two/a/clip.mp4 two/a/clip.mp4 --model "$model" -o c
+expect 2 'exclude each other' "$qwenvit" cache fill two --list list --model "$model" -o c
+expect 2 'no clip given' "$qwenvit" cache fill --model "$model" -o c
+expect 0 '3 done' "$qwenvit" cache fill two --recursive --shard 0/1 --model "$model" $small -o c
+# endings
+for o in x.png x.mp4 x.safetensor; do
+    expect 2 "$o: this file must end in .safetensors" "$qwenvit" encode two/a/clip.mp4 --model "$model" -o $o
+done
+expect 2 '--drawing x.jpg: this file must end in .png' "$qwenvit" encode two/a/clip.mp4 --model "$model" -o y --drawing x.jpg
+expect 2 '--clip x.avi: this file must end in .mp4' "$qwenvit" synth --clip x.avi
+# lists
+printf 'file://%s/two/a/clip%%2emp4\n{"path": "file://%s/two/b/clip.mp4", "key": "k"}\n' "$PWD" "$PWD" > list
+expect 0 '2 clips' "$qwenvit" encode --list list --model "$model" $small -o /"$PWD"/new
+[ -s new/k.safetensors ] && [ -s "new/$PWD/two/a/clip.mp4.safetensors" ] || fail 'file:// addresses'
+echo '{"pth": "x"}' > list
+expect 3 'there is no field "pth"; the fields are path, key, fps, start, end, first_frame,' "$qwenvit" encode --list list --model "$model" -o new
+echo "$n commands behaved as they should"
