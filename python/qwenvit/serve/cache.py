@@ -53,6 +53,7 @@ class TokenCache:
         self.in_memory: OrderedDict[str, bytes] = OrderedDict()
         self.file_bytes = self.memory_bytes = 0
         self.flights: dict[str, _Flight] = {}
+        self.being_kept: set[asyncio.Task[Kept]] = set()
         self._scratch = None if folder else tempfile.TemporaryDirectory(
             prefix="qwenvit-serve-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         )
@@ -129,7 +130,7 @@ class TokenCache:
         return Kept(name, size, data)
 
     def _write(self, name: str, tokens: Tokens, wanted: bool) -> tuple[int, bytes | None]:
-        unfinished = os.path.join(self.unfinished, name)
+        unfinished = os.path.join(self.unfinished, f"{name}.{os.urandom(8).hex()}")
         try:
             tokens.save(unfinished)
             size = os.path.getsize(unfinished)
@@ -146,6 +147,8 @@ class TokenCache:
                 os.unlink(unfinished)
 
     def _remember(self, name: str, data: bytes) -> None:
+        if len(data) > self.memory:
+            return
         self.memory_bytes += len(data) - len(self.in_memory.pop(name, b""))
         self.in_memory[name] = data
         while self.memory_bytes > self.memory:
@@ -178,7 +181,10 @@ class TokenCache:
                 return kept, where
 
     async def _compute(self, name: str, wanted: bool, compute: Callable[[], Awaitable[Tokens]]) -> Kept:
-        return await self.keep(name, await compute(), wanted)
+        keeping = asyncio.ensure_future(self.keep(name, await compute(), wanted))
+        self.being_kept.add(keeping)
+        keeping.add_done_callback(self.being_kept.discard)
+        return await asyncio.shield(keeping)  # once it is written, it is kept, whoever leaves
 
     async def _wait_for(self, name: str, flight: _Flight) -> Kept:
         flight.waiters += 1
