@@ -251,7 +251,26 @@ def test_clients_that_stall(tight):
     assert b" 400 " in raw(tight.port, head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
     # the rest of a body that was refused is read for a while, so that the answer arrives
     assert b" 413 " in raw(tight.port, head + b"Content-Length: 999999\r\n\r\n" + bytes(200000))
+    assert b" 413 " in raw(tight.port, head + b"Connection: close\r\nContent-Length: 9000000\r\n\r\n" + bytes(9000000))
     assert time.monotonic() - began < 20
+
+
+def test_a_client_that_does_not_read_is_cut(start, tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.new("RGB", (2000, 2000)).save(tmp_path / "large.png")
+    server = start("--body-seconds", 0.7)
+    body = json.dumps({"items": [{"data": url((tmp_path / "large.png").read_bytes())}] * 16}).encode()
+    descriptors = f"/proc/{server.process.pid}/fd"
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", server.port))
+        s.sendall(b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert s.recv(12) == b"HTTP/1.1 200"
+        began, there = time.monotonic(), len(os.listdir(descriptors))
+        while len(os.listdir(descriptors)) >= there:
+            assert time.monotonic() - began < 10
+            time.sleep(0.05)
+        assert time.monotonic() - began > 0.3
 
 
 def test_bodies_and_connections_are_counted(tight):
@@ -463,6 +482,7 @@ def test_wrong_starts(golden, tmp_path):
         (["--model", golden, "--max-body", "-1"], {2}, "--max-body"),
         (["--model", str(tmp_path / "none"), "--port", "0"], {3, 4}, "none"),
         (["--model", golden, "--port", "0", "--cache", "/proc/none"], {4}, "--cache /proc/none"),
+        (["--model", golden, "--host", "192.0.2.1"], {4}, ""),
     )
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     runs = [subprocess.Popen([*COMMAND, "serve", *arguments], **pipes) for arguments, _, _ in wrong]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import math
 import time
@@ -23,10 +24,28 @@ from .metrics import access
 from .service import DRAINING, Answer, Service
 
 PIECE = 1 << 20  # bytes of an answer that are written at once
+LINGER = 2.0  # seconds for the rest of a body that is refused
+
+
+class _Refusal(JSONResponse):
+    """An error. What the client still sends of its body is read for a while, so that closing the
+    connection does not take the answer away from it."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        if not scope["state"].get("body_is_read"):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._rest(receive), LINGER)
+        await send({"type": "http.response.body"})
+
+    async def _rest(self, receive: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
 
 
 def error_response(e: Refused) -> Response:
-    return JSONResponse({"error": e.json()}, e.status, e.headers)
+    return _Refusal({"error": e.json()}, e.status, e.headers)
 
 
 async def _pieces(data: bytes) -> AsyncIterator[memoryview]:
@@ -108,7 +127,8 @@ async def encode(request: Request) -> Response:
             if is_json:
                 items = await off_loop(len(body), items_of_json, body, limits)
             else:
-                items = [await off_loop(len(body), make_item, body, query, limits)]
+                # only a GIF is read to its end
+                items = [await off_loop(len(body) * body.startswith(b"GIF"), make_item, body, query, limits)]
         asked = (service.answer_item(item, request.state.client, until, not stored) for item in items)
         answers = await _unless_left(request, asyncio.ensure_future(_all(asked)))
     request.state.about = {"items": len(items), "found": [a.found or a.status for a in answers]}
@@ -164,18 +184,23 @@ class Around:
             sent["bytes"] += len(message.get("body", b""))
             await send(message)
 
-        request, service = Request(scope, receive), self.service
+        async def given() -> Any:
+            message = await receive()
+            request.state.body_is_read = not message.get("more_body")
+            return message
+
+        request, service = Request(scope, given), self.service
         service.under_way += 1
         try:
             if scope["path"] != "/health":
                 request.state.client = service.client_of(request)
-            await self.app(scope, receive, told)
+            await self.app(scope, given, told)
         except Refused as e:
-            await error_response(e)(scope, receive, told)
+            await error_response(e)(scope, given, told)
         except asyncio.CancelledError:  # the time to drain is over
             if sent["status"] != 499:
                 raise
-            await error_response(Refused(503, "QV_ESTATE", DRAINING, Connection="close"))(scope, receive, told)
+            await error_response(Refused(503, "QV_ESTATE", DRAINING, Connection="close"))(scope, given, told)
         finally:
             service.under_way -= 1
             path = scope["path"] if scope["path"] in PATHS else "other"

@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     add("--device", str, None, "an index, or all (default: the first)")
     add("--host", str, "127.0.0.1", "address to listen at (default 127.0.0.1)")
     add("--port", _port, 8000, "port (default 8000; 0: a free one)")
-    add("--uds", str, None, "listen at this Unix socket instead")
+    add("--uds", str, None, "listen at this Unix socket instead, in a folder of those who may connect")
     p.add_argument("--api-key", action="append", metavar="KEY",
                    help="accept this key, for every path but /health; may be given again (default: QWENVIT_API_KEY)")
     add("--cache", str, None, "folder for ?store=1 and for tokens that are kept; /dev/shm/NAME for a consumer on this machine")
@@ -168,7 +168,10 @@ def serve(a: argparse.Namespace) -> int:
         ssl_ca_certs=a.ssl_ca_certs,
     )
     server = Server(config, service, a.drain_seconds)
-    server.run()
+    try:
+        server.run()
+    except SystemExit:  # uvicorn has logged why it cannot listen
+        return 4
     for e in failures:
         print(f"qwenvit serve: {e}", file=sys.stderr)
         return 3 if e.status in ("QV_EINVAL", "QV_EFORMAT", "QV_EUNSUPPORTED") else 4

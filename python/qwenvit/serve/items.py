@@ -160,10 +160,11 @@ def look_at(data: bytes) -> tuple[bool, int]:
             return frames < 2, frames * math.prod(struct.unpack_from(">II", data, 16))
         if data[:6] in (b"GIF87a", b"GIF89a"):
             size = math.prod(struct.unpack_from("<HH", data, 6))
-            frames = _gif_frames(data) if len(data) < 1 << 20 or size else 1
+            frames = _gif_frames(data)
             return frames < 2, frames * size
         if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-            return True, math.prod(_webp_size(data))
+            frames = max(1, data.count(b"ANMF"))
+            return frames < 2, frames * math.prod(_webp_size(data))
         if data.startswith(b"BM"):
             return True, abs(math.prod(struct.unpack_from("<ii", data, 18)))
     except (IndexError, struct.error):  # a file that is cut: the decoder says so
