@@ -270,7 +270,7 @@ done
 # the options of old, which were modes
 for old in 'check DIR --out x --check' 'keys DIR --keys --json --out x' 'get DIR KEY -o OUT --out x --get k -o y' \
     'status DIR --out x --status' 'prune DIR --prune --out x' 'delete DIR KEY... --out x --delete k' \
-    'fill --model DIR --list FILE -o DIR --model m --list l --out x'; do
+    'fill [CLIP...] --model DIR -o DIR --model m --list l --out x'; do
     new=${old%% --out x*} options=${old#"$new"}
     case $old in keys* | prune* | fill*) new=$(echo "$old" | sed 's/ --\(keys\|prune\|model m\) .*//') options=${old#"$new"} ;; esac
     expect 2 "options: qwenvit cache $new (" "$qwenvit" cache $options
@@ -328,7 +328,7 @@ if [ -n "${QV_OWN_MOUNTS:-}" ] && mkdir disk && mount -t tmpfs -o size=40k none 
     expect 0 '11 ok, 0 failed, 0 missing' "$qwenvit" cache status disk/c --list good.txt
     mount -o remount,ro disk
     expect 3 'Read-only' $cache --list good.txt -o disk/d --tokens f32
-    expect 3 'Read-only' $cache --list list.txt -o disk/c --tokens f32
+    expect 4 'Read-only' $cache --list list.txt -o disk/c --tokens f32
     umount disk
 else
     echo 'no disk can be mounted here: a full one was left out'

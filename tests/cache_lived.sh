@@ -117,7 +117,7 @@ expect 0 '"superseded":0' $look status c --json
 expect 0 '7 done' $cache --list list.txt -o one # one part
 expect 0 '2 keys with all of theirs; 1 parts rewritten' "$qwenvit" cache delete one p1.ppm p2.ppm --quiet
 expect 0 '5 ok, 0 failed, 2 missing' "$qwenvit" cache status one --list list.txt
-expect 1 '1 of the keys to delete were not there' "$qwenvit" cache delete one p1.ppm
+expect 1 'one: there is no key p1.ppm' "$qwenvit" cache delete one p1.ppm
 expect 0 ' 0 bad keys' "$qwenvit" cache check one --quiet
 printf 'p5.ppm\nv.mp4\nnew.ppm\n' > keep.txt
 expect 0 '3 keys with all of theirs' "$qwenvit" cache prune one --quiet --list keep.txt --dry-run
