@@ -6,10 +6,11 @@ python python/bench/serve.py latency --model DIR     Poisson arrivals that wait 
 python python/bench/serve.py alone --model DIR       one 1024x1024 image at a time, stored, and Model.encode of its bytes
 
 The token cache in memory is off, and no file comes twice. The clients are a process of their own,
-whose CPU seconds are `client_cpu`. Sources are --files FOLDER, or images that are made.
+whose CPU seconds are `client_cpu`. --peer N: the server has transformers' tower instead. Sources are --files FOLDER, or images that are made.
 """
 import argparse
 import asyncio
+import io
 import json
 import os
 import random
@@ -34,6 +35,16 @@ def tell(**numbers):
 
 
 def image(seed, height, width):
+    """Returns an image as a file: a JPEG where PIL is, which is smaller."""
+    try:
+        from PIL import Image
+    except ImportError:
+        pass
+    else:
+        out = io.BytesIO()
+        small = Image.frombytes("RGB", (16, 16), random.Random(seed).randbytes(768))
+        small.resize((width, height), Image.BILINEAR).save(out, "jpeg", quality=90)
+        return out.getvalue()
     return b"P6\n%d %d\n255\n" % (width, height) + random.Random(seed).randbytes(3 * height * width)
 
 
@@ -101,7 +112,7 @@ def sources(o, folder, n, first=0):
     """Returns n paths. Sizes differ from image to image."""
     if o.files:
         return [os.path.join(o.files, name) for name in sorted(os.listdir(o.files))][:n]
-    paths = [os.path.join(folder, f"{first + i}.ppm") for i in range(n)]
+    paths = [os.path.join(folder, f"{first + i}.image") for i in range(n)]
     for i, path in enumerate(paths):
         with open(path, "wb") as f:
             f.write(image(first + i, 64 + 8 * (i % 24), 96 + 8 * (i % 17)))
@@ -110,7 +121,8 @@ def sources(o, folder, n, first=0):
 
 def start(o, folder, name="tokens"):
     return Server(o.model, os.path.join(folder, "log"), "--cache", os.path.join(folder, name), "--cache-memory", 0,
-                  "--queue", 100000, "--max-connections", 4096, *o.serve)
+                  "--queue", 100000, "--max-connections", 4096, *o.serve,
+                  **({"program": os.path.join(HERE, "serve_peer.py"), "QV_PEER_BATCH": str(o.peer)} if o.peer else {}))
 
 
 def fill(o, folder, paths):
@@ -127,8 +139,9 @@ def rate(o, folder):
     """The rounds take turns. Loading is taken off `cache fill` by filling it with one file too."""
     paths, taken = sources(o, folder, o.n), {"fill": [], "load": [], "serve": []}
     for turn in range(o.rounds):
-        taken["fill"].append(fill(o, folder, paths))
-        taken["load"].append(fill(o, folder, paths[:1]))
+        if not o.peer:
+            taken["fill"].append(fill(o, folder, paths))
+            taken["load"].append(fill(o, folder, paths[:1]))
         server = start(o, folder, f"tokens {turn}")
         try:
             told = ask(o, server, paths)
@@ -137,10 +150,12 @@ def rate(o, folder):
             server.end()
         shutil.rmtree(os.path.join(folder, f"tokens {turn}"))
         assert set(told["statuses"]) == {"200"}, told["statuses"]
-    filled = statistics.median(taken["fill"]) - statistics.median(taken["load"])
-    served = statistics.median(taken["serve"])
-    tell(way="rate", n=len(paths), connections=o.connections, fill_per_s=len(paths) / filled, serve_per_s=len(paths) / served,
-         ratio=filled / served, client_cpu=told["cpu"])
+    served, numbers = statistics.median(taken["serve"]), {}
+    if not o.peer:
+        filled = statistics.median(taken["fill"]) - statistics.median(taken["load"])
+        numbers = {"fill_per_s": len(paths) / filled, "ratio": filled / served}
+    tell(way=f"peer {o.peer}" if o.peer else "rate", n=len(paths), connections=o.connections, serve_per_s=len(paths) / served,
+         client_cpu=told["cpu"], **numbers)
     return len(paths) / served
 
 
@@ -193,6 +208,7 @@ def main():
     p.add_argument("--connections", type=int, default=64)
     p.add_argument("--seconds", type=float, default=60.0, help="of a latency")
     p.add_argument("--per-second", type=float, default=0.0, help="instead of a rate that is measured first")
+    p.add_argument("--peer", type=int, default=0, help="serve by transformers' tower, this many items a batch (serve_peer.py)")
     p.add_argument("--folder", default="/dev/shm", help="where files and tokens lie")
     p.add_argument("--port", type=int, help=argparse.SUPPRESS)
     p.add_argument("--rate", type=float, help=argparse.SUPPRESS)

@@ -16,11 +16,11 @@ SLOW = 700
 
 
 class Server:
-    """A server as a process of its own. slow: the one that this file is as a program."""
+    """A server as a process of its own. program: another one that takes the same options."""
 
-    def __init__(self, model, log, *arguments, slow=False, key="", **environment):
+    def __init__(self, model, log, *arguments, slow=False, key="", program="", **environment):
         self.key = key  # given with each request
-        program = [__file__] if slow else ["-m", "qwenvit", "serve"]
+        program = [program or __file__] if slow or program else ["-m", "qwenvit", "serve"]
         self.log = str(log)
         with open(self.log, "w", encoding="utf-8") as out:
             command = [sys.executable, *program, "--model", str(model), "--port", "0", *map(str, arguments)]

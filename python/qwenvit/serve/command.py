@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     add("--queue", _from_1, 1024, "most items that wait (default 1024)")
     add("--timeout", _seconds, 60.0, "most seconds of a request once its body is here (default 60)")
     add("--drain-seconds", _seconds, 30.0, "after SIGTERM, time for what is under way (default 30)")
-    add("--max-connections", _from_1, 1024, "default 1024")
+    add("--max-connections", _from_1, 256, "default 256; with decoders, fewer than half of the descriptors (ulimit -n)")
     add("--max-body", _from_1, 256 << 20, "bytes of a body (default 256M)")
     add("--max-bodies", _from_1, 2 << 30, "bytes of all bodies under way (default 2G)")
     add("--max-items", _from_1, 64, "items per request (default 64)")
