@@ -157,7 +157,9 @@ BAD = [  # body, query, headers, status, words
     (image(1), "", {"content_encoding": "gzip"}, 415, "Content-Encoding"),
     (image(1), "", {"content_type": "multipart/form-data; boundary=x"}, 415, "multipart"),
     (b"{", "", JSON, 400, "not JSON"),
-    (b"[" * 100000, "", JSON, 400, "not JSON"),
+    (b"[" * 2000, "", JSON, 400, "not JSON"),
+    (b"[" * 100000, "", JSON, 413, "JSON of 100000 values; at most 2080"),
+    (b'{"items": [' + b"{}," * 100000 + b"{}]}", "", JSON, 413, "values; at most 2080"),
     (b'{"items": [NaN]}', "", JSON, 400, "NaN"),
     (b"\xff\xfe", "", JSON, 400, "not JSON"),
     (b"[]", "", JSON, 400, "the body must be"),
@@ -247,6 +249,8 @@ def test_clients_that_stall(tight):
     head = b"POST /v1/encode HTTP/1.1\r\nHost: x\r\n"
     got = raw(tight.port, head + b"Content-Length: 5000\r\n\r\n" + bytes(100))
     assert b" 408 " in got and b"no whole body within 0.6 s" in got
+    assert tight.metric('requests_total{path="none",status="408"}') == 2
+    assert [line["client"] for line in tight.lines() if line.get("status") == 408][:2] == ["127.0.0.1"] * 2
     assert b" 400 Bad Request" in raw(tight.port, b"nonsense\r\n\r\n")
     assert b" 400 " in raw(tight.port, head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
     # the rest of a body that was refused is read for a while, so that the answer arrives

@@ -160,7 +160,9 @@ def serve(a: argparse.Namespace) -> int:
             service.cache.close()
 
     start_log()
-    Protocol.patience = Patience(a.max_connections, a.header_seconds, a.body_seconds)
+    Protocol.patience = Patience(
+        a.max_connections, a.header_seconds, a.body_seconds, lambda status: service.metrics.requests.labels("none", str(status)).inc()
+    )
     config = uvicorn.Config(
         make_app(service, lifespan), host=a.host, port=a.port, uds=a.uds, http=Protocol, ws="none", lifespan="on",
         log_config=None, access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, backlog=2048,

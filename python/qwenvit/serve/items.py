@@ -27,6 +27,7 @@ OPTIONS: dict[str, type] = {
 }
 FRAMES = ("num_frames", "min_frames", "max_frames")
 SMALL = 64 << 10  # bytes that take less time than handing them to another thread
+VALUES = 32  # of an item, at most: twice the options
 DEFAULT_FRAMES = 768  # transformers' most frames of a clip
 
 
@@ -207,6 +208,9 @@ def _no_constant(name: str) -> Any:
 def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:
     """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, ..], OPTION: ..}, each of which
     may be refused by itself. Options beside "items" are those of all."""
+    values, most = sum(map(body.count, (b"{", b"[", b","))), VALUES * (1 + limits.items)
+    if values > most:  # parsed, they would take many times the bytes of the body
+        raise Refused(413, "QV_EINVAL", f"JSON of {values} values; at most {most}")
     try:
         asked = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as e:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import h11
@@ -13,18 +14,21 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
+from .metrics import access
+
 
 class Patience(NamedTuple):
     connections: int
     headers: float  # seconds
     reading: float  # seconds in which a client reads nothing of its answer
+    refused: Callable[[int], None]  # is told the status of each refusal
 
 
 LINGER = 1.0  # seconds for a refusal to be read; a close at once would reset the connection
 
 
 class Protocol(H11Protocol):
-    patience = Patience(1024, 10.0, 60.0)
+    patience: Patience
 
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any],
@@ -87,6 +91,8 @@ class Protocol(H11Protocol):
     def refuse(self, status: int, code: str, message: str) -> None:
         """Answers without a request, then closes the connection."""
         self.refused = True
+        self.patience.refused(status)
+        access.info("", {"client": self.client[0] if self.client else "", "status": status, "message": message})
         body = json.dumps({"error": {"code": code, "message": message}}).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         answer = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
