@@ -48,17 +48,14 @@ def error_response(e: Refused) -> Response:
     return _Refusal({"error": e.json()}, e.status, e.headers)
 
 
-async def _pieces(data: bytes) -> AsyncIterator[memoryview]:
-    for at in range(0, len(data), PIECE):
-        yield memoryview(data)[at : at + PIECE]
+def _in_pieces(data: bytes, status: int, headers: dict[str, str], kind: str) -> Response:
+    """Answers piece by piece, so that a client who reads slowly is known to read."""
 
+    async def pieces() -> AsyncIterator[memoryview]:
+        for at in range(0, len(data), PIECE):
+            yield memoryview(data)[at : at + PIECE]
 
-def _file_response(answer: Answer) -> Response:
-    """Answers with a file, in pieces, so that a client who does not read holds up only itself."""
-    assert answer.kept and answer.kept.data is not None
-    data = answer.kept.data
-    headers = {"content-length": str(len(data)), "x-qwenvit-found": answer.found}
-    return StreamingResponse(_pieces(data), 200, headers, "application/octet-stream")
+    return StreamingResponse(pieces(), status, {**headers, "content-length": str(len(data))}, kind)
 
 
 def _row(answer: Answer, store: bool) -> dict[str, Any]:
@@ -81,9 +78,7 @@ async def _rows_response(answers: list[Answer], store: bool) -> Response:
     size = sum(len(answer.kept.data or b"") for answer in answers if answer.kept)
     body = await off_loop(size, made)
     status = statuses.pop() if len(statuses) == 1 else 207
-    if len(body) <= PIECE:
-        return Response(body, status, headers, "application/json")
-    return StreamingResponse(_pieces(body), status, {**headers, "content-length": str(len(body))}, "application/json")
+    return _in_pieces(body, status, headers, "application/json")
 
 
 async def _left(request: Request) -> None:
@@ -134,7 +129,10 @@ async def encode(request: Request) -> Response:
     request.state.about = {"items": len(items), "found": [a.found or a.status for a in answers]}
     if not is_json and answers[0].refused:
         return error_response(answers[0].refused)
-    return await _rows_response(answers, stored) if is_json or stored else _file_response(answers[0])
+    if is_json or stored:
+        return await _rows_response(answers, stored)
+    assert answers[0].kept and answers[0].kept.data is not None
+    return _in_pieces(answers[0].kept.data, 200, {"x-qwenvit-found": answers[0].found}, "application/octet-stream")
 
 
 async def _all(answers: Iterator[Any]) -> list[Answer]:

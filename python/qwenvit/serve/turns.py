@@ -51,12 +51,11 @@ class Turns:
     def __init__(self, decoders: int, most: int) -> None:
         self.decoders, self.most = decoders, most
         self.images, self.clips = _Line(), _Line()
-        self.waiting: dict[str, int] = {}
         self._done: deque[float] = deque(maxlen=256)
 
     @property
     def n_waiting(self) -> int:
-        return sum(self.waiting.values())
+        return sum(len(turns) for line in (self.images, self.clips) for turns in line.clients.values())
 
     @property
     def n_under_way(self) -> int:
@@ -83,21 +82,16 @@ class Turns:
     @contextlib.asynccontextmanager
     async def turn(self, client: str, is_image: bool) -> AsyncIterator[None]:
         """Waits for a turn, which lasts as long as the context."""
-        mine = self.waiting.get(client, 0)
-        if self.n_waiting >= self.most or mine >= max(1, self.most // 2):
-            whose = "the queue is" if self.n_waiting >= self.most else "this client's half of the queue is"
-            raise Refused(429, "QV_EFULL", f"{whose} full ({self.n_waiting} items wait)", Retry_After=str(self.retry_after()))
+        mine, all_ = sum(len(line.clients.get(client, ())) for line in (self.images, self.clips)), self.n_waiting
+        if all_ >= self.most or mine >= max(1, self.most // 2):
+            whose = "the queue is" if all_ >= self.most else "this client's half of the queue is"
+            after = str(self.retry_after())
+            raise Refused(429, "QV_EFULL", f"{whose} full ({all_} items wait)", Retry_After=after)
         line = self.images if is_image else self.clips
         turn = line.add(client)
-        self.waiting[client] = mine + 1
         self._go_on()
         try:
-            try:
-                await turn
-            finally:
-                self.waiting[client] -= 1
-                if not self.waiting[client]:
-                    del self.waiting[client]
+            await turn
             yield
         finally:
             line.remove(client, turn)
