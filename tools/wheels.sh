@@ -28,10 +28,10 @@ try)
     "$work/env/bin/pip" install -q --disable-pip-version-check --no-index --no-deps --find-links "$wheels" qwenvit
     cd "$work"
     command=env/bin/qwenvit
-    if ! ldconfig -p | grep -q libavformat; then
+    if ! /sbin/ldconfig -p | grep -q libavformat; then
         status=0
-        $command info missing.mp4 2> error || status=$?
-        [ "$status" = 4 ] && grep -q 'apt-get install ffmpeg' error || { cat error; exit 1; }
+        $command info env/bin/python 2> error || status=$?
+        [ "$status" = 4 ] && grep 'FFmpeg libraries are missing' error || { cat error; exit 1; }
     fi
     for root; do
         major=${root##*/}
