@@ -37,6 +37,48 @@ print_usage(const struct tool_program *p, FILE *to)
             p->name);
 }
 
+size_t
+tool_word_distance(const char *a, const char *b)
+{
+    size_t row[32] = { 0 };
+    const size_t n = strlen(b);
+    if (n >= 32)
+        return n;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; *a; a++, i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            const size_t replaced = corner + (*a != b[j - 1]),
+                         other = row[j] < row[j - 1] ? row[j] : row[j - 1];
+            corner = row[j];
+            row[j] = replaced < other + 1 ? replaced : other + 1;
+        }
+    }
+    return row[n];
+}
+
+/* Complains of a name that there is not, and says which may have been meant. */
+static void
+complain_of(const struct tool_program *p, const char *name)
+{
+    const struct tool *best = NULL;
+    size_t least = 3;
+    for (const struct tool *t = p->tools; t < p->tools + p->n; t++) {
+        const bool begins = *name && !strncmp(word(t), name, strlen(name));
+        const size_t d = begins ? 0 : tool_word_distance(name, word(t));
+        if (d < least && d < strlen(name)) {
+            least = d;
+            best = t;
+        }
+    }
+    if (best)
+        tool_complain("no subcommand %s; did you mean %s?", name, word(best));
+    else
+        tool_complain("no subcommand %s", name);
+}
+
 /* Prints the version, what the program that decodes says of itself behind its first line, and which backends work here. */
 static void
 print_version(const struct tool_program *p)
@@ -239,9 +281,16 @@ int
 tool_main(const struct tool_program *p, int argc, char **argv)
 {
     const char *first = argc > 1 ? argv[1] : "";
-    if (!strcmp(first, "--help") || !strcmp(first, "-h")) {
+    const bool help = !strcmp(first, "help");
+    if (!strcmp(first, "--help") || !strcmp(first, "-h") || (help && argc < 3)) {
         print_usage(p, stdout);
         return TOOL_DONE;
+    }
+    if (help) { /* `help encode` is `encode --help` */
+        static char asked[] = "--help";
+        argv[1] = argv[2];
+        argv[2] = asked;
+        return tool_main(p, 3, argv);
     }
     if (!strcmp(first, "--version")) {
         print_version(p);
@@ -255,7 +304,7 @@ tool_main(const struct tool_program *p, int argc, char **argv)
         if (strchr(p->name, ' ') && *first == '-')
             return refuse_without_verb(p, argv + 1);
         if (argc > 1)
-            tool_complain("no subcommand %s", first);
+            complain_of(p, first);
         print_usage(p, stderr);
         return TOOL_USAGE;
     }

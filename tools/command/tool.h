@@ -80,7 +80,8 @@ struct tool_options {
     int64_t part_bytes;
     double part_seconds;
     bool recursive; /* folders stand for all below them */
-    bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run, repair, measure;
+    bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run, repair,
+        measure, legend;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
     const char **arguments;
@@ -152,6 +153,11 @@ int tool_encode(const struct tool_options *o);
 int tool_list(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
 int tool_synth(const struct tool_options *o);
+/* What the columns of verify's table show. */
+#define TOOL_VERIFY_LEGEND                                                                         \
+    "  worst, mean   distance of a row, |row - other| / |other|: of the worst one, and of all\n"   \
+    "  at most       the bar for the figure in front of it; where both are empty, not judged\n"    \
+    "  cosine        of a row and the other, of the worst one; pooled: of the sums of all rows"
 int tool_verify(const struct tool_options *o);
 int tool_cache_fill(const struct tool_options *o);
 int tool_cache_status(const struct tool_options *o);
@@ -167,6 +173,8 @@ int tool_cache_delete(const struct tool_options *o);
 int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
                const char **help);
 void tool_print_help(const struct tool *tool, const char *page);
+/* Returns in how many letters two words differ: left out, added or replaced. */
+size_t tool_word_distance(const char *a, const char *b);
 /* Returns how the subcommand is called, with all that it needs. */
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
