@@ -36,6 +36,26 @@ expect 2 'no subcommand enocde; did you mean encode?' "$qwenvit" enocde
 expect 2 'no subcommand stat; did you mean status?' "$qwenvit" cache stat
 expect 0 'usage: qwenvit SUBCOMMAND' "$qwenvit" help
 expect 0 'usage: qwenvit encode ' "$qwenvit" help encode
+expect 0 '.SH encode' "$qwenvit" help --man # what is installed as manual page and completion has every option
+for s in encode 'cache fill' info verify; do
+    "$qwenvit" help --man | sed 's/\\-/-/g' > man.txt
+    "$qwenvit" $s --help > help.txt && "$qwenvit" $s --help=clips >> help.txt
+    for o in $(sed -n 's/^  \(--[a-z-]*\) .*/\1/p' help.txt); do
+        case $o in --help*) ;; *) grep -q -e "^.B $o" man.txt || fail "qwenvit.1 lacks $o of $s" ;; esac
+    done
+done
+if command -v bash > /dev/null; then
+    expect 0 '' "$qwenvit" help --bash
+    cp out.txt completion
+    completes() { # WORDS EXPECTED
+        [ "$(bash -c '. ./completion; COMP_WORDS=('"$1"'); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _qwenvit; echo ${COMPREPLY[@]}')" = "$2" ] ||
+            fail "$1 is not completed to $2"
+    }
+    completes 'qwenvit enc' encode
+    completes 'qwenvit cache st' status
+    completes 'qwenvit cache fill --rec' --recursive
+    completes 'qwenvit verify --leg' --legend
+fi
 expect 2 'no option --modle; did you mean --model?' "$qwenvit" encode --modle x grey.ppm
 expect 2 '--fps is "0", must be a number above 0, at most 1000000' "$qwenvit" encode grey.ppm --fps 0
 expect 2 'fps is 1000000000; must be a number above 0, at most 1000000' "$qwenvit" encode grey.ppm --model m -o no --fps 1e9
@@ -148,9 +168,9 @@ if cp grey.ppm "$hostile" 2> /dev/null; then
     [ -z "$(LC_ALL=C tr -d '\n -~' < h.json)" ] || fail 'JSON in a file lacks escapes'
     rm -r "$hostile.model" "$hostile" quiet
 fi
-# what quotes strangers is printed by one function (messages.c); --help and the list of subcommands are our own
+# what quotes strangers is printed by one function (messages.c); --help, pages and the list of subcommands are our own
 ! grep -nE '(^|[^a-z_])(printf|puts|fputs|putchar|vprintf)\(|fprintf\(stderr' "$tools"/command/*.c "$tools"/verify/*.c \
-    "$tools"/bench/*.c | grep -vE '/(messages|options|run|packing)\.c:' || fail 'a tool prints past messages.c'
+    "$tools"/bench/*.c | grep -vE '/(messages|options|pages|run|packing)\.c:' || fail 'a tool prints past messages.c'
 expect 0 'deepstack' "$qwenvit" info "$model"
 grep -q 'conv3d     patchify: kernel = stride = ' out.txt || fail 'info does not say how the Conv3d is run'
 grep -qE 'runs on +interpolate +1 x  .*(kernel|plain C)' out.txt || fail 'info does not say what runs it'

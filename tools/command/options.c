@@ -286,6 +286,16 @@ tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES])
 }
 
 void
+tool_each_option(const struct tool *tool,
+                 void (*see)(void *user, const char *name, const char *value, const char *help),
+                 void *user)
+{
+    for (EACH_OPTION(o))
+        if (o->help && find_option(tool, o->name, strcspn(o->name, "[")) == o)
+            see(user, o->name, o->value, o->help);
+}
+
+void
 tool_print_help(const struct tool *tool, const char *page)
 {
     const struct page *asked = find_page(tool, page);

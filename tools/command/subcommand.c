@@ -15,9 +15,8 @@
 #include "files/atomic_file.h"
 #include "files/installed.h"
 
-/* Returns the last word of a name, which is that of a verb. */
-static const char *
-word(const struct tool *tool)
+const char *
+tool_word(const struct tool *tool)
 {
     const char *space = strrchr(tool->name, ' ');
     return space ? space + 1 : tool->name;
@@ -29,12 +28,8 @@ print_usage(const struct tool_program *p, FILE *to)
     fprintf(to, "%s %s: %s\n\nusage: %s SUBCOMMAND ...\n\n", p->name, qv_version(), p->about,
             p->name);
     for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
-        fprintf(to, "  %-11s %.*s\n", word(t), (int)strcspn(t->does, ":.\n"), t->does);
-    fprintf(to,
-            "\n%s SUBCOMMAND --help lists its options.\n"
-            "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad "
-            "input;\n4 device or environment\n",
-            p->name);
+        fprintf(to, "  %-11s %.*s\n", tool_word(t), (int)strcspn(t->does, ":.\n"), t->does);
+    fprintf(to, "\n%s SUBCOMMAND --help lists its options.\nexit codes: " TOOL_EXIT_CODES, p->name);
 }
 
 size_t
@@ -66,15 +61,15 @@ complain_of(const struct tool_program *p, const char *name)
     const struct tool *best = NULL;
     size_t least = 3;
     for (const struct tool *t = p->tools; t < p->tools + p->n; t++) {
-        const bool begins = *name && !strncmp(word(t), name, strlen(name));
-        const size_t d = begins ? 0 : tool_word_distance(name, word(t));
+        const bool begins = *name && !strncmp(tool_word(t), name, strlen(name));
+        const size_t d = begins ? 0 : tool_word_distance(name, tool_word(t));
         if (d < least && d < strlen(name)) {
             least = d;
             best = t;
         }
     }
     if (best)
-        tool_complain("no subcommand %s; did you mean %s?", name, word(best));
+        tool_complain("no subcommand %s; did you mean %s?", name, tool_word(best));
     else
         tool_complain("no subcommand %s", name);
 }
@@ -250,7 +245,7 @@ refuse_without_verb(const struct tool_program *p, char **argv)
     char text[TOOL_USAGE_BYTES];
     for (size_t i = 0; argv[i]; i++)
         for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
-            if (!strncmp(argv[i], "--", 2) && !strcmp(argv[i] + 2, word(t)))
+            if (!strncmp(argv[i], "--", 2) && !strcmp(argv[i] + 2, tool_word(t)))
                 tool = t;
     tool_complain("%s needs a verb before its options: %s (%s --help)", p->name,
                   tool_usage(tool, text), p->name);
@@ -286,6 +281,14 @@ tool_main(const struct tool_program *p, int argc, char **argv)
         print_usage(p, stdout);
         return TOOL_DONE;
     }
+    if (help && !strcmp(argv[2], "--man")) {
+        tool_print_man(p);
+        return close_stdout(TOOL_DONE);
+    }
+    if (help && !strcmp(argv[2], "--bash")) {
+        tool_print_completion(p);
+        return close_stdout(TOOL_DONE);
+    }
     if (help) { /* `help encode` is `encode --help` */
         static char asked[] = "--help";
         argv[1] = argv[2];
@@ -298,7 +301,7 @@ tool_main(const struct tool_program *p, int argc, char **argv)
     }
     const struct tool *tool = NULL;
     for (size_t i = 0; i < p->n; i++)
-        if (!strcmp(first, word(&p->tools[i])))
+        if (!strcmp(first, tool_word(&p->tools[i])))
             tool = &p->tools[i];
     if (!tool) {
         if (strchr(p->name, ' ') && *first == '-')
