@@ -39,14 +39,12 @@ class _Request(Future[Tokens]):
 
 
 def _load(path: _check.Path, devices: Any) -> list[Model]:
-    """Loads a model onto each device: load()'s default, those of a list, or all of the first backend
-    that is available."""
-    if devices is None:
-        return [_model.load(path)]
+    """Loads a model onto each device: those of a list, one, or all of the first backend that is
+    available."""
     if isinstance(devices, str) and devices == "all":
         there = [d for d in _model.devices() if "index" in d]
         return [_model.load(path, d["backend"], device=d["index"]) for d in there if d["backend"] == there[0]["backend"]]
-    return [_model.load(path, device=d) for d in _check.items(devices, "devices")]
+    return [_model.load(path, device=d) for d in (devices if isinstance(devices, (list, tuple)) else [devices])]
 
 
 def _answer(request: _Request, core: _core.Tokens, model_type: str) -> None:
@@ -92,7 +90,7 @@ class AsyncEncoder:
     model: a Model, a list of Models of one tower on different devices, or a path, whose models are
         loaded here and closed with the encoder. A Model that is given does nothing else until the
         encoder is closed.
-    devices: for a path: a list of what load() takes as device, "all", or None for the default.
+    devices: for a path: what load() takes as device, a list of these, or "all".
     dtype: of the tokens, "f32" or "bf16".
     queue: how many requests may wait to be taken up.
     queue_bytes: the most bytes of sources in memory and of results that were not delivered.
@@ -119,6 +117,7 @@ class AsyncEncoder:
         if not given or not all(isinstance(m, Model) for m in given):
             raise _check.wrong("model", model, "a path, or what qwenvit.load() gives, or a list of these")
         self.models: list[Model] = given
+        self.info: dict[str, Any] = given[0].info
         self._owns = is_path
         self._no_decoder: Error | None = None
         decoder: _core.Decoder | None = None
@@ -134,7 +133,7 @@ class AsyncEncoder:
         self._places, self._ending = itertools.count(), threading.Lock()
         self._requests: dict[int, _Request] = {}
         self._thread = threading.Thread(
-            target=_collect, args=(self._job, self._ending, self._requests, given[0].info["model_type"]),
+            target=_collect, args=(self._job, self._ending, self._requests, self.info["model_type"]),
             name="qwenvit encoder", daemon=True,
         )
         self._close = weakref.finalize(self, self._job.close)
