@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin, and only what is missing.
-# oneDNN comes from the distribution if that has 3.1 or newer, else from PyPI's wheels, unpacked
-# below build/deps. It can be run again, and prints nothing if nothing is missing.
+# oneDNN comes from the distribution if that has 3.1 or newer, else from PyPI's wheels, or off x86-64
+# from its source, below build/deps. It can be run again, and prints nothing if nothing is missing.
 #   deps.sh python: also what Python's environments (venv) and extensions need.
 #   deps.sh tests: also what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for
 #     the Metal emulator), a compiler for ARM, and what checks sources and makes packages.
@@ -106,9 +106,10 @@ if [ -n "$candidate" ] && [ "$candidate" != "(none)" ] && dpkg --compare-version
 fi
 
 if [ "$(uname -m)" != x86_64 ]; then
-    say "oneDNN 3.1 or newer is needed; PyPI has it for x86_64 only: build it from source, and give"
-    say "its folder to CMake (-DCMAKE_PREFIX_PATH=...)"
-    exit 4
+    say "building oneDNN from source into $deps/onednn, as PyPI has it for x86_64 only: minutes"
+    need git ca-certificates
+    sh tools/sources.sh onednn "$PWD/$deps/onednn" > "$deps/onednn.log" 2>&1 || { tail "$deps/onednn.log" >&2; exit 4; }
+    exit 0
 fi
 tools=
 python3 -m pip --version >/dev/null 2>&1 || tools="python3-pip"
