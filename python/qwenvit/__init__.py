@@ -19,17 +19,21 @@ from ._error import Error
 from ._model import Model, Pixels, Tokens, devices, load
 
 if TYPE_CHECKING:
+    from ._async import AsyncEncoder
     from ._cache import Cache
     from ._cache_writer import CacheWriter
     from ._patch import patch, unpatch
     from ._prompt import prompt
 
 __all__ = [
-    "Cache", "CacheWriter", "Error", "Model", "Pixels", "Tokens", "devices", "load", "patch", "prompt", "unpatch",
-    "__version__",
+    "AsyncEncoder", "Cache", "CacheWriter", "Error", "Model", "Pixels", "Tokens", "devices", "load", "patch", "prompt",
+    "unpatch", "__version__",
 ]
 # names whose modules are imported when they are first used
-_LATER = {"Cache": "_cache", "CacheWriter": "_cache_writer", "patch": "_patch", "unpatch": "_patch", "prompt": "_prompt"}
+_LATER = {
+    "AsyncEncoder": "_async", "Cache": "_cache", "CacheWriter": "_cache_writer", "patch": "_patch", "unpatch": "_patch",
+    "prompt": "_prompt",
+}
 
 
 def __dir__() -> list[str]:
