@@ -55,6 +55,8 @@ def _in_pieces(data: bytes, status: int, headers: dict[str, str], kind: str) -> 
         for at in range(0, len(data), PIECE):
             yield memoryview(data)[at : at + PIECE]
 
+    if len(data) <= PIECE:
+        return Response(data, status, headers, kind)
     return StreamingResponse(pieces(), status, {**headers, "content-length": str(len(data))}, kind)
 
 
