@@ -78,7 +78,7 @@ def ctest_names():
 
     while loop.search(text):
         text = loop.sub(unroll, text)
-    names = re.findall(r"(?:add_test\(NAME|qv_unit_test\(|qv_example\()\s*([^\s)]+)", text)
+    names = re.findall(r"(?:add_test\(NAME|qv_(?:unit_test|command_test|example)\()\s*([^\s)]+)", text)
     return {re.sub(r"\$\{\w+\}", "*", name) for name in names} - {"*", "name"}
 
 

@@ -156,8 +156,7 @@ encode(struct fed *s, double now_s)
 /* Frame pairs wait for a full chunk while more are on their way: until the device has nothing else to
  * do, and then as long as it took for a chunk like its last one, if that had been full. If none is on
  * its way they do not wait. An item of which no more may be put keeps nobody waiting. */
-static void
-pairs_wait_for_their_chunk(void **state)
+TEST(pairs_wait_for_their_chunk)
 {
     struct fed s = open_feeder(1);
     s.t[0].ctx->caps.chunks = 2;

@@ -19,18 +19,20 @@ from ._error import Error, FileError, InputError, OutOfMemoryError
 from ._model import Model, Pixels, Tokens, devices, load
 
 if TYPE_CHECKING:
+    from ._async import AsyncEncoder
     from ._cache import Cache
     from ._cache_writer import CacheWriter
     from ._patch import is_patched, patch, unpatch
     from ._prompt import prompt
 
 __all__ = [
-    "Cache", "CacheWriter", "Error", "FileError", "InputError", "Model", "OutOfMemoryError", "Pixels", "Tokens", "devices",
-    "is_patched", "load", "patch", "prompt", "unpatch", "__version__",
+    "AsyncEncoder", "Cache", "CacheWriter", "Error", "FileError", "InputError", "Model", "OutOfMemoryError", "Pixels",
+    "Tokens", "devices", "is_patched", "load", "patch", "prompt", "unpatch", "__version__",
 ]
 # names whose modules are imported when they are first used
 _LATER = {
-    "Cache": "_cache", "CacheWriter": "_cache_writer", "is_patched": "_patch", "patch": "_patch", "unpatch": "_patch",
+    "AsyncEncoder": "_async", "Cache": "_cache", "CacheWriter": "_cache_writer", "is_patched": "_patch", "patch": "_patch",
+    "unpatch": "_patch",
     "prompt": "_prompt",
 }
 
