@@ -433,7 +433,6 @@ typedef struct qv_feeder_options {
     qv_dtype output;    /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
     bool alone;         /* items share no chunk: each has the capacity that suits it by itself */
-    double max_wait_s;  /* how long a frame pair waits for its chunk to fill while more come */
     uint64_t reserved[8];
 } qv_feeder_options;
 
@@ -442,6 +441,7 @@ typedef struct qv_feed {
     void *user;   /* the caller's */
     int64_t step; /* how many frame pairs each put adds; the last one adds those that are left */
     bool full;    /* two chunks' worth of its frame pairs wait, so more would gain nothing */
+    int device;   /* the device that its frame pairs go through; -1: none of them has gone yet */
 } qv_feed;
 
 /* Consecutive frame pairs of an item, which one put has added. */
@@ -468,14 +468,6 @@ typedef struct qv_feeder_chunk {
     int64_t capacity_rows, capacity_tokens;
 } qv_feeder_chunk;
 
-/* What is yet to be put. */
-typedef enum qv_feeder_expects {
-    QV_FEEDER_NOTHING = 0, /* nothing, or nothing before chunks have gone: they go as they are */
-    QV_FEEDER_PERHAPS,     /* nothing is on its way, but something may come: they go in 2 ms */
-    QV_FEEDER_MORE,        /* something is on its way, for which frame pairs wait max_wait_s */
-    QV_FEEDER_EXPECTS_MAX = 0x7fff
-} qv_feeder_expects;
-
 /* Opens a feeder for models of one tower, each on a device of its own. Makes the plan that most
  * frame pairs are packed in, for each. Returns QV_EINVAL, QV_ENOMEM, and what qv_plan_create
  * returns. From open to close only the feeder may use the models' contexts. */
@@ -491,21 +483,24 @@ QV_API qv_status qv_feeder_add(qv_feeder *feeder, qv_input input, const qv_item 
 
 /* Puts the next frame pairs of an item: as many as feed->step says, or those that are left. `data`
  * is theirs, or NULL if item->data was given; it must stay valid until they are pushed or dropped.
- * now_s is the time on any clock, in seconds. Returns QV_EFULL if QV_FEEDER_PIECES puts wait for
- * the same chunks, QV_ENOMEM, or QV_EINVAL if nothing is left of the item. */
+ * Returns QV_EFULL if QV_FEEDER_PIECES puts wait for the same chunks, QV_ENOMEM, or QV_EINVAL if
+ * nothing is left of the item. */
 QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *data, void *user,
-                               double now_s, qv_error *err);
+                               qv_error *err);
 
 /* Chooses the device's next chunk: as many of the oldest pairs as fit, then those that leave least
- * of it empty. qv_feeder_push must follow. Returns NULL if no chunk may go yet, or if so many are
- * under way that one must be pulled first; *wait_s is lowered to the seconds after which to ask
- * again. */
+ * of it empty. qv_feeder_push must follow. now_s is the time on any clock, in seconds. `more`: more
+ * pairs are on their way, and can be put before these have gone. Then these wait for a full chunk
+ * while the device works, and after that for as long as a full chunk takes it. Otherwise they go at
+ * once. Returns NULL if no chunk may go yet, or if so many are under way that one must be pulled
+ * first; *wait_s is lowered to the seconds after which to ask again. */
 QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s,
-                                              qv_feeder_expects expects, double *wait_s);
+                                              bool more, double *wait_s);
 
 /* Pushes the chunk that qv_feeder_ready has chosen, and perhaps makes a plan for chunks to come
  * while the device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is
- * `refused`, only its own items have failed; after any other failure the feeder must be closed. */
+ * `refused`, only its own items have failed; after any other failure the device is lost: its items
+ * must be dropped, and it must not be used again. */
 QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
 /* Waits for the device's oldest chunk and takes its tokens, as qv_plan_pull does. */

@@ -284,8 +284,8 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *
  * Sources are added with a key while the job runs. Decoders read them side by side. Their frame
  * pairs are packed, across sources, into full chunks, so a clip may lie in several. The sink gets
- * each source's tokens, in any order of the sources. A fault of one source costs only that source;
- * a device that is lost, or a lack of memory, ends the job.
+ * each source's tokens, in any order of the sources. A fault of one source, or a lack of
+ * memory for it, costs only that source; a device that is lost costs those that it was computing. The job ends when no device is left.
  *
  * The capacity in which a source's tokens are computed follows from the size of its frames and the
  * job's options alone. A chunk that is not full takes a smaller capacity only if that gives the
@@ -353,8 +353,9 @@ typedef struct qv_job_rows {
  *
  * If begin or rows return another status than QV_OK, with a text, the source fails: its next call is
  * its end, which has that status and text. If end returns one, the source counts as failed, and
- * nothing of it is held: its ahead_bytes must not be given back. A status that concerns more than
- * the source (no memory, a lost device) ends the job as well.
+ * nothing of it is held: its ahead_bytes must not be given back. A status of end that concerns more
+ * than the source (QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE) ends the job as well: a sink that
+ * wants no more after such a failure of a source returns that source's status.
  *
  * The calls of one source come one at a time, those of different sources at once if options.sinks
  * is above 1. The job's sink threads make them; at the end perhaps also the thread that ends the
@@ -389,10 +390,7 @@ typedef struct qv_job_options {
     /* Asked every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the job.
      * NULL: the job goes on */
     bool (*go_on)(void *user, qv_job *job);
-    int64_t memory; /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
-    /* how long a frame pair waits for its chunk to fill while more sources are being read; 0: 2.
-     * It does not wait if none is. */
-    double max_wait_s;
+    int64_t memory;     /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
     /* sources are not packed: each is encoded in the capacity that suits it by itself, as
      * qv_encode does with one item */

@@ -27,13 +27,13 @@ size_buffer(const struct qv_job_device *d, struct qv_job_buffer *buffer, int64_t
     if (t->tokens && t->capacity >= n)
         return QV_OK;
     qv_host_free(buffer->ctx, t->tokens);
-    *t = (qv_tokens){ 0 };
+    *t = (qv_tokens){ .capacity =
+                          n }; /* without memory the chunk's tokens are left where they are */
     buffer->ctx = qv_model_context(d->model);
     qv_status status =
         qv_host_alloc(buffer->ctx, (size_t)qv_job_token_bytes(job, n), &t->tokens, err);
     if (status)
         return status;
-    t->capacity = n;
     const size_t one = (size_t)qv_job_token_bytes(job, n) / (size_t)(1 + job->model.n_deepstack);
     for (int i = 0; i < job->model.n_deepstack; i++)
         t->deepstack[i] = (char *)t->tokens + (size_t)(1 + i) * one;
@@ -64,13 +64,9 @@ static bool
 choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
 {
     qv_job *job = d->job;
-    const bool comes = qv_job_may_take_up(job) || job->n_reading;
     /* a reader that waits for memory gets it once chunks have gone */
-    const bool nothing = (job->ended && !comes) || job->serving != job->ticket;
-    const qv_feeder_expects expects = nothing ? QV_FEEDER_NOTHING
-                                      : comes ? QV_FEEDER_MORE
-                                              : QV_FEEDER_PERHAPS;
-    buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), expects, wait_s);
+    const bool more = (qv_job_may_take_up(job) || job->n_putting) && job->serving == job->ticket;
+    buffer->chunk = qv_feeder_ready(job->feeder, d->index, qv_seconds(), more, wait_s);
     if (!buffer->chunk)
         return false;
     buffer->users = buffer->n = buffer->chunk->n;
@@ -96,7 +92,8 @@ choose(struct qv_job_device *d, struct qv_job_buffer *buffer, double *wait_s)
     return true;
 }
 
-/* Hands the pieces of a chunk to the sink: with their tokens, or, if it was refused, without. */
+/* Hands the pieces of a chunk to the sink: with their tokens, or, if their items have failed,
+ * without. */
 static void
 hand_over(qv_job *job, struct qv_job_buffer *buffer)
 {
@@ -104,11 +101,38 @@ hand_over(qv_job *job, struct qv_job_buffer *buffer)
     for (size_t i = 0; i < buffer->n; i++) {
         struct qv_job_piece *p = &buffer->pieces[i];
         p->ready_s = qv_seconds();
+        p->item->n_computed += p->n;
         p->item->wait_device_s += p->item->chunk == job->n_handed ? 0 : buffer->device_s;
         p->item->chunk = job->n_handed;
         qv_job_queue_put(&job->told, p);
     }
     qv_job_wake(job, QV_JOB_SINKS);
+}
+
+static void
+fail_chunk(qv_job *job, const struct qv_job_buffer *buffer, qv_status status, const qv_error *err)
+{
+    for (size_t i = 0; i < buffer->n; i++)
+        qv_job_fail_item(job, buffer->pieces[i].item, status, err);
+}
+
+/* Fails the items that the device has begun and not computed; the other devices go on. Without
+ * another device the job ends. */
+static void
+lose_device(struct qv_job_device *d, qv_status status, const qv_error *err)
+{
+    qv_job *job = d->job;
+    d->is_lost = true;
+    if (++job->n_lost == job->n_devices) {
+        qv_job_lose(job, status, err);
+        return;
+    }
+    for (struct qv_job_item *item = job->items; item; item = item->next)
+        if (item->feed && item->feed->device == d->index && item->n_computed < item->n_tokens)
+            qv_job_fail_item(job, item, status, err);
+    for (int i = 0; i < d->n_under_way; i++)
+        hand_over(job, d->under_way[i]);
+    qv_job_wake(job, QV_JOB_DEVICES);
 }
 
 /* Pushes the chunk that was chosen. The lock is held before and after, and released while the
@@ -117,16 +141,16 @@ static void
 push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
 {
     qv_job *job = d->job;
-    qv_error err = { 0 };
+    qv_error err = { 0 }, no_memory;
     const double began_s = qv_seconds();
     const qv_feeder_chunk *chunk = buffer->chunk;
     const char *key = buffer->n == 1 ? buffer->pieces[0].item->source.key : NULL;
     qv_job_clock_start(&d->busy, began_s);
     pthread_mutex_unlock(&job->lock);
-    qv_status status = qv_feeder_push(job->feeder, d->index, &err);
+    const qv_status status = qv_feeder_push(job->feeder, d->index, &err);
     /* locking pages takes as long as a chunk, which the device computes meanwhile */
-    if (!status)
-        status = size_buffer(d, buffer, chunk->capacity_tokens, &err);
+    const qv_status room =
+        status ? QV_OK : size_buffer(d, buffer, chunk->capacity_tokens, &no_memory);
     const double ended_s = qv_seconds();
     qv_job_span(job, "push", d->index, key, began_s, ended_s);
     pthread_mutex_lock(&job->lock);
@@ -134,15 +158,16 @@ push_chunk(struct qv_job_device *d, struct qv_job_buffer *buffer)
     buffer->device_s = ended_s - began_s;
     for (size_t i = 0; i < buffer->n && !job->o.keep_frames; i++) /* the device has them now */
         qv_job_free_frames(job, &buffer->pieces[i].frames);
-    for (size_t i = 0; i < buffer->n && chunk->refused; i++)
-        qv_job_fail_item(job, buffer->pieces[i].item, status, &err);
-    if (chunk->refused) {
+    if (chunk->refused && (status == QV_ENOMEM || !qv_ends_all(status))) {
+        fail_chunk(job, buffer, status, &err);
         hand_over(job, buffer);
         return;
     }
     d->under_way[d->n_under_way++] = buffer;
     if (status)
-        qv_job_lose(job, status, &err);
+        lose_device(d, status, &err);
+    if (room)
+        fail_chunk(job, buffer, room, &no_memory);
 }
 
 static void
@@ -180,7 +205,7 @@ pull_chunk(struct qv_job_device *d)
     qv_job_clock_stop(&d->busy, ended_s);
     buffer->device_s += ended_s - began_s;
     if (status) {
-        qv_job_lose(job, status, &err);
+        lose_device(d, status, &err);
         return;
     }
     d->n_under_way--;
@@ -206,7 +231,7 @@ qv_job_compute(void *device)
     struct qv_job_device *d = device;
     qv_job *job = d->job;
     pthread_mutex_lock(&job->lock);
-    while (!job->stopping) {
+    while (!job->stopping && !d->is_lost) {
         struct qv_job_buffer *buffer = free_buffer(d);
         double wait_s = INFINITY;
         if (buffer && choose(d, buffer, &wait_s))

@@ -132,7 +132,9 @@ finish(void *user, void *entry, const qv_job_result *r, qv_error *err)
     qv_outcome outcome = r->outcome;
     if (r->cancelled || qv_ends_all(r->status) || has_ended(f)) {
         qv_cache_drop(&cached);
-        return QV_OK;
+        return r->cancelled || has_ended(f)
+                   ? QV_OK
+                   : end_run(f, qv_fail(err, r->status, "%s", r->error), err);
     }
     if (!cached) {
         const qv_status s = begin(user, r, &entry, err);

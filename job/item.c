@@ -45,8 +45,8 @@ drop(qv_job *job, struct qv_job_item *item)
     item->feed = NULL;
 }
 
-static void
-fail(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
+void
+qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
 {
     if (item->status)
         return;
@@ -54,14 +54,6 @@ fail(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *er
     item->error = *err;
     drop(job, item);
     qv_job_wake(job, QV_JOB_READERS); /* its reader need not go on */
-}
-
-void
-qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
-{
-    fail(job, item, status, err);
-    if (qv_ends_all(status))
-        qv_job_lose(job, status, err);
 }
 
 /* ---- items ----------------------------------------------------------------------------------- */
@@ -128,7 +120,7 @@ drop_item(qv_job *job, struct qv_job_item *item)
     const qv_status status = qv_fail(&why, QV_ESTATE, "%s: it was dropped", item->source.key);
     item->is_dropped = true;
     item->holders++;
-    fail(job, item, status, &why);
+    qv_job_fail_item(job, item, status, &why);
     if (item->state == QV_JOB_WAITING)
         take_out(job, item);
     if (qv_job_let_go(job, item) != QV_JOB_FAILED)

@@ -13,7 +13,6 @@
 
 enum { MOST_THREADS = 1024, MOST_MODELS = 64, DEFAULT_QUEUE = 512, MOST_QUEUE = 1 << 20 };
 #define DEFAULT_MEMORY ((int64_t)512 << 20)
-#define DEFAULT_WAIT_S 2.0
 #define ASK_S 0.02
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -106,8 +105,6 @@ check_options(const qv_job_options *o, qv_error *err)
         if (numbers[i].value < 0 || numbers[i].value > numbers[i].most)
             return qv_fail(err, QV_EINVAL, "job options: %s is %lld; 0 to %lld", numbers[i].name,
                            (long long)numbers[i].value, (long long)numbers[i].most);
-    if (!(o->max_wait_s >= 0 && o->max_wait_s <= 1e6))
-        return qv_fail(err, QV_EINVAL, "job options: max_wait_s is %g; 0 to 1e6", o->max_wait_s);
     if (o->output != QV_DTYPE_AUTO && o->output != QV_F32 && o->output != QV_BF16)
         return qv_fail(err, QV_EINVAL, "job options: output is %s; f32 or bf16",
                        qv_dtype_name(o->output));
@@ -137,7 +134,6 @@ set_options(qv_job *job, const qv_job_options *o, size_t n_models)
     job->o.output = o->output ? o->output : QV_F32;
     job->o.memory = o->memory ? o->memory : DEFAULT_MEMORY;
     job->o.queue = o->queue ? o->queue : DEFAULT_QUEUE;
-    job->o.max_wait_s = o->max_wait_s > 0 ? o->max_wait_s : DEFAULT_WAIT_S;
     job->n_sinks = o->sinks ? o->sinks : 1;
 }
 
@@ -189,8 +185,7 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 {
     const qv_feeder_options options = { .output = job->o.output,
                                         .chunk_rows = job->o.chunk_rows,
-                                        .alone = job->o.alone,
-                                        .max_wait_s = job->o.max_wait_s };
+                                        .alone = job->o.alone };
     qv_model_info info;
     for (int i = 0; i < job->n_devices; i++) {
         job->devices[i].job = job;

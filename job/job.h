@@ -111,8 +111,9 @@ struct qv_job_item {
     qv_clip *clip; /* used by the reader alone */
     /* the caller's item; or a clip's grid and number of frames, which are zeros until it is open */
     qv_item whole;
-    int64_t n_tokens;
+    int64_t n_tokens, n_computed; /* n_computed: those that came from the device */
     int64_t step; /* frame pairs that a reader puts at a time; the last time fewer */
+    int64_t put;  /* frame pairs that were put */
     double *timestamps_s;
     struct qv_job_piece end; /* stands in a queue for the call that tells of a failure */
     struct qv_job_item *next_dropped;
@@ -153,6 +154,7 @@ struct qv_job_device {
     struct qv_job_buffer buffers[QV_JOB_BUFFERS];    /* users: under the lock */
     struct qv_job_buffer *under_way[QV_JOB_BUFFERS]; /* the oldest chunk comes first */
     int n_under_way;
+    bool is_lost;             /* under the lock */
     struct qv_job_clock busy; /* under the lock */
 };
 
@@ -195,7 +197,8 @@ struct qv_job {
     struct qv_job_queue told;    /* pieces for the sink, and the ends of items that have failed */
     int n_failures;              /* such ends in it */
     struct qv_job_item *dropped; /* items that wait for a sink's end call, and have no reader */
-    int n_reading;
+    int n_lost;                  /* devices */
+    int n_reading, n_putting;    /* items with a reader; those of which more frame pairs come */
     /* with options.ahead, bytes of sources in memory and of results: of all items and results that
      * were not given back; and of these results alone, of items that were taken up */
     int64_t ahead, results;
@@ -239,8 +242,7 @@ void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
 void qv_job_count(qv_job *job, int64_t ahead, int64_t results);
 /* Ends the job. The job keeps the first failure that it is ended with. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
-/* Fails the item, if it has not failed before. A status that concerns more than one item (a lost
- * device, no memory) ends the job as well. */
+/* Fails the item, if it has not failed before. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
 /* Gives back one hold of an item. An item without holders moves on as far as it can without a call
  * of the sink. Returns its state: after QV_JOB_FAILED the caller must have the end call made;

@@ -55,6 +55,13 @@ take_room(qv_job *job, struct qv_job_item *item, size_t bytes)
 
 /* ---- putting --------------------------------------------------------------------------------- */
 
+/* Returns whether all of an item is in the feeder. */
+static bool
+is_all_put(const struct qv_job_item *item)
+{
+    return item->put && item->put >= item->whole.grid_thw[0];
+}
+
 /* Puts the item's next frame pairs into the feeder, and waits while too much waits for the same
  * chunks. `frames` has a clip's; else they are NULL. */
 static qv_status
@@ -64,8 +71,7 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
     pthread_mutex_lock(&job->lock);
     qv_job_clock_start(&item->room, qv_seconds());
     while (!is_over(job, item) && status == QV_EFULL) {
-        status = qv_feeder_put(job->feeder, item->feed, frames ? frames->at : NULL, frames,
-                               qv_seconds(), err);
+        status = qv_feeder_put(job->feeder, item->feed, frames ? frames->at : NULL, frames, err);
         if (status == QV_EFULL)
             qv_job_wait(job, QV_JOB_READERS);
     }
@@ -74,6 +80,8 @@ put(qv_job *job, struct qv_job_item *item, struct qv_job_frames *frames, qv_erro
         qv_job_free_frames(job, &frames);
     } else {
         item->holders++;
+        item->put += item->step;
+        job->n_putting -= is_all_put(item);
         qv_job_wake(job, QV_JOB_DEVICES);
     }
     pthread_mutex_unlock(&job->lock);
@@ -343,6 +351,7 @@ take_source(struct qv_job_worker *w)
         item->holders++;
         w->item = item;
         job->n_reading++;
+        job->n_putting++;
         qv_job_wake(job, QV_JOB_ADDERS);
         if (job->on_gpu) /* the CPU's readers may take sources once all of the GPU's are busy */
             qv_job_wake(job, QV_JOB_READERS);
@@ -377,6 +386,7 @@ finish_reading(struct qv_job_worker *w, struct qv_job_item *item, qv_status stat
     job->progress.decode_s += qv_seconds() - item->began_s - item->room.sum_s;
     job->progress.room_s += item->room.sum_s;
     job->n_reading--;
+    job->n_putting -= !is_all_put(item);
     w->item = NULL;
     if (item->state == QV_JOB_READING) /* the sink may have told of the last piece */
         item->state = QV_JOB_READ;

@@ -94,6 +94,8 @@ call(qv_job *job, struct qv_job_worker *w, struct qv_job_item *item,
     }
     if (status)
         qv_job_fail_item(job, item, status, &err);
+    if (ends && !r.cancelled && qv_ends_all(status)) /* the end call may end the job */
+        qv_job_lose(job, status, &err);
 }
 
 static void

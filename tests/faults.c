@@ -276,6 +276,19 @@ WRAPPER(tool_fail, int, (qv_status status, const qv_error *err))
     return complaint.status == status ? tool_exit_code(status) : -1;
 }
 
+/* What was wrong with a clip; status and text are the job's. */
+WRAPPER(tool_reasons_lose, void,
+        (struct tool_reasons * r, const struct tool_options *o, const char *clip, const char *key,
+         qv_status status, const char *words))
+{
+    (void)r;
+    (void)o;
+    (void)clip;
+    (void)key;
+    complaint.status = status;
+    snprintf(complaint.text, sizeof complaint.text, "%s", words);
+}
+
 /* The values are whole numbers, so that every lowering gives the same bits. */
 static qv_status
 convolve(const char *backend, float *y, qv_error *err)

@@ -4,7 +4,7 @@
 # a terminal shows of the failures fits one screen. Then folders and lists as arguments.
 # Usage: many.sh QWENVIT GOLDEN WORK WRITE_CLIPS IMAGE_WRITE [N]
 set -eu
-qwenvit=$1 model=$2/qwen3_vl work=$3 write_clips=$4 image_write=$5 files=${6:-150}
+qwenvit=$1 model=$2/qwen3_vl work=$3 write_clips=$4 image_write=$5 files=${6:-100}
 . "$(dirname "$0")/expect.sh"
 rm -rf "$work" && mkdir -p "$work/made" "$work/clips/a/b" && cd "$work"
 (cd made && "$write_clips" > /dev/null 2>&1)
@@ -51,7 +51,7 @@ expect 0 '"failures":[{' "$qwenvit" cache status tokens --json
 screen 'cache status --json'
 
 # folders keep their structure, under the name of the folder that was given
-mkdir -p two/a two/b/in one && ln made/x264.mp4 two/a/clip.mp4 && ln made/x264.mp4 two/b/clip.mp4 && ln made/image.png two/b/in/x.PNG
+mkdir -p two/a two/b/in one && cp made/x264.mp4 two/a/clip.mp4 && cp made/x264.mp4 two/b/clip.mp4 && cp made/image.png two/b/in/x.PNG
 expect 0 '3 clips' "$qwenvit" encode two --recursive --model "$model" $small -o made/out
 for f in two/a/clip.mp4 two/b/clip.mp4; do [ -s "made/out/$f.safetensors" ] || fail "no $f"; done
 expect 0 '' "$qwenvit" encode two/a/ --model "$model" $small -o one
@@ -76,4 +76,51 @@ expect 0 '2 clips' "$qwenvit" encode --list list --model "$model" $small -o /"$P
 [ -s new/k.safetensors ] && [ -s "new/$PWD/two/a/clip.mp4.safetensors" ] || fail 'file:// addresses'
 echo '{"pth": "x"}' > list
 expect 3 'there is no field "pth"; the fields are path, key, fps, start, end, first_frame,' "$qwenvit" encode --list list --model "$model" -o new
+# tar files: the names and sizes of ustar, GNU and pax, and what is no tar file
+long=$(printf 'l%.0s' 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0)
+long=$long$long$long$long$long$long$long
+mkdir -p "$long" && cp two/a/clip.mp4 "$long/$long.mp4"
+for format in gnu pax; do tar --format=$format -cf $format.tar two "$long" clips/a/notes.txt; done
+tar --format=ustar -cf ustar.tar two
+expect 0 '"key":"ustar/two/a/clip.mp4","offset":' "$qwenvit" list gnu.tar pax.tar ustar.tar
+[ "$(wc -l < out.txt)" = 11 ] || fail 'not 4, 4 and 3 clips'
+for format in gnu pax; do
+    grep -qF "{\"path\":\"$format.tar\",\"key\":\"$format/$long/$long.mp4\"," out.txt || fail "$format: no long name"
+done
+cp out.txt list
+expect 0 '11 clips' "$qwenvit" encode --list list --model "$model" $small -o shards
+for f in gnu pax ustar; do
+    cmp "shards/$f/two/a/clip.mp4.safetensors" shards/ustar/two/b/clip.mp4.safetensors > /dev/null && continue
+    "$qwenvit" info "shards/$f/two/a/clip.mp4.safetensors" > a.txt && "$qwenvit" info new/clip.mp4.safetensors > b.txt
+    [ "$(sed 1,2d a.txt)" = "$(sed 1,2d b.txt)" ] || fail "$f: other tokens"
+done
+expect 3 'no tar file' "$qwenvit" list two/a/clip.mp4
+expect 3 'nobody.tar: cannot be opened' "$qwenvit" list nobody.tar
+head -c 3000 ustar.tar > cut.tar
+expect 3 'cut.tar: it is cut short' "$qwenvit" list cut.tar
+tar cf none.tar clips/a/notes.txt
+expect 3 'no file in it has the ending of a clip or image' "$qwenvit" list none.tar
+# what info says of files that are neither models nor clips
+expect 0 'gnu.tar: a tar file of 5 files; 4 have the ending of a clip or image, ' "$qwenvit" info gnu.tar
+expect 0 '  model      qwen3_vl, weights ' "$qwenvit" info new/clip.mp4.safetensors
+expect 0 '"about":{"qwenvit_version":"' "$qwenvit" info new/clip.mp4.safetensors --json
+expect 0 "part of a cache" "$qwenvit" info c/part-*
+grep -q '^  keys       3, ' out.txt || fail 'how many keys a part has'
+# times on this machine
+expect 0 'on this machine, and ' "$qwenvit" info two/a/clip.mp4 --model "$model" $small --measure
+expect 0 'on this machine, where 3 of the clips took ' "$qwenvit" cache fill two --recursive --model "$model" $small -o d --dry-run --measure
+[ ! -e d ] || fail 'measuring made a cache'
+expect 2 '--measure goes with --model' "$qwenvit" info two/a/clip.mp4 --measure
+expect 2 '--measure goes with clips' "$qwenvit" info --list list --model "$model" --measure
+# damaged keys, and keys that are not there
+at=$("$qwenvit" cache keys c --json | sed -n 's/.*"key":"two.a.clip.mp4".*"part":"\([^"]*\)".*/\1/p')
+printf '\377\377\377' | dd of="c/$at" bs=1 seek=$(($(wc -c < "c/$at") - 5000)) conv=notrunc 2> dd.txt
+expect 1 '1 bad keys' "$qwenvit" cache check c
+grep -q -e '--repair removes the bad keys, and the next run makes them again' out.txt || fail 'what mends it is not said'
+expect 0 '1 bad keys' "$qwenvit" cache check c --repair
+expect 0 '2 keys' "$qwenvit" cache check c
+expect 0 '1 done' "$qwenvit" cache fill two --recursive --model "$model" $small -o c
+expect 1 'c: there is no key no key' "$qwenvit" cache delete c two/a/clip.mp4 'no key'
+! grep -q 'no key two' err.txt || fail 'a key that was there'
+expect 4 "pip install 'qwenvit[export]'" "$qwenvit" cache export c
 echo "$n commands behaved as they should"

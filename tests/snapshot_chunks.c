@@ -206,7 +206,6 @@ encode_in_job(const struct tiny *t, const qv_item *items, size_t n, int how,
     qv_job_options o = *options;
     o.sink.end = tell_failure;
     o.decoders = 1;
-    o.max_wait_s = 1000;
     assert_ok(qv_job_open(&t->model, 1, &o, &job, ERR));
     const size_t half = how & BURSTS && n > 1 ? n / 2 : 0;
     qv_job_progress p = { 0 };

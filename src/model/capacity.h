@@ -64,9 +64,6 @@ enum {
     QV_ITEM_CHUNKS = 2,
     QV_CHUNK_PIECES = 8,
 };
-/* With nothing put for so long, nothing is expected to come. Not measured apart. */
-#define QV_GRACE_S 0.002
-
 /* Returns whether all four numbers are equal, so that plans of both capacities compute alike. */
 bool qv_capacity_equal(const struct qv_capacity *a, const struct qv_capacity *b);
 

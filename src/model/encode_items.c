@@ -22,7 +22,7 @@ put_all(qv_feeder *f, const qv_item *items, size_t n_items, int64_t *rows, int64
         if (!status)
             status = qv_feeder_add(f, f->plan.input, &items[i], "an item", &rows[i], &feed, err);
         if (!status)
-            status = qv_feeder_put(f, feed, NULL, NULL, 0, err);
+            status = qv_feeder_put(f, feed, NULL, NULL, err);
         rows[i] = *n;
         if (!status && __builtin_add_overflow(*n, g[0] * g[1] * g[2] / area, n))
             status =
@@ -55,7 +55,7 @@ run(qv_feeder *f, const qv_plan_options *o, qv_tokens *out, qv_error *err)
     bool began = false;
     double never = 0;
     while (!status) {
-        if (qv_feeder_ready(f, 0, 0, QV_FEEDER_NOTHING, &never)) {
+        if (qv_feeder_ready(f, 0, 0, false, &never)) {
             if (began && o->stop && o->stop(o->stop_user))
                 return qv_fail(err, QV_ESTATE, "encode: its caller stopped it between two chunks");
             began = true;

@@ -82,8 +82,10 @@ allocate(qv_model *const *models, size_t n, const qv_plan_options *plan, qv_feed
         return qv_fail(err, QV_ENOMEM, "no memory to feed %zu devices", n);
     f->plan = *plan;
     f->n_devices = (int)n;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         f->devices[i].model = models[i];
+        f->devices[i].until_s = INFINITY;
+    }
     *out = f;
     return QV_OK;
 }
@@ -112,13 +114,10 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
     for (size_t i = 0; i < n_models; i++)
         if (!models[i])
             return qv_fail(err, QV_EINVAL, "open feeder: model %zu is NULL", i);
-    if (!QV_RESERVED_IS_ZERO(options) || options->chunk_rows < 0 ||
-        options->chunk_rows > INT32_MAX || !(options->max_wait_s >= 0))
-        return qv_fail(
-            err, QV_EINVAL,
-            "open feeder: chunk_rows is %lld, max_wait_s %g; they must be 0 or more, and "
-            "reserved fields 0",
-            (long long)options->chunk_rows, options->max_wait_s);
+    if (!QV_RESERVED_IS_ZERO(options) || options->chunk_rows < 0 || options->chunk_rows > INT32_MAX)
+        return qv_fail(err, QV_EINVAL,
+                       "open feeder: chunk_rows is %lld; it must be 0 to %d, and reserved fields 0",
+                       (long long)options->chunk_rows, INT32_MAX);
     const qv_plan_options plan = { .output = options->output };
     qv_feeder *f = NULL;
     qv_status status = allocate(models, n_models, &plan, &f, err);
@@ -126,7 +125,6 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         return status;
     f->plan.capacity.patches = options->chunk_rows;
     f->alone = f->fixed = options->alone;
-    f->max_wait_s = options->max_wait_s;
     if (!f->alone || options->chunk_rows) {
         const int64_t m = models[0]->config.merge, least[3] = { 1, m, m };
         f->pack = qv_pack_capacity(models[0], options->chunk_rows, least);
@@ -254,14 +252,13 @@ qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *nam
     if (!item->data && !f->alone) /* small, so that chunks can be filled while it is decoded */
         step = step > QV_CHUNK_PIECES ? step / QV_CHUNK_PIECES : 1;
     step = step < item->grid_thw[0] ? step : item->grid_thw[0];
-    *fed = (struct qv_fed){ .shown = { .user = user, .step = step },
+    *fed = (struct qv_fed){ .shown = { .user = user, .step = step, .device = -1 },
                             .next = f->feeds,
                             .link = &f->feeds,
                             .whole = *item,
                             .input = input,
                             .capacity = capacity,
-                            .pair = pair,
-                            .device = -1 };
+                            .pair = pair };
     if (f->feeds)
         f->feeds->link = &fed->next;
     f->feeds = fed;
@@ -271,8 +268,7 @@ qv_feeder_add(qv_feeder *f, qv_input input, const qv_item *item, const char *nam
 }
 
 qv_status
-qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, double now_s,
-              qv_error *err)
+qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, qv_error *err)
 {
     struct qv_fed *fed = (struct qv_fed *)feed;
     if (!f || !fed || fed->put == fed->whole.grid_thw[0] || !(data || fed->whole.data))
@@ -295,7 +291,7 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, double 
                                          .last = &pack->waiting };
         *link = pack;
     }
-    *waits = (struct qv_waiting){ .fed = fed, .ready_s = now_s };
+    *waits = (struct qv_waiting){ .fed = fed, .number = f->n_puts++ };
     waits->piece = (qv_feeder_piece){ .feed = feed, .user = user, .first = fed->put };
     waits->piece.item =
         qv_item_piece(f->devices[0].model, fed->input, &fed->whole, fed->put, feed->step);
@@ -306,7 +302,6 @@ qv_feeder_put(qv_feeder *f, qv_feed *feed, const void *data, void *user, double 
     pack->n++;
     fed->put += waits->piece.item.grid_thw[0];
     count(fed, waits->piece.item.grid_thw[0]);
-    f->ready_s = now_s;
     return QV_OK;
 }
 

@@ -20,7 +20,6 @@ struct qv_fed {
     qv_input input;
     qv_capacity capacity, pair; /* what its pairs are packed in; what one pair takes */
     int64_t put, waiting;       /* frame pairs that were put; those of them that wait */
-    int device;                 /* the device that encodes it; -1: not decided yet */
 };
 
 /* Frame pairs that wait. */
@@ -28,7 +27,7 @@ struct qv_waiting {
     struct qv_waiting *next;
     struct qv_fed *fed;
     qv_feeder_piece piece;
-    double ready_s;
+    int64_t number; /* of the put */
 };
 
 /* The pieces that wait for chunks of one capacity and one input. */
@@ -56,23 +55,27 @@ struct qv_feeder_device {
     qv_model *model;
     qv_plan *plans[QV_FEEDER_PLANS];
     struct qv_filled chunks[QV_MOST_CHUNKS];
-    int64_t n_pushed, n_pulled;
-    bool is_chosen;       /* the next chunk is chosen and not pushed */
-    qv_capacity last;     /* what the last chunk took, */
-    int64_t repeats;      /* as so many before it did */
-    int64_t rows, spared; /* patches; rows for none where no plan was made */
+    int64_t n_pushed, n_pulled, n_timed; /* n_timed: those that were pulled, and took_s knows */
+    bool is_chosen;                      /* the next chunk is chosen and not pushed */
+    /* since when the oldest chunk under way is computed; how long the last one would have taken if
+     * full; until when the device, if idle, waits for the next to fill (INFINITY: not known yet) */
+    double began_s, took_s, until_s;
+    qv_capacity last; /* what the last chunk took, */
+    int64_t repeats;  /* as so many before it did */
+    /* patches of the chunks since the device was last without work, and rows that these left empty
+     * because no plan was made for them */
+    int64_t rows, spared;
 };
 
 struct qv_feeder {
     qv_plan_options plan; /* of every plan; its capacity is the one that was asked for */
     bool is_call;         /* it serves one call of qv_encode */
     bool alone, fixed;    /* fixed: a chunk that is not full takes its pack's capacity, too */
-    double max_wait_s;
     /* the capacities of most pairs' packs, and of a full chunk of large pairs in one */
     qv_capacity pack, usual;
     struct qv_feeder_pack *packs;
     struct qv_fed *feeds;
-    double ready_s; /* when something was put last */
+    int64_t n_puts;
     int n_devices;
     struct qv_feeder_device devices[];
 };

@@ -16,8 +16,8 @@ struct offer {
     struct qv_pack_run runs[QV_FEEDER_PIECES];
     size_t n;
     qv_capacity all;
-    double oldest_s;
-    bool blocks; /* nothing more can be put until some of these go */
+    int64_t oldest; /* the number of its put */
+    bool blocks;    /* nothing more can be put until some of these go */
 };
 
 /* Returns whether a device may take a piece, if `first` is the first item that it may take. With
@@ -25,7 +25,8 @@ struct offer {
 static bool
 may_take(const qv_feeder *f, int device, const struct qv_fed *first, const struct qv_fed *fed)
 {
-    return (fed->device < 0 || fed->device == device) && (!first || !f->alone || fed == first);
+    return (fed->shown.device < 0 || fed->shown.device == device) &&
+           (!first || !f->alone || fed == first);
 }
 
 /* Lists what the device may take. */
@@ -34,14 +35,14 @@ gather(const qv_feeder *f, int device, const struct qv_feeder_pack *pack, struct
 {
     const struct qv_fed *first = NULL;
     const struct qv_waiting *p = pack->waiting;
-    *offer = (struct offer){ .oldest_s = INFINITY, .blocks = pack->n >= QV_FEEDER_PIECES };
+    *offer = (struct offer){ .oldest = INT64_MAX, .blocks = pack->n >= QV_FEEDER_PIECES };
     for (int i = 0; p && i < QV_FEEDER_PIECES; i++, p = p->next) {
         const struct qv_fed *fed = p->fed;
         if (!may_take(f, device, first, fed))
             continue;
         const int64_t pairs = p->piece.item.grid_thw[0];
         if (!first)
-            offer->oldest_s = p->ready_s;
+            offer->oldest = p->number;
         first = first ? first : fed;
         offer->all.patches += pairs * fed->pair.patches;
         offer->all.segments += pairs * fed->pair.segments;
@@ -65,23 +66,12 @@ is_enough(const qv_feeder *f, const qv_capacity *c, const struct offer *offer)
            (c->windows && all->windows >= QV_CHOICE_CHUNKS * c->windows);
 }
 
-/* Returns whether a chunk is filled now, because enough pairs wait or nothing more is expected. If
- * not, *wait_s is lowered to the time after which to look again. */
+/* Returns whether a chunk is filled now: enough pairs wait, or they wait for no more. */
 static bool
-may_go(const qv_feeder *f, const struct qv_feeder_pack *pack, const struct offer *offer,
-       double now_s, qv_feeder_expects expects, double *wait_s)
+may_go(const qv_feeder *f, const struct qv_feeder_pack *pack, const struct offer *offer, bool waits)
 {
-    if (!offer->n)
-        return false;
-    double until_s = offer->oldest_s + f->max_wait_s;
-    if (expects != QV_FEEDER_MORE && until_s > f->ready_s + QV_GRACE_S)
-        until_s = f->ready_s + QV_GRACE_S;
-    if (f->alone || offer->blocks || expects == QV_FEEDER_NOTHING ||
-        is_enough(f, &pack->capacity, offer) || now_s >= until_s)
-        return true;
-    if (until_s - now_s < *wait_s)
-        *wait_s = until_s - now_s;
-    return false;
+    return offer->n &&
+           (!waits || f->alone || offer->blocks || is_enough(f, &pack->capacity, offer));
 }
 
 /* Moves taken[i] pairs of each offered run from the pack into the chunk. */
@@ -99,7 +89,7 @@ take(const qv_feeder *f, int device, struct qv_feeder_pack *pack, const struct o
         i += offered;
         chunk->shown.is_rest &= !offered || !left;
         if (n) {
-            fed->device = device;
+            fed->shown.device = device;
             chunk->pieces[chunk->shown.n++] = qv_feeder_take(f, pack, link, n);
         }
         if (left)
@@ -178,18 +168,16 @@ lower_room(const qv_feeder *f, struct qv_feeder_pack *pack)
 
 /* Fills the chunk from the pack whose oldest pair waits longest of those that may go. */
 static bool
-choose(qv_feeder *f, int device, struct qv_filled *chunk, double now_s, qv_feeder_expects expects,
-       double *wait_s)
+choose(qv_feeder *f, int device, struct qv_filled *chunk, bool waits)
 {
     struct qv_feeder_pack *best = NULL;
     struct offer offer;
-    double oldest_s = INFINITY;
+    int64_t oldest = INT64_MAX;
     int64_t taken[QV_FEEDER_PIECES];
     for (struct qv_feeder_pack *pack = f->packs; pack; pack = pack->next) {
         gather(f, device, pack, &offer);
-        if (may_go(f, pack, &offer, now_s, expects, wait_s) &&
-            (!best || offer.oldest_s < oldest_s)) {
-            oldest_s = offer.oldest_s;
+        if (may_go(f, pack, &offer, waits) && offer.oldest < oldest) {
+            oldest = offer.oldest;
             best = pack;
         }
     }
@@ -289,8 +277,43 @@ qv_feeder_oldest(const qv_feeder *f, int device)
     return d->n_pulled < d->n_pushed ? &d->chunks[d->n_pulled % QV_MOST_CHUNKS].shown : NULL;
 }
 
+/* Takes note of when the device went on to its next chunk, or ran out of them. Once it has nothing
+ * to do, and nothing comes, the chunks before are no longer those of which the next is one of many. */
+static void
+take_time(const qv_feeder *f, struct qv_feeder_device *d, double now_s, bool more)
+{
+    if (d->n_timed < d->n_pulled) {
+        const struct qv_filled *last = &d->chunks[(d->n_pulled - 1) % QV_MOST_CHUNKS];
+        d->took_s = (now_s - d->began_s) * (double)last->room.patches / (double)last->shown.rows;
+        d->began_s = now_s;
+        d->n_timed = d->n_pulled;
+    }
+    if (d->n_pulled < d->n_pushed)
+        return;
+    d->began_s = now_s;
+    if (!more && !f->packs)
+        d->rows = d->spared = 0;
+}
+
+/* Returns whether the device waits for its next chunk to fill: while it computes another one, and
+ * then for as long as that would have taken if it had been full. So it waits at most as long as it
+ * computes what it waits for. *wait_s is lowered to the time after which to look again. */
+static bool
+waits_on(const qv_feeder *f, struct qv_feeder_device *d, double now_s, double *wait_s)
+{
+    if (d->n_pulled < d->n_pushed)
+        return true;
+    if (isinf(d->until_s) && f->packs)
+        d->until_s = now_s + d->took_s;
+    if (now_s >= d->until_s)
+        return false;
+    if (d->until_s - now_s < *wait_s)
+        *wait_s = d->until_s - now_s;
+    return true;
+}
+
 const qv_feeder_chunk *
-qv_feeder_ready(qv_feeder *f, int device, double now_s, qv_feeder_expects expects, double *wait_s)
+qv_feeder_ready(qv_feeder *f, int device, double now_s, bool more, double *wait_s)
 {
     if (!f || !wait_s || device < 0 || device >= f->n_devices)
         return NULL;
@@ -298,9 +321,11 @@ qv_feeder_ready(qv_feeder *f, int device, double now_s, qv_feeder_expects expect
     struct qv_filled *chunk = next_of(d);
     if (d->n_pushed - d->n_pulled >= d->model->ctx->caps.chunks)
         return NULL;
-    d->is_chosen = d->is_chosen || choose(f, device, chunk, now_s, expects, wait_s);
+    take_time(f, d, now_s, more);
+    d->is_chosen = d->is_chosen || choose(f, device, chunk, more && waits_on(f, d, now_s, wait_s));
     if (!d->is_chosen)
         return NULL;
+    d->until_s = INFINITY;
     const qv_plan_options options = options_of(f, chunk);
     const qv_plan *one = f->is_call ? d->plans[0] : NULL; /* replaced once its chunks are pulled */
     return one && one->n_pending && !is_plan_of(one, &options) ? NULL : &chunk->shown;

@@ -134,9 +134,9 @@ pack(struct tower_bench *t, qv_capacity *most, qv_error *err)
         qv_feed *feed = NULL;
         status = qv_feeder_add(f, QV_INPUT_FRAMES, &t->items[i], "an item", NULL, &feed, err);
         if (!status)
-            status = qv_feeder_put(f, feed, NULL, NULL, 0, err);
+            status = qv_feeder_put(f, feed, NULL, NULL, err);
     }
-    while (!status && (chunk = qv_feeder_ready(f, 0, 0, QV_FEEDER_NOTHING, &never)) != NULL) {
+    while (!status && (chunk = qv_feeder_ready(f, 0, 0, false, &never)) != NULL) {
         qv_capacity used = { 0 };
         qv_item *items = NULL;
         status = add_chunk(t, chunk->n, &items, err);

@@ -300,35 +300,52 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
       qv_error *err)
 {
     struct tool_progress bar;
+    struct tool_reasons reasons = { .n = 0 };
     const int64_t n = in->n_ok + in->n_failed;
+    const char **bad = o->repair ? calloc((size_t)n + 1, sizeof *bad) : NULL;
     int64_t n_bad = 0, superseded;
+    qv_status s = !o->repair || bad ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for keys");
     tool_progress_begin(&bar, "checking", n, o->quiet);
     bar.unit = "keys";
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !s; i++) {
         qv_error why = { 0 };
-        const qv_status s = qv_cache_verify(c, i, &why);
-        if (s == QV_ENOMEM) {
+        qv_cache_item item = { .key = "" };
+        const qv_status one = qv_cache_verify(c, i, &why);
+        if (one == QV_ENOMEM) {
             *err = why;
-            return s;
+            s = one;
+        } else if (one) {
+            qv_cache_at(c, i, &item, NULL);
+            tool_reasons_add(&reasons, item.key, why.text);
+            if (bad)
+                bad[n_bad] = item.key;
+            n_bad++;
         }
-        if (s)
-            tool_complain("%s", why.text);
-        n_bad += s != QV_OK;
         tool_progress_show(&bar, i + 1);
     }
     tool_progress_end(&bar, n);
+    tool_reasons_tell(&reasons, o);
     json_t *damaged = damage_json(c, &superseded);
     *code = n_bad || superseded < in->n_damaged ? TOOL_FAILED : TOOL_DONE;
-    json_t *j = json_pack("{s:o, s:I, s:I, s:I, s:I, s:o}", "cache", tool_json_text(o->out), "keys",
-                          (json_int_t)n, "bad", (json_int_t)n_bad, "parts", (json_int_t)in->n_parts,
-                          "damaged_superseded", (json_int_t)superseded, "damaged", damaged);
-    return tool_show(o, j, 0,
-                     "{cache}: {keys} keys in {parts} parts: {bad} bad keys, {damaged|n} damaged "
-                     "parts[damaged_superseded?, {damaged_superseded} of them superseded (qwenvit "
-                     "cache prune)]\n"
-                     "[bad?qwenvit cache delete removes a bad key, and the next run makes it "
-                     "again\n]",
-                     err);
+    json_t *j =
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:o, s:{s:b}}", "cache", tool_json_text(o->out),
+                  "keys", (json_int_t)n, "bad", (json_int_t)n_bad, "parts", (json_int_t)in->n_parts,
+                  "damaged_superseded", (json_int_t)superseded, "damaged", damaged, "text", "stay",
+                  n_bad && !o->repair);
+    if (!s)
+        s = tool_show(o, j, 0,
+                      "{cache}: {keys} keys in {parts} parts: {bad} bad keys, {damaged|n} damaged "
+                      "parts[damaged_superseded?, {damaged_superseded} of them superseded (qwenvit "
+                      "cache prune)]\n"
+                      "[text.stay?--repair removes the bad keys, and the next run makes them "
+                      "again\n]",
+                      err);
+    else
+        json_decref(j);
+    if (!s && bad && n_bad)
+        *code = tool_cache_remove_keys(o, bad, (size_t)n_bad);
+    free(bad);
+    return s;
 }
 
 VERB(check)

@@ -41,6 +41,20 @@ report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)
         err);
 }
 
+/* Names the keys to delete that the cache lacks. A cache that does not open says so when it is pruned. */
+static void
+tell_missing(const struct tool_options *o, const qv_cache_prune_options *options)
+{
+    qv_cache *c = NULL;
+    const size_t n = options->n_drop && !qv_cache_open(o->out, &c, NULL) ? options->n_drop : 0;
+    for (size_t i = 0; i < n; i++) {
+        qv_cache_item item = { .key = NULL };
+        if (!qv_cache_find(c, options->drop[i], &item, NULL) && !item.key)
+            tool_complain("%s: there is no key %s", o->out, options->drop[i]);
+    }
+    qv_cache_close(&c);
+}
+
 /* Removes what the options ask for. Signals end it between two parts. */
 static int
 remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_error *err)
@@ -52,6 +66,7 @@ remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_err
                                  "%s: there is no qwenvit-cache.json in it, so this is no cache",
                                  qv_path_tail(o->out)),
                          err);
+    tell_missing(o, &options);
     options.dry_run = o->dry_run;
     options.no_lock = o->no_lock;
     options.told = tell;
@@ -66,9 +81,6 @@ remove_from(const struct tool_options *o, qv_cache_prune_options options, qv_err
         tool_complain("%s", err->text);
         return s == QV_EFORMAT ? TOOL_BAD_INPUT : TOOL_DEVICE;
     }
-    if (n.missing)
-        tool_complain("%s: %lld of the keys to delete were not there", o->out,
-                      (long long)n.missing);
     s = report(o, &n, err);
     if (tool_signals_caught())
         tool_complain("interrupted: no part is half done; run it again to go on");
@@ -100,6 +112,13 @@ tool_cache_prune(const struct tool_options *o)
 }
 
 int
+tool_cache_remove_keys(const struct tool_options *o, const char *const *keys, size_t n)
+{
+    qv_error err = { 0 };
+    return remove_from(o, (qv_cache_prune_options){ .drop = keys, .n_drop = n }, &err);
+}
+
+int
 tool_cache_delete(const struct tool_options *o)
 {
     qv_error err = { 0 };
@@ -108,9 +127,8 @@ tool_cache_delete(const struct tool_options *o)
     bool lost = !drop;
     for (size_t i = 0; i < n && !lost; i++)
         lost = (drop[i] = qv_utf8_text(o->arguments[i])) == NULL;
-    const qv_cache_prune_options options = { .drop = (const char *const *)drop, .n_drop = n };
     const int code = lost ? tool_fail(qv_fail(&err, QV_ENOMEM, "no memory for %zu keys", n), &err)
-                          : remove_from(o, options, &err);
+                          : tool_cache_remove_keys(o, (const char *const *)drop, n);
     for (size_t i = 0; i < n && drop; i++)
         free(drop[i]);
     free(drop);

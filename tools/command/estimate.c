@@ -150,6 +150,22 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
 
 /* ---- cache fill --dry-run -------------------------------------------------------------------- */
 
+/* Takes the rate of some clips of the list, evenly spaced, in place of that of the last run. */
+static qv_status
+measure(const struct tool_options *o, const struct tool_list *list, qv_cache_rate *rate,
+        qv_error *err)
+{
+    enum { MOST = 16 };
+    const struct tool_entry *clips[MOST];
+    struct tool_measured took;
+    const size_t n = list->n < MOST ? list->n : MOST;
+    for (size_t i = 0; i < n; i++)
+        clips[i] = &list->at[(2 * i + 1) * list->n / (2 * n)];
+    const qv_status s = tool_measure(o, clips, n, &took, err);
+    *rate = (qv_cache_rate){ .clips = took.clips, .tokens = took.tokens, .seconds = took.seconds };
+    return s;
+}
+
 struct forecast {
     const struct tool_options *o;
     qv_model_info model;
@@ -226,8 +242,10 @@ static const char forecast_text[] =
     "  time       [text.asked?{text.time_s|time} at {text.asked} clips a second (--rate)]"
     "[text.seconds?{text.time_s|time} of one process, as fast as the last run here, which sealed "
     "{text.clips} clips and {text.tokens} tokens in {text.seconds|time} behind its first part]"
+    "[text.measured?{text.time_s|time} on this machine, where {text.clips} of the clips took "
+    "{text.measured|time}]"
     "[text.unknown?it cannot be told: no run has sealed two parts here; --rate N says how many "
-    "clips a second are done]\n";
+    "clips a second are done, --measure measures it]\n";
 
 static qv_status
 report(const struct forecast *f, qv_error *err)
@@ -244,12 +262,11 @@ report(const struct forecast *f, qv_error *err)
                                             h < 0 ? json_null() : json_real(h))) |
         json_object_update_new(
             json_object_get(j, "text"),
-            json_pack("{s:f, s:b, s:f, s:I, s:I, s:f}", "asked", o->rate, "unknown",
-                      h<0, "time_s", 3600 * h, "clips", (json_int_t)f->rate.clips, "tokens",
-                              (json_int_t)f->rate.tokens, "seconds", o->rate> 0 ||
-                              !f->has_rate
-                          ? 0.0
-                          : f->rate.seconds));
+            json_pack("{s:f, s:b, s:f, s:I, s:I, s:f, s:f}", "asked", o->rate, "unknown",
+                      (int)(h < 0), "time_s", 3600 * h, "clips", (json_int_t)f->rate.clips,
+                      "tokens", (json_int_t)f->rate.tokens, "seconds",
+                      o->measure || o->rate > 0 || !f->has_rate ? 0.0 : f->rate.seconds, "measured",
+                      o->measure && f->has_rate ? f->rate.seconds : 0.0));
     return tool_show(o, j, lost, forecast_text, err);
 }
 
@@ -265,6 +282,10 @@ tool_cache_estimate(const struct tool_options *o)
         s = describe_model(&f, &err);
     if (!s)
         s = estimate(o, &f.list, &f.model, &f.sums, &err);
+    if (!s && o->measure) {
+        s = measure(o, &f.list, &f.rate, &err);
+        f.has_rate = f.rate.tokens > 0;
+    }
     if (!s)
         s = report(&f, &err);
     tool_list_free(&f.list);

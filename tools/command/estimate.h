@@ -16,4 +16,12 @@ struct tool_rules tool_rules_of(const qv_model_info *model); /* NULL: the publis
  * Returns an exit code. */
 int tool_info_list(const struct tool_options *o, const qv_model_info *model);
 
+/* measure.c: encodes clips on the devices of the options, and discards the tokens. */
+struct tool_measured {
+    int64_t clips, tokens;  /* of those that did not fail */
+    double seconds, load_s; /* load_s: before the others */
+};
+qv_status tool_measure(const struct tool_options *o, const struct tool_entry *const *clips,
+                       size_t n, struct tool_measured *out, qv_error *err);
+
 #endif

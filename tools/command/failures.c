@@ -83,6 +83,7 @@ tool_reasons_lose(struct tool_reasons *r, const struct tool_options *o, const ch
     struct tool_options of_file = *o;
     of_file.json = o->failures != NULL;
     of_file.json_file = o->failures;
+    r->has_records = true;
     tool_record_failure(o, clip, key, status, words);
     tool_record_failure(&of_file, clip, key, status, words);
     tool_reasons_add(r, clip ? clip : key, words);
@@ -115,7 +116,7 @@ tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o)
     }
     if (r->n_others)
         tool_complain("%lld more clips for other reasons", (long long)r->n_others);
-    if (hides && !o->failures && !o->json)
+    if (hides && r->has_records && !o->failures && !o->json)
         tool_complain("--failures FILE writes a line for each clip that failed");
     free(r->at);
     *r = (struct tool_reasons){ .n = 0 };

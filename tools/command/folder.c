@@ -19,8 +19,8 @@ static const char endings[] =
     "m4v mj2 mjpeg mjpg mkv mov mp4 mpe mpeg mpg mts mxf nut obu ogg ogv pbm pgm png pnm ppm qt tif "
     "tiff ts vob webm webp wmv y4m ";
 
-static bool
-is_media(const char *name)
+bool
+tool_is_media(const char *name)
 {
     const char *dot = strrchr(name, '.');
     char word[8];
@@ -39,7 +39,7 @@ add(struct tool_list *list, const char *path, const char *key, const char *name,
     struct stat st;
     if (!lstat(path, &st) && S_ISDIR(st.st_mode))
         return recursive ? tool_list_add_folder(list, path, key, true, err) : QV_OK;
-    return is_media(name) && !stat(path, &st) && S_ISREG(st.st_mode)
+    return tool_is_media(name) && !stat(path, &st) && S_ISREG(st.st_mode)
                ? tool_list_add_file(list, path, key, err)
                : QV_OK;
 }

@@ -303,6 +303,9 @@ static const char clip_text[] =
     "  memory     weights {weight_bytes|size} + arena {arena_bytes|size}[text.beside? + its "
     "decoders, at most {text.beside|size}] = {device_bytes|size} on the device\n"
     "  conv3d     {lowering}: {lowering_reason}\n"
+    "[measured_s?  time       {measured_s|time} on this machine, and {load_s|time} to load the "
+    "model "
+    "before\n]"
     "  packed     with others, [same_bits_packed?the same bits][!same_bits_packed?bits may differ "
     "(see info MODEL)]\n"
     "  runs on    {text.kernels|\n             }\n]";
@@ -390,6 +393,13 @@ show_clip(struct scene *s, const char *path, qv_error *err)
             add_cost(s, j, &c, plan);
         qv_plan_free(&plan);
     }
+    if (!status && s->o->measure) {
+        const struct tool_entry entry = { .path = path, .key = path }, *entries[] = { &entry };
+        struct tool_measured took;
+        status = tool_measure(s->o, entries, 1, &took, err);
+        json_object_update_new(j, json_pack("{s:f, s:f}", "measured_s", took.seconds, "load_s",
+                                            took.load_s));
+    }
     if (!status)
         return tool_show(s->o, j, lost, clip_text, err);
     json_decref(j);
@@ -447,7 +457,9 @@ show(struct scene *s, const char *path)
     if (qv_cache_exists(path))
         return tool_cache_status(&status);
     const bool model = tool_is_folder(path) || is_hub_name(path) || qv_gguf_is(path);
-    const qv_status failed = model ? show_model(s, path, &err) : show_clip(s, path, &err);
+    qv_status failed = QV_OK;
+    if (model || !tool_describe(s->o, path, &failed, &err))
+        failed = model ? show_model(s, path, &err) : show_clip(s, path, &err);
     if (failed)
         tool_reasons_lose(&s->failures, s->o, path, NULL, failed, err.text);
     return tool_exit_code(failed);
@@ -461,6 +473,11 @@ tool_info(const struct tool_options *o)
     int code = TOOL_DONE;
     if (!o->n_arguments && !o->model && !o->list) {
         tool_complain("info: no checkpoint folder, clip or list given (qwenvit info --help)");
+        return TOOL_USAGE;
+    }
+    if (o->measure && (o->list || !o->n_arguments)) {
+        tool_complain("info: --measure goes with clips; for a list there is qwenvit cache fill "
+                      "--dry-run --measure");
         return TOOL_USAGE;
     }
     qv_status status = tool_open_context(o, &s.ctx, &err);

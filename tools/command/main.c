@@ -39,9 +39,11 @@ static const struct tool verbs[] = {
       .groups = GROUP_CACHE | GROUP_KEY | GROUP_OUTPUT,
       .run = tool_cache_get },
     { .name = "cache check",
-      .does = "Reads all tensors and compares their checksums. Exit code 1: some are damaged.",
+      .does = "Reads all tensors and compares their checksums. Exit code 1: some are damaged. "
+              "--repair removes\n"
+              "those, and the next run makes them again.",
       .example = "qwenvit cache check tokens",
-      .groups = GROUP_CACHE | GROUP_JSON,
+      .groups = GROUP_CACHE | GROUP_CHECK | GROUP_JSON,
       .run = tool_cache_check },
     { .name = "cache prune",
       .does = "Removes superseded records and damaged parts. With --list FILE it also removes all "
@@ -57,8 +59,11 @@ static const struct tool verbs[] = {
       .groups = GROUP_CACHE | GROUP_REMOVE | GROUP_JSON,
       .run = tool_cache_delete },
     { .name = "cache export",
-      .does = "Writes the tokens as Parquet files (the Python wheel does it)",
-      .elsewhere = "the Python wheel writes Parquet: pip install 'qwenvit[export]'",
+      .does = "Writes the tokens as Parquet files or WebDataset shards (it needs pip install "
+              "'qwenvit[export]')",
+      .elsewhere =
+          "the Python wheel does it: pip install 'qwenvit[export]', then python -m qwenvit "
+          "cache export",
       .example = "python -m qwenvit cache export tokens -o parquet",
       .groups = GROUP_CACHE },
 };
@@ -84,13 +89,21 @@ static const struct tool tools[] = {
     { .name = "cache",
       .does = "Fills a folder with the vision tokens of many clips, reads it, and removes from it",
       .verbs = &cache },
+    { .name = "list",
+      .arguments = "TAR...",
+      .does = "Lists the clips and images in tar files, as lines for --list that say where in the "
+              "file each lies.\n"
+              "A key is the tar file's name without .tar, a slash, and the name in it.",
+      .example = "qwenvit list shard-0.tar shard-1.tar > clips.jsonl",
+      .run = tool_list },
     { .name = "info",
       .arguments = "[PATH...]",
-      .does = "Describes a checkpoint, a clip or a cache. It prints what encoding costs in tokens, "
-              "FLOPs, bytes\n"
-              "and memory, and how the patch embedding's Conv3d is run, and why. For --list FILE "
-              "it prints the\n"
-              "sums over the clips, for a cache's folder what `cache status` prints.",
+      .does = "Describes a checkpoint, a clip, a cache, or a safetensors or tar file. It prints "
+              "what encoding costs\n"
+              "in tokens, FLOPs, bytes and memory, and how the patch embedding's Conv3d is run, "
+              "and why. For\n"
+              "--list FILE it prints the sums over the clips, for a cache's folder what `cache "
+              "status` prints.",
       .example = "qwenvit info clip.mp4 --model Qwen3-VL-4B-Instruct",
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_INFO | GROUP_JSON,
       .run = tool_info },

@@ -105,8 +105,14 @@ static const struct option options[] = {
       GROUP_FILL, AT(rate), .with = "--dry-run" },
     { "--rate", "N", "estimate hours for N clips per second of all processes together", REAL,
       GROUP_INFO, AT(rate), .with = "--list" },
+    { "--repair", NULL, "remove damaged keys, so that the next run makes them again", FLAG,
+      GROUP_CHECK, AT(repair) },
+    { "--measure", NULL, "encode up to 16 of the clips, for the time on this machine", FLAG,
+      GROUP_FILL, AT(measure), .with = "--dry-run" },
+    { "--measure", NULL, "encode the clip, for the time on this machine", FLAG, GROUP_INFO,
+      AT(measure), .with = "--model" },
     { "--no-lock", NULL, "the cache is on a file system without locks, and nobody else uses it",
-      FLAG, GROUP_REMOVE, AT(no_lock) },
+      FLAG, GROUP_REMOVE | GROUP_CHECK, AT(no_lock) },
     { "--drawing", "FILE.png", "also draw the frames and their tokens", OUTPUT, GROUP_ENCODE,
       AT(drawing) },
     { "--output-dtype", "TYPE",
@@ -219,7 +225,7 @@ static const struct page *
 find_page(const struct tool *tool, const char *name)
 {
     for (const struct page *p = pages; p < pages + N_PAGES; p++)
-        if (!strcmp(p->name, name) && p->groups & tool->groups)
+        if (!strcmp(p->name, name) && (!*name || p->groups & tool->groups))
             return p;
     return NULL;
 }

@@ -80,7 +80,7 @@ struct tool_options {
     int64_t part_bytes;
     double part_seconds;
     bool recursive; /* folders stand for all below them */
-    bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run;
+    bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run, repair, measure;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
     const char **arguments;
@@ -115,6 +115,7 @@ enum tool_group {
     GROUP_PREPROCESS = 1 << 24,
     GROUP_JOB = 1 << 25,
     GROUP_MANY = 1 << 26, /* a cache of many keys */
+    GROUP_CHECK = 1 << 27,
 };
 
 struct tool_program;
@@ -148,6 +149,7 @@ int tool_signals_caught(void); /* returns the signal's number; 0: none came */
 void tool_signals_obey(void);  /* ends the process by the signal that was caught, if any */
 
 int tool_encode(const struct tool_options *o);
+int tool_list(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
 int tool_synth(const struct tool_options *o);
 int tool_verify(const struct tool_options *o);
@@ -247,6 +249,7 @@ struct tool_reasons {
     struct tool_reason *at;
     size_t n, room;
     int64_t n_others; /* clips of reasons that are not kept apart */
+    bool has_records;
 };
 void tool_reasons_add(struct tool_reasons *r, const char *name, const char *words);
 /* Takes a clip that failed, and writes its record to --json and
@@ -266,6 +269,10 @@ struct tool_list;
 qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
+
+/* describe.c: shows what a safetensors or tar file has; returns false if it is neither. */
+bool tool_describe(const struct tool_options *o, const char *path, qv_status *status,
+                   qv_error *err);
 
 bool tool_is_folder(const char *path);
 /* tool_clear_folder removes the files in a folder, tool_remove_folder also the folder. */

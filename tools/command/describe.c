@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* qwenvit info, of files that are neither models nor clips: safetensors files and tar files. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "files/safetensors.h"
+#include "files/utf8.h"
+#include "list.h"
+#include "tar.h"
+
+/* ---- safetensors ----------------------------------------------------------------------------- */
+
+/* The tensors that are named; a part of a cache has some for each of its keys. */
+enum { MOST_NAMED = 8 };
+
+static const char tensors_text[] =
+    "{file}: [part?part of a cache, ][!part?[about.model?tokens, ]]a safetensors file of {tensors} "
+    "tensor{tensors|s}, {bytes|GB}\n"
+    "[about.source?  source     {about.source}\n]"
+    "[about.model?  model      {about.model}[about.weights_digest?, weights "
+    "{about.weights_digest}], computed in "
+    "{about.precision}\n]"
+    "[about.key?  key        {about.key}\n]"
+    "[part?  keys       {keys}, {records|GB} of records\n]"
+    "  tensors    {text.named|\n             }[text.more?\n             and {text.more} more]\n";
+
+static qv_status
+describe_tensors(const struct tool_options *o, const char *path, qv_error *err)
+{
+    struct qv_safetensors *f = NULL;
+    const qv_status s = qv_safetensors_open(path, &f, err);
+    if (s)
+        return s;
+    static const char *const fields[] = { "qwenvit_version", "source", "model",  "weights_digest",
+                                          "precision",       "key",    "backend" };
+    const size_t n = qv_safetensors_count(f);
+    json_t *about = json_object(), *named = json_array();
+    double bytes = 0;
+    int64_t keys = 0;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const char *text = qv_safetensors_metadata(f, fields[i]);
+        if (text)
+            json_object_set_new(about, fields[i], tool_json_text(text));
+    }
+    for (size_t i = 0; i < n; i++) {
+        const struct qv_safetensor *t = qv_safetensors_at(f, i);
+        char shape[200];
+        const char *slash = strrchr(t->name, '/');
+        bytes += (double)t->bytes;
+        keys += slash && !strcmp(slash, "/grid_thw");
+        qv_safetensors_print_shape(t->shape, t->n_dims, shape, sizeof shape);
+        char *name = i < MOST_NAMED ? qv_utf8_text(t->name) : NULL;
+        if (name)
+            json_array_append_new(named, json_sprintf("%s %s [%s]", name, t->dtype_name, shape));
+        free(name);
+    }
+    const struct qv_safetensor *records = qv_safetensors_find(f, "__records");
+    json_t *j =
+        json_pack("{s:o, s:b, s:I, s:f, s:I, s:I, s:o, s:{s:o, s:I}}", "file", tool_json_text(path),
+                  "part", records != NULL, "tensors", (json_int_t)n, "bytes", bytes, "keys",
+                  (json_int_t)keys, "records", (json_int_t)(records ? records->bytes : 0), "about",
+                  about, "text", "named", named, "more",
+                  (json_int_t)(n > MOST_NAMED ? n - MOST_NAMED : 0));
+    qv_safetensors_close(&f);
+    return tool_show(o, j, 0, tensors_text, err);
+}
+
+/* ---- tar ------------------------------------------------------------------------------------- */
+
+struct contents {
+    int64_t files, media;
+    double bytes;
+};
+
+static qv_status
+count(void *user, const char *name, int64_t offset, int64_t bytes, qv_error *err)
+{
+    struct contents *c = user;
+    const bool is_media = tool_is_media(name);
+    (void)offset, (void)err;
+    c->files++;
+    c->media += is_media;
+    c->bytes += is_media ? (double)bytes : 0;
+    return QV_OK;
+}
+
+static qv_status
+describe_tar(const struct tool_options *o, const char *path, qv_error *err)
+{
+    struct contents c = { 0 };
+    const qv_status s = tool_tar_visit(path, count, &c, err);
+    return s ? s
+             : tool_show(
+                   o,
+                   json_pack("{s:o, s:I, s:I, s:f}", "file", tool_json_text(path), "files",
+                             (json_int_t)c.files, "clips", (json_int_t)c.media, "bytes", c.bytes),
+                   0,
+                   "{file}: a tar file of {files} file{files|s}; {clips} have the ending of a "
+                   "clip or image, {bytes|GB} (qwenvit list makes a list of them)\n",
+                   err);
+}
+
+bool
+tool_describe(const struct tool_options *o, const char *path, qv_status *status, qv_error *err)
+{
+    const size_t n = strlen(path);
+    const bool is_tensors = n > 12 && !strcmp(path + n - 12, ".safetensors");
+    const bool is_tar = !is_tensors && tool_tar_is(path);
+    *status = is_tensors ? describe_tensors(o, path, err)
+              : is_tar   ? describe_tar(o, path, err)
+                         : QV_OK;
+    return is_tensors || is_tar;
+}

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""Gives the wheel its description and addresses: scikit-build-core calls this as it builds.
+
+The description is python/README.md. On a package index its relative links would lead nowhere, so they
+become absolute links to the repository, at the tag of this version. The one place that holds the
+repository's address is `repository` below [tool.qwenvit] in pyproject.toml; while it is empty, the links
+become their text.
+"""
+import pathlib
+import re
+
+try:
+    import tomllib
+except ModuleNotFoundError: # Python 3.10
+    import tomli as tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def absolute(text, base):
+    """Returns a page of python/ with its relative links made absolute below base, or made text without one."""
+    def link(found):
+        words, target = found.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return found[0]
+        if not base:
+            return words
+        path, _, anchor = target.partition("#")
+        path = (ROOT / "python" / path).resolve().relative_to(ROOT).as_posix()
+        return f"[{words}]({base}/{path}{'#' + anchor if anchor else ''})"
+
+    return re.sub(r"(?<!!)\[([^]\n]*)\]\(([^)\s]+)\)", link, text)
+
+
+def dynamic_metadata(field, settings=None, project=None):
+    del settings
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    repository = pyproject["tool"]["qwenvit"]["repository"].rstrip("/")
+    tag = "v" + pyproject["project"]["version"]
+    if field == "urls":
+        return {name: repository + path for name, path in (
+            ("Homepage", ""), ("Documentation", f"/blob/{tag}/docs/index.md"), ("Issues", "/issues"),
+            ("Changelog", f"/blob/{tag}/CHANGELOG.md"))} if repository else {}
+    page = (ROOT / "python" / "README.md").read_text()
+    return {"content-type": "text/markdown", "text": absolute(page, repository and f"{repository}/blob/{tag}")}
