@@ -23,22 +23,24 @@ choose_cut(const char *path, const qvm_rules *rules, const qv_clip_options *o, q
            qv_error *err)
 {
     const bool cut = o->start_s > 0.0 || o->end_s > 0.0;
+    char asked[80];
+    int n = snprintf(asked, sizeof asked, "start %.15g", o->start_s);
+    if (o->end_s > 0.0)
+        snprintf(asked + n, sizeof asked - (size_t)n, ", end %.15g", o->end_s);
     info->first_frame = 0;
     info->cut_frames = info->source_frames;
     if (!cut)
         return QV_OK;
     if (info->is_image)
-        return qv_fail(err, QV_EINVAL, "%s: start %.15g, end %.15g; an image has no seconds", path,
-                       o->start_s, o->end_s);
+        return qv_fail(err, QV_EINVAL, "%s: %s; an image has no seconds", path, asked);
     rules->cut(info, o, &info->first_frame, &info->cut_frames);
     if (info->cut_frames >= 1)
         return QV_OK;
-    return qv_fail(
-        err, QV_EINVAL,
-        "%s: start %.15g, end %.15g: no frame lies in there; of its %lld, %.15g a second, "
-        "the last is at %.15g",
-        path, o->start_s, o->end_s, (long long)info->source_frames, info->source_fps,
-        (double)(info->source_frames - 1) / info->source_fps);
+    return qv_fail(err, QV_EINVAL,
+                   "%s: %s: no frame lies in there; of its %lld, %.15g a second, "
+                   "the last is at %.15g",
+                   path, asked, (long long)info->source_frames, info->source_fps,
+                   (double)(info->source_frames - 1) / info->source_fps);
 }
 
 static qv_status

@@ -15,6 +15,18 @@ static const char *const wanted[QVM_KINDS] = {
     [QVM_A_DECODE] = "auto, cpu or gpu",
 };
 
+/* Returns what an option must be, with its bounds, in a text that lasts until the thread asks again. */
+static const char *
+range(const struct qvm_option *p)
+{
+    static _Thread_local char text[64];
+    const bool is_name = p->kind == QVM_A_LIKE || p->kind == QVM_A_DECODE || p->kind == QVM_A_FLAG;
+    if (is_name || p->most >= (double)INT64_MAX)
+        return wanted[p->kind];
+    snprintf(text, sizeof text, "%s, at most %.15g", wanted[p->kind], p->most);
+    return text;
+}
+
 /* Returns the place of a name; a number above p->most if there is none of that name. */
 static int64_t
 find_name(const struct qvm_option *p, const char *name)
@@ -50,7 +62,7 @@ qvm_option_take(const struct qvm_option *p, qv_clip_options *o, const qv_value *
     }
     if (good)
         qvm_option_put(p, o, integer, real);
-    return good ? NULL : wanted[p->kind];
+    return good ? NULL : range(p);
 }
 
 const char *
@@ -77,14 +89,10 @@ static qv_status
 check_bounds(const char *path, const qv_clip_options *o, qv_error *err)
 {
     QVM_EACH_OPTION (p) {
-        char most[40] = "";
         const double v = qvm_option_real(p, o);
         if (v >= 0 && v <= p->most && isfinite(v))
             continue;
-        if (p->most < (double)INT64_MAX && p->kind != QVM_A_LIKE && p->kind != QVM_A_DECODE)
-            snprintf(most, sizeof most, ", at most %.15g", p->most);
-        return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; must be %s%s", path, p->name, v,
-                       wanted[p->kind], most);
+        return qv_fail(err, QV_EINVAL, "%s: %s is %.15g; must be %s", path, p->name, v, range(p));
     }
     return QV_OK;
 }

@@ -110,7 +110,7 @@ typedef struct qv_value {
  * row of a list, as `qwenvit encode` and `qwenvit cache` read it from JSON: only "fps", "start", "end",
  * "first_frame", "max_frames", "max_pixels", "offset", and "bytes", which is `length`; and a number
  * must be one that asks for something. Returns NULL if that is done; what the value must be ("an
- * integer from 1 up") if it is wrong; "" if the option is unknown. Bounds from above, and which
+ * integer from 1 up, at most 1024"), until this thread calls again, if it is wrong; "" if the option is unknown. Bounds from above, and which
  * options go together, are checked when a clip is opened. */
 QV_API const char *qv_clip_options_set(qv_clip_options *options, const char *name, bool row,
                                        const qv_value *value);

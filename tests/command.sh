@@ -31,7 +31,36 @@ expect 0 '  --threads N ' "$qwenvit" encode --help=device
 expect 0 '  --fps F ' "$qwenvit" encode --help=clips
 expect 2 'there is no --help=threads' "$qwenvit" encode --help=threads
 expect 2 'there is no --help=device' "$qwenvit" synth --help=device
-expect 2 'no subcommand' "$qwenvit" decode
+expect 2 'no subcommand decode' "$qwenvit" decode
+expect 2 'no subcommand enocde; did you mean encode?' "$qwenvit" enocde
+expect 2 'no subcommand stat; did you mean status?' "$qwenvit" cache stat
+expect 0 'usage: qwenvit SUBCOMMAND' "$qwenvit" help
+expect 0 'usage: qwenvit encode ' "$qwenvit" help encode
+expect 0 '.SH encode' "$qwenvit" help --man # what is installed as manual page and completion has every option
+for s in encode 'cache fill' info verify; do
+    "$qwenvit" help --man | sed 's/\\-/-/g' > man.txt
+    "$qwenvit" $s --help > help.txt && "$qwenvit" $s --help=clips >> help.txt
+    for o in $(sed -n 's/^  \(--[a-z-]*\) .*/\1/p' help.txt); do
+        case $o in --help*) ;; *) grep -q -e "^.B $o" man.txt || fail "qwenvit.1 lacks $o of $s" ;; esac
+    done
+done
+if command -v bash > /dev/null; then
+    expect 0 '' "$qwenvit" help --bash
+    cp out.txt completion
+    completes() { # WORDS EXPECTED
+        [ "$(bash -c '. ./completion; COMP_WORDS=('"$1"'); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _qwenvit; echo ${COMPREPLY[@]}')" = "$2" ] ||
+            fail "$1 is not completed to $2"
+    }
+    completes 'qwenvit enc' encode
+    completes 'qwenvit cache st' status
+    completes 'qwenvit cache fill --rec' --recursive
+    completes 'qwenvit verify --leg' --legend
+fi
+expect 2 'no option --modle; did you mean --model?' "$qwenvit" encode --modle x grey.ppm
+expect 2 '--fps is "0", must be a number above 0, at most 1000000' "$qwenvit" encode grey.ppm --fps 0
+expect 2 'fps is 1000000000; must be a number above 0, at most 1000000' "$qwenvit" encode grey.ppm --model m -o no --fps 1e9
+expect 2 'grey.ppm: start 1; an image has no seconds' "$qwenvit" info grey.ppm --start 1
+expect 0 'cosine        of a row and the other' "$qwenvit" verify --help
 expect 2 'no clip given' "$qwenvit" encode --model "$model" -o no
 expect 2 '--model DIR is required' "$qwenvit" encode grey.ppm
 expect 2 'no option --modell' "$qwenvit" encode --modell x grey.ppm
@@ -139,9 +168,9 @@ if cp grey.ppm "$hostile" 2> /dev/null; then
     [ -z "$(LC_ALL=C tr -d '\n -~' < h.json)" ] || fail 'JSON in a file lacks escapes'
     rm -r "$hostile.model" "$hostile" quiet
 fi
-# what quotes strangers is printed by one function (messages.c); --help and the list of subcommands are our own
+# what quotes strangers is printed by one function (messages.c); --help, pages and the list of subcommands are our own
 ! grep -nE '(^|[^a-z_])(printf|puts|fputs|putchar|vprintf)\(|fprintf\(stderr' "$tools"/command/*.c "$tools"/verify/*.c \
-    "$tools"/bench/*.c | grep -vE '/(messages|options|run|packing)\.c:' || fail 'a tool prints past messages.c'
+    "$tools"/bench/*.c | grep -vE '/(messages|options|pages|run|packing)\.c:' || fail 'a tool prints past messages.c'
 expect 0 'deepstack' "$qwenvit" info "$model"
 grep -q 'conv3d     patchify: kernel = stride = ' out.txt || fail 'info does not say how the Conv3d is run'
 grep -qE 'runs on +interpolate +1 x  .*(kernel|plain C)' out.txt || fail 'info does not say what runs it'
@@ -216,12 +245,15 @@ expect 0 'tensors' "$qwenvit" synth --config named -o named --seed 3 --force --s
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model named -o named.safetensors
 cmp named.safetensors f.safetensors || fail '--force left weights that were to be replaced'
 cp grey.ppm safe.ppm && mkdir in && cp grey.ppm in/a.safetensors && cp grey.ppm in/model.ppm
-expect 2 'safe.ppm exists, and would be replaced by a made clip' "$qwenvit" synth --clip safe.ppm
+cp grey.ppm safe.mp4
+expect 2 'safe.mp4 exists, and would be replaced by a made clip' "$qwenvit" synth --clip safe.mp4
+expect 2 '--clip x.avi: this file must end in .mp4' "$qwenvit" synth --clip x.avi
 input='would be overwritten, but it is'
 for same in safe.ppm ./safe.ppm named/../safe.ppm "$PWD/safe.ppm"; do
     expect 2 "safe.ppm $input an input (safe.ppm)" "$qwenvit" encode safe.ppm --model "$model" -o "$same"
 done
-expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.safetensors --drawing safe.ppm
+cp grey.ppm safe.png
+expect 2 "safe.png $input an input" "$qwenvit" encode safe.png --model "$model" -o s.safetensors --drawing safe.png
 expect 2 "safe.ppm $input an input" "$qwenvit" encode safe.ppm --model "$model" -o s.safetensors --trace safe.ppm
 expect 2 "safe.ppm $input an input" "$qwenvit" info safe.ppm --json=safe.ppm
 expect 2 "safe.ppm $input an input" "$qwenvit" bench preprocess safe.ppm --json=safe.ppm
@@ -249,8 +281,8 @@ rm -r named/folder named/pytorch_model.bin named/extra.gguf named/linked
 # two outputs are two files, whether they exist already or not
 apart='are the same file, and both would be written'
 expect 2 "t.safetensors and ./t.safetensors $apart" "$qwenvit" encode safe.ppm --model "$model" -o t.safetensors --trace ./t.safetensors
-cp grey.ppm t.safetensors && ln t.safetensors u.safetensors
-expect 2 "u.safetensors $apart" "$qwenvit" encode safe.ppm --model "$model" -o t.safetensors --drawing u.safetensors
+cp grey.ppm t.safetensors && ln t.safetensors u.png
+expect 2 "u.png $apart" "$qwenvit" encode safe.ppm --model "$model" -o t.safetensors --drawing u.png
 expect 2 "nowhere/t and nowhere/t $apart" "$qwenvit" encode safe.ppm --model "$model" -o nowhere/t --trace nowhere/t
 expect 2 "many/grey.ppm.safetensors $apart" "$qwenvit" encode grey.ppm other.ppm --model "$model" -o many \
     --json=many/grey.ppm.safetensors
@@ -373,7 +405,7 @@ cat > cuts.txt << 'END'
 {"path":"grey.ppm","key":"picture","end":1}
 END
 expect 1 '2 of 4 clips failed' "$qwenvit" encode --list cuts.txt --model "$model" -o listed $sampling
-grep -qF 'motion.mp4: start 4, end 0: no frame lies in there; of its 100, 25 a second, the last is at 3.96' err.txt &&
+grep -qF 'motion.mp4: start 4: no frame lies in there; of its 100, 25 a second, the last is at 3.96' err.txt &&
     grep -qF 'grey.ppm: start 0, end 1; an image has no seconds' err.txt || fail 'words of a cut'
 cp motion.mp4 copy.mp4 # several clips, so that they are packed as those of a list are
 expect 0 'tokens' "$qwenvit" encode motion.mp4 copy.mp4 --model "$model" -o many $sampling --start 1.6 --end 2.4
@@ -612,6 +644,10 @@ grep -q 'blocks.2 *bf16' out.txt && grep -q 'channels-last *f32' out.txt || fail
 expect 0 '0 failed' "$qwenvit" verify --model "$model" --grid 1,4,4 # an input of few rows
 expect 0 'compared: qwenvit with itself' "$qwenvit" verify --model "$model" --grid 1,4,4 --dtype f32
 expect 0 '0 failed' "$qwenvit" verify --model "$model" --clip motion.mp4 --dtype f32
+"$qwenvit" info motion.mp4 --model "$model" > info.txt # it samples and sizes the clip as encode does
+frames=$(sed -n 's/.*sampled    \([0-9]*\) frames of \([0-9x]*\): .*/\1 sampled frames as \2/p' info.txt)
+grep -q "of $frames" out.txt || fail "not $frames"
+expect 0 'cosine        of a row and the other' "$qwenvit" verify --model "$model" $small --dtype f32 --legend
 expect 0 '1 of 1 sampled frames' "$qwenvit" verify --model "$model" --clip grey.ppm --dtype f32
 expect 0 '"ok":true' "$qwenvit" verify --model "$golden/qwen3_vl_moe" $small --quiet --json=v.json --json
 [ ! -s err.txt ] || fail '--quiet was not'

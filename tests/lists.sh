@@ -25,7 +25,6 @@ clips/options.inc clips/clip_options.c      checks which options go together
 clips/options.inc cache/made_by.c           writes the numbers of the model, which are called so too
 clips/options.inc cache/resolve.c           knows the numbers of qwen-vl-utils
 clips/options.inc tools/command/info.c      prints the numbers of the model, and where a piece begins
-clips/options.inc tools/verify/verify.c     makes pixels of a size; samples as many frames as a grid has
 clips/options.inc python/src/model.cpp      gives the numbers of the model
 clips/options.inc python/src/frames.cpp     resizes frames that are in memory
 clips/options.inc python/qwenvit/adapters/ray.py a rate replaces a number of frames

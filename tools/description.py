@@ -32,14 +32,19 @@ def absolute(text, base):
     return re.sub(r"(?<!!)\[([^]\n]*)\]\(([^)\s]+)\)", link, text)
 
 
+def pyproject():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def repository():
+    return pyproject()["tool"]["qwenvit"]["repository"].rstrip("/")
+
+
 def dynamic_metadata(field, settings=None, project=None):
-    del settings
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    repository = pyproject["tool"]["qwenvit"]["repository"].rstrip("/")
-    tag = "v" + pyproject["project"]["version"]
+    del settings, project  # the signature is scikit-build-core's
+    home, files = repository(), f"{repository()}/blob/v{pyproject()['project']['version']}"
     if field == "urls":
-        return {name: repository + path for name, path in (
-            ("Homepage", ""), ("Documentation", f"/blob/{tag}/docs/index.md"), ("Issues", "/issues"),
-            ("Changelog", f"/blob/{tag}/CHANGELOG.md"))} if repository else {}
+        return {"Homepage": home, "Documentation": files + "/docs/index.md", "Changelog": files + "/CHANGELOG.md",
+                "Issues": home + "/issues"} if home else {}
     page = (ROOT / "python" / "README.md").read_text()
-    return {"content-type": "text/markdown", "text": absolute(page, repository and f"{repository}/blob/{tag}")}
+    return {"content-type": "text/markdown", "text": absolute(page, home and files)}

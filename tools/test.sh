@@ -236,7 +236,7 @@ fi
 
 if ! wanted wheel; then
     :
-elif [ -e build/deps/python/done-2 ]; then
+elif [ -e build/deps/python/done-3 ]; then
     wanted release || check build release --target faulty_decoder
     say 'The wheel'
     check wheel

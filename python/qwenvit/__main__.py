@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`python -m qwenvit` runs the command; `cache export` writes Parquet, `convert` a
-cache of version 2."""
+cache of version 2, and `serve` answers over HTTP."""
 
 import os
 import sys
@@ -20,6 +20,13 @@ def main() -> int:
         from . import _convert
 
         return _convert.main(sys.argv[2:])
+    if sys.argv[1:2] == ["serve"]:
+        try:
+            from .serve import command
+        except ModuleNotFoundError as e:
+            print(f"qwenvit serve: {e}: pip install 'qwenvit[serve]'", file=sys.stderr)
+            return 4
+        return command.main(sys.argv[2:])
     os.environ["QWENVIT_DECODER"] = _decoder.find_any()
     with _decoder.searching(*_cuda.folders()):
         os.execv(os.path.join(_decoder.FOLDER, "qwenvit"), ["qwenvit", *sys.argv[1:]])

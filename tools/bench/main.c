@@ -156,5 +156,9 @@ main(int argc, char **argv)
         tool_print(LEGEND);
         return TOOL_DONE;
     }
-    return tool_main(&program, argc, argv);
+    const int code = tool_main(&program, argc, argv);
+    for (int i = 0; i < argc && !code; i++)
+        if (!strcmp(argv[i], "--legend"))
+            tool_print("\n" LEGEND);
+    return code;
 }

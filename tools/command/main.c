@@ -91,8 +91,8 @@ static const struct tool tools[] = {
       .verbs = &cache },
     { .name = "list",
       .arguments = "TAR...",
-      .does = "Lists the clips and images in tar files, as lines for --list that say where in the "
-              "file each lies.\n"
+      .does = "Lists the clips and images in tar files for --list: a line says where in which file "
+              "one lies.\n"
               "A key is the tar file's name without .tar, a slash, and the name in it.",
       .example = "qwenvit list shard-0.tar shard-1.tar > clips.jsonl",
       .run = tool_list },
@@ -128,7 +128,7 @@ static const struct tool tools[] = {
           "computed, such as\n"
           "transformers (tools/reference/layers.py). --against-backend NAME compares two "
           "devices. Exit code 1\n"
-          "names the first row that fails.",
+          "names the first row that fails. The columns of the table:\n" TOOL_VERIFY_LEGEND,
       .example = "qwenvit verify --model Qwen3-VL-4B-Instruct --clip clip.mp4",
       .groups = GROUP_DEVICE | GROUP_WEIGHTS | GROUP_MODEL | GROUP_CLIP | GROUP_VERIFY | GROUP_JSON,
       .run = tool_verify },

@@ -145,6 +145,8 @@ static const struct option options[] = {
     { "--against-backend", "NAME",
       "compare with f32 on this backend (default: on the same backend)", TEXT, GROUP_VERIFY,
       AT(against_backend) },
+    { "--legend", NULL, "explain the table below it", FLAG, GROUP_VERIFY | GROUP_BENCH,
+      AT(legend) },
     { "--trace", "FILE", "also write trace events, which Perfetto opens", OUTPUT,
       GROUP_PROFILE | GROUP_ENCODE, AT(trace) },
     { "--grid", "T,H,W", "frame pairs, rows of patches, columns of patches (default 1,20,38)",
@@ -281,6 +283,16 @@ tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES])
         n +=
             snprintf(text + n, TOOL_USAGE_BYTES - (size_t)n, " %s %s", needed->name, needed->value);
     return text;
+}
+
+void
+tool_each_option(const struct tool *tool,
+                 void (*see)(void *user, const char *name, const char *value, const char *help),
+                 void *user)
+{
+    for (EACH_OPTION(o))
+        if (o->help && find_option(tool, o->name, strcspn(o->name, "[")) == o)
+            see(user, o->name, o->value, o->help);
 }
 
 void
@@ -508,8 +520,17 @@ take_option(struct line *l, const char *text)
     const char *equals = strncmp(text, "--", 2) ? NULL : strchr(text, '=');
     const struct option *o =
         find_option(l->tool, text, equals ? (size_t)(equals - text) : strlen(text));
-    if (!o)
-        return WRONG(l, "no option %s", text);
+    if (!o) {
+        const struct option *best = NULL;
+        size_t least = 3;
+        for (EACH_OPTION(a))
+            if (a->group & l->tool->groups && tool_word_distance(text, a->name) < least) {
+                least = tool_word_distance(text, a->name);
+                best = a;
+            }
+        return best ? WRONG(l, "no option %s; did you mean %s?", text, best->name)
+                    : WRONG(l, "no option %s", text);
+    }
     if (o->kind == OLD)
         return WRONG(l, "%s is %s now", o->name, o->value);
     if (equals && !o->value && o->kind != JSON)

@@ -15,9 +15,8 @@
 #include "files/atomic_file.h"
 #include "files/installed.h"
 
-/* Returns the last word of a name, which is that of a verb. */
-static const char *
-word(const struct tool *tool)
+const char *
+tool_word(const struct tool *tool)
 {
     const char *space = strrchr(tool->name, ' ');
     return space ? space + 1 : tool->name;
@@ -29,12 +28,50 @@ print_usage(const struct tool_program *p, FILE *to)
     fprintf(to, "%s %s: %s\n\nusage: %s SUBCOMMAND ...\n\n", p->name, qv_version(), p->about,
             p->name);
     for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
-        fprintf(to, "  %-11s %.*s\n", word(t), (int)strcspn(t->does, ":.\n"), t->does);
-    fprintf(to,
-            "\n%s SUBCOMMAND --help lists its options.\n"
-            "exit codes: 0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad "
-            "input;\n4 device or environment\n",
-            p->name);
+        fprintf(to, "  %-11s %.*s\n", tool_word(t), (int)strcspn(t->does, ":.\n"), t->does);
+    fprintf(to, "\n%s SUBCOMMAND --help lists its options.\nexit codes: " TOOL_EXIT_CODES, p->name);
+}
+
+size_t
+tool_word_distance(const char *a, const char *b)
+{
+    size_t row[32] = { 0 };
+    const size_t n = strlen(b);
+    if (n >= 32)
+        return n;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; *a; a++, i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            const size_t replaced = corner + (*a != b[j - 1]),
+                         other = row[j] < row[j - 1] ? row[j] : row[j - 1];
+            corner = row[j];
+            row[j] = replaced < other + 1 ? replaced : other + 1;
+        }
+    }
+    return row[n];
+}
+
+/* Complains of a name that there is not, and says which may have been meant. */
+static void
+complain_of(const struct tool_program *p, const char *name)
+{
+    const struct tool *best = NULL;
+    size_t least = 3;
+    for (const struct tool *t = p->tools; t < p->tools + p->n; t++) {
+        const bool begins = *name && !strncmp(tool_word(t), name, strlen(name));
+        const size_t d = begins ? 0 : tool_word_distance(name, tool_word(t));
+        if (d < least && d < strlen(name)) {
+            least = d;
+            best = t;
+        }
+    }
+    if (best)
+        tool_complain("no subcommand %s; did you mean %s?", name, tool_word(best));
+    else
+        tool_complain("no subcommand %s", name);
 }
 
 /* Prints the version, what the program that decodes says of itself behind its first line, and which backends work here. */
@@ -208,7 +245,7 @@ refuse_without_verb(const struct tool_program *p, char **argv)
     char text[TOOL_USAGE_BYTES];
     for (size_t i = 0; argv[i]; i++)
         for (const struct tool *t = p->tools; t < p->tools + p->n; t++)
-            if (!strncmp(argv[i], "--", 2) && !strcmp(argv[i] + 2, word(t)))
+            if (!strncmp(argv[i], "--", 2) && !strcmp(argv[i] + 2, tool_word(t)))
                 tool = t;
     tool_complain("%s needs a verb before its options: %s (%s --help)", p->name,
                   tool_usage(tool, text), p->name);
@@ -239,9 +276,24 @@ int
 tool_main(const struct tool_program *p, int argc, char **argv)
 {
     const char *first = argc > 1 ? argv[1] : "";
-    if (!strcmp(first, "--help") || !strcmp(first, "-h")) {
+    const bool help = !strcmp(first, "help");
+    if (!strcmp(first, "--help") || !strcmp(first, "-h") || (help && argc < 3)) {
         print_usage(p, stdout);
         return TOOL_DONE;
+    }
+    if (help && !strcmp(argv[2], "--man")) {
+        tool_print_man(p);
+        return close_stdout(TOOL_DONE);
+    }
+    if (help && !strcmp(argv[2], "--bash")) {
+        tool_print_completion(p);
+        return close_stdout(TOOL_DONE);
+    }
+    if (help) { /* `help encode` is `encode --help` */
+        static char asked[] = "--help";
+        argv[1] = argv[2];
+        argv[2] = asked;
+        return tool_main(p, 3, argv);
     }
     if (!strcmp(first, "--version")) {
         print_version(p);
@@ -249,13 +301,13 @@ tool_main(const struct tool_program *p, int argc, char **argv)
     }
     const struct tool *tool = NULL;
     for (size_t i = 0; i < p->n; i++)
-        if (!strcmp(first, word(&p->tools[i])))
+        if (!strcmp(first, tool_word(&p->tools[i])))
             tool = &p->tools[i];
     if (!tool) {
         if (strchr(p->name, ' ') && *first == '-')
             return refuse_without_verb(p, argv + 1);
         if (argc > 1)
-            tool_complain("no subcommand %s", first);
+            complain_of(p, first);
         print_usage(p, stderr);
         return TOOL_USAGE;
     }

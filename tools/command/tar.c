@@ -115,10 +115,10 @@ visit(FILE *f, const char *path, char name[MOST_NAME + 1], tool_tar_see *see, vo
             return qv_fail(err, QV_EIO, "%s: cannot be read: %s", qv_path_tail(path),
                            strerror(errno));
     }
-    return ferror(f) ? qv_fail(err, QV_EIO, "%s: cannot be read: %s", qv_path_tail(path),
-                               strerror(errno))
-           : at      ? QV_OK
-                     : cut_short(path, err);
+    return ferror(f)
+               ? qv_fail(err, QV_EIO, "%s: cannot be read: %s", qv_path_tail(path), strerror(errno))
+           : at ? QV_OK
+                : cut_short(path, err);
 }
 
 qv_status

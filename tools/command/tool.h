@@ -80,7 +80,8 @@ struct tool_options {
     int64_t part_bytes;
     double part_seconds;
     bool recursive; /* folders stand for all below them */
-    bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run, repair, measure;
+    bool no_deepstack, packed, retry_failed, trust_keys, same_size, no_lock, dry_run, repair,
+        measure, legend;
     double rate; /* clips per second */
     /* remaining arguments: files or keys */
     const char **arguments;
@@ -118,6 +119,10 @@ enum tool_group {
     GROUP_CHECK = 1 << 27,
 };
 
+#define TOOL_EXIT_CODES                                                                            \
+    "0 done; 1 a check or part of the work failed; 2 wrong usage; 3 bad input;\n"                  \
+    "4 device or environment\n"
+
 struct tool_program;
 struct tool {
     const char *name, *does, *example;
@@ -138,6 +143,11 @@ struct tool_program {
     const struct tool *tools;
     size_t n;
 };
+const char *
+tool_word(const struct tool *tool); /* the last word of its name, which is that of a verb */
+/* pages.c: what `help --man` and `help --bash` print. */
+void tool_print_man(const struct tool_program *program);
+void tool_print_completion(const struct tool_program *program);
 /* Runs the subcommand that the command line names, and returns the exit code. */
 int tool_main(const struct tool_program *program, int argc, char **argv);
 
@@ -152,6 +162,11 @@ int tool_encode(const struct tool_options *o);
 int tool_list(const struct tool_options *o);
 int tool_info(const struct tool_options *o);
 int tool_synth(const struct tool_options *o);
+/* What the columns of verify's table show. */
+#define TOOL_VERIFY_LEGEND                                                                         \
+    "  worst, mean   distance of a row, |row - other| / |other|: of the worst one, and of all\n"   \
+    "  at most       the bar for the figure in front of it; where both are empty, not judged\n"    \
+    "  cosine        of a row and the other, of the worst one; pooled: of the sums of all rows"
 int tool_verify(const struct tool_options *o);
 int tool_cache_fill(const struct tool_options *o);
 int tool_cache_status(const struct tool_options *o);
@@ -167,6 +182,13 @@ int tool_cache_delete(const struct tool_options *o);
 int tool_parse(const struct tool *tool, int argc, char **argv, struct tool_options *out,
                const char **help);
 void tool_print_help(const struct tool *tool, const char *page);
+/* Calls `see` for each option and named argument; value may be NULL. */
+void tool_each_option(const struct tool *tool,
+                      void (*see)(void *user, const char *name, const char *value,
+                                  const char *help),
+                      void *user);
+/* Returns in how many letters two words differ: left out, added or replaced. */
+size_t tool_word_distance(const char *a, const char *b);
 /* Returns how the subcommand is called, with all that it needs. */
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);

@@ -12,8 +12,8 @@
 #include "command/tool.h"
 #include "verify.h"
 
-/* Sizes for a clip: enough patches to be real work for a tower, few enough to take seconds. */
-enum { LEAST_PATCHES = 760, MOST_PATCHES = 1600, MOST_PAIRS = 2 };
+/* Frame pairs that are read of a clip, which is sampled and sized as `encode` does it. */
+enum { MOST_PAIRS = 2 };
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
 
@@ -62,26 +62,6 @@ make_pixels(const struct tool_options *o, const struct qv_config *c, struct veri
     return status;
 }
 
-/* Bounds what the options leave open: to a few frames, and to a size of about a thousand
- * patches. */
-static void
-bound(struct tool_options *o, qv_preprocess *p, bool is_image)
-{
-    qv_clip_options *c = &o->clip;
-    int64_t patch = (int64_t)p->patch_size * p->patch_size;
-    bool each_frame =
-        (is_image && p->processor != QV_PROCESSOR_GLM4V) || p->processor == QV_PROCESSOR_QWEN2_VL;
-    int64_t unit = each_frame ? patch : patch * p->temporal_patch_size;
-    if (!c->max_pixels && !c->min_pixels)
-        p->min_pixels = LEAST_PATCHES * unit;
-    if (!c->max_pixels)
-        p->max_pixels = MOST_PATCHES * unit;
-    if (c->min_pixels > p->max_pixels)
-        p->max_pixels = c->min_pixels;
-    if (c->max_pixels && p->min_pixels > c->max_pixels)
-        p->min_pixels = c->max_pixels;
-}
-
 /* Reads the first frame pairs; a last odd frame stands for two. */
 static qv_status
 read_frames(qv_clip *clip, const struct qv_config *c, struct verify_input *input, char *text,
@@ -119,22 +99,16 @@ read_frames(qv_clip *clip, const struct qv_config *c, struct verify_input *input
 }
 
 static qv_status
-read_clip(const struct tool_options *given, const struct qv_config *config,
-          struct verify_input *input, char *text, size_t size, qv_error *err)
+read_clip(const struct tool_options *o, const struct qv_config *c, struct verify_input *input,
+          char *text, size_t size, qv_error *err)
 {
-    struct tool_options o = *given;
-    struct qv_config c = *config;
     qv_clip *clip = NULL;
     char what[128] = "";
-    if (o.clip.fps == 0 && !o.clip.num_frames && !o.clip.min_frames && !o.clip.max_frames)
-        o.clip.num_frames = MOST_PAIRS * c.temporal;
-    bound(&o, &c.image, true);
-    bound(&o, &c.video, false);
-    qv_status status = qv_clip_open(o.verify_clip, &c.image, &c.video, &o.clip, &clip, err);
+    qv_status status = qv_clip_open(o->verify_clip, &c->image, &c->video, &o->clip, &clip, err);
     if (!status)
-        status = read_frames(clip, &c, input, what, sizeof what, err);
+        status = read_frames(clip, c, input, what, sizeof what, err);
     qv_clip_close(&clip);
-    snprintf(text, size, "%s: %s", o.verify_clip, what);
+    snprintf(text, size, "%s: %s", o->verify_clip, what);
     return status;
 }
 
@@ -211,7 +185,7 @@ print_row(const struct verify_row *r)
     char t[4][16];
     const char *verdict = !r->ok                ? "FAILED"
                           : verify_is_judged(r) ? "ok"
-                                                : "",
+                                                : "not judged",
                *type = qv_dtype_name(r->dtype);
     if (r->bits) {
         tool_print("  %-24s %-4s  %s, %s%s%s\n", r->name, type, r->note, verdict, r->ok ? "" : ": ",
@@ -262,6 +236,8 @@ print_table(const struct report *r)
         tool_print("\n%zu rows, %.1f s; no bar was asked for (--max-distance X), so this is no "
                    "verdict\n",
                    r->table.n, r->seconds);
+    if (r->o->legend)
+        tool_print("\n" TOOL_VERIFY_LEGEND "\n");
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */

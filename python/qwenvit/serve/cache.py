@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: MIT
+"""Tokens by the content of what they were made of, in memory and in a folder; and equal requests
+under way, which are computed once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import re
+import tempfile
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import blake3
+
+from .._error import Error, error
+from .._model import Tokens
+from .items import Item, Refused, off_loop
+
+ENDING = ".safetensors"
+NAME = re.compile("[0-9a-f]{64}" + re.escape(ENDING))
+UNFINISHED = ".unfinished"  # a folder for files that are being written
+
+
+class Kept(NamedTuple):
+    name: str
+    size: int
+    data: bytes | None  # None: it lies in the folder only
+
+
+class _Flight:
+    """A computation, and how many wait for it."""
+
+    def __init__(self, task: asyncio.Task[Kept]) -> None:
+        self.task, self.waiters = task, 0
+
+
+class TokenCache:
+    """Files as `encode` writes them, by names made of the content. memory, most: bytes in memory and
+    in the folder; those used last are kept. folder: None for none. Errors are not kept.
+
+    A folder belongs to one server at a time. What is in it is whole: a file is written elsewhere and
+    then renamed."""
+
+    def __init__(self, about: dict[str, Any], memory: int, folder: str | None, most: int) -> None:
+        self.about = json.dumps(about, sort_keys=True)  # all that tokens depend on but the item
+        self.folder, self.most, self.memory = folder, most, memory
+        self.files: OrderedDict[str, int] = OrderedDict()
+        self.in_memory: OrderedDict[str, bytes] = OrderedDict()
+        self.file_bytes = self.memory_bytes = 0
+        self.flights: dict[str, _Flight] = {}
+        self.being_kept: set[asyncio.Task[Kept]] = set()
+        self._scratch = None if folder else tempfile.TemporaryDirectory(
+            prefix="qwenvit-serve-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+        self.unfinished = self._take_folder(folder) if folder else self._scratch.name  # type: ignore[union-attr]
+
+    def _take_folder(self, folder: str) -> str:
+        unfinished = os.path.join(folder, UNFINISHED)
+        try:
+            os.makedirs(unfinished, exist_ok=True)
+            self._lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in os.listdir(unfinished):  # of a server that was killed
+                os.unlink(os.path.join(unfinished, name))
+            found = [(f.stat().st_mtime, f.name, f.stat().st_size) for f in os.scandir(folder) if NAME.fullmatch(f.name)]
+        except BlockingIOError:
+            raise error("QV_EINVAL", f"--cache {folder}: another server has it; each server needs its own") from None
+        except OSError as e:
+            raise error("QV_EIO", f"--cache {folder}: {e.strerror}") from None
+        self.files.update((name, size) for _, name, size in sorted(found))
+        self.file_bytes = sum(self.files.values())
+        self._drop_files()
+        return unfinished
+
+    def close(self) -> None:
+        if self._scratch:
+            self._scratch.cleanup()
+
+    async def name_of(self, item: Item, client: str) -> str:
+        """Returns the name of an item's tokens. client: "" if clients share them."""
+
+        def digest() -> str:
+            asked = json.dumps([self.about, item.options, client], sort_keys=True)
+            content = blake3.blake3(item.data).digest()
+            return blake3.blake3(content + asked.encode()).hexdigest() + ENDING
+
+        return await off_loop(len(item.data), digest)
+
+    # ---- finding -----------------------------------------------------------------------------------
+
+    async def find(self, name: str, wanted: bool) -> tuple[Kept, str] | None:
+        """Returns what is kept, and where. wanted: whether its bytes are, and not its name alone."""
+        if wanted and (data := self.in_memory.get(name)) is not None:
+            self.in_memory.move_to_end(name)
+            return Kept(name, len(data), data), "memory"
+        if name not in self.files:
+            return None
+        self.files.move_to_end(name)
+        path = self.path_of(name)
+        try:
+            os.utime(path)  # the order survives this process
+            data = await asyncio.to_thread(_read, path) if wanted else None
+        except OSError:  # someone removed it
+            self._forget(name)
+            return None
+        if data is not None:
+            self._remember(name, data)
+        return Kept(name, self.files.get(name, 0) if data is None else len(data), data), "folder"
+
+    def path_of(self, name: str) -> str:
+        return os.path.join(self.folder or self.unfinished, name)
+
+    # ---- keeping -----------------------------------------------------------------------------------
+
+    async def keep(self, name: str, tokens: Tokens, wanted: bool) -> Kept:
+        """Writes the file of tokens, and keeps it."""
+        size, data = await asyncio.to_thread(self._write, name, tokens, wanted or not self.folder)
+        if self.folder:
+            self._forget(name)
+            self.files[name] = size
+            self.file_bytes += size
+            self._drop_files()
+        if data is not None:
+            self._remember(name, data)
+        return Kept(name, size, data)
+
+    def _write(self, name: str, tokens: Tokens, wanted: bool) -> tuple[int, bytes | None]:
+        unfinished = os.path.join(self.unfinished, f"{name}.{os.urandom(8).hex()}")
+        try:
+            tokens.save(unfinished)
+            size = os.path.getsize(unfinished)
+            data = _read(unfinished) if wanted else None
+            if self.folder and size > self.most:
+                raise Refused(507, "QV_EIO", f"tokens of {size} bytes; --cache-bytes is {self.most}")
+            if self.folder:
+                os.rename(unfinished, self.path_of(name))
+            return size, data
+        except (Error, OSError) as e:
+            raise Refused(507, "QV_EIO", f"the tokens cannot be written: {e}") from None
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+
+    def _remember(self, name: str, data: bytes) -> None:
+        if len(data) > self.memory:
+            return
+        self.memory_bytes += len(data) - len(self.in_memory.pop(name, b""))
+        self.in_memory[name] = data
+        while self.memory_bytes > self.memory:
+            self.memory_bytes -= len(self.in_memory.popitem(last=False)[1])
+
+    def _forget(self, name: str) -> None:
+        self.file_bytes -= self.files.pop(name, 0)
+
+    def _drop_files(self) -> None:
+        while self.file_bytes > self.most:
+            name = next(iter(self.files))
+            self._forget(name)
+            with contextlib.suppress(OSError):
+                os.unlink(self.path_of(name))
+
+    # ---- what is under way -------------------------------------------------------------------------
+
+    async def get(self, name: str, wanted: bool, compute: Callable[[], Awaitable[Tokens]]) -> tuple[Kept, str]:
+        """Returns the tokens, and where they were found: memory, folder, flight (an equal request was
+        under way) or miss. A computation ends when the last who waits for it leaves."""
+        while True:
+            if found := await self.find(name, wanted):
+                return found
+            flight, where = self.flights.get(name), "flight"
+            if not flight:
+                flight, where = _Flight(asyncio.ensure_future(self._compute(name, wanted, compute))), "miss"
+                self.flights[name] = flight
+            kept = await self._wait_for(name, flight)
+            if kept.data is not None or not wanted:
+                return kept, where
+
+    async def _compute(self, name: str, wanted: bool, compute: Callable[[], Awaitable[Tokens]]) -> Kept:
+        keeping = asyncio.ensure_future(self.keep(name, await compute(), wanted))
+        self.being_kept.add(keeping)
+        keeping.add_done_callback(self.being_kept.discard)
+        return await asyncio.shield(keeping)  # once it is written, it is kept, whoever leaves
+
+    async def _wait_for(self, name: str, flight: _Flight) -> Kept:
+        flight.waiters += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.waiters -= 1
+            if (flight.task.done() or not flight.waiters) and self.flights.get(name) is flight:
+                del self.flights[name]
+            if not flight.waiters:
+                flight.task.cancel()
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as f:
+        return f.read()

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: MIT
+"""The options of `python -m qwenvit serve`, loading, and the end of the server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import math
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from .. import __version__
+from .._async import AsyncEncoder, _load
+from .._error import Error
+from .app import make_app
+from .cache import TokenCache
+from .items import Limits
+from .metrics import Metrics, start_log
+from .protocol import Patience, Protocol
+from .service import Service, Settings
+from .turns import IMAGES_UNDER_WAY, Turns
+
+WARM = b"P6\n64 64\n255\n" + bytes(3 * 64 * 64)  # a small image
+ONE_PROCESS = (
+    "--workers is refused: one process has all devices of a machine, and one cache; for more, start a server per machine "
+    "behind a load balancer"
+)
+
+
+def _count(text: str) -> int:
+    """Reads a number from 0 up, with an ending K, M, G or T if wanted."""
+    power = " KMGT".find(text[-1:].upper())
+    value = int(text[:-1]) << 10 * power if power > 0 else int(text)
+    if not 0 <= value < 1 << 63:
+        raise ValueError
+    return value
+
+
+def _from_1(text: str) -> int:
+    if (value := _count(text)) < 1:
+        raise ValueError
+    return value
+
+
+def _seconds(text: str) -> float:
+    if not 0 < (value := float(text)) < math.inf:
+        raise ValueError
+    return value
+
+
+def _port(text: str) -> int:
+    if not 0 <= (value := int(text)) < 1 << 16:
+        raise ValueError
+    return value
+
+
+_count.__name__, _from_1.__name__ = "number", "number from 1 up"  # in argparse's messages
+_seconds.__name__, _port.__name__ = "number of seconds", "port"
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser("qwenvit serve", description="Serves vision tokens over HTTP (docs/serving.md).", epilog=
+                                "example: qwenvit serve --model Qwen3-VL-4B-Instruct --device all --cache /dev/shm/tokens")
+
+    def add(name: str, kind: Any, default: Any, help: str) -> None:
+        p.add_argument(name, type=kind, default=default, help=help, metavar=name.rpartition("-")[2].upper())
+
+    add("--model", str, None, "the checkpoint's folder (needed)")
+    add("--device", str, None, "indices or names, such as 0,1 or cpu; or all (default: the first)")
+    add("--host", str, "127.0.0.1", "address to listen at (default 127.0.0.1)")
+    add("--port", _port, 8000, "port (default 8000; 0: a free one)")
+    add("--uds", str, None, "listen at this Unix socket instead, in a folder of those who may connect")
+    p.add_argument("--api-key", action="append", metavar="KEY",
+                   help="accept this key, for every path but /health; may be given again (default: QWENVIT_API_KEY)")
+    add("--cache", str, None, "folder for ?store=1 and for tokens that are kept; /dev/shm/NAME for a consumer on this machine")
+    add("--cache-bytes", _count, 16 << 30, "most bytes in that folder (default 16G)")
+    add("--cache-memory", _count, 1 << 30, "most bytes of tokens kept in memory (default 1G)")
+    p.add_argument("--no-shared-cache", action="store_true", help="a client gets only tokens that itself asked for before")
+    add("--decoders", _from_1, len(os.sched_getaffinity(0)), "items decoded at once (default: one per core)")
+    add("--decode-memory", _from_1, 1 << 30, "most bytes for decoding an item (default 1G)")
+    add("--queue", _from_1, 1024, "most items that wait (default 1024)")
+    add("--timeout", _seconds, 60.0, "most seconds of a request once its body is here (default 60)")
+    add("--drain-seconds", _seconds, 30.0, "after SIGTERM, time for what is under way (default 30)")
+    add("--max-connections", _from_1, 256, "default 256; with decoders, fewer than half of the descriptors (ulimit -n)")
+    add("--max-body", _from_1, 256 << 20, "bytes of a body (default 256M)")
+    add("--max-bodies", _from_1, 2 << 30, "bytes of all bodies under way (default 2G)")
+    add("--max-items", _from_1, 64, "items per request (default 64)")
+    add("--max-frames", _from_1, 768, "frames per item (default 768)")
+    add("--max-seconds", _seconds, 3600.0, "seconds of a clip (default 3600)")
+    add("--max-pixels", _from_1, 64_000_000, "pixels of an image, or of an animation's frames together (default 64000000)")
+    add("--header-seconds", _seconds, 10.0, "time for a request's headers (default 10)")
+    add("--body-seconds", _seconds, 60.0, "time for a request's body (default 60)")
+    for name, help in (("keyfile", "TLS: the key"), ("certfile", "TLS: the certificate"), ("keyfile-password", "of the key"),
+                       ("ca-certs", "whose certificates of clients are accepted")):
+        add(f"--ssl-{name}", str, None, help)
+    p.add_argument("--workers", nargs="?", help=argparse.SUPPRESS)
+    return p
+
+
+class Server(uvicorn.Server):
+    """Ends once nothing is under way, or the time to drain is over. Until then it answers 503."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, drain: float) -> None:
+        super().__init__(config)
+        self.service, self.drain, self.until = service, drain, math.inf
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.service.draining:  # the second signal
+            self.should_exit = self.force_exit = True
+        self.service.draining, self.until = True, time.monotonic() + self.drain
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.service.draining and (not self.service.under_way or time.monotonic() > self.until):
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def load(service: Service, a: argparse.Namespace) -> None:
+    """Makes the encoder and the cache, and encodes an image, so that the first request finds all ready."""
+    devices = a.device if a.device in (None, "all") else [int(d) if d.isdigit() else d for d in a.device.split(",")]
+    models = _load(a.model, devices)
+    info = models[0].info
+    # what is kept is decoded by the CPU
+    service.encoder = encoder = AsyncEncoder(
+        models, dtype=info["dtype"], queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
+        decode_memory=a.decode_memory,
+    )
+    about = {"version": __version__, **{name: info[name] for name in ("digest", "dtype", "backend", "device")}}
+    service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes)
+    encoder.submit({"bytes": WARM}).result()
+    service.ready = True
+
+
+def serve(a: argparse.Namespace) -> int:
+    """Returns the command's exit code."""
+    limits = Limits(a.max_body, a.max_items, a.max_frames, a.max_seconds, a.max_pixels)
+    keys = a.api_key or [key for key in (os.environ.get("QWENVIT_API_KEY"),) if key]
+    digests = frozenset(hashlib.sha256(key.encode()).digest() for key in keys)
+    settings = Settings(limits, a.max_bodies, a.body_seconds, a.timeout, digests, not a.no_shared_cache)
+    service = Service(settings, Turns(a.decoders, a.queue), Metrics())
+    failures: list[Error] = []
+
+    async def loading() -> None:
+        try:
+            await asyncio.to_thread(load, service, a)
+        except Error as e:
+            failures.append(e)
+            server.should_exit = True
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        task = asyncio.ensure_future(loading())
+        yield
+        await task
+        if not failures:
+            await asyncio.to_thread(service.encoder.close)
+            service.cache.close()
+
+    start_log()
+    Protocol.patience = Patience(
+        a.max_connections, a.header_seconds, a.body_seconds, lambda status: service.metrics.requests.labels("none", str(status)).inc()
+    )
+    config = uvicorn.Config(
+        make_app(service, lifespan), host=a.host, port=a.port, uds=a.uds, http=Protocol, ws="none", lifespan="on",
+        log_config=None, access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, backlog=2048,
+        ssl_keyfile=a.ssl_keyfile, ssl_certfile=a.ssl_certfile, ssl_keyfile_password=a.ssl_keyfile_password,
+        ssl_ca_certs=a.ssl_ca_certs,
+    )
+    server = Server(config, service, a.drain_seconds)
+    try:
+        server.run()
+    except SystemExit:  # uvicorn has logged why it cannot listen
+        return 4
+    for e in failures:
+        print(f"qwenvit serve: {e}", file=sys.stderr)
+        return 3 if e.status in ("QV_EINVAL", "QV_EFORMAT", "QV_EUNSUPPORTED") else 4
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    p = parser()
+    a = p.parse_args(arguments)
+    if any(word.partition("=")[0] == "--workers" for word in arguments):
+        p.error(ONE_PROCESS)
+    if not a.model:
+        p.error("--model is needed: the folder of a checkpoint")
+    return serve(a)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: MIT
+"""What a request asks for: files in memory with their options, checked before anything is decoded.
+Nothing here opens a path or a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from .._error import Error
+from .._sources import options_of
+
+T = TypeVar("T")
+
+FLAGS = {"1": True, "true": True, "0": False, "false": False}
+# the options that a request may have, of those in clips/options.inc: the others (threads, memory, a
+# piece of a file) are the server's
+OPTIONS: dict[str, type] = {
+    "like": str, "fps": float, "start": float, "end": float, "first_frame": bool, "num_frames": int, "min_frames": int,
+    "max_frames": int, "min_pixels": int, "max_pixels": int, "total_pixels": int, "cap_pixels": bool,
+}
+FRAMES = ("num_frames", "min_frames", "max_frames")
+SMALL = 64 << 10  # bytes that take less time than handing them to another thread
+VALUES = 32  # of an item, at most: twice the options
+DEFAULT_FRAMES = 768  # transformers' most frames of a clip
+
+
+class Refused(Exception):
+    """An answer that is an error: its status, a code and a message."""
+
+    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.headers = status, code, {k.replace("_", "-"): v for k, v in headers.items()}
+
+    def json(self) -> dict[str, Any]:
+        return {"code": self.code, "message": str(self)}
+
+
+class Limits(NamedTuple):
+    """What one request may ask for."""
+
+    body: int  # bytes
+    items: int
+    frames: int  # of an item
+    seconds: float  # of a clip
+    pixels: int  # of an image, or of all frames of an animation
+
+
+class Item(NamedTuple):
+    data: bytes
+    options: dict[str, Any]
+    is_image: bool
+
+
+async def off_loop(size: int, call: Callable[..., T], *arguments: Any) -> T:
+    """Calls it in another thread, if there are more bytes than the event loop should wait for."""
+    return await asyncio.to_thread(call, *arguments) if size > SMALL else call(*arguments)
+
+
+def shown(value: object) -> str:
+    text = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else f"a {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+def _value(name: str, given: Any) -> Any:
+    """Returns an option's value from a query's text or JSON."""
+    kind = OPTIONS[name]
+    try:
+        if isinstance(given, str):
+            return FLAGS[given.lower()] if kind is bool else kind(given)
+        if isinstance(given, bool) == (kind is bool) and isinstance(given, (kind, int) if kind is float else kind):
+            return kind(given)
+    except (KeyError, ValueError, OverflowError):
+        pass
+    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}[kind]
+    raise Refused(422, "QV_EINVAL", f"{name} is {shown(given)}; must be {wanted}")
+
+
+def take_options(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """Returns options in their canonical form: of the right types, without those that are unset."""
+    for name in given:
+        if name not in OPTIONS:
+            raise Refused(422, "QV_EINVAL", f"unknown option {shown(name)}; options are {', '.join(OPTIONS)}")
+    options = {name: _value(name, given[name]) for name in OPTIONS if given.get(name) is not None}
+    try:
+        options_of(options)
+    except Error as e:
+        raise Refused(422, e.status, str(e)) from None
+    for name in FRAMES:
+        if options.get(name, 0) > limits.frames:
+            raise Refused(422, "QV_EINVAL", f"{name} is {options[name]}; must be from 1 to {limits.frames} on this server")
+    if limits.frames < DEFAULT_FRAMES and not {"num_frames", "max_frames"} & set(options):
+        options["max_frames"] = limits.frames
+    return {name: value for name, value in options.items() if value}  # 0, or false, is unset
+
+
+# ---- what kind of file it is ---------------------------------------------------------------------
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    at = 2
+    while data[at] == 0xFF:
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return width, height
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return 0, 0
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    if data[12:16] == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if data[12:16] == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    width, height = struct.unpack_from("<HH", data, 26)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def _gif_frames(data: bytes) -> int:
+    """Returns how many frames a GIF has, walking over its blocks."""
+    def table(flags: int) -> int:
+        return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+    at, frames = 13 + table(data[10]), 0
+    while data[at] in (0x21, 0x2C):
+        if data[at] == 0x2C:
+            frames += 1
+            at += 11 + table(data[at + 9])
+        else:
+            at += 2
+        while data[at]:
+            at += 1 + data[at]
+        at += 1
+    return frames
+
+
+def _apng_frames(data: bytes) -> int:
+    at = data.find(b"acTL", 0, 4096)
+    return int.from_bytes(data[at + 4 : at + 8], "big") if at > 0 else 1
+
+
+def look_at(data: bytes) -> tuple[bool, int]:
+    """Returns whether a file is a still image, and how many pixels its frames have together, as far
+    as its first bytes tell; what they leave open, the decoder limits."""
+    try:
+        if data.startswith(b"\xff\xd8\xff"):
+            return True, math.prod(_jpeg_size(data))
+        if data.startswith(b"\x89PNG\r\n\x1a\n"):
+            frames = _apng_frames(data)
+            return frames < 2, frames * math.prod(struct.unpack_from(">II", data, 16))
+        if data[:6] in (b"GIF87a", b"GIF89a"):
+            size = math.prod(struct.unpack_from("<HH", data, 6))
+            frames = _gif_frames(data)
+            return frames < 2, frames * size
+        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+            frames = max(1, data.count(b"ANMF"))
+            return frames < 2, frames * math.prod(_webp_size(data))
+        if data.startswith(b"BM"):
+            return True, abs(math.prod(struct.unpack_from("<ii", data, 18)))
+    except (IndexError, struct.error):  # a file that is cut: the decoder says so
+        return True, 0
+    return data[:2] in (b"P5", b"P6") or data[:4] in (b"II*\0", b"MM\0*"), 0
+
+
+# ---- items ---------------------------------------------------------------------------------------
+
+
+def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
+    taken = take_options(options, limits)
+    if not data:
+        raise Refused(422, "QV_EFORMAT", "an empty file; send the bytes of a clip or an image")
+    is_image, pixels = look_at(data)
+    if pixels > limits.pixels:
+        raise Refused(422, "QV_EFORMAT", f"an image of {pixels} pixels; at most {limits.pixels} on this server")
+    return Item(data, taken, is_image)
+
+
+def _bytes_of(url: Any) -> bytes:
+    """Returns the bytes in a data: URL."""
+    if not isinstance(url, str) or not url[:5].lower() == "data:":
+        raise Refused(
+            422, "QV_EINVAL", f"data is {shown(url)}; must be a data: URL (no other URL is fetched, no path is opened)"
+        )
+    head, comma, text = url.partition(",")
+    if not comma or not head.lower().endswith(";base64"):
+        raise Refused(422, "QV_EINVAL", "data is a data: URL without base64; must be data:TYPE;base64,...")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as e:
+        raise Refused(422, "QV_EINVAL", f"data is not base64: {e}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:
+    """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, ..], OPTION: ..}, each of which
+    may be refused by itself. Options beside "items" are those of all."""
+    values, most = sum(map(body.count, (b"{", b"[", b","))), VALUES * (1 + limits.items)
+    if values > most:  # parsed, they would take many times the bytes of the body
+        raise Refused(413, "QV_EINVAL", f"JSON of {values} values; at most {most}")
+    try:
+        asked = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as e:
+        raise Refused(400, "QV_EFORMAT", f"the body is not JSON: {e}") from None
+    rows = asked.pop("items", None) if isinstance(asked, dict) else None
+    if not isinstance(rows, list) or not rows:
+        raise Refused(400, "QV_EFORMAT", 'the body must be {"items": [{"data": "data:...;base64,..."}, ...]}')
+    if len(rows) > limits.items:
+        raise Refused(413, "QV_EINVAL", f"{len(rows)} items; at most {limits.items} per request")
+    take_options(asked, limits)  # a wrong one is the request's fault, not each item's
+    found: list[Item | Refused] = []
+    for row in rows:
+        try:
+            if not isinstance(row, dict):
+                raise Refused(422, "QV_EINVAL", f"an item is {shown(row)}; must be an object with data and options")
+            own = {k: v for k, v in row.items() if k != "data"}
+            found.append(make_item(_bytes_of(row.get("data")), {**asked, **own}, limits))
+        except Refused as e:
+            found.append(e)
+    return found

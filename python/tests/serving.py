@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""Starts `qwenvit serve` on a free port, and asks it. For tests and benches.
+
+Run as a program, it is the server with an encoder that takes its time where max_frames is above
+700: a tenth of a second for each more."""
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+SLOW = 700
+
+
+class Server:
+    """A server as a process of its own. program: another one that takes the same options."""
+
+    def __init__(self, model, log, *arguments, slow=False, key="", program="", **environment):
+        self.key = key  # given with each request
+        program = [program or __file__] if slow or program else ["-m", "qwenvit", "serve"]
+        self.log = str(log)
+        with open(self.log, "w", encoding="utf-8") as out:
+            command = [sys.executable, *program, "--model", str(model), "--port", "0", *map(str, arguments)]
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+        self.port, until = 0, time.monotonic() + 60
+        while not self.port or self.ask("", method="GET", path="/ready")[0] == 503:
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                raise AssertionError(open(self.log, encoding="utf-8").read())
+            time.sleep(0.02)
+            self.port = self.port or next((int(line["message"].partition("http://127.0.0.1:")[2].split()[0]) for line in self.lines()
+                                           if "running on http" in line.get("message", "")), 0)
+
+    def lines(self):
+        """Returns the lines of the log."""
+        with open(self.log, encoding="utf-8") as f:
+            return [json.loads(line) for line in f if line.startswith("{") and line.endswith("}\n")]
+
+    def ask(self, body, query="", method="POST", path="/v1/encode", timeout=30, **headers):
+        """Returns (status, headers, body) of one request."""
+        if self.key:
+            headers = {"Authorization": f"Bearer {self.key}", **headers}
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            c.request(method, path + query, body or None, {k.replace("_", "-"): v for k, v in headers.items()})
+            r = c.getresponse()
+            return r.status, dict(r.getheaders()), r.read()
+        finally:
+            c.close()
+
+    def later(self, *arguments, **headers):
+        """Asks in a thread. Returns a list that gets the answer, and the thread."""
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(self.ask(*arguments, **headers)))
+        thread.start()
+        return answers, thread
+
+    def metric(self, name):
+        text = self.ask("", method="GET", path="/metrics")[2].decode()
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"qwenvit_{name}"))
+
+    def wait_for(self, name, value):
+        until = time.monotonic() + 10
+        while (found := self.metric(name)) != value:
+            assert time.monotonic() < until, (name, found)
+            time.sleep(0.02)
+
+    def end(self, number=signal.SIGTERM, timeout=30):
+        self.process.send_signal(number)
+        return self.process.wait(timeout)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+
+
+def message(body):
+    """Returns the message of an error."""
+    return json.loads(body)["error"]["message"]
+
+
+def main():
+    import concurrent.futures
+
+    from qwenvit import _async
+    from qwenvit.serve import command
+
+    class Slow(_async.AsyncEncoder):
+        def submit(self, source, **options):
+            wait = (options.get("max_frames", 0) - SLOW) / 10
+            if wait <= 0:
+                return super().submit(source, **options)
+            result = concurrent.futures.Future()
+
+            def begin():
+                if not result.set_running_or_notify_cancel():
+                    return
+                try:
+                    result.set_result(super(Slow, self).submit(source, **options).result())
+                except Exception as e:
+                    result.set_exception(e)
+
+            timer = threading.Timer(wait, begin)
+            timer.daemon = True
+            timer.start()
+            return result
+
+    command.AsyncEncoder = Slow
+    sys.exit(command.main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

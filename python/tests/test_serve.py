@@ -1,0 +1,570 @@
+# SPDX-License-Identifier: MIT
+"""Tests `python -m qwenvit serve` over sockets: what it answers, refuses, keeps, and how it ends."""
+import asyncio
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import qwenvit
+from conftest import COMMAND, bits_depend_on_place, read_safetensors
+from serving import Server, message
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+pytest.importorskip("blake3")
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TIGHT = ["--max-body", 20000, "--max-bodies", 30000, "--max-items", 2, "--max-frames", 20, "--max-pixels", 10000,
+         "--max-seconds", 0.5, "--header-seconds", 0.5, "--body-seconds", 0.6, "--max-connections", 6]
+
+
+def image(seed, height=70, width=90):
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return b"P6\n%d %d\n255\n" % (width, height) + pixels.tobytes()
+
+
+def url(data):
+    return "data:application/octet-stream;base64," + base64.b64encode(data).decode()
+
+
+@pytest.fixture(scope="module")
+def start(golden, tmp_path_factory):
+    """Returns a function that starts a server, which is killed at the end."""
+    servers = []
+
+    def starts(*arguments, **more):
+        servers.append(Server(golden, tmp_path_factory.mktemp("log") / "log", *arguments, **more))
+        return servers[-1]
+
+    yield starts
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def served(start, tmp_path_factory):
+    """Returns a server with a cache, and an encoder that can be slow."""
+    server = start("--cache", tmp_path_factory.mktemp("cache") / "tokens", "--queue", 4, slow=True)
+    yield server
+    server.wait_for("under_way_items", 0)
+    assert (server.metric("body_bytes"), server.metric("queue_items")) == (0, 0)
+
+
+@pytest.fixture(scope="module")
+def tight(start):
+    return start(*TIGHT)
+
+
+@pytest.fixture(scope="module")
+def same(golden, tmp_path_factory):
+    """Returns whether a file has the bytes of that which `encode` writes for a source in memory."""
+    model, folder = qwenvit.load(golden), tmp_path_factory.mktemp("same")
+
+    def is_same(file, data, name, **options):
+        key = name.removesuffix(".safetensors")
+        model.encode({"bytes": data, "key": key}, **options).save(folder / "own")
+        if not bits_depend_on_place():
+            return (folder / "own").read_bytes() == file
+        (folder / "other").write_bytes(file)
+        return read_safetensors(folder / "own")[1] == read_safetensors(folder / "other")[1]
+
+    return is_same
+
+
+# ---- what it answers -------------------------------------------------------------------------------
+
+
+def test_answers_are_the_files_that_encode_writes(served, same, clip):
+    sources = [(image(1), {}), (image(2), {"min_pixels": 1, "max_pixels": 4096}), (clip.read_bytes(), {"fps": 5, "end": 0.6}),
+               (clip.read_bytes(), {"num_frames": 4, "like": "qwen-vl-utils"}), (clip.read_bytes(), {"first_frame": True})]
+    for data, options in sources:
+        query = "?" + "&".join(f"{k}={v}" for k, v in options.items())
+        status, headers, file = served.ask(data, query)
+        assert (status, headers.get("x-qwenvit-found")) == (200, "miss"), file[:300]
+        status, _, body = served.ask(data, query + "&store=1")
+        [row] = json.loads(body)["items"]
+        assert (row["status"], row["found"], row["bytes"]) == (200, "folder", len(file))
+        assert same(file, data, row["name"], **options)
+        folder = served.process.args[served.process.args.index("--cache") + 1]
+        with open(os.path.join(folder, row["name"]), "rb") as f:
+            assert f.read() == file
+        assert served.ask(data, query)[1]["x-qwenvit-found"] == "memory"
+    # the same options in other words are the same tokens
+    assert served.ask(image(1), "?start=0&first_frame=false&cap_pixels=0")[1]["x-qwenvit-found"] == "memory"
+    row = {"data": url(clip.read_bytes()), "fps": 5}
+    status, _, body = served.ask(json.dumps({"items": [row], "end": 0.6}), content_type="application/json")
+    [row] = json.loads(body)["items"]
+    assert (status, row["found"]) == (200, "memory")
+    assert base64.b64decode(row["safetensors"]) == served.ask(clip.read_bytes(), "?fps=5&end=0.6")[2]
+
+
+def test_items_of_a_request_fail_alone(served):
+    rows = [{"data": url(image(3))}, {"data": url(b"nonsense" * 50)}, {"data": url(image(3)), "fps": "x"}, {}, 3]
+    status, _, body = served.ask(json.dumps({"items": rows}), "?store=1", content_type="application/json")
+    answers = json.loads(body)["items"]
+    assert status == 207 and [a["status"] for a in answers] == [200, 422, 422, 422, 422]
+    words = [a["error"]["message"] for a in answers[1:]]
+    for text, wanted in zip(words, ("not a clip or image", "fps is 'x'; must be a number", "must be a data: URL", "an item is 3")):
+        assert wanted in text
+    assert all("name" not in a for a in answers[1:])
+
+
+def test_paths_for_machines(served):
+    model = json.loads(served.ask("", method="GET", path="/v1/models")[2])["data"][0]
+    assert model["model_type"] == "qwen3_vl" and model["limits"]["items"] == 64
+    for path in ("/health", "/ready"):
+        assert served.ask("", method="GET", path=path)[0] == 200
+    served.ask(image(4))
+    served.ask("", method="GET", path="/health")
+    line = [line for line in served.lines() if line.get("path") == "/v1/encode"][-1]
+    assert (line["status"], line["found"], line["client"], line["method"]) == (200, ["miss"], "127.0.0.1", "POST")
+    assert served.metric('requests_total{path="/v1/encode",status="200"}') > 0
+    assert served.metric('stage_seconds_count{stage="encode"}') > 0 and served.metric("tokens_total") > 0
+
+
+# ---- what it refuses -------------------------------------------------------------------------------
+
+JSON = {"content_type": "application/json"}
+BAD = [  # body, query, headers, status, words
+    (b"", "", {}, 422, "an empty file"),
+    (b"nonsense" * 50, "", {}, 422, "not a clip or image of a known format"),
+    (image(1)[:-100], "", {}, 422, ""),
+    (image(1), "?fps=-1", {}, 422, "fps"),
+    (image(1), "?fps=1e999", {}, 422, "fps"),
+    (image(1), "?max_pixels=-3", {}, 422, "max_pixels is -3; must be"),
+    (image(1), "?max_pixels=1.5", {}, 422, "must be a whole number"),
+    (image(1), "?like=someone", {}, 422, "like is 'someone'; must be"),
+    (image(1), "?first_frame=maybe", {}, 422, "must be true or false"),
+    (image(1), "?path=/etc/passwd", {}, 422, "unknown option 'path'"),
+    (image(1), "?threads=64", {}, 422, "unknown option 'threads'"),
+    (image(1), "?store=2", {}, 422, "store is '2'"),
+    (image(1), "?timeout=nan", {}, 422, "timeout is 'nan'"),
+    (image(1), "?timeout=-1", {}, 422, "timeout is '-1'"),
+    (image(1), "?max_frames=769", {}, 422, "max_frames is 769; must be from 1 to 768"),
+    (image(1), "", {"content_encoding": "gzip"}, 415, "Content-Encoding"),
+    (image(1), "", {"content_type": "multipart/form-data; boundary=x"}, 415, "multipart"),
+    (b"{", "", JSON, 400, "not JSON"),
+    (b"[" * 2000, "", JSON, 400, "not JSON"),
+    (b"[" * 100000, "", JSON, 413, "JSON of 100000 values; at most 2080"),
+    (b'{"items": [' + b"{}," * 100000 + b"{}]}", "", JSON, 413, "values; at most 2080"),
+    (b'{"items": [NaN]}', "", JSON, 400, "NaN"),
+    (b"\xff\xfe", "", JSON, 400, "not JSON"),
+    (b"[]", "", JSON, 400, "the body must be"),
+    (b'{"items": []}', "", JSON, 400, "the body must be"),
+    (b'{"items": [{}], "url": "x"}', "", JSON, 422, "unknown option 'url'"),
+    (b'{"items": [{}]}', "?fps=2", JSON, 422, "options of JSON are in the body"),
+    (json.dumps({"items": [{}] * 65}), "", JSON, 413, "65 items; at most 64"),
+]
+ITEMS = [  # an item, words
+    ({"data": "http://127.0.0.1:9/a.png"}, "must be a data: URL"),
+    ({"data": "file:///etc/passwd"}, "no path is opened"),
+    ({"data": "/etc/passwd"}, "no path is opened"),
+    ({"path": "/etc/passwd"}, "unknown option 'path'"),
+    ({"data": 3}, "data is 3"),
+    ({"data": "data:,x"}, "without base64"),
+    ({"data": "data:image/png;base64,####"}, "not base64"),
+    ({"data": url(image(1)), "fps": True}, "fps is True; must be a number"),
+    ({"data": url(image(1)), "max_pixels": 10**400}, "max_pixels"),
+    ({"data": url(image(1)), "decode": "gpu"}, "unknown option 'decode'"),
+]
+
+
+def test_bad_requests(served):
+    for body, query, headers, wanted, words in BAD:
+        status, _, answer = served.ask(body, query, **headers)
+        assert status == wanted and words in message(answer) and message(answer).isprintable(), (query, status, answer)
+    for row, words in ITEMS:
+        if "path" in row:
+            row = {"data": url(image(1)), **row}
+        status, _, answer = served.ask(json.dumps({"items": [row]}), content_type="application/json")
+        [item] = json.loads(answer)["items"]
+        assert status == item["status"] == 422 and words in item["error"]["message"], (row, answer)
+    for method, path, wanted in (("GET", "/v1/encode", 405), ("POST", "/ready", 405), ("GET", "/etc/passwd", 404)):
+        status, _, answer = served.ask("", method=method, path=path)
+        assert status == wanted and "paths are /v1/encode" in message(answer)
+    assert served.ask(image(1))[0] == 200
+
+
+def test_no_url_is_fetched(served):
+    """Not even looked at: nobody connects to the address that a request names."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        there = f"http://127.0.0.1:{listener.getsockname()[1]}/a.png"
+        listener.settimeout(0.3)
+        for body, headers in ((json.dumps({"items": [{"data": there}]}), JSON), (there.encode(), {})):
+            assert served.ask(body, **headers)[0] == 422
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_each_limit(tight, clip):
+    def refused(body, query="", **headers):
+        status, headers, answer = tight.ask(body, query, **headers)
+        return status, message(answer)
+
+    assert refused(bytes(20001)) == (413, "a body of 20001 bytes; at most 20000")
+    assert refused(iter([bytes(9000)] * 3)) == (413, "a body of 27000 bytes; at most 20000")  # chunked
+    assert refused(json.dumps({"items": [{}] * 3}), **JSON) == (413, "3 items; at most 2 per request")
+    assert refused(image(1), "?max_frames=21") == (422, "max_frames is 21; must be from 1 to 20 on this server")
+    png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 200, 200) + bytes(100)
+    gif = b"GIF89a" + struct.pack("<HH", 60, 60) + b"\0\0\0" + (b"\x2c" + bytes(9) + b"\2\1\0\0") * 3 + b";"
+    assert refused(png) == (422, "an image of 40000 pixels; at most 10000 on this server")
+    assert refused(gif) == (422, "an image of 10800 pixels; at most 10000 on this server")
+    assert tight.ask(image(5, 32, 32))[0] == 200
+
+
+def test_a_clip_of_too_many_seconds(start, torn):
+    server = start("--max-seconds", 0.5)
+    status, _, answer = server.ask(open(torn[0], "rb").read())
+    assert status == 422 and "at most 0.5 s here" in message(answer)
+    assert server.ask(open(torn[0], "rb").read(), "?end=0.4")[0] == 200
+    assert server.ask(image(1), "?store=1")[0] == 422  # it has no folder
+
+
+def raw(port, data, wait=5.0):
+    """Sends bytes and returns all that comes until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=wait) as s:
+        s.sendall(data)
+        got = b""
+        while piece := s.recv(65536):
+            got += piece
+        return got
+
+
+def test_clients_that_stall(tight):
+    began = time.monotonic()
+    assert b"408 Request Timeout" in raw(tight.port, b"") and b"no whole headers within 0.5 s" in raw(tight.port, b"POST /v1/en")
+    head = b"POST /v1/encode HTTP/1.1\r\nHost: x\r\n"
+    got = raw(tight.port, head + b"Content-Length: 5000\r\n\r\n" + bytes(100))
+    assert b" 408 " in got and b"no whole body within 0.6 s" in got
+    assert tight.metric('requests_total{path="none",status="408"}') == 2
+    assert [line["client"] for line in tight.lines() if line.get("status") == 408][:2] == ["127.0.0.1"] * 2
+    assert b" 400 Bad Request" in raw(tight.port, b"nonsense\r\n\r\n")
+    assert b" 400 " in raw(tight.port, head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+    # the rest of a body that was refused is read for a while, so that the answer arrives
+    assert b" 413 " in raw(tight.port, head + b"Content-Length: 999999\r\n\r\n" + bytes(200000))
+    assert b" 413 " in raw(tight.port, head + b"Connection: close\r\nContent-Length: 9000000\r\n\r\n" + bytes(9000000))
+    assert time.monotonic() - began < 20
+
+
+def test_a_client_that_does_not_read_is_cut(start, tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.new("RGB", (2000, 2000)).save(tmp_path / "large.png")
+    server = start("--body-seconds", 0.7)
+    body = json.dumps({"items": [{"data": url((tmp_path / "large.png").read_bytes())}] * 16}).encode()
+    descriptors = f"/proc/{server.process.pid}/fd"
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", server.port))
+        s.sendall(b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert s.recv(12) == b"HTTP/1.1 200"
+        began, there = time.monotonic(), len(os.listdir(descriptors))
+        while len(os.listdir(descriptors)) >= there:
+            assert time.monotonic() - began < 10
+            time.sleep(0.05)
+        assert time.monotonic() - began > 0.3
+
+
+def test_bodies_and_connections_are_counted(tight):
+    head = b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Length: 19000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", tight.port)) as s:
+        s.sendall(head)
+        time.sleep(0.1)
+        status, headers, answer = tight.ask(bytes(19000))
+        assert (status, headers["retry-after"]) == (429, "1") and "bytes of bodies are under way" in message(answer)
+    time.sleep(0.1)
+    many = [socket.create_connection(("127.0.0.1", tight.port)) for _ in range(6)]
+    try:
+        assert b" 503 " in (got := raw(tight.port, b"")) and b"6 connections are open" in got
+    finally:
+        for s in many:
+            s.close()
+    time.sleep(0.1)
+    assert tight.ask(image(6, 32, 32))[0] == 200
+
+
+def test_keys(start):
+    server = start("--api-key", "one", "--api-key", "two", "--no-shared-cache", key="two")
+    assert server.ask("", method="GET", path="/health")[0] == 200
+    for path in ("/v1/encode", "/ready", "/metrics", "/v1/models", "/nothing"):
+        for given in ({"Authorization": "Bearer "}, {"Authorization": "Bearer three"}, {"Authorization": "one"}):
+            status, headers, answer = server.ask("", method="GET", path=path, **given)
+            assert (status, headers["www-authenticate"]) == (401, "Bearer") and "no valid API key" in message(answer)
+    found = [server.ask(image(1), Authorization=f"Bearer {key}")[1]["x-qwenvit-found"] for key in ("one", "two", "one", "two")]
+    assert found == ["miss", "miss", "memory", "memory"]  # nobody learns what another has asked
+    assert "one" not in open(server.log, encoding="utf-8").read().replace('"path"', "")
+
+
+# ---- many at once ----------------------------------------------------------------------------------
+
+
+def test_equal_requests_are_computed_once(served):
+    tokens = served.metric("tokens_total")
+    impatient, a = served.later(image(10), "?max_frames=706&timeout=0.2")
+    served.wait_for("under_way_items", 1)
+    patient, b = served.later(image(10), "?max_frames=706")
+    a.join()
+    b.join()
+    assert impatient[0][0] == 504 and "time of this request" in message(impatient[0][2])
+    assert (patient[0][0], patient[0][1]["x-qwenvit-found"]) == (200, "flight")  # the other's deadline was not its
+    one = served.metric("tokens_total") - tokens
+    assert served.ask(image(11), "?max_frames=700")[0] == 200 and served.metric("tokens_total") - tokens == 2 * one
+
+
+def test_what_nobody_waits_for_ends(served):
+    with socket.create_connection(("127.0.0.1", served.port)) as s:
+        body = image(12)
+        s.sendall(b"POST /v1/encode?max_frames=768 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        served.wait_for("under_way_items", 1)
+    began = time.monotonic()
+    served.wait_for("under_way_items", 0)
+    assert time.monotonic() - began < 4  # it would have taken 6.8 s
+    assert served.metric("body_bytes") == 0 and served.ask(image(12), "?max_frames=700")[1]["x-qwenvit-found"] == "miss"
+
+
+def test_errors_are_not_kept(served):
+    bad, before = b"nonsense" * 60, served.metric("decode_errors_total")
+    for _ in range(2):
+        assert served.ask(bad)[0] == 422
+    assert served.metric("decode_errors_total") - before == 2
+
+
+def test_a_client_has_half_of_the_queue(golden):
+    from qwenvit.serve.items import Refused
+    from qwenvit.serve.turns import Turns
+
+    async def run():
+        turns, order, release = Turns(4, 8), [], asyncio.Event()
+
+        async def one(client, is_image):
+            async with turns.turn(client, is_image):
+                order.append((client, is_image))
+                await release.wait()
+
+        async def begin(*items):
+            tasks = [asyncio.ensure_future(one(*item)) for item in items]
+            await asyncio.sleep(0)
+            return tasks
+
+        # clips alone have all decoders; as an image waits, only half
+        tasks = await begin(*[("a", False)] * 8)
+        assert (turns.clips.under_way, turns.n_waiting) == (4, 4)
+        with pytest.raises(Refused) as e:  # the client has half of the queue
+            await one("a", False)
+        assert e.value.status == 429 and "half of the queue is full" in str(e.value) and 1 <= int(e.value.headers["Retry-After"]) <= 60
+        tasks += await begin(("b", False), ("b", False), ("c", True))
+        assert order[-1] == ("c", True)
+        tasks[0].cancel()
+        await asyncio.sleep(0)
+        assert turns.clips.under_way == 3  # no clip follows while an image is under way
+        release.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert [client for client, is_image in order[4:] if not is_image][:3] == ["a", "b", "a"]  # they take turns
+        assert (turns.n_waiting, turns.n_under_way) == (0, 0) and not turns.clips.clients
+
+    asyncio.run(run())
+
+
+def test_a_full_queue(start):
+    server = start("--queue", 2, "--decoders", 1, slow=True)
+    clips = [b"GIF89a" + struct.pack("<HH", 8, 8) + bytes([0, 0, 0]) + (b"\x2c" + bytes(9) + b"\2\1\0\0") * 2 + bytes([0x3B, n])
+             for n in range(3)]
+    waiting = [server.later(clips[0], "?max_frames=710")]
+    server.wait_for("under_way_items", 1)
+    waiting.append(server.later(clips[1], "?max_frames=701"))
+    server.wait_for("queue_items", 1)
+    status, headers, answer = server.ask(clips[2])
+    assert status == 429 and 1 <= int(headers["retry-after"]) <= 60 and "queue is full" in message(answer)
+    assert server.ask(image(1))[0] == 429  # of this client; an image of another has its turn
+    for _, thread in waiting:
+        thread.join()
+
+
+# ---- what it keeps ---------------------------------------------------------------------------------
+
+
+def test_the_folder_outlives_the_server_and_has_a_bound(start, golden, tmp_path):
+    folder = tmp_path / "tokens"
+    server = start("--cache", folder)
+    size = len(server.ask(image(1))[2])
+    run = subprocess.run([*COMMAND, "serve", "--model", golden, "--port", "0", "--cache", folder], capture_output=True, text=True)
+    assert run.returncode == 3 and "another server has it" in run.stderr
+    assert server.end() == 0
+    (folder / ".unfinished" / "left").write_bytes(b"x")
+    (folder / "a stranger's").write_bytes(b"x")
+    server = start("--cache", folder, "--cache-bytes", 2 * size, "--cache-memory", 0)
+    assert server.ask(image(1))[1]["x-qwenvit-found"] == "folder" and not os.listdir(folder / ".unfinished")
+    for seed in (2, 1, 3):  # 2 is the one that was not used since
+        server.ask(image(seed))
+    assert [server.ask(image(seed))[1]["x-qwenvit-found"] for seed in (1, 3, 2)] == ["folder", "folder", "miss"]
+    files = [f for f in os.listdir(folder) if f.endswith(".safetensors")]
+    assert len(files) == 2 and (folder / "a stranger's").exists()
+    for f in files:
+        os.unlink(folder / f)
+    assert server.ask(image(2))[1]["x-qwenvit-found"] == "miss"  # it does not miss what is gone
+    status, _, answer = server.ask(image(9, 700, 700))
+    assert status == 507 and "--cache-bytes is" in message(answer)
+
+
+def test_kill_9_under_load(start, tmp_path, same):
+    folder, stop = tmp_path / "tokens", threading.Event()
+    server = start("--cache", folder)
+
+    def load(first):
+        seed = first
+        while not stop.is_set():
+            try:
+                server.ask(image(seed), "?store=1")
+            except OSError:
+                return
+            seed += 10
+
+    threads = [threading.Thread(target=load, args=(100 + i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1.0)
+    server.process.kill()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    server = start("--cache", folder)
+    files = {f for f in os.listdir(folder) if f.endswith(".safetensors")}
+    assert len(files) > 3
+    for seed in range(100, 120):
+        row = json.loads(server.ask(image(seed), "?store=1")[2])["items"][0]
+        assert row["found"] == ("folder" if row["name"] in files else "miss")
+        assert same((folder / row["name"]).read_bytes(), image(seed), row["name"])
+    for f in files:
+        read_safetensors(folder / f)
+
+
+# ---- how it begins and ends ------------------------------------------------------------------------
+
+
+def test_sigterm_drains(start):
+    server = start("--drain-seconds", 20, slow=True)
+    under_way, thread = server.later(image(1), "?max_frames=712")
+    server.wait_for("under_way_items", 1)
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert server.ask("", method="GET", path="/health")[0] == 200
+    assert server.ask("", method="GET", path="/ready")[0] == 503
+    status, headers, answer = server.ask(image(2))
+    assert (status, headers["connection"]) == (503, "close") and "going to end" in message(answer)
+    thread.join()
+    assert under_way[0][0] == 200 and server.process.wait(10) == 0
+
+
+def test_draining_has_a_bound(start):
+    server = start("--drain-seconds", 0.3, slow=True)
+    under_way, thread = server.later(image(1), "?max_frames=768")
+    server.wait_for("under_way_items", 1)
+    began = time.monotonic()
+    assert server.end() == 0 and time.monotonic() - began < 5
+    thread.join()
+    assert under_way[0][0] == 503 and "going to end" in message(under_way[0][2])
+
+
+def test_wrong_starts(golden, tmp_path):
+    wrong = (
+        (["--model", golden, "--workers", "4"], {2}, "one process has all devices"),
+        (["--model", golden, "--workers=4"], {2}, "one process has all devices"),
+        ([], {2}, "--model is needed"),
+        (["--model", golden, "--port", "70000"], {2}, "invalid port value"),
+        (["--model", golden, "--max-body", "-1"], {2}, "--max-body"),
+        (["--model", str(tmp_path / "none"), "--port", "0"], {3, 4}, "none"),
+        (["--model", golden, "--port", "0", "--cache", "/proc/none"], {4}, "--cache /proc/none"),
+        (["--model", golden, "--host", "192.0.2.1"], {4}, ""),
+    )
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    runs = [subprocess.Popen([*COMMAND, "serve", *arguments], **pipes) for arguments, _, _ in wrong]
+    for run, (arguments, codes, words) in zip(runs, wrong):
+        told = run.communicate(timeout=60)[1]
+        assert run.returncode in codes and words in told, (arguments, run.returncode, told)
+
+
+def test_tls(golden, tmp_path):
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2",
+                    "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    server = subprocess.Popen([*COMMAND, "serve", "--model", golden, "--port", str(port), "--ssl-keyfile", key,
+                               "--ssl-certfile", certificate], stdout=subprocess.DEVNULL)
+    try:
+        context = ssl.create_default_context(cafile=certificate)
+        got, until = b"", time.monotonic() + 30
+        while b" 200 " not in got and time.monotonic() < until:
+            try:
+                with socket.create_connection(("127.0.0.1", port), 5) as plain:
+                    with context.wrap_socket(plain, server_hostname="localhost") as s:
+                        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                        got = s.recv(1000)
+            except OSError:
+                time.sleep(0.1)
+        assert b" 200 " in got
+    finally:
+        server.terminate()
+        assert server.wait(30) == 0
+
+
+def test_a_unix_socket(golden, tmp_path):
+    path = str(tmp_path / "s")
+    server = subprocess.Popen([*COMMAND, "serve", "--model", golden, "--uds", path], stdout=subprocess.DEVNULL)
+    try:
+        got, until = b"", time.monotonic() + 30
+        while b" 200 " not in got and time.monotonic() < until:
+            try:
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.connect(path)
+                    s.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
+                    got = s.recv(1000)
+            except OSError:
+                pass
+            time.sleep(0.05)
+        assert b" 200 " in got
+    finally:
+        server.terminate()
+        assert server.wait(30) == 0
+
+
+def test_the_clients_of_the_page(served, torn, tmp_path):
+    with open(os.path.join(HERE, "..", "..", "docs", "serving.md"), encoding="utf-8") as f:
+        page = f.read().replace(":8000/", f":{served.port}/").replace("htons(8000)", f"htons({served.port})")
+    shutil.copy(torn[0], tmp_path / "clip.mp4")
+    out = tmp_path / "clip.safetensors"
+
+    def run(*command):
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60).stdout
+
+    run(sys.executable, "-c", page.partition("```python\n")[2].partition("```")[0])
+    tokens = out.read_bytes()
+    assert len(read_safetensors(out)[0]["timestamps"]) == 4
+    if shutil.which("curl"):
+        out.unlink()
+        run("sh", "-c", page.partition("    curl ")[2].partition("\n")[0].join(["curl ", ""]))
+        assert out.read_bytes() == tokens
+    if shutil.which("cc"):
+        (tmp_path / "client.c").write_text(page.partition("```c\n")[2].partition("```")[0])
+        run("cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "client.c", "-o", "client")
+        [row] = json.loads(run("./client", "clip.mp4").partition(b"\r\n\r\n")[2])["items"]
+        assert (row["status"], row["bytes"]) == (200, len(tokens)) and row["name"].endswith(".safetensors")
+
+
+def test_nothing_is_lost_under_clients_of_all_kinds():
+    run = subprocess.run([sys.executable, os.path.join(HERE, "serve_soak.py"), "250"], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -1,0 +1,46 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Builds from source what a system has too old or not at all: for wheels, and for oneDNN off x86-64.
+# Usage: sources.sh onednn|nvcodec|ffmpeg-5|ffmpeg-6|ffmpeg-7|ffmpeg-8 PREFIX
+# Each source is pinned: a commit of its repository, or the SHA-256 of its archive.
+set -eu
+what=${1:?usage: sources.sh NAME PREFIX} prefix=${2:?usage: sources.sh NAME PREFIX}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# commit URL SHA checks out that commit in $work/source
+commit() {
+    git init -q "$work/source"
+    git -C "$work/source" fetch -q --depth 1 "$1" "$2"
+    git -C "$work/source" checkout -q FETCH_HEAD
+}
+# LGPL: no option that changes FFmpeg's license, and no library that it finds by itself. The source stays beside
+# what was built from it.
+ffmpeg() { # VERSION SHA-256
+    curl -sSfL -o "$work/ffmpeg.tar.xz" "https://ffmpeg.org/releases/ffmpeg-$1.tar.xz"
+    echo "$2  $work/ffmpeg.tar.xz" | sha256sum -c - > /dev/null
+    tar -xJf "$work/ffmpeg.tar.xz" -C "$work"
+    (cd "$work/ffmpeg-$1" && ./configure --prefix="$prefix" --enable-shared --disable-static --disable-programs \
+        --disable-doc --disable-autodetect --disable-x86asm --disable-avdevice --disable-avfilter && make -j"$(nproc)" install)
+    mkdir -p "$prefix/source" && cp "$work/ffmpeg.tar.xz" "$work/ffmpeg-$1/COPYING.LGPLv2.1" "$prefix/source/"
+}
+
+case $what in
+onednn) # 3.12.4; only the primitives that cpu/ calls
+    commit https://github.com/uxlfoundation/oneDNN 3695f3309a7c9a3c9c19810048df2f5c3693c1b7
+    cmake -S "$work/source" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" \
+        -DCMAKE_INSTALL_LIBDIR=lib -DONEDNN_BUILD_TESTS=OFF -DONEDNN_BUILD_EXAMPLES=OFF -DONEDNN_BUILD_GRAPH=OFF \
+        -DONEDNN_ENABLE_WORKLOAD=INFERENCE "-DONEDNN_ENABLE_PRIMITIVE=CONVOLUTION;MATMUL;REORDER"
+    cmake --build "$work/build" -j"$(nproc)" --target install
+    ln -sfn dnnl "$prefix/share/doc/onednn" # where the wheel looks for its license
+    ;;
+nvcodec) # n13.0.19.0: headers alone
+    commit https://github.com/FFmpeg/nv-codec-headers e844e5b26f46bb77479f063029595293aa8f812d
+    make -C "$work/source" PREFIX="$prefix" install
+    ;;
+ffmpeg-5) ffmpeg 5.1.4 54383bb890a1cd62580e9f1eaa8081203196ed53bde9e98fb6b0004423f49063 ;;
+ffmpeg-6) ffmpeg 6.1.4 a231e3d5742c44b1cdaebfb98ad7b6200d12763e0b6db9e1e2c5891f2c083a18 ;;
+ffmpeg-7) ffmpeg 7.1.3 f0bf043299db9e3caacb435a712fc541fbb07df613c4b893e8b77e67baf3adbe ;;
+ffmpeg-8) ffmpeg 8.1 b072aed6871998cce9b36e7774033105ca29e33632be5b6347f3206898e0756a ;;
+*) echo "sources.sh: unknown source \"$what\"" >&2; exit 2 ;;
+esac
