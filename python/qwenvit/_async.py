@@ -113,7 +113,8 @@ class AsyncEncoder:
         is_path = isinstance(model, (str, bytes, os.PathLike))
         if not is_path and devices is not None:
             raise error("QV_EINVAL", "devices is for a path; a model has its device")
-        given: Any = _load(model, devices) if is_path else [model] if isinstance(model, Model) else list(model)  # type: ignore[arg-type]
+        models: Any = _load(model, devices) if is_path else model  # type: ignore[arg-type]
+        given = list(models) if isinstance(models, (list, tuple)) else [models]
         if not given or not all(isinstance(m, Model) for m in given):
             raise _check.wrong("model", model, "a path, or what qwenvit.load() gives, or a list of these")
         self.models: list[Model] = given
