@@ -275,7 +275,7 @@ TEST(test_momentary)
     assert_non_null(strstr(err.text, "cannot be started: Too many open files"));
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_ESTATE); /* too early */
     sleep(1);
-    assert_ok(qv_decoder_gpu(decoder, 0, true, &err), &err);
+    assert_ok(qv_decoder_gpu(decoder, 0, true, ERR));
 
     gpu->now.given = QVM_GPU_CLIPS - 1;
     set_descriptors(true);
@@ -284,11 +284,11 @@ TEST(test_momentary)
     assert_int_equal(status, QV_OK);
     assert_int_equal(gpu->next.child.pid, 0);
     sleep(1);
-    assert_ok(qv_decoder_gpu(decoder, 0, true, &err), &err);
+    assert_ok(qv_decoder_gpu(decoder, 0, true, ERR));
     const pid_t next = gpu->next.child.pid;
     assert_true(next > 0);
     gpu->now.given = QVM_GPU_CLIPS;
-    assert_ok(qv_decoder_gpu(decoder, 0, true, &err), &err);
+    assert_ok(qv_decoder_gpu(decoder, 0, true, ERR));
     assert_int_equal(gpu->now.child.pid, next);
     qv_decoder_stop(&decoder);
 }
@@ -459,12 +459,11 @@ look(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
     struct results *results = user;
     (void)entry;
-    (void)err;
     if (!r->status)
         results->by[r->outcome.decoded_by]++;
     if (*r->outcome.not_gpu)
         snprintf(results->why, sizeof results->why, "%s", r->outcome.not_gpu);
-    return QV_OK;
+    return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK; /* ends the job */
 }
 
 /* `t` has n_models of them. */
