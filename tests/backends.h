@@ -44,8 +44,7 @@ own_dtype(const char *name)
 {
     qv_context *ctx = NULL;
     qv_context_info info;
-    qv_error err = { 0 };
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = name }, &ctx, &err), &err);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = name }, &ctx, ERR));
     qv_context_get_info(ctx, &info);
     qv_context_close(&ctx);
     return info.dtype;

@@ -87,8 +87,7 @@ try_finish(qv_cache_entry **e, qv_status status, const char *error, qv_error *er
 static inline void
 finish_key(qv_cache_entry **e, qv_status status, const char *error)
 {
-    qv_error err = { 0 };
-    assert_ok(try_finish(e, status, error, &err), &err);
+    assert_ok(try_finish(e, status, error, ERR));
 }
 
 static inline qv_status
@@ -119,9 +118,8 @@ static inline void
 write_source(qv_cache_writer *w, const qv_cache_layout *l, const char *key,
              const qv_cache_source *source, qv_status status)
 {
-    qv_error err = { 0 };
     qv_cache_entry *e = NULL;
-    assert_ok(qv_cache_begin(w, key, source, status ? 0 : 1, &e, &err), &err);
+    assert_ok(qv_cache_begin(w, key, source, status ? 0 : 1, &e, ERR));
     if (!status)
         put_rows(e, l, key, 0, 1);
     finish_key(&e, status, "failed");
@@ -132,16 +130,14 @@ open_writer(const char *dir, const qv_cache_layout *l, int64_t part_bytes)
 {
     const qv_cache_writer_options o = { .layout = *l, .part_bytes = part_bytes };
     qv_cache_writer *w = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     return w;
 }
 
 static inline void
 close_writer(qv_cache_writer **w)
 {
-    qv_error err = { 0 };
-    assert_ok(qv_cache_writer_close(w, &err), &err);
+    assert_ok(qv_cache_writer_close(w, ERR));
     assert_null(*w);
 }
 
@@ -149,8 +145,7 @@ static inline qv_cache *
 open_cache(const char *dir)
 {
     qv_cache *c = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_open(dir, &c, &err), &err);
+    assert_ok(qv_cache_open(dir, &c, ERR));
     return c;
 }
 
@@ -187,9 +182,8 @@ check_held(const qv_cache *c, const qv_cache_item *item, int64_t rows)
 static inline void
 check_item(const qv_cache *c, qv_cache_item *item, int64_t rows)
 {
-    qv_error err = { 0 };
     assert_null(item->tokens);
-    assert_ok(qv_cache_hold(c, item, &err), &err);
+    assert_ok(qv_cache_hold(c, item, ERR));
     check_held(c, item, rows);
     qv_cache_release(c, item);
     assert_true(!item->tokens && !item->deepstack[0] && !item->grid_thw && !item->timestamps_s);
@@ -199,10 +193,9 @@ static inline void
 check_all(const qv_cache *c)
 {
     qv_cache_info info;
-    qv_error err = { 0 };
     qv_cache_get_info(c, &info);
     for (int64_t i = 0; i < info.n_ok + info.n_failed; i++)
-        assert_ok(qv_cache_verify(c, i, &err), &err);
+        assert_ok(qv_cache_verify(c, i, ERR));
 }
 
 static inline void
@@ -210,14 +203,13 @@ expect_record(const qv_cache *c, const char *key, const char *words)
 {
     qv_cache_info info;
     qv_cache_item item;
-    qv_error err = { 0 };
     qv_cache_get_info(c, &info);
     for (int64_t i = 0; i < info.n_ok + info.n_failed; i++) {
         char *text = NULL;
-        assert_ok(qv_cache_at(c, i, &item, &err), &err);
+        assert_ok(qv_cache_at(c, i, &item, ERR));
         if (strcmp(item.key, key))
             continue;
-        assert_ok(qv_cache_record(c, i, &text, &err), &err);
+        assert_ok(qv_cache_record(c, i, &text, ERR));
         if (!strstr(text, words))
             fail_msg("%s is not in %s", words, text);
         free(text);
@@ -260,9 +252,8 @@ static inline void
 validate_part(const char *path, void *user)
 {
     struct qv_safetensors *file = NULL;
-    qv_error err = { 0 };
     (void)user;
-    assert_ok(qv_safetensors_open(path, &file, &err), &err);
+    assert_ok(qv_safetensors_open(path, &file, ERR));
     qv_safetensors_close(&file);
 }
 

@@ -177,21 +177,19 @@ collector_free(struct collector *c)
 static qv_job *
 collector_job(const struct tiny *t, int n_models, qv_job_options o, struct collector *c)
 {
-    qv_error err = { 0 };
     qv_job *job = NULL;
     qv_model *models[4];
     for (int i = 0; i < n_models; i++)
         models[i] = t[i].model;
     o.sink = (qv_job_sink){ collect_begin, collect_rows, collect_end, c };
-    assert_ok(qv_job_open(models, (size_t)n_models, &o, &job, &err), &err);
+    assert_ok(qv_job_open(models, (size_t)n_models, &o, &job, ERR));
     return job;
 }
 
 static void
 job_add(qv_job *job, const qv_job_source *source)
 {
-    qv_error err = { 0 };
-    assert_ok(qv_job_add(job, source, &err), &err);
+    assert_ok(qv_job_add(job, source, ERR));
 }
 
 #endif

@@ -293,7 +293,6 @@ static inline void
 mmproj_take(struct mmproj_maker *m, const struct qv_safetensors *from,
             const struct qv_safetensor *t)
 {
-    qv_error err = { 0 };
     const char *visual = strstr(t->name, "visual."), *below = visual ? visual + 7 : t->name;
     const int64_t n = (int64_t)(t->bytes / qv_dtype_bytes(t->dtype));
     const bool apart =
@@ -301,7 +300,7 @@ mmproj_take(struct mmproj_maker *m, const struct qv_safetensors *from,
     void *stored = malloc(t->bytes);
     float *x = malloc((size_t)n * sizeof *x);
     assert_true(stored && x && m->n < 256);
-    assert_ok(qv_safetensors_read(from, t, 0, stored, t->bytes, &err), &err);
+    assert_ok(qv_safetensors_read(from, t, 0, stored, t->bytes, ERR));
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)qv_load(stored, t->dtype, i);
     free(stored);
@@ -346,13 +345,12 @@ static inline const char *
 mmproj_make(const char *dir, const struct mmproj_how *how, const char *name, const char *values)
 {
     static struct mmproj_maker m;
-    qv_error err = { 0 };
     struct qv_safetensors *from = NULL;
     struct qv_safetensors_writer *to = NULL;
     char path[512];
     m = (struct mmproj_maker){ .how = how };
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    assert_ok(qv_config_read(dir, &m.config, &err) || qv_safetensors_open(path, &from, &err), &err);
+    assert_ok(qv_config_read(dir, &m.config, ERR) || qv_safetensors_open(path, &from, ERR));
     mmproj_keys(&m);
     for (size_t i = 0; i < qv_safetensors_count(from); i++)
         if (strstr(qv_safetensors_at(from, i)->name, "visual."))
@@ -360,16 +358,15 @@ mmproj_make(const char *dir, const struct mmproj_how *how, const char *name, con
     if (how->fused)
         mmproj_fuse_all(&m);
     qv_safetensors_close(&from);
-    assert_ok(values && qv_safetensors_writer_open(values, m.tensors, m.n, NULL, 0, &to, &err),
-              &err);
+    assert_ok(values && qv_safetensors_writer_open(values, m.tensors, m.n, NULL, 0, &to, ERR));
     for (size_t i = 0; i < m.n; i++) {
         size_t n = sizeof(float);
         for (int d = 0; d < m.tensors[i].n_dims; d++)
             n *= (size_t)m.tensors[i].shape[d];
-        assert_ok(values && qv_safetensors_writer_put(to, i, 0, m.values[i], n, &err), &err);
+        assert_ok(values && qv_safetensors_writer_put(to, i, 0, m.values[i], n, ERR));
         free(m.values[i]);
     }
-    assert_ok(values && qv_safetensors_writer_finish(&to, &err), &err);
+    assert_ok(values && qv_safetensors_writer_finish(&to, ERR));
     return gguf_write(&m.file, name);
 }
 

@@ -189,11 +189,9 @@ add_burst(qv_job *job, const qv_item *items, size_t first, size_t end, int how)
     atomic_store(&held, false);
     atomic_store(&holds, true);
     for (size_t i = first; i < end; i++) {
-        qv_error err;
         const qv_source_kind kind = kinds[how & PATCHES ? i % 3 : 0];
         assert_ok(qv_job_add(job, &(qv_job_source){ .key = "item", .kind = kind, .item = items[i] },
-                             &err),
-                  &err);
+                             ERR));
         while (!atomic_load(&held))
             usleep(100);
     }
@@ -204,12 +202,11 @@ static void
 encode_in_job(const struct tiny *t, const qv_item *items, size_t n, int how,
               const qv_job_options *options)
 {
-    qv_error err;
     qv_job *job = NULL;
     qv_job_options o = *options;
     o.sink.end = tell_failure;
     o.decoders = 1;
-    assert_ok(qv_job_open(&t->model, 1, &o, &job, &err), &err);
+    assert_ok(qv_job_open(&t->model, 1, &o, &job, ERR));
     const size_t half = how & BURSTS && n > 1 ? n / 2 : 0;
     qv_job_progress p = { 0 };
     atomic_store(&grace_us, half ? 3000 : 0);
@@ -221,7 +218,7 @@ encode_in_job(const struct tiny *t, const qv_item *items, size_t n, int how,
         qv_job_get_progress(job, &p);
     add_burst(job, items, half, n, how);
     sem_post(&gate); /* the device goes on once this thread waits in qv_job_end */
-    assert_ok(qv_job_end(job, &err), &err);
+    assert_ok(qv_job_end(job, ERR));
     qv_job_close(&job);
 }
 

@@ -11,9 +11,8 @@ static inline qv_decoder *
 start_with(const char *program, const char *variable, const char *fault)
 {
     qv_decoder *decoder = NULL;
-    qv_error err;
     setenv(variable, fault, 1);
-    assert_ok(qv_decoder_start(program, &decoder, &err), &err);
+    assert_ok(qv_decoder_start(program, &decoder, ERR));
     return decoder;
 }
 

@@ -51,11 +51,13 @@ void test_main(int (*first)(int argc, char **argv));
     }                                                                                              \
     struct test_at_start
 
-/* Fails with the error's text unless a call that fills it is QV_OK. */
-#define assert_ok(call, err)                                                                       \
+/* Fails with the error's text unless a call is QV_OK, which is given ERR for its error. */
+#define ERR (&test_error)
+#define assert_ok(call)                                                                            \
     do {                                                                                           \
+        qv_error test_error = { 0 };                                                               \
         if (call)                                                                                  \
-            fail_msg("%s", (err)->text);                                                           \
+            fail_msg("%s", test_error.text);                                                       \
     } while (0)
 
 /* The next number of a sequence that *seed begins, of which the upper bits look random. */

@@ -69,14 +69,12 @@ TEST(host_memory_serves_any_call)
         const size_t input = (size_t)(8 * 6 * 4 * t.info.patch_size * t.info.patch_size * 3);
         qv_item clip = { .data = frames, .grid_thw = { 4, 6, 4 } };
         void *there = NULL, *said = NULL;
-        qv_error err = { 0 };
         size_t bytes;
         pthread_t other;
         qv_tokens out = tiny_tokens(&t, &clip, 1, QV_F32, &bytes);
         free(out.tokens);
-        assert_ok(qv_host_alloc(t.ctx, input, &there, &err) ||
-                      qv_host_alloc(t.ctx, bytes, &out.tokens, &err),
-                  &err);
+        assert_ok(qv_host_alloc(t.ctx, input, &there, ERR) ||
+                  qv_host_alloc(t.ctx, bytes, &out.tokens, ERR));
         const bool locked =
             t.ctx->backend->lock_pages != NULL; /* the driver decides where it is then */
         assert_int_equal((uintptr_t)there % (locked ? alignof(max_align_t) : 4096), 0);
@@ -86,7 +84,7 @@ TEST(host_memory_serves_any_call)
         float *expected = tiny_encode(&t, QV_INPUT_FRAMES, &clip, 1, NULL, &bytes);
         clip.data = there;
         assert_int_equal(pthread_create(&other, NULL, take_and_give, t.ctx), 0);
-        assert_ok(qv_encode(t.model, QV_INPUT_FRAMES, &clip, 1, NULL, &out, &err), &err);
+        assert_ok(qv_encode(t.model, QV_INPUT_FRAMES, &clip, 1, NULL, &out, ERR));
         assert_int_equal(pthread_join(other, &said), 0);
         if (said)
             fail_msg("%s", (char *)said);
@@ -325,8 +323,7 @@ bucket_of(qv_model *model, const qv_plan_options *options)
 {
     qv_plan *plan = NULL;
     qv_plan_info info;
-    qv_error err = { 0 };
-    assert_ok(qv_plan_create(model, options, &plan, &err), &err);
+    assert_ok(qv_plan_create(model, options, &plan, ERR));
     qv_plan_get_info(plan, &info);
     qv_plan_free(&plan);
     return info.capacity.patches;
@@ -697,12 +694,12 @@ TEST(push_and_pull_take_turns)
     qv_plan *plan = tiny_plan(&t, &(qv_plan_options){ .capacity.patches = 8 });
     REFUSED(qv_plan_pull(plan, &out, &err), QV_ESTATE, "nothing to pull");
     REFUSED(qv_plan_push(plan, &wrong, 1, &err), QV_EINVAL, "n_frames is 3");
-    assert_ok(qv_plan_push(plan, &item, 1, &err), &err);
+    assert_ok(qv_plan_push(plan, &item, 1, ERR));
     REFUSED(qv_plan_push(plan, &item, 1, &err), QV_ESTATE, "not been pulled");
     REFUSED(qv_plan_pull(plan, &out, &err), QV_EINVAL, "capacity is 0");
     assert_int_equal(out.n, -7); /* untouched, and nothing is lost */
     out.capacity = 1;
-    assert_ok(qv_plan_pull(plan, &out, &err), &err);
+    assert_ok(qv_plan_pull(plan, &out, ERR));
     assert_int_equal(out.n, 1);
     REFUSED(qv_plan_pull(plan, &out, &err), QV_ESTATE, "nothing to pull");
     qv_plan_free(&plan);
@@ -722,10 +719,9 @@ TEST(a_described_model_has_costs_and_no_weights)
     const qv_plan_options o = { .capacity.patches = 16, .capacity.segments = 4 };
     const qv_item item = { .data = &err, .grid_thw = { 1, 2, 2 } };
     assert_ok(qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", &(qv_model_options){ .describe = true },
-                            &model, &err),
-              &err);
-    assert_ok(qv_plan_create(model, &o, &plan, &err), &err);
-    assert_ok(qv_plan_create(t.model, &o, &real, &err), &err);
+                            &model, ERR));
+    assert_ok(qv_plan_create(model, &o, &plan, ERR));
+    assert_ok(qv_plan_create(t.model, &o, &real, ERR));
     qv_plan_get_info(plan, &info);
     qv_plan_get_info(real, &same);
     assert_int_equal(info.capacity.patches, 16);

@@ -70,10 +70,9 @@ WRAPPED(int, mkdir, (const char *path, mode_t mode))
 
 TEST(test_order)
 {
-    qv_error err = { 0 };
     sync_log_begin();
-    assert_ok(qv_atomic_file_put(temp_path("new"), "12345", 5, &err), &err);
-    assert_ok(qv_atomic_file_put(temp_path("new"), "123", 3, &err), &err);
+    assert_ok(qv_atomic_file_put(temp_path("new"), "12345", 5, ERR));
+    assert_ok(qv_atomic_file_put(temp_path("new"), "123", 3, ERR));
     assert_int_equal(sync_log_end(), 2);
 }
 
@@ -81,12 +80,11 @@ TEST(test_order)
  * everything in them. */
 TEST(test_folders)
 {
-    qv_error err = { 0 };
     char path[600];
     snprintf(path, sizeof path, "%s", temp_path("a/b/c/new"));
     sync_log_begin();
     qv_make_folders(path);
-    assert_ok(qv_atomic_file_put(path, "12345", 5, &err), &err);
+    assert_ok(qv_atomic_file_put(path, "12345", 5, ERR));
     assert_int_equal(sync_log_end(), 4);
 }
 

@@ -35,7 +35,6 @@ static struct kernel
 open_kernel(int threads, int head_dim, qv_dtype dtype)
 {
     struct kernel k = { 0 };
-    qv_error err = { 0 };
     size_t bytes;
     struct qv_op op = { .kind = QV_OP_attention };
     op.u.attention = (struct qv_op_attention){ .rows = LONGEST,
@@ -45,10 +44,9 @@ open_kernel(int threads, int head_dim, qv_dtype dtype)
                                                .head_dim = head_dim,
                                                .scale = 0.3 };
     qv_op_set_dtype(&op, dtype);
-    assert_ok(qv_backend_cpu.open(&(struct qv_device_options){ .threads = threads }, &k.dev, &err),
-              &err);
-    assert_ok(qv_backend_cpu.prepare(k.dev, &op, 0, &k.kernel, &bytes, &err), &err);
-    assert_ok(qv_backend_cpu.alloc(k.dev, bytes, &k.scratch, &err), &err);
+    assert_ok(qv_backend_cpu.open(&(struct qv_device_options){ .threads = threads }, &k.dev, ERR));
+    assert_ok(qv_backend_cpu.prepare(k.dev, &op, 0, &k.kernel, &bytes, ERR));
+    assert_ok(qv_backend_cpu.alloc(k.dev, bytes, &k.scratch, ERR));
     memset(k.scratch->base, 0xff, bytes); /* Fills it with NaN. */
     return k;
 }
@@ -67,7 +65,6 @@ attend(const struct kernel *k, void *qkv, void *y, const struct segment_cpu *som
     const struct qv_op_attention *op = &k->kernel->op.u.attention;
     int64_t width = HEADS * op->head_dim;
     size_t third = (size_t)width * qv_dtype_bytes(op->q_dtype);
-    qv_error err = { 0 };
     struct attention_call_cpu call = { { qkv, 3 * width },
                                        { (char *)qkv + third, 3 * width },
                                        { (char *)qkv + 2 * third, 3 * width },
@@ -75,8 +72,7 @@ attend(const struct kernel *k, void *qkv, void *y, const struct segment_cpu *som
                                        some,
                                        n };
     assert_ok(qv_attention_segments_cpu((struct qv_device_cpu *)k->dev, k->kernel, &call,
-                                        k->scratch->base, &err),
-              &err);
+                                        k->scratch->base, ERR));
 }
 
 /* NaN between the segments. Inside them the values are -1 to 1, and 4 times that in every 50th

@@ -25,7 +25,7 @@ refused(const char *folder, const char *words, const char *more)
     if (!strstr(err.text, words) || !strstr(err.text, more))
         fail_msg("not \"%s\" and \"%s\": %s", words, more, err.text);
     o.backend = NULL;
-    assert_ok(qv_context_open(&o, &ctx, &err), &err);
+    assert_ok(qv_context_open(&o, &ctx, ERR));
     qv_context_get_info(ctx, &info);
     assert_string_not_equal(info.backend, "cuda");
     char expected[600];

@@ -45,15 +45,14 @@ upload(const struct run *r, int i)
     struct qv_memory *memory = NULL;
     struct qv_layout layout = { v.bytes, 1 };
     const struct qv_matrix matrix = qv_matrix_of(&r->op, &v);
-    qv_error err = { 0 };
     if (v.role == QV_ROLE_WEIGHT)
-        assert_ok(be->layout(r->ctx->dev, &matrix, &layout, &err), &err);
-    assert_ok(be->alloc(r->ctx->dev, layout.bytes, &memory, &err), &err);
+        assert_ok(be->layout(r->ctx->dev, &matrix, &layout, ERR));
+    assert_ok(be->alloc(r->ctx->dev, layout.bytes, &memory, ERR));
     const struct qv_buffer buffer = { memory, 0 };
     if (v.role == QV_ROLE_WEIGHT)
-        assert_ok(be->lay_out(r->ctx->dev, &matrix, 0, v.rows, r->inputs[i], buffer, &err), &err);
+        assert_ok(be->lay_out(r->ctx->dev, &matrix, 0, v.rows, r->inputs[i], buffer, ERR));
     else if (r->inputs[i])
-        assert_ok(be->upload(r->ctx->dev, buffer, r->inputs[i], v.bytes, &err), &err);
+        assert_ok(be->upload(r->ctx->dev, buffer, r->inputs[i], v.bytes, ERR));
     return memory;
 }
 
@@ -66,20 +65,19 @@ run(const struct run *r)
     const size_t bytes = qv_op_view(&r->op, output).bytes;
     struct qv_call call = { 0 };
     size_t kernel;
-    qv_error err = { 0 };
-    assert_ok(qv_kernel_get(r->ctx, &r->op, &kernel, &err), &err);
+    assert_ok(qv_kernel_get(r->ctx, &r->op, &kernel, ERR));
     const struct qv_kernel_entry *entry = &r->ctx->kernels.entries[kernel];
     call.kernel = entry->kernel;
     for (int i = 0; i < n; i++)
         if (qv_op_view(&r->op, i).bytes)
             call.operands[i].memory = r->weights[i] ? r->weights[i] : upload(r, i);
     if (entry->scratch_bytes)
-        assert_ok(be->alloc(r->ctx->dev, entry->scratch_bytes, &call.scratch.memory, &err), &err);
-    assert_ok(be->run(r->ctx->dev, &call, 1, &err), &err);
+        assert_ok(be->alloc(r->ctx->dev, entry->scratch_bytes, &call.scratch.memory, ERR));
+    assert_ok(be->run(r->ctx->dev, &call, 1, ERR));
     void *y = malloc(bytes);
     assert_non_null(y);
-    assert_ok(be->sync(r->ctx->dev, &err), &err);
-    assert_ok(be->download(r->ctx->dev, y, call.operands[output], bytes, &err), &err);
+    assert_ok(be->sync(r->ctx->dev, ERR));
+    assert_ok(be->download(r->ctx->dev, y, call.operands[output], bytes, ERR));
     for (int i = 0; i < n; i++)
         if (call.operands[i].memory && !r->weights[i])
             be->free(r->ctx->dev, call.operands[i].memory);
@@ -255,9 +253,8 @@ static void
 check_backend(const char *name, int threads)
 {
     qv_context *ctx = NULL;
-    qv_error err = { 0 };
     const qv_context_options o = { .backend = name, .threads = threads };
-    assert_ok(qv_context_open(&o, &ctx, &err), &err);
+    assert_ok(qv_context_open(&o, &ctx, ERR));
     for (int type = 0; type < N_TEST_DTYPES; type++) {
         qv_dtype dtype = test_dtypes[type];
         if (!dtype_is_here(name, dtype))

@@ -21,8 +21,7 @@ static void
 expect_tokens(const qv_cache *c, const char *key, int64_t rows)
 {
     qv_cache_item item;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_find(c, key, &item, &err), &err);
+    assert_ok(qv_cache_find(c, key, &item, ERR));
     if (!item.key)
         fail_msg("%.80s is not there", key);
     check_item(c, &item, rows);
@@ -68,9 +67,8 @@ TEST(test_by_turns)
     enum { N = 12 };
     qv_cache_writer *w = open_writer(dir, &tiny, 1 << 20);
     qv_cache_entry *entries[N];
-    qv_error err = { 0 };
     for (int k = 0; k < N; k++)
-        assert_ok(qv_cache_begin(w, key_name(k), &some_source, 9 + k, &entries[k], &err), &err);
+        assert_ok(qv_cache_begin(w, key_name(k), &some_source, 9 + k, &entries[k], ERR));
     for (int row = 0; row < 9; row++)
         for (int k = 0; k < N; k++)
             if (k % 4 != 2 || row < 4)
@@ -92,7 +90,7 @@ TEST(test_by_turns)
     assert_int_equal(info.n_failed, 3);
     for (int k = 0; k < N; k++) {
         qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
+        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
         assert_true((item.key != NULL) == (k % 4 != 1));
         if (k % 4 == 2)
             assert_int_equal(item.status, QV_EFORMAT);
@@ -112,18 +110,17 @@ TEST(test_parts)
     const char *dir = temp_path("cache");
     qv_cache_writer_options o = { .layout = tiny, .part_bytes = 2000, .shard = 3, .n_shards = 7 };
     qv_cache_writer *w = NULL;
-    qv_error err = { 0 };
     qv_cache_info info;
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     for (int k = 0; k < 20; k++)
         write_key(w, &tiny, key_name(k), 4);
-    assert_ok(qv_cache_seal(w, &err), &err); /* It can be read before the end. */
+    assert_ok(qv_cache_seal(w, ERR)); /* It can be read before the end. */
     qv_cache *c = open_cache(dir);
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, 20);
     assert_true(info.n_parts >= 2 && info.n_parts <= 20);
     qv_cache_item item;
-    assert_ok(qv_cache_at(c, 0, &item, &err), &err);
+    assert_ok(qv_cache_at(c, 0, &item, ERR));
     assert_non_null(strstr(item.part, "part-00003-of-00007-"));
     qv_cache_close(&c);
     write_key(w, &tiny, key_name(20), 4);
@@ -142,11 +139,10 @@ TEST(test_dropped)
     const char *dir = temp_path("cache");
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
     qv_cache_entry *e = NULL;
-    qv_error err = { 0 };
     char path[600];
     write_key(w, &tiny, "first", 3);
     for (int k = 0; k < 1000; k++) {
-        assert_ok(qv_cache_begin(w, key_name(k % 100), &some_source, 4, &e, &err), &err);
+        assert_ok(qv_cache_begin(w, key_name(k % 100), &some_source, 4, &e, ERR));
         put_rows(e, &tiny, key_name(k % 100), 0, k % 4);
         qv_cache_drop(&e);
     }
@@ -172,9 +168,8 @@ TEST(test_sealing)
     const char *dir = temp_path("cache");
     qv_cache_writer_options o = { .layout = tiny, .part_seconds = 1e-9 };
     qv_cache_writer *w = NULL;
-    qv_error err = { 0 };
     qv_cache_info info;
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     for (int k = 0; k < 3; k++)
         write_key(w, &tiny, key_name(k), 1);
     close_writer(&w);
@@ -246,7 +241,7 @@ TEST(test_keys)
     too_long[1366] = 0;
     expect_failure("long", QV_EFORMAT, "4098 bytes", qv_cache_key(too_long, out, &err), &err);
     too_long[1365] = 0;
-    assert_ok(qv_cache_key(too_long, out, &err), &err);
+    assert_ok(qv_cache_key(too_long, out, ERR));
     assert_true(qv_cache_key_hash("") == 0x2d06800538d394c2); /* XXH3-64, as xxhsum -H3 prints
                                                                * it. */
 }
@@ -261,9 +256,8 @@ write_records(const char *dir, const char *records)
     for (const char *r = records; *r; r += 2) {
         qv_cache_writer *w = open_writer(dir, &tiny, 0);
         qv_cache_entry *e = NULL;
-        qv_error err = { 0 };
         source.mtime_ns = r[1] - '0';
-        assert_ok(qv_cache_begin(w, "k", &source, 9, &e, &err), &err);
+        assert_ok(qv_cache_begin(w, "k", &source, 9, &e, ERR));
         put_rows(e, &tiny, "k", 0, 1 + (r - records) / 2);
         finish_key(&e, *r == 'o' ? QV_OK : QV_EIO, "gone");
         close_writer(&w);
@@ -290,14 +284,13 @@ TEST(test_precedence)
         qv_cache_source source = some_source;
         qv_cache_info info;
         qv_cache_item item;
-        qv_error err = { 0 };
         write_records(dir, records);
         qv_cache *c = open_cache(dir);
         qv_cache_get_info(c, &info);
         assert_int_equal(info.n_parts, strlen(records) / 2);
         const bool ok = records[2 * cases[i].wins] == 'o';
         source.mtime_ns = records[2 * cases[i].wins + 1] - '0';
-        assert_ok(qv_cache_find(c, "k", &item, &err), &err);
+        assert_ok(qv_cache_find(c, "k", &item, ERR));
         if (info.n_ok != ok || info.n_failed != !ok || item.mtime_ns != source.mtime_ns ||
             (ok && item.rows != cases[i].wins + 1))
             fail_msg("%s: %lld ok, %lld failed, version %lld, %lld rows", records,
@@ -330,16 +323,15 @@ TEST(test_many_that_changed)
     }
     qv_cache *c = open_cache(dir);
     qv_cache_info info;
-    qv_error err = { 0 };
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, 2 * N / 3); /* For the others the second run counts. */
     assert_int_equal(info.n_failed, N / 3);
     for (int k = 0; k < N; k++) {
         qv_cache_item item, again;
-        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
+        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
         assert_non_null(item.key);
         assert_int_equal(item.status, k % 3 == 1 ? QV_EFORMAT : QV_OK);
-        assert_ok(qv_cache_at(c, item.index, &again, &err), &err);
+        assert_ok(qv_cache_at(c, item.index, &again, ERR));
         assert_string_equal(again.key, key_name(k));
     }
     check_all(c);
@@ -353,9 +345,8 @@ TEST(test_later)
     const int64_t later = ((int64_t)time(NULL) + (int64_t)50 * 365 * 24 * 3600) * 1000000000;
     qv_cache_writer_options o = { .layout = tiny, .after = later };
     qv_cache_writer *w = NULL;
-    qv_error err = { 0 };
     qv_cache_info info;
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     write_key(w, &tiny, "k", 2);
     close_writer(&w);
     qv_cache *c = open_cache(dir);
@@ -461,12 +452,11 @@ TEST(test_kinds)
     const qv_outcome image = { .is_image = true, .n_frames = 1, .grid_thw = { 1, 2, 2 } };
     const qv_cache_result is_image = { .outcome = &image };
     qv_cache_entry *e = NULL;
-    qv_error err = { 0 };
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
     write_key(w, &tiny, "clip", 3);
-    assert_ok(qv_cache_begin(w, "picture", &some_source, 1, &e, &err), &err);
+    assert_ok(qv_cache_begin(w, "picture", &some_source, 1, &e, ERR));
     put_rows(e, &tiny, "picture", 0, 1);
-    assert_ok(qv_cache_finish(&e, &is_image, &err), &err);
+    assert_ok(qv_cache_finish(&e, &is_image, ERR));
     write_source(w, &tiny, "failed", &some_source, QV_EFORMAT);
     close_writer(&w);
     qv_cache *c = open_cache(dir);
@@ -498,10 +488,10 @@ TEST(test_other_caches)
     const qv_cache_writer_options o = { .layout = tiny, .made_by = mine };
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     close_writer(&w);
     /* The same description again. */
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     close_writer(&w);
     const qv_cache_layout bf16 = { .dtype = QV_BF16, .width = 6, .n_deepstack = 2 };
     expect_refused(dir, &bf16, mine, QV_EFORMAT, "tokens.dtype|\"f32\"|\"bf16\"");
@@ -561,8 +551,7 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
         { "\"packing\":\"clips\",", "\"clips\"|the run \"pairs\"|another rule|another folder" }
     };
     char *by = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_made_by(model, &packing, clip, &by, &err), &err);
+    assert_ok(qv_cache_made_by(model, &packing, clip, &by, ERR));
     const char *at = strstr(by, field);
     assert_non_null(at);
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
@@ -573,10 +562,10 @@ test_packing(const qv_model_info *model, const qv_clip_options *clip)
         snprintf(name, sizeof name, "packing-%zu", i);
         const char *dir = temp_path(name);
         const qv_cache_writer_options o = { .layout = tiny, .made_by = before };
-        assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+        assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
         close_writer(&w);
         expect_refused(dir, &tiny, by, QV_EFORMAT, other[i].words);
-        assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err); /* by its own rule */
+        assert_ok(qv_cache_writer_open(dir, &o, &w, ERR)); /* by its own rule */
         close_writer(&w);
     }
     free(by);
@@ -591,15 +580,15 @@ TEST(test_made_by)
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     char *by = NULL;
-    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
+    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
     assert_non_null(strstr(by, "\"weights\":\"unknown\",\"dtype\":\"bf16\",\"capacity\":3072"));
     assert_non_null(strstr(by, "\"like\":\"qwen-vl-utils\",\"fps\":0.1"));
     const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     close_writer(&w);
     free(by);
     clip.max_pixels = 5;
-    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
+    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
     expect_refused(dir, &tiny, by, QV_EFORMAT, "preprocessing.options.max_pixels|0|5");
     free(by);
     clip.max_pixels = 0;
@@ -638,12 +627,11 @@ TEST(test_frozen)
     const qv_clip_options clip = { .max_frames = 64, .min_pixels = 5000 };
     const char *dir = temp_path("frozen"), *path = temp_file("clip", "12345", 5);
     char *by = NULL, key[2] = "a", text[QV_CACHE_OPTIONS_BYTES];
-    qv_error err = { 0 };
-    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
+    assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
     assert_non_null(strstr(by, description));
     qv_cache_writer *w = NULL;
     const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     for (size_t i = 0; i < sizeof records / sizeof *records; i++, key[0]++) {
         qv_cache_source s = qv_cache_source_of(path, NULL, NULL);
         s.options = records[i].options;
@@ -846,11 +834,11 @@ TEST(test_wrong_calls)
                    &err);
     expect_failure("key", QV_EFORMAT, "__", qv_cache_begin(w, "__k", &some_source, 1, &e, &err),
                    &err);
-    assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, &err), &err);
-    assert_ok(qv_cache_put(e, &t, &err), &err);
+    assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
+    assert_ok(qv_cache_put(e, &t, ERR));
     expect_failure("more", QV_EINVAL, "more than its 1", qv_cache_put(e, &t, &err), &err);
     qv_cache_drop(&e);
-    assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, &err), &err);
+    assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
     const qv_cache_result nothing = { .outcome = &(qv_outcome){ .n_frames = 0 } };
     expect_failure("empty", QV_EINVAL, "0 rows", qv_cache_finish(&e, &nothing, &err), &err);
     assert_null(e);
@@ -859,8 +847,8 @@ TEST(test_wrong_calls)
                                  { .sampled_fps = INFINITY },
                                  { .sampled_fps = 2, .is_image = true } };
     for (int i = 0; i < 4; i++) {
-        assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, &err), &err);
-        assert_ok(qv_cache_put(e, &t, &err), &err);
+        assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
+        assert_ok(qv_cache_put(e, &t, ERR));
         const qv_cache_result bad = { .outcome = &rates[i] };
         expect_failure("rate", QV_EINVAL, "sampled_fps is ", qv_cache_finish(&e, &bad, &err), &err);
     }

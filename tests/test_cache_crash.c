@@ -414,7 +414,6 @@ check_cache(const char *dir, bool once)
 {
     qv_cache *c = open_cache(dir);
     qv_cache_info info;
-    qv_error err = { 0 };
     int records = 0;
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_damaged, 0);
@@ -422,7 +421,7 @@ check_cache(const char *dir, bool once)
     assert_int_equal(info.n_failed, 1);
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
+        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
         assert_non_null(item.key);
         if (k == FAILED_KEY)
             assert_int_equal(item.status, QV_EFORMAT);
@@ -603,19 +602,18 @@ TEST(test_order)
 {
     for (int named = 0; named < 2; named++) {
         const char *dir = fresh();
-        qv_error err = { 0 };
         no_tmpfile = named;
         sync_log_begin();
         qv_cache_writer *w = open_writer(dir, &layout, 1300);
         assert_int_equal(sync_log_end(), 2); /* The folder and the file that describes it. */
         for (int k = 0; k < 3; k++) {
             sync_log_begin();
-            assert_ok(add_key(w, k, &err), &err);
-            assert_ok(qv_cache_seal(w, &err), &err);
+            assert_ok(add_key(w, k, ERR));
+            assert_ok(qv_cache_seal(w, ERR));
             assert_int_equal(sync_log_end(), 1);
         }
         sync_log_begin();
-        assert_ok(add_key(w, 3, &err), &err);
+        assert_ok(add_key(w, 3, ERR));
         close_writer(&w);
         assert_int_equal(sync_log_end(), 1);
     }
@@ -731,17 +729,16 @@ make_prunable(void)
                                         .part_bytes = 1300,
                                         .after = info.sealed };
     qv_cache_writer *w = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     for (int i = 0; i < 2; i++) { /* Parts of which nothing stays. */
         write_key(w, &layout, key_name(4), key_rows(4));
-        assert_ok(qv_cache_seal(w, &err), &err);
+        assert_ok(qv_cache_seal(w, ERR));
     }
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_entry *e = NULL;
         if (!is_newer(k))
             continue;
-        assert_ok(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, &err), &err);
+        assert_ok(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, ERR));
         put_rows(e, &layout, key_name(k), 0, key_rows(k));
         finish_key(&e, QV_OK, NULL);
     }
@@ -776,12 +773,11 @@ check_prunable(const char *dir, bool is_done)
 {
     qv_cache *c = open_cache(dir);
     qv_cache_info info;
-    qv_error err = { 0 };
     int records = 0;
     qv_cache_get_info(c, &info);
     for (int k = 0; k < N_KEYS; k++) {
         qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
+        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
         if (k == DROPPED_KEY && (is_done || !item.key)) {
             assert_null(item.key);
             continue;
@@ -1003,7 +999,7 @@ TEST(test_prune_full_disk)
                    &err);
     const qv_cache_prune_options o = { .superseded = true, .no_lock = true };
     qv_cache_pruned n;
-    assert_ok(qv_cache_prune(dir, &o, &n, &err), &err);
+    assert_ok(qv_cache_prune(dir, &o, &n, ERR));
     check_prunable(dir, false);
     prune_undisturbed(dir);
 }
@@ -1035,7 +1031,7 @@ TEST(test_prune_reads_back)
         qv_error err = { 0 };
         const qv_cache_prune_options o = { .superseded = true };
         spoil = spoils[i];
-        assert_ok(qv_cache_prune(dir, &o, &n, &err), &err);
+        assert_ok(qv_cache_prune(dir, &o, &n, ERR));
         assert_true(n.left > 0 && n.rewritten == 0);
         assert_int_equal(each_part(dir, NULL, NULL), n_parts - n.removed - n.broken);
         check_prunable(dir, false);
@@ -1157,11 +1153,10 @@ TEST(test_two_at_once)
 TEST(test_sweep)
 {
     const char *dir = fresh();
-    qv_error err = { 0 };
     no_tmpfile = true;
     qv_cache_writer *w = open_writer(dir, &layout, 0);
     qv_cache_entry *e = NULL;
-    assert_ok(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), &err);
+    assert_ok(qv_cache_begin(w, "mine", &some_source, 2, &e, ERR));
     assert_int_equal(temp_entries(dir), 2);
     run_undisturbed(dir);
     qv_cache_writer *second = open_writer(dir, &layout, 0);
@@ -1196,9 +1191,8 @@ TEST(test_two_writers)
         no_tmpfile = true;
         no_locks = i;
         qv_cache_writer *w = open_writer(dir, &layout, 0), *second = NULL;
-        qv_error err = { 0 };
         qv_cache_entry *e = NULL;
-        assert_ok(qv_cache_begin(w, "mine", &some_source, 2, &e, &err), &err);
+        assert_ok(qv_cache_begin(w, "mine", &some_source, 2, &e, ERR));
         gethostname(host, sizeof host - 1);
         snprintf(path, sizeof path, "%s/.qwenvit-tmp-%s-%ld-0123456712", dir, host, (long)getpid());
         put_file(path, "x", 1);
@@ -1218,7 +1212,7 @@ TEST(test_two_writers)
         close_writer(&w);
         qv_cache *c = open_cache(dir);
         qv_cache_item item;
-        assert_ok(qv_cache_find(c, "mine", &item, &err), &err);
+        assert_ok(qv_cache_find(c, "mine", &item, ERR));
         check_item(c, &item, 2);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), 2);
@@ -1368,7 +1362,7 @@ TEST(test_swept_before_lock)
         sweeps_slowly = slowly;
         swept_fd = -1;
         before_lock = sweep_as_another;
-        assert_ok(try_key(w, &layout, "another", 3, &err), &err);
+        assert_ok(try_key(w, &layout, "another", 3, ERR));
         assert_true(swept_fd >= 0);
         if (slowly)
             end_sweep();
@@ -1376,7 +1370,7 @@ TEST(test_swept_before_lock)
             fail_msg("%s: %s", slowly ? "during the sweep" : "after the sweep", err.text);
         qv_cache *c = open_cache(dir);
         qv_cache_item item;
-        assert_ok(qv_cache_find(c, "another", &item, &err), &err);
+        assert_ok(qv_cache_find(c, "another", &item, ERR));
         assert_non_null(item.key);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), each_part(dir, NULL, NULL) + 1);

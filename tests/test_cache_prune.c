@@ -21,7 +21,6 @@ go_on_writing(const char *dir, const char *made_by)
 {
     qv_cache_info info = { .sealed = 0 };
     qv_cache *c = NULL;
-    qv_error err = { 0 };
     if (!qv_cache_open(dir, &c, NULL))
         qv_cache_get_info(c, &info);
     qv_cache_close(&c);
@@ -29,7 +28,7 @@ go_on_writing(const char *dir, const char *made_by)
         .layout = tiny, .part_bytes = 1500, .after = info.sealed, .made_by = made_by
     };
     qv_cache_writer *w = NULL;
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     return w;
 }
 
@@ -70,8 +69,7 @@ static qv_cache_pruned
 prune(const char *dir, const qv_cache_prune_options *o)
 {
     qv_cache_pruned n;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_prune(dir, o, &n, &err), &err);
+    assert_ok(qv_cache_prune(dir, o, &n, ERR));
     return n;
 }
 
@@ -91,10 +89,9 @@ static void
 check_keys(const char *dir, int from, int to)
 {
     qv_cache *c = open_cache(dir);
-    qv_error err = { 0 };
     for (int k = 0; k < N; k++) {
         qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
+        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
         if (k >= from && k < to)
             assert_null(item.key);
         else
@@ -125,13 +122,12 @@ records_of(const char *dir)
     struct records all = { .n = 0 };
     qv_cache *c = open_cache(dir);
     qv_cache_info info;
-    qv_error err = { 0 };
     qv_cache_get_info(c, &info);
     for (int64_t i = 0; i < info.n_ok + info.n_failed; i++) {
         char *text = NULL;
         qv_cache_item item;
-        assert_ok(qv_cache_at(c, i, &item, &err), &err);
-        assert_ok(qv_cache_record(c, i, &text, &err), &err);
+        assert_ok(qv_cache_at(c, i, &item, ERR));
+        assert_ok(qv_cache_record(c, i, &text, ERR));
         snprintf(all.texts[all.n++], sizeof all.texts[0], "%s of %" PRId64, text,
                  c->index.parts[item.part_index].sealed_ns);
         free(text);
@@ -196,15 +192,14 @@ TEST(test_keeps_order)
     assert_int_equal(prune(dir, &o).rewritten, 2);
     qv_cache *c = open_cache(dir);
     qv_cache_item item;
-    qv_error err;
-    assert_ok(qv_cache_find(c, "twin", &item, &err), &err);
+    assert_ok(qv_cache_find(c, "twin", &item, ERR));
     assert_non_null(item.key);
     assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
     qv_cache_close(&c);
     o = (qv_cache_prune_options){ .superseded = true };
     prune(dir, &o);
     c = open_cache(dir);
-    assert_ok(qv_cache_find(c, "twin", &item, &err), &err);
+    assert_ok(qv_cache_find(c, "twin", &item, ERR));
     assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
     qv_cache_close(&c);
     check_keys(dir, 0, 0);
@@ -594,8 +589,8 @@ TEST(test_readers)
     qv_cache_item held, item;
     qv_error err = { 0 };
     char *record = NULL;
-    assert_ok(qv_cache_find(c, key_name(0), &held, &err), &err);
-    assert_ok(qv_cache_hold(c, &held, &err), &err);
+    assert_ok(qv_cache_find(c, key_name(0), &held, ERR));
+    assert_ok(qv_cache_hold(c, &held, ERR));
     const char *drop[] = { "clips/9.mp4", "clips/8.mp4", "clips/7.mp4" };
     const char *more[] = { "clips/6.mp4", "clips/5.mp4", "clips/4.mp4" };
     for (int round = 0; round < 3; round++) { /* The parts change in each round. */
@@ -606,27 +601,26 @@ TEST(test_readers)
             prune(dir, &again);
         check_held(c, &held, rows_of(0));
         for (int k = 0; k < 4; k++) {
-            assert_ok(qv_cache_find(c, key_name(k), &item, &err), &err);
+            assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
             check_item(c, &item, rows_of(k));
-            assert_ok(qv_cache_verify(c, item.index, &err) ||
-                          qv_cache_record(c, item.index, &record, &err),
-                      &err);
+            assert_ok(qv_cache_verify(c, item.index, ERR) ||
+                      qv_cache_record(c, item.index, &record, ERR));
             assert_non_null(strstr(record, key_name(k)));
             free(record);
         }
     }
     /* Two at once, one of them twice, in parts that moved. */
     qv_cache_item twice;
-    assert_ok(qv_cache_find(c, key_name(1), &item, &err), &err);
+    assert_ok(qv_cache_find(c, key_name(1), &item, ERR));
     twice = item;
-    assert_ok(qv_cache_hold(c, &item, &err), &err);
-    assert_ok(qv_cache_hold(c, &twice, &err), &err);
+    assert_ok(qv_cache_hold(c, &item, ERR));
+    assert_ok(qv_cache_hold(c, &twice, ERR));
     qv_cache_release(c, &item);
     check_held(c, &twice, rows_of(1));
     qv_cache_release(c, &twice);
     qv_cache_release(c, &twice);
     qv_cache_release(c, &held);
-    assert_ok(qv_cache_find(c, key_name(8), &item, &err), &err);
+    assert_ok(qv_cache_find(c, key_name(8), &item, ERR));
     expect_failure("hold", QV_EIO, "is gone|and the key with it|open the cache again",
                    qv_cache_hold(c, &item, &err), &err);
     assert_null(item.tokens);
@@ -642,7 +636,7 @@ TEST(test_made_again)
     qv_cache *c = open_cache(dir);
     qv_cache_item item;
     qv_error err = { 0 };
-    assert_ok(qv_cache_find(c, key_name(5), &item, &err), &err);
+    assert_ok(qv_cache_find(c, key_name(5), &item, ERR));
     qv_cache_writer *w = go_on_writing(dir, NULL);
     write_key(w, &tiny, key_name(5), 2);
     close_writer(&w);
@@ -783,14 +777,13 @@ write_kind(const char *dir, const qv_cache_writer_options *o, const char *key, c
     const qv_cache_result done = { .outcome = &image };
     qv_cache_entry *e = NULL;
     qv_cache_writer *w = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_writer_open(dir, o, &w, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, o, &w, ERR));
     if (kind != 'i') {
         write_source(w, &tiny, key, &source, kind == 'f' ? QV_EFORMAT : QV_OK);
     } else {
-        assert_ok(qv_cache_begin(w, key, &source, 1, &e, &err), &err);
+        assert_ok(qv_cache_begin(w, key, &source, 1, &e, ERR));
         put_rows(e, &tiny, key, 0, 1);
-        assert_ok(qv_cache_finish(&e, &done, &err), &err);
+        assert_ok(qv_cache_finish(&e, &done, ERR));
     }
     close_writer(&w);
 }
@@ -853,7 +846,7 @@ TEST(test_model_names)
         };
         const qv_clip_options clip = { .fps = 0 };
         char *by = NULL;
-        assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
+        assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
         qv_cache_writer *w = go_on_writing(dir, by);
         close_writer(&w);
         free(by);
@@ -861,7 +854,7 @@ TEST(test_model_names)
             continue;
         strcpy(model.digest, "def");
         model.folder = tempdir;
-        assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, &err), &err);
+        assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
         const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
         expect_failure("another", QV_EFORMAT,
                        "\"weights\" \"abc\"|the run \"def\"|the cache's model is "
@@ -882,10 +875,9 @@ TEST(test_rate)
 {
     const char *dir = temp_path("cache");
     qv_cache_rate rate;
-    qv_error err = { 0 };
     qv_cache_writer *w = go_on_writing(dir, NULL);
     write_key(w, &tiny, "a", 4);
-    assert_ok(qv_cache_seal(w, &err), &err);
+    assert_ok(qv_cache_seal(w, ERR));
     qv_cache *c = open_cache(dir);
     assert_false(qv_cache_last_rate(c, &rate)); /* It is not known when it began. */
     qv_cache_close(&c);

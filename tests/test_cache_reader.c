@@ -110,8 +110,7 @@ open_as(const char *dir, size_t most_maps, size_t most_idle)
 {
     const struct qv_cache_reading how = { .most_maps = most_maps, .most_idle = most_idle };
     qv_cache *c = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_open_as(dir, &how, &c, &err), &err);
+    assert_ok(qv_cache_open_as(dir, &how, &c, ERR));
     return c;
 }
 
@@ -119,10 +118,9 @@ open_as(const char *dir, size_t most_maps, size_t most_idle)
 static void
 hold_key(const qv_cache *c, int i, qv_cache_item *item)
 {
-    qv_error err = { 0 };
-    assert_ok(qv_cache_find(c, key_of(i), item, &err), &err);
+    assert_ok(qv_cache_find(c, key_of(i), item, ERR));
     assert_non_null(item->key);
-    assert_ok(qv_cache_hold(c, item, &err), &err);
+    assert_ok(qv_cache_hold(c, item, ERR));
     assert_true(*(const float *)item->tokens == (float)i);
 }
 
@@ -193,7 +191,7 @@ TEST(test_bounds)
     qv_cache *c = open_as(dir, MOST, 2);
     for (int i = 0; i < MOST; i++)
         hold_key(c, i, &items[i]);
-    assert_ok(qv_cache_find(c, key_of(MOST), &items[MOST], &err), &err);
+    assert_ok(qv_cache_find(c, key_of(MOST), &items[MOST], ERR));
     expect_failure("held", QV_ENOMEM, "-00004-|4 parts are in use|release",
                    qv_cache_hold(c, &items[MOST], &err), &err);
     assert_null(items[MOST].tokens);
@@ -274,7 +272,7 @@ TEST(test_some_parts)
     qv_error err = { 0 };
     qv_cache_info info;
     qv_cache_item item;
-    assert_ok(qv_cache_open_as(dir, &how, &c, &err), &err);
+    assert_ok(qv_cache_open_as(dir, &how, &c, ERR));
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, 2);
     assert_int_equal(info.n_damaged, 1); /* The part is not there. */
@@ -547,7 +545,7 @@ TEST(test_sealed_at_the_end_of_time)
     for (int run = 0; run < 2; run++) {
         qv_cache_writer *w = NULL;
         const qv_cache_writer_options o = { .layout = layout, .after = info.sealed };
-        assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
+        assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
         write_key(w, &layout, key_name(run), 1);
         close_writer(&w);
         c = open_cache(dir);

@@ -105,8 +105,7 @@ TEST(clips_closed_early)
             .fps = 1e6, .max_frames = 40, .threads = 2, .decoder = i % 2 ? NULL : decoder
         };
         qv_clip *clip = NULL;
-        qv_error err;
-        assert_ok(qv_clip_open(paths[N_CLIPS - 1], NULL, NULL, &options, &clip, &err), &err);
+        assert_ok(qv_clip_open(paths[N_CLIPS - 1], NULL, NULL, &options, &clip, ERR));
         usleep(i % 4 * 5000);
         qv_clip_close(&clip);
         assert_null(clip);

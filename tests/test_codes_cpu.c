@@ -19,7 +19,6 @@ describe(struct qv_device *dev, bool packed, qv_dtype dtype, int64_t n, char *te
 {
     struct qv_op op = { .kind = QV_OP_gemm };
     struct qv_kernel *kernel = NULL;
-    qv_error err = { 0 };
     size_t scratch_bytes;
     op.u.gemm = (struct qv_op_gemm){ .m = ROWS, .n = n, .k = SIZE, .alpha = 1, .bias = 1 };
     qv_op_set_dtype(&op, dtype);
@@ -28,7 +27,7 @@ describe(struct qv_device *dev, bool packed, qv_dtype dtype, int64_t n, char *te
         op.u.gemm.w_group = 64;
         op.u.gemm.w_dtype = QV_BF16;
     }
-    assert_ok(qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, &err), &err);
+    assert_ok(qv_backend_cpu.prepare(dev, &op, 0, &kernel, &scratch_bytes, ERR));
     qv_backend_cpu.describe(kernel, text, size);
     qv_backend_cpu.release(dev, kernel);
 }
@@ -37,8 +36,7 @@ TEST(multiplied_alike)
 {
     static const qv_dtype dtypes[] = { QV_BF16, QV_F32 };
     struct qv_device *dev = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_backend_cpu.open(&(struct qv_device_options){ .threads = 2 }, &dev, &err), &err);
+    assert_ok(qv_backend_cpu.open(&(struct qv_device_options){ .threads = 2 }, &dev, ERR));
     for (int i = 0; i < 2; i++)
         for (int64_t n = SIZE / 4; n <= SIZE; n *= 4) {
             char stored[200] = "", packed[200] = "";

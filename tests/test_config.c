@@ -18,8 +18,7 @@ static struct qv_config
 read_ok(void)
 {
     struct qv_config c;
-    qv_error err = { 0 };
-    assert_ok(qv_config_read(tempdir, &c, &err), &err);
+    assert_ok(qv_config_read(tempdir, &c, ERR));
     return c;
 }
 
@@ -505,7 +504,7 @@ TEST(processors_differ_by_family)
     static const struct qv_family family = { .processor = QV_PROCESSOR_QWEN2_VL };
     struct qv_config c = { .family = &family, .patch = 14, .temporal = 2, .merge = 2 };
     qv_error err;
-    assert_ok(qv_preprocess_read(temp_path(""), &c, &err), &err);
+    assert_ok(qv_preprocess_read(temp_path(""), &c, ERR));
     assert_int_equal(c.video.processor, QV_PROCESSOR_QWEN2_VL);
     assert_int_equal(c.video.min_pixels, 128 * 28 * 28);
     assert_int_equal(c.video.max_pixels, 768 * 28 * 28);
@@ -515,7 +514,7 @@ TEST(processors_differ_by_family)
     assert_int_equal(c.video.patch_size, 14);
 
     temp_text(IMAGE, "{\"min_pixels\":3136,\"max_pixels\":12845056,\"patch_size\":14}");
-    assert_ok(qv_preprocess_read(temp_path(""), &c, &err), &err);
+    assert_ok(qv_preprocess_read(temp_path(""), &c, ERR));
     assert_int_equal(c.image.max_pixels, 12845056);
     assert_int_equal(c.video.min_pixels, 3136);
     assert_int_equal(c.video.max_pixels, 12845056);
@@ -523,14 +522,14 @@ TEST(processors_differ_by_family)
     static const struct qv_family omni = { .processor = QV_PROCESSOR_QWEN2_VL,
                                            .own_clip_sizes = true };
     c.family = &omni;
-    assert_ok(qv_preprocess_read(temp_path(""), &c, &err), &err);
+    assert_ok(qv_preprocess_read(temp_path(""), &c, ERR));
     assert_int_equal(c.image.max_pixels, 12845056);
     assert_int_equal(c.video.min_pixels, 128 * 28 * 28);
     assert_int_equal(c.video.max_pixels, 768 * 28 * 28);
     c.family = &family;
 
     temp_text(VIDEO, "{\"do_sample_frames\":false,\"fps\":null,\"image_mean\":[0,0,0]}");
-    assert_ok(qv_preprocess_read(temp_path(""), &c, &err), &err);
+    assert_ok(qv_preprocess_read(temp_path(""), &c, ERR));
     assert_int_equal(c.video.min_pixels, 128 * 28 * 28);
     assert_true(c.video.mean[1] == 0.0 && c.video.fps == 2.0);
     temp_text(VIDEO, "{\"do_sample_frames\":0}");

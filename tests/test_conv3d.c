@@ -106,8 +106,7 @@ static struct qv_conv3d_decision
 decide(const qv_conv3d_desc *d)
 {
     struct qv_conv3d_decision it;
-    qv_error err = { 0 };
-    assert_ok(qv_conv3d_decide(d, &right_caps, -1, &it, &err), &err);
+    assert_ok(qv_conv3d_decide(d, &right_caps, -1, &it, ERR));
     return it;
 }
 
@@ -246,7 +245,6 @@ TEST(wrong_bf16_is_never_direct)
 {
     char text[QV_REASON_BYTES];
     struct qv_conv3d_decision it;
-    qv_error err;
     qv_conv3d_desc d = with_kernel(vae(), 7, 3, 3);
     d.stride[0] = 8; /* A stride greater than the kernel. Lowering by depth does not see it. */
     assert_true(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
@@ -255,7 +253,7 @@ TEST(wrong_bf16_is_never_direct)
     assert_false(qv_conv3d_legal(&d, &wrong_caps, QV_LOWERING_DIRECT, text, sizeof text));
     expect_words(text, "a stride exceeds the kernel");
     assert_int_equal(decide(&d).lowering, QV_LOWERING_DIRECT);
-    assert_ok(qv_conv3d_decide(&d, &wrong_caps, -1, &it, &err), &err);
+    assert_ok(qv_conv3d_decide(&d, &wrong_caps, -1, &it, ERR));
     assert_int_equal(it.lowering, QV_LOWERING_BY_DEPTH); /* It is chosen although 7 is above the
                                                           * threshold. */
     expect_words(it.reason, "not direct");
@@ -570,7 +568,7 @@ TEST(forced_lowerings)
     qv_conv3d_desc d = patch_embed();
     struct qv_conv3d_decision it;
     qv_error err;
-    assert_ok(qv_conv3d_decide(&d, &right_caps, QV_LOWERING_DIRECT, &it, &err), &err);
+    assert_ok(qv_conv3d_decide(&d, &right_caps, QV_LOWERING_DIRECT, &it, ERR));
     assert_int_equal(it.lowering, QV_LOWERING_DIRECT);
     expect_words(it.reason, "forced");
     assert_int_equal(qv_conv3d_decide(&d, &right_caps, QV_LOWERING_STILL, &it, &err), QV_EINVAL);
@@ -626,14 +624,13 @@ TEST(descriptions_survive_text)
 {
     qv_conv3d_desc d = patch_embed(), back;
     char text[900];
-    qv_error err = { 0 };
     d.pixel_scale[1] = 1 / 3.0;
     d.act = QV_ACT_GELU_ERF;
     d.causal = QV_CAUSAL_FIRST;
     d.frames_equal = true;
     d.pad_back[2] = 7;
     qv_conv3d_print(&d, text, sizeof text);
-    assert_ok(qv_conv3d_parse(text, &back, &err), &err);
+    assert_ok(qv_conv3d_parse(text, &back, ERR));
     assert_memory_equal(d.kernel, back.kernel, sizeof d.kernel);
     assert_memory_equal(d.pixel_scale, back.pixel_scale, sizeof d.pixel_scale);
     assert_int_equal(back.pad_back[2], 7);
@@ -642,7 +639,7 @@ TEST(descriptions_survive_text)
     assert_true(back.bias && back.frames_equal);
     char again[900];
     assert_string_equal(text, qv_conv3d_print(&back, again, sizeof again));
-    assert_ok(qv_conv3d_parse(" d=2\th=4 w=4 c=1 o=1 kernel=2,4,4 ", &back, &err), &err);
+    assert_ok(qv_conv3d_parse(" d=2\th=4 w=4 c=1 o=1 kernel=2,4,4 ", &back, ERR));
     assert_string_equal(qv_conv3d_print(&back, text, sizeof text),
                         "d=2 h=4 w=4 c=1 o=1 kernel=2,4,4");
     assert_string_equal(qv_conv3d_print(&back, text, 9), "d=2 h=4 ");

@@ -37,7 +37,7 @@ open_context(const char *tune_file, bool tune)
 {
     qv_context *ctx = NULL;
     qv_context_options o = { .threads = 1, .tune_file = tune_file, .tune = tune };
-    assert_ok(qv_context_open(&o, &ctx, &err), &err);
+    assert_ok(qv_context_open(&o, &ctx, ERR));
     return ctx;
 }
 
@@ -61,7 +61,7 @@ static qv_conv3d *
 create(qv_context *ctx, const qv_conv3d_desc *d, const qv_conv3d_options *o)
 {
     qv_conv3d *conv = NULL;
-    assert_ok(qv_conv3d_create(ctx, d, &weights, o, &conv, &err), &err);
+    assert_ok(qv_conv3d_create(ctx, d, &weights, o, &conv, ERR));
     return conv;
 }
 
@@ -107,10 +107,10 @@ TEST(ways_say_what_is_legal_and_what_it_costs)
     qv_conv3d_desc d = causal();
     qv_conv3d_way ways[QV_LOWERING_COUNT];
     qv_conv3d *conv = NULL;
-    assert_ok(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, &err), &err);
+    assert_ok(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, ERR));
     assert_int_equal(qv_conv3d_run(conv, x, y, &err), QV_ESTATE);
     expect_words(err.text, "no weights");
-    assert_ok(qv_conv3d_get_ways(conv, ways, &err), &err);
+    assert_ok(qv_conv3d_get_ways(conv, ways, ERR));
     int chosen = 0;
     for (int i = 0; i < QV_LOWERING_COUNT; i++) {
         assert_int_equal(ways[i].lowering, i);
@@ -183,7 +183,7 @@ TEST(sizes_beyond_memory_are_refused)
     d.pad_front[0] = 0;
     d.stride[0] = INT64_MAX; /* One frame gives one output. */
     qv_conv3d_info info;
-    assert_ok(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, &err), &err);
+    assert_ok(qv_conv3d_create(ctx, &d, NULL, NULL, &conv, ERR));
     qv_conv3d_get_info(conv, &info);
     assert_int_equal(info.rows, 1);
     qv_conv3d_free(&conv);
@@ -216,7 +216,7 @@ TEST(a_stream_has_the_bits_of_one_call)
         qv_conv3d_options o = { .lowering = qv_lowering_name((qv_lowering)i), .chunk = 2 };
         d.d = FRAMES;
         qv_conv3d *conv = create(ctx, &d, &o);
-        assert_ok(qv_conv3d_run(conv, x, whole, &err), &err);
+        assert_ok(qv_conv3d_run(conv, x, whole, ERR));
         qv_conv3d_free(&conv);
         o.stream = true;
         d.d = 4; /* Two chunks per call. */
@@ -224,7 +224,7 @@ TEST(a_stream_has_the_bits_of_one_call)
         for (int turn = 0; turn < 2; turn++, qv_conv3d_reset(conv)) {
             memset(streamed, 0, sizeof streamed);
             for (int f = 0; f < FRAMES; f += 4)
-                assert_ok(qv_conv3d_run(conv, x + f * FRAME, streamed + f * FRAME, &err), &err);
+                assert_ok(qv_conv3d_run(conv, x + f * FRAME, streamed + f * FRAME, ERR));
             assert_memory_equal(whole, streamed, sizeof whole);
         }
         /* Without the reset the third call goes on where the second ended. */
@@ -305,7 +305,7 @@ TEST(measured_choices_are_kept_and_found)
     assert_int_equal(choice(ctx, &d, again), first);
     assert_string_equal(reason, again);
     qv_conv3d *conv = create(ctx, &d, NULL);
-    assert_ok(qv_conv3d_get_ways(conv, ways, &err), &err);
+    assert_ok(qv_conv3d_get_ways(conv, ways, ERR));
     assert_true(ways[QV_LOWERING_BY_DEPTH].median_ms > 0);
     assert_true(ways[QV_LOWERING_DIRECT].median_ms > 0);
     assert_true(ways[first].median_ms <= ways[QV_LOWERING_DIRECT].median_ms);
@@ -315,7 +315,7 @@ TEST(measured_choices_are_kept_and_found)
     /* Another number of threads counts as another device. */
     qv_context_options o = { .threads = 2, .tune_file = path };
     qv_context_info info;
-    assert_ok(qv_context_open(&o, &ctx, &err), &err);
+    assert_ok(qv_context_open(&o, &ctx, ERR));
     qv_context_get_info(ctx, &info);
     choice(ctx, &d, again);
     if (info.threads == 2) /* ref has one thread. */

@@ -8,8 +8,6 @@
 
 enum { MOST = (4 << 20) + 77, GUARD = 64, UNTOUCHED = 0x99 };
 
-static qv_error err;
-
 /* Every byte arrives and no byte beside them is touched. The sizes are close to a slice's, the
  * addresses are not aligned, and one copy lies right behind the other. */
 TEST(all_bytes_and_no_others)
@@ -24,7 +22,7 @@ TEST(all_bytes_and_no_others)
         src[i] = (uint8_t)(i * 2654435761u >> 13);
     for (int threads = 0; threads <= 9; threads++) { /* 0: as many as there are cores. */
         struct qv_copier *copier = NULL;
-        assert_ok(qv_copier_open(threads, &copier, &err), &err);
+        assert_ok(qv_copier_open(threads, &copier, ERR));
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             const size_t n = sizes[i], at = (size_t)(7 * threads) % GUARD;
             memset(dst, UNTOUCHED, MOST + 2 * GUARD);
@@ -49,7 +47,7 @@ TEST(a_copy_is_done_when_it_returns)
     uint8_t *src = malloc(BLOCK), *dst = malloc(BLOCK);
     assert_non_null(src);
     assert_non_null(dst);
-    assert_ok(qv_copier_open(4, &copier, &err), &err);
+    assert_ok(qv_copier_open(4, &copier, ERR));
     for (int round = 0; round < ROUNDS; round++) {
         memset(src, round, BLOCK);
         qv_copier_copy(copier, dst, src, BLOCK);
@@ -66,7 +64,7 @@ TEST(opened_and_closed_at_once)
 {
     for (int i = 0; i < 50; i++) {
         struct qv_copier *copier = NULL;
-        assert_ok(qv_copier_open(i % 8, &copier, &err), &err);
+        assert_ok(qv_copier_open(i % 8, &copier, ERR));
         qv_copier_close(copier);
     }
     qv_copier_close(NULL);

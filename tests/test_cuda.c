@@ -121,11 +121,9 @@ static struct tiny
 open_on(cudaStream_t stream)
 {
     struct tiny t = { 0 };
-    qv_error err = { 0 };
     qv_context_options o = { .backend = "cuda", .stream = stream };
-    assert_ok(qv_context_open(&o, &t.ctx, &err) ||
-                  qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, &err),
-              &err);
+    assert_ok(qv_context_open(&o, &t.ctx, ERR) ||
+              qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, ERR));
     qv_model_get_info(t.model, &t.info);
     return t;
 }
@@ -247,7 +245,6 @@ TEST(device_memory_gives_the_same_bits)
 {
     for (int kind = 0; kind < 4; kind++) {
         cudaStream_t stream = NULL;
-        qv_error err = { 0 };
         void *frames_there, *tokens_there;
         const qv_plan_options o =
             kind / 2 ? dense(FRAMES / 2) : (qv_plan_options){ .capacity.patches = 100 };
@@ -268,7 +265,7 @@ TEST(device_memory_gives_the_same_bits)
         qv_tokens out = { .tokens = tokens_there,
                           .capacity = (int64_t)(bytes / sizeof(float)) / t.info.out_hidden };
         for (int round = 0; round < 5; round++) { /* On the caller's stream, without waiting. */
-            assert_ok(qv_plan_push(plan, &clip, 1, &err) || qv_plan_pull(plan, &out, &err), &err);
+            assert_ok(qv_plan_push(plan, &clip, 1, ERR) || qv_plan_pull(plan, &out, ERR));
         }
         if (stream)
             assert_int_equal(cudaStreamSynchronize(stream), 0);
@@ -304,9 +301,8 @@ TEST(page_locked_memory_gives_the_same_bits)
     size_t bytes;
     float *expected = tiny_chunk(&t, plan, &clip, 1, QV_F32, &bytes);
     bytes /= (size_t)(1 + t.info.n_deepstack); /* Only the tokens. */
-    assert_ok(qv_host_alloc(t.ctx, input, &locked_frames, &err) ||
-                  qv_host_alloc(t.ctx, bytes, &locked_tokens, &err),
-              &err);
+    assert_ok(qv_host_alloc(t.ctx, input, &locked_frames, ERR) ||
+              qv_host_alloc(t.ctx, bytes, &locked_tokens, ERR));
     assert_int_equal(cudaPointerGetAttributes(&at, locked_tokens), 0);
     assert_int_equal(at.type, cudaMemoryTypeHost);
     assert_non_null(shifted);
@@ -317,7 +313,7 @@ TEST(page_locked_memory_gives_the_same_bits)
     for (int kind = 0; kind < 2; kind++) {
         clip.data = kind ? (void *)(shifted + SHIFT) : locked_frames;
         memset(locked_tokens, 0xff, bytes);
-        assert_ok(qv_plan_push(plan, &clip, 1, &err) || qv_plan_pull(plan, &out, &err), &err);
+        assert_ok(qv_plan_push(plan, &clip, 1, ERR) || qv_plan_pull(plan, &out, ERR));
         assert_memory_equal(locked_tokens, expected, bytes);
     }
     fail_at = 1;
@@ -358,14 +354,13 @@ TEST(conv3d_takes_device_memory)
     for (int i = 0; i < O * 8 * 9; i++)
         weight[i] = (float)(i % 5 - 2);
     assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
-    assert_ok(qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight }, NULL, &conv,
-                               &err) ||
-                  qv_conv3d_run(conv, x, y, &err),
-              &err);
+    assert_ok(
+        qv_conv3d_create(ctx, &d, &(qv_conv3d_weights){ .weight = weight }, NULL, &conv, ERR) ||
+        qv_conv3d_run(conv, x, y, ERR));
     assert_int_equal(cudaMalloc(&x_there, sizeof x), 0);
     assert_int_equal(cudaMalloc(&y_there, sizeof y), 0);
     assert_int_equal(cudaMemcpy(x_there, x, sizeof x, cudaMemcpyDefault), 0);
-    assert_ok(qv_conv3d_run(conv, x_there, y_there, &err), &err);
+    assert_ok(qv_conv3d_run(conv, x_there, y_there, ERR));
     assert_int_equal(cudaMemcpy(found, y_there, sizeof y, cudaMemcpyDefault), 0);
     assert_memory_equal(found, y, sizeof y);
     cudaFree(x_there);
@@ -399,10 +394,10 @@ TEST(chunks_under_way_at_once)
     assert_int_equal(keep_busy(other, 64, 100 * 1000 * 1000), 0);
     for (int i = 0; i < CHUNKS + 1; i++) {
         qv_tokens out = { .tokens = found, .capacity = info.tokens };
-        assert_ok(i < CHUNKS && qv_plan_push(plan, &pairs[i], 1, &err), &err);
+        assert_ok(i < CHUNKS && qv_plan_push(plan, &pairs[i], 1, ERR));
         if (i == 1) /* Two are under way, so a third is one too many. */
             assert_int_equal(qv_plan_push(plan, pairs, 1, &err), QV_ESTATE);
-        assert_ok(i && qv_plan_pull(plan, &out, &err), &err);
+        assert_ok(i && qv_plan_pull(plan, &out, ERR));
         if (i)
             assert_memory_equal(found, expected[i - 1], (size_t)values * sizeof *found);
     }
@@ -548,16 +543,14 @@ TEST(kernels_have_names)
     };
     const struct qv_backend *be = &qv_backend_cuda;
     struct qv_device *dev = NULL;
-    qv_error err = { 0 };
-    assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, &err), &err);
+    assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, ERR));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct qv_kernel *kernel = NULL;
         struct qv_op op;
         size_t scratch;
         char text[QV_KERNEL_BYTES];
-        assert_ok(qv_op_parse(cases[i].op, &op, &err) ||
-                      be->prepare(dev, &op, 0, &kernel, &scratch, &err),
-                  &err);
+        assert_ok(qv_op_parse(cases[i].op, &op, ERR) ||
+                  be->prepare(dev, &op, 0, &kernel, &scratch, ERR));
         be->describe(kernel, text, sizeof text);
         printf("%s: %s\n", cases[i].op, text);
         if (strncmp(text, cases[i].said, strlen(cases[i].said)) || !strstr(text, cases[i].more))
@@ -591,16 +584,14 @@ TEST(memory_is_as_foretold)
     if (!dir)
         skip();
     assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "cuda" }, &ctx, &err), 0);
-    assert_ok(qv_model_load(ctx, dir, &(qv_model_options){ .describe = true }, &model, &err) ||
-                  qv_plan_create(model, &o, &plan, &err),
-              &err);
+    assert_ok(qv_model_load(ctx, dir, &(qv_model_options){ .describe = true }, &model, ERR) ||
+              qv_plan_create(model, &o, &plan, ERR));
     qv_plan_get_info(plan, &info);
     double foretold = (double)info.weight_bytes + (double)info.arena_bytes;
     qv_plan_free(&plan);
     qv_model_free(&model);
     size_t before = memory_in_use();
-    assert_ok(qv_model_load(ctx, dir, NULL, &model, &err) || qv_plan_create(model, &o, &plan, &err),
-              &err);
+    assert_ok(qv_model_load(ctx, dir, NULL, &model, ERR) || qv_plan_create(model, &o, &plan, ERR));
     double used = (double)(memory_in_use() - before);
     printf("foretold %.1f MB, used %.1f MB\n", foretold * 1e-6, used * 1e-6);
     assert_true(fabs(used - foretold) <= 0.05 * foretold);
@@ -636,16 +627,14 @@ TEST(kept_kernels_give_the_same_bits)
     size_t bytes = 0;
     for (int i = 0; i < 4; i++) { /* In turn: without files, kept, found, damaged. */
         struct tiny t = { 0 };
-        qv_error err = { 0 };
         qv_context_info info;
         const qv_context_options o = { .backend = "cuda",
                                        .kernel_folder = i ? temp_path("") : NULL };
         if (i == 3)
             damage_all(temp_path(""));
-        assert_ok(qv_context_open(&o, &t.ctx, &err) ||
-                      qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl",
-                                    &(qv_model_options){ .dtype = QV_BF16 }, &t.model, &err),
-                  &err);
+        assert_ok(qv_context_open(&o, &t.ctx, ERR) ||
+                  qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl",
+                                &(qv_model_options){ .dtype = QV_BF16 }, &t.model, ERR));
         qv_model_get_info(t.model, &t.info);
         uint8_t *frames = tiny_frames(&t, FRAMES, GRID_H, GRID_W, 8);
         const qv_item clip = clip_of(frames, FRAMES);
@@ -704,7 +693,7 @@ TEST(every_failed_call_is_reported)
     qv_error err = { 0 };
     tiny_close(&t);
     int before = alive;
-    assert_ok(whole_job(expected, frames, capacity, &err), &err);
+    assert_ok(whole_job(expected, frames, capacity, ERR));
     assert_int_equal(alive, before);
     others_fail = true;
     for (n = 1; n < MOST; n++) {
@@ -724,7 +713,7 @@ TEST(every_failed_call_is_reported)
     others_fail = false;
     assert_true(n > 20 && n < MOST);
     printf("%lld calls failed in turn\n", (long long)n - 1);
-    assert_ok(whole_job(tokens, frames, capacity, &err), &err);
+    assert_ok(whole_job(tokens, frames, capacity, ERR));
     assert_memory_equal(tokens, expected, sizeof tokens);
     free(frames);
 }
@@ -743,7 +732,7 @@ TEST(a_lost_device_is_said_in_words)
     qv_plan_options o = dense(FRAMES / 2);
     const qv_item clip = clip_of(frames, FRAMES);
     qv_tokens out = { .tokens = tokens, .capacity = 4096 * 16 / t.info.out_hidden };
-    assert_ok(qv_plan_create(t.model, &o, &plan, &err), &err);
+    assert_ok(qv_plan_create(t.model, &o, &plan, ERR));
     assert_int_equal(trap_device(stream), 0);
     qv_status status = qv_plan_push(plan, &clip, 1, &err);
     if (!status)

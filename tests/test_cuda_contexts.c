@@ -305,11 +305,11 @@ every_verb(struct qv_device *dev)
     EXPECT(false, b->wrap(dev, values, sizeof values, &wrapped));
     EXPECT(QV_OK, b->lock_pages(dev, 64, &pages, &err));
     DO(b->unlock_pages(dev, pages));
-    assert_ok(b->layout(dev, &matrix, &layout, &err), &err);
+    assert_ok(b->layout(dev, &matrix, &layout, ERR));
     EXPECT(QV_OK, b->lay_out(dev, &matrix, 0, 4, values, all, &err));
-    assert_ok(qv_op_parse("convert n=16 x=f32 y=bf16", &op, &err), &err);
+    assert_ok(qv_op_parse("convert n=16 x=f32 y=bf16", &op, ERR));
     remember();
-    assert_ok(b->prepare(dev, &op, 0, &kernel, &scratch, &err), &err);
+    assert_ok(b->prepare(dev, &op, 0, &kernel, &scratch, ERR));
     check("prepare", false);
     const struct qv_call call = { .kernel = kernel, .operands = { all, { memory, 128 } } };
     EXPECT(QV_OK, b->run(dev, &call, 1, &err));

@@ -231,8 +231,7 @@ static qv_context *
 open_with_memory(struct qv_memory **memory)
 {
     qv_context *ctx = NULL;
-    qv_error err = { 0 };
-    assert_ok(open_gpu(90, &ctx, &err) || ctx->backend->alloc(ctx->dev, 64, memory, &err), &err);
+    assert_ok(open_gpu(90, &ctx, ERR) || ctx->backend->alloc(ctx->dev, 64, memory, ERR));
     return ctx;
 }
 
@@ -269,12 +268,11 @@ TEST(memory_that_cuda_keeps)
     struct qv_memory *memory = NULL;
     qv_context *ctx = open_with_memory(&memory);
     qv_context_info info;
-    qv_error err = { 0 };
     here.free_error = cudaErrorStreamCaptureUnsupported;
     ctx->backend->free(ctx->dev, memory);
     here.free_error = cudaSuccess;
     qv_context_get_info(ctx, &info);
     assert_non_null(strstr(info.warning, "not given back: cudaFree said"));
-    assert_ok(ctx->backend->sync(ctx->dev, &err), &err);
+    assert_ok(ctx->backend->sync(ctx->dev, ERR));
     qv_context_close(&ctx);
 }

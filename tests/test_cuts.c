@@ -382,12 +382,10 @@ TEST(complaints_are_counted)
     atomic_init(&stop, false);
     const qvm_watch watch = { .stop = &stop, .alive = count, .user = &n_read };
     qvm_source source;
-    qv_error err = { QV_OK, "" };
     clip_write("back.mp4");
     const int fd = open("back.mp4", O_RDONLY);
-    assert_ok(qvm_source_open(&source, fd, &watch, &err) ||
-                  qvm_source_open_decoder(&source, 1, &err),
-              &err);
+    assert_ok(qvm_source_open(&source, fd, &watch, ERR) ||
+              qvm_source_open_decoder(&source, 1, ERR));
     const int before = source.codec.complaints;
     av_log(source.codec.av, AV_LOG_WARNING, "deprecated\n");
     av_log(NULL, AV_LOG_ERROR, "of nobody\n");
@@ -504,10 +502,9 @@ TEST(words_say_what_is_wrong)
 TEST(ends_behind_the_end)
 {
     static struct frames whole, cut;
-    qv_error err;
     clip_write("back.mp4");
-    assert_ok(read_cut("back.mp4", 0, 0, 1, &whole, &err), &err);
-    assert_ok(read_cut("back.mp4", 3.5, 1e300, 1, &cut, &err), &err);
+    assert_ok(read_cut("back.mp4", 0, 0, 1, &whole, ERR));
+    assert_ok(read_cut("back.mp4", 3.5, 1e300, 1, &cut, ERR));
     unlink("back.mp4");
     assert_int_equal(whole.info.first_frame, 0);
     assert_int_equal(whole.info.cut_frames, 40);

@@ -56,20 +56,20 @@ TEST(a_value_that_f16_lacks_is_its_clips_failure)
     qv_cache_writer *w = NULL;
     qv_error err = { 0 };
     qv_status put = QV_OK;
-    assert_ok(qv_cache_writer_open(dir, &o, &w, &err), &err);
-    assert_ok(put_f16(w, &o.layout, "large", large, &put, &err), &err);
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
+    assert_int_equal(put_f16(w, &o.layout, "large", large, &put, &err), QV_OK);
     expect_failure("large", QV_EUNSUPPORTED, "-65520, which f16 does not hold", put, &err);
-    assert_ok(put_f16(w, &o.layout, "good", good, &put, &err), &err);
+    assert_ok(put_f16(w, &o.layout, "good", good, &put, ERR));
     assert_int_equal(put, QV_OK);
-    assert_ok(qv_cache_writer_close(&w, &err), &err);
+    assert_ok(qv_cache_writer_close(&w, ERR));
 
     qv_cache *c = NULL;
     qv_cache_item item;
-    assert_ok(qv_cache_open(dir, &c, &err), &err);
-    assert_ok(qv_cache_find(c, "large", &item, &err), &err);
+    assert_ok(qv_cache_open(dir, &c, ERR));
+    assert_ok(qv_cache_find(c, "large", &item, ERR));
     assert_int_equal(item.status, QV_EUNSUPPORTED);
-    assert_ok(qv_cache_find(c, "good", &item, &err), &err);
-    assert_ok(qv_cache_hold(c, &item, &err), &err);
+    assert_ok(qv_cache_find(c, "good", &item, ERR));
+    assert_ok(qv_cache_hold(c, &item, ERR));
     for (int i = 0; i < 4; i++) {
         const uint16_t *half = i < 2 ? item.tokens : item.deepstack[0];
         assert_int_equal(half[i % 2], qv_f32_to_f16(good[i]));
@@ -167,9 +167,8 @@ static void
 expect_fill(struct filler *f, int wanted, int64_t done, int64_t failed, int64_t there,
             int64_t failed_before)
 {
-    qv_error err = { 0 };
     atomic_store(&f->n_told, 0);
-    assert_ok(fill_with(f, QV_GOLDEN "/qwen3_vl", IMAGES, &err), &err);
+    assert_ok(fill_with(f, QV_GOLDEN "/qwen3_vl", IMAGES, ERR));
     assert_int_equal(f->n_wanted, wanted);
     assert_int_equal(f->counts.done, done);
     assert_int_equal(f->counts.failed, failed);
@@ -215,17 +214,16 @@ TEST(another_model_is_refused)
 TEST(a_run_that_is_stopped_seals_what_is_done)
 {
     enum { MANY = 60 };
-    qv_error err = { 0 };
     struct filler f = { .o.chunk_rows = 256, .enough = 1 };
     for (int i = 0; i < MANY; i++)
         image(i);
-    assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, &err), &err);
+    assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, ERR));
     const int64_t done = f.counts.done, failed = f.counts.failed;
     assert_true(done + failed >= 1 && done < MANY);
 
     qv_cache *c = NULL;
     qv_cache_info info;
-    assert_ok(qv_cache_open(temp_path("cache"), &c, &err), &err);
+    assert_ok(qv_cache_open(temp_path("cache"), &c, ERR));
     qv_cache_get_info(c, &info);
     assert_int_equal(info.n_ok, done);
     assert_int_equal(info.n_failed, failed);
@@ -233,7 +231,7 @@ TEST(a_run_that_is_stopped_seals_what_is_done)
     qv_cache_close(&c);
 
     f.enough = 0;
-    assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, &err), &err);
+    assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", MANY, ERR));
     assert_int_equal(f.counts.there, done);
     assert_int_equal(f.counts.done, MANY - done);
     assert_int_equal(f.counts.failed + f.counts.failed_before, 1);
@@ -315,7 +313,7 @@ TEST(a_record_is_of_the_clips_own_failure)
         else
             assert_int_equal(f.counts.failed, 2); /* the image, and one that does not exist */
         assert_int_equal(f.counts.done, 0);
-        assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err), &err);
+        assert_ok(fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, ERR));
         assert_int_equal(f.counts.done, s ? 1 : 0);
         assert_int_equal(nftw(temp_path("cache"), tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
     }
@@ -342,13 +340,11 @@ static void
 open_in_memory(struct in_memory *m)
 {
     const qv_cache_fill_options o = { .tokens = QV_F32 };
-    qv_error err = { 0 };
     qv_model_info info;
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &m->ctx, &err) ||
-                  qv_model_load(m->ctx, QV_GOLDEN "/qwen3_vl", NULL, &m->model, &err) ||
-                  qv_cache_fill_open(temp_path("cache"), &o, &m->fill, &err) ||
-                  qv_cache_fill_begin(m->fill, m->model, &err),
-              &err);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &m->ctx, ERR) ||
+              qv_model_load(m->ctx, QV_GOLDEN "/qwen3_vl", NULL, &m->model, ERR) ||
+              qv_cache_fill_open(temp_path("cache"), &o, &m->fill, ERR) ||
+              qv_cache_fill_begin(m->fill, m->model, ERR));
     qv_model_get_info(m->model, &info);
     assert_int_equal(info.patch_size, 16);
     const int n = snprintf(m->file, 64, "P6\n64 64\n255\n");
@@ -380,9 +376,7 @@ static bool
 add_in_memory(struct in_memory *m, const char *key, int source)
 {
     bool wanted = false;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_fill_add_memory(m->fill, key, &m->sources[source], NULL, &wanted, &err),
-              &err);
+    assert_ok(qv_cache_fill_add_memory(m->fill, key, &m->sources[source], NULL, &wanted, ERR));
     return wanted;
 }
 
@@ -390,8 +384,7 @@ static void
 run_in_memory(struct in_memory *m, int64_t done, int64_t frames, int64_t failed)
 {
     qv_cache_fill_counts counts;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_fill_run(m->fill, &m->model, 1, &err), &err);
+    assert_ok(qv_cache_fill_run(m->fill, &m->model, 1, ERR));
     qv_cache_fill_get_counts(m->fill, &counts);
     assert_int_equal(counts.done, done);
     assert_int_equal(counts.frames, frames);
@@ -403,21 +396,20 @@ expect_in_memory(void)
 {
     qv_cache *c = NULL;
     qv_cache_item item;
-    qv_error err = { 0 };
     char *record = NULL;
-    assert_ok(qv_cache_open(temp_path("cache"), &c, &err), &err);
-    assert_ok(qv_cache_find(c, "frames", &item, &err), &err);
-    assert_ok(qv_cache_hold(c, &item, &err), &err);
+    assert_ok(qv_cache_open(temp_path("cache"), &c, ERR));
+    assert_ok(qv_cache_find(c, "frames", &item, ERR));
+    assert_ok(qv_cache_hold(c, &item, ERR));
     assert_int_equal(item.n_timestamps, FRAMES);
     assert_memory_equal(item.timestamps_s, seconds, sizeof seconds);
     assert_true(item.sampled_fps == 2 && item.is_image == 0);
     assert_int_equal(item.bytes, FRAMES * SIDE * 16 * SIDE * 16 * 3);
     qv_cache_release(c, &item);
-    assert_ok(qv_cache_record(c, item.index, &record, &err), &err);
+    assert_ok(qv_cache_record(c, item.index, &record, ERR));
     assert_non_null(strstr(record, "\"path\":\"xxh3:"));
     assert_non_null(strstr(record, "\"frames\":4,"));
     free(record);
-    assert_ok(qv_cache_find(c, "bytes", &item, &err), &err);
+    assert_ok(qv_cache_find(c, "bytes", &item, ERR));
     assert_true(item.key && !item.status && item.is_image == 1);
     qv_cache_close(&c);
 }
@@ -436,7 +428,7 @@ TEST(runs_follow_one_another)
     assert_true(add_in_memory(&m, "frames", 1));
     run_in_memory(&m, 2, 1 + FRAMES, 0);
     expect_in_memory(); /* They are sealed although nothing was ended. */
-    assert_ok(qv_cache_fill_end(m.fill, &m.model, 1, &err), &err);
+    assert_ok(qv_cache_fill_end(m.fill, &m.model, 1, ERR));
     assert_int_equal(qv_cache_fill_run(m.fill, &m.model, 1, &err), QV_EINVAL);
     assert_int_equal(qv_cache_fill_begin(m.fill, m.model, &err), QV_EINVAL);
     close_in_memory(&m);
@@ -482,21 +474,20 @@ TEST(a_file_is_kept_as_it_was_read)
     struct stat st;
     qv_cache *c = NULL;
     qv_cache_item item;
-    qv_error err = { 0 };
     bool wanted = false;
     char path[600];
     snprintf(path, sizeof path, "%s", temp_file("a.ppm", m.file, 0));
     open_in_memory(&m);
     temp_file("a.ppm", m.file, m.sources[0].n_bytes);
-    assert_ok(qv_cache_fill_add(m.fill, "a", path, NULL, &wanted, &err), &err);
+    assert_ok(qv_cache_fill_add(m.fill, "a", path, NULL, &wanted, ERR));
     assert_true(wanted);
     temp_file("a.ppm", m.file, m.sources[0].n_bytes + 3); /* A byte or two behind it do no harm. */
     const struct timespec times[2] = { { .tv_sec = 7 }, { .tv_sec = 7 } };
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0) | stat(path, &st), 0);
     run_in_memory(&m, 1, 1, 0);
     close_in_memory(&m);
-    assert_ok(qv_cache_open(temp_path("cache"), &c, &err), &err);
-    assert_ok(qv_cache_find(c, "a", &item, &err), &err);
+    assert_ok(qv_cache_open(temp_path("cache"), &c, ERR));
+    assert_ok(qv_cache_find(c, "a", &item, ERR));
     assert_non_null(item.key);
     assert_int_equal(item.bytes, st.st_size);
     assert_int_equal(item.mtime_ns, 7000000000);
@@ -561,7 +552,7 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     wrong[1].item.grid_thw[0] = INT64_MAX;
     for (int i = 0; i < WRONG; i++) {
         snprintf(keys[i], sizeof keys[i], "%d", i);
-        assert_ok(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i % 2], NULL, NULL, &err), &err);
+        assert_ok(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i % 2], NULL, NULL, ERR));
         if (i == WRONG / 2)
             assert_true(add_in_memory(&m, "frames", 1));
     }
@@ -575,15 +566,15 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     open_in_memory(&m);
     for (int i = 0; i < 2; i++) {
         bool wanted = true;
-        assert_ok(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i], NULL, &wanted, &err), &err);
+        assert_ok(qv_cache_fill_add_memory(m.fill, keys[i], &wrong[i], NULL, &wanted, ERR));
         assert_false(wanted);
     }
     close_in_memory(&m);
     expect_in_memory();
-    assert_ok(qv_cache_open(temp_path("cache"), &c, &err), &err);
-    assert_ok(qv_cache_find(c, "0", &item, &err), &err);
+    assert_ok(qv_cache_open(temp_path("cache"), &c, ERR));
+    assert_ok(qv_cache_find(c, "0", &item, ERR));
     assert_int_equal(item.status, QV_EINVAL);
-    assert_ok(qv_cache_record(c, item.index, &record, &err), &err);
+    assert_ok(qv_cache_record(c, item.index, &record, ERR));
     assert_non_null(strstr(record, "24576 bytes were given; 4 frames of 64x64 take 49152"));
     free(record);
     qv_cache_close(&c);

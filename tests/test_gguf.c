@@ -16,8 +16,7 @@ static struct qv_gguf *
 open_ok(const char *path)
 {
     struct qv_gguf *file = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_gguf_open(path, &file, &err), &err);
+    assert_ok(qv_gguf_open(path, &file, ERR));
     return file;
 }
 
@@ -66,7 +65,7 @@ TEST(honest_files_come_back)
         int16_t read[6];
         qv_error err = { 0 };
         assert_true(b && b->n_dims == 2 && b->shape[0] == 2 && b->shape[1] == 3 && b->bytes == 12);
-        assert_ok(qv_gguf_read(file, b, 0, read, 12, &err), &err);
+        assert_ok(qv_gguf_read(file, b, 0, read, 12, ERR));
         assert_memory_equal(read, data, sizeof data);
         expect_failure("beyond", QV_EINVAL, "tensor \"b\" has 12 bytes|13 from byte 0",
                        qv_gguf_read(file, b, 0, read, 13, &err), &err);

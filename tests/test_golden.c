@@ -85,13 +85,12 @@ drop(struct capture *c)
 static const struct qv_safetensor *
 tensor(const struct qv_safetensors *file, const char *name, void **data)
 {
-    qv_error err = { 0 };
     const struct qv_safetensor *t = qv_safetensors_find(file, name);
     if (!t)
         fail_msg("%s: no tensor %s", qv_safetensors_path(file), name);
     *data = malloc(t->bytes + 1);
     assert_non_null(*data);
-    assert_ok(qv_safetensors_read(file, t, 0, *data, t->bytes, &err), &err);
+    assert_ok(qv_safetensors_read(file, t, 0, *data, t->bytes, ERR));
     return t;
 }
 
@@ -184,7 +183,6 @@ static void
 check_family(const char *family, const char *backend, qv_dtype dtype)
 {
     char dir[512], path[600], what[100];
-    qv_error err = { 0 };
     qv_context *ctx = NULL;
     qv_model *model = NULL;
     struct qv_safetensors *expected = NULL;
@@ -193,10 +191,9 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     snprintf(dir, sizeof dir, "%s/%s", QV_GOLDEN, family);
     snprintf(path, sizeof path, "%s/expected.safetensors", dir);
     snprintf(what, sizeof what, "%s on %s in %s", family, backend, qv_dtype_name(dtype));
-    assert_ok(qv_safetensors_open(path, &expected, &err) ||
-                  qv_context_open(&(qv_context_options){ .backend = backend }, &ctx, &err) ||
-                  qv_model_load(ctx, dir, &(qv_model_options){ .dtype = dtype }, &model, &err),
-              &err);
+    assert_ok(qv_safetensors_open(path, &expected, ERR) ||
+              qv_context_open(&(qv_context_options){ .backend = backend }, &ctx, ERR) ||
+              qv_model_load(ctx, dir, &(qv_model_options){ .dtype = dtype }, &model, ERR));
     tensor(expected, "pixel_values", &pixels);
     const struct qv_safetensor *g = tensor(expected, "grid_thw", &grid);
     const struct qv_safetensor *f = tensor(expected, "frames", &frames);
@@ -217,7 +214,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
     const qv_plan_options options = { .capacity = one_chunk(model, items, n),
                                       .hook = see_layer,
                                       .hook_user = &seen };
-    assert_ok(qv_encode(model, QV_INPUT_PATCHES, items, n, &options, &out, &err), &err);
+    assert_ok(qv_encode(model, QV_INPUT_PATCHES, items, n, &options, &out, ERR));
     see_outputs(&seen, &info, &out);
     check_all(expected, &seen, &info, patches, dtype, what);
     drop(&seen);
@@ -226,7 +223,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
      * several */
     for (int64_t rows = 0; rows <= 64; rows += 64) {
         const qv_plan_options packed = { .capacity.patches = rows };
-        assert_ok(qv_encode(model, QV_INPUT_PATCHES, items, n, &packed, &out, &err), &err);
+        assert_ok(qv_encode(model, QV_INPUT_PATCHES, items, n, &packed, &out, ERR));
         see_outputs(&seen, &info, &out);
         for (int i = 0; i < seen.n; i++)
             check_layer(expected, &seen.layers[i], patches, dtype, what);
@@ -235,7 +232,7 @@ check_family(const char *family, const char *backend, qv_dtype dtype)
 
     items[0].data = frames;
     items[0].n_frames = f->shape[0];
-    assert_ok(qv_encode(model, QV_INPUT_FRAMES, items, 1, &options, &out, &err), &err);
+    assert_ok(qv_encode(model, QV_INPUT_FRAMES, items, 1, &options, &out, ERR));
     see_outputs(&seen, &info, &out);
     check_all(expected, &seen, &info, thw[0] * thw[1] * thw[2], dtype, what);
     drop(&seen);

@@ -275,7 +275,7 @@ TEST(test_momentary)
     assert_non_null(strstr(err.text, "cannot be started: Too many open files"));
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, &err), QV_ESTATE); /* too early */
     sleep(1);
-    assert_ok(qv_decoder_gpu(decoder, 0, true, &err), &err);
+    assert_ok(qv_decoder_gpu(decoder, 0, true, ERR));
 
     gpu->now.given = QVM_GPU_CLIPS - 1;
     set_descriptors(true);
@@ -284,11 +284,11 @@ TEST(test_momentary)
     assert_int_equal(status, QV_OK);
     assert_int_equal(gpu->next.child.pid, 0);
     sleep(1);
-    assert_ok(qv_decoder_gpu(decoder, 0, true, &err), &err);
+    assert_ok(qv_decoder_gpu(decoder, 0, true, ERR));
     const pid_t next = gpu->next.child.pid;
     assert_true(next > 0);
     gpu->now.given = QVM_GPU_CLIPS;
-    assert_ok(qv_decoder_gpu(decoder, 0, true, &err), &err);
+    assert_ok(qv_decoder_gpu(decoder, 0, true, ERR));
     assert_int_equal(gpu->now.child.pid, next);
     qv_decoder_stop(&decoder);
 }

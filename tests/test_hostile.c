@@ -84,8 +84,7 @@ load(char digest[40], qv_error *err)
 static void
 load_ok(char digest[40])
 {
-    qv_error err = { 0 };
-    assert_ok(load(digest, &err), &err);
+    assert_ok(load(digest, ERR));
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */

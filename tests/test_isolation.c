@@ -129,14 +129,14 @@ TEST(test_neighbour)
     qv_error err;
     static uint8_t frames[2][N_FRAMES][256 * 320 * 3];
     for (int round = 0; round < 2; round++) {
-        assert_ok(qv_clip_open(CLIP, NULL, NULL, &good, &clip, &err), &err);
+        assert_ok(qv_clip_open(CLIP, NULL, NULL, &good, &clip, ERR));
         qv_outcome info;
         qv_clip_get_info(clip, &info);
         assert_true(info.width == 320 && info.height == 256 && info.n_frames == N_FRAMES);
-        assert_ok(qv_clip_read(clip, frames[round][0], 2, &got, NULL, &err), &err);
+        assert_ok(qv_clip_read(clip, frames[round][0], 2, &got, NULL, ERR));
         for (int i = 0; round && i < 3; i++) /* One program goes on making processes. */
             assert_int_equal(read_clip(&bad, &n, &err), QV_EFORMAT);
-        assert_ok(qv_clip_read(clip, frames[round][2], N_FRAMES, &got, NULL, &err), &err);
+        assert_ok(qv_clip_read(clip, frames[round][2], N_FRAMES, &got, NULL, ERR));
         assert_int_equal(got, N_FRAMES - 2);
         qv_clip_close(&clip);
     }
@@ -160,7 +160,7 @@ TEST(test_memory)
 #endif
     qv_decoder_stop(&options.decoder);
     options = (qv_clip_options){ .decoder = start("none"), .decode_memory = 1 << 28 };
-    assert_ok(read_clip(&options, &n, &err), &err);
+    assert_ok(read_clip(&options, &n, ERR));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     options.decode_memory = 1 << 20; /* Less than the process itself needs. */
     assert_int_not_equal(read_clip(&options, &n, &err), QV_OK);
@@ -181,7 +181,7 @@ TEST(test_programs)
             fail_msg("%s", err.text);
         assert_null(decoder);
     }
-    assert_ok(qv_decoder_start("/bin/true", &decoder, &err), &err);
+    assert_ok(qv_decoder_start("/bin/true", &decoder, ERR));
     assert_int_equal(read_clip(&(qv_clip_options){ .decoder = decoder }, &n, &err), QV_EBACKEND);
     assert_non_null(strstr(err.text, CLIP));
     qv_decoder_stop(&decoder);
@@ -196,8 +196,7 @@ TEST(test_close_hung)
 {
     qv_clip_options options = { .decoder = start("hang") };
     qv_clip *clip = NULL;
-    qv_error err;
-    assert_ok(qv_clip_open(CLIP, NULL, NULL, &options, &clip, &err), &err);
+    assert_ok(qv_clip_open(CLIP, NULL, NULL, &options, &clip, ERR));
     usleep(100000);
     const double began_s = qv_seconds();
     qv_clip_close(&clip);
@@ -317,17 +316,16 @@ TEST(test_killed)
     qv_clip_options options = { .decoder = start("none") };
     qv_clip *clip = NULL;
     int64_t n, got;
-    qv_error err;
     setenv("QV_FAULT", "segv", 1); /* must not reach the program that is started again */
     for (int round = 0; round < 2; round++) {
         kill_program(options.decoder);
-        assert_ok(read_clip(&options, &n, &err), &err);
+        assert_ok(read_clip(&options, &n, ERR));
         assert_int_equal(n, N_FRAMES);
-        assert_ok(qv_clip_open(CLIP, NULL, NULL, &options, &clip, &err), &err);
+        assert_ok(qv_clip_open(CLIP, NULL, NULL, &options, &clip, ERR));
         for (int i = 0; i < N_FRAMES; i++) {
             if (round && i == 2)
                 kill_program(options.decoder);
-            assert_ok(qv_clip_read(clip, frames[round][i], 1, &got, NULL, &err), &err);
+            assert_ok(qv_clip_read(clip, frames[round][i], 1, &got, NULL, ERR));
             assert_int_equal(got, 1);
         }
         qv_clip_close(&clip);
@@ -364,9 +362,8 @@ TEST(test_ends_with_its_last_frame)
     static uint8_t frames[N_FRAMES][256 * 320 * 3];
     qv_clip *clip = NULL;
     int64_t got;
-    qv_error err;
-    assert_ok(qv_clip_open(CLIP, NULL, NULL, &options, &clip, &err), &err);
-    assert_ok(qv_clip_read(clip, frames[0], N_FRAMES, &got, NULL, &err), &err);
+    assert_ok(qv_clip_open(CLIP, NULL, NULL, &options, &clip, ERR));
+    assert_ok(qv_clip_read(clip, frames[0], N_FRAMES, &got, NULL, ERR));
     assert_int_equal(got, N_FRAMES);
     int running = 2; /* one of them waits for the next clip */
     for (int i = 0; i < 1000 && running > 1; i++) {
@@ -397,8 +394,8 @@ TEST(test_killed_in_a_clip)
     pthread_t killer;
     static uint8_t frames[N_FRAMES][256 * 320 * 3];
     int64_t got;
-    assert_ok(qv_clip_open(CLIP, NULL, NULL, &hang, &clip, &err), &err);
-    assert_ok(qv_clip_read(clip, frames[0], 2, &got, NULL, &err), &err);
+    assert_ok(qv_clip_open(CLIP, NULL, NULL, &hang, &clip, ERR));
+    assert_ok(qv_clip_read(clip, frames[0], 2, &got, NULL, ERR));
     kill_program(hang.decoder); /* the clip has had 2 frames and hangs; so will the next process */
     assert_int_equal(pthread_create(&killer, NULL, kill_soon, hang.decoder), 0);
     assert_int_equal(qv_clip_read(clip, frames[0], 1, &got, NULL, &err), QV_EBACKEND);
@@ -408,7 +405,7 @@ TEST(test_killed_in_a_clip)
     assert_int_equal(hang.decoder->starts, 2);
     assert_int_equal(qv_clip_read(clip, frames[0], 1, &got, NULL, &err), QV_EBACKEND);
     qv_clip_close(&clip);
-    assert_ok(qv_clip_open(CLIP, NULL, NULL, &hang, &clip, &err), &err);
+    assert_ok(qv_clip_open(CLIP, NULL, NULL, &hang, &clip, ERR));
     assert_int_equal(hang.decoder->starts, 3);
     qv_clip_close(&clip);
     qv_decoder_stop(&hang.decoder);
@@ -623,8 +620,7 @@ count_frames(const char *path, double start_s, qv_decoder *decoder)
     const qv_clip_options o = { .decoder = decoder, .start_s = start_s };
     qv_clip *clip = NULL;
     qv_outcome info;
-    qv_error err;
-    assert_ok(qv_clip_open(path, NULL, NULL, &o, &clip, &err), &err);
+    assert_ok(qv_clip_open(path, NULL, NULL, &o, &clip, ERR));
     qv_clip_get_info(clip, &info);
     qv_clip_close(&clip);
     return info.source_frames;

@@ -64,9 +64,8 @@ job_open(const struct tiny *t, int n_models, qv_job_options o, struct collector 
 static qv_job_progress
 job_end(qv_job **job)
 {
-    qv_error err = { 0 };
     qv_job_progress p;
-    assert_ok(qv_job_end(*job, &err), &err);
+    assert_ok(qv_job_end(*job, ERR));
     qv_job_get_progress(*job, &p);
     assert_int_equal(p.done, p.added);
     assert_int_equal(p.frame_bytes, 0);
@@ -501,7 +500,6 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
     c->slow = how >= ODD_ARE_DROPPED ? 2000 : 0;
     c->fails = how == SINK_FAILS ? l->keys[9] : NULL; /* of 16 pairs, at the first of its calls */
     c->how = QV_EIO;
-    qv_error err;
     qv_job *job =
         job_open(t, n_models, (qv_job_options){ .chunk_rows = ROWS, .decoders = 3, .sinks = 2 }, c);
     for (int i = 0; i < LONG; i++)
@@ -512,7 +510,7 @@ run_longs(const struct tiny *t, int n_models, const struct longs *l, enum ending
     const size_t dropped = how == ODD_ARE_DROPPED ? qv_job_drop(job, 1) : 0;
     if (how == IS_CANCELLED) {
         qv_job_cancel(job);
-        assert_ok(qv_job_end(job, &err), &err);
+        assert_ok(qv_job_end(job, ERR));
         job_close(&job);
     } else {
         p = job_end(&job);
@@ -802,7 +800,7 @@ TEST(sources_are_checked_when_they_are_added)
     }
     job_add(job, &good);
     qv_error err = { 0 };
-    assert_ok(qv_job_end(job, &err), &err);
+    assert_ok(qv_job_end(job, ERR));
     expect_failure("after the end", QV_ESTATE, "good|ended", qv_job_add(job, &good, &err), &err);
     job_close(&job);
     assert_int_equal(c->n, 1);
@@ -915,12 +913,11 @@ TEST(a_sink_of_zeros_discards)
     struct tiny t = tiny_open("ref", QV_F32, 1);
     uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
     qv_job *job = NULL;
-    qv_error err = { 0 };
     const qv_job_options o = { .chunk_rows = ROWS };
     const qv_job_source good = { .key = "good",
                                  .kind = QV_SOURCE_FRAMES,
                                  .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
-    assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
+    assert_ok(qv_job_open(&t.model, 1, &o, &job, ERR));
     job_add(job, &good);
     job_add(job, &(qv_job_source){ .key = "bad", .path = "missing.mp4" });
     const qv_job_progress p = job_end(&job);
@@ -971,10 +968,8 @@ TEST(what_is_no_matter_of_one_source_ends_all)
     /* a device that cannot compute */
     struct tiny described = { .info = t.info };
     qv_model_options o = { .dtype = QV_F32, .describe = true };
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &described.ctx, &err) ||
-                  qv_model_load(described.ctx, QV_GOLDEN "/qwen3_vl_moe", &o, &described.model,
-                                &err),
-              &err);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &described.ctx, ERR) ||
+              qv_model_load(described.ctx, QV_GOLDEN "/qwen3_vl_moe", &o, &described.model, ERR));
     c = collector_make(&t);
     job = job_open(&described, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
     for (added = 0; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
@@ -1020,7 +1015,7 @@ TEST(a_job_is_closed_early)
         if (turn >= 4) {
             qv_job_cancel(job);
             assert_int_equal(qv_job_add(job, &m->sources[0], NULL), QV_ESTATE);
-            assert_ok(qv_job_end(job, &err), &err);
+            assert_ok(qv_job_end(job, ERR));
             assert_int_equal(c->n, added);
         }
         job_close(&job);
@@ -1243,12 +1238,11 @@ TEST(a_chunk_is_waited_for_once)
     enum { K = 10 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     double device_s = 0;
-    qv_error err = { 0 };
     qv_job *job = NULL;
     const qv_job_options o = { .chunk_rows = 24 * 24,
                                .sink = { .end = keep_device_s, .user = &device_s },
                                .clip.decoder = decoder };
-    assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
+    assert_ok(qv_job_open(&t.model, 1, &o, &job, ERR));
     add_clip(job, clips[K].name, K);
     const qv_job_progress p = job_end(&job);
     assert_true(device_s > 0 && device_s <= p.device_s * 1.001);
@@ -1461,9 +1455,8 @@ TEST(results_are_taken_in_order_below_a_bound)
         const int decoders = 1 + turn;
         const int64_t ahead = turn ? turn * 20000 : 1;
         const qv_job_options o = held_options(&h, ahead, decoders);
-        qv_error err = { 0 };
         pthread_t taker;
-        assert_ok(qv_job_open(&t.model, 1, &o, &h.job, &err), &err);
+        assert_ok(qv_job_open(&t.model, 1, &o, &h.job, ERR));
         assert_int_equal(pthread_create(&taker, NULL, take_all, &h), 0);
         for (int i = 0; i < HELD; i++)
             add_held(&h, i, frames);
@@ -1523,7 +1516,7 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     qv_error err = { 0 };
     o.queue = 4;
     o.refuse_when_full = true;
-    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, &err), &err);
+    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, ERR));
     add_held(&h, 0, frames);
     expect_done(h.job, 1);
     const qv_job_source next = { .key = "next", .path = clip_paths[0], .user = &h.bytes[1] };
@@ -1552,7 +1545,7 @@ TEST(nothing_is_taken_up_until_results_are_given_back)
     /* without a bound nothing counts */
     h = (struct holder){ .held = 0 };
     o = held_options(&h, 0, 1);
-    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, &err), &err);
+    assert_ok(qv_job_open(&t.model, 1, &o, &h.job, ERR));
     for (int i = 0; i < 8; i++)
         add_held(&h, i, frames);
     job_end(&h.job);
@@ -1598,12 +1591,12 @@ TEST(a_job_that_waits_asks_whether_it_goes_on)
         const qv_job_source s = { .key = "k",
                                   .kind = QV_SOURCE_FRAMES,
                                   .item = { .data = frames, .grid_thw = { 1, 4, 4 } } };
-        assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
+        assert_ok(qv_job_open(&t.model, 1, &o, &job, ERR));
         job_add(job, &s);
         if (adding)
             expect_failure("adding", QV_ESTATE, "the job was ended", qv_job_add(job, &s, &err),
                            &err);
-        assert_ok(qv_job_end(job, &err), &err);
+        assert_ok(qv_job_end(job, ERR));
         assert_int_equal(asked, 3);
         qv_job_close(&job);
     }
@@ -1728,14 +1721,13 @@ TEST(a_soak_leaves_nothing_behind)
     const int many = asked ? atoi(asked) : 300, warm = many / 3;
     struct tiny t = tiny_open("ref", QV_F32, 1);
     int done = 0;
-    qv_error err = { 0 };
     const qv_job_options o = { .sink = { .end = count, .user = &done },
                                .decoders = 3,
                                .chunk_rows = ROWS,
                                .clip.decoder = decoder };
     qv_job *job = NULL;
     const int files = open_files(), processes = decoder_children(-1);
-    assert_ok(qv_job_open(&t.model, 1, &o, &job, &err), &err);
+    assert_ok(qv_job_open(&t.model, 1, &o, &job, ERR));
     int64_t before = 0;
     for (int i = 0; i < many; i++) {
         char key[16];
@@ -1744,7 +1736,7 @@ TEST(a_soak_leaves_nothing_behind)
         if (i == warm)
             before = resident_bytes();
     }
-    assert_ok(qv_job_end(job, &err), &err);
+    assert_ok(qv_job_end(job, ERR));
     const int64_t grew = resident_bytes() - before;
     qv_job_close(&job);
     assert_int_equal(done, many);

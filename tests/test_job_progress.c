@@ -27,24 +27,22 @@ take_rows(void *user, void *entry, const qv_job_result *r, const qv_job_rows *ro
 static qv_job *
 job_open(const struct tiny *t, qv_job_options o, useconds_t *slow_us)
 {
-    qv_error err = { 0 };
     qv_job *job = NULL;
     o.sink = (qv_job_sink){ .rows = take_rows, .user = slow_us };
     o.chunk_rows = 16;
-    assert_ok(qv_job_open(&t->model, 1, &o, &job, &err), &err);
+    assert_ok(qv_job_open(&t->model, 1, &o, &job, ERR));
     return job;
 }
 
 static void
 add(qv_job *job, const uint8_t *frames, const int64_t g[3])
 {
-    qv_error err = { 0 };
     const qv_job_source s = {
         .key = "frames",
         .kind = QV_SOURCE_FRAMES,
         .item = { .data = frames, .grid_thw = { g[0], g[1], g[2] } },
     };
-    assert_ok(qv_job_add(job, &s, &err), &err);
+    assert_ok(qv_job_add(job, &s, ERR));
 }
 
 /* Hundreds of items are reported as cancelled, and freed, while another thread asks for progress,
@@ -58,7 +56,6 @@ TEST(progress_may_be_asked_for_until_the_end)
     useconds_t slow_us = 1000;
     for (int turn = 0; turn < TURNS; turn++) {
         struct asker asker = { 0 };
-        qv_error err = { 0 };
         qv_job *job = job_open(&t, (qv_job_options){ .decoders = 1 + turn % 3 }, &slow_us);
         asker_start(&asker, job);
         while (!atomic_load(&asker.asked)) /* a busy machine may start the thread late */
@@ -66,7 +63,7 @@ TEST(progress_may_be_asked_for_until_the_end)
         for (int i = 0; i < MANY; i++)
             add(job, frames, grid);
         qv_job_cancel(job);
-        assert_ok(qv_job_end(job, &err), &err);
+        assert_ok(qv_job_end(job, ERR));
         asker_stop(&asker);
         qv_job_close(&job);
     }

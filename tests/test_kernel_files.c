@@ -18,9 +18,8 @@ static void
 open_files(struct qv_kernel_files *files, const char *folder, const char *device)
 {
     struct qv_caps caps = { 0 };
-    qv_error err = { 0 };
     snprintf(caps.device, sizeof caps.device, "%s", device);
-    assert_ok(qv_kernel_files_open(files, folder, "cuda", &caps, &err), &err);
+    assert_ok(qv_kernel_files_open(files, folder, "cuda", &caps, ERR));
 }
 
 static bool
@@ -183,11 +182,9 @@ TEST(a_warning_is_read_while_others_are_written)
     struct warming warming[THREADS];
     pthread_t threads[THREADS];
     qv_context *ctx = NULL;
-    qv_error err = { 0 };
     const char *folder = temp_path("kernels");
     assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref", .kernel_folder = folder },
-                              &ctx, &err),
-              &err);
+                              &ctx, ERR));
     for (int i = 0; i < THREADS; i++) {
         qv_kernel_files_keep(&ctx->kernel_files, keys[i], plan, sizeof plan);
         warming[i] = (struct warming){ .ctx = ctx, .key = keys[i] };

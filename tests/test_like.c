@@ -250,7 +250,7 @@ TEST(a_row_stands_over_all_clips)
     assert_int_equal(qvm_check_row(&own, &err), QV_EINVAL);
     assert_string_equal(err.text, "\"end\" (2) must be greater than \"start\" (2)");
     own.end_s = 2.5;
-    assert_ok(qvm_check_row(&own, &err), &err);
+    assert_ok(qvm_check_row(&own, ERR));
     own.fps = 3;
     own.length = 7;
     own.first_frame = true;

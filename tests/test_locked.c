@@ -197,12 +197,11 @@ TEST(test_peer)
     int pair[2];
     char byte;
     qv_outcome info;
-    qv_error err;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0); /* without FD_CLOEXEC */
     qv_clip_options options = { .decoder = start_gpu("") };
-    assert_ok(read_clip(&options, &info, &err), &err);
+    assert_ok(read_clip(&options, &info, ERR));
     if (has_landlock)
-        assert_ok(qv_decoder_gpu(options.decoder, 0, true, &err), &err);
+        assert_ok(qv_decoder_gpu(options.decoder, 0, true, ERR));
     assert_true(getsid(options.decoder->child.pid) != getsid(0));
     close(pair[0]);
     struct pollfd peer = { .fd = pair[1], .events = POLLIN };

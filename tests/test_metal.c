@@ -157,13 +157,12 @@ TEST(every_call_may_fail)
  * nothing is kept. */
 TEST(pages_are_used_in_place)
 {
-    qv_error err = { 0 };
     qv_context *ctx = NULL;
     qv_conv3d *conv = NULL;
     qv_conv3d_info info;
     assert_int_equal(sysconf(_SC_PAGESIZE) % PAGE, 0);
-    assert_ok(qv_context_open(&metal, &ctx, &err), &err);
-    assert_ok(open_pointwise(ctx, &conv, &err), &err);
+    assert_ok(qv_context_open(&metal, &ctx, ERR));
+    assert_ok(open_pointwise(ctx, &conv, ERR));
     qv_conv3d_get_info(conv, &info);
     float *x = pages(info.x_bytes + PAGE), *y = pages(info.y_bytes + PAGE);
     float *odd_x = x + PAGE / sizeof(float) / 2, *odd_y = y + PAGE / sizeof(float) / 2;
@@ -172,11 +171,11 @@ TEST(pages_are_used_in_place)
     for (size_t i = 0; i < info.x_bytes / sizeof(float); i++)
         values[i] = (float)(i % 7) - 3;
     memcpy(odd_x, values, info.x_bytes);
-    assert_ok(qv_conv3d_run(conv, odd_x, odd_y, &err), &err);
+    assert_ok(qv_conv3d_run(conv, odd_x, odd_y, ERR));
     memcpy(expected, odd_y, info.y_bytes);
     memcpy(x, values, info.x_bytes);
     memset(y, 0xff, info.y_bytes);
-    assert_ok(qv_conv3d_run(conv, x, y, &err), &err);
+    assert_ok(qv_conv3d_run(conv, x, y, ERR));
     assert_memory_equal(y, expected, info.y_bytes);
     free(x); /* The backend does not hold either of them any more. */
     free(y);
@@ -195,28 +194,27 @@ TEST(marks_measure_the_work_between)
     struct qv_device *dev = NULL;
     struct qv_kernel *kernel = NULL;
     struct qv_memory *x = NULL, *y = NULL;
-    qv_error err = { 0 };
     size_t scratch;
     double ms = -1;
     struct qv_op op = { .kind = QV_OP_convert };
     op.u.convert = (struct qv_op_convert){ .n = N, .x_dtype = QV_F32, .y_dtype = QV_F32 };
-    assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, &err), &err);
-    assert_ok(be->prepare(dev, &op, 0, &kernel, &scratch, &err), &err);
-    assert_ok(be->alloc(dev, N * sizeof(float), &x, &err), &err);
-    assert_ok(be->alloc(dev, N * sizeof(float), &y, &err), &err);
+    assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, ERR));
+    assert_ok(be->prepare(dev, &op, 0, &kernel, &scratch, ERR));
+    assert_ok(be->alloc(dev, N * sizeof(float), &x, ERR));
+    assert_ok(be->alloc(dev, N * sizeof(float), &y, ERR));
     struct qv_call call = { .kernel = kernel, .operands = { { x, 0 }, { y, 0 } } };
-    assert_ok(be->run(dev, &call, 1, &err), &err);
-    assert_ok(be->mark(dev, QV_MARK_BEGIN, &err), &err);
+    assert_ok(be->run(dev, &call, 1, ERR));
+    assert_ok(be->mark(dev, QV_MARK_BEGIN, ERR));
     for (int i = 0; i < 100; i++) /* More than may wait at once. */
-        assert_ok(be->run(dev, &call, 1, &err), &err);
-    assert_ok(be->mark(dev, QV_MARK_END, &err), &err);
-    assert_ok(be->wait(dev, QV_MARK_END, &err), &err);
-    assert_ok(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, &err), &err);
+        assert_ok(be->run(dev, &call, 1, ERR));
+    assert_ok(be->mark(dev, QV_MARK_END, ERR));
+    assert_ok(be->wait(dev, QV_MARK_END, ERR));
+    assert_ok(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, ERR));
     assert_true(ms > 0 && ms < 60e3);
     /* There is nothing between the marks. */
-    assert_ok(be->mark(dev, QV_MARK_BEGIN, &err), &err);
-    assert_ok(be->mark(dev, QV_MARK_END, &err), &err);
-    assert_ok(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, &err), &err);
+    assert_ok(be->mark(dev, QV_MARK_BEGIN, ERR));
+    assert_ok(be->mark(dev, QV_MARK_END, ERR));
+    assert_ok(be->elapsed(dev, QV_MARK_BEGIN, QV_MARK_END, &ms, ERR));
     assert_true(ms == 0);
     be->free(dev, x);
     be->free(dev, y);
@@ -265,7 +263,7 @@ run_many(int fails, qv_error *err)
 TEST(a_long_list_is_several_buffers)
 {
     qv_error err = { 0 };
-    assert_ok(run_many(-1, &err), &err);
+    assert_ok(run_many(-1, ERR));
     for (int buffer = 0; buffer < 3; buffer++) { /* each is made by two calls */
         err.text[0] = 0;
         assert_int_equal(run_many(FIRST_BUFFER_FAILS + buffer, &err), QV_EBACKEND);
@@ -285,18 +283,16 @@ TEST(long_attention_is_several_buffers)
     struct qv_kernel *kernel = NULL;
     struct qv_memory *x = NULL, *y = NULL;
     struct qv_op op;
-    qv_error err = { 0 };
     size_t scratch;
-    assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, &err), &err);
-    assert_ok(qv_op_parse(text, &op, &err) || be->prepare(dev, &op, 0, &kernel, &scratch, &err) ||
-                  be->alloc(dev, bytes, &x, &err) || be->alloc(dev, bytes, &y, &err),
-              &err);
+    assert_ok(be->open(&(struct qv_device_options){ 0 }, &dev, ERR));
+    assert_ok(qv_op_parse(text, &op, ERR) || be->prepare(dev, &op, 0, &kernel, &scratch, ERR) ||
+              be->alloc(dev, bytes, &x, ERR) || be->alloc(dev, bytes, &y, ERR));
     const struct qv_call call = {
         .kernel = kernel, .operands = { { NULL, 0 }, { x, 0 }, { x, 0 }, { x, 0 }, { y, 0 } }
     };
     setenv("QV_EMULATOR_CHECKS", "0", 1);
     emulator_samples = true;
-    assert_ok(be->run(dev, &call, 1, &err) || be->sync(dev, &err), &err);
+    assert_ok(be->run(dev, &call, 1, ERR) || be->sync(dev, ERR));
     emulator_samples = false;
     unsetenv("QV_EMULATOR_CHECKS");
     be->free(dev, x);
@@ -334,10 +330,8 @@ TEST(pieces_are_the_whole)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct launch_metal whole = { 0 };
         struct qv_op op;
-        qv_error err = { 0 };
-        assert_ok(qv_op_parse(cases[i].op, &op, &err) ||
-                      qv_launch_metal(&op, 0, cases[i].naive, &whole, &err),
-                  &err);
+        assert_ok(qv_op_parse(cases[i].op, &op, ERR) ||
+                  qv_launch_metal(&op, 0, cases[i].naive, &whole, ERR));
         const uint32_t n = qv_launch_pieces_metal(&whole);
         const size_t all = (size_t)whole.groups[0] * whole.groups[1];
         unsigned char *seen = calloc(all, 1);
@@ -403,9 +397,7 @@ TEST(pieces_give_the_same_bits)
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         struct launch_metal launch = { 0 };
         struct qv_op op;
-        qv_error err = { 0 };
-        assert_ok(qv_op_parse(ops[i], &op, &err) || qv_launch_metal(&op, 0, false, &launch, &err),
-                  &err);
+        assert_ok(qv_op_parse(ops[i], &op, ERR) || qv_launch_metal(&op, 0, false, &launch, ERR));
         /* whole; a head each; a block each */
         const double seconds[] = { 0.1, 0.7, 100 };
         for (int cut = 0; cut < 3; cut++) {
@@ -445,7 +437,6 @@ TEST(kernels_have_names)
         { false, "norm rows=4 cols=63 eps=1e-6 dtype=f32", "norm_naive, naive: rows are no" },
     };
     const struct qv_backend *be = &qv_backend_metal;
-    qv_error err = { 0 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct qv_device *dev = NULL;
         struct qv_kernel *kernel = NULL;
@@ -453,10 +444,9 @@ TEST(kernels_have_names)
         size_t scratch, n = strlen(cases[i].said);
         char text[QV_KERNEL_BYTES];
         const struct qv_device_options o = { .naive = cases[i].naive ? UINT32_MAX : 0 };
-        assert_ok(be->open(&o, &dev, &err), &err);
-        assert_ok(qv_op_parse(cases[i].op, &op, &err) ||
-                      be->prepare(dev, &op, 0, &kernel, &scratch, &err),
-                  &err);
+        assert_ok(be->open(&o, &dev, ERR));
+        assert_ok(qv_op_parse(cases[i].op, &op, ERR) ||
+                  be->prepare(dev, &op, 0, &kernel, &scratch, ERR));
         be->describe(kernel, text, sizeof text);
         if (strncmp(text, cases[i].said, n) ||
             (!strstr(cases[i].said, "naive") && strstr(text, "naive")))
@@ -493,16 +483,14 @@ TEST(rows_beyond_the_fill_read_what_is_there)
 TEST(tuning_takes_from_its_file)
 {
     char file[] = "test_metal_tune.json";
-    qv_error err = { 0 };
     size_t n = 0, m = 0;
     float *tokens[2] = { NULL, NULL };
     remove(file);
     for (int i = 0; i < 2; i++) {
         struct tiny t = { 0 };
         const qv_context_options o = { .backend = "metal", .tune_file = file, .tune = i == 0 };
-        assert_ok(qv_context_open(&o, &t.ctx, &err) ||
-                      qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, &err),
-                  &err);
+        assert_ok(qv_context_open(&o, &t.ctx, ERR) ||
+                  qv_model_load(t.ctx, QV_GOLDEN "/qwen3_vl", NULL, &t.model, ERR));
         qv_model_get_info(t.model, &t.info);
         uint8_t *frames = tiny_frames(&t, 2, 4, 4, 1);
         const qv_item clip = { .data = frames, .grid_thw = { 1, 4, 4 } };
@@ -527,7 +515,7 @@ TEST(without_bfloat_f32_says_so)
     qv_context_info info;
     qv_error err = { 0 };
     assert_int_equal(setenv("QV_EMULATED_FAMILY", "7", 1), 0);
-    assert_ok(qv_context_open(&metal, &ctx, &err), &err);
+    assert_ok(qv_context_open(&metal, &ctx, ERR));
     qv_context_get_info(ctx, &info);
     assert_int_equal(info.dtype, QV_F32);
     assert_non_null(strstr(info.dtype_reason, "no bfloat"));

@@ -132,7 +132,6 @@ take(struct written *w, const struct how *how, const struct qv_safetensors *file
      const struct qv_safetensor *t)
 {
     static const char prefix[] = "model.visual.";
-    qv_error err = { 0 };
     char name[160];
     const int64_t n = (int64_t)t->bytes / 2;
     uint16_t *in = malloc(t->bytes);
@@ -142,7 +141,7 @@ take(struct written *w, const struct how *how, const struct qv_safetensors *file
         free(x);
         return;
     }
-    assert_ok(qv_safetensors_read(file, t, 0, in, t->bytes, &err), &err);
+    assert_ok(qv_safetensors_read(file, t, 0, in, t->bytes, ERR));
     for (int64_t i = 0; i < n; i++)
         x[i] = qv_bf16_to_f32(in[i]);
     free(in);
@@ -163,11 +162,10 @@ static int64_t
 write_checkpoint(const struct how *how)
 {
     static struct written w;
-    qv_error err = { 0 };
     struct qv_safetensors *file = NULL;
     struct qv_safetensors_writer *to = NULL;
     w.n = 0;
-    assert_ok(qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err), &err);
+    assert_ok(qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, ERR));
     for (size_t i = 0; i < qv_safetensors_count(file); i++)
         take(&w, how, file, qv_safetensors_at(file, i));
     qv_safetensors_close(&file);
@@ -183,8 +181,7 @@ write_checkpoint(const struct how *how)
     }
     w.n = kept;
     assert_ok(qv_safetensors_writer_open(temp_path("model.safetensors"), w.tensors, w.n, NULL, 0,
-                                         &to, &err),
-              &err);
+                                         &to, ERR));
     for (size_t i = 0; i < w.n; i++) {
         const size_t said = (size_t)w.tensors[i].shape[0] * 4 *
                             (size_t)(w.tensors[i].n_dims > 1 ? w.tensors[i].shape[1] : 1);
@@ -192,10 +189,10 @@ write_checkpoint(const struct how *how)
         if (w.bytes[i] < said)
             memset((char *)grown + w.bytes[i], 0, said - w.bytes[i]);
         const size_t bytes = w.tensors[i].n_dims == 5 ? w.bytes[i] : said;
-        assert_ok(qv_safetensors_writer_put(to, i, 0, grown, bytes, &err), &err);
+        assert_ok(qv_safetensors_writer_put(to, i, 0, grown, bytes, ERR));
         free(grown);
     }
-    assert_ok(qv_safetensors_writer_finish(&to, &err), &err);
+    assert_ok(qv_safetensors_writer_finish(&to, ERR));
     int64_t quantised = 0;
     for (size_t i = 0; i < w.n; i++)
         quantised += !strcmp(w.tensors[i].dtype_name, "U32");
@@ -312,16 +309,15 @@ TEST(stored_takes_a_third)
     static const int64_t sizes[][2] = { { 3072, 1024 }, { 1024, 1024 }, { 4096, 1024 },
                                         { 1024, 4096 }, { 4096, 4096 }, { 2560, 4096 } };
     qv_context *ctx = NULL;
-    qv_error err = { 0 };
     if (!qv_backend_find("cpu"))
         skip();
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "cpu" }, &ctx, &err), &err);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "cpu" }, &ctx, ERR));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct qv_matrix matrix = { .n = sizes[i][0], .k = sizes[i][1], .dtype = QV_BF16 };
         struct qv_layout stored, widened;
-        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &widened, &err), &err);
+        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &widened, ERR));
         matrix.groups = (struct qv_groups){ 4, 64, QV_BF16 };
-        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &stored, &err), &err);
+        assert_ok(ctx->backend->layout(ctx->dev, &matrix, &stored, ERR));
         const double ratio = (double)stored.bytes / (double)widened.bytes;
         if (!(ratio > 0.28 && ratio <= 0.32))
             fail_msg("%lld x %lld: stored takes %.3f of bf16", (long long)matrix.n,
@@ -385,7 +381,7 @@ TEST(what_is_not_in_that_form_is_refused)
         qv_model *model = NULL;
         qv_error err = { 0 };
         write_checkpoint(&cases[i].how);
-        assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), &err);
+        assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, ERR));
         const qv_status s = qv_model_load(ctx, tempdir, NULL, &model, &err);
         expect_failure("quantised", cases[i].status, cases[i].words, s, &err);
         assert_null(model);

@@ -125,9 +125,8 @@ write_checkpoint(const struct form *form)
     struct matrix quantised[2];
     struct qv_config config;
     struct qv_tower tower;
-    qv_error err = { 0 };
     size_t n = 0;
-    assert_ok(qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err), &err);
+    assert_ok(qv_config_read(tempdir, &config, ERR) || qv_tower_open(&config, &tower, ERR));
     s.used = s.data = 0;
     for (size_t id = 0; id < tower.n; id++) {
         const struct qv_tensor_spec *spec = &tower.tensors[id];
@@ -206,7 +205,7 @@ is_refused(const struct form *form, bool bits)
         snprintf(words, sizeof words,
                  "model.safetensors|mlp.linear_fc1.weight|groups of %lld|32, 64 and 128",
                  (long long)form->group);
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, &err), &err);
+    assert_ok(qv_context_open(&(qv_context_options){ .backend = "ref" }, &ctx, ERR));
     const qv_status s = qv_model_load(ctx, tempdir, NULL, &model, &err);
     expect_failure("quantised", QV_EFORMAT, words, s, &err);
     assert_null(model);
@@ -251,11 +250,10 @@ TEST(a_room_that_is_too_small_is_refused)
     void *values;
     write_config();
     write_checkpoint(&form);
-    assert_ok(qv_config_read(tempdir, &config, &err) || qv_tower_open(&config, &tower, &err) ||
-                  qv_checkpoint_open(tempdir, &stored.checkpoint, &err),
-              &err);
+    assert_ok(qv_config_read(tempdir, &config, ERR) || qv_tower_open(&config, &tower, ERR) ||
+              qv_checkpoint_open(tempdir, &stored.checkpoint, ERR));
     const struct qv_tensor_spec *spec = &tower.tensors[tower.blocks[0].fc1.weight];
-    assert_ok(qv_stored_find(&stored, &config, spec, 0, &tensor, &err), &err);
+    assert_ok(qv_stored_find(&stored, &config, spec, 0, &tensor, ERR));
     for (int64_t group = 1; group <= 32; group *= 32) { /* 1 stands for a tensor that nobody has
                                                          * checked. */
         tensor.group = group;
@@ -267,7 +265,7 @@ TEST(a_room_that_is_too_small_is_refused)
         const qv_status s = qv_stored_read(&tensor, 5, 3, &room, &values, &err);
         expect_failure("too small", QV_EFORMAT, "mlp.linear_fc1.weight: 3 rows take", s, &err);
         room.bytes++;
-        assert_ok(group == 32 && qv_stored_read(&tensor, 5, 3, &room, &values, &err), &err);
+        assert_ok(group == 32 && qv_stored_read(&tensor, 5, 3, &room, &values, ERR));
         for (int64_t i = 0; group == 32 && i < 3 * spec->k; i++)
             assert_true(((const float *)values)[i] == value_at(&form, 5 * spec->k + i));
         free(raw);

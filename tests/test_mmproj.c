@@ -185,7 +185,6 @@ wide_folder(void)
     static char dir[256];
     struct qv_config c;
     struct qv_tower tower;
-    qv_error err = { 0 };
     static struct qv_safetensor tensors[64];
     static char names[64][128];
     struct qv_safetensors_writer *w = NULL;
@@ -197,7 +196,7 @@ wide_folder(void)
               "\"num_position_embeddings\":16,\"deepstack_visual_indexes\":[0]}}");
     temp_text("wide/preprocessor_config.json",
               "{\"image_mean\":[0.5,0.5,0.5],\"image_std\":[0.5,0.5,0.5]}");
-    assert_ok(qv_config_read(dir, &c, &err) || qv_tower_open(&c, &tower, &err), &err);
+    assert_ok(qv_config_read(dir, &c, ERR) || qv_tower_open(&c, &tower, ERR));
     assert_true(tower.n <= 64);
     for (size_t i = 0; i < tower.n; i++) {
         const struct qv_tensor_spec *spec = &tower.tensors[i];
@@ -212,18 +211,17 @@ wide_folder(void)
         memcpy(tensors[i].shape, shape, sizeof shape);
     }
     assert_ok(qv_safetensors_writer_open(temp_path("wide/model.safetensors"), tensors, tower.n,
-                                         NULL, 0, &w, &err),
-              &err);
+                                         NULL, 0, &w, ERR));
     for (size_t i = 0; i < tower.n; i++) {
         const int64_t n = tower.tensors[i].n * tower.tensors[i].k;
         float *x = malloc((size_t)n * sizeof *x);
         assert_non_null(x);
         for (int64_t j = 0; j < n; j++)
             x[j] = (float)((j * 2654435761u >> 7) % 2001) * 1e-4f - 0.1f;
-        assert_ok(qv_safetensors_writer_put(w, i, 0, x, (uint64_t)n * 4, &err), &err);
+        assert_ok(qv_safetensors_writer_put(w, i, 0, x, (uint64_t)n * 4, ERR));
         free(x);
     }
-    assert_ok(qv_safetensors_writer_finish(&w, &err), &err);
+    assert_ok(qv_safetensors_writer_finish(&w, ERR));
     qv_tower_close(&tower);
     return dir;
 }
@@ -341,7 +339,7 @@ TEST(wrong_means_are_told_and_can_be_overruled)
     const char *file = mmproj_make(golden("qwen3_vl"), &how, "mmproj.gguf", NULL);
     qv_model_info info;
     qv_error err = { 0 };
-    assert_ok(load(file, NULL, &info, &err), &err);
+    assert_ok(load(file, NULL, &info, ERR));
     for (int i = 0; i < 3; i++) {
         static const char *const words[] = { "clip.vision.image_mean", "--image-mean 0.5,0.5,0.5",
                                              "--image-std 0.5,0.5,0.5" };
@@ -350,17 +348,17 @@ TEST(wrong_means_are_told_and_can_be_overruled)
     }
     assert_true(info.image.mean[0] == 0.48145466 && info.video.std[2] == 0.27577711);
     qv_model_options options = { .image_mean = half };
-    assert_ok(load(file, &options, &info, &err), &err);
+    assert_ok(load(file, &options, &info, ERR));
     assert_true(*info.warning && info.image.mean[0] == 0.5 && info.video.mean[1] == 0.5);
     options.image_std = half;
-    assert_ok(load(file, &options, &info, &err), &err);
+    assert_ok(load(file, &options, &info, ERR));
     assert_string_equal(info.warning, "");
     assert_true(info.image.std[0] == 0.5 && info.video.std[1] == 0.5);
     options.image_std = none;
     expect_failure("std", QV_EINVAL, "image_std[1] is 0; must be a number from 1e-06",
                    load(file, &options, &info, &err), &err);
     options = (qv_model_options){ .image_mean = (const double[]){ 0.25, 0.5, 0.5 } };
-    assert_ok(load(golden("qwen3_vl"), &options, &info, &err), &err);
+    assert_ok(load(golden("qwen3_vl"), &options, &info, ERR));
     /* this works for any checkpoint */
     assert_true(info.video.mean[0] == 0.25 && info.video.std[0] == 0.5);
 }
@@ -447,7 +445,7 @@ TEST(scales_that_cannot_be_kept_are_told)
     qv_error err = { 0 };
     expect_failure("stored", QV_EUNSUPPORTED, "attn_qkv.weight has a scale of |weights bf16",
                    load(file, &stored, &info, &err), &err);
-    assert_ok(load(file, &(qv_model_options){ .dtype = QV_F32 }, &info, &err), &err);
+    assert_ok(load(file, &(qv_model_options){ .dtype = QV_F32 }, &info, ERR));
 }
 
 /* ---- which file ------------------------------------------------------------------------------------- */
@@ -460,7 +458,7 @@ TEST(a_folder_with_one_mmproj_is_a_model)
     mmproj_make(golden("qwen3_vl"), &how, "mmproj-BF16.gguf", NULL);
     temp_text("model-Q4_K_M.gguf", "a language model's, which is not looked at");
     temp_text("config.json", "{ } "); /* such a file is often beside GGUF files */
-    assert_ok(load(tempdir, NULL, &info, &err), &err);
+    assert_ok(load(tempdir, NULL, &info, ERR));
     assert_string_equal(info.model_type, "qwen3_vl");
     mmproj_make(golden("qwen3_vl"), &how, "MMPROJ-f16.GGUF", NULL);
     expect_failure("two", QV_EFORMAT, "has 2 GGUF files|MMPROJ-f16.GGUF|mmproj-BF16.gguf|name one",
@@ -479,8 +477,7 @@ TEST(what_the_tower_does_not_use_is_found)
     const char *file = mmproj_make(golden("qwen3_vl"), &how, "mmproj.gguf", NULL);
     struct tiny t = tiny_open_family(file, "ref", QV_F32, 1);
     struct qv_leftover l;
-    qv_error err = { 0 };
-    assert_ok(qv_leftover_find(file, &t.model->config, &t.model->tower, &l, &err), &err);
+    assert_ok(qv_leftover_find(file, &t.model->config, &t.model->tower, &l, ERR));
     assert_true(!l.of_tower && !l.of_others);
     tiny_close(&t);
 }

@@ -22,8 +22,7 @@ static qv_decoder *
 start(void)
 {
     qv_decoder *decoder = NULL;
-    qv_error err;
-    assert_ok(qv_decoder_start(QV_DECODER_NO_NVDEC, &decoder, &err), &err);
+    assert_ok(qv_decoder_start(QV_DECODER_NO_NVDEC, &decoder, ERR));
     return decoder;
 }
 
@@ -41,7 +40,7 @@ TEST(its_version_says_it)
 {
     char text[256];
     qv_error err = { 0 };
-    assert_ok(qv_decoder_version(QV_DECODER_NO_NVDEC, text, &err), &err);
+    assert_ok(qv_decoder_version(QV_DECODER_NO_NVDEC, text, ERR));
     assert_non_null(strstr(text, "\n  FFmpeg   "));
     assert_non_null(strstr(text, "\n  NVDEC    this build has no NVDEC support"));
     assert_int_equal(qv_decoder_version("/bin/true", text, &err), QV_EBACKEND);
@@ -66,7 +65,7 @@ TEST(clips_say_it)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const qv_clip_options options = { .decoder = decoder, .decode = cases[i].decode };
         qv_outcome info;
-        assert_ok(qv_clip_open(cases[i].clip, NULL, NULL, &options, &clip, &err), &err);
+        assert_ok(qv_clip_open(cases[i].clip, NULL, NULL, &options, &clip, ERR));
         qv_clip_get_info(clip, &info);
         if (cases[i].not_gpu ? !strstr(info.not_gpu, words) : *info.not_gpu)
             fail_msg("case %zu: \"%s\"", i, info.not_gpu);
@@ -99,14 +98,12 @@ TEST(a_job_says_it)
     char reason[64] = "";
     qv_decoder *decoder = start();
     qv_job *job = NULL;
-    qv_error err = { 0 };
     const qv_job_options options = { .sink = { .end = keep_reason, .user = reason },
                                      .clip = { .decoder = decoder, .decode = QV_DECODE_AUTO } };
     is_cuda = true;
-    assert_ok(qv_job_open(&t.model, 1, &options, &job, &err) ||
-                  qv_job_add(job, &(qv_job_source){ .path = "whole.mkv", .key = "k" }, &err) ||
-                  qv_job_end(job, &err),
-              &err);
+    assert_ok(qv_job_open(&t.model, 1, &options, &job, ERR) ||
+              qv_job_add(job, &(qv_job_source){ .path = "whole.mkv", .key = "k" }, ERR) ||
+              qv_job_end(job, ERR));
     is_cuda = false;
     assert_non_null(strstr(reason, words));
     qv_job_close(&job);

@@ -104,7 +104,7 @@ static qv_cache_item
 an_item(const qv_cache *c)
 {
     qv_cache_item item;
-    assert_ok(qv_cache_at(c, 0, &item, &err), &err);
+    assert_ok(qv_cache_at(c, 0, &item, ERR));
     return item;
 }
 
@@ -113,7 +113,7 @@ an_entry(const qv_cache_layout *l)
 {
     qv_cache_entry *e = NULL;
     qv_cache_writer *w = open_writer(new_dir, l, 0);
-    assert_ok(qv_cache_begin(w, "k", &some_source, 4, &e, &err), &err);
+    assert_ok(qv_cache_begin(w, "k", &some_source, 4, &e, ERR));
     return e;
 }
 
@@ -122,7 +122,7 @@ a_job(void)
 {
     const qv_job_options o = { .decoders = 1 };
     qv_job *job = NULL;
-    assert_ok(qv_job_open(&model, 1, &o, &job, &err), &err);
+    assert_ok(qv_job_open(&model, 1, &o, &job, ERR));
     return job;
 }
 
@@ -131,7 +131,7 @@ a_fill(void)
 {
     const qv_cache_fill_options o = { 0 };
     qv_cache_fill *f = NULL;
-    assert_ok(qv_cache_fill_open(new_dir, &o, &f, &err), &err);
+    assert_ok(qv_cache_fill_open(new_dir, &o, &f, ERR));
     return f;
 }
 
@@ -140,7 +140,7 @@ a_clip(void)
 {
     const qv_clip_options o = { 0 };
     qv_clip *clip = NULL;
-    assert_ok(qv_clip_open(image_path, NULL, NULL, &o, &clip, &err), &err);
+    assert_ok(qv_clip_open(image_path, NULL, NULL, &o, &clip, ERR));
     return clip;
 }
 
@@ -283,7 +283,7 @@ CALL(qv_cache_release, NO_STATUS)
 {
     qv_cache *c = opened();
     qv_cache_item item = an_item(c);
-    assert_ok(qv_cache_hold(c, &item, &err), &err);
+    assert_ok(qv_cache_hold(c, &item, ERR));
     qv_cache_release(arg(0, c), arg(1, &item));
     return if_not(item.tokens != NULL);
 }
@@ -338,7 +338,7 @@ CALL(qv_cache_fill_there, NO_STATUS)
 {
     const qv_cache_fill_options o = { 0 };
     qv_cache_fill *f = NULL;
-    assert_ok(qv_cache_fill_open(cache_dir, &o, &f, &err), &err);
+    assert_ok(qv_cache_fill_open(cache_dir, &o, &f, ERR));
     return if_not(!qv_cache_fill_there(arg(0, f)));
 }
 
@@ -481,7 +481,7 @@ static qv_decoder *
 a_decoder(void)
 {
     qv_decoder *d = NULL;
-    assert_ok(qv_decoder_start("/bin/true", &d, &err), &err);
+    assert_ok(qv_decoder_start("/bin/true", &d, ERR));
     return d;
 }
 
@@ -678,7 +678,7 @@ set_up(void)
     /* two parts of one run, which have a rate, and a damaged one, which is superseded */
     qv_cache_writer *w = open_writer(cache_dir, &tiny, 0);
     write_key(w, &tiny, key_name(0), 3);
-    assert_ok(qv_cache_seal(w, &err), &err);
+    assert_ok(qv_cache_seal(w, ERR));
     struct file part = read_part(cache_dir, path);
     write_key(w, &tiny, key_name(1), 3);
     close_writer(&w);

@@ -50,13 +50,12 @@ TEST(test_round_trip)
 {
     for (int kind = 0; kind < QV_OP_COUNT; kind++) {
         char text[1000];
-        qv_error err = { 0 };
         struct qv_op op = parsed(legal[kind]);
         assert_int_equal(op.kind, kind);
         assert_string_equal(qv_op_print(&op, text, sizeof text), legal[kind]);
         struct qv_op again = parsed(text);
         assert_true(qv_op_equal(&op, &again));
-        assert_ok(qv_op_check(&op, &err), &err);
+        assert_ok(qv_op_check(&op, ERR));
     }
 }
 

@@ -140,14 +140,12 @@ static void
 poison(const struct pack *p)
 {
     const struct qv_arena *arena = p->plan->arena;
-    qv_error err = { 0 };
     size_t bytes = qv_arena_work(arena, arena->work_bytes);
     void *nan = malloc(bytes);
     assert_non_null(nan);
     memset(nan, 0xff, bytes);
     assert_ok(p->t.ctx->backend->upload(p->t.ctx->dev, (struct qv_buffer){ arena->memory, 0 }, nan,
-                                        bytes, &err),
-              &err);
+                                        bytes, ERR));
     free(nan);
 }
 
@@ -358,10 +356,8 @@ TEST(room_for_segments_changes_no_bit)
 static void
 read_table(const struct pack *p, int slot, void *out, size_t bytes)
 {
-    qv_error err = { 0 };
     assert_ok(p->t.ctx->backend->download(p->t.ctx->dev, out, qv_plan_operand(p->plan, 0, slot),
-                                          bytes, &err),
-              &err);
+                                          bytes, ERR));
 }
 
 /* Checks every row of the chunk, also those beyond its only item's. */
@@ -440,20 +436,20 @@ TEST(plans_take_turns_in_one_memory)
         qv_plan *other = tiny_plan(&p.t, &same);
         assert_ptr_equal(other->arena, p.plan->arena);
         for (int i = 0; i < info.chunks_ahead; i++)
-            assert_ok(qv_plan_push(i % 2 ? other : p.plan, &p.items[i], 1, &err), &err);
+            assert_ok(qv_plan_push(i % 2 ? other : p.plan, &p.items[i], 1, ERR));
         assert_int_equal(qv_plan_push(other, &p.items[2], 1, &err), QV_ESTATE);
         assert_non_null(strstr(err.text, "not been pulled"));
         assert_int_equal(qv_plan_push(p.plan, &p.items[2], 1, &err), QV_ESTATE);
         qv_plan *larger = tiny_plan(&p.t, &large);
         assert_ptr_not_equal(larger->arena, p.plan->arena);
-        assert_ok(qv_plan_push(larger, &p.items[3], 1, &err), &err);
+        assert_ok(qv_plan_push(larger, &p.items[3], 1, ERR));
         qv_plan *const order[] = { p.plan, other, larger };
         const int item[] = { 0, 1, 3 };
         for (int i = 0; i < 3; i++) {
             if (i == 1 && info.chunks_ahead < 2)
                 continue;
             qv_tokens out = tiny_tokens(&p.t, &p.items[item[i]], 1, QV_F32, &bytes);
-            assert_ok(qv_plan_pull(order[i], &out, &err), &err);
+            assert_ok(qv_plan_pull(order[i], &out, ERR));
             if (i < 2) /* another capacity may have other kernels */
                 assert_memory_equal(out.tokens, p.alone[item[i]], bytes);
             free(out.tokens);
@@ -469,7 +465,6 @@ TEST(plans_take_turns_in_one_memory)
  * Memory grows only with the largest plan. */
 TEST(a_plan_that_was_freed_is_ready_at_once)
 {
-    qv_error err = { 0 };
     struct tiny t = tiny_open("ref", QV_F32, 1);
     const qv_plan_options o = { .capacity.patches = 32 },
                           dense = { .capacity.patches = 32, .capacity.segment_rows = 8 };
@@ -481,7 +476,7 @@ TEST(a_plan_that_was_freed_is_ready_at_once)
     const struct qv_arena *arena = first->arena;
     assert_ptr_equal(second->arena, arena);
     char *before = tiny_chunk(&t, first, &item, 1, QV_F32, &bytes);
-    assert_ok(qv_plan_push(first, &item, 1, &err), &err);
+    assert_ok(qv_plan_push(first, &item, 1, ERR));
     qv_plan_free(&first);
     qv_plan_free(&second);
     assert_int_equal(t.model->n_idle, 2);

@@ -21,9 +21,8 @@ static qv_clip *
 open_clip(const char *path, qv_clip_options o, qv_outcome *info)
 {
     qv_clip *clip = NULL;
-    qv_error err = { QV_OK, "" };
     o.min_pixels = o.min_pixels ? o.min_pixels : 1024;
-    assert_ok(qv_clip_open(path, NULL, NULL, &o, &clip, &err), &err);
+    assert_ok(qv_clip_open(path, NULL, NULL, &o, &clip, ERR));
     qv_clip_get_info(clip, info);
     return clip;
 }

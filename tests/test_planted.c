@@ -235,7 +235,7 @@ TEST(each_costs_its_clip)
     qv_job *job = job_open(&t, alone, decoder);
     add(job, good_clip, good_key(0), FRAMES, false);
     add(job, good_clip, good_key(1), FEW, false);
-    assert_ok(qv_job_end(job, &err), &err);
+    assert_ok(qv_job_end(job, ERR));
     qv_job_close(&job);
     const struct got *const expected[] = { find(alone, good_key(0)), find(alone, good_key(1)) };
     for (int i = 0; i < 2; i++)
@@ -315,7 +315,7 @@ TEST(a_killed_program_is_started_again)
     qv_decoder *decoder = start("");
     qv_job *job = job_open(&t, alone, decoder);
     add(job, good_clip, good_key(0), FRAMES, false);
-    assert_ok(qv_job_end(job, &err), &err);
+    assert_ok(qv_job_end(job, ERR));
     qv_job_close(&job);
 
     job = job_open(&t, c, decoder);

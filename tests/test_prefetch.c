@@ -64,10 +64,9 @@ static struct qv_prefetch *
 open_ring(struct ring *r, size_t n, int slots, int threads)
 {
     struct qv_prefetch *p = NULL;
-    qv_error err;
     *r = (struct ring){ .slots = slots, .bad = MOST_ITEMS, .worse = MOST_ITEMS };
     const struct qv_prefetch_work work = { n, slots, threads, r, prepare, follow };
-    assert_ok(qv_prefetch_open(&work, &p, &err), &err);
+    assert_ok(qv_prefetch_open(&work, &p, ERR));
     return p;
 }
 
@@ -108,7 +107,7 @@ TEST(the_first_failure_is_told)
             qv_status status;
             char words[16];
             size_t i = 0, n = 0;
-            assert_ok(qv_prefetch_open(&work, &p, &err), &err);
+            assert_ok(qv_prefetch_open(&work, &p, ERR));
             while (!(status = qv_prefetch_next(p, &i, &err))) {
                 assert_int_equal(i, n);
                 r.taken = ++n;
@@ -163,7 +162,6 @@ put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoil
     const bool f32 = i % 4 == 1;
     float *wide = malloc((size_t)n * sizeof *wide);
     uint16_t *half = malloc((size_t)n * sizeof *half);
-    qv_error err = { 0 };
     uint32_t seed = (uint32_t)i;
     assert_true(wide && half);
     for (int64_t j = 0; j < n; j++) {
@@ -176,8 +174,7 @@ put_tensor(struct qv_safetensors_writer *w, size_t i, int64_t n, const int spoil
             half[n - 1] = qv_f32_to_bf16(NAN);
         }
     assert_ok(qv_safetensors_writer_put(w, i, 0, f32 ? (void *)wide : half,
-                                        (size_t)n * (f32 ? 4 : 2), &err),
-              &err);
+                                        (size_t)n * (f32 ? 4 : 2), ERR));
     free(wide);
     free(half);
 }
@@ -191,9 +188,8 @@ write_tower(const int spoilt[2])
     struct qv_config c;
     struct qv_tower tower = { 0 };
     struct qv_safetensors_writer *w = NULL;
-    qv_error err = { 0 };
     temp_text("config.json", config);
-    assert_ok(qv_config_read(tempdir, &c, &err) || qv_tower_open(&c, &tower, &err), &err);
+    assert_ok(qv_config_read(tempdir, &c, ERR) || qv_tower_open(&c, &tower, ERR));
     assert_true(tower.n > 10 && tower.n <= MOST);
     for (size_t i = 0; i < tower.n; i++) {
         const struct qv_tensor_spec *s = &tower.tensors[i];
@@ -205,11 +201,10 @@ write_tower(const int spoilt[2])
         strcpy(tensors[i].dtype_name, i % 4 == 1 ? "F32" : "BF16");
     }
     assert_ok(qv_safetensors_writer_open(temp_path("model.safetensors"), tensors, tower.n, NULL, 0,
-                                         &w, &err),
-              &err);
+                                         &w, ERR));
     for (size_t i = 0; i < tower.n; i++)
         put_tensor(w, i, tower.tensors[i].n * tower.tensors[i].k, spoilt);
-    assert_ok(qv_safetensors_writer_finish(&w, &err), &err);
+    assert_ok(qv_safetensors_writer_finish(&w, ERR));
     qv_tower_close(&tower);
 }
 
@@ -230,9 +225,8 @@ TEST(threads_load_the_same_weights)
     for (size_t d = 0; d < 2; d++) {
         qv_context *ctx[2] = { NULL };
         qv_model *models[2] = { NULL };
-        qv_error err = { 0 };
         for (int i = 0; i < 2; i++)
-            assert_ok(load(dtypes[d], i ? 4 : 1, &ctx[i], &models[i], &err), &err);
+            assert_ok(load(dtypes[d], i ? 4 : 1, &ctx[i], &models[i], ERR));
         const struct qv_weights *one = &models[0]->weights, *many = &models[1]->weights;
         assert_true(one->bytes > 40 << 20);
         assert_int_equal(one->bytes, many->bytes);
@@ -272,7 +266,7 @@ TEST(a_read_that_fails_in_a_thread_is_an_error)
     qv_model *model = NULL;
     qv_error err = { 0 };
     write_tower((const int[2]){ -1, -1 });
-    assert_ok(load(QV_BF16, 4, &ctx, &model, &err), &err);
+    assert_ok(load(QV_BF16, 4, &ctx, &model, ERR));
     qv_model_free(&model);
     qv_context_close(&ctx);
     const int n = reads;

@@ -711,7 +711,7 @@ TEST(test_like_qwen_vl_utils_is_qwens)
     assert_non_null(strstr(err.text, "like_glm.mp4: qwen-vl-utils"));
     assert_null(clip);
     o.like = QV_LIKE_TRANSFORMERS;
-    assert_ok(qv_clip_open(path, &glm, &glm, &o, &clip, &err), &err);
+    assert_ok(qv_clip_open(path, &glm, &glm, &o, &clip, ERR));
     qv_outcome info;
     qv_clip_get_info(clip, &info);
     assert_int_equal(info.n_frames % 2, 0);
@@ -840,7 +840,7 @@ TEST(test_file_changes_at_once)
     qv_error err = { 0 };
     int64_t n = 0;
     touch(path);
-    assert_ok(qv_clip_read(clip, frames, N, &n, NULL, &err), &err);
+    assert_ok(qv_clip_read(clip, frames, N, &n, NULL, ERR));
     assert_int_equal(n, N - 1);
     assert_int_equal(qv_clip_read(clip, frames, N, &n, NULL, &err), QV_EFORMAT);
     qv_clip_close(&clip);

@@ -47,8 +47,7 @@ static struct qv_safetensors *
 open_ok(const char *path)
 {
     struct qv_safetensors *file = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_safetensors_open(path, &file, &err), &err);
+    assert_ok(qv_safetensors_open(path, &file, ERR));
     return file;
 }
 
@@ -327,12 +326,12 @@ TEST(data_are_read_by_name)
     assert_string_equal(a->name, "a");
     assert_string_equal(b->name, "b");
     assert_null(qv_safetensors_find(file, "c"));
-    assert_ok(qv_safetensors_read(file, b, 0, got, 8, &err), &err);
+    assert_ok(qv_safetensors_read(file, b, 0, got, 8, ERR));
     for (int i = 0; i < 8; i++)
         assert_int_equal(got[i], 3 + i);
-    assert_ok(qv_safetensors_read(file, b, 6, got, 2, &err), &err);
+    assert_ok(qv_safetensors_read(file, b, 6, got, 2, ERR));
     assert_int_equal(got[0], 9);
-    assert_ok(qv_safetensors_read(file, b, 8, got, 0, &err), &err);
+    assert_ok(qv_safetensors_read(file, b, 8, got, 0, ERR));
     expect_failure("end", QV_EINVAL, "odd|\"b\"|8 bytes",
                    qv_safetensors_read(file, b, 6, got, 3, &err), &err);
     expect_failure("wrap", QV_EINVAL, "\"b\"",
@@ -348,7 +347,7 @@ TEST(a_file_that_shrinks_is_an_error)
     struct qv_safetensors *file = open_ok(path);
     const struct qv_safetensor *a = qv_safetensors_at(file, 0);
     assert_int_equal(truncate(path, (off_t)a->offset + 60), 0);
-    assert_ok(qv_safetensors_read(file, a, 0, got, 60, &err), &err);
+    assert_ok(qv_safetensors_read(file, a, 0, got, 60, ERR));
     expect_failure("shrunk", QV_EIO, "shrinks|40 bytes short|shrank",
                    qv_safetensors_read(file, a, 0, got, 100, &err), &err);
     qv_safetensors_close(&file);
@@ -379,8 +378,7 @@ TEST(what_is_written_comes_back)
     qv_error err = { 0 };
     struct qv_safetensors_writer *w = NULL;
     assert_ok(qv_safetensors_writer_open(temp_path("out"), tensors, COUNT(tensors), metadata, 2, &w,
-                                         &err),
-              &err);
+                                         ERR));
     assert_int_not_equal(access(temp_path("out"), F_OK), 0);
     /* any order is allowed; the first tensor comes in two pieces */
     for (size_t i = COUNT(tensors); i-- > 0;) {
@@ -390,7 +388,7 @@ TEST(what_is_written_comes_back)
         assert_int_equal(qv_safetensors_writer_put(w, i, cut, data, sizes[i] - cut, &err), 0);
         assert_int_equal(qv_safetensors_writer_put(w, i, 0, data, cut, &err), 0);
     }
-    assert_ok(qv_safetensors_writer_finish(&w, &err), &err);
+    assert_ok(qv_safetensors_writer_finish(&w, ERR));
     assert_null(w);
     assert_int_equal(temp_count(), 1);
 
@@ -531,8 +529,7 @@ static struct qv_checkpoint *
 open_folder(void)
 {
     struct qv_checkpoint *c = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_checkpoint_open(tempdir, &c, &err), &err);
+    assert_ok(qv_checkpoint_open(tempdir, &c, ERR));
     return c;
 }
 
@@ -545,7 +542,7 @@ first_byte(struct qv_checkpoint *c, const char *name)
     const struct qv_safetensors *file = NULL;
     qv_error err = { 0 };
     unsigned char byte;
-    assert_ok(qv_checkpoint_find(c, name, &t, &file, &err), &err);
+    assert_ok(qv_checkpoint_find(c, name, &t, &file, ERR));
     if (!t) {
         assert_null(file);
         return -1;
@@ -582,7 +579,7 @@ TEST(shards_may_be_links)
 
     struct qv_checkpoint *c = NULL;
     qv_error err = { 0 };
-    assert_ok(qv_checkpoint_open(temp_path("snapshot/"), &c, &err), &err);
+    assert_ok(qv_checkpoint_open(temp_path("snapshot/"), &c, ERR));
     assert_int_equal(first_byte(c, "v.a"), 0);
     assert_int_equal(first_byte(c, "v.b"), 7);
     assert_int_equal(first_byte(c, "v.a"), 0);

@@ -100,13 +100,12 @@ layer_passes(int64_t n, int64_t cols, double factor, uint64_t *random)
         ideal[i] = truth[i] + (float)(draw(random) / 256);
         found[i] = truth[i] + (float)(factor * draw(random) / 256);
     }
-    qv_error err = { 0 };
     struct verify_table table = { 0 };
     struct verify_layer l = { .name = "blocks.0", .rows = found, .n = n, .cols = cols };
     struct verify_held_to to = verify_held_to_ideal();
     to.truth = to.exact = truth;
     to.yardstick = ideal;
-    assert_ok(verify_layer("rounding", QV_BF16, &l, &to, &table, &err), &err);
+    assert_ok(verify_layer("rounding", QV_BF16, &l, &to, &table, ERR));
     bool ok = table.rows[0].ok;
     verify_table_free(&table);
     free(truth);

@@ -11,16 +11,14 @@ enum { SIDE = 16, MOST_VALUES = SIDE * SIDE * 256 };
 static void
 encode(qv_model *model, int64_t rows, int64_t side, const uint8_t *frame, float *tokens)
 {
-    qv_error err = { 0 };
     qv_plan *plan = NULL;
     qv_model_info info;
     qv_model_get_info(model, &info);
     const qv_plan_options o = { .capacity.patches = rows };
     const qv_item is_image = { .data = frame, .grid_thw = { 1, side, side }, .is_image = true };
     qv_tokens out = { .tokens = tokens, .capacity = MOST_VALUES / info.out_hidden };
-    assert_ok(qv_plan_create(model, &o, &plan, &err) || qv_plan_push(plan, &is_image, 1, &err) ||
-                  qv_plan_pull(plan, &out, &err),
-              &err);
+    assert_ok(qv_plan_create(model, &o, &plan, ERR) || qv_plan_push(plan, &is_image, 1, ERR) ||
+              qv_plan_pull(plan, &out, ERR));
     qv_plan_free(&plan);
 }
 
@@ -34,13 +32,11 @@ TEST(rows_beyond_the_items_look_nowhere_else)
         qv_context *ctx = NULL;
         qv_model *model = NULL;
         qv_model_info info;
-        qv_error err = { 0 };
         const qv_context_options o = { .backend = test_backends[b] };
         if (!backend_is_here(test_backends[b]))
             continue;
-        assert_ok(qv_context_open(&o, &ctx, &err) ||
-                      qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, &err),
-                  &err);
+        assert_ok(qv_context_open(&o, &ctx, ERR) ||
+                  qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", NULL, &model, ERR));
         qv_model_get_info(model, &info);
         const size_t bytes = (size_t)(SIDE * SIDE * info.patch_size * info.patch_size * 3);
         uint8_t *frame = malloc(bytes);

@@ -59,17 +59,16 @@ elapsed_ways(struct qv_device *dev, int begin, int end, double *ms, qv_error *er
 static void
 open_ways(qv_context *ctx, struct qv_backend *table)
 {
-    qv_error err = { 0 };
     *table = qv_backend_ref;
     table->prepare = prepare_ways;
     table->run = run_ways;
     table->elapsed = elapsed_ways;
     *ctx = (qv_context){ .backend = table };
     const struct qv_device_options options = { .threads = 1 };
-    assert_ok(qv_backend_ref.open(&options, &ctx->dev, &err), &err);
+    assert_ok(qv_backend_ref.open(&options, &ctx->dev, ERR));
     qv_backend_ref.caps(ctx->dev, &ctx->caps);
     ctx->caps.has_choices = true;
-    assert_ok(qv_tune_open(&ctx->tune, NULL, true, "ways", &ctx->caps, &err), &err);
+    assert_ok(qv_tune_open(&ctx->tune, NULL, true, "ways", &ctx->caps, ERR));
 }
 
 static int
@@ -85,7 +84,7 @@ chosen(const char *operation, const double ms[CHOICES], const bool differs[CHOIC
     memset(runs, 0, sizeof runs);
     open_ways(&ctx, &table);
     qv_status status = qv_op_parse(operation, &op, &err);
-    assert_ok(status || qv_kernel_choice(&ctx, &op, &choice, &err), &err);
+    assert_ok(status || qv_kernel_choice(&ctx, &op, &choice, ERR));
     for (int i = 0; i < CHOICES; i++) /* A way that differs is not even timed. */
         assert_true(differs[i] ? runs[i] == 1 : runs[i] > 1);
     qv_tune_close(&ctx.tune);
@@ -118,16 +117,14 @@ TEST(attention_is_not_timed)
     qv_context ctx;
     struct qv_backend table;
     struct qv_op op;
-    qv_error err = { 0 };
     int choice = -1;
     memset(runs, 0, sizeof runs);
     memset(kernels, 0, sizeof kernels);
     open_ways(&ctx, &table);
     assert_ok(qv_op_parse(
                   "attention rows=64 segments=20 longest=4 heads=2 head_dim=4 scale=0.5 dtype=f32",
-                  &op, &err) ||
-                  qv_kernel_choice(&ctx, &op, &choice, &err),
-              &err);
+                  &op, ERR) ||
+              qv_kernel_choice(&ctx, &op, &choice, ERR));
     assert_int_equal(choice, 0);
     for (int i = 0; i < CHOICES; i++)
         assert_true(!runs[i] && !kernels[i]);

@@ -394,10 +394,8 @@ static qv_context *
 open_backend(const char *backend)
 {
     qv_context *ctx = NULL;
-    qv_error err = { 0 };
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = backend, .threads = 2 }, &ctx,
-                              &err),
-              &err);
+    assert_ok(
+        qv_context_open(&(qv_context_options){ .backend = backend, .threads = 2 }, &ctx, ERR));
     return ctx;
 }
 
@@ -431,8 +429,7 @@ static struct verify_input
 frames_of(const char *dir, const int64_t thw[3], bool still, uint32_t seed)
 {
     struct qv_config c;
-    qv_error err = { 0 };
-    assert_ok(qv_config_read(dir, &c, &err), &err);
+    assert_ok(qv_config_read(dir, &c, ERR));
     size_t frames = (size_t)(still ? 1 : thw[0] * c.temporal);
     size_t bytes = frames * (size_t)(thw[1] * thw[2] * c.patch * c.patch * c.in_channels);
     struct verify_input input = { .still = still, .n = 1 };
@@ -565,14 +562,13 @@ check_golden(const char *family, const char *backend)
 TEST(an_image_of_other_means_passes)
 {
     static const int64_t thw[3] = { 1, 12, 16 };
-    qv_error err = { 0 };
     qv_context *ctx = open_backend("ref");
     struct verify_job job = {
         .ctx = ctx, .dir = with_value("preprocessor_config.json", NULL, "image_mean", unequal_means)
     };
     struct verify_table table = { 0 };
     struct verify_input input = frames_of(job.dir, thw, true, 7);
-    assert_ok(verify_model(&job, &input, &table, &err), &err);
+    assert_ok(verify_model(&job, &input, &table, ERR));
     expect_green("other means", "ref", &table, 14);
     verify_table_free(&table);
     verify_input_free(&input);
@@ -617,7 +613,6 @@ TEST(stored_weights_pass)
     static const struct mmproj_how how = { .projector = "qwen3vl_merger", .type = 8 };
     const char *file = mmproj_make(QV_GOLDEN "/qwen3_vl", &how, "mmproj.gguf", NULL);
     for (int i = 0; i < N_TEST_BACKENDS; i++) {
-        qv_error err = { 0 };
         struct verify_table table = { 0 };
         if (!backend_is_here(test_backends[i]))
             continue;
@@ -626,13 +621,13 @@ TEST(stored_weights_pass)
         for (int rounding = VERIFY_AS_STORED; rounding <= VERIFY_ROUND_WEIGHTS; rounding++) {
             qv_model *model = NULL;
             qv_model_info info;
-            assert_ok(verify_load(&job, ctx, QV_F32, rounding, &model, NULL, &err), &err);
+            assert_ok(verify_load(&job, ctx, QV_F32, rounding, &model, NULL, ERR));
             qv_model_get_info(model, &info);
             assert_true((info.stored_matrices > 0) == (rounding == VERIFY_AS_STORED));
             qv_model_free(&model);
         }
         struct verify_input input = frames_of(file, thw, false, 7);
-        assert_ok(verify_model(&job, &input, &table, &err), &err);
+        assert_ok(verify_model(&job, &input, &table, ERR));
         expect_green(file, test_backends[i], &table, 8);
         verify_table_free(&table);
         verify_input_free(&input);
@@ -670,11 +665,10 @@ TEST(small_inputs_pass)
 static struct verify_row
 judged(const float *x, const float *truth, int64_t rows, int64_t cols)
 {
-    qv_error err = { 0 };
     struct verify_table t = { 0 };
     struct verify_row *row = verify_add(&t, "against", "blocks.0", QV_F32, NULL);
     assert_non_null(row);
-    assert_ok(verify_compare(x, truth, rows, cols, &row->is, &err), &err);
+    assert_ok(verify_compare(x, truth, rows, cols, &row->is, ERR));
     row->bar_worst = 2e-5;
     verify_judge(row);
     struct verify_row copy = *row;

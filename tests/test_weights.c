@@ -76,10 +76,9 @@ static void *
 rewrite(const struct variant *v, const struct qv_safetensors *file,
         const struct qv_safetensor *from, struct qv_safetensor *to)
 {
-    qv_error err = { 0 };
     int64_t n = (int64_t)from->bytes / 2, *d = to->shape;
     uint16_t *in = malloc(from->bytes), *out = calloc(4, from->bytes);
-    assert_ok(qv_safetensors_read(file, from, 0, in, from->bytes, &err), &err);
+    assert_ok(qv_safetensors_read(file, from, 0, in, from->bytes, ERR));
     memcpy(out, in, from->bytes);
     if (from->n_dims == 5 && v->patch == AS_CHANNELS_LAST) {
         int64_t c = d[1], taps = d[2] * d[3] * d[4];
@@ -141,10 +140,9 @@ write_variant(const struct variant *v, struct scratch *s)
     static char names[MOST][128];
     void *data[MOST];
     size_t n = 0;
-    qv_error err = { 0 };
     struct qv_safetensors *file = NULL;
     struct qv_safetensors_writer *w = NULL;
-    assert_ok(qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, &err), &err);
+    assert_ok(qv_safetensors_open(QV_GOLDEN "/qwen3_vl/model.safetensors", &file, ERR));
     for (size_t i = 0; i < qv_safetensors_count(file); i++) {
         const struct qv_safetensor *t = qv_safetensors_at(file, i);
         assert_true(n < MOST);
@@ -168,17 +166,17 @@ write_variant(const struct variant *v, struct scratch *s)
     copy_file(s, "preprocessor_config.json");
     copy_file(s, "video_preprocessor_config.json");
     const char *path = file_in(s, v->links ? "blob" : "model.safetensors");
-    assert_ok(qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, &err), &err);
+    assert_ok(qv_safetensors_writer_open(path, tensors, n, NULL, 0, &w, ERR));
     for (size_t i = 0; i < n; i++) {
         uint64_t bytes = strstr(tensors[i].dtype_name, "64")   ? 8
                          : strstr(tensors[i].dtype_name, "32") ? 4
                                                                : 2;
         for (int d = 0; d < tensors[i].n_dims; d++)
             bytes *= (uint64_t)tensors[i].shape[d];
-        assert_ok(qv_safetensors_writer_put(w, i, 0, data[i], bytes, &err), &err);
+        assert_ok(qv_safetensors_writer_put(w, i, 0, data[i], bytes, ERR));
         free(data[i]);
     }
-    assert_ok(qv_safetensors_writer_finish(&w, &err), &err);
+    assert_ok(qv_safetensors_writer_finish(&w, ERR));
     if (v->links)
         assert_int_equal(symlink("blob", file_in(s, "model.safetensors")), 0);
     qv_safetensors_close(&file);
@@ -189,11 +187,9 @@ static float *
 tokens_of(const char *dir, qv_dtype dtype, size_t *bytes, char digest[40])
 {
     struct tiny t = { 0 };
-    qv_error err = { 0 };
-    assert_ok(qv_context_open(&(qv_context_options){ .backend = backend_for(dtype) }, &t.ctx,
-                              &err) ||
-                  qv_model_load(t.ctx, dir, &(qv_model_options){ .dtype = dtype }, &t.model, &err),
-              &err);
+    assert_ok(
+        qv_context_open(&(qv_context_options){ .backend = backend_for(dtype) }, &t.ctx, ERR) ||
+        qv_model_load(t.ctx, dir, &(qv_model_options){ .dtype = dtype }, &t.model, ERR));
     qv_model_get_info(t.model, &t.info);
     memcpy(digest, t.info.digest, 40);
     uint8_t *frames = tiny_frames(&t, 2, 4, 6, 3);
@@ -334,7 +330,7 @@ TEST(what_does_not_fit_is_refused_by_name)
         qv_model *model = NULL;
         write_variant(&cases[i].variant, &s);
         const qv_context_options device = { .backend = backend_for(cases[i].dtype) };
-        assert_ok(qv_context_open(&device, &ctx, &err), &err);
+        assert_ok(qv_context_open(&device, &ctx, ERR));
         const qv_model_options options = { .dtype = cases[i].dtype };
         const qv_status status = qv_model_load(ctx, s.dir, &options, &model, &err);
         if (status != cases[i].status)
@@ -373,7 +369,7 @@ TEST(a_device_hears_what_will_follow)
     ctx->backend = &backend;
     for (int describe = 1; describe >= 0; describe--) {
         const qv_model_options o = { .dtype = QV_BF16, .describe = describe };
-        assert_ok(qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", &o, &model, &err), &err);
+        assert_ok(qv_model_load(ctx, QV_GOLDEN "/qwen3_vl", &o, &model, ERR));
         assert_int_equal(n_warmed, describe ? 0 : 2);
         qv_model_free(&model);
     }
@@ -382,9 +378,8 @@ TEST(a_device_hears_what_will_follow)
     for (int i = 0; i < n_warmed; i++) {
         struct qv_kernel *kernel = NULL;
         size_t scratch;
-        assert_ok(qv_op_check(&warmed[i], &err) ||
-                      backend.prepare(ctx->dev, &warmed[i], 0, &kernel, &scratch, &err),
-                  &err);
+        assert_ok(qv_op_check(&warmed[i], ERR) ||
+                  backend.prepare(ctx->dev, &warmed[i], 0, &kernel, &scratch, ERR));
         backend.release(ctx->dev, kernel);
     }
     qv_context_close(&ctx);

@@ -53,10 +53,9 @@ TEST(rows_are_in_window_order)
     const struct qv_capacity capacity = { .patches = MOST_ROWS, .segments = 64, .windows = 400 };
     struct qv_tables t = { 0 };
     qv_item items[N_GRIDS] = { 0 };
-    qv_error err = { 0 };
     for (int i = 0; i < N_GRIDS; i++)
         memcpy(items[i].grid_thw, grids[i], sizeof grids[i]);
-    assert_ok(qv_tables_open(&capacity, &config, &t, &err), &err);
+    assert_ok(qv_tables_open(&capacity, &config, &t, ERR));
     qv_tables_fill(&t, &capacity, &config, items, N_GRIDS);
     int64_t cell = 0, window = 0, segment = 0;
     for (int i = 0; i < N_GRIDS; i++) {
@@ -247,7 +246,7 @@ TEST(more_windows_than_there_is_room_for_are_refused)
                                 .capacity.segments = 8,
                                 .capacity.windows = 3 };
     const qv_item item = { .data = frames, .grid_thw = { 1, 8, 8 } };
-    assert_ok(qv_plan_create(t.model, &o, &plan, &err), &err);
+    assert_ok(qv_plan_create(t.model, &o, &plan, ERR));
     assert_int_equal(qv_plan_push(plan, &item, 1, &err), QV_EINVAL);
     if (!strstr(err.text, "makes it 4 windows; this plan takes 3 in a chunk"))
         fail_msg("%s", err.text);

@@ -18,11 +18,9 @@ static inline struct tiny
 tiny_open_model(const char *dir, const char *backend, const qv_model_options *options, int threads)
 {
     struct tiny t = { 0 };
-    qv_error err = { 0 };
     qv_context_options o = { .backend = backend, .threads = threads };
-    assert_ok(qv_context_open(&o, &t.ctx, &err) ||
-                  qv_model_load(t.ctx, dir, options, &t.model, &err),
-              &err);
+    assert_ok(qv_context_open(&o, &t.ctx, ERR) ||
+              qv_model_load(t.ctx, dir, options, &t.model, ERR));
     qv_model_get_info(t.model, &t.info);
     return t;
 }
@@ -98,9 +96,8 @@ static inline void *
 tiny_encode(const struct tiny *t, qv_input input, const qv_item *items, size_t n,
             const qv_plan_options *options, size_t *bytes)
 {
-    qv_error err = { 0 };
     qv_tokens out = tiny_tokens(t, items, n, options ? options->output : QV_F32, bytes);
-    assert_ok(qv_encode(t->model, input, items, n, options, &out, &err), &err);
+    assert_ok(qv_encode(t->model, input, items, n, options, &out, ERR));
     assert_int_equal(out.n, out.capacity);
     return out.tokens;
 }
@@ -108,9 +105,8 @@ tiny_encode(const struct tiny *t, qv_input input, const qv_item *items, size_t n
 static inline qv_plan *
 tiny_plan(const struct tiny *t, const qv_plan_options *options)
 {
-    qv_error err = { 0 };
     qv_plan *plan = NULL;
-    assert_ok(qv_plan_create(t->model, options, &plan, &err), &err);
+    assert_ok(qv_plan_create(t->model, options, &plan, ERR));
     return plan;
 }
 
@@ -119,9 +115,8 @@ static inline void *
 tiny_chunk(const struct tiny *t, qv_plan *plan, const qv_item *items, size_t n, qv_dtype output,
            size_t *bytes)
 {
-    qv_error err = { 0 };
     qv_tokens out = tiny_tokens(t, items, n, output, bytes);
-    assert_ok(qv_plan_push(plan, items, n, &err) || qv_plan_pull(plan, &out, &err), &err);
+    assert_ok(qv_plan_push(plan, items, n, ERR) || qv_plan_pull(plan, &out, ERR));
     assert_int_equal(out.n, out.capacity);
     return out.tokens;
 }

@@ -18,7 +18,6 @@ import common  # noqa: E402  before torch
 import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 
-import qwenvit  # noqa: E402
 from qwenvit.serve import command  # noqa: E402
 
 
@@ -40,19 +39,18 @@ class Tokens:
 class Peer:
     """An AsyncEncoder that takes what waits, up to a batch, and runs it through the tower at once."""
 
-    def __init__(self, folder, *, devices=None):
-        self.model = qwenvit.load(folder, device=0 if devices in (None, "all") else devices)
-        self.info = self.model.info
+    def __init__(self, models, **options):
+        self.models, self.model, self.info = models, models[0], models[0].info
         self.device = "cuda" if self.info["backend"] == "cuda" else "cpu"
         self.dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[self.info["dtype"]]
-        self.tower = common.load_tower(folder, self.info["dtype"], device=self.device)
+        self.tower = common.load_tower(sys.argv[1 + sys.argv.index("--model")], self.info["dtype"], device=self.device)
         self.batch, self.waiting, self.ready = int(os.environ["QV_PEER_BATCH"]), queue.Queue(), queue.Queue(64)
         for work in (self.preprocess, self.preprocess, self.run):
             threading.Thread(target=work, daemon=True).start()
 
     def submit(self, source, **options):
         result = Future()
-        self.waiting.put((result, source, options))
+        self.waiting.put((result, source["bytes"], {"decode": "cpu", **options}))
         return result
 
     def preprocess(self):

@@ -15,28 +15,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ._core import version as __version__
-from ._error import Error
+from ._error import Error, FileError, InputError, OutOfMemoryError
 from ._model import Model, Pixels, Tokens, devices, load
 
 if TYPE_CHECKING:
+    from ._async import AsyncEncoder
     from ._cache import Cache
     from ._cache_writer import CacheWriter
-    from ._patch import patch, unpatch
+    from ._patch import is_patched, patch, unpatch
     from ._prompt import prompt
 
 __all__ = [
-    "Cache", "CacheWriter", "Error", "Model", "Pixels", "Tokens", "devices", "load", "patch", "prompt", "unpatch",
-    "__version__",
+    "AsyncEncoder", "Cache", "CacheWriter", "Error", "FileError", "InputError", "Model", "OutOfMemoryError", "Pixels",
+    "Tokens", "devices", "is_patched", "load", "patch", "prompt", "unpatch", "__version__",
 ]
 # names whose modules are imported when they are first used
-_LATER = {"Cache": "_cache", "CacheWriter": "_cache_writer", "patch": "_patch", "unpatch": "_patch", "prompt": "_prompt"}
+_LATER = {
+    "AsyncEncoder": "_async", "Cache": "_cache", "CacheWriter": "_cache_writer", "is_patched": "_patch", "patch": "_patch",
+    "unpatch": "_patch",
+    "prompt": "_prompt",
+}
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
-    raise AttributeError(f"module 'qwenvit' has no attribute {name!r}")
+if not TYPE_CHECKING:  # which would take any name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        if name in _LATER:
+            return getattr(import_module(f".{_LATER[name]}", __name__), name)
+        raise AttributeError(f"module 'qwenvit' has no attribute {name!r}")

@@ -1,32 +1,192 @@
 # SPDX-License-Identifier: MIT
-"""AsyncEncoder: encodes for many callers at once. The smallest one that serves: calls of
-Model.encode in threads, which wait for each other."""
+"""AsyncEncoder: one open job, to which the requests of many threads and tasks are added."""
 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+import contextlib
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
-from ._check import Path
-from ._model import Model, Tokens, load
+from . import _check, _core, _decoder, _model
+from ._error import Error, error
+from ._model import Dtype, Model, Tokens
+from ._sources import describe, key_of, options_of
+from ._stream import MOST_AHEAD, SECONDS
 
-THREADS = 8
+if TYPE_CHECKING:
+    from ._sources import One
+
+
+class _Request(Future[Tokens]):
+    """The result of a source that was added. Cancelling it drops the source."""
+
+    def __init__(self, job: _core.Job, place: int) -> None:
+        super().__init__()
+        self._job, self._place = job, place
+
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        if cancelled:
+            with contextlib.suppress(Error):  # the job may be closed
+                self._job.drop(self._place)
+        return cancelled
+
+
+def _load(path: _check.Path, devices: Any) -> list[Model]:
+    """Loads a model onto each device: those of a list, one, or all of the first backend that is
+    available."""
+    if isinstance(devices, str) and devices == "all":
+        there = [d for d in _model.devices() if "index" in d]
+        return [_model.load(path, d["backend"], device=d["index"]) for d in there if d["backend"] == there[0]["backend"]]
+    return [_model.load(path, device=d) for d in (devices if isinstance(devices, (list, tuple)) else [devices])]
+
+
+def _answer(request: _Request, core: _core.Tokens, model_type: str) -> None:
+    if not request.set_running_or_notify_cancel():
+        return
+    if core.status == "QV_OK":
+        request.set_result(Tokens(core, model_type))
+    else:
+        request.set_exception(error(core.status, core.error, core.key, core.index))
+
+
+def _collect(job: _core.Job, ending: threading.Lock, requests: dict[int, _Request], model_type: str) -> None:
+    """Answers requests until the job is closed, or ends because no device is left."""
+    why = error("QV_ESTATE", "this encoder was closed")
+    try:
+        while (core := job.next(SECONDS)) is not None:
+            if not isinstance(core, bool):
+                _answer(requests.pop(core.index), core, model_type)
+            elif job.lost:
+                with ending:
+                    job.end()  # answers what is left, and raises what the job was lost for
+    except Error as e:
+        why = e
+    job.close()
+    while requests:  # nothing answers them any more
+        request = requests.popitem()[1]
+        if request.set_running_or_notify_cancel():
+            request.set_exception(why)
 
 
 class AsyncEncoder:
-    """await encode() from tasks, submit() from threads. close() waits for what is under way."""
+    """Encodes requests of any number of tasks and threads on one or several devices.
 
-    def __init__(self, model: Model | Path, *, devices: Any = None) -> None:
-        self.model = model if isinstance(model, Model) else load(model, device=0 if devices in (None, "all") else devices)
-        self.info: dict[str, Any] = self.model.info
-        self._threads = ThreadPoolExecutor(THREADS, "qwenvit encoder")
+        async with qwenvit.AsyncEncoder("Qwen3-VL-4B-Instruct", devices="all") as encoder:
+            tokens = await encoder.encode("clip.mp4", timeout=30, fps=2)
 
-    def submit(self, source: Any, **options: Any) -> Future[Tokens]:
-        return self._threads.submit(self.model.encode, source, **options)
+        future = encoder.submit(jpeg_bytes)   # from a thread: a concurrent.futures.Future of Tokens
 
-    async def encode(self, source: Any, *, timeout: float | None = None, **options: Any) -> Tokens:
-        return await asyncio.wait_for(asyncio.wrap_future(self.submit(source, **options)), timeout)
+    Requests that are under way at once are decoded side by side and packed into full chunks. A
+    request that comes by itself does not wait. Each one's tokens have the bits that encode() of a
+    list gives.
+
+    model: a Model, a list of Models of one tower on different devices, or a path, whose models are
+        loaded here and closed with the encoder. A Model that is given does nothing else until the
+        encoder is closed.
+    devices: for a path: what load() takes as device, a list of these, or "all".
+    dtype: of the tokens, "f32" or "bf16".
+    queue: how many requests may wait to be taken up.
+    queue_bytes: the most bytes of sources in memory and of results that were not delivered.
+    decoders: how many clips are decoded at once; 0: one for each core.
+    options: of all requests, as in Model.encode.
+
+    When a device is lost, its requests fail with a message, and the others go on. When none is left
+    all requests fail, and further ones are refused.
+    """
+
+    def __init__(
+        self, model: Model | Sequence[Model] | _check.Path, *, devices: Any = None, dtype: Dtype = "f32", queue: int = 512,
+        queue_bytes: int = MOST_AHEAD, decoders: int = 0, **options: Any,
+    ) -> None:
+        dtype = _check.one_of(_model._name(dtype), "dtype", ("f32", "bf16"))
+        queue = _check.whole(queue, "queue", 1, 1 << 20)
+        queue_bytes = _check.whole(queue_bytes, "queue_bytes", 1, (1 << 62) - 1)
+        decoders = _check.whole(decoders, "decoders", 0, _model.MOST_THREADS)
+        self._options = options_of(options)
+        is_path = isinstance(model, (str, bytes, os.PathLike))
+        if not is_path and devices is not None:
+            raise error("QV_EINVAL", "devices is for a path; a model has its device")
+        models: Any = _load(model, devices) if is_path else model  # type: ignore[arg-type]
+        given = list(models) if isinstance(models, (list, tuple)) else [models]
+        if not given or not all(isinstance(m, Model) for m in given):
+            raise _check.wrong("model", model, "a path, or what qwenvit.load() gives, or a list of these")
+        self.models: list[Model] = given
+        self.info: dict[str, Any] = given[0].info
+        self._owns = is_path
+        self._no_decoder: Error | None = None
+        decoder: _core.Decoder | None = None
+        try:
+            decoder = _decoder.start()
+        except Error as e:  # frames in memory need no decoder
+            self._no_decoder = e
+        where = {k: self._options[k] for k in ("decode", "gpu") if k in self._options}
+        self._job = _core.Job(
+            [m._core for m in given], decoder, dtype, decoders, False, False, queue_bytes, queue, where,
+            lambda: True,
+        )
+        self._places, self._ending = itertools.count(), threading.Lock()
+        self._requests: dict[int, _Request] = {}
+        self._thread = threading.Thread(
+            target=_collect, args=(self._job, self._ending, self._requests, self.info["model_type"]),
+            name="qwenvit encoder", daemon=True,
+        )
+        self._close = weakref.finalize(self, self._job.close)
+        self._thread.start()
+
+    def submit(self, source: One, **options: Any) -> Future[Tokens]:
+        """Adds a source, as Model.encode takes one, and returns the Future of its Tokens, or of its
+        Error. Any thread may call it. It does not wait: it raises Error, with status QV_EFULL, if too
+        many requests or bytes wait. cancel() of the Future drops the source."""
+        place = next(self._places)
+        options, key = {**self._options, **options_of(options)}, key_of(source, place)
+        data, is_path, own = describe(self.models[0]._core, source, place, options)
+        if self._no_decoder and not isinstance(data, _core.Frames):
+            raise error(self._no_decoder.status, str(self._no_decoder))
+        request = self._requests[place] = _Request(self._job, place)
+        try:
+            self._job.add(place, key, data, is_path, own)
+        except BaseException:
+            self._requests.pop(place, None)
+            raise
+        return request
+
+    async def encode(self, source: One, *, timeout: float | None = None, **options: Any) -> Tokens:
+        """Returns the Tokens of a source, or raises its Error; asyncio.TimeoutError after so many
+        seconds. A task that is cancelled, or out of time, drops its source."""
+        if isinstance(source, (str, bytes, os.PathLike)):
+            request = self.submit(source, **options)
+        else:  # reading a file object, or resizing frames, takes time
+            request = await asyncio.to_thread(self.submit, source, **options)
+        return await asyncio.wait_for(asyncio.wrap_future(request), timeout)
 
     def close(self) -> None:
-        self._threads.shutdown()
+        """Waits until all requests are answered, and gives the models back. Later ones are refused."""
+        if self._close.alive:
+            with self._ending, contextlib.suppress(Error):  # the requests have got it
+                self._job.end()
+            self._thread.join()
+            self._close()
+        for model in self.models if self._owns else ():
+            model.close()
+
+    def __enter__(self) -> AsyncEncoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> AsyncEncoder:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    def __repr__(self) -> str:
+        return f"<qwenvit.AsyncEncoder on {', '.join(m.info['device'] for m in self.models)}>"

@@ -108,7 +108,7 @@ class CacheWriter:
     def _take_row(self, row: Any, place: int) -> _core.CacheRow:
         row = {"path": row} if isinstance(row, (str, bytes, os.PathLike)) else row
         if not isinstance(row, dict):
-            raise error("QV_EINVAL", f"a {type(row).__name__}; must be a path or a dict with one")
+            raise error("QV_EINVAL", f"{_check.kind_of(row)}; must be a path or a dict with one")
         row = {k: v for k, v in row.items() if v is not None}
         data = self._take_memory(row, place) if "path" not in row else None
         if data is None and "path" not in row:

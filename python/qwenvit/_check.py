@@ -15,11 +15,17 @@ Path = str | bytes | os.PathLike[str]
 T = TypeVar("T")
 
 
+def kind_of(value: object) -> str:
+    """Returns a value's type with its article: "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def shown(value: object) -> str:
     try:
         return repr(value)[:80]
     except Exception:  # a number of 5000 digits has no repr
-        return f"a {type(value).__name__}"
+        return kind_of(value)
 
 
 def wrong(name: str, value: object, wanted: str) -> Error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The one exception of this package, which the binding raises too."""
+"""The exceptions of this package, which the binding raises too."""
 
 
 class Error(Exception):
@@ -15,7 +15,31 @@ class Error(Exception):
     index: int | None = None
 
 
+class InputError(Error, ValueError):
+    """An argument, a file or a clip that cannot be used."""
+
+    __module__ = "qwenvit"
+
+
+class FileError(Error, OSError):
+    """A file that cannot be read or written."""
+
+    __module__ = "qwenvit"
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """No memory, of the host or a device."""
+
+    __module__ = "qwenvit"
+
+
+KINDS: dict[str, type[Error]] = {
+    "QV_EINVAL": InputError, "QV_EFORMAT": InputError, "QV_EUNSUPPORTED": InputError, "QV_EIO": FileError,
+    "QV_ENOMEM": OutOfMemoryError,
+}
+
+
 def error(status: str, text: str, key: str | None = None, index: int | None = None) -> Error:
-    e = Error(text)
+    e = KINDS.get(status, Error)(text)
     e.status, e.key, e.index = status, key, index
     return e

@@ -17,7 +17,10 @@ from ._error import Error, error
 from .adapters import Adapters
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ._check import Path
+    from ._options import ClipOptions
     from ._sources import Clip, One
     from ._stream import Progress
 
@@ -194,6 +197,22 @@ def _name(dtype: Dtype) -> str:
     return {"bfloat16": "bf16", "float32": "f32", "float": "f32"}.get(text, text)
 
 
+class Outputs(Protocol):
+    """What forward() returns: tokens [n, out_hidden], and a list of DeepStack's outputs, each of the same
+    shape. `tokens, deepstack = ..` takes it apart."""
+
+    @property
+    def tokens(self) -> Any: ...
+    @property
+    def deepstack(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class _Tensors(NamedTuple):
+    tokens: Any
+    deepstack: list[Any]
+
+
 class Tokens(Adapters):
     """The vision tokens of a clip or an image, or of the items of a forward().
 
@@ -216,8 +235,11 @@ class Tokens(Adapters):
     is installed, otherwise uint16 with the same bits; torch() gives bfloat16 tensors in any case.
     Without numpy, arrays are objects with DLPack and a buffer.
 
-    Tokens can be pickled and copied, so that a DataLoader's workers can return them
-    (collate_fn=list makes a batch of them).
+    numpy.asarray() of this object, and from_dlpack() of torch, jax and others, give its tokens, without
+    a copy. `tokens, deepstack = ..` takes it apart.
+
+    Tokens can be pickled and copied, so that a DataLoader's workers can return them;
+    qwenvit.torch.collate makes a batch of them.
     """
 
     def __init__(self, core: _core.Tokens, model_type: str | None = None) -> None:
@@ -256,6 +278,25 @@ class Tokens(Adapters):
     def timestamps(self) -> Any | None:
         seconds = self._core.timestamps()
         return None if seconds is None else to_numpy(seconds)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        np = numpy()
+        if np is None:
+            raise error("QV_EUNSUPPORTED", "numpy.asarray() of tokens needs numpy")
+        tokens = self.tokens
+        cast = tokens if dtype is None or np.dtype(dtype) == tokens.dtype else tokens.astype(dtype)
+        return cast.copy() if copy and cast is tokens else cast
+
+    def __dlpack__(self, **how: Any) -> Any:
+        array: Any = self._core.matrix(0, False)
+        return array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        array: Any = self._core.matrix(0, False)
+        return array.__dlpack_device__()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.tokens, self.deepstack))
 
     def __len__(self) -> int:
         return self._core.n
@@ -327,7 +368,7 @@ class Model:
 
     # ---- patches -----------------------------------------------------------------------------------
 
-    def forward(self, pixel_values: Any, grid_thw: Any, dtype: Dtype = "f32") -> Any:
+    def forward(self, pixel_values: Any, grid_thw: Any, dtype: Dtype = "f32") -> Outputs:
         """Computes tokens from patches.
 
         pixel_values: [patches, row_dim], contiguous, as transformers' processors make them: float32
@@ -336,8 +377,8 @@ class Model:
         grid_thw: [items, 3].
         dtype: of the tokens, "f32" or "bf16".
 
-        For a torch tensor it returns (tokens, deepstack), tensors on the same device; for all else
-        Tokens on the host. Ctrl-C ends it after the chunk that is being computed.
+        The result has `tokens` and `deepstack`: of a torch tensor as tensors on the same device; of all
+        else as arrays on the host, in an object of Tokens. Ctrl-C ends it after the chunk that is being computed.
         """
         if is_torch(pixel_values):
             return self._forward_torch(pixel_values, grid_thw, _name(dtype))
@@ -346,7 +387,7 @@ class Model:
         core = self._core.forward(rows, is_bf16, grid, _name(dtype))
         return Tokens(core, self.info["model_type"])
 
-    def _forward_torch(self, x: Any, grid_thw: Any, dtype: str) -> tuple[Any, list[Any]]:
+    def _forward_torch(self, x: Any, grid_thw: Any, dtype: str) -> Outputs:
         import torch
 
         if dtype not in ("f32", "bf16"):
@@ -358,7 +399,7 @@ class Model:
             self._must_be_rows(x, torch)  # gives a better error text
             raise
         tokens, *deepstack = outs.unbind()
-        return tokens, deepstack
+        return _Tensors(tokens, deepstack)
 
     def _encode_torch(self, x: Any, grid_thw: Any, dtype: str, torch: Any) -> Any:
         """Returns [1 + deepstack, n, out_hidden]. Any function of torch takes as long as a kernel
@@ -428,39 +469,43 @@ class Model:
     @overload
     def encode(
         self, source: One | None = None, *, frames: Clip | None = None, dtype: Dtype = "f32", progress: Progress = None,
-        errors: Literal["raise", "yield"] = "raise", ordered: bool = True, decoders: int = 0, **options: Any,
+        errors: Literal["raise", "yield"] = "raise", ordered: bool = True, decoders: int = 0, **options: Unpack[ClipOptions],
     ) -> Tokens: ...
     @overload
     def encode(
         self, source: Iterable[Any], *, frames: None = None, dtype: Dtype = "f32", progress: Progress = None,
-        errors: Literal["raise"] = "raise", ordered: bool = True, decoders: int = 0, **options: Any,
+        errors: Literal["raise"] = "raise", ordered: bool = True, decoders: int = 0, **options: Unpack[ClipOptions],
     ) -> Iterator[Tokens]: ...
     @overload
     def encode(
         self, source: Iterable[Any], *, frames: None = None, dtype: Dtype = "f32", progress: Progress = None,
-        errors: Literal["yield"], ordered: bool = True, decoders: int = 0, **options: Any,
+        errors: Literal["yield"], ordered: bool = True, decoders: int = 0, **options: Unpack[ClipOptions],
     ) -> Iterator[Tokens | Error]: ...
     def encode(
         self, source: Any = None, *, frames: Clip | None = None, dtype: Dtype = "f32", progress: Progress = None,
-        errors: str = "raise", ordered: bool = True, decoders: int = 0, **options: Any,
+        errors: str = "raise", ordered: bool = True, decoders: int = 0, **options: Unpack[ClipOptions],
     ) -> Any:
         """Returns the Tokens of one clip or image, or a generator of the Tokens of many.
 
         source: one of these, or an iterable of them:
-        - a path, or its file:// URL;
+        - a path, its file:// URL, or a data: URL with the bytes of a file;
         - the bytes of a file, or an open file;
         - frames: an array of bytes [frames, height, width, 3] or [frames, 3, height, width];
           without the first axis it is an image. 4 channels are RGBA, whose alpha is dropped; 1
           channel is gray;
         - a PIL image;
         - a dict with "path", "bytes", "frames" or "image", and, if wanted, "key" (a text that is
-          not empty) and options of its own.
+          not empty) and options of its own; or an entry of a chat's content, {"type": "video",
+          "video": ..} or {"type": "image_url", "image_url": {"url": ..}}. A message, or a list of
+          messages, stands for the images and clips in it, in their order.
         frames: instead of source, one clip as a list of arrays or PIL images, or as one array. In
             an iterable, such a list is a clip too, whereas a flat list is many images. Frames count
             as sampled already: all are taken, and resized as the model's processor does. Their
             seconds come from fps or timestamps.
         dtype: of the tokens, "f32" or "bf16".
-        progress: True for a line on the terminal, or a function that is given a dict.
+        progress: True for a line on the terminal, or a function that is given a dict. Its "limit" names
+            the stage that the others wait for: "decode", "device", "sink" (whoever takes the results),
+            or "input", the iterable that gives the sources.
         errors: "raise" stops at a source that fails; "yield" gives its Error in its place, with
             .key and .index, and goes on.
         ordered: whether many come in the order of the sources; if False, they come as they are
@@ -477,7 +522,7 @@ class Model:
         of its source, and its key, which is by default its path, else its index. At most 1 GiB of
         sources and results, and 64 MiB for each decoder, wait to be taken, besides what is under way.
         """
-        source = _given(source, frames)
+        source = _sources.media_of(_given(source, frames))
         one = _sources.is_one(source)
         if progress is not None and not isinstance(progress, bool) and not callable(progress):
             raise _check.wrong("progress", progress, "True, False or a function")
@@ -486,12 +531,12 @@ class Model:
             _check.one_of(errors, "errors", ("raise", "yield")), _check.flag(ordered, "ordered"),
             _check.whole(decoders, "decoders", 0, MOST_THREADS), one, 1 if one else _length(source),
         )
-        options = _sources.options_of(options)
-        if not one and "timestamps" in options:
+        asked = _sources.options_of({**options})
+        if not one and "timestamps" in asked:
             raise error("QV_EINVAL", "timestamps belong to one clip: put them into its dict, beside frames")
-        return _stream.one(self, source, how, options) if one else _stream.results(self, source, how, options)
+        return _stream.one(self, source, how, asked) if one else _stream.results(self, source, how, asked)
 
-    def preprocess(self, source: One | None = None, *, frames: Clip | None = None, **options: Any) -> Pixels:
+    def preprocess(self, source: One | None = None, *, frames: Clip | None = None, **options: Unpack[ClipOptions]) -> Pixels:
         """Returns (pixel_values, grid_thw) of one clip or image, as transformers' processors make
         them and as forward() takes them: float32 [patches, row_dim] and int64 [1, 3].
 
@@ -500,17 +545,17 @@ class Model:
         The result also has key, is_image, timestamps, sampled_fps, second_per_grid_ts and
         damaged_frames, as in Tokens.
         """
-        source = _given(source, frames)
+        source = _sources.media_of(_given(source, frames))
         if not _sources.is_one(source):
             raise error("QV_EINVAL", "preprocess() takes one source; call it for each")
-        options, key = _sources.options_of(options), _sources.key_of(source, 0)
-        data, is_path, options = _sources.describe(self._core, source, 0, options)
+        key = _sources.key_of(source, 0)
+        data, is_path, asked = _sources.describe(self._core, source, 0, _sources.options_of({**options}))
         decoder = None
         if not isinstance(data, _core.Frames):
             from . import _decoder
 
             decoder = _decoder.start()
-        return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, options))
+        return Pixels._of(_core.preprocess(self._core, decoder, key, data, is_path, asked))
 
     def _tokens(self, core: _core.Tokens) -> Tokens:
         return Tokens(core, self.info["model_type"])

@@ -10,7 +10,7 @@ import tempfile
 from typing import Any, Literal, TypeVar
 
 from ._arrays import no_gradient
-from ._check import Path
+from ._check import Path, kind_of
 from ._error import error
 from ._files import header
 from ._model import load
@@ -56,8 +56,14 @@ def patch(
         raise
     tower._qwenvit = state
     tower.forward = state.forward
+    tower.extra_repr = state.describe  # repr() of the tower, and of a model around it, shows it
     state.watch()
     return model
+
+
+def is_patched(model: Any) -> bool:
+    """Whether qwenvit runs the vision tower of this model."""
+    return any(hasattr(m, "_qwenvit") for m in model.modules()) if hasattr(model, "modules") else False
 
 
 def unpatch(model: M) -> M:
@@ -69,13 +75,13 @@ def unpatch(model: M) -> M:
     state.model.close()  # an interrupt here, or memory that is missing below, leaves the tower patched
     state.restore()
     state.unwatch()
-    del tower.forward, tower._qwenvit
+    del tower.forward, tower.extra_repr, tower._qwenvit
     return model
 
 
 def _find_tower(model: Any) -> Any:
     if not hasattr(model, "named_modules"):
-        raise error("QV_EINVAL", f"a {type(model).__name__} is no module of torch")
+        raise error("QV_EINVAL", f"{kind_of(model)} is no module of torch")
     towers = [
         m
         for name, m in model.named_modules()
@@ -212,6 +218,9 @@ class _Patch:
                 raise error("QV_EIO", f"{name}: its weights cannot be read back")
             done += n
         return raw.view(self.dtype).reshape(shape).to(self.parameters[name].device)
+
+    def describe(self) -> str:
+        return f"run by {self.model!r}"
 
     def restore(self) -> None:
         for name in self.saved:

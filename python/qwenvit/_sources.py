@@ -4,6 +4,7 @@ takes."""
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 import urllib.parse
@@ -32,6 +33,8 @@ One = _check.Path | bytearray | memoryview | dict[str, Any] | Array | Image | Fi
 Clip = Array | list[Any] | tuple[Any, ...]
 Options = dict[str, Any]
 
+CHAT = ("image", "video", "image_url", "video_url", "input_image", "input_video")  # types of a chat's content
+RENAMED = {"nframes": "num_frames", "video_start": "start", "video_end": "end"}  # as qwen-vl-utils calls options
 KINDS = ("path", "bytes", "frames", "image")  # what a source that is a dict may describe
 OF_FRAMES = ("fps", "max_pixels", "min_pixels", "timestamps")  # options that frames may have
 PASSED_OVER = ("num_frames", "min_frames", "max_frames")  # options that do nothing for frames, which were sampled already
@@ -61,12 +64,45 @@ def is_one(source: object) -> bool:
     return _is_array(source) or _is_pil(source) or _is_file(source)
 
 
+def _media(source: Options) -> Options | None:
+    """Returns a source for an entry of a chat's content; None: it is none, or has no image and no clip."""
+    kind = source.get("type", "video" if "video" in source else None)
+    if kind not in CHAT:
+        return None
+    rest = {RENAMED.get(k, k): v for k, v in source.items() if k not in (kind, "type", "detail")}
+    inner = source.get(kind, rest.pop("image_url", None))
+    inner = inner.get("url") if isinstance(inner, dict) else inner
+    files = isinstance(inner, (str, os.PathLike)), _is_bytes(inner) or _is_file(inner)
+    of_frames = "frames" if "video" in kind else "image"
+    return {"path" if files[0] else "bytes" if files[1] and not _is_pil(inner) else of_frames: inner, **rest}
+
+
+def media_of(source: Any) -> Any:
+    """Returns a source, or an iterable of sources. Of a chat's message, or of a list of them, it is a list
+    of the images and clips in it."""
+    if isinstance(source, dict) and "role" in source:
+        source = [source]
+    if isinstance(source, (list, tuple)) and source and all(isinstance(m, dict) and "role" in m for m in source):
+        parts = [part for m in source if isinstance(m.get("content"), (list, tuple)) for part in m["content"]]
+        found = [part for part in parts if isinstance(part, dict) and _media(part)]
+        if not found:
+            raise error("QV_EINVAL", "these messages have no image and no clip")
+        return found
+    return source
+
+
+def _plain(source: Any) -> Any:
+    """Returns a source without what only chats have."""
+    return _media(source) or source if isinstance(source, dict) else source
+
+
 def _kinds_of(source: Options) -> list[str]:
     return [k for k in (*KINDS, "picture") if k in source]  # image was called picture in 0.2
 
 
 def is_of_a_file(source: object) -> bool:
     """Whether a source, or what a dict describes, is decoded: a path, the bytes of a file, or an open file."""
+    source = _plain(source)
     if isinstance(source, dict):
         return any(is_of_a_file(source[k]) for k in _kinds_of(source) if not isinstance(source[k], dict))
     return isinstance(source, (str, os.PathLike)) or _is_bytes(source) or _is_file(source) and not _is_pil(source)
@@ -115,14 +151,32 @@ def _text_of(given: Any, what: str, place: int) -> str:
 
 def key_of(source: Any, place: int) -> str:
     """Returns a source's key, else its path, else its place."""
+    source = _plain(source)
     if isinstance(source, dict):
         if source.get("key") is not None:
             return _text_of(source["key"], "key", place)
         if "path" not in source:
             return str(place)
         source = source["path"]
+        if is_data(source):
+            return str(place)
         return _text_of(source, "path", place)
-    return _text_of(source, "path", place) if isinstance(source, (str, os.PathLike)) else str(place)
+    is_path = isinstance(source, (str, os.PathLike)) and not is_data(source)
+    return _text_of(source, "path", place) if is_path else str(place)
+
+
+def is_data(source: object) -> bool:
+    """Whether this is a data: URL."""
+    return isinstance(source, str) and source.startswith("data:") and "," in source
+
+
+def _bytes_of_data(url: str, place: int) -> bytes:
+    head, _, text = url.partition(",")
+    data = urllib.parse.unquote_to_bytes(text)
+    try:
+        return base64.b64decode(data, validate=True) if head.endswith(";base64") else data
+    except ValueError:
+        raise error("QV_EINVAL", f"source {place}: a data: URL that is no base64") from None
 
 
 def local_path(path: _check.Path) -> bytes:
@@ -201,7 +255,7 @@ def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
         raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
     inner, kind = own.pop(kinds[0]), {"picture": "image"}.get(kinds[0], kinds[0])
     if kind == "bytes" and not (_is_bytes(inner) or _is_file(inner)):
-        raise _check.wrong(f"source {place}: bytes", f"a {type(inner).__name__}", "bytes, or a file that is open")
+        raise _check.wrong(f"source {place}: bytes", _check.kind_of(inner), "bytes, or a file that is open")
     if kind == "path":
         inner = os.fsdecode(inner)
     return inner, kind, options_of(own)
@@ -212,12 +266,15 @@ def describe(model: _core.Model, source: Any, place: int, common: Options) -> tu
     whether it is a path, and its options."""
     kind: str | None = None
     own: Options = {}
+    source = _plain(source)
     if isinstance(source, dict):
         source, kind, own = _take_dict(source, place)
     is_path = isinstance(source, (str, os.PathLike))
     if is_of_a_file(source):
         if "timestamps" in own or "timestamps" in common:
             raise error("QV_EINVAL", f"source {place}: timestamps belong to frames; a file has its own")
+        if is_data(source):
+            source, is_path = _bytes_of_data(source, place), False
         _text_of(source, "path", place) if is_path else None
         data = local_path(source) if is_path else bytes(_read(source, place) if _is_file(source) else source)
         return data, is_path, {**common, **own}
@@ -227,6 +284,6 @@ def describe(model: _core.Model, source: Any, place: int, common: Options) -> tu
         return _frames(model, source, kind == "image", own, common), False, {}
     raise error(
         "QV_EINVAL",
-        f"source {place}: a {type(source).__name__}; must be a path, bytes, a file that is open, frames (an array or "
+        f"source {place}: {_check.kind_of(source)}; must be a path, bytes, a file that is open, frames (an array or "
         "a list of them) or a PIL image",
     )

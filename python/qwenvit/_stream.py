@@ -200,7 +200,7 @@ def _results(
     decoder, progress = _decoder_for(sources), _Progress(how)
     where = {k: options[k] for k in ("decode", "gpu") if k in options}
     job = _core.Job(
-        model._core, decoder, how.dtype, how.decoders, how.alone, how.ordered, _room(how.decoders), where, is_open
+        [model._core], decoder, how.dtype, how.decoders, how.alone, how.ordered, _room(how.decoders), 0, where, is_open
     )
     try:
         feeder, is_cut = _Feeder(model, job, sources, options, is_open), False

@@ -24,18 +24,21 @@ progress_of(const qv_job_progress &p)
 }
 
 struct Job {
-    nb::object model_object, decoder_object;
-    Model *model;
+    nb::list model_objects;
+    nb::object decoder_object;
+    Model *model; /* the first of them */
     pid_t owner;
     std::shared_ptr<Results> results = std::make_shared<Results>();
 
-    /* In a turn of the model, which must last as long as the job unless the model is lent to it.
-     * ordered: results come in the order of their places. most: qv_job_options.ahead. how: options of
-     * clips that say where most of them are decoded. */
-    Job(const Model::Turn &turn, nb::object model_, nb::object decoder_, const std::string &dtype,
-        int decoders, bool alone, bool ordered, int64_t most, nb::dict how)
-        : model_object(model_), decoder_object(decoder_), model(nb::cast<Model *>(model_)),
-          owner(getpid())
+    /* In a turn of each model, which must last as long as the job unless the model is lent to it.
+     * ordered: results come in the order of their places. most: qv_job_options.ahead. queue: how many
+     * sources wait; 0: few, and adding waits for room. how: options of clips that say where most of
+     * them are decoded. */
+    Job(std::vector<qv_model *> models, nb::list model_objects_, nb::object decoder_,
+        const std::string &dtype, int decoders, bool alone, bool ordered, int64_t most,
+        int64_t queue, nb::dict how)
+        : model_objects(model_objects_), decoder_object(decoder_),
+          model(nb::cast<Model *>(model_objects_[0])), owner(getpid())
     {
         qv_job_options o = {};
         results->ordered = ordered;
@@ -45,15 +48,15 @@ struct Job {
         o.output = parse_dtype(dtype, false);
         o.decoders = decoders;
         o.alone = alone;
-        o.queue = 64;
+        o.queue = queue ? queue : 64;
+        o.refuse_when_full = queue;
         o.ahead = most;
         take_clip_options(how, &o.clip);
         o.clip.decoder = decoder_of(decoder_);
-        qv_model *one = turn.get();
         qv_error err = {};
         {
             const Released released;
-            check(qv_job_open(&one, 1, &o, &results->job, &err), err);
+            check(qv_job_open(models.data(), models.size(), &o, &results->job, &err), err);
         }
         job_opened(results.get());
     }
@@ -94,6 +97,7 @@ struct Job {
         take_clip_options(options, &clip);
         s.key = key.c_str();
         s.clip = &clip;
+        s.ticket = (uint64_t)place + 1;
         kept->tokens->index = place;
         if (nb::isinstance<Frames>(source)) {
             kept->frames = std::make_unique<Frames>(std::move(nb::cast<Frames &>(source)));
@@ -113,6 +117,16 @@ struct Job {
             s.n_bytes = kept->bytes.size();
         }
         put(std::move(kept), s);
+    }
+
+    /* Drops the source of a place; its result comes all the same, as cancelled. */
+    void
+    drop(int64_t place)
+    {
+        model->must_be_ours();
+        const Released released;
+        const Use use(*results);
+        qv_job_drop(use.job, (uint64_t)place + 1);
     }
 
     /* Adds a source that has failed already. */
@@ -223,17 +237,21 @@ struct Job {
 
 /* ---- who has the model ----------------------------------------------------------------------- */
 
-/* Opens a job for a generator: the model is lent to it, and this turn ends. */
+/* Opens a job for a generator or an encoder: the models are lent to it, and this turn ends. */
 void
-open_for_generator(Job *at, nb::object model_object, nb::object decoder, const std::string &dtype,
-                   int decoders, bool alone, bool ordered, int64_t most, nb::dict how,
-                   nb::object is_open)
+open_job(Job *at, nb::list models, nb::object decoder, const std::string &dtype, int decoders,
+         bool alone, bool ordered, int64_t most, int64_t queue, nb::dict how, nb::object is_open)
 {
-    Model &model = *nb::cast<Model *>(model_object);
-    const Model::Turn turn(model);
+    std::vector<std::unique_ptr<const Model::Turn>> turns;
+    std::vector<qv_model *> all;
+    for (nb::handle model : models) {
+        turns.push_back(std::make_unique<const Model::Turn>(*nb::cast<Model *>(model)));
+        all.push_back(turns.back()->get());
+    }
     const Job *job =
-        new (at) Job(turn, model_object, decoder, dtype, decoders, alone, ordered, most, how);
-    model.lend(job->results, is_open);
+        new (at) Job(all, models, decoder, dtype, decoders, alone, ordered, most, queue, how);
+    for (nb::handle model : models)
+        nb::cast<Model *>(model)->lend(job->results, is_open);
 }
 
 /* Encodes one source in one turn of the model, and returns its Tokens. Whatever raises in here (a signal's handler,
@@ -243,7 +261,9 @@ encode_one(nb::object model, nb::object decoder, const std::string &dtype, const
            nb::object source, bool is_path, nb::dict options, nb::object progress, double wait_s)
 {
     const Model::Turn turn(*nb::cast<Model *>(model));
-    Job job(turn, model, decoder, dtype, 0, true, true, 0, options);
+    nb::list models;
+    models.append(model);
+    Job job({ turn.get() }, models, decoder, dtype, 0, true, true, 0, 0, options);
     job.add(0, key, source, is_path, options);
     for (bool over;;) {
         std::unique_ptr<Tokens> one = job.next(wait_s, over);
@@ -263,10 +283,11 @@ void
 bind_job(nb::module_ &m)
 {
     nb::class_<Job>(m, "Job")
-        .def("__init__", open_for_generator, nb::arg("model"), nb::arg("decoder").none(),
-             nb::arg("dtype"), nb::arg("decoders"), nb::arg("alone"), nb::arg("ordered"),
-             nb::arg("most"), nb::arg("how"), nb::arg("is_open"))
+        .def("__init__", open_job, nb::arg("models"), nb::arg("decoder").none(), nb::arg("dtype"),
+             nb::arg("decoders"), nb::arg("alone"), nb::arg("ordered"), nb::arg("most"),
+             nb::arg("queue"), nb::arg("how"), nb::arg("is_open"))
         .def("add", &Job::add)
+        .def("drop", &Job::drop)
         .def("refuse", &Job::refuse)
         .def("end", &Job::end)
         .def(
@@ -283,6 +304,7 @@ bind_job(nb::module_ &m)
         .def("cancel", &Job::cancel)
         .def("close", &Job::close)
         .def_prop_ro("closed", &Job::is_closed)
+        .def_prop_ro("lost", [](Job &job) { return job.look().ended; })
         .def("progress", &Job::progress);
     m.def("encode_one", encode_one, nb::arg("model"), nb::arg("decoder").none(), nb::arg("dtype"),
           nb::arg("key"), nb::arg("source"), nb::arg("is_path"), nb::arg("options"),

@@ -136,8 +136,8 @@ Model::take_back()
     if (!lent)
         return;
     if (!lent->is_closed() && nb::cast<bool>(is_open()))
-        fail(QV_ESTATE, "this model is at work for a generator of encode(); take all that comes "
-                        "from it, or close() it, first");
+        fail(QV_ESTATE, "this model is at work for a generator of encode(), or an AsyncEncoder; "
+                        "take all that comes from it, or close() it, first");
     {
         const Released released;
         lent->close();

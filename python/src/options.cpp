@@ -45,8 +45,9 @@ shown(nb::handle value)
 {
     const nb::object text = nb::steal(PyObject_Repr(value.ptr()));
     PyErr_Clear();
+    const std::string type = nb::type_name(value.type()).c_str();
     return text.is_valid() ? nb::cast<std::string>(text)
-                           : std::string("a ") + nb::type_name(value.type()).c_str();
+                           : (std::strchr("aeiou", type[0]) ? "an " : "a ") + type;
 }
 
 void

@@ -248,7 +248,7 @@ def test_a_call_within_the_question_whether_a_generator_is_open_is_refused(small
     said, lent = [], []
 
     def lend(is_open):
-        return _core.Job(small._core, None, "f32", 0, False, True, 1 << 30, {}, is_open)
+        return _core.Job([small._core], None, "f32", 0, False, True, 1 << 30, 0, {}, is_open)
 
     def is_open():
         with pytest.raises(qwenvit.Error) as e:

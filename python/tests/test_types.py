@@ -63,6 +63,19 @@ def test_mypy_finds_nothing_in_what_pages_show(tmp_path):
     assert len(wrong) == 2 and errors == wrong, "\n".join(errors)  # mypy does look at them
 
 
+def test_mypy_tells_right_uses_from_wrong_ones(tmp_path):
+    """Of 40 uses each: it passes every right one, and finds every wrong one."""
+    with open(os.path.join(os.path.dirname(__file__), "uses.py"), encoding="utf-8") as f:
+        code = f.read()
+    (tmp_path / "uses.py").write_text(code, encoding="utf-8")
+    lines, split = code.splitlines(), code.splitlines().index("def wrong() -> None:") + 1
+    errors = mypy(tmp_path, *STRICT, "uses.py")
+    found = {int(line.split(":")[1]) for line in errors}
+    assert not [line for line in errors if int(line.split(":")[1]) < split], errors
+    wrong = {i for i, line in enumerate(lines, 1) if i > split and line.strip()}
+    assert len(wrong) == 40 and found == wrong, [lines[i - 1] for i in sorted(wrong - found)]
+
+
 def test_mypy_finds_nothing_in_the_package(tmp_path):
     """Nor a function without types, which the strict mode refuses."""
     assert mypy(tmp_path, *STRICT, "-p", "qwenvit") == []

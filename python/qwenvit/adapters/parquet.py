@@ -22,6 +22,7 @@ from .._error import Error, error
 from .._files import whole
 
 ROWS_AT_ONCE = 4096  # rows of an index that are written at once
+NEEDS = ": pip install 'qwenvit[export]'"
 COMPRESSIONS = ("zstd", "snappy", "gzip")
 KEYS = b"qwenvit_keys"  # a file's metadata has this key, which tells whose tokens it holds
 # ends the name of a file that is being written; {} is the process
@@ -152,7 +153,7 @@ def _sweep(folder: str) -> None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m qwenvit cache export", description="Writes a cache as Parquet files, one for each of its parts; "
+        prog="python -m qwenvit cache export", description="Writes a cache as Parquet or tar files, one for each of its parts; "
         "run it again, and it goes on. Exit codes: 0 done; 1 parts of the cache are damaged, and the others done; "
         "2 usage; 3 no cache, or a folder of something else; 4 the disk, or no pyarrow.",
         epilog="python -m qwenvit cache export tokens -o parquet")
@@ -160,13 +161,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("-o", dest="out", metavar="OUT", help="the folder of the files")
     parser.add_argument("--index", metavar="FILE", help="write what lies where; no tokens unless -o is given")
     parser.add_argument("--compression", choices=COMPRESSIONS)
+    parser.add_argument("--webdataset", action="store_true", help="write tar files in place of Parquet: for each key "
+                        "a safetensors file and its record as JSON")
     asked = parser.parse_args(arguments)
     if not asked.out and not asked.index:
         parser.error("-o FOLDER or --index FILE")
     try:
         return _run(asked)
     except Error as e:
-        print(f"qwenvit: {e}", file=sys.stderr)
+        print(f"qwenvit: {e}{NEEDS if e.status == 'QV_EUNSUPPORTED' else ''}", file=sys.stderr)
         return {"QV_EINVAL": 2, "QV_EFORMAT": 3}.get(e.status, 4)
     except KeyboardInterrupt:
         print("qwenvit: interrupted: files that are there are whole; run it again to go on", file=sys.stderr)
@@ -184,7 +187,10 @@ def _run(asked: argparse.Namespace) -> int:
     if asked.index:
         print(f"{write_index(cache, asked.index)}: {len(cache)} keys, {len(cache.failed)} failed")
     if asked.out:
-        n = export(cache, asked.out, asked.compression, _show if sys.stderr.isatty() else None)
+        from . import webdataset
+
+        n = (webdataset.export(cache, asked.out) if asked.webdataset else
+             export(cache, asked.out, asked.compression, _show if sys.stderr.isatty() else None))
         print(f"{asked.out}: {n['keys']} keys; {n['written']} files written, {n['there']} were there, "
               f"{n['removed']} removed")
     return 1 if cache.damaged else 0

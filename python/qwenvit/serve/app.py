@@ -55,6 +55,8 @@ def _in_pieces(data: bytes, status: int, headers: dict[str, str], kind: str) -> 
         for at in range(0, len(data), PIECE):
             yield memoryview(data)[at : at + PIECE]
 
+    if len(data) <= PIECE:
+        return Response(data, status, headers, kind)
     return StreamingResponse(pieces(), status, {**headers, "content-length": str(len(data))}, kind)
 
 
@@ -155,7 +157,7 @@ async def metrics(request: Request) -> Response:
 async def models(request: Request) -> Response:
     service: Service = request.app.state.service
     service.must_be_ready()
-    info = service.encoder.info
+    info = service.encoder.models[0].info
     about = {name: info[name] for name in ("model_type", "digest", "dtype", "backend", "device", "out_hidden", "n_deepstack")}
     limits = {**service.settings.limits._asdict(), "timeout": service.settings.seconds, "queue": service.turns.most}
     row = {"id": info["model_type"], "object": "model", "owned_by": "qwenvit", **about, "version": __version__, "limits": limits}

@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from .. import __version__
-from .._async import AsyncEncoder
+from .._async import AsyncEncoder, _load
 from .._error import Error
 from .app import make_app
 from .cache import TokenCache
@@ -26,7 +26,7 @@ from .items import Limits
 from .metrics import Metrics, start_log
 from .protocol import Patience, Protocol
 from .service import Service, Settings
-from .turns import Turns
+from .turns import IMAGES_UNDER_WAY, Turns
 
 WARM = b"P6\n64 64\n255\n" + bytes(3 * 64 * 64)  # a small image
 ONE_PROCESS = (
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
         p.add_argument(name, type=kind, default=default, help=help, metavar=name.rpartition("-")[2].upper())
 
     add("--model", str, None, "the checkpoint's folder (needed)")
-    add("--device", str, None, "an index, or all (default: the first)")
+    add("--device", str, None, "indices or names, such as 0,1 or cpu; or all (default: the first)")
     add("--host", str, "127.0.0.1", "address to listen at (default 127.0.0.1)")
     add("--port", _port, 8000, "port (default 8000; 0: a free one)")
     add("--uds", str, None, "listen at this Unix socket instead, in a folder of those who may connect")
@@ -125,12 +125,17 @@ class Server(uvicorn.Server):
 
 def load(service: Service, a: argparse.Namespace) -> None:
     """Makes the encoder and the cache, and encodes an image, so that the first request finds all ready."""
-    device = int(a.device) if (a.device or "").isdigit() else a.device
-    service.encoder = encoder = AsyncEncoder(a.model, devices=device)
-    names = ("digest", "dtype", "backend", "device")
-    about = {"version": __version__, **{name: encoder.info[name] for name in names}}
+    devices = a.device if a.device in (None, "all") else [int(d) if d.isdigit() else d for d in a.device.split(",")]
+    models = _load(a.model, devices)
+    info = models[0].info
+    # what is kept is decoded by the CPU
+    service.encoder = encoder = AsyncEncoder(
+        models, dtype=info["dtype"], queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
+        decode_memory=a.decode_memory,
+    )
+    about = {"version": __version__, **{name: info[name] for name in ("digest", "dtype", "backend", "device")}}
     service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes)
-    encoder.submit({"bytes": WARM}, decode="cpu").result()
+    encoder.submit({"bytes": WARM}).result()
     service.ready = True
 
 
@@ -139,7 +144,7 @@ def serve(a: argparse.Namespace) -> int:
     limits = Limits(a.max_body, a.max_items, a.max_frames, a.max_seconds, a.max_pixels)
     keys = a.api_key or [key for key in (os.environ.get("QWENVIT_API_KEY"),) if key]
     digests = frozenset(hashlib.sha256(key.encode()).digest() for key in keys)
-    settings = Settings(limits, a.max_bodies, a.body_seconds, a.timeout, digests, not a.no_shared_cache, a.decode_memory)
+    settings = Settings(limits, a.max_bodies, a.body_seconds, a.timeout, digests, not a.no_shared_cache)
     service = Service(settings, Turns(a.decoders, a.queue), Metrics())
     failures: list[Error] = []
 

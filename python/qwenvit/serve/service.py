@@ -32,7 +32,6 @@ class Settings(NamedTuple):
     seconds: float  # of a request, at most
     keys: frozenset[bytes]  # SHA-256 of those that may ask; empty: anyone
     shared: bool  # whether clients share the tokens that are kept
-    decode_memory: int
 
 
 class Answer(NamedTuple):
@@ -124,14 +123,12 @@ class Service:
 
     async def _compute(self, item: Item, name: str, client: str) -> Tokens:
         source = {"bytes": item.data, "key": name.partition(".")[0]}
-        # what is kept is decoded by the CPU
-        options = {"decode": "cpu", "decode_memory": self.settings.decode_memory, **item.options}
         began = time.perf_counter()
         try:
             async with self.turns.turn(client, item.is_image):
                 self.metrics.seconds.labels("queue").observe(time.perf_counter() - began)
                 with self.metrics.stage("encode"):
-                    tokens = await asyncio.wrap_future(self.encoder.submit(source, **options))
+                    tokens = await asyncio.wrap_future(self.encoder.submit(source, **item.options))
         except Error as e:
             if e.status in OF_A_SOURCE:
                 self.metrics.decode_errors.labels(e.status).inc()

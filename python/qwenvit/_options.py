@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+"""The options of clips, as types. A test holds their names to those that the binding takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+
+class ClipOptions(TypedDict, total=False):
+    start: float | None
+    end: float | None
+    fps: float | None
+    num_frames: int | None
+    min_frames: int | None
+    max_frames: int | None
+    min_pixels: int | None
+    max_pixels: int | None
+    total_pixels: int | None
+    cap_pixels: bool | None
+    like: Literal["transformers", "qwen-vl-utils"] | None
+    first_frame: bool | None
+    decode: Literal["auto", "cpu", "gpu"] | None
+    gpu: int | None
+    threads: int | None
+    decode_seconds: float | None
+    decode_memory: int | None
+    offset: int | None
+    length: int | None
+    timestamps: Sequence[float] | None

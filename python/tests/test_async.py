@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""Tests AsyncEncoder: many tasks and threads on one open job."""
+import asyncio
+import concurrent.futures
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import qwenvit
+from qwenvit import _decoder
+
+
+def images(n):
+    random = np.random.default_rng(7)
+    return [random.integers(0, 256, (32 * (1 + i % 3), 64, 3), dtype=np.uint8) for i in range(n)]
+
+
+@pytest.fixture
+def own(golden):
+    return qwenvit.load(golden, backend="ref", dtype="f32", threads=1)
+
+
+def same(a, b):
+    return a.tokens.tobytes() == b.tokens.tobytes() and all(
+        x.tobytes() == y.tobytes() for x, y in zip(a.deepstack, b.deepstack, strict=True)
+    )
+
+
+def test_tasks_get_the_bits_of_a_list(own, clip):
+    sources = [*images(12), clip, open(clip, "rb").read()]
+    alone = list(own.encode(sources))
+
+    async def ask():
+        async with qwenvit.AsyncEncoder(own, max_frames=768) as encoder:
+            assert "AsyncEncoder on" in repr(encoder)
+            with pytest.raises(qwenvit.Error, match="at work"):
+                own.encode(sources[0])
+            return await asyncio.gather(*(encoder.encode(s, timeout=60) for s in sources))
+
+    for _ in range(2):  # the model is given back
+        got = asyncio.run(ask())
+        assert all(map(same, got, alone))
+        assert got[12].key == str(clip) and len({t.key for t in got}) == 14
+    assert same(own.encode(sources[0]), alone[0])
+
+
+def test_threads_share_an_encoder(golden):
+    sources = images(8)
+    with qwenvit.AsyncEncoder(golden, devices=["cpu"], dtype="bf16") as encoder:
+        (model,) = encoder.models
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            futures = list(pool.map(encoder.submit, sources))
+        got = [f.result(60) for f in futures]
+        assert {t.dtype for t in got} == {"bf16"}
+    for call in (lambda: encoder.submit(sources[0]), lambda: model.encode(sources[0])):
+        with pytest.raises(qwenvit.Error, match="closed|ended") as e:
+            call()
+        assert e.value.status == "QV_ESTATE"
+
+
+def test_a_request_fails_alone(own, tmp_path):
+    (tmp_path / "bad.mp4").write_bytes(b"no clip")
+
+    async def ask():
+        async with qwenvit.AsyncEncoder(own) as encoder:
+            tasks = [encoder.encode(s) for s in (images(1)[0], tmp_path / "bad.mp4", b"rubbish", images(2)[1])]
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    good, missing, rubbish, other = asyncio.run(ask())
+    assert len(good) and len(other)
+    for e, key in ((missing, str(tmp_path / "bad.mp4")), (rubbish, "2")):
+        assert isinstance(e, qwenvit.Error) and e.status == "QV_EFORMAT" and e.key == key
+
+
+def test_cancelling_and_timing_out_drop_a_request(own):
+    """All but what the device has by then is never computed."""
+    frames = np.zeros((64, 128, 128, 3), np.uint8)
+    began = time.monotonic()
+    own.encode(frames=frames)
+    took = time.monotonic() - began
+
+    async def ask():
+        async with qwenvit.AsyncEncoder(own) as encoder:
+            with pytest.raises(asyncio.TimeoutError):
+                await encoder.encode({"frames": frames}, timeout=0.02)
+            futures = [encoder.submit({"frames": frames}) for _ in range(30)]
+            assert all(f.cancel() for f in futures[1:]) and all(f.cancelled() for f in futures[1:])
+            last = await encoder.encode(images(1)[0])
+            return last, futures[0].result()
+
+    began = time.monotonic()
+    assert all(map(len, asyncio.run(ask())))
+    assert time.monotonic() - began < 15 * took + 2
+
+
+def test_a_full_queue_refuses(own):
+    frames = np.zeros((16, 64, 64, 3), np.uint8)
+    for options in ({"queue": 2}, {"queue_bytes": 1}):
+        with qwenvit.AsyncEncoder(own, **options) as encoder:
+            accepted = []
+            with pytest.raises(qwenvit.Error) as e:
+                for _ in range(200):
+                    accepted.append(encoder.submit({"frames": frames}))
+            assert e.value.status == "QV_EFULL"
+        assert accepted and all(len(f.result(0)) for f in accepted)  # closing drains
+
+
+def test_an_encoder_that_is_dropped_gives_its_model_back(own):
+    before = threading.active_count()
+    encoder = qwenvit.AsyncEncoder(own)
+    future = encoder.submit({"frames": np.zeros((64, 128, 128, 3), np.uint8)})
+    del encoder
+    gc.collect()
+    with pytest.raises(qwenvit.Error, match="closed"):
+        future.result(60)
+    assert len(own.encode(images(1)[0]))
+    while threading.active_count() > before:
+        time.sleep(0.01)
+
+
+def test_arguments(own, golden):
+    for wrong, words in (
+        ({"model": 3}, "model"), ({"model": []}, "model"), ({"model": own, "devices": "all"}, "devices"),
+        ({"model": own, "queue": 0}, "queue"), ({"model": own, "dtype": "f16"}, "dtype"), ({"model": own, "what": 1}, "what"),
+    ):
+        with pytest.raises(qwenvit.Error, match=words):
+            qwenvit.AsyncEncoder(**wrong)
+    with qwenvit.AsyncEncoder([own]) as encoder, pytest.raises(qwenvit.Error, match="source 0"):
+        encoder.submit(3)
+
+
+END = """
+import sys, numpy as np, qwenvit
+encoder = qwenvit.AsyncEncoder(qwenvit.load(sys.argv[1], backend="ref", dtype="f32", threads=1))
+futures = [encoder.submit({"frames": np.zeros((64, 128, 128, 3), np.uint8)}) for _ in range(8)]
+futures[0].result()
+"""
+
+
+def test_the_interpreter_ends_while_requests_wait(golden):
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(_decoder.FOLDER)}
+    ended = subprocess.run([sys.executable, "-c", END, golden], capture_output=True, text=True, env=env, timeout=60)
+    assert ended.returncode == 0 and not ended.stderr, ended

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""Tests what eases the first hour: kinds of errors, tokens as arrays, chats and data: URLs as sources, batches, shards."""
+import base64
+import copy
+import json
+import pickle
+import subprocess
+import sys
+import tarfile
+import urllib.parse
+
+import numpy as np
+import pytest
+
+import qwenvit
+from conftest import COMMAND, read_safetensors
+from qwenvit._options import ClipOptions
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory, frames):
+    path = tmp_path_factory.mktemp("images") / "an image.png"
+    pytest.importorskip("PIL.Image").fromarray(frames[0]).save(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("users") / "clip.mp4")
+    subprocess.run([*COMMAND, "synth", "--clip", path], check=True)
+    return path
+
+
+def test_errors_are_of_the_kind_that_python_has(model, tmp_path):
+    assert all(issubclass(kind, qwenvit.Error) for kind in (qwenvit.InputError, qwenvit.FileError, qwenvit.OutOfMemoryError))
+    for call, kind, status in (
+        (lambda: qwenvit.load(str(tmp_path / "none")), OSError, "QV_EIO"),
+        (lambda: model.encode(str(tmp_path / "none.mp4")), OSError, "QV_EIO"),
+        (lambda: model.encode(b"text"), ValueError, "QV_EFORMAT"),
+        (lambda: model.encode(3), ValueError, "QV_EINVAL"),
+        (lambda: qwenvit.load(3), ValueError, "QV_EINVAL"),
+    ):
+        with pytest.raises(kind) as raised:
+            call()
+        assert isinstance(raised.value, qwenvit.Error) and raised.value.status == status
+        again = pickle.loads(pickle.dumps(raised.value))
+        assert type(again) is type(raised.value) and str(again) == str(raised.value) and again.status == status
+    memory = qwenvit._error.error("QV_ENOMEM", "none")
+    assert isinstance(memory, MemoryError) and memory.status == "QV_ENOMEM"
+    assert type(qwenvit._error.error("QV_EBACKEND", "x")) is qwenvit.Error
+
+
+def test_wordings(model):
+    with pytest.raises(qwenvit.Error, match="source 0: an int; must be"):
+        next(model.encode([1]))
+
+
+def test_tokens_are_an_array(model, clip):
+    t = model.encode(clip, fps=2)
+    assert np.array_equal(np.asarray(t), t.tokens) and np.shares_memory(np.asarray(t), t.tokens)
+    assert np.asarray(t, dtype=np.float64).dtype == np.float64 and not np.shares_memory(np.array(t), t.tokens)
+    assert np.array_equal(np.from_dlpack(t), t.tokens)
+    tokens, deepstack = t
+    assert np.array_equal(tokens, t.tokens) and len(deepstack) == len(t.deepstack)
+    for other in (copy.copy(t), copy.deepcopy(t), pickle.loads(pickle.dumps(t))):
+        assert np.array_equal(other.tokens, t.tokens) and other.key == t.key
+    pixels, grid = model.preprocess(clip, fps=2)
+    rows, deep = model.forward(pixels, grid)
+    assert np.allclose(rows, t.tokens, atol=1e-4) and len(deep) == len(deepstack)
+
+
+def test_chats_are_sources(model, clip, image):
+    plain = [model.encode(image), model.encode(clip, fps=1)]
+    with open(image, "rb") as f:
+        data = "data:image/png;base64," + base64.b64encode(f.read()).decode()
+    chat = [
+        {"role": "system", "content": "You see."},
+        {"role": "user", "content": [
+            {"type": "text", "text": "What is it?"}, {"type": "image", "image": image},
+            {"type": "video", "video": clip, "fps": 1}, {"type": "image_url", "image_url": {"url": data}},
+            {"type": "image_url", "image_url": {"url": "file://" + urllib.parse.quote(image), "detail": "high"}},
+        ]},
+    ]
+    found = list(model.encode(chat))
+    for t, wanted in zip(found, [*plain, plain[0], plain[0]], strict=True):
+        assert np.array_equal(t.tokens, wanted.tokens)
+    assert [t.key for t in found] == [image, clip, "2", "file://" + urllib.parse.quote(image)]
+    assert len(list(model.encode(chat[1]))) == 4
+    for source in ({"type": "video", "video": clip, "nframes": 4}, {"video": clip, "num_frames": 4}):
+        assert np.array_equal(model.encode(source).tokens, model.encode(clip, num_frames=4).tokens)
+    assert np.array_equal(model.encode({"type": "video", "video": clip, "video_start": 0.5, "video_end": 1}).tokens,
+                          model.encode(clip, start=0.5, end=1).tokens)
+    assert np.array_equal(next(model.encode(s for s in [chat[1]["content"][1]])).tokens, plain[0].tokens)
+    assert np.array_equal(model.preprocess(chat[1]["content"][1])[0], model.preprocess(image)[0])
+    with pytest.raises(ValueError, match="no image and no clip"):
+        model.encode([{"role": "user", "content": "Hello"}])
+
+
+def test_data_urls_are_sources(model, image):
+    with open(image, "rb") as f:
+        raw = f.read()
+    for url in ("data:;base64," + base64.b64encode(raw).decode(), "data:image/png," + urllib.parse.quote(raw)):
+        t = model.encode(url)
+        assert np.array_equal(t.tokens, model.encode(image).tokens) and t.key == "0"
+    with pytest.raises(ValueError, match="source 0: a data: URL that is no base64"):
+        model.encode("data:image/png;base64,!!")
+
+
+def test_typed_options_are_those_of_the_binding():
+    for name in ClipOptions.__annotations__:
+        if name != "timestamps":
+            with pytest.raises(ValueError, match=f"^{name} is "):
+                qwenvit._core.check_options({name: object()})
+    with pytest.raises(ValueError, match="fp"):
+        qwenvit._core.check_options({"fp": 2})
+
+
+def test_a_batch(model, clip, image):
+    torch = pytest.importorskip("torch")
+    batch = [model.encode(image), model.encode(clip, fps=1)]
+    out = qwenvit.torch.collate(batch)
+    assert out["cu_seqlens"].tolist() == [0, len(batch[0]), len(batch[0]) + len(batch[1])]
+    assert torch.equal(out["tokens"], torch.cat([t.torch()[0] for t in batch])) and out["grid_thw"].shape == (2, 3)
+    assert qwenvit.torch.collate(batch, pad=True)["tokens"].shape[:2] == (2, max(map(len, batch)))
+
+
+def test_webdataset(model, clip, image, tmp_path):
+    from qwenvit.adapters.parquet import main
+
+    with qwenvit.CacheWriter(model, tmp_path / "cache") as writer:
+        writer.add([{"path": clip, "key": "a/clip.mp4"}, {"path": image, "key": "a/clip_mp4"}])
+    assert main([str(tmp_path / "cache"), "-o", str(tmp_path / "shards"), "--webdataset"]) == 0
+    (shard,) = (tmp_path / "shards").glob("*.tar")
+    cache = qwenvit.Cache(tmp_path / "cache")
+    with tarfile.open(shard) as tar:
+        names = tar.getnames()
+        tar.extractall(tmp_path / "out")
+    assert sorted(names) == sorted(f"a/clip_mp4{end}" for end in (".safetensors", ".json", "_.safetensors", "_.json"))
+    for name in names:
+        if name.endswith(".json"):
+            record = json.loads((tmp_path / "out" / name).read_text())
+            tensors, _ = read_safetensors(tmp_path / "out" / name.replace(".json", ".safetensors"))
+            entry = cache[record["key"]]
+            assert np.array_equal(tensors["tokens"], np.asarray(entry.tokens).view(np.uint16))
+            assert np.array_equal(tensors["grid_thw"], entry.grid_thw) and len(tensors) == 3 + len(entry.deepstack)
+    before = shard.stat().st_mtime_ns
+    assert main([str(tmp_path / "cache"), "-o", str(tmp_path / "shards"), "--webdataset"]) == 0
+    assert shard.stat().st_mtime_ns == before
+
+
+def test_export_says_what_it_needs(tmp_path):
+    run = subprocess.run([sys.executable, "-m", "qwenvit", "cache", "--help"], capture_output=True, text=True)
+    assert "pip install 'qwenvit[export]'" in run.stdout
