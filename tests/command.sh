@@ -478,6 +478,9 @@ expect 3 'nolist.txt: cannot be opened' "$qwenvit" encode --list nolist.txt --mo
 expect 2 'exclude each other' "$qwenvit" encode --list list.txt grey.ppm --model "$model" -o listed
 expect 3 'cannot be made: File exists' "$qwenvit" encode --list list.txt --model /nonexistent -o grey.ppm
 expect 2 'it runs on one device' "$qwenvit" info "$model" --device 0,1
+expect 0 'backend    ref ' "$qwenvit" info "$model" --device ref
+expect 4 'cuda' "$qwenvit" info "$model" --device cuda:1000
+expect 2 '--device is "cuda:1", must be an index' "$qwenvit" info "$model" --backend cpu --device cuda:1
 expect 2 '--device is "x"' "$qwenvit" encode grey.ppm --model "$model" -o many --device x
 expect 4 'device 1000' "$qwenvit" encode grey.ppm --model "$model" -o many --device 0,1000
 expect 0 'tokens' "$qwenvit" encode grey.ppm --model "$model" -o many --device all

@@ -101,7 +101,8 @@ tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o)
 {
     const size_t shown = r->n + (r->n_others > 0) < LINES ? r->n : LINES - 2;
     bool hides = r->n_others > 0;
-    qsort(r->at, r->n, r->n ? sizeof *r->at : 1, by_number);
+    if (r->n)
+        qsort(r->at, r->n, sizeof *r->at, by_number);
     for (size_t i = 0; i < r->n; i++) {
         struct tool_reason *at = &r->at[i];
         hides = hides || at->n > 1;

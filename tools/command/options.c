@@ -47,8 +47,8 @@ static const char *const wanted[] = {
     [TOKENS] = "bf16, f16 or f32",
     [WEIGHTS] = "bf16 or stored, or of bench gemm q4g64, q8g64, q4_0 or q8_0",
     [SHARD] = "I/N with I from 0 to N - 1 and N up to 99999",
-    [DEVICE] = "an index from 0 up: it runs on one device",
-    [DEVICES] = "an index from 0 up, several with commas, or all",
+    [DEVICE] = "an index from 0 up, cpu or cuda:1: it runs on one device",
+    [DEVICES] = "an index from 0 up, cpu or cuda:1, several with commas, or all",
 };
 
 /* An option, or an argument if its name does not begin with "-". The first entry of a name that
@@ -181,9 +181,11 @@ static const struct option options[] = {
     { "--weights", "KIND",
       "bf16 (default), or stored: keep quantised matrices as the file has them", WEIGHTS,
       GROUP_WEIGHTS, AT(weights) },
-    { "--device", "N", "index of the device (default 0), or several: 0,1, or all", DEVICES,
-      GROUP_DEVICES, AT(device) },
-    { "--device", "N", "index of the device (default 0)", DEVICE, GROUP_DEVICE, AT(device) },
+    { "--device", "N",
+      "index of the device (default 0), or several: 0,1, or all; cpu or cuda:1 is a backend's",
+      DEVICES, GROUP_DEVICES, AT(device) },
+    { "--device", "N", "index of the device (default 0); cpu or cuda:1 is a backend's", DEVICE,
+      GROUP_DEVICE, AT(device) },
     { "--tf32", NULL, "cuda: GEMMs of f32 may be computed in TF32", FLAG, GROUP_DEVICE, AT(tf32) },
     { "--naive", "OPS",
       "metal: operations that run on simple kernels: all, or a list like gemm,norm", TEXT,
@@ -347,6 +349,24 @@ parse_reals(const char *text, double *out, int n)
     return true;
 }
 
+/* Takes a backend's name in front of indices, as in "cuda:1", or alone, and returns what is behind it.
+ * A name that is not that of --backend stays. */
+static const char *
+take_backend(const char *text, struct tool_options *out)
+{
+    static const char *const names[] = { "cuda", "metal", "cpu", "ref" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(names[i]);
+        if (strncmp(text, names[i], n) != 0 || (text[n] && text[n] != ':') ||
+            (out->backend && strcmp(out->backend, names[i]) != 0 &&
+             strcmp(out->backend, "auto") != 0))
+            continue;
+        out->backend = names[i];
+        return text[n] ? text + n + 1 : "0";
+    }
+    return text;
+}
+
 /* Parses "all", or indices separated by commas. */
 static bool
 parse_devices(const char *text, struct tool_options *out)
@@ -426,8 +446,8 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
     case FLAG: *(bool *)at = true; break;
     case WORD: *(bool *)at = true; return o->value && !strcmp(text, o->value) ? NULL : o->value;
     case COUNT: good = parse_integers(text, at, 1, ',', 1); break;
-    case NUMBER:
-    case DEVICE: good = parse_integers(text, at, 1, ',', 0); break;
+    case NUMBER: good = parse_integers(text, at, 1, ',', 0); break;
+    case DEVICE: good = parse_integers(take_backend(text, out), at, 1, ',', 0); break;
     case PAIR: good = parse_integers(text, at, 2, ',', 1); break;
     case TRIPLE: good = parse_integers(text, at, 3, ',', 1); break;
     case REAL: good = parse_reals(text, at, 1) && *(double *)at > 0; break;
@@ -445,7 +465,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         good = parse_integers(text, at, 2, '/', 0) && shard[0] < shard[1] && shard[1] <= 99999;
         break;
     }
-    case DEVICES: good = parse_devices(text, out); break;
+    case DEVICES: good = parse_devices(take_backend(text, out), out); break;
     case JSON:
         out->json = true;
         *(const char **)at = *text ? text : NULL;
