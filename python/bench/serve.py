@@ -71,7 +71,7 @@ async def clients(port, paths, per_second, connections):
         with open(path, "rb") as f:
             data = f.read()
         try:
-            connection = free.pop() if free else await asyncio.open_connection("127.0.0.1", port)
+            connection = free.pop() if free and not free[-1][0].at_eof() else await asyncio.open_connection("127.0.0.1", port)
             status = await request(connection, data)
             free.append(connection)
         except (OSError, asyncio.IncompleteReadError):

@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from starlette.applications import Starlette
@@ -126,7 +126,7 @@ async def encode(request: Request) -> Response:
             else:
                 # only a GIF is read to its end
                 items = [await off_loop(len(body) * body.startswith(b"GIF"), make_item, body, query, limits)]
-        asked = (service.answer_item(item, request.state.client, until, not stored) for item in items)
+        asked = [service.answer_item(item, request.state.client, until, not stored) for item in items]
         answers = await _unless_left(request, asyncio.ensure_future(_all(asked)))
     request.state.about = {"items": len(items), "found": [a.found or a.status for a in answers]}
     if not is_json and answers[0].refused:
@@ -137,8 +137,8 @@ async def encode(request: Request) -> Response:
     return _in_pieces(answers[0].kept.data, 200, {"x-qwenvit-found": answers[0].found}, "application/octet-stream")
 
 
-async def _all(answers: Iterator[Any]) -> list[Answer]:
-    return list(await asyncio.gather(*answers))
+async def _all(answers: list[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    return [await answers[0]] if len(answers) == 1 else await asyncio.gather(*answers)
 
 
 async def health(request: Request) -> Response:
