@@ -433,6 +433,9 @@ typedef struct qv_feeder_options {
     qv_dtype output;    /* dtype of the tokens: QV_F32 (default) or QV_BF16 */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
     bool alone;         /* items share no chunk: each has the capacity that suits it by itself */
+    /* Where plans are slow to make, those of smaller chunks are made at once as well, so that no
+     * later item waits for one */
+    bool warm_up;
     uint64_t reserved[8];
 } qv_feeder_options;
 

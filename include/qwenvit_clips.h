@@ -395,6 +395,7 @@ typedef struct qv_job_options {
     /* sources are not packed: each is encoded in the capacity that suits it by itself, as
      * qv_encode does with one item */
     bool alone;
+    bool warm_up;     /* as in qv_feeder_options: for a job that must answer soon */
     bool keep_frames; /* frames are kept until their tokens are with the sink */
     /* for sources of paths and bytes. threads 0: every core if few sources wait, else 1. If
      * decoder is NULL, the job starts one. With QV_DECODE_GPU the

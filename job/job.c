@@ -185,7 +185,8 @@ open_devices(qv_job *job, qv_model *const *models, qv_error *err)
 {
     const qv_feeder_options options = { .output = job->o.output,
                                         .chunk_rows = job->o.chunk_rows,
-                                        .alone = job->o.alone };
+                                        .alone = job->o.alone,
+                                        .warm_up = job->o.warm_up };
     qv_model_info info;
     for (int i = 0; i < job->n_devices; i++) {
         job->devices[i].job = job;

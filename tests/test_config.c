@@ -181,6 +181,7 @@ TEST(families_are_told_apart)
         int n_deepstack;
     } cases[] = {
         { "{\"model_type\":\"qwen3_vl_moe\",\"vision_config\":{}}", "qwen3_vl_moe", 3 },
+        { "{\"model_type\":\"cohere_compass\",\"vision_config\":{}}", "cohere_compass", 3 },
         { "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"deepstack_visual_indexes\":[]}}",
           "qwen3_5", 0 },
         { "{\"model_type\":\"qwen3_5_moe\",\"vision_config\":{}}", "qwen3_5_moe", 0 },
@@ -305,7 +306,7 @@ TEST(bad_fields_are_refused)
           "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
         { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", QV_EUNSUPPORTED,
           "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, qwen3_vl, "
-          "qwen3_vl_moe, qwen3_omni_moe, qwen3_5, qwen3_5_moe, qwen4_exp, "
+          "qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, qwen3_5_moe, qwen4_exp, "
           "glm4v, glm4v_moe" },
         { "{\"model_type\":\"_vision\",\"vision_config\":{}}", QV_EUNSUPPORTED, "not known" },
         { "{\"model_type\":\"qwen3\"}", QV_EUNSUPPORTED, "\"qwen3\"|not known" },

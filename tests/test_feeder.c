@@ -5,6 +5,7 @@
 #include "test.h"
 
 #include "model/feeder.h"
+#include "model/plan.h"
 #include "tiny.h"
 
 /* Chunks of 64 patches, of which a frame pair of 4x4 takes a quarter. */
@@ -231,6 +232,32 @@ TEST(a_lone_image_pays_for_itself)
     }
     assert_int_equal(s.t[0].model->n_idle, n_idle);
     close_feeder(&s);
+}
+
+static bool
+has_idle_plan(const qv_model *model, int64_t patches)
+{
+    for (int i = 0; i < model->n_idle; i++)
+        if (model->idle[i]->capacity.patches == patches)
+            return true;
+    return false;
+}
+
+/* Where plans are slow to make, those of smaller chunks are there before the first item comes. */
+TEST(plans_of_small_chunks_are_made_before)
+{
+    for (int warm = 0; warm < 2; warm++) {
+        struct tiny t = tiny_open("ref", QV_F32, 1);
+        t.ctx->caps.quick_plans = false;
+        const qv_feeder_options o = { .chunk_rows = ROWS, .warm_up = warm };
+        qv_feeder *f = NULL;
+        assert_int_equal(qv_feeder_open(&t.model, 1, &o, &f, NULL), QV_OK);
+        assert_false(has_idle_plan(t.model, ROWS));
+        for (int64_t patches = ROWS / 2; patches >= PAIR; patches /= 2)
+            assert_int_equal(has_idle_plan(t.model, patches), warm);
+        qv_feeder_close(&f);
+        tiny_close(&t);
+    }
 }
 
 /* A clip's data come with each put, an eighth of a chunk at a time. */

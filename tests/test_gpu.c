@@ -459,12 +459,11 @@ look(void *user, void *entry, const qv_job_result *r, qv_error *err)
 {
     struct results *results = user;
     (void)entry;
-    (void)err;
     if (!r->status)
         results->by[r->outcome.decoded_by]++;
     if (*r->outcome.not_gpu)
         snprintf(results->why, sizeof results->why, "%s", r->outcome.not_gpu);
-    return QV_OK;
+    return r->status ? qv_fail(err, r->status, "%s", r->error) : QV_OK; /* ends the job */
 }
 
 /* `t` has n_models of them. */

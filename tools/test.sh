@@ -182,7 +182,7 @@ if wanted min; then
 fi
 if wanted metal; then
     metal='api golden threads conv3d_run metal'
-    check build metal-dev --target checkop checkconv metal_selftest metal_translate $(printf 'test_%s ' $metal)
+    check build metal-dev --target qwenvit_command qwenvit_bench checkop checkconv metal_selftest metal_translate $(printf 'test_%s ' $metal)
     run metal-dev -R "metal|^($(echo $metal | tr ' ' '|'))\$"
 fi
 if ! wanted cuda; then

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
@@ -54,21 +53,17 @@ class _Feeder(threading.Thread):
         super().__init__(name="qwenvit feeder", daemon=True)
         self.model, self.job, self.sources, self.options, self.is_open = model, job, sources, options, is_open
         self.failure: BaseException | None = None
-        self.in_source = True
 
     def run(self) -> None:
         try:
             for place, source in enumerate(self.sources):
-                self.in_source = False
                 if self.job.closed:
                     return
                 if not self.is_open():
                     return self.job.close()
                 self.add(place, source)
-                self.in_source = True
         except BaseException as e:
             self.failure = e
-        self.in_source = False
         try:
             self.job.end()
         except Exception as e:
@@ -83,22 +78,6 @@ class _Feeder(threading.Thread):
             if e.status not in OF_A_SOURCE:
                 raise
             self.job.refuse(place, key, e.status, str(e))
-
-
-_at_work: weakref.WeakSet[_Feeder] = weakref.WeakSet()  # the feeders that run
-
-
-@atexit.register
-def _end_feeders() -> None:
-    """Stops the threads of generators that were abandoned. The interpreter cannot end while a
-    thread is in our code."""
-    began = time.monotonic()
-    feeders = list(_at_work)
-    for feeder in feeders:
-        feeder.job.cancel()
-    for feeder in feeders:  # an iterator that wakes up in time, as our own do, ends in order
-        while feeder.is_alive() and not (feeder.in_source and time.monotonic() > began + 1):
-            feeder.join(0.02)
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -204,7 +183,6 @@ def _results(
     )
     try:
         feeder, is_cut = _Feeder(model, job, sources, options, is_open), False
-        _at_work.add(feeder)
         feeder.start()
         for core in _take(job, progress):
             is_cut = is_cut or core.cancelled  # the job has ended early; results in order end here

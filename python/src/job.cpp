@@ -49,7 +49,7 @@ struct Job {
         o.decoders = decoders;
         o.alone = alone;
         o.queue = queue ? queue : 64;
-        o.refuse_when_full = queue;
+        o.refuse_when_full = o.warm_up = queue;
         o.ahead = most;
         take_clip_options(how, &o.clip);
         o.clip.decoder = decoder_of(decoder_);
@@ -201,14 +201,6 @@ struct Job {
         return p;
     }
 
-    /* A forked process has nothing under way. */
-    void
-    cancel()
-    {
-        if (owner == getpid())
-            results->cancel();
-    }
-
     /* Closes the job. A forked process ends nothing: it has none of the threads, and the memory that they left may be half
      * changed. */
     void
@@ -301,7 +293,6 @@ bind_job(nb::module_ &m)
             },
             nb::sig("def next(self, seconds: float, /) -> Tokens | bool | None"),
             "Returns the next result, None at the end, or False if none comes for so long.")
-        .def("cancel", &Job::cancel)
         .def("close", &Job::close)
         .def_prop_ro("closed", &Job::is_closed)
         .def_prop_ro("lost", [](Job &job) { return job.look().ended; })

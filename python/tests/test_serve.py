@@ -477,6 +477,14 @@ def test_draining_has_a_bound(start):
     assert under_way[0][0] == 503 and "going to end" in message(under_way[0][2])
 
 
+def test_without_a_device_it_asks_to_be_started_again(start):
+    server = start(slow=True)
+    assert server.ask(image(1), "?max_frames=699")[0] == 500
+    for method, path in (("GET", "/health"), ("GET", "/ready"), ("POST", "/v1/encode")):
+        status, _, answer = server.ask(image(2) if method == "POST" else "", method=method, path=path)
+        assert status == 503 and "must be started again: no device is left" in message(answer)
+
+
 def test_wrong_starts(golden, tmp_path):
     wrong = (
         (["--model", golden, "--workers", "4"], {2}, "one process has all devices"),

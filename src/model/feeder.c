@@ -104,6 +104,23 @@ qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
     return QV_OK;
 }
 
+/* Makes the plans that chunks which are not full may take (a half of the pack, a quarter and so on),
+ * where that is slow. They stay with the model's idle plans. */
+static qv_status
+warm_up(const qv_feeder *f, qv_model *model, qv_error *err)
+{
+    qv_plan_options options = f->plan;
+    qv_status status = QV_OK;
+    qv_capacity used = { .patches = f->pack.patches / 2, .segments = 1 };
+    for (; used.patches && !model->ctx->caps.quick_plans && !status; used.patches /= 2) {
+        qv_plan *plan = NULL;
+        options.capacity = qv_chunk_capacity(model, &f->pack, &used, false, 0);
+        status = qv_plan_create(model, &options, &plan, err);
+        qv_plan_free(&plan);
+    }
+    return status;
+}
+
 qv_status
 qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options *options,
                qv_feeder **out, qv_error *err)
@@ -134,6 +151,8 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         first.capacity = f->usual;
         for (int i = 0; i < f->n_devices && !status; i++)
             status = qv_plan_create(models[i], &first, &f->devices[i].plans[QV_INPUT_FRAMES], err);
+        for (int i = 0; i < f->n_devices && !status && options->warm_up; i++)
+            status = warm_up(f, models[i], err);
     }
     if (status)
         qv_feeder_close(&f);

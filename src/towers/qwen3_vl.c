@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Qwen3-VL (transformers, models/qwen3_vl), dense or mixture of experts, which have the same
- * tower: learned positions, LayerNorm, biases everywhere, and DeepStack mergers behind some
+/* Qwen3-VL (transformers, models/qwen3_vl), dense or mixture of experts, and Cohere's Compass
+ * (models/cohere_compass), which have the same tower: learned positions, LayerNorm, biases everywhere, and DeepStack mergers behind some
  * blocks. */
 #include "family.h"
 
@@ -27,7 +27,7 @@ const struct qv_family_sizes qv_sizes_qwen3 = {
 };
 
 const struct qv_family qv_family_qwen3_vl = {
-    .model_types = { "qwen3_vl", "qwen3_vl_moe" },
+    .model_types = { "qwen3_vl", "qwen3_vl_moe", "cohere_compass" },
     .prefix = "model.visual.",
     .names = &qv_names_qwen3,
     .sizes = &qv_sizes_qwen3,

@@ -23,6 +23,7 @@ FAMILIES = {
     "qwen2_5_omni": ("Qwen2_5OmniVisionEncoder", "Qwen2_5OmniVisionEncoderConfig"),
     "qwen3_vl": ("Qwen3VLVisionModel", "Qwen3VLVisionConfig"),
     "qwen3_vl_moe": ("Qwen3VLMoeVisionModel", "Qwen3VLMoeVisionConfig"),
+    "cohere_compass": ("CohereCompassVisionModel", "CohereCompassVisionConfig"),
     "qwen3_omni_moe": ("Qwen3OmniMoeVisionEncoder", "Qwen3OmniMoeVisionEncoderConfig"),
     "qwen3_5": ("Qwen3_5VisionModel", "Qwen3_5VisionConfig"),
     "qwen3_5_moe": ("Qwen3_5MoeVisionModel", "Qwen3_5MoeVisionConfig"),

@@ -63,6 +63,14 @@ CASES = {
                     out_hidden_size=20, num_position_embeddings=25,
                     deepstack_visual_indexes=[1]),
         shards=2, frames=4, grids=[[2, 4, 6], [3, 2, 10]]),
+    # Qwen3-VL's tower, by classes of its own
+    "cohere_compass": dict(
+        seed=13, vision_type="cohere_compass_vision",
+        architecture="CohereCompassForConditionalGeneration",
+        vision=dict(depth=3, hidden_size=32, num_heads=2, intermediate_size=40, patch_size=8,
+                    out_hidden_size=24, num_position_embeddings=36,
+                    deepstack_visual_indexes=[1, 2]),
+        frames=4, grids=[[2, 6, 4], [1, 2, 8]]),
     # stored in f32, three frames: the last one is repeated
     "qwen3_5": dict(
         seed=3, architecture="Qwen3_5ForConditionalGeneration",

@@ -24,7 +24,7 @@ from .._prompt import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, said,
 
 # the oldest release whose interface is known, and the newest one that was tried
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
-HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"}
+HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe", "cohere_compass"}
 
 
 def to_vllm(

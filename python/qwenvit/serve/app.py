@@ -142,6 +142,7 @@ async def _all(answers: Iterator[Any]) -> list[Answer]:
 
 
 async def health(request: Request) -> Response:
+    request.app.state.service.must_live()
     return JSONResponse({"status": "ok"})
 
 

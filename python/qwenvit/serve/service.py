@@ -8,7 +8,8 @@ import contextlib
 import hashlib
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import NamedTuple
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
@@ -52,6 +53,7 @@ class Service:
     def __init__(self, settings: Settings, turns: Turns, metrics: Metrics) -> None:
         self.settings, self.turns, self.metrics = settings, turns, metrics
         self.ready = self.draining = False
+        self.broken = ""  # why nothing can be encoded any more
         self.body_bytes = self.under_way = 0
         metrics.gauge("queue_items", "Items that wait for their turn", lambda: turns.n_waiting)
         metrics.gauge("under_way_items", "Items that are decoded or encoded", lambda: turns.n_under_way)
@@ -70,7 +72,12 @@ class Service:
             return digest.hex()
         return request.client.host if request.client else ""
 
+    def must_live(self) -> None:
+        if self.broken:
+            raise Refused(503, "QV_ESTATE", f"this server must be started again: {self.broken}", Connection="close")
+
     def must_be_ready(self) -> None:
+        self.must_live()
         if self.draining:
             raise Refused(503, "QV_ESTATE", DRAINING, Connection="close")
         if not self.ready:
@@ -128,13 +135,21 @@ class Service:
             async with self.turns.turn(client, item.is_image):
                 self.metrics.seconds.labels("queue").observe(time.perf_counter() - began)
                 with self.metrics.stage("encode"):
-                    tokens = await asyncio.wrap_future(self.encoder.submit(source, **item.options))
+                    tokens = await asyncio.wrap_future(self._submit(source, item.options))
         except Error as e:
             if e.status in OF_A_SOURCE:
                 self.metrics.decode_errors.labels(e.status).inc()
             raise error(e.status, str(e).removeprefix(f"{source['key']}: ")) from None
         self.metrics.tokens.inc(len(tokens))
         return self._short_enough(tokens)
+
+    def _submit(self, source: dict[str, Any], options: dict[str, Any]) -> Future[Tokens]:
+        try:
+            return self.encoder.submit(source, **options)
+        except Error as e:
+            if e.status not in (*OF_A_SOURCE, "QV_EFULL", "QV_ENOMEM"):  # no device is left
+                self.broken = str(e)
+            raise
 
     def _short_enough(self, tokens: Tokens) -> Tokens:
         most, seconds = self.settings.limits.seconds, tokens.timestamps
