@@ -28,6 +28,7 @@ clips/options.inc tools/command/info.c      prints the numbers of the model, and
 clips/options.inc python/src/model.cpp      gives the numbers of the model
 clips/options.inc python/src/frames.cpp     resizes frames that are in memory
 clips/options.inc python/qwenvit/adapters/ray.py a rate replaces a number of frames
+clips/options.inc python/qwenvit/_options.py    types of options, which a test holds to those of the binding
 clips/options.inc python/qwenvit/_sources.py    says what frames in memory may have
 src/outcome.inc job/fill.c                frames in memory come with their rate
 src/outcome.inc cache/index.c               a row of the index has the rate

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "list.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -67,14 +68,15 @@ static const char *
 path_of(struct tool_list *list, const char *text)
 {
     static const char scheme[] = "file://";
-    const bool is_local =
-        !strncmp(text, scheme, sizeof scheme - 1) && text[sizeof scheme - 1] == '/';
+    const size_t n = sizeof scheme - 1;
+    const bool is_local = !strncmp(text, scheme, n) && text[n] == '/';
     char *path = take(list, strlen(text) + 1, 1), *to = path;
-    for (const char *from = is_local ? text + sizeof scheme - 1 : text; path; from++) {
-        unsigned byte;
-        int n = 0;
-        if (is_local && *from == '%' && sscanf(from + 1, "%2x%n", &byte, &n) == 1 && n == 2 &&
-            byte) {
+    for (const char *from = is_local ? text + n : text; path; from++) {
+        char hex[3] = "", *end = hex;
+        if (is_local && *from == '%')
+            snprintf(hex, sizeof hex, "%.2s", from + 1);
+        const unsigned long byte = isxdigit((unsigned char)*hex) ? strtoul(hex, &end, 16) : 0;
+        if (byte && end == hex + 2) {
             *to++ = (char)byte;
             from += 2;
         } else if (!(*to++ = *from))

@@ -514,7 +514,7 @@ take_value(struct line *l, const struct option *o, const char *text)
 {
     l->given[o - options] = true;
     const char *must = parse_value(o, text, l->out);
-    const char *ending = o->kind == OUTPUT ? strchr(o->value, '.') : NULL;
+    const char *ending = o->kind == OUTPUT && o->value ? strchr(o->value, '.') : NULL;
     qv_error err;
     if (ending && !must && tool_check_ending(text, ending, &err))
         return WRONG(l, "%s %s", o->name, err.text);
