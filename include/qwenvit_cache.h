@@ -59,9 +59,10 @@ struct qv_clip_options; /* qwenvit_clips.h */
  * does not exist has no size and no time. `own` has the options of this clip alone, or is NULL:
  * start_s and end_s become the piece, and fps, max_frames, max_pixels, offset, length and
  * first_frame the options, if one of them is not 0; other fields are ignored. The result points to
- * `path` and `text`, which belong to the caller. `text` may be NULL if `own` is. It cannot fail; the
- * zeros that it returns for NULL are no source, as they have no path. In a record, bytes and mtime_ns
- * must be those of qv_outcome, because the file may have been replaced since it was read. */
+ * `path` and `text`, which belong to the caller. `text` may be NULL if `own` is. It cannot fail;
+ * the zeros that it returns for NULL are no source, as they have no path. In a record, bytes and
+ * mtime_ns must be those of qv_outcome, because the file may have been replaced since it was
+ * read. */
 QV_API qv_cache_source qv_cache_source_of(const char *path, const struct qv_clip_options *own,
                                           char text[QV_CACHE_OPTIONS_BYTES]);
 
@@ -167,10 +168,11 @@ typedef struct qv_cache_info {
 /* Returns whether a folder has a qwenvit-cache.json: it is a cache, or claims to be one. */
 QV_API bool qv_cache_exists(const char *dir);
 /* Opens a cache and reads the indexes of all its parts, and checks all of them (docs/cache.md says
- * what it leaves to qv_cache_verify). A part that is damaged, or is not a regular file, is reported by qv_cache_damage,
- * and its keys are missing. It takes memory for the index (qv_cache_info.index_bytes), and while it
- * opens the largest index (32 MiB at most). Returns QV_EIO, QV_EFORMAT (no cache, or
- * one of another version), QV_ENOMEM, or QV_EBACKEND (the file system or its server is gone). */
+ * what it leaves to qv_cache_verify). A part that is damaged, or is not a regular file, is reported
+ * by qv_cache_damage, and its keys are missing. It takes memory for the index
+ * (qv_cache_info.index_bytes), and while it opens the largest index (32 MiB at most). Returns
+ * QV_EIO, QV_EFORMAT (no cache, or one of another version), QV_ENOMEM, or QV_EBACKEND (the file
+ * system or its server is gone). */
 QV_API qv_status qv_cache_open(const char *dir, qv_cache **out, qv_error *err);
 QV_API void qv_cache_close(qv_cache **cache);
 QV_API void qv_cache_get_info(const qv_cache *cache, qv_cache_info *out);
@@ -189,8 +191,8 @@ QV_API bool qv_cache_last_rate(const qv_cache *cache, qv_cache_rate *out);
 /* Returns why the damaged part i of n_damaged cannot be used; the text names its file. NULL for an
  * i past the last. *superseded becomes whether nothing is lost with the part: its index says which
  * keys it has, and each of them has a record elsewhere that counts before the one here, or was made
- * of the same source. qv_cache_prune removes such a part. To find that out the call reads the part's
- * index; with NULL it reads nothing. */
+ * of the same source. qv_cache_prune removes such a part. To find that out the call reads the
+ * part's index; with NULL it reads nothing. */
 QV_API const char *qv_cache_damage(const qv_cache *cache, int64_t i, bool *superseded);
 
 /* An item is a key and what the cache knows of it. Its strings belong to the cache, and live until
@@ -241,7 +243,8 @@ QV_API void qv_cache_release(const qv_cache *cache, qv_cache_item *item);
 /* Returns item i's record, a JSON object, for free(). */
 QV_API qv_status qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err);
 /* Reads item i's tensors and compares their checksum; and checks header and records of its part, as
- * docs/cache.md says, which is done once for keys in a row. Returns QV_EFORMAT if something differs. */
+ * docs/cache.md says, which is done once for keys in a row. Returns QV_EFORMAT if something
+ * differs. */
 QV_API qv_status qv_cache_verify(const qv_cache *cache, int64_t i, qv_error *err);
 
 typedef enum qv_cache_state {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * qwenvit_clips: clips and images go in, resized RGB frames come out, as transformers' Qwen-VL
- * processors make them; a job encodes many of them, and a fill does so into a cache.
- * The program qwenvit-decoder decodes, and alone needs the FFmpeg libraries.
+ * processors make them; a job encodes many of them, and a fill does so into a cache. The program
+ * qwenvit-decoder decodes, and alone needs the FFmpeg libraries.
  *
  * Conventions and thread rules are those of qwenvit.h: different threads may use different clips. A
- * pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL, or,
- * if it returns no status, the answer for nothing: "", 0, false, zeros, or no change.
+ * pointer may be NULL only where its description says so: otherwise a function returns QV_EINVAL,
+ * or, if it returns no status, the answer for nothing: "", 0, false, zeros, or no change.
  */
 #ifndef QWENVIT_CLIPS_H
 #define QWENVIT_CLIPS_H
@@ -57,9 +57,9 @@ typedef struct qv_clip_options {
     int64_t total_pixels;
     qv_like like;
     bool cap_pixels; /* only for QV_LIKE_TRANSFORMERS: its cap_pixels_per_frame */
-    /* For decoding, at most 1024; 0: every core, for codecs that make the same frames of damaged data with any
-     * number of threads (H.264, VP9, AV1 and others), and one for HEVC, MPEG-1, 2 and 4, VP8 and
-     * PNG. HEVC takes more if asked; clips without damage then give the same frames. */
+    /* For decoding, at most 1024; 0: every core, for codecs that make the same frames of damaged
+     * data with any number of threads (H.264, VP9, AV1 and others), and one for HEVC, MPEG-1, 2 and
+     * 4, VP8 and PNG. HEVC takes more if asked; clips without damage then give the same frames. */
     int threads;
     /* A clip is decoded in a process of its own, which on Linux can open no file, no network
      * connection and no other process. It may use decode_memory bytes (0: 4 GiB), and is ended
@@ -80,9 +80,10 @@ typedef struct qv_clip_options {
      * docs/preprocessing.md. */
     double start_s, end_s;
     bool first_frame; /* is read as an image, and nothing else: of an animation, or of any clip */
-    /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, HEVC of 8 or 10, 4:2:0, progressive) come from the decoders of the
-     * CUDA device of this number, in a process of `decoder` (or of this clip alone) that has it open; the clip's own
-     * process still reads the file, converts and resizes. What the device does not take, and a clip in which anything
+    /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, HEVC of 8 or 10, 4:2:0,
+     * progressive) come from the decoders of the CUDA device of this number, in a process of
+     * `decoder` (or of this clip alone) that has it open; the clip's own process still reads the
+     * file, converts and resizes. What the device does not take, and a clip in which anything
      * unforeseen is met, is decoded by the CPU from its beginning: qv_outcome.not_gpu. */
     qv_decode decode;
     int gpu;
@@ -105,13 +106,14 @@ typedef struct qv_value {
     double real;
 } qv_value;
 
-/* Sets the option of that name to a value, as Python's encode takes it: the field's name, but "start"
- * and "end" for start_s and end_s, and a text for `like` and `decode`. With `row` the name is a field of a
- * row of a list, as `qwenvit encode` and `qwenvit cache` read it from JSON: only "fps", "start", "end",
- * "first_frame", "max_frames", "max_pixels", "offset", and "bytes", which is `length`; and a number
- * must be one that asks for something. Returns NULL if that is done; what the value must be ("an
- * integer from 1 up, at most 1024"), until this thread calls again, if it is wrong; "" if the option is unknown. Bounds from above, and which
- * options go together, are checked when a clip is opened. */
+/* Sets the option of that name to a value, as Python's encode takes it: the field's name, but
+ * "start" and "end" for start_s and end_s, and a text for `like` and `decode`. With `row` the name
+ * is a field of a row of a list, as `qwenvit encode` and `qwenvit cache` read it from JSON: only
+ * "fps", "start", "end", "first_frame", "max_frames", "max_pixels", "offset", and "bytes", which is
+ * `length`; and a number must be one that asks for something. Returns NULL if that is done; what
+ * the value must be ("an integer from 1 up, at most 1024"), until this thread calls again, if it is
+ * wrong; "" if the option is unknown. Bounds from above, and which options go together, are checked
+ * when a clip is opened. */
 QV_API const char *qv_clip_options_set(qv_clip_options *options, const char *name, bool row,
                                        const qv_value *value);
 
@@ -128,9 +130,10 @@ typedef enum qv_remark {
 /* Returns a sentence that begins with "its"; "" for none; never NULL. */
 QV_API const char *qv_remark_text(qv_remark remark);
 
-/* What became of a clip or an image: what its file is, which frames were chosen, and how decoding went. It comes with
- * everything that is made of the clip (docs/jobs.md says where each member is found). For frames and patches, which
- * no file was decoded for, is_image, n_frames and grid_thw are set, and what else the caller has said; the rest is 0. */
+/* What became of a clip or an image: what its file is, which frames were chosen, and how decoding
+ * went. It comes with everything that is made of the clip (docs/jobs.md says where each member is
+ * found). For frames and patches, which no file was decoded for, is_image, n_frames and grid_thw
+ * are set, and what else the caller has said; the rest is 0. */
 typedef struct qv_outcome {
     bool is_image; /* a still image, to which the rules of images apply */
     qv_like like;  /* as in the options */
@@ -145,8 +148,8 @@ typedef struct qv_outcome {
     /* sampled frames, before pairing (a single odd frame is paired with itself) */
     int64_t n_frames;
     double sampled_fps; /* n_frames / cut_frames * source_fps; 0 for images */
-    /* seconds of a frame pair, temporal_patch_size / sampled_fps, as transformers' Qwen2_5_VLProcessor has it; 0 for
-     * images */
+    /* seconds of a frame pair, temporal_patch_size / sampled_fps, as transformers'
+     * Qwen2_5_VLProcessor has it; 0 for images */
     double second_per_grid_ts;
     int width, height; /* the size of frames, after smart_resize */
     int64_t grid_thw[3];
@@ -154,23 +157,24 @@ typedef struct qv_outcome {
      * Both are those of the open file, taken before its first byte is read; for bytes in memory
      * they are 0. */
     int64_t file_bytes, file_mtime_ns;
-    /* The members from here to decoded_by may change while frames are read.
-     * needed_frames: how many frames of the file the sampled ones need. If the file's packets tell which these are, all
-     * others are left out, and decodes_all is "". Else every frame up to the last sampled one is decoded, and
-     * decodes_all says why, in words that follow "since" ("a packet has no time"). It may be set while frames are
-     * read: if something unforeseen is met, such as damage, the clip is decoded again from its beginning.
-     * decoded_frames: how many frames a decoder was given so far, including those that were decoded to count frames,
-     * or again from the beginning.
-     * damaged_frames: how many of these it concealed or lost so far; each was replaced by the frame before it. */
+    /* The members from here to decoded_by may change while frames are read. needed_frames: how many
+     * frames of the file the sampled ones need. If the file's packets tell which these are, all
+     * others are left out, and decodes_all is "". Else every frame up to the last sampled one is
+     * decoded, and decodes_all says why, in words that follow "since" ("a packet has no time"). It
+     * may be set while frames are read: if something unforeseen is met, such as damage, the clip is
+     * decoded again from its beginning. decoded_frames: how many frames a decoder was given so far,
+     * including those that were decoded to count frames, or again from the beginning.
+     * damaged_frames: how many of these it concealed or lost so far; each was replaced by the frame
+     * before it. */
     int64_t needed_frames, decoded_frames, damaged_frames;
-    /* seconds so far of decoding, converting and resizing, without those in which finished frames waited for the
-     * caller */
+    /* seconds so far of decoding, converting and resizing, without those in which finished frames
+     * waited for the caller */
     double decode_s;
     char decodes_all[64];
     /* decoded_by is QV_DECODE_CPU, or QV_DECODE_GPU, which may become QV_DECODE_CPU while frames
-     * are read; QV_DECODE_AUTO: nothing was decoded. not_gpu says why a GPU that was asked for is not used, or with
-     * QV_DECODE_AUTO cannot be, in words that follow "since". No frame is given before all pictures of its group,
-     * from a keyframe to the next, are known to be whole. */
+     * are read; QV_DECODE_AUTO: nothing was decoded. not_gpu says why a GPU that was asked for is
+     * not used, or with QV_DECODE_AUTO cannot be, in words that follow "since". No frame is given
+     * before all pictures of its group, from a keyframe to the next, are known to be whole. */
     char not_gpu[64];
     qv_decode decoded_by;
     qv_remark remark;
@@ -187,18 +191,17 @@ QV_API qv_preprocess qv_preprocess_default(bool is_image);
  * `program` is its path, or that of a script that becomes it by exec; NULL: where it was built or
  * installed. Any thread may use the decoder. The program ends with this process (within a second or
  * two if that is killed), and on Linux the processes that it made end with it. The call does not
- * wait until the program runs. A program that ends (killed by a system without memory, say), or that
- * does not answer for 60 s and is then ended, is started again for the next clip, in the environment
- * that this call found; no other thread may add variables to it (setenv, putenv) during the call. A
- * clip under way is decoded from its beginning again, once, and goes on with the frame that was due.
- * Returns
- * QV_EBACKEND if the program does not exist, and QV_ENOMEM.
+ * wait until the program runs. A program that ends (killed by a system without memory, say), or
+ * that does not answer for 60 s and is then ended, is started again for the next clip, in the
+ * environment that this call found; no other thread may add variables to it (setenv, putenv) during
+ * the call. A clip under way is decoded from its beginning again, once, and goes on with the frame
+ * that was due. Returns QV_EBACKEND if the program does not exist, and QV_ENOMEM.
  */
 QV_API qv_status qv_decoder_start(const char *program, qv_decoder **out, qv_error *err);
-/* Sets `text` to what qwenvit-decoder says that it is made of: a line with its version, and indented lines
- * with FFmpeg's version and whether NVIDIA's decoders (NVDEC) are in the build. `program` is as
- * qv_decoder_start has it. Returns QV_EBACKEND if the program does not exist or does not run, as
- * where FFmpeg's libraries are missing. */
+/* Sets `text` to what qwenvit-decoder says that it is made of: a line with its version, and
+ * indented lines with FFmpeg's version and whether NVIDIA's decoders (NVDEC) are in the build.
+ * `program` is as qv_decoder_start has it. Returns QV_EBACKEND if the program does not exist or
+ * does not run, as where FFmpeg's libraries are missing. */
 QV_API qv_status qv_decoder_version(const char *program, char text[256], qv_error *err);
 /* Finds out whether the CUDA device of this number can decode clips (QV_DECODE_GPU). It starts a
  * process that opens the device, which takes some 0.5 s, and with `wait` waits for that. Returns
@@ -211,8 +214,9 @@ QV_API qv_status qv_decoder_gpu(qv_decoder *decoder, int gpu, bool wait, qv_erro
  * nothing, as qv_decoder_gpu found it, in words that follow "since"; "": there is none; NULL: not
  * wanted. */
 QV_API bool qv_decoder_has_gpu(qv_decoder *decoder, int gpu, char why[64]);
-/* Returns the most bytes of a CUDA device that decoding takes there (QV_DECODE_GPU), however many clips
- * it decodes: the process's context, and the pictures of all streams. Streams beyond that are the CPU's. */
+/* Returns the most bytes of a CUDA device that decoding takes there (QV_DECODE_GPU), however many
+ * clips it decodes: the process's context, and the pictures of all streams. Streams beyond that are
+ * the CPU's. */
 QV_API int64_t qv_decoder_gpu_bytes(void);
 /* Ends the program. Its clips must be closed before. It takes 60 s at most, usually no time. In a
  * process that was forked off, it only frees and closes what that process has of the decoder. */
@@ -228,11 +232,11 @@ QV_API void qv_decoder_stop(qv_decoder **decoder);
  *    decode_memory). Whatever that process does after it may have read the file is one of these.
  *  - for a fault of the caller QV_EINVAL (options that exclude each other or are out of range;
  *    start_s and end_s with no frame between them, or for an image).
- *  - for a fault on this side QV_ENOMEM (no memory here, or too many open files) or QV_EBACKEND (the
- *    file system or its server is gone; qwenvit-decoder is missing, has ended twice while it decoded
- *    this clip, makes no more processes, or these cannot lock themselves in; with QV_DECODE_GPU, there
- *    is no such GPU, its driver or its decoders are missing, or the process that has it cannot be
- *    locked in).
+ *  - for a fault on this side QV_ENOMEM (no memory here, or too many open files) or QV_EBACKEND
+ *    (the file system or its server is gone; qwenvit-decoder is missing, has ended twice while it
+ *    decoded this clip, makes no more processes, or these cannot lock themselves in; with
+ *    QV_DECODE_GPU, the GPU, its driver or its decoders are missing, or the process that has it
+ *    cannot be locked in).
  */
 QV_API qv_status qv_clip_open(const char *path, const qv_preprocess *image,
                               const qv_preprocess *video, const qv_clip_options *options,
@@ -277,15 +281,17 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
                                    int64_t src_stride, uint8_t *dst, int64_t dst_h, int64_t dst_w,
                                    qv_error *err);
 
-/* ==== jobs ======================================================================================= */
+/* ==== jobs
+ * ======================================================================================= */
 
 /*
  * A job encodes many clips and images. They go through decoders, chunks and devices to a sink.
  *
  * Sources are added with a key while the job runs. Decoders read them side by side. Their frame
  * pairs are packed, across sources, into full chunks, so a clip may lie in several. The sink gets
- * each source's tokens, in any order of the sources. A fault of one source, or a lack of
- * memory for it, costs only that source; a device that is lost costs those that it was computing. The job ends when no device is left.
+ * each source's tokens, in any order of the sources. A fault of one source, or a lack of memory for
+ * it, costs only that source; a device that is lost costs those that it was computing. The job ends
+ * when no device is left.
  *
  * The capacity in which a source's tokens are computed follows from the size of its frames and the
  * job's options alone. A chunk that is not full takes a smaller capacity only if that gives the
@@ -300,8 +306,8 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *     timestamps and names of the sources that wait or are under way.
  *
  * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel and
- * qv_job_get_progress at once; one thread calls qv_job_end and qv_job_close. From open to close only
- * the job may use its models' contexts.
+ * qv_job_get_progress at once; one thread calls qv_job_end and qv_job_close. From open to close
+ * only the job may use its models' contexts.
  */
 typedef struct qv_job qv_job;
 
@@ -315,8 +321,8 @@ typedef struct qv_job_result {
     qv_status status;  /* in the end call: why the source has failed, or QV_OK */
     const char *error; /* the error's text, or "" */
     bool cancelled;    /* it did not fail: it was dropped, or the job ended before it was done */
-    /* so far. source_frames is 0 for frames and patches, and if no clip could be opened. not_gpu also says why the
-     * job had no GPU decode it */
+    /* so far. source_frames is 0 for frames and patches, and if no clip could be opened. not_gpu
+     * also says why the job had no GPU decode it */
     qv_outcome outcome;
     int64_t n_tokens; /* in the whole source */
     qv_dtype dtype;   /* dtype of the tokens */
@@ -351,11 +357,11 @@ typedef struct qv_job_rows {
  *             call. A source that failed or was cancelled may have no other call; its entry is
  *             NULL then.
  *
- * If begin or rows return another status than QV_OK, with a text, the source fails: its next call is
- * its end, which has that status and text. If end returns one, the source counts as failed, and
+ * If begin or rows return another status than QV_OK, with a text, the source fails: its next call
+ * is its end, which has that status and text. If end returns one, the source counts as failed, and
  * nothing of it is held: its ahead_bytes must not be given back. A status of end that concerns more
- * than the source (QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE) ends the job as well: a sink that
- * wants no more after such a failure of a source returns that source's status.
+ * than the source (QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE) ends the job as well: a sink
+ * that wants no more after such a failure of a source returns that source's status.
  *
  * The calls of one source come one at a time, those of different sources at once if options.sinks
  * is above 1. The job's sink threads make them; at the end perhaps also the thread that ends the
@@ -381,14 +387,14 @@ typedef struct qv_job_options {
     int64_t queue; /* sources that may wait to be taken up; beyond that adding waits; 0: 512 */
     bool refuse_when_full; /* instead of waiting, adding fails with QV_EFULL */
     /* Bytes of the sources in memory that were added and of the results that were not given back
-     * (qv_job_give_back), at most: beyond that adding waits. Beyond that many bytes of results alone
-     * no further source is taken up, so that they grow by the sources under way at most. Sources
-     * are taken up in the order in which they were added, and one that was taken up always comes
-     * to its end: who takes results in that order waits for none that waits for it. 0: results
-     * are not counted */
+     * (qv_job_give_back), at most: beyond that adding waits. Beyond that many bytes of results
+     * alone no further source is taken up, so that they grow by the sources under way at most.
+     * Sources are taken up in the order in which they were added, and one that was taken up always
+     * comes to its end: who takes results in that order waits for none that waits for it. 0:
+     * results are not counted */
     int64_t ahead;
-    /* Asked every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the job.
-     * NULL: the job goes on */
+    /* Asked every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the
+     * job. NULL: the job goes on */
     bool (*go_on)(void *user, qv_job *job);
     int64_t memory;     /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
@@ -483,9 +489,10 @@ QV_API qv_status qv_job_open(qv_model *const *models, size_t n_models,
                              const qv_job_options *options, qv_job **out, qv_error *err);
 
 /*
- * Adds a source. It waits while the queue is full, or too much is ahead. Returns QV_EINVAL for a source that is not valid
- * (its grid, or no key); QV_ESTATE after qv_job_end; QV_EFULL if it would wait with refuse_when_full;
- * or the failure that has ended the job. What is wrong with a file is told to the sink.
+ * Adds a source. It waits while the queue is full, or too much is ahead. Returns QV_EINVAL for a
+ * source that is not valid (its grid, or no key); QV_ESTATE after qv_job_end; QV_EFULL if it would
+ * wait with refuse_when_full; or the failure that has ended the job. What is wrong with a file is
+ * told to the sink.
  */
 QV_API qv_status qv_job_add(qv_job *job, const qv_job_source *source, qv_error *err);
 
@@ -516,12 +523,13 @@ QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
 QV_API void qv_job_close(qv_job **job);
 
 /* Computes the most bytes on the host that a job with these options takes, without the memory of
- * its decoders' processes, and without that of one item larger than options.memory, and without what is ahead (options.ahead).
- * The models may be described only. */
+ * its decoders' processes, and without that of one item larger than options.memory, and without
+ * what is ahead (options.ahead). The models may be described only. */
 QV_API qv_status qv_job_memory(qv_model *const *models, size_t n_models,
                                const qv_job_options *options, int64_t *bytes, qv_error *err);
 
-/* ==== filling caches ============================================================================= */
+/* ==== filling caches
+ * ============================================================================= */
 
 /*
  * A fill adds to a folder of vision tokens (qwenvit_cache.h) by a job. Clips
@@ -560,8 +568,8 @@ typedef struct qv_cache_fill_options {
     /* Called with a text for each clip that fails; several threads may call it at once. With key
      * NULL and QV_OK the text is a warning of qv_cache_writer_options.told. NULL: no calls. */
     void (*told)(void *user, const char *key, qv_status status, const char *words);
-    /* Called several times per second, by the thread that computes: false ends the run. `job` can be
-     * asked for its progress. NULL: the run goes on. */
+    /* Called several times per second, by the thread that computes: false ends the run. `job` can
+     * be asked for its progress. NULL: the run goes on. */
     bool (*go_on)(void *user, qv_job *job);
     void *user; /* passed to both functions */
     uint64_t reserved[8];
@@ -589,9 +597,9 @@ QV_API qv_status qv_cache_fill_open(const char *dir, const qv_cache_fill_options
 QV_API const qv_cache *qv_cache_fill_there(const qv_cache_fill *fill);
 /* Adds a clip, and looks at its file. It is wanted if the cache lacks it, has it of another path,
  * size, time, piece or options (as far as these are compared), or if it failed before and is to be
- * computed again. A clip whose file is gone is not wanted if the cache has it. `own` has the options
- * of this clip alone (NULL: none), which qv_clip_options_set takes of a row; others are ignored.
- * `key`, `path` and `own` are the caller's and must live until qv_cache_fill_run or
+ * computed again. A clip whose file is gone is not wanted if the cache has it. `own` has the
+ * options of this clip alone (NULL: none), which qv_clip_options_set takes of a row; others are
+ * ignored. `key`, `path` and `own` are the caller's and must live until qv_cache_fill_run or
  * qv_cache_fill_end has returned; *wanted may be NULL. Returns QV_ENOMEM. */
 QV_API qv_status qv_cache_fill_add(qv_cache_fill *fill, const char *key, const char *path,
                                    const qv_clip_options *own, bool *wanted, qv_error *err);

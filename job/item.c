@@ -203,7 +203,8 @@ check_source(const qv_job_source *s, qv_error *err)
                : qv_fail(err, QV_EINVAL, "%s: kind is %d, no qv_source_kind", name, (int)s->kind);
 }
 
-/* Has the processes start that have the devices' GPUs open, all at once, as each takes half a second. */
+/* Has the processes start that have the devices' GPUs open, all at once, as each takes half a
+ * second. */
 static void
 start_gpus(qv_job *job)
 {

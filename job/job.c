@@ -168,8 +168,8 @@ check_models(qv_job *job, qv_model *const *models, size_t n, qv_error *err)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Notes how many patches packs have, and the tokens of the larger of two chunks that usual frame pairs
- * do not exceed: a pack, and a chunk that a clip by itself fills. */
+/* Notes how many patches packs have, and the tokens of the larger of two chunks that usual frame
+ * pairs do not exceed: a pack, and a chunk that a clip by itself fills. */
 static void
 set_sizes(qv_job *job, const qv_model *model)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Declares what the files of a job share. Each source that is added becomes an item. A reader
- * takes the item up and puts its frame pairs into the feeder, a few at a time (read_clips.c). A
- * device has the feeder fill its next chunk (device_thread.c). The sink gets the chunk's pieces with
- * their tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a reader
- * its item's clip, a device what it pushes and pulls.
+ * Declares what the files of a job share. Each source that is added becomes an item. A reader takes
+ * the item up and puts its frame pairs into the feeder, a few at a time (read_clips.c). A device
+ * has the feeder fill its next chunk (device_thread.c). The sink gets the chunk's pieces with their
+ * tokens (sink.c). One lock guards all of a job, except what one thread alone uses: a reader its
+ * item's clip, a device what it pushes and pulls.
  */
 #ifndef QV_JOB_JOB_H
 #define QV_JOB_JOB_H
@@ -147,8 +147,8 @@ struct qv_job_device {
     int index;
     qv_model *model;
     int gpu; /* its number, as decoders count GPUs */
-    /* whether this GPU decodes, or is being opened to decode; why it never does, in words that follow "since", or "". The
-     * lock guards these. */
+    /* whether this GPU decodes, or is being opened to decode; why it never does, in words that
+     * follow "since", or "". The lock guards these. */
     bool decodes, is_opening;
     char not_gpu[sizeof((qv_outcome *)0)->not_gpu];
     struct qv_job_buffer buffers[QV_JOB_BUFFERS];    /* users: under the lock */
@@ -238,7 +238,8 @@ void qv_job_wait(qv_job *job, enum qv_job_who who);
 void qv_job_wait_for(qv_job *job, enum qv_job_who who, double seconds);
 /* Waits, and asks options.go_on meanwhile, which may cancel the job. */
 void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
-/* With options.ahead: counts bytes that are more (or fewer) of all that is ahead, and of results. */
+/* With options.ahead: counts bytes that are more (or fewer) of all that is ahead, and of
+ * results. */
 void qv_job_count(qv_job *job, int64_t ahead, int64_t results);
 /* Ends the job. The job keeps the first failure that it is ended with. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
@@ -248,8 +249,8 @@ void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, c
  * of the sink. Returns its state: after QV_JOB_FAILED the caller must have the end call made;
  * after QV_JOB_DONE the item was freed. */
 enum qv_job_state qv_job_let_go(qv_job *job, struct qv_job_item *item);
-/* Gives back a hold of frames, which frees them if it was the last, and sets the holder's pointer to
- * NULL. It may be NULL before. */
+/* Gives back a hold of frames, which frees them if it was the last, and sets the holder's pointer
+ * to NULL. It may be NULL before. */
 void qv_job_free_frames(qv_job *job, struct qv_job_frames **holder);
 
 void qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, double begin_s,

@@ -192,8 +192,8 @@ open_file(const qv_job *job, struct qv_job_item *item, qv_error *err)
                         &item->clip, err);
 }
 
-/* Takes note of what is known of the item's clip by now. If decoding gives no reason why a GPU is not used, the job's
- * stays. */
+/* Takes note of what is known of the item's clip by now. If decoding gives no reason why a GPU is
+ * not used, the job's stays. */
 static void
 take_outcome(qv_job *job, struct qv_job_item *item)
 {

@@ -46,8 +46,9 @@ qv_job_wants_gpus(const struct qv_job_lanes *lanes, const char *codec, size_t wa
     return is_decoded_there && waiting >= (size_t)lanes->gpu;
 }
 
-/* By what is asked. A clip that is opened with QV_DECODE_AUTO is decoded by the CPU, and its decoder
- * may have a reason of its own. A GPU that was asked for and is missing or lost fails the clip. */
+/* By what is asked. A clip that is opened with QV_DECODE_AUTO is decoded by the CPU, and its
+ * decoder may have a reason of its own. A GPU that was asked for and is missing or lost fails the
+ * clip. */
 static const struct qv_job_choice choices[][QV_JOB_CASES] = {
     [QV_DECODE_AUTO] = {
         [QV_JOB_CLIP_ASKS] = { QV_DECODE_AUTO, "" },

@@ -14,8 +14,8 @@
 #include "qwenvit.h"
 
 /* Copies a text to to[size], for which it is too long. What goes is the middle of its longest part
- * (parts end in ": "): that is a path, and the reason comes behind it. Should no part be long enough,
- * it is the middle of the whole. */
+ * (parts end in ": "): that is a path, and the reason comes behind it. Should no part be long
+ * enough, it is the middle of the whole. */
 static inline void
 qv_shorten(char *to, size_t size, const char *text)
 {
@@ -44,7 +44,8 @@ qv_shorten(char *to, size_t size, const char *text)
     snprintf(to, size, "%.*s%s%s", (int)from, text, mark, text + until);
 }
 
-/* Makes an error text, which may quote files and arguments: what a terminal would obey becomes '?'. */
+/* Makes an error text, which may quote files and arguments: what a terminal would obey becomes
+ * '?'. */
 static inline qv_status
 qv_fail_list(qv_error *err, qv_status status, const char *format, va_list ap)
 {

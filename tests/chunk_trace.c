@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Writes which plans are made and what is pushed, in order, to the file that QV_CHUNK_TRACE names. It is linked with
- * LINKER:--wrap for the functions below, so that all calls from other files come here. */
+/* Writes which plans are made and what is pushed, in order, to the file that QV_CHUNK_TRACE names.
+ * It is linked with LINKER:--wrap for the functions below, so that all calls from other files come
+ * here. */
 #include "chunk_trace.h"
 
 #include <stdarg.h>

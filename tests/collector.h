@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Collects what a job told its sink about each source, by the source's key. It also checks the rules
- * of the sink: one begin in front of rows, rows in order, one end as the last call, and one call of a
- * source at a time. */
+/* Collects what a job told its sink about each source, by the source's key. It also checks the
+ * rules of the sink: one begin in front of rows, rows in order, one end as the last call, and one
+ * call of a source at a time. */
 #ifndef QV_TESTS_COLLECTOR_H
 #define QV_TESTS_COLLECTOR_H
 

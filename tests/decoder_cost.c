@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Times what a process for each clip costs more than a thread. Usage: decoder_cost DECODER CLIP..: opens and reads the clips one
- * after another with one decoder, in turn by processes and by threads. Prints, in ms a clip, the best and the median round, and the
- * time of processors, which says most where other programs run. */
+/* Times what a process for each clip costs more than a thread. Usage: decoder_cost DECODER CLIP..:
+ * opens and reads the clips one after another with one decoder, in turn by processes and by
+ * threads. Prints, in ms a clip, the best and the median round, and the time of processors, which
+ * says most where other programs run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>

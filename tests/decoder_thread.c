@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Has threads of the test decode, in place of processes of their own, where a clip or a job is given no decoder: there
- * the sanitizers, wrapped calls and counters of a test see what decodes. The linker (--wrap) puts this between a
- * clip and the program that decodes. */
+/* Has threads of the test decode, in place of processes of their own, where a clip or a job is
+ * given no decoder: there the sanitizers, wrapped calls and counters of a test see what decodes.
+ * The linker (--wrap) puts this between a clip and the program that decodes. */
 #define _GNU_SOURCE
 #include "decoder_thread.h"
 
@@ -24,7 +24,7 @@ struct served {
     qvm_serving serving;
 };
 
-/* ---- a decoder without a program --------------------------------------------------------------- */
+/* ---- a decoder without a program ------------------------------------------------------------- */
 
 WRAPPED(qv_status, qv_decoder_start, (const char *program, qv_decoder **out, qv_error *err))
 {
@@ -52,7 +52,7 @@ decoder_thread_is_here(void)
     return is_here;
 }
 
-/* ---- sessions ---------------------------------------------------------------------------------- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 static bool
 is_of_threads(const qv_decoder *decoder)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for the instructions of cpu/tiles.h on CPUs with AVX-512 BF16 that lack AMX: the compiler is told to
- * include it first. A use without shapes, or a palette that is not 1, ends the program. */
+/* Stands in for the instructions of cpu/tiles.h on CPUs with AVX-512 BF16 that lack AMX: the
+ * compiler is told to include it first. A use without shapes, or a palette that is not 1, ends the
+ * program. */
 #define QV_TILES_EMULATED
 
 #include <stdlib.h>

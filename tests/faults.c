@@ -485,7 +485,8 @@ next_fd(void)
     return fd;
 }
 
-/* Returns the status of a job for that of a call. What decodes a clip may only speak for that clip. */
+/* Returns the status of a job for that of a call. What decodes a clip may only speak for that
+ * clip. */
 static qv_status
 as_believed(qv_status status)
 {

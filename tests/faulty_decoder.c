@@ -106,7 +106,8 @@ take_all_memory(qv_error *err)
     return QV_OK;
 }
 
-/* Tries all rows of decoder/lock.inc. Fails if one was let through, and with `report` in any case. */
+/* Tries all rows of decoder/lock.inc. Fails if one was let through, and with `report` in any
+ * case. */
 static qv_status
 try_rows(bool report, qv_error *err)
 {

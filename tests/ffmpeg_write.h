@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What tests that write clips and images by FFmpeg share; some of it is written in one way with FFmpeg
- * 5.1 and in another since 6.1. */
+/* What tests that write clips and images by FFmpeg share; some of it is written in one way with
+ * FFmpeg 5.1 and in another since 6.1. */
 #ifndef QV_TESTS_FFMPEG_WRITE_H
 #define QV_TESTS_FFMPEG_WRITE_H
 

@@ -143,7 +143,8 @@ run(qv_decode which)
            frames / took_s);
 }
 
-/* Reads the next frame of each and says where they differ. False: they do not, and more may come. */
+/* Reads the next frame of each and says where they differ. False: they do not, and more may
+ * come. */
 static bool
 explain_frame(qv_clip *clips[2], uint8_t *frames[2], const qv_outcome *info, int frame)
 {

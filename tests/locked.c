@@ -53,7 +53,7 @@ unknown(long result)
     return result < 0 && errno != ENOSYS ? 0 : result;
 }
 
-/* ---- ways that are more than one call ---------------------------------------------------------- */
+/* ---- ways that are more than one call -------------------------------------------------------- */
 
 static long
 openat2_of(const char *path)
@@ -183,7 +183,7 @@ access_by(int way)
     }
 }
 
-/* ---- the rows ---------------------------------------------------------------------------------- */
+/* ---- the rows -------------------------------------------------------------------------------- */
 
 enum row_number {
 #define TRY(name, text) ROW_##name,
@@ -191,9 +191,10 @@ enum row_number {
 #include "../decoder/lock.inc"
 };
 
-/* The way of one row of lock.inc. It is shut if the expression is below zero with EPERM, EACCES or ENOSYS. Anything else, such as
- * EFAULT, says that the call was let through. An unlocked process must find the way open; with ATTEMPT_IF, some systems do not let
- * an unlocked process do it either. */
+/* The way of one row of lock.inc. It is shut if the expression is below zero with EPERM, EACCES or
+ * ENOSYS. Anything else, such as EFAULT, says that the call was let through. An unlocked process
+ * must find the way open; with ATTEMPT_IF, some systems do not let an unlocked process do it
+ * either. */
 #define ATTEMPT_AS(name, depends, expression)                                                      \
     enum { DEPENDS_##name = (depends) + 0 * ROW_##name };                                          \
     static long try_##name(void)                                                                   \
@@ -282,7 +283,8 @@ ATTEMPT(proc_mem, open_of_victim("mem"))
 ATTEMPT(proc_environ, open_of_victim("environ"))
 ATTEMPT(proc_cmdline, open_of_victim("cmdline"))
 ATTEMPT(proc_status, open_of_victim("status"))
-ATTEMPT(cpu_clock, syscall(SYS_clock_gettime, (int)(~(unsigned)locked.victim << 3 | 2), &(struct timespec){ 0, 0 }))
+ATTEMPT(cpu_clock, syscall(SYS_clock_gettime, (int)(~(unsigned)locked.victim << 3 | 2),
+        &(struct timespec){ 0, 0 }))
 
 /* start a process or program */
 ATTEMPT(fork, end_child(fork()))
@@ -321,7 +323,8 @@ ATTEMPT(listen, listen(locked.socket, 1))
 ATTEMPT(accept, accept4(locked.socket, NULL, NULL, 0))
 ATTEMPT(sendmsg, syscall(SYS_sendmsg, locked.socket, NULL, 0))
 ATTEMPT(sendmmsg, syscall(SYS_sendmmsg, locked.socket, NULL, 0, 0))
-ATTEMPT(sendto, sendto(locked.socket, "", 0, MSG_NOSIGNAL, (struct sockaddr *)&(struct sockaddr_un){ .sun_family = AF_UNIX }, 2))
+ATTEMPT(sendto, sendto(locked.socket, "", 0, MSG_NOSIGNAL,
+        (struct sockaddr *)&(struct sockaddr_un){ .sun_family = AF_UNIX }, 2))
 ATTEMPT(setsockopt, setsockopt(locked.socket, SOL_SOCKET, -1, NULL, 0))
 ATTEMPT(siocgifconf, ioctl(locked.socket, SIOCGIFCONF, NULL))
 
@@ -329,10 +332,12 @@ ATTEMPT(siocgifconf, ioctl(locked.socket, SIOCGIFCONF, NULL))
 ATTEMPT(map_shared, map(PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, 1 << 20))
 ATTEMPT(mremap, mremap_page())
 ATTEMPT(map_large, map_fixed((size_t)4 << 20))
-ATTEMPT(map_stack, map(PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN, 1 << 20))
+ATTEMPT(map_stack, map(PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN,
+        1 << 20))
 ATTEMPT(map_huge, map(PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, 1 << 21))
 ATTEMPT_IF(map_locked, map(PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, 4096))
-ATTEMPT_IF(map_private, fits(map(PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, (size_t)1 << 36)))
+ATTEMPT_IF(map_private, fits(map(PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, (size_t)1 << 36)))
 ATTEMPT_IF(map_later, fits(map_and_protect((size_t)1 << 36)))
 ATTEMPT(memfd, syscall(SYS_memfd_create, "x", 0))
 ATTEMPT_IF(memfd_secret, syscall(447, 0))

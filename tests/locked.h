@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* A kind of process. One that is FREE is not locked in, and FILES_ONLY is a GPU process before its filter of calls. */
+/* A kind of process. One that is FREE is not locked in, and FILES_ONLY is a GPU process before its
+ * filter of calls. */
 enum locked_kind { LOCKED_FREE, LOCKED_CLIP, LOCKED_GPU, LOCKED_FILES_ONLY };
 
 /* What a process uses to try rows. */
@@ -30,8 +31,9 @@ struct locked_row {
 extern const struct locked_row locked_rows[];
 extern const int locked_n_rows;
 
-/* Tries all rows that are shut in a process of this kind. Writes the names of those that are not to text[size], each after
- * a space, and returns how many rows were tried. For LOCKED_FREE it writes those that are shut, but must not be. */
+/* Tries all rows that are shut in a process of this kind. Writes the names of those that are not to
+ * text[size], each after a space, and returns how many rows were tried. For LOCKED_FREE it writes
+ * those that are shut, but must not be. */
 int locked_try(enum locked_kind kind, char *text, size_t size);
 /* Returns the version of Landlock that this system has; 0: it has none. */
 int locked_landlock(void);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Encodes lists of many sizes as if on several devices, with qv_encode and in jobs, and writes the sequence of their
- * chunks (chunk_trace.c). A device here is ref with another's capabilities, and computes nothing. Before a job's device
- * thread chooses a chunk, all other threads have come to rest, so the sequence does not depend on time.
+ * Encodes lists of many sizes as if on several devices, with qv_encode and in jobs, and writes the
+ * sequence of their chunks (chunk_trace.c). A device here is ref with another's capabilities, and
+ * computes nothing. Before a job's device thread chooses a chunk, all other threads have come to
+ * rest, so the sequence does not depend on time.
  */
 #define _GNU_SOURCE /* for MAP_NORESERVE and syscall() */
 #include "test.h"
@@ -135,7 +136,8 @@ static atomic_int
     grace_us; /* after so long without a piece a job that has not ended expects no more */
 static sem_t gate;
 
-/* Waits until all other threads wait: three times in a row, as a thread may wait for a lock for a moment. */
+/* Waits until all other threads wait: three times in a row, as a thread may wait for a lock for a
+ * moment. */
 static void
 wait_for_rest(void)
 {
@@ -197,7 +199,8 @@ add_burst(qv_job *job, const qv_item *items, size_t first, size_t end, int how)
     }
 }
 
-/* With BURSTS, the first half is done before the second is added; nobody has said by then whether more comes. */
+/* With BURSTS, the first half is done before the second is added; nobody has said by then whether
+ * more comes. */
 static void
 encode_in_job(const struct tiny *t, const qv_item *items, size_t n, int how,
               const qv_job_options *options)

@@ -12,8 +12,8 @@
 #include "engine/context.h"
 #include "model/capacity.h"
 
-/* One run of an operation. `inputs` holds what it reads, by operand; NULL: nothing. `weights` holds the weights of several
- * runs, on the device; NULL: run() uploads its own. */
+/* One run of an operation. `inputs` holds what it reads, by operand; NULL: nothing. `weights` holds
+ * the weights of several runs, on the device; NULL: run() uploads its own. */
 struct run {
     qv_context *ctx;
     struct qv_op op;

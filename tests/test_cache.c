@@ -755,7 +755,8 @@ TEST(test_damage)
     free(good.data);
 }
 
-/* Writes the part with a text in front replaced by one of the same length, and its checksums right. */
+/* Writes the part with a text in front replaced by one of the same length, and its checksums
+ * right. */
 static void
 put_altered(const char *path, const struct file *good, const char *from, const char *to)
 {
@@ -774,8 +775,8 @@ put_altered(const char *path, const struct file *good, const char *from, const c
     free(f.data);
 }
 
-/* Headers and records that contradict the index. Opening does not look at them; who checks a part says
- * what is wrong. */
+/* Headers and records that contradict the index. Opening does not look at them; who checks a part
+ * says what is wrong. */
 TEST(test_contradictions)
 {
     static const struct {

@@ -44,8 +44,8 @@ part_path(const char *dir, int i)
     return path;
 }
 
-/* Makes the part of KEYnnnnn, whose first token is nnnnn. Its header has no tensors, as opening does not
- * look at it. */
+/* Makes the part of KEYnnnnn, whose first token is nnnnn. Its header has no tensors, as opening
+ * does not look at it. */
 static struct file
 make_part(int i)
 {

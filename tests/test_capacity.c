@@ -181,8 +181,8 @@ static const int64_t images[64][2] = {
 };
 
 /* Packs items with `pairs` frame pairs each, chunk after chunk as a feeder does. Asserts that every
- * pair goes once, and pairs of the oldest item in the next chunk. Returns the rows of all chunks but
- * the last, divided by the rows that these chunks have. */
+ * pair goes once, and pairs of the oldest item in the next chunk. Returns the rows of all chunks
+ * but the last, divided by the rows that these chunks have. */
 static double
 fill_of(const struct qv_capacity *capacity, const struct qv_pack_run *items, size_t n)
 {
@@ -441,8 +441,8 @@ TEST(chunks_that_are_alike_are_dense)
     }
 }
 
-/* Where room for segments costs, a chunk of large frame pairs has little more than it needs, and the bits of
- * those that have; what is left at the end takes one of few plans. */
+/* Where room for segments costs, a chunk of large frame pairs has little more than it needs, and
+ * the bits of those that have; what is left at the end takes one of few plans. */
 TEST(large_pairs_have_room_for_few)
 {
     static const struct {

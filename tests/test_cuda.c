@@ -128,7 +128,7 @@ open_on(cudaStream_t stream)
     return t;
 }
 
-/* ---- the caller's context --------------------------------------------------------------------- */
+/* ---- the caller's context -------------------------------------------------------------------- */
 
 /* A caller's thread: what is current in it before a call must be current after it. */
 struct caller {

@@ -16,7 +16,7 @@
 #include "engine/backend.h"
 #include "op_parse.h"
 
-/* ---- the driver: contexts, and a thread's stack of them --------------------------------------- */
+/* ---- the driver: contexts, and a thread's stack of them -------------------------------------- */
 
 enum { DEVICES = 2, OURS = 1, DEPTH = 8 };
 static char contexts[DEVICES + 1]; /* the devices' primary ones, and the caller's own */
@@ -90,7 +90,7 @@ cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned i
     return cudaErrorSymbolNotFound;
 }
 
-/* ---- the runtime, as far as its results are used ---------------------------------------------- */
+/* ---- the runtime, as far as its results are used --------------------------------------------- */
 
 void fake_cuda_called(const char *name);
 
@@ -232,7 +232,7 @@ cublasLtCreate(cublasLtHandle_t *handle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- every verb ------------------------------------------------------------------------------- */
+/* ---- every verb ------------------------------------------------------------------------------ */
 
 static CUcontext before[DEPTH];
 static int before_depth;

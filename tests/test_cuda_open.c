@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests drivers, libraries and GPUs of CUDA that this machine does not have, and one that fails. The
- * calls that ask for them answer as a test wants (the linker puts them between, --wrap), and what
- * they would make is NULL. Needs no GPU.
+ * Tests drivers, libraries and GPUs of CUDA that this machine does not have, and one that fails.
+ * The calls that ask for them answer as a test wants (the linker puts them between, --wrap), and
+ * what they would make is NULL. Needs no GPU.
  */
 
 #include "test.h"
@@ -204,7 +204,8 @@ expect_warning(int sm, const char *words)
     qv_context_close(&ctx);
 }
 
-/* The build decides what a GPU runs; the rules themselves are tested in test_cuda_architectures.c. */
+/* The build decides what a GPU runs; the rules themselves are tested in
+ * test_cuda_architectures.c. */
 TEST(gpus_that_kernels_were_not_built_for)
 {
     static const int built[] = { QV_CUDA_ARCHITECTURES };
@@ -235,8 +236,8 @@ open_with_memory(struct qv_memory **memory)
     return ctx;
 }
 
-/* Where the device is lost when memory is given back, the next call says so, and the context's warning
- * does where no call follows. */
+/* Where the device is lost when memory is given back, the next call says so, and the context's
+ * warning does where no call follows. */
 TEST(memory_that_is_not_given_back)
 {
     for (int recording = 0; recording < 2; recording++) {
@@ -262,7 +263,8 @@ TEST(memory_that_is_not_given_back)
     }
 }
 
-/* CUDA refuses to free while another thread captures a graph. That block is lost, the device is not. */
+/* CUDA refuses to free while another thread captures a graph. That block is lost, the device is
+ * not. */
 TEST(memory_that_cuda_keeps)
 {
     struct qv_memory *memory = NULL;

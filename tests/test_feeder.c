@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests a feeder by itself, in one thread: what goes into its chunks, when, and on which device. Tests
- * of jobs and of qv_encode have it under load. */
+/* Tests a feeder by itself, in one thread: what goes into its chunks, when, and on which device.
+ * Tests of jobs and of qv_encode have it under load. */
 
 #include "test.h"
 
@@ -154,9 +154,9 @@ encode(struct fed *s, double now_s)
     return chunk->capacity_rows;
 }
 
-/* Frame pairs wait for a full chunk while more are on their way: until the device has nothing else to
- * do, and then as long as it took for a chunk like its last one, if that had been full. If none is on
- * its way they do not wait. An item of which no more may be put keeps nobody waiting. */
+/* Frame pairs wait for a full chunk while more are on their way: until the device has nothing else
+ * to do, and then as long as it took for a chunk like its last one, if that had been full. If none
+ * is on its way they do not wait. An item of which no more may be put keeps nobody waiting. */
 TEST(pairs_wait_for_their_chunk)
 {
     struct fed s = open_feeder(1);
@@ -198,7 +198,8 @@ TEST(pairs_wait_for_their_chunk)
     close_feeder(&s);
 }
 
-/* Puts a lone image, which comes when the device has nothing to do. Returns the patches of its chunk. */
+/* Puts a lone image, which comes when the device has nothing to do. Returns the patches of its
+ * chunk. */
 static int64_t
 lone_image(struct fed *s, double now_s)
 {

@@ -273,8 +273,8 @@ TEST(a_file_system_without_locks_is_told)
     assert_string_equal(f.warning, "");
 }
 
-/* A clip's record says what is wrong with the clip. What the process, the machine or the file system
- * lacks would fail the next clip as well: it ends the run, and no clip has failed. */
+/* A clip's record says what is wrong with the clip. What the process, the machine or the file
+ * system lacks would fail the next clip as well: it ends the run, and no clip has failed. */
 TEST(a_record_is_of_the_clips_own_failure)
 {
     static const struct {
@@ -466,8 +466,8 @@ TEST(the_same_bytes_are_the_same_clip)
     close_in_memory(&m);
 }
 
-/* A file that is replaced after it was added, and before it is read, is kept under the size and time
- * of the file that was read. */
+/* A file that is replaced after it was added, and before it is read, is kept under the size and
+ * time of the file that was read. */
 TEST(a_file_is_kept_as_it_was_read)
 {
     struct in_memory m = { .ctx = NULL };

@@ -259,8 +259,9 @@ cut_av1_headers(AVPacket *packet)
     av_shrink_packet(packet, to);
 }
 
-/* AV1 has its parameters in a sequence header, which may stand in a segment's first group alone. libdav1d notices that later
- * keyframes lack it; libaom's decoder would go on with an earlier one, in another range of colours. */
+/* AV1 has its parameters in a sequence header, which may stand in a segment's first group alone.
+ * libdav1d notices that later keyframes lack it; libaom's decoder would go on with an earlier one,
+ * in another range of colours. */
 TEST(headers_of_av1)
 {
     stream *joined = NULL;
@@ -299,7 +300,8 @@ insert(AVPacket *packet, int at, const uint8_t *bytes, int n)
     memcpy(packet->data + at, bytes, (size_t)n);
 }
 
-/* Puts a quantiser matrix extension (6.2.3.2) in front of the slices of an MPEG-2 picture: both matrices, of one number. */
+/* Puts a quantiser matrix extension (6.2.3.2) in front of the slices of an MPEG-2 picture: both
+ * matrices, of one number. */
 static void
 give_matrices(AVPacket *packet, unsigned number)
 {
@@ -329,10 +331,10 @@ TEST(matrices_of_b_pictures)
     stream_free(&s);
 }
 
-/* ---- pictures that decoders drop --------------------------------------------------------------- */
+/* ---- pictures that decoders drop ------------------------------------------------------------- */
 
-/* HEVC in open groups. Some pictures that lead a keyframe (RASL) are dropped, as the keyframe is made a BLA picture, or as the
- * sequence ends in front of it. */
+/* HEVC in open groups. Some pictures that lead a keyframe (RASL) are dropped, as the keyframe is
+ * made a BLA picture, or as the sequence ends in front of it. */
 TEST(dropped_pictures)
 {
     enum { CRA = 21, BLA = 16 };
@@ -411,8 +413,8 @@ TEST(layers)
 }
 
 /* H.264 in groups that begin with a recovery point R. The picture L behind it is shown before it,
- * and takes the first place in the list of references of what follows: R L p p .., where the first p
- * is predicted from L. */
+ * and takes the first place in the list of references of what follows: R L p p .., where the first
+ * p is predicted from L. */
 TEST(lists_of_leading_pictures)
 {
     enum { GROUPS = 6, GROUP = 8 };
@@ -465,7 +467,8 @@ cut_segments(AVPacket *packet, int least, int most)
 
 enum { DHT = 0xc4, DQT = 0xdb, NO_MARKER = 0x100 };
 
-/* Motion JPEG of which every fifth frame alone, or none, brings the tables of markers least .. most. */
+/* Motion JPEG of which every fifth frame alone, or none, brings the tables of markers least ..
+ * most. */
 static void
 check_jpeg(const char *name, int least, int most, bool every_fifth, expectation expected)
 {
@@ -636,8 +639,8 @@ find_entry(uint8_t *cues, uint8_t *end, int i, uint8_t identifier)
     return NULL;
 }
 
-/* Writes Matroska whose first index entry leads to the second one's place (fault 0), or says a later
- * time (1). Returns false if entries are of other sizes. */
+/* Writes Matroska whose first index entry leads to the second one's place (fault 0), or says a
+ * later time (1). Returns false if entries are of other sizes. */
 static bool
 write_wrong_entry(const stream *s, int fault, const char *name)
 {

@@ -11,8 +11,8 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
-/* Pairs of a codec, in a pixel format, and a container, below which something is missing in the test
- * or in FFmpeg. */
+/* Pairs of a codec, in a pixel format, and a container, below which something is missing in the
+ * test or in FFmpeg. */
 enum { LEAST_PAIRS = 300, FRAMES = 8 };
 
 /* The muxers of formats that are read. */

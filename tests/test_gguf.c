@@ -31,7 +31,7 @@ expect_open_failure(const char *what, const char *path, qv_status status, const 
     assert_int_equal(qv_gguf_open(path, &file, NULL), status);
 }
 
-/* ---- honest files ------------------------------------------------------------------------------ */
+/* ---- honest files ---------------------------------------------------------------------------- */
 
 TEST(honest_files_come_back)
 {
@@ -78,7 +78,7 @@ TEST(honest_files_come_back)
     }
 }
 
-/* ---- hostile files ----------------------------------------------------------------------------- */
+/* ---- hostile files --------------------------------------------------------------------------- */
 
 /* Makes a file from pieces: "u4:3" is a number of 4 bytes, "t:name" a text with its length,
  * "z:8" zeros, "x:ff" a byte; anything else is taken as it is. */
@@ -256,7 +256,7 @@ TEST(every_cut_is_refused)
     }
 }
 
-/* ---- types -------------------------------------------------------------------------------------- */
+/* ---- types ----------------------------------------------------------------------------------- */
 
 enum { BLOCKS = 64 };
 

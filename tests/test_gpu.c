@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests that clips which a GPU decodes are the CPU's to the byte, and that whatever goes wrong there costs no more than
- * decoding them again. software_nvdec.c stands in for the GPU; all else is what runs on one. */
+/* Tests that clips which a GPU decodes are the CPU's to the byte, and that whatever goes wrong
+ * there costs no more than decoding them again. software_nvdec.c stands in for the GPU; all else is
+ * what runs on one. */
 #define _GNU_SOURCE
 #include "test.h"
 
@@ -120,7 +121,8 @@ TEST(test_bytes)
     qv_decoder_stop(&options.decoder);
 }
 
-/* All odd clips of H.264 and HEVC end as with the CPU, whatever a GPU makes of them, and no process is left. */
+/* All odd clips of H.264 and HEVC end as with the CPU, whatever a GPU makes of them, and no process
+ * is left. */
 TEST(test_odd)
 {
     qv_clip_options options = { .decoder = start_gpu("") };
@@ -212,7 +214,8 @@ TEST(test_faults)
     unlink("x264-pyramid.mkv");
 }
 
-/* A process that has ended or lies is replaced, until that happens too often; and one that has served so many clips. */
+/* A process that has ended or lies is replaced, until that happens too often; and one that has
+ * served so many clips. */
 TEST(test_replaced)
 {
     static const struct {
@@ -261,8 +264,8 @@ set_descriptors(bool none)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-/* A process that cannot be started for lack of descriptors is tried again, but not for each clip; if it is only to follow the
- * present one, no clip hears of it. */
+/* A process that cannot be started for lack of descriptors is tried again, but not for each clip;
+ * if it is only to follow the present one, no clip hears of it. */
 TEST(test_momentary)
 {
     qv_error err;
@@ -302,8 +305,8 @@ count_descriptors(void)
     return n;
 }
 
-/* A process that was forked off closes what it has of a decoder: of the program, and of a GPU's processes, past, present and
- * next. The decoder is as it was. */
+/* A process that was forked off closes what it has of a decoder: of the program, and of a GPU's
+ * processes, past, present and next. The decoder is as it was. */
 TEST(test_forked)
 {
     int how = -1;
@@ -418,7 +421,8 @@ struct results {
     qv_decoder *decoder;
 };
 
-/* Hears that a clip was decoded, and waits for a process that is being started, so that it has a share in the job. */
+/* Hears that a clip was decoded, and waits for a process that is being started, so that it has a
+ * share in the job. */
 static void
 hear_span(void *user, const char *stage, int lane, const char *key, double begin_s, double end_s)
 {
@@ -506,7 +510,8 @@ run_job(const struct tiny *t, const char *fault, qv_decode decode, struct result
     return status;
 }
 
-/* A process that crashes in the midst costs the clips under way a second decoding; without a GPU the job ends. */
+/* A process that crashes in the midst costs the clips under way a second decoding; without a GPU
+ * the job ends. */
 TEST(test_job)
 {
     struct tiny t = tiny_open("ref", QV_F32, 1);
@@ -551,8 +556,8 @@ TEST(test_both)
     unlink("x264-pyramid.mkv");
 }
 
-/* Unasked, a job of many clips has the GPU of its model decode as well, where that is locked in; and whatever there is
- * instead of such a GPU, its clips are decoded, in words. */
+/* Unasked, a job of many clips has the GPU of its model decode as well, where that is locked in;
+ * and whatever there is instead of such a GPU, its clips are decoded, in words. */
 TEST(test_auto)
 {
     static const struct {
@@ -693,7 +698,8 @@ TEST(test_several)
     unlink("x264-pyramid.mkv");
 }
 
-/* Returns whether this system has Landlock, without which no process that has a GPU open can be locked in. */
+/* Returns whether this system has Landlock, without which no process that has a GPU open can be
+ * locked in. */
 static bool
 has_landlock(void)
 {

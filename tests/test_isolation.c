@@ -244,7 +244,8 @@ stop_running(const qv_decoder *decoder)
     assert_true(WIFSTOPPED(how));
 }
 
-/* Reads the clip with a program that answers nobody, and after it with the program that is started in its place. */
+/* Reads the clip with a program that answers nobody, and after it with the program that is started
+ * in its place. */
 static void *
 read_late(void *decoder)
 {
@@ -257,8 +258,8 @@ read_late(void *decoder)
     return (void *)(intptr_t)!good;
 }
 
-/* A program that answers nobody is waited for once, then ended and started again. A clip that its process was decoding goes
- * on as well. */
+/* A program that answers nobody is waited for once, then ended and started again. A clip that its
+ * process was decoding goes on as well. */
 TEST(test_stopped)
 {
     enum { N_THREADS = 4 };
@@ -298,7 +299,8 @@ TEST(test_stopped)
     check_no_child();
 }
 
-/* Kills the program, as a system without memory would. The process that it made for a clip ends with it. */
+/* Kills the program, as a system without memory would. The process that it made for a clip ends
+ * with it. */
 static void
 kill_program(qv_decoder *decoder)
 {
@@ -308,8 +310,8 @@ kill_program(qv_decoder *decoder)
     pthread_mutex_unlock(&decoder->lock);
 }
 
-/* A program that was killed is started again in the environment that it had: between clips, before the first one, and in
- * the middle of a clip, which then has the frames that it has alone. */
+/* A program that was killed is started again in the environment that it had: between clips, before
+ * the first one, and in the middle of a clip, which then has the frames that it has alone. */
 TEST(test_killed)
 {
     static uint8_t frames[2][N_FRAMES][256 * 320 * 3];
@@ -384,8 +386,9 @@ kill_soon(void *decoder)
     return NULL;
 }
 
-/* A clip under way when the program is killed is decoded from its beginning again, once: the second time it fails, and the
- * program is not started for it without end. The next clip has it started again. */
+/* A clip under way when the program is killed is decoded from its beginning again, once: the second
+ * time it fails, and the program is not started for it without end. The next clip has it started
+ * again. */
 TEST(test_killed_in_a_clip)
 {
     qv_clip_options hang = { .decoder = start("hang") };
@@ -559,7 +562,7 @@ TEST(test_fork)
     qv_decoder_stop(&decoder);
 }
 
-/* ---- an environment that changes -------------------------------------------------------------- */
+/* ---- an environment that changes ------------------------------------------------------------- */
 
 enum { LONGER = 4096 };
 
@@ -594,7 +597,8 @@ WRAPPED(void, free, (void *p))
     __real_free(p);
 }
 
-/* The environment is copied whole, and into its room, where another thread makes a value longer meanwhile. */
+/* The environment is copied whole, and into its room, where another thread makes a value longer
+ * meanwhile. */
 TEST(test_environment)
 {
     qv_decoder *decoder = NULL;

@@ -479,7 +479,8 @@ longs_free(struct longs *l)
     free(l);
 }
 
-/* The tokens that came of a clip, all or only the first ones, are those that its pairs give by themselves. */
+/* The tokens that came of a clip, all or only the first ones, are those that its pairs give by
+ * themselves. */
 static void
 expect_begin(const struct tiny *t, const struct got *g, const char *alone)
 {
@@ -679,9 +680,10 @@ has_dense_plan(const qv_model *model, int64_t segments, int64_t rows)
     return false;
 }
 
-/* If plans are slow to make, the plan for chunks to come is made while the device computes the chunks before. Here 5
- * chunks of 4 pairs are followed by one of a single pair, which does not take that plan. The single pair gets no plan of
- * its own either if the rows that it leaves empty are few beside those of all chunks before. */
+/* If plans are slow to make, the plan for chunks to come is made while the device computes the
+ * chunks before. Here 5 chunks of 4 pairs are followed by one of a single pair, which does not take
+ * that plan. The single pair gets no plan of its own either if the rows that it leaves empty are
+ * few beside those of all chunks before. */
 TEST(few_plans_are_made)
 {
     static const struct {

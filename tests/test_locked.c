@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tests what a process that is locked in can do, row by row (decoder/lock.inc), in both kinds of process: a clip's, and the
- * one that has a GPU open (software_nvdec.c stands in for the GPU). The rest is seen from outside: what the processes keep
- * of their caller, and whether they outlive it.
+ * Tests what a process that is locked in can do, row by row (decoder/lock.inc), in both kinds of
+ * process: a clip's, and the one that has a GPU open (software_nvdec.c stands in for the GPU). The
+ * rest is seen from outside: what the processes keep of their caller, and whether they outlive it.
  */
 #define _GNU_SOURCE
 #include "test.h"
@@ -62,8 +62,8 @@ read_clip(const qv_clip_options *options, qv_outcome *info, qv_error *err)
     return status;
 }
 
-/* Gives this process a standard output and error that the processes which it starts must not get, and returns the other end.
- * `give_back` undoes it. */
+/* Gives this process a standard output and error that the processes which it starts must not get,
+ * and returns the other end. `give_back` undoes it. */
 static int kept[2];
 
 static int
@@ -91,9 +91,10 @@ give_back_output(int end)
     close(end);
 }
 
-/* ---- rows -------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
-/* In a process that is not locked in, in which every way must be open: else a row would show nothing. */
+/* In a process that is not locked in, in which every way must be open: else a row would show
+ * nothing. */
 static void
 try_free(int results, pid_t victim)
 {
@@ -189,9 +190,10 @@ TEST(test_files)
         fail_msg("'%s' does not begin with '%s'", err.text, expected);
 }
 
-/* ---- what is kept of a caller ------------------------------------------------------------------- */
+/* ---- what is kept of a caller ---------------------------------------------------------------- */
 
-/* The peer of a connection sees its end when the caller closes it, whatever the caller has started. */
+/* The peer of a connection sees its end when the caller closes it, whatever the caller has
+ * started. */
 TEST(test_peer)
 {
     int pair[2];
@@ -211,7 +213,7 @@ TEST(test_peer)
     qv_decoder_stop(&options.decoder);
 }
 
-/* ---- the end of a caller ------------------------------------------------------------------------ */
+/* ---- the end of a caller --------------------------------------------------------------------- */
 
 /* Has a GPU process hang in a clip, and then waits to be killed. */
 static void
@@ -247,7 +249,8 @@ count_ended(int n)
     return ended;
 }
 
-/* A GPU process that hears nothing ends with the process that watches over it, and with its caller, as all others do. */
+/* A GPU process that hears nothing ends with the process that watches over it, and with its caller,
+ * as all others do. */
 TEST(test_stuck)
 {
     enum { MOST = 100 };
@@ -280,7 +283,8 @@ TEST(test_stuck)
     close(told[1]);
 }
 
-/* Has a program run only once this process, its caller, has gone; another process keeps the caller's end of the socket. */
+/* Has a program run only once this process, its caller, has gone; another process keeps the
+ * caller's end of the socket. */
 static void
 start_late(bool device)
 {
@@ -319,7 +323,7 @@ TEST(test_late)
     prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
 }
 
-/* ---- numbers of processes that have ended ------------------------------------------------------- */
+/* ---- numbers of processes that have ended ---------------------------------------------------- */
 
 static int n_strangers; /* signals to processes that are no children, or none any more */
 
@@ -332,8 +336,8 @@ __wrap_kill(pid_t pid, int number)
     return __real_kill(pid, number);
 }
 
-/* An application that waits for all its children, or for none (SIGCHLD is ignored), frees the numbers of ours, which another
- * process may then have. */
+/* An application that waits for all its children, or for none (SIGCHLD is ignored), frees the
+ * numbers of ours, which another process may then have. */
 TEST(test_reaped)
 {
     for (int round = 0; round < 4; round++) {
@@ -362,7 +366,7 @@ TEST(test_reaped)
     }
 }
 
-/* ---- the page ----------------------------------------------------------------------------------- */
+/* ---- the page -------------------------------------------------------------------------------- */
 
 /* The page's table is that of lock.inc. */
 TEST(test_page)

@@ -258,8 +258,8 @@ run_many(int fails, qv_error *err)
     return status;
 }
 
-/* The emulator refuses more dispatches in a command buffer. Whichever buffer fails, the one who waits
- * for the last of them hears it. */
+/* The emulator refuses more dispatches in a command buffer. Whichever buffer fails, the one who
+ * waits for the last of them hears it. */
 TEST(a_long_list_is_several_buffers)
 {
     qv_error err = { 0 };

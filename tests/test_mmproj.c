@@ -15,7 +15,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-/* ---- the same model ---------------------------------------------------------------------------- */
+/* ---- the same model -------------------------------------------------------------------------- */
 
 /* Asserts that every tensor is the same, as the reference has it on its device. */
 static void
@@ -305,7 +305,7 @@ TEST(every_quantised_type_is_what_it_stands_for)
         }
 }
 
-/* ---- what a file says of itself ------------------------------------------------------------------- */
+/* ---- what a file says of itself -------------------------------------------------------------- */
 
 static qv_status
 load(const char *path, const qv_model_options *options, qv_model_info *info, qv_error *err)
@@ -448,7 +448,7 @@ TEST(scales_that_cannot_be_kept_are_told)
     assert_ok(load(file, &(qv_model_options){ .dtype = QV_F32 }, &info, ERR));
 }
 
-/* ---- which file ------------------------------------------------------------------------------------- */
+/* ---- which file ------------------------------------------------------------------------------ */
 
 TEST(a_folder_with_one_mmproj_is_a_model)
 {

@@ -2,8 +2,8 @@
 /*
  * Calls every public function of clips, jobs, caches and fills with each of its pointers NULL in
  * turn, and with each options struct's reserved fields set. A call that needs the pointer must
- * return QV_EINVAL with a text, or what its header says, and leave what it was given as it was. Each
- * call runs in a process of its own, so that a crash is one line of the report.
+ * return QV_EINVAL with a text, or what its header says, and leave what it was given as it was.
+ * Each call runs in a process of its own, so that a crash is one line of the report.
  */
 #define _GNU_SOURCE
 #include "test.h"
@@ -553,7 +553,8 @@ judge(const struct call *c, bool must_fail, qv_status got, char words[300])
         snprintf(words, 300, "says nothing");
 }
 
-/* Has a crash or a failed assertion end this process, where cmocka would go on with its next test. */
+/* Has a crash or a failed assertion end this process, where cmocka would go on with its next
+ * test. */
 static void
 fail_alone(void)
 {

@@ -289,7 +289,7 @@ TEST(no_clip_is_read_without_the_lock)
     tiny_close(&t);
 }
 
-/* ---- the decoder's program is killed ---------------------------------------------------------- */
+/* ---- the decoder's program is killed --------------------------------------------------------- */
 
 /* Waits until so many clips are done, and kills the program that decodes. */
 static void
@@ -305,8 +305,8 @@ kill_program_after(qv_job *job, qv_decoder *decoder, int64_t n)
     pthread_mutex_unlock(&decoder->lock);
 }
 
-/* A system without memory may choose the decoder's program. The clips under way are decoded once more, and no clip of the
- * job has other bits than alone. */
+/* A system without memory may choose the decoder's program. The clips under way are decoded once
+ * more, and no clip of the job has other bits than alone. */
 TEST(a_killed_program_is_started_again)
 {
     enum { N = 24 };

@@ -539,7 +539,8 @@ read_all(qv_clip *clip, int64_t step, int64_t *total, double *times)
     return h;
 }
 
-/* All tests of clips run twice: with decoding in a process of its own, and in threads of this one. */
+/* All tests of clips run twice: with decoding in a process of its own, and in threads of this
+ * one. */
 static qv_decoder *decoder; /* NULL: threads of this process decode */
 
 static qv_status
@@ -653,7 +654,8 @@ TEST(test_clip_options)
     }
 }
 
-/* Frames and sizes are qwen-vl-utils' own: an even number of frames, both ends among them, at least 128 tokens. */
+/* Frames and sizes are qwen-vl-utils' own: an even number of frames, both ends among them, at least
+ * 128 tokens. */
 TEST(test_like_qwen_vl_utils)
 {
     const char *path = make_clip("like.mp4", 23, 0);
@@ -748,7 +750,7 @@ TEST(test_transparent_image)
     }
 }
 
-/* ---- a file that changes ----------------------------------------------------------------------- */
+/* ---- a file that changes --------------------------------------------------------------------- */
 
 static void
 append(const char *path)

@@ -2,8 +2,8 @@
 /*
  * Tests the thread rules of qwenvit.h: two contexts that are used in two threads at the same time
  * give the bits that each gives alone, a context may move to another thread, and any thread may ask
- * it for memory. Runs under the thread sanitizer too, with one thread in each context (the sanitizer
- * does not see OpenMP's own synchronisation).
+ * it for memory. Runs under the thread sanitizer too, with one thread in each context (the
+ * sanitizer does not see OpenMP's own synchronisation).
  */
 
 #include "test.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tests what the command prints: names as text, and the progress bar on a terminal; and that a signal ends it. */
+/* Tests what the command prints: names as text, and the progress bar on a terminal; and that a
+ * signal ends it. */
 #define _XOPEN_SOURCE 700
 
 #include "test.h"
@@ -148,7 +149,8 @@ TEST(errors_end_the_bar)
     assert_string_equal(text, "qwenvit: no bar\r\n");
 }
 
-/* Puts the handler of a signal back as a library does that takes it for a while, which loses the handler's flags. */
+/* Puts the handler of a signal back as a library does that takes it for a while, which loses the
+ * handler's flags. */
 static int
 put_back(const struct tool_options *o)
 {

@@ -46,10 +46,10 @@ check(qv_status status, const qv_error &err)
         throw Failure{ status, err.text };
 }
 
-/* ---- the interpreter, which other threads may end (interpreter.cpp) ---------------------------- */
+/* ---- the interpreter, which other threads may end (interpreter.cpp) -------------------------- */
 
-/* CPython, before 3.14, ends a thread that wants the interpreter after the interpreter has ended: it
- * unwinds the thread's stack, and C++ ends the process when that meets a destructor. Here such a
+/* CPython, before 3.14, ends a thread that wants the interpreter after the interpreter has ended:
+ * it unwinds the thread's stack, and C++ ends the process when that meets a destructor. Here such a
  * thread waits for ever instead, as 3.14 has it do. nanobind's gil_scoped_release and
  * gil_scoped_acquire must not be used: the latter may even read what the interpreter has freed. */
 
@@ -63,8 +63,8 @@ class Released
     Released &operator=(const Released &) = delete;
 };
 
-/* Within a scope of Released: runs `call` with the interpreter. If the interpreter has ended, or ends
- * meanwhile, the thread waits for ever, and the process closes its job (NULL: it has none). */
+/* Within a scope of Released: runs `call` with the interpreter. If the interpreter has ended, or
+ * ends meanwhile, the thread waits for ever, and the process closes its job (NULL: it has none). */
 void with_interpreter(const std::function<void()> &call, qv_job *job = nullptr);
 
 /* Jobs that are open when the process ends are closed then. Called with the interpreter. */
@@ -83,7 +83,8 @@ as_text(const char *words)
 /* Returns Python's bytes of a path or a key, which `what` names. QV_EINVAL if they have a NUL. */
 std::string text_of(nb::bytes bytes, const char *what);
 
-/* What a file of tokens says of the model that made them, in the names that qv_token_file_origin has. */
+/* What a file of tokens says of the model that made them, in the names that qv_token_file_origin
+ * has. */
 struct Origin {
     std::string model, digest, backend, device;
     qv_dtype precision = QV_F32;
@@ -164,9 +165,10 @@ class Model
      * description may be read. */
     void look_at(const std::function<void(const qv_model *)> &look);
 
-    /* A call's turn at the model, which ends with the scope however that is left. It waits for the calls of other threads,
-     * until a signal's handler raises. Throws if the model is closed, is lent to a generator that is open, or has a call of
-     * this thread under way, which a signal's handler or a progress function has interrupted. */
+    /* A call's turn at the model, which ends with the scope however that is left. It waits for the
+     * calls of other threads, until a signal's handler raises. Throws if the model is closed, is
+     * lent to a generator that is open, or has a call of this thread under way, which a signal's
+     * handler or a progress function has interrupted. */
     class Turn
     {
       public:
@@ -187,8 +189,9 @@ class Model
         Model &of;
         std::unique_lock<std::recursive_timed_mutex> lock;
     };
-    /* In a turn: lends the model to a generator's job until the job is closed, or is_open() is false. The generator then was
-     * left without closing it, by an exception between any two of its bytecodes, and the next turn closes the job. */
+    /* In a turn: lends the model to a generator's job until the job is closed, or is_open() is
+     * false. The generator then was left without closing it, by an exception between any two of its
+     * bytecodes, and the next turn closes the job. */
     void lend(std::shared_ptr<Results> job, nb::object is_open);
     void must_be_ours() const; /* throws after a fork */
 
@@ -219,7 +222,8 @@ class Model
 nb::dict progress_of(const qv_job_progress &p);
 qv_dtype parse_dtype(const std::string &name, bool or_auto);
 qv_status parse_status(const std::string &name);
-/* Reads options by the names that encode() gives them; or, if path and key are given, the fields of a row, with these two. */
+/* Reads options by the names that encode() gives them; or, if path and key are given, the fields of
+ * a row, with these two. */
 void take_clip_options(nb::dict options, qv_clip_options *o, std::string *path = nullptr,
                        std::string *key = nullptr);
 

@@ -130,7 +130,8 @@ class CacheFill
                 throw nb::python_error();
     }
 
-    /* A forked process has none of the threads that would seal, so it leaves everything as it is. */
+    /* A forked process has none of the threads that would seal, so it leaves everything as it
+     * is. */
     ~CacheFill()
     {
         if (owner != getpid())
@@ -280,7 +281,8 @@ class CacheFill
         return !raised;
     }
 
-    /* Threads of the job call this. No exception may pass through the job, so a word that finds no memory is lost. */
+    /* Threads of the job call this. No exception may pass through the job, so a word that finds no
+     * memory is lost. */
     static void
     tell(void *user, const char *key, qv_status status, const char *words)
     {

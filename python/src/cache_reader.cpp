@@ -20,7 +20,8 @@ namespace qvpy
 {
 
 using Names = std::vector<nb::bytes>; /* file names, of any bytes */
-/* Where an item's tensors lie: part, offset of its tokens, step to the next, offset of grid_thw, rows, frames. */
+/* Where an item's tensors lie: part, offset of its tokens, step to the next, offset of grid_thw,
+ * rows, frames. */
 using Place = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 
 /* A folder's parts as they were when it was opened. Calls keep the GIL, so that no fork can happen
@@ -112,8 +113,8 @@ struct CacheReader {
         return found;
     }
 
-    /* Returns the indices of items that failed, or of those that did not, part by part, because records
-     * are read fastest in that order. */
+    /* Returns the indices of items that failed, or of those that did not, part by part, because
+     * records are read fastest in that order. */
     std::vector<int64_t>
     indices(bool failed) const
     {
@@ -256,8 +257,8 @@ view(nb::handle self, int64_t index, int i, bool writable)
     return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, dims, shape, owner, nullptr, dtype));
 }
 
-/* Writes a part of what exists already: for each key its record and its tensors' bytes; without a name
- * it only checks them. Returns (number, words) of each key that is left out. */
+/* Writes a part of what exists already: for each key its record and its tensors' bytes; without a
+ * name it only checks them. Returns (number, words) of each key that is left out. */
 static nb::list
 write_part(nb::bytes folder, std::optional<nb::bytes> name_, int64_t sealed,
            const std::vector<std::tuple<std::string, std::string, std::vector<nb::bytes>, int64_t,

@@ -83,8 +83,8 @@ view_of(nb::handle object, const std::string &what)
     return v;
 }
 
-/* Frame i as RGB without gaps: where it lies, or made in `room`. A fourth channel is dropped, as Pillow's
- * convert("RGB") does. */
+/* Frame i as RGB without gaps: where it lies, or made in `room`. A fourth channel is dropped, as
+ * Pillow's convert("RGB") does. */
 static const uint8_t *
 rgb_of(const View &v, int64_t i, std::vector<uint8_t> &room)
 {
@@ -244,8 +244,8 @@ open_and_read(const Model &model, nb::handle decoder, const std::string &name, n
 /* ---- frames to rows -------------------------------------------------------------------------- */
 
 /* Writes one patch: [channels, frames of a pair, patch, patch]. frames are those of the pair, each
- * [height, width, 3], at the patch's first pixel. Bytes are normalised as torchvision does for those
- * that transformers did not rescale before: (u - 255 mean) / (255 std), each in f32. */
+ * [height, width, 3], at the patch's first pixel. Bytes are normalised as torchvision does for
+ * those that transformers did not rescale before: (u - 255 mean) / (255 std), each in f32. */
 static float *
 put_patch(float *row, const uint8_t *const *frames, const qv_preprocess &p, int64_t width)
 {

@@ -31,9 +31,9 @@ struct Job {
     std::shared_ptr<Results> results = std::make_shared<Results>();
 
     /* In a turn of each model, which must last as long as the job unless the model is lent to it.
-     * ordered: results come in the order of their places. most: qv_job_options.ahead. queue: how many
-     * sources wait; 0: few, and adding waits for room. how: options of clips that say where most of
-     * them are decoded. */
+     * ordered: results come in the order of their places. most: qv_job_options.ahead. queue: how
+     * many sources wait; 0: few, and adding waits for room. how: options of clips that say where
+     * most of them are decoded. */
     Job(std::vector<qv_model *> models, nb::list model_objects_, nb::object decoder_,
         const std::string &dtype, int decoders, bool alone, bool ordered, int64_t most,
         int64_t queue, nb::dict how)
@@ -85,8 +85,8 @@ struct Job {
         (void)kept.release(); /* its end frees it */
     }
 
-    /* Adds a source: a path (is_path), bytes of a file, or Frames. Places are 0, 1, .., each for one
-     * source, which is added or refused. */
+    /* Adds a source: a path (is_path), bytes of a file, or Frames. Places are 0, 1, .., each for
+     * one source, which is added or refused. */
     void
     add(int64_t place, const std::string &key, nb::object source, bool is_path, nb::dict options)
     {
@@ -161,8 +161,8 @@ struct Job {
         check(status, err);
     }
 
-    /* Returns the next result, or NULL if none comes for so long; sets `over` if none will come. It checks signals while it
-     * waits. */
+    /* Returns the next result, or NULL if none comes for so long; sets `over` if none will come. It
+     * checks signals while it waits. */
     std::unique_ptr<Tokens>
     next(double seconds, bool &over)
     {
@@ -201,8 +201,8 @@ struct Job {
         return p;
     }
 
-    /* Closes the job. A forked process ends nothing: it has none of the threads, and the memory that they left may be half
-     * changed. */
+    /* Closes the job. A forked process ends nothing: it has none of the threads, and the memory
+     * that they left may be half changed. */
     void
     close()
     {
@@ -246,8 +246,9 @@ open_job(Job *at, nb::list models, nb::object decoder, const std::string &dtype,
         nb::cast<Model *>(model)->lend(job->results, is_open);
 }
 
-/* Encodes one source in one turn of the model, and returns its Tokens. Whatever raises in here (a signal's handler,
- * `progress`) ends the job and the turn. progress(dict, last) is called after each `wait_s` seconds and at the end. */
+/* Encodes one source in one turn of the model, and returns its Tokens. Whatever raises in here (a
+ * signal's handler, `progress`) ends the job and the turn. progress(dict, last) is called after
+ * each `wait_s` seconds and at the end. */
 static Tokens *
 encode_one(nb::object model, nb::object decoder, const std::string &dtype, const std::string &key,
            nb::object source, bool is_path, nb::dict options, nb::object progress, double wait_s)

@@ -7,7 +7,8 @@
 namespace qvpy
 {
 
-/* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a file's name. */
+/* Returns a value for the rules of options; `text` keeps its text. Texts and paths are bytes of a
+ * file's name. */
 static qv_value
 value_of(nb::handle value, const std::string &name, std::string *text)
 {
@@ -39,7 +40,8 @@ value_of(nb::handle value, const std::string &name, std::string *text)
     return v;
 }
 
-/* Returns the repr of a value; one without a repr (such as a number of 5000 digits) is named by its type. */
+/* Returns the repr of a value; one without a repr (such as a number of 5000 digits) is named by its
+ * type. */
 static std::string
 shown(nb::handle value)
 {

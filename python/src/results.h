@@ -18,7 +18,8 @@ struct Source {
     std::unique_ptr<Tokens> tokens = std::make_unique<Tokens>();
 };
 
-/* A job, and the state that its threads and Python share. Any thread may close it, even while others are in calls of it.
+/* A job, and the state that its threads and Python share. Any thread may close it, even while
+ * others are in calls of it.
  *
  * A forked process does not have these threads, though they may hold the lock, or wait: there it is
  * never freed, because destroying a condition waits for those who wait for it.

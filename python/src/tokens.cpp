@@ -59,8 +59,9 @@ grid_thw(nb::handle self)
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-/* Returns the dtype of a file: the one that is named, else the model's, as `encode` writes it. A bf16 model's f32 tokens are
- * bf16 values, so that nothing is lost; bf16 tokens are never widened unasked. */
+/* Returns the dtype of a file: the one that is named, else the model's, as `encode` writes it. A
+ * bf16 model's f32 tokens are bf16 values, so that nothing is lost; bf16 tokens are never widened
+ * unasked. */
 static qv_dtype
 dtype_of_file(const Tokens &t, const std::string &name)
 {
@@ -100,7 +101,8 @@ preprocessing_of(const Tokens &t, bool at_end)
     return text;
 }
 
-/* Returns the metadata that `encode` writes for this source, and `more` in place of it or behind it. */
+/* Returns the metadata that `encode` writes for this source, and `more` in place of it or behind
+ * it. */
 static Pairs
 metadata_of(const Tokens &t, const Pairs &more)
 {

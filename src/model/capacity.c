@@ -221,8 +221,8 @@ chunks_worth_a_plan(const struct qv_caps *caps, const struct qv_capacity *pack,
                : QV_FEW_ALIKE;
 }
 
-/* Returns how many rows a chunk is computed in. If plans are slow to make, a few alike chunks among many get no plan of
- * their own. */
+/* Returns how many rows a chunk is computed in. If plans are slow to make, a few alike chunks among
+ * many get no plan of their own. */
 static struct qv_capacity
 rows_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                const struct qv_capacity_bits *bits, const struct qv_capacity *pack,

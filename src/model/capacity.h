@@ -124,13 +124,14 @@ struct qv_capacity qv_capacity_for_fill(const struct qv_caps *caps, const struct
                                         const struct qv_capacity *pack,
                                         const struct qv_capacity *used);
 
-/* Returns the capacity for a chunk on a device where plans are slow to make, so that a plan must serve several chunks.
- * `repeats` is the number of chunks like this one right before it. If `more` chunks follow, a chunk that leaves more than
- * a tenth empty gets the capacity that suits it from the third alike chunk on; if none follow, the rest gets a half, a
- * quarter and so on of the pack.
- * used->segment_rows is the number of patches of the chunk's pairs if all have the same, else 0. Pairs of one size get
- * dense attention if that gives the pack's bits and enough such chunks came to be worth a plan. Until then, or without
- * that, a chunk of few segments gets a plan with room for few, on devices where room costs time. */
+/* Returns the capacity for a chunk on a device where plans are slow to make, so that a plan must
+ * serve several chunks. `repeats` is the number of chunks like this one right before it. If `more`
+ * chunks follow, a chunk that leaves more than a tenth empty gets the capacity that suits it from
+ * the third alike chunk on; if none follow, the rest gets a half, a quarter and so on of the pack.
+ * used->segment_rows is the number of patches of the chunk's pairs if all have the same, else 0.
+ * Pairs of one size get dense attention if that gives the pack's bits and enough such chunks came
+ * to be worth a plan. Until then, or without that, a chunk of few segments gets a plan with room
+ * for few, on devices where room costs time. */
 struct qv_capacity qv_capacity_for_chunk(const struct qv_caps *caps, const struct qv_config *c,
                                          const struct qv_capacity_bits *bits,
                                          const struct qv_capacity *pack,

@@ -104,8 +104,8 @@ qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
     return QV_OK;
 }
 
-/* Makes the plans that chunks which are not full may take (a half of the pack, a quarter and so on),
- * where that is slow. They stay with the model's idle plans. */
+/* Makes the plans that chunks which are not full may take (a half of the pack, a quarter and so
+ * on), where that is slow. They stay with the model's idle plans. */
 static qv_status
 warm_up(const qv_feeder *f, qv_model *model, qv_error *err)
 {

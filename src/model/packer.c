@@ -36,7 +36,7 @@ take_largest(const qv_capacity *chunk, const struct qv_pack_run *waiting, size_t
 enum { NO_RUN = -1 };
 struct sums {
     int64_t grain, most;
-    int16_t last[QV_MOST_SUMS + 1]; /* the run that was added to last; NO_RUN: the sum is not reached */
+    int16_t last[QV_MOST_SUMS + 1]; /* the run added last; NO_RUN: the sum is not reached */
     int16_t n[QV_MOST_SUMS + 1];    /* of that run in the sum */
 };
 

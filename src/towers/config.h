@@ -71,8 +71,9 @@ bool qv_config_pixels_are_exact(const struct qv_config *c);
  * - For clips: "video_processor" in dir/processor_config.json, else
  *   dir/video_preprocessor_config.json, else dir/preprocessor_config.json.
  * Keys and files that are missing take the defaults of transformers' classes; the patch sizes are
- * the tower's. transformers refuses a folder without these files, so out->warning tells of them. If dir is a GGUF file, or a folder with one and without safetensors, the file's keys
- * stand for all of these (mmproj.h). Returns QV_EIO; QV_EFORMAT naming file, field and value;
+ * the tower's. transformers refuses a folder without these files, so out->warning names them. If
+ * dir is a GGUF file, or a folder with one and without safetensors, the file's keys stand for all
+ * of these (mmproj.h). Returns QV_EIO; QV_EFORMAT naming file, field and value;
  * QV_EUNSUPPORTED for a family or a preprocessing that is not supported.
  */
 qv_status qv_config_read(const char *dir, struct qv_config *out, qv_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Qwen3-VL (transformers, models/qwen3_vl), dense or mixture of experts, and Cohere's Compass
- * (models/cohere_compass), which have the same tower: learned positions, LayerNorm, biases everywhere, and DeepStack mergers behind some
- * blocks. */
+ * (models/cohere_compass), which have the same tower: learned positions, LayerNorm, biases
+ * everywhere, and DeepStack mergers behind some blocks. */
 #include "family.h"
 
 const struct qv_tensor_names qv_names_qwen3 = {

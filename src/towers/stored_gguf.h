@@ -9,7 +9,8 @@
 /* The most bytes of a tensor's name that is looked for. */
 enum { QV_GGUF_NAME = 128 };
 
-/* These are the functions of stored_tensor.h, whose names lack "gguf", for a tensor in a GGUF file. */
+/* These are the functions of stored_tensor.h, whose names lack "gguf", for a tensor in a GGUF
+ * file. */
 qv_status qv_stored_gguf_find(const struct qv_gguf *file, const struct qv_config *config,
                               const struct qv_tensor_spec *spec, int i,
                               struct qv_stored_tensor *out, qv_error *err);

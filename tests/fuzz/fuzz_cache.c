@@ -93,8 +93,8 @@ put(uint8_t *at, uint64_t v)
         at[i] = (uint8_t)v;
 }
 
-/* Makes checksums right where what they cover lies inside the file, so that what lies behind them is
- * reached. */
+/* Makes checksums right where what they cover lies inside the file, so that what lies behind them
+ * is reached. */
 static void
 mend(uint8_t *all, size_t header, size_t size)
 {

@@ -236,7 +236,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     o.end_s = how & 4 ? 0.5 : 0;
     const bool exits = fuzz_flag(&input);
     const uint8_t end = fuzz_byte(&input);
-    /* -1: nobody knows, as the program was lost; the clip then starts over with the bytes that are left */
+    /* -1: nobody knows, as the program was lost; the clip then starts over with the bytes that are
+     * left */
     ended = exits ? end << 8 : end == 0xff ? -1 : end & 0x7f;
     const qv_status status = qv_clip_open("clip", NULL, NULL, &o, &clip, &err);
     const bool asked =

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads the headers of packets of any codec, and keeps their parameter sets. An input is the codec, the flags of the
- * packets, and blocks of a length in 16 bits and as many bytes: the codec's parameters, then a packet per block. */
+/* Reads the headers of packets of any codec, and keeps their parameter sets. An input is the codec,
+ * the flags of the packets, and blocks of a length in 16 bits and as many bytes: the codec's
+ * parameters, then a packet per block. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 #include "../decoder/decoder.h"
@@ -11,7 +12,8 @@ static const enum AVCodecID codecs[] = {
     AV_CODEC_ID_MJPEG, AV_CODEC_ID_PRORES, AV_CODEC_ID_GIF,
 };
 
-/* Takes a block to memory of its own, of exactly its size, so that a sanitizer sees a read beyond it. */
+/* Takes a block to memory of its own, of exactly its size, so that a sanitizer sees a read beyond
+ * it. */
 static uint8_t *
 take_block(struct fuzz_bytes *b, int *size)
 {
@@ -37,7 +39,8 @@ look(const AVCodecParameters *par, const AVPacket *packet)
     FUZZ_CHECK(!p.start || packet->flags & AV_PKT_FLAG_KEY);
 }
 
-/* What is kept brings all that it brings once more: the sets of a packet that has them, in their order. */
+/* What is kept brings all that it brings once more: the sets of a packet that has them, in their
+ * order. */
 static void
 keep_again(const AVCodecParameters *par, const AVPacket *kept)
 {

@@ -346,8 +346,8 @@ show_group(struct bench *b, const char *name, qv_dtype dtype)
     snprintf(b->group, sizeof b->group, "%s", group);
 }
 
-/* Prints those of the named fields that the record has; bytes as MB. Returns why one is withheld, or
- * NULL. */
+/* Prints those of the named fields that the record has; bytes as MB. Returns why one is withheld,
+ * or NULL. */
 static const char *
 print_fields(const json_t *extras, const char *names)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Decides which figures can be true: pure functions of measured times. On a machine that others
- * use, a bound may come out slower than what it bounds; a share, a ratio or a rest that follows from
- * it is withheld, with the reason.
+ * use, a bound may come out slower than what it bounds; a share, a ratio or a rest that follows
+ * from it is withheld, with the reason.
  */
 #ifndef QV_TOOLS_BENCH_FIGURES_H
 #define QV_TOOLS_BENCH_FIGURES_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * qwenvit bench gemm: a tower's projections with their epilogues, from one row up. A run is one GEMM
- * with each of many copies of the weight, so that nothing of it is in a cache, as with layers.
+ * qwenvit bench gemm: a tower's projections with their epilogues, from one row up. A run is one
+ * GEMM with each of many copies of the weight, so that nothing of it is in a cache, as with layers.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -84,7 +84,8 @@ count_list(const struct tool_options *o, const qv_cache *c, int64_t n[QV_CACHE_S
     return s;
 }
 
-/* Counts the records that tell of damaged frames. Those that cannot be read are for `check` to tell. */
+/* Counts the records that tell of damaged frames. Those that cannot be read are for `check` to
+ * tell. */
 static int64_t
 count_damaged(const qv_cache *c, const qv_cache_info *in)
 {

@@ -41,7 +41,8 @@ report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)
         err);
 }
 
-/* Names the keys to delete that the cache lacks. A cache that does not open says so when it is pruned. */
+/* Names the keys to delete that the cache lacks. A cache that does not open says so when it is
+ * pruned. */
 static void
 tell_missing(const struct tool_options *o, const qv_cache_prune_options *options)
 {

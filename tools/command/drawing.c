@@ -128,7 +128,8 @@ orthonormalise(double *v, int which, int64_t dim)
 }
 
 /* Computes v[COMPONENTS, dim] by power iteration on x^T x, from fixed starts, one vector after
- * another. A vector is of length 1 before the next one is held orthogonal to it. y[n] is scratch. */
+ * another. A vector is of length 1 before the next one is held orthogonal to it. y[n] is
+ * scratch. */
 static void
 principal_components(const float *x, int64_t n, int64_t dim, double *v, double *y)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* qwenvit info --list and qwenvit cache fill --dry-run: estimate what a list of clips amounts to. */
+/* qwenvit info --list and qwenvit cache fill --dry-run: estimate what a list of clips amounts
+ * to. */
 #define _POSIX_C_SOURCE 200809L
 #include "estimate.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Says what was wrong with clips, or is worth saying of them: a line for each reason, not for each clip. */
+/* Says what was wrong with clips, or is worth saying of them: a line for each reason, not for each
+ * clip. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,8 @@
 #include "list.h"
 #include "tool.h"
 
-/* A folder also has captions, archives and notes: what it has under other endings is passed over. */
+/* A folder also has captions, archives and notes: what it has under other endings is passed
+ * over. */
 static const char endings[] = " 3g2 3gp apng asf av1 avi avif bmp flv gif h264 h265 heic heif hevc "
                               "ivf jfif jpe jpeg jpg m2ts m2v "
                               "m4v mj2 mjpeg mjpg mkv mov mp4 mpe mpeg mpg mts mxf nut obu ogg ogv "

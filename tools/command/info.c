@@ -218,7 +218,8 @@ bits_of(const struct scene *s)
                             s->info.head_dim);
 }
 
-/* Returns texts that say when tokens may have other bits in another capacity or at another place. */
+/* Returns texts that say when tokens may have other bits in another capacity or at another
+ * place. */
 static json_t *
 differences_json(const struct scene *s)
 {
@@ -420,8 +421,8 @@ show_model(struct scene *s, const char *dir, qv_error *err)
     json_object_set_new(j, "capacities", capacities_json(s, text));
     json_object_set_new(j, "job_bytes", json_integer(job_bytes(s)));
     json_object_set_new(j, "decoder_bytes", json_integer(decoder_bytes(s)));
-    /* A plan of the device's capacity for packed clips and images may fail: a user who asks what the
-     * model is must not get a failure for that. */
+    /* A plan of the device's capacity for packed clips and images may fail: a user who asks what
+     * the model is must not get a failure for that. */
     qv_error why = { 0 };
     qv_plan *plan = NULL;
     if (qv_plan_create(s->model, NULL, &plan, &why))

@@ -62,8 +62,8 @@ keep_text(struct tool_list *list, const char *text)
     return to ? memcpy(to, text, n) : NULL;
 }
 
-/* Returns a path as it is, and that of a file:// address, in which bytes may be %XX. Any other address
- * is left to whoever opens it. */
+/* Returns a path as it is, and that of a file:// address, in which bytes may be %XX. Any other
+ * address is left to whoever opens it. */
 static const char *
 path_of(struct tool_list *list, const char *text)
 {

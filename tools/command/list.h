@@ -28,10 +28,10 @@ struct tool_list {
  * a repeated key, a NUL, or a key that begins with "__"; else QV_EIO.
  */
 qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err);
-/* folder.c: makes a list of the arguments, of which a folder stands for the clips and images in it, with
- * `recursive` in the folders below it too, in the order of their names. The arguments must outlive the
- * list. Keys are paths as written, or, with `names`, those that files below one folder can have: a
- * file's name, and a folder's name with what lies below it. */
+/* folder.c: makes a list of the arguments, of which a folder stands for the clips and images in it,
+ * with `recursive` in the folders below it too, in the order of their names. The arguments must
+ * outlive the list. Keys are paths as written, or, with `names`, those that files below one folder
+ * can have: a file's name, and a folder's name with what lies below it. */
 qv_status tool_list_of_paths(const char *const *paths, size_t n, bool recursive, bool names,
                              struct tool_list *out, qv_error *err);
 /* Returns whether the file's name has the ending of a clip or image. */
@@ -41,8 +41,8 @@ qv_status tool_list_add_folder(struct tool_list *list, const char *folder, const
                                bool recursive, qv_error *err);
 qv_status tool_list_add_file(struct tool_list *list, const char *path, const char *key,
                              qv_error *err);
-/* Fails if a key comes twice, naming the first line of the file that repeats one and the earlier line;
- * file NULL: the list is of paths. `what` names a key: "key", or what it becomes. */
+/* Fails if a key comes twice, naming the first line of the file that repeats one and the earlier
+ * line; file NULL: the list is of paths. `what` names a key: "key", or what it becomes. */
 qv_status tool_list_check_once(const struct tool_list *list, const char *file, const char *what,
                                qv_error *err);
 void tool_list_free(struct tool_list *list);

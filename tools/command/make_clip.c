@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`, by the program that links FFmpeg. They appear
- * whole. */
+/* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`, by the program that
+ * links FFmpeg. They appear whole. */
 #include <stdio.h>
 
 #include "clips/make_clip.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* --measure: encodes clips, and throws their tokens away, for how long that takes on this machine. */
+/* --measure: encodes clips, and throws their tokens away, for how long that takes on this
+ * machine. */
 #include "estimate.h"
 
 #include "encode.h"

@@ -56,8 +56,8 @@ fill(const char *format, va_list arguments)
     return text;
 }
 
-/* Returns the format's text, for free(). A line ends where the format says so, and nowhere else: the
- * format is filled in twice, with two characters in place of its line ends, and where the texts
+/* Returns the format's text, for free(). A line ends where the format says so, and nowhere else:
+ * the format is filled in twice, with two characters in place of its line ends, and where the texts
  * differ is one. NULL for lack of memory. */
 static char *
 printable(const char *format, va_list arguments)
@@ -82,7 +82,8 @@ printable(const char *format, va_list arguments)
     return texts[0];
 }
 
-/* Prints a text before, the format's, and one behind, at once, so that threads' lines do not mix. */
+/* Prints a text before, the format's, and one behind, at once, so that threads' lines do not
+ * mix. */
 static void
 print(FILE *to, const char *before, const char *format, va_list ap, const char *behind)
 {

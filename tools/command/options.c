@@ -251,7 +251,8 @@ is_argument(const struct option *o)
     return *o->name && *o->name != '-';
 }
 
-/* Returns the option that the text names first, and moves the text behind its name; NULL: no more. */
+/* Returns the option that the text names first, and moves the text behind its name; NULL: no
+ * more. */
 static const struct option *
 next_needed(const struct tool *tool, const char **text)
 {
@@ -349,8 +350,8 @@ parse_reals(const char *text, double *out, int n)
     return true;
 }
 
-/* Takes a backend's name in front of indices, as in "cuda:1", or alone, and returns what is behind it.
- * A name that is not that of --backend stays. */
+/* Takes a backend's name in front of indices, as in "cuda:1", or alone, and returns what is behind
+ * it. A name that is not that of --backend stays. */
 static const char *
 take_backend(const char *text, struct tool_options *out)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Prints the manual page and bash's completion of a program, from its subcommands and their options. */
+/* Prints the manual page and bash's completion of a program, from its subcommands and their
+ * options. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ each_tool(const struct tool_program *p, void (*see)(const struct tool *tool))
             see(t);
 }
 
-/* ---- the manual page -------------------------------------------------------------------------- */
+/* ---- the manual page ------------------------------------------------------------------------- */
 
 /* Prints a text so that troff takes no part of it for a command. */
 static void

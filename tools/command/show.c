@@ -22,8 +22,8 @@ static const struct unit
     times[] = { { 1e-3, "ms" }, { 1, "s" }, { 60, "min" }, { 3600, "h" }, { 86400, "days" } };
 enum { N_UNITS = 5 };
 
-/* Prints a number in the largest of its units that leaves it at 1 or above, in three digits (memory:
- * with one behind the point), and bytes as they are. */
+/* Prints a number in the largest of its units that leaves it at 1 or above, in three digits
+ * (memory: with one behind the point), and bytes as they are. */
 static void
 print_in(const struct unit *units, double x)
 {
@@ -81,7 +81,8 @@ print_value(const json_t *value, const char *how)
     }
 }
 
-/* Returns the field that a name of `n` bytes means, A.B being member B of A; NULL: there is none. */
+/* Returns the field that a name of `n` bytes means, A.B being member B of A; NULL: there is
+ * none. */
 static const json_t *
 find_field(const json_t *object, const char *name, size_t n)
 {

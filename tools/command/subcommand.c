@@ -74,7 +74,8 @@ complain_of(const struct tool_program *p, const char *name)
         tool_complain("no subcommand %s", name);
 }
 
-/* Prints the version, what the program that decodes says of itself behind its first line, and which backends work here. */
+/* Prints the version, what the program that decodes says of itself behind its first line, and which
+ * backends work here. */
 static void
 print_version(const struct tool_program *p)
 {
@@ -101,9 +102,9 @@ print_version(const struct tool_program *p)
     }
 }
 
-/* Checks which options of clips go together, and starts the decoder once, before the first clip, if an option or argument may name one (a folder
- * is a checkpoint). A failure is not reported here, because opening a clip will say why; only the
- * failure of a GPU that was asked for is. */
+/* Checks which options of clips go together, and starts the decoder once, before the first clip, if
+ * an option or argument may name one (a folder is a checkpoint). A failure is not reported here,
+ * because opening a clip will say why; only the failure of a GPU that was asked for is. */
 static qv_status
 start_decoder(const struct tool *tool, struct tool_options *o, qv_error *err)
 {
@@ -236,8 +237,8 @@ become(const struct tool *tool, char **argv)
     return TOOL_DEVICE;
 }
 
-/* Says which verb has what was asked for by options alone: the one that an option is called by, else
- * the first. */
+/* Says which verb has what was asked for by options alone: the one that an option is called by,
+ * else the first. */
 static int
 refuse_without_verb(const struct tool_program *p, char **argv)
 {

@@ -2,8 +2,8 @@
 /*
  * qwenvit synth: makes a checkpoint of given sizes with seeded random weights, as Hugging Face
  * would store it (bf16, patch embedding 5D, the family's published names), for trying and timing
- * without weights. Norms and biases are not trivial, and matrices are scaled so that activations stay of
- * order one: so a tower that treats them wrongly gives visibly wrong results.
+ * without weights. Norms and biases are not trivial, and matrices are scaled so that activations
+ * stay of order one: so a tower that treats them wrongly gives visibly wrong results.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>

@@ -194,7 +194,8 @@ enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
 enum tool_file { TOOL_INPUT = 1, TOOL_CLIPS, TOOL_OUTPUT };
 enum { TOOL_MOST_NAMED = 16 };
-/* Lists the files that options name: inputs, inputs with or of clips, or outputs. Returns how many. */
+/* Lists the files that options name: inputs, inputs with or of clips, or outputs. Returns how
+ * many. */
 size_t tool_named_files(const struct tool_options *o, enum tool_file kind,
                         const char *names[TOOL_MOST_NAMED]);
 
@@ -238,7 +239,8 @@ struct tool_progress {
 void tool_progress_begin(struct tool_progress *p, const char *label, int64_t total, bool quiet);
 void tool_progress_show(struct tool_progress *p, int64_t done);
 void tool_progress_end(struct tool_progress *p, int64_t done);
-/* Shows the text as a bar on a terminal, else as a line. It is made printable as tool_print does. */
+/* Shows the text as a bar on a terminal, else as a line. It is made printable as tool_print
+ * does. */
 void tool_bar_show(bool terminal, const char *format, ...) TOOL_PRINTS(2);
 void tool_bar_end(void);
 /* Returns whether a bar is shown whose line has not ended. Safe in a signal handler. */
@@ -287,7 +289,8 @@ void tool_reasons_tell(struct tool_reasons *r, const struct tool_options *o);
  * them, where the inputs are a list and its clips. */
 qv_status tool_check_named_outputs(const struct tool_options *o, qv_error *err);
 struct tool_list;
-/* Checks that a file that is written has its format's ending; a device or pipe need not. QV_EINVAL. */
+/* Checks that a file that is written has its format's ending; a device or pipe need not.
+ * QV_EINVAL. */
 qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
@@ -312,14 +315,15 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
 /*
  * show.c: does so with --json; else prints the text, in which
  *   {NAME} or {NAME|HOW}  is a field of the object. HOW: of an array, what stands between its
- *                         values, or "n" for their number; of a number "size" (of memory), "GB" (of files), "time" (of
- *                         seconds), each in a unit of its own size, "s" (it prints s unless
- *                         the number is 1), or the digits of a real (3: "%.3g", 2f: "%.2f")
- *   [NAME?..], [!NAME?..] is printed only if the field is there and not 0, "", false or empty, or only
- *                         if it is not so
+ *                         values, or "n" for their number; of a number "size" (of memory), "GB"
+ *                         (of files), "time" (of seconds), each in a unit of its own size, "s" (it
+ *                         prints s unless the number is 1), or the digits of a real (3: "%.3g",
+ *                         2f: "%.2f")
+ *   [NAME?..], [!NAME?..] is printed only if the field is there and not 0, "", false or empty, or
+ *                         only if it is not so
  * and NAME may be A.B, member B of the object A. The member "text" has what only the text shows: no
- * JSON has it. Drops the reference. Returns QV_EIO; QV_ENOMEM if the object is NULL, or lacks a field
- * because memory did (lost is not 0).
+ * JSON has it. Drops the reference. Returns QV_EIO; QV_ENOMEM if the object is NULL, or lacks a
+ * field because memory did (lost is not 0).
  */
 qv_status tool_show(const struct tool_options *o, json_t *object, int lost, const char *text,
                     qv_error *err);

@@ -160,7 +160,7 @@ verify_against_file(const struct verify_job *job, const char *path, struct verif
     return status;
 }
 
-/* ---- another checkpoint's tower ---------------------------------------------------------------- */
+/* ---- another checkpoint's tower -------------------------------------------------------------- */
 
 static qv_status
 same_sizes(const struct verify_job *job, const char *other, qv_error *err)
