@@ -16,7 +16,7 @@ static json_t *package; /* what it decides and makes */
 static int
 read_package(void)
 {
-    package = json_load_file(QV_GOLDEN "/qwen_vl_utils.json", 0, NULL);
+    package = json_load_file(QV_GOLDEN "/../qwen_vl_utils.json", 0, NULL);
     return json_array_size(json_object_get(package, "choices")) < 500 ||
            json_array_size(json_object_get(package, "resizes")) < 20;
 }

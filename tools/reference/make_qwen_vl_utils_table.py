@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Writes what qwen-vl-utils decides and makes, for tests/test_like.c.
 
-    make_qwen_vl_utils_table.py > tests/golden/qwen_vl_utils.json
+    make_qwen_vl_utils_table.py > tests/qwen_vl_utils.json
 
 The package runs as it is; only its reader gives frames of the size asked for instead of a file's,
 and where sizes alone are wanted its resize makes none.
