@@ -127,9 +127,11 @@ lose_device(struct qv_job_device *d, qv_status status, const qv_error *err)
         qv_job_lose(job, status, err);
         return;
     }
-    for (struct qv_job_item *item = job->items; item; item = item->next)
+    for (struct qv_job_item *item = job->items, *next; item; item = next) {
+        next = item->next;
         if (item->feed && item->feed->device == d->index && item->n_computed < item->n_tokens)
-            qv_job_fail_item(job, item, status, err);
+            qv_job_lose_item(job, item, status, err);
+    }
     for (int i = 0; i < d->n_under_way; i++)
         hand_over(job, d->under_way[i]);
     qv_job_wake(job, QV_JOB_DEVICES);

@@ -113,14 +113,11 @@ take_out(qv_job *job, struct qv_job_item *item)
     qv_job_wake(job, QV_JOB_ADDERS);
 }
 
-static void
-drop_item(qv_job *job, struct qv_job_item *item)
+void
+qv_job_lose_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err)
 {
-    qv_error why;
-    const qv_status status = qv_fail(&why, QV_ESTATE, "%s: it was dropped", item->source.key);
-    item->is_dropped = true;
-    item->holders++;
-    qv_job_fail_item(job, item, status, &why);
+    item->holders++; /* what waits of it may be all that holds it */
+    qv_job_fail_item(job, item, status, err);
     if (item->state == QV_JOB_WAITING)
         take_out(job, item);
     if (qv_job_let_go(job, item) != QV_JOB_FAILED)
@@ -129,6 +126,15 @@ drop_item(qv_job *job, struct qv_job_item *item)
     item->next_dropped = job->dropped;
     job->dropped = item;
     qv_job_wake(job, QV_JOB_SINKS);
+}
+
+static void
+drop_item(qv_job *job, struct qv_job_item *item)
+{
+    qv_error why;
+    const qv_status status = qv_fail(&why, QV_ESTATE, "%s: it was dropped", item->source.key);
+    item->is_dropped = true;
+    qv_job_lose_item(job, item, status, &why);
 }
 
 size_t

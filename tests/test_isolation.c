@@ -149,7 +149,6 @@ TEST(test_neighbour)
 TEST(test_memory)
 {
     int64_t n;
-    qv_error err;
     qv_clip_options options = { .decoder = start("leak"), .decode_memory = 1 << 28 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     print_message("no limit of memory under the sanitizers, which reserve terabytes\n");
