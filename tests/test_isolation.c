@@ -153,6 +153,7 @@ TEST(test_memory)
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     print_message("no limit of memory under the sanitizers, which reserve terabytes\n");
 #else
+    qv_error err;
     assert_int_equal(read_clip(&options, &n, &err), QV_EFORMAT);
     assert_int_equal(n, 2);
     assert_non_null(strstr(err.text, "256 MiB"));
