@@ -245,8 +245,8 @@ void qv_job_count(qv_job *job, int64_t ahead, int64_t results);
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
 /* Fails the item, if it has not failed before. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
-/* Fails an item that the caller does not hold, and has its end call made once nobody does. It may be
- * freed then. */
+/* Fails an item that the caller does not hold, and has its end call made once nobody does. It may
+ * be freed then. */
 void qv_job_lose_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);
 /* Gives back one hold of an item. An item without holders moves on as far as it can without a call
  * of the sink. Returns its state: after QV_JOB_FAILED the caller must have the end call made;
