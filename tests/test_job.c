@@ -358,8 +358,8 @@ TEST(a_lost_device_costs_what_was_on_it)
     slow.run = run_slowly;
     t[1].ctx->backend = &losing;
     for (int round = 0; round < 40; round++) { /* where it is lost depends on the threads, too */
-        const int after = round % 4;
-        const bool both = after == 3;
+        const int after = round % 8;
+        const bool both = after == 7;
         struct collector *c = collector_make(t);
         qv_error err = { 0 };
         atomic_store(&chunks_left, after);
