@@ -272,7 +272,7 @@ if has cppcheck 'Cppcheck 2.10'; then
         --suppressions-list=tests/cppcheck.txt --error-exitcode=1
 fi
 if has codespell '2.2.'; then # grid_thw, "\nin", and mistakes that tests make on purpose
-    check codespell -L thw,nin,kernal,hight \
+    check codespell -L thw,nin,kernal,hight,enocde \
         $(git ls-files ':!tests/golden' ':!tests/mutations' ':!tests/fuzz/corpus' ':!*.png' ':!*.json*')
 fi
 
