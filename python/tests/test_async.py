@@ -81,22 +81,19 @@ def test_a_request_fails_alone(own, tmp_path):
 def test_cancelling_and_timing_out_drop_a_request(own):
     """All but what the device has by then is never computed."""
     frames = np.zeros((64, 128, 128, 3), np.uint8)
-    began = time.monotonic()
-    own.encode(frames=frames)
-    took = time.monotonic() - began
+    one = len(own.encode(frames=frames))
 
     async def ask():
         async with qwenvit.AsyncEncoder(own) as encoder:
             with pytest.raises(asyncio.TimeoutError):
-                await encoder.encode({"frames": frames}, timeout=0.02)
+                await encoder.encode({"frames": frames}, timeout=0.001)
             futures = [encoder.submit({"frames": frames}) for _ in range(30)]
             assert all(f.cancel() for f in futures[1:]) and all(f.cancelled() for f in futures[1:])
-            last = await encoder.encode(images(1)[0])
-            return last, futures[0].result()
+            last = await encoder.encode(images(1)[0])  # the oldest are computed first
+            return last, futures[0].result(), encoder._job.progress()["tokens"]
 
-    began = time.monotonic()
-    assert all(map(len, asyncio.run(ask())))
-    assert time.monotonic() - began < 15 * took + 2
+    *results, computed = asyncio.run(ask())
+    assert all(map(len, results)) and computed < 10 * one
 
 
 def test_a_full_queue_refuses(own):
