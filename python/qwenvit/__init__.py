@@ -32,8 +32,7 @@ __all__ = [
 # names whose modules are imported when they are first used
 _LATER = {
     "AsyncEncoder": "_async", "Cache": "_cache", "CacheWriter": "_cache_writer", "is_patched": "_patch", "patch": "_patch",
-    "unpatch": "_patch",
-    "prompt": "_prompt",
+    "prompt": "_prompt", "unpatch": "_patch",
 }
 
 

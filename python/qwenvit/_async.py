@@ -120,12 +120,7 @@ class AsyncEncoder:
         self.models: list[Model] = given
         self.info: dict[str, Any] = given[0].info
         self._owns = is_path
-        self._no_decoder: Error | None = None
-        decoder: _core.Decoder | None = None
-        try:
-            decoder = _decoder.start()
-        except Error as e:  # frames in memory need no decoder
-            self._no_decoder = e
+        decoder, self._no_decoder = _decoder.start_if_there()
         where = {k: self._options[k] for k in ("decode", "gpu") if k in self._options}
         self._job = _core.Job(
             [m._core for m in given], decoder, dtype, decoders, False, False, queue_bytes, queue, where,

@@ -57,12 +57,7 @@ class CacheWriter:
             "decoders": _check.whole(decoders, "decoders", 0, MOST_THREADS),
         }
         self._options = options
-        self._no_decoder: Error | None = None
-        decoder: _core.Decoder | None = None
-        try:
-            decoder = _decoder.start()
-        except Error as e:  # frames in memory need no decoder
-            self._no_decoder = e
+        decoder, self._no_decoder = _decoder.start_if_there()
         self._core = _core.CacheFill(model._core, decoder, os.fsencode(self.folder), how, options_of(options))
         self.damaged: list[str] = self._core.damaged()
         self.failed: dict[str, tuple[str, str]] = {}
