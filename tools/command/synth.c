@@ -102,7 +102,7 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int place
     bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
     int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
     t->n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : line ? 1 : 2;
-    t->shape[0] = spec->n;
+    t->shape[0] = qv_stored_rows(spec);
     t->shape[1] = spec->k;
     if (spec->conv3d)
         memcpy(t->shape, conv, sizeof conv);
@@ -136,7 +136,7 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     size_t element = qv_dtype_bytes(dtype);
     float mean, deviation = spread(s, id, &mean);
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
-    int64_t total = s->tower.tensors[id].n * s->tower.tensors[id].k;
+    int64_t total = qv_stored_rows(&s->tower.tensors[id]) * s->tower.tensors[id].k;
     int64_t first =
         s->stored[tensor].place * total; /* a stored tensor goes on where the one before ended */
     for (int64_t at = 0; at < total; at += PIECE) {
