@@ -106,14 +106,19 @@ open_handle(pid_t pid)
 }
 
 int
-qvm_child_start(const char *path, char *const *argv, char *const *environment, int socket,
-                qvm_child *child)
+qvm_child_start(const char *path, char *const *argv, char *const *environment, qvm_child *child)
 {
-    *child = (qvm_child){ .pid = 0, .handle = -1 };
+    int here, there;
     pid_t pid;
-    const int code = spawn(path, argv, environment, socket, &pid);
-    if (!code)
-        *child = (qvm_child){ pid, open_handle(pid) };
+    *child = (qvm_child){ .pid = 0 };
+    if (!qvm_stream(&here, &there))
+        return errno;
+    const int code = spawn(path, argv, environment, there, &pid);
+    close(there); /* else this side would not see that the process has ended */
+    if (code)
+        close(here);
+    else
+        *child = (qvm_child){ pid, open_handle(pid), here };
     return code;
 }
 
@@ -150,7 +155,9 @@ qvm_child_leave(qvm_child *child)
 {
     if (child->pid && child->handle >= 0)
         close(child->handle);
-    *child = (qvm_child){ .pid = 0, .handle = -1 };
+    if (child->pid)
+        close(child->socket);
+    *child = (qvm_child){ .pid = 0 };
 }
 
 bool

@@ -82,12 +82,12 @@ void qvm_kept_free(struct qvm_kept *kept);
 typedef struct qvm_child {
     pid_t pid;  /* 0: no process runs */
     int handle; /* the process, whatever became of its number (pidfd); -1: the system has none */
+    int socket; /* its standard input is the other end */
 } qvm_child;
 
-/* Starts a program, with argv[0] as its name, in an environment, and the socket as standard input.
- * It has /dev/null as standard output and error, and a session of its own. Returns 0 or an
- * errno. */
-int qvm_child_start(const char *path, char *const *argv, char *const *environment, int socket,
+/* Starts a program, with argv[0] as its name, in an environment, and with /dev/null as standard
+ * output and error and a session of its own. Returns 0 or an errno. */
+int qvm_child_start(const char *path, char *const *argv, char *const *environment,
                     qvm_child *child);
 /* Sends the process a signal, but never another one that has its number by now. */
 void qvm_child_signal(const qvm_child *child, int number);
@@ -105,7 +105,6 @@ struct qv_decoder {
     qvm_child child;
     pid_t owner; /* the process that started the program; its forks must not use the decoder */
     double patience_s; /* how long the program may take to answer, or to end */
-    int socket;
     /* held from an order to its answer; guards all that starting the program changes */
     pthread_mutex_t lock;
     int64_t starts; /* how often the program was started */

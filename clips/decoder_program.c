@@ -78,17 +78,12 @@ copy_environment(void)
 static qv_status
 start_program(qv_decoder *d, qv_error *err)
 {
-    int there = -1;
-    if (!qvm_stream(&d->socket, &there))
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", d->program);
     char name[] = PROGRAM;
     const int code =
-        qvm_child_start(d->program, (char *[]){ name, NULL }, d->environment, there, &d->child);
-    close(there); /* else this side would not see that the program has ended */
-    if (code) {
-        close(d->socket);
-        return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", d->program, strerror(code));
-    }
+        qvm_child_start(d->program, (char *[]){ name, NULL }, d->environment, &d->child);
+    if (code)
+        return qv_fail(err, qv_is_scarcity(code) ? QV_ENOMEM : QV_EBACKEND,
+                       "%s cannot be started: %s", d->program, strerror(code));
     d->starts++;
     d->used = d->answered = false;
     *d->lost = 0;
@@ -103,7 +98,6 @@ end_program(qv_decoder *d)
         return;
     qvm_child_signal(&d->child, SIGKILL);
     qvm_child_await(&d->child);
-    close(d->socket);
 }
 
 /* Sets *path to the program's path: `found` if the caller gives none. */
@@ -127,22 +121,17 @@ run_program(const char *program, char *const *arguments, double patience_s, char
 {
     char found[PATH_MAX];
     const char *path;
-    int here, there;
     qvm_child child;
     memset(text, 0, 256);
     const qv_status status = find_program(program, &path, found, err);
     if (status)
         return status;
-    if (!qvm_stream(&here, &there))
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
-    const int code = qvm_child_start(path, arguments, environ, there, &child);
-    close(there);
+    const int code = qvm_child_start(path, arguments, environ, &child);
     if (!code) { /* it ends behind its text */
-        qvm_receive_until(here, text, 255, qv_seconds() + patience_s);
+        qvm_receive_until(child.socket, text, 255, qv_seconds() + patience_s);
         qvm_child_signal(&child, SIGKILL);
         qvm_child_await(&child);
     }
-    close(here);
     return *text ? QV_OK
                  : qv_fail(err, QV_EBACKEND, "%s does not run: %s", path,
                            code ? strerror(code) : NO_FFMPEG);
@@ -218,14 +207,12 @@ qv_decoder_stop(qv_decoder **decoder)
         char none;
         qvm_gpus_stop(d->gpus);
         if (d->child.pid && d->used) {
-            shutdown(d->socket, SHUT_WR);
-            qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s);
+            shutdown(d->child.socket, SHUT_WR);
+            qvm_receive_until(d->child.socket, &none, 1, qv_seconds() + d->patience_s);
         }
         end_program(d);
     } else {
         qvm_gpus_leave(d->gpus);
-        if (d->child.pid)
-            close(d->socket);
         qvm_child_leave(&d->child);
     }
     pthread_mutex_destroy(&d->lock);
@@ -247,8 +234,8 @@ send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, do
                                        s ? s->codec : -1 };
     const int n = !s ? 0 : s->codec < 0 ? QVM_SESSION_FDS - 1 : QVM_SESSION_FDS;
     int code = 0;
-    while (!code && !qvm_order_send(d->socket, order, fds, n))
-        code = errno == EAGAIN ? qvm_wait_for(d->socket, POLLOUT, until_s) : errno;
+    while (!code && !qvm_order_send(d->child.socket, order, fds, n))
+        code = errno == EAGAIN ? qvm_wait_for(d->child.socket, POLLOUT, until_s) : errno;
     return code;
 }
 
@@ -287,7 +274,7 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     d->used = d->used || order->kind == QVM_SERVE;
     *answer = 0;
     if (!code && order->kind != QVM_DROP)
-        code = qvm_receive_until(d->socket, answer, sizeof *answer, until_s);
+        code = qvm_receive_until(d->child.socket, answer, sizeof *answer, until_s);
     d->answered = d->answered || (!code && order->kind == QVM_SERVE);
     if (!code)
         return QV_OK;

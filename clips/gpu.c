@@ -26,24 +26,23 @@
 /* Asks a process to end. The watcher kills the one that has the GPU open, waits for it, and then
  * ends as well. */
 static void
-end(const struct qvm_gpu_process *p)
+end(const qvm_child *child)
 {
-    qvm_child_signal(&p->child, SIGTERM);
+    qvm_child_signal(child, SIGTERM);
 }
 
 /* Ends a process at once, and waits for its end. */
 static void
-stop(struct qvm_gpu_process *p)
+stop(qvm_child *child)
 {
-    if (!p->child.pid)
+    if (!child->pid)
         return;
-    end(p);
-    for (const double until_s = qv_seconds() + END_S; !qvm_child_has_ended(&p->child);) {
+    end(child);
+    for (const double until_s = qv_seconds() + END_S; !qvm_child_has_ended(child);) {
         if (qv_seconds() > until_s)
-            qvm_child_signal(&p->child, SIGKILL);
+            qvm_child_signal(child, SIGKILL);
         usleep(1000);
     }
-    close(p->socket);
 }
 
 /* Tells a process that no more orders come, so that it ends with its last stream. */
@@ -52,45 +51,24 @@ retire(struct qvm_gpus *gpus, struct qvm_gpu_process *p)
 {
     if (!p->child.pid)
         return;
-    shutdown(p->socket, SHUT_WR);
-    struct qvm_gpu_process *oldest = &gpus->retired[gpus->next_retired];
+    shutdown(p->child.socket, SHUT_WR);
+    qvm_child *oldest = &gpus->retired[gpus->next_retired];
     gpus->next_retired = (gpus->next_retired + 1) % QVM_MOST_RETIRED;
     stop(oldest);
-    *oldest = *p;
+    *oldest = p->child;
     *p = (struct qvm_gpu_process){ 0 };
-}
-
-static void
-reap(struct qvm_gpus *gpus)
-{
-    for (int i = 0; i < QVM_MOST_RETIRED; i++) {
-        struct qvm_gpu_process *p = &gpus->retired[i];
-        if (!p->child.pid || !qvm_child_has_ended(&p->child))
-            continue;
-        close(p->socket);
-        *p = (struct qvm_gpu_process){ 0 };
-    }
 }
 
 static bool
 start(const qv_decoder *d, int gpu, struct qvm_gpu_process *p)
 {
     char number[16];
-    int there;
     char name[] = "qwenvit-decoder", device[] = "--device";
     snprintf(number, sizeof number, "%d", gpu);
-    char *const argv[] = { name, device, number, NULL };
     *p = (struct qvm_gpu_process){ .began_s = qv_seconds() };
-    if (!qvm_stream(&p->socket, &there))
-        return false;
-    const int code = qvm_child_start(d->program, argv, d->environment, there, &p->child);
-    close(there);
-    if (!code)
-        return true;
-    close(p->socket);
-    *p = (struct qvm_gpu_process){ 0 };
-    errno = code;
-    return false;
+    errno = qvm_child_start(d->program, (char *[]){ name, device, number, NULL }, d->environment,
+                            &p->child);
+    return !errno;
 }
 
 /* Has no process started until some time has passed since this failure. */
@@ -110,7 +88,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     if (p->ready)
         return true;
     const double until_s = wait ? p->began_s + START_S : qv_seconds();
-    const int code = qvm_receive_until(p->socket, &hello, sizeof hello, until_s);
+    const int code = qvm_receive_until(p->child.socket, &hello, sizeof hello, until_s);
     if (code == ETIMEDOUT && qv_seconds() < p->began_s + START_S)
         return false;
     hello.text[sizeof hello.text - 1] = 0;
@@ -125,7 +103,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     else
         snprintf(g->why, sizeof g->why, "%s", hello.text);
     postpone(g, false);
-    end(p);
+    end(&p->child);
     retire(gpus, p);
     return false;
 }
@@ -154,11 +132,8 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
         g->retry_s = INFINITY;
         g->momentary = false;
     }
-    if (!has_ended(p)) {
+    if (!has_ended(p))
         retire(gpus, p);
-        return;
-    }
-    close(p->socket);
     *p = (struct qvm_gpu_process){ 0 };
 }
 
@@ -187,7 +162,9 @@ find(qv_decoder *d, int gpu, bool wait)
 {
     struct qvm_gpus *gpus = d->gpus;
     struct qvm_gpu *g = &gpus->at[gpu];
-    reap(gpus);
+    for (int i = 0; i < QVM_MOST_RETIRED; i++)
+        if (gpus->retired[i].pid)
+            qvm_child_has_ended(&gpus->retired[i]);
     if (g->now.child.pid && g->now.given >= QVM_GPU_CLIPS)
         retire(gpus, &g->now);
     if (!g->now.child.pid) {
@@ -215,12 +192,12 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
         p = find(d, gpu, true);
         if (!p)
             break;
-        if (qvm_order_send(p->socket, &request->order, request->fds, QVM_GPU_FDS)) {
+        if (qvm_order_send(p->child.socket, &request->order, request->fds, QVM_GPU_FDS)) {
             *pid = p->child.pid;
             p->given++;
             g->doubts -= g->doubts > 0;
         } else {
-            end(p); /* the process has ended, or takes no orders */
+            end(&p->child); /* the process has ended, or takes no orders */
             lose(d->gpus, g);
         }
     }
@@ -292,19 +269,11 @@ qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
 /* ---- the end --------------------------------------------------------------------------------- */
 
 static void
-leave(struct qvm_gpu_process *p)
-{
-    if (p->child.pid)
-        close(p->socket);
-    qvm_child_leave(&p->child);
-}
-
-static void
-for_all(struct qvm_gpus *gpus, void (*act)(struct qvm_gpu_process *p))
+for_all(struct qvm_gpus *gpus, void (*act)(qvm_child *child))
 {
     for (int i = 0; i < QVM_MOST_GPUS; i++) {
-        act(&gpus->at[i].now);
-        act(&gpus->at[i].next);
+        act(&gpus->at[i].now.child);
+        act(&gpus->at[i].next.child);
     }
     for (int i = 0; i < QVM_MOST_RETIRED; i++)
         act(&gpus->retired[i]);
@@ -319,5 +288,5 @@ qvm_gpus_stop(struct qvm_gpus *gpus)
 void
 qvm_gpus_leave(struct qvm_gpus *gpus)
 {
-    for_all(gpus, leave);
+    for_all(gpus, qvm_child_leave);
 }

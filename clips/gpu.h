@@ -17,10 +17,9 @@ enum {
 };
 struct qvm_gpu_process {
     qvm_child child; /* the process that watches over the GPU process (gpu_process.c) */
-    int socket;
-    double began_s; /* when the process was started, as qv_seconds counts */
-    bool ready;     /* the process said so */
-    int given;      /* clips that the process was given */
+    double began_s;  /* when the process was started, as qv_seconds counts */
+    bool ready;      /* the process said so */
+    int given;       /* clips that the process was given */
 };
 
 struct qvm_gpu {
@@ -38,7 +37,7 @@ struct qvm_gpu {
 struct qvm_gpus {
     pthread_mutex_t lock;
     struct qvm_gpu at[QVM_MOST_GPUS];
-    struct qvm_gpu_process retired[QVM_MOST_RETIRED]; /* processes that end with their last clip */
+    qvm_child retired[QVM_MOST_RETIRED]; /* processes that end with their last clip */
     int next_retired;
 };
 

@@ -168,21 +168,16 @@ union qvm_control {
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 
-/* Sends all n bytes, however long that takes. Returns false with errno if that fails. */
-bool qvm_send(int socket, const void *message, size_t n);
-/* Receives all n bytes, however long that takes. Returns false if that fails or the other side has
- * gone. */
-bool qvm_receive(int socket, void *message, size_t n);
-
 /* Waits until the socket is ready for `events` of poll(). Returns 0, ETIMEDOUT if it is not ready
- * in time, or another errno. */
+ * in time, or another errno. until_s counts as qv_seconds does; INFINITY: however long it takes. */
 int qvm_wait_for(int socket, short events, double until_s);
-/* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other
- * side has gone, or another errno. until_s counts as qv_seconds does. */
+/* Receive or send all n bytes. Return as qvm_wait_for does, and ECONNRESET or EPIPE if the other
+ * side has gone. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
-/* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other side has
- * gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
+/* Do the same, however long it takes. Return false if it fails. */
+bool qvm_receive(int socket, void *message, size_t n);
+bool qvm_send(int socket, const void *message, size_t n);
 
 /* Makes a file without a name in memory, of no size yet. Returns its descriptor, or -1 with
  * errno. */
