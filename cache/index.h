@@ -10,7 +10,8 @@
 #include "part_index.h"
 
 struct qv_index_part {
-    char *name; /* name of the file */
+    char *path;
+    const char *name; /* the last piece of the path */
     int64_t sealed_ns;
     uint64_t bytes;                                   /* size of the file */
     uint64_t rows;                                    /* rows of tokens of all its records */
@@ -21,17 +22,9 @@ struct qv_index_part {
 };
 
 struct qv_index_key {
-    uint64_t name;              /* offset in the names */
-    uint64_t at, small;         /* offsets in the part of the first tensor and of grid_thw */
-    uint64_t path, asked, xxh3; /* path: its hash; asked: the hash of piece and options */
-    int64_t bytes, mtime_ns;
-    uint32_t rows, step; /* step: from tensor to tensor, in units of QV_CACHE_ALIGN */
-    uint32_t n_times, part;
-    uint32_t record, record_bytes; /* place among the part's records */
-    uint32_t hash;                 /* low bits of the key's hash: the table never has more places */
-    uint8_t status;
-    int8_t is_image;
-    double sampled_fps;
+    struct qv_index_row row; /* as its part has it */
+    uint64_t name;           /* offset in the names */
+    uint32_t part, hash;     /* hash: low bits, as the table never has more places */
 };
 
 struct qv_cache_index {
@@ -52,6 +45,8 @@ qv_status qv_index_grow(struct qv_cache_index *c, qv_error *err);
  * later one stays. */
 qv_status qv_index_add(struct qv_cache_index *c, const struct qv_part_index *p, size_t i,
                        uint32_t part, qv_error *err);
+/* Sets a part's path and name. Returns false for lack of memory. */
+bool qv_index_name_part(struct qv_index_part *p, const char *dir, const char *name);
 /* Leaves each key the one record that counts. */
 void qv_index_settle(struct qv_cache_index *c);
 /* Finds a key by its name and qv_part_index_hash of it. NULL: there is none. */

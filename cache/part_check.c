@@ -171,8 +171,7 @@ check_header(const struct qv_part_index *p, const char *path, qv_error *err)
 static bool
 is_row_of(const struct qv_index_row *r, const struct qv_index_row *told)
 {
-    return r->status == told->status && r->path == told->path && r->asked == told->asked &&
-           r->xxh3 == told->xxh3 && r->bytes == told->bytes && r->mtime_ns == told->mtime_ns &&
+    return r->status == told->status && qv_index_same_source(r, told) && r->xxh3 == told->xxh3 &&
            r->is_image == told->is_image && r->sampled_fps == told->sampled_fps;
 }
 

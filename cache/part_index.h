@@ -109,6 +109,14 @@ qv_index_small_bytes(const struct qv_index_row *r)
     return r->status ? 0 : QV_CACHE_GRID_BYTES + sizeof(double) * (uint64_t)r->n_times;
 }
 
+/* Returns whether two rows are of the same piece and options of the same file. */
+static inline bool
+qv_index_same_source(const struct qv_index_row *a, const struct qv_index_row *b)
+{
+    return a->path == b->path && a->asked == b->asked && a->bytes == b->bytes &&
+           a->mtime_ns == b->mtime_ns;
+}
+
 /* ---- header and records, which opening a cache does not look at ------------------------------ */
 
 /* Reads the records at a place of a part, and compares their checksum. *out is for free(), and ends

@@ -15,12 +15,6 @@
 /* The most rounds of listing a folder in which parts come and go. */
 enum { MOST_ROUNDS = 32 };
 
-char *
-qv_cache_part_path(const qv_cache *c, size_t part)
-{
-    return qv_path_join(c->dir, c->index.parts[part].name);
-}
-
 /* ---- names ----------------------------------------------------------------------------------- */
 
 static bool
@@ -46,8 +40,8 @@ add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
     if (!parts)
         return qv_no_memory(c->dir, err);
     c->index.parts = parts;
-    c->index.parts[c->index.n_parts] = (struct qv_index_part){ .name = strdup(name) };
-    if (!c->index.parts[c->index.n_parts].name)
+    parts[c->index.n_parts] = (struct qv_index_part){ .path = NULL };
+    if (!qv_index_name_part(&parts[c->index.n_parts], c->dir, name))
         return qv_no_memory(c->dir, err);
     c->index.n_parts++;
     return QV_OK;
@@ -56,7 +50,7 @@ add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
 static bool
 is_known(const qv_cache *c, const char *name, size_t known)
 {
-    const struct qv_index_part part = { .name = (char *)(uintptr_t)name };
+    const struct qv_index_part part = { .name = name };
     return known && bsearch(&part, c->index.parts, known, sizeof part, by_name);
 }
 
@@ -147,21 +141,19 @@ add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *e
 static qv_status
 read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, qv_error *err)
 {
-    bool *gone = &c->index.parts[part].gone;
+    struct qv_index_part *known = &c->index.parts[part];
     qv_error why = { 0 };
-    char *path = qv_cache_part_path(c, part);
-    const qv_status status = path ? qv_part_index_read(p, path, &why) : qv_no_memory(c->dir, &why);
-    *gone = path && status && status != QV_ENOMEM && !is_named && !qv_path_exists(path);
-    free(path);
-    if (qv_ends_all(status) && !*gone) {
+    const qv_status status = qv_part_index_read(p, known->path, &why);
+    known->gone = status && status != QV_ENOMEM && !is_named && !qv_path_exists(known->path);
+    if (qv_ends_all(status) && !known->gone) {
         if (err)
             *err = why;
         return status;
     }
     if (!status)
         return add_rows(c, p, part, err);
-    c->damaged_bytes += c->index.parts[part].bytes = p->size;
-    return *gone
+    c->damaged_bytes += known->bytes = p->size;
+    return known->gone
                ? QV_OK
                : note_damage(c, part, status == QV_EIO ? QV_CACHE_UNREADABLE : p->fault, &why, err);
 }
@@ -185,7 +177,7 @@ put_in_order(qv_cache *c, qv_error *err)
     size_t n = 0;
     for (size_t i = 0; i < index->n_parts && !s; i++)
         if (index->parts[i].gone)
-            free(index->parts[i].name);
+            free(index->parts[i].path);
         else
             places[n++] = (struct place){ .part = index->parts[i], .number = (uint32_t)i };
     if (n)

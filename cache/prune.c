@@ -292,12 +292,10 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
     struct copy copy = { .path = name_of(p, part), .from = -1 };
     struct qv_cache_part_name name = { .digits = 1, .count = &count };
     const size_t stem = make_stem(copy.path, name.begin, &count);
-    char *path = qv_cache_part_path(p->c, part);
-    qv_status s =
-        path ? qv_file_open(path, &copy.from, &size, err) : qv_no_memory(p->folder.path, err);
+    qv_status s = qv_file_open(p->c->index.parts[part].path, &copy.from, &size, err);
     if (!s && (size != p->from.size || stem > MOST_STEM))
         s = qv_fail(err, QV_EIO, "its name is too long, or somebody changes it");
-    *is_left = s && path;
+    *is_left = s != QV_OK;
     if (!s)
         s = qv_cache_part_open(&p->folder, room, 0, &copy.to, err);
     if (!s)
@@ -310,7 +308,6 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
         qv_cache_part_free(&copy.to);
     if (copy.from >= 0)
         close(copy.from);
-    free(path);
     return s;
 }
 
@@ -321,15 +318,13 @@ static qv_status
 read_index(struct pruning *p, uint32_t part, qv_error *err)
 {
     const struct qv_index_head *h = &p->from.head;
-    char *path = qv_cache_part_path(p->c, part);
+    const char *path = p->c->index.parts[part].path;
     free(p->records);
     p->records = NULL;
-    qv_status s =
-        path ? qv_part_index_read(&p->from, path, err) : qv_no_memory(p->folder.path, err);
+    qv_status s = qv_part_index_read(&p->from, path, err);
     if (!s)
         s = qv_part_records(path, h->records_at, h->records_bytes, h->records_xxh3, &p->records,
                             err);
-    free(path);
     return s;
 }
 

@@ -58,8 +58,6 @@ struct qv_cache {
     qv_cache *later; /* the folder as read again, once a part of this reading was gone; or NULL */
 };
 
-/* Returns the path of a part, for free(); NULL for lack of memory. */
-char *qv_cache_part_path(const qv_cache *c, size_t part);
 const struct qv_index_key *qv_cache_find_key(const qv_cache *c, const char *key);
 /* Returns QV_EINVAL if i is not an item. */
 qv_status qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err);
