@@ -127,7 +127,7 @@ is_superseded(const qv_cache *c, const struct qv_part_index *p, const struct qv_
     const struct qv_index_key *k = qv_cache_find_key(c, p->keys + row->key_at);
     if (!k || (k->row.status && !row->status))
         return false;
-    return c->index.parts[k->part].sealed_ns > p->head.sealed_ns || row->status ||
+    return c->index.parts[k->part].head.sealed_ns > p->head.sealed_ns || row->status ||
            qv_index_same_source(&k->row, row);
 }
 

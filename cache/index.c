@@ -87,8 +87,8 @@ is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
          const struct qv_index_key *before)
 {
     const struct qv_index_part *a = &c->parts[now->part], *b = &c->parts[before->part];
-    return a->sealed_ns > b->sealed_ns ||
-           (a->sealed_ns == b->sealed_ns && strcmp(a->name, b->name) >= 0);
+    return a->head.sealed_ns > b->head.sealed_ns ||
+           (a->head.sealed_ns == b->head.sealed_ns && strcmp(a->name, b->name) >= 0);
 }
 
 /* Returns whether a key's last failure counts rather than its last record that is ok. The later one

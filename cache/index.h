@@ -12,11 +12,9 @@
 struct qv_index_part {
     char *path;
     const char *name; /* the last piece of the path */
-    int64_t sealed_ns;
-    uint64_t bytes;                                   /* size of the file */
-    uint64_t rows;                                    /* rows of tokens of all its records */
-    uint64_t records_at, records_bytes, records_xxh3; /* its records, and their checksum */
-    uint32_t n_records;
+    struct qv_index_head head;
+    uint64_t bytes; /* size of the file */
+    uint64_t rows;  /* rows of tokens of all its records */
     bool damaged;
     bool gone; /* it was listed, and did not exist any more when it was to be read */
 };

@@ -119,9 +119,8 @@ qv_index_same_source(const struct qv_index_row *a, const struct qv_index_row *b)
 
 /* ---- header and records, which opening a cache does not look at ------------------------------ */
 
-/* Reads the records at a place of a part, and compares their checksum. *out is for free(), and ends
- * with a NUL. */
-qv_status qv_part_records(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, char **out,
+/* Reads a part's records and compares their checksum. *out is for free(), and ends with a NUL. */
+qv_status qv_part_records(const char *path, const struct qv_index_head *h, char **out,
                           qv_error *err);
 /* Appends the record of a finished key, and makes its row: all but its places. The texts of the
  * source must be UTF-8, and its options normal; xxh3 is the checksum of a key that is ok. */

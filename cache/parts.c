@@ -115,18 +115,13 @@ note_damage(qv_cache *c, size_t part, enum qv_cache_fault fault, const qv_error 
 static qv_status
 add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *err)
 {
-    const struct qv_index_head *h = &from->head;
     const uint64_t row = qv_cache_row_bytes(&c->layout) * (uint64_t)qv_cache_n_tensors(&c->layout);
     struct qv_index_part *p = &c->index.parts[part];
     qv_status status = QV_OK;
-    p->sealed_ns = h->sealed_ns;
+    p->head = from->head;
     p->bytes = from->size;
-    p->records_at = h->records_at;
-    p->records_bytes = h->records_bytes;
-    p->records_xxh3 = h->records_xxh3;
-    p->n_records = (uint32_t)h->n_rows;
     c->part_bytes += from->size;
-    for (size_t i = 0; i < h->n_rows && !status; i++) {
+    for (size_t i = 0; i < from->head.n_rows && !status; i++) {
         const struct qv_index_row r = qv_part_index_row(from, i);
         p->rows += r.n_rows;
         c->index.bytes += r.n_rows * row + qv_index_small_bytes(&r);

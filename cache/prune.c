@@ -317,14 +317,12 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
 static qv_status
 read_index(struct pruning *p, uint32_t part, qv_error *err)
 {
-    const struct qv_index_head *h = &p->from.head;
     const char *path = p->c->index.parts[part].path;
     free(p->records);
     p->records = NULL;
     qv_status s = qv_part_index_read(&p->from, path, err);
     if (!s)
-        s = qv_part_records(path, h->records_at, h->records_bytes, h->records_xxh3, &p->records,
-                            err);
+        s = qv_part_records(path, &p->from.head, &p->records, err);
     return s;
 }
 
@@ -426,7 +424,7 @@ put_in_order(struct pruning *p, struct place **out, size_t *n, qv_error *err)
     *n = 0;
     for (size_t i = 0; i < index->n_parts; i++)
         if (!index->parts[i].damaged)
-            order[(*n)++] = (struct place){ index->parts[i].sealed_ns, (uint32_t)i };
+            order[(*n)++] = (struct place){ index->parts[i].head.sealed_ns, (uint32_t)i };
     if (*n)
         qsort(order, *n, sizeof *order, by_time);
     *out = order;

@@ -146,9 +146,9 @@ qv_cache_get_info(const qv_cache *c, qv_cache_info *out)
     out->superseded_bytes -= out->bytes;
     out->n_superseded = -(int64_t)c->index.n_keys;
     for (size_t i = 0; i < c->index.n_parts; i++) {
-        const struct qv_index_part *p = &c->index.parts[i];
-        out->sealed = p->sealed_ns > out->sealed ? p->sealed_ns : out->sealed;
-        out->n_superseded += p->n_records;
+        const struct qv_index_head *h = &c->index.parts[i].head;
+        out->sealed = h->sealed_ns > out->sealed ? h->sealed_ns : out->sealed;
+        out->n_superseded += (int64_t)h->n_rows;
     }
     out->index_bytes = c->index.keys_room * sizeof *c->index.keys +
                        c->index.table_room * sizeof *c->index.table + c->index.names.room +
@@ -347,8 +347,7 @@ load_records(qv_cache *c, size_t part, qv_error *err)
         free(c->records);
         c->records = NULL;
         qv_cache_looked(&c->recorded, part,
-                        qv_part_records(p->path, p->records_at, p->records_bytes, p->records_xxh3,
-                                        &c->records, &c->recorded.error));
+                        qv_part_records(p->path, &p->head, &c->records, &c->recorded.error));
     }
     return qv_cache_found(&c->recorded, err);
 }
