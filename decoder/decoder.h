@@ -194,9 +194,6 @@ const char *qvm_why_unread(const qvm_source *source);
 /* Finds a TIFF's codes of black and white for Y, Cb and Cr, in this order (unread.c). */
 void qvm_find_levels(const qvm_source *source, float levels[6]);
 
-/* Reads at most n bytes from byte `at` of the clip on. Returns how many; 0 behind its end; -1 with
- * errno. */
-ssize_t qvm_source_read_once(const qvm_source *source, int64_t at, void *to, size_t n);
 /* Reads n bytes from byte `at` of the clip on. Returns how many, fewer only at the end; -1 with
  * errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
@@ -387,9 +384,6 @@ qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int wid
 int64_t qvm_reader_damaged(const qvm_reader *reader);
 /* Returns how many packets decoders were given so far, both to count frames and to have them. */
 int64_t qvm_reader_decoded(const qvm_reader *reader);
-/* Returns how many packets are decoded for the requested frames; the last one has the number
- * `last`. */
-int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
 void qvm_reader_close(qvm_reader *reader);
 
 /* ---- file_index.c: what a reader found out by reading all packets, for the next one ---------- */

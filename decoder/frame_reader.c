@@ -477,12 +477,6 @@ qvm_reader_decoded(const qvm_reader *r)
     return r->n_given + r->source.n_given;
 }
 
-int64_t
-qvm_reader_needed(const qvm_reader *r, int64_t last)
-{
-    return r->source.times ? r->times.n_needed : last + 1;
-}
-
 void
 qvm_reader_close(qvm_reader *r)
 {

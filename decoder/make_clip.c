@@ -12,13 +12,8 @@
 /* side of the surface that a filmed clip pans over, in pixels; a power of 2 */
 enum { SURFACE = 1024 };
 
-/* As the command's tool_clip_shape. */
-struct shape {
-    int width, height, fps, frames, is_filmed, number;
-};
-
 struct recorder {
-    struct shape shape;
+    struct qvm_clip_shape shape;
     int8_t *surface;  /* [SURFACE, SURFACE] added to luma; NULL: nothing is */
     const char *path; /* the temporary file's */
     AVFormatContext *file;
@@ -44,7 +39,7 @@ struct scene {
 
 /* The scene at time t, in seconds. */
 static struct scene
-scene_at(const struct shape *shape, double t)
+scene_at(const struct qvm_clip_shape *shape, double t)
 {
     struct scene s = { .width = shape->width, .height = shape->height };
     for (int i = 0; i < N_DISCS; i++) {
@@ -137,7 +132,7 @@ draw(AVFrame *f, const struct scene *s)
 /* libx264 keeps its own defaults: groups of up to 250 frames, three B-pictures in a row, and
  * constant quality. */
 static const AVCodec *
-find_encoder(const struct shape *shape)
+find_encoder(const struct qvm_clip_shape *shape)
 {
     const AVCodec *x264 = shape->is_filmed ? avcodec_find_encoder_by_name("libx264") : NULL;
     return x264 ? x264 : avcodec_find_encoder(AV_CODEC_ID_MPEG4);
@@ -232,7 +227,7 @@ record(struct recorder *r)
 }
 
 static int
-make_clip(const char *path, const struct shape *shape)
+make_clip(const char *path, const struct qvm_clip_shape *shape)
 {
     struct recorder r = { .path = path, .shape = *shape };
     r.surface = shape->is_filmed ? make_surface() : NULL;
@@ -250,15 +245,15 @@ int
 qvm_make_clip(int socket, char **arguments)
 {
     const char *path = arguments[0];
-    struct shape s;
+    struct qvm_clip_shape s;
     char text[AV_ERROR_MAX_STRING_SIZE] = QVM_MADE;
     int e = AVERROR(EINVAL);
     qvm_end_with(qvm_caller(socket));
     signal(SIGXFSZ, SIG_IGN);       /* a limit of the caller's becomes an error */
     av_log_set_level(AV_LOG_ERROR); /* libx264 logs a line for each clip */
     if (/* NOLINTNEXTLINE(cert-err34-c): the command wrote the numbers */
-        sscanf(arguments[1], "%d,%d,%d,%d,%d,%d", &s.width, &s.height, &s.fps, &s.frames,
-               &s.is_filmed, &s.number) == 6)
+        sscanf(arguments[1], QVM_CLIP_SHAPE, &s.width, &s.height, &s.fps, &s.frames, &s.is_filmed,
+               &s.number) == 6)
         e = make_clip(path, &s);
     if (e < 0)
         av_make_error_string(text, sizeof text, e);

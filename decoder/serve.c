@@ -99,7 +99,7 @@ say(qvm_serving *s, qvm_event_kind kind, const qv_error *error)
     o->damaged_frames = qvm_reader_damaged(&s->reader);
     o->decoded_frames = qvm_reader_decoded(&s->reader);
     if (kind == QVM_PLAN)
-        o->needed_frames = qvm_reader_needed(&s->reader, s->last);
+        o->needed_frames = s->reader.source.times ? s->reader.times.n_needed : s->last + 1;
     snprintf(o->decodes_all, sizeof o->decodes_all, "%s", s->reader.why ? s->reader.why : "");
     o->decoded_by = s->reader.source.gpu ? QV_DECODE_GPU : QV_DECODE_CPU;
     snprintf(o->not_gpu, sizeof o->not_gpu, "%s",

@@ -39,7 +39,7 @@ io_read(void *opaque, uint8_t *buffer, int size)
     qvm_source *source = opaque;
     if (is_stopped(source))
         return AVERROR_EXIT;
-    const ssize_t n = qvm_source_read_once(source, source->at, buffer, (size_t)size);
+    const int64_t n = qvm_source_read(source, source->at, buffer, (size_t)size);
     if (n < 0) {
         source->io_errno = errno;
         return AVERROR(errno);
@@ -314,9 +314,7 @@ qvm_source_packet(qvm_source *source, bool *got, qv_error *err)
             return QV_OK;
         source->watch->alive(source->watch->user);
         const int code = av_read_frame(source->format, source->packet);
-        if (source->io_errno)
-            return fail_av(source, code, "reading", err);
-        if (code == AVERROR(ENOMEM))
+        if (source->io_errno || code == AVERROR(ENOMEM))
             return fail_av(source, code, "reading", err);
         if (code == AVERROR_EOF || code == AVERROR_EXIT)
             return QV_OK;

@@ -161,9 +161,18 @@ union qvm_control {
     char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
 };
 
-/* Has the program make a clip instead of taking orders (make_clip.c). It says QVM_MADE, or why
- * there is no clip. */
+/* Has the program make a clip instead of taking orders (make_clip.c): of the path and the shape that
+ * follow, in numbers. It says QVM_MADE, or why there is no clip. */
 #define QVM_MAKE_CLIP "--make-clip"
+#define QVM_CLIP_SHAPE "%d,%d,%d,%d,%d,%d"
+struct qvm_clip_shape {
+    int width, height, fps, frames; /* the sides are even */
+    /* 1: it looks filmed, like clips of data sets: a detailed surface that pans, with grain, in
+     * H.264 with libx264's defaults if FFmpeg has that, else in MPEG-4 with B-pictures. 0: it is
+     * smooth, in MPEG-4. */
+    int is_filmed;
+    int number; /* of a filmed clip: each shows another part of the surface */
+};
 #define QVM_MADE "made"
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
