@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`: discs that move before
- * a gradient, or before a detailed surface. It is here because no other program of ours links
- * FFmpeg. */
+ * a gradient or a detailed surface. No other program of ours links FFmpeg. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -70,8 +69,8 @@ next_random(uint32_t *state)
     return *state >> 8;
 }
 
-/* Makes detail of all sizes: noise on grids from 64 pixels down to 2, smooth in between. Each
- * grid is half as strong as the one before. */
+/* Makes detail of all sizes: noise on grids from 64 pixels to 2, each half as strong as the last.
+ * */
 static int8_t *
 make_surface(void)
 {
@@ -129,8 +128,7 @@ draw(AVFrame *f, const struct scene *s)
         }
 }
 
-/* libx264 keeps its own defaults: groups of up to 250 frames, three B-pictures in a row, and
- * constant quality. */
+/* libx264 keeps its defaults: groups of 250 frames, three B-pictures in a row, constant quality. */
 static const AVCodec *
 find_encoder(const struct qvm_clip_shape *shape)
 {

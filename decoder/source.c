@@ -377,8 +377,8 @@ qvm_source_leave_out(qvm_source *source, const qvm_times *times)
         source->n_left += times->at[i].needed && times->at[i].packet >= source->n_read;
 }
 
-/* Seeks the next keyframe after which frames are needed, if it is far away. If the seek lands
- * before it, the packets up to it are left out as usual. */
+/* Seeks the next keyframe behind which frames are needed, if it is far away. Packets in front of it
+ * are left out as usual. */
 static void
 leap(qvm_source *source, int32_t packet)
 {
@@ -397,8 +397,8 @@ leap(qvm_source *source, int32_t packet)
         source->errors++;
 }
 
-/* Returns whether the packet that was read must be decoded. The parameter sets in a packet that is
- * left out are kept. */
+/* Returns whether the packet that was read must be decoded. Of others the parameter sets are kept.
+ * */
 static bool
 is_needed(qvm_source *source)
 {

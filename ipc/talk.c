@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Both sides talk and share memory through these functions, and programs take orders through
- * them. */
+/* How both sides talk and share memory, and how programs take orders. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -166,9 +165,8 @@ qvm_order_send(int socket, const qvm_order *order, const int *fds, int n)
     return sent == (ssize_t)sizeof *order;
 }
 
-/* Takes the descriptors that came with a message and returns their number. If there are more than a
- * session has, all are closed; the system itself closes those for which the message had no room
- * (MSG_CTRUNC). */
+/* Takes a message's descriptors and returns their number. If they are more than a session has, all
+ * are closed; the system closes those for which the message had no room (MSG_CTRUNC). */
 static int
 take_fds(struct msghdr *message, int fds[QVM_SESSION_FDS])
 {
@@ -210,8 +208,7 @@ qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n)
     return false;
 }
 
-/* The parent at the time of this call may already be another process, which adopted this one. The
- * socket still knows. */
+/* The parent may be another process by now, which adopted this one. The socket still knows. */
 pid_t
 qvm_caller(int socket)
 {
@@ -226,8 +223,7 @@ qvm_caller(int socket)
     return getppid();
 }
 
-/* The parent is watched because a process that was forked off it may still hold its end of the
- * socket. */
+/* A process that was forked off the parent may still hold its end of the socket. */
 bool
 qvm_order_wait(int socket, pid_t parent)
 {
