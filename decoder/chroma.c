@@ -103,8 +103,7 @@ colour_webp(row r, uint8_t *rgb)
     }
 }
 
-/* libyuv's constants, in 64ths: U to blue, U and V from green, V to red; factor and summand for Y.
- * */
+/* libyuv's constants, in 64ths: U to blue, U and V from green, V to red; Y's factor and summand. */
 static const struct yuv_numbers {
     int space, ub, ug, vg, vr, yg, yb;
     bool full;

@@ -96,17 +96,15 @@ typedef struct qvm_times {
 
 /* Adds the file's next packet, unless the times are unsure. Returns false for lack of memory. */
 bool qvm_times_add(qvm_times *times, const AVCodecParameters *par, const AVPacket *packet);
-/* Notes why the times are not to be relied on: static text to follow "since"; the first one stays.
- * */
+/* Notes why the times are not to be relied on: static text to follow "since"; the first stays. */
 void qvm_times_doubt(qvm_times *times, const char *why);
 /* Sorts the times after the last packet was added, and sets what the other fields say of them. */
 void qvm_times_sort(qvm_times *times, const AVFormatContext *format, const AVStream *stream);
 void qvm_times_free(qvm_times *times);
 /* Returns the number of the frame at pts, or -1 if there is none. */
 int64_t qvm_times_find(const qvm_times *times, int64_t pts);
-/* Marks the packets that frames[n] need; a number behind the end stands for the last frame. The
- * first n_read packets count as needed, as the decoder has them. Returns false for lack of memory.
- * */
+/* Marks the packets that frames[n] need; a number behind the end is the last frame's. The first
+ * n_read packets count as needed, as the decoder has them. Returns false for lack of memory. */
 bool qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
 /* Returns the first needed frame from number i on, or times->n if there is none. */
 int64_t qvm_times_next(const qvm_times *times, int64_t i);
@@ -179,8 +177,7 @@ typedef struct qvm_source {
     int64_t errors;         /* packets that were lost, or that the decoder complained about */
 } qvm_source;
 
-/* Why images of floating-point samples are refused: programs differ on whether white is 1 or 255.
- * */
+/* Why floating-point samples are refused: programs differ on whether white is 1 or 255. */
 #define QVM_FLOATS "its samples are floating-point numbers; integers of 8 or 16 bits are read"
 
 /* Returns why nothing of the file can be decoded, in static text; NULL if its bytes do not tell
@@ -189,8 +186,7 @@ const char *qvm_why_unread(const qvm_source *source);
 /* Finds a TIFF's codes of black and white for Y, Cb and Cr, in this order (unread.c). */
 void qvm_find_levels(const qvm_source *source, float levels[6]);
 
-/* Reads n bytes of the clip from byte `at`, fewer only at its end. Returns how many; -1 with errno.
- * */
+/* Reads n bytes of the clip from `at`, fewer only at its end. Returns how many; -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
 
 /* Reads as qvm_source_read does, but a page at a time, so that a walk over parts of a few bytes
@@ -220,8 +216,7 @@ bool qvm_source_is_image(const qvm_source *source);
 const char *qvm_source_format(const qvm_source *source);
 enum AVCodecID qvm_source_codec(const qvm_source *source);
 
-/* Decodes the next frame; *got is false at the end, or if stopped. Counts damaged data and goes on.
- * */
+/* Decodes the next frame; *got is false at the end, or if stopped. Counts damage and goes on. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
 
 /* Has only the packets decoded that `times`, which outlives the source, marks as needed. */
@@ -354,8 +349,7 @@ qv_status qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv
 /* Returns the bytes of a frame's planes from a GPU; 0, with the reason in not_gpu, if none can
  * decode. */
 int64_t qvm_reader_plane_bytes(qvm_reader *reader);
-/* Says which frames will be read, ascending. What they do not need is left out, where packets tell.
- * */
+/* Says which frames will be read, ascending. What they do not need is left out, if packets tell. */
 qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, qv_error *err);
 /* Reads a frame to dst[height, width, 3]: one of qvm_reader_start's, none before the last call's.
  * The last frame stands for those behind the end. If stopped, dst may stay as it is. */

@@ -236,8 +236,7 @@ find_slot(const qvm_gpu_decoder *d)
     return -1;
 }
 
-/* Sends a packet; in front of the first one go the container's parameter sets, which it may lack.
- * */
+/* Sends a packet; in front of the first one go the container's parameter sets: it may lack them. */
 static int
 send_packet(qvm_gpu_decoder *d, const AVPacket *packet, int slot)
 {

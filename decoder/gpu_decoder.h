@@ -121,8 +121,7 @@ bool qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCo
                           const AVFrame *first);
 void qvm_gpu_decoder_close(qvm_gpu_decoder *d);
 /* These do what avcodec_send_packet and avcodec_receive_frame do, but frames that were not sampled
- * come without data, a failure is final, and no frame comes before its group is known to be whole.
- * */
+ * come without data, a failure is final, and none comes before its group is known to be whole. */
 int qvm_gpu_decoder_send(qvm_gpu_decoder *d, const AVPacket *packet, bool sampled);
 int qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame);
 /* Has the GPU, whose frames have all come, go on with a keyframe behind a gap. */

@@ -16,8 +16,7 @@
 #include <jerror.h>
 
 #define READ_BYTES 65536
-/* Encoders write about 10 scans. One may cost a few bytes, and takes a pass over the whole image.
- * */
+/* Encoders write about 10 scans. One may be a few bytes, and takes a pass over all of the image. */
 #define MOST_SCANS 100
 
 struct jpeg {

@@ -69,8 +69,7 @@ next_random(uint32_t *state)
     return *state >> 8;
 }
 
-/* Makes detail of all sizes: noise on grids from 64 pixels to 2, each half as strong as the last.
- * */
+/* Makes detail of all sizes: noise on grids from 64 pixels to 2, each half as strong. */
 static int8_t *
 make_surface(void)
 {

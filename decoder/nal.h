@@ -28,8 +28,7 @@ const uint8_t *qvm_find_start_code(const uint8_t *at, const uint8_t *end);
 qvm_units qvm_open_units(const AVPacket *packet, int length_bytes);
 /* Takes the next unit; false behind the last, or if a length is too long. */
 bool qvm_next_unit(qvm_units *units, const uint8_t **unit, const uint8_t **end);
-/* Returns the length_bytes of a stream's packets, avcC and hvcC told from start codes as by FFmpeg.
- * */
+/* Returns the length_bytes of a stream's packets, avcC and hvcC known as FFmpeg knows them. */
 int qvm_find_length_bytes(const AVCodecParameters *par);
 /* Returns whether H.264's units of this type are parameter sets. */
 bool qvm_is_h264_parameters(int type);

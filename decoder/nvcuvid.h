@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What nvdec.c and nvstream.c share: NVIDIA's functions (FFmpeg's headers ffnvcodec) and decoders.
- * */
+/* What nvdec.c and nvstream.c share: NVIDIA's functions (by FFmpeg's ffnvcodec) and decoders. */
 #ifndef QVM_NVCUVID_H
 #define QVM_NVCUVID_H
 

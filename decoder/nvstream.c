@@ -151,8 +151,7 @@ order_of(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
     return fields[0] < fields[1] ? fields[0] : fields[1];
 }
 
-/* Asks whether the pictures in these surfaces were decoded without damage; fails the stream if not.
- * */
+/* Asks whether pictures in these surfaces are damaged, and fails the stream if one is. */
 static bool
 ask(qvm_nvstream *s, uint32_t surfaces)
 {
@@ -171,8 +170,7 @@ ask(qvm_nvstream *s, uint32_t surfaces)
     return true;
 }
 
-/* Waits for the picture in a surface, and copies it as qvm_gpu_decoder_event says; NULL: nowhere.
- * */
+/* Waits for the picture in a surface, and copies it as qvm_gpu_decoder_event says, or nowhere. */
 static bool
 fetch(qvm_nvstream *s, int surface, uint8_t *to)
 {

@@ -79,8 +79,7 @@ walk_webp(qvm_pages *pages, struct places *p)
     return n >= 0;
 }
 
-/* Finds the contents of the first box of a name; n is 0: none. A box is a length, a name, contents.
- * */
+/* Finds the contents of the first box of a name, behind a length and the name; n is 0: none. */
 static struct place
 find_box(qvm_pages *pages, struct place in, const char *name)
 {
@@ -128,8 +127,7 @@ walk_tiff(qvm_pages *pages, struct places *p)
 
 /* ---- what they say: 0 for nothing, -1 for a file that cannot be read ------------------------- */
 
-/* Reads the orientation from EXIF: entries of a tag, a type, the number of values, and the values.
- * */
+/* Reads the orientation from EXIF: entries of a tag, a type, a count, and the values. */
 static int
 read_exif(qvm_pages *pages, struct place exif)
 {

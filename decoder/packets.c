@@ -202,8 +202,7 @@ look_at_vp9_frame(unsigned byte, bool first, qvm_packet *p)
     p->shown += shown_again || qvm_take_bits(&b, 1);
 }
 
-/* A packet is a frame, or a superframe (annex B): frames, and their sizes between two equal bytes.
- * */
+/* A packet is a frame, or a superframe (annex B): frames, and their sizes between equal bytes. */
 static void
 look_at_vp9(qvm_units all, qvm_packet *p)
 {

@@ -16,8 +16,7 @@ struct set {
         is_head; /* other sets lean on it: decoders drop those when it is replaced by another one */
 };
 
-/* Reads the number of an HEVC sequence parameter set (7.3.2.2), behind profiles and levels (7.3.3).
- * */
+/* Reads the number of an HEVC SPS (7.3.2.2), which stands behind profiles and levels (7.3.3). */
 static unsigned
 take_hevc_sps_number(qvm_bits *b)
 {

@@ -397,8 +397,7 @@ leap(qvm_source *source, int32_t packet)
         source->errors++;
 }
 
-/* Returns whether the packet that was read must be decoded. Of others the parameter sets are kept.
- * */
+/* Returns whether the packet that was read must be decoded. Of others the parameters are kept. */
 static bool
 is_needed(qvm_source *source)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a clip (clips/) and the program that decodes (decoder/) say to each other, and their memory.
- * */
+/* What a clip (clips/) and the program that decodes (decoder/) say, and their memory. */
 #ifndef QVM_MESSAGES_H
 #define QVM_MESSAGES_H
 
