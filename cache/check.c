@@ -15,8 +15,7 @@
 
 enum { PIECE = 1 << 20 };
 
-/* Computes the XXH3-64 of bytes of a file. The file is read, not mapped, so that a failing disk
- * gives an error rather than a signal. */
+/* Hashes bytes of a file, which is read, not mapped: a failing disk gives an error, no signal. */
 static qv_status
 hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
            XXH64_canonical_t *out, qv_error *err)
@@ -119,8 +118,7 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Returns whether the key of a row of a damaged part has a record elsewhere that would count rather
- * than the one in it. */
+/* Returns whether a damaged part's row has a record elsewhere that would count rather than it. */
 static bool
 is_superseded(const qv_cache *c, const struct qv_part_index *p, const struct qv_index_row *row)
 {

@@ -16,8 +16,8 @@ qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k)
     return c->names.at + k->name;
 }
 
-/* Until all parts are read a key may have two entries: the last record that is ok, and the last
- * that failed. */
+/* Until all parts are read a key may have two entries: its last that is ok, and its last
+ * failure. */
 enum which { IS_OK, HAS_FAILED, ANY };
 
 static bool
@@ -80,8 +80,7 @@ grow_keys(struct qv_cache_index *c, qv_error *err)
     return QV_OK;
 }
 
-/* Returns whether the record `now` is in a part that was sealed later than `before`'s, or has the
- * later name if both were sealed at one time. */
+/* Returns whether `now` is in a part that was sealed later, or has the later name of equals. */
 static bool
 is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
          const struct qv_index_key *before)
@@ -91,8 +90,8 @@ is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
            (a->head.sealed_ns == b->head.sealed_ns && strcmp(a->name, b->name) >= 0);
 }
 
-/* Returns whether a key's last failure counts rather than its last record that is ok. The later one
- * counts, except that a failure does not replace tokens of the same source. */
+/* Returns whether a key's last failure counts rather than its last record that is ok: if it is
+ * later, and not of the same source. */
 static bool
 failure_counts(const struct qv_cache_index *c, const struct qv_index_key *failed,
                const struct qv_index_key *ok)
@@ -126,8 +125,8 @@ qv_index_settle(struct qv_cache_index *c)
     fill_table(c, c->table, c->table_room);
 }
 
-/* Has the memory ready that rows soon need: the places of their keys in the table, and, once these
- * are there, the keys that they may have to be compared with. Otherwise each row waits for both. */
+/* Has the memory ready that rows soon need: their keys' places in the table, and then the keys that
+ * they may be compared with. Otherwise each row waits for both. */
 static void
 look_ahead(const struct qv_cache_index *c, const struct qv_part_index *p, size_t i)
 {

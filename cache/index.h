@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The index of an open cache: its parts, and where each key is. For a key it keeps where its
- * tensors begin and what decides whether it is computed again; the record is read from the part
- * when it is asked for.
- */
+/* The index of an open cache: its parts, and where each key's tensors are and what decides whether
+ * it is computed again. The record is read from the part when it is asked for. */
 #ifndef QV_CACHE_INDEX_H
 #define QV_CACHE_INDEX_H
 
@@ -39,8 +36,8 @@ struct qv_cache_index {
 const char *qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k);
 /* Makes the table twice as large. It must be called once before anything is looked up. */
 qv_status qv_index_grow(struct qv_cache_index *c, qv_error *err);
-/* Adds row i of a part that was read; of two records of a key that are ok, or two that failed, the
- * later one stays. */
+/* Adds row i of a part; of two records of a key that are ok, or that failed, the later one
+ * stays. */
 qv_status qv_index_add(struct qv_cache_index *c, const struct qv_part_index *p, size_t i,
                        uint32_t part, qv_error *err);
 /* Sets a part's path and name. Returns false for lack of memory. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists the parts of a folder, reads their indexes, and notes which parts cannot be
- * used. */
+/* Lists a folder's parts, reads their indexes, and notes which cannot be used. */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
 #include <errno.h>
@@ -54,8 +53,8 @@ is_known(const qv_cache *c, const char *name, size_t known)
     return known && bsearch(&part, c->index.parts, known, sizeof part, by_name);
 }
 
-/* Adds the folder's parts that are not among the first `known` ones, which are sorted by name;
- * *seen is how many of these are there. */
+/* Adds the folder's parts but the first `known`, sorted ones; *seen: how many of those are
+ * there. */
 static qv_status
 list_folder(qv_cache *c, size_t known, size_t *room, size_t *seen, qv_error *err)
 {
@@ -94,8 +93,7 @@ take_names(qv_cache *c, const struct qv_cache_reading *how, size_t *room, qv_err
 
 /* ---- indexes --------------------------------------------------------------------------------- */
 
-/* Notes a part that cannot be used, and goes on without it: its keys are missing, and can be
- * computed again. */
+/* Notes a part that cannot be used: its keys are missing, and can be computed again. */
 static qv_status
 note_damage(qv_cache *c, size_t part, enum qv_cache_fault fault, const qv_error *why, qv_error *err)
 {
@@ -130,9 +128,8 @@ add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *e
     return status;
 }
 
-/* Reads a part's index into the cache's. A part that was listed and does not exist any more is
- * gone; one that the caller named is damaged then. What the process lacks, or a server that is
- * gone, is no damage of the part. */
+/* Reads a part's index. A part that was listed and does not exist any more is gone; one that was
+ * named is damaged then. What the process lacks, or a server that is gone, is no damage. */
 static qv_status
 read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, qv_error *err)
 {
@@ -155,7 +152,7 @@ read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, qv_e
 
 /* ---- all parts ------------------------------------------------------------------------------- */
 
-/* A part, and the number by which keys refer to it. by_name compares these as well. */
+/* A part, which by_name compares, and its number, by which keys refer to it. */
 struct place {
     struct qv_index_part part;
     uint32_t number;
@@ -212,8 +209,8 @@ forget(qv_cache *c, qv_error *err)
     return qv_index_grow(&c->index, err);
 }
 
-/* Reads parts that were listed until no new ones are found: a part that replaces another meanwhile
- * must not be missed. */
+/* Reads parts until no new ones are found: one that replaces another meanwhile must not be
+ * missed. */
 static qv_status
 scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_index *p, qv_error *err)
 {

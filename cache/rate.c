@@ -4,8 +4,8 @@
 
 #include "reader.h"
 
-/* Returns how many bytes of a part's name all parts of its run share, which is all before the
- * count; 0 if the name has no count, or the part replaced another. */
+/* Returns the bytes of a part's name in front of its count, which all of its run share; 0: it has
+ * none, or replaced another. */
 static size_t
 run_bytes(const char *name)
 {

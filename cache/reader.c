@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Reads a cache. The index has where a key's tensors begin and what decides whether it is computed
- * again; the rest of its record is read from the part when it is asked for.
- */
+/* Reads a cache, and what its index does not have from the parts when it is asked for. */
 #define _POSIX_C_SOURCE 200809L
 #include "reader.h"
 
@@ -92,8 +89,7 @@ qv_cache_exists(const char *dir)
         return false;
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
     const bool there =
-        !path || qv_path_exists(path); /* without memory, say yes: opening it fails then, with a
-                                        * text */
+        !path || qv_path_exists(path); /* without memory, say yes: opening it says why */
     free(path);
     return there;
 }

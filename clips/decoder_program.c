@@ -36,8 +36,8 @@ free_decoder(qv_decoder *d)
     free(d);
 }
 
-/* Copies the strings of a list with room for n into `text`, up to `end`, and their places into
- * copy[n + 1]. Returns false if they have become longer than that. */
+/* Copies n strings into `text`, up to `end`, and their places into copy[n + 1]. Returns false if
+ * they have become longer than that. */
 static bool
 copy_strings(char *const *list, size_t n, char **copy, char *text, const char *end)
 {
@@ -53,9 +53,9 @@ copy_strings(char *const *list, size_t n, char **copy, char *text, const char *e
     return true;
 }
 
-/* Returns a copy of this process's environment, in one block of memory; NULL for lack of memory. If
- * another thread replaces values meanwhile, the copy has the old ones or the new ones. Nothing can
- * be done about a variable that it adds, for which setenv() may free the list itself. */
+/* Returns a copy of the environment in one block; NULL for lack of memory. Of values that another
+ * thread replaces meanwhile it has the old or the new ones; one that is added may free the list
+ * itself, against which nothing can be done. */
 static char **
 copy_environment(void)
 {
@@ -197,8 +197,8 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
     return QV_OK;
 }
 
-/* The program and its processes end by themselves once they hear that no more orders come.
- * shutdown() tells them even if a process that was forked off this one still holds the socket. */
+/* The program and its processes end once they hear that no orders come, by shutdown() even if a
+ * process that was forked off this one still holds the socket. */
 void
 qv_decoder_stop(qv_decoder **decoder)
 {
@@ -241,8 +241,8 @@ send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, do
     return code;
 }
 
-/* Marks the program as lost. It is not asked again, because its late answer would be taken for that
- * to another order: the next clip has it started anew. */
+/* Marks the program as lost: its late answer would be taken for that to another order, so the next
+ * clip has it started anew. */
 static void
 give_up(qv_decoder *d, int code)
 {
@@ -262,8 +262,7 @@ give_up(qv_decoder *d, int code)
     }
 }
 
-/* Sends an order and receives its answer, which is 0 for orders without one. The caller holds the
- * lock. */
+/* Sends an order and receives its answer, 0 if it has none. The caller holds the lock. */
 static qv_status
 exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer,
          qv_error *err)
@@ -284,8 +283,8 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     return qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost);
 }
 
-/* Makes the program ready for an order. A new session has a program that was lost started again,
- * and gets the number of the start; an order for a process that another program made is refused. */
+/* Makes the program ready for an order. For a new session one that was lost is started again; an
+ * order for a process of another start is refused. */
 static qv_status
 make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
 {

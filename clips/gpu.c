@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* This file starts and ends the GPU processes, which decode for clips (gpu_process.c). A process is
- * started when a clip first asks for it, and replaced when it has ended, is in doubt, or has served
- * QVM_GPU_CLIPS clips. */
+/* Starts and ends the GPU processes (gpu_process.c): when a clip first asks, and in place of one
+ * that has ended, is in doubt, or has served QVM_GPU_CLIPS clips. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -16,15 +15,14 @@
 #define START_S 60.0   /* the longest wait for a process to be ready, which takes a second */
 #define CLIPS_AHEAD 64 /* so many clips before QVM_GPU_CLIPS the next process is started */
 #define MOST_TRIES 3   /* processes that a clip is given to, as each turns out to have ended */
-/* A process that failed to start is tried again after 1 s, then 2 s, and so on up to 512 s: what
- * was missing may come, but a driver that is not there must not cost every clip a start. */
+/* A process that failed to start is tried again after 1 s, then 2, up to 512: what was missing may
+ * come, but a driver that is not there must not cost every clip a start. */
 #define FIRST_RETRY_S 1
 #define MOST_DOUBLINGS 9
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
-/* Asks a process to end. The watcher kills the one that has the GPU open, waits for it, and then
- * ends as well. */
+/* Asks a process to end: the watcher kills the one that has the GPU, waits for it, and ends too. */
 static void
 end(const qvm_child *child)
 {
@@ -120,8 +118,7 @@ has_ended(struct qvm_gpu_process *p)
     return false;
 }
 
-/* Gives up the present process, which is in doubt. If that happens too often, the GPU decodes
- * nothing any more. */
+/* Gives up the present process, which is in doubt; if that happens too often, the GPU. */
 static void
 lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 {
@@ -139,8 +136,8 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Starts a process that is missing, unless that failed lately. While there is a present process,
- * the failure of the next one concerns no clip; once there is none, it is tried at once. */
+/* Starts a process that is missing, unless that failed lately. The failure of the next one concerns
+ * no clip while there is a present one; then it is tried at once. */
 static void
 start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
 {
@@ -155,8 +152,8 @@ start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
     postpone(g, true);
 }
 
-/* Returns the process that decodes the next clip, or NULL if none is ready; g->why is set if none
- * will be for a while. */
+/* Returns the process for the next clip; NULL: none is ready, and g->why is set if none will be
+ * soon. */
 static struct qvm_gpu_process *
 find(qv_decoder *d, int gpu, bool wait)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Has the program that decodes, which alone links FFmpeg, make a clip to try on. */
+/* Has the program that decodes, which alone links FFmpeg, make a clip. */
 #ifndef QVM_MAKE_CLIP_H
 #define QVM_MAKE_CLIP_H
 
