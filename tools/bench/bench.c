@@ -424,7 +424,10 @@ bench_ended(const char *what, int code, qv_error *err)
 static char *
 text_of(char *line)
 {
-    line[strcspn(line, "#\r\n")] = 0;
+    size_t n = strcspn(line, "#\r\n");
+    while (n && strchr(" \t", line[n - 1]))
+        n--;
+    line[n] = 0;
     return line + strspn(line, " \t");
 }
 

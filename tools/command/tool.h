@@ -187,6 +187,8 @@ void tool_each_option(const struct tool *tool,
                       void (*see)(void *user, const char *name, const char *value,
                                   const char *help),
                       void *user);
+/* Parses n integers, of which none is below `least`, with `between` between them. */
+bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
 /* Returns in how many letters two words differ: left out, added or replaced. */
 size_t tool_word_distance(const char *a, const char *b);
 /* Returns how the subcommand is called, with all that it needs. */
