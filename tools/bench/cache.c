@@ -196,7 +196,7 @@ resume(struct cache_bench *c, struct bench_times *times, json_t **extras, qv_err
     const qv_status s = run_with(c, c->list, &t, err);
     const double ms = 1e3 * (qv_seconds() - began_s);
     *times = (struct bench_times){ ms, ms, 1 };
-    *extras = json_pack("{s:f, s:f}", "list_s", t.list_s, "look_s", t.look_s);
+    *extras = tool_json("list_s:f look_s:f", t.list_s, t.look_s);
     return s;
 }
 

@@ -131,8 +131,7 @@ record_of(const struct subject *s, const char *work, qv_lowering lowering)
                                   .dtype = s->info.desc.dtype,
                                   .flops = way->flops,
                                   .bytes = way->bytes,
-                                  .extras = json_pack("{s:b, s:s}", "chosen", way->chosen, "desc",
-                                                      s->text) };
+                                  .extras = tool_json("chosen:b desc:s", way->chosen, s->text) };
 }
 
 /* ---- conv3d ---------------------------------------------------------------------------------- */

@@ -243,17 +243,16 @@ static void
 print_sum(const struct profile *p, const char *heading, const char *name, struct sum s,
           const char *kernel)
 {
-    const struct bench_record r = {
-        .work = name,
-        .group = heading,
-        .dtype = p->m.dtype,
-        .times = { .median_ms = s.ms },
-        .flops = s.flops,
-        .bytes = s.bytes,
-        .show = "calls share_percent kernel",
-        .extras = json_pack("{s:I, s:f, s:s}", "calls", (json_int_t)s.calls, "share_percent",
-                            100 * s.ms / sum_of(p, 0, any).ms, "kernel", kernel)
-    };
+    const struct bench_record r = { .work = name,
+                                    .group = heading,
+                                    .dtype = p->m.dtype,
+                                    .times = { .median_ms = s.ms },
+                                    .flops = s.flops,
+                                    .bytes = s.bytes,
+                                    .show = "calls share_percent kernel",
+                                    .extras =
+                                        tool_json("calls:I share_percent:f kernel:s", s.calls,
+                                                  100 * s.ms / sum_of(p, 0, any).ms, kernel) };
     bench_print(p->b, &r);
     json_decref(r.extras);
 }
@@ -296,15 +295,15 @@ emit_steps(struct profile *p, qv_error *err)
     for (size_t i = 0; i < p->n && !status; i++) {
         char text[400];
         const struct row *row = &p->rows[i];
-        struct bench_record r = { .work = qv_op_print(&p->steps[i].op, text, sizeof text),
-                                  .way = row->layer,
-                                  .dtype = p->m.dtype,
-                                  .times = { row->ms, row->samples[(p->n_chunks - 1) * 9 / 10],
-                                             p->n_chunks },
-                                  .flops = row->flops,
-                                  .bytes = row->bytes,
-                                  .extras = json_pack("{s:s, s:I, s:s}", "op", row->op, "step",
-                                                      (json_int_t)i, "kernel", row->kernel) };
+        struct bench_record r = {
+            .work = qv_op_print(&p->steps[i].op, text, sizeof text),
+            .way = row->layer,
+            .dtype = p->m.dtype,
+            .times = { row->ms, row->samples[(p->n_chunks - 1) * 9 / 10], p->n_chunks },
+            .flops = row->flops,
+            .bytes = row->bytes,
+            .extras = tool_json("op:s step:I kernel:s", row->op, i, row->kernel)
+        };
         status = bench_emit(p->b, &r, err);
     }
     return status;
@@ -319,9 +318,8 @@ static void
 add_span(json_t *events, const char *name, int track, double begin_ms, double end_ms, json_t *args)
 {
     json_array_append_new(events,
-                          json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:o}", "name", name, "ph", "X",
-                                    "ts", begin_ms * 1e3, "dur", (end_ms - begin_ms) * 1e3, "pid",
-                                    1, "tid", track, "args", args));
+                          tool_json("name:s ph:s ts:f dur:f pid:i tid:i args:o", name, "X",
+                                    begin_ms * 1e3, (end_ms - begin_ms) * 1e3, 1, track, args));
 }
 
 /* Returns the medians as a trace, in which each operation begins where the previous one ended. */
@@ -334,16 +332,16 @@ trace_json(const struct profile *p)
         char text[400];
         const struct row *r = &p->rows[i];
         add_span(events, r->op, OPERATIONS, at_ms, at_ms + r->ms,
-                 json_pack("{s:s, s:s, s:f, s:f}", "operation",
-                           qv_op_print(&p->steps[i].op, text, sizeof text), "kernel", r->kernel,
-                           "flops", r->flops, "bytes", r->bytes));
+                 tool_json("operation:s kernel:s flops:f bytes:f",
+                           qv_op_print(&p->steps[i].op, text, sizeof text), r->kernel, r->flops,
+                           r->bytes));
         at_ms += r->ms;
         if (i + 1 < p->n && !strcmp(r->layer, r[1].layer))
             continue;
         add_span(events, r->layer, LAYERS, layer_ms, at_ms, json_object());
         layer_ms = at_ms;
     }
-    return json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
+    return tool_json("traceEvents:o displayTimeUnit:s", events, "ms");
 }
 
 static qv_status

@@ -131,8 +131,8 @@ report(struct start_bench *t, struct bench_times times, qv_error *err)
                                     .dtype = bench_dtype(t->b),
                                     .times = times,
                                     .show = "first_ms",
-                                    .extras = json_pack("{s:f, s:s}", "first_ms", t->first_ms,
-                                                        "decode", decode) };
+                                    .extras =
+                                        tool_json("first_ms:f decode:s", t->first_ms, decode) };
     return bench_report(t->b, &r, err);
 }
 

@@ -316,21 +316,15 @@ enum { ENCODE, CALL, STREAM, LIMIT, WIDENED = LIMIT + BENCH_LIMIT_RUNS, N_RUNS }
 static json_t *
 shape_json(const struct tower_bench *t)
 {
-    const int64_t *g = t->b->o->grid;
     char base[100];
-    json_t *j =
-        json_pack("{s:I, s:I}", "patches", (json_int_t)t->rows, "chunks", (json_int_t)t->n_chunks);
+    json_t *j = tool_json("patches:I chunks:I", t->rows, t->n_chunks);
     if (t->b->o->pack)
-        json_object_update_new(j, json_pack("{s:o, s:I}", "list",
-                                            tool_json_text(
-                                                bench_base_name(t->b->o->pack, base, sizeof base)),
-                                            "items", (json_int_t)t->n_items));
+        tool_json_add(&j, "list:t items:I", bench_base_name(t->b->o->pack, base, sizeof base),
+                      t->n_items);
     else
-        json_object_set_new(j, "grid_thw",
-                            json_pack("[I,I,I]", (json_int_t)g[0], (json_int_t)g[1],
-                                      (json_int_t)g[2]));
+        tool_json_add(&j, "grid_thw:o", tool_json_grid(t->b->o->grid));
     if (*t->weights)
-        json_object_set_new(j, "stored", json_string(t->weights));
+        tool_json_add(&j, "stored:s", t->weights);
     return j;
 }
 
@@ -340,15 +334,13 @@ encode_json(const struct tower_bench *t, double ms, double widened_ms)
     const qv_plan_info *p = &t->info;
     const double area = (double)(t->m.merge_size * t->m.merge_size);
     json_t *j = shape_json(t);
-    json_object_update_new(
-        j, json_pack("{s:I, s:f, s:f, s:I, s:I}", "capacity", (json_int_t)p->capacity.patches,
-                     "fill", (double)t->rows / ((double)t->n_chunks * (double)p->capacity.patches),
-                     "tokens_per_s", (double)t->rows / area / ms * 1e3, "arena_bytes",
-                     (json_int_t)p->arena_bytes, "weight_bytes", (json_int_t)p->weight_bytes));
+    tool_json_add(&j, "capacity:I fill:f tokens_per_s:f arena_bytes:I weight_bytes:I",
+                  p->capacity.patches,
+                  (double)t->rows / ((double)t->n_chunks * (double)p->capacity.patches),
+                  (double)t->rows / area / ms * 1e3, p->arena_bytes, p->weight_bytes);
     if (t->widened)
-        json_object_update_new(j, json_pack("{s:f, s:f, s:I}", "widened_ms", widened_ms,
-                                            "over_widened", ms / widened_ms, "widened_weight_bytes",
-                                            (json_int_t)t->widened_info.weight_bytes));
+        tool_json_add(&j, "widened_ms:f over_widened:f widened_weight_bytes:I", widened_ms,
+                      ms / widened_ms, t->widened_info.weight_bytes);
     return j;
 }
 
@@ -381,9 +373,8 @@ report(struct tower_bench *t, const struct bench_run *runs, qv_error *err)
         r.times = runs[i].times;
         r.show = "over_encode us_per_patch";
         r.extras = shape_json(t);
-        json_object_update_new(r.extras, json_pack("{s:f, s:f}", "over_encode",
-                                                   r.times.median_ms / ms, "us_per_patch",
-                                                   r.times.median_ms * 1e3 / (double)t->rows));
+        tool_json_add(&r.extras, "over_encode:f us_per_patch:f", r.times.median_ms / ms,
+                      r.times.median_ms * 1e3 / (double)t->rows);
         status = bench_report(t->b, &r, err);
     }
     if (status || t->b->o->no_limit)

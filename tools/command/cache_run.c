@@ -104,19 +104,16 @@ find_work(struct run *r, qv_error *err)
 static qv_status
 report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
 {
-    json_t *j = json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:I, s:s, s:s, s:{s:f}}",
-        "cache", tool_json_text(r->o->out), "done", (json_int_t)n->done, "tokens",
-        (json_int_t)n->tokens, "frames", (json_int_t)n->frames, "failed", (json_int_t)n->failed,
-        "damaged", (json_int_t)n->damaged, "there", (json_int_t)n->there, "failed_before",
-        (json_int_t)n->failed_before, "interrupted", tool_signals_caught() != 0, "list_s",
-        r->times.list_s, "look_s", r->times.look_s, "job_s", r->times.job_s, "peak_bytes",
-        (json_int_t)tool_peak_bytes(), "version", qv_version(), "commit", QV_COMMIT, "text",
-        "total_s", r->times.list_s + r->times.look_s + r->devices->load_s + r->times.job_s);
-    const int lost = json_object_update_new(j, tool_rates_json(n->frames, n->tokens, n->seconds,
-                                                               r->devices->load_s));
+    json_t *j = tool_json(
+        "cache:t done:I tokens:I frames:I failed:I damaged:I there:I failed_before:I "
+        "interrupted:b list_s:f look_s:f job_s:f peak_bytes:I version:s commit:s text.total_s:f",
+        r->o->out, n->done, n->tokens, n->frames, n->failed, n->damaged, n->there, n->failed_before,
+        tool_signals_caught() != 0, r->times.list_s, r->times.look_s, r->times.job_s,
+        tool_peak_bytes(), qv_version(), QV_COMMIT,
+        r->times.list_s + r->times.look_s + r->devices->load_s + r->times.job_s);
+    tool_json_add_rates(&j, "", n->frames, n->tokens, n->seconds, r->devices->load_s);
     return tool_show(
-        r->o, j, lost,
+        r->o, j,
         "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} were there, "
         "{failed_before} had failed before[failed_before? (--retry-failed)][damaged?; "
         "{damaged} clip{damaged|s} of the done with damaged frames]\n"

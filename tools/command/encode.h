@@ -77,7 +77,8 @@ qv_status tool_report(struct tool_encoder *e, const struct tool_output *output,
                       const qv_job_result *result, qv_error *err);
 /* Returns sampled frames and tokens per second of the whole time, from the first clip until all are
  * written, and how long loading took before that; for tool_show, with TOOL_RATES_TEXT. */
-json_t *tool_rates_json(int64_t frames, int64_t tokens, double seconds, double load_s);
+void tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_t tokens,
+                         double seconds, double load_s);
 #define TOOL_RATES_TEXT                                                                            \
     "{sampled_frames_per_s|1f} sampled frames and {tokens_per_s|1f} tokens per second; loading "   \
     "the model took {load_s|time} before"

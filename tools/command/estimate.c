@@ -104,15 +104,14 @@ bytes_of(const struct estimate *e, const qv_cache_layout *l)
 static json_t *
 estimate_json(const struct estimate *e, const qv_cache_layout *l)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:b, s:f, s:s, s:o, s:i}}", "clips",
-                     (json_int_t)e->n, "opened", (json_int_t)e->opened, "unusable",
-                     (json_int_t)e->unusable, "images", (json_int_t)llround(e->images), "frames",
-                     (json_int_t)llround(e->frames), "source_frames",
-                     (json_int_t)llround(e->source_frames), "tokens",
-                     (json_int_t)llround(e->tokens), "text", "sampled", e->opened < e->n, "bytes",
-                     bytes_of(e, l), "dtype", qv_dtype_name(l->dtype), "rows",
-                     l->width ? json_sprintf("[n, %lld]", (long long)l->width) : json_null(),
-                     "deepstack", l->n_deepstack);
+    return tool_json(
+        "clips:I opened:I unusable:I images:I frames:I source_frames:I tokens:I text:o", e->n,
+        e->opened, e->unusable, llround(e->images), llround(e->frames), llround(e->source_frames),
+        llround(e->tokens),
+        tool_json("sampled:b bytes:f dtype:s rows:o deepstack:i", e->opened < e->n, bytes_of(e, l),
+                  qv_dtype_name(l->dtype),
+                  l->width ? json_sprintf("[n, %lld]", (long long)l->width) : json_null(),
+                  l->n_deepstack));
 }
 
 /* ---- info --list ----------------------------------------------------------------------------- */
@@ -135,12 +134,9 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
     }
     if (!s) {
         json_t *j = estimate_json(&e, &layout);
-        const int lost =
-            json_object_set_new(j, "list", tool_json_text(o->list)) |
-            json_object_update_new(json_object_get(j, "text"),
-                                   json_pack("{s:f, s:f}", "rate", o->rate, "seconds",
-                                             o->rate > 0 ? (double)e.n / o->rate : 0.0));
-        s = tool_show(o, j, lost,
+        tool_json_add(&j, "list:t text.rate:f text.seconds:f", o->list, o->rate,
+                      o->rate > 0 ? (double)e.n / o->rate : 0.0);
+        s = tool_show(o, j,
                       "{list}:\n" ESTIMATE_TEXT "[text.rate?  time       {text.seconds|time} at "
                       "{text.rate} clips a second (--rate)\n]",
                       &err);
@@ -254,21 +250,15 @@ report(const struct forecast *f, qv_error *err)
     const struct tool_options *o = f->o;
     const double h = hours(f);
     json_t *j = estimate_json(&f->sums, &f->layout);
-    const int lost =
-        json_object_update_new(j, json_pack("{s:o, s:I, s:I, s:I, s:o}", "cache",
-                                            tool_json_text(o->out), "there",
-                                            (json_int_t)f->counts.there, "failed_before",
-                                            (json_int_t)f->counts.failed_before, "bytes",
-                                            (json_int_t)bytes_of(&f->sums, &f->layout), "hours",
-                                            h < 0 ? json_null() : json_real(h))) |
-        json_object_update_new(
-            json_object_get(j, "text"),
-            json_pack("{s:f, s:b, s:f, s:I, s:I, s:f, s:f}", "asked", o->rate, "unknown",
-                      (int)(h < 0), "time_s", 3600 * h, "clips", (json_int_t)f->rate.clips,
-                      "tokens", (json_int_t)f->rate.tokens, "seconds",
-                      o->measure || o->rate > 0 || !f->has_rate ? 0.0 : f->rate.seconds, "measured",
-                      o->measure && f->has_rate ? f->rate.seconds : 0.0));
-    return tool_show(o, j, lost, forecast_text, err);
+    tool_json_add(&j,
+                  "cache:t there:I failed_before:I bytes:I hours:o text.asked:f text.unknown:b "
+                  "text.time_s:f text.clips:I text.tokens:I text.seconds:f text.measured:f",
+                  o->out, f->counts.there, f->counts.failed_before,
+                  (int64_t)bytes_of(&f->sums, &f->layout), h < 0 ? json_null() : json_real(h),
+                  o->rate, h < 0, 3600 * h, f->rate.clips, f->rate.tokens,
+                  o->measure || o->rate > 0 || !f->has_rate ? 0.0 : f->rate.seconds,
+                  o->measure && f->has_rate ? f->rate.seconds : 0.0);
+    return tool_show(o, j, forecast_text, err);
 }
 
 int

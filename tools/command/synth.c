@@ -203,8 +203,7 @@ write_shards(struct synth *s, qv_error *err)
         for (size_t t = first; t < end; t++)
             json_object_set_new(map, s->stored[t].name, json_string(name));
     }
-    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)s->bytes,
-                              "weight_map", map);
+    json_t *index = tool_json("metadata:o weight_map:o", tool_json("total_size:I", s->bytes), map);
     if (!status)
         status = write_json(s, "model.safetensors.index.json", index, err);
     json_decref(index);
@@ -345,13 +344,10 @@ tool_synth(const struct tool_options *o)
     qv_error err = { 0 };
     qv_status status = synth(&s, &err);
     if (!status)
-        status =
-            tool_show(o,
-                      json_pack("{s:o, s:I, s:I, s:I, s:{s:f}}", "checkpoint",
-                                tool_json_text(o->output), "tensors", (json_int_t)s.n, "bytes",
-                                (json_int_t)s.bytes, "seed", (json_int_t)o->seed, "text", "mb",
-                                (double)s.bytes / 1e6),
-                      0, "{checkpoint}: {tensors} tensors, {text.mb|1f} MB, seed {seed}\n", &err);
+        status = tool_show(o,
+                           tool_json("checkpoint:t tensors:I bytes:I seed:I text:o", o->output, s.n,
+                                     s.bytes, o->seed, tool_json("mb:f", (double)s.bytes / 1e6)),
+                           "{checkpoint}: {tensors} tensors, {text.mb|1f} MB, seed {seed}\n", &err);
     qv_tower_close(&s.tower);
     free(s.tensors);
     free(s.stored);

@@ -167,14 +167,12 @@ print_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_err
     char *key = NULL;
     if (asprintf(&key, "%.*s/%s", (int)(ends ? n - 4 : n), shard, name) < 0)
         return qv_no_memory(s->path, err);
-    json_t *j =
-        json_pack("{s:o, s:o, s:I, s:I}", "path", tool_json_text(s->path), "key",
-                  tool_json_text(key), "offset", (json_int_t)offset, "bytes", (json_int_t)bytes);
+    json_t *j = tool_json("path:t key:t offset:I bytes:I", s->path, key, offset, bytes);
     free(key);
     s->n++;
     struct tool_options o = *s->o;
     o.json = true;
-    return tool_show(&o, j, 0, "", err);
+    return tool_show(&o, j, "", err);
 }
 
 int

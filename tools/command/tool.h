@@ -311,6 +311,19 @@ int64_t tool_peak_bytes(void); /* returns the peak memory of this process */
 /* Returns a value as a line of JSON, for free(); NULL for lack of memory. Control characters are
  * escaped, those too that JSON itself lets pass. */
 char *tool_json_line(const json_t *value);
+/*
+ * show.c: returns an object of fields, which are given as "NAME:KIND NAME:KIND ..", and then their
+ * values. A NAME A.B is member B of the object A. A KIND is I (int64_t, or another type of 8
+ * bytes), i (int), b (of int), f (double), s (UTF-8), t (any bytes) or o (json_t *, whose reference
+ * is taken). Returns NULL for lack of memory, or if a value is NULL. tool_json_add adds fields to
+ * an object, which becomes NULL then.
+ */
+json_t *tool_json(const char *fields, ...);
+void tool_json_add(json_t **object, const char *fields, ...);
+json_t *tool_json_grid(const int64_t thw[3]);
+/* Adds members that readers of that kind have, from one place of outcome.inc up to another. */
+void tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned readers, int from,
+                           int to);
 /* Appends a JSON object as a line to the options' file, or prints it on stdout. Drops the
  * reference. Returns QV_EIO. */
 qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err);
@@ -324,11 +337,9 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
  *   [NAME?..], [!NAME?..] is printed only if the field is there and not 0, "", false or empty, or
  *                         only if it is not so
  * and NAME may be A.B, member B of the object A. The member "text" has what only the text shows: no
- * JSON has it. Drops the reference. Returns QV_EIO; QV_ENOMEM if the object is NULL, or lacks a
- * field because memory did (lost is not 0).
+ * JSON has it. Drops the reference. Returns QV_EIO; QV_ENOMEM if the object is NULL.
  */
-qv_status tool_show(const struct tool_options *o, json_t *object, int lost, const char *text,
-                    qv_error *err);
+qv_status tool_show(const struct tool_options *o, json_t *object, const char *text, qv_error *err);
 
 /* make_clip.c: makes a short test clip with motion. Sizes are even. */
 struct tool_clip_shape {
