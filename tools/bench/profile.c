@@ -8,9 +8,8 @@
 #include <string.h>
 
 #include "bench.h"
+#include "command/encode.h"
 #include "error.h"
-#include "files/atomic_file.h"
-#include "files/json.h"
 #include "model/items.h"
 
 enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
@@ -311,48 +310,32 @@ emit_steps(struct profile *p, qv_error *err)
 
 /* ---- the trace ------------------------------------------------------------------------------- */
 
-enum { LAYERS = 1, OPERATIONS = 2 }; /* tracks, as threads of one process */
+enum { DEVICES = 2, LAYERS = 1, OPERATIONS = 2 }; /* a process of trace.c, and its lanes */
 
-/* Adds a span, for which Chrome's format wants microseconds. Takes the reference to args. */
-static void
-add_span(json_t *events, const char *name, int track, double begin_ms, double end_ms, json_t *args)
-{
-    json_array_append_new(events,
-                          tool_json("name:s ph:s ts:f dur:f pid:i tid:i args:o", name, "X",
-                                    begin_ms * 1e3, (end_ms - begin_ms) * 1e3, 1, track, args));
-}
-
-/* Returns the medians as a trace, in which each operation begins where the previous one ended. */
-static json_t *
-trace_json(const struct profile *p)
-{
-    json_t *events = json_array();
-    double at_ms = 0, layer_ms = 0;
-    for (size_t i = 0; i < p->n; i++) {
-        char text[400];
-        const struct row *r = &p->rows[i];
-        add_span(events, r->op, OPERATIONS, at_ms, at_ms + r->ms,
-                 tool_json("operation:s kernel:s flops:f bytes:f",
-                           qv_op_print(&p->steps[i].op, text, sizeof text), r->kernel, r->flops,
-                           r->bytes));
-        at_ms += r->ms;
-        if (i + 1 < p->n && !strcmp(r->layer, r[1].layer))
-            continue;
-        add_span(events, r->layer, LAYERS, layer_ms, at_ms, json_object());
-        layer_ms = at_ms;
-    }
-    return tool_json("traceEvents:o displayTimeUnit:s", events, "ms");
-}
-
+/* Writes the medians as a trace, in which each operation begins where the previous one ended. */
 static qv_status
 write_trace(const struct profile *p, const char *path, qv_error *err)
 {
-    json_t *trace = trace_json(p);
-    char *text = qv_json_text(trace, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    const qv_status status = text ? qv_atomic_file_put(path, text, strlen(text), err)
-                                  : qv_fail(err, QV_ENOMEM, "%s: no memory for a trace", path);
-    free(text);
-    json_decref(trace);
+    struct tool_trace *t = NULL;
+    double at_s = 0, layer_s = 0;
+    qv_status status = tool_trace_open(path, &t, err);
+    for (size_t i = 0; i < p->n && !status; i++) {
+        char text[400];
+        const struct row *r = &p->rows[i];
+        const double end_s = at_s + 1e-3 * r->ms;
+        tool_trace_write(t, r->op, DEVICES, OPERATIONS, at_s, end_s,
+                         tool_json("operation:s kernel:s flops:f bytes:f",
+                                   qv_op_print(&p->steps[i].op, text, sizeof text), r->kernel,
+                                   r->flops, r->bytes));
+        at_s = end_s;
+        if (i + 1 < p->n && !strcmp(r->layer, r[1].layer))
+            continue;
+        tool_trace_write(t, r->layer, DEVICES, LAYERS, layer_s, at_s, json_object());
+        layer_s = at_s;
+    }
+    if (!status)
+        status = tool_trace_finish(t, err);
+    tool_trace_close(&t);
     return status;
 }
 
