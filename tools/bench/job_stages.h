@@ -8,7 +8,6 @@
 #include "bench.h"
 #include "command/encode.h"
 #include "command/list.h"
-#include "job_bounds.h"
 
 struct job_bench {
     struct bench *b;

@@ -9,6 +9,62 @@
 #include "encode.h"
 #include "error.h"
 
+/* ---- what the verbs share ---------------------------------------------------------------------- */
+
+static qv_status
+check_key(const struct tool_options *o, const struct tool_entry *entry, qv_error *err)
+{
+    char key[QV_CACHE_MAX_KEY + 1];
+    qv_error why = { 0 };
+    const qv_status s = qv_cache_key(entry->key, key, &why);
+    return s && o->list
+               ? qv_fail(err, s, "%s:%zu: %s", qv_path_tail(o->list), entry->line, why.text)
+           : s ? qv_fail(err, s, "%s", why.text)
+               : s;
+}
+
+qv_status
+tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *err)
+{
+    qv_status s =
+        o->list ? tool_list_read(o->list, list, err)
+                : tool_list_of_paths(o->arguments, o->n_arguments, o->recursive, false, list, err);
+    if (!s)
+        s = tool_check_list_outputs(o, list, NULL, 0, err);
+    const uint64_t n_shards = o->shard[1] > 0 ? (uint64_t)o->shard[1] : 1;
+    size_t n = 0;
+    for (size_t i = 0; i < list->n && !s; i++) {
+        const struct tool_entry *entry = &list->at[i];
+        s = check_key(o, entry, err);
+        if (qv_cache_key_hash(entry->key) % n_shards == (uint64_t)o->shard[0])
+            list->at[n++] = *entry;
+    }
+    list->n = s ? list->n : n;
+    return s;
+}
+
+qv_cache_trust
+tool_cache_trust(const struct tool_options *o)
+{
+    return o->trust_keys  ? QV_CACHE_TRUST_KEYS
+           : o->same_size ? QV_CACHE_TRUST_TIMES
+                          : QV_CACHE_TRUST_NOTHING;
+}
+
+void
+tool_cache_tell_damage(const qv_cache *cache)
+{
+    const char *words;
+    bool superseded;
+    for (int64_t i = 0; cache && (words = qv_cache_damage(cache, i, &superseded)) != NULL; i++)
+        tool_complain("%s; %s", words,
+                      superseded ? "it is superseded: its keys have better records elsewhere, and "
+                                   "qwenvit cache prune removes it"
+                                 : "what it has is passed over");
+}
+
+/* ---- the fill -------------------------------------------------------------------------------- */
+
 struct run {
     const struct tool_options *o;
     struct tool_list list;
@@ -20,8 +76,6 @@ struct run {
     struct tool_reasons failures;
     pthread_mutex_t lock; /* guards messages and failures */
 };
-
-/* ---- the fill -------------------------------------------------------------------------------- */
 
 /* Tells of a clip that failed, or, without a key, warns of something about the whole run. */
 static void

@@ -6,7 +6,7 @@
 #include "files/safetensors.h"
 #include "files/utf8.h"
 #include "list.h"
-#include "tar.h"
+#include "tool.h"
 
 /* ---- safetensors ----------------------------------------------------------------------------- */
 

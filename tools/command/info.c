@@ -13,7 +13,6 @@
 #include "files/gguf.h"
 #include "files/json.h"
 #include "model/inspect.h"
-#include "estimate.h"
 #include "qwenvit_clips.h"
 #include "towers/leftover.h"
 #include "towers/mmproj.h"

@@ -544,10 +544,8 @@ take_option(struct line *l, const char *text)
         const struct option *best = NULL;
         size_t least = 3;
         for (EACH_OPTION(a))
-            if (a->group & l->tool->groups && tool_word_distance(text, a->name) < least) {
-                least = tool_word_distance(text, a->name);
+            if (a->group & l->tool->groups && tool_is_nearer(text, a->name, &least))
                 best = a;
-            }
         return best ? WRONG(l, "no option %s; did you mean %s?", text, best->name)
                     : WRONG(l, "no option %s", text);
     }

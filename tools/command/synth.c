@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "clips/make_clip.h"
 #include "dtype.h"
 #include "error.h"
 #include "files/json.h"
@@ -318,6 +319,31 @@ synth(struct synth *s, qv_error *err)
     return status;
 }
 
+/* ---- clips to try on, by the program that links FFmpeg ----------------------------------------- */
+
+const struct tool_clip_shape tool_clip_shape = {
+    .width = 320, .height = 240, .fps = 25, .frames = 100
+};
+
+qv_status
+tool_make_clip(const char *path, const struct tool_clip_shape *s, qv_error *err)
+{
+    struct qv_atomic_file file = { 0 };
+    qv_error why;
+    char shape[96];
+    snprintf(shape, sizeof shape, "%d,%d,%d,%d,%d,%d", s->width, s->height, s->fps, s->frames,
+             s->is_filmed, s->number);
+    qv_status status = qv_atomic_file_open(path, &file, err);
+    if (status)
+        return status;
+    const char *to = file.temporary ? file.temporary : file.path;
+    status = qvm_clip_make(tool_decoder_program(), to, shape, &why);
+    status =
+        status ? qv_fail(err, status, "%s: %s", path, why.text) : qv_atomic_file_commit(&file, err);
+    qv_atomic_file_abort(&file);
+    return status;
+}
+
 static int
 make_clip(const struct tool_options *o)
 {
@@ -330,6 +356,8 @@ make_clip(const struct tool_options *o)
     tool_print("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
     return TOOL_DONE;
 }
+
+/* ---- the subcommand -------------------------------------------------------------------------- */
 
 int
 tool_synth(const struct tool_options *o)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit list: makes a list of the clips and images in tar files, each in its place there. */
 #define _GNU_SOURCE
-#include "tar.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +9,7 @@
 
 #include "error.h"
 #include "list.h"
+#include "tool.h"
 
 enum { BLOCK = 512, MOST_NAME = 1 << 16 };
 

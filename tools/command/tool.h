@@ -189,8 +189,9 @@ void tool_each_option(const struct tool *tool,
                       void *user);
 /* Parses n integers, of which none is below `least`, with `between` between them. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
-/* Returns in how many letters two words differ: left out, added or replaced. */
-size_t tool_word_distance(const char *a, const char *b);
+/* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced), which
+ * becomes the distance then. */
+bool tool_is_nearer(const char *name, const char *word, size_t *least);
 /* Returns how the subcommand is called, with all that it needs. */
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
@@ -341,7 +342,7 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
  */
 qv_status tool_show(const struct tool_options *o, json_t *object, const char *text, qv_error *err);
 
-/* make_clip.c: makes a short test clip with motion. Sizes are even. */
+/* synth.c: makes a short test clip with motion. Sizes are even. */
 struct tool_clip_shape {
     int width, height, fps, frames;
     /* True: it looks filmed, like clips of data sets: a detailed surface that pans, with grain, in
