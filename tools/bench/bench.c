@@ -64,7 +64,6 @@ rate_text(struct bench_rate rate, double scale, char text[24])
     return rate.known ? digits(rate.per_s * scale, text) : "unknown";
 }
 
-/* Prints the device, once. */
 static void
 tell_device(struct bench *b)
 {
@@ -252,14 +251,12 @@ bench_put_figure(json_t *record, const char *name, struct bench_figure figure)
     json_object_set_new(record, "withheld", withheld);
 }
 
-/* Returns units a second from units a run. */
 static double
 rate(double units, double ms)
 {
     return ms > 0 ? units / (ms * 1e-3) : 0;
 }
 
-/* Sets a field to a rate of the machine, or says that it is unknown. */
 static void
 put_rate(json_t *machine, const char *name, struct bench_rate rate, double scale)
 {
@@ -332,7 +329,6 @@ bench_emit(struct bench *b, const struct bench_record *r, qv_error *err)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Prints the heading of a table, unless that table is being printed already. */
 static void
 show_group(struct bench *b, const char *name, qv_dtype dtype)
 {

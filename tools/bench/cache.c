@@ -45,7 +45,6 @@ name_files(struct cache_bench *c, qv_error *err)
     return c->list && c->folder ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", folder);
 }
 
-/* Runs `qwenvit cache` with this list and without output. */
 static qv_status
 run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times, qv_error *err)
 {

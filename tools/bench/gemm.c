@@ -37,7 +37,6 @@ struct gemm_bench {
     int64_t copies;
 };
 
-/* Opens the GEMM of a row count, once with each copy of the weight. */
 static qv_status
 open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_ops *out,
           qv_error *err)
@@ -70,7 +69,6 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
     return status;
 }
 
-/* Reports a row count, whose times are of a GEMM with each copy. */
 static qv_status
 report_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_ops *ops,
             struct bench_times times, double first_ms, qv_error *err)
@@ -108,7 +106,6 @@ streamed_bytes(const struct gemm_bench *g)
     return (int64_t)(bytes < least ? least : bytes > most ? most : bytes);
 }
 
-/* Returns how many of the row counts are wanted. */
 static int
 count_rows(const struct gemm_bench *g)
 {

@@ -14,7 +14,6 @@
 
 enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
 
-/* One operation of the chunk. */
 struct row {
     const char *op;
     char layer[40], kernel[QV_KERNEL_BYTES];
@@ -140,7 +139,6 @@ lead_up(qv_context *ctx, const struct qv_call *calls, size_t i, struct qv_record
     return status ? status : ctx->backend->replay(ctx->dev, *lead, err);
 }
 
-/* Times each step; these are the next chunk's samples. */
 static qv_status
 step_through(struct profile *p, qv_error *err)
 {
@@ -188,7 +186,6 @@ run_all(struct profile *p, qv_error *err)
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-/* The sum of several operations. */
 struct sum {
     int64_t calls, layers;
     double ms, flops, bytes;

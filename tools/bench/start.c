@@ -75,7 +75,6 @@ spawn(const struct start_bench *t, pid_t *pid)
     return code;
 }
 
-/* This bench_work times a process from its start to its end. */
 static qv_status
 run_command(void *user, double *ms, qv_error *err)
 {

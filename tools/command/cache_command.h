@@ -20,7 +20,6 @@ qv_status tool_cache_add_list(struct qv_cache_fill *fill, const struct tool_list
 /* Returns what is not compared of a clip's file. */
 qv_cache_trust tool_cache_trust(const struct tool_options *o);
 
-/* Removes keys from all parts, and reports it. Returns an exit code. */
 int tool_cache_remove_keys(const struct tool_options *o, const char *const *keys, size_t n);
 /* Makes a cache like `qwenvit cache fill`, but without catching signals, on devices that are open;
  * if there are none, it opens them. */
@@ -34,7 +33,6 @@ int tool_cache_run_on(const struct tool_options *o, struct tool_devices *devices
 
 /* ---- estimate.c ------------------------------------------------------------------------------ */
 
-/* Estimates what a run would take. Returns an exit code. */
 int tool_cache_estimate(const struct tool_options *o);
 
 /* The rules by which frames are chosen: a model's numbers, or those of the published files. */

@@ -32,7 +32,6 @@ look(const struct tool_options *o, verb_function *verb)
     return s ? tool_fail(s, &err) : code;
 }
 
-/* Defines the subcommand of a verb_function. */
 #define VERB(verb)                                                                                 \
     int tool_cache_##verb(const struct tool_options *o)                                            \
     {                                                                                              \

@@ -129,7 +129,6 @@ tool_cache_add_list(qv_cache_fill *fill, const struct tool_list *list, bool *wan
     return s;
 }
 
-/* Opens the fill, and adds the list to it. */
 static qv_status
 find_work(struct run *r, qv_error *err)
 {

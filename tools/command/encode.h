@@ -72,7 +72,6 @@ qv_dtype tool_output_dtype(const struct tool_encoder *e); /* dtype of the writte
 qv_job_sink tool_sink(struct tool_encoder *e);
 void tool_output_close(struct tool_output *output);
 
-/* Reports a clip's result, as a line or a record. */
 qv_status tool_report(struct tool_encoder *e, const struct tool_output *output,
                       const qv_job_result *result, qv_error *err);
 /* Returns sampled frames and tokens per second of the whole time, from the first clip until all are
@@ -94,7 +93,6 @@ void tool_trace_write(struct tool_trace *t, const char *name, int process, int l
 qv_status tool_trace_finish(struct tool_trace *t, qv_error *err);
 void tool_trace_close(struct tool_trace **trace);
 
-/* Reports the whole job of several clips. */
 qv_status tool_report_job(const struct tool_encoder *e, qv_error *err);
 
 #endif

@@ -87,7 +87,6 @@ preprocess_json(bool is_image, const qv_preprocess *p)
                      json_pack("[f,f,f]", p->std[0], p->std[1], p->std[2]));
 }
 
-/* Returns the full attention's blocks. */
 static json_t *
 full_json(const struct qv_config *c)
 {
@@ -433,7 +432,6 @@ is_hub_name(const char *path)
            !ending && access(path, F_OK);
 }
 
-/* Shows what one path is. Returns an exit code. */
 static int
 show(struct scene *s, const char *path)
 {

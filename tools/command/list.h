@@ -34,7 +34,6 @@ qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err)
  * can have: a file's name, and a folder's name with what lies below it. */
 qv_status tool_list_of_paths(const char *const *paths, size_t n, bool recursive, bool names,
                              struct tool_list *out, qv_error *err);
-/* Returns whether the file's name has the ending of a clip or image. */
 bool tool_is_media(const char *name);
 /* Adds what is in a folder, with keys that begin with `key` ("": with nothing). */
 qv_status tool_list_add_folder(struct tool_list *list, const char *folder, const char *key,

@@ -383,7 +383,6 @@ parse_devices(const char *text, struct tool_options *out)
     return good;
 }
 
-/* Parses a dtype, which must be one of the set. */
 static bool
 parse_dtype(const char *text, qv_dtype *out, unsigned set)
 {
@@ -495,7 +494,6 @@ tool_named_files(const struct tool_options *given, enum tool_file kind,
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-/* A command line that is being parsed. */
 struct line {
     const struct tool *tool;
     int argc, i;

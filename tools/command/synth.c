@@ -25,7 +25,6 @@
 
 enum { PIECE = 1 << 20 }; /* values written at a time */
 
-/* A stored tensor's number in the tower, its place there, and its name. */
 struct stored {
     size_t id;
     int place;
@@ -156,7 +155,6 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     return QV_OK;
 }
 
-/* Writes tensors [first, first + n) to one file. */
 static qv_status
 write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *err)
 {

@@ -13,7 +13,6 @@
 
 enum { BLOCK = 512, MOST_NAME = 1 << 16 };
 
-/* A header's fields, as POSIX has them. */
 struct header {
     char name[100], mode[24], size[12], mtime[12], sum[8], type, link[100], magic[8], owner[80],
         prefix[155], rest[12];

@@ -20,12 +20,10 @@ enum tool_exit {
 
 enum { TOOL_MOST_DEVICES = 64 };
 
-/* An option's three numbers. */
 struct tool_three {
     bool given;
     double values[3];
 };
-/* Returns the values as the library wants them: NULL if they were not given. */
 static inline const double *
 tool_three(const struct tool_three *three)
 {
@@ -148,7 +146,6 @@ tool_word(const struct tool *tool); /* the last word of its name, which is that 
 /* pages.c: what `help --man` and `help --bash` print. */
 void tool_print_man(const struct tool_program *program);
 void tool_print_completion(const struct tool_program *program);
-/* Runs the subcommand that the command line names, and returns the exit code. */
 int tool_main(const struct tool_program *program, int argc, char **argv);
 
 /* From now on the first SIGINT, SIGTERM or SIGHUP does not end the process: the subcommand asks for
@@ -192,7 +189,6 @@ bool tool_parse_integers(const char *text, int64_t *out, int n, char between, in
 /* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced), which
  * becomes the distance then. */
 bool tool_is_nearer(const char *name, const char *word, size_t *least);
-/* Returns how the subcommand is called, with all that it needs. */
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
 enum tool_file { TOOL_INPUT = 1, TOOL_CLIPS, TOOL_OUTPUT };
@@ -222,7 +218,6 @@ int tool_exit_code(qv_status status);
 /* Opens a context with the tune file of the options, or that in the user's cache folder; prints its
  * warning. */
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
-/* The path in the environment variable QWENVIT_DECODER, or NULL. */
 const char *tool_decoder_program(void);
 /* Says a warning that came since the context was opened: the tune file could not be written. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
