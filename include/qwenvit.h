@@ -24,10 +24,12 @@
  *
  * Threads. Different contexts may be used by different threads at the same time, and so may
  * qv_status_name() and qv_version(). One context and everything made from it (its models, their
- * plans) is used by one thread at a time; which thread may change. A qv_error belongs to its
- * caller. A model may be freed only after its plans, a context only after its models. Any thread
- * may call qv_host_alloc() and qv_host_free(), also while another uses the context. A call leaves
- * the thread's current CUDA device and context as they were.
+ * plans) is used by one thread at a time; which thread may change. But any threads may call
+ * qv_encode() and use feeders and jobs of one context at once: these take turns, in which a device
+ * computes the chunks of one of them. A qv_error belongs to its caller. A model may be freed only
+ * after its plans, feeders and jobs, a context only after its models. Any thread may call
+ * qv_host_alloc() and qv_host_free(), also while another uses the context. A call leaves the
+ * thread's current CUDA device and context as they were.
  */
 #ifndef QWENVIT_H
 #define QWENVIT_H
@@ -473,7 +475,8 @@ typedef struct qv_feeder_chunk {
 
 /* Opens a feeder for models of one tower, each on a device of its own. Makes the plan that most
  * frame pairs are packed in, for each. Returns QV_EINVAL, QV_ENOMEM, and what qv_plan_create
- * returns. From open to close only the feeder may use the models' contexts. */
+ * returns. Until it is closed the models' contexts may be used by other feeders, jobs and calls
+ * of qv_encode alone. */
 QV_API qv_status qv_feeder_open(qv_model *const *models, size_t n_models,
                                 const qv_feeder_options *options, qv_feeder **out, qv_error *err);
 
