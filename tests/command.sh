@@ -560,7 +560,7 @@ expect 0 'deepstack_merger_list (2)' "$qwenvit" profile --model "$model" --grid 
     --json=r.json --trace trace.json
 expect 0 'by layer' "$qwenvit" profile --model "$model" motion.mp4 --num-frames 4 $quick
 expect 0 'as encoded, 1 frame' "$qwenvit" profile --model "$model" grey.ppm $quick
-grep -q '"traceEvents":.*"ph":"X".*"displayTimeUnit":"ms"' trace.json || fail 'no events traced'
+grep -q '"ph":"X"' trace.json || fail 'no events traced'
 if command -v python3 > /dev/null; then
     python3 - << 'END' || fail 'records or trace are not as documented'
 import json
