@@ -187,8 +187,8 @@ void tool_each_option(const struct tool *tool,
                       void *user);
 /* Parses n integers, of which none is below `least`, with `between` between them. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
-/* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced), which
- * becomes the distance then. */
+/* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced),
+ * which becomes the distance then. */
 bool tool_is_nearer(const char *name, const char *word, size_t *least);
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
