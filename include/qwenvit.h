@@ -493,10 +493,10 @@ QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *dat
 QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s,
                                               bool more, double *wait_s);
 
-/* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the device
- * computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`, only
- * its items have failed; after any other failure the device is lost: its items must be dropped, and
- * it must not be used again. */
+/* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the
+ * device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`,
+ * only its items have failed; after any other failure the device is lost: its items must be
+ * dropped, and it must not be used again. */
 QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
 /* Waits for the device's oldest chunk and writes its tokens, like qv_plan_pull. */
