@@ -25,9 +25,11 @@
  *
  * Threads. Different threads may use different contexts at the same time, and call qv_status_name()
  * and qv_version(). A context and everything made from it (its models, their plans) may be used by
- * one thread at a time; which thread may change. A model must be freed after its plans, a context
- * after its models. Any thread may call qv_host_alloc() and qv_host_free(), even while another one
- * uses the context. A call leaves the thread's current CUDA device and context as they were.
+ * one thread at a time; which thread may change. The exceptions are qv_encode(), feeders and jobs:
+ * any threads may use these on one context at once, and they take turns at its device, a chunk at a
+ * time. A model must be freed after its plans, feeders and jobs, a context after its models. Any
+ * thread may call qv_host_alloc() and qv_host_free(), even while another one uses the context. A
+ * call leaves the thread's current CUDA device and context as they were.
  */
 #ifndef QWENVIT_H
 #define QWENVIT_H
@@ -466,8 +468,8 @@ typedef struct qv_feeder_chunk {
 } qv_feeder_chunk;
 
 /* Opens a feeder for models of the same tower, each on its own device, and makes the plan that most
- * frame pairs need for each. From open to close only the feeder may use the models' contexts.
- * Returns QV_EINVAL, QV_ENOMEM, and what qv_plan_create returns. */
+ * frame pairs need for each. From open to close only feeders, jobs and calls of qv_encode may use
+ * the models' contexts. Returns QV_EINVAL, QV_ENOMEM, and what qv_plan_create returns. */
 QV_API qv_status qv_feeder_open(qv_model *const *models, size_t n_models,
                                 const qv_feeder_options *options, qv_feeder **out, qv_error *err);
 
