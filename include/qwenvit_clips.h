@@ -507,6 +507,7 @@ QV_API qv_status qv_job_end(qv_job *job, qv_error *err);
  * thread may call it. */
 QV_API void qv_job_cancel(qv_job *job);
 
+/* Fills *out with the job's counts so far. Any thread may call it until qv_job_end has returned. */
 QV_API void qv_job_get_progress(qv_job *job, qv_job_progress *out);
 
 /* Cancels the sources that are not done, waits for the calls under way of sinks and decoders, and
