@@ -297,8 +297,8 @@ QV_API qv_status qv_resize_bicubic(const uint8_t *src, int64_t src_h, int64_t sr
  *     timestamps and names of the sources that wait or are under way.
  *
  * Threads. Any threads may call qv_job_add, qv_job_drop, qv_job_give_back, qv_job_cancel and
- * qv_job_get_progress at once; one thread calls qv_job_end and qv_job_close. Until it is closed
- * the models' contexts may be used by other jobs, feeders and calls of qv_encode alone.
+ * qv_job_get_progress at once; one thread calls qv_job_end and qv_job_close. Until it is closed,
+ * only jobs, feeders and calls of qv_encode may use the models' contexts.
  */
 typedef struct qv_job qv_job;
 
@@ -386,8 +386,8 @@ typedef struct qv_job_options {
     /* Called every 20 ms by the thread that waits in qv_job_add or qv_job_end; false cancels the
      * job. NULL: the job goes on */
     bool (*go_on)(void *user, qv_job *job);
-    /* Called when a failure of a device or of the sink has ended the job, which then must be ended
-     * or closed. It may call no function of the job but qv_job_cancel and qv_job_give_back. */
+    /* Called when a failure of a device or of the sink has ended the job, which must then be ended
+     * or closed. Of the job's functions it may call only qv_job_cancel and qv_job_give_back. */
     void (*lost)(void *user, qv_status status, const char *words);
     int64_t memory;     /* bytes of frames that may wait between decoders and devices; 0: 512 MiB */
     int64_t chunk_rows; /* patches in a chunk; 0: the first device's own size */
