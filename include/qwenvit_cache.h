@@ -294,8 +294,7 @@ typedef struct qv_cache_pruned {
     int64_t broken;    /* broken parts that were removed */
     int64_t left;      /* parts that should have been changed or read, and could not be */
     int64_t freed;     /* bytes of files that were freed */
-    uint64_t beside;   /* the most bytes of disk that new parts needed while the old ones were
-                        * still there */
+    uint64_t beside;   /* the most bytes on disk of new parts while the old ones were still there */
     bool stopped;      /* go_on ended the call */
     uint64_t reserved[4];
 } qv_cache_pruned;
