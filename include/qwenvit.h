@@ -18,8 +18,9 @@
  *     until a later version gives it a meaning.
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, writes a message
  *     there. A failed call leaves its out-parameters untouched.
- *   - A function that frees sets the caller's pointer to NULL and accepts NULL.
- *   - The caller owns what it passes in. A text that a function returns belongs to the object.
+ *   - A function that frees (X_free, X_close) sets the caller's pointer to NULL and accepts NULL.
+ *   - X_get_info fills the caller's struct; texts in it belong to the object. The caller owns what
+ *     it passes in.
  *   - Frames, patches and tokens may be in the device's memory (for a CUDA context, memory of
  *     cudaMalloc on its device). Weights and options are on the host.
  *

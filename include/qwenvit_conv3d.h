@@ -104,7 +104,7 @@ typedef struct qv_conv3d_options {
     /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the best one */
     const char *lowering;
     int64_t chunk; /* output frames computed at a time; 0: all d'. A smaller chunk needs less
-                    * memory, and gives the same bits for any d, because all chunks have one shape */
+                    * memory, and the bits are the same for any d: all chunks have one shape */
     bool stream;   /* calls are consecutive pieces of one depth axis: each keeps its last frames for
                     * the next. causal must not be NONE */
     uint64_t reserved[8];
