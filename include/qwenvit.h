@@ -109,8 +109,9 @@ QV_API const char *qv_dtype_name(qv_dtype dtype); /* "bf16"; never NULL */
 /* ---- context: a device ---------------------------------------------------------------------- */
 
 typedef struct qv_context_options {
-    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal" */
-    int device;          /* index among that backend's devices */
+    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal", or with a device's index
+                          * "cuda:1" */
+    int device;          /* index among that backend's devices; 0 where the name has one */
     int threads;         /* CPU threads; 0: every core this process may use */
     /* A file in which measured choices are kept, by device and library versions: the lowering of
      * a Conv3d, the library's algorithm for an operation. The same file gives the same choices
