@@ -291,6 +291,8 @@ struct tool_list;
 /* Checks that a file that is written has its format's ending; a device or pipe need not.
  * QV_EINVAL. */
 qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
+/* Does so for a file of tokens, whose name may also have no ending. */
+qv_status tool_check_token_file(const char *path, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
 
