@@ -6,8 +6,8 @@
 
 #include "command/tool.h"
 #include "figures.h"
-#include "model/inspect.h"
-#include "samples.h"
+#include "model/plan.h"
+#include "numbers.h"
 
 /* ---- bench.c: a bench, its timing, its records ----------------------------------------------- */
 
