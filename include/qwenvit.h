@@ -111,8 +111,9 @@ QV_API const char *qv_dtype_name(qv_dtype dtype); /* "bf16"; never NULL */
 /* ---- context: a device ---------------------------------------------------------------------- */
 
 typedef struct qv_context_options {
-    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal" */
-    int device;          /* index among that backend's devices */
+    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal", or with a device's index
+                          * "cuda:1" */
+    int device;          /* index among that backend's devices; 0 where the name has one */
     int threads;         /* CPU threads; 0: every core this process may use */
     /* A file that keeps measured choices, by device and library versions: a Conv3d's lowering, a
      * library's algorithm for an operation. The same file gives the same choices and so the same

@@ -101,9 +101,8 @@ typedef struct qv_conv3d_weights {
 } qv_conv3d_weights;      /* all of these are copied */
 
 typedef struct qv_conv3d_options {
-    const char
-        *lowering; /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the
-                    * best one */
+    /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the best one */
+    const char *lowering;
     int64_t chunk; /* output frames computed at a time; 0: all d'. A smaller chunk needs less
                     * memory, and the bits are the same for any d: all chunks have one shape */
     bool stream;   /* calls are consecutive pieces of one depth axis: each keeps its last frames for
