@@ -757,6 +757,10 @@ expect 3 'no/such/folder' "$qwenvit" encode grey.ppm --model "$model" -o g.safet
     --drawing no/such/folder/p.png
 expect 4 'no backend "tpu"' "$qwenvit" encode grey.ppm --model "$model" -o g.safetensors --backend tpu
 expect 2 'no naive kernels' "$qwenvit" info "$model" --backend ref --naive gemm
+expect 4 'device 7' "$qwenvit" info "$model" --backend ref:7
+expect 4 'device 7' "$qwenvit" info "$model" --device ref:7
+expect 4 'no backend has a device 1000: .*; ref: device 1000' "$qwenvit" info "$model" --device 1000
+expect 2 '"ref:x"' "$qwenvit" info "$model" --backend ref:x
 expect 4 'device 1000' "$qwenvit" info "$model" --device 1000 --backend ref
 [ ! -e g.safetensors ] || fail 'a failed encode left a file'
 [ -z "$(ls | grep tmp || true)" ] || fail "a temporary file was left: $(ls | grep tmp)"
