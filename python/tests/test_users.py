@@ -117,6 +117,7 @@ def test_typed_options_are_those_of_the_binding():
 
 
 def test_a_batch(model, clip, image):
+    assert callable(qwenvit.torch.collate)  # also where torch is not
     torch = pytest.importorskip("torch")
     batch = [model.encode(image), model.encode(clip, fps=1)]
     out = qwenvit.torch.collate(batch)
