@@ -169,14 +169,15 @@ write_config(void)
     temp_text("config.json", text);
 }
 
-/* Checks every value of the quantised matrices on the device of the reference. */
+/* Checks values of the quantised matrices on the device of the reference: each fifth, at every place
+ * in a word and in a group. */
 static void
 is_what_it_stands_for(const struct form *form, const qv_model *model)
 {
     for (size_t id = 0; id < model->weights.n; id++) {
         const struct qv_tensor_spec *spec = &model->tower.tensors[id];
         const void *values = qv_host_pointer(model->weights.buffers[id]);
-        for (int64_t i = 0; is_mlp(spec) && i < spec->n * spec->k; i++) {
+        for (int64_t i = 0; is_mlp(spec) && i < spec->n * spec->k; i += 5) {
             const float wanted = value_at(form, i), found = (float)qv_load(values, model->dtype, i);
             if (found != (model->dtype == QV_F32 ? wanted : qv_bf16_to_f32(qv_f32_to_bf16(wanted))))
                 fail_msg("%d bits, groups of %lld, scales in %s: %s: value %lld is %g, not %g",
