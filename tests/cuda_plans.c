@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "clock.h"
-#include "conv3d/decide.h"
+#include "conv3d/legal.h"
 #include "conv3d/lower.h"
 #include "cudnn_graph.h"
 #include "op_parse.h"

@@ -10,7 +10,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "json.h"
-#include "utf8.h"
+#include "text.h"
 
 /* Limits of what is kept in memory. An mmproj file has some 30 keys and 600 tensors. */
 enum {

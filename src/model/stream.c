@@ -5,7 +5,7 @@
 
 #include "dtype.h"
 #include "error.h"
-#include "inspect.h"
+#include "plan.h"
 #include "items.h"
 
 /* ---- input ----------------------------------------------------------------------------------- */

@@ -64,7 +64,6 @@ rate_text(struct bench_rate rate, double scale, char text[24])
     return rate.known ? digits(rate.per_s * scale, text) : "unknown";
 }
 
-/* Prints the device, once. */
 static void
 tell_device(struct bench *b)
 {
@@ -254,14 +253,12 @@ bench_put_figure(json_t *record, const char *name, struct bench_figure figure)
     json_object_set_new(record, "withheld", withheld);
 }
 
-/* Returns units a second from units a run. */
 static double
 rate(double units, double ms)
 {
     return ms > 0 ? units / (ms * 1e-3) : 0;
 }
 
-/* Sets a field to a rate of the machine, or says that it is unknown. */
 static void
 put_rate(json_t *machine, const char *name, struct bench_rate rate, double scale)
 {
@@ -275,8 +272,8 @@ put_rate(json_t *machine, const char *name, struct bench_rate rate, double scale
 static json_t *
 machine_json(const struct bench *b, qv_dtype dtype)
 {
-    json_t *j = json_pack("{s:s, s:s, s:i, s:b}", "backend", b->info.backend, "device",
-                          b->info.device, "threads", b->info.threads, "tuned", b->o->tune);
+    json_t *j = tool_json("backend:s device:s threads:i tuned:b", b->info.backend, b->info.device,
+                          b->info.threads, b->o->tune);
     put_rate(j, "roof_tflops_per_s", b->peak[dtype], 1e-12);
     put_rate(j, "roof_gb_per_s", b->memory, 1e-9);
     put_rate(j, "copy_gb_per_s", b->copy, 1e-9);
@@ -306,11 +303,10 @@ static json_t *
 record_json(const struct bench *b, const struct bench_record *r)
 {
     double ms = r->times.median_ms;
-    json_t *j = json_pack("{s:s, s:o, s:s, s:s, s:f, s:f, s:I, s:f, s:f, s:f, s:f}", "bench",
-                          b->name, "case", tool_json_text(r->work), "way", r->way, "dtype",
-                          qv_dtype_name(r->dtype), "median_ms", ms, "p90_ms", r->times.p90_ms,
-                          "repeats", (json_int_t)r->times.repeats, "flops", r->flops, "bytes",
-                          r->bytes, "tflops_per_s", rate(r->flops, ms) * 1e-12, "gb_per_s",
+    json_t *j = tool_json("bench:s case:t way:s dtype:s median_ms:f p90_ms:f repeats:I flops:f "
+                          "bytes:f tflops_per_s:f gb_per_s:f",
+                          b->name, r->work, r->way, qv_dtype_name(r->dtype), ms, r->times.p90_ms,
+                          r->times.repeats, r->flops, r->bytes, rate(r->flops, ms) * 1e-12,
                           rate(r->bytes, ms) * 1e-9);
     json_object_update(j, r->extras);
     bench_put_figure(j, "roof_share", roof_share(b, r));
@@ -335,7 +331,6 @@ bench_emit(struct bench *b, const struct bench_record *r, qv_error *err)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Prints the heading of a table, unless that table is being printed already. */
 static void
 show_group(struct bench *b, const char *name, qv_dtype dtype)
 {
@@ -426,7 +421,10 @@ bench_ended(const char *what, int code, qv_error *err)
 static char *
 text_of(char *line)
 {
-    line[strcspn(line, "#\r\n")] = 0;
+    size_t n = strcspn(line, "#\r\n");
+    while (n && strchr(" \t", line[n - 1]))
+        n--;
+    line[n] = 0;
     return line + strspn(line, " \t");
 }
 
