@@ -308,8 +308,8 @@ no_faults(void)
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-enum { N_KEYS = 10, FAILED_KEY = 5 };
-enum { RUN_DONE = 0, RUN_FAILED = 3 };
+enum { N_KEYS = 8, FAILED_KEY = 5 };
+enum { DONE = 0, FAILED = 3, NO_MEMORY = 4, UNTOLD = 9 };
 
 static char root[64];
 static qv_cache_layout layout = { .dtype = QV_BF16, .width = 8, .n_deepstack = 2 };
@@ -335,7 +335,7 @@ run(const char *dir, int n, qv_error *err)
 {
     qv_cache *there = NULL;
     qv_cache_info info = { .sealed = 0 };
-    qv_cache_writer_options o = { .layout = layout, .part_bytes = 1300 };
+    qv_cache_writer_options o = { .layout = layout, .part_bytes = 900 };
     if (!qv_cache_open(dir, &there, NULL))
         qv_cache_get_info(there, &info);
     o.after = info.sealed;
@@ -354,25 +354,39 @@ run(const char *dir, int n, qv_error *err)
     return s ? s : closed;
 }
 
-/* Runs it here and returns an exit code. A failure must come with an error text. */
+/* How a run ended, as an exit code. A failure must come with an error text. */
+static int
+how_it_ended(qv_status s, const qv_error *err)
+{
+    const bool told = s && err->status == s && *err->text;
+    return !s                                              ? DONE
+           : told && s == QV_ENOMEM                        ? NO_MEMORY
+           : told && s == QV_EIO && strchr(err->text, ':') ? FAILED
+                                                           : UNTOLD;
+}
+
 static int
 run_here(const char *dir, int n)
 {
     qv_error err = { 0 };
-    const qv_status s = run(dir, n, &err);
-    const bool told = s == QV_EIO && err.status == s && strchr(err.text, ':');
-    return !s ? RUN_DONE : told ? RUN_FAILED : 9;
+    return how_it_ended(run(dir, n, &err), &err);
 }
 
-/* Runs it in a process of its own. */
+static int
+add_all(const char *dir)
+{
+    return run_here(dir, N_KEYS);
+}
+
+/* Starts it in a process of its own. */
 static pid_t
-start_run(const char *dir, int n)
+start(int (*act)(const char *dir), const char *dir)
 {
     fflush(NULL);
     const pid_t pid = fork();
     assert_true(pid >= 0);
     if (!pid)
-        _exit(run_here(dir, n));
+        _exit(act(dir));
     return pid;
 }
 
@@ -389,7 +403,7 @@ static void
 run_undisturbed(const char *dir)
 {
     no_faults();
-    assert_int_equal(run_here(dir, N_KEYS), RUN_DONE);
+    assert_int_equal(run_here(dir, N_KEYS), DONE);
 }
 
 /* ---- what must hold -------------------------------------------------------------------------- */
@@ -478,99 +492,263 @@ fresh(void)
     return dir;
 }
 
-/* ---- every call once ------------------------------------------------------------------------- */
+/* ---- pruning ----------------------------------------------------------------------------------- */
 
-/* Goes on until there are no more calls. Which threads come first differs from run to run, and so
- * may the number of a call, but every number is tried. Returns how many there were. */
+static const qv_cache_source newer = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 3000 };
+enum { DROPPED_KEY = 6 };
+
+static bool
+is_newer(int k)
+{
+    return k % 3 == 1 || k == DROPPED_KEY;
+}
+
+static void
+cut_copy(const char *path, void *user)
+{
+    char name[700];
+    struct file f = read_file(path);
+    snprintf(name, sizeof name, "%s/part-cut-00.safetensors", (const char *)user);
+    put_file(name, f.data, f.bytes - 3);
+    free(f.data);
+}
+
+/* Makes a cache with keys in several parts, newer versions of some keys behind them, and a part
+ * that was cut. */
+static const char *
+make_prunable(void)
+{
+    const char *dir = fresh();
+    qv_cache_info info;
+    run_undisturbed(dir);
+    assert_true(each_part(dir, cut_copy, (void *)(uintptr_t)dir) > 3);
+    qv_cache *c = open_cache(dir);
+    qv_cache_get_info(c, &info);
+    qv_cache_close(&c);
+    const qv_cache_writer_options o = { .layout = layout, .part_bytes = 900, .after = info.sealed };
+    qv_cache_writer *w = NULL;
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
+    for (int i = 0; i < 2; i++) { /* Parts of which nothing stays. */
+        write_key(w, &layout, key_name(4), key_rows(4));
+        assert_ok(qv_cache_seal(w, ERR));
+    }
+    for (int k = 0; k < N_KEYS; k++) {
+        qv_cache_entry *e = NULL;
+        if (!is_newer(k))
+            continue;
+        assert_ok(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, ERR));
+        put_rows(e, &layout, key_name(k), 0, key_rows(k));
+        finish_key(&e, QV_OK, NULL);
+    }
+    close_writer(&w);
+    return dir;
+}
+
+static bool keys_go = true; /* Whether a prune drops a key. */
+
+static qv_status
+prune(const char *dir, qv_error *err)
+{
+    static const char *const drop[] = { "clips/6.mp4" };
+    const qv_cache_prune_options o = { .superseded = true, .drop = drop, .n_drop = keys_go };
+    qv_cache_pruned n;
+    return qv_cache_prune(dir, &o, &n, err);
+}
+
 static int
-kill_each_call(bool half)
+prune_here(const char *dir)
+{
+    qv_error err = { 0 };
+    return how_it_ended(prune(dir, &err), &err);
+}
+
+/* Checks a cache at any moment of a prune: every key counts as it did, except that the dropped key
+ * may be gone. An older version of a key never counts. */
+static void
+check_prunable(const char *dir, bool is_done)
+{
+    qv_cache *c = open_cache(dir);
+    qv_cache_info info;
+    int records = 0;
+    qv_cache_get_info(c, &info);
+    for (int k = 0; k < N_KEYS; k++) {
+        qv_cache_item item;
+        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
+        if (k == DROPPED_KEY && (is_done || !item.key)) {
+            assert_null(item.key);
+            continue;
+        }
+        assert_non_null(item.key);
+        assert_int_equal(item.mtime_ns, (is_newer(k) ? newer : some_source).mtime_ns);
+        if (k == FAILED_KEY)
+            assert_int_equal(item.status, QV_EFORMAT);
+        else
+            check_item(c, &item, key_rows(k));
+    }
+    check_all(c);
+    qv_cache_close(&c);
+    const int n_parts = each_part(dir, is_done ? count_records : NULL, &records);
+    if (!is_done)
+        return;
+    assert_int_equal(info.n_damaged + info.n_superseded, 0);
+    assert_int_equal(records, N_KEYS - 1);
+    assert_int_equal(temp_entries(dir), n_parts + 1);
+    validate_parts(dir);
+}
+
+static int
+prune_no_key(const char *dir)
+{
+    keys_go = false;
+    const int code = prune_here(dir);
+    keys_go = true;
+    return code;
+}
+
+static void
+check_key_there(const char *dir, bool is_done)
+{
+    (void)is_done;
+    check_prunable(dir, false);
+}
+
+static void
+prune_undisturbed(const char *dir)
+{
+    no_faults();
+    assert_int_equal(prune_here(dir), DONE);
+    check_prunable(dir, true);
+}
+
+static void
+check_added(const char *dir, bool is_done)
+{
+    if (is_done)
+        check_cache(dir, true);
+    else
+        check_rest(dir);
+}
+
+static void
+add_undisturbed(const char *dir)
+{
+    run_undisturbed(dir);
+    check_cache(dir, true);
+}
+
+/* ---- each fault once ------------------------------------------------------------------------- */
+
+/* What is disturbed: a run that adds, or a prune. */
+static const struct subject {
+    const char *name;
+    const char *(*make)(void);
+    int (*act)(const char *dir);
+    void (*check)(const char *dir, bool is_done); /* at any moment, and once it is done */
+    void (*repeat)(const char *dir);              /* undisturbed, so that all is as it should be */
+} adding = { "adding", fresh, add_all, check_added, add_undisturbed },
+  pruning = { "pruning", make_prunable, prune_here, check_prunable, prune_undisturbed },
+  pruning_no_key = { "pruning no key", make_prunable, prune_no_key, check_key_there,
+                     prune_undisturbed };
+
+enum fault { KILL, FAIL, SYNC, READ, MEMORY };
+
+/* Disturbs it at each call, from the first on, until there are no more. Which threads come first
+ * differs from run to run, and so may the number of a call, but every number is tried. A failure is
+ * reported, or it changes nothing; what is there stays, and the next run goes on. `with` is the
+ * errno of FAIL; killed is a write half way, if it is not 0. Returns how many calls there were. */
+static int
+disturb(const struct subject *s, enum fault fault, int with)
 {
     for (int at = 1;; at++) {
-        const char *dir = fresh();
         no_faults();
-        fault_at = at;
-        fault_half = half;
-        const int code = end_run(start_run(dir, N_KEYS));
-        if (code == RUN_DONE) {
-            check_cache(dir, true);
+        const char *dir = s->make();
+        no_faults();
+        *(fault == SYNC     ? &sync_at
+          : fault == READ   ? &read_at
+          : fault == MEMORY ? &no_memory_at
+                            : &fault_at) = at;
+        fault_errno = fault == FAIL ? with : 0;
+        fault_half = fault == KILL ? with : at % 2;
+        if (fault == SYNC && s == &adding)
+            sync_log_begin();
+        const int code = fault == KILL ? end_run(start(s->act, dir)) : s->act(dir);
+        sync_logs = false;
+        const bool reached = fault == KILL   ? code != DONE
+                             : fault == FAIL ? n_calls >= at
+                             : fault == SYNC ? n_syncs >= at
+                             : fault == READ ? n_reads >= at
+                                             : n_allocations >= at;
+        no_faults();
+        const int told = fault == KILL ? -SIGKILL : fault == MEMORY ? NO_MEMORY : FAILED;
+        if ((code != DONE || (reached && fault == SYNC)) && !(reached && code == told))
+            fail_msg("%s, call %d: ended with %d", s->name, at, code);
+        for (size_t i = 0; fault == SYNC && s == &adding && i < n_sync_events; i++)
+            if (sync_events[i].kind == SYNC_NAMED && S_ISREG(not_synced.st_mode) &&
+                sync_events[i].inode == not_synced.st_ino)
+                fail_msg("sync %d failed, and its file was given a name", at);
+        s->check(dir, !reached);
+        s->repeat(dir);
+        remove_folder(dir);
+        if (!reached) {
+            print_message("%s: %d calls\n", s->name, at - 1);
             return at - 1;
         }
-        if (code != -SIGKILL)
-            fail_msg("call %d: ended with %d", at, code);
-        check_rest(dir);
-        run_undisturbed(dir);
-        check_cache(dir, true);
-        remove_folder(dir);
     }
 }
 
 TEST(test_kill_every_call)
 {
-    for (int named = 0; named < 2; named++)
-        for (int half = 0; half < 2; half++) {
-            no_tmpfile = named;
-            const int n = kill_each_call(half);
-            print_message("%d calls, %s, killed %s\n", n, named ? "named" : "O_TMPFILE",
-                          half ? "half way" : "before");
-            assert_true(n > 30);
-        }
+    for (int half = 0; half < 2; half++) {
+        no_tmpfile = !half;
+        assert_true(disturb(&adding, KILL, half) > 30);
+        assert_true(disturb(&pruning, KILL, half) > 30);
+    }
 }
 
 TEST(test_kill_packed)
 {
     layout.packed = true;
-    assert_true(kill_each_call(true) > 30);
+    assert_true(disturb(&adding, KILL, true) > 30);
     layout.packed = false;
 }
 
-/* A failure is reported, or it changes nothing; the next run goes on. */
 TEST(test_fail_every_call)
 {
     static const int errors[] = { EIO, ENOSPC };
-    for (int named = 0; named < 2; named++)
-        for (int i = 0; i < 2; i++) {
-            no_tmpfile = named;
-            for (int at = 1; n_calls >= at - 1; at++) {
-                const char *dir = fresh();
-                no_faults();
-                fault_at = at;
-                fault_errno = errors[i];
-                fault_half = at % 2;
-                const int code = run_here(dir, N_KEYS), n = n_calls;
-                if (code != RUN_DONE && code != RUN_FAILED)
-                    fail_msg("call %d, %s: ended with %d", at, strerror(errors[i]), code);
-                check_rest(dir);
-                run_undisturbed(dir);
-                check_cache(dir, true);
-                remove_folder(dir);
-                n_calls = n;
-            }
-        }
+    for (int named = 0; named < 2; named++) {
+        no_tmpfile = named;
+        disturb(&adding, FAIL, errors[named]);
+        disturb(&pruning, FAIL, errors[named]);
+    }
 }
 
-/* A lack of memory at any allocation is reported as one, and what is there stays undamaged. Then
- * everything is read with the same failures. */
+/* A file that was not synced has no name. */
+TEST(test_sync_fails)
+{
+    for (int named = 0; named < 2; named++) {
+        no_tmpfile = named;
+        assert_true(disturb(&adding, SYNC, 0) > 5);
+    }
+    assert_true(disturb(&pruning, SYNC, 0) > 6);
+}
+
+/* What cannot be read now may be readable later. So no part is removed because its header or its
+ * tokens cannot be read, and where a key is dropped, no older record of it comes back from such a
+ * part. */
+TEST(test_prune_cannot_read)
+{
+    assert_true(disturb(&pruning, READ, 0) > 30);
+    assert_true(disturb(&pruning_no_key, READ, 0) > 30);
+}
+
+/* A lack of memory at any allocation is reported as one. */
 TEST(test_no_memory)
 {
-    int at = 1;
-    for (bool reached = true; reached; at++) {
-        const char *dir = fresh();
-        qv_error err = { 0 };
-        no_faults();
-        no_memory_at = at;
-        const qv_status s = run(dir, N_KEYS, &err);
-        reached = n_allocations >= at;
-        no_faults();
-        if (s && (s != QV_ENOMEM || err.status != s || !*err.text))
-            fail_msg("allocation %d: %s: %s", at, qv_status_name(s), err.text);
-        run_undisturbed(dir);
-        check_cache(dir, true);
-        remove_folder(dir);
-    }
-    print_message("%d allocations of a run\n", at);
+    disturb(&adding, MEMORY, 0);
+    disturb(&pruning, MEMORY, 0);
     const char *dir = fresh();
     run_undisturbed(dir);
-    at = 1;
+    int at = 1;
     for (bool reached = true; reached; at++) {
         qv_cache *c = NULL;
         qv_error err = { 0 };
@@ -633,297 +811,30 @@ TEST(test_order_of_others)
     close_writer(&w);
 }
 
-/* Each sync fails once. The failure is reported, and a file that was not synced has no name. */
-TEST(test_sync_fails)
-{
-    int n = 0;
-    for (int named = 0; named < 2; named++) {
-        no_tmpfile = named;
-        for (sync_at = 1;; n++) {
-            const char *dir = fresh();
-            const int at = sync_at;
-            no_faults();
-            sync_at = at;
-            sync_log_begin();
-            const int code = run_here(dir, N_KEYS);
-            sync_logs = false;
-            if (n_syncs < at)
-                break;
-            assert_int_equal(code, RUN_FAILED);
-            for (size_t i = 0; i < n_sync_events; i++)
-                if (sync_events[i].kind == SYNC_NAMED && S_ISREG(not_synced.st_mode) &&
-                    sync_events[i].inode == not_synced.st_ino)
-                    fail_msg("sync %d failed, and its file was given a name", at);
-            check_rest(dir);
-            run_undisturbed(dir);
-            check_cache(dir, true);
-            remove_folder(dir);
-            sync_at = at + 1;
-        }
-        no_faults();
-    }
-    print_message("%d syncs that failed\n", n);
-    assert_true(n > 10);
-}
-
 TEST(test_kill_at_random)
 {
     unsigned seed = 12345;
     const char *dir = fresh();
     int n_done = 0;
-    for (int n = 0; n < 200; n++) {
+    for (int n = 0; n < 100; n++) {
         no_tmpfile = n / 3 % 2;
         seed = seed * 1103515245 + 12345;
         const struct timespec moment = { .tv_nsec = (long)(seed >> 8) % 12000000 };
-        const pid_t pid = start_run(dir, N_KEYS);
+        const pid_t pid = start(add_all, dir);
         nanosleep(&moment, NULL);
         kill(pid, SIGKILL);
         const int code = end_run(pid);
-        assert_true(code == RUN_DONE || code == -SIGKILL);
+        assert_true(code == DONE || code == -SIGKILL);
         check_rest(dir);
-        if (code == RUN_DONE) {
+        if (code == DONE) {
             check_cache(dir, true);
             remove_folder(dir);
             n_done++;
         }
     }
-    print_message("200 kills, %d runs were done before\n", n_done);
+    print_message("100 kills, %d runs were done before\n", n_done);
     run_undisturbed(dir);
     check_cache(dir, true);
-}
-
-/* ---- pruning --------------------------------------------------------------------------------- */
-
-static const qv_cache_source newer = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 3000 };
-enum { DROPPED_KEY = 6 };
-
-static bool
-is_newer(int k)
-{
-    return k % 3 == 1 || k == DROPPED_KEY;
-}
-
-static void
-cut_copy(const char *path, void *user)
-{
-    char name[700];
-    struct file f = read_file(path);
-    snprintf(name, sizeof name, "%s/part-cut-00.safetensors", (const char *)user);
-    put_file(name, f.data, f.bytes - 3);
-    free(f.data);
-}
-
-/* Makes a cache with keys in several parts, newer versions of some keys behind them, and a part
- * that was cut. */
-static const char *
-make_prunable(void)
-{
-    const char *dir = fresh();
-    qv_cache_info info;
-    run_undisturbed(dir);
-    assert_true(each_part(dir, cut_copy, (void *)(uintptr_t)dir) > 3);
-    qv_cache *c = open_cache(dir);
-    qv_cache_get_info(c, &info);
-    qv_cache_close(&c);
-    const qv_cache_writer_options o = { .layout = layout,
-                                        .part_bytes = 1300,
-                                        .after = info.sealed };
-    qv_cache_writer *w = NULL;
-    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
-    for (int i = 0; i < 2; i++) { /* Parts of which nothing stays. */
-        write_key(w, &layout, key_name(4), key_rows(4));
-        assert_ok(qv_cache_seal(w, ERR));
-    }
-    for (int k = 0; k < N_KEYS; k++) {
-        qv_cache_entry *e = NULL;
-        if (!is_newer(k))
-            continue;
-        assert_ok(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, ERR));
-        put_rows(e, &layout, key_name(k), 0, key_rows(k));
-        finish_key(&e, QV_OK, NULL);
-    }
-    close_writer(&w);
-    return dir;
-}
-
-static bool keys_go = true; /* Whether a prune drops a key. */
-
-static qv_status
-prune(const char *dir, qv_error *err)
-{
-    static const char *const drop[] = { "clips/6.mp4" };
-    const qv_cache_prune_options o = { .superseded = true, .drop = drop, .n_drop = keys_go };
-    qv_cache_pruned n;
-    return qv_cache_prune(dir, &o, &n, err);
-}
-
-static int
-prune_here(const char *dir)
-{
-    qv_error err = { 0 };
-    const qv_status s = prune(dir, &err);
-    const bool is_told = s == QV_EIO && err.status == s && strchr(err.text, ':');
-    return !s ? RUN_DONE : is_told ? RUN_FAILED : 9;
-}
-
-/* Checks a cache at any moment of a prune: every key counts as it did, except that the dropped key
- * may be gone. An older version of a key never counts. */
-static void
-check_prunable(const char *dir, bool is_done)
-{
-    qv_cache *c = open_cache(dir);
-    qv_cache_info info;
-    int records = 0;
-    qv_cache_get_info(c, &info);
-    for (int k = 0; k < N_KEYS; k++) {
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
-        if (k == DROPPED_KEY && (is_done || !item.key)) {
-            assert_null(item.key);
-            continue;
-        }
-        assert_non_null(item.key);
-        assert_int_equal(item.mtime_ns, (is_newer(k) ? newer : some_source).mtime_ns);
-        if (k == FAILED_KEY)
-            assert_int_equal(item.status, QV_EFORMAT);
-        else
-            check_item(c, &item, key_rows(k));
-    }
-    check_all(c);
-    qv_cache_close(&c);
-    const int n_parts = each_part(dir, is_done ? count_records : NULL, &records);
-    if (!is_done)
-        return;
-    assert_int_equal(info.n_damaged + info.n_superseded, 0);
-    assert_int_equal(records, N_KEYS - 1);
-    assert_int_equal(temp_entries(dir), n_parts + 1);
-    validate_parts(dir);
-}
-
-static void
-prune_undisturbed(const char *dir)
-{
-    no_faults();
-    assert_int_equal(prune_here(dir), RUN_DONE);
-    check_prunable(dir, true);
-    remove_folder(dir);
-}
-
-TEST(test_prune_killed)
-{
-    for (int way = 0; way < 2; way++) {
-        no_tmpfile = way;
-        int code = -SIGKILL, at = 1;
-        for (; code == -SIGKILL; at++) {
-            no_faults();
-            const char *dir = make_prunable();
-            no_faults();
-            fault_at = at;
-            fault_half = !way;
-            fflush(NULL);
-            const pid_t pid = fork();
-            assert_true(pid >= 0);
-            if (!pid)
-                _exit(prune_here(dir));
-            code = end_run(pid);
-            check_prunable(dir, code == RUN_DONE);
-            prune_undisturbed(dir);
-        }
-        assert_int_equal(code, RUN_DONE);
-        print_message("%d calls of a prune, %s, killed %s\n", at - 2, way ? "named" : "O_TMPFILE",
-                      way ? "before" : "half way");
-        assert_true(at > 30);
-    }
-}
-
-/* A failure is reported, and what is there stays. */
-TEST(test_prune_fails)
-{
-    static const int errors[] = { EIO, ENOSPC };
-    for (int way = 0; way < 2; way++) {
-        no_tmpfile = way;
-        for (int at = 1, n = 1; n >= at; at++) {
-            no_faults();
-            const char *dir = make_prunable();
-            no_faults();
-            fault_at = at;
-            fault_errno = errors[way];
-            fault_half = at % 2;
-            const int code = prune_here(dir);
-            n = n_calls;
-            no_faults();
-            if (code != RUN_DONE && code != RUN_FAILED)
-                fail_msg("call %d: ended with %d", at, code);
-            check_prunable(dir, false);
-            prune_undisturbed(dir);
-        }
-    }
-    int n = 0;
-    for (sync_at = 1;; n++) {
-        const int at = sync_at;
-        no_faults();
-        const char *dir = make_prunable();
-        no_faults();
-        sync_at = at;
-        const int code = prune_here(dir);
-        const bool reached = n_syncs >= at;
-        assert_int_equal(code, reached ? RUN_FAILED : RUN_DONE);
-        check_prunable(dir, !reached);
-        prune_undisturbed(dir);
-        if (!reached)
-            break;
-        sync_at = at + 1;
-    }
-    print_message("%d syncs of a prune that failed\n", n);
-    assert_true(n > 6);
-}
-
-/* What cannot be read now may be readable later. So no part is removed because its header or its
- * tokens cannot be read, and where a key is dropped, no older record of it comes back from such a
- * part. */
-TEST(test_prune_cannot_read)
-{
-    for (int drops = 0; drops < 2; drops++) {
-        bool reached = true;
-        int at = 1;
-        for (; reached; at++) {
-            no_faults();
-            const char *dir = make_prunable();
-            no_faults();
-            read_at = at;
-            keys_go = drops;
-            const int code = prune_here(dir);
-            reached = n_reads >= at;
-            keys_go = true;
-            no_faults();
-            assert_true(code == RUN_DONE || (code == RUN_FAILED && reached));
-            check_prunable(dir, false);
-            prune_undisturbed(dir);
-        }
-        print_message("%d reads of a prune\n", at - 2);
-        assert_true(at > 30);
-    }
-}
-
-TEST(test_prune_no_memory)
-{
-    bool reached = true;
-    int at = 1;
-    for (; reached; at++) {
-        no_faults();
-        const char *dir = make_prunable();
-        qv_error err = { 0 };
-        no_faults();
-        no_memory_at = at;
-        const qv_status s = prune(dir, &err);
-        reached = n_allocations >= at;
-        no_faults();
-        if (s && (s != QV_ENOMEM || err.status != s || !*err.text))
-            fail_msg("allocation %d: %s: %s", at, qv_status_name(s), err.text);
-        check_prunable(dir, false);
-        prune_undisturbed(dir);
-    }
-    print_message("%d allocations of a prune\n", at - 2);
 }
 
 TEST(test_prune_order)
@@ -933,7 +844,7 @@ TEST(test_prune_order)
         const char *dir = make_prunable();
         no_faults();
         sync_log_begin();
-        assert_int_equal(prune_here(dir), RUN_DONE);
+        assert_int_equal(prune_here(dir), DONE);
         assert_true(sync_log_end() > 2);
         check_prunable(dir, true);
     }
@@ -944,7 +855,7 @@ static const char *pruned_dir;
 static void
 prune_it(void)
 {
-    assert_int_equal(prune_here(pruned_dir), RUN_DONE);
+    assert_int_equal(prune_here(pruned_dir), DONE);
 }
 
 /* A prune runs after a reader has listed the folder and before it opens a part that is pruned. The
@@ -1138,10 +1049,10 @@ TEST(test_two_at_once)
     for (int i = 0; i < 20; i++) {
         const char *dir = fresh();
         no_tmpfile = i % 2;
-        const pid_t one = start_run(dir, N_KEYS), two = start_run(dir, N_KEYS);
+        const pid_t one = start(add_all, dir), two = start(add_all, dir);
         if (i % 3 == 2)
             kill(two, SIGKILL);
-        assert_int_equal(end_run(one), RUN_DONE);
+        assert_int_equal(end_run(one), DONE);
         end_run(two);
         run_undisturbed(dir);
         check_cache(dir, false);
@@ -1167,8 +1078,8 @@ TEST(test_sweep)
     /* One file is of another host and one of no process; only the second is ours to remove. */
     char host[60] = "", path[200];
     gethostname(host, sizeof host - 1);
-    const pid_t gone = start_run(fresh(), 0);
-    assert_int_equal(end_run(gone), RUN_DONE);
+    const pid_t gone = start(add_all, fresh());
+    assert_int_equal(end_run(gone), DONE);
     snprintf(path, sizeof path, "%s/.qwenvit-tmp-other-%ld-0", dir, (long)gone);
     put_file(path, "x", 1);
     snprintf(path, sizeof path, "%s/.qwenvit-tmp-%s-%ld-0", dir, host, (long)gone);
@@ -1416,7 +1327,7 @@ TEST(test_growing_list)
     const char *dir = fresh();
     for (int n = 0; n <= N_KEYS; n += 2) {
         no_faults();
-        assert_int_equal(end_run(start_run(dir, n)), RUN_DONE);
+        assert_int_equal(run_here(dir, n), DONE);
     }
     check_cache(dir, true);
 }
