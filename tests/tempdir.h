@@ -119,4 +119,12 @@ expect_failure(const char *what, qv_status wanted, const char *words, qv_status 
             fail_msg("%s: a control character in: %s", what, err->text);
 }
 
+/* The same of a call that is given ERR for its error. */
+#define expect_error(wanted, words, call)                                                          \
+    do {                                                                                           \
+        qv_error test_error = { 0 };                                                               \
+        const qv_status test_status = (call);                                                      \
+        expect_failure(#call, wanted, words, test_status, &test_error);                            \
+    } while (0)
+
 #endif

@@ -427,15 +427,13 @@ static void
 check_cache(const char *dir, bool once)
 {
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
     int records = 0;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_damaged, 0);
     assert_int_equal(info.n_ok, N_KEYS - 1);
     assert_int_equal(info.n_failed, 1);
     for (int k = 0; k < N_KEYS; k++) {
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
+        qv_cache_item item = find_item(c, key_name(k));
         assert_non_null(item.key);
         if (k == FAILED_KEY)
             assert_int_equal(item.status, QV_EFORMAT);
@@ -459,8 +457,7 @@ check_rest(const char *dir)
     qv_cache *c = NULL;
     if (qv_cache_open(dir, &c, NULL)) /* qwenvit-cache.json was not there yet. */
         return;
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_damaged, 0);
     check_all(c);
     qv_cache_close(&c);
@@ -519,11 +516,10 @@ static const char *
 make_prunable(void)
 {
     const char *dir = fresh();
-    qv_cache_info info;
     run_undisturbed(dir);
     assert_true(each_part(dir, cut_copy, (void *)(uintptr_t)dir) > 3);
     qv_cache *c = open_cache(dir);
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     qv_cache_close(&c);
     const qv_cache_writer_options o = { .layout = layout, .part_bytes = 900, .after = info.sealed };
     qv_cache_writer *w = NULL;
@@ -568,12 +564,10 @@ static void
 check_prunable(const char *dir, bool is_done)
 {
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
     int records = 0;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     for (int k = 0; k < N_KEYS; k++) {
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
+        qv_cache_item item = find_item(c, key_name(k));
         if (k == DROPPED_KEY && (is_done || !item.key)) {
             assert_null(item.key);
             continue;
@@ -896,18 +890,16 @@ TEST(test_prune_beside_open)
 TEST(test_prune_full_disk)
 {
     const char *dir = make_prunable();
-    qv_error err = { 0 };
     no_faults();
     disk_bytes = 4500; /* Room for a header and the first tensors behind it. */
-    expect_failure("full", QV_EIO, "No space left", prune(dir, &err), &err);
+    expect_error(QV_EIO, "No space left", prune(dir, ERR));
     no_faults();
     check_prunable(dir, false);
     read_only = true;
-    expect_failure("read only", QV_EIO, "Read-only", prune(dir, &err), &err);
+    expect_error(QV_EIO, "Read-only", prune(dir, ERR));
     no_faults();
     no_locks = true;
-    expect_failure("no locks", QV_EUNSUPPORTED, "cannot be locked here|--no-lock", prune(dir, &err),
-                   &err);
+    expect_error(QV_EUNSUPPORTED, "cannot be locked here|--no-lock", prune(dir, ERR));
     const qv_cache_prune_options o = { .superseded = true, .no_lock = true };
     qv_cache_pruned n;
     assert_ok(qv_cache_prune(dir, &o, &n, ERR));
@@ -939,7 +931,6 @@ TEST(test_prune_reads_back)
         const char *dir = make_prunable();
         const int n_parts = each_part(dir, NULL, NULL);
         qv_cache_pruned n;
-        qv_error err = { 0 };
         const qv_cache_prune_options o = { .superseded = true };
         spoil = spoils[i];
         assert_ok(qv_cache_prune(dir, &o, &n, ERR));
@@ -952,7 +943,7 @@ TEST(test_prune_reads_back)
         write_key(w, &layout, "k", 2);
         const int before = temp_entries(dir);
         spoil = spoils[i];
-        expect_failure("seal", QV_ESTATE, "", qv_cache_writer_close(&w, &err), &err);
+        expect_error(QV_ESTATE, "", qv_cache_writer_close(&w, ERR));
         no_faults();
         assert_true(temp_entries(dir) <= before);
         assert_int_equal(each_part(dir, NULL, NULL), n_parts - n.removed - n.broken);
@@ -976,13 +967,12 @@ TEST(test_full_disk)
         s = try_key(w, &layout, key_name(k++), 5, &err);
     expect_failure("put", QV_EIO, "No space left", s, &err);
     assert_true(k > 3);
-    expect_failure("again", QV_EIO, "No space left", try_key(w, &layout, "k", 5, &err), &err);
-    expect_failure("close", QV_EIO, "No space left", qv_cache_writer_close(&w, &err), &err);
+    expect_error(QV_EIO, "No space left", try_key(w, &layout, "k", 5, ERR));
+    expect_error(QV_EIO, "No space left", qv_cache_writer_close(&w, ERR));
     assert_null(w);
     no_faults();
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, k - 1);
     check_all(c);
     qv_cache_close(&c);
@@ -1015,11 +1005,10 @@ TEST(test_full_disk_beside)
             }
         }
         expect_failure("put", QV_EIO, "No space left", s, &err);
-        expect_failure("close", QV_EIO, "No space left", qv_cache_writer_close(&w, &err), &err);
+        expect_error(QV_EIO, "No space left", qv_cache_writer_close(&w, ERR));
         no_faults();
         qv_cache *c = open_cache(dir);
-        qv_cache_info info;
-        qv_cache_get_info(c, &info);
+        const qv_cache_info info = cache_info(c);
         if (info.n_ok != n_done || info.n_damaged)
             fail_msg("%d: %lld keys of %d", more, (long long)info.n_ok, n_done);
         check_all(c);
@@ -1030,16 +1019,15 @@ TEST(test_full_disk_beside)
 TEST(test_read_only)
 {
     const char *dir = fresh();
-    qv_error err = { 0 };
     qv_cache_writer *w = NULL;
     const qv_cache_writer_options o = { .layout = layout };
     read_only = true;
-    expect_failure("open", QV_EIO, "Read-only", qv_cache_writer_open(dir, &o, &w, &err), &err);
+    expect_error(QV_EIO, "Read-only", qv_cache_writer_open(dir, &o, &w, ERR));
     read_only = false;
     w = open_writer(dir, &layout, 0);
     read_only = true;
-    expect_failure("put", QV_EIO, "Read-only", try_key(w, &layout, "k", 1, &err), &err);
-    expect_failure("close", QV_EIO, "Read-only", qv_cache_writer_close(&w, &err), &err);
+    expect_error(QV_EIO, "Read-only", try_key(w, &layout, "k", 1, ERR));
+    expect_error(QV_EIO, "Read-only", qv_cache_writer_close(&w, ERR));
     assert_int_equal(temp_entries(dir), 1);
 }
 
@@ -1122,8 +1110,7 @@ TEST(test_two_writers)
         finish_key(&e, QV_OK, NULL);
         close_writer(&w);
         qv_cache *c = open_cache(dir);
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, "mine", &item, ERR));
+        qv_cache_item item = find_item(c, "mine");
         check_item(c, &item, 2);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), 2);
@@ -1184,16 +1171,13 @@ TEST(test_no_descriptors)
         const qv_cache_writer_options o = { .layout = layout };
         qv_cache_writer *w = NULL;
         qv_cache *c = NULL;
-        qv_error err = { 0 };
         not_opened_errno = errors[i];
         not_opened = "qwenvit-cache.json";
-        expect_failure("lock", QV_ENOMEM, strerror(errors[i]),
-                       qv_cache_writer_open(dir, &o, &w, &err), &err);
+        expect_error(QV_ENOMEM, strerror(errors[i]), qv_cache_writer_open(dir, &o, &w, ERR));
         not_opened = "part-";
-        expect_failure("part", QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, &err), &err);
+        expect_error(QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
         not_listed = true;
-        expect_failure("folder", QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, &err),
-                       &err);
+        expect_error(QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
         not_listed = false;
         not_opened = NULL;
     }
@@ -1208,20 +1192,16 @@ TEST(test_server_is_gone)
     run_undisturbed(dir);
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
         qv_cache *c = NULL;
-        qv_error err = { 0 };
         not_opened_errno = read_errno = errors[i];
         not_opened = "part-";
-        expect_failure("open", QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, &err),
-                       &err);
+        expect_error(QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
         not_listed = true;
-        expect_failure("list", QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, &err),
-                       &err);
+        expect_error(QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
         not_listed = false;
         not_opened = NULL;
         n_reads = 0;
         read_at = 1;
-        expect_failure("read", QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, &err),
-                       &err);
+        expect_error(QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, ERR));
         read_at = 0;
     }
     read_errno = EIO;
@@ -1280,8 +1260,7 @@ TEST(test_swept_before_lock)
         if (qv_cache_writer_close(&w, &err))
             fail_msg("%s: %s", slowly ? "during the sweep" : "after the sweep", err.text);
         qv_cache *c = open_cache(dir);
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, "another", &item, ERR));
+        qv_cache_item item = find_item(c, "another");
         assert_non_null(item.key);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), each_part(dir, NULL, NULL) + 1);
