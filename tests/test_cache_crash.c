@@ -311,7 +311,6 @@ no_faults(void)
 enum { N_KEYS = 8, FAILED_KEY = 5 };
 enum { DONE = 0, FAILED = 3, NO_MEMORY = 4, UNTOLD = 9 };
 
-static char root[64];
 static qv_cache_layout layout = { .dtype = QV_BF16, .width = 8, .n_deepstack = 2 };
 
 static qv_status
@@ -464,20 +463,18 @@ check_rest(const char *dir)
 }
 
 static int
-make_root(void)
+set_up(void)
 {
-    snprintf(root, sizeof root, "%s/qv_crash_XXXXXX",
-             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"); /* A sync takes no time there. */
     no_faults();
     no_tmpfile = false;
-    return mkdtemp(root) ? 0 : -1;
+    return tempdir_make();
 }
 
 static int
-remove_root(void)
+tear_down(void)
 {
     no_faults();
-    return nftw(root, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return tempdir_remove();
 }
 
 static const char *
@@ -485,7 +482,7 @@ fresh(void)
 {
     static char dir[80];
     static int n;
-    snprintf(dir, sizeof dir, "%s/%d", root, n++);
+    snprintf(dir, sizeof dir, "%s/%d", tempdir, n++);
     return dir;
 }
 
@@ -797,7 +794,7 @@ TEST(test_order_of_others)
 {
     const char *dir = fresh();
     struct stat above;
-    assert_int_equal(__real_mkdir(dir, 0777) | stat(root, &above), 0);
+    assert_int_equal(__real_mkdir(dir, 0777) | stat(tempdir, &above), 0);
     sync_log_begin();
     qv_cache_writer *w = open_writer(dir, &layout, 0);
     assert_int_equal(sync_log_end(), 1);
@@ -1311,4 +1308,4 @@ TEST(test_growing_list)
     check_cache(dir, true);
 }
 
-TEST_EACH(make_root, remove_root);
+TEST_EACH(set_up, tear_down);
