@@ -79,7 +79,8 @@ typedef struct qv_clip_options {
      * If `like` is QV_LIKE_QWEN_VL_UTILS, the clip's last frame is the one at end_s or before. See
      * docs/preprocessing.md. */
     double start_s, end_s;
-    bool first_frame; /* is read as an image, and nothing else: of an animation, or of any clip */
+    double max_seconds; /* a clip that lasts longer, once it is cut, fails; 0: it may */
+    bool first_frame;   /* is read as an image, and nothing else: of an animation, or of any clip */
     /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, HEVC of 8 or 10, 4:2:0,
      * progressive) come from the decoders of the CUDA device of this number, in a process of
      * `decoder` (or of this clip alone) that has it open; the clip's own process still reads the

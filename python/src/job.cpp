@@ -18,6 +18,8 @@ progress_of(const qv_job_progress &p)
     d["done"] = p.done;
     d["failed"] = p.failed;
     d["tokens"] = p.tokens;
+    d["rows"] = p.rows;
+    d["capacity_rows"] = p.capacity_rows;
     d["seconds"] = p.elapsed_s;
     d["limit"] = p.limit;
     return d;
