@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * gemm: a plain w on oneDNN's matmul (matmul.c), a quantised one read once for few rows (few.c), or
- * widened block by block (wide.c).
- */
+/* gemm: a plain w on oneDNN's matmul (matmul.c), a quantised one widened block by block
+ * (wide.c). */
 #include <math.h>
 
 #include "cpu.h"
@@ -16,10 +14,6 @@ prepare_gemm(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratc
     qv_status status = qv_count_check_cpu(&kernel->op, most, err);
     if (status)
         return status;
-    if (op->few) {
-        qv_few_prepare_cpu(op, &kernel->few, scratch_bytes);
-        return QV_OK;
-    }
     if (op->w_bits)
         return qv_wide_prepare_cpu(dev, kernel, scratch_bytes, err);
     struct qv_matrix matrix = { .n = op->n, .k = op->k, .dtype = (qv_dtype)op->w_dtype };
@@ -39,10 +33,6 @@ run_gemm(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const 
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
-    if (op->few) {
-        qv_few_run_cpu(dev, kernel, p, scratch);
-        return QV_OK;
-    }
     qv_epilogue_residual_cpu(dev, &epilogue, p[3], p[4]);
     return op->w_bits ? qv_wide_run_cpu(dev, kernel, p, scratch, err)
                       : qv_gemm_run_cpu(dev, op, &kernel->gemm, p, scratch, err);
@@ -61,11 +51,6 @@ describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cpu *g = op->w_bits ? &kernel->wide.gemms[0] : &kernel->gemm;
-    if (op->few) {
-        snprintf(text, size, "%lld bits read once, %s", (long long)op->w_bits,
-                 qv_few_name_cpu(&kernel->few));
-        return;
-    }
     if (op->w_bits)
         snprintf(text, size, "%lld bits widened, then ", (long long)op->w_bits);
     qv_primitive_describe_cpu("oneDNN ", &g->matmuls[0], text, size);

@@ -209,7 +209,8 @@ static void
 widen_block(const struct qv_device_cpu *dev, const struct qv_op_gemm *op,
             const struct panels_cpu *p, const char *w, int64_t first, char *block)
 {
-    const struct codes_cpu codes = qv_codes_cpu(op);
+    const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
+    const struct codes_cpu codes = qv_codes_cpu(op->n, op->k, &groups);
     const size_t element = qv_dtype_bytes(op->x_dtype);
     const struct widening how = { &codes, (qv_dtype)op->x_dtype, p->group == 2,
                                   2 * (size_t)p->width * element };

@@ -119,7 +119,6 @@ struct graph_cuda {
  * in this order. */
 struct gemm_cuda {
     struct qv_matrix_cuda codes; /* w, if it is quantised: groups.bits 0 if not */
-    bool few;                    /* it is our own kernel's, and nothing that follows is used */
     size_t wide_bytes;           /* w's values */
     struct graph_cuda graph;     /* plan NULL: cuBLASLt, and all that follows is its */
     cublasLtMatmulDesc_t desc;

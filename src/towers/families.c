@@ -4,8 +4,9 @@
 #include "family.h"
 
 const struct qv_family *const qv_families[] = {
-    &qv_family_qwen2_vl,   &qv_family_qwen2_5_vl, &qv_family_qwen2_5_omni, &qv_family_qwen3_vl,
-    &qv_family_qwen3_omni, &qv_family_qwen3_5,    &qv_family_glm4v,        NULL,
+    &qv_family_qwen2_vl,  &qv_family_qwen2_5_vl, &qv_family_qwen2_5_omni,
+    &qv_family_exaone4_5, &qv_family_qwen3_vl,   &qv_family_qwen3_omni,
+    &qv_family_qwen3_5,   &qv_family_glm4v,      NULL,
 };
 
 const char *
@@ -15,6 +16,7 @@ qv_family_size_key(const struct qv_family *family, enum qv_size size)
         [QV_SIZE_DEPTH] = "depth",
         [QV_SIZE_HIDDEN] = "hidden_size",
         [QV_SIZE_HEADS] = "num_heads",
+        [QV_SIZE_KV_HEADS] = "num_key_value_heads",
         [QV_SIZE_MLP_RATIO] = "mlp_ratio",
         [QV_SIZE_INTERMEDIATE] = "intermediate_size",
         [QV_SIZE_OUT_HIDDEN] = "out_hidden_size",

@@ -39,6 +39,7 @@ enum qv_size {
     QV_SIZE_DEPTH,
     QV_SIZE_HIDDEN,
     QV_SIZE_HEADS,
+    QV_SIZE_KV_HEADS,  /* heads of k and v, each of which several heads of q share */
     QV_SIZE_MLP_RATIO, /* the intermediate size divided by the hidden size */
     QV_SIZE_INTERMEDIATE,
     QV_SIZE_OUT_HIDDEN,
@@ -94,10 +95,12 @@ extern const struct qv_family *const qv_families[];
 extern const struct qv_tensor_names qv_names_qwen3;      /* in qwen3_vl.c */
 extern const struct qv_family_sizes qv_sizes_qwen3;      /* in qwen3_vl.c */
 extern const struct qv_family_sizes qv_sizes_qwen2_5_vl; /* in qwen2_5_vl.c */
+extern const struct qv_tensor_names qv_names_qwen2_5_vl; /* in qwen2_5_vl.c */
 
 extern const struct qv_family qv_family_qwen2_vl;
 extern const struct qv_family qv_family_qwen2_5_vl;
 extern const struct qv_family qv_family_qwen2_5_omni;
+extern const struct qv_family qv_family_exaone4_5;
 extern const struct qv_family qv_family_qwen3_vl;
 extern const struct qv_family qv_family_qwen3_omni;
 extern const struct qv_family qv_family_qwen3_5;

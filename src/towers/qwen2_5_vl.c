@@ -4,7 +4,7 @@
  * one segment for the blocks with full attention. */
 #include "family.h"
 
-static const struct qv_tensor_names names = {
+const struct qv_tensor_names qv_names_qwen2_5_vl = {
     .qkv = { "attn.qkv" },
     .fc1 = { "mlp.gate_proj", "mlp.up_proj" },
     .fc2 = "mlp.down_proj",
@@ -27,7 +27,7 @@ const struct qv_family_sizes qv_sizes_qwen2_5_vl = {
 const struct qv_family qv_family_qwen2_5_vl = {
     .model_types = { "qwen2_5_vl" },
     .prefix = "visual.",
-    .names = &names,
+    .names = &qv_names_qwen2_5_vl,
     .sizes = &qv_sizes_qwen2_5_vl,
     .act = "silu",
     .processor = QV_PROCESSOR_QWEN2_VL,

@@ -50,7 +50,6 @@ is_folder(const struct tool_options *o, const struct tool_list *list)
     return o->list || list->n > 1 || list->has_folders || o->output[n - 1] == '/';
 }
 
-/* Names each clip's output: OUT itself, or a file in it. */
 static qv_status
 name_outputs(const struct tool_options *o, const struct tool_list *list,
              struct tool_output *outputs, qv_error *err)

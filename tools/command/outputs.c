@@ -135,9 +135,7 @@ check_apart(const struct place *outputs, size_t n, qv_error *err)
     return QV_OK;
 }
 
-/* Returns QV_EINVAL, naming the file, if two outputs are one file, or an output is one of the
- * inputs, a file in a model's folder or a file of a cache that the options name. NULLs are left
- * out. */
+/* NULLs are left out. */
 static qv_status
 check_outputs(const struct tool_options *o, const char *const *outputs, size_t n_outputs,
               const char *const *inputs, size_t n_inputs, qv_error *err)

@@ -200,16 +200,21 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:
-    """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, ..], OPTION: ..}, each of which
-    may be refused by itself. Options beside "items" are those of all."""
-    values, most = sum(map(body.count, (b"{", b"[", b","))), VALUES * (1 + limits.items)
+def parsed(body: bytes, most: int) -> Any:
+    """Returns what JSON of at most so many values says."""
+    values = sum(map(body.count, (b"{", b"[", b",")))
     if values > most:  # parsed, they would take many times the bytes of the body
         raise Refused(413, "QV_EINVAL", f"JSON of {values} values; at most {most}")
     try:
-        asked = json.loads(body, parse_constant=_no_constant)
+        return json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as e:
         raise Refused(400, "QV_EFORMAT", f"the body is not JSON: {e}") from None
+
+
+def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:
+    """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, ..], OPTION: ..}, each of which
+    may be refused by itself. Options beside "items" are those of all."""
+    asked = parsed(body, VALUES * (1 + limits.items))
     rows = asked.pop("items", None) if isinstance(asked, dict) else None
     if not isinstance(rows, list) or not rows:
         raise Refused(400, "QV_EFORMAT", 'the body must be {"items": [{"data": "data:...;base64,..."}, ...]}')
