@@ -118,7 +118,7 @@ class Job
         put(std::move(kept), s);
     }
 
-    /* Drops the source of a place; its result comes all the same, as cancelled. */
+    /* Drops the source of a place; its result comes all the same, as a failure. */
     void
     drop(int64_t place)
     {
