@@ -536,7 +536,7 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     struct in_memory m = { .ctx = NULL };
     qv_cache *c = NULL;
     qv_cache_item item;
-    char keys[WRONG][8], *record = NULL;
+    char keys[WRONG][12], *record = NULL;
     open_in_memory(&m);
     uint8_t *cut = malloc(sizeof m.frames / 2);
     assert_non_null(cut);
