@@ -7,7 +7,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/outcome_json.h"
-#include "files/utf8.h"
+#include "files/text.h"
 #include "part_index.h"
 
 enum { MOST_ERROR_BYTES = 800 /* limit for a record's error */ };
@@ -105,9 +105,8 @@ qv_record_print(struct qv_text *t, const char *key, const qv_cache_source *s, ui
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Returns the text of a number in a record, as it stands there, so that it can be hashed; NULL:
- * there is none. A name behind a bare comma cannot stand inside of a string, where its quotes would
- * have backslashes. */
+/* Returns a number in a record as it stands there, to be hashed; NULL: there is none. Its name
+ * behind a bare comma cannot be inside of a string, where quotes have backslashes. */
 static const char *
 number_text(const char *record, const char *name, char text[64])
 {

@@ -3,20 +3,13 @@
 #include "cpu.h"
 #include "vectors.h"
 
-static struct codes_cpu
-codes_of(int64_t n, int64_t k, const struct qv_groups *groups)
+struct codes_cpu
+qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups)
 {
     struct codes_cpu w = { .n = n, .k = k, .groups = *groups };
     w.factors = CODES_COLS * qv_dtype_bytes(groups->dtype);
     w.group_bytes = 2 * w.factors + (size_t)(CODES_COLS * groups->group * groups->bits / 8);
     return w;
-}
-
-struct codes_cpu
-qv_codes_cpu(const struct qv_op_gemm *op)
-{
-    const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
-    return codes_of(op->n, op->k, &groups);
 }
 
 int64_t
@@ -34,14 +27,12 @@ qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group)
     return (size_t)(before + group * qv_codes_beside_cpu(w, col) + in) * w->group_bytes;
 }
 
-qv_status
-qv_codes_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out)
+struct qv_layout
+qv_codes_layout_cpu(const struct qv_matrix *matrix)
 {
-    const struct codes_cpu w = codes_of(matrix->n, matrix->k, &matrix->groups);
-    *out =
-        (struct qv_layout){ (size_t)(panels_of_cpu(w.n) * (w.k / w.groups.group)) * w.group_bytes,
-                            CODES_COLS };
-    return QV_OK;
+    const struct codes_cpu w = qv_codes_cpu(matrix->n, matrix->k, &matrix->groups);
+    const int64_t groups = panels_of_cpu(w.n) * (w.k / w.groups.group);
+    return (struct qv_layout){ (size_t)groups * w.group_bytes, CODES_COLS };
 }
 
 /* Returns the codes of a word of a row as a word of a line has them. */
@@ -78,11 +69,11 @@ lay_out_group(const struct codes_cpu *w, const char *row, int64_t group, char *t
     }
 }
 
-qv_status
+void
 qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                      int64_t rows, const void *src, void *dst)
 {
-    const struct codes_cpu w = codes_of(matrix->n, matrix->k, &matrix->groups);
+    const struct codes_cpu w = qv_codes_cpu(matrix->n, matrix->k, &matrix->groups);
     const size_t row_bytes = qv_grouped_row_bytes(&w.groups, w.k);
 #pragma omp parallel for num_threads(dev->threads) schedule(static)
     for (int64_t panel = 0; panel < panels_of_cpu(rows); panel++)
@@ -93,7 +84,6 @@ qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, 
                               (const char *)src + (size_t)(panel * CODES_COLS + col) * row_bytes,
                               group, to, col);
         }
-    return QV_OK;
 }
 
 void

@@ -77,18 +77,24 @@ panels_of_cpu(int64_t n)
     return (n + CODES_COLS - 1) / CODES_COLS;
 }
 
-/* A gemm whose w is quantised runs either on few rows (few_cpu), or on blocks of columns that are
- * widened one after another (wide_cpu). The last block may have fewer columns than the others. */
-enum { CODES_BLOCKS = 2 }; /* kinds of them */
+/* A gemm_few. */
 struct few_cpu {
     struct codes_cpu w;
-    int64_t m;   /* of the gemm; for multiply, up to QV_FEW_AT_ONCE of its rows */
-    int64_t run; /* values of a row of x that lie side by side: 1 of f32, else bf16 */
+    int64_t m;   /* of the operation; for multiply, up to QV_FEW_AT_ONCE of its rows */
     void *x;     /* [k/run, m, run]: set by each run of the kernel */
     float *sums; /* of x over groups, [k/group, m] */
+    const struct few_variant_cpu *variant;
+};
+struct few_variant_cpu {
+    const char *name;
+    int64_t run; /* values of a row of x that lie side by side: 1 of f32, else bf16 */
     /* sums[panels, m, CODES_COLS] = x times the columns of panels that lie side by side */
     void (*multiply)(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 };
+
+/* A gemm whose w is quantised runs on blocks of columns, which are widened one after another. The
+ * last block may have fewer columns than the others. */
+enum { CODES_BLOCKS = 2 }; /* kinds of them */
 struct wide_cpu {
     struct gemm_cpu gemms[CODES_BLOCKS];
     struct panels_cpu panels[CODES_BLOCKS]; /* in which a block is widened */
@@ -148,8 +154,8 @@ struct qv_kernel {
     struct qv_op op;
     const struct verbs_cpu *verbs; /* the functions of the operation */
     struct gemm_cpu gemm;
-    struct few_cpu few;   /* few.m 0: the gemm has not few rows */
-    struct wide_cpu wide; /* cols 0: it is not one with a quantised w */
+    struct few_cpu few;
+    struct wide_cpu wide; /* cols 0: w is not quantised */
     struct attention_cpu attention;
     struct primitive_cpu conv;
     size_t row_bytes; /* scratch bytes of each thread, for operations that work row by row */
@@ -271,11 +277,11 @@ qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op
                           const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);
 void qv_gemm_close_cpu(struct gemm_cpu *g);
 
-/* cpu/codes.c: how a quantised w lies; the first two are qv_backend's verbs. */
-qv_status qv_codes_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out);
-qv_status qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
-                               int64_t row0, int64_t rows, const void *src, void *dst);
-struct codes_cpu qv_codes_cpu(const struct qv_op_gemm *op);
+/* cpu/codes.c: how a quantised w lies. */
+struct qv_layout qv_codes_layout_cpu(const struct qv_matrix *matrix);
+void qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
+                          int64_t rows, const void *src, void *dst);
+struct codes_cpu qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups);
 /* Returns how many panels lie beside the one with column `col`, itself with them; and how many
  * bytes from the first of w a group of it lies. */
 int64_t qv_codes_beside_cpu(const struct codes_cpu *w, int64_t col);
@@ -283,21 +289,10 @@ size_t qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group);
 /* Scales and offsets of a panel's group [2][CODES_COLS] in f32. */
 void qv_codes_factors_cpu(const struct codes_cpu *w, const void *group, float *out);
 
-/* cpu/few.c multiplies few rows of x by the codes of w; cpu/few_avx512.c does so in bf16, by
- * the products of pairs that AVX-512 and AMX have. */
-void qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes);
-void qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                    void *scratch);
-const char *qv_few_name_cpu(const struct few_cpu *few);
+/* cpu/few_avx512.c: variants of cpu/few.c in bf16, by the products of pairs that AVX-512 and AMX
+ * have. */
 void qv_few_avx512_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 void qv_few_amx_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
-bool qv_few_have_amx_cpu(void);
-
-/* cpu/wide.c: gemms whose w is quantised and that have many rows. */
-qv_status qv_wide_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
-                              size_t *scratch_bytes, qv_error *err);
-qv_status qv_wide_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                          void *scratch, qv_error *err);
 
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
@@ -338,7 +333,6 @@ float qv_lanes_exps_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64
                         float scale, float max);
 float qv_lanes_exps_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
                                float scale, float max);
-bool qv_lanes_have_avx512_cpu(void);
 void qv_lanes_scale_cpu(float *x, float scale, int64_t n);
 void qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n);
 /* y[i] = src[i * step] * scale + shift. */

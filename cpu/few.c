@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gemm with few rows and a quantised w. Every code is read from memory once, for all rows, and made
+ * gemm_few. Every code is read from memory once, for all rows, and made
  * ready for products once for 16 of them. Within a group the codes themselves, which are exact even
  * in bf16, are multiplied and summed; then
  *     sum += scale * (x . codes) + offset * (sum of x)
  * so that a value of w is never rounded. A panel of 16 columns keeps the sums of a group in
  * registers, for as many rows as are multiplied at once.
  */
+#define _DEFAULT_SOURCE /* for syscall */
 #include "cpu.h"
+#include "tiles.h"
 #include "vectors.h"
 
 /* A thread takes panels that lie side by side, and their sums go through the epilogue together. */
@@ -71,55 +73,56 @@ PANEL_VARIANT(panel_any, )
 PANEL_VARIANT(panel_avx2, TARGET_AVX2_CPU)
 PANEL_VARIANT(panel_avx512, TARGET_AVX512_CPU)
 
-/* run: how x lies (few_cpu) */
 enum { AMX = ISA_AVX512_BF16_CPU + 1 };
-static const struct {
-    void (*multiply)(const struct few_cpu *f, const char *codes, int64_t panels, float *sums);
-    int64_t run;
-    const char *name;
-} variants[] = { [ISA_ANY_CPU] = { panel_any, 1, "plain C" },
-                 [ISA_AVX2_CPU] = { panel_avx2, 1, "AVX2" },
-                 [ISA_AVX512_CPU] = { panel_avx512, 1, "AVX-512" },
-                 [ISA_AVX512_BF16_CPU] = { qv_few_avx512_cpu, 2, "AVX-512 BF16" },
-                 [AMX] = { qv_few_amx_cpu, 32, "AMX" } };
+static const struct few_variant_cpu variants[] = {
+    [ISA_ANY_CPU] = { "plain C", 1, panel_any },
+    [ISA_AVX2_CPU] = { "AVX2", 1, panel_avx2 },
+    [ISA_AVX512_CPU] = { "AVX-512", 1, panel_avx512 },
+#if defined(__x86_64__) && defined(__GNUC__)
+    [ISA_AVX512_BF16_CPU] = { "AVX-512 BF16", 2, qv_few_avx512_cpu },
+    [AMX] = { "AMX", 32, qv_few_amx_cpu },
+#endif
+};
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
 
-static int
-variant_for(const struct qv_op_gemm *op)
+static const struct few_variant_cpu *
+variant_for(int64_t x_dtype)
 {
-    const enum isa_cpu isa = qv_isa_cpu();
-    if (isa < ISA_AVX512_BF16_CPU)
-        return (int)isa;
-    return op->x_dtype != QV_BF16 ? ISA_AVX512_CPU : qv_few_have_amx_cpu() ? AMX : (int)isa;
+    int variant = (int)qv_isa_cpu();
+    if (variant == ISA_AVX512_BF16_CPU)
+        variant = x_dtype != QV_BF16 ? ISA_AVX512_CPU : tiles_allowed() ? AMX : variant;
+    return &variants[variant];
 }
 
 /* Returns the bytes of so many values of x as they are laid out. */
 static size_t
 x_bytes(const struct few_cpu *f, int64_t values)
 {
-    return (size_t)values * (f->run > 1 ? sizeof(qv_bf16) : sizeof(float));
+    return (size_t)values * (f->variant->run > 1 ? sizeof(qv_bf16) : sizeof(float));
 }
 
-void
-qv_few_prepare_cpu(const struct qv_op_gemm *op, struct few_cpu *out, size_t *scratch_bytes)
+static qv_status
+prepare_gemm_few(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *scratch_bytes,
+                 qv_error *err)
 {
-    const int variant = variant_for(op);
-    *out = (struct few_cpu){ .w = qv_codes_cpu(op),
-                             .m = op->m,
-                             .run = variants[variant].run,
-                             .multiply = variants[variant].multiply };
-    *scratch_bytes = qv_aligned(x_bytes(out, op->k * op->m)) +
+    const struct qv_op_gemm_few *op = &kernel->op.u.gemm_few;
+    const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
+    struct few_cpu *f = &kernel->few;
+    (void)dev, (void)err;
+    *f = (struct few_cpu){ .w = qv_codes_cpu(op->n, op->k, &groups),
+                           .m = op->m,
+                           .variant = variant_for(op->x_dtype) };
+    *scratch_bytes = qv_aligned(x_bytes(f, op->k * op->m)) +
                      qv_aligned((size_t)(op->k / op->w_group * op->m) * sizeof(float));
+    return QV_OK;
 }
 
-const char *
-qv_few_name_cpu(const struct few_cpu *few)
+static void
+describe_gemm_few(const struct qv_kernel *kernel, char *text, size_t size)
 {
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
-        if (variants[i].multiply == few->multiply)
-            return variants[i].name;
-    return "";
+    snprintf(text, size, "%lld bits read once, %s", (long long)kernel->few.w.groups.bits,
+             kernel->few.variant->name);
 }
 
 /* Puts a group of row i of x, in elements of so many bytes, among its runs [group / run, m]. */
@@ -171,7 +174,7 @@ lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group)
         const void *from = at_cpu(x, dtype, i * f->w.k + group * n);
         qv_lanes_load_cpu(row, from, dtype, n);
         f->sums[group * m + i] = sum_of(row, n);
-        switch (f->run) {
+        switch (f->variant->run) {
         case 1: lay_row(to, row, n, m, i, 1, sizeof(float)); break;
         case 2: lay_row(to, from, n, m, i, 2, sizeof(qv_bf16)); break;
         case 32: lay_row(to, from, n, m, i, 32, sizeof(qv_bf16)); break;
@@ -182,8 +185,8 @@ lay_group(const struct few_cpu *f, const void *x, int64_t dtype, int64_t group)
 /* Brings the sums of rows [row, end) and columns [col, col + FEW_COLS) through the epilogue into
  * y. */
 static void
-finish(const struct qv_op_gemm *op, float (*sums)[FEW_COLS], int64_t row, int64_t end, int64_t col,
-       void *const *p)
+finish(const struct qv_op_gemm_few *op, float (*sums)[FEW_COLS], int64_t row, int64_t end,
+       int64_t col, void *const *p)
 {
     const int64_t n = op->n - col < FEW_COLS ? op->n - col : FEW_COLS;
     float bias[FEW_COLS], residual[FEW_COLS];
@@ -202,7 +205,7 @@ finish(const struct qv_op_gemm *op, float (*sums)[FEW_COLS], int64_t row, int64_
 }
 
 static void
-run_columns(const struct qv_op_gemm *op, const struct few_cpu *f, int64_t col, void *const *p)
+run_columns(const struct qv_op_gemm_few *op, const struct few_cpu *f, int64_t col, void *const *p)
 {
     const int64_t panels = qv_codes_beside_cpu(&f->w, col);
     const char *codes = (const char *)p[1] + qv_codes_at_cpu(&f->w, col, 0);
@@ -211,7 +214,7 @@ run_columns(const struct qv_op_gemm *op, const struct few_cpu *f, int64_t col, v
     for (int64_t row = 0; row < f->m; row += some.m) {
         some = rows_from(f, row);
         memset(apart, 0, sizeof apart);
-        f->multiply(&some, codes, panels, apart[0]);
+        f->variant->multiply(&some, codes, panels, apart[0]);
         for (int64_t at = 0; at < panels; at++)
             for (int64_t i = 0; i < some.m; i++)
                 memcpy(sums[i] + at * CODES_COLS, apart[at * some.m + i], sizeof *apart);
@@ -219,12 +222,13 @@ run_columns(const struct qv_op_gemm *op, const struct few_cpu *f, int64_t col, v
     }
 }
 
-void
-qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-               void *scratch)
+static qv_status
+run_gemm_few(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
+             void *scratch, qv_error *err)
 {
-    const struct qv_op_gemm *op = &kernel->op.u.gemm;
+    const struct qv_op_gemm_few *op = &kernel->op.u.gemm_few;
     struct few_cpu f = kernel->few;
+    (void)err;
     f.x = scratch;
     f.sums = (float *)(void *)((char *)scratch + qv_aligned(x_bytes(&f, op->k * op->m)));
 #pragma omp parallel num_threads(dev->threads)
@@ -241,4 +245,9 @@ qv_few_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *
         for (int64_t col = 0; col < op->n; col += FEW_COLS)
             run_columns(op, &f, col, p);
     }
+    return QV_OK;
 }
+
+const struct verbs_cpu qv_gemm_few_verbs_cpu = { .prepare = prepare_gemm_few,
+                                                 .run = run_gemm_few,
+                                                 .describe = describe_gemm_few };

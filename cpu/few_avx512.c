@@ -210,24 +210,4 @@ qv_few_amx_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float
     tiles_end();
 }
 
-#else
-
-void
-qv_few_avx512_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
-{
-    (void)f, (void)codes, (void)panels, (void)sums; /* qv_isa_cpu() never asks for this */
-}
-
-void
-qv_few_amx_cpu(const struct few_cpu *f, const char *codes, int64_t panels, float *sums)
-{
-    (void)f, (void)codes, (void)panels, (void)sums; /* qv_few_have_amx_cpu() says no */
-}
-
 #endif
-
-bool
-qv_few_have_amx_cpu(void)
-{
-    return tiles_allowed();
-}

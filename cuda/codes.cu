@@ -182,8 +182,8 @@ widen_kernel(const __grid_constant__ struct widenings w, int n)
 }
 
 cudaError_t
-qv_few_cuda(cudaStream_t stream, const struct qv_op_gemm *op, const void *x, const void *w,
-            const void *bias, const void *residual, void *y)
+qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x, const void *w,
+                 const void *bias, const void *residual, void *y)
 {
     const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
     const struct codes_shape s = shape_of(op->n, op->k, &groups, w);

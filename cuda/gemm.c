@@ -45,15 +45,11 @@ padded_k(int64_t k, int64_t dtype)
     return (k + multiple - 1) / multiple * multiple;
 }
 
-qv_status
-qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                    struct qv_layout *out, qv_error *err)
+struct qv_layout
+qv_gemm_layout_cuda(const struct qv_matrix *matrix)
 {
-    (void)dev;
-    (void)err;
-    int64_t k = padded_k(matrix->k, matrix->dtype);
-    *out = (struct qv_layout){ (size_t)(matrix->n * k) * qv_dtype_bytes(matrix->dtype), 1 };
-    return QV_OK;
+    const int64_t k = padded_k(matrix->k, matrix->dtype);
+    return (struct qv_layout){ (size_t)(matrix->n * k) * qv_dtype_bytes(matrix->dtype), 1 };
 }
 
 /* Uploads rows as they are, or each with zeros behind it. */
@@ -385,8 +381,7 @@ prepare_values(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
     return status;
 }
 
-/* With a quantised w, few rows are computed by our own kernel; for more rows w is widened, and
- * the libraries multiply by it. */
+/* A quantised w is widened, and the libraries multiply by it. */
 static qv_status
 prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
              size_t *scratch_bytes, qv_error *err)
@@ -398,10 +393,6 @@ prepare_gemm(struct qv_device_cuda *dev, struct qv_kernel *kernel, int choice,
                                           { op->w_bits, op->w_group, (qv_dtype)op->w_dtype } };
     if (!op->w_bits)
         return prepare_values(dev, kernel, choice, scratch_bytes, err);
-    if (op->few) {
-        g->few = true;
-        return choice ? qv_fail(err, QV_EUNSUPPORTED, "gemm of few rows runs in one way") : QV_OK;
-    }
     op->w_bits = op->w_group = 0;
     op->w_dtype = op->x_dtype;
     qv_status status = prepare_values(dev, kernel, choice, scratch_bytes, err);
@@ -429,11 +420,6 @@ static void
 describe_gemm(const struct qv_kernel *kernel, char *text, size_t size)
 {
     const struct gemm_cuda *g = &kernel->u.gemm;
-    if (g->few) {
-        snprintf(text, size, "%lld bits read once, our kernel",
-                 (long long)kernel->op.u.gemm.w_bits);
-        return;
-    }
     if (g->wide_bytes) {
         const size_t used = (size_t)snprintf(text, size, "%lld bits widened, then ",
                                              (long long)g->codes.groups.bits);
@@ -504,9 +490,6 @@ run_gemm(struct qv_device_cuda *dev, const struct qv_kernel *kernel, void *const
 {
     const struct qv_op_gemm *op = &kernel->op.u.gemm;
     const struct gemm_cuda *g = &kernel->u.gemm;
-    if (g->few)
-        return qv_check_cuda(dev, qv_few_cuda(dev->stream, op, p[0], p[1], p[2], p[3], p[4]),
-                             "gemm of few rows", err);
     if (!g->wide_bytes)
         return qv_gemm_by_values_cuda(dev, kernel, p, scratch, err);
     const struct widening_cuda widening = { g->codes, p[1], scratch };

@@ -37,9 +37,9 @@ cudaError_t qv_im2col_cuda(cudaStream_t stream, const struct qv_op_im2col *op, c
 cudaError_t qv_epilogue_cuda(cudaStream_t stream, const struct qv_op_epilogue *op, const void *x,
                              const void *bias, const void *residual, void *y);
 
-/* A gemm of few rows by w as codes.h has it, with its epilogue: bf16, or f32. */
-cudaError_t qv_few_cuda(cudaStream_t stream, const struct qv_op_gemm *op, const void *x,
-                        const void *w, const void *bias, const void *residual, void *y);
+/* w is as codes.h has it. */
+cudaError_t qv_gemm_few_cuda(cudaStream_t stream, const struct qv_op_gemm_few *op, const void *x,
+                             const void *w, const void *bias, const void *residual, void *y);
 struct qv_matrix_cuda {
     int64_t n, k;
     struct qv_groups groups;

@@ -35,6 +35,7 @@ describe_own(const struct qv_kernel *kernel, char *text, size_t size)
 
 OWN(patchify, p[0], p[1], p[2], p[3], p[4])
 OWN(convert, p[0], p[1])
+OWN(gemm_few, p[0], p[1], p[2], p[3], p[4])
 OWN(norm, p[0], p[1], p[2], p[3])
 OWN(rope, p[0], p[1], p[2], p[3])
 OWN(gate, p[0], p[1], p[2])

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes forks cheap. FFmpeg brings more than a hundred libraries, and the loader writes to the data
- * of each: a fork copies the tables of all these pages, and the end of the process frees them.
- * Pages of a file cost neither. */
+ * of each: a fork copies the tables of all these pages, and its end frees them. A file's pages cost
+ * neither. */
 #define _GNU_SOURCE
 #include "decoder.h"
 
@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Copies the data of a library to the file, and maps it from there: private as before, so that no
- * process sees what another writes, and read-only where it was. */
+/* Copies a library's data to the file and maps them from there: private, and read-only where they
+ * were. */
 static int
 map_from_file(struct dl_phdr_info *library, size_t size, void *file)
 {
@@ -40,13 +40,25 @@ map_from_file(struct dl_phdr_info *library, size_t size, void *file)
     return 0;
 }
 
+/* Returns whether this process has one thread, as one that a library has started may write to its
+ * data meanwhile. The folder has two links more than threads; one that has ended may still be in
+ * it. */
+static bool
+is_alone(void)
+{
+    struct stat threads;
+    for (int i = 0; i < 10 && !stat("/proc/self/task", &threads); i++) {
+        if (threads.st_nlink == 3)
+            return true;
+        usleep(1000);
+    }
+    return false;
+}
+
 void
 qvm_share_libraries(void)
 {
-    struct stat threads;
-    /* A thread that a library has started may write to its data meanwhile. The folder has two links
-     * more than threads. */
-    if (QVM_SANITIZED || stat("/proc/self/task", &threads) || threads.st_nlink != 3)
+    if (QVM_SANITIZED || !is_alone())
         return;
     int fd = qvm_shared_memory();
     if (fd < 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Chooses the kernel of gemm.metal for a GEMM: tiles, few rows, or naive. */
+/* Chooses the kernel of gemm.metal for a gemm or a gemm_few: tiles, few rows, or naive. */
 #include "tiles.h"
 
 enum { FEW_COLS_OF_GROUP = 16 };
@@ -18,16 +18,16 @@ check_size(const struct qv_op_gemm *op, qv_error *err)
 }
 
 static uint32_t
-grouped(const struct qv_op_gemm *op)
+grouped(const struct qv_op_gemm *op, bool exact)
 {
     const uint32_t kind = op->w_dtype == QV_F16 ? 1 : op->w_dtype == QV_BF16 ? 2 : 0;
     return op->w_bits ? (uint32_t)op->w_bits | (uint32_t)op->w_group << 8 | kind << 16 |
-                            (uint32_t)op->few << 24
+                            (uint32_t)exact << 24
                       : 0;
 }
 
 static void
-launch_few(const struct qv_op_gemm *op, struct launch_metal *out)
+launch_rows(const struct qv_op_gemm *op, struct launch_metal *out)
 {
     out->function = "gemm_rows";
     out->constants[CONSTANT_A] = op->m <= MOST_FEW_ROWS ? (uint32_t)op->m : 0;
@@ -38,23 +38,23 @@ launch_few(const struct qv_op_gemm *op, struct launch_metal *out)
     out->groups[2] = 1;
 }
 
-qv_status
-qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct launch_metal *out,
-                     qv_error *err)
+/* exact: values of a quantised w are not rounded, as tiles do. */
+static qv_status
+launch(const struct qv_op_gemm *op, bool exact, int choice, bool naive, struct launch_metal *out,
+       qv_error *err)
 {
     qv_status status = check_size(op, err);
     if (status)
         return status;
-    const bool few = op->few || op->m <= MOST_FEW_ROWS;
-    /* a tile rounds w's values, which `few` forbids */
-    int choices = naive || op->few ? 1 : TILES + few;
+    const bool few = exact || op->m <= MOST_FEW_ROWS;
+    int choices = naive || exact ? 1 : TILES + few;
     if (choice >= choices)
         return qv_fail(err, QV_EUNSUPPORTED, "gemm: there are %d kernels for it", choices);
     out->real = (qv_dtype)op->x_dtype;
     out->constants[CONSTANT_BIAS] = op->bias != 0;
     out->constants[CONSTANT_ACT] = (uint32_t)op->act;
     out->constants[CONSTANT_RESIDUAL] = op->residual_rows != 0;
-    out->constants[CONSTANT_GROUPED] = grouped(op);
+    out->constants[CONSTANT_GROUPED] = grouped(op, exact);
     out->args.gemm = (struct gemm_args){ (uint32_t)op->m,
                                          (uint32_t)op->n,
                                          (uint32_t)op->k,
@@ -62,11 +62,26 @@ qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct
     if (naive)
         naive_launch("gemm_naive", op->m * op->n, out);
     else if (few && choice == 0)
-        launch_few(op, out);
+        launch_rows(op, out);
     else {
         const struct tile_metal *tile = tile_choose(op->m, op->n, choice - few);
         out->function = tile->gemm;
         tile_launch(tile, op->m, op->n, op->k, op->k % 4 ? 0 : 2, out);
     }
     return QV_OK;
+}
+
+qv_status
+qv_launch_gemm_metal(const struct qv_op_gemm *op, int choice, bool naive, struct launch_metal *out,
+                     qv_error *err)
+{
+    return launch(op, false, choice, naive, out, err);
+}
+
+qv_status
+qv_launch_gemm_few_metal(const struct qv_op_gemm_few *op, int choice, bool naive,
+                         struct launch_metal *out, qv_error *err)
+{
+    const struct qv_op_gemm gemm = qv_op_few_as_gemm(op);
+    return launch(&gemm, true, choice, naive, out, err);
 }

@@ -34,6 +34,13 @@ struct data {
     void *bytes[QV_MAX_OPERANDS]; /* NULL: the operand is not used */
 };
 
+/* Returns whether op.u.gemm may be read: gemm_few has gemm's members. */
+static inline bool
+is_gemm(const struct qv_op *op)
+{
+    return op->kind == QV_OP_gemm || op->kind == QV_OP_gemm_few;
+}
+
 /* Draws a small legal operation with ragged sizes. */
 struct qv_op random_op(enum qv_op_kind kind, struct rng *rng);
 static inline int64_t

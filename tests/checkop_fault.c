@@ -471,7 +471,7 @@ exchange_columns(struct qv_device *dev, const struct qv_call *call)
 #define GEMM_BF16 "gemm m=33 n=200 k=130 alpha=0.5 residual_rows=33 dtype=bf16"
 #define GEMM_GELU "gemm m=65 n=72 k=33 alpha=1 bias=1 act=gelu_tanh dtype=f32"
 #define GEMM_Q4 "gemm m=33 n=72 k=192 alpha=1 bias=1 w_bits=4 w_group=64 w=f16 dtype=bf16"
-#define GEMM_Q8 "gemm m=7 n=72 k=128 alpha=1 w_bits=8 w_group=32 few=1 dtype=f32"
+#define GEMM_Q8 "gemm_few m=7 n=72 k=128 alpha=1 w_bits=8 w_group=32 dtype=f32"
 #define GEMM_ZERO "gemm m=33 n=24 k=8 alpha=0 dtype=f32"
 #define NORM "norm rows=17 cols=64 eps=1e-6 dtype=f32"
 #define ROPE "rope rows=12 heads=4 head_dim=16 positions=20 x_stride=96 dtype=f32"
@@ -520,6 +520,7 @@ static const struct fault faults[] = {
     { "0.1% in one column", ATTENTION, FILL_REAL, CHECK_TOLERANCE, NULL, scale_column, 0, 0 },
     { "one wrong row", GEMM_BF16, FILL_EXACT, CHECK_EXACT, NULL, repeat_row, 0, 0 },
     { "one wrong row", GEMM_BF16, FILL_REAL, CHECK_TOLERANCE, NULL, repeat_row, 0, 0 },
+    { "one wrong row", GEMM_Q8, FILL_REAL, CHECK_TOLERANCE, NULL, repeat_row, 0, 0 },
     { "one wrong row", ATTENTION_BF16, FILL_REAL, CHECK_TOLERANCE, NULL, repeat_row, 0, 0 },
     { "one wrong row", PATCHIFY, FILL_EXACT, CHECK_EXACT, NULL, repeat_row, 0, 0 },
     { "all zeros", TAPS, FILL_REAL, CHECK_TOLERANCE, NULL, write_zeros, 0, 0 },
@@ -541,6 +542,7 @@ static const struct fault faults[] = {
     { "a neighbour's norm", PATCHIFY, FILL_REAL, CHECK_TOLERANCE, take_norm_of_neighbour, show, 0,
       0 },
     { "one bit by place", GEMM_F32, FILL_REAL, CHECK_MOVED, NULL, flip_last_bit, 0, 0 },
+    { "one bit by place", GEMM_Q8, FILL_REAL, CHECK_MOVED, NULL, flip_last_bit, 0, 0 },
     { "one bit by place", ATTENTION, FILL_REAL, CHECK_MOVED, NULL, flip_bit_of_first_row, 0, 0 },
     { "NaN to the next row", NORM, FILL_REAL, CHECK_MOVED, NULL, spread_nan, 0, 0 },
     { "bf16 truncated", CONVERT, FILL_EXACT, CHECK_EXACT, NULL, truncate_to_bf16, 0, 0 },

@@ -94,20 +94,21 @@ random_epilogue(double *alpha, int64_t *bias, int64_t *act, int64_t *residual_ro
     }
 }
 
+/* few: a gemm_few, whose struct has the same members */
 static void
-random_gemm(struct qv_op_gemm *op, struct rng *rng)
+random_gemm(struct qv_op_gemm *op, bool few, struct rng *rng)
 {
-    op->m = PICK(rng, 1, 2, 3, 5, 7, 8, 12, 16, 17, 31, 33, 60, 64, 65, 100, 190);
+    op->m = few ? PICK(rng, 1, 2, 3, 5, 7, 8, 12, 16, 17, 31, 33, 60, 64)
+                : PICK(rng, 1, 2, 3, 5, 7, 8, 12, 16, 17, 31, 33, 60, 64, 65, 100, 190);
     op->n = PICK(rng, 1, 2, 3, 5, 8, 12, 16, 17, 24, 33, 48, 64, 65, 72, 100, 130, 200);
     op->k = PICK(rng, 1, 2, 3, 7, 8, 15, 16, 24, 33, 48, 64, 65, 100, 127, 130, 200, 257);
     random_epilogue(&op->alpha, &op->bias, &op->act, &op->residual_rows, op->m, rng);
-    if (rng_below(rng, 2))
+    if (!few && rng_below(rng, 2))
         return;
     op->w_bits = PICK(rng, 4, 8);
     op->w_group = PICK(rng, 32, 64, 128);
     op->w_dtype = PICK(rng, QV_F32, QV_F16, QV_BF16);
     op->k = op->w_group * PICK(rng, 1, 1, 2, 3, 5);
-    op->few = op->m <= QV_FEW_ROWS && rng_below(rng, 3);
 }
 
 static void
@@ -262,7 +263,8 @@ random_op(enum qv_op_kind kind, struct rng *rng)
         op.u.convert.n = PICK(rng, 1, 7, 8, 31, 64, 100, 1000, 4099);
         op.u.convert.x_dtype = rng_below(rng, 2) ? QV_BF16 : QV_F32;
         break;
-    case QV_OP_gemm: random_gemm(&op.u.gemm, rng); break;
+    case QV_OP_gemm:
+    case QV_OP_gemm_few: random_gemm(&op.u.gemm, kind == QV_OP_gemm_few, rng); break;
     case QV_OP_norm:
         random_norm(&op.u.norm, rng);
         op.u.norm.y_dtype = random_output_dtype(dtype, rng);
@@ -381,6 +383,7 @@ fill_possible(const struct qv_op *op, enum fill fill)
     case QV_OP_convert: /* rounds once, so the bits are always the same */
     case QV_OP_im2col: return fill == FILL_EXACT;
     case QV_OP_gemm:
+    case QV_OP_gemm_few:
         return fill == FILL_REAL || epilogue_is_exact(op->u.gemm.alpha, op->u.gemm.act);
     case QV_OP_conv:
         return fill == FILL_REAL || epilogue_is_exact(op->u.conv.alpha, op->u.conv.act);
@@ -429,11 +432,12 @@ struct qv_op
 reference_op(const struct qv_op *op)
 {
     struct qv_op small = *op;
-    if (op->kind == QV_OP_gemm && op->u.gemm.w_bits) {
-        small.u.gemm.w_bits = small.u.gemm.w_group = small.u.gemm.few = 0;
+    if (is_gemm(op) && op->u.gemm.w_bits) {
+        small.kind = QV_OP_gemm;
+        small.u.gemm.w_bits = small.u.gemm.w_group = 0;
         small.u.gemm.w_dtype = op->u.gemm.x_dtype;
     }
-    int64_t rows = op->kind == QV_OP_gemm ? gemm_period(&op->u.gemm) : 0;
+    int64_t rows = is_gemm(op) ? gemm_period(&op->u.gemm) : 0;
     if (rows) {
         small.u.gemm.m = rows;
         if (op->u.gemm.residual_rows > rows)
@@ -453,7 +457,7 @@ static int64_t
 period_of(const struct qv_op *op, int operand)
 {
     struct qv_op small = reference_op(op);
-    if ((op->kind == QV_OP_gemm && (operand == 0 || operand == 3)) ||
+    if ((is_gemm(op) && (operand == 0 || operand == 3)) ||
         (op->kind == QV_OP_attention && operand > 0 && operand < 4) ||
         (op->kind == QV_OP_conv && operand == 1)) {
         int64_t rows = qv_op_view(&small, operand).rows;
@@ -495,13 +499,13 @@ copy_element(void *dst, qv_dtype to, int64_t i, const void *src, qv_dtype from, 
         qv_store(dst, to, i, qv_load(src, from, j));
 }
 
-/* Returns a value of a quantised matrix as the gemm multiplies by it; with `few` it is not
- * rounded. */
+/* Returns a value of a quantised matrix as the operation multiplies by it; a gemm_few does not
+ * round it. */
 static double
 rounded_to(const struct data *src, double value)
 {
     float rounded = (float)value;
-    if (!src->op.u.gemm.few && src->op.u.gemm.x_dtype == QV_BF16)
+    if (src->op.kind == QV_OP_gemm && src->op.u.gemm.x_dtype == QV_BF16)
         rounded = qv_bf16_to_f32(qv_f32_to_bf16(rounded));
     return rounded;
 }
@@ -597,7 +601,7 @@ fill_gemm(struct data *data, enum fill fill, int sparse, struct rng *rng)
             qv_store(data->bytes[dense], data->desc[dense].dtype, at,
                      exact_values[rng_below(rng, 4)]);
     } else {
-        fill_reals(data, 0, data->op.kind == QV_OP_gemm ? data->desc[0].cols : 0, rng);
+        fill_reals(data, 0, is_gemm(&data->op) ? data->desc[0].cols : 0, rng);
         if (!data->desc[1].groups.bits)
             fill_reals(data, 1, 0, rng);
     }
@@ -750,7 +754,8 @@ data_fill(struct data *data, enum fill fill, struct rng *rng)
         fill_items(data, fill, rng);
         break;
     case QV_OP_convert: fill_convert(data, rng); break;
-    case QV_OP_gemm: fill_gemm(data, fill, 0, rng); break;
+    case QV_OP_gemm:
+    case QV_OP_gemm_few: fill_gemm(data, fill, 0, rng); break;
     case QV_OP_norm: fill_norm(data, rng); break;
     case QV_OP_rope: fill_rope(data, fill, rng); break;
     /* q and k are large, v is not, because its size bounds every row's tolerance */

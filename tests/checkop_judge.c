@@ -17,8 +17,7 @@
 bool
 can_alias(const struct side *side, const struct qv_op *op)
 {
-    return !side->caps.residual_apart && op->kind == QV_OP_gemm &&
-           op->u.gemm.residual_rows == op->u.gemm.m;
+    return !side->caps.residual_apart && is_gemm(op) && op->u.gemm.residual_rows == op->u.gemm.m;
 }
 
 /* ---- what the tolerance is derived from ------------------------------------------------------ */
@@ -69,8 +68,9 @@ scale_begin(struct scale *s, const struct data *data)
     *s = (struct scale){ .op = data->op };
     switch (data->op.kind) {
     case QV_OP_gemm:
+    case QV_OP_gemm_few:
         s->fixed_x = most_of(data, 2);
-        s->fixed_w = data->op.u.gemm.few ? most_apart(data, 1) : most_of(data, 1);
+        s->fixed_w = data->op.kind == QV_OP_gemm_few ? most_apart(data, 1) : most_of(data, 1);
         break;
     case QV_OP_norm: s->fixed_w = fmax(most_of(data, 1), most_of(data, 2)); break;
     case QV_OP_rope: s->fixed_w = fmax(most_of(data, 0), most_of(data, 1)); break;
@@ -127,6 +127,7 @@ scale_row(struct scale *s, const struct data *data, int64_t row)
     const struct qv_view *first = &data->desc[0];
     switch (data->op.kind) {
     case QV_OP_gemm:
+    case QV_OP_gemm_few:
         s->x = fmax(s->fixed_x, most(data, 0, row, 1, 0, first->cols));
         if (data->bytes[3])
             s->x = fmax(s->x, most(data, 3, row % data->desc[3].rows, 1, 0, data->desc[3].cols));
@@ -320,8 +321,8 @@ expect(const struct side *ref, const struct side *side, const struct data *data,
     out->y = *y;
     out->tanh_error = side->caps.tanh_error;
     bool ok = run_ref(ref, &out->data, out->result, outcome);
-    if (ok && out->tanh_error > 0 && data->op.kind == QV_OP_gemm &&
-        data->op.u.gemm.x_dtype == QV_BF16 && data->op.u.gemm.act == QV_ACT_GELU_TANH) {
+    if (ok && out->tanh_error > 0 && is_gemm(&data->op) && data->op.u.gemm.x_dtype == QV_BF16 &&
+        data->op.u.gemm.act == QV_ACT_GELU_TANH) {
         struct data inner = out->data;
         inner.op.u.gemm.act = QV_ACT_NONE;
         inner.op.u.gemm.residual_rows = 0;

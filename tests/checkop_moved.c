@@ -21,7 +21,8 @@ movable_of(enum qv_op_kind kind)
 {
     switch (kind) {
     case QV_OP_patchify: return (struct movable){ 1, { 3 }, -1 };
-    case QV_OP_gemm: return (struct movable){ 2, { 0, 3 }, 0 };
+    case QV_OP_gemm:
+    case QV_OP_gemm_few: return (struct movable){ 2, { 0, 3 }, 0 };
     case QV_OP_norm: return (struct movable){ 1, { 0 }, 0 };
     case QV_OP_rope: return (struct movable){ 2, { 2, 3 }, 3 };
     case QV_OP_attention: return (struct movable){ 3, { 1, 2, 3 }, -1 };

@@ -45,9 +45,8 @@ act_error(double result)
  * A sum of k products up to max_x * max_w counts (k + 1) * max_x * max_w, as in XNNPACK's ynnpack:
  * a device may add in any order and grouping. Meanings of max_x and max_w by kind:
  *   rows       max_x: of the shifts of this row's item; max_w: of its scales
- *   gemm       max_x: of x in this row, of the bias and of the residual; max_w: of w, where few
- *              rows have a quantised one, of code * scale and of offset together: they are summed
- *              apart
+ *   gemm       max_x: of x in this row, of the bias and of the residual; max_w: of w
+ *   gemm_few   as gemm, but max_w: of code * scale and of offset together: they are summed apart
  *   norm       max_x: of x in this row, over sqrt(var + eps); max_w: of weight and bias
  *   rope       max_x: of q and k in this row; max_w: of cos and sin
  *   attention  max_x: root of (max of q in this row * max of k in its segment); max_w: of
@@ -107,6 +106,7 @@ op_tolerance(const struct qv_op *op, double expected, double max_x, double max_w
         break;
     case QV_OP_convert: break;
     case QV_OP_gemm:
+    case QV_OP_gemm_few:
         epilogue = qv_op_gemm_epilogue(&op->u.gemm);
         units = gemm_error(op->u.gemm.k, &epilogue, expected, max_x, max_w);
         break;

@@ -31,7 +31,6 @@ clips/options.inc python/qwenvit/adapters/ray.py a rate replaces a number of fra
 clips/options.inc python/qwenvit/_options.py    types of options, which a test holds to those of the binding
 clips/options.inc python/qwenvit/_sources.py    says what frames in memory may have
 src/outcome.inc job/fill.c                frames in memory come with their rate
-src/outcome.inc cache/index.c               a row of the index has the rate
 src/outcome.inc cache/reader.c              gives the rate of a row of the index
 src/outcome.inc cache/record.c              reads two fields of a record, of which older records lack either
 src/outcome.inc tools/command/info.c        tells them in sentences

@@ -15,6 +15,8 @@ static const char *const legal[QV_OP_COUNT] = {
     [QV_OP_convert] = "convert n=7 x=f32 dtype=bf16",
     [QV_OP_gemm] = ("gemm m=760 n=1024 k=1536 alpha=0.00392156862745098 bias=1 act=gelu_erf "
                     "residual_rows=380 dtype=bf16"),
+    [QV_OP_gemm_few] = ("gemm_few m=9 n=72 k=192 alpha=1 bias=1 act=silu residual_rows=3 w_bits=4 "
+                        "w_group=64 w=f16 dtype=bf16"),
     [QV_OP_norm] = "norm rows=3 cols=5 eps=1e-06 rms=1 dtype=f32",
     [QV_OP_rope] = "rope rows=12 heads=4 head_dim=72 positions=20 x_stride=432 dtype=bf16",
     [QV_OP_attention] = ("attention rows=10 segments=3 heads=3 head_dim=16 scale=0.25 "
@@ -239,8 +241,8 @@ static const struct refusal illegal[] = {
     { "gemm m=1 n=1 k=96 w_bits=8 w_group=64 dtype=f32", "k=96; it must be a multiple of" },
     { "gemm m=1 n=1 k=64 w_bits=4 w_group=64 w=u8 dtype=f32", "w=u8; it must be f32, f16 or bf16" },
     { "gemm m=1 n=1 k=64 w=f16 dtype=f32", "w=f16; it must be f32 or bf16" },
-    { "gemm m=65 n=1 k=64 w_bits=4 w_group=64 few=1 dtype=f32", "few=1 m=65" },
-    { "gemm m=1 n=1 k=64 few=1 dtype=f32", "few=1" },
+    { "gemm_few m=65 n=1 k=64 w_bits=4 w_group=64 dtype=f32", "gemm_few: m=65" },
+    { "gemm_few m=1 n=1 k=64 dtype=f32", "gemm_few: m=1 w_bits=0" },
     { "gemm m=1 n=9223372036854775807 k=9223372036854775680 w_bits=8 w_group=64 dtype=f32",
       "too large" },
     { "gemm m=6 n=1 k=1 residual_rows=12 dtype=f32", "residual_rows=12" },
@@ -390,9 +392,10 @@ assert_operand(const char *text, int i, const char *name, int64_t rows, int64_t 
 TEST(test_operands)
 {
     static const int n[QV_OP_COUNT] = {
-        [QV_OP_patchify] = 5, [QV_OP_convert] = 2,   [QV_OP_gemm] = 5,        [QV_OP_norm] = 4,
-        [QV_OP_rope] = 4,     [QV_OP_attention] = 5, [QV_OP_interpolate] = 4, [QV_OP_im2col] = 2,
-        [QV_OP_conv] = 5,     [QV_OP_epilogue] = 4,  [QV_OP_gate] = 3,        [QV_OP_gather] = 3
+        [QV_OP_patchify] = 5, [QV_OP_convert] = 2, [QV_OP_gemm] = 5,      [QV_OP_gemm_few] = 5,
+        [QV_OP_norm] = 4,     [QV_OP_rope] = 4,    [QV_OP_attention] = 5, [QV_OP_interpolate] = 4,
+        [QV_OP_im2col] = 2,   [QV_OP_conv] = 5,    [QV_OP_epilogue] = 4,  [QV_OP_gate] = 3,
+        [QV_OP_gather] = 3
     };
     for (int kind = 0; kind < QV_OP_COUNT; kind++)
         assert_int_equal(qv_op_n_operands((enum qv_op_kind)kind), n[kind]);

@@ -23,15 +23,15 @@ multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, 
     struct qv_device *dev = NULL;
     struct qv_kernel *kernel = NULL;
     struct qv_layout layout;
-    struct qv_op op = { .kind = QV_OP_gemm };
+    struct qv_op op = { .kind = QV_OP_gemm_few };
     qv_error err = { 0 };
     char text[200] = "";
     size_t scratch_bytes;
-    op.u.gemm = (struct qv_op_gemm){ .m = m, .n = N, .k = K, .alpha = 1, .few = 1 };
+    op.u.gemm_few = (struct qv_op_gemm_few){ .m = m, .n = N, .k = K, .alpha = 1 };
     qv_op_set_dtype(&op, QV_BF16);
-    op.u.gemm.w_bits = bits;
-    op.u.gemm.w_group = GROUP;
-    op.u.gemm.w_dtype = QV_F32;
+    op.u.gemm_few.w_bits = bits;
+    op.u.gemm_few.w_group = GROUP;
+    op.u.gemm_few.w_dtype = QV_F32;
     const struct qv_device_options options = { .threads = threads };
     if (qv_backend_cpu.open(&options, &dev, &err) ||
         qv_backend_cpu.layout(dev, &matrix, &layout, &err) ||
@@ -40,7 +40,7 @@ multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, 
         return;
     }
     qv_backend_cpu.describe(kernel, text, sizeof text);
-    kernel->op.u.gemm.y_dtype = QV_F32; /* nothing is to be hidden by rounding */
+    kernel->op.u.gemm_few.y_dtype = QV_F32; /* nothing is to be hidden by rounding */
     const bool amx = strstr(text, "AMX");
     char *laid_out = calloc(1, layout.bytes),
          *scratch = aligned_alloc(64, qv_aligned(scratch_bytes));
@@ -48,7 +48,7 @@ multiply(int threads, int64_t m, int64_t bits, const qv_bf16 *x, const void *w, 
     assert_true(laid_out && scratch);
     if (amx) {
         qv_codes_lay_out_cpu((struct qv_device_cpu *)dev, &matrix, 0, N, w, laid_out);
-        qv_few_run_cpu((struct qv_device_cpu *)dev, kernel, operands, scratch);
+        qv_gemm_few_verbs_cpu.run((struct qv_device_cpu *)dev, kernel, operands, scratch, &err);
     }
     free(scratch);
     free(laid_out);

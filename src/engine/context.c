@@ -105,6 +105,8 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
         free(ctx);
         return status;
     }
+    pthread_mutex_init(&ctx->turns.lock, NULL);
+    pthread_cond_init(&ctx->turns.changed, NULL);
     qv_locked_pages_open(&ctx->locked_pages);
     ctx->backend = ctx->dev->backend; /* differs from *b if that loaded a library */
     ctx->backend->caps(ctx->dev, &ctx->caps);
@@ -137,6 +139,8 @@ qv_context_close(qv_context **ctx)
     qv_locked_pages_close(&(*ctx)->locked_pages, (*ctx)->dev);
     (*ctx)->backend->close((*ctx)->dev);
     qv_kernel_files_close(&(*ctx)->kernel_files);
+    pthread_cond_destroy(&(*ctx)->turns.changed);
+    pthread_mutex_destroy(&(*ctx)->turns.lock);
     free(*ctx);
     *ctx = NULL;
 }
@@ -159,6 +163,39 @@ qv_context_get_info(const qv_context *ctx, qv_context_info *out)
         if (*warnings[i] && used < sizeof out->warning)
             used += (size_t)snprintf(out->warning + used, sizeof out->warning - used, "%s%s",
                                      used ? "; " : "", warnings[i]);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+void
+qv_turn_take(qv_context *ctx)
+{
+    struct qv_turns *t = &ctx->turns;
+    pthread_mutex_lock(&t->lock);
+    const uint64_t mine = t->asked++;
+    while (t->ended != mine)
+        pthread_cond_wait(&t->changed, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void
+qv_turn_end(qv_context *ctx)
+{
+    struct qv_turns *t = &ctx->turns;
+    pthread_mutex_lock(&t->lock);
+    t->ended++;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
+bool
+qv_turn_is_wanted(qv_context *ctx)
+{
+    struct qv_turns *t = &ctx->turns;
+    pthread_mutex_lock(&t->lock);
+    const bool wanted = t->asked > t->ended + 1;
+    pthread_mutex_unlock(&t->lock);
+    return wanted;
 }
 
 /* ---- memory for the caller ------------------------------------------------------------------- */

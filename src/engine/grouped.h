@@ -16,9 +16,8 @@
 
 #include "dtype.h"
 
-/* Gemms of at most QV_FEW_ROWS rows may run on kernels that read quantised weights as they are.
- * Codes are read, and made ready for products, once for QV_FEW_AT_ONCE rows. Widening w takes
- * longer than QV_FEW_ROWS rows do. */
+/* The most rows of a gemm_few, which widening w would take longer than; and for how many of them
+ * codes are read, and made ready for products, once. */
 enum { QV_FEW_AT_ONCE = 16, QV_FEW_ROWS = 64 };
 
 struct qv_groups {

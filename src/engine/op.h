@@ -48,6 +48,14 @@ struct qv_op {
     } u;
 };
 
+static inline struct qv_op_gemm
+qv_op_few_as_gemm(const struct qv_op_gemm_few *op)
+{
+    struct qv_op any; /* no literal, as C++ includes this */
+    any.u.gemm_few = *op;
+    return any.u.gemm;
+}
+
 enum { QV_SEGMENT_LISTS = 4 }; /* attention's lists of segments, see ops.inc */
 enum { QV_MAX_OPERANDS = 5 };  /* the most operands of an operation */
 

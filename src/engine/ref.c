@@ -98,10 +98,9 @@ sum_rows(const double *x, int64_t rows, int64_t k, const double *w, double *sums
 /* A gemm widens so many rows of x, and then each row of w once for all of them. */
 enum { WIDE_ROWS = 16 };
 
-/* Writes row j of a gemm's w. Values of a quantised w are rounded to x's dtype, except with
- * `few`. */
+/* Writes row j of a gemm's w. round: values of a quantised w are rounded to x's dtype. */
 static void
-widen_weights(const struct qv_op_gemm *op, const void *w, int64_t j, double *out)
+widen_weights(const struct qv_op_gemm *op, const void *w, int64_t j, bool round, double *out)
 {
     const struct qv_groups groups = { op->w_bits, op->w_group, (qv_dtype)op->w_dtype };
     const char *row = (const char *)w + (size_t)j * qv_grouped_row_bytes(&groups, op->k);
@@ -113,13 +112,13 @@ widen_weights(const struct qv_op_gemm *op, const void *w, int64_t j, double *out
         double rounded = 0;
         out[l] = qv_grouped_value(&groups, row, op->k, l);
         qv_store(&rounded, op->x_dtype, 0, out[l]);
-        if (!op->few)
+        if (round)
             out[l] = qv_load(&rounded, op->x_dtype, 0);
     }
 }
 
 static void
-gemm_ref(const struct qv_op_gemm *op, void *const *p)
+multiply_ref(const struct qv_op_gemm *op, bool round, void *const *p)
 {
     const struct qv_op_epilogue epilogue = qv_op_gemm_epilogue(op);
     double *weights = p[SCRATCH], *wide = weights + op->k, sums[WIDE_ROWS];
@@ -127,12 +126,25 @@ gemm_ref(const struct qv_op_gemm *op, void *const *p)
         const int64_t rows = op->m - first < WIDE_ROWS ? op->m - first : WIDE_ROWS;
         widen(p[0], op->x_dtype, first * op->k, rows * op->k, wide);
         for (int64_t j = 0; j < op->n; j++) {
-            widen_weights(op, p[1], j, weights);
+            widen_weights(op, p[1], j, round, weights);
             sum_rows(wide, rows, op->k, weights, sums);
             for (int64_t i = first; i < first + rows; i++)
                 finish(&epilogue, sums[i - first], i, j, p[2], p[3], p[4]);
         }
     }
+}
+
+static void
+gemm_ref(const struct qv_op_gemm *op, void *const *p)
+{
+    multiply_ref(op, true, p);
+}
+
+static void
+gemm_few_ref(const struct qv_op_gemm_few *op, void *const *p)
+{
+    const struct qv_op_gemm gemm = qv_op_few_as_gemm(op);
+    multiply_ref(&gemm, false, p);
 }
 
 static void
@@ -398,20 +410,13 @@ caps_ref(const struct qv_device *dev, struct qv_caps *out)
                              .chunks = 1 };
 }
 
-static size_t
-row_bytes(const struct qv_matrix *matrix)
-{
-    return matrix->groups.bits ? qv_grouped_row_bytes(&matrix->groups, matrix->k)
-                               : (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
-}
-
 static qv_status
 layout_ref(struct qv_device *dev, const struct qv_matrix *matrix, struct qv_layout *out,
            qv_error *err)
 {
     (void)dev;
     (void)err;
-    *out = (struct qv_layout){ (size_t)matrix->n * row_bytes(matrix), 1 };
+    *out = (struct qv_layout){ (size_t)matrix->n * qv_matrix_row_bytes(matrix), 1 };
     return QV_OK;
 }
 
@@ -419,8 +424,8 @@ static qv_status
 lay_out_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
             const void *src, struct qv_buffer dst, qv_error *err)
 {
-    dst.offset += (size_t)row0 * row_bytes(matrix);
-    return qv_host_upload(dev, dst, src, (size_t)rows * row_bytes(matrix), err);
+    dst.offset += (size_t)row0 * qv_matrix_row_bytes(matrix);
+    return qv_host_upload(dev, dst, src, (size_t)rows * qv_matrix_row_bytes(matrix), err);
 }
 
 static int64_t
@@ -430,7 +435,7 @@ scratch_doubles(const struct qv_op *op)
         const int64_t rows = op->u.attention.rows, hd = op->u.attention.head_dim;
         return 2 * rows * hd + hd + (hd + 3) + (rows + 3);
     }
-    if (op->kind == QV_OP_gemm)
+    if (op->kind == QV_OP_gemm || op->kind == QV_OP_gemm_few)
         return (1 + (op->u.gemm.m < WIDE_ROWS ? op->u.gemm.m : WIDE_ROWS)) * op->u.gemm.k;
     return 0;
 }

@@ -41,7 +41,8 @@ static qv_status
 open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_ops *out,
           qv_error *err)
 {
-    struct qv_op op = { .kind = QV_OP_gemm };
+    const bool few = g->groups.bits && m <= QV_FEW_ROWS;
+    struct qv_op op = { .kind = few ? QV_OP_gemm_few : QV_OP_gemm };
     op.u.gemm = (struct qv_op_gemm){ .m = m,
                                      .n = g->p->n,
                                      .k = g->p->k,
@@ -54,7 +55,6 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
         op.u.gemm.w_bits = g->groups.bits;
         op.u.gemm.w_group = g->groups.group;
         op.u.gemm.w_dtype = g->groups.dtype;
-        op.u.gemm.few = m <= QV_FEW_ROWS;
     }
     const size_t n = (size_t)g->copies;
     struct qv_op *ops = malloc(n * sizeof *ops);
@@ -169,7 +169,7 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
 static qv_status
 read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
 {
-    *out = (struct qv_config){ .family = &qv_family_qwen3_vl,
+    *out = (struct qv_config){ .family = &qv_families[QV_FAMILY_QWEN3_VL],
                                .hidden = 1024,
                                .intermediate = 4096,
                                .out_hidden = 2560,

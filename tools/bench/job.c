@@ -20,21 +20,21 @@
 
 enum { MADE = 4, FPS = 24, MOST_FRAMES = 1 << 16, MOST_SIDE = 4096 };
 
-static struct tool_clip_shape
+static struct qvm_clip_shape
 clip_shape(const struct tool_options *o)
 {
-    return (struct tool_clip_shape){ .width = (int)(o->size[1] & ~1),
-                                     .height = (int)(o->size[0] & ~1),
-                                     .fps = FPS,
-                                     .frames = (int)(o->seconds * FPS + 0.999),
-                                     .is_filmed = true };
+    return (struct qvm_clip_shape){ .width = (int)(o->size[1] & ~1),
+                                    .height = (int)(o->size[0] & ~1),
+                                    .fps = FPS,
+                                    .frames = (int)(o->seconds * FPS + 0.999),
+                                    .is_filmed = true };
 }
 
 /* Makes clip number i unless it exists, and adds a line for it to the list. */
 static qv_status
 make_clip(const struct job_bench *j, int64_t i, FILE *list, qv_error *err)
 {
-    struct tool_clip_shape shape = clip_shape(j->b->o);
+    struct qvm_clip_shape shape = clip_shape(j->b->o);
     char name[80], key[32];
     shape.number = (int)(i % MADE);
     snprintf(name, sizeof name, "%dx%d-%d-%d%c.mp4", shape.width, shape.height, shape.fps,
@@ -202,7 +202,7 @@ static void
 name_work(const struct job_bench *j, char *text, size_t size)
 {
     const struct tool_options *o = j->b->o;
-    const struct tool_clip_shape shape = clip_shape(o);
+    const struct qvm_clip_shape shape = clip_shape(o);
     char model[100], what[100], devices[32] = "";
     bench_base_name(o->list ? o->list : "", what, sizeof what);
     if (!o->list)

@@ -102,7 +102,7 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int place
     bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
     int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
     t->n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : line ? 1 : 2;
-    t->shape[0] = spec->n;
+    t->shape[0] = qv_stored_rows(spec);
     t->shape[1] = spec->k;
     if (spec->conv3d)
         memcpy(t->shape, conv, sizeof conv);
@@ -136,7 +136,7 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     size_t element = qv_dtype_bytes(dtype);
     float mean, deviation = spread(s, id, &mean);
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
-    int64_t total = s->tower.tensors[id].n * s->tower.tensors[id].k;
+    int64_t total = qv_stored_rows(&s->tower.tensors[id]) * s->tower.tensors[id].k;
     int64_t first =
         s->stored[tensor].place * total; /* a stored tensor goes on where the one before ended */
     for (int64_t at = 0; at < total; at += PIECE) {
@@ -317,25 +317,22 @@ synth(struct synth *s, qv_error *err)
     return status;
 }
 
-/* ---- clips to try on, by the program that links FFmpeg ----------------------------------------- */
+/* ---- clips to try on, by the program that links FFmpeg --------------------------------------- */
 
-const struct tool_clip_shape tool_clip_shape = {
+const struct qvm_clip_shape tool_clip_shape = {
     .width = 320, .height = 240, .fps = 25, .frames = 100
 };
 
 qv_status
-tool_make_clip(const char *path, const struct tool_clip_shape *s, qv_error *err)
+tool_make_clip(const char *path, const struct qvm_clip_shape *s, qv_error *err)
 {
     struct qv_atomic_file file = { 0 };
     qv_error why;
-    char shape[96];
-    snprintf(shape, sizeof shape, "%d,%d,%d,%d,%d,%d", s->width, s->height, s->fps, s->frames,
-             s->is_filmed, s->number);
     qv_status status = qv_atomic_file_open(path, &file, err);
     if (status)
         return status;
     const char *to = file.temporary ? file.temporary : file.path;
-    status = qvm_clip_make(tool_decoder_program(), to, shape, &why);
+    status = qvm_clip_make(tool_decoder_program(), to, s, &why);
     status =
         status ? qv_fail(err, status, "%s: %s", path, why.text) : qv_atomic_file_commit(&file, err);
     qv_atomic_file_abort(&file);

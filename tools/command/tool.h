@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "clips/make_clip.h"
 #include "clock.h"
 #include "engine/grouped.h"
 #include "qwenvit.h"
@@ -186,8 +187,8 @@ void tool_each_option(const struct tool *tool,
                       void *user);
 /* Parses n integers, of which none is below `least`, with `between` between them. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
-/* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced), which
- * becomes the distance then. */
+/* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced),
+ * which becomes the distance then. */
 bool tool_is_nearer(const char *name, const char *word, size_t *least);
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
@@ -339,17 +340,9 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
  */
 qv_status tool_show(const struct tool_options *o, json_t *object, const char *text, qv_error *err);
 
-/* synth.c: makes a short test clip with motion. Sizes are even. */
-struct tool_clip_shape {
-    int width, height, fps, frames;
-    /* True: it looks filmed, like clips of data sets: a detailed surface that pans, with grain, in
-     * H.264 with libx264's defaults if FFmpeg has that, else in MPEG-4 with B-pictures. False: it
-     * is smooth, in MPEG-4. */
-    bool is_filmed;
-    int number; /* number of a filmed clip: each shows another part of the surface */
-};
-extern const struct tool_clip_shape tool_clip_shape; /* shape of `synth --clip` */
-qv_status tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err);
+/* synth.c: makes a short test clip with motion. */
+extern const struct qvm_clip_shape tool_clip_shape; /* shape of `synth --clip` */
+qv_status tool_make_clip(const char *path, const struct qvm_clip_shape *shape, qv_error *err);
 
 /* drawing.c: draws frames of a clip above their tokens' principal components as colours. */
 struct tool_drawing;
