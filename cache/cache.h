@@ -28,8 +28,8 @@ void qv_cache_seconds(double seconds, char text[QV_CACHE_SECONDS]);
 
 /* ---- layouts, records and descriptions ------------------------------------------------------- */
 
-/* Return the number of tensors of tokens that a key has, the columns of one, its dtype's name in
- * files, and the bytes of a row. */
+/* Return how many tensors of tokens a key has, one's columns, its dtype's name, and a row's
+ * bytes. */
 int qv_cache_n_tensors(const qv_cache_layout *l);
 int64_t qv_cache_columns(const qv_cache_layout *l);
 const char *qv_cache_dtype_name(qv_dtype dtype); /* NULL for a dtype that caches do not hold */
@@ -37,47 +37,41 @@ size_t qv_cache_row_bytes(const qv_cache_layout *l);
 /* Writes the name of tensor i: "tokens", "packed", "deepstack.0". */
 void qv_cache_tensor_name(const qv_cache_layout *l, int i, char out[24]);
 uint64_t qv_cache_hash(const void *bytes, size_t n); /* XXH3-64 */
-/* Returns a hash of the piece and options of a source, which are compared besides path, size and
- * time. The texts are those of records; NULL or "": the record has no such field. */
+/* Returns a hash of a source's piece and options, as texts of records; NULL or "": there is
+ * none. */
 uint64_t qv_cache_asked_hash(const char *start, const char *end, const char *options);
 
-/* Returns the latest time that a part's header may give as its sealing: 100 years from now, in
- * nanoseconds since 1970. New parts get later times than those that exist, so a part with the last
- * time that fits into 64 bits would leave no time for them. A bound that moves with the clock lets
- * no part block others for long; one so far away accepts times from clocks that were merely wrong,
- * and is practically the same for clocks that differ. */
+/* Returns the latest time of sealing that a part's header may give: 100 years from now. New parts
+ * get later times than those that exist, so the last time of 64 bits would leave none for them.
+ * This bound takes times of clocks that were merely wrong, and moves, so that no part blocks others
+ * for long. */
 int64_t qv_cache_latest_ns(void);
 
-/* Prints the options of one clip alone as records have them; returns NULL if none is set. */
+/* Prints one clip's own options as records have them; NULL: none is set. */
 const char *qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYTES]);
 
-/* The values that a clip without options of its own gets, as a cache's description says; 0: it does
- * not say. */
+/* What a clip without options of its own gets, as the description says; 0: it does not. */
 struct qv_cache_usual {
     qv_clip_options of[3]; /* for a clip, for an image, and for what may be either */
 };
 struct qv_cache_usual qv_cache_usual_of(const json_t *description);
-/* Returns a text of options without those that ask for the usual values, in `text` or as it is;
- * NULL: none is left. Records have such texts with is_image -1, without what clips and images both
- * get anyway, because what failed may be either. For a clip (0) or an image (1) the values that are
- * usual for that kind alone go as well, or all stand there in full: a record is of the same options
- * if it has one of these two texts. */
+/* Returns options without those that ask for the usual values, in `text` or as they are; NULL: none
+ * is left. Records have them with is_image -1, without what clips and images both get, because what
+ * failed may be either. For a clip (0) or an image (1) what is usual for that kind goes too, or all
+ * stands there in full: a record is of the same options if it has one of the two. */
 const char *qv_cache_normal(const struct qv_cache_usual *usual, int is_image, bool in_full,
                             const char *options, char text[QV_CACHE_OPTIONS_BYTES]);
-/* Returns a copy of a description for comparing: options equal to the model's own values are set to
- * 0, and what tokens do not depend on is left out. NULL for lack of memory. */
+/* Returns a description for comparing: options equal to the model's own values are 0, and what
+ * tokens do not depend on is left out. NULL for lack of memory. */
 json_t *qv_cache_resolved(const json_t *description);
 
-/* Makes the contents of qwenvit-cache.json for a layout and the fields of made_by. The caller owns
- * *out. */
+/* Makes qwenvit-cache.json of a layout and made_by. The caller owns *out. */
 qv_status qv_cache_describe(const qv_cache_layout *l, const char *made_by, json_t **out,
                             qv_error *err);
-/* Reads qwenvit-cache.json from the folder. If it does not exist, *there is false and nothing is
- * read. */
+/* Reads the folder's qwenvit-cache.json; *there is false if there is none. */
 qv_status qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layout *l,
                                qv_error *err);
-/* Returns QV_EFORMAT if `run` differs from the description `there` of dir, naming the first value
- * that differs, and both models. */
+/* Returns QV_EFORMAT, naming the first difference and both models, if `run` is not as `there`. */
 qv_status qv_cache_same(const char *dir, const json_t *there, const json_t *run, qv_error *err);
 
 #endif

@@ -119,8 +119,7 @@ qv_cache_description(const char *dir, bool *there, json_t **root, qv_cache_layou
 
 enum { MAX_NAME = 120 };
 
-/* Finds the first place where two values differ, and names it as "a.b.c"; returns false if they are
- * equal. */
+/* Finds the first place where two values differ, "a.b.c"; false: they are equal. */
 static bool
 find_difference(const json_t *a, const json_t *b, char name[MAX_NAME], const json_t **x,
                 const json_t **y)
@@ -148,8 +147,7 @@ find_difference(const json_t *a, const json_t *b, char name[MAX_NAME], const jso
     return true;
 }
 
-/* Writes " (the cache's model is .., folder ..; the run's .., folder ..)"; "" if neither is
- * known. */
+/* Writes " (the cache's model is .., folder ..; the run's .., folder ..)"; "": neither is known. */
 static void
 name_models(const json_t *there, const json_t *run, char *text, size_t size)
 {

@@ -15,8 +15,7 @@
 
 enum { PIECE = 1 << 20 };
 
-/* Computes the XXH3-64 of bytes of a file. The file is read, not mapped, so that a failing disk
- * gives an error rather than a signal. */
+/* Hashes bytes of a file, which is read, not mapped: a failing disk gives an error, no signal. */
 static qv_status
 hash_bytes(int fd, const char *path, uint64_t at, uint64_t bytes, char *piece,
            XXH64_canonical_t *out, qv_error *err)
@@ -43,16 +42,18 @@ hash_key(const qv_cache *c, const struct qv_index_key *k, int fd, const char *pa
 {
     XXH64_canonical_t all[QV_CACHE_MAX_TENSORS + 2];
     const int n = qv_cache_n_tensors(&c->layout);
-    const uint64_t bytes = k->rows * (uint64_t)qv_cache_row_bytes(&c->layout);
+    const struct qv_index_row *r = &k->row;
+    const uint64_t bytes = r->n_rows * (uint64_t)qv_cache_row_bytes(&c->layout);
     char *piece = malloc(PIECE);
     qv_status s = piece ? QV_OK : qv_no_memory(c->dir, err);
     for (int i = 0; i < n && !s; i++)
-        s = hash_bytes(fd, path, k->at + (uint64_t)i * k->step * QV_CACHE_ALIGN, bytes, piece,
-                       &all[i], err);
+        s = hash_bytes(fd, path, r->tokens_at + (uint64_t)i * r->step * QV_CACHE_ALIGN, bytes,
+                       piece, &all[i], err);
     if (!s)
-        s = hash_bytes(fd, path, k->small, 24, piece, &all[n], err);
+        s = hash_bytes(fd, path, r->small_at, 24, piece, &all[n], err);
     if (!s)
-        s = hash_bytes(fd, path, k->small + 24, 8 * (uint64_t)k->n_times, piece, &all[n + 1], err);
+        s = hash_bytes(fd, path, r->small_at + 24, 8 * (uint64_t)r->n_times, piece, &all[n + 1],
+                       err);
     free(piece);
     if (!s)
         *out = XXH3_64bits(all, ((size_t)n + 2) * sizeof *all);
@@ -66,13 +67,13 @@ compare_key(const qv_cache *c, const struct qv_index_key *k, const char *path, i
     char quoted[QV_QUOTE_SIZE];
     uint64_t found = 0;
     const qv_status s = hash_key(c, k, fd, path, &found, err);
-    return s || found == k->xxh3
+    return s || found == k->row.xxh3
                ? s
                : qv_fail(
                      err, QV_EFORMAT,
                      "%s: key %s: the checksum of its tensors is %016llx, its record has %016llx",
                      qv_path_tail(path), qv_json_quote(qv_index_name(&c->index, k), quoted),
-                     (unsigned long long)found, (unsigned long long)k->xxh3);
+                     (unsigned long long)found, (unsigned long long)k->row.xxh3);
 }
 
 /* Checks the header and records of a part, unless it did so last. */
@@ -100,15 +101,14 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
     if (s)
         return s;
     const struct qv_index_key *k = &c->index.keys[i];
-    char *path = qv_cache_part_path(c, k->part);
-    s = path ? check_part(c, k->part, path, err) : qv_no_memory(c->dir, err);
-    if (!s && !k->status)
+    const char *path = c->index.parts[k->part].path;
+    s = check_part(c, k->part, path, err);
+    if (!s && !k->row.status)
         s = qv_file_open(path, &fd, &size, err);
-    if (!s && !k->status)
+    if (!s && !k->row.status)
         s = compare_key(c, k, path, fd, err);
     if (fd >= 0)
         close(fd);
-    free(path);
     const qv_cache *later = NULL;
     qv_cache_item item = { .key = NULL };
     if (s)
@@ -118,17 +118,15 @@ qv_cache_verify(const qv_cache *c, int64_t i, qv_error *err)
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-/* Returns whether the key of a row of a damaged part has a record elsewhere that would count rather
- * than the one in it. */
+/* Returns whether a damaged part's row has a record elsewhere that would count rather than it. */
 static bool
 is_superseded(const qv_cache *c, const struct qv_part_index *p, const struct qv_index_row *row)
 {
     const struct qv_index_key *k = qv_cache_find_key(c, p->keys + row->key_at);
-    if (!k || (k->status && !row->status))
+    if (!k || (k->row.status && !row->status))
         return false;
-    return c->index.parts[k->part].sealed_ns > p->head.sealed_ns || row->status ||
-           (k->path == row->path && k->asked == row->asked && k->bytes == row->bytes &&
-            k->mtime_ns == row->mtime_ns);
+    return c->index.parts[k->part].head.sealed_ns > p->head.sealed_ns || row->status ||
+           qv_index_same_source(&k->row, row);
 }
 
 /* Returns whether nothing is lost with a damaged part. */
@@ -138,13 +136,12 @@ part_is_superseded(const qv_cache *c, int64_t i)
     if (c->damage[i].fault != QV_CACHE_BROKEN)
         return false;
     struct qv_part_index p = { .layout = c->layout, .seed = c->seed };
-    char *path = qv_cache_part_path(c, c->damage[i].part);
-    bool all = path && qv_part_index_read(&p, path, NULL) == QV_EFORMAT && p.is_readable;
+    const char *path = c->index.parts[c->damage[i].part].path;
+    bool all = qv_part_index_read(&p, path, NULL) == QV_EFORMAT && p.is_readable;
     for (size_t n = 0; n < p.head.n_rows && all; n++) {
         const struct qv_index_row row = qv_part_index_row(&p, n);
         all = is_superseded(c, &p, &row);
     }
-    free(path);
     qv_part_index_free(&p);
     return all;
 }

@@ -17,9 +17,9 @@ asks_the_same(const qv_cache *c, const struct qv_index_key *k, const qv_cache_so
     qv_cache_seconds(source->end_s, end);
     bool same = false;
     for (int in_full = 0; in_full < 2 && !same; in_full++)
-        same = k->asked == qv_cache_asked_hash(start, end,
-                                               qv_cache_normal(&c->usual, k->is_image, in_full,
-                                                               options, normal));
+        same = k->row.asked == qv_cache_asked_hash(start, end,
+                                                   qv_cache_normal(&c->usual, k->row.is_image,
+                                                                   in_full, options, normal));
     return same;
 }
 
@@ -31,18 +31,18 @@ qv_cache_compare(const qv_cache *c, const char *key, const qv_cache_source *sour
     const struct qv_index_key *k = valid ? qv_cache_find_key(c, key) : NULL;
     if (!k)
         return QV_CACHE_MISSING;
-    const bool is_gone = !source->bytes && !source->mtime_ns && !k->status;
+    const bool is_gone = !source->bytes && !source->mtime_ns && !k->row.status;
     char *path = qv_utf8_text(source->path),
          *options = source->options ? qv_utf8_text(source->options) : NULL;
     const bool asks = (options || !source->options) && asks_the_same(c, k, source, options);
     const bool same_path =
-        trust >= QV_CACHE_TRUST_KEYS || (path && k->path == qv_cache_key_hash(path));
+        trust >= QV_CACHE_TRUST_KEYS || (path && k->row.path == qv_cache_key_hash(path));
     free(path);
     free(options);
-    if (asks && is_gone && (k->bytes || k->mtime_ns))
+    if (asks && is_gone && (k->row.bytes || k->row.mtime_ns))
         return QV_CACHE_SOURCE_GONE;
-    if (!asks || !same_path || k->bytes != source->bytes ||
-        (trust < QV_CACHE_TRUST_TIMES && k->mtime_ns != source->mtime_ns))
+    if (!asks || !same_path || k->row.bytes != source->bytes ||
+        (trust < QV_CACHE_TRUST_TIMES && k->row.mtime_ns != source->mtime_ns))
         return QV_CACHE_CHANGED;
-    return k->status ? QV_CACHE_FAILED : QV_CACHE_DONE;
+    return k->row.status ? QV_CACHE_FAILED : QV_CACHE_DONE;
 }

@@ -6,8 +6,8 @@
 #include "error.h"
 #include "part.h"
 
-/* Checks a key, and makes the row of its record. QV_EFORMAT: the key is left out, and its row has
- * no key_bytes. */
+/* Checks a key, and makes the row of its record, which has no key_bytes if the key is left out
+ * (QV_EFORMAT). */
 static qv_status
 check_key(const struct qv_cache_usual *usual, const char *path, const struct qv_cache_copied *k,
           struct qv_index_row *row, qv_error *err)

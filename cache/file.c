@@ -43,8 +43,7 @@ name_host(char host[64])
     host[48] = 0;
 }
 
-/* Draws a number. It is not for secrets: two runs that draw the same number only have to try
- * another name. */
+/* Draws a number, not for secrets: two runs that draw the same one only try another name. */
 static uint32_t
 draw(void)
 {
@@ -59,8 +58,8 @@ draw(void)
     return drawn;
 }
 
-/* Returns this process's drawn number, which stands in the names of its temporary files: so they
- * differ from those that a dead process with the same process number left. */
+/* Returns this process's number, by which its temporary files differ from those that a dead process
+ * with the same process number left. */
 static uint32_t
 draw_of_process(void)
 {
@@ -117,8 +116,7 @@ qv_cache_folder_close(struct qv_cache_folder *f)
 
 enum owner { OTHERS, OURS, NOBODY };
 
-/* Finds whose file it is, by the host and the process in its name: a dead process's file is
- * nobody's. */
+/* Finds whose file it is, by its name's host and process: a dead process's is nobody's. */
 static enum owner
 find_owner(const struct qv_cache_folder *f, const char *name)
 {
@@ -138,8 +136,8 @@ find_owner(const struct qv_cache_folder *f, const char *name)
     return kill((pid_t)pid, 0) && errno == ESRCH ? NOBODY : OTHERS;
 }
 
-/* Returns whether nobody has written to the file for so long that its process must be gone. The
- * file system's clock may be another one than this machine's. */
+/* Returns whether nobody has written for so long that the process must be gone. The file system's
+ * clock may be another machine's. */
 static bool
 is_old(int fd)
 {
@@ -149,9 +147,9 @@ is_old(int fd)
 }
 
 /* Removes a file that nobody has locked. The lock protects a process that has another number here,
- * or is invisible from here (containers). If the file system has no locks, only the files of dead
- * processes are removed, as another writer of this process may use its own; and only old ones, as a
- * process of another container may only seem to be dead. */
+ * or is invisible from here (containers). Without locks only dead processes' files go, as another
+ * writer of this process may use its own; and only old ones, as one in another container may only
+ * seem dead. */
 static void
 remove_left_over(const struct qv_cache_folder *f, const char *name, enum owner owner)
 {
@@ -183,9 +181,8 @@ qv_cache_folder_sweep(const struct qv_cache_folder *f)
 
 /* ---- a file ---------------------------------------------------------------------------------- */
 
-/* Creates a file and locks it. On a file system without locks it stays unlocked. Before it is
- * locked it looks left over, and another container's sweep, or another thread's, may lock and
- * remove it: then this fails with EEXIST, as if the name had been taken. */
+/* Creates a file and locks it, where there are locks. Before that it looks left over, and another
+ * sweep may lock and remove it: then this fails with EEXIST, as if the name had been taken. */
 static int
 make_locked(int folder, const char *name)
 {
@@ -242,8 +239,7 @@ qv_cache_file_write(const struct qv_cache_file *f, uint64_t offset, const void *
     return e ? fail_errno(f->folder, "a part cannot be written", e, err) : QV_OK;
 }
 
-/* Writes pieces with few calls. After a short write only whole pieces are skipped; a piece that was
- * cut is written again by itself. */
+/* Writes pieces with few calls. After a short write a piece that was cut is written by itself. */
 qv_status
 qv_cache_file_gather(const struct qv_cache_file *f, uint64_t offset, const void *const *pieces,
                      size_t n, size_t bytes, qv_error *err)

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A file that appears in a folder under a new name, whole and synced, or not at all; it never
- * replaces another. Until then it has no name (O_TMPFILE), or, if the file system cannot do that, a
- * temporary one with host and process.
- */
+/* A file that appears in a folder under a new name, whole and synced, or not at all. Until then it
+ * has no name (O_TMPFILE), or where that cannot be, a temporary one with host and process. */
 #ifndef QV_CACHE_FILE_H
 #define QV_CACHE_FILE_H
 
@@ -38,12 +35,10 @@ qv_status qv_cache_file_write(const struct qv_cache_file *file, uint64_t offset,
 /* Writes n pieces of `bytes` bytes each, one behind the other. */
 qv_status qv_cache_file_gather(const struct qv_cache_file *file, uint64_t offset,
                                const void *const *pieces, size_t n, size_t bytes, qv_error *err);
-/* Syncs the file, gives it the name, and syncs the folder. *taken: the name exists already, so try
- * another. The file stays open. */
+/* Syncs the file, gives it the name, and syncs the folder. *taken: there is one, so try another. */
 qv_status qv_cache_file_publish(struct qv_cache_file *file, const char *name, bool *taken,
                                 qv_error *err);
-/* Returns a path by which the file can be opened before it has its name, for free(); NULL for lack
- * of memory. */
+/* Returns a path for free() that opens the file before it has its name; NULL for lack of memory. */
 char *qv_cache_file_path(const struct qv_cache_file *file);
 /* Closes the file; one that has no name yet is gone. */
 void qv_cache_file_close(struct qv_cache_file *file);

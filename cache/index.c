@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "files/json.h"
 
 #define MAX_KEYS ((size_t)UINT32_MAX / 2)
 
@@ -15,14 +16,14 @@ qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k)
     return c->names.at + k->name;
 }
 
-/* Until all parts are read a key may have two entries: the last record that is ok, and the last
- * that failed. */
+/* Until all parts are read a key may have two entries: its last that is ok, and its last
+ * failure. */
 enum which { IS_OK, HAS_FAILED, ANY };
 
 static bool
 is_of(const struct qv_index_key *k, enum which which)
 {
-    return which == ANY || (k->status ? HAS_FAILED : IS_OK) == which;
+    return which == ANY || (k->row.status ? HAS_FAILED : IS_OK) == which;
 }
 
 /* Returns the place of a key in the table, or the free place where it belongs. */
@@ -79,26 +80,23 @@ grow_keys(struct qv_cache_index *c, qv_error *err)
     return QV_OK;
 }
 
-/* Returns whether the record `now` is in a part that was sealed later than `before`'s, or has the
- * later name if both were sealed at one time. */
+/* Returns whether `now` is in a part that was sealed later, or has the later name of equals. */
 static bool
 is_later(const struct qv_cache_index *c, const struct qv_index_key *now,
          const struct qv_index_key *before)
 {
     const struct qv_index_part *a = &c->parts[now->part], *b = &c->parts[before->part];
-    return a->sealed_ns > b->sealed_ns ||
-           (a->sealed_ns == b->sealed_ns && strcmp(a->name, b->name) >= 0);
+    return a->head.sealed_ns > b->head.sealed_ns ||
+           (a->head.sealed_ns == b->head.sealed_ns && strcmp(a->name, b->name) >= 0);
 }
 
-/* Returns whether a key's last failure counts rather than its last record that is ok. The later one
- * counts, except that a failure does not replace tokens of the same source. */
+/* Returns whether a key's last failure counts rather than its last record that is ok: if it is
+ * later, and not of the same source. */
 static bool
 failure_counts(const struct qv_cache_index *c, const struct qv_index_key *failed,
                const struct qv_index_key *ok)
 {
-    return is_later(c, failed, ok) &&
-           (failed->path != ok->path || failed->asked != ok->asked || failed->bytes != ok->bytes ||
-            failed->mtime_ns != ok->mtime_ns);
+    return is_later(c, failed, ok) && !qv_index_same_source(&failed->row, &ok->row);
 }
 
 void
@@ -109,15 +107,15 @@ qv_index_settle(struct qv_cache_index *c)
     for (size_t i = 0; i < c->n_keys; i++) {
         struct qv_index_key *failed = &c->keys[i];
         const uint32_t at =
-            failed->status && failed->status != DROPPED
+            failed->row.status && failed->row.status != DROPPED
                 ? c->table[find_place(c, qv_index_name(c, failed), failed->hash, IS_OK)]
                 : 0;
         struct qv_index_key *ok = at ? &c->keys[at - 1] : NULL;
         if (ok)
-            (failure_counts(c, failed, ok) ? ok : failed)->status = DROPPED;
+            (failure_counts(c, failed, ok) ? ok : failed)->row.status = DROPPED;
     }
     for (size_t i = 0; i < c->n_keys; i++)
-        if (c->keys[i].status != DROPPED)
+        if (c->keys[i].row.status != DROPPED)
             c->keys[n++] = c->keys[i];
     if (n == c->n_keys)
         return;
@@ -127,8 +125,8 @@ qv_index_settle(struct qv_cache_index *c)
     fill_table(c, c->table, c->table_room);
 }
 
-/* Has the memory ready that rows soon need: the places of their keys in the table, and, once these
- * are there, the keys that they may have to be compared with. Otherwise each row waits for both. */
+/* Has the memory ready that rows soon need: their keys' places in the table, and then the keys that
+ * they may be compared with. Otherwise each row waits for both. */
 static void
 look_ahead(const struct qv_cache_index *c, const struct qv_part_index *p, size_t i)
 {
@@ -149,23 +147,7 @@ qv_index_add(struct qv_cache_index *c, const struct qv_part_index *p, size_t i, 
 {
     const struct qv_index_row row = qv_part_index_row(p, i);
     const char *name = p->keys + row.key_at;
-    struct qv_index_key k = { .hash = (uint32_t)p->hashes[i],
-                              .at = row.tokens_at,
-                              .small = row.small_at,
-                              .path = row.path,
-                              .asked = row.asked,
-                              .xxh3 = row.xxh3,
-                              .bytes = row.bytes,
-                              .mtime_ns = row.mtime_ns,
-                              .rows = row.n_rows,
-                              .step = row.step,
-                              .n_times = row.n_times,
-                              .part = part,
-                              .record = row.record_at,
-                              .record_bytes = row.record_bytes,
-                              .status = row.status,
-                              .is_image = row.is_image,
-                              .sampled_fps = row.sampled_fps };
+    struct qv_index_key k = { .row = row, .part = part, .hash = (uint32_t)p->hashes[i] };
     qv_status status = QV_OK;
     if (2 * (c->n_keys + 1) > c->table_room)
         status = qv_index_grow(c, err);
@@ -198,6 +180,14 @@ qv_index_find(const struct qv_cache_index *c, const char *key, uint64_t hash)
     return at ? &c->keys[at - 1] : NULL;
 }
 
+bool
+qv_index_name_part(struct qv_index_part *p, const char *dir, const char *name)
+{
+    p->path = qv_path_join(dir, name);
+    p->name = p->path ? p->path + strlen(p->path) - strlen(name) : NULL;
+    return p->path;
+}
+
 /* Returns a copy of n elements, for free(); NULL for lack of memory. */
 static void *
 copied(const void *from, size_t n, size_t size)
@@ -214,7 +204,7 @@ qv_index_copy(struct qv_cache_index *to, const struct qv_cache_index *from, qv_e
     const char *dir = to->dir;
     *to = *from;
     to->dir = dir;
-    to->n_parts = 0; /* those that have a name of their own */
+    to->n_parts = 0; /* those that have a path of their own */
     to->keys_room = from->n_keys;
     to->parts = copied(from->parts, from->n_parts, sizeof *to->parts);
     to->keys = copied(from->keys, from->n_keys, sizeof *to->keys);
@@ -223,10 +213,8 @@ qv_index_copy(struct qv_cache_index *to, const struct qv_cache_index *from, qv_e
     qv_text_add(&to->names, from->names.at, from->names.n);
     bool lost = !to->parts || !to->keys || !to->table || to->names.lost;
     while (!lost && to->n_parts < from->n_parts) {
-        char **name = &to->parts[to->n_parts].name;
-        *name = strdup(*name);
-        lost = !*name;
-        to->n_parts += *name != NULL;
+        lost = !qv_index_name_part(&to->parts[to->n_parts], dir, from->parts[to->n_parts].name);
+        to->n_parts += !lost;
     }
     return lost ? qv_no_memory(dir, err) : QV_OK;
 }
@@ -235,7 +223,7 @@ void
 qv_index_free(struct qv_cache_index *c)
 {
     for (size_t i = 0; i < c->n_parts; i++)
-        free(c->parts[i].name);
+        free(c->parts[i].path);
     free(c->parts);
     free(c->keys);
     free(c->table);

@@ -1,37 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The index of an open cache: its parts, and where each key is. For a key it keeps where its
- * tensors begin and what decides whether it is computed again; the record is read from the part
- * when it is asked for.
- */
+/* The index of an open cache: its parts, and where each key's tensors are and what decides whether
+ * it is computed again. The record is read from the part when it is asked for. */
 #ifndef QV_CACHE_INDEX_H
 #define QV_CACHE_INDEX_H
 
 #include "part_index.h"
 
 struct qv_index_part {
-    char *name; /* name of the file */
-    int64_t sealed_ns;
-    uint64_t bytes;                                   /* size of the file */
-    uint64_t rows;                                    /* rows of tokens of all its records */
-    uint64_t records_at, records_bytes, records_xxh3; /* its records, and their checksum */
-    uint32_t n_records;
+    char *path;
+    const char *name; /* the last piece of the path */
+    struct qv_index_head head;
+    uint64_t bytes; /* size of the file */
+    uint64_t rows;  /* rows of tokens of all its records */
     bool damaged;
     bool gone; /* it was listed, and did not exist any more when it was to be read */
 };
 
 struct qv_index_key {
-    uint64_t name;              /* offset in the names */
-    uint64_t at, small;         /* offsets in the part of the first tensor and of grid_thw */
-    uint64_t path, asked, xxh3; /* path: its hash; asked: the hash of piece and options */
-    int64_t bytes, mtime_ns;
-    uint32_t rows, step; /* step: from tensor to tensor, in units of QV_CACHE_ALIGN */
-    uint32_t n_times, part;
-    uint32_t record, record_bytes; /* place among the part's records */
-    uint32_t hash;                 /* low bits of the key's hash: the table never has more places */
-    uint8_t status;
-    int8_t is_image;
-    double sampled_fps;
+    struct qv_index_row row; /* as its part has it */
+    uint64_t name;           /* offset in the names */
+    uint32_t part, hash;     /* hash: low bits, as the table never has more places */
 };
 
 struct qv_cache_index {
@@ -48,10 +36,12 @@ struct qv_cache_index {
 const char *qv_index_name(const struct qv_cache_index *c, const struct qv_index_key *k);
 /* Makes the table twice as large. It must be called once before anything is looked up. */
 qv_status qv_index_grow(struct qv_cache_index *c, qv_error *err);
-/* Adds row i of a part that was read; of two records of a key that are ok, or two that failed, the
- * later one stays. */
+/* Adds row i of a part; of two records of a key that are ok, or that failed, the later one
+ * stays. */
 qv_status qv_index_add(struct qv_cache_index *c, const struct qv_part_index *p, size_t i,
                        uint32_t part, qv_error *err);
+/* Sets a part's path and name. Returns false for lack of memory. */
+bool qv_index_name_part(struct qv_index_part *p, const char *dir, const char *name);
 /* Leaves each key the one record that counts. */
 void qv_index_settle(struct qv_cache_index *c);
 /* Finds a key by its name and qv_part_index_hash of it. NULL: there is none. */

@@ -11,9 +11,8 @@
 #include "cache.h"
 #include "error.h"
 
-/* Opens qwenvit-cache.json for a lock. Over NFS an exclusive lock needs a file that is open for
- * writing. A user who may not write to it opens it for reading, which suffices for locks
- * elsewhere. */
+/* Opens qwenvit-cache.json for a lock: for writing, as NFS wants it for an exclusive one, else for
+ * reading, which suffices elsewhere. */
 static int
 open_description(const struct qv_cache_folder *folder, bool writable)
 {
@@ -36,8 +35,8 @@ take_lock(const struct qv_cache_folder *folder, bool alone, int *lock)
     return e;
 }
 
-/* Returns whether an errno means that this file system has no locks. NFS refuses an exclusive lock
- * with EBADF if the file is not open for writing. */
+/* Returns whether an errno means that there are no locks. EBADF is NFS's, for an exclusive lock on
+ * a file not open for writing. */
 static bool
 has_no_locks(int error)
 {

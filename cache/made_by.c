@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Describes a cache's model and sampling, and its clips' files, in one way for all who write
- * caches. */
+/* Describes a cache's model and sampling, and its clips' files, for all who write caches. */
 #define _DEFAULT_SOURCE /* for st_mtim, realpath */
 #include <inttypes.h>
 #include <math.h>
@@ -56,9 +55,8 @@ sampling_json(const qv_clip_options *c)
     return NULL;
 }
 
-/* Returns the name of a folder's model: "Qwen/Qwen3-VL-4B-Instruct" if it lies in
- * models--Qwen--Qwen3-VL-4B-Instruct, as in a hub's cache, which has snapshots below that; else the
- * folder's own name. */
+/* Returns the name of a folder's model: "Qwen/Qwen3-VL-4B-Instruct" of a hub's
+ * models--Qwen--Qwen3-VL-4B-Instruct/snapshots/.., else the folder's own. */
 static char *
 model_name(const char *folder)
 {

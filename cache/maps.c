@@ -56,8 +56,8 @@ drop_idle(struct qv_part_maps *m, size_t most)
 
 /* ---- mapping --------------------------------------------------------------------------------- */
 
-/* Maps a file privately, so that a page that is written to becomes this process's own. No swap is
- * reserved for such pages, since there may be as many as the cache has. */
+/* Maps a file privately. No swap is reserved for pages that are written to, of which there may be
+ * as many as the cache has. */
 static void *
 map_file(const struct qv_part_maps *m, int fd, uint64_t bytes)
 {

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Maps the parts of a cache into memory. A part is mapped while somebody holds it. Some that nobody
- * holds stay mapped, and the one that was released first is unmapped first. Several threads may use
- * them.
- */
+/* Maps a cache's parts into memory, for several threads. A part is mapped while somebody holds it;
+ * some that nobody holds stay mapped, and the one that was released first goes first. */
 #ifndef QV_CACHE_MAPS_H
 #define QV_CACHE_MAPS_H
 
@@ -15,30 +12,25 @@ struct qv_part_map {
     void *at;               /* NULL: the part is not mapped */
     uint64_t bytes;         /* size of the file */
     uint32_t held;          /* number of holders */
-    uint32_t before, after; /* neighbours in the list of parts that nobody holds: a part's number
-                             * plus 1, or 0 */
+    uint32_t before, after; /* neighbours in the list of idle parts: 1 + a part's number; 0: none */
 };
 
 struct qv_part_maps {
-    size_t most, most_idle; /* limits for parts mapped at once, and for those among them that nobody
-                             * holds */
+    size_t most, most_idle; /* limits for parts that are mapped, and for idle ones among them */
     bool writable;          /* a process may write to its own copy of a page */
     /* guarded by the lock */
     struct qv_part_map *at; /* [n] */
     size_t n, n_mapped, n_idle;
-    uint32_t first, last; /* ends of the list of parts that nobody holds: first has waited
-                           * longest */
+    uint32_t first, last; /* ends of the list of idle parts, by their release */
     bool has_lock;
     pthread_mutex_t lock;
 };
 
-/* Prepares for n parts, none of them mapped. `most`, `most_idle` and `writable` must be set before,
- * and are kept. Returns QV_ENOMEM. */
+/* Prepares for n parts. `most`, `most_idle` and `writable` are set before. Returns QV_ENOMEM. */
 qv_status qv_part_maps_open(struct qv_part_maps *maps, size_t n, qv_error *err);
 void qv_part_maps_close(struct qv_part_maps *maps);
-/* Maps part i, the file at `path`, if it is not mapped, and holds it until it is released. *out is
- * where it begins. Returns QV_EIO if it cannot be mapped or its size has changed; QV_ENOMEM if too
- * many are held. */
+/* Maps part i, the file at `path`, and holds it; *out is where it begins. Returns QV_EIO if it
+ * cannot be mapped or its size has changed; QV_ENOMEM if too many are held. */
 qv_status qv_part_maps_hold(struct qv_part_maps *maps, size_t i, const char *path, const char **out,
                             qv_error *err);
 void qv_part_maps_release(struct qv_part_maps *maps, size_t i);

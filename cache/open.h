@@ -1,32 +1,28 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens a cache with settings that qv_cache_open does not have, and writes parts of what exists
- * already, for the binding and for tests. */
+/* Opens a cache with settings of the binding's and tests', and writes parts of what exists
+ * already. */
 #ifndef QV_CACHE_OPEN_H
 #define QV_CACHE_OPEN_H
 
 #include "qwenvit_cache.h"
 
 struct qv_cache_reading {
-    size_t most_maps; /* most parts mapped at once; 0: 32768, half of what Linux lets a process
-                       * have */
-    size_t most_idle; /* most mapped parts of which nobody holds a key; 0: 1024 */
-    bool writable;    /* tensors may be written to; the changes stay in this process */
-    const char *const *parts; /* [n_parts] file names of the only parts to read; NULL: all parts of
-                               * the folder */
+    size_t most_maps;         /* parts mapped at once; 0: 32768, half of Linux's limit */
+    size_t most_idle;         /* most mapped parts of which nobody holds a key; 0: 1024 */
+    bool writable;            /* tensors may be written to; the changes stay in this process */
+    const char *const *parts; /* [n_parts] names of the only parts to read; NULL: all */
     size_t n_parts;
-    const qv_cache *before; /* an earlier reading of the folder, of which all parts are taken over
-                             * if they are there still; or NULL */
+    const qv_cache *before; /* an earlier reading, whose parts are taken over; or NULL */
 };
 
 /* Why a part cannot be used. */
 enum qv_cache_fault {
-    QV_CACHE_BROKEN,  /* it was cut or altered, or is no part: its records are lost */
-    QV_CACHE_FOREIGN, /* it has another version or layout: another build, or another cache, may read
-                       * it */
+    QV_CACHE_BROKEN,     /* it was cut or altered, or is no part: its records are lost */
+    QV_CACHE_FOREIGN,    /* of another version or layout: another build, or cache, may read it */
     QV_CACHE_UNREADABLE, /* its bytes cannot be read now; or it is no regular file */
 };
 
-/* Opens a cache like qv_cache_open. A part that is named and does not exist counts as damaged. */
+/* Opens a cache. A part that is named and does not exist counts as damaged. */
 qv_status qv_cache_open_as(const char *dir, const struct qv_cache_reading *how, qv_cache **out,
                            qv_error *err);
 /* Returns the file name of part i of n_parts. */
@@ -34,8 +30,7 @@ const char *qv_cache_part(const qv_cache *cache, int64_t i);
 /* Returns the number of the part that qv_cache_damage(cache, i) describes. */
 int64_t qv_cache_damaged_part(const qv_cache *cache, int64_t i);
 
-/* A key that is written as it is: tensors of the cache's layout (those that a failed clip
- * lacks are NULL), and its record, which is compact JSON. */
+/* A key as it is: tensors of the cache's layout (NULL for a failed clip), and its compact JSON. */
 struct qv_cache_copied {
     const char *key, *record;
     const void *tensors[1 + QV_MAX_DEEPSTACK]; /* [n_rows, ..] */
@@ -44,10 +39,9 @@ struct qv_cache_copied {
     const double *timestamps_s; /* [n_timestamps] */
 };
 
-/* Writes a part with n keys, a file name and a time of sealing into a folder that has a
- * qwenvit-cache.json. A key whose name, record or numbers are not valid is left out, and left_out
- * is called with its number and why; without any key there is no part. With name NULL the keys are
- * only checked. Returns QV_EIO if there is a file of that name. */
+/* Writes a part of n keys into a folder that has a qwenvit-cache.json. A key whose name, record or
+ * numbers are not valid is left out, and left_out told; without any there is no part. With name
+ * NULL the keys are only checked. Returns QV_EIO if the name is taken. */
 qv_status qv_cache_write_part(const char *dir, const char *name, int64_t sealed_ns,
                               const struct qv_cache_copied *keys, size_t n,
                               void (*left_out)(void *user, size_t key, const char *words),

@@ -24,8 +24,8 @@ enum {
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* What a key takes besides its record: its row and its key; if it is ok, also an entry for each of
- * its tensors, and one for what may lie unused in front of it. Small tensors leave no gaps. */
+/* What a key takes besides its record: row and key; if it is ok, also an entry for each tensor, and
+ * one for what may lie unused in front. Small tensors leave no gaps. */
 static uint64_t
 key_need(const qv_cache_layout *l, const char *key, bool ok)
 {
@@ -61,9 +61,8 @@ qv_cache_part_fits(const struct qv_cache_part *p, uint64_t need)
     return p->front + need <= p->room;
 }
 
-/* Allocates space for what is written when the part is sealed: the room in front at once, and place
- * for small tensors with each key. So a part can be sealed even after others have filled the
- * disk. */
+/* Allocates space for what sealing writes, the room in front at once, and small tensors with each
+ * key, so that it works even after others have filled the disk. */
 static qv_status
 reserve(const struct qv_cache_part *p, uint64_t at, uint64_t bytes, qv_error *err)
 {
@@ -174,7 +173,7 @@ qv_cache_part_drop(struct qv_cache_part *p, const char *key, const struct qv_cac
     p->n_open--;
 }
 
-/* Makes what is kept of a finished key, with its texts behind it. */
+/* Makes what is kept of a finished key, with its texts. */
 static struct qv_cache_done *
 make_done(const char *key, const struct qv_index_row *row, const struct qv_text *record,
           const int64_t grid_thw[3], const double *timestamps_s)
@@ -267,7 +266,7 @@ write_small(const struct sealing *w, uint64_t at, qv_error *err)
     return s;
 }
 
-/* Gives each row the places of its small tensors, key and record, and the head those of all. */
+/* Gives rows the places of their small tensors, keys and records, and the head those of all. */
 static struct qv_index_head
 lay_out(const struct sealing *w, int64_t sealed_ns)
 {
@@ -443,8 +442,8 @@ write_rest(const struct qv_cache_part *p, const qv_cache_layout *l, int64_t seal
         w.done[w.n++] = p->keys[i].done;
     qsort(w.done, w.n, sizeof *w.done, by_place);
     qv_status s = QV_OK;
-    /* This cuts off what lies behind the last block that counts; a block that was taken and never
-     * written becomes a hole. */
+    /* cuts off what lies behind the last block that counts; one that was never written becomes a
+     * hole */
     if (ftruncate(p->file.fd, (off_t)(qv_index_padded(p->tokens_end) + p->small)))
         s = qv_fail(err, QV_EIO, "%s: a part's size cannot be set: %s",
                     qv_path_tail(p->file.folder->path), strerror(errno));

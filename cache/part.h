@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /* A part that is being written: room in front, then blocks of tokens. Sealing writes the small
- * tensors of all keys behind them, and header, index, keys and records in front. */
+ * tensors behind them, and header, index, keys and records in front. */
 #ifndef QV_CACHE_PART_H
 #define QV_CACHE_PART_H
 
 #include "file.h"
 #include "part_index.h"
 
-/* A key's place in a part: tensor i of the layout begins at `at` + i * `step`. Offsets are the
- * file's. */
+/* A key's place in the file: tensor i begins at `at` + i * `step`. */
 struct qv_cache_block {
     uint64_t at, step, bytes; /* bytes: n_tensors * step */
     uint64_t need;            /* what the key takes in front, at most */
     int64_t rows;             /* rows that were written */
 };
 
-/* A key that is finished. Its row lacks the places that are known only when the part is sealed. */
+/* A key that is finished. Its row lacks the places that sealing gives it. */
 struct qv_cache_done {
     struct qv_index_row row;
     const char *key, *record; /* key ends with a NUL */
@@ -60,8 +59,8 @@ qv_status qv_cache_part_begin(struct qv_cache_part *p, const qv_cache_layout *l,
                               qv_error *err);
 /* Gives up a key that was begun: it gets no record, and may be begun again. */
 void qv_cache_part_drop(struct qv_cache_part *p, const char *key, const struct qv_cache_block *b);
-/* Finishes a key: its row without places, its record, and, if it is ok, its small tensors, for
- * which there is space on the disk from now on. If it fails, the key is dropped. */
+/* Finishes a key with its row, record and, if it is ok, small tensors, for which there is space on
+ * the disk from now on. If it fails, the key is dropped. */
 qv_status qv_cache_part_add(struct qv_cache_part *p, const qv_cache_layout *l, const char *key,
                             const struct qv_index_row *row, const struct qv_text *record,
                             const struct qv_cache_block *b, const int64_t grid_thw[3],
@@ -73,8 +72,7 @@ struct qv_cache_part_name {
     int digits;      /* 0: `begin` is all of the name, and no other is tried */
     unsigned *count; /* raised for each name that is tried */
 };
-/* Writes the small tensors and all that lies in front, checks that, and publishes the part under a
- * free name. sealed_ns is the time that it gives. */
+/* Writes what is missing, checks that, and publishes the part under a free name. */
 qv_status qv_cache_part_seal(struct qv_cache_part *p, const qv_cache_layout *l,
                              const struct qv_cache_usual *usual, struct qv_cache_part_name *name,
                              int64_t sealed_ns, qv_error *err);

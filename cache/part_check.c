@@ -36,10 +36,10 @@ read_checked(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, const
 }
 
 qv_status
-qv_part_records(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, char **out,
-                qv_error *err)
+qv_part_records(const char *path, const struct qv_index_head *h, char **out, qv_error *err)
 {
-    return read_checked(path, at, qv_index_padded(bytes), xxh3, "records", out, err);
+    return read_checked(path, h->records_at, qv_index_padded(h->records_bytes), h->records_xxh3,
+                        "records", out, err);
 }
 
 /* ---- the header ------------------------------------------------------------------------------ */
@@ -171,8 +171,7 @@ check_header(const struct qv_part_index *p, const char *path, qv_error *err)
 static bool
 is_row_of(const struct qv_index_row *r, const struct qv_index_row *told)
 {
-    return r->status == told->status && r->path == told->path && r->asked == told->asked &&
-           r->xxh3 == told->xxh3 && r->bytes == told->bytes && r->mtime_ns == told->mtime_ns &&
+    return r->status == told->status && qv_index_same_source(r, told) && r->xxh3 == told->xxh3 &&
            r->is_image == told->is_image && r->sampled_fps == told->sampled_fps;
 }
 
@@ -182,8 +181,7 @@ check_records(const struct qv_part_index *p, const char *path, const struct qv_c
 {
     const struct qv_index_head *h = &p->head;
     char *text = NULL, quoted[QV_QUOTE_SIZE];
-    qv_status s =
-        qv_part_records(path, h->records_at, h->records_bytes, h->records_xxh3, &text, err);
+    qv_status s = qv_part_records(path, h, &text, err);
     for (size_t i = 0; i < h->n_rows && !s; i++) {
         const struct qv_index_row r = qv_part_index_row(p, i);
         const char *key = p->keys + r.key_at;

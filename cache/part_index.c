@@ -291,8 +291,7 @@ fail(struct qv_part_index *p, const char *path, enum qv_cache_fault fault, const
     return qv_fail(err, QV_EFORMAT, "%s: %s", qv_path_tail(path), words);
 }
 
-/* Says of a file of no version of ours whether its header is JSON at all. One that is longer than
- * most is not read for that. */
+/* Says of a file that is not ours whether its header, if it is not long, is JSON at all. */
 static qv_status
 tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {
@@ -311,8 +310,8 @@ tell_header(struct qv_part_index *p, int fd, const char *path, qv_error *err)
              : fail(p, path, QV_CACHE_FOREIGN, "its format is not \"" QV_CACHE_FORMAT "\"", err);
 }
 
-/* Says what a file is whose header no index of this version follows. That it is of another version
- * is told by how its header begins, as the rest may be what this version cannot read. */
+/* Says what a file without our index is. Another version is known by how the header begins, as the
+ * rest may be what this one cannot read. */
 static qv_status
 tell_other(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {
@@ -348,8 +347,8 @@ make_room(struct qv_part_index *p, uint64_t bytes)
     return true;
 }
 
-/* Reads the length of the header, and the index and keys behind it, or as much of them as there is.
- * p->at is NULL: no index of this version lies there. */
+/* Reads the header's length, and the index and keys behind it, or as much as there is; p->at is
+ * NULL: none of this version. */
 static qv_status
 load_index(struct qv_part_index *p, int fd, const char *path, qv_error *err)
 {

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The index of one part, as index.inc lists it: where each of its keys has its tensors and its
- * record, and what decides whether a key is computed again.
- *
- * In front of a part lie its header, then `__index` (a head, and a row for each key), `__keys`
- * (each ends with a NUL) and `__records` (a JSON object a line), the latter three at multiples of
- * QV_CACHE_ALIGN. Opening a cache reads the index and the keys and nothing else.
- */
+/* A part's index, as index.inc lists it: where its keys have their tensors and records, and what
+ * decides whether one is computed again. In front of a part lie its header, then `__index` (a head,
+ * and a row for each key), `__keys` (each ends with a NUL) and `__records` (a JSON object a line),
+ * the latter three at multiples of QV_CACHE_ALIGN. Opening a cache reads index and keys alone. */
 #ifndef QV_CACHE_PART_INDEX_H
 #define QV_CACHE_PART_INDEX_H
 
@@ -35,8 +31,8 @@ struct qv_index_head {
 
 /* tokens_at and small_at are places in the file: of the first tensor of tokens, and of grid_thw,
  * which the timestamps follow; step is the distance of tensors, in units of QV_CACHE_ALIGN. key_at
- * and record_at are places in `__keys` and `__records`. path is the path's hash, asked that of
- * piece and options. is_image is -1, and sampled_fps 0, where the record does not say. */
+ * and record_at are places in `__keys` and `__records`. is_image is -1, and sampled_fps 0, where
+ * the record does not say. */
 struct qv_index_row {
 #define QV_ROW(kind, name, at, check, fault, words) qv_index_##kind name;
 #include "index.inc"
@@ -63,8 +59,8 @@ struct qv_part_index {
 
 uint64_t qv_part_index_hash(uint64_t seed, const char *key, size_t bytes);
 
-/* Reads a part's index and checks all of it. Returns QV_EFORMAT if the file is not a valid part,
- * and what qv_file_open() and qv_file_read() return if it cannot be read. */
+/* Reads and checks a part's index. Returns QV_EFORMAT if the file is not a valid part, and what
+ * qv_file_open() and qv_file_read() return. */
 qv_status qv_part_index_read(struct qv_part_index *p, const char *path, qv_error *err);
 void qv_part_index_free(struct qv_part_index *p);
 struct qv_index_row qv_part_index_row(const struct qv_part_index *p, size_t i);
@@ -109,22 +105,28 @@ qv_index_small_bytes(const struct qv_index_row *r)
     return r->status ? 0 : QV_CACHE_GRID_BYTES + sizeof(double) * (uint64_t)r->n_times;
 }
 
+/* Returns whether two rows are of the same piece and options of the same file. */
+static inline bool
+qv_index_same_source(const struct qv_index_row *a, const struct qv_index_row *b)
+{
+    return a->path == b->path && a->asked == b->asked && a->bytes == b->bytes &&
+           a->mtime_ns == b->mtime_ns;
+}
+
 /* ---- header and records, which opening a cache does not look at ------------------------------ */
 
-/* Reads the records at a place of a part, and compares their checksum. *out is for free(), and ends
- * with a NUL. */
-qv_status qv_part_records(const char *path, uint64_t at, uint64_t bytes, uint64_t xxh3, char **out,
+/* Reads a part's records and compares their checksum. *out is for free(), and ends with a NUL. */
+qv_status qv_part_records(const char *path, const struct qv_index_head *h, char **out,
                           qv_error *err);
-/* Appends the record of a finished key, and makes its row: all but its places. The texts of the
- * source must be UTF-8, and its options normal; xxh3 is the checksum of a key that is ok. */
+/* Appends a finished key's record, and makes its row but for places. The source's texts must be
+ * UTF-8 and its options normal; xxh3 is the checksum of a key that is ok. */
 void qv_record_print(struct qv_text *t, const char *key, const qv_cache_source *source,
                      uint64_t xxh3, const qv_cache_result *result, struct qv_index_row *row);
-/* Makes the same row of a record, which ends with a NUL. `path` is for error texts. */
+/* Makes the same row of a record, which ends with a NUL. `path` is for errors. */
 qv_status qv_record_row(const char *record, size_t bytes, const struct qv_cache_usual *usual,
                         const char *path, const char *key, struct qv_index_row *out, qv_error *err);
-/* Reads a part whole but for its tensors, and checks besides its index that its header is that of a
- * safetensors file with the tensors that the index has, and that each record says what its row
- * does. */
+/* Reads a part but for its tensors, and checks also that its header is a safetensors file's with
+ * the index's tensors, and that each record says what its row does. */
 qv_status qv_part_check(struct qv_part_index *p, const char *path,
                         const struct qv_cache_usual *usual, qv_error *err);
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists the parts of a folder, reads their indexes, and notes which parts cannot be
- * used. */
+/* Lists a folder's parts, reads their indexes, and notes which cannot be used. */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
 #include <errno.h>
@@ -14,12 +13,6 @@
 
 /* The most rounds of listing a folder in which parts come and go. */
 enum { MOST_ROUNDS = 32 };
-
-char *
-qv_cache_part_path(const qv_cache *c, size_t part)
-{
-    return qv_path_join(c->dir, c->index.parts[part].name);
-}
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -46,8 +39,8 @@ add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
     if (!parts)
         return qv_no_memory(c->dir, err);
     c->index.parts = parts;
-    c->index.parts[c->index.n_parts] = (struct qv_index_part){ .name = strdup(name) };
-    if (!c->index.parts[c->index.n_parts].name)
+    parts[c->index.n_parts] = (struct qv_index_part){ .path = NULL };
+    if (!qv_index_name_part(&parts[c->index.n_parts], c->dir, name))
         return qv_no_memory(c->dir, err);
     c->index.n_parts++;
     return QV_OK;
@@ -56,12 +49,12 @@ add_part(qv_cache *c, const char *name, size_t *room, qv_error *err)
 static bool
 is_known(const qv_cache *c, const char *name, size_t known)
 {
-    const struct qv_index_part part = { .name = (char *)(uintptr_t)name };
+    const struct qv_index_part part = { .name = name };
     return known && bsearch(&part, c->index.parts, known, sizeof part, by_name);
 }
 
-/* Adds the folder's parts that are not among the first `known` ones, which are sorted by name;
- * *seen is how many of these are there. */
+/* Adds the folder's parts but the first `known`, sorted ones; *seen: how many of those are
+ * there. */
 static qv_status
 list_folder(qv_cache *c, size_t known, size_t *room, size_t *seen, qv_error *err)
 {
@@ -100,8 +93,7 @@ take_names(qv_cache *c, const struct qv_cache_reading *how, size_t *room, qv_err
 
 /* ---- indexes --------------------------------------------------------------------------------- */
 
-/* Notes a part that cannot be used, and goes on without it: its keys are missing, and can be
- * computed again. */
+/* Notes a part that cannot be used: its keys are missing, and can be computed again. */
 static qv_status
 note_damage(qv_cache *c, size_t part, enum qv_cache_fault fault, const qv_error *why, qv_error *err)
 {
@@ -121,18 +113,13 @@ note_damage(qv_cache *c, size_t part, enum qv_cache_fault fault, const qv_error 
 static qv_status
 add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *err)
 {
-    const struct qv_index_head *h = &from->head;
     const uint64_t row = qv_cache_row_bytes(&c->layout) * (uint64_t)qv_cache_n_tensors(&c->layout);
     struct qv_index_part *p = &c->index.parts[part];
     qv_status status = QV_OK;
-    p->sealed_ns = h->sealed_ns;
+    p->head = from->head;
     p->bytes = from->size;
-    p->records_at = h->records_at;
-    p->records_bytes = h->records_bytes;
-    p->records_xxh3 = h->records_xxh3;
-    p->n_records = (uint32_t)h->n_rows;
     c->part_bytes += from->size;
-    for (size_t i = 0; i < h->n_rows && !status; i++) {
+    for (size_t i = 0; i < from->head.n_rows && !status; i++) {
         const struct qv_index_row r = qv_part_index_row(from, i);
         p->rows += r.n_rows;
         c->index.bytes += r.n_rows * row + qv_index_small_bytes(&r);
@@ -141,34 +128,31 @@ add_rows(qv_cache *c, const struct qv_part_index *from, size_t part, qv_error *e
     return status;
 }
 
-/* Reads a part's index into the cache's. A part that was listed and does not exist any more is
- * gone; one that the caller named is damaged then. What the process lacks, or a server that is
- * gone, is no damage of the part. */
+/* Reads a part's index. A part that was listed and does not exist any more is gone; one that was
+ * named is damaged then. What the process lacks, or a server that is gone, is no damage. */
 static qv_status
 read_part(qv_cache *c, struct qv_part_index *p, size_t part, bool is_named, qv_error *err)
 {
-    bool *gone = &c->index.parts[part].gone;
+    struct qv_index_part *known = &c->index.parts[part];
     qv_error why = { 0 };
-    char *path = qv_cache_part_path(c, part);
-    const qv_status status = path ? qv_part_index_read(p, path, &why) : qv_no_memory(c->dir, &why);
-    *gone = path && status && status != QV_ENOMEM && !is_named && !qv_path_exists(path);
-    free(path);
-    if (qv_ends_all(status) && !*gone) {
+    const qv_status status = qv_part_index_read(p, known->path, &why);
+    known->gone = status && status != QV_ENOMEM && !is_named && !qv_path_exists(known->path);
+    if (qv_ends_all(status) && !known->gone) {
         if (err)
             *err = why;
         return status;
     }
     if (!status)
         return add_rows(c, p, part, err);
-    c->damaged_bytes += c->index.parts[part].bytes = p->size;
-    return *gone
+    c->damaged_bytes += known->bytes = p->size;
+    return known->gone
                ? QV_OK
                : note_damage(c, part, status == QV_EIO ? QV_CACHE_UNREADABLE : p->fault, &why, err);
 }
 
 /* ---- all parts ------------------------------------------------------------------------------- */
 
-/* A part, and the number by which keys refer to it. by_name compares these as well. */
+/* A part, which by_name compares, and its number, by which keys refer to it. */
 struct place {
     struct qv_index_part part;
     uint32_t number;
@@ -185,7 +169,7 @@ put_in_order(qv_cache *c, qv_error *err)
     size_t n = 0;
     for (size_t i = 0; i < index->n_parts && !s; i++)
         if (index->parts[i].gone)
-            free(index->parts[i].name);
+            free(index->parts[i].path);
         else
             places[n++] = (struct place){ .part = index->parts[i], .number = (uint32_t)i };
     if (n)
@@ -225,8 +209,8 @@ forget(qv_cache *c, qv_error *err)
     return qv_index_grow(&c->index, err);
 }
 
-/* Reads parts that were listed until no new ones are found: a part that replaces another meanwhile
- * must not be missed. */
+/* Reads parts until no new ones are found: one that replaces another meanwhile must not be
+ * missed. */
 static qv_status
 scan_rounds(qv_cache *c, const struct qv_cache_reading *how, struct qv_part_index *p, qv_error *err)
 {

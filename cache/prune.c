@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Removes records from a cache, part by part, beginning with the part that was sealed first: so at
- * any moment the record of a key that counts is the one that counted before, or the key is gone. A
- * part that replaces another has its sealing time, and its name with a number added, so that it
- * keeps its place in the order of all parts.
- */
+/* Removes records part by part, beginning with the part that was sealed first: at any moment a
+ * key's record that counts is the one that counted before, or the key is gone. A part that replaces
+ * another has its sealing time, and its name with a number added, and so its place in the order. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <stdlib.h>
@@ -103,9 +100,8 @@ name_of(const struct pruning *p, uint32_t part)
     return p->c->index.parts[part].name;
 }
 
-/* Leaves a part as it is, and reports why; pruning goes on with the others. But if keys are to be
- * removed, it stops: this part may have older records of a key, which would count once later ones
- * were gone. */
+/* Leaves a part as it is, and says why. But removing keys stops: this part may have older records
+ * of a key, which would count once later ones were gone. */
 static qv_status
 leave(struct pruning *p, uint32_t part, const qv_error *why, qv_error *err)
 {
@@ -132,8 +128,7 @@ goes_on(struct pruning *p, size_t done)
     return !p->out->stopped;
 }
 
-/* Removes a part, and syncs the folder, so that its name is gone on the disk before anything is
- * reported, and before the next part is changed. */
+/* Removes a part, and syncs the folder before anything is reported or changed. */
 static qv_status
 remove_part(struct pruning *p, const char *name, uint64_t bytes, qv_error *err)
 {
@@ -148,8 +143,8 @@ remove_part(struct pruning *p, const char *name, uint64_t bytes, qv_error *err)
              : QV_OK;
 }
 
-/* Makes the stem "part-..-000003." of part-..-000003.safetensors and of
- * part-..-000003.1.safetensors, and returns its bytes; *n is the next number to add. */
+/* Makes the stem "part-..-000003." of part-..-000003.safetensors and part-..-000003.1.safetensors,
+ * and returns its bytes; *n is the next number. */
 static size_t
 make_stem(const char *name, char stem[256], unsigned *n)
 {
@@ -236,8 +231,7 @@ need_of(const struct pruning *p, const struct qv_index_row *row)
                                     row->record_bytes);
 }
 
-/* Sets the number of rows that stay of a part, the front of the part that replaces it, and the
- * bytes of that: front, tensors of tokens and small tensors. */
+/* Sets how many rows stay of a part, the room in front that they need, and the bytes of all. */
 static void
 measure(const struct pruning *p, uint32_t part, size_t *n_stay, uint64_t *room, uint64_t *bytes)
 {
@@ -281,8 +275,7 @@ copy_rows(struct pruning *p, struct copy *copy, uint32_t part, size_t done, qv_e
     return s;
 }
 
-/* Writes the new part. *is_left: it cannot be done with this part, and others may still be
- * pruned. */
+/* Writes the new part. *is_left: this part cannot be done, and others may. */
 static qv_status
 write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *is_left,
            qv_error *err)
@@ -292,12 +285,10 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
     struct copy copy = { .path = name_of(p, part), .from = -1 };
     struct qv_cache_part_name name = { .digits = 1, .count = &count };
     const size_t stem = make_stem(copy.path, name.begin, &count);
-    char *path = qv_cache_part_path(p->c, part);
-    qv_status s =
-        path ? qv_file_open(path, &copy.from, &size, err) : qv_no_memory(p->folder.path, err);
+    qv_status s = qv_file_open(p->c->index.parts[part].path, &copy.from, &size, err);
     if (!s && (size != p->from.size || stem > MOST_STEM))
         s = qv_fail(err, QV_EIO, "its name is too long, or somebody changes it");
-    *is_left = s && path;
+    *is_left = s != QV_OK;
     if (!s)
         s = qv_cache_part_open(&p->folder, room, 0, &copy.to, err);
     if (!s)
@@ -310,7 +301,6 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
         qv_cache_part_free(&copy.to);
     if (copy.from >= 0)
         close(copy.from);
-    free(path);
     return s;
 }
 
@@ -320,16 +310,12 @@ write_part(struct pruning *p, uint32_t part, uint64_t room, size_t done, bool *i
 static qv_status
 read_index(struct pruning *p, uint32_t part, qv_error *err)
 {
-    const struct qv_index_head *h = &p->from.head;
-    char *path = qv_cache_part_path(p->c, part);
+    const char *path = p->c->index.parts[part].path;
     free(p->records);
     p->records = NULL;
-    qv_status s =
-        path ? qv_part_index_read(&p->from, path, err) : qv_no_memory(p->folder.path, err);
+    qv_status s = qv_part_index_read(&p->from, path, err);
     if (!s)
-        s = qv_part_records(path, h->records_at, h->records_bytes, h->records_xxh3, &p->records,
-                            err);
-    free(path);
+        s = qv_part_records(path, &p->from.head, &p->records, err);
     return s;
 }
 
@@ -431,7 +417,7 @@ put_in_order(struct pruning *p, struct place **out, size_t *n, qv_error *err)
     *n = 0;
     for (size_t i = 0; i < index->n_parts; i++)
         if (!index->parts[i].damaged)
-            order[(*n)++] = (struct place){ index->parts[i].sealed_ns, (uint32_t)i };
+            order[(*n)++] = (struct place){ index->parts[i].head.sealed_ns, (uint32_t)i };
     if (*n)
         qsort(order, *n, sizeof *order, by_time);
     *out = order;

@@ -4,8 +4,8 @@
 
 #include "reader.h"
 
-/* Returns how many bytes of a part's name all parts of its run share, which is all before the
- * count; 0 if the name has no count, or the part replaced another. */
+/* Returns the bytes of a part's name in front of its count, which all of its run share; 0: it has
+ * none, or replaced another. */
 static size_t
 run_bytes(const char *name)
 {
@@ -21,16 +21,16 @@ measure(const struct qv_index_part *first, const struct qv_index_part *end, qv_c
 {
     const struct qv_index_part *begin = first;
     *out = (qv_cache_rate){ .parts = end - first };
-    *last_ns = first->sealed_ns;
+    *last_ns = first->head.sealed_ns;
     for (const struct qv_index_part *p = first; p < end; p++) {
-        begin = p->sealed_ns < begin->sealed_ns ? p : begin;
-        *last_ns = p->sealed_ns > *last_ns ? p->sealed_ns : *last_ns;
-        out->clips += p->n_records;
+        begin = p->head.sealed_ns < begin->head.sealed_ns ? p : begin;
+        *last_ns = p->head.sealed_ns > *last_ns ? p->head.sealed_ns : *last_ns;
+        out->clips += (int64_t)p->head.n_rows;
         out->tokens += (int64_t)p->rows;
     }
-    out->clips -= begin->n_records;
+    out->clips -= (int64_t)begin->head.n_rows;
     out->tokens -= (int64_t)begin->rows;
-    out->seconds = 1e-9 * (double)(*last_ns - begin->sealed_ns);
+    out->seconds = 1e-9 * (double)(*last_ns - begin->head.sealed_ns);
     return out->seconds > 0 && out->clips > 0;
 }
 

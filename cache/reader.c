@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Reads a cache. The index has where a key's tensors begin and what decides whether it is computed
- * again; the rest of its record is read from the part when it is asked for.
- */
+/* Reads a cache, and what its index does not have from the parts when it is asked for. */
 #define _POSIX_C_SOURCE 200809L
 #include "reader.h"
 
@@ -92,8 +89,7 @@ qv_cache_exists(const char *dir)
         return false;
     char *path = qv_path_join(dir, QV_CACHE_DESCRIPTION);
     const bool there =
-        !path || qv_path_exists(path); /* without memory, say yes: opening it fails then, with a
-                                        * text */
+        !path || qv_path_exists(path); /* without memory, say yes: opening it says why */
     free(path);
     return there;
 }
@@ -139,16 +135,16 @@ qv_cache_get_info(const qv_cache *c, qv_cache_info *out)
     const uint64_t row = qv_cache_row_bytes(&c->layout) * (uint64_t)qv_cache_n_tensors(&c->layout);
     for (size_t i = 0; i < c->index.n_keys; i++) {
         const struct qv_index_key *k = &c->index.keys[i];
-        out->n_ok += !k->status;
-        out->n_failed += k->status != 0;
-        out->bytes += k->status ? 0 : k->rows * row + 24 + 8 * (uint64_t)k->n_times;
+        out->n_ok += !k->row.status;
+        out->n_failed += k->row.status != 0;
+        out->bytes += k->row.n_rows * row + qv_index_small_bytes(&k->row);
     }
     out->superseded_bytes -= out->bytes;
     out->n_superseded = -(int64_t)c->index.n_keys;
     for (size_t i = 0; i < c->index.n_parts; i++) {
-        const struct qv_index_part *p = &c->index.parts[i];
-        out->sealed = p->sealed_ns > out->sealed ? p->sealed_ns : out->sealed;
-        out->n_superseded += p->n_records;
+        const struct qv_index_head *h = &c->index.parts[i].head;
+        out->sealed = h->sealed_ns > out->sealed ? h->sealed_ns : out->sealed;
+        out->n_superseded += (int64_t)h->n_rows;
     }
     out->index_bytes = c->index.keys_room * sizeof *c->index.keys +
                        c->index.table_room * sizeof *c->index.table + c->index.names.room +
@@ -172,21 +168,22 @@ qv_cache_part(const qv_cache *c, int64_t i)
 static qv_cache_item
 item_of(const qv_cache *c, const struct qv_index_key *k)
 {
+    const struct qv_index_row *r = &k->row;
     return (qv_cache_item){ .key = qv_index_name(&c->index, k),
                             .index = k - c->index.keys,
-                            .status = (qv_status)k->status,
-                            .rows = k->rows,
-                            .n_timestamps = k->n_times,
+                            .status = (qv_status)r->status,
+                            .rows = r->n_rows,
+                            .n_timestamps = r->n_times,
                             .part = c->index.parts[k->part].name,
                             .part_index = k->part,
-                            .bytes = k->bytes,
-                            .mtime_ns = k->mtime_ns,
-                            .xxh3 = k->xxh3,
-                            .sampled_fps = k->sampled_fps,
-                            .is_image = k->is_image,
-                            .tokens_at = k->at,
-                            .deepstack_step = (uint64_t)k->step * QV_CACHE_ALIGN,
-                            .grid_at = k->small };
+                            .bytes = r->bytes,
+                            .mtime_ns = r->mtime_ns,
+                            .xxh3 = r->xxh3,
+                            .sampled_fps = r->sampled_fps,
+                            .is_image = r->is_image,
+                            .tokens_at = r->tokens_at,
+                            .deepstack_step = (uint64_t)r->step * QV_CACHE_ALIGN,
+                            .grid_at = r->small_at };
 }
 
 const struct qv_index_key *
@@ -246,9 +243,8 @@ qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status f
 {
     char quoted[QV_QUOTE_SIZE];
     const char *name = qv_index_name(&c->index, k);
-    char *path = qv_cache_part_path(c, k->part);
-    const bool is_gone = path && failed && failed != QV_ENOMEM && !qv_path_exists(path);
-    free(path);
+    const bool is_gone =
+        failed && failed != QV_ENOMEM && !qv_path_exists(c->index.parts[k->part].path);
     *item = (qv_cache_item){ .key = NULL };
     *later = NULL;
     if (!is_gone)
@@ -256,8 +252,9 @@ qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status f
     qv_status s = read_again(c, later, err);
     if (!s && *later)
         qv_cache_find(*later, name, item, err);
-    const bool same = item->key && item->status == (qv_status)k->status && item->xxh3 == k->xxh3 &&
-                      item->rows == k->rows && item->n_timestamps == k->n_times;
+    const bool same = item->key && item->status == (qv_status)k->row.status &&
+                      item->xxh3 == k->row.xxh3 && item->rows == k->row.n_rows &&
+                      item->n_timestamps == k->row.n_times;
     if (!s && !same)
         s = qv_fail(
             err, QV_EIO,
@@ -295,20 +292,19 @@ qv_cache_hold(const qv_cache *c, qv_cache_item *item, qv_error *err)
     const char *map = NULL;
     qv_status s = item ? qv_cache_check_index(c, item->index, err)
                        : qv_fail(err, QV_EINVAL, "hold: item is NULL");
-    if (s || c->index.keys[item->index].status)
+    if (s || c->index.keys[item->index].row.status)
         return s;
     const struct qv_index_key *k = &c->index.keys[item->index];
-    char *path = qv_cache_part_path(c, k->part);
-    s = path ? qv_part_maps_hold(c->maps, k->part, path, &map, err) : qv_no_memory(c->dir, err);
-    free(path);
+    s = qv_part_maps_hold(c->maps, k->part, c->index.parts[k->part].path, &map, err);
     if (s)
         return hold_later(c, k, s, item, err);
     item->held_in = 0;
-    item->tokens = map + k->at;
+    item->tokens = map + k->row.tokens_at;
     for (int i = 1; i < qv_cache_n_tensors(&c->layout); i++)
-        item->deepstack[i - 1] = map + k->at + (uint64_t)i * k->step * QV_CACHE_ALIGN;
-    item->grid_thw = (const int64_t *)(const void *)(map + k->small);
-    item->timestamps_s = (const double *)(const void *)(map + k->small + 24);
+        item->deepstack[i - 1] =
+            map + k->row.tokens_at + (uint64_t)i * k->row.step * QV_CACHE_ALIGN;
+    item->grid_thw = (const int64_t *)(const void *)(map + k->row.small_at);
+    item->timestamps_s = (const double *)(const void *)(map + k->row.small_at + 24);
     return QV_OK;
 }
 
@@ -346,12 +342,8 @@ load_records(qv_cache *c, size_t part, qv_error *err)
     if (c->recorded.part != part + 1) {
         free(c->records);
         c->records = NULL;
-        char *path = qv_cache_part_path(c, part);
-        const qv_status s = path ? qv_part_records(path, p->records_at, p->records_bytes,
-                                                   p->records_xxh3, &c->records, &c->recorded.error)
-                                 : qv_no_memory(c->dir, &c->recorded.error);
-        qv_cache_looked(&c->recorded, part, s);
-        free(path);
+        qv_cache_looked(&c->recorded, part,
+                        qv_part_records(p->path, &p->head, &c->records, &c->recorded.error));
     }
     return qv_cache_found(&c->recorded, err);
 }
@@ -368,7 +360,7 @@ qv_cache_record(const qv_cache *cache, int64_t i, char **out, qv_error *err)
     pthread_mutex_lock(c->lock);
     s = load_records(c, k->part, err);
     if (!s) {
-        char *text = strndup(c->records + k->record, k->record_bytes);
+        char *text = strndup(c->records + k->row.record_at, k->row.record_bytes);
         s = text ? QV_OK : qv_no_memory(c->dir, err);
         if (text)
             *out = text;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares what the files of the reader share: an open cache, its parts, and which of them are
- * damaged. */
+/* What the files of the reader share: an open cache, its parts, and which are damaged. */
 #ifndef QV_CACHE_READER_H
 #define QV_CACHE_READER_H
 
@@ -23,7 +22,7 @@ struct qv_cache_last {
     qv_error error;
 };
 
-/* Keeps how a look at a part ended, but looks again at what may end in another way. */
+/* Keeps how a look ended, unless it may end in another way. */
 static inline void
 qv_cache_looked(struct qv_cache_last *last, size_t part, qv_status status)
 {
@@ -51,28 +50,23 @@ struct qv_cache {
     uint64_t part_bytes, damaged_bytes;
     struct qv_cache_usual usual;
     bool has_lock;
-    pthread_mutex_t *lock; /* guards the fields below */
-    struct qv_cache_last recorded,
-        checked;     /* the parts whose records were read, and that were checked */
-    char *records;   /* of the part `recorded` */
-    qv_cache *later; /* the folder as read again, once a part of this reading was gone; or NULL */
+    pthread_mutex_t *lock;                  /* guards the fields below */
+    struct qv_cache_last recorded, checked; /* whose records were read; that was checked */
+    char *records;                          /* of the part `recorded` */
+    qv_cache *later; /* the folder as read again, once a part was gone; or NULL */
 };
 
-/* Returns the path of a part, for free(); NULL for lack of memory. */
-char *qv_cache_part_path(const qv_cache *c, size_t part);
 const struct qv_index_key *qv_cache_find_key(const qv_cache *c, const char *key);
 /* Returns QV_EINVAL if i is not an item. */
 qv_status qv_cache_check_index(const qv_cache *c, int64_t i, qv_error *err);
 
-/* Lists the folder's parts, or takes those that are named, and reads their indexes.
- * The folder is listed until a round finds no new part, so that a part which replaces another
- * meanwhile is not missed. */
+/* Lists the folder's parts until there is no new one, or takes those that are named, and reads
+ * them. */
 qv_status qv_cache_scan(qv_cache *c, const struct qv_cache_reading *how, qv_error *err);
 
 /* Looks again after a part could not be read. If its file is gone, *later is the folder as it is
- * now, and *item the item in it with the same tokens or the same failure; if there is none, an
- * error says so. If the file still exists, *later is NULL and `failed` is returned: the failure had
- * another cause. */
+ * now, and *item the item in it with the same tokens or failure; or an error says that there is
+ * none. Else *later is NULL and `failed` is returned. */
 qv_status qv_cache_look_again(const qv_cache *c, const struct qv_index_key *k, qv_status failed,
                               const qv_cache **later, qv_cache_item *item, qv_error *err);
 

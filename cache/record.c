@@ -105,9 +105,8 @@ qv_record_print(struct qv_text *t, const char *key, const qv_cache_source *s, ui
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Returns the text of a number in a record, as it stands there, so that it can be hashed; NULL:
- * there is none. A name behind a bare comma cannot stand inside of a string, where its quotes would
- * have backslashes. */
+/* Returns a number in a record as it stands there, to be hashed; NULL: there is none. Its name
+ * behind a bare comma cannot be inside of a string, where quotes have backslashes. */
 static const char *
 number_text(const char *record, const char *name, char text[64])
 {

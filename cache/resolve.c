@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Compares options with the values that a model has anyway: an option that asks for what it would
- * get without it asks for nothing. */
+/* Compares options with a model's own values: one that asks for what it would get asks for
+ * nothing. */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -58,8 +58,7 @@ qv_cache_options_text(const qv_clip_options *own, char text[QV_CACHE_OPTIONS_BYT
     return any ? text : NULL;
 }
 
-/* Parses a text of qv_cache_options_text. Returns false for any other text: printing the values
- * again must give the same text. */
+/* Parses a text of qv_cache_options_text; false: printing the values would give another. */
 static bool
 read_options(const char *text, qv_clip_options *own)
 {
@@ -116,8 +115,8 @@ is_like_utils(const json_t *options)
     return like && strcmp(like, "transformers") != 0;
 }
 
-/* Returns the model's own value of an option of all clips, for a clip (kind 0), for an image (1),
- * or for both (2); 0: there is none, or these have different ones. */
+/* Returns the model's value of an option for a clip (kind 0), for an image (1), or for both (2); 0:
+ * there is none, or they differ. */
 static double
 own_value(const json_t *preprocessing, const char *name, int kind)
 {
@@ -157,8 +156,7 @@ json_t *
 qv_cache_resolved(const json_t *description)
 {
     json_t *copy = json_deep_copy(description);
-    json_object_del(copy, "model"); /* its folder does not matter, and its weights are compared
-                                     * apart */
+    json_object_del(copy, "model"); /* weights are compared apart */
     json_t *p = json_object_get(copy, "preprocessing"), *options = json_object_get(p, "options");
     bool lost = false;
     QVM_EACH_OPTION (option) {

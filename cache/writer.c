@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Adds keys to a cache. Keys are begun in one part until it is full; a full part is sealed by a
- * thread once the keys that were begun in it are finished. Rows are written at once, by the thread
- * that puts them and outside the lock.
- */
+/* Adds keys to a cache. Keys are begun in one part until it is full; a thread seals it once they
+ * are finished. Rows are written at once, by the thread that puts them and outside the lock. */
 #define _POSIX_C_SOURCE 200809L
 #include <float.h>
 #include <pthread.h>
@@ -45,8 +42,7 @@ struct qv_cache_writer {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* guarded by the lock */
-    struct qv_cache_part *current, *retired; /* the part where keys are begun; full parts, the
-                                              * oldest first */
+    struct qv_cache_part *current, *retired; /* where keys are begun; full ones, the oldest first */
     uint64_t room;                           /* room in front of the next part */
     int n_sealing;                           /* parts that the thread is sealing */
     bool ended;
@@ -203,8 +199,7 @@ publish_description(const struct qv_cache_folder *folder, const json_t *descript
     return s;
 }
 
-/* Writes the description, or compares with the one that is there. If two runs write it at once, the
- * second one compares. */
+/* Writes the description, or compares with the one that is there, perhaps only since then. */
 static qv_status
 describe(const struct qv_cache_folder *folder, const qv_cache_writer_options *o,
          struct qv_cache_usual *usual, qv_error *err)
@@ -400,8 +395,7 @@ make_entry(qv_cache_writer *w, const char *key, const qv_cache_source *source, i
     return s;
 }
 
-/* Makes sure that there is a current part, and retires one without room for the key. The caller
- * holds the lock. */
+/* Has a current part, and retires one without room for the key. The caller holds the lock. */
 static qv_status
 find_part(qv_cache_writer *w, uint64_t need, const char *key, qv_error *err)
 {

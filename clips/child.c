@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Starts and ends the processes of this library. The application may wait for all of its children,
- * or ignore SIGCHLD, and so free the number of a process that ended; another process may have it
- * then. So Linux's pidfd stands for a process where there is one, and elsewhere only a child is
- * ever signalled.
- */
+/* Starts and ends processes. The application may wait for all of its children, or ignore SIGCHLD,
+ * and so free the number of one that ended for another process. So Linux's pidfd stands for it, and
+ * elsewhere only a child is ever signalled. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -27,8 +24,8 @@
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* A terminal obeys what is written to it, so the program gets none, but for the reports of
- * sanitizers; nor does it get anything else that this process did not mark close-on-exec. */
+/* A terminal obeys what is written to it, so the program gets none, but for sanitizers' reports,
+ * nor anything else that was not marked close-on-exec. */
 static int
 set_descriptors(posix_spawn_file_actions_t *actions, int socket)
 {
@@ -43,8 +40,7 @@ set_descriptors(posix_spawn_file_actions_t *actions, int socket)
     return code;
 }
 
-/* No signals are blocked or changed. An interrupt from the terminal is meant for the program that
- * started it. */
+/* Blocks and changes no signals. A terminal's interrupt is meant for who started the program. */
 static int
 set_attributes(posix_spawnattr_t *attributes)
 {
@@ -79,8 +75,7 @@ spawn(const char *path, char *const *argv, char *const *environment, int socket,
     return code;
 }
 
-/* Returns whether a process of this number is a child, which it is until somebody has waited for
- * it. */
+/* Returns whether this is a child, which it is until somebody has waited for it. */
 static bool
 is_child(pid_t pid)
 {
@@ -106,14 +101,19 @@ open_handle(pid_t pid)
 }
 
 int
-qvm_child_start(const char *path, char *const *argv, char *const *environment, int socket,
-                qvm_child *child)
+qvm_child_start(const char *path, char *const *argv, char *const *environment, qvm_child *child)
 {
-    *child = (qvm_child){ .pid = 0, .handle = -1 };
+    int here, there;
     pid_t pid;
-    const int code = spawn(path, argv, environment, socket, &pid);
-    if (!code)
-        *child = (qvm_child){ pid, open_handle(pid) };
+    *child = (qvm_child){ .pid = 0 };
+    if (!qvm_stream(&here, &there))
+        return errno;
+    const int code = spawn(path, argv, environment, there, &pid);
+    close(there); /* else this side would not see that the process has ended */
+    if (code)
+        close(here);
+    else
+        *child = (qvm_child){ pid, open_handle(pid), here };
     return code;
 }
 
@@ -150,7 +150,9 @@ qvm_child_leave(qvm_child *child)
 {
     if (child->pid && child->handle >= 0)
         close(child->handle);
-    *child = (qvm_child){ .pid = 0, .handle = -1 };
+    if (child->pid)
+        close(child->socket);
+    *child = (qvm_child){ .pid = 0 };
 }
 
 bool

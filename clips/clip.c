@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A clip. This opens the file, lets choose.c decide which frames are read and at which size, and
- * takes them from the decoder process (decoder_process.c).
- */
+/* A clip: opens the file, lets choose.c decide which frames are read and at which size, and takes
+ * them from the decoder process. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -128,8 +126,7 @@ open_file(qv_clip *clip, const qv_clip_options *o, qv_error *err)
     return QV_OK;
 }
 
-/* Checks that nobody wrote to the open file since. A file that was replaced under its name is no
- * problem, as the old one stays open. */
+/* Checks that nobody wrote to the open file since. Another may have its name by now. */
 static qv_status
 check_unchanged(const qv_clip *clip, qv_error *err)
 {
@@ -211,8 +208,8 @@ ask_for_facts(qv_clip *clip, const qv_clip_options *o, int64_t *plane_bytes, qv_
     return QV_OK;
 }
 
-/* Allocates shared memory for the frame numbers, and behind them slots for frames, which begin
- * on pages, and asks the decoder for the frames. */
+/* Allocates shared memory for the frame numbers, and behind them slots for frames, on pages, and
+ * asks the decoder for the frames. */
 static qv_status
 ask_for_frames(qv_clip *clip, int64_t plane_bytes, qv_error *err)
 {
@@ -282,10 +279,9 @@ end_decoder(qv_clip *clip)
     clip->indices = NULL;
 }
 
-/* Returns whether the clip may be decoded from its beginning again, and makes it ready for that:
- * its process ended with the program that makes them, as one that a system without memory has
- * killed. It is done once, so that a clip that itself is why the program ends does not have it
- * started without end. */
+/* Returns whether the clip may be decoded from its beginning again, and makes it ready: its process
+ * ended with its program, as one that a system without memory has killed. It is done once, as the
+ * clip itself may be why that ends. */
 static bool
 may_start_over(qv_clip *clip)
 {
@@ -362,8 +358,8 @@ qv_clip_get_info(const qv_clip *clip, qv_outcome *out)
 
 static const qvm_request slot_is_free = { .kind = QVM_FREE };
 
-/* Returns whether frames of the one clip can stand for those of the other: what callers have sized
- * their memory by, and what seconds are counted with. */
+/* Returns whether frames of the one clip can stand for the other's: what callers have sized their
+ * memory by, and count seconds with. */
 static bool
 are_same_frames(const qv_outcome *a, const qv_outcome *b)
 {
@@ -401,9 +397,8 @@ next_frame(qv_clip *clip, qv_error *err)
     return status ? status : qvm_process_next(&clip->process, &event, err);
 }
 
-/* Waits for the next frame; false at the end, or if the clip ended early. With the last frame,
- * and after a failure that a change of the file may have caused, the file is checked for
- * changes. */
+/* Waits for the next frame; false: it ended. With the last frame, and after a failure that it may
+ * explain, the file is checked for changes. */
 static bool
 wait_for_frame(qv_clip *clip)
 {

@@ -15,8 +15,7 @@ static const char *const wanted[QVM_KINDS] = {
     [QVM_A_DECODE] = "auto, cpu or gpu",
 };
 
-/* Returns what an option must be, with its bounds, in a text that lasts until the thread asks
- * again. */
+/* Returns what an option must be, in a text that lasts until the thread asks again. */
 static const char *
 range(const struct qvm_option *p)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The clip's side of its decoder process (serve.c). This file starts the process, asks it, listens
- * to it and ends it, and checks all that it says. */
+/* The clip's side of its decoder process (serve.c): starts, asks, hears and ends it, and checks all
+ * that it says. */
 #define _GNU_SOURCE
 #include "decoder_process.h"
 
@@ -56,8 +56,7 @@ qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err
     return status ? qv_fail(err, status, "%s: %s", p->path, inner.text) : QV_OK;
 }
 
-/* Ends the decoder process. With `ask`, waits until it has ended and returns waitpid's status, or
- * -1 if it is unknown; else returns 0. */
+/* Ends the decoder process. With `ask` waits for that and returns its status, or -1; else 0. */
 static int
 end(struct qvm_process *p, bool ask)
 {
@@ -110,8 +109,8 @@ qvm_process_give_gpu(struct qvm_process *p, int64_t memory, int64_t plane_bytes,
 
 /* ---- what the decoder process says ----------------------------------------------------------- */
 
-/* Sets the error for a decoder process that has gone, or that is silent, for which `silent` has the
- * words. Frames that came before are good. */
+/* Sets the error for a decoder process that has gone or, with words, is silent. Frames before are
+ * good. */
 static qv_status
 explain_end(struct qvm_process *p, const char *silent, qv_error *err)
 {
@@ -139,9 +138,8 @@ lose_it(struct qvm_process *p, int why, qv_error *err)
                    strerror(why));
 }
 
-/* If the process has gone, this is no error yet, because its last words are still to be read and
- * say why. If it is there and takes nothing, this is an error, as any other failure is: else both
- * sides would wait for ever. */
+/* No error yet if the process has gone: its last words are still to be read. One that takes nothing
+ * is an error, as else both sides would wait for ever. */
 qv_status
 qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err)
 {
@@ -198,7 +196,7 @@ static const struct rule {
 #include "outcome.inc"
 };
 
-/* Returns a number, or the bytes of a bool or enum, which may not be one. A negative int counts as
+/* Returns a number, or the bytes of what may not be a bool or enum. A negative int counts as
  * large. */
 static double
 number_at(const void *at, size_t size, bool is_real)
@@ -238,8 +236,7 @@ are_facts_possible(const qv_outcome *f)
     return f->source_fps >= 1 / MAX_RATE;
 }
 
-/* Takes an event's contents. Returns false if the event cannot come now, or if its contents are
- * impossible. */
+/* Takes an event's contents. Returns false if it cannot come now, or they are impossible. */
 static bool
 accept_event(struct qvm_process *p, qvm_event *e)
 {
@@ -273,9 +270,8 @@ accept_event(struct qvm_process *p, qvm_event *e)
     }
 }
 
-/* Returns the status for the end that the process told. A process that its clip may have taken over
- * can only have failed for its clip; it cannot know of a fault of a device, of memory on this side,
- * or of a caller. */
+/* Returns the status for the end that was told. A process that its clip may have taken over can
+ * only have failed for it: it knows of no fault of a device, of this side, or of a caller. */
 static qv_status
 status_of_end(const struct qvm_process *p, qv_status said)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A clip's side of its decoder process. Once the process has read the file, the file's author may
- * control it, so nothing that it says is believed. */
+/* A clip's side of its decoder process, which the file's author may control once it has read the
+ * file: nothing that it says is believed. */
 #ifndef QVM_DECODER_PROCESS_H
 #define QVM_DECODER_PROCESS_H
 
@@ -23,25 +23,25 @@ struct qvm_process {
     int codec;         /* the other side of session.codec, for the GPU process; -1: none */
     int gpu;
     pid_t gpu_process; /* the GPU process that decodes the clip; 0: none does */
-    /* why no GPU process got the clip, or can; NULL: one did, or none was wanted */
+    /* why no GPU process got the clip; NULL: one did, or none was wanted */
     const char *gpu_is_avoided;
     /* the members below hold what the decoder said last */
     bool has_plan; /* it has said which packets it will decode */
     bool gpu_lost;
 };
 
-/* Starts the decoder; session.clip must be open. Returns QV_ENOMEM, or why the decoder's program
- * could not be started. */
+/* Starts the decoder for the open session.clip. Returns QV_ENOMEM, or why its program does not
+ * start. */
 qv_status qvm_process_start(struct qvm_process *p, const qv_clip_options *o, qv_error *err);
-/* Makes `p` one without a decoder, for a clip of this path, outcome and descriptor (-1: not opened
+/* Makes `p` one without a decoder, for a clip's path, outcome and descriptor (-1: not opened
  * yet). */
 void qvm_process_init(struct qvm_process *p, const char *path, qv_outcome *outcome, int clip);
 /* Ends the decoder and closes all descriptors of `p` but session.clip. */
 void qvm_process_close(struct qvm_process *p);
 
 /* Lets a GPU process decode into the shared memory behind its first `memory` bytes, in slots of
- * plane_bytes bytes. Returns QV_EBACKEND if nothing can be decoded there, and QV_ESTATE if such
- * processes failed too often, so that the CPU decodes. */
+ * plane_bytes. Returns QV_EBACKEND if none can, and QV_ESTATE if they failed too often, so that the
+ * CPU decodes. */
 qv_status qvm_process_give_gpu(struct qvm_process *p, int64_t memory, int64_t plane_bytes,
                                qv_error *err);
 
@@ -50,8 +50,7 @@ qv_status qvm_process_tell(struct qvm_process *p, const qvm_request *request, qv
 /* Send and receive n bytes that belong to the last request or event. */
 qv_status qvm_process_send(struct qvm_process *p, const void *bytes, size_t n, qv_error *err);
 qv_status qvm_process_receive(struct qvm_process *p, void *bytes, size_t n, qv_error *err);
-/* Waits for an event and skips mere signs of life. If no event comes, the error says how the
- * decoder ended, or with what it failed. */
+/* Waits for an event that is no mere sign of life. If none comes, the error says why. */
 qv_status qvm_process_next(struct qvm_process *p, qvm_event *event, qv_error *err);
 
 #endif

@@ -36,8 +36,8 @@ free_decoder(qv_decoder *d)
     free(d);
 }
 
-/* Copies the strings of a list with room for n into `text`, up to `end`, and their places into
- * copy[n + 1]. Returns false if they have become longer than that. */
+/* Copies n strings into `text`, up to `end`, and their places into copy[n + 1]. Returns false if
+ * they have become longer than that. */
 static bool
 copy_strings(char *const *list, size_t n, char **copy, char *text, const char *end)
 {
@@ -53,9 +53,9 @@ copy_strings(char *const *list, size_t n, char **copy, char *text, const char *e
     return true;
 }
 
-/* Returns a copy of this process's environment, in one block of memory; NULL for lack of memory. If
- * another thread replaces values meanwhile, the copy has the old ones or the new ones. Nothing can
- * be done about a variable that it adds, for which setenv() may free the list itself. */
+/* Returns a copy of the environment in one block; NULL for lack of memory. Of values that another
+ * thread replaces meanwhile it has the old or the new ones; one that is added may free the list
+ * itself, against which nothing can be done. */
 static char **
 copy_environment(void)
 {
@@ -78,17 +78,12 @@ copy_environment(void)
 static qv_status
 start_program(qv_decoder *d, qv_error *err)
 {
-    int there = -1;
-    if (!qvm_stream(&d->socket, &there))
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", d->program);
     char name[] = PROGRAM;
     const int code =
-        qvm_child_start(d->program, (char *[]){ name, NULL }, d->environment, there, &d->child);
-    close(there); /* else this side would not see that the program has ended */
-    if (code) {
-        close(d->socket);
-        return qv_fail(err, QV_EBACKEND, "%s cannot be started: %s", d->program, strerror(code));
-    }
+        qvm_child_start(d->program, (char *[]){ name, NULL }, d->environment, &d->child);
+    if (code)
+        return qv_fail(err, qv_is_scarcity(code) ? QV_ENOMEM : QV_EBACKEND,
+                       "%s cannot be started: %s", d->program, strerror(code));
     d->starts++;
     d->used = d->answered = false;
     *d->lost = 0;
@@ -103,7 +98,6 @@ end_program(qv_decoder *d)
         return;
     qvm_child_signal(&d->child, SIGKILL);
     qvm_child_await(&d->child);
-    close(d->socket);
 }
 
 /* Sets *path to the program's path: `found` if the caller gives none. */
@@ -127,22 +121,17 @@ run_program(const char *program, char *const *arguments, double patience_s, char
 {
     char found[PATH_MAX];
     const char *path;
-    int here, there;
     qvm_child child;
     memset(text, 0, 256);
     const qv_status status = find_program(program, &path, found, err);
     if (status)
         return status;
-    if (!qvm_stream(&here, &there))
-        return qv_fail(err, QV_ENOMEM, "%s: no means to talk to it", path);
-    const int code = qvm_child_start(path, arguments, environ, there, &child);
-    close(there);
+    const int code = qvm_child_start(path, arguments, environ, &child);
     if (!code) { /* it ends behind its text */
-        qvm_receive_until(here, text, 255, qv_seconds() + patience_s);
+        qvm_receive_until(child.socket, text, 255, qv_seconds() + patience_s);
         qvm_child_signal(&child, SIGKILL);
         qvm_child_await(&child);
     }
-    close(here);
     return *text ? QV_OK
                  : qv_fail(err, QV_EBACKEND, "%s does not run: %s", path,
                            code ? strerror(code) : NO_FFMPEG);
@@ -163,11 +152,13 @@ qv_decoder_version(const char *program, char text[256], qv_error *err)
 }
 
 qv_status
-qvm_clip_make(const char *program, const char *path, const char *shape, qv_error *err)
+qvm_clip_make(const char *program, const char *path, const struct qvm_clip_shape *s, qv_error *err)
 {
     enum { HOUR_S = 3600 };
-    char text[256], name[] = PROGRAM, make[] = QVM_MAKE_CLIP;
-    char *arguments[] = { name, make, (char *)(uintptr_t)path, (char *)(uintptr_t)shape, NULL };
+    char text[256], name[] = PROGRAM, make[] = QVM_MAKE_CLIP, shape[96];
+    char *arguments[] = { name, make, (char *)(uintptr_t)path, shape, NULL };
+    snprintf(shape, sizeof shape, QVM_CLIP_SHAPE, s->width, s->height, s->fps, s->frames,
+             s->is_filmed, s->number);
     const qv_status status = run_program(program, arguments, HOUR_S, text, err);
     return status || !strcmp(text, QVM_MADE)
                ? status
@@ -206,8 +197,8 @@ qv_decoder_start(const char *program, qv_decoder **out, qv_error *err)
     return QV_OK;
 }
 
-/* The program and its processes end by themselves once they hear that no more orders come.
- * shutdown() tells them even if a process that was forked off this one still holds the socket. */
+/* The program and its processes end once they hear that no orders come, by shutdown() even if a
+ * process that was forked off this one still holds the socket. */
 void
 qv_decoder_stop(qv_decoder **decoder)
 {
@@ -218,14 +209,12 @@ qv_decoder_stop(qv_decoder **decoder)
         char none;
         qvm_gpus_stop(d->gpus);
         if (d->child.pid && d->used) {
-            shutdown(d->socket, SHUT_WR);
-            qvm_receive_until(d->socket, &none, 1, qv_seconds() + d->patience_s);
+            shutdown(d->child.socket, SHUT_WR);
+            qvm_receive_until(d->child.socket, &none, 1, qv_seconds() + d->patience_s);
         }
         end_program(d);
     } else {
         qvm_gpus_leave(d->gpus);
-        if (d->child.pid)
-            close(d->socket);
         qvm_child_leave(&d->child);
     }
     pthread_mutex_destroy(&d->lock);
@@ -247,13 +236,13 @@ send_order(const qv_decoder *d, const qvm_order *order, const qvm_session *s, do
                                        s ? s->codec : -1 };
     const int n = !s ? 0 : s->codec < 0 ? QVM_SESSION_FDS - 1 : QVM_SESSION_FDS;
     int code = 0;
-    while (!code && !qvm_order_send(d->socket, order, fds, n))
-        code = errno == EAGAIN ? qvm_wait_for(d->socket, POLLOUT, until_s) : errno;
+    while (!code && !qvm_order_send(d->child.socket, order, fds, n))
+        code = errno == EAGAIN ? qvm_wait_for(d->child.socket, POLLOUT, until_s) : errno;
     return code;
 }
 
-/* Marks the program as lost. It is not asked again, because its late answer would be taken for that
- * to another order: the next clip has it started anew. */
+/* Marks the program as lost: its late answer would be taken for that to another order, so the next
+ * clip has it started anew. */
 static void
 give_up(qv_decoder *d, int code)
 {
@@ -273,8 +262,7 @@ give_up(qv_decoder *d, int code)
     }
 }
 
-/* Sends an order and receives its answer, which is 0 for orders without one. The caller holds the
- * lock. */
+/* Sends an order and receives its answer, 0 if it has none. The caller holds the lock. */
 static qv_status
 exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int32_t *answer,
          qv_error *err)
@@ -287,7 +275,7 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     d->used = d->used || order->kind == QVM_SERVE;
     *answer = 0;
     if (!code && order->kind != QVM_DROP)
-        code = qvm_receive_until(d->socket, answer, sizeof *answer, until_s);
+        code = qvm_receive_until(d->child.socket, answer, sizeof *answer, until_s);
     d->answered = d->answered || (!code && order->kind == QVM_SERVE);
     if (!code)
         return QV_OK;
@@ -295,8 +283,8 @@ exchange(qv_decoder *d, const qvm_order *order, const qvm_session *session, int3
     return qv_fail(err, QV_EBACKEND, "the program that decodes %s", d->lost);
 }
 
-/* Makes the program ready for an order. A new session has a program that was lost started again,
- * and gets the number of the start; an order for a process that another program made is refused. */
+/* Makes the program ready for an order. For a new session one that was lost is started again; an
+ * order for a process of another start is refused. */
 static qv_status
 make_ready(qv_decoder *d, const qvm_order *order, int64_t *start, qv_error *err)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* This file starts and ends the GPU processes, which decode for clips (gpu_process.c). A process is
- * started when a clip first asks for it, and replaced when it has ended, is in doubt, or has served
- * QVM_GPU_CLIPS clips. */
+/* Starts and ends the GPU processes (gpu_process.c): when a clip first asks, and in place of one
+ * that has ended, is in doubt, or has served QVM_GPU_CLIPS clips. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -16,34 +15,32 @@
 #define START_S 60.0   /* the longest wait for a process to be ready, which takes a second */
 #define CLIPS_AHEAD 64 /* so many clips before QVM_GPU_CLIPS the next process is started */
 #define MOST_TRIES 3   /* processes that a clip is given to, as each turns out to have ended */
-/* A process that failed to start is tried again after 1 s, then 2 s, and so on up to 512 s: what
- * was missing may come, but a driver that is not there must not cost every clip a start. */
+/* A process that failed to start is tried again after 1 s, then 2, up to 512: what was missing may
+ * come, but a driver that is not there must not cost every clip a start. */
 #define FIRST_RETRY_S 1
 #define MOST_DOUBLINGS 9
 
 /* ---- its life -------------------------------------------------------------------------------- */
 
-/* Asks a process to end. The watcher kills the one that has the GPU open, waits for it, and then
- * ends as well. */
+/* Asks a process to end: the watcher kills the one that has the GPU, waits for it, and ends too. */
 static void
-end(const struct qvm_gpu_process *p)
+end(const qvm_child *child)
 {
-    qvm_child_signal(&p->child, SIGTERM);
+    qvm_child_signal(child, SIGTERM);
 }
 
 /* Ends a process at once, and waits for its end. */
 static void
-stop(struct qvm_gpu_process *p)
+stop(qvm_child *child)
 {
-    if (!p->child.pid)
+    if (!child->pid)
         return;
-    end(p);
-    for (const double until_s = qv_seconds() + END_S; !qvm_child_has_ended(&p->child);) {
+    end(child);
+    for (const double until_s = qv_seconds() + END_S; !qvm_child_has_ended(child);) {
         if (qv_seconds() > until_s)
-            qvm_child_signal(&p->child, SIGKILL);
+            qvm_child_signal(child, SIGKILL);
         usleep(1000);
     }
-    close(p->socket);
 }
 
 /* Tells a process that no more orders come, so that it ends with its last stream. */
@@ -52,45 +49,24 @@ retire(struct qvm_gpus *gpus, struct qvm_gpu_process *p)
 {
     if (!p->child.pid)
         return;
-    shutdown(p->socket, SHUT_WR);
-    struct qvm_gpu_process *oldest = &gpus->retired[gpus->next_retired];
+    shutdown(p->child.socket, SHUT_WR);
+    qvm_child *oldest = &gpus->retired[gpus->next_retired];
     gpus->next_retired = (gpus->next_retired + 1) % QVM_MOST_RETIRED;
     stop(oldest);
-    *oldest = *p;
+    *oldest = p->child;
     *p = (struct qvm_gpu_process){ 0 };
-}
-
-static void
-reap(struct qvm_gpus *gpus)
-{
-    for (int i = 0; i < QVM_MOST_RETIRED; i++) {
-        struct qvm_gpu_process *p = &gpus->retired[i];
-        if (!p->child.pid || !qvm_child_has_ended(&p->child))
-            continue;
-        close(p->socket);
-        *p = (struct qvm_gpu_process){ 0 };
-    }
 }
 
 static bool
 start(const qv_decoder *d, int gpu, struct qvm_gpu_process *p)
 {
     char number[16];
-    int there;
     char name[] = "qwenvit-decoder", device[] = "--device";
     snprintf(number, sizeof number, "%d", gpu);
-    char *const argv[] = { name, device, number, NULL };
     *p = (struct qvm_gpu_process){ .began_s = qv_seconds() };
-    if (!qvm_stream(&p->socket, &there))
-        return false;
-    const int code = qvm_child_start(d->program, argv, d->environment, there, &p->child);
-    close(there);
-    if (!code)
-        return true;
-    close(p->socket);
-    *p = (struct qvm_gpu_process){ 0 };
-    errno = code;
-    return false;
+    errno = qvm_child_start(d->program, (char *[]){ name, device, number, NULL }, d->environment,
+                            &p->child);
+    return !errno;
 }
 
 /* Has no process started until some time has passed since this failure. */
@@ -110,7 +86,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     if (p->ready)
         return true;
     const double until_s = wait ? p->began_s + START_S : qv_seconds();
-    const int code = qvm_receive_until(p->socket, &hello, sizeof hello, until_s);
+    const int code = qvm_receive_until(p->child.socket, &hello, sizeof hello, until_s);
     if (code == ETIMEDOUT && qv_seconds() < p->began_s + START_S)
         return false;
     hello.text[sizeof hello.text - 1] = 0;
@@ -125,7 +101,7 @@ hear(struct qvm_gpus *gpus, struct qvm_gpu *g, struct qvm_gpu_process *p, bool w
     else
         snprintf(g->why, sizeof g->why, "%s", hello.text);
     postpone(g, false);
-    end(p);
+    end(&p->child);
     retire(gpus, p);
     return false;
 }
@@ -142,8 +118,7 @@ has_ended(struct qvm_gpu_process *p)
     return false;
 }
 
-/* Gives up the present process, which is in doubt. If that happens too often, the GPU decodes
- * nothing any more. */
+/* Gives up the present process, which is in doubt; if that happens too often, the GPU. */
 static void
 lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
 {
@@ -154,18 +129,15 @@ lose(struct qvm_gpus *gpus, struct qvm_gpu *g)
         g->retry_s = INFINITY;
         g->momentary = false;
     }
-    if (!has_ended(p)) {
+    if (!has_ended(p))
         retire(gpus, p);
-        return;
-    }
-    close(p->socket);
     *p = (struct qvm_gpu_process){ 0 };
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Starts a process that is missing, unless that failed lately. While there is a present process,
- * the failure of the next one concerns no clip; once there is none, it is tried at once. */
+/* Starts a process that is missing, unless that failed lately. The failure of the next one concerns
+ * no clip while there is a present one; then it is tried at once. */
 static void
 start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
 {
@@ -180,14 +152,16 @@ start_missing(const qv_decoder *d, int gpu, struct qvm_gpu_process *missing)
     postpone(g, true);
 }
 
-/* Returns the process that decodes the next clip, or NULL if none is ready; g->why is set if none
- * will be for a while. */
+/* Returns the process for the next clip; NULL: none is ready, and g->why is set if none will be
+ * soon. */
 static struct qvm_gpu_process *
 find(qv_decoder *d, int gpu, bool wait)
 {
     struct qvm_gpus *gpus = d->gpus;
     struct qvm_gpu *g = &gpus->at[gpu];
-    reap(gpus);
+    for (int i = 0; i < QVM_MOST_RETIRED; i++)
+        if (gpus->retired[i].pid)
+            qvm_child_has_ended(&gpus->retired[i]);
     if (g->now.child.pid && g->now.given >= QVM_GPU_CLIPS)
         retire(gpus, &g->now);
     if (!g->now.child.pid) {
@@ -215,12 +189,12 @@ qvm_gpu_give(qv_decoder *d, const qvm_gpu_request *request, pid_t *pid, qv_error
         p = find(d, gpu, true);
         if (!p)
             break;
-        if (qvm_order_send(p->socket, &request->order, request->fds, QVM_GPU_FDS)) {
+        if (qvm_order_send(p->child.socket, &request->order, request->fds, QVM_GPU_FDS)) {
             *pid = p->child.pid;
             p->given++;
             g->doubts -= g->doubts > 0;
         } else {
-            end(p); /* the process has ended, or takes no orders */
+            end(&p->child); /* the process has ended, or takes no orders */
             lose(d->gpus, g);
         }
     }
@@ -292,19 +266,11 @@ qvm_gpu_doubt(qv_decoder *d, int gpu, pid_t pid)
 /* ---- the end --------------------------------------------------------------------------------- */
 
 static void
-leave(struct qvm_gpu_process *p)
-{
-    if (p->child.pid)
-        close(p->socket);
-    qvm_child_leave(&p->child);
-}
-
-static void
-for_all(struct qvm_gpus *gpus, void (*act)(struct qvm_gpu_process *p))
+for_all(struct qvm_gpus *gpus, void (*act)(qvm_child *child))
 {
     for (int i = 0; i < QVM_MOST_GPUS; i++) {
-        act(&gpus->at[i].now);
-        act(&gpus->at[i].next);
+        act(&gpus->at[i].now.child);
+        act(&gpus->at[i].next.child);
     }
     for (int i = 0; i < QVM_MOST_RETIRED; i++)
         act(&gpus->retired[i]);
@@ -319,5 +285,5 @@ qvm_gpus_stop(struct qvm_gpus *gpus)
 void
 qvm_gpus_leave(struct qvm_gpus *gpus)
 {
-    for_all(gpus, leave);
+    for_all(gpus, qvm_child_leave);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares how GPU processes, which have a GPU open, are started, given clips and ended (gpu.c). */
+/* Starts GPU processes, gives them clips and ends them (gpu.c). */
 #ifndef QVM_GPU_H
 #define QVM_GPU_H
 
@@ -7,20 +7,18 @@
 
 enum {
     QVM_MOST_RETIRED = 8,
-    /* the most clips that one process serves, so that what one clip did to the process does not
-     * last */
+    /* clips that one process serves, so that what one of them did to it does not last */
     QVM_GPU_CLIPS = 512,
     /* One process in QVM_GPU_DOUBT clips may come into doubt, and three at once, before the GPU is
-     * left alone: clips could otherwise have processes started without end. */
+     * left alone: clips could else have processes started without end. */
     QVM_GPU_DOUBT = 64,
     QVM_MOST_DOUBTS = 3 * QVM_GPU_DOUBT
 };
 struct qvm_gpu_process {
     qvm_child child; /* the process that watches over the GPU process (gpu_process.c) */
-    int socket;
-    double began_s; /* when the process was started, as qv_seconds counts */
-    bool ready;     /* the process said so */
-    int given;      /* clips that the process was given */
+    double began_s;  /* when the process was started, as qv_seconds counts */
+    bool ready;      /* the process said so */
+    int given;       /* clips that the process was given */
 };
 
 struct qvm_gpu {
@@ -28,8 +26,7 @@ struct qvm_gpu {
     int doubts; /* QVM_GPU_DOUBT for each process in doubt, less one for each clip that was given */
     /* why this GPU decodes no clips until retry_s; "": it does */
     char why[sizeof((qvm_gpu_hello *)0)->text];
-    /* After a process failed to start, the next one may be started at retry_s, as qv_seconds
-     * counts. Each of `failures` in a row doubles the time to it. */
+    /* When the next process may be started; each of `failures` in a row doubles the time to it. */
     double retry_s;
     int failures;
     bool momentary; /* no process ran in the last of them, for lack of descriptors perhaps */
@@ -38,7 +35,7 @@ struct qvm_gpu {
 struct qvm_gpus {
     pthread_mutex_t lock;
     struct qvm_gpu at[QVM_MOST_GPUS];
-    struct qvm_gpu_process retired[QVM_MOST_RETIRED]; /* processes that end with their last clip */
+    qvm_child retired[QVM_MOST_RETIRED]; /* processes that end with their last clip */
     int next_retired;
 };
 
@@ -49,17 +46,15 @@ typedef struct qvm_gpu_request {
 } qvm_gpu_request;
 
 /* Gives a clip's socket and memory to the GPU process, once that is ready; *pid is 0 before, and
- * the process's number after. Returns QV_EBACKEND if the GPU decodes nothing, or QV_ESTATE if that
- * is because too many processes came into doubt. */
+ * its number after. Returns QV_EBACKEND if the GPU decodes nothing; QV_ESTATE if too many came into
+ * doubt. */
 qv_status qvm_gpu_give(qv_decoder *decoder, const qvm_gpu_request *request, pid_t *pid,
                        qv_error *err);
-/* Gives a process no further clips: a clip reports that it ended, is silent, or sent something
- * impossible. */
+/* Gives a process no further clips: one says that it ended, is silent, or sent what cannot be. */
 void qvm_gpu_doubt(qv_decoder *decoder, int gpu, pid_t pid);
 /* Ends all processes at once. No clip may be under way. */
 void qvm_gpus_stop(struct qvm_gpus *gpus);
-/* Closes what a process that was forked off has of them. They go on for the process that started
- * them. */
+/* Closes what a forked process has of them. They go on for the process that started them. */
 void qvm_gpus_leave(struct qvm_gpus *gpus);
 
 #endif

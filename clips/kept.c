@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Indexes of files, kept beside the program that decodes, so that several cuts of one file share
- * one index. An index comes from a process that read the file, so the file's author may have forged
- * it. It is therefore given only to processes that read the same file.
- */
+/* Indexes of files, so that cuts of one file share one. A file's author may have forged its index,
+ * which is therefore given only to processes that read the same file. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,8 +14,7 @@ same_file(const qvm_identity *a, const qvm_identity *b)
            a->like == b->like;
 }
 
-/* Moves an index to the front of those before it, so that the last one is always the least
- * recently used. */
+/* Moves an index to the front, so that the last one is the least recently used. */
 static void
 move_to_front(struct qvm_kept *kept, int i, struct qvm_kept_index it)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* options.inc as a table, which is all that most readers of options know of them. It stands alone,
- * because caches read it, which know nothing else of media. */
+/* options.inc as a table, for all who read options. Caches know nothing else of clips. */
 #ifndef QVM_OPTION_LIST_H
 #define QVM_OPTION_LIST_H
 
@@ -126,13 +125,12 @@ qvm_options_merge(const qv_clip_options *own, const qv_clip_options *all)
     return o;
 }
 
-/* Sets the option to a value. Returns NULL, or what the value must be. With `strict` it must also
- * mean something: a number of 0, which leaves most options unset, then does not
- * (clip_options.c). */
+/* Sets the option. Returns NULL, or what the value must be; with `strict` no number of 0, which
+ * leaves most options unset (clip_options.c). */
 const char *qvm_option_take(const struct qvm_option *p, qv_clip_options *o, const qv_value *value,
                             bool strict);
-/* Check that a row's piece of its clip does not end before it starts; the bounds of options and
- * which go together, which may also fail with QV_EUNSUPPORTED (clip_options.c). */
+/* Check that a row's piece does not end before it starts; and the bounds of options, and which go
+ * together, which may also fail with QV_EUNSUPPORTED (clip_options.c). */
 qv_status qvm_check_row(const qv_clip_options *own, qv_error *err);
 qv_status qvm_check_options(const char *path, const qv_clip_options *o, qv_error *err);
 

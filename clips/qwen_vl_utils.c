@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Chooses frames and sizes by the rules of the Python package qwen-vl-utils 0.0.14 (fetch_image,
- * fetch_video), in the order of its arithmetic. The package does not know the checkpoint: it takes
- * the size of a merged patch from the model, and everything else from the options or its own
- * constants.
- */
+/* Frames and sizes by the rules of qwen-vl-utils 0.0.14 (fetch_image, fetch_video), in the order of
+ * its arithmetic. It takes the size of a merged patch from the model, and all else from the options
+ * or its own constants. */
 #include <math.h>
 
 #include "clips.h"
@@ -76,8 +73,7 @@ count(const qv_outcome *info, const qv_preprocess *p, const qv_clip_options *o, 
                    FRAME_FACTOR, (long long)total);
 }
 
-/* torch.linspace(first, first + total - 1, n).round() in float32: it is computed from both ends,
- * and each value is rounded once. */
+/* torch.linspace(first, first + total - 1, n).round() in float32, from both ends, rounded once. */
 static void
 fill(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
@@ -97,8 +93,8 @@ struct limits {
     double least, most; /* in pixels */
 };
 
-/* fetch_video's limits: each frame gets a share of the clip's budget, at most 768 tokens and at
- * least 1.05 times the least. The caller's max_pixels can only lower it. */
+/* fetch_video's limits: a share of the clip's budget for each frame, at most 768 tokens and at
+ * least 1.05 times the least. max_pixels can only lower it. */
 static struct limits
 clip_limits(const qv_outcome *info, const qv_clip_options *o, int64_t factor)
 {

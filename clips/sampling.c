@@ -235,11 +235,8 @@ count_qwen2(const qv_outcome *info, const qv_preprocess *p, const qv_clip_option
                          (long long)total, (long long)pair);
 }
 
-/*
- * torch.arange(0, total, total / n).int() in float32: vectors of 8 begin with a value that is
- * rounded, and the remainder is computed one by one. If torch gives one value more, behind the last
- * frame, it is left out.
- */
+/* torch.arange(0, total, total / n).int() in float32: vectors of 8 begin with a rounded value, and
+ * the rest is computed one by one. A value more, behind the last frame, is left out. */
 static void
 fill_qwen2(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *indices)
 {
@@ -269,10 +266,9 @@ cap_qwen2(const qv_preprocess *p, int64_t n_frames)
 
 /* ---- clips of GLM-4.1V and GLM-4.5V ---------------------------------------------------------- */
 
-/* Takes frames as sample_frames does: the next frame every 1/fps seconds. A longer clip than
- * max_duration gets as many frames as one of that length, spread over all of it. Each frame is
- * taken once, and the last is repeated if their number is odd. Returns the number, and writes
- * them if indices is not NULL. */
+/* Takes frames as sample_frames does, every 1/fps seconds; of a clip longer than max_duration as
+ * many as of one of that length, spread over all of it. Each is taken once, and an odd last one is
+ * repeated. Returns their number, and writes them if indices is not NULL. */
 static int64_t
 walk_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t *indices)
 {
@@ -334,8 +330,8 @@ fill_glm4v(const qv_outcome *info, const qv_preprocess *p, int64_t n, int64_t *i
 
 /* ---- all ------------------------------------------------------------------------------------ */
 
-/* Returns the first frame at `s` seconds or later. It compares the same numbers that timestamps
- * are; s times the rate would give a frame above 7 for 7 / 29.97. */
+/* Returns the first frame at `s` seconds or later, by the numbers that timestamps are: s times the
+ * rate would give a frame above 7 for 7 / 29.97. */
 static int64_t
 first_from(const qv_outcome *info, double s)
 {

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * YUV images to RGB with the arithmetic of the libraries that PIL uses: smooth chroma and
- * fixed-point colours as in libjpeg-turbo and libwebp. swscale's results differ by whole levels.
- */
+/* YUV images to RGB as in the libraries that PIL uses: smooth chroma and fixed-point colours as in
+ * libjpeg-turbo and libwebp. swscale's results differ by whole levels. */
 #include <libavutil/pixdesc.h>
 #include <stdlib.h>
 
@@ -14,10 +12,9 @@ clip(int v)
     return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-/* Widens one line of chroma to full width. `near` is the nearest line of chroma and `far` the
- * second nearest, or NULL if every line of the image has its own. In each direction a sample is
- * 3/4 the nearer neighbour and 1/4 the farther one. In libyuv the last sample of a line has no
- * neighbour. */
+/* Widens a line of chroma to full width. `near` is the nearest line and `far` the second nearest;
+ * NULL: each line of the image has its own. A sample is 3/4 the nearer neighbour and 1/4 the
+ * farther one. In libyuv a line's last sample has no neighbour. */
 static void
 widen(const uint8_t *near, const uint8_t *far, bool half_width, qvm_colour colour, int width,
       uint8_t *out)
@@ -106,8 +103,7 @@ colour_webp(row r, uint8_t *rgb)
     }
 }
 
-/* libyuv's constants, in 64ths: what U adds to blue, U and V subtract from green and V adds to
- * red, and a factor and a summand for Y. */
+/* libyuv's constants, in 64ths: U to blue, U and V from green, V to red; Y's factor and summand. */
 static const struct yuv_numbers {
     int space, ub, ug, vg, vr, yg, yb;
     bool full;
@@ -203,8 +199,8 @@ qvm_is_wide(const AVPixFmtDescriptor *format)
            (gray ? format->comp[0].depth <= 16 : format->comp[0].depth == 16);
 }
 
-/* Reduces 16 bits to 8 as Pillow does: it keeps the upper byte, except that it rounds for netpbm
- * files. Gray without alpha it keeps in 16 bits, and clips at white when that becomes RGB. */
+/* Reduces 16 bits to 8 as Pillow does: to the upper byte, but rounded for netpbm. Gray without
+ * alpha keeps 16 bits there, and is clipped at white. */
 void
 qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride)
 {

@@ -6,17 +6,15 @@
 
 #include "decoder.h"
 
-/* Chooses the pixel format as FFmpeg does by default. hear_log recognises our codec contexts by
- * this function. */
+/* Chooses the pixel format as FFmpeg does. hear_log knows our codec contexts by this function. */
 static enum AVPixelFormat
 choose_format(AVCodecContext *av, const enum AVPixelFormat *formats)
 {
     return avcodec_default_get_format(av, formats);
 }
 
-/* FFmpeg's H.264 decoder reports this when the stream drops a picture that it does not have. If
- * decoding began at a recovery point, these are pictures from before it, and nothing behind it
- * refers to them. */
+/* FFmpeg's H.264 decoder says this when the stream drops a picture that it does not have. Behind a
+ * recovery point these are pictures from before it, to which nothing refers any more. */
 static const char forgets[] = "mmco: unref short failure";
 
 /* Keeps the first complaint, without its newline. */
@@ -32,8 +30,7 @@ keep_words(qvm_codec *codec, const char *format, va_list args)
 }
 
 /* Counts errors and prints nothing. Most decoders conceal damage and tell of it only in the log,
- * the H.264 decoder at times with a single message. FFmpeg's check of frame sizes logs in a
- * decoder's name too. */
+ * H.264's at times with one message. The check of frame sizes logs in a decoder's name too. */
 static void
 hear_log(void *who, int level, const char *format, va_list args)
 {
@@ -86,9 +83,8 @@ qvm_warm_up(void)
     }
 }
 
-/* Some decoders make other frames of damaged data with several threads than with one, at times
- * other ones in each run, without reporting it. HEVC's does so too, but gains much by threads, so
- * they are used if the caller asks for them. */
+/* Some decoders make other frames of damaged data with several threads, at times others in each
+ * run, and say nothing. HEVC's does so too, but gains much by threads, so it may have them. */
 static int
 choose_threads(enum AVCodecID codec, int asked)
 {
@@ -131,9 +127,8 @@ qvm_codec_complained(qvm_codec *codec)
     return grown;
 }
 
-/* FFmpeg's H.264 decoder holds back frames behind a recovery point if it was emptied before that
- * point was given to it. Decoding begins anew only at recovery points that are exact, so these
- * frames are right. */
+/* FFmpeg's H.264 decoder, if it was emptied, holds back frames behind a recovery point. Decoding
+ * begins anew only at exact ones, so these frames are right. */
 void
 qvm_codec_begin_anew(qvm_codec *codec)
 {

@@ -84,8 +84,8 @@ drop_contexts(qvm_converter *c)
     av_frame_free(&c->rgb);
 }
 
-/* Clips are converted by swscale with its default flags, as PyAV's to_ndarray(format="rgb24")
- * does. The accurate flags differ from that by up to 183 levels. */
+/* Clips are converted with swscale's default flags, as by PyAV's to_ndarray(format="rgb24"). The
+ * accurate ones differ by up to 183 levels. */
 static struct SwsContext *
 new_context(const qvm_converter *c, const AVFrame *frame, int height)
 {
@@ -128,8 +128,8 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     c->rgb->format = AV_PIX_FMT_RGB24;
     c->rgb->width = frame->width;
     c->rgb->height = frame->height;
-    /* The alignment must be PyAV's 16: swscale's vector and plain code round differently, and
-     * the space behind a row decides which of them makes the row's last pixels. */
+    /* The alignment must be PyAV's 16: swscale's vector and plain code round differently, and the
+     * space behind a row decides which of them makes its last pixels. */
     if (av_frame_get_buffer(c->rgb, 16) < 0) {
         av_frame_free(&c->rgb);
         return qv_fail(err, QV_ENOMEM, "no memory for %dx%d RGB", frame->width, frame->height);
@@ -138,8 +138,7 @@ prepare(qvm_converter *c, const AVFrame *frame, qv_error *err)
     return QV_OK;
 }
 
-/* Newer versions of swscale keep the two fields of interlaced frames apart. For older ones each
- * field is converted by itself. */
+/* Newer versions of swscale keep the two fields apart; for older ones each is converted alone. */
 static bool
 scale_fields(const qvm_converter *c, const AVFrame *frame)
 {
@@ -180,8 +179,7 @@ scale(const qvm_converter *c, const AVFrame *frame, qv_error *err)
     return scaled ? QV_OK : qv_fail(err, QV_EFORMAT, "a frame cannot be converted to RGB");
 }
 
-/* Returns the alpha channel of a format with four channels. PIL treats palettes differently, and
- * gray with alpha too unless it has 16 bits. */
+/* Returns the alpha channel. PIL treats palettes differently, and gray unless it has 16 bits. */
 static const AVComponentDescriptor *
 find_alpha(const AVPixFmtDescriptor *format)
 {

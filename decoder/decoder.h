@@ -19,35 +19,33 @@ typedef struct qvm_packet {
     int shown;  /* pictures of the packet that are shown, as far as its headers tell */
     int layer;  /* HEVC: the temporal layer of the packet's picture; other codecs: 0 */
     bool spare; /* no picture of the same or a lower layer refers to the packet's picture */
-    /* a keyframe with which decoding may begin: what is shown behind it is right to the bit */
+    /* a keyframe to begin decoding with: all that is shown behind it is right to the bit */
     bool start;
     bool resets;     /* H.264, HEVC: the picture order count begins anew */
     bool parameters; /* H.264, HEVC: the packet has parameter sets */
     bool may_hide;   /* a picture that `shown` counts may stay hidden */
     bool changes;    /* the container changes the format from this packet on */
     bool palette;    /* the container gives the palette of this packet and of those that follow */
-    /* a hash of headers that hold for later packets too; 0: none. For Motion JPEG they are the
-     * order of its segments, and which tables they bring, but not the tables. */
+    /* a hash of headers that hold for later packets too (for Motion JPEG the order of its segments,
+     * and which tables they bring); 0: none */
     uint64_t headers;
 } qvm_packet;
 
 /* Reads the headers in a packet of a stream with the parameters `par`, without decoding it. */
 qvm_packet qvm_look_at_packet(const AVCodecParameters *par, const AVPacket *packet);
-/* Returns whether qvm_look_at_packet knows the codec: what it says of `shown` and `start`
- * counts. */
+/* Returns whether what qvm_look_at_packet says of `shown` and `start` counts. */
 bool qvm_has_headers(enum AVCodecID codec);
-/* Returns whether a frame of this codec needs its own packet alone, where there is no palette and
- * headers are equal. */
+/* Returns whether each frame needs its own packet alone, if there is no palette and headers are
+ * equal. */
 bool qvm_is_stateless(enum AVCodecID codec);
 /* Returns whether the stream's parameter sets let pictures be hidden that packets' headers show. */
 bool qvm_may_hide_pictures(const AVCodecParameters *par);
 
 /* ---- parameters.c: the parameter sets of packets that are left out --------------------------- */
 
-/* Appends a packet's parameter sets to `kept`, so that a decoder that is given `kept` has the sets
- * that it would have after all packets. *changed becomes true if a set is another than the last one
- * of its type and number, or is not among the stream's own. Returns false for lack of memory, or
- * above 64 KiB. */
+/* Appends a packet's parameter sets to `kept`, from which a decoder then has the sets that it would
+ * have after all packets. *changed: a set is another than the last one of its type and number, or
+ * is not among the stream's own. Returns false for lack of memory, or above 64 KiB. */
 bool qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
                          bool *changed);
 
@@ -70,8 +68,8 @@ typedef struct qvm_start {
     int64_t n_left; /* needed packets from this one, which counts, to the end of the file */
 } qvm_start;
 
-/* The times of all packets of a file. They give each frame its number, and tell which packets no
- * wanted frame needs, so that these are left out. */
+/* The times of all packets of a file, which give frames their numbers and tell which packets no
+ * wanted frame needs. */
 typedef struct qvm_times {
     qvm_time *at; /* [n] in the file's order, and after qvm_times_sort by ascending pts */
     int64_t n, room;
@@ -96,20 +94,17 @@ typedef struct qvm_times {
     int64_t n_starts;
 } qvm_times;
 
-/* Adds the next packet of the file, unless the times are unsure. Returns false for lack of
- * memory. */
+/* Adds the file's next packet, unless the times are unsure. Returns false for lack of memory. */
 bool qvm_times_add(qvm_times *times, const AVCodecParameters *par, const AVPacket *packet);
-/* Notes why the times are not to be relied on, in static text that can follow "since"; the first
- * reason stays. */
+/* Notes why the times are not to be relied on: static text to follow "since"; the first stays. */
 void qvm_times_doubt(qvm_times *times, const char *why);
 /* Sorts the times after the last packet was added, and sets what the other fields say of them. */
 void qvm_times_sort(qvm_times *times, const AVFormatContext *format, const AVStream *stream);
 void qvm_times_free(qvm_times *times);
 /* Returns the number of the frame at pts, or -1 if there is none. */
 int64_t qvm_times_find(const qvm_times *times, int64_t pts);
-/* Marks the packets that frames[n] need. A number behind the end stands for the last frame. The
- * first n_read packets count as needed, as the decoder has them. Returns false for lack of
- * memory. */
+/* Marks the packets that frames[n] need; a number behind the end is the last frame's. The first
+ * n_read packets count as needed, as the decoder has them. Returns false for lack of memory. */
 bool qvm_times_need(qvm_times *times, const int64_t *frames, int64_t n, int64_t n_read);
 /* Returns the first needed frame from number i on, or times->n if there is none. */
 int64_t qvm_times_next(const qvm_times *times, int64_t i);
@@ -130,15 +125,13 @@ void qvm_quiet(void);
 /* Has the usual decoders make their tables, which processes that are forked off later then have. */
 void qvm_warm_up(void);
 
-/* Opens a decoder. `threads` counts as FFmpeg's thread_count does: 0 leaves it the choice. Returns
- * 0 or an error code of FFmpeg's; the caller calls avcodec_free_context(&codec->av) in either case.
- * `codec` begins as zeros, and must not move while the decoder is open. */
+/* Opens a decoder; `threads` is FFmpeg's thread_count. Returns 0 or FFmpeg's error code; the caller
+ * frees codec->av in either case. `codec` begins as zeros, and must not move while it is open. */
 int qvm_codec_open(qvm_codec *codec, const AVCodecParameters *par, AVRational time_base,
                    int threads);
 /* Returns whether the decoder has complained since the last call. */
 bool qvm_codec_complained(qvm_codec *codec);
-/* Has the decoder, which has given all of its frames, go on with a keyframe before which packets
- * were left out. */
+/* Has the decoder, which has given all of its frames, go on with a keyframe behind a gap. */
 void qvm_codec_begin_anew(qvm_codec *codec);
 
 /* ---- source.c: a file's frames, in order ----------------------------------------------------- */
@@ -184,46 +177,38 @@ typedef struct qvm_source {
     int64_t errors;         /* packets that were lost, or that the decoder complained about */
 } qvm_source;
 
-/* Says why images of floating-point samples are refused: programs differ on whether white is 1 or
- * 255. */
+/* Why floating-point samples are refused: programs differ on whether white is 1 or 255. */
 #define QVM_FLOATS "its samples are floating-point numbers; integers of 8 or 16 bits are read"
 
-/* Returns why nothing of the file can be decoded (unread.c); NULL where its bytes do not tell. The
- * text is static. */
+/* Returns why nothing of the file can be decoded, in static text; NULL if its bytes do not tell
+ * (unread.c). */
 const char *qvm_why_unread(const qvm_source *source);
 /* Finds a TIFF's codes of black and white for Y, Cb and Cr, in this order (unread.c). */
 void qvm_find_levels(const qvm_source *source, float levels[6]);
 
-/* Reads at most n bytes from byte `at` of the clip on. Returns how many; 0 behind its end; -1 with
- * errno. */
-ssize_t qvm_source_read_once(const qvm_source *source, int64_t at, void *to, size_t n);
-/* Reads n bytes from byte `at` of the clip on. Returns how many, fewer only at the end; -1 with
- * errno. */
+/* Reads n bytes of the clip from `at`, fewer only at its end. Returns how many; -1 with errno. */
 int64_t qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n);
 
-/* A file's bytes, which are read a page at a time (pages.c). A walk over parts of a few bytes, such
- * as the padding of a JPEG file, costs a system call for each page then, not for each part. All but
- * `source` begins as zeros. */
+/* Reads as qvm_source_read does, but a page at a time, so that a walk over parts of a few bytes
+ * costs few calls (pages.c). All but `source` begins as zeros. */
 typedef struct qvm_pages {
     const qvm_source *source;
     int64_t at, n; /* the bytes that are here: n of them, from byte `at` of the clip on */
     uint8_t bytes[4096];
 } qvm_pages;
-/* Does what qvm_source_read does. With each page it signals life; a source that was stopped ends
- * there. */
+/* Signals life with each page, and ends at once if the source was stopped. */
 int64_t qvm_pages_read(qvm_pages *pages, int64_t at, void *to, size_t n);
-/* Returns the number in so many bytes, at most 4; its first byte is the upper one if it is `big`,
- * else the lower one. */
+/* Returns the number in at most 4 bytes, whose first is the upper one if it is `big`. */
 uint32_t qvm_number(const uint8_t *at, int bytes, bool big);
 
-/* Opens a file, and of its video streams the one that FFmpeg takes for the best. Fails with QV_EIO,
- * QV_EFORMAT or QV_ENOMEM, and the source is closed then. `watch` outlives the source. */
+/* Opens a file and its best video stream, as FFmpeg sees it. Fails with QV_EIO, QV_EFORMAT or
+ * QV_ENOMEM; the source is closed then. `watch` outlives the source. */
 qv_status qvm_source_open(qvm_source *source, int fd, const qvm_watch *watch, qv_error *err);
 /* Opens the stream's decoder. `threads` counts as qvm_codec_open has it. */
 qv_status qvm_source_open_decoder(qvm_source *source, int threads, qv_error *err);
-/* Goes back to the first packet, by the container's index for the time `pts`. *done becomes false
- * if that leads elsewhere: an index may lack the first packet, if that is not a keyframe, and may
- * be wrong. The source must be opened again then. Fails as reading packets does. */
+/* Goes back to the first packet by the container's index for `pts`. *done becomes false if that
+ * leads elsewhere, as an index may lack the packet or be wrong: the source must be opened again
+ * then. */
 qv_status qvm_source_rewind(qvm_source *source, int64_t pts, bool *done, qv_error *err);
 void qvm_source_close(qvm_source *source);
 bool qvm_source_is_image(const qvm_source *source);
@@ -231,31 +216,27 @@ bool qvm_source_is_image(const qvm_source *source);
 const char *qvm_source_format(const qvm_source *source);
 enum AVCodecID qvm_source_codec(const qvm_source *source);
 
-/* Decodes the next frame into `frame`; *got is false at the end, or if stopped. Skips and counts
- * damaged data. */
+/* Decodes the next frame; *got is false at the end, or if stopped. Counts damage and goes on. */
 qv_status qvm_source_next(qvm_source *source, AVFrame *frame, bool *got, qv_error *err);
 
-/* Has only those packets decoded from here on that `times` marks as needed. `times` outlives the
- * source. */
+/* Has only the packets decoded that `times`, which outlives the source, marks as needed. */
 void qvm_source_leave_out(qvm_source *source, const qvm_times *times);
 
-/* Reads the stream's next packet into source->packet; *got is false at the end of what can be
- * read. */
+/* Reads the stream's next packet into source->packet; *got is false behind the last. */
 qv_status qvm_source_packet(qvm_source *source, bool *got, qv_error *err);
 
 /* ---- jpeg.c: JPEG files by libjpeg-turbo ----------------------------------------------------- */
 
-/* Returns whether qvm_jpeg_read is to decode the JPEG file: true also where the file cannot be
- * read, since decoding then says why, and false in a build without libjpeg-turbo. */
+/* Returns whether qvm_jpeg_read decodes the JPEG file: also if it cannot be read, since that then
+ * says why; never in a build without libjpeg-turbo. */
 bool qvm_jpeg_is_readable(const qvm_source *source);
-/* Decodes the image into an empty frame, as RGB24 and not turned. Damage counts among the source's
- * errors. */
+/* Decodes the image into an empty frame, as RGB24 and not turned. */
 qv_status qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err);
 
 /* ---- orientation.c: which way up an image is ------------------------------------------------- */
 
-/* Returns the image's orientation, 1 to 8 as EXIF counts, where Pillow finds one (JPEG, PNG, WebP,
- * TIFF, AVIF); 0 if there is none; -1 with errno if the file cannot be read. */
+/* Returns the orientation, 1 to 8 as EXIF counts, that Pillow finds in a JPEG, PNG, WebP, TIFF or
+ * AVIF; 0: none; -1 with errno. */
 int qvm_find_orientation(const qvm_source *source);
 
 /* ---- count.c: how many frames a file has ----------------------------------------------------- */
@@ -266,9 +247,8 @@ struct qvm_count {
     int64_t decoded; /* packets that were decoded to count */
 };
 
-/* Counts in *n the packets up to the end of a source whose decoder is not open. `times` gets an
- * entry for each packet, or the reason why times are not to be relied on, and says whether the
- * packets are the file's frames. */
+/* Counts in *n the packets of a source whose decoder is not open. `times` gets them, or the reason
+ * why times are not to be relied on, and whether the packets are the file's frames. */
 qv_status qvm_count_packets(qvm_source *source, qvm_times *times, int64_t *n, qv_error *err);
 /* Counts the frames of a file by decoding all of it. */
 qv_status qvm_count_decoded(int fd, int threads, const qvm_watch *watch, struct qvm_count *count,
@@ -288,8 +268,8 @@ typedef struct qvm_image {
     int width, height;
 } qvm_image;
 
-/* Says whose RGB is wanted: PyAV's for clips; for images Pillow's, by the library that it reads a
- * format with. */
+/* Whose RGB is wanted: PyAV's for clips; for images that of the library that Pillow reads them
+ * with. */
 typedef enum qvm_colour {
     QVM_CLIP,
     QVM_IMAGE,
@@ -311,29 +291,25 @@ typedef struct qvm_converter {
     size_t turned_bytes;
 } qvm_converter;
 
-/* Returns the turn that a stream's display matrix asks for, as torchcodec reads it; none if
- * `stream` is NULL. */
+/* Returns the turn of a stream's display matrix, as torchcodec reads it; none without a stream. */
 qvm_turn qvm_find_turn(const AVStream *stream);
 /* Returns the turn that EXIF's orientation 1 to 8 asks for; none for other numbers. */
 qvm_turn qvm_exif_turn(int orientation);
 int qvm_turn_degrees(qvm_turn turn);
 
-/* Converts a frame to RGB and turns it. *out is valid until the next call, and no longer than
- * `frame` is. */
+/* Converts a frame to RGB and turns it. *out is valid until the next call, and while `frame` is. */
 qv_status qvm_convert(qvm_converter *converter, const AVFrame *frame, qvm_turn turn, qvm_image *out,
                       qv_error *err);
 void qvm_converter_close(qvm_converter *converter);
 
 /* Returns whether qvm_image_rgb takes the format: planar YUV of 8 bits (chroma.c). */
 bool qvm_is_plain_yuv(const AVPixFmtDescriptor *format);
-/* Converts an image of JPEG, WebP, AVIF or TIFF to RGB, in rows `stride` bytes apart. False for
- * lack of memory. */
+/* Converts an image of JPEG, WebP, AVIF or TIFF to RGB. Returns false for lack of memory. */
 bool qvm_image_rgb(const AVFrame *frame, qvm_colour colour, const float levels[6], uint8_t *rgb,
                    int64_t stride);
 /* Returns whether qvm_wide_rgb takes the format: gray or RGB with more than 8 bits a sample. */
 bool qvm_is_wide(const AVPixFmtDescriptor *format);
-/* Converts an image for which qvm_is_wide holds to 8-bit RGB, as Pillow does with files of netpbm
- * or with others. */
+/* Converts such an image to 8-bit RGB, as Pillow does with files of netpbm or with others. */
 void qvm_wide_rgb(const AVFrame *frame, bool netpbm, uint8_t *rgb, int64_t stride);
 
 /* ---- frame_reader.c: a file -> what it is, and the frames that are asked for, resized -------- */
@@ -342,8 +318,7 @@ typedef struct qvm_reader {
     int fd;
     int threads; /* that decode: as many as were asked for, and 1 once damage was seen */
     const qvm_watch *watch;
-    /* source.times: frames are numbered by their times, and only what is needed is decoded; NULL:
-     * all is */
+    /* source.times: frames are numbered by it, and only what is needed is decoded; NULL: all is */
     qvm_source source;
     qvm_converter converter;
     qvm_resizer *resizer;     /* for transformers' rules; NULL until a frame is resized */
@@ -367,29 +342,23 @@ typedef struct qvm_reader {
     const char *not_gpu; /* why the GPU does not give the frames; NULL: it does, or none was to */
 } qvm_reader;
 
-/* Opens a file and finds out what it is: `info` gets what the file says, and no decisions
- * (n_frames, size, grid). The caller calls qvm_reader_close in any case. `fd` and `watch` are the
- * caller's, and outlive the reader. */
+/* Opens a file, and sets `info` to what it says of itself. The caller calls qvm_reader_close in any
+ * case. `fd` and `watch` outlive the reader. */
 qv_status qvm_reader_open(qvm_reader *reader, int fd, const qvm_watch *watch, qv_outcome *info,
                           qv_error *err);
-/* Returns the bytes of a frame's planes as a GPU gives them; 0, with the reason in not_gpu, if no
- * GPU can decode. */
+/* Returns the bytes of a frame's planes from a GPU; 0, with the reason in not_gpu, if none can
+ * decode. */
 int64_t qvm_reader_plane_bytes(qvm_reader *reader);
-/* Says which frames will be read, ascending. What they do not need is then not decoded, if the
- * file's packets tell what that is. */
+/* Says which frames will be read, ascending. What they do not need is left out, if packets tell. */
 qv_status qvm_reader_start(qvm_reader *reader, const int64_t *frames, int64_t n, qv_error *err);
-/* Reads a frame to dst[height, width, 3]. Its number `index` is one of qvm_reader_start's, not
- * below the last call's. For one behind the end, the last frame is read. If the reader is stopped,
- * dst may stay as it is. */
+/* Reads a frame to dst[height, width, 3]: one of qvm_reader_start's, none before the last call's.
+ * The last frame stands for those behind the end. If stopped, dst may stay as it is. */
 qv_status qvm_reader_read(qvm_reader *reader, int64_t index, int height, int width, uint8_t *dst,
                           qv_error *err);
 /* Returns how many frames were concealed, lost or replaced so far. */
 int64_t qvm_reader_damaged(const qvm_reader *reader);
-/* Returns how many packets decoders were given so far, both to count frames and to have them. */
+/* Returns how many packets decoders were given so far, to count frames and to have them. */
 int64_t qvm_reader_decoded(const qvm_reader *reader);
-/* Returns how many packets are decoded for the requested frames; the last one has the number
- * `last`. */
-int64_t qvm_reader_needed(const qvm_reader *reader, int64_t last);
 void qvm_reader_close(qvm_reader *reader);
 
 /* ---- file_index.c: what a reader found out by reading all packets, for the next one ---------- */
@@ -401,8 +370,8 @@ typedef struct qvm_index_entry {
     uint8_t flags;
 } qvm_index_entry;
 
-/* An index of a file. A decoder process sends its bytes to the clip, which sends them to other
- * processes of the same file. */
+/* An index of a file, which a decoder process sends to the clip, and that to others of the same
+ * file. */
 typedef struct qvm_index {
     int64_t n_entries, n_packets, n_frames, errors;
     int32_t top_layer;
@@ -413,14 +382,11 @@ typedef struct qvm_index {
 
 /* Returns the bytes of an index with so many entries. */
 size_t qvm_index_bytes(int64_t n_entries);
-/* Returns whether so many bytes are an index that can be read safely. What the index says may still
- * be untrue. */
+/* Returns whether the bytes are an index that can be read safely. What it says may be untrue. */
 bool qvm_index_is_whole(const qvm_index *index, int64_t bytes);
-/* Makes the index of an open reader's file, which the caller frees with free(). NULL for lack of
- * memory. */
+/* Makes the index of an open reader's file, for free(). NULL for lack of memory. */
 qvm_index *qvm_index_make(const qvm_reader *reader);
-/* Fills empty times from an index, which must outlive them, and sorts them. Returns false for lack
- * of memory. */
+/* Fills empty times from an index that outlives them. Returns false for lack of memory. */
 bool qvm_index_take(const qvm_index *index, const qvm_source *source, qvm_times *times);
 
 /* ---- serve.c: the decoder process of a clip -------------------------------------------------- */
@@ -447,14 +413,13 @@ typedef struct qvm_serving {
     qvm_index *index; /* the index that came with `open`; NULL: none came */
 } qvm_serving;
 
-/* Serves a clip until the last frame is in its slot or the clip goes away. The process ends then,
- * and with it all that `s` has. */
+/* Serves a clip until its last frame is in its slot or it goes away. The process ends then. */
 void qvm_serve(qvm_serving *s, const qvm_session *session);
 
 /* ---- make_clip.c ----------------------------------------------------------------------------- */
 
-/* Makes a clip at the path arguments[0], and says over the socket what became of it: QVM_MADE, or
- * FFmpeg's words. arguments[1] has its shape in numbers. Returns the exit code. */
+/* Makes a clip at arguments[0] of the shape arguments[1], and says what became of it. Returns the
+ * exit code. */
 int qvm_make_clip(int socket, char **arguments);
 
 /* ---- libraries.c ----------------------------------------------------------------------------- */
@@ -473,26 +438,19 @@ int qvm_gpu_process_run(int socket, const char *number);
 
 /* Closes all descriptors from the number `first` on. */
 void qvm_close_from(int first);
-/* On Linux, ends this process when its parent ends, whatever code has taken it over. Signals come
- * when the *thread* of the parent ends that made this process, so the parent must have one thread.
- * Elsewhere a process ends when its socket is closed. */
+/* On Linux, ends this process with its parent, whatever code has taken it over. The signal comes
+ * when the *thread* ends that made this process, so the parent must have one. Elsewhere a process
+ * ends when its socket is closed. */
 void qvm_end_with(pid_t parent);
-/* Makes the filter of system calls, which takes a while. It is called before processes fork that
- * call qvm_sandbox. */
+/* Makes the filter of system calls, ahead of the forks, as that takes a while. */
 void qvm_sandbox_prepare(void);
 /* Locks this process in, for good. It keeps `memory` bytes (0: no limit), the descriptors below
- * `first_fd` except for standard output and error, and the system calls that decoding needs: no
- * file can be opened or looked for, no network used, no other process made or signalled. Where the
- * system has no such filter (macOS), only the limits hold. Returns NULL, or what failed, with
- * errno. */
+ * first_fd but standard output and error, and the system calls that decoding needs (lock.inc). On
+ * macOS, which has no filter, only the limits hold. Returns NULL, or what failed, with errno. */
 const char *qvm_sandbox(int64_t memory, int first_fd);
-/* Locks in a process that is to open a GPU, as the first of two steps, before the driver starts and
- * makes threads (landlock.c has what it may read and write; no other file can be opened). Returns
- * as qvm_sandbox does. */
+/* Lock in a process that opens a GPU, in two steps: before the driver starts and makes threads, so
+ * that it opens no file but landlock.c's; and all of its threads behind that. Return as above. */
 const char *qvm_sandbox_files(void);
-/* Locks in all threads of a process that has opened its GPU, as the second of two steps: no network
- * can be used, no other process made or signalled, no file made or emptied, and no device asked for
- * anything but what NVIDIA's driver takes. Returns as qvm_sandbox does. */
 const char *qvm_sandbox_gpu(void);
 
 #endif

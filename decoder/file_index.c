@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The index of a file: what a reader learned by reading all of its packets, given to the next
- * reader of the file. */
+/* The index of a file: what one reader learned of all its packets, for the next one. */
 #include "decoder.h"
 
 #include <stdlib.h>

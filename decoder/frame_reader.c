@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a file: finds out what it is, then gives the frames that are asked for, upright, in RGB
- * and resized. */
+/* Reads a file: finds out what it is, and gives frames upright, in RGB and resized. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gpu_decoder.h"
 
-/* Goes back to the first packet: by the container's index if it leads there, which keeps the open
- * source, or else by opening the file again. No decoder is open then. */
+/* Goes back to the first packet: by the container's index if it leads there, which keeps the source
+ * open, else by opening the file again. No decoder is open then. */
 static qv_status
 go_back(qvm_reader *r, bool by_index, qv_error *err)
 {
@@ -27,14 +26,13 @@ go_back(qvm_reader *r, bool by_index, qv_error *err)
     return status;
 }
 
-/* Why decoding must begin again at the first packet. The frames that come of damaged data depend on
- * the threads' timing, and on the packets that were left out. The frames before the first damage
- * depend on neither. */
+/* Why decoding must begin again at the first packet. Frames of damaged data depend on the threads'
+ * timing and on the packets that were left out; those before the first damage on neither. */
 enum cause { GO_ON, DAMAGED, OTHER_TIMES, GPU_FAILED };
 
 /* What each cause changes. */
 static const struct change {
-    const char *why; /* why all packets are decoded then; NULL: still only those that are needed */
+    const char *why; /* why all packets are decoded then; NULL: they are not */
     bool one_thread;
 } changes[] = {
     [DAMAGED] = { "it is damaged", true },
@@ -59,8 +57,8 @@ begin_again(qvm_reader *r, enum cause cause, qv_error *err)
     return status;
 }
 
-/* Returns whether the frame that came (got), or the end of the file, is the next that is needed. If
- * it is a frame, r->n_decoded becomes its number. */
+/* Returns whether the frame that came (got), whose number r->n_decoded becomes, or the end of the
+ * file is what is needed next. */
 static bool
 follow(qvm_reader *r, bool got)
 {
@@ -96,8 +94,8 @@ find_cause(qvm_reader *r, bool got)
     return cause && s->gpu ? GPU_FAILED : cause;
 }
 
-/* Decodes one more frame into r->last; *got becomes false at the end of the file. If decoding must
- * begin again, the frames that came before are skipped. */
+/* Decodes one more frame into r->last; *got becomes false at the end. If decoding must begin again,
+ * frames that came before are skipped. */
 static qv_status
 next_frame(qvm_reader *r, bool *got, qv_error *err)
 {
@@ -130,8 +128,7 @@ is_animation(const char *format)
     return !strcmp(format, "gif") || !strcmp(format, "apng");
 }
 
-/* Returns whose conversion to RGB the pixels must equal. Clips, and the first frame of a clip,
- * follow PyAV. */
+/* Returns whose RGB the pixels must equal: PyAV's for clips and their first frames. */
 static qvm_colour
 find_colour(const qvm_reader *r, bool is_image)
 {
@@ -192,8 +189,7 @@ fail_unread(const qvm_reader *r, const qv_outcome *info, qv_error *err)
         return qv_fail(err, QV_EFORMAT, "%s", why);
     if (!s->errors)
         return qv_fail(err, QV_EFORMAT, "no frame in the '%s' video", info->codec);
-    /* FFmpeg's words for a size that it refuses: "Picture size 65535x65535 is invalid" or "...
-     * exceeds" */
+    /* FFmpeg refuses a size in these words, with "is invalid" or "exceeds" behind them */
     if (spoke && sscanf(s->codec.words, "Picture size %11[0-9]x%11[0-9]", width, height) == 2 &&
         *width != '0' && *height != '0')
         return qv_fail(err, QV_EFORMAT, "frames of %sx%s; at most 16384x16384 pixels are read",
@@ -233,8 +229,8 @@ read_first_frame(qvm_reader *r, const qv_outcome *info, qv_error *err)
     return QV_OK;
 }
 
-/* Sets the number of frames: the number of packets if each holds one frame, else the number of
- * frames that can be decoded. Also collects why packets' times cannot be trusted. */
+/* Sets the number of frames: that of packets if each holds one, else of frames that can be decoded.
+ * Also collects why packets' times cannot be trusted. */
 static qv_status
 settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
 {
@@ -260,8 +256,8 @@ settle_count(qvm_reader *r, int64_t n_packets, int64_t *n_frames, qv_error *err)
     return QV_OK;
 }
 
-/* Finds how frames must be turned: images by their EXIF, clips by their container. qwen-vl-utils
- * turns no image, except TIFF, which Pillow turns by itself. */
+/* Finds how images are turned by EXIF, and clips by their container. qwen-vl-utils turns no image
+ * but TIFF, which Pillow turns by itself. */
 static qv_status
 find_turn(qvm_reader *r, bool is_image, qv_error *err)
 {
@@ -275,8 +271,8 @@ find_turn(qvm_reader *r, bool is_image, qv_error *err)
     return QV_OK;
 }
 
-/* Decides whether transparent pixels are put on white, as qwen-vl-utils does with images. The
- * fourth byte of a BMP's pixel is transparency only if the file has bit masks. */
+/* Decides whether transparent pixels are put on white, as qwen-vl-utils does with images. A BMP's
+ * fourth byte is transparency only if the file has bit masks. */
 static qv_status
 find_white(qvm_reader *r, bool is_image, qv_error *err)
 {
@@ -475,12 +471,6 @@ int64_t
 qvm_reader_decoded(const qvm_reader *r)
 {
     return r->n_given + r->source.n_given;
-}
-
-int64_t
-qvm_reader_needed(const qvm_reader *r, int64_t last)
-{
-    return r->source.times ? r->times.n_needed : last + 1;
 }
 
 void

@@ -17,9 +17,9 @@ static const char too_long[] = "its groups of pictures are too long";
 
 /* ---- which streams --------------------------------------------------------------------------- */
 
-/* Returns the filter that brings packets into Annex B's form, or NULL for codecs that are left to
- * the CPU. The standards of MPEG-1, 2 and 4 leave the rounding open, and for VP8 and VP9 a GPU does
- * not report damage. */
+/* Returns the filter that brings packets into Annex B's form; NULL for codecs that are left to the
+ * CPU: those of MPEG-1, 2 and 4 leave the rounding open, and of VP8 and VP9 a GPU reports no
+ * damage. */
 static const char *
 find_filter(enum AVCodecID codec)
 {
@@ -57,8 +57,7 @@ qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first, co
 
 /* ---- talking --------------------------------------------------------------------------------- */
 
-/* Marks the GPU's decoder as unusable for this clip, for the reason `why`, unless it has one
- * already. */
+/* Marks the GPU as of no use to this clip; the first reason stays. */
 static int
 fail(qvm_gpu_decoder *d, const char *why)
 {
@@ -81,8 +80,7 @@ lose(qvm_gpu_decoder *d, const char *why)
     return fail(d, why);
 }
 
-/* Waits until the socket is ready and returns its events. Returns 0 if it failed or the clip was
- * stopped. */
+/* Waits for the socket and returns its events; 0 if it failed or the clip was stopped. */
 static int
 wait_for(qvm_gpu_decoder *d, short events)
 {
@@ -106,8 +104,8 @@ wait_for(qvm_gpu_decoder *d, short events)
     return 0;
 }
 
-/* Takes the next event. Without `wait` it returns AVERROR(EAGAIN) if none is there. An event that
- * tells of a failure is returned at once, ahead of events that came before it. */
+/* Takes the next event; without `wait` AVERROR(EAGAIN) if none is there. A failure is returned at
+ * once, ahead of events that came before it. */
 static int
 take_event(qvm_gpu_decoder *d, bool wait)
 {
@@ -133,8 +131,7 @@ take_event(qvm_gpu_decoder *d, bool wait)
     return fail(d, to->why);
 }
 
-/* Sends all n bytes and takes events meanwhile, so that the two processes never wait for each
- * other. */
+/* Sends all n bytes and takes events meanwhile, so that neither process waits for the other. */
 static int
 send_all(qvm_gpu_decoder *d, const void *bytes, size_t n)
 {
@@ -239,8 +236,7 @@ find_slot(const qvm_gpu_decoder *d)
     return -1;
 }
 
-/* Sends a packet. The container's parameter sets go in front of the first one, because a keyframe
- * with which decoding begins need not have any. */
+/* Sends a packet; in front of the first one go the container's parameter sets: it may lack them. */
 static int
 send_packet(qvm_gpu_decoder *d, const AVPacket *packet, int slot)
 {
@@ -302,7 +298,7 @@ qvm_gpu_decoder_begin_anew(qvm_gpu_decoder *d)
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-/* Splits a row of interleaved chroma samples. Samples of 10 bits lie in the upper bits of 16. */
+/* Splits a row of interleaved chroma. Samples of 10 bits lie in the upper bits of 16. */
 static void
 split_row(const uint8_t *from, uint8_t *u, uint8_t *v, int n, bool deep)
 {
@@ -334,9 +330,9 @@ copy_luma(const uint8_t *from, uint8_t *to, int n, bool deep)
         to16[x] = from16[x] >> 6;
 }
 
-/* Lays a frame out as this process's own decoder does, with the same line sizes, because conversion
- * to RGB chooses its routines by them. NVIDIA's parser tells where the picture ends, but says 0 for
- * its left and top, so these follow from the size of the frames before. */
+/* Lays a frame out as this process's own decoder does, with the same line sizes, by which
+ * conversion to RGB chooses its routines. NVIDIA's parser tells where the picture ends, but says 0
+ * for its left and top, so these follow from the size of the frames before. */
 static int
 lay_out(const qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, const uint8_t *from,
         AVFrame *frame)
@@ -411,8 +407,7 @@ keeps_shape(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
     return !memcmp(d->shape, shape, sizeof shape);
 }
 
-/* Takes a frame out of its slot. The first one must equal the frame that this process's own decoder
- * made. */
+/* Takes a frame out of its slot. The first must equal the one that this process's decoder made. */
 static int
 take_frame(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e, AVFrame *frame)
 {
@@ -468,8 +463,7 @@ take_in(qvm_gpu_decoder *d, const qvm_gpu_decoder_event *e)
     return h->frame ? take_frame(d, e, h->frame) : fail(d, "there is no memory");
 }
 
-/* Returns the frame that is shown next, put in front of those that are held back; NULL: it has not
- * come yet. */
+/* Returns the frame that is shown next, now the first of those held back; NULL: it has not come. */
 static qvm_gpu_decoder_frame *
 find_next(qvm_gpu_decoder *d)
 {
@@ -487,8 +481,7 @@ find_next(qvm_gpu_decoder *d)
     return held(d, 0);
 }
 
-/* Takes in messages until the next frame to show has arrived, and all pictures of its group are
- * known to be whole. */
+/* Takes in messages until the next frame to show is there and its group known to be whole. */
 static int
 wait_for_next(qvm_gpu_decoder *d)
 {
@@ -509,9 +502,8 @@ wait_for_next(qvm_gpu_decoder *d)
     }
 }
 
-/* Frames come in the order of their packets and are given in the order of their times; no more are
- * held back for their times than FFmpeg's decoder would hold. The order in the pictures' headers
- * must agree, because FFmpeg's decoder goes by it. */
+/* Frames are given in the order of their times, and no more are held back for it than FFmpeg's
+ * decoder would hold. The order in the pictures' headers must agree, as FFmpeg goes by it. */
 int
 qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame)
 {

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Declares a clip's decoder in the GPU process, which has a GPU open and decodes for many clips
- * (gpu_process.c). The clip's decoder process (gpu_decoder.c) reads the file, sends the GPU process
- * the packets, and takes the sampled frames out of memory that both have. The two talk over a
- * stream socket, and neither believes the other. Whatever is unforeseen ends with the clip being
- * decoded again in its decoder process.
- */
+/* A clip's decoder in the GPU process (gpu_process.c), which has a GPU open and decodes for many
+ * clips. The clip's decoder process (gpu_decoder.c) reads the file, sends the GPU process the
+ * packets, and takes the sampled frames out of memory that both have. Neither believes the other:
+ * whatever is unforeseen ends with the clip being decoded again in its decoder process. */
 #ifndef QVM_GPU_DECODER_H
 #define QVM_GPU_DECODER_H
 
@@ -17,8 +14,8 @@
 
 enum { QVM_MOST_PACKET = 64 << 20 };
 
-/* Says what a request asks for; `bytes` bytes follow each request. EMPTY: no packet follows, and
- * all frames are to come. ANEW: a keyframe follows, in front of which packets were left out. */
+/* `bytes` bytes follow each request. EMPTY: no packet follows, and all frames are to come. ANEW: a
+ * keyframe follows, in front of which packets were left out. */
 typedef enum qvm_gpu_decoder_kind {
     QVM_GPU_OPEN,
     QVM_GPU_PACKET,
@@ -31,8 +28,8 @@ typedef struct qvm_gpu_decoder_request {
     int32_t slot; /* PACKET: the slot in which the packet's frame is wanted; -1: it is not wanted */
     int32_t period; /* PACKET: how often the picture order count has begun anew */
     int32_t group;  /* PACKET: the packet's group of pictures; a keyframe begins the next one */
-    /* OPEN: bytes of the qvm_gpu_decoder_stream that follows. PACKET: bytes of the packet that
-     * follows in Annex B's form, with parameter sets in front where decoding begins. */
+    /* of the qvm_gpu_decoder_stream (OPEN) or packet that follows; the packet is in Annex B's form,
+     * with parameter sets in front where decoding begins */
     int32_t bytes;
     int64_t pts; /* PACKET: the packet's time */
 } qvm_gpu_decoder_request;
@@ -42,9 +39,8 @@ typedef struct qvm_gpu_decoder_stream {
     int32_t codec_id, format, width, height; /* the size of the coded frames */
 } qvm_gpu_decoder_stream;
 
-/* Says what an event tells. OPENED: the stream is taken. FRAME: a packet's frame has come; there is
- * one for every packet, in their order. EMPTIED: there are no more frames. FAILED: nothing more
- * comes. */
+/* OPENED: the stream is taken. FRAME: a packet's frame has come; each has one, in their order.
+ * EMPTIED: there are no more frames. FAILED: nothing more comes. */
 typedef enum qvm_gpu_decoder_answer {
     QVM_GPU_OPENED,
     QVM_GPU_FRAME,
@@ -52,9 +48,8 @@ typedef enum qvm_gpu_decoder_answer {
     QVM_GPU_FAILED
 } qvm_gpu_decoder_answer;
 
-/* An event that the GPU process sends. The slot of a frame holds the coded picture, whose sizes are
- * even, as NV12 or P010 (streams of 8 or of 10 bits): `height` rows of luma and half as many of
- * chroma, without gaps. */
+/* An event of the GPU process. A frame's slot holds the coded picture, whose sides are even, as
+ * NV12 or P010 (8 or 10 bits): its rows of luma and half as many of chroma, without gaps. */
 typedef struct qvm_gpu_decoder_event {
     int32_t kind;
     int32_t slot; /* -1: the frame is not wanted */
@@ -67,13 +62,11 @@ typedef struct qvm_gpu_decoder_event {
     char why[QVM_WHY_BYTES]; /* FAILED: the reason, in words that follow "since" */
 } qvm_gpu_decoder_event;
 
-/* The most frames, and the bytes of those that are sampled, that may wait until their group is
- * known to be whole. */
+/* The most frames, and bytes of sampled ones, that wait until their group is known to be whole. */
 enum { QVM_MOST_EVENTS = 1024, QVM_MOST_GROUP = 16384 };
 #define QVM_MOST_GROUP_BYTES ((int64_t)256 << 20)
 
-/* A frame that has come. It waits for frames that are shown before it, and for its group of
- * pictures. */
+/* A frame that has come, and waits for those that are shown before it and for its group. */
 typedef struct qvm_gpu_decoder_frame {
     int64_t pts, order; /* as in qvm_gpu_decoder_event */
     int32_t group;
@@ -90,15 +83,15 @@ typedef struct qvm_gpu_decoder {
     AVFrame *like;          /* the first frame, as this process's own decoder made it */
     AVBSFContext *annexb;
     AVPacket *packet;
-    /* the next packet is the first one, or a keyframe in front of which packets were left out */
+    /* the next packet is the first one, or a keyframe behind a gap */
     bool begins;
     bool free[QVM_SLOTS];                        /* slots in which no frame is or is to come */
     bool emptying;                               /* all frames are to come, as no packet follows */
     bool emptied;                                /* all frames have come, as no packet followed */
     qvm_gpu_decoder_event came[QVM_MOST_EVENTS]; /* a ring of n events, from `first` on */
     unsigned first, n;
-    /* A ring of n_held frames from `first_held` on, in the order in which they came. At most
-     * most_held of those in front of a frame are shown after it. */
+    /* A ring of n_held frames in the order in which they came. At most most_held of those in front
+     * of a frame are shown after it. */
     qvm_gpu_decoder_frame held[QVM_MOST_GROUP];
     unsigned first_held, n_held, most_held;
     int64_t held_bytes; /* bytes of the frames that are held */
@@ -114,29 +107,24 @@ typedef struct qvm_gpu_decoder {
     char why[QVM_WHY_BYTES];
 } qvm_gpu_decoder;
 
-/* Returns the bytes of a slot for the frames of a stream. Returns 0 if no GPU decodes the stream to
- * the same bytes, and then *why in words that follow "since". `first` is the stream's first
- * frame. */
+/* Returns the bytes of a slot for a stream's frames; 0, and *why in words that follow "since", if
+ * no GPU decodes it to the same bytes. */
 int64_t qvm_gpu_decoder_slot_bytes(const AVCodecContext *codec, const AVFrame *first,
                                    const char **why);
-/* Returns whether n further sampled frames may wait until their group of pictures is known to be
- * whole; why not is in d->why. */
+/* Returns whether n more sampled frames may wait for their group; why not is in d->why. */
 bool qvm_gpu_decoder_can_hold(qvm_gpu_decoder *d, int64_t n);
 
-/* Has the GPU take the stream. The members of `d` up to `times` are set before, the others are
- * zeros. `first` is the stream's first frame as `codec` made it, to which `d` holds a reference.
- * Returns false if the GPU does not take the stream, and why is in d->why. The caller calls
- * qvm_gpu_decoder_close in either case. */
+/* Has the GPU take the stream. The members of `d` up to `times` are set, the others zeros; `first`
+ * is the first frame as `codec` made it. Returns false with d->why if the GPU does not take it. The
+ * caller calls qvm_gpu_decoder_close in either case. */
 bool qvm_gpu_decoder_open(qvm_gpu_decoder *d, const AVStream *stream, const AVCodecContext *codec,
                           const AVFrame *first);
 void qvm_gpu_decoder_close(qvm_gpu_decoder *d);
-/* qvm_gpu_decoder_send and qvm_gpu_decoder_receive do what avcodec_send_packet and
- * avcodec_receive_frame do, but frames that were not sampled come without their data, a failure is
- * final, and no frame comes before all pictures of its group are known to be whole. */
+/* These do what avcodec_send_packet and avcodec_receive_frame do, but frames that were not sampled
+ * come without data, a failure is final, and none comes before its group is known to be whole. */
 int qvm_gpu_decoder_send(qvm_gpu_decoder *d, const AVPacket *packet, bool sampled);
 int qvm_gpu_decoder_receive(qvm_gpu_decoder *d, AVFrame *frame);
-/* Has the GPU go on with a keyframe in front of which packets were left out. All frames must have
- * come. */
+/* Has the GPU, whose frames have all come, go on with a keyframe behind a gap. */
 void qvm_gpu_decoder_begin_anew(qvm_gpu_decoder *d);
 
 #endif

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The program qwenvit-decoder as the GPU process, which has a GPU open. It decodes for many clips,
- * a thread each, and lives longer than they do. It sees no file, only the packets that each clip's
- * decoder process sends (gpu_decoder.h). The program that started it passes the socket to that
- * process, and the memory in which the clip wants its frames.
- */
+/* The program qwenvit-decoder as the GPU process. It decodes for many clips, a thread each, and
+ * outlives them. It sees no file, only the packets of each clip's decoder process (gpu_decoder.h).
+ * The program that started it passes it the socket to that, and the memory for the frames. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -177,8 +174,7 @@ serve(void *user)
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-/* Starts a stream, which owns the descriptors from here on. The order is trusted, as it is not from
- * the clip. */
+/* Starts a stream, which owns the descriptors. The order is trusted, as it is not from the clip. */
 static void
 start_stream(struct gpu_process *p, const qvm_order *order, const int fds[QVM_GPU_FDS])
 {
@@ -257,8 +253,8 @@ run(int socket, const char *number)
 
 /* ---- the watcher ----------------------------------------------------------------------------- */
 
-/* Waits until the GPU process has ended, and ends it if `caller` has gone or SIGTERM comes. Both
- * signals of `waited` are blocked. */
+/* Waits for the GPU process, and ends it if `caller` has gone or SIGTERM comes. Both signals of
+ * `waited` are blocked. */
 static int
 watch(pid_t process, pid_t caller, const sigset_t *waited)
 {
@@ -272,10 +268,9 @@ watch(pid_t process, pid_t caller, const sigset_t *waited)
     }
 }
 
-/* A GPU process may be stuck in its driver, or taken over, so that nothing in it can be relied on
- * to notice that the caller has gone. The kernel ends it with its parent (qvm_end_with); as that
- * means the thread that made it, and callers' threads come and go, this process of one thread
- * stands in between. */
+/* A GPU process may be stuck in its driver, or taken over, so the kernel must end it with its
+ * parent (qvm_end_with), or rather with the thread that made it. As callers' threads come and go,
+ * this process of one thread stands in between. */
 int
 qvm_gpu_process_run(int socket, const char *number)
 {

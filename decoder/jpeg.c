@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * JPEG files by libjpeg-turbo, with the settings that Pillow uses and Pillow's arithmetic for CMYK,
- * so that images have Pillow's bytes. libjpeg's errors leave by longjmp, which stays inside this
- * file.
- */
+/* JPEG files by libjpeg-turbo, with Pillow's settings and its arithmetic for CMYK, so that images
+ * have Pillow's bytes. libjpeg's errors leave by longjmp, which stays in this file. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -19,8 +16,7 @@
 #include <jerror.h>
 
 #define READ_BYTES 65536
-/* Encoders write about 10 scans. A scan can cost a handful of bytes and still takes a pass over
- * the whole image, so the number is limited. */
+/* Encoders write about 10 scans. One may be a few bytes, and takes a pass over all of the image. */
 #define MOST_SCANS 100
 
 struct jpeg {
@@ -98,8 +94,8 @@ look_at_watch(struct jpeg *j)
     watch->alive(watch->user);
 }
 
-/* At the end of the file, supplies the end marker that is missing. The watch is asked here too,
- * since a header may be gigabytes of padding, during which libjpeg reports no progress. */
+/* Supplies an end marker that is missing. The watch is asked here too, as a header may be gigabytes
+ * of padding, during which libjpeg reports no progress. */
 static boolean
 fill_input(j_decompress_ptr d)
 {
@@ -185,8 +181,7 @@ make_frame(struct jpeg *j)
     }
 }
 
-/* Converts CMYK as Pillow does. It takes the values to be inverted, as Adobe writes them, so a
- * colour is what black leaves of it. */
+/* Converts CMYK as Pillow does, which takes it to be inverted, as Adobe writes it. */
 static void
 convert_cmyk(const uint8_t *cmyk, int width, uint8_t *rgb)
 {
@@ -266,8 +261,8 @@ qvm_jpeg_read(qvm_source *source, AVFrame *frame, qv_error *err)
     return status;
 }
 
-/* Returns whether the file is what Pillow reads: Huffman or arithmetic coding, 8 bits, 1, 3 or 4
- * components. FFmpeg may read others. */
+/* Returns whether it is what Pillow reads: Huffman or arithmetic coding, 8 bits, 1, 3 or 4
+ * components. */
 bool
 qvm_jpeg_is_readable(const qvm_source *source)
 {

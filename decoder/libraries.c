@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes forks cheap. FFmpeg brings more than a hundred libraries, and the loader writes to the data
- * of each: a fork copies the tables of all these pages, and the end of the process frees them.
- * Pages of a file cost neither. */
+ * of each: a fork copies the tables of all these pages, and its end frees them. A file's pages cost
+ * neither. */
 #define _GNU_SOURCE
 #include "decoder.h"
 
@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Copies the data of a library to the file, and maps it from there: private as before, so that no
- * process sees what another writes, and read-only where it was. */
+/* Copies a library's data to the file and maps them from there: private, and read-only where they
+ * were. */
 static int
 map_from_file(struct dl_phdr_info *library, size_t size, void *file)
 {
@@ -44,8 +44,8 @@ void
 qvm_share_libraries(void)
 {
     struct stat threads;
-    /* A thread that a library has started may write to its data meanwhile. The folder has two links
-     * more than threads. */
+    /* A library's thread may write to its data meanwhile. The folder has two links more than
+     * threads. */
     if (QVM_SANITIZED || stat("/proc/self/task", &threads) || threads.st_nlink != 3)
         return;
     int fd = qvm_shared_memory();

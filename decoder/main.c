@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * qwenvit-decoder: makes a process for each clip that the program which started it wants decoded.
- * Such a process starts at once, as all libraries are loaded here already, and can do nothing but
- * decode. This one never sees a byte of a clip.
- */
+/* qwenvit-decoder: makes a process for each clip that the program which started it wants decoded.
+ * The process starts at once, as all libraries are loaded here, and can do nothing but decode. This
+ * one never sees a byte of a clip. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -26,8 +24,8 @@ enum { MOST_SERVING = 4096, MOST_DROPPED = 16 };
 
 /* ---- orders ---------------------------------------------------------------------------------- */
 
-/* Returns whether n is the number of a session's descriptors. The last, which leads to the
- * GPU process, may be missing. */
+/* Returns whether n is a session's descriptors, of which the last, to the GPU process, may be
+ * missing. */
 static bool
 is_session(int n)
 {
@@ -110,8 +108,8 @@ end_process(pid_t pid)
     return how;
 }
 
-/* Kills a process without waiting for its end, because giving back its memory takes
- * milliseconds. It is reaped when MOST_DROPPED more have been dropped. */
+/* Kills a process and does not wait while its memory is given back, which takes milliseconds. It is
+ * reaped when MOST_DROPPED more have been dropped. */
 static void
 drop_process(pid_t pid)
 {
@@ -138,7 +136,7 @@ find_serving(pid_t pid)
     return NULL;
 }
 
-/* Removes a process from the table; returns false if it was not in it. */
+/* Removes a process from the table; false: it is not there. */
 static bool
 strike(pid_t pid)
 {
@@ -148,8 +146,8 @@ strike(pid_t pid)
     return at != NULL;
 }
 
-/* Sends the spare process an order, after which it is no spare. Returns its number, or -1 if it
- * could not be reached; then it is killed. */
+/* Sends the spare an order, after which it is none. Returns its number; -1, and it is killed, if it
+ * cannot be reached. */
 static pid_t
 give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
@@ -162,8 +160,8 @@ give_order(struct spare *s, const qvm_order *order, const int *fds, int n)
     return sent ? pid : -1;
 }
 
-/* Returns the number of the process that serves the session from now on, or -1. A spare that died
- * while it waited (killed by a system without memory, say) costs no clip: another is made. */
+/* Returns the process that serves the session from now on, or -1. A spare that died while it waited
+ * (killed by a system without memory, say) costs no clip: another is made. */
 static pid_t
 use_spare(struct spare *s, const qvm_order *order, const int *fds, int n)
 {
@@ -198,8 +196,8 @@ obey(struct spare *spare, const qvm_order *order, const int *fds, int n)
     return -1;
 }
 
-/* Has malloc keep freed frames. A clip is decoded twice, first only to look at it, and the second
- * decoder then reuses the first one's pages instead of faulting in new ones. */
+/* Has malloc keep freed frames: a clip is decoded twice, first only to look at it, and the second
+ * decoder reuses the first one's pages instead of faulting in new ones. */
 static void
 keep_freed_memory(void)
 {
@@ -210,8 +208,7 @@ keep_freed_memory(void)
 #endif
 }
 
-/* Prints what the program is made of, to the socket of whoever started it or else to standard
- * output. It runs only where FFmpeg's libraries are found. */
+/* Prints what the program is made of, where FFmpeg's libraries are found at all. */
 static int
 print_version(int fd)
 {

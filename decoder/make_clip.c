@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes clips to try on, for `synth --clip`, `bench job` and `bench start`: discs that move before
- * a gradient, or before a detailed surface. It is here because no other program of ours links
- * FFmpeg. */
+ * a gradient or a detailed surface. No other program of ours links FFmpeg. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,13 +11,8 @@
 /* side of the surface that a filmed clip pans over, in pixels; a power of 2 */
 enum { SURFACE = 1024 };
 
-/* As the command's tool_clip_shape. */
-struct shape {
-    int width, height, fps, frames, is_filmed, number;
-};
-
 struct recorder {
-    struct shape shape;
+    struct qvm_clip_shape shape;
     int8_t *surface;  /* [SURFACE, SURFACE] added to luma; NULL: nothing is */
     const char *path; /* the temporary file's */
     AVFormatContext *file;
@@ -44,7 +38,7 @@ struct scene {
 
 /* The scene at time t, in seconds. */
 static struct scene
-scene_at(const struct shape *shape, double t)
+scene_at(const struct qvm_clip_shape *shape, double t)
 {
     struct scene s = { .width = shape->width, .height = shape->height };
     for (int i = 0; i < N_DISCS; i++) {
@@ -75,8 +69,7 @@ next_random(uint32_t *state)
     return *state >> 8;
 }
 
-/* Makes detail of all sizes: noise on grids from 64 pixels down to 2, smooth in between. Each
- * grid is half as strong as the one before. */
+/* Makes detail of all sizes: noise on grids from 64 pixels to 2, each half as strong. */
 static int8_t *
 make_surface(void)
 {
@@ -134,10 +127,9 @@ draw(AVFrame *f, const struct scene *s)
         }
 }
 
-/* libx264 keeps its own defaults: groups of up to 250 frames, three B-pictures in a row, and
- * constant quality. */
+/* libx264 keeps its defaults: groups of 250 frames, three B-pictures in a row, constant quality. */
 static const AVCodec *
-find_encoder(const struct shape *shape)
+find_encoder(const struct qvm_clip_shape *shape)
 {
     const AVCodec *x264 = shape->is_filmed ? avcodec_find_encoder_by_name("libx264") : NULL;
     return x264 ? x264 : avcodec_find_encoder(AV_CODEC_ID_MPEG4);
@@ -232,7 +224,7 @@ record(struct recorder *r)
 }
 
 static int
-make_clip(const char *path, const struct shape *shape)
+make_clip(const char *path, const struct qvm_clip_shape *shape)
 {
     struct recorder r = { .path = path, .shape = *shape };
     r.surface = shape->is_filmed ? make_surface() : NULL;
@@ -250,15 +242,15 @@ int
 qvm_make_clip(int socket, char **arguments)
 {
     const char *path = arguments[0];
-    struct shape s;
+    struct qvm_clip_shape s;
     char text[AV_ERROR_MAX_STRING_SIZE] = QVM_MADE;
     int e = AVERROR(EINVAL);
     qvm_end_with(qvm_caller(socket));
     signal(SIGXFSZ, SIG_IGN);       /* a limit of the caller's becomes an error */
     av_log_set_level(AV_LOG_ERROR); /* libx264 logs a line for each clip */
     if (/* NOLINTNEXTLINE(cert-err34-c): the command wrote the numbers */
-        sscanf(arguments[1], "%d,%d,%d,%d,%d,%d", &s.width, &s.height, &s.fps, &s.frames,
-               &s.is_filmed, &s.number) == 6)
+        sscanf(arguments[1], QVM_CLIP_SHAPE, &s.width, &s.height, &s.fps, &s.frames, &s.is_filmed,
+               &s.number) == 6)
         e = make_clip(path, &s);
     if (e < 0)
         av_make_error_string(text, sizeof text, e);

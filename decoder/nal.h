@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares how NAL units of H.264 and HEVC are found in a packet, and how their bits are read
- * (nal.c). */
+/* Finds NAL units of H.264 and HEVC in a packet, and reads their bits (nal.c). */
 #ifndef QVM_NAL_H
 #define QVM_NAL_H
 
@@ -27,11 +26,9 @@ typedef struct qvm_units {
 const uint8_t *qvm_find_start_code(const uint8_t *at, const uint8_t *end);
 /* Begins with a packet's first unit. A packet may be empty, with no data. */
 qvm_units qvm_open_units(const AVPacket *packet, int length_bytes);
-/* Takes the next unit, *unit up to *end. Returns false after the last, or if a length is too
- * long. */
+/* Takes the next unit; false behind the last, or if a length is too long. */
 bool qvm_next_unit(qvm_units *units, const uint8_t **unit, const uint8_t **end);
-/* Returns the length_bytes of a stream's packets. Tells avcC and hvcC from start codes as FFmpeg
- * does. */
+/* Returns the length_bytes of a stream's packets, avcC and hvcC known as FFmpeg knows them. */
 int qvm_find_length_bytes(const AVCodecParameters *par);
 /* Returns whether H.264's units of this type are parameter sets. */
 bool qvm_is_h264_parameters(int type);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands for the GPU process (gpu_process.c) in a program that was built without the headers of
- * NVIDIA's decoders. */
+/* Stands for the GPU process in a program without the headers of NVIDIA's decoders. */
 #include "nvdec.h"
 
 static const qvm_gpu_hello none = { .text =

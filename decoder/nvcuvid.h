@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares what nvdec.c and nvstream.c share: NVIDIA's functions and a GPU's video decoders. It
- * needs the headers ffnvcodec of FFmpeg. */
+/* What nvdec.c and nvstream.c share: NVIDIA's functions (by FFmpeg's ffnvcodec) and decoders. */
 #ifndef QVM_NVCUVID_H
 #define QVM_NVCUVID_H
 
@@ -82,8 +81,8 @@ struct qvm_nvdec {
     int64_t bytes; /* surfaces' bytes of all decoders */
 };
 
-/* Takes an idle decoder of this shape, or makes one. If the decoders have too much memory then,
- * idle ones of other shapes are freed. Returns NULL, or why there is no decoder. */
+/* Takes an idle decoder of this shape, or makes one; idle ones of other shapes make room for it.
+ * Returns NULL, or why there is none. */
 const char *qvm_nvdecoder_take(qvm_nvdec *gpu, const struct qvm_nvshape *shape,
                                struct qvm_nvdecoder *decoder);
 /* Keeps a decoder for a later stream of its shape. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A stream of packets that an NVIDIA GPU decodes (nvdec.h): NVIDIA's parser reads them and calls
- * back. */
+/* A stream that an NVIDIA GPU decodes (nvdec.h): NVIDIA's parser reads it and calls back. */
 #include "nvcuvid.h"
 
 #include <stdlib.h>
@@ -49,8 +48,8 @@ fail(qvm_nvstream *s, const char *why)
     return 0;
 }
 
-/* The parser calls this for the sizes and the format of the pictures that follow, which must never
- * change within a stream. Returns how many surfaces there are, or 0 if it fails. */
+/* Called for the sizes and format of the pictures that follow, which must never change. Returns how
+ * many surfaces there are; 0: it failed. */
 static int CUDAAPI
 on_sequence(void *user, CUVIDEOFORMAT *f)
 {
@@ -100,8 +99,8 @@ has_h264_references(const qvm_nvstream *s, const CUVIDH264PICPARAMS *p)
     return true;
 }
 
-/* Returns whether the pictures that a picture refers to are there. Others that its slices list may
- * be missing. */
+/* Returns whether the pictures that it refers to are there. Others that its slices list may be
+ * missing. */
 static bool
 has_hevc_references(const qvm_nvstream *s, const CUVIDHEVCPICPARAMS *p)
 {
@@ -132,9 +131,8 @@ has_references(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
                : has_hevc_references(s, &p->CodecSpecific.hevc);
 }
 
-/* FFmpeg 5.1 decodes some HEVC whose coding tree blocks have 16x16 pixels to other colours than the
- * encoder's own: the stream's MD5 of the plane Cr differs. An H200 did not make FFmpeg's colours
- * there, so such streams are left to the CPU. */
+/* FFmpeg 5.1 decodes some HEVC with coding tree blocks of 16x16 to other colours than the encoder's
+ * own (the MD5 of Cr differs), and an H200 did not make FFmpeg's: they are left to the CPU. */
 static bool
 has_small_blocks(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
 {
@@ -153,8 +151,7 @@ order_of(const qvm_nvstream *s, const CUVIDPICPARAMS *p)
     return fields[0] < fields[1] ? fields[0] : fields[1];
 }
 
-/* Asks the GPU whether the pictures in these surfaces were decoded without damage. Returns false,
- * and fails the stream, if one was not. */
+/* Asks whether pictures in these surfaces are damaged, and fails the stream if one is. */
 static bool
 ask(qvm_nvstream *s, uint32_t surfaces)
 {
@@ -173,8 +170,7 @@ ask(qvm_nvstream *s, uint32_t surfaces)
     return true;
 }
 
-/* Waits until the picture in a surface is decoded, and copies it to the host, laid out as
- * qvm_gpu_decoder_event says. With `to` NULL nothing is copied. */
+/* Waits for the picture in a surface, and copies it as qvm_gpu_decoder_event says, or nowhere. */
 static bool
 fetch(qvm_nvstream *s, int surface, uint8_t *to)
 {
@@ -208,9 +204,8 @@ fetch(qvm_nvstream *s, int surface, uint8_t *to)
     return !code;
 }
 
-/* Waits until the pictures in these surfaces are decoded, where the GPU has not said yet whether
- * they are damaged, and asks again. Returns false, and fails the stream, if one is, or if the GPU
- * still does not say. */
+/* Waits for the pictures in these surfaces of which the GPU has not said yet whether they are
+ * damaged, and asks again. Fails the stream if one is, or if the GPU still does not say. */
 static bool
 settle(qvm_nvstream *s, uint32_t surfaces)
 {
@@ -243,8 +238,7 @@ hand_out(qvm_nvstream *s)
     memmove(s->waiting, s->waiting + 1, (size_t)s->n_waiting * sizeof *s->waiting);
     if (w.to && !fetch(s, w.surface, w.to))
         return fail(s, "the GPU's frames cannot be copied");
-    /* the picture is decoded, and so are those that it refers to, so the GPU knows of all whether
-     * they are damaged */
+    /* by now the picture is decoded, and so are those that it refers to */
     if (w.to && !ask(s, ~0U))
         return false;
     w.event.whole = find_unsettled(s);
@@ -281,9 +275,8 @@ let_wait(qvm_nvstream *s, int surface)
         s->sink.find(s->sink.user, s->pts, qvm_nvdecoder_bytes(&s->decoder.shape), &w->event.slot);
 }
 
-/* The parser calls this for the picture of the packet that it parses; the picture has that packet's
- * time. The parser's display order is not used, because it may be wrong where packets were left
- * out. */
+/* Called for the picture of the packet that is parsed, whose time it has. The parser's display
+ * order is not used, as it may be wrong where packets were left out. */
 static int CUDAAPI
 on_picture(void *user, CUVIDPICPARAMS *p)
 {
@@ -319,7 +312,7 @@ on_picture(void *user, CUVIDPICPARAMS *p)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* The parser calls this to show a picture. Nothing of it is used. */
+/* Called to show a picture, of which nothing is used. */
 static int CUDAAPI
 on_display(void *user, CUVIDPARSERDISPINFO *d)
 {

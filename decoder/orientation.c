@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Finds which way up an image is, by EXIF or XMP, in the places where Pillow finds these. FFmpeg
- * passes on only some of it, only for some formats, and which depends on its version. */
+/* Finds which way up an image is, by EXIF or XMP where Pillow finds them. What FFmpeg passes on
+ * depends on the format and on its version. */
 #include <string.h>
 
 #include "decoder.h"
@@ -79,8 +79,7 @@ walk_webp(qvm_pages *pages, struct places *p)
     return n >= 0;
 }
 
-/* Finds the first box of a name and returns its contents; n is 0 if there is none. A box is its
- * length, its name and its contents. */
+/* Finds the contents of the first box of a name, behind a length and the name; n is 0: none. */
 static struct place
 find_box(qvm_pages *pages, struct place in, const char *name)
 {
@@ -98,8 +97,8 @@ find_box(qvm_pages *pages, struct place in, const char *name)
     return (struct place){ 0, 0 };
 }
 
-/* An AVIF's properties turn the image by quarters against the clock, and then mirror it. Its
- * EXIF does not turn it. */
+/* An AVIF's properties turn it by quarters against the clock, and then mirror it; its EXIF does
+ * not. */
 static bool
 walk_avif(qvm_pages *pages, struct places *p)
 {
@@ -128,8 +127,7 @@ walk_tiff(qvm_pages *pages, struct places *p)
 
 /* ---- what they say: 0 for nothing, -1 for a file that cannot be read ------------------------- */
 
-/* Reads the orientation from EXIF: entries of 12 bytes, which are a tag, a type, the number of
- * values, and the values. */
+/* Reads the orientation from EXIF: entries of a tag, a type, a count, and the values. */
 static int
 read_exif(qvm_pages *pages, struct place exif)
 {
@@ -160,8 +158,8 @@ read_exif(qvm_pages *pages, struct place exif)
     return n < 0 ? -1 : 0;
 }
 
-/* Returns the digit behind `tiff:Orientation="` or `tiff:Orientation>` at the beginning of a
- * text, or 0. The text must end with zeros. */
+/* Returns the digit behind `tiff:Orientation="` or `tiff:Orientation>` in front; 0: there is none.
+ * The text must end with zeros. */
 static int
 read_name(const char *text)
 {

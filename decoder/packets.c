@@ -73,8 +73,7 @@ may_hide_pictures(const uint8_t *unit, const uint8_t *end)
     return qvm_take_bits(&b, 1);
 }
 
-/* Looks through the parameter sets of an hvcC box (ISO/IEC 14496-15, 8.3.3.1), which are arrays
- * of units behind 22 bytes. */
+/* Looks through an hvcC box (ISO/IEC 14496-15, 8.3.3.1): arrays of units behind 22 bytes. */
 static bool
 may_hvcc_hide_pictures(const uint8_t *at, const uint8_t *end)
 {
@@ -103,8 +102,8 @@ look_at_hevc(qvm_units units, qvm_packet *p)
     bool referred = false;
     while (qvm_next_unit(&units, &unit, &end)) {
         const int type = unit[0] >> 1 & 63;
-        /* Behind a BLA picture, and behind the end of a sequence, decoders drop the pictures that
-         * lead a keyframe. */
+        /* Behind a BLA picture or the end of a sequence, decoders drop the pictures that lead a
+         * keyframe. */
         p->changes = p->changes || (type >= 16 && type <= 18) || type == 36 || type == 37;
         if (end - unit < 3)
             continue;
@@ -136,10 +135,9 @@ hash_headers(uint64_t hash, const uint8_t *at, const uint8_t *end)
     return hash ? hash : 1;
 }
 
-/* MPEG-4: a picture's start code is 00 00 01 B6, and the two bits behind it are 2 in B-pictures.
- * One that is not coded shows nothing; it has some 20 bits behind its start code, where one whose
- * blocks are all copied has a bit for each and some 20 more. Codes up to 2F are headers, which hold
- * for all pictures that follow. */
+/* MPEG-4: a picture's start code is 00 00 01 B6; the two bits behind it are 2 in B-pictures. One
+ * that is not coded shows nothing: some 20 bits follow, where a picture of copied blocks has one
+ * more for each. Codes up to 2F are headers, which hold for all pictures that follow. */
 static void
 look_at_mpeg4(qvm_units all, qvm_packet *p)
 {
@@ -160,9 +158,9 @@ look_at_mpeg4(qvm_units all, qvm_packet *p)
     p->start = true;
 }
 
-/* MPEG-1 and MPEG-2: a picture's start code is 00 00 01 00, and three bits behind the next ten are
- * 3 in B-pictures. Sequence headers (B3) and extensions (B5) with matrices (3) may stand in front
- * of a B-picture, and hold for others. */
+/* MPEG-1 and MPEG-2: a picture's start code is 00 00 01 00, and three bits behind ten more are 3 in
+ * B-pictures. Sequence headers (B3) and extensions (B5) with matrices (3) in front hold for others,
+ * too. */
 static void
 look_at_mpeg2(qvm_units all, qvm_packet *p)
 {
@@ -204,8 +202,7 @@ look_at_vp9_frame(unsigned byte, bool first, qvm_packet *p)
     p->shown += shown_again || qvm_take_bits(&b, 1);
 }
 
-/* A packet is a frame, or a superframe (annex B): several frames, and behind them a list of
- * their sizes between two equal bytes. */
+/* A packet is a frame, or a superframe (annex B): frames, and their sizes between equal bytes. */
 static void
 look_at_vp9(qvm_units all, qvm_packet *p)
 {
@@ -229,8 +226,7 @@ look_at_vp9(qvm_units all, qvm_packet *p)
     }
 }
 
-/* Walks the open bitstream units (5.3, 5.9.2). A packet of a file with layers may show several
- * pictures. */
+/* Walks the open bitstream units (5.3, 5.9.2). With layers a packet may show several pictures. */
 static void
 look_at_av1(qvm_units all, qvm_packet *p)
 {
@@ -266,10 +262,9 @@ look_at_av1(qvm_units all, qvm_packet *p)
 
 /* ---- codecs with key frames alone ------------------------------------------------------------ */
 
-/* Codecs whose decoders in FFmpeg make a frame of one packet and of the container's parameters,
- * where there is no palette and Motion JPEG's headers are equal. Of the others that FFmpeg calls
- * intra-only some repeat the frame before, some keep tables, and the rest are too rare to be looked
- * at: they are decoded whole. */
+/* Codecs of which FFmpeg makes a frame of one packet and the container's parameters, where there is
+ * no palette and Motion JPEG's headers are equal. Its other intra-only decoders repeat frames, keep
+ * tables, or are too rare to be looked at: they are decoded whole. */
 static const enum AVCodecID stateless[] = {
     AV_CODEC_ID_AYUV,    AV_CODEC_ID_DNXHD,    AV_CODEC_ID_DVVIDEO,  AV_CODEC_ID_FFVHUFF,
     AV_CODEC_ID_HUFFYUV, AV_CODEC_ID_JPEG2000, AV_CODEC_ID_MAGICYUV, AV_CODEC_ID_MJPEG,
@@ -304,9 +299,9 @@ hash_tables(uint64_t hash, int marker, const uint8_t *at, const uint8_t *end)
     return hash;
 }
 
-/* Motion JPEG's decoder keeps tables, and what some comments and APPn segments say. If all packets
- * have the same segments in the same order, and tables in front of each picture's first scan alone,
- * then each replaces whatever of these an earlier packet may have left. */
+/* Motion JPEG's decoder keeps tables, and what some segments say. If all packets have the same
+ * segments in one order, and tables in front of the first scan alone, each replaces what an earlier
+ * one left. */
 static void
 look_at_jpeg(qvm_units all, qvm_packet *p)
 {

@@ -7,28 +7,18 @@
 
 #include "decoder.h"
 
-ssize_t
-qvm_source_read_once(const qvm_source *source, int64_t at, void *to, size_t n)
-{
-    const qvm_watch *w = source->watch;
-    ssize_t got;
-    if (w->asked.length && (int64_t)n > w->asked.length - at)
-        n = at < w->asked.length ? (size_t)(w->asked.length - at) : 0;
-    if (!n)
-        return 0;
-    do
-        got = pread(source->fd, to, n, (off_t)(w->asked.offset + at));
-    while (got < 0 && errno == EINTR);
-    return got;
-}
-
 int64_t
 qvm_source_read(const qvm_source *source, int64_t at, void *to, size_t n)
 {
+    const qv_clip_options *asked = &source->watch->asked;
     size_t done = 0;
+    if (asked->length && (int64_t)n > asked->length - at)
+        n = at < asked->length ? (size_t)(asked->length - at) : 0;
     while (done < n) {
-        const ssize_t got =
-            qvm_source_read_once(source, at + (int64_t)done, (char *)to + done, n - done);
+        const ssize_t got = pread(source->fd, (char *)to + done, n - done,
+                                  (off_t)(asked->offset + at) + (off_t)done);
+        if (got < 0 && errno == EINTR)
+            continue;
         if (got < 0)
             return -1;
         if (!got)

@@ -16,8 +16,7 @@ struct set {
         is_head; /* other sets lean on it: decoders drop those when it is replaced by another one */
 };
 
-/* Reads the number of an HEVC sequence parameter set (7.3.2.2), which stands behind profiles and
- * levels (7.3.3). */
+/* Reads the number of an HEVC SPS (7.3.2.2), which stands behind profiles and levels (7.3.3). */
 static unsigned
 take_hevc_sps_number(qvm_bits *b)
 {
@@ -97,9 +96,9 @@ drop_set(AVPacket *kept, const struct set *set, int length_bytes)
     av_shrink_packet(kept, (int)((size_t)kept->size - (end - at)));
 }
 
-/* A head that comes again as it was changes nothing in a decoder. One that comes changed drops the
- * sets that lean on it, so both stay, with what lies between them. Of sets on which no other leans
- * the last one counts alone, in its place: its meaning depends on the heads before it. */
+/* A head that comes again as it was changes nothing in a decoder. A changed one drops the sets that
+ * lean on it, so both stay, with what lies between. Of other sets the last alone counts, in its
+ * place: its meaning depends on the heads before it. */
 bool
 qvm_keep_parameters(const AVCodecParameters *par, const AVPacket *packet, AVPacket *kept,
                     bool *changed)

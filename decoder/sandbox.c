@@ -36,9 +36,9 @@ set_limit(int what, rlim_t most)
     return !setrlimit(what, &(struct rlimit){ most, most });
 }
 
-/* Limits the memory that is written to; the filter of calls refuses what RLIMIT_DATA does not
- * count. RLIMIT_AS must not be set: where a mapping is so large that this limit has no room for it
- * twice, Linux's mprotect() makes it writable without asking what RLIMIT_DATA allows. */
+/* Limits the memory that is written to; the filter refuses what RLIMIT_DATA does not count.
+ * RLIMIT_AS must not be set: without room for a mapping twice, Linux's mprotect() makes it writable
+ * without asking what RLIMIT_DATA allows. */
 static const char *
 limit_memory(rlim_t memory)
 {
@@ -66,8 +66,7 @@ qvm_close_from(int first)
 /* Stands in the filter for the process's own number, which is filled in after the fork. */
 #define ITSELF 0x7fffffff
 
-/* The rules that lock.inc has for system calls. Each argument must be as said; what has no
- * comparison says nothing. */
+/* lock.inc's rules for system calls. An argument without a comparison may be anything. */
 struct rule {
     int kinds, call;
     uint32_t action;
@@ -129,8 +128,8 @@ qvm_sandbox_prepare(void)
     make_filter(QVM_LOCK_CLIP);
 }
 
-/* Filters the system calls of this thread, or with SECCOMP_FILTER_FLAG_TSYNC of all threads.
- * Returns NULL, or what has failed, with errno. */
+/* Filters the calls of this thread, or with SECCOMP_FILTER_FLAG_TSYNC of all. Returns NULL, or what
+ * failed, with errno. */
 static const char *
 filter_calls(unsigned flags)
 {

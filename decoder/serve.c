@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The decoder process of a clip decodes the frames that the clip asks for into shared memory. One
- * thread decodes and one listens, so that a clip that goes away is noticed in the middle of a
- * frame.
- */
+/* A clip's decoder process decodes the frames that it asks for into shared memory. One thread
+ * decodes and one listens, so that a clip that goes away is noticed in the middle of a frame. */
 #define _GNU_SOURCE /* MAP_POPULATE */
 #include <errno.h>
 #include <pthread.h>
@@ -99,7 +96,7 @@ say(qvm_serving *s, qvm_event_kind kind, const qv_error *error)
     o->damaged_frames = qvm_reader_damaged(&s->reader);
     o->decoded_frames = qvm_reader_decoded(&s->reader);
     if (kind == QVM_PLAN)
-        o->needed_frames = qvm_reader_needed(&s->reader, s->last);
+        o->needed_frames = s->reader.source.times ? s->reader.times.n_needed : s->last + 1;
     snprintf(o->decodes_all, sizeof o->decodes_all, "%s", s->reader.why ? s->reader.why : "");
     o->decoded_by = s->reader.source.gpu ? QV_DECODE_GPU : QV_DECODE_CPU;
     snprintf(o->not_gpu, sizeof o->not_gpu, "%s",
@@ -129,8 +126,7 @@ say_alive(void *user)
 static qv_status
 map_shared(qvm_serving *s, qv_error *err)
 {
-    /* all slots will be written, and getting their pages at once is quicker than a page fault for
-     * each */
+    /* all slots will be written, and pages are had more quickly at once than by a fault each */
     void *at = mmap(NULL, (size_t)s->start.memory, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_POPULATE, s->session->shared, 0);
     if (at == MAP_FAILED)

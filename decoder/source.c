@@ -39,7 +39,7 @@ io_read(void *opaque, uint8_t *buffer, int size)
     qvm_source *source = opaque;
     if (is_stopped(source))
         return AVERROR_EXIT;
-    const ssize_t n = qvm_source_read_once(source, source->at, buffer, (size_t)size);
+    const int64_t n = qvm_source_read(source, source->at, buffer, (size_t)size);
     if (n < 0) {
         source->io_errno = errno;
         return AVERROR(errno);
@@ -314,9 +314,7 @@ qvm_source_packet(qvm_source *source, bool *got, qv_error *err)
             return QV_OK;
         source->watch->alive(source->watch->user);
         const int code = av_read_frame(source->format, source->packet);
-        if (source->io_errno)
-            return fail_av(source, code, "reading", err);
-        if (code == AVERROR(ENOMEM))
+        if (source->io_errno || code == AVERROR(ENOMEM))
             return fail_av(source, code, "reading", err);
         if (code == AVERROR_EOF || code == AVERROR_EXIT)
             return QV_OK;
@@ -379,8 +377,8 @@ qvm_source_leave_out(qvm_source *source, const qvm_times *times)
         source->n_left += times->at[i].needed && times->at[i].packet >= source->n_read;
 }
 
-/* Seeks the next keyframe after which frames are needed, if it is far away. If the seek lands
- * before it, the packets up to it are left out as usual. */
+/* Seeks the next keyframe behind which frames are needed, if it is far away. Packets in front of it
+ * are left out as usual. */
 static void
 leap(qvm_source *source, int32_t packet)
 {
@@ -399,8 +397,7 @@ leap(qvm_source *source, int32_t packet)
         source->errors++;
 }
 
-/* Returns whether the packet that was read must be decoded. The parameter sets in a packet that is
- * left out are kept. */
+/* Returns whether the packet that was read must be decoded. Of others the parameters are kept. */
 static bool
 is_needed(qvm_source *source)
 {

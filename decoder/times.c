@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Finds out from a file's packets which frame has which time, and which packets certain frames
- * need. */
+/* Finds which frame has which time, and which packets certain frames need. */
 #include <libavutil/avstring.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "decoder.h"
 
-/* Formats with an index and a time in each packet: after a seek, packets have the same times as
- * in a pass over the whole file. In other formats FFmpeg makes times up from all that it has
- * read. */
+/* Formats with an index and a time in each packet, which have the same times behind a seek. In
+ * others FFmpeg makes times up from all that it has read. */
 static const char exact_formats[] = "mov,matroska";
 
 void
@@ -19,8 +17,7 @@ qvm_times_doubt(qvm_times *t, const char *why)
         t->unsure = why;
 }
 
-/* Follows what changes in the stream's headers from packet to packet. Returns false for lack of
- * memory. */
+/* Follows what changes in the headers. Returns false for lack of memory. */
 static bool
 add_headers(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet, const qvm_packet *p,
             bool first)
@@ -80,8 +77,8 @@ qvm_times_add(qvm_times *t, const AVCodecParameters *par, const AVPacket *packet
     return true;
 }
 
-/* Codecs whose keyframes need nothing before them. MPEG-1 and MPEG-2 are not among them, because
- * the container's flag does not tell an open group from a closed one. */
+/* Codecs whose keyframes need nothing before them: not MPEG-1 and MPEG-2, where the container's
+ * flag does not tell an open group from a closed one. */
 static bool
 are_keyframes_whole(enum AVCodecID codec)
 {
@@ -190,8 +187,8 @@ find_group(const qvm_times *t, const int32_t *order, int64_t end)
     return g;
 }
 
-/* Marks the packets that the wanted frames of a group refer to; with `all`, those that the next
- * group may refer to as well. */
+/* Marks what the wanted frames of a group refer to; with `all`, what the next group may refer to
+ * too. */
 static void
 mark_group(qvm_times *t, const int32_t *order, const struct group *g, bool all)
 {
@@ -203,8 +200,7 @@ mark_group(qvm_times *t, const int32_t *order, const struct group *g, bool all)
     }
 }
 
-/* Returns whether the last picture before packet `first` that others may refer to is not
- * decoded. */
+/* Returns whether the last picture before packet `first` to which others may refer is left out. */
 static bool
 is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
 {
@@ -218,7 +214,7 @@ is_left_out_before(const qvm_times *t, const int32_t *order, int64_t first)
     return false;
 }
 
-/* Lists the keyframes in front of which references were left out, in the order of the file. */
+/* Lists the keyframes in front of which references were left out. */
 static bool
 list_starts(qvm_times *t, const int32_t *order)
 {

@@ -82,9 +82,8 @@ look_at_gif(struct view *v)
     return read_at(v, v->size - 1, &last, 1) && last != ';' ? CUT : NOT_SEEN;
 }
 
-/* Finds a tag among the first image's entries. An entry has 12 bytes: a tag, a type, the number
- * of values, and the values or their offset. Returns false if the tag is missing; *cut is set if
- * the file ends too early to tell. */
+/* Finds a tag among the first image's entries of 12 bytes: a tag, a type, the number of values, and
+ * the values or their offset. *cut: the file ends too early to tell. */
 static bool
 find_tag(struct view *v, uint16_t tag, uint8_t entry[12], bool *cut)
 {

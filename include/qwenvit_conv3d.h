@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A Conv3d by itself, without a model or a checkpoint: a description and a 5D weight become an
- * object that knows the best way to run it on a device, and why. The patch embedding of a vision
- * tower is the case in which the kernel equals the stride: one GEMM.
+ * object that knows the best way to run it on a device, and why. In a vision tower's patch
+ * embedding the kernel equals the stride: one GEMM.
  *
- * The conventions of qwenvit.h hold. x and y may lie in the device's memory. An object is used by
- * one thread at a time, together with its context, and must be freed before its context.
+ * The conventions of qwenvit.h hold. An object is used by one thread at a time, together with its
+ * context, and must be freed before its context.
  */
 #ifndef QWENVIT_CONV3D_H
 #define QWENVIT_CONV3D_H
@@ -18,14 +18,14 @@ extern "C" {
 
 typedef struct qv_conv3d qv_conv3d;
 
-/* The ways to run a Conv3d, in the order in which they are tried. One list makes the enum and the
+/* The ways to run a Conv3d, in the order in which they are tried. The list makes the enum and the
  * names. */
 #define QV_LOWERING_LIST(X)                                                                        \
     X(PATCHIFY, "patchify")   /* kernel = stride: one GEMM */                                      \
     X(STILL, "still")         /* patchify for equal frames: weights summed over depth */           \
     X(POINTWISE, "pointwise") /* 1x1x1: one GEMM over channels */                                  \
     X(FRAMES, "frames")       /* kernel depth 1: one batched 2D convolution */                     \
-    X(BY_DEPTH, "by depth")   /* a 2D convolution for each depth tap, summed in f32 */             \
+    X(BY_DEPTH, "by depth")   /* a 2D convolution per depth tap, summed in f32 */                  \
     X(DIRECT, "direct")       /* the device's own 3D convolution */
 
 typedef enum qv_lowering {
@@ -35,8 +35,8 @@ typedef enum qv_lowering {
         QV_LOWERING_COUNT
 } qv_lowering;
 
-/* Says how the input x lies in memory. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel =
- * stride, no padding. */
+/* How the input x lies in memory. PATCH_ROWS and FRAMES_U8 hold whole patches: kernel = stride, no
+ * padding. */
 typedef enum qv_conv3d_layout {
     QV_LAYOUT_CHANNELS_FIRST, /* x[n, c, d, h, w] */
     QV_LAYOUT_CHANNELS_LAST,  /* x[n, d, h, w, c] */
@@ -46,11 +46,11 @@ typedef enum qv_conv3d_layout {
     QV_LAYOUT_COUNT
 } qv_conv3d_layout;
 
-/* Says what the pad_front[0] frames in front of x hold. Height and width are padded with zeros. */
+/* What the pad_front[0] frames before x hold. Height and width are padded with zeros. */
 typedef enum qv_causal {
-    QV_CAUSAL_NONE,  /* zeros in front, and pad_back[0] frames of zeros behind */
-    QV_CAUSAL_ZEROS, /* zeros in front, nothing behind: pad_back[0] must be 0 */
-    QV_CAUSAL_FIRST, /* the first frame, repeated; pad_back[0] must be 0 */
+    QV_CAUSAL_NONE,  /* zeros before x, and pad_back[0] frames of zeros after it */
+    QV_CAUSAL_ZEROS, /* zeros before x; pad_back[0] must be 0 */
+    QV_CAUSAL_FIRST, /* the first frame repeated; pad_back[0] must be 0 */
     QV_CAUSAL_COUNT
 } qv_causal;
 
@@ -67,8 +67,8 @@ typedef enum qv_act {
  * y[n, d', h', w', o] = act(alpha * sum over c, kd, kh, kw of x[..] weight[o, c, kd, kh, kw]
  *                           + bias[o]) + residual[row % residual_rows, o]
  * with d' = (d + pad_front + pad_back - dilation * (kernel - 1) - 1) / stride + 1; h' and w'
- * likewise. Axes are depth (frames), height, width, in this order in every [3]. The output is
- * always channels last: rows [n*d'*h'*w', o].
+ * likewise. Every [3] is depth (frames), height, width. The output is always channels last: rows
+ * [n*d'*h'*w', o].
  */
 typedef struct qv_conv3d_desc {
     int64_t n, d, h, w, c, o; /* n volumes of d frames, h x w, c channels; o channels out; n 0: 1 */
@@ -87,25 +87,24 @@ typedef struct qv_conv3d_desc {
     qv_dtype dtype; /* QV_F32 or QV_BF16: dtype of x (unless bytes), weight, residual and y; sums
                      * are f32. QV_DTYPE_AUTO: the device's */
     bool bias;
-    bool frames_equal; /* the caller promises that the kernel[0] frames below a kernel are one
+    bool frames_equal; /* the caller promises that the kernel[0] frames below a kernel are the same
                         * image */
 } qv_conv3d_desc;
 
 typedef struct qv_conv3d_weights {
     const void *weight; /* [o, c/groups, kd, kh, kw], or [o, kd, kh, kw, c/groups] with
-                         * channels_last; NULL: the object answers questions but cannot run */
+                         * channels_last; NULL: the object reports ways and costs, but cannot run */
     qv_dtype dtype;     /* dtype of weight: QV_F32 (QV_DTYPE_AUTO), QV_F16 or QV_BF16 */
     bool channels_last;
-    const float *bias;    /* [o]; rounded to the description's dtype, as the weight is */
+    const float *bias;    /* [o]; rounded to the description's dtype, like the weight */
     const void *residual; /* [residual_rows, o] in the description's dtype */
 } qv_conv3d_weights;      /* all of these are copied */
 
 typedef struct qv_conv3d_options {
-    const char
-        *lowering; /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the
-                    * best is chosen */
-    int64_t chunk; /* output frames computed at a time; 0: all d'. A chunk takes less memory, and
-                    * gives the same bits for any d, since every chunk runs as one shape */
+    /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the best one */
+    const char *lowering;
+    int64_t chunk; /* output frames computed at a time; 0: all d'. A smaller chunk needs less
+                    * memory, and the bits are the same for any d: all chunks have one shape */
     bool stream;   /* calls are consecutive pieces of one depth axis: each keeps its last frames for
                     * the next. causal must not be NONE */
     uint64_t reserved[8];
@@ -126,24 +125,21 @@ typedef struct qv_conv3d_info {
 typedef struct qv_conv3d_way {
     qv_lowering lowering;
     bool legal, chosen;
-    char reason[QV_REASON_BYTES]; /* what a legal way comes down to; or the first thing that forbids
-                                   * it */
-    double flops;                 /* of one call; a multiply-add counts two */
+    char reason[QV_REASON_BYTES]; /* what a legal way runs as, or the first thing that forbids it */
+    double flops;                 /* of one call; a multiply-add counts as two */
     double bytes;                 /* traffic of each operation's operands */
-    size_t scratch_bytes;         /* bytes of buffers between the operations, and of the kernels'
-                                   * scratch */
-    double median_ms;             /* time of one call, if it was measured for the tune file; else
-                                   * 0 */
+    size_t scratch_bytes;         /* buffers between the operations, and the kernels' scratch */
+    double median_ms;             /* time of one call, if measured for the tune file, otherwise 0 */
 } qv_conv3d_way;
 
 QV_API const char *qv_lowering_name(qv_lowering lowering); /* "by depth"; never NULL */
 
 /*
- * Chooses the lowering, reshapes and packs the weights and prepares the kernels: running then
- * allocates nothing. The choice comes from the first of these that has one: options->lowering; the
- * context's tune file; measuring, if the context tunes; the device's thresholds. Returns QV_EINVAL
- * naming field and value for a description that makes no sense, or a forced lowering that is not
- * legal (with the reason).
+ * Chooses the lowering, packs the weights and prepares the kernels: running then allocates nothing.
+ * The choice comes from the first of these that has one: options->lowering; the context's tune
+ * file; measuring, if the context tunes; the device's thresholds. Returns QV_EINVAL, naming field
+ * and value, for an invalid description; QV_EINVAL, with the reason, for a forced lowering that is
+ * not legal; QV_ENOMEM.
  */
 QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
                                   const qv_conv3d_weights *weights,
@@ -151,19 +147,19 @@ QV_API qv_status qv_conv3d_create(qv_context *ctx, const qv_conv3d_desc *desc,
 QV_API void qv_conv3d_free(qv_conv3d **conv);
 QV_API void qv_conv3d_get_info(const qv_conv3d *conv, qv_conv3d_info *out);
 
-/* Describes every lowering, legal or not, with its cost. It prepares kernels to know their scratch,
- * so it is slow. */
+/* Describes every lowering, legal or not, with its cost. This is slow: it prepares kernels to learn
+ * their scratch. */
 QV_API qv_status qv_conv3d_get_ways(const qv_conv3d *conv, qv_conv3d_way ways[QV_LOWERING_COUNT],
                                     qv_error *err);
 
 /*
- * Computes y[n, d', h', w', o] (y_bytes) of x (x_bytes, as the description says). Both are the
- * caller's and must not overlap; they lie on the host, or in the device's memory, where they are
- * used in place if nothing is padded or cut. In a stream each call continues the one before: d
- * frames in, d / stride[0] out. A failed call leaves the stream where it was.
+ * Computes y[n, d', h', w', o] (y_bytes) from x (x_bytes, in the description's layout). They must
+ * not overlap. They lie on the host or in the device's memory, where they are used in place if
+ * nothing is padded or cut. In a stream each call continues the previous one: d frames in,
+ * d / stride[0] out. A failed call leaves the stream where it was.
  */
 QV_API qv_status qv_conv3d_run(qv_conv3d *conv, const void *x, void *y, qv_error *err);
-/* Makes the next call begin a new stream. */
+/* Makes the next call start a new stream. */
 QV_API void qv_conv3d_reset(qv_conv3d *conv);
 
 #ifdef __cplusplus

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declares what a clip (clips/) and the program that decodes (decoder/) say to each other, and the
- * memory that they share. The two have nothing else in common. */
+/* What a clip (clips/) and the program that decodes (decoder/) say, and their memory. */
 #ifndef QVM_MESSAGES_H
 #define QVM_MESSAGES_H
 
@@ -24,9 +23,8 @@
 #define QVM_SANITIZED 0
 #endif
 
-/* Whether who starts a program closes what that would inherit. Elsewhere the program closes it at
- * its start, and with it what a library that was loaded before (compute-sanitizer's) has opened
- * there. */
+/* Whether who starts a program closes what that would inherit. Else the program does at its start,
+ * and closes what a library that was loaded before (compute-sanitizer's) has opened, too. */
 #if defined(__GLIBC__)
 #if __GLIBC_PREREQ(2, 34)
 #define QVM_SPAWN_CLOSES 1
@@ -39,17 +37,14 @@
 
 /* ---- a clip and its decoder process ---------------------------------------------------------- */
 
-/*
- * A clip and its decoder process talk over a stream socket and share a memory file. The process
- * first says that it is locked in (QVM_READY), or that it cannot be (QVM_END). This is believed, as
- * the process reads no byte of the file until it is asked. The clip asks what the file is
- * (QVM_OPEN), gets the answer (QVM_FACTS), decides which frames it wants at which size, writes
- * their numbers to the shared memory and asks for them (QVM_START). The process says how many
- * packets it will decode for them (QVM_PLAN), and fills one slot after the other behind the numbers
- * (QVM_FRAME for each). If no slot is free, it waits until the clip frees one (QVM_FREE). QVM_END
- * comes last, with the reason if it is early. Whatever the process says from QVM_OPEN on is
- * checked: whoever made the file may have taken the process over.
- */
+/* A clip and its decoder process talk over a stream socket and share a memory file. The process
+ * first says that it is locked in (READY), or that it cannot be (END), and reads no byte of the
+ * file until it is asked. The clip asks what the file is (OPEN), gets the answer (FACTS), decides
+ * which frames it wants at which size, writes their numbers to the shared memory and asks for them
+ * (START). The process says how many packets it will decode for them (PLAN), and fills one slot
+ * after the other behind the numbers (FRAME), of which the clip frees each (FREE). END comes last,
+ * with the reason if it is early. Whatever the process says from OPEN on is checked: whoever made
+ * the file may have taken it over. */
 typedef enum qvm_request_kind { QVM_OPEN, QVM_START, QVM_FREE } qvm_request_kind;
 
 typedef struct qvm_request {
@@ -58,11 +53,9 @@ typedef struct qvm_request {
     qv_clip_options asked;          /* OPEN: the options that options.inc lets cross */
     int64_t index_bytes;            /* OPEN: bytes of an index that follows the request */
     int32_t height, width, n_slots; /* START: the size of frames; the number of slots */
-    /* START: frames_at is the offset of the first slot, `memory` the bytes of the numbers and the
-     * slots together */
+    /* START: frames_at: offset of the first slot; `memory`: bytes of the numbers and the slots */
     int64_t n_frames, frames_at, slot_bytes, memory;
-    /* START: bytes of a slot for a frame's planes, of which a GPU fills QVM_SLOTS behind `memory`;
-     * 0: none does */
+    /* START: bytes of each of the QVM_SLOTS slots behind `memory` that a GPU fills; 0: none does */
     int64_t plane_bytes;
     double gpu_patience_s; /* START: how long the GPU process may be silent */
 } qvm_request;
@@ -107,8 +100,8 @@ enum { QVM_SESSION_FDS = 4 }; /* descriptors of a session; `codec`, the last one
 enum {
     QVM_MOST_HELD = 16, /* frames of a clip that wait for one which is shown before them */
     QVM_GPU_DELAY = 3,  /* frames that are being decoded while the next packets come */
-    /* slots for a clip's sampled frames: with one more than can wait or be decoded, a next frame
-     * always comes */
+    /* slots for sampled frames: one more than can wait or be decoded, so that a next one always
+     * comes */
     QVM_SLOTS = QVM_MOST_HELD + QVM_GPU_DELAY + 1,
     QVM_MOST_PLANES = 8192 * 8192 * 3 /* bytes of a slot: the planes of a frame with 10 bits */
 };
@@ -117,8 +110,7 @@ enum {
 #define QVM_GPU_CONTEXT                                                                            \
     ((int64_t)640 << 20) /* of the context beside them: an H200's has some 520 MiB */
 
-/* Says whether a GPU process is ready. It is the one message of the process to whoever started
- * it. */
+/* A GPU process's one message to whoever started it. */
 typedef struct qvm_gpu_hello {
     int32_t ready;
     char text[156]; /* why the process is not ready */
@@ -128,11 +120,10 @@ enum { QVM_GPU_FDS = 2 }; /* the clip's socket and its shared memory */
 
 /* ---- orders to a program --------------------------------------------------------------------- */
 
-/* Says which orders the program takes over its standard input. SERVE has a process serve a session,
- * whose descriptors come along; the answer is the process's number, or -1. KILL ends such a
- * process; the answer is its status as waitpid gives it, or -1. DROP ends one without an answer.
- * DECODE, for a GPU process, has it decode for a session, whose socket and shared memory come
- * along; it has no answer. */
+/* What a program is told over its standard input. SERVE has a process serve a session, whose
+ * descriptors come along; the answer is its number, or -1. KILL ends such a process; the answer is
+ * its status, as waitpid's, or -1. DROP ends one without an answer. DECODE has a GPU process decode
+ * for a session, whose socket and memory come along, without an answer. */
 typedef enum qvm_order_kind { QVM_SERVE, QVM_KILL, QVM_DROP, QVM_DECODE } qvm_order_kind;
 
 typedef struct qvm_order {
@@ -142,18 +133,15 @@ typedef struct qvm_order {
     int64_t plane_bytes; /* DECODE: bytes of each of the QVM_SLOTS slots */
 } qvm_order;
 
-/* Sends an order with n descriptors, without waiting. Returns false with errno if nothing was sent;
- * EAGAIN: the other end has to take orders first. */
+/* Sends an order with n descriptors, without waiting. Returns false with errno if nothing was sent
+ * (EAGAIN: the other end must take orders first). */
 bool qvm_order_send(int socket, const qvm_order *order, const int *fds, int n);
 void qvm_close_all(const int *fds, int n);
-/* Waits for an order and its *n descriptors, which become the caller's. Returns false if there are
- * no more orders. */
+/* Waits for an order and its *n descriptors, which become the caller's; false: none will come. */
 bool qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n);
-/* Returns the number of the process that started this one, with one end of qvm_stream's pair as
- * `socket`. */
+/* Returns the process that started this one, over one end of qvm_stream's pair. */
 pid_t qvm_caller(int socket);
-/* Waits until qvm_order_take need not wait. Returns false once `parent`, which gives the orders,
- * has gone. */
+/* Waits until qvm_order_take need not wait. Returns false once `parent` has gone. */
 bool qvm_order_wait(int socket, pid_t parent);
 /* Room for the descriptors beside a message. */
 union qvm_control {
@@ -161,31 +149,33 @@ union qvm_control {
     char bytes[CMSG_SPACE(QVM_SESSION_FDS * sizeof(int))];
 };
 
-/* Has the program make a clip instead of taking orders (make_clip.c). It says QVM_MADE, or why
- * there is no clip. */
+/* Has the program make a clip instead (make_clip.c), of a path and a shape in numbers. It says
+ * QVM_MADE, or why there is no clip. */
 #define QVM_MAKE_CLIP "--make-clip"
+#define QVM_CLIP_SHAPE "%d,%d,%d,%d,%d,%d"
+struct qvm_clip_shape {
+    int width, height, fps, frames; /* the sides are even */
+    /* 1: it looks filmed: a detailed surface that pans, with grain, in H.264 with libx264's
+     * defaults if FFmpeg has that, else in MPEG-4 with B-pictures. 0: it is smooth, in MPEG-4. */
+    int is_filmed;
+    int number; /* of a filmed clip: each shows another part of the surface */
+};
 #define QVM_MADE "made"
 
 /* ---- talk.c: what both ends need ------------------------------------------------------------- */
 
-/* Sends all n bytes, however long that takes. Returns false with errno if that fails. */
-bool qvm_send(int socket, const void *message, size_t n);
-/* Receives all n bytes, however long that takes. Returns false if that fails or the other side has
- * gone. */
-bool qvm_receive(int socket, void *message, size_t n);
-
 /* Waits until the socket is ready for `events` of poll(). Returns 0, ETIMEDOUT if it is not ready
- * in time, or another errno. */
+ * in time, or another errno. until_s counts as qv_seconds does; INFINITY: however long it takes. */
 int qvm_wait_for(int socket, short events, double until_s);
-/* Receives all n bytes. Returns 0, ETIMEDOUT if they do not come in time, ECONNRESET if the other
- * side has gone, or another errno. until_s counts as qv_seconds does. */
+/* Receive or send all n bytes. Return as qvm_wait_for does, and ECONNRESET or EPIPE if the other
+ * side has gone. */
 int qvm_receive_until(int socket, void *message, size_t n, double until_s);
-/* Sends all n bytes. Returns as qvm_receive_until does, and EPIPE too if the other side has
- * gone. */
 int qvm_send_until(int socket, const void *message, size_t n, double until_s);
+/* Do the same, however long it takes. Return false if it fails. */
+bool qvm_receive(int socket, void *message, size_t n);
+bool qvm_send(int socket, const void *message, size_t n);
 
-/* Makes a file without a name in memory, of no size yet. Returns its descriptor, or -1 with
- * errno. */
+/* Makes a file without a name in memory, of no size yet. Returns it, or -1 with errno. */
 int qvm_shared_memory(void);
 /* Gives a file of qvm_shared_memory its size, for good. Returns false with errno. */
 bool qvm_shared_memory_size(int fd, int64_t bytes);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Both sides talk and share memory through these functions, and programs take orders through
- * them. */
+/* How both sides talk and share memory, and how programs take orders. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -72,7 +72,10 @@ qvm_wait_for(int socket, short events, double until_s)
     struct pollfd wait = { .fd = socket, .events = events };
     for (;;) {
         const double left_s = until_s - qv_seconds();
-        const int ready = poll(&wait, 1, left_s > 0 ? (int)(left_s * 1e3) + 1 : 0);
+        const int ready = poll(&wait, 1,
+                               isinf(left_s) ? -1
+                               : left_s > 0  ? (int)(left_s * 1e3) + 1
+                                             : 0);
         if (ready > 0)
             return 0;
         if (!ready)
@@ -82,72 +85,46 @@ qvm_wait_for(int socket, short events, double until_s)
     }
 }
 
+/* Sends (`out`) or receives all n bytes, and waits where the socket is not ready. */
+static int
+transfer(int socket, bool out, char *at, size_t n, double until_s)
+{
+    while (n) {
+        const ssize_t some = out ? send(socket, at, n, QVM_NOSIGNAL | MSG_DONTWAIT)
+                                 : recv(socket, at, n, MSG_DONTWAIT);
+        int code = some > 0 ? 0 : some ? errno : ECONNRESET;
+        if (code == EAGAIN)
+            code = qvm_wait_for(socket, out ? POLLOUT : POLLIN, until_s);
+        if (code && code != EINTR)
+            return code;
+        at += some > 0 ? some : 0;
+        n -= some > 0 ? (size_t)some : 0;
+    }
+    return 0;
+}
+
 int
 qvm_receive_until(int socket, void *message, size_t n, double until_s)
 {
-    char *at = message;
-    while (n) {
-        const int code = qvm_wait_for(socket, POLLIN, until_s);
-        if (code)
-            return code;
-        const ssize_t got = recv(socket, at, n, MSG_DONTWAIT);
-        if (!got)
-            return ECONNRESET;
-        if (got < 0 && errno != EINTR && errno != EAGAIN)
-            return errno;
-        at += got > 0 ? got : 0;
-        n -= got > 0 ? (size_t)got : 0;
-    }
-    return 0;
+    return transfer(socket, false, message, n, until_s);
 }
 
 int
 qvm_send_until(int socket, const void *message, size_t n, double until_s)
 {
-    const char *at = message;
-    while (n) {
-        const int code = qvm_wait_for(socket, POLLOUT, until_s);
-        if (code)
-            return code;
-        const ssize_t sent = send(socket, at, n, QVM_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno != EINTR && errno != EAGAIN)
-            return errno;
-        at += sent > 0 ? sent : 0;
-        n -= sent > 0 ? (size_t)sent : 0;
-    }
-    return 0;
+    return transfer(socket, true, (char *)(uintptr_t)message, n, until_s);
 }
 
 bool
 qvm_send(int socket, const void *message, size_t n)
 {
-    const char *at = message;
-    while (n) {
-        const ssize_t sent = send(socket, at, n, QVM_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent <= 0)
-            return false;
-        at += sent;
-        n -= (size_t)sent;
-    }
-    return true;
+    return !qvm_send_until(socket, message, n, INFINITY);
 }
 
 bool
 qvm_receive(int socket, void *message, size_t n)
 {
-    char *at = message;
-    while (n) {
-        const ssize_t got = recv(socket, at, n, 0);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        at += got;
-        n -= (size_t)got;
-    }
-    return true;
+    return !qvm_receive_until(socket, message, n, INFINITY);
 }
 
 /* ---- orders ---------------------------------------------------------------------------------- */
@@ -188,9 +165,8 @@ qvm_order_send(int socket, const qvm_order *order, const int *fds, int n)
     return sent == (ssize_t)sizeof *order;
 }
 
-/* Takes the descriptors that came with a message and returns their number. If there are more than a
- * session has, all are closed; the system itself closes those for which the message had no room
- * (MSG_CTRUNC). */
+/* Takes a message's descriptors and returns their number. If they are more than a session has, all
+ * are closed; the system closes those for which the message had no room (MSG_CTRUNC). */
 static int
 take_fds(struct msghdr *message, int fds[QVM_SESSION_FDS])
 {
@@ -232,8 +208,7 @@ qvm_order_take(int socket, qvm_order *order, int fds[QVM_SESSION_FDS], int *n)
     return false;
 }
 
-/* The parent at the time of this call may already be another process, which adopted this one. The
- * socket still knows. */
+/* The parent may be another process by now, which adopted this one. The socket still knows. */
 pid_t
 qvm_caller(int socket)
 {
@@ -248,8 +223,7 @@ qvm_caller(int socket)
     return getppid();
 }
 
-/* The parent is watched because a process that was forked off it may still hold its end of the
- * socket. */
+/* A process that was forked off the parent may still hold its end of the socket. */
 bool
 qvm_order_wait(int socket, pid_t parent)
 {

@@ -31,7 +31,6 @@ clips/options.inc python/qwenvit/adapters/ray.py a rate replaces a number of fra
 clips/options.inc python/qwenvit/_options.py    types of options, which a test holds to those of the binding
 clips/options.inc python/qwenvit/_sources.py    says what frames in memory may have
 src/outcome.inc job/fill.c                frames in memory come with their rate
-src/outcome.inc cache/index.c               a row of the index has the rate
 src/outcome.inc cache/reader.c              gives the rate of a row of the index
 src/outcome.inc cache/record.c              reads two fields of a record, of which older records lack either
 src/outcome.inc tools/command/info.c        tells them in sentences
@@ -93,7 +92,8 @@ uses() {
                 name = all[i]
                 if (texts && FILENAME !~ /\.py$/) {
                     of = "(\\.|->)" name
-                    if (line ~ ("[\"{[!]" name "[\"|}?]") || line ~ (of " = .*" of "($|[^A-Za-z0-9_])"))
+                    if (line ~ ("[\"{[!]" name "[\"|}?]") || line ~ ("[\" .]" name ":[Iibfsto][ \"]") ||
+                        line ~ (of " = .*" of "($|[^A-Za-z0-9_])"))
                         print FILENAME ":" FNR ": " name
                 }
                 else if (name ~ /_/ ? line ~ ("(^|[^A-Za-z0-9_])" name "($|[^A-Za-z0-9_])") : index(line, "\"" name "\""))
@@ -141,7 +141,7 @@ if [ "${1:-}" = --selftest ]; then
     printf '"""Says\nmax_pixels."""\n# fps\nx = 1\n' > "$dir/x.py"
     uses "$dir/x.c" "$dir/x.py" | breaches
     enter src/outcome.inc
-    for line in 'json_pack("{s:s}", "remark", t);' '"as {not_gpu|3}"' '"[!decodes_all?all]"' 'a->remark = c->outcome.remark;' \
+    for line in 'json_pack("{s:s}", "remark", t);' 'tool_json("clip:t text.remark:s", c, t);' '"as {not_gpu|3}"' '"[!decodes_all?all]"' 'a->remark = c->outcome.remark;' \
         '*to = (struct x){ .sampled_fps = o.sampled_fps };'; do seen x.c "$line"; done
     for line in 'x = r.sampled_fps' 'x = r["remark"]'; do seen x.py "$line"; done
     printf '/* "remark" */ if (o->remark) x = o->sampled_fps + 1; /* a.remark = b.remark */\n' > "$dir/x.c"

@@ -6,7 +6,6 @@
 #include "test.h"
 
 #include "bench/figures.h"
-#include "bench/job_bounds.h"
 
 /* Times of 2000 clips on a GPU. Writing alone came out slower here than in the job. */
 static const double times[BENCH_JOB_WAYS] = {

@@ -129,7 +129,7 @@ records_of(const char *dir)
         assert_ok(qv_cache_at(c, i, &item, ERR));
         assert_ok(qv_cache_record(c, i, &text, ERR));
         snprintf(all.texts[all.n++], sizeof all.texts[0], "%s of %" PRId64, text,
-                 c->index.parts[item.part_index].sealed_ns);
+                 c->index.parts[item.part_index].head.sealed_ns);
         free(text);
     }
     qsort(all.texts, (size_t)all.n, sizeof all.texts[0], by_text);

@@ -261,6 +261,8 @@ TEST(bad_fields_are_refused)
         { VISION("\"depth\":24"), QV_EFORMAT, "deepstack_visual_indexes|default|24" },
         { "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"deepstack_visual_indexes\":[5]}}",
           QV_EUNSUPPORTED, "deepstack_visual_indexes is [5]|qwen3_5 has no DeepStack" },
+        { "{\"model_type\":\"exaone4_5\",\"vision_config\":{\"num_key_value_heads\":6}}",
+          QV_EFORMAT, "num_heads is 16, which|num_key_value_heads (6) does not divide" },
         /* Activation and rotary embedding. */
         { VISION("\"hidden_act\":\"silu\""), QV_EUNSUPPORTED,
           "vision_config.hidden_act is \"silu\"|gelu_pytorch_tanh" },
@@ -304,7 +306,8 @@ TEST(bad_fields_are_refused)
         { "{\"model_type\":\"qwen_vl\",\"vision_config\":{}}", QV_EUNSUPPORTED,
           "model_type is \"qwen_vl\"|not known; supported are|qwen3_vl, " },
         { "{\"model_type\":\"llava\",\"vision_config\":{\"model_type\":\"clip\"}}", QV_EUNSUPPORTED,
-          "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, qwen3_vl, "
+          "model_type is \"llava\"|not known|qwen2_vl, qwen2_5_vl, qwen2_5_omni, exaone4_5, "
+          "qwen3_vl, "
           "qwen3_vl_moe, cohere_compass, qwen3_omni_moe, qwen3_5, qwen3_5_moe, qwen4_exp, "
           "glm4v, glm4v_moe" },
         { "{\"model_type\":\"_vision\",\"vision_config\":{}}", QV_EUNSUPPORTED, "not known" },

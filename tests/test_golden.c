@@ -34,10 +34,10 @@ struct capture {
     int n;
 };
 
-static const char *const families[] = { "qwen2_vl",      "qwen2_5_vl",   "qwen2_5_omni",
-                                        "qwen3_vl",      "qwen3_vl_moe", "qwen3_omni_moe",
-                                        "qwen3_5",       "qwen4_exp",    "glm4v",
-                                        "cohere_compass" };
+static const char *const families[] = { "qwen2_vl",       "qwen2_5_vl",   "qwen2_5_omni",
+                                        "qwen3_vl",       "qwen3_vl_moe", "qwen3_omni_moe",
+                                        "qwen3_5",        "qwen4_exp",    "glm4v",
+                                        "cohere_compass", "exaone4_5" };
 
 static struct layer *
 layer_of(struct capture *c, const char *name)

@@ -451,7 +451,7 @@ TEST(nobody_outlives_the_caller)
 static int
 make_files(void)
 {
-    static const struct tool_clip_shape shape = {
+    static const struct qvm_clip_shape shape = {
         .width = 32, .height = 32, .fps = 25, .frames = FRAMES
     };
     qv_error err;

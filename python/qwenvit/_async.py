@@ -17,7 +17,7 @@ from . import _check, _core, _decoder, _model
 from ._error import Error, error
 from ._model import Dtype, Model, Tokens
 from ._sources import describe, key_of, options_of
-from ._stream import MOST_AHEAD, SECONDS
+from ._stream import MOST_AHEAD
 
 if TYPE_CHECKING:
     from ._sources import One
@@ -56,16 +56,12 @@ def _answer(request: _Request, core: _core.Tokens, model_type: str) -> None:
         request.set_exception(error(core.status, core.error, core.key, core.index))
 
 
-def _collect(job: _core.Job, ending: threading.Lock, requests: dict[int, _Request], model_type: str) -> None:
+def _collect(job: _core.Job, requests: dict[int, _Request], model_type: str) -> None:
     """Answers requests until the job is closed, or ends because no device is left."""
     why = error("QV_ESTATE", "this encoder was closed")
     try:
-        while (core := job.next(SECONDS)) is not None:
-            if not isinstance(core, bool):
-                _answer(requests.pop(core.index), core, model_type)
-            elif job.lost:
-                with ending:
-                    job.end()  # answers what is left, and raises what the job was lost for
+        while isinstance(core := job.next(-1), _core.Tokens):
+            _answer(requests.pop(core.index), core, model_type)
     except Error as e:
         why = e
     job.close()
@@ -88,8 +84,7 @@ class AsyncEncoder:
     list gives.
 
     model: a Model, a list of Models of one tower on different devices, or a path, whose models are
-        loaded here and closed with the encoder. A Model that is given does nothing else until the
-        encoder is closed.
+        loaded here and closed with the encoder. A Model that is given may be called meanwhile.
     devices: for a path: what load() takes as device, a list of these, or "all".
     dtype: of the tokens, "f32" or "bf16".
     queue: how many requests may wait to be taken up.
@@ -123,13 +118,12 @@ class AsyncEncoder:
         decoder, self._no_decoder = _decoder.start_if_there()
         where = {k: self._options[k] for k in ("decode", "gpu") if k in self._options}
         self._job = _core.Job(
-            [m._core for m in given], decoder, dtype, decoders, False, False, queue_bytes, queue, where,
-            lambda: True,
+            [m._core for m in given], decoder, dtype, decoders, False, False, queue_bytes, queue, where
         )
-        self._places, self._ending = itertools.count(), threading.Lock()
+        self._places = itertools.count()
         self._requests: dict[int, _Request] = {}
         self._thread = threading.Thread(
-            target=_collect, args=(self._job, self._ending, self._requests, self.info["model_type"]),
+            target=_collect, args=(self._job, self._requests, self.info["model_type"]),
             name="qwenvit encoder", daemon=True,
         )
         self._close = weakref.finalize(self, self._job.close)
@@ -162,9 +156,9 @@ class AsyncEncoder:
         return await asyncio.wait_for(asyncio.wrap_future(request), timeout)
 
     def close(self) -> None:
-        """Waits until all requests are answered, and gives the models back. Later ones are refused."""
+        """Waits until all requests are answered. Later ones are refused."""
         if self._close.alive:
-            with self._ending, contextlib.suppress(Error):  # the requests have got it
+            with contextlib.suppress(Error):  # the requests have got it
                 self._job.end()
             self._thread.join()
             self._close()

@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "tune.h"
+#include "turns.h"
 
 /* ---- kernel_cache.c, kernel_tune.c ----------------------------------------------------------- */
 
@@ -113,6 +114,7 @@ struct qv_context {
     struct qv_kernel_files kernel_files;
     struct qv_locked_pages locked_pages;
     struct qv_plan_cache plan_cache; /* callbacks over kernel_files */
+    struct qv_turns turns;
     /* Threads of the host for work beside the device. It is 1, the caller's own, if the device
      * computes on threads of its own: these wait by spinning, and more threads would slow them down
      * by more than they help. */

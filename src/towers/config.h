@@ -13,6 +13,7 @@ struct qv_config {
     const struct qv_family *family;
     char model_type[64]; /* the whole model's, such as "qwen3_vl" */
     int64_t depth, hidden, heads, intermediate, out_hidden;
+    int64_t kv_heads;            /* 0: as many as heads */
     int64_t merger_intermediate; /* width of a gated merger's MLP */
     int64_t mlp_padding; /* the device pads `intermediate` with this many zeros; not in the file */
     int64_t in_channels, patch, temporal, merge;

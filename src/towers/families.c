@@ -43,6 +43,17 @@ static const struct qv_family_sizes sizes_qwen2_5_vl = {
                 [QV_SIZE_WINDOW] = 112 },
 };
 
+static const struct qv_family_sizes sizes_exaone4_5 = {
+    .preset = { [QV_SIZE_DEPTH] = 32,
+                [QV_SIZE_HIDDEN] = 3584,
+                [QV_SIZE_HEADS] = 16,
+                [QV_SIZE_KV_HEADS] = 8,
+                [QV_SIZE_INTERMEDIATE] = 3420,
+                [QV_SIZE_OUT_HIDDEN] = 3584,
+                [QV_SIZE_PATCH] = 14,
+                [QV_SIZE_WINDOW] = 112 },
+};
+
 static const struct qv_tensor_names names_qwen2_5_omni = {
     .qkv = { "attn.q", "attn.k", "attn.v" },
     .fc1 = { "mlp.gate_proj", "mlp.up_proj" },
@@ -161,6 +172,21 @@ const struct qv_family qv_families[QV_FAMILIES] = {
         .windows = true,
         .n_deepstack = -1,
     },
+    /* EXAONE 4.5 (transformers, models/exaone4_5): the tower of Qwen2.5-VL with fewer heads of k and
+     * v than of q. The device has a copy of each for every head of q, so attention is the same. */
+    [QV_FAMILY_EXAONE4_5] = {
+        .model_types = { "exaone4_5" },
+        .prefix = "model.visual.",
+        .names = &names_qwen2_5_vl,
+        .sizes = &sizes_exaone4_5,
+        .act = "silu",
+        .processor = QV_PROCESSOR_QWEN2_VL,
+        .norm = QV_NORM_RMS,
+        .norm_eps = 1e-6,
+        .bias = true,
+        .windows = true,
+        .n_deepstack = -1,
+    },
     /* Qwen3-VL (transformers, models/qwen3_vl), dense or mixture of experts, and Cohere's Compass
      * (models/cohere_compass), which have the same tower: learned positions, LayerNorm, biases
      * everywhere, and DeepStack mergers behind some blocks. */
@@ -237,6 +263,7 @@ qv_family_size_key(const struct qv_family *family, enum qv_size size)
         [QV_SIZE_DEPTH] = "depth",
         [QV_SIZE_HIDDEN] = "hidden_size",
         [QV_SIZE_HEADS] = "num_heads",
+        [QV_SIZE_KV_HEADS] = "num_key_value_heads",
         [QV_SIZE_MLP_RATIO] = "mlp_ratio",
         [QV_SIZE_INTERMEDIATE] = "intermediate_size",
         [QV_SIZE_OUT_HIDDEN] = "out_hidden_size",

@@ -39,6 +39,7 @@ enum qv_size {
     QV_SIZE_DEPTH,
     QV_SIZE_HIDDEN,
     QV_SIZE_HEADS,
+    QV_SIZE_KV_HEADS,  /* heads of k and v, each of which several heads of q share */
     QV_SIZE_MLP_RATIO, /* the intermediate size divided by the hidden size */
     QV_SIZE_INTERMEDIATE,
     QV_SIZE_OUT_HIDDEN,
@@ -91,6 +92,7 @@ enum qv_family_id {
     QV_FAMILY_QWEN2_VL,
     QV_FAMILY_QWEN2_5_VL,
     QV_FAMILY_QWEN2_5_OMNI,
+    QV_FAMILY_EXAONE4_5,
     QV_FAMILY_QWEN3_VL,
     QV_FAMILY_QWEN3_OMNI,
     QV_FAMILY_QWEN3_5,

@@ -30,6 +30,7 @@ static const struct {
     [QV_SIZE_DEPTH] = { "num_hidden_layers", SIZE(depth), 1, QV_MOST_DEPTH, 0 },
     [QV_SIZE_HIDDEN] = { NULL, SIZE(hidden), 1, 65536, 0 },
     [QV_SIZE_HEADS] = { "num_attention_heads", SIZE(heads), 1, 1024, 0 },
+    [QV_SIZE_KV_HEADS] = { NULL, SIZE(kv_heads), 1, 1024, 0 },
     [QV_SIZE_MLP_RATIO] = { NULL, SIZE(intermediate), 1, 16, 0 },
     [QV_SIZE_INTERMEDIATE] = { NULL, SIZE(intermediate), 1, 1 << 20, 0 },
     [QV_SIZE_OUT_HIDDEN] = { NULL, SIZE(out_hidden), 1, 1 << 20, 0 },
@@ -114,6 +115,10 @@ check_sizes(const struct qv_json_object *vision, const char *const keys[QV_SIZES
                        "multiple of 4",
                        file, in, hidden, in, heads, (long long)c->hidden, (long long)c->heads,
                        (long long)qv_config_head_dim(c));
+    if (c->kv_heads && c->heads % c->kv_heads)
+        return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld, which %s%s (%lld) does not divide", file,
+                       in, heads, (long long)c->heads, in, keys[QV_SIZE_KV_HEADS],
+                       (long long)c->kv_heads);
     if (c->window % cell)
         return qv_fail(err, QV_EFORMAT, "%s: %s%s is %lld; it must be a multiple of %s * %s, %lld",
                        file, in, keys[QV_SIZE_WINDOW], (long long)c->window, keys[QV_SIZE_PATCH],

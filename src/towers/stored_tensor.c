@@ -104,7 +104,7 @@ check_shape(const struct qv_config *c, const struct qv_tensor_spec *spec,
     int64_t first[] = { c->hidden, c->in_channels, c->temporal, c->patch, c->patch };
     int64_t last[] = { c->hidden, c->temporal, c->patch, c->patch, c->in_channels };
     int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
-    int64_t flat[] = { spec->n, spec->k };
+    int64_t flat[] = { qv_stored_rows(spec), spec->k };
     int dims = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS ? 1 : 2;
     if ((spec->conv3d && shape_is(t, first, 5)) || (!spec->conv2d && shape_is(t, flat, dims)))
         return QV_OK;
@@ -152,12 +152,12 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_stored_tensor *stor
 {
     const struct qv_safetensor *w = stored->weight.tensor, *s = stored->scales.tensor,
                                *b = stored->biases.tensor;
+    const int64_t rows = qv_stored_rows(spec);
     char found[128], scales[128];
     qv_safetensors_print_shape(w->shape, w->n_dims, found, sizeof found);
     qv_safetensors_print_shape(s->shape, s->n_dims, scales, sizeof scales);
-    bool fits = w->n_dims == 2 && s->n_dims == 2 && w->shape[0] == spec->n &&
-                s->shape[0] == spec->n && s->shape[1] > 0 && spec->k % s->shape[1] == 0 &&
-                shape_is(b, s->shape, 2);
+    bool fits = w->n_dims == 2 && s->n_dims == 2 && w->shape[0] == rows && s->shape[0] == rows &&
+                s->shape[1] > 0 && spec->k % s->shape[1] == 0 && shape_is(b, s->shape, 2);
     for (int bits = 4; bits <= 8 && fits && !stored->bits; bits *= 2)
         if (w->shape[1] * 32 == spec->k * bits)
             stored->bits = bits;
@@ -166,7 +166,7 @@ check_quantised(const struct qv_tensor_spec *spec, struct qv_stored_tensor *stor
                        "%s: tensor %s is quantised as [%s] with scales [%s]; of [%lld,%lld], as "
                        "config.json asks for, 4 or 8 bits in groups can be loaded",
                        qv_safetensors_path(stored->weight.file), w->name, found, scales,
-                       (long long)spec->n, (long long)spec->k);
+                       (long long)rows, (long long)spec->k);
     stored->group = spec->k / s->shape[1];
     stored->dtype = QV_F32;
     if (stored->group != 32 && stored->group != 64 && stored->group != 128)
@@ -295,7 +295,9 @@ qv_stored_find(const struct qv_stored_tower *in, const struct qv_config *config,
     const char *name = spec->names[i];
     if (in->gguf)
         return qv_stored_gguf_find(in->gguf, config, spec, i, out, err);
-    *out = (struct qv_stored_tensor){ .k = spec->k };
+    *out = (struct qv_stored_tensor){
+        .k = spec->k, .single = spec->single, .run = spec->run, .copies = spec->copies
+    };
     qv_status status = find_either_name(in, name, &out->weight, err);
     const struct qv_safetensor *t = out->weight.tensor;
     if (status)
@@ -327,15 +329,11 @@ qv_stored_row_bytes(const struct qv_stored_tensor *stored)
     return bytes > values ? bytes : values;
 }
 
-qv_status
-qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
-               const struct qv_stored_room *room, void **values, qv_error *err)
+/* Reads rows as they are stored. */
+static qv_status
+read_rows(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+          const struct qv_stored_room *room, void **values, qv_error *err)
 {
-    const size_t needed = (size_t)rows * qv_stored_row_bytes(stored);
-    if (needed > room->bytes) /* a safeguard: callers size the room by qv_stored_row_bytes */
-        return qv_fail(err, QV_EFORMAT,
-                       "%s: tensor %s: %lld rows take %zu bytes, and there is room for %zu",
-                       stored->path, stored->name, (long long)rows, needed, room->bytes);
     if (stored->bits) {
         *values = room->canonical;
         return read_quantised(stored, row, rows, room->raw, room->canonical, err);
@@ -354,6 +352,37 @@ qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
         qv_conv3d_channels_last_to_first(from, rows, stored->stored_rows, stored->stored_cols,
                                          element, to);
         *values = to;
+    }
+    return status;
+}
+
+qv_status
+qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+               const struct qv_stored_room *room, void **values, qv_error *err)
+{
+    const size_t needed = (size_t)rows * qv_stored_row_bytes(stored);
+    if (needed > room->bytes) /* a safeguard: callers size the room by qv_stored_row_bytes */
+        return qv_fail(err, QV_EFORMAT,
+                       "%s: tensor %s: %lld rows take %zu bytes, and there is room for %zu",
+                       stored->path, stored->name, (long long)rows, needed, room->bytes);
+    if (!stored->copies)
+        return read_rows(stored, row, rows, room, values, err);
+    const size_t row_bytes = qv_stored_row_bytes(stored);
+    qv_status status = QV_OK;
+    for (int64_t at = 0, n; at < rows && !status; at += n) {
+        const int64_t behind = row + at - stored->single, in = behind % stored->run;
+        const int64_t left = behind < 0 ? -behind : stored->run - in;
+        const int64_t from =
+            behind < 0 ? row + at
+                       : stored->single + in + behind / stored->run / stored->copies * stored->run;
+        const size_t before = (size_t)at * row_bytes;
+        const struct qv_stored_room part = { (char *)room->raw + before,
+                                             (char *)room->canonical + before,
+                                             room->bytes - before };
+        void *read = NULL;
+        n = rows - at < left ? rows - at : left;
+        status = read_rows(stored, from, n, &part, &read, err);
+        *values = at ? *values : read;
     }
     return status;
 }

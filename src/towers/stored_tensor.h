@@ -46,8 +46,9 @@ enum { QV_MOST_PIECES = 8 }; /* enough for q, k and v, or for the frames of a pa
 struct qv_stored_tensor {
     const char *path, *name, *dtype_name; /* in the file; of several pieces, the first one's */
     struct qv_found weight;
-    qv_dtype dtype; /* what qv_stored_read gives */
-    int64_t k;      /* values in a row */
+    qv_dtype dtype;              /* what qv_stored_read gives */
+    int64_t k;                   /* values in a row */
+    int64_t single, run, copies; /* as in struct qv_tensor_spec */
     /* If stored_cols is not 0, a row is stored as a matrix [stored_rows, stored_cols] and must
      * be transposed: of a patch embedding stored [O, T, P, P, C], of a Conv2d stored [O, C,
      * merge, merge]. */

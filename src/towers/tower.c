@@ -46,9 +46,12 @@ static struct qv_linear
 linear(struct builder *b, const char *const names[QV_MOST_STORED], bool bias_too,
        struct qv_tensor_spec weight)
 {
-    struct qv_tensor_spec bias = { .form = QV_TENSOR_BIAS, .n = weight.n, .k = 1 };
+    struct qv_tensor_spec bias = weight;
     struct qv_linear out = { QV_NO_TENSOR, QV_NO_TENSOR };
-    bias.pad_n = weight.pad_n;
+    bias.form = QV_TENSOR_BIAS;
+    bias.k = 1;
+    bias.pad_k = 0;
+    bias.conv3d = bias.conv2d = false;
     weight.form = QV_TENSOR_MATRIX;
     out.weight = add(b, names, ".weight", weight);
     if (bias_too)
@@ -99,10 +102,15 @@ add_block(struct builder *b, int64_t i)
     const char *const fc1[QV_MOST_STORED] = { names->fc1[0], names->fc1[1] };
     struct qv_block *block = &b->tower->blocks[i];
     int64_t h = b->c->hidden, m = b->c->intermediate, pad = b->c->mlp_padding;
+    struct qv_tensor_spec qkv = { .n = one ? 3 * h : h, .k = h };
+    if (b->c->kv_heads) {
+        qkv.single = h;
+        qkv.run = qv_config_head_dim(b->c);
+        qkv.copies = b->c->heads / b->c->kv_heads;
+    }
     snprintf(b->prefix, sizeof b->prefix, "blocks.%lld.", (long long)i);
     block->norm1 = norm(b, "norm1", h);
-    block->qkv =
-        linear(b, names->qkv, bias, (struct qv_tensor_spec){ .n = one ? 3 * h : h, .k = h });
+    block->qkv = linear(b, names->qkv, bias, qkv);
     block->proj = linear(b, ONE("attn.proj"), bias, (struct qv_tensor_spec){ .n = h, .k = h });
     block->norm2 = norm(b, "norm2", h);
     /* Padding adds nothing: GELU(0) = 0, and SiLU(0) * 0 = 0, and both meet a weight of 0 */

@@ -113,7 +113,7 @@ groups_to_keep(const struct loader *l, const struct source *s)
 {
     const struct qv_groups first = qv_stored_groups(&s->stored[0]), none = { 0 };
     if (!l->keeps || s->spec.form != QV_TENSOR_MATRIX || s->spec.conv3d || !first.bits ||
-        s->spec.pad_k % first.group)
+        s->spec.pad_k % first.group || s->spec.copies)
         return none;
     for (int i = 1; i < s->spec.n_stored; i++) {
         const struct qv_groups other = qv_stored_groups(&s->stored[i]);
@@ -178,7 +178,7 @@ measure(struct loader *l, struct qv_weights *w, qv_error *err)
             return status;
         w->buffers[id].offset = w->bytes;
         w->bytes += qv_aligned(s->layout.bytes);
-        w->n_parameters += s->spec.n_stored * s->spec.n * s->spec.k;
+        w->n_parameters += s->spec.n_stored * qv_stored_rows(&s->spec) * s->spec.k;
         w->groups[id] = s->groups;
         w->n_stored += s->groups.bits != 0;
     }

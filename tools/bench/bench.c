@@ -64,7 +64,6 @@ rate_text(struct bench_rate rate, double scale, char text[24])
     return rate.known ? digits(rate.per_s * scale, text) : "unknown";
 }
 
-/* Prints the device, once. */
 static void
 tell_device(struct bench *b)
 {
@@ -75,6 +74,12 @@ tell_device(struct bench *b)
     if (b->info.threads)
         tool_print(", %d thread%s", b->info.threads, b->info.threads == 1 ? "" : "s");
     tool_print("\n");
+}
+
+bool
+bench_is_spent(const struct bench *b)
+{
+    return b->o->budget > 0 && qv_seconds() - b->began_s >= b->o->budget;
 }
 
 qv_status
@@ -90,8 +95,10 @@ bench_begin(struct bench *b, qv_dtype dtype, qv_error *err)
                rate_text(b->peak[dtype], 1e-12, peak), qv_dtype_name(dtype),
                rate_text(b->memory, 1e-9, memory), rate_text(b->copy, 1e-9, copy));
     if (!b->peak[dtype].known || !b->memory.known || !b->copy.known)
-        tool_print("unknown: no two of %d measurements agree, so something else is using this "
-                   "machine\n",
+        tool_print(bench_is_spent(b)
+                       ? "unknown: --budget was spent before two measurements agreed\n"
+                       : "unknown: no two of %d measurements agree, so something else is "
+                         "using this machine\n",
                    BENCH_MOST_RATES);
     return QV_OK;
 }
@@ -134,12 +141,6 @@ duration(double seconds, char text[32])
     return text;
 }
 
-static bool
-is_spent(const struct bench *b)
-{
-    return b->o->budget > 0 && qv_seconds() - b->began_s >= b->o->budget;
-}
-
 void
 bench_expect(struct bench *b, int64_t parts)
 {
@@ -155,7 +156,7 @@ bench_next(struct bench *b)
     const double left_s = (now_s - b->parts_began_s) * (double)(b->parts - b->parts_done) /
                           (double)(b->parts_done + !b->parts_done);
     char text[32];
-    if (b->parts_done && is_spent(b)) {
+    if (b->parts_done && bench_is_spent(b)) {
         tool_say("bench %s: --budget is spent: %lld of %lld were timed", b->name,
                  (long long)b->parts_done, (long long)b->parts);
         return false;
@@ -171,7 +172,7 @@ bench_next(struct bench *b)
 static bool
 enough(const struct bench *b, const struct samples *s, int64_t repeats)
 {
-    return s->n == MOST_SAMPLES || s->spent_ms >= BENCH_MOST_MS || (s->n && is_spent(b)) ||
+    return s->n == MOST_SAMPLES || s->spent_ms >= BENCH_MOST_MS || (s->n && bench_is_spent(b)) ||
            (s->n >= repeats && s->spent_ms >= (double)(BENCH_LEAST_MS * repeats));
 }
 
@@ -184,7 +185,7 @@ sample(const struct bench *b, struct bench_run *run, struct samples *s, bool war
     qv_status status = run->work(run->user, &ms, err);
     double spent_ms = (qv_seconds() - began) * 1e3;
     s->first_ms = warm_up ? spent_ms : s->first_ms;
-    if (!status && (!warm_up || spent_ms >= BENCH_MOST_MS || is_spent(b))) {
+    if (!status && (!warm_up || spent_ms >= BENCH_MOST_MS || bench_is_spent(b))) {
         s->ms[s->n++] = ms >= 0 ? ms : spent_ms;
         s->spent_ms += spent_ms;
     }
@@ -252,14 +253,12 @@ bench_put_figure(json_t *record, const char *name, struct bench_figure figure)
     json_object_set_new(record, "withheld", withheld);
 }
 
-/* Returns units a second from units a run. */
 static double
 rate(double units, double ms)
 {
     return ms > 0 ? units / (ms * 1e-3) : 0;
 }
 
-/* Sets a field to a rate of the machine, or says that it is unknown. */
 static void
 put_rate(json_t *machine, const char *name, struct bench_rate rate, double scale)
 {
@@ -273,8 +272,8 @@ put_rate(json_t *machine, const char *name, struct bench_rate rate, double scale
 static json_t *
 machine_json(const struct bench *b, qv_dtype dtype)
 {
-    json_t *j = json_pack("{s:s, s:s, s:i, s:b}", "backend", b->info.backend, "device",
-                          b->info.device, "threads", b->info.threads, "tuned", b->o->tune);
+    json_t *j = tool_json("backend:s device:s threads:i tuned:b", b->info.backend, b->info.device,
+                          b->info.threads, b->o->tune);
     put_rate(j, "roof_tflops_per_s", b->peak[dtype], 1e-12);
     put_rate(j, "roof_gb_per_s", b->memory, 1e-9);
     put_rate(j, "copy_gb_per_s", b->copy, 1e-9);
@@ -304,11 +303,10 @@ static json_t *
 record_json(const struct bench *b, const struct bench_record *r)
 {
     double ms = r->times.median_ms;
-    json_t *j = json_pack("{s:s, s:o, s:s, s:s, s:f, s:f, s:I, s:f, s:f, s:f, s:f}", "bench",
-                          b->name, "case", tool_json_text(r->work), "way", r->way, "dtype",
-                          qv_dtype_name(r->dtype), "median_ms", ms, "p90_ms", r->times.p90_ms,
-                          "repeats", (json_int_t)r->times.repeats, "flops", r->flops, "bytes",
-                          r->bytes, "tflops_per_s", rate(r->flops, ms) * 1e-12, "gb_per_s",
+    json_t *j = tool_json("bench:s case:t way:s dtype:s median_ms:f p90_ms:f repeats:I flops:f "
+                          "bytes:f tflops_per_s:f gb_per_s:f",
+                          b->name, r->work, r->way, qv_dtype_name(r->dtype), ms, r->times.p90_ms,
+                          r->times.repeats, r->flops, r->bytes, rate(r->flops, ms) * 1e-12,
                           rate(r->bytes, ms) * 1e-9);
     json_object_update(j, r->extras);
     bench_put_figure(j, "roof_share", roof_share(b, r));
@@ -333,7 +331,6 @@ bench_emit(struct bench *b, const struct bench_record *r, qv_error *err)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Prints the heading of a table, unless that table is being printed already. */
 static void
 show_group(struct bench *b, const char *name, qv_dtype dtype)
 {
@@ -424,7 +421,10 @@ bench_ended(const char *what, int code, qv_error *err)
 static char *
 text_of(char *line)
 {
-    line[strcspn(line, "#\r\n")] = 0;
+    size_t n = strcspn(line, "#\r\n");
+    while (n && strchr(" \t", line[n - 1]))
+        n--;
+    line[n] = 0;
     return line + strspn(line, " \t");
 }
 

@@ -31,13 +31,15 @@ struct bench {
 
 /* Opens the device of the options. bench_close closes it, and reports whether times scattered. */
 qv_status bench_open(struct bench *b, qv_error *err);
-/* Opens the device, and loads the model of the options. */
 qv_status bench_open_model(struct bench *b, qv_model **model, qv_model_info *info, qv_error *err);
 void bench_close(struct bench *b);
 bool bench_talks(const struct bench *b); /* returns whether tables are printed: stdout is not used
                                           * for JSON records */
 
-/* Measures the roofline of a dtype, and prints it below the device. */
+bool bench_is_spent(const struct bench *b); /* returns whether --budget is */
+
+/* Measures the roofline of a dtype, no longer than --budget lasts, and prints it below the
+ * device. */
 qv_status bench_begin(struct bench *b, qv_dtype dtype, qv_error *err);
 
 /* Begins a list of so many parts. bench_next, before each part, reports how long the rest takes,
@@ -78,7 +80,6 @@ struct bench_record {
     const char *show; /* names of extras that end the line, with spaces between them; or NULL */
     json_t *extras;   /* more fields, or NULL; bench_report and bench_emit take the reference */
 };
-/* Prints a line of a table, below its heading if it is the first. */
 void bench_print(struct bench *b, const struct bench_record *r);
 /* Writes the JSON record, if records are wanted. bench_report prints the line too. */
 qv_status bench_emit(struct bench *b, const struct bench_record *r, qv_error *err);
@@ -150,7 +151,6 @@ qv_status bench_ops_open(qv_context *ctx, const struct qv_op *ops, size_t n, str
                          qv_error *err);
 void bench_ops_close(struct bench_ops *ops);
 
-/* Packs `copies` matrices of random values, `stride` bytes apart. */
 qv_status bench_pack(qv_context *ctx, const struct qv_matrix *matrix, int64_t copies,
                      struct qv_memory **out, size_t *stride, qv_error *err);
 
@@ -168,7 +168,6 @@ qv_status bench_measure_roofline(struct bench *b, qv_dtype dtype, qv_error *err)
 
 /* ---- limit.c: the bounds of a plan's work on chunks ------------------------------------------ */
 
-/* The items of a chunk. */
 struct bench_chunk {
     const qv_item *items;
     size_t n;
@@ -199,7 +198,6 @@ enum { BENCH_LIMIT_RUNS = 2 };
 void bench_limit_runs(struct bench_limit *l, struct bench_run runs[BENCH_LIMIT_RUNS]);
 struct bench_bounds bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
                                        const struct bench_run runs[BENCH_LIMIT_RUNS]);
-/* Compares work of so many ms with the bounds, as fields of its record. */
 void bench_put_bounds(json_t *record, const struct bench_bounds *bounds, double ms);
 /* Reports the limit and the floor for the work of record r; prefix begins their ways' names. */
 qv_status bench_report_bounds(struct bench *b, const struct bench_limit *l,

@@ -45,7 +45,6 @@ name_files(struct cache_bench *c, qv_error *err)
     return c->list && c->folder ? QV_OK : qv_fail(err, QV_ENOMEM, "%s: out of memory", folder);
 }
 
-/* Runs `qwenvit cache` with this list and without output. */
 static qv_status
 run_with(struct cache_bench *c, const char *list, struct tool_cache_times *times, qv_error *err)
 {
@@ -196,7 +195,7 @@ resume(struct cache_bench *c, struct bench_times *times, json_t **extras, qv_err
     const qv_status s = run_with(c, c->list, &t, err);
     const double ms = 1e3 * (qv_seconds() - began_s);
     *times = (struct bench_times){ ms, ms, 1 };
-    *extras = json_pack("{s:f, s:f}", "list_s", t.list_s, "look_s", t.look_s);
+    *extras = tool_json("list_s:f look_s:f", t.list_s, t.look_s);
     return s;
 }
 

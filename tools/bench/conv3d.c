@@ -14,24 +14,23 @@
 #include "shapes.h"
 #include "towers/steps.h"
 
-/* A convolution being timed, with data for it. */
+/* What a convolution reads and writes. */
+enum { X, Y, WEIGHT, BIAS, RESIDUAL, N_DATA };
+
 struct subject {
     struct bench *b;
     qv_conv3d_desc desc; /* with its dtype */
     qv_conv3d_info info;
     qv_conv3d_way ways[QV_LOWERING_COUNT];
     char text[1000]; /* desc as text */
-    void *x, *y;
-    float *weight, *bias;
+    void *data[N_DATA];
 };
 
 static void
 close_subject(struct subject *s)
 {
-    free(s->x);
-    free(s->y);
-    free(s->weight);
-    free(s->bias);
+    for (int i = 0; i < N_DATA; i++)
+        free(s->data[i]);
 }
 
 static qv_status
@@ -53,20 +52,11 @@ static qv_status
 create(const struct subject *s, const char *lowering, qv_conv3d **out, qv_error *err)
 {
     const qv_conv3d_desc *d = &s->info.desc;
-    qv_conv3d_weights weights = { .weight = s->weight, .bias = d->bias ? s->bias : NULL };
-    qv_conv3d_options options = { .lowering = lowering };
-    void *residual = NULL;
-    if (d->residual_rows) {
-        size_t bytes = (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype);
-        residual = malloc(bytes);
-        if (!residual)
-            return qv_fail(err, QV_ENOMEM, "no memory for a residual of %zu bytes", bytes);
-        bench_fill(residual, d->dtype, bytes);
-        weights.residual = residual;
-    }
-    qv_status status = qv_conv3d_create(s->b->ctx, &s->desc, &weights, &options, out, err);
-    free(residual);
-    return status;
+    const qv_conv3d_weights weights = { .weight = s->data[WEIGHT],
+                                        .bias = d->bias ? s->data[BIAS] : NULL,
+                                        .residual = d->residual_rows ? s->data[RESIDUAL] : NULL };
+    const qv_conv3d_options options = { .lowering = lowering };
+    return qv_conv3d_create(s->b->ctx, &s->desc, &weights, &options, out, err);
 }
 
 static qv_status
@@ -78,23 +68,27 @@ open_subject(struct subject *s, struct bench *b, const qv_conv3d_desc *desc, qv_
     if (status)
         return status;
     const qv_conv3d_desc *d = &s->info.desc;
-    bool bytes = d->layout == QV_LAYOUT_FRAMES_U8;
-    size_t weight =
-        (size_t)(d->o * (d->c / d->groups) * d->kernel[0] * d->kernel[1] * d->kernel[2]);
-    s->x = malloc(s->info.x_bytes);
-    s->y = malloc(s->info.y_bytes);
-    s->weight = malloc(weight * sizeof *s->weight);
-    s->bias = malloc((size_t)d->o * sizeof *s->bias);
-    if (!s->x || !s->y || !s->weight || !s->bias)
-        return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes in and %zu bytes out",
-                       s->info.x_bytes, s->info.y_bytes);
-    bench_fill(s->x, bytes ? QV_U8 : d->dtype, s->info.x_bytes);
-    bench_fill(s->weight, QV_F32, weight * sizeof *s->weight);
-    bench_fill(s->bias, QV_F32, (size_t)d->o * sizeof *s->bias);
+    const int64_t taps = d->kernel[0] * d->kernel[1] * d->kernel[2];
+    const struct {
+        qv_dtype dtype;
+        size_t bytes;
+    } data[N_DATA] = {
+        [X] = { d->layout == QV_LAYOUT_FRAMES_U8 ? QV_U8 : d->dtype, s->info.x_bytes },
+        [Y] = { d->dtype, s->info.y_bytes },
+        [WEIGHT] = { QV_F32, (size_t)(d->o * (d->c / d->groups) * taps) * 4 },
+        [BIAS] = { QV_F32, (size_t)d->o * 4 },
+        [RESIDUAL] = { d->dtype, (size_t)(d->residual_rows * d->o) * qv_dtype_bytes(d->dtype) },
+    };
+    for (int i = 0; i < N_DATA; i++) {
+        s->data[i] = malloc(data[i].bytes + 1);
+        if (!s->data[i])
+            return qv_fail(err, QV_ENOMEM, "no memory for %zu bytes in and %zu bytes out",
+                           s->info.x_bytes, s->info.y_bytes);
+        bench_fill(s->data[i], data[i].dtype, data[i].bytes);
+    }
     if (!b->o->tune)
         return QV_OK;
-    qv_conv3d *conv =
-        NULL; /* it measures what the tune file lacks, which is the choice from then on */
+    qv_conv3d *conv = NULL; /* making it measures what the tune file lacks */
     status = create(s, NULL, &conv, err);
     qv_conv3d_free(&conv);
     return status ? status : ask(s, err);
@@ -122,13 +116,12 @@ open_way(const struct subject *s, qv_lowering lowering, struct way_run *w, qv_er
     w->run = (struct bench_run){ .work = bench_list_run, .user = &w->list };
     qv_status status = create(s, qv_lowering_name(lowering), &w->conv, err);
     if (!status)
-        status = qv_conv3d_run(w->conv, s->x, s->y, err);
+        status = qv_conv3d_run(w->conv, s->data[X], s->data[Y], err);
     if (!status)
         w->list.n = qv_conv3d_calls(w->conv, &w->list.calls);
     return status;
 }
 
-/* Returns a record of one way. Its extras have what is known of every one. */
 static struct bench_record
 record_of(const struct subject *s, const char *work, qv_lowering lowering)
 {
@@ -138,50 +131,37 @@ record_of(const struct subject *s, const char *work, qv_lowering lowering)
                                   .dtype = s->info.desc.dtype,
                                   .flops = way->flops,
                                   .bytes = way->bytes,
-                                  .extras = json_pack("{s:b, s:s}", "chosen", way->chosen, "desc",
-                                                      s->text) };
+                                  .extras = tool_json("chosen:b desc:s", way->chosen, s->text) };
 }
 
 /* ---- conv3d ---------------------------------------------------------------------------------- */
 
+/* Times a lowering, or prints why it is not legal. */
 static qv_status
 run_way(struct subject *s, const char *work, qv_lowering lowering, qv_error *err)
 {
-    struct way_run w;
-    qv_status status = open_way(s, lowering, &w, err);
-    if (!status)
-        status = bench_time(s->b, &w.run, 1, err);
-    if (!status) {
-        struct bench_record r = record_of(s, work, lowering);
-        r.times = w.run.times;
+    const qv_conv3d_way *way = &s->ways[lowering];
+    struct way_run w = { .conv = NULL };
+    struct bench_record r = record_of(s, work, lowering);
+    qv_status status = QV_OK;
+    if (way->legal) {
         r.show = "chosen scratch_bytes";
         json_object_set_new(r.extras, "scratch_bytes",
-                            json_integer((json_int_t)s->ways[lowering].scratch_bytes));
-        status = bench_report(s->b, &r, err);
+                            json_integer((json_int_t)way->scratch_bytes));
+        status = open_way(s, lowering, &w, err);
+        if (!status)
+            status = bench_time(s->b, &w.run, 1, err);
+        r.times = w.run.times;
+        close_way(&w);
+        if (!status)
+            return bench_report(s->b, &r, err);
+    } else if (bench_talks(s->b)) {
+        r.show = "reason";
+        json_object_set_new(r.extras, "reason", json_string(way->reason));
+        r.flops = r.bytes = 0;
+        bench_print(s->b, &r);
     }
-    close_way(&w);
-    return status;
-}
-
-static qv_status
-run_ways(struct bench *b, const char *work, const qv_conv3d_desc *desc, qv_error *err)
-{
-    struct subject s;
-    int only = b->o->lowering ? qv_lowering_find(b->o->lowering) : -1;
-    qv_status status = open_subject(&s, b, desc, err);
-    for (int i = 0; i < QV_LOWERING_COUNT && !status; i++)
-        if (s.ways[i].legal && (only < 0 || only == i))
-            status = run_way(&s, work, (qv_lowering)i, err);
-    for (int i = 0; i < QV_LOWERING_COUNT && !status && bench_talks(b); i++)
-        if (!s.ways[i].legal && (only < 0 || only == i)) {
-            struct bench_record r = record_of(&s, work, (qv_lowering)i);
-            json_object_set_new(r.extras, "reason", json_string(s.ways[i].reason));
-            r.show = "reason";
-            r.flops = r.bytes = 0;
-            bench_print(b, &r);
-            json_decref(r.extras);
-        }
-    close_subject(&s);
+    json_decref(r.extras);
     return status;
 }
 
@@ -201,7 +181,18 @@ run_line(void *user, char *line, qv_error *err)
     desc.dtype = desc.dtype ? desc.dtype : bench_dtype(b);
     if (!(b->peak[desc.dtype].per_s > 0))
         status = bench_begin(b, desc.dtype, err);
-    return status ? status : run_ways(b, line, &desc, err);
+    if (status)
+        return status;
+    struct subject s;
+    const int only = b->o->lowering ? qv_lowering_find(b->o->lowering) : -1;
+    status = open_subject(&s, b, &desc, err);
+    for (int i = 0; i < 2 * QV_LOWERING_COUNT && !status; i++) { /* legal ones first */
+        const int lowering = i % QV_LOWERING_COUNT;
+        if (s.ways[lowering].legal == (i < QV_LOWERING_COUNT) && (only < 0 || only == lowering))
+            status = run_way(&s, line, (qv_lowering)lowering, err);
+    }
+    close_subject(&s);
+    return status;
 }
 
 qv_status
@@ -245,29 +236,6 @@ static const int64_t row_counts[] = { 760, 3040, 6080, 24320, 97280 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
 #define MOST_RUN_MS 2000 /* limit for one run, unless --rows asks for more */
 
-/* Describes frames with so many patches: pairs of 20 x 38, or one pair of two rows of patches.
- * Returns false if neither is possible. */
-static bool
-as_frames(const struct qv_config *t, int64_t rows, qv_conv3d_desc *d)
-{
-    bool usual = rows % 760 == 0;
-    int64_t grid_h = usual ? 20 : t->merge, grid_w = usual ? 38 : rows / t->merge;
-    if (!usual && rows % (t->merge * t->merge))
-        return false;
-    d->n = 1;
-    d->d = usual ? rows / 760 * t->temporal : t->temporal;
-    d->h = grid_h * t->patch;
-    d->w = grid_w * t->patch;
-    d->layout = QV_LAYOUT_FRAMES_U8;
-    d->merge = t->merge;
-    d->alpha = 1 / 255.0;
-    for (int i = 0; i < 3; i++) {
-        d->pixel_scale[i] = 2;
-        d->pixel_shift[i] = -255;
-    }
-    return true;
-}
-
 static qv_conv3d_desc
 as_rows(const struct qv_config *t, int64_t rows, qv_dtype dtype)
 {
@@ -279,12 +247,42 @@ as_rows(const struct qv_config *t, int64_t rows, qv_dtype dtype)
     return d;
 }
 
-/* What is timed of a patch embedding of so many rows. */
+/* Describes frames with so many patches: pairs of 20 x 38, or one pair of two rows of patches.
+ * Returns false if neither is possible. */
+static bool
+as_frames(const struct qv_config *t, int64_t rows, qv_conv3d_desc *d)
+{
+    const bool usual = rows % 760 == 0;
+    if (!usual && rows % (t->merge * t->merge))
+        return false;
+    d->n = 1;
+    d->d = usual ? rows / 760 * t->temporal : t->temporal;
+    d->h = (usual ? 20 : t->merge) * t->patch;
+    d->w = (usual ? 38 : rows / t->merge) * t->patch;
+    d->layout = QV_LAYOUT_FRAMES_U8;
+    d->merge = t->merge;
+    d->alpha = 1 / 255.0;
+    for (int i = 0; i < 3; i++) {
+        d->pixel_scale[i] = 2;
+        d->pixel_shift[i] = -255;
+    }
+    return true;
+}
+
+/* What is timed of a patch embedding of so many rows: the ways, of which the GEMM is no object. */
 enum { GEMM_ALONE, FROM_ROWS, FROM_BYTES, DIRECT, N_EMBEDS };
+static const struct {
+    const char *name;
+    bool frames; /* its input: frames, or patch rows */
+    qv_lowering lowering;
+} embeds[N_EMBEDS] = { { "GEMM alone", false, QV_LOWERING_PATCHIFY },
+                       { "patchify", false, QV_LOWERING_PATCHIFY },
+                       { "patchify from bytes", true, QV_LOWERING_PATCHIFY },
+                       { "direct", false, QV_LOWERING_DIRECT } };
 
 struct embed {
     struct bench *b;
-    char work[160];
+    const struct qv_config *config;
     int64_t rows;
     struct subject subjects[2]; /* patch rows; frames */
     struct way_run ways[N_EMBEDS];
@@ -305,37 +303,36 @@ close_embed(struct embed *e)
 }
 
 static qv_status
-open_embed(struct embed *e, const struct qv_config *t, qv_dtype dtype, qv_error *err)
+open_embed(struct embed *e, qv_error *err)
 {
+    const qv_dtype dtype = bench_dtype(e->b);
     const struct qv_op_gemm gemm = {
-        .m = e->rows, .n = t->hidden, .k = qv_config_row_dim(t), .alpha = 1
+        .m = e->rows, .n = e->config->hidden, .k = qv_config_row_dim(e->config), .alpha = 1
     };
-    struct subject *rows = &e->subjects[0], *frames = &e->subjects[1];
-    qv_conv3d_desc d = as_rows(t, e->rows, dtype);
+    qv_conv3d_desc d = as_rows(e->config, e->rows, dtype);
     qv_status status = bench_gemm_open(e->b->ctx, &gemm, dtype, &e->gemm, &e->weight, err);
     if (!status)
-        status = open_subject(rows, e->b, &d, err);
-    if (!status)
-        status = open_way(rows, QV_LOWERING_PATCHIFY, &e->ways[FROM_ROWS], err);
-    if (!status && rows->ways[QV_LOWERING_DIRECT].legal)
-        status = open_way(rows, QV_LOWERING_DIRECT, &e->ways[DIRECT], err);
-    if (status || !as_frames(t, e->rows, &d))
-        return status;
-    status = open_subject(frames, e->b, &d, err);
-    return status ? status : open_way(frames, QV_LOWERING_PATCHIFY, &e->ways[FROM_BYTES], err);
+        status = open_subject(&e->subjects[0], e->b, &d, err);
+    if (!status && as_frames(e->config, e->rows, &d))
+        status = open_subject(&e->subjects[1], e->b, &d, err);
+    for (int i = FROM_ROWS; i < N_EMBEDS && !status; i++) {
+        const struct subject *s = &e->subjects[embeds[i].frames];
+        if (s->ways[embeds[i].lowering].legal)
+            status = open_way(s, embeds[i].lowering, &e->ways[i], err);
+    }
+    return status;
 }
 
 static qv_status
-report_embed(const struct embed *e, const struct qv_config *t, int which,
-             const struct bench_run *runs, qv_error *err)
+report_embed(const struct embed *e, const char *tower, int which, const struct bench_run *runs,
+             qv_error *err)
 {
-    static const char *const names[] = { "GEMM alone", "patchify", "patchify from bytes",
-                                         "direct" };
-    const double ms = runs[which].times.median_ms, gemm_ms = runs[GEMM_ALONE].times.median_ms,
-                 rows_ms = runs[FROM_ROWS].times.median_ms;
-    struct bench_record r = record_of(&e->subjects[which == FROM_BYTES], e->work,
-                                      which == DIRECT ? QV_LOWERING_DIRECT : QV_LOWERING_PATCHIFY);
-    r.way = names[which];
+    char work[160];
+    const double ms = runs[which].times.median_ms, gemm_ms = runs[GEMM_ALONE].times.median_ms;
+    snprintf(work, sizeof work, "%s %lld rows", tower, (long long)e->rows);
+    struct bench_record r =
+        record_of(&e->subjects[embeds[which].frames], work, embeds[which].lowering);
+    r.way = embeds[which].name;
     r.times = runs[which].times;
     r.show = "over_gemm over_patchify over_floor";
     json_object_set_new(r.extras, "rows", json_integer(e->rows));
@@ -343,13 +340,13 @@ report_embed(const struct embed *e, const struct qv_config *t, int which,
         json_object_set_new(r.extras, "chosen", json_false());
         r.flops = e->gemm.flops;
         r.bytes = e->gemm.bytes;
-    } else {
+    } else
         json_object_set_new(r.extras, "over_gemm", json_real(ms / gemm_ms));
-    }
     if (which > FROM_ROWS)
-        json_object_set_new(r.extras, "over_patchify", json_real(ms / rows_ms));
+        json_object_set_new(r.extras, "over_patchify",
+                            json_real(ms / runs[FROM_ROWS].times.median_ms));
     if (which == FROM_BYTES) { /* bytes are read once, rows are written once, and the GEMM runs */
-        const double moved = (double)(e->rows * qv_config_row_dim(t)) *
+        const double moved = (double)(e->rows * qv_config_row_dim(e->config)) *
                              (1 + (double)qv_dtype_bytes(r.dtype)) / e->b->copy.per_s * 1e3;
         bench_put_figure(r.extras, "over_floor", bench_over(ms, gemm_ms + moved, e->b->copy.known));
     }
@@ -358,41 +355,27 @@ report_embed(const struct embed *e, const struct qv_config *t, int which,
 
 /* *longest_ms becomes the slowest way's time. */
 static qv_status
-run_rows(struct bench *b, const struct tower *t, int64_t rows, qv_dtype dtype, double *longest_ms,
-         qv_error *err)
+run_rows(struct bench *b, const struct tower *t, int64_t rows, double *longest_ms, qv_error *err)
 {
-    struct embed e = { .b = b, .rows = rows };
-    struct bench_run runs[N_EMBEDS] = { { 0 } };
-    snprintf(e.work, sizeof e.work, "%s %lld rows", t->name, (long long)rows);
-    qv_status status = open_embed(&e, &t->config, dtype, err);
-    runs[GEMM_ALONE] = (struct bench_run){ .work = bench_list_run, .user = &e.gemm.list };
+    struct embed e = { .b = b, .config = &t->config, .rows = rows };
+    struct bench_run runs[N_EMBEDS] = { { .work = bench_list_run, .user = &e.gemm.list } };
+    qv_status status = open_embed(&e, err);
     for (int i = FROM_ROWS; i < N_EMBEDS; i++)
         runs[i] = e.ways[i].run;
     if (!status)
         status = bench_time(b, runs, N_EMBEDS, err);
     for (int i = 0; i < N_EMBEDS && !status; i++) {
         *longest_ms = runs[i].times.median_ms > *longest_ms ? runs[i].times.median_ms : *longest_ms;
-        status = runs[i].work ? report_embed(&e, &t->config, i, runs, err) : QV_OK;
+        status = runs[i].work ? report_embed(&e, t->name, i, runs, err) : QV_OK;
     }
     close_embed(&e);
     return status;
 }
 
-/* Returns the most rows, and at *n how many row counts there are. */
-static int64_t
-most_rows(const struct bench *b, int *n)
-{
-    const int64_t most = b->o->rows ? b->o->rows : row_counts[N_ROW_COUNTS - 1];
-    for (*n = 1; *n < N_ROW_COUNTS && row_counts[*n] <= most;)
-        ++*n;
-    return most;
-}
-
+/* Runs a tower with the first n row counts, of which none is above `most`. */
 static qv_status
-run_tower(struct bench *b, const struct tower *t, qv_dtype dtype, qv_error *err)
+run_tower(struct bench *b, const struct tower *t, int n, int64_t most, qv_error *err)
 {
-    int n;
-    const int64_t most = most_rows(b, &n);
     double longest_ms = 0;
     qv_status status = QV_OK;
     for (int i = 0; i < n && !status; i++) {
@@ -405,7 +388,7 @@ run_tower(struct bench *b, const struct tower *t, qv_dtype dtype, qv_error *err)
         }
         if (!bench_next(b))
             break;
-        status = run_rows(b, t, rows, dtype, &longest_ms, err);
+        status = run_rows(b, t, rows, &longest_ms, err);
     }
     return status;
 }
@@ -413,10 +396,11 @@ run_tower(struct bench *b, const struct tower *t, qv_dtype dtype, qv_error *err)
 qv_status
 bench_patch_embed(struct bench *b, qv_error *err)
 {
-    struct tower own;
+    const int64_t most = b->o->rows ? b->o->rows : row_counts[N_ROW_COUNTS - 1];
     const struct tower *list = towers;
+    struct tower own;
     size_t n = sizeof towers / sizeof *towers;
-    int n_rows;
+    int n_rows = 1;
     char name[100];
     qv_status status = bench_open(b, err);
     if (!status && b->o->model) {
@@ -427,9 +411,10 @@ bench_patch_embed(struct bench *b, qv_error *err)
     }
     if (!status)
         status = bench_begin(b, bench_dtype(b), err);
-    most_rows(b, &n_rows);
+    while (n_rows < N_ROW_COUNTS && row_counts[n_rows] <= most)
+        n_rows++;
     bench_expect(b, (int64_t)n * n_rows);
     for (size_t i = 0; i < n && !status; i++)
-        status = run_tower(b, &list[i], bench_dtype(b), err);
+        status = run_tower(b, &list[i], n_rows, most, err);
     return status;
 }

@@ -37,7 +37,6 @@ struct gemm_bench {
     int64_t copies;
 };
 
-/* Opens the GEMM of a row count, once with each copy of the weight. */
 static qv_status
 open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_ops *out,
           qv_error *err)
@@ -70,7 +69,6 @@ open_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, struct bench_op
     return status;
 }
 
-/* Reports a row count, whose times are of a GEMM with each copy. */
 static qv_status
 report_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct bench_ops *ops,
             struct bench_times times, double first_ms, qv_error *err)
@@ -91,11 +89,9 @@ report_rows(const struct gemm_bench *g, int64_t m, qv_dtype dtype, const struct 
                               .bytes = ops->bytes / copies,
                               .streams = true,
                               .show = "over_m1 over_copy",
-                              .extras = json_pack("{s:o, s:I, s:I, s:I, s:f, s:I}", "model",
-                                                  tool_json_text(g->model), "m", (json_int_t)m, "n",
-                                                  (json_int_t)g->p->n, "k", (json_int_t)g->p->k,
-                                                  "over_m1", times.median_ms / first_ms,
-                                                  "weight_bytes", (json_int_t)g->packed_bytes) };
+                              .extras = tool_json("model:t m:I n:I k:I over_m1:f weight_bytes:I",
+                                                  g->model, m, g->p->n, g->p->k,
+                                                  times.median_ms / first_ms, g->packed_bytes) };
     bench_put_figure(r.extras, "over_copy", bench_by_rate(ms / copy_ms, g->b->copy));
     return bench_report(g->b, &r, err);
 }
@@ -110,7 +106,6 @@ streamed_bytes(const struct gemm_bench *g)
     return (int64_t)(bytes < least ? least : bytes > most ? most : bytes);
 }
 
-/* Returns how many of the row counts are wanted. */
 static int
 count_rows(const struct gemm_bench *g)
 {

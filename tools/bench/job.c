@@ -20,21 +20,21 @@
 
 enum { MADE = 4, FPS = 24, MOST_FRAMES = 1 << 16, MOST_SIDE = 4096 };
 
-static struct tool_clip_shape
+static struct qvm_clip_shape
 clip_shape(const struct tool_options *o)
 {
-    return (struct tool_clip_shape){ .width = (int)(o->size[1] & ~1),
-                                     .height = (int)(o->size[0] & ~1),
-                                     .fps = FPS,
-                                     .frames = (int)(o->seconds * FPS + 0.999),
-                                     .is_filmed = true };
+    return (struct qvm_clip_shape){ .width = (int)(o->size[1] & ~1),
+                                    .height = (int)(o->size[0] & ~1),
+                                    .fps = FPS,
+                                    .frames = (int)(o->seconds * FPS + 0.999),
+                                    .is_filmed = true };
 }
 
 /* Makes clip number i unless it exists, and adds a line for it to the list. */
 static qv_status
 make_clip(const struct job_bench *j, int64_t i, FILE *list, qv_error *err)
 {
-    struct tool_clip_shape shape = clip_shape(j->b->o);
+    struct qvm_clip_shape shape = clip_shape(j->b->o);
     char name[80], key[32];
     shape.number = (int)(i % MADE);
     snprintf(name, sizeof name, "%dx%d-%d-%d%c.mp4", shape.width, shape.height, shape.fps,
@@ -44,7 +44,7 @@ make_clip(const struct job_bench *j, int64_t i, FILE *list, qv_error *err)
     qv_status s = path ? QV_OK : qv_fail(err, QV_ENOMEM, "no memory for a path");
     if (!s && !qv_path_exists(path))
         s = tool_make_clip(path, &shape, err);
-    json_t *entry = s ? NULL : json_pack("{s:o, s:s}", "path", tool_json_text(path), "key", key);
+    json_t *entry = s ? NULL : tool_json("path:t key:s", path, key);
     char *line = entry ? tool_json_line(entry) : NULL;
     if (!s && (!line || fprintf(list, "%s\n", line) < 0))
         s = qv_fail(err, QV_ENOMEM, "no memory for a list");
@@ -176,28 +176,24 @@ extras_of(const struct job_bench *j, enum bench_job_way way, const double *ms)
     const struct bench_job_bounds bounds = bench_job_bounds_of(ms, way);
     const qv_job_progress *p = &j->progress[way];
     const int64_t tokens = j->patches / (j->m.merge_size * j->m.merge_size);
-    json_t *e =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:s}", "list",
-                  j->b->o->list ? j->b->o->list : "made", "clips", (json_int_t)j->list.n, "patches",
-                  (json_int_t)j->patches, "tokens", (json_int_t)tokens, "token_bytes",
-                  (json_int_t)j->bytes, "clips_per_s", 1e3 * (double)j->list.n / ms[way], "cores",
-                  qv_usable_cores(), "devices", (int)job_devices_of(j, way), "decode",
-                  qv_decode_name(j->b->o->clip.decode));
+    json_t *e = tool_json(
+        "list:s clips:I patches:I tokens:I token_bytes:I clips_per_s:f cores:i devices:i decode:s",
+        j->b->o->list ? j->b->o->list : "made", j->list.n, j->patches, tokens, j->bytes,
+        1e3 * (double)j->list.n / ms[way], qv_usable_cores(), (int)job_devices_of(j, way),
+        qv_decode_name(j->b->o->clip.decode));
     if (bounds.sum_ms > 0)
-        json_object_update_new(e,
-                               json_pack("{s:f, s:f}", "over_slowest", ms[way] / bounds.slowest_ms,
-                                         "over_sum", ms[way] / bounds.sum_ms));
+        tool_json_add(&e, "over_slowest:f over_sum:f", ms[way] / bounds.slowest_ms,
+                      ms[way] / bounds.sum_ms);
     if (way == BENCH_JOB_DEVICES)
-        json_object_set_new(e, "times_one", json_real(ms[BENCH_JOB_DEVICE] / ms[way]));
+        tool_json_add(&e, "times_one:f", ms[BENCH_JOB_DEVICE] / ms[way]);
     if (p->devices)
-        json_object_update_new(
-            e,
-            json_pack("{s:s, s:f, s:I, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:I}", "limit",
-                      p->limit, "elapsed_s", p->elapsed_s, "chunks", (json_int_t)p->chunks, "fill",
-                      (double)p->rows / ((double)p->capacity_rows + 1e-9), "decoders", p->decoders,
-                      "decode_s", p->decode_s, "room_s", p->room_s, "device_s", p->device_s,
-                      "starved_s", p->starved_s, "full_s", p->full_s, "sinks", p->sinks, "sink_s",
-                      p->sink_s, "gpu_clips", (json_int_t)p->gpu_clips));
+        tool_json_add(&e,
+                      "limit:s elapsed_s:f chunks:I fill:f decoders:i decode_s:f room_s:f "
+                      "device_s:f starved_s:f full_s:f sinks:i sink_s:f gpu_clips:I",
+                      p->limit, p->elapsed_s, p->chunks,
+                      (double)p->rows / ((double)p->capacity_rows + 1e-9), p->decoders, p->decode_s,
+                      p->room_s, p->device_s, p->starved_s, p->full_s, p->sinks, p->sink_s,
+                      p->gpu_clips);
     return e;
 }
 
@@ -206,7 +202,7 @@ static void
 name_work(const struct job_bench *j, char *text, size_t size)
 {
     const struct tool_options *o = j->b->o;
-    const struct tool_clip_shape shape = clip_shape(o);
+    const struct qvm_clip_shape shape = clip_shape(o);
     char model[100], what[100], devices[32] = "";
     bench_base_name(o->list ? o->list : "", what, sizeof what);
     if (!o->list)

@@ -44,7 +44,6 @@ crew_run(void *user)
     }
 }
 
-/* Works on each clip of the list, by so many threads. */
 static qv_status
 by_crew(struct job_bench *j, crew_work *work, int n_threads, qv_error *err)
 {

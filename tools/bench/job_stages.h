@@ -8,7 +8,6 @@
 #include "bench.h"
 #include "command/encode.h"
 #include "command/list.h"
-#include "job_bounds.h"
 
 struct job_bench {
     struct bench *b;
@@ -37,7 +36,6 @@ job_rows_of(const qv_item *item)
     return item->grid_thw[0] * item->grid_thw[1] * item->grid_thw[2];
 }
 
-/* Returns how many devices work in a way. */
 static inline size_t
 job_devices_of(const struct job_bench *j, enum bench_job_way way)
 {
@@ -52,7 +50,6 @@ struct job_way {
 };
 bench_work job_work;
 
-/* Asks a job how many clips it decodes at once, and where. */
 qv_status job_ask_decoders(struct job_bench *j, qv_error *err);
 
 #endif

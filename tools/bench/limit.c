@@ -147,8 +147,7 @@ bench_limit_bounds(const struct bench *b, const struct bench_limit *l,
 void
 bench_put_bounds(json_t *record, const struct bench_bounds *bounds, double ms)
 {
-    json_t *parts =
-        json_pack("{s:f, s:f}", "gemm_ms", bounds->gemm_ms, "attention_ms", bounds->attention_ms);
+    json_t *parts = tool_json("gemm_ms:f attention_ms:f", bounds->gemm_ms, bounds->attention_ms);
     bench_put_figure(parts, "between_ms", bench_beyond_ms(ms, bounds->limit.median_ms));
     json_object_set_new(record, "parts", parts);
     json_object_set_new(record, "limit_ms", json_real(bounds->limit.median_ms));
@@ -171,9 +170,8 @@ bench_report_bounds(struct bench *b, const struct bench_limit *l, const struct b
     limit.flops = l->flops;
     limit.bytes = l->bytes;
     limit.extras = json_copy(r.extras);
-    json_object_update_new(limit.extras,
-                           json_pack("{s:f, s:f, s:b}", "gemm_ms", bounds->gemm_ms, "attention_ms",
-                                     bounds->attention_ms, "attention_counted", l->counted));
+    tool_json_add(&limit.extras, "gemm_ms:f attention_ms:f attention_counted:b", bounds->gemm_ms,
+                  bounds->attention_ms, l->counted);
     limit.show = "gemm_ms attention_ms attention_counted";
     floor.way = ways[1];
     floor.computed = true;

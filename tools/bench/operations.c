@@ -27,7 +27,6 @@ bench_fill(void *data, qv_dtype dtype, size_t bytes)
         memcpy((char *)data + at, data, bytes - at < block ? bytes - at : block);
 }
 
-/* Fills memory of the device as bench_fill does. */
 static qv_status
 fill_device(qv_context *ctx, struct qv_buffer at, qv_dtype dtype, size_t bytes, qv_error *err)
 {
@@ -87,7 +86,6 @@ bench_run_calls(qv_context *ctx, const struct qv_call *calls, size_t n, double *
     return time_once(&list, ms, err);
 }
 
-/* Replaces the recording by one of the calls, repeated `times` times. */
 static qv_status
 record(struct bench_list *l, int64_t times, qv_error *err)
 {

@@ -58,9 +58,9 @@ report_decode(struct preprocess_bench *p, const qv_outcome *info, struct bench_t
         .times = times,
         .bytes = (double)info->width * info->height * 3 * (double)info->n_frames,
         .show = "sampled_frames_per_s sampled_frames source_frames",
-        .extras = json_pack("{s:I, s:I, s:f}", "source_frames", (json_int_t)info->source_frames,
-                            "sampled_frames", (json_int_t)info->n_frames, "sampled_frames_per_s",
-                            (double)info->n_frames * clip_per_s)
+        .extras =
+            tool_json("source_frames:I sampled_frames:I sampled_frames_per_s:f",
+                      info->source_frames, info->n_frames, (double)info->n_frames * clip_per_s)
     };
     return bench_report(p->b, &r, err);
 }

@@ -8,14 +8,12 @@
 #include <string.h>
 
 #include "bench.h"
+#include "command/encode.h"
 #include "error.h"
-#include "files/atomic_file.h"
-#include "files/json.h"
 #include "model/items.h"
 
 enum { MOST_CHUNKS = 100, MOST_SECONDS = 20 };
 
-/* One operation of the chunk. */
 struct row {
     const char *op;
     char layer[40], kernel[QV_KERNEL_BYTES];
@@ -141,7 +139,6 @@ lead_up(qv_context *ctx, const struct qv_call *calls, size_t i, struct qv_record
     return status ? status : ctx->backend->replay(ctx->dev, *lead, err);
 }
 
-/* Times each step; these are the next chunk's samples. */
 static qv_status
 step_through(struct profile *p, qv_error *err)
 {
@@ -189,7 +186,6 @@ run_all(struct profile *p, qv_error *err)
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-/* The sum of several operations. */
 struct sum {
     int64_t calls, layers;
     double ms, flops, bytes;
@@ -243,17 +239,16 @@ static void
 print_sum(const struct profile *p, const char *heading, const char *name, struct sum s,
           const char *kernel)
 {
-    const struct bench_record r = {
-        .work = name,
-        .group = heading,
-        .dtype = p->m.dtype,
-        .times = { .median_ms = s.ms },
-        .flops = s.flops,
-        .bytes = s.bytes,
-        .show = "calls share_percent kernel",
-        .extras = json_pack("{s:I, s:f, s:s}", "calls", (json_int_t)s.calls, "share_percent",
-                            100 * s.ms / sum_of(p, 0, any).ms, "kernel", kernel)
-    };
+    const struct bench_record r = { .work = name,
+                                    .group = heading,
+                                    .dtype = p->m.dtype,
+                                    .times = { .median_ms = s.ms },
+                                    .flops = s.flops,
+                                    .bytes = s.bytes,
+                                    .show = "calls share_percent kernel",
+                                    .extras =
+                                        tool_json("calls:I share_percent:f kernel:s", s.calls,
+                                                  100 * s.ms / sum_of(p, 0, any).ms, kernel) };
     bench_print(p->b, &r);
     json_decref(r.extras);
 }
@@ -296,15 +291,15 @@ emit_steps(struct profile *p, qv_error *err)
     for (size_t i = 0; i < p->n && !status; i++) {
         char text[400];
         const struct row *row = &p->rows[i];
-        struct bench_record r = { .work = qv_op_print(&p->steps[i].op, text, sizeof text),
-                                  .way = row->layer,
-                                  .dtype = p->m.dtype,
-                                  .times = { row->ms, row->samples[(p->n_chunks - 1) * 9 / 10],
-                                             p->n_chunks },
-                                  .flops = row->flops,
-                                  .bytes = row->bytes,
-                                  .extras = json_pack("{s:s, s:I, s:s}", "op", row->op, "step",
-                                                      (json_int_t)i, "kernel", row->kernel) };
+        struct bench_record r = {
+            .work = qv_op_print(&p->steps[i].op, text, sizeof text),
+            .way = row->layer,
+            .dtype = p->m.dtype,
+            .times = { row->ms, row->samples[(p->n_chunks - 1) * 9 / 10], p->n_chunks },
+            .flops = row->flops,
+            .bytes = row->bytes,
+            .extras = tool_json("op:s step:I kernel:s", row->op, i, row->kernel)
+        };
         status = bench_emit(p->b, &r, err);
     }
     return status;
@@ -312,49 +307,32 @@ emit_steps(struct profile *p, qv_error *err)
 
 /* ---- the trace ------------------------------------------------------------------------------- */
 
-enum { LAYERS = 1, OPERATIONS = 2 }; /* tracks, as threads of one process */
+enum { DEVICES = 2, LAYERS = 1, OPERATIONS = 2 }; /* a process of trace.c, and its lanes */
 
-/* Adds a span, for which Chrome's format wants microseconds. Takes the reference to args. */
-static void
-add_span(json_t *events, const char *name, int track, double begin_ms, double end_ms, json_t *args)
-{
-    json_array_append_new(events,
-                          json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:o}", "name", name, "ph", "X",
-                                    "ts", begin_ms * 1e3, "dur", (end_ms - begin_ms) * 1e3, "pid",
-                                    1, "tid", track, "args", args));
-}
-
-/* Returns the medians as a trace, in which each operation begins where the previous one ended. */
-static json_t *
-trace_json(const struct profile *p)
-{
-    json_t *events = json_array();
-    double at_ms = 0, layer_ms = 0;
-    for (size_t i = 0; i < p->n; i++) {
-        char text[400];
-        const struct row *r = &p->rows[i];
-        add_span(events, r->op, OPERATIONS, at_ms, at_ms + r->ms,
-                 json_pack("{s:s, s:s, s:f, s:f}", "operation",
-                           qv_op_print(&p->steps[i].op, text, sizeof text), "kernel", r->kernel,
-                           "flops", r->flops, "bytes", r->bytes));
-        at_ms += r->ms;
-        if (i + 1 < p->n && !strcmp(r->layer, r[1].layer))
-            continue;
-        add_span(events, r->layer, LAYERS, layer_ms, at_ms, json_object());
-        layer_ms = at_ms;
-    }
-    return json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
-}
-
+/* Writes the medians as a trace, in which each operation begins where the previous one ended. */
 static qv_status
 write_trace(const struct profile *p, const char *path, qv_error *err)
 {
-    json_t *trace = trace_json(p);
-    char *text = qv_json_text(trace, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    const qv_status status = text ? qv_atomic_file_put(path, text, strlen(text), err)
-                                  : qv_fail(err, QV_ENOMEM, "%s: no memory for a trace", path);
-    free(text);
-    json_decref(trace);
+    struct tool_trace *t = NULL;
+    double at_s = 0, layer_s = 0;
+    qv_status status = tool_trace_open(path, &t, err);
+    for (size_t i = 0; i < p->n && !status; i++) {
+        char text[400];
+        const struct row *r = &p->rows[i];
+        const double end_s = at_s + 1e-3 * r->ms;
+        tool_trace_write(t, r->op, DEVICES, OPERATIONS, at_s, end_s,
+                         tool_json("operation:s kernel:s flops:f bytes:f",
+                                   qv_op_print(&p->steps[i].op, text, sizeof text), r->kernel,
+                                   r->flops, r->bytes));
+        at_s = end_s;
+        if (i + 1 < p->n && !strcmp(r->layer, r[1].layer))
+            continue;
+        tool_trace_write(t, r->layer, DEVICES, LAYERS, layer_s, at_s, json_object());
+        layer_s = at_s;
+    }
+    if (!status)
+        status = tool_trace_finish(t, err);
+    tool_trace_close(&t);
     return status;
 }
 

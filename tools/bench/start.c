@@ -75,7 +75,6 @@ spawn(const struct start_bench *t, pid_t *pid)
     return code;
 }
 
-/* This bench_work times a process from its start to its end. */
 static qv_status
 run_command(void *user, double *ms, qv_error *err)
 {
@@ -131,8 +130,8 @@ report(struct start_bench *t, struct bench_times times, qv_error *err)
                                     .dtype = bench_dtype(t->b),
                                     .times = times,
                                     .show = "first_ms",
-                                    .extras = json_pack("{s:f, s:s}", "first_ms", t->first_ms,
-                                                        "decode", decode) };
+                                    .extras =
+                                        tool_json("first_ms:f decode:s", t->first_ms, decode) };
     return bench_report(t->b, &r, err);
 }
 

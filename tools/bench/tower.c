@@ -6,12 +6,12 @@
  * with its weights widened. All of these run alternately, so that their ratios mean something even
  * on a machine that is disturbed.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 #include "error.h"
+#include "grow.h"
 #include "model/feeder.h"
 #include "model/items.h"
 
@@ -23,10 +23,9 @@ struct tower_bench {
     qv_model_info m;
     qv_plan *plan, *widened_plan;
     qv_plan_info info, widened_info;
-    qv_item *items; /* clips and images, which share their pixels */
-    size_t n_items;
+    qv_item *items;             /* clips and images, which share their pixels */
     struct bench_chunk *chunks; /* [n_chunks], with items of their own */
-    size_t n_chunks;
+    size_t n_items, item_room, n_chunks, chunk_room;
     int64_t rows, most; /* patches of all items, of the largest one */
     double flops;
     void *pixels, *room; /* memory of qv_host_alloc: pixels of the largest item; a chunk's tokens */
@@ -40,7 +39,7 @@ struct tower_bench {
 static qv_status
 add_item(struct tower_bench *t, const int64_t g[3], qv_error *err)
 {
-    qv_item *items = realloc(t->items, (t->n_items + 1) * sizeof *items);
+    qv_item *items = qv_grown(t->items, t->n_items, &t->item_room, sizeof *items);
     if (!items)
         return qv_fail(err, QV_ENOMEM, "no memory for a list of grids");
     t->items = items;
@@ -60,13 +59,8 @@ read_grid(void *user, char *line, qv_error *err)
 {
     struct tower_bench *t = user;
     int64_t g[3];
-    char *at = line, *end = line;
-    for (int i = 0; i < 3; i++, at = end + 1) {
-        errno = 0;
-        g[i] = strtoll(at, &end, 10);
-        if (end == at || errno || (i < 2 ? *end != ',' : end[strspn(end, " \t")] != 0))
-            return qv_fail(err, QV_EINVAL, "\"%.60s\" is not of the form t,h,w", line);
-    }
+    if (!tool_parse_integers(line, g, 3, ',', INT64_MIN))
+        return qv_fail(err, QV_EINVAL, "\"%.60s\" is not of the form t,h,w", line);
     const qv_status status = add_item(t, g, err);
     if (status)
         return status;
@@ -95,13 +89,11 @@ open_pixels(struct tower_bench *t, qv_error *err)
 static qv_status
 add_chunk(struct tower_bench *t, size_t n, qv_item **items, qv_error *err)
 {
-    struct bench_chunk *chunks = realloc(t->chunks, (t->n_chunks + 1) * sizeof *chunks);
-    if (!chunks)
-        return qv_fail(err, QV_ENOMEM, "no memory for %zu chunks", t->n_chunks + 1);
-    t->chunks = chunks;
-    *items = malloc(n * sizeof **items);
+    struct bench_chunk *chunks = qv_grown(t->chunks, t->n_chunks, &t->chunk_room, sizeof *chunks);
+    t->chunks = chunks ? chunks : t->chunks;
+    *items = chunks ? malloc(n * sizeof **items) : NULL;
     if (!*items)
-        return qv_fail(err, QV_ENOMEM, "no memory for the %zu items of a chunk", n);
+        return qv_fail(err, QV_ENOMEM, "no memory for a chunk of %zu items", n);
     t->chunks[t->n_chunks++] = (struct bench_chunk){ *items, n };
     return QV_OK;
 }
@@ -266,69 +258,55 @@ close_all(struct tower_bench *t)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* One way to run all chunks. */
+struct way {
+    struct tower_bench *t;
+    qv_plan *plan;
+    size_t passes, ahead; /* of chunks that are pushed and pulled; 0: each chunk's work alone */
+};
+
 /* Runs each chunk a second time, by itself: the push's run keeps the device busy while that is
  * launched. *ms is the sum by the device's clock. */
 static qv_status
-work(struct tower_bench *t, qv_plan *plan, double *ms, qv_error *err)
+work(void *user, double *ms, qv_error *err)
 {
+    const struct way *way = user;
+    struct tower_bench *t = way->t;
     qv_status status = QV_OK;
     *ms = 0;
     for (size_t i = 0; i < t->n_chunks && !status; i++) {
         double chunk_ms = 0;
-        status = qv_plan_push(plan, t->chunks[i].items, t->chunks[i].n, err);
+        status = qv_plan_push(way->plan, t->chunks[i].items, t->chunks[i].n, err);
         if (!status)
-            status = qv_plan_work(plan, err);
+            status = qv_plan_work(way->plan, err);
         if (!status)
             status = bench_elapsed(t->b->ctx, &chunk_ms, err);
         if (!status)
-            status = qv_plan_pull(plan, &t->tokens, err);
+            status = qv_plan_pull(way->plan, &t->tokens, err);
         *ms += chunk_ms;
     }
     return status;
 }
 
-static qv_status
-encode(void *user, double *ms, qv_error *err)
-{
-    return work(user, ((struct tower_bench *)user)->plan, ms, err);
-}
-
-static qv_status
-encode_widened(void *user, double *ms, qv_error *err)
-{
-    return work(user, ((struct tower_bench *)user)->widened_plan, ms, err);
-}
-
 /* Pushes and pulls all chunks, `ahead` at a time; *ms is by the host's clock, of one pass. */
 static qv_status
-go_through(struct tower_bench *t, size_t passes, size_t ahead, double *ms, qv_error *err)
+go_through(void *user, double *ms, qv_error *err)
 {
-    const size_t n = passes * t->n_chunks;
+    const struct way *way = user;
+    struct tower_bench *t = way->t;
+    const size_t n = way->passes * t->n_chunks;
     const double began_s = qv_seconds();
     qv_status status = QV_OK;
     for (size_t pushed = 0, pulled = 0; pulled < n && !status;)
-        if (pushed < n && pushed - pulled < ahead) {
+        if (pushed < n && pushed - pulled < way->ahead) {
             const struct bench_chunk *chunk = &t->chunks[pushed++ % t->n_chunks];
-            status = qv_plan_push(t->plan, chunk->items, chunk->n, err);
+            status = qv_plan_push(way->plan, chunk->items, chunk->n, err);
         } else {
-            status = qv_plan_pull(t->plan, &t->tokens, err);
+            status = qv_plan_pull(way->plan, &t->tokens, err);
             pulled++;
         }
-    *ms = 1e3 * (qv_seconds() - began_s) / (double)passes;
+    *ms = 1e3 * (qv_seconds() - began_s) / (double)way->passes;
     return status;
-}
-
-static qv_status
-call(void *user, double *ms, qv_error *err)
-{
-    return go_through(user, 1, 1, ms, err);
-}
-
-static qv_status
-stream(void *user, double *ms, qv_error *err)
-{
-    struct tower_bench *t = user;
-    return go_through(t, t->n_chunks == 1 ? STREAMED : 1, (size_t)t->info.chunks_ahead, ms, err);
 }
 
 /* ---- reporting ------------------------------------------------------------------------------- */
@@ -338,21 +316,15 @@ enum { ENCODE, CALL, STREAM, LIMIT, WIDENED = LIMIT + BENCH_LIMIT_RUNS, N_RUNS }
 static json_t *
 shape_json(const struct tower_bench *t)
 {
-    const int64_t *g = t->b->o->grid;
     char base[100];
-    json_t *j =
-        json_pack("{s:I, s:I}", "patches", (json_int_t)t->rows, "chunks", (json_int_t)t->n_chunks);
+    json_t *j = tool_json("patches:I chunks:I", t->rows, t->n_chunks);
     if (t->b->o->pack)
-        json_object_update_new(j, json_pack("{s:o, s:I}", "list",
-                                            tool_json_text(
-                                                bench_base_name(t->b->o->pack, base, sizeof base)),
-                                            "items", (json_int_t)t->n_items));
+        tool_json_add(&j, "list:t items:I", bench_base_name(t->b->o->pack, base, sizeof base),
+                      t->n_items);
     else
-        json_object_set_new(j, "grid_thw",
-                            json_pack("[I,I,I]", (json_int_t)g[0], (json_int_t)g[1],
-                                      (json_int_t)g[2]));
+        tool_json_add(&j, "grid_thw:o", tool_json_grid(t->b->o->grid));
     if (*t->weights)
-        json_object_set_new(j, "stored", json_string(t->weights));
+        tool_json_add(&j, "stored:s", t->weights);
     return j;
 }
 
@@ -362,15 +334,13 @@ encode_json(const struct tower_bench *t, double ms, double widened_ms)
     const qv_plan_info *p = &t->info;
     const double area = (double)(t->m.merge_size * t->m.merge_size);
     json_t *j = shape_json(t);
-    json_object_update_new(
-        j, json_pack("{s:I, s:f, s:f, s:I, s:I}", "capacity", (json_int_t)p->capacity.patches,
-                     "fill", (double)t->rows / ((double)t->n_chunks * (double)p->capacity.patches),
-                     "tokens_per_s", (double)t->rows / area / ms * 1e3, "arena_bytes",
-                     (json_int_t)p->arena_bytes, "weight_bytes", (json_int_t)p->weight_bytes));
+    tool_json_add(&j, "capacity:I fill:f tokens_per_s:f arena_bytes:I weight_bytes:I",
+                  p->capacity.patches,
+                  (double)t->rows / ((double)t->n_chunks * (double)p->capacity.patches),
+                  (double)t->rows / area / ms * 1e3, p->arena_bytes, p->weight_bytes);
     if (t->widened)
-        json_object_update_new(j, json_pack("{s:f, s:f, s:I}", "widened_ms", widened_ms,
-                                            "over_widened", ms / widened_ms, "widened_weight_bytes",
-                                            (json_int_t)t->widened_info.weight_bytes));
+        tool_json_add(&j, "widened_ms:f over_widened:f widened_weight_bytes:I", widened_ms,
+                      ms / widened_ms, t->widened_info.weight_bytes);
     return j;
 }
 
@@ -403,9 +373,8 @@ report(struct tower_bench *t, const struct bench_run *runs, qv_error *err)
         r.times = runs[i].times;
         r.show = "over_encode us_per_patch";
         r.extras = shape_json(t);
-        json_object_update_new(r.extras, json_pack("{s:f, s:f}", "over_encode",
-                                                   r.times.median_ms / ms, "us_per_patch",
-                                                   r.times.median_ms * 1e3 / (double)t->rows));
+        tool_json_add(&r.extras, "over_encode:f us_per_patch:f", r.times.median_ms / ms,
+                      r.times.median_ms * 1e3 / (double)t->rows);
         status = bench_report(t->b, &r, err);
     }
     if (status || t->b->o->no_limit)
@@ -418,16 +387,22 @@ qv_status
 bench_tower(struct bench *b, qv_error *err)
 {
     struct tower_bench t = { .b = b };
-    struct bench_run runs[N_RUNS] = { { .work = encode, .user = &t },
-                                      { .work = call, .user = &t },
-                                      { .work = stream, .user = &t } };
     qv_status status = open_all(&t, b->o, err);
+    struct way ways[N_RUNS] = {
+        [ENCODE] = { &t, t.plan, 0, 0 },
+        [CALL] = { &t, t.plan, 1, 1 },
+        [STREAM] = { &t, t.plan, t.n_chunks == 1 ? STREAMED : 1, (size_t)t.info.chunks_ahead },
+        [WIDENED] = { &t, t.widened_plan, 0, 0 },
+    };
+    struct bench_run runs[N_RUNS] = { { .work = work, .user = &ways[ENCODE] },
+                                      { .work = go_through, .user = &ways[CALL] },
+                                      { .work = go_through, .user = &ways[STREAM] } };
     if (!status)
         status = bench_begin(b, t.m.dtype, err);
     if (!b->o->no_limit)
         bench_limit_runs(&t.limit, &runs[LIMIT]);
     if (t.widened)
-        runs[WIDENED] = (struct bench_run){ .work = encode_widened, .user = &t };
+        runs[WIDENED] = (struct bench_run){ .work = work, .user = &ways[WIDENED] };
     if (!status)
         status = bench_time(b, runs, N_RUNS, err);
     if (!status)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Declarations that the parts of `qwenvit cache` share. */
+/* Declarations that the parts of `qwenvit cache`, and what estimates a list, share. */
 #ifndef QV_TOOLS_CACHE_COMMAND_H
 #define QV_TOOLS_CACHE_COMMAND_H
 
@@ -20,10 +20,7 @@ qv_status tool_cache_add_list(struct qv_cache_fill *fill, const struct tool_list
 /* Returns what is not compared of a clip's file. */
 qv_cache_trust tool_cache_trust(const struct tool_options *o);
 
-/* Removes keys from all parts, and reports it. Returns an exit code. */
 int tool_cache_remove_keys(const struct tool_options *o, const char *const *keys, size_t n);
-/* estimate.c: estimates what a run would take. Returns an exit code. */
-int tool_cache_estimate(const struct tool_options *o);
 /* Makes a cache like `qwenvit cache fill`, but without catching signals, on devices that are open;
  * if there are none, it opens them. */
 struct tool_devices;
@@ -33,5 +30,27 @@ struct tool_cache_times {
 };
 int tool_cache_run_on(const struct tool_options *o, struct tool_devices *devices,
                       struct tool_cache_times *times);
+
+/* ---- estimate.c ------------------------------------------------------------------------------ */
+
+int tool_cache_estimate(const struct tool_options *o);
+
+/* The rules by which frames are chosen: a model's numbers, or those of the published files. */
+struct tool_rules {
+    qv_preprocess image, video;
+};
+struct tool_rules tool_rules_of(const qv_model_info *model); /* NULL: the published numbers */
+
+/* Runs `info --list`: reports the sums. model is NULL, or the model that would make the tokens.
+ * Returns an exit code. */
+int tool_info_list(const struct tool_options *o, const qv_model_info *model);
+
+/* Encodes clips on the devices of the options, and discards the tokens. */
+struct tool_measured {
+    int64_t clips, tokens;  /* of those that did not fail */
+    double seconds, load_s; /* load_s: before the others */
+};
+qv_status tool_measure(const struct tool_options *o, const struct tool_entry *const *clips,
+                       size_t n, struct tool_measured *out, qv_error *err);
 
 #endif

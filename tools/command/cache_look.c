@@ -32,7 +32,6 @@ look(const struct tool_options *o, verb_function *verb)
     return s ? tool_fail(s, &err) : code;
 }
 
-/* Defines the subcommand of a verb_function. */
 #define VERB(verb)                                                                                 \
     int tool_cache_##verb(const struct tool_options *o)                                            \
     {                                                                                              \
@@ -174,24 +173,19 @@ status(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in,
         json_decref(failures);
         return s;
     }
-    json_t *j = json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:{s:b, s:I, s:b}}",
-        "cache", tool_json_text(o->out), "ok",
-        (json_int_t)(n[QV_CACHE_DONE] + n[QV_CACHE_SOURCE_GONE]), "failed",
-        (json_int_t)n[QV_CACHE_FAILED], "damaged_clips", (json_int_t)count_damaged(c, in), "bytes",
-        (json_int_t)in->bytes, "part_bytes", (json_int_t)in->part_bytes, "parts",
-        (json_int_t)in->n_parts, "superseded", (json_int_t)in->n_superseded, "superseded_bytes",
-        (json_int_t)in->superseded_bytes, "damaged_bytes", (json_int_t)in->damaged_bytes, "model",
-        model_json(in), "damaged", damage_json(c, &superseded), "failures", failures, "text",
-        "listed", o->list != NULL, "size", (json_int_t)(in->part_bytes + in->damaged_bytes),
-        "prunable", in->n_superseded || in->n_damaged);
-    const int lost =
-        o->list ? json_object_update_new(j, json_pack("{s:I, s:I, s:I}", "missing",
-                                                      (json_int_t)n[QV_CACHE_MISSING], "changed",
-                                                      (json_int_t)n[QV_CACHE_CHANGED], "gone",
-                                                      (json_int_t)n[QV_CACHE_SOURCE_GONE]))
-                : 0;
-    return tool_show(o, j, lost, status_text, err);
+    json_t *j =
+        tool_json("cache:t ok:I failed:I damaged_clips:I bytes:I part_bytes:I parts:I superseded:I "
+                  "superseded_bytes:I damaged_bytes:I model:o damaged:o failures:o text.listed:b "
+                  "text.size:I text.prunable:b",
+                  o->out, n[QV_CACHE_DONE] + n[QV_CACHE_SOURCE_GONE], n[QV_CACHE_FAILED],
+                  count_damaged(c, in), in->bytes, in->part_bytes, in->n_parts, in->n_superseded,
+                  in->superseded_bytes, in->damaged_bytes, model_json(in),
+                  damage_json(c, &superseded), failures, o->list != NULL,
+                  in->part_bytes + in->damaged_bytes, in->n_superseded || in->n_damaged);
+    if (o->list)
+        tool_json_add(&j, "missing:I changed:I gone:I", n[QV_CACHE_MISSING], n[QV_CACHE_CHANGED],
+                      n[QV_CACHE_SOURCE_GONE]);
+    return tool_show(o, j, status_text, err);
 }
 
 VERB(status)
@@ -225,11 +219,10 @@ keys(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, i
         if (s || !o->json)
             continue;
         s = read_record(c, i, &record, err);
-        const int lost = record ? json_object_set_new(record, "part", tool_json_text(item.part)) |
-                                      json_object_set_new(record, "tokens", json_integer(item.rows))
-                                : 0;
-        if (!s)
-            s = tool_show(o, record, lost, "", err);
+        if (s)
+            break;
+        tool_json_add(&record, "part:t tokens:I", item.part, item.rows);
+        s = tool_show(o, record, "", err);
     }
     return s;
 }
@@ -292,7 +285,13 @@ get(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, in
     return s;
 }
 
-VERB(get)
+int
+tool_cache_get(const struct tool_options *o)
+{
+    qv_error err;
+    const qv_status s = tool_check_token_file(o->output, &err);
+    return s ? tool_fail(s, &err) : look(o, get);
+}
 
 /* ---- check ----------------------------------------------------------------------------------- */
 
@@ -328,13 +327,11 @@ check(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, 
     tool_reasons_tell(&reasons, o);
     json_t *damaged = damage_json(c, &superseded);
     *code = n_bad || superseded < in->n_damaged ? TOOL_FAILED : TOOL_DONE;
-    json_t *j =
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:o, s:{s:b}}", "cache", tool_json_text(o->out),
-                  "keys", (json_int_t)n, "bad", (json_int_t)n_bad, "parts", (json_int_t)in->n_parts,
-                  "damaged_superseded", (json_int_t)superseded, "damaged", damaged, "text", "stay",
-                  n_bad && !o->repair);
+    json_t *j = tool_json("cache:t keys:I bad:I parts:I damaged_superseded:I damaged:o text:o",
+                          o->out, n, n_bad, in->n_parts, superseded, damaged,
+                          tool_json("stay:b", n_bad && !o->repair));
     if (!s)
-        s = tool_show(o, j, 0,
+        s = tool_show(o, j,
                       "{cache}: {keys} keys in {parts} parts: {bad} bad keys, {damaged|n} damaged "
                       "parts[damaged_superseded?, {damaged_superseded} of them superseded (qwenvit "
                       "cache prune)]\n"

@@ -25,15 +25,12 @@ go_on(void *user, int64_t parts_done, int64_t n_parts)
 static qv_status
 report(const struct tool_options *o, const qv_cache_pruned *n, qv_error *err)
 {
-    json_t *j = json_pack("{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "cache",
-                          tool_json_text(o->out), "dry_run", o->dry_run, "records",
-                          (json_int_t)n->records, "keys", (json_int_t)n->keys, "missing",
-                          (json_int_t)n->missing, "rewritten", (json_int_t)n->rewritten, "removed",
-                          (json_int_t)n->removed, "damaged", (json_int_t)n->broken, "left",
-                          (json_int_t)n->left, "freed_bytes", (json_int_t)n->freed, "beside_bytes",
-                          (json_int_t)n->beside, "interrupted", n->stopped);
+    json_t *j = tool_json("cache:t dry_run:b records:I keys:I missing:I rewritten:I removed:I "
+                          "damaged:I left:I freed_bytes:I beside_bytes:I interrupted:b",
+                          o->out, o->dry_run, n->records, n->keys, n->missing, n->rewritten,
+                          n->removed, n->broken, n->left, n->freed, n->beside, n->stopped);
     return tool_show(
-        o, j, 0,
+        o, j,
         "{cache}: {records} records [dry_run?would be ]removed, {keys} keys with all "
         "of theirs; {rewritten} parts [dry_run?would be ]rewritten, {removed} removed, "
         "{damaged} damaged ones removed; {freed_bytes|GB} [dry_run?would be ]freed, "

@@ -9,6 +9,62 @@
 #include "encode.h"
 #include "error.h"
 
+/* ---- what the verbs share -------------------------------------------------------------------- */
+
+static qv_status
+check_key(const struct tool_options *o, const struct tool_entry *entry, qv_error *err)
+{
+    char key[QV_CACHE_MAX_KEY + 1];
+    qv_error why = { 0 };
+    const qv_status s = qv_cache_key(entry->key, key, &why);
+    return s && o->list
+               ? qv_fail(err, s, "%s:%zu: %s", qv_path_tail(o->list), entry->line, why.text)
+           : s ? qv_fail(err, s, "%s", why.text)
+               : s;
+}
+
+qv_status
+tool_cache_list(const struct tool_options *o, struct tool_list *list, qv_error *err)
+{
+    qv_status s =
+        o->list ? tool_list_read(o->list, list, err)
+                : tool_list_of_paths(o->arguments, o->n_arguments, o->recursive, false, list, err);
+    if (!s)
+        s = tool_check_list_outputs(o, list, NULL, 0, err);
+    const uint64_t n_shards = o->shard[1] > 0 ? (uint64_t)o->shard[1] : 1;
+    size_t n = 0;
+    for (size_t i = 0; i < list->n && !s; i++) {
+        const struct tool_entry *entry = &list->at[i];
+        s = check_key(o, entry, err);
+        if (qv_cache_key_hash(entry->key) % n_shards == (uint64_t)o->shard[0])
+            list->at[n++] = *entry;
+    }
+    list->n = s ? list->n : n;
+    return s;
+}
+
+qv_cache_trust
+tool_cache_trust(const struct tool_options *o)
+{
+    return o->trust_keys  ? QV_CACHE_TRUST_KEYS
+           : o->same_size ? QV_CACHE_TRUST_TIMES
+                          : QV_CACHE_TRUST_NOTHING;
+}
+
+void
+tool_cache_tell_damage(const qv_cache *cache)
+{
+    const char *words;
+    bool superseded;
+    for (int64_t i = 0; cache && (words = qv_cache_damage(cache, i, &superseded)) != NULL; i++)
+        tool_complain("%s; %s", words,
+                      superseded ? "it is superseded: its keys have better records elsewhere, and "
+                                   "qwenvit cache prune removes it"
+                                 : "what it has is passed over");
+}
+
+/* ---- the fill -------------------------------------------------------------------------------- */
+
 struct run {
     const struct tool_options *o;
     struct tool_list list;
@@ -20,8 +76,6 @@ struct run {
     struct tool_reasons failures;
     pthread_mutex_t lock; /* guards messages and failures */
 };
-
-/* ---- the fill -------------------------------------------------------------------------------- */
 
 /* Tells of a clip that failed, or, without a key, warns of something about the whole run. */
 static void
@@ -75,7 +129,6 @@ tool_cache_add_list(qv_cache_fill *fill, const struct tool_list *list, bool *wan
     return s;
 }
 
-/* Opens the fill, and adds the list to it. */
 static qv_status
 find_work(struct run *r, qv_error *err)
 {
@@ -104,19 +157,16 @@ find_work(struct run *r, qv_error *err)
 static qv_status
 report(const struct run *r, const qv_cache_fill_counts *n, qv_error *err)
 {
-    json_t *j = json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:f, s:I, s:s, s:s, s:{s:f}}",
-        "cache", tool_json_text(r->o->out), "done", (json_int_t)n->done, "tokens",
-        (json_int_t)n->tokens, "frames", (json_int_t)n->frames, "failed", (json_int_t)n->failed,
-        "damaged", (json_int_t)n->damaged, "there", (json_int_t)n->there, "failed_before",
-        (json_int_t)n->failed_before, "interrupted", tool_signals_caught() != 0, "list_s",
-        r->times.list_s, "look_s", r->times.look_s, "job_s", r->times.job_s, "peak_bytes",
-        (json_int_t)tool_peak_bytes(), "version", qv_version(), "commit", QV_COMMIT, "text",
-        "total_s", r->times.list_s + r->times.look_s + r->devices->load_s + r->times.job_s);
-    const int lost = json_object_update_new(j, tool_rates_json(n->frames, n->tokens, n->seconds,
-                                                               r->devices->load_s));
+    json_t *j = tool_json(
+        "cache:t done:I tokens:I frames:I failed:I damaged:I there:I failed_before:I "
+        "interrupted:b list_s:f look_s:f job_s:f peak_bytes:I version:s commit:s text.total_s:f",
+        r->o->out, n->done, n->tokens, n->frames, n->failed, n->damaged, n->there, n->failed_before,
+        tool_signals_caught() != 0, r->times.list_s, r->times.look_s, r->times.job_s,
+        tool_peak_bytes(), qv_version(), QV_COMMIT,
+        r->times.list_s + r->times.look_s + r->devices->load_s + r->times.job_s);
+    tool_json_add_rates(&j, "", n->frames, n->tokens, n->seconds, r->devices->load_s);
     return tool_show(
-        r->o, j, lost,
+        r->o, j,
         "{cache}: {done} done, {tokens} tokens, {failed} failed; {there} were there, "
         "{failed_before} had failed before[failed_before? (--retry-failed)][damaged?; "
         "{damaged} clip{damaged|s} of the done with damaged frames]\n"

@@ -6,7 +6,7 @@
 #include "files/safetensors.h"
 #include "files/text.h"
 #include "list.h"
-#include "tar.h"
+#include "tool.h"
 
 /* ---- safetensors ----------------------------------------------------------------------------- */
 
@@ -55,14 +55,11 @@ describe_tensors(const struct tool_options *o, const char *path, qv_error *err)
         free(name);
     }
     const struct qv_safetensor *records = qv_safetensors_find(f, "__records");
-    json_t *j =
-        json_pack("{s:o, s:b, s:I, s:f, s:I, s:I, s:o, s:{s:o, s:I}}", "file", tool_json_text(path),
-                  "part", records != NULL, "tensors", (json_int_t)n, "bytes", bytes, "keys",
-                  (json_int_t)keys, "records", (json_int_t)(records ? records->bytes : 0), "about",
-                  about, "text", "named", named, "more",
-                  (json_int_t)(n > MOST_NAMED ? n - MOST_NAMED : 0));
+    json_t *j = tool_json("file:t part:b tensors:I bytes:f keys:I records:I about:o text:o", path,
+                          records != NULL, n, bytes, keys, records ? records->bytes : 0, about,
+                          tool_json("named:o more:I", named, n > MOST_NAMED ? n - MOST_NAMED : 0));
     qv_safetensors_close(&f);
-    return tool_show(o, j, 0, tensors_text, err);
+    return tool_show(o, j, tensors_text, err);
 }
 
 /* ---- tar ------------------------------------------------------------------------------------- */
@@ -91,10 +88,7 @@ describe_tar(const struct tool_options *o, const char *path, qv_error *err)
     const qv_status s = tool_tar_visit(path, count, &c, err);
     return s ? s
              : tool_show(
-                   o,
-                   json_pack("{s:o, s:I, s:I, s:f}", "file", tool_json_text(path), "files",
-                             (json_int_t)c.files, "clips", (json_int_t)c.media, "bytes", c.bytes),
-                   0,
+                   o, tool_json("file:t files:I clips:I bytes:f", path, c.files, c.media, c.bytes),
                    "{file}: a tar file of {files} file{files|s}; {clips} have the ending of a "
                    "clip or image, {bytes|GB} (qwenvit list makes a list of them)\n",
                    err);

@@ -72,24 +72,27 @@ qv_dtype tool_output_dtype(const struct tool_encoder *e); /* dtype of the writte
 qv_job_sink tool_sink(struct tool_encoder *e);
 void tool_output_close(struct tool_output *output);
 
-/* Reports a clip's result, as a line or a record. */
 qv_status tool_report(struct tool_encoder *e, const struct tool_output *output,
                       const qv_job_result *result, qv_error *err);
 /* Returns sampled frames and tokens per second of the whole time, from the first clip until all are
  * written, and how long loading took before that; for tool_show, with TOOL_RATES_TEXT. */
-json_t *tool_rates_json(int64_t frames, int64_t tokens, double seconds, double load_s);
+void tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_t tokens,
+                         double seconds, double load_s);
 #define TOOL_RATES_TEXT                                                                            \
     "{sampled_frames_per_s|1f} sampled frames and {tokens_per_s|1f} tokens per second; loading "   \
     "the model took {load_s|time} before"
 
 /* Writes trace events as they come. The file appears at the end. */
 qv_status tool_trace_open(const char *path, struct tool_trace **out, qv_error *err);
+/* Any thread may call these: a span of a job's stage, by qv_seconds(), and one of the diagram's
+ * rows, by time from the begin. The reference to args is taken. */
 void tool_trace_span(struct tool_trace *t, const char *stage, int lane, const char *key,
-                     double begin_s, double end_s); /* any thread may call it */
+                     double begin_s, double end_s);
+void tool_trace_write(struct tool_trace *t, const char *name, int process, int lane, double begin_s,
+                      double end_s, json_t *args);
 qv_status tool_trace_finish(struct tool_trace *t, qv_error *err);
 void tool_trace_close(struct tool_trace **trace);
 
-/* Reports the whole job of several clips. */
 qv_status tool_report_job(const struct tool_encoder *e, qv_error *err);
 
 #endif

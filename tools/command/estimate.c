@@ -2,13 +2,12 @@
 /* qwenvit info --list and qwenvit cache fill --dry-run: estimate what a list of clips amounts
  * to. */
 #define _POSIX_C_SOURCE 200809L
-#include "estimate.h"
-
 #include <math.h>
 #include <stdlib.h>
 
 #include "cache_command.h"
 #include "dtype.h"
+#include "encode.h"
 #include "error.h"
 
 /* Opening a clip takes milliseconds. If there are more than this, a sample of so many stands for
@@ -104,15 +103,14 @@ bytes_of(const struct estimate *e, const qv_cache_layout *l)
 static json_t *
 estimate_json(const struct estimate *e, const qv_cache_layout *l)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:b, s:f, s:s, s:o, s:i}}", "clips",
-                     (json_int_t)e->n, "opened", (json_int_t)e->opened, "unusable",
-                     (json_int_t)e->unusable, "images", (json_int_t)llround(e->images), "frames",
-                     (json_int_t)llround(e->frames), "source_frames",
-                     (json_int_t)llround(e->source_frames), "tokens",
-                     (json_int_t)llround(e->tokens), "text", "sampled", e->opened < e->n, "bytes",
-                     bytes_of(e, l), "dtype", qv_dtype_name(l->dtype), "rows",
-                     l->width ? json_sprintf("[n, %lld]", (long long)l->width) : json_null(),
-                     "deepstack", l->n_deepstack);
+    return tool_json(
+        "clips:I opened:I unusable:I images:I frames:I source_frames:I tokens:I text:o", e->n,
+        e->opened, e->unusable, llround(e->images), llround(e->frames), llround(e->source_frames),
+        llround(e->tokens),
+        tool_json("sampled:b bytes:f dtype:s rows:o deepstack:i", e->opened < e->n, bytes_of(e, l),
+                  qv_dtype_name(l->dtype),
+                  l->width ? json_sprintf("[n, %lld]", (long long)l->width) : json_null(),
+                  l->n_deepstack));
 }
 
 /* ---- info --list ----------------------------------------------------------------------------- */
@@ -135,18 +133,66 @@ tool_info_list(const struct tool_options *o, const qv_model_info *model)
     }
     if (!s) {
         json_t *j = estimate_json(&e, &layout);
-        const int lost =
-            json_object_set_new(j, "list", tool_json_text(o->list)) |
-            json_object_update_new(json_object_get(j, "text"),
-                                   json_pack("{s:f, s:f}", "rate", o->rate, "seconds",
-                                             o->rate > 0 ? (double)e.n / o->rate : 0.0));
-        s = tool_show(o, j, lost,
+        tool_json_add(&j, "list:t text.rate:f text.seconds:f", o->list, o->rate,
+                      o->rate > 0 ? (double)e.n / o->rate : 0.0);
+        s = tool_show(o, j,
                       "{list}:\n" ESTIMATE_TEXT "[text.rate?  time       {text.seconds|time} at "
                       "{text.rate} clips a second (--rate)\n]",
                       &err);
     }
     tool_list_free(&list);
     return s ? tool_fail(s, &err) : e.unusable ? TOOL_FAILED : TOOL_DONE;
+}
+
+/* ---- --measure ------------------------------------------------------------------------------- */
+
+static bool
+go_on(void *user, qv_job *job)
+{
+    (void)user, (void)job;
+    return !tool_signals_caught();
+}
+
+static qv_status
+run_job(const struct tool_options *o, const struct tool_devices *d,
+        const struct tool_entry *const *clips, size_t n, struct tool_measured *out, qv_error *err)
+{
+    qv_model_info model;
+    qv_model_get_info(d->models[0], &model);
+    const qv_job_options options = { .output = model.dtype,
+                                     .chunk_rows = o->chunk_rows,
+                                     .alone = n == 1,
+                                     .clip = o->clip,
+                                     .go_on = go_on };
+    qv_job *job = NULL;
+    qv_status s = qv_job_open(d->models, d->n, &options, &job, err);
+    for (size_t i = 0; i < n && !s; i++) {
+        const qv_clip_options own = qvm_options_merge(clips[i]->own, &o->clip);
+        const qv_job_source source = { .key = clips[i]->key, .path = clips[i]->path, .clip = &own };
+        s = qv_job_add(job, &source, err);
+    }
+    if (!s)
+        s = qv_job_end(job, err);
+    if (!s) {
+        qv_job_progress p;
+        qv_job_get_progress(job, &p);
+        *out = (struct tool_measured){ p.done - p.failed, p.tokens, p.elapsed_s, d->load_s };
+    }
+    qv_job_close(&job);
+    return s;
+}
+
+qv_status
+tool_measure(const struct tool_options *o, const struct tool_entry *const *clips, size_t n,
+             struct tool_measured *out, qv_error *err)
+{
+    struct tool_devices devices = { .n = 0 };
+    *out = (struct tool_measured){ .clips = 0 };
+    qv_status s = n ? tool_devices_open(o, &devices, err) : QV_OK;
+    if (!s && n)
+        s = run_job(o, &devices, clips, n, out, err);
+    tool_devices_close(&devices);
+    return s;
 }
 
 /* ---- cache fill --dry-run -------------------------------------------------------------------- */
@@ -254,21 +300,15 @@ report(const struct forecast *f, qv_error *err)
     const struct tool_options *o = f->o;
     const double h = hours(f);
     json_t *j = estimate_json(&f->sums, &f->layout);
-    const int lost =
-        json_object_update_new(j, json_pack("{s:o, s:I, s:I, s:I, s:o}", "cache",
-                                            tool_json_text(o->out), "there",
-                                            (json_int_t)f->counts.there, "failed_before",
-                                            (json_int_t)f->counts.failed_before, "bytes",
-                                            (json_int_t)bytes_of(&f->sums, &f->layout), "hours",
-                                            h < 0 ? json_null() : json_real(h))) |
-        json_object_update_new(
-            json_object_get(j, "text"),
-            json_pack("{s:f, s:b, s:f, s:I, s:I, s:f, s:f}", "asked", o->rate, "unknown",
-                      (int)(h < 0), "time_s", 3600 * h, "clips", (json_int_t)f->rate.clips,
-                      "tokens", (json_int_t)f->rate.tokens, "seconds",
-                      o->measure || o->rate > 0 || !f->has_rate ? 0.0 : f->rate.seconds, "measured",
-                      o->measure && f->has_rate ? f->rate.seconds : 0.0));
-    return tool_show(o, j, lost, forecast_text, err);
+    tool_json_add(&j,
+                  "cache:t there:I failed_before:I bytes:I hours:o text.asked:f text.unknown:b "
+                  "text.time_s:f text.clips:I text.tokens:I text.seconds:f text.measured:f",
+                  o->out, f->counts.there, f->counts.failed_before,
+                  (int64_t)bytes_of(&f->sums, &f->layout), h < 0 ? json_null() : json_real(h),
+                  o->rate, h < 0, 3600 * h, f->rate.clips, f->rate.tokens,
+                  o->measure || o->rate > 0 || !f->has_rate ? 0.0 : f->rate.seconds,
+                  o->measure && f->has_rate ? f->rate.seconds : 0.0);
+    return tool_show(o, j, forecast_text, err);
 }
 
 int

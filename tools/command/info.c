@@ -13,7 +13,6 @@
 #include "files/gguf.h"
 #include "files/json.h"
 #include "model/plan.h"
-#include "estimate.h"
 #include "qwenvit_clips.h"
 #include "towers/weights.h"
 #include "towers/config.h"
@@ -83,12 +82,11 @@ preprocess_json(bool is_image, const qv_preprocess *p)
     const char *of = p->processor == QV_PROCESSOR_QWEN2_VL            ? " a frame"
                      : is_image && p->processor == QV_PROCESSOR_GLM4V ? " a frame pair"
                                                                       : "";
-    return json_pack("{s:I, s:I, s:s, s:[f,f,f], s:[f,f,f]}", "min", (json_int_t)p->min_pixels,
-                     "max", (json_int_t)p->max_pixels, "of", of, "mean", p->mean[0], p->mean[1],
-                     p->mean[2], "std", p->std[0], p->std[1], p->std[2]);
+    return tool_json("min:I max:I of:s mean:o std:o", p->min_pixels, p->max_pixels, of,
+                     json_pack("[f,f,f]", p->mean[0], p->mean[1], p->mean[2]),
+                     json_pack("[f,f,f]", p->std[0], p->std[1], p->std[2]));
 }
 
-/* Returns the full attention's blocks. */
 static json_t *
 full_json(const struct qv_config *c)
 {
@@ -137,8 +135,7 @@ leftover_json(const struct qv_leftover *l, json_t *text)
     json_object_set_new(text, "not_used", json_boolean(l->of_tower || l->of_others));
     if (l->of_tower > QV_LEFTOVER_NAMES)
         json_object_set_new(text, "unnamed", json_integer(l->of_tower - QV_LEFTOVER_NAMES));
-    return json_pack("{s:I, s:I, s:o}", "of_others", (json_int_t)l->of_others, "of_tower",
-                     (json_int_t)l->of_tower, "first", first);
+    return tool_json("of_others:I of_tower:I first:o", l->of_others, l->of_tower, first);
 }
 
 static json_t *
@@ -149,28 +146,24 @@ model_json(const struct scene *s)
     json_t *taps = json_array();
     for (int i = 0; i < m->n_deepstack; i++)
         json_array_append_new(taps, json_integer(m->deepstack_layers[i]));
-    json_t *text = json_pack("{s:f, s:I, s:I, s:I, s:o, s:o, s:o, s:b}", "millions",
-                             (double)m->n_parameters / 1e6, "head_dim", (json_int_t)m->head_dim,
-                             "frames", (json_int_t)m->temporal_patch_size, "side",
-                             (json_int_t)(qv_config_window_cells(c) * c->merge), "full",
-                             full_json(c), "video", preprocess_json(false, &m->video), "image",
-                             preprocess_json(true, &m->image), "stored", s->o->weights.stored);
+    json_t *text =
+        tool_json("millions:f head_dim:I frames:I side:I full:o video:o image:o stored:b",
+                  (double)m->n_parameters / 1e6, m->head_dim, m->temporal_patch_size,
+                  qv_config_window_cells(c) * c->merge, full_json(c),
+                  preprocess_json(false, &m->video), preprocess_json(true, &m->image),
+                  s->o->weights.stored);
     add_types(text, s->dir);
-    return json_pack(
-        "{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:s, s:s, "
-        "s:s, s:i, s:I, s:I, s:s, s:s, s:o, s:o, s:o}",
-        "model", tool_json_text(s->dir), "model_type", m->model_type, "parameters",
-        (json_int_t)m->n_parameters, "depth", (json_int_t)m->depth, "hidden", (json_int_t)m->hidden,
-        "heads", (json_int_t)m->heads, "intermediate", (json_int_t)m->intermediate, "out_hidden",
-        (json_int_t)m->out_hidden, "patch_size", (json_int_t)m->patch_size, "merge_size",
-        (json_int_t)m->merge_size, "row_dim", (json_int_t)m->row_dim, "window_size",
-        (json_int_t)c->window, "deepstack", taps, "precision", qv_dtype_name(m->dtype),
-        "precision_reason", s->o->dtype ? "asked for" : s->context.dtype_reason, "backend",
-        s->context.backend, "passed_over", s->context.passed_over, "device", s->context.device,
-        "threads", s->context.threads, "weight_bytes", (json_int_t)m->weight_bytes,
-        "stored_matrices", (json_int_t)m->stored_matrices, "lowering", m->lowering,
-        "lowering_reason", m->lowering_reason, "note", tool_json_text(m->note), "warning",
-        tool_json_text(m->warning), "text", text);
+    return tool_json(
+        "model:t model_type:s parameters:I depth:I hidden:I heads:I intermediate:I out_hidden:I "
+        "patch_size:I merge_size:I row_dim:I window_size:I deepstack:o precision:s "
+        "precision_reason:s backend:s passed_over:s device:s threads:i weight_bytes:I "
+        "stored_matrices:I lowering:s lowering_reason:s note:t warning:t text:o",
+        s->dir, m->model_type, m->n_parameters, m->depth, m->hidden, m->heads, m->intermediate,
+        m->out_hidden, m->patch_size, m->merge_size, m->row_dim, c->window, taps,
+        qv_dtype_name(m->dtype), s->o->dtype ? "asked for" : s->context.dtype_reason,
+        s->context.backend, s->context.passed_over, s->context.device, s->context.threads,
+        m->weight_bytes, m->stored_matrices, m->lowering, m->lowering_reason, m->note, m->warning,
+        text);
 }
 
 /* Adds what runs a plan's operations: one entry for each pair of operation and kernel, in their
@@ -199,8 +192,8 @@ add_kernels(json_t *j, const qv_plan *plan)
     }
     json_t *list = json_array(), *texts = json_array();
     for (size_t i = 0; i < n; i++) {
-        json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "op", all[i].op, "calls",
-                                              (json_int_t)all[i].calls, "kernel", all[i].text));
+        json_array_append_new(list, tool_json("op:s calls:I kernel:s", all[i].op, all[i].calls,
+                                              all[i].text));
         json_array_append_new(texts, json_sprintf("%-11s %4lld x  %s", all[i].op,
                                                   (long long)all[i].calls, all[i].text));
     }
@@ -275,8 +268,8 @@ capacities_json(const struct scene *s, json_t *text)
                         json_integer(
                             qv_capacity_bucket(&s->model->ctx->caps, s->info.merge_size, 1)));
     json_object_set_new(text, "dense", json_boolean(bits_of(s).dense));
-    return json_pack("{s:{s:I, s:I}, s:o, s:o}", "packed", "rows", (json_int_t)pack.patches,
-                     "segments", (json_int_t)pack.segments, "alone", alone, "bits_differ",
+    return tool_json("packed:o alone:o bits_differ:o",
+                     tool_json("rows:I segments:I", pack.patches, pack.segments), alone,
                      differences_json(s));
 }
 
@@ -312,22 +305,19 @@ static const char clip_text[] =
     "  runs on    {text.kernels|\n             }\n]";
 
 static json_t *
-clip_json(const char *path, const qv_outcome *c, int *lost)
+clip_json(const char *path, const qv_outcome *c)
 {
     const bool on_gpu = c->decoded_by == QV_DECODE_GPU;
-    json_t *j = json_pack("{s:o}", "clip", tool_json_text(path));
-    json_t *text = json_pack("{s:b, s:s}", "clip", !c->is_image, "by",
-                             on_gpu        ? "GPU"
-                             : *c->not_gpu ? "CPU"
-                                           : "");
+    json_t *j = tool_json("clip:t", path);
+    tool_json_add_outcome(&j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
+    tool_json_add(&j, "text.clip:b text.by:s", !c->is_image,
+                  on_gpu        ? "GPU"
+                  : *c->not_gpu ? "CPU"
+                                : "");
     if (c->cut_frames < c->source_frames)
-        *lost |= json_object_set_new(text, "cut",
-                                     json_pack("{s:f, s:f}", "start",
-                                               (double)c->first_frame / c->source_fps, "end",
-                                               (double)(c->first_frame + c->cut_frames) /
-                                                   c->source_fps));
-    *lost |= qv_outcome_json(j, c, QV_FOR_INFO, 0, QV_LAST_PLACE);
-    *lost |= json_object_set_new(j, "text", text);
+        tool_json_add(&j, "text.cut:o",
+                      tool_json("start:f end:f", (double)c->first_frame / c->source_fps,
+                                (double)(c->first_frame + c->cut_frames) / c->source_fps));
     return j;
 }
 
@@ -340,7 +330,7 @@ decoder_bytes(const struct scene *s)
 
 /* Adds what encoding a clip by itself takes, in chunks of `pairs` frame pairs. */
 static void
-add_cost(const struct scene *s, json_t *j, const qv_outcome *c, const qv_plan *plan)
+add_cost(const struct scene *s, json_t **j, const qv_outcome *c, const qv_plan *plan)
 {
     const qv_model_info *m = &s->info;
     const int64_t *g = c->grid_thw;
@@ -355,21 +345,17 @@ add_cost(const struct scene *s, json_t *j, const qv_outcome *c, const qv_plan *p
     const int64_t most = qv_capacity_fits(&p.capacity, &pair), pairs = most < g[0] ? most : g[0];
     const int64_t chunks = (g[0] + pairs - 1) / pairs, of_decoders = decoder_bytes(s);
     const int64_t beside = strcmp(s->context.backend, "cuda") ? 0 : of_decoders;
-    json_object_update_new(
-        j, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:s, s:s, s:b}",
-                     "tokens", (json_int_t)(g[0] * g[1] * g[2] / (m->merge_size * m->merge_size)),
-                     "chunks", (json_int_t)chunks, "chunk_pairs", (json_int_t)pairs, "chunk_rows",
-                     (json_int_t)p.capacity.patches, "chunks_ahead", (json_int_t)p.chunks_ahead,
-                     "flops", flops, "bytes", (double)chunks * p.bytes, "weight_bytes",
-                     (json_int_t)p.weight_bytes, "arena_bytes", (json_int_t)p.arena_bytes,
-                     "decoder_bytes", (json_int_t)of_decoders, "device_bytes",
-                     (json_int_t)(p.weight_bytes + p.arena_bytes) + beside, "lowering", m->lowering,
-                     "lowering_reason", m->lowering_reason, "same_bits_packed",
-                     qv_capacity_same_bits(&bits, &plan->capacity, &pack)));
-    json_object_update_new(json_object_get(j, "text"),
-                           json_pack("{s:I, s:f, s:I}", "width", (json_int_t)m->out_hidden, "tflop",
-                                     flops / 1e12, "beside", (json_int_t)beside));
-    add_kernels(j, plan);
+    tool_json_add(j,
+                  "tokens:I chunks:I chunk_pairs:I chunk_rows:I chunks_ahead:I flops:f bytes:f "
+                  "weight_bytes:I arena_bytes:I decoder_bytes:I device_bytes:I lowering:s "
+                  "lowering_reason:s same_bits_packed:b text.width:I text.tflop:f text.beside:I",
+                  g[0] * g[1] * g[2] / (m->merge_size * m->merge_size), chunks, pairs,
+                  p.capacity.patches, p.chunks_ahead, flops, (double)chunks * p.bytes,
+                  p.weight_bytes, p.arena_bytes, of_decoders,
+                  p.weight_bytes + p.arena_bytes + beside, m->lowering, m->lowering_reason,
+                  qv_capacity_same_bits(&bits, &plan->capacity, &pack), m->out_hidden, flops / 1e12,
+                  beside);
+    add_kernels(*j, plan);
 }
 
 static qv_status
@@ -384,25 +370,23 @@ show_clip(struct scene *s, const char *path, qv_error *err)
         return status;
     qv_clip_get_info(clip, &c);
     qv_clip_close(&clip);
-    int lost = 0;
-    json_t *j = clip_json(path, &c, &lost);
+    json_t *j = clip_json(path, &c);
     if (s->model) {
         const int64_t *g = c.grid_thw;
         const qv_plan_options options = { .grid_thw = { g[0], g[1], g[2] } };
         status = qv_plan_create(s->model, &options, &plan, err);
         if (!status)
-            add_cost(s, j, &c, plan);
+            add_cost(s, &j, &c, plan);
         qv_plan_free(&plan);
     }
     if (!status && s->o->measure) {
         const struct tool_entry entry = { .path = path, .key = path }, *entries[] = { &entry };
         struct tool_measured took;
         status = tool_measure(s->o, entries, 1, &took, err);
-        json_object_update_new(j, json_pack("{s:f, s:f}", "measured_s", took.seconds, "load_s",
-                                            took.load_s));
+        tool_json_add(&j, "measured_s:f load_s:f", took.seconds, took.load_s);
     }
     if (!status)
-        return tool_show(s->o, j, lost, clip_text, err);
+        return tool_show(s->o, j, clip_text, err);
     json_decref(j);
     return status;
 }
@@ -429,7 +413,7 @@ show_model(struct scene *s, const char *dir, qv_error *err)
         json_object_set_new(text, "why", json_string_nocheck(why.text));
     add_kernels(j, plan);
     qv_plan_free(&plan);
-    return tool_show(s->o, j, 0, model_text, err);
+    return tool_show(s->o, j, model_text, err);
 }
 
 /* ---- what a path is -------------------------------------------------------------------------- */
@@ -448,7 +432,6 @@ is_hub_name(const char *path)
            !ending && access(path, F_OK);
 }
 
-/* Shows what one path is. Returns an exit code. */
 static int
 show(struct scene *s, const char *path)
 {

@@ -132,7 +132,6 @@ set_field(struct line *line, const char *name, const json_t *value)
     return v.text && *v.text ? NULL : "a text that is not empty";
 }
 
-/* Reads the fields of a line's object. */
 static qv_status
 read_object(const struct place *p, json_t *object, struct line *line, qv_error *err)
 {
@@ -159,7 +158,6 @@ read_object(const struct place *p, json_t *object, struct line *line, qv_error *
     return line->path ? QV_OK : BAD(p, QV_EFORMAT, "no %s", "\"path\"");
 }
 
-/* Copies a line into an entry. */
 static qv_status
 keep_line(const struct place *p, const struct line *line, struct tool_list *list,
           struct tool_entry *entry, qv_error *err)

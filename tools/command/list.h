@@ -34,7 +34,6 @@ qv_status tool_list_read(const char *file, struct tool_list *out, qv_error *err)
  * can have: a file's name, and a folder's name with what lies below it. */
 qv_status tool_list_of_paths(const char *const *paths, size_t n, bool recursive, bool names,
                              struct tool_list *out, qv_error *err);
-/* Returns whether the file's name has the ending of a clip or image. */
 bool tool_is_media(const char *name);
 /* Adds what is in a folder, with keys that begin with `key` ("": with nothing). */
 qv_status tool_list_add_folder(struct tool_list *list, const char *folder, const char *key,
@@ -51,5 +50,14 @@ void tool_list_free(struct tool_list *list);
  * number, for a key with "..", and for two keys that would be one file. file NULL: the list is of
  * paths, and the error is QV_EINVAL. */
 qv_status tool_list_check_files(const struct tool_list *list, const char *file, qv_error *err);
+
+/* tar.c: tar files, ustar with the long names and sizes of GNU and pax. Nothing in them is
+ * unpacked. */
+/* Called for each file in a tar file: its name, and where its bytes lie. */
+typedef qv_status tool_tar_see(void *user, const char *name, int64_t offset, int64_t bytes,
+                               qv_error *err);
+/* Returns QV_EIO; QV_EFORMAT for what is no tar file, or is cut short; what `see` returned. */
+qv_status tool_tar_visit(const char *path, tool_tar_see *see, void *user, qv_error *err);
+bool tool_tar_is(const char *path);
 
 #endif

@@ -28,6 +28,7 @@ enum kind {
     TOKENS,
     WEIGHTS,
     SHARD,
+    BACKEND,
     DEVICE,
     DEVICES,
     JSON,
@@ -174,7 +175,7 @@ static const struct option options[] = {
       GROUP_BENCH | GROUP_PROFILE, AT(repeats) },
     { "--budget", "SECONDS", "stop timing after this long; what is under way is finished", REAL,
       GROUP_BENCH, AT(budget) },
-    { "--backend", "NAME", "auto (default), cuda, metal, cpu or ref", TEXT, GROUP_DEVICE,
+    { "--backend", "NAME", "auto (default), cuda, metal, cpu or ref", BACKEND, GROUP_DEVICE,
       AT(backend) },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 if the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype) },
@@ -322,9 +323,8 @@ tool_print_help(const struct tool *tool, const char *page)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Parses n integers with `between` between them. */
-static bool
-parse_integers(const char *text, int64_t *out, int n, char between, int64_t least)
+bool
+tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least)
 {
     for (int i = 0; i < n; i++) {
         char *end;
@@ -379,12 +379,11 @@ parse_devices(const char *text, struct tool_options *out)
     out->n_devices = out->all_devices ? 0 : n;
     if (out->all_devices || n > TOOL_MOST_DEVICES)
         return out->all_devices;
-    const bool good = parse_integers(text, out->devices, (int)n, ',', 0);
+    const bool good = tool_parse_integers(text, out->devices, (int)n, ',', 0);
     out->device = out->devices[0];
     return good;
 }
 
-/* Parses a dtype, which must be one of the set. */
 static bool
 parse_dtype(const char *text, qv_dtype *out, unsigned set)
 {
@@ -422,8 +421,8 @@ parse_clip_option(const struct option *o, const char *text, qv_clip_options *out
     if (p->kind == QVM_A_FLAG)
         v = (qv_value){ .type = QV_VALUE_FLAG, .integer = true };
     else if (p->kind == QVM_A_COUNT || p->kind == QVM_A_PLACE)
-        v.type =
-            parse_integers(text, &v.integer, 1, 0, INT64_MIN) ? QV_VALUE_INTEGER : QV_VALUE_OTHER;
+        v.type = tool_parse_integers(text, &v.integer, 1, 0, INT64_MIN) ? QV_VALUE_INTEGER
+                                                                        : QV_VALUE_OTHER;
     else if (qvm_option_is_real(p))
         v.type = parse_reals(text, &v.real, 1) ? QV_VALUE_REAL : QV_VALUE_OTHER;
     return qvm_option_take(p, out, &v, true);
@@ -446,11 +445,17 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
         break;
     case FLAG: *(bool *)at = true; break;
     case WORD: *(bool *)at = true; return o->value && !strcmp(text, o->value) ? NULL : o->value;
-    case COUNT: good = parse_integers(text, at, 1, ',', 1); break;
-    case NUMBER: good = parse_integers(text, at, 1, ',', 0); break;
-    case DEVICE: good = parse_integers(take_backend(text, out), at, 1, ',', 0); break;
-    case PAIR: good = parse_integers(text, at, 2, ',', 1); break;
-    case TRIPLE: good = parse_integers(text, at, 3, ',', 1); break;
+    case COUNT: good = tool_parse_integers(text, at, 1, ',', 1); break;
+    case NUMBER: good = tool_parse_integers(text, at, 1, ',', 0); break;
+    case BACKEND: /* cuda:1 is what --device takes, and another name is for the library to refuse */
+        if (strchr(text, ':') && take_backend(text, out) != text)
+            return parse_value(&(struct option){ .kind = DEVICES }, text, out);
+        *(const char **)at = text;
+        good = *text;
+        break;
+    case DEVICE: good = tool_parse_integers(take_backend(text, out), at, 1, ',', 0); break;
+    case PAIR: good = tool_parse_integers(text, at, 2, ',', 1); break;
+    case TRIPLE: good = tool_parse_integers(text, at, 3, ',', 1); break;
     case REAL: good = parse_reals(text, at, 1) && *(double *)at > 0; break;
     case REALS: {
         struct tool_three *three = at;
@@ -463,7 +468,7 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
     case WEIGHTS: good = parse_weights(text, at); break;
     case SHARD: {
         const int64_t *shard = at;
-        good = parse_integers(text, at, 2, '/', 0) && shard[0] < shard[1] && shard[1] <= 99999;
+        good = tool_parse_integers(text, at, 2, '/', 0) && shard[0] < shard[1] && shard[1] <= 99999;
         break;
     }
     case DEVICES: good = parse_devices(take_backend(text, out), out); break;
@@ -496,7 +501,6 @@ tool_named_files(const struct tool_options *given, enum tool_file kind,
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-/* A command line that is being parsed. */
 struct line {
     const struct tool *tool;
     int argc, i;
@@ -545,10 +549,8 @@ take_option(struct line *l, const char *text)
         const struct option *best = NULL;
         size_t least = 3;
         for (EACH_OPTION(a))
-            if (a->group & l->tool->groups && tool_word_distance(text, a->name) < least) {
-                least = tool_word_distance(text, a->name);
+            if (a->group & l->tool->groups && tool_is_nearer(text, a->name, &least))
                 best = a;
-            }
         return best ? WRONG(l, "no option %s; did you mean %s?", text, best->name)
                     : WRONG(l, "no option %s", text);
     }

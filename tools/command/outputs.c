@@ -135,9 +135,7 @@ check_apart(const struct place *outputs, size_t n, qv_error *err)
     return QV_OK;
 }
 
-/* Returns QV_EINVAL, naming the file, if two outputs are one file, or an output is one of the
- * inputs, a file in a model's folder or a file of a cache that the options name. NULLs are left
- * out. */
+/* NULLs are left out. */
 static qv_status
 check_outputs(const struct tool_options *o, const char *const *outputs, size_t n_outputs,
               const char *const *inputs, size_t n_inputs, qv_error *err)
@@ -177,6 +175,13 @@ tool_check_ending(const char *path, const char *ending, qv_error *err)
     return is_file && (n <= of_ending || strcasecmp(path + n - of_ending, ending) != 0)
                ? qv_fail(err, QV_EINVAL, "%s: this file must end in %s", qv_path_tail(path), ending)
                : QV_OK;
+}
+
+qv_status
+tool_check_token_file(const char *path, qv_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    return strchr(slash ? slash : path, '.') ? tool_check_ending(path, ".safetensors", err) : QV_OK;
 }
 
 qv_status

@@ -17,7 +17,6 @@ put_u32(uint8_t *at, uint32_t value)
     return at;
 }
 
-/* Appends bytes in stored blocks of deflate. */
 static uint8_t *
 put_stored(uint8_t *at, const uint8_t *bytes, size_t n)
 {

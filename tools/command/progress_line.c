@@ -34,15 +34,11 @@ tool_record_failure(const struct tool_options *o, const char *clip, const char *
     if (!o->json)
         return;
     json_t *j = json_object();
-    int missing = clip ? json_object_set_new(j, "clip", tool_json_text(clip)) : 0;
-    missing |= key ? json_object_set_new(j, "key", tool_json_text(key)) : 0;
-    missing |= json_object_update_new(j, json_pack("{s:s, s:s, s:o}", "status", "failed", "code",
-                                                   qv_status_name(status), "error",
-                                                   tool_json_text(words)));
-    if (missing) {
-        json_decref(j);
-        j = NULL;
-    }
+    if (clip)
+        tool_json_add(&j, "clip:t", clip);
+    if (key)
+        tool_json_add(&j, "key:t", key);
+    tool_json_add(&j, "status:s code:s error:t", "failed", qv_status_name(status), words);
     emit_record(o, j);
 }
 
@@ -62,11 +58,11 @@ record_progress(struct tool_job_progress *p, const qv_job_progress *j, double no
     const double s = j->elapsed_s + 1e-9;
     json_t *left = j->done ? json_real(seconds_left(p, j)) : json_null();
     emit_record(p->o,
-                json_pack("{s:{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, s:s}}", "progress", "total",
-                          (json_int_t)p->total, "done", (json_int_t)j->done, "failed",
-                          (json_int_t)j->failed, "tokens", (json_int_t)j->tokens, "seconds",
-                          j->elapsed_s, "clips_per_s", (double)j->done / s, "tokens_per_s",
-                          (double)j->tokens / s, "seconds_left", left, "limit", j->limit));
+                tool_json("progress:o",
+                          tool_json("total:I done:I failed:I tokens:I seconds:f "
+                                    "clips_per_s:f tokens_per_s:f seconds_left:o limit:s",
+                                    p->total, j->done, j->failed, j->tokens, j->elapsed_s,
+                                    (double)j->done / s, (double)j->tokens / s, left, j->limit)));
 }
 
 /* Prints "3:05" or "2:03:05". */
@@ -119,30 +115,25 @@ tool_report_job(const struct tool_encoder *e, qv_error *err)
     qv_job_progress p;
     qv_job_get_progress(e->job, &p);
     const double s = p.elapsed_s + 1e-9, room = (double)p.capacity_rows + 1e-9;
-    json_t *j = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s}",
-        "clips", (json_int_t)p.done, "failed", (json_int_t)p.failed, "damaged",
-        (json_int_t)e->n_damaged, "tokens", (json_int_t)p.tokens, "frames", (json_int_t)e->n_frames,
-        "seconds", p.elapsed_s, "clips_per_s", (double)p.done / s, "limit", p.limit, "chunks",
-        (json_int_t)p.chunks, "fill", (double)p.rows / room, "most_frame_bytes",
-        (json_int_t)p.most_frame_bytes, "peak_bytes", (json_int_t)tool_peak_bytes(),
-        "source_frames", (json_int_t)p.source_frames, "decoded_frames",
-        (json_int_t)p.decoded_frames, "gpu_clips", (json_int_t)p.gpu_clips, "version", qv_version(),
-        "commit", QV_COMMIT);
-    const int64_t not_done = (int64_t)e->n - (int64_t)e->n_done - (int64_t)e->n_failed;
-    int lost =
-        json_object_update_new(j, tool_rates_json(e->n_frames, p.tokens, p.elapsed_s, e->load_s));
-    lost |= json_object_update_new(
-        j, json_pack("{s:I, s:b, s:{s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i}}", "not_done",
-                     (json_int_t)not_done, "interrupted", tool_signals_caught() != 0, "stages",
-                     "decode_s", p.decode_s, "room_s", p.room_s, "device_s", p.device_s,
-                     "starved_s", p.starved_s, "full_s", p.full_s, "sink_s", p.sink_s, "decoders",
-                     p.decoders, "devices", p.devices, "sinks", p.sinks));
-    json_t *text = tool_rates_json(e->n_frames, e->n_tokens, e->job_s, e->load_s);
-    lost |= json_object_update_new(
-        text, json_pack("{s:b, s:I, s:I, s:f, s:I, s:f}", "several", e->n > 1 && e->n_done, "done",
-                        (json_int_t)e->n_done, "tokens", (json_int_t)e->n_tokens, "total_s",
-                        e->load_s + e->job_s, "packed", (json_int_t)p.packed_chunks, "full",
-                        100 * (double)p.packed_rows / room));
-    return tool_show(e->o, json_pack("{s:o, s:o}", "job", j, "text", text), lost, job_text, err);
+    json_t *j =
+        tool_json("clips:I failed:I damaged:I tokens:I frames:I seconds:f clips_per_s:f limit:s "
+                  "chunks:I fill:f most_frame_bytes:I peak_bytes:I source_frames:I "
+                  "decoded_frames:I gpu_clips:I version:s commit:s",
+                  p.done, p.failed, e->n_damaged, p.tokens, e->n_frames, p.elapsed_s,
+                  (double)p.done / s, p.limit, p.chunks, (double)p.rows / room, p.most_frame_bytes,
+                  tool_peak_bytes(), p.source_frames, p.decoded_frames, p.gpu_clips, qv_version(),
+                  QV_COMMIT);
+    tool_json_add_rates(&j, "", e->n_frames, p.tokens, p.elapsed_s, e->load_s);
+    tool_json_add(&j,
+                  "not_done:I interrupted:b stages.decode_s:f stages.room_s:f stages.device_s:f "
+                  "stages.starved_s:f stages.full_s:f stages.sink_s:f stages.decoders:i "
+                  "stages.devices:i stages.sinks:i",
+                  e->n - e->n_done - e->n_failed, tool_signals_caught() != 0, p.decode_s, p.room_s,
+                  p.device_s, p.starved_s, p.full_s, p.sink_s, p.decoders, p.devices, p.sinks);
+    json_t *all = tool_json(
+        "job:o text.several:b text.done:I text.tokens:I text.total_s:f text.packed:I text.full:f",
+        j, e->n > 1 && e->n_done, e->n_done, e->n_tokens, e->load_s + e->job_s, p.packed_chunks,
+        100 * (double)p.packed_rows / room);
+    tool_json_add_rates(&all, "text.", e->n_frames, e->n_tokens, e->job_s, e->load_s);
+    return tool_show(e->o, all, job_text, err);
 }

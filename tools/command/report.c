@@ -10,12 +10,24 @@
 #include "error.h"
 #include "files/outcome_json.h"
 
-json_t *
-tool_rates_json(int64_t frames, int64_t tokens, double seconds, double load_s)
+void
+tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_t tokens, double seconds,
+                    double load_s)
 {
     const double s = seconds > 0 ? seconds : 1e-9;
-    return json_pack("{s:f, s:f, s:f}", "sampled_frames_per_s", (double)frames / s, "tokens_per_s",
-                     (double)tokens / s, "load_s", load_s);
+    char fields[80];
+    snprintf(fields, sizeof fields, "%ssampled_frames_per_s:f %stokens_per_s:f %sload_s:f", of, of,
+             of);
+    tool_json_add(object, fields, (double)frames / s, (double)tokens / s, load_s);
+}
+
+void
+tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned readers, int from, int to)
+{
+    if (!*object || !qv_outcome_json(*object, o, readers, from, to))
+        return;
+    json_decref(*object);
+    *object = NULL;
 }
 
 /* Returns the time of the slowest of the three stages that run at once: decoding, the device,
@@ -47,35 +59,29 @@ show(const struct tool_encoder *e, const struct tool_output *output, const qv_jo
 {
     const qv_outcome *o = &r->outcome;
     const bool is_long = !o->is_image && r->seconds >= 1;
-    json_t *j = json_pack("{s:o}", "clip", tool_json_text(output->clip));
-    int lost = output->key ? json_object_set_new(j, "key", tool_json_text(output->key)) : 0;
-    lost |= json_object_update_new(j, json_pack("{s:s, s:o}", "status", "ok", "output",
-                                                tool_json_text(output->path)));
-    lost |= qv_outcome_json(j, o, QV_FOR_ENCODE, 0, AT_FRAMES);
-    lost |= json_object_update_new(j, json_pack("{s:I, s:I}", "tokens", (json_int_t)r->n_tokens,
-                                                "width", (json_int_t)e->model.out_hidden));
-    lost |= qv_outcome_json(j, o, QV_FOR_ENCODE, AT_FRAMES, AT_DAMAGE);
-    lost |= json_object_update_new(j, json_pack("{s:f, s:s}", "seconds", r->seconds, "precision",
-                                                qv_dtype_name(e->model.dtype)));
-    lost |= qv_outcome_json(j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES);
-    lost |= json_object_update_new(j, json_pack("{s:s, s:I}", "lowering", e->model.lowering,
-                                                "peak_rss_bytes", (json_int_t)tool_peak_bytes()));
-    lost |= qv_outcome_json(j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
-    lost |=
-        json_object_update_new(j, json_pack("{s:f, s:f, s:f, s:f, s:f, s:I}", "write_s",
-                                            output->write_s, "wait_decode_s", r->wait_decode_s,
-                                            "wait_device_s", r->wait_device_s, "wait_write_s",
-                                            r->wait_sink_s, "over_slowest_stage",
-                                            r->seconds / (slowest_stage_s(output, r) + 1e-9),
-                                            "cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN)));
-    lost |=
-        json_object_update_new(j, tool_rates_json(o->n_frames, r->n_tokens, r->seconds, e->load_s));
-    lost |= json_object_update_new(
-        j, json_pack("{s:{s:s, s:s, s:i}, s:s, s:s, s:{s:i, s:i, s:b, s:b}}", "machine", "backend",
-                     e->context.backend, "device", e->context.device, "threads", e->context.threads,
-                     "version", qv_version(), "commit", QV_COMMIT, "text", "width", o->width,
-                     "height", o->height, "long", is_long, "alone", is_long && e->n == 1));
-    return tool_show(e->o, j, lost, text, err);
+    json_t *j = tool_json("clip:t", output->clip);
+    if (output->key)
+        tool_json_add(&j, "key:t", output->key);
+    tool_json_add(&j, "status:s output:t", "ok", output->path);
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, 0, AT_FRAMES);
+    tool_json_add(&j, "tokens:I width:I", r->n_tokens, e->model.out_hidden);
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_FRAMES, AT_DAMAGE);
+    tool_json_add(&j, "seconds:f precision:s", r->seconds, qv_dtype_name(e->model.dtype));
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_DAMAGE, AT_TIMES);
+    tool_json_add(&j, "lowering:s peak_rss_bytes:I", e->model.lowering, tool_peak_bytes());
+    tool_json_add_outcome(&j, o, QV_FOR_ENCODE, AT_TIMES, QV_LAST_PLACE);
+    tool_json_add(&j,
+                  "write_s:f wait_decode_s:f wait_device_s:f wait_write_s:f over_slowest_stage:f "
+                  "cores:I",
+                  output->write_s, r->wait_decode_s, r->wait_device_s, r->wait_sink_s,
+                  r->seconds / (slowest_stage_s(output, r) + 1e-9), sysconf(_SC_NPROCESSORS_ONLN));
+    tool_json_add_rates(&j, "", o->n_frames, r->n_tokens, r->seconds, e->load_s);
+    tool_json_add(&j,
+                  "machine.backend:s machine.device:s machine.threads:i version:s commit:s "
+                  "text.width:i text.height:i text.long:b text.alone:b",
+                  e->context.backend, e->context.device, e->context.threads, qv_version(),
+                  QV_COMMIT, o->width, o->height, is_long, is_long && e->n == 1);
+    return tool_show(e->o, j, text, err);
 }
 
 qv_status

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Shows a result as a line of JSON, or fills its fields into a text. */
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,13 +133,74 @@ print_filled(const char *t, const json_t *object, bool shown)
     return t;
 }
 
-qv_status
-tool_show(const struct tool_options *o, json_t *object, int lost, const char *text, qv_error *err)
+static json_t *
+next_value(char kind, va_list *ap)
 {
-    if (!object || lost) {
-        json_decref(object);
-        return qv_fail(err, QV_ENOMEM, "no memory for a result");
+    switch (kind) {
+    case 'I': return json_integer(va_arg(*ap, int64_t));
+    case 'i': return json_integer(va_arg(*ap, int));
+    case 'b': return json_boolean(va_arg(*ap, int));
+    case 'f': return json_real(va_arg(*ap, double));
+    case 's': return json_string(va_arg(*ap, const char *));
+    case 't': return tool_json_text(va_arg(*ap, const char *));
+    default: return va_arg(*ap, json_t *);
     }
+}
+
+static void
+add_fields(json_t **object, const char *fields, va_list *ap)
+{
+    bool lost = !*object;
+    for (size_t n; *fields; fields += n + strspn(fields + n, " ")) {
+        char name[64], *dot;
+        json_t *to = *object;
+        n = strcspn(fields, " ");
+        snprintf(name, sizeof name, "%.*s", (int)n - 2, fields);
+        if ((dot = strchr(name, '.')) != NULL) {
+            *dot = 0;
+            to = json_object_get(*object, name);
+            if (!to && !json_object_set_new(*object, name, json_object()))
+                to = json_object_get(*object, name);
+        }
+        lost |= json_object_set_new(to, dot ? dot + 1 : name, next_value(fields[n - 1], ap)) != 0;
+    }
+    if (lost) {
+        json_decref(*object);
+        *object = NULL;
+    }
+}
+
+void
+tool_json_add(json_t **object, const char *fields, ...)
+{
+    va_list ap;
+    va_start(ap, fields);
+    add_fields(object, fields, &ap);
+    va_end(ap);
+}
+
+json_t *
+tool_json(const char *fields, ...)
+{
+    json_t *object = json_object();
+    va_list ap;
+    va_start(ap, fields);
+    add_fields(&object, fields, &ap);
+    va_end(ap);
+    return object;
+}
+
+json_t *
+tool_json_grid(const int64_t thw[3])
+{
+    return json_pack("[I,I,I]", (json_int_t)thw[0], (json_int_t)thw[1], (json_int_t)thw[2]);
+}
+
+qv_status
+tool_show(const struct tool_options *o, json_t *object, const char *text, qv_error *err)
+{
+    if (!object)
+        return qv_fail(err, QV_ENOMEM, "no memory for a result");
     if (!o->json)
         print_filled(text, object, true);
     json_object_del(object, "text");

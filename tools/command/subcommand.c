@@ -32,13 +32,13 @@ print_usage(const struct tool_program *p, FILE *to)
     fprintf(to, "\n%s SUBCOMMAND --help lists its options.\nexit codes: " TOOL_EXIT_CODES, p->name);
 }
 
-size_t
-tool_word_distance(const char *a, const char *b)
+bool
+tool_is_nearer(const char *a, const char *b, size_t *least)
 {
     size_t row[32] = { 0 };
     const size_t n = strlen(b);
     if (n >= 32)
-        return n;
+        return false;
     for (size_t j = 0; j <= n; j++)
         row[j] = j;
     for (size_t i = 1; *a; a++, i++) {
@@ -51,7 +51,9 @@ tool_word_distance(const char *a, const char *b)
             row[j] = replaced < other + 1 ? replaced : other + 1;
         }
     }
-    return row[n];
+    const bool is = row[n] < *least;
+    *least = is ? row[n] : *least;
+    return is;
 }
 
 /* Complains of a name that there is not, and says which may have been meant. */
@@ -59,15 +61,13 @@ static void
 complain_of(const struct tool_program *p, const char *name)
 {
     const struct tool *best = NULL;
-    size_t least = 3;
-    for (const struct tool *t = p->tools; t < p->tools + p->n; t++) {
-        const bool begins = *name && !strncmp(tool_word(t), name, strlen(name));
-        const size_t d = begins ? 0 : tool_word_distance(name, tool_word(t));
-        if (d < least && d < strlen(name)) {
-            least = d;
+    size_t least = strlen(name) < 3 ? strlen(name) : 3;
+    for (const struct tool *t = p->tools; t < p->tools + p->n && least; t++)
+        if (!strncmp(tool_word(t), name, strlen(name))) {
             best = t;
-        }
-    }
+            least = 0;
+        } else if (tool_is_nearer(name, tool_word(t), &least))
+            best = t;
     if (best)
         tool_complain("no subcommand %s; did you mean %s?", name, tool_word(best));
     else

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "clips/make_clip.h"
 #include "dtype.h"
 #include "error.h"
 #include "files/json.h"
@@ -24,7 +25,6 @@
 
 enum { PIECE = 1 << 20 }; /* values written at a time */
 
-/* A stored tensor's number in the tower, its place there, and its name. */
 struct stored {
     size_t id;
     int place;
@@ -102,7 +102,7 @@ shape_of(struct synth *s, size_t i, const struct qv_tensor_spec *spec, int place
     bool line = spec->form == QV_TENSOR_VECTOR || spec->form == QV_TENSOR_BIAS;
     int64_t plane[] = { spec->n, c->hidden, c->merge, c->merge };
     t->n_dims = spec->conv3d ? 5 : spec->conv2d ? 4 : line ? 1 : 2;
-    t->shape[0] = spec->n;
+    t->shape[0] = qv_stored_rows(spec);
     t->shape[1] = spec->k;
     if (spec->conv3d)
         memcpy(t->shape, conv, sizeof conv);
@@ -136,7 +136,7 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     size_t element = qv_dtype_bytes(dtype);
     float mean, deviation = spread(s, id, &mean);
     uint64_t base = mix((uint64_t)s->o->seed * 1000003 + id) & ~(uint64_t)0xffffffffff;
-    int64_t total = s->tower.tensors[id].n * s->tower.tensors[id].k;
+    int64_t total = qv_stored_rows(&s->tower.tensors[id]) * s->tower.tensors[id].k;
     int64_t first =
         s->stored[tensor].place * total; /* a stored tensor goes on where the one before ended */
     for (int64_t at = 0; at < total; at += PIECE) {
@@ -155,7 +155,6 @@ write_tensor(struct synth *s, struct qv_safetensors_writer *w, size_t slot, size
     return QV_OK;
 }
 
-/* Writes tensors [first, first + n) to one file. */
 static qv_status
 write_file(struct synth *s, const char *name, size_t first, size_t n, qv_error *err)
 {
@@ -203,8 +202,7 @@ write_shards(struct synth *s, qv_error *err)
         for (size_t t = first; t < end; t++)
             json_object_set_new(map, s->stored[t].name, json_string(name));
     }
-    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)s->bytes,
-                              "weight_map", map);
+    json_t *index = tool_json("metadata:o weight_map:o", tool_json("total_size:I", s->bytes), map);
     if (!status)
         status = write_json(s, "model.safetensors.index.json", index, err);
     json_decref(index);
@@ -319,6 +317,28 @@ synth(struct synth *s, qv_error *err)
     return status;
 }
 
+/* ---- clips to try on, by the program that links FFmpeg --------------------------------------- */
+
+const struct qvm_clip_shape tool_clip_shape = {
+    .width = 320, .height = 240, .fps = 25, .frames = 100
+};
+
+qv_status
+tool_make_clip(const char *path, const struct qvm_clip_shape *s, qv_error *err)
+{
+    struct qv_atomic_file file = { 0 };
+    qv_error why;
+    qv_status status = qv_atomic_file_open(path, &file, err);
+    if (status)
+        return status;
+    const char *to = file.temporary ? file.temporary : file.path;
+    status = qvm_clip_make(tool_decoder_program(), to, s, &why);
+    status =
+        status ? qv_fail(err, status, "%s: %s", path, why.text) : qv_atomic_file_commit(&file, err);
+    qv_atomic_file_abort(&file);
+    return status;
+}
+
 static int
 make_clip(const struct tool_options *o)
 {
@@ -331,6 +351,8 @@ make_clip(const struct tool_options *o)
     tool_print("%s: 4 seconds of 320x240 at 25 fps\n", o->make_clip);
     return TOOL_DONE;
 }
+
+/* ---- the subcommand -------------------------------------------------------------------------- */
 
 int
 tool_synth(const struct tool_options *o)
@@ -345,13 +367,10 @@ tool_synth(const struct tool_options *o)
     qv_error err = { 0 };
     qv_status status = synth(&s, &err);
     if (!status)
-        status =
-            tool_show(o,
-                      json_pack("{s:o, s:I, s:I, s:I, s:{s:f}}", "checkpoint",
-                                tool_json_text(o->output), "tensors", (json_int_t)s.n, "bytes",
-                                (json_int_t)s.bytes, "seed", (json_int_t)o->seed, "text", "mb",
-                                (double)s.bytes / 1e6),
-                      0, "{checkpoint}: {tensors} tensors, {text.mb|1f} MB, seed {seed}\n", &err);
+        status = tool_show(o,
+                           tool_json("checkpoint:t tensors:I bytes:I seed:I text:o", o->output, s.n,
+                                     s.bytes, o->seed, tool_json("mb:f", (double)s.bytes / 1e6)),
+                           "{checkpoint}: {tensors} tensors, {text.mb|1f} MB, seed {seed}\n", &err);
     qv_tower_close(&s.tower);
     free(s.tensors);
     free(s.stored);

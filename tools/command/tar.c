@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* qwenvit list: makes a list of the clips and images in tar files, each in its place there. */
 #define _GNU_SOURCE
-#include "tar.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +9,10 @@
 
 #include "error.h"
 #include "list.h"
+#include "tool.h"
 
 enum { BLOCK = 512, MOST_NAME = 1 << 16 };
 
-/* A header's fields, as POSIX has them. */
 struct header {
     char name[100], mode[24], size[12], mtime[12], sum[8], type, link[100], magic[8], owner[80],
         prefix[155], rest[12];
@@ -167,14 +165,12 @@ print_member(void *user, const char *name, int64_t offset, int64_t bytes, qv_err
     char *key = NULL;
     if (asprintf(&key, "%.*s/%s", (int)(ends ? n - 4 : n), shard, name) < 0)
         return qv_no_memory(s->path, err);
-    json_t *j =
-        json_pack("{s:o, s:o, s:I, s:I}", "path", tool_json_text(s->path), "key",
-                  tool_json_text(key), "offset", (json_int_t)offset, "bytes", (json_int_t)bytes);
+    json_t *j = tool_json("path:t key:t offset:I bytes:I", s->path, key, offset, bytes);
     free(key);
     s->n++;
     struct tool_options o = *s->o;
     o.json = true;
-    return tool_show(&o, j, 0, "", err);
+    return tool_show(&o, j, "", err);
 }
 
 int

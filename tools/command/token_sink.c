@@ -112,7 +112,6 @@ begin(void *user, const qv_job_result *r, void **entry, qv_error *err)
     return status;
 }
 
-/* Shows how far a single clip is. */
 static void
 show_progress(struct tool_encoder *e, const struct tool_output *output, const qv_job_result *r,
               int64_t n)

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "clips/make_clip.h"
 #include "clock.h"
 #include "engine/grouped.h"
 #include "qwenvit.h"
@@ -20,12 +21,10 @@ enum tool_exit {
 
 enum { TOOL_MOST_DEVICES = 64 };
 
-/* An option's three numbers. */
 struct tool_three {
     bool given;
     double values[3];
 };
-/* Returns the values as the library wants them: NULL if they were not given. */
 static inline const double *
 tool_three(const struct tool_three *three)
 {
@@ -148,7 +147,6 @@ tool_word(const struct tool *tool); /* the last word of its name, which is that 
 /* pages.c: what `help --man` and `help --bash` print. */
 void tool_print_man(const struct tool_program *program);
 void tool_print_completion(const struct tool_program *program);
-/* Runs the subcommand that the command line names, and returns the exit code. */
 int tool_main(const struct tool_program *program, int argc, char **argv);
 
 /* From now on the first SIGINT, SIGTERM or SIGHUP does not end the process: the subcommand asks for
@@ -187,9 +185,11 @@ void tool_each_option(const struct tool *tool,
                       void (*see)(void *user, const char *name, const char *value,
                                   const char *help),
                       void *user);
-/* Returns in how many letters two words differ: left out, added or replaced. */
-size_t tool_word_distance(const char *a, const char *b);
-/* Returns how the subcommand is called, with all that it needs. */
+/* Parses n integers, of which none is below `least`, with `between` between them. */
+bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
+/* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced),
+ * which becomes the distance then. */
+bool tool_is_nearer(const char *name, const char *word, size_t *least);
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
 enum tool_file { TOOL_INPUT = 1, TOOL_CLIPS, TOOL_OUTPUT };
@@ -219,7 +219,6 @@ int tool_exit_code(qv_status status);
 /* Opens a context with the tune file of the options, or that in the user's cache folder; prints its
  * warning. */
 qv_status tool_open_context(const struct tool_options *o, qv_context **out, qv_error *err);
-/* The path in the environment variable QWENVIT_DECODER, or NULL. */
 const char *tool_decoder_program(void);
 /* Says a warning that came since the context was opened: the tune file could not be written. */
 void tool_close_context(qv_context **ctx, const qv_context_info *opened);
@@ -292,6 +291,8 @@ struct tool_list;
 /* Checks that a file that is written has its format's ending; a device or pipe need not.
  * QV_EINVAL. */
 qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
+/* Does so for a file of tokens, whose name may also have no ending. */
+qv_status tool_check_token_file(const char *path, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
 
@@ -309,6 +310,19 @@ int64_t tool_peak_bytes(void); /* returns the peak memory of this process */
 /* Returns a value as a line of JSON, for free(); NULL for lack of memory. Control characters are
  * escaped, those too that JSON itself lets pass. */
 char *tool_json_line(const json_t *value);
+/*
+ * show.c: returns an object of fields, which are given as "NAME:KIND NAME:KIND ..", and then their
+ * values. A NAME A.B is member B of the object A. A KIND is I (int64_t, or another type of 8
+ * bytes), i (int), b (of int), f (double), s (UTF-8), t (any bytes) or o (json_t *, whose reference
+ * is taken). Returns NULL for lack of memory, or if a value is NULL. tool_json_add adds fields to
+ * an object, which becomes NULL then.
+ */
+json_t *tool_json(const char *fields, ...);
+void tool_json_add(json_t **object, const char *fields, ...);
+json_t *tool_json_grid(const int64_t thw[3]);
+/* Adds members that readers of that kind have, from one place of outcome.inc up to another. */
+void tool_json_add_outcome(json_t **object, const qv_outcome *o, unsigned readers, int from,
+                           int to);
 /* Appends a JSON object as a line to the options' file, or prints it on stdout. Drops the
  * reference. Returns QV_EIO. */
 qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error *err);
@@ -322,23 +336,13 @@ qv_status tool_emit_json(const struct tool_options *o, json_t *object, qv_error 
  *   [NAME?..], [!NAME?..] is printed only if the field is there and not 0, "", false or empty, or
  *                         only if it is not so
  * and NAME may be A.B, member B of the object A. The member "text" has what only the text shows: no
- * JSON has it. Drops the reference. Returns QV_EIO; QV_ENOMEM if the object is NULL, or lacks a
- * field because memory did (lost is not 0).
+ * JSON has it. Drops the reference. Returns QV_EIO; QV_ENOMEM if the object is NULL.
  */
-qv_status tool_show(const struct tool_options *o, json_t *object, int lost, const char *text,
-                    qv_error *err);
+qv_status tool_show(const struct tool_options *o, json_t *object, const char *text, qv_error *err);
 
-/* make_clip.c: makes a short test clip with motion. Sizes are even. */
-struct tool_clip_shape {
-    int width, height, fps, frames;
-    /* True: it looks filmed, like clips of data sets: a detailed surface that pans, with grain, in
-     * H.264 with libx264's defaults if FFmpeg has that, else in MPEG-4 with B-pictures. False: it
-     * is smooth, in MPEG-4. */
-    bool is_filmed;
-    int number; /* number of a filmed clip: each shows another part of the surface */
-};
-extern const struct tool_clip_shape tool_clip_shape; /* shape of `synth --clip` */
-qv_status tool_make_clip(const char *path, const struct tool_clip_shape *shape, qv_error *err);
+/* synth.c: makes a short test clip with motion. */
+extern const struct qvm_clip_shape tool_clip_shape; /* shape of `synth --clip` */
+qv_status tool_make_clip(const char *path, const struct qvm_clip_shape *shape, qv_error *err);
 
 /* drawing.c: draws frames of a clip above their tokens' principal components as colours. */
 struct tool_drawing;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Writes when each stage of a job worked, as trace events that Perfetto and Chrome open. */
+/* Writes trace events, which Perfetto and Chrome open: when each stage of a job worked, and
+ * whatever else calls tool_trace_write. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include "files/atomic_file.h"
 #include "files/json.h"
 
-enum { BUFFER_BYTES = 1 << 16, MOST_EVENT_BYTES = 1 << 13, SHOWN_KEY = 256 };
+enum { BUFFER_BYTES = 1 << 16, SHOWN_KEY = 256 };
 
 struct tool_trace {
     pthread_mutex_t lock;
@@ -45,11 +46,13 @@ flush(struct tool_trace *t)
 static void
 put_text(struct tool_trace *t, const char *text)
 {
-    const size_t n = strlen(text);
-    if (t->n + n > sizeof t->buffer)
-        flush(t);
-    memcpy(t->buffer + t->n, text, n);
-    t->n += n;
+    for (size_t n = strlen(text), now; n; n -= now, text += now) {
+        now = sizeof t->buffer - t->n < n ? sizeof t->buffer - t->n : n;
+        memcpy(t->buffer + t->n, text, now);
+        t->n += now;
+        if (t->n == sizeof t->buffer)
+            flush(t);
+    }
 }
 
 qv_status
@@ -79,34 +82,36 @@ tool_trace_open(const char *path, struct tool_trace **out, qv_error *err)
     return status;
 }
 
-/* Returns a key as JSON. A long key is cut to its end, which says more than its beginning. */
-static char *
-shown(const char *key)
+void
+tool_trace_write(struct tool_trace *t, const char *name, int process, int lane, double begin_s,
+                 double end_s, json_t *args)
 {
-    const size_t n = strlen(key);
-    json_t *json = tool_json_text(n > SHOWN_KEY ? key + n - SHOWN_KEY : key);
-    char *text = tool_json_line(json);
-    json_decref(json);
-    return text;
+    json_t *event = tool_json("name:s ph:s pid:i tid:i ts:f dur:f args:o", name, "X", process, lane,
+                              1e6 * begin_s, 1e6 * (end_s - begin_s), args);
+    char *text = event ? tool_json_line(event) : NULL;
+    json_decref(event);
+    pthread_mutex_lock(&t->lock);
+    if (text) {
+        put_text(t, text);
+        put_text(t, ",\n");
+    } else if (!t->status)
+        t->status = qv_fail(&t->error, QV_ENOMEM, "no memory for a trace");
+    pthread_mutex_unlock(&t->lock);
+    free(text);
 }
 
 void
 tool_trace_span(struct tool_trace *t, const char *stage, int lane, const char *key, double begin_s,
                 double end_s)
 {
-    char event[MOST_EVENT_BYTES], *name = key ? shown(key) : NULL;
+    const size_t n = key ? strlen(key) : 0; /* the end of a long key says more than its beginning */
     int i = 0;
     while (i + 1 < N_STAGES && strcmp(stages[i].stage, stage) != 0)
         i++;
-    snprintf(event, sizeof event,
-             "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.1f,\"dur\":%.1f,"
-             "\"args\":{\"key\":%s}},\n",
-             stage, stages[i].process, lane, 1e6 * (begin_s - t->opened_s), 1e6 * (end_s - begin_s),
-             name ? name : "null");
-    free(name);
-    pthread_mutex_lock(&t->lock);
-    put_text(t, event);
-    pthread_mutex_unlock(&t->lock);
+    tool_trace_write(t, stage, stages[i].process, lane, begin_s - t->opened_s, end_s - t->opened_s,
+                     tool_json("key:o", !key            ? json_null()
+                                        : n > SHOWN_KEY ? tool_json_text(key + n - SHOWN_KEY)
+                                                        : tool_json_text(key)));
 }
 
 qv_status

@@ -21,6 +21,7 @@ FAMILIES = {
     "qwen2_vl": ("Qwen2VisionTransformerPretrainedModel", "Qwen2VLVisionConfig"),
     "qwen2_5_vl": ("Qwen2_5_VisionTransformerPretrainedModel", "Qwen2_5_VLVisionConfig"),
     "qwen2_5_omni": ("Qwen2_5OmniVisionEncoder", "Qwen2_5OmniVisionEncoderConfig"),
+    "exaone4_5": ("Exaone4_5_VisionModel", "Exaone4_5_VisionConfig"),
     "qwen3_vl": ("Qwen3VLVisionModel", "Qwen3VLVisionConfig"),
     "qwen3_vl_moe": ("Qwen3VLMoeVisionModel", "Qwen3VLMoeVisionConfig"),
     "cohere_compass": ("CohereCompassVisionModel", "CohereCompassVisionConfig"),

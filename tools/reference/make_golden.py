@@ -34,6 +34,14 @@ CASES = {
                     out_hidden_size=20, window_size=8, fullatt_block_indexes=[1],
                     hidden_act="silu"),
         prefix="visual.", frames=4, grids=[[2, 4, 6], [1, 6, 10], [1, 8, 8], [3, 2, 6]]),
+    # Qwen2.5-VL's tower with two heads of q for each of k and v
+    "exaone4_5": dict(
+        seed=14, vision_type="exaone4_5_vision", pixels=CLIP,
+        architecture="Exaone4_5_ForConditionalGeneration",
+        vision=dict(depth=2, hidden_size=24, num_heads=2, num_key_value_heads=1, intermediate_size=20,
+                    patch_size=2, out_hidden_size=12, window_size=8, fullatt_block_indexes=[1],
+                    hidden_act="silu"),
+        frames=2, grids=[[1, 6, 6], [2, 4, 2]]),
     # q, k and v stored apart, the vision config one level deeper
     "qwen2_5_omni": dict(
         seed=7, vision_type="qwen2_5_omni_vision_encoder", pixels=CLIP,
@@ -67,10 +75,9 @@ CASES = {
     "cohere_compass": dict(
         seed=13, vision_type="cohere_compass_vision",
         architecture="CohereCompassForConditionalGeneration",
-        vision=dict(depth=3, hidden_size=32, num_heads=2, intermediate_size=40, patch_size=8,
-                    out_hidden_size=24, num_position_embeddings=36,
-                    deepstack_visual_indexes=[1, 2]),
-        frames=4, grids=[[2, 6, 4], [1, 2, 8]]),
+        vision=dict(depth=2, hidden_size=24, num_heads=2, intermediate_size=28, patch_size=2,
+                    out_hidden_size=12, num_position_embeddings=16, deepstack_visual_indexes=[1]),
+        frames=4, grids=[[2, 4, 2], [1, 2, 4]]),
     # stored in f32, three frames: the last one is repeated
     "qwen3_5": dict(
         seed=3, architecture="Qwen3_5ForConditionalGeneration",
@@ -82,9 +89,9 @@ CASES = {
     "qwen4_exp": dict(
         seed=4, vision_type="qwen4_exp_vision",
         architecture="Qwen4ExpForConditionalGeneration",
-        vision=dict(depth=2, hidden_size=24, num_heads=1, intermediate_size=56, patch_size=8,
+        vision=dict(depth=2, hidden_size=24, num_heads=1, intermediate_size=56, patch_size=4,
                     out_hidden_size=40, num_position_embeddings=16),
-        prefix="visual.", frames=4, grids=[[2, 4, 4], [2, 2, 6]]),
+        prefix="visual.", frames=4, grids=[[2, 4, 4], [1, 2, 6]]),
     # norms and convolutions around the blocks, bicubic positions, the tower's names for tensors
     "glm4v": dict(
         seed=12, vision_type="glm4v_vision", pixels=CLIP,

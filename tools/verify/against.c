@@ -13,7 +13,6 @@
 /* Bar for our bf16 distance, over the distance of another implementation's own bf16. */
 static const double peer_slack = 1.05;
 
-/* A matrix in a file. */
 struct matrix {
     const char *name, *dtype; /* such as "F32" */
     int64_t rows, cols;       /* rows -1: any number; read_matrix sets it */

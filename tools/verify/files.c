@@ -187,7 +187,7 @@ write_index(const struct copy *copy, bool single, const char *tensor, qv_error *
     if (status)
         return status;
     json_object_set_new(map, tensor, json_string(OTHER_FILE));
-    json_t *index = json_pack("{s:o}", "weight_map", map);
+    json_t *index = tool_json("weight_map:o", map);
     char *path = qv_path_join(copy->dir, INDEX);
     if (!index || !path || json_dump_file(index, path, JSON_COMPACT))
         status = qv_fail(err, QV_EIO, "%s: the index cannot be written", copy->dir);

@@ -93,7 +93,6 @@ keep(void *user, const char *name, const float *rows, int64_t n_rows, int64_t n_
 
 /* ---- the ideal bf16 tower -------------------------------------------------------------------- */
 
-/* Returns whether rounding changes any value. */
 static bool
 round_to_bf16(float *x, size_t n)
 {
@@ -143,7 +142,6 @@ round_output(void *user, const struct qv_step *step, const struct qv_call *call)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* One clip that passes through a plan. */
 struct passage {
     qv_plan *plan;
     qv_plan_info info;

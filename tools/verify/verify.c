@@ -272,9 +272,9 @@ row_json(const struct verify_row *r)
                     { "bar_mean", r->bar_mean },
                     { "bar_abs", r->bar_abs },
                     { "bar_cosine", r->bar_cosine } };
-    json_t *j = json_pack("{s:s, s:s, s:s, s:o, s:s, s:s}", "check", r->check, "name", r->name,
-                          "dtype", qv_dtype_name(r->dtype), "ok",
-                          verdict_json(r->ok, verify_is_judged(r)), "note", r->note, "why", r->why);
+    json_t *j = tool_json("check:s name:s dtype:s ok:o note:s why:s", r->check, r->name,
+                          qv_dtype_name(r->dtype), verdict_json(r->ok, verify_is_judged(r)),
+                          r->note, r->why);
     for (size_t i = 0; !r->bits && i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(j, numbers[i].key, number(numbers[i].value));
     if (r->bits)
@@ -295,14 +295,13 @@ report_json(const struct report *r)
         json_array_append_new(grids, json_pack("[I,I,I]", (json_int_t)r->input.thw[i][0],
                                                (json_int_t)r->input.thw[i][1],
                                                (json_int_t)r->input.thw[i][2]));
-    json_t *machine = json_pack("{s:s, s:s, s:i}", "backend", r->context.backend, "device",
-                                r->context.device, "threads", r->context.threads);
-    return json_pack("{s:o, s:o, s:s, s:s, s:o, s:s, s:o, s:o, s:f, s:o, s:o}", "verify",
-                     tool_json_text(r->o->model), "compared", tool_json_text(r->compared),
-                     "version", qv_version(), "commit", QV_COMMIT, "machine", machine, "model_type",
-                     r->config.model_type, "pixels", tool_json_text(r->pixels), "grid_thw", grids,
-                     "seconds", r->seconds, "ok",
-                     verdict_json(!verify_first_failure(&r->table), judged), "rows", rows);
+    json_t *machine = tool_json("backend:s device:s threads:i", r->context.backend,
+                                r->context.device, r->context.threads);
+    return tool_json("verify:t compared:t version:s commit:s machine:o model_type:s pixels:t "
+                     "grid_thw:o seconds:f ok:o rows:o",
+                     r->o->model, r->compared, qv_version(), QV_COMMIT, machine,
+                     r->config.model_type, r->pixels, grids, r->seconds,
+                     verdict_json(!verify_first_failure(&r->table), judged), rows);
 }
 
 /* ---- the subcommand -------------------------------------------------------------------------- */

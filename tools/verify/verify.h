@@ -170,7 +170,6 @@ qv_status verify_layer(const char *check, qv_dtype dtype, const struct verify_la
 qv_status verify_same_layer(const struct verify_layers *in, const char *name,
                             const struct verify_layer *like, const float **rows, qv_error *err);
 
-/* Reads the config of the job's model. */
 qv_status verify_config(const struct verify_job *job, struct qv_config *out, qv_error *err);
 
 void verify_say(const struct verify_job *job, const char *what);
@@ -189,7 +188,6 @@ void verify_truth_free(struct verify_truth *t);
 qv_status verify_truth(const struct verify_job *job, qv_context *ctx, enum verify_rounding rounding,
                        const struct verify_input *input, bool with_ideal, struct verify_truth *out,
                        qv_error *err);
-/* Runs the tower that is checked, and returns its layers. */
 qv_status verify_ours(const struct verify_job *job, qv_dtype dtype, enum verify_rounding rounding,
                       const struct verify_input *input, struct verify_layers *out, qv_error *err);
 

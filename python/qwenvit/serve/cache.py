@@ -46,6 +46,8 @@ class TokenCache:
     A folder belongs to one server at a time. What is in it is whole: a file is written elsewhere and
     then renamed."""
 
+    option = "--cache"
+
     def __init__(self, about: dict[str, Any], memory: int, folder: str | None, most: int) -> None:
         self.about = json.dumps(about, sort_keys=True)  # all that tokens depend on but the item
         self.folder, self.most, self.memory = folder, most, memory
@@ -67,15 +69,19 @@ class TokenCache:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in os.listdir(unfinished):  # of a server that was killed
                 os.unlink(os.path.join(unfinished, name))
-            found = [(f.stat().st_mtime, f.name, f.stat().st_size) for f in os.scandir(folder) if NAME.fullmatch(f.name)]
+            found = self._files_in(folder)
         except BlockingIOError:
-            raise error("QV_EINVAL", f"--cache {folder}: another server has it; each server needs its own") from None
+            raise error("QV_EINVAL", f"{self.option} {folder}: another server has it; each server needs its own") from None
         except OSError as e:
-            raise error("QV_EIO", f"--cache {folder}: {e.strerror}") from None
+            raise error("QV_EIO", f"{self.option} {folder}: {e.strerror}") from None
         self.files.update((name, size) for _, name, size in sorted(found))
         self.file_bytes = sum(self.files.values())
         self._drop_files()
         return unfinished
+
+    def _files_in(self, folder: str) -> list[tuple[float, str, int]]:
+        """Returns when each file was last used, its name and its size."""
+        return [(f.stat().st_mtime, f.name, f.stat().st_size) for f in os.scandir(folder) if NAME.fullmatch(f.name)]
 
     def close(self) -> None:
         if self._scratch:
