@@ -98,7 +98,6 @@ struct Tokens {
     std::unique_ptr<char[]> data;
     std::vector<int64_t> grid_thw; /* [items, 3] */
     std::vector<double> timestamps;
-    bool cancelled = false;
     qv_outcome outcome = {};
     std::string key, error;
     std::string path;                     /* the path of a source that is a file, else "" */

@@ -18,6 +18,8 @@ progress_of(const qv_job_progress &p)
     d["done"] = p.done;
     d["failed"] = p.failed;
     d["tokens"] = p.tokens;
+    d["rows"] = p.rows;
+    d["capacity_rows"] = p.capacity_rows;
     d["seconds"] = p.elapsed_s;
     d["limit"] = p.limit;
     return d;
@@ -116,7 +118,7 @@ class Job
         put(std::move(kept), s);
     }
 
-    /* Drops the source of a place; its result comes all the same, as cancelled. */
+    /* Drops the source of a place; its result comes all the same, as a failure. */
     void
     drop(int64_t place)
     {

@@ -27,8 +27,6 @@ struct qv_model {
     int n_idle;
 };
 
-/* ---- arena.c --------------------------------------------------------------------------------- */
-
 /*
  * The arena is the memory that a model's plans share. Each chunk under way has a part of its own
  * (input, tables, tokens). Activations and scratch lie behind those parts and are used by all
@@ -44,20 +42,5 @@ struct qv_arena {
     const qv_plan *chunks[QV_MOST_CHUNKS];
     int users; /* the plans that use it, and the model */
 };
-
-qv_status qv_arena_open(qv_context *ctx, size_t own_bytes, size_t work_bytes, struct qv_arena **out,
-                        qv_error *err);
-/* Users are counted: share() adds one, leave() takes one away, and the last one to leave frees
- * the arena. */
-struct qv_arena *qv_arena_share(struct qv_arena *arena);
-void qv_arena_leave(qv_context *ctx, struct qv_arena **arena);
-
-/* Both return an offset into `memory`: own() of a byte of a chunk's own part, work() one
- * of a byte which all chunks use in turn. */
-size_t qv_arena_own(const struct qv_arena *arena, int chunk, size_t at);
-size_t qv_arena_work(const struct qv_arena *arena, size_t at);
-
-/* Returns the index of a chunk that is not under way, or -1. */
-int qv_arena_free_chunk(const struct qv_arena *arena);
 
 #endif
