@@ -15,8 +15,6 @@
 #include "h264_writer.h"
 #include "make_clips.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof *(array))
-
 enum { MOST_FRAMES = 512 };
 
 struct frames {
@@ -95,19 +93,19 @@ TEST(cuts_are_of_the_whole)
         "formats.mov",      "sizes.avi",
     };
     static struct frames whole;
-    for (size_t i = 0; i < LENGTH(names); i++) {
+    EACH (one, names) {
         qv_error err = { QV_OK, "" };
-        if (!clip_is_possible(names[i]))
+        if (!clip_is_possible(*one))
             continue;
-        clip_write(names[i]);
-        if (read_cut(names[i], 0, 0, 1, &whole, &err))
-            fail_msg("%s: %s", names[i], err.text);
+        clip_write(*one);
+        if (read_cut(*one, 0, 0, 1, &whole, &err))
+            fail_msg("%s: %s", *one, err.text);
         const int64_t last = whole.n - 1;
         const int64_t cuts[][2] = { { 1, 1 },        { 4, 3 },        { 5, 1 },   { 6, 5 },
                                     { last / 2, 2 }, { last - 4, 5 }, { last, 1 } };
         for (size_t c = 0; c < LENGTH(cuts); c++)
-            check_cut(names[i], &whole, cuts[c][0], cuts[c][1], c % 2 ? 2 : 1);
-        unlink(names[i]);
+            check_cut(*one, &whole, cuts[c][0], cuts[c][1], c % 2 ? 2 : 1);
+        unlink(*one);
     }
 }
 
@@ -285,22 +283,22 @@ TEST(decodes_what_is_needed)
         { "av1.mkv", 3, 60, 31, 60, false },
         { "whole.ts", 3, 40, 10, 40, true }, /* MPEG-2, in groups that may be open */
     };
-    for (size_t i = 0; i < LENGTH(clips); i++) {
+    EACH (c, clips) {
         static struct sampled f;
         int64_t frames[MOST_FRAMES] = { 293 };
-        if (!clip_is_possible(clips[i].name))
+        if (!clip_is_possible(c->name))
             continue;
-        clip_write(clips[i].name);
-        if (clips[i].n > 1)
-            choose(frames, clips[i].of, clips[i].n, true);
+        clip_write(c->name);
+        if (c->n > 1)
+            choose(frames, c->of, c->n, true);
         qvm_index *index = NULL;
-        read_frames(clips[i].name, frames, clips[i].n, 1, &index, &f);
+        read_frames(c->name, frames, c->n, 1, &index, &f);
         free(index);
-        unlink(clips[i].name);
-        if (f.n_given < clips[i].least || f.n_given > clips[i].most)
-            fail_msg("%s: %d packets", clips[i].name, (int)f.n_given);
-        if (clips[i].is_counted_whole != (f.n_counted > 0))
-            fail_msg("%s: %d packets to count", clips[i].name, (int)f.n_counted);
+        unlink(c->name);
+        if (f.n_given < c->least || f.n_given > c->most)
+            fail_msg("%s: %d packets", c->name, (int)f.n_given);
+        if (c->is_counted_whole != (f.n_counted > 0))
+            fail_msg("%s: %d packets to count", c->name, (int)f.n_counted);
     }
 }
 
@@ -316,16 +314,16 @@ TEST(fields_are_told)
                   { false, true, false },
                   { true, true, false } };
     const AVCodecParameters par = { .codec_id = AV_CODEC_ID_H264 };
-    for (size_t i = 0; i < LENGTH(pairs); i++) {
+    EACH (c, pairs) {
         uint8_t bytes[3 * H264_MOST_BYTES];
-        h264_picture field = { .shows = 1, .is_field = true, .referred = pairs[i].first };
+        h264_picture field = { .shows = 1, .is_field = true, .referred = c->first };
         size_t n = h264_write_picture(bytes, &field);
         field.is_bottom = true;
-        field.referred = pairs[i].second;
+        field.referred = c->second;
         n += h264_write_picture(bytes + n, &field);
         const AVPacket packet = { .data = bytes, .size = (int)n };
         const qvm_packet p = qvm_look_at_packet(&par, &packet);
-        assert_int_equal(p.spare, pairs[i].spare);
+        assert_int_equal(p.spare, c->spare);
         assert_false(p.start || p.parameters);
         assert_int_equal(p.shown, 2);
     }
@@ -353,23 +351,23 @@ TEST(decoders_differ_in_threads)
     atomic_bool stop;
     int64_t n_read = 0;
     atomic_init(&stop, false);
-    for (size_t i = 0; i < LENGTH(cases); i++) {
+    EACH (c, cases) {
         const qvm_watch watch = { .stop = &stop, .alive = count, .user = &n_read };
         qvm_source source;
         qv_error err = { QV_OK, "" };
-        if (!clip_is_possible(cases[i].name))
+        if (!clip_is_possible(c->name))
             continue;
-        clip_write(cases[i].name);
-        const int fd = open(cases[i].name, O_RDONLY);
+        clip_write(c->name);
+        const int fd = open(c->name, O_RDONLY);
         if (qvm_source_open(&source, fd, &watch, &err) ||
-            qvm_source_open_decoder(&source, cases[i].asked, &err))
-            fail_msg("%s: %s", cases[i].name, err.text);
+            qvm_source_open_decoder(&source, c->asked, &err))
+            fail_msg("%s: %s", c->name, err.text);
         const int n = source.codec.av->thread_count;
-        if (n < cases[i].least || n > cases[i].most)
-            fail_msg("%s: %d threads where %d were asked for", cases[i].name, n, cases[i].asked);
+        if (n < c->least || n > c->most)
+            fail_msg("%s: %d threads where %d were asked for", c->name, n, c->asked);
         qvm_source_close(&source);
         close(fd);
-        unlink(cases[i].name);
+        unlink(c->name);
     }
 }
 
@@ -406,10 +404,10 @@ TEST(bounds_are_timestamps)
 {
     static const double rates[] = { 25.0, 30000.0 / 1001, 29.97, 24000.0 / 1001, 10.0, 7.3, 1e-3 };
     static const qvm_rules *const rules[] = { &qvm_qwen3_vl, &qvm_qwen2_vl };
-    for (size_t r = 0; r < LENGTH(rates); r++) {
-        const qv_outcome info = { .source_frames = 1000, .source_fps = rates[r] };
+    EACH (one, rates) {
+        const qv_outcome info = { .source_frames = 1000, .source_fps = *one };
         for (int64_t i = 0; i < 1000; i++) {
-            const double at = (double)i / rates[r];
+            const double at = (double)i / *one;
             const qv_clip_options cuts[] = { { .start_s = at },
                                              { .start_s = nextafter(at, INFINITY) },
                                              { .end_s = at },
@@ -419,8 +417,8 @@ TEST(bounds_are_timestamps)
                 int64_t from = -1, frames = -1;
                 rules[i % 2]->cut(&info, &cuts[c], &from, &frames);
                 if (from != first[c] || frames != n[c])
-                    fail_msg("frame %d at %g: cut %d has %d frames from %d", (int)i, rates[r],
-                             (int)c, (int)frames, (int)from);
+                    fail_msg("frame %d at %g: cut %d has %d frames from %d", (int)i, *one, (int)c,
+                             (int)frames, (int)from);
             }
         }
     }

@@ -105,18 +105,18 @@ TEST(test_bytes)
         { "vp9.webm", "its codec is neither H.264 nor HEVC" },
     };
     qv_clip_options options = { .decoder = start_gpu("") };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (!clip_is_possible(cases[i].clip))
+    EACH (c, cases) {
+        if (!clip_is_possible(c->clip))
             continue;
-        clip_write(cases[i].clip);
+        clip_write(c->clip);
         for (int fps = 1; fps <= 10; fps += 9) { /* few frames, and all of them */
             options.fps = fps;
-            expect(cases[i].clip, &options, cases[i].why);
+            expect(c->clip, &options, c->why);
         }
         options.start_s = 1.5; /* which leaps over what comes before, where the clip allows it */
-        expect(cases[i].clip, &options, cases[i].why);
+        expect(c->clip, &options, c->why);
         options.start_s = 0;
-        unlink(cases[i].clip);
+        unlink(c->clip);
     }
     qv_decoder_stop(&options.decoder);
 }
@@ -201,12 +201,11 @@ TEST(test_faults)
         { "long", "its groups of pictures are too long" },
     };
     clip_write("x264-pyramid.mkv");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_options options = { .decoder = start_gpu(cases[i].fault),
-                                    .decode_seconds =
-                                        !strncmp(cases[i].fault, "silent", 6) ? 1.5 : 0,
+    EACH (c, cases) {
+        qv_clip_options options = { .decoder = start_gpu(c->fault),
+                                    .decode_seconds = !strncmp(c->fault, "silent", 6) ? 1.5 : 0,
                                     .fps = 3 };
-        expect("x264-pyramid.mkv", &options, cases[i].why);
+        expect("x264-pyramid.mkv", &options, c->why);
         qv_decoder_stop(&options.decoder);
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
         assert_int_equal(errno, ECHILD);
@@ -226,10 +225,10 @@ TEST(test_replaced)
     };
     qv_clip_options options = { .fps = 5 };
     clip_write("x264.mp4");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        options.decoder = start_gpu(cases[i].fault);
+    EACH (c, cases) {
+        options.decoder = start_gpu(c->fault);
         for (int k = 0; k <= QVM_MOST_DOUBTS / QVM_GPU_DOUBT; k++)
-            expect("x264.mp4", &options, cases[i].why);
+            expect("x264.mp4", &options, c->why);
         expect("x264.mp4", &options, "the GPU's processes failed again and again");
         qv_error err;
         assert_int_equal(qv_decoder_gpu(options.decoder, 0, true, &err), QV_EBACKEND);

@@ -101,18 +101,17 @@ TEST(test_faults)
 #endif
         { "strict escape", QV_EFORMAT, 2, "crashed, with signal 31" },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_clip_options options = { .decoder = start(cases[i].fault), .decode_seconds = 2 };
+    EACH (c, cases) {
+        qv_clip_options options = { .decoder = start(c->fault), .decode_seconds = 2 };
         int64_t n;
         qv_error err = { QV_OK, "" };
         const double began_s = qv_seconds();
         const qv_status status = read_clip(&options, &n, &err);
-        if (status != cases[i].status || n != cases[i].frames || !strstr(err.text, cases[i].text) ||
+        if (status != c->status || n != c->frames || !strstr(err.text, c->text) ||
             (status && !strstr(err.text, CLIP)))
-            fail_msg("%s: %s, %d frames, '%s'", cases[i].fault, qv_status_name(status), (int)n,
-                     err.text);
+            fail_msg("%s: %s, %d frames, '%s'", c->fault, qv_status_name(status), (int)n, err.text);
         if (qv_seconds() - began_s > 30)
-            fail_msg("%s: took %g s", cases[i].fault, qv_seconds() - began_s);
+            fail_msg("%s: took %g s", c->fault, qv_seconds() - began_s);
         assert_null(strchr(err.text, '\033'));
         qv_decoder_stop(&options.decoder);
         check_no_child();
@@ -518,12 +517,12 @@ TEST(test_orders)
     const pid_t none_of_its[] = { 0, -program, program, getpid() };
     assert_int_equal(ask(socket, QVM_KILL, 0, 0), -1);
     const int n_before = count_descriptors(program);
-    for (size_t i = 0; i < sizeof too_few_or_many / sizeof *too_few_or_many; i++)
-        assert_int_equal(ask(socket, QVM_SERVE, 0, too_few_or_many[i]), -1);
-    for (size_t i = 0; i < sizeof none_of_its / sizeof *none_of_its; i++)
+    EACH (c, too_few_or_many)
+        assert_int_equal(ask(socket, QVM_SERVE, 0, *c), -1);
+    EACH (c, none_of_its)
         for (int n = 0; n <= QVM_SESSION_FDS; n += QVM_SESSION_FDS) {
-            give(socket, QVM_DROP, none_of_its[i], n);
-            assert_int_equal(ask(socket, QVM_KILL, none_of_its[i], n), -1);
+            give(socket, QVM_DROP, *c, n);
+            assert_int_equal(ask(socket, QVM_KILL, *c, n), -1);
         }
     assert_int_equal(count_descriptors(program), n_before);
 

@@ -278,13 +278,13 @@ TEST(several_devices_share_the_work)
                                      { "cpu", "cpu" }
 #endif
     };
-    for (size_t on = 0; on < sizeof pairs / sizeof *pairs; on++) {
+    EACH (it, pairs) {
         struct tiny t[2];
         struct mixed *m[2];
-        if (!is_tried(pairs[on][0]) || !is_tried(pairs[on][1]))
+        if (!is_tried(*it[0]) || !is_tried(*it[1]))
             continue;
         for (int i = 0; i < 2; i++) {
-            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", pairs[on][i], QV_F32, 1);
+            t[i] = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", *it[i], QV_F32, 1);
             m[i] = mixed_make(&t[i], QV_F32);
         }
         struct collector *c = collector_make(t);
@@ -578,9 +578,9 @@ open_large_windows(void)
     assert_non_null(side);
     memcpy(side, "\"window_size\":16", 16);
     temp_text("config.json", config);
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
-        snprintf(path, sizeof path, QV_GOLDEN "/qwen2_5_vl/%s", same[i]);
-        assert_int_equal(symlink(path, temp_path(same[i])), 0);
+    EACH (c, same) {
+        snprintf(path, sizeof path, QV_GOLDEN "/qwen2_5_vl/%s", *c);
+        assert_int_equal(symlink(path, temp_path(*c)), 0);
     }
     return tiny_open_family(tempdir, "ref", QV_F32, 1);
 }
@@ -689,21 +689,21 @@ TEST(few_plans_are_made)
         int under_way;
         int64_t chunks, rest;
     } cases[] = { { 1, 5, 16 }, { 2, 5, 16 }, { 1, 11, 16 }, { 1, 12, ROWS }, { 2, 12, ROWS } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const int64_t pairs = 4 * cases[i].chunks + 1;
+    EACH (one, cases) {
+        const int64_t pairs = 4 * one->chunks + 1;
         struct tiny t = tiny_open("ref", QV_F32, 1);
         t.ctx->caps.quick_plans = false;
-        t.ctx->caps.chunks = cases[i].under_way;
+        t.ctx->caps.chunks = one->under_way;
         uint8_t *frames = tiny_frames(&t, 2 * pairs, 4, 4, 1);
         struct collector *c = collector_make(&t);
         const qv_item item = { .data = frames, .grid_thw = { pairs, 4, 4 } };
         qv_job *job = job_open(&t, 1, (qv_job_options){ .chunk_rows = ROWS }, c);
         job_add(job, &(qv_job_source){ .key = "a", .kind = QV_SOURCE_FRAMES, .item = item });
         const qv_job_progress p = job_end(&job);
-        assert_int_equal(p.chunks, cases[i].chunks + 1);
-        assert_int_equal(p.capacity_rows, cases[i].chunks * ROWS + cases[i].rest);
-        if (cases[i].chunks == 5)
-            assert_int_equal(has_dense_plan(t.model, 4, 16), cases[i].under_way == 2);
+        assert_int_equal(p.chunks, one->chunks + 1);
+        assert_int_equal(p.capacity_rows, one->chunks * ROWS + one->rest);
+        if (one->chunks == 5)
+            assert_int_equal(has_dense_plan(t.model, 4, 16), one->under_way == 2);
         collector_free(c);
         free(frames);
         tiny_close(&t);
@@ -794,10 +794,10 @@ TEST(sources_are_checked_when_they_are_added)
         { &spare, "reserved" },      { &bytes, "bytes" },
         { &path, "path is NULL" },   { &large, "good: n_bytes is 18446744073709551615" }
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    EACH (one, wrong) {
         qv_error err = { 0 };
-        qv_status status = qv_job_add(job, wrong[i].source, &err);
-        expect_failure(wrong[i].words, QV_EINVAL, wrong[i].words, status, &err);
+        qv_status status = qv_job_add(job, one->source, &err);
+        expect_failure(one->words, QV_EINVAL, one->words, status, &err);
     }
     job_add(job, &good);
     assert_ok(qv_job_end(job, ERR));
@@ -837,11 +837,11 @@ TEST(options_are_checked)
         { one, 1, { .chunk_rows = INT32_MAX }, "patches is 2147483648; must be" },
         { one, 1, { .reserved = { 1 } }, "reserved" },
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    EACH (c, wrong) {
         qv_job *job = NULL;
         qv_error err = { 0 };
-        qv_status status = qv_job_open(wrong[i].models, wrong[i].n, &wrong[i].o, &job, &err);
-        expect_failure(wrong[i].words, QV_EINVAL, wrong[i].words, status, &err);
+        qv_status status = qv_job_open(c->models, c->n, &c->o, &job, &err);
+        expect_failure(c->words, QV_EINVAL, c->words, status, &err);
         assert_null(job);
     }
     tiny_close(&moe);

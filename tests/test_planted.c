@@ -428,15 +428,15 @@ TEST(nobody_outlives_the_caller)
     int bad = 0;
     /* Orphans become our children. */
     assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    EACH (c, kinds)
         for (int with_heir = 0; with_heir < 2; with_heir++) {
             pid_t heir;
-            char *path = plant(kinds[i]);
+            char *path = plant(*c);
             const pid_t caller = start_caller(path, with_heir, &heir);
             kill(caller, SIGKILL);
             const bool left = is_left(heir, 30);
             if (left)
-                print_error("%s%s: a process outlives the one that it decodes for\n", kinds[i],
+                print_error("%s%s: a process outlives the one that it decodes for\n", *c,
                             with_heir ? ", with an heir" : "");
             bad += left;
             for (pid_t pid; (pid = find_child(0)) != 0; waitpid(pid, NULL, 0))
