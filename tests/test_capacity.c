@@ -296,7 +296,7 @@ TEST(free_segments_fill_chunks)
     for (size_t family = 0; family < 2; family++) {
         const struct qv_config *c = family ? &windowed : &plain;
         EACH (one, grids) {
-            const int64_t g[3] = { 1, *one[0], *one[1] }, rows = g[1] * g[2];
+            const int64_t g[3] = { 1, (*one)[0], (*one)[1] }, rows = g[1] * g[2];
             const struct qv_capacity pair = qv_capacity_of(c, g);
             const struct qv_capacity pack = qv_capacity_for_pairs(free, c, &same, 0, &pair);
             assert_int_equal(pack.patches,
@@ -385,11 +385,11 @@ TEST(parts_are_few_where_plans_are_slow)
                                         { 11059, 12288, 11264 }, { 11060, 12288, 12288 },
                                         { 12288, 12288, 12288 } };
     EACH (c, cases) {
-        const struct qv_capacity used = { .patches = *c[0], .segments = 1 };
+        const struct qv_capacity used = { .patches = (*c)[0], .segments = 1 };
         for (int more = 0; more < 2; more++) {
             const struct qv_capacity fill =
                 qv_capacity_for_chunk(caps, &plain, &same, &pack, &used, more, 99);
-            if (fill.patches != *c[1 + more])
+            if (fill.patches != (*c)[1 + more])
                 fail_msg("%lld patches take %lld", (long long)used.patches,
                          (long long)fill.patches);
             assert_int_equal(

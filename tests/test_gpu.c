@@ -19,6 +19,7 @@
 #include "decoder_thread.h"
 #include "engine/context.h"
 #include "make_clips.h"
+#include "processes.h"
 #include "qwenvit_clips.h"
 #include "start_decoder.h"
 #include "tempdir.h"
@@ -295,21 +296,12 @@ TEST(test_momentary)
     qv_decoder_stop(&decoder);
 }
 
-static int
-count_descriptors(void)
-{
-    int n = 0;
-    for (int fd = 0; fd < 256; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
-}
-
 /* A process that was forked off closes what it has of a decoder: of the program, and of a GPU's
  * processes, past, present and next. The decoder is as it was. */
 TEST(test_forked)
 {
     int how = -1;
-    const int n = count_descriptors();
+    const int n = count_descriptors(getpid());
     qv_decoder *decoder = start_gpu("");
     struct qvm_gpu *gpu = &decoder->gpus->at[0];
     for (int i = 0; i < 3; i++) {
@@ -319,14 +311,14 @@ TEST(test_forked)
     const pid_t child = fork();
     if (!child) {
         qv_decoder_stop(&decoder);
-        _exit(count_descriptors() != n);
+        _exit(count_descriptors(getpid()) != n);
     }
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_int_equal(how, 0);
     assert_true(gpu->next.child.pid > 0);
     assert_int_equal(qv_decoder_gpu(decoder, 0, true, NULL), QV_OK);
     qv_decoder_stop(&decoder);
-    assert_int_equal(count_descriptors(), n);
+    assert_int_equal(count_descriptors(getpid()), n);
 }
 
 /* A GPU that is not there is tried again as well, each time after twice as long. */
