@@ -328,6 +328,40 @@ TEST(several_devices_share_the_work)
     }
 }
 
+/* Jobs of one model take turns at its device. One that was cancelled keeps nobody from it, even
+ * before it is closed. */
+TEST(jobs_of_one_model_run_side_by_side)
+{
+    enum { JOBS = 3 };
+    struct tiny t = tiny_open_family(QV_GOLDEN "/qwen3_vl_moe", "ref", QV_F32, 1);
+    t.ctx->caps.chunks = 2;
+    struct mixed *m = mixed_make(&t, QV_F32);
+    for (int round = 0; round < 5; round++) {
+        struct collector *c[JOBS];
+        qv_job *jobs[JOBS];
+        for (int j = 0; j < JOBS; j++) {
+            c[j] = collector_make(&t);
+            jobs[j] =
+                collector_job(&t, 1, (qv_job_options){ .chunk_rows = ROWS, .decoders = 2 }, c[j]);
+        }
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < JOBS; j++)
+                job_add(jobs[j], &m->sources[i]);
+        qv_job_cancel(jobs[2]);
+        for (int j = 0; j < 2; j++) {
+            assert_ok(qv_job_end(jobs[j], ERR));
+            for (int i = 0; i < N; i++)
+                expect_alone(&t, c[j], m, i, QV_F32);
+        }
+        for (int j = 0; j < JOBS; j++) {
+            qv_job_close(&jobs[j]);
+            collector_free(c[j]);
+        }
+    }
+    mixed_free(m);
+    tiny_close(&t);
+}
+
 /* Backends of two devices, the second of which is lost after some chunks, and both of which have
  * little memory on the host. */
 static const struct qv_backend *sound;
@@ -357,7 +391,18 @@ lock_few_pages(struct qv_device *dev, size_t bytes, void **out, qv_error *err)
 }
 
 /* A device that is lost fails what it was computing; the other one goes on. The job ends once no
- * device is left. */
+ * device is left, and tells so. */
+static int losses_told;
+
+static void
+count_loss(void *user, qv_status status, const char *words)
+{
+    (void)user;
+    assert_int_equal(status, QV_EBACKEND);
+    assert_non_null(strstr(words, "off the bus"));
+    losses_told++;
+}
+
 TEST(a_lost_device_costs_what_was_on_it)
 {
     struct tiny t[2];
@@ -378,11 +423,16 @@ TEST(a_lost_device_costs_what_was_on_it)
         atomic_store(&chunks_left, after);
         t[0].ctx->backend = both ? &losing : &slow;
         qv_job *job =
-            job_open(t, 2, (qv_job_options){ .chunk_rows = ROWS, .decoders = 2, .sinks = 2 }, c);
+            job_open(t, 2,
+                     (qv_job_options){
+                         .chunk_rows = ROWS, .decoders = 2, .sinks = 2, .lost = count_loss },
+                     c);
         int added = 0, lost = 0;
+        losses_told = 0;
         for (; added < N && !qv_job_add(job, &m->sources[added], NULL); added++)
             ;
         expect_error(both ? QV_EBACKEND : QV_OK, both ? "off the bus" : "", qv_job_end(job, ERR));
+        assert_int_equal(losses_told, both);
         job_close(&job);
         for (int i = 0; i < added; i++) {
             const struct got *g = find(c, m->keys[i]);

@@ -561,6 +561,8 @@ TEST(test_clip_options)
         { .num_frames = 1 << 30 },
         { .decode_memory = -1 },
         { .decode_seconds = -1 },
+        { .max_seconds = -1 },
+        { .max_seconds = 0.1 },
         { .max_pixels = INT64_MAX },
         { .like = (qv_like)2 },
         { .like = QV_LIKE_QWEN_VL_UTILS, .cap_pixels = true },

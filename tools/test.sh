@@ -127,7 +127,7 @@ wheel() (
         pip install -q --disable-pip-version-check --no-deps --target build/python/site \
             build/python/dist/*.whl &&
         PYTHONPATH=build/python/site QV_FAULTY_DECODER=$PWD/build/release/tests/faulty_decoder \
-            python -m pytest -q -p no:cacheprovider python/tests
+            python -m pytest -q -rs -p no:cacheprovider python/tests
 )
 # README's first lines, and the snippets of every page after them; the wheel's build folder exists
 # already
@@ -240,6 +240,7 @@ elif [ -e build/deps/python/done-3 ]; then
     wanted release || check build release --target faulty_decoder
     say 'The wheel'
     check wheel
+    grep '^SKIPPED' build/check.log || true # what is not here, and so was not tested
     say "The pages' snippets"
     check snippets
     sed -n '/, [0-9]*: not run: /p; $p' build/check.log

@@ -24,6 +24,7 @@ from .._prompt import FAMILIES, NO_SECONDS, PADS, Item, as_list, items_of, said,
 
 # the oldest release whose interface is known, and the newest one that was tried
 VLLM, SGLANG = ("vllm", (0, 33), (0, 33)), ("sglang", (0, 5), (0, 5))
+EC_FILE = "encoder_cache.safetensors"  # of each item, where ECExampleConnector reads it
 HAVE_DEEPSTACK = {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe", "cohere_compass"}
 
 
@@ -100,13 +101,13 @@ def to_transformers(
     return data
 
 
-def save_ec(result: Any, path: Path, hash: str) -> str:
+def save_ec(result: Any, path: Path, hash: str, metadata: dict[str, str] | None = None) -> str:
     """Writes PATH/hash/encoder_cache.safetensors for vLLM's ECExampleConnector, and returns the
     file's name.
 
     The connector reads it if path is its shared_storage_path and hash is the request's
     multi_modal_uuid. The result is one clip or image. The file appears whole or not at all, and
-    replaces one that was there.
+    replaces one that was there. metadata: texts to be added.
     """
     (result,) = as_list([result])
     if not _check.is_text(hash) or hash in (".", "..") or "/" in hash:
@@ -117,11 +118,11 @@ def save_ec(result: Any, path: Path, hash: str) -> str:
     matrix = result.packed()
     described = {"dtype": DTYPES[result.dtype][0], "shape": list(matrix.shape), "data_offsets": [0, matrix.nbytes]}
     folder = os.path.join(os.fsdecode(_check.path(path, "path")), hash)
-    file = os.path.join(folder, "encoder_cache.safetensors")
+    file = os.path.join(folder, EC_FILE)
     try:
         os.makedirs(folder, exist_ok=True)
         with whole(file) as f:
-            f.write(header({"ec_cache": described}))
+            f.write(header({"ec_cache": described} if metadata is None else {"__metadata__": metadata, "ec_cache": described}))
             f.write(memoryview(matrix.reshape(-1).view("uint8")))
         return file
     except OSError as e:

@@ -22,6 +22,7 @@ from .. import __version__
 from .items import FLAGS, Item, Refused, items_of_json, make_item, off_loop, shown
 from .metrics import access
 from .service import DRAINING, Answer, Service
+from .vllm import asked_of
 
 PIECE = 1 << 20  # bytes of an answer that are written at once
 LINGER = 2.0  # seconds for the rest of a body that is refused
@@ -141,6 +142,27 @@ async def _all(answers: list[Coroutine[Any, Any, Answer]]) -> list[Answer]:
     return [await answers[0]] if len(answers) == 1 else await asyncio.gather(*answers)
 
 
+async def chat(request: Request) -> Response:
+    """Answers vLLM's decode side."""
+    service: Service = request.app.state.service
+    service.must_be_ready()
+    folder, client, settings = service.ec, request.state.client, service.settings
+    if not folder:
+        raise Refused(404, "QV_EUNSUPPORTED", "this server was started without --ec-path, a folder for vLLM's decode side")
+    async with service.body_of(request) as body:
+        until = time.monotonic() + settings.seconds
+        with service.metrics.stage("parse"):
+            asked = await off_loop(len(body), asked_of, body, settings.limits, settings.vllm_model_id)
+        got = [folder.publish(one, lambda item, name: service.compute(item, name, client)) for one in asked]
+        work = asyncio.ensure_future(_all([service.answer(one, until) for one in got]))
+        answers = await _unless_left(request, work)
+    request.state.about = {"items": len(asked), "found": [a.found or a.status for a in answers]}
+    for answer in answers:
+        if answer.refused:
+            return error_response(answer.refused)
+    return JSONResponse(folder.completion(asked, settings.vllm_model_id))
+
+
 async def health(request: Request) -> Response:
     request.app.state.service.must_live()
     return JSONResponse({"status": "ok"})
@@ -158,7 +180,7 @@ async def metrics(request: Request) -> Response:
 async def models(request: Request) -> Response:
     service: Service = request.app.state.service
     service.must_be_ready()
-    info = service.encoder.models[0].info
+    info = service.encoder.info
     about = {name: info[name] for name in ("model_type", "digest", "dtype", "backend", "device", "out_hidden", "n_deepstack")}
     limits = {**service.settings.limits._asdict(), "timeout": service.settings.seconds, "queue": service.turns.most}
     row = {"id": info["model_type"], "object": "model", "owned_by": "qwenvit", **about, "version": __version__, "limits": limits}
@@ -223,11 +245,14 @@ async def _failed(request: Request, e: Exception) -> Response:
     return JSONResponse({"error": {"code": "QV_EINVAL", "message": about}}, e.status_code, e.headers)
 
 
-PATHS = {"/v1/encode": encode, "/v1/models": models, "/health": health, "/ready": ready, "/metrics": metrics}
+PATHS = {
+    "/v1/encode": encode, "/v1/chat/completions": chat, "/v1/models": models, "/health": health, "/ready": ready,
+    "/metrics": metrics,
+}
 
 
 def make_app(service: Service, lifespan: Any) -> Any:
-    routes = [Route(path, call, methods=["POST" if call is encode else "GET"]) for path, call in PATHS.items()]
+    routes = [Route(path, call, methods=["POST" if call in (encode, chat) else "GET"]) for path, call in PATHS.items()]
     handlers: Any = dict.fromkeys((Refused, ClientDisconnect, HTTPException, Exception), _failed)
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.state.service = service

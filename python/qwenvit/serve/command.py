@@ -18,8 +18,9 @@ from typing import Any
 import uvicorn
 
 from .. import __version__
-from .._async import AsyncEncoder, _load
-from .._error import Error
+from .._async import AsyncEncoder
+from .._error import Error, error
+from .._prompt import FAMILIES
 from .app import make_app
 from .cache import TokenCache
 from .items import Limits
@@ -27,6 +28,7 @@ from .metrics import Metrics, start_log
 from .protocol import Patience, Protocol
 from .service import Service, Settings
 from .turns import IMAGES_UNDER_WAY, Turns
+from .vllm import EcFolder
 
 WARM = b"P6\n64 64\n255\n" + bytes(3 * 64 * 64)  # a small image
 ONE_PROCESS = (
@@ -83,6 +85,10 @@ def parser() -> argparse.ArgumentParser:
     add("--cache", str, None, "folder for ?store=1 and for tokens that are kept; /dev/shm/NAME for a consumer on this machine")
     add("--cache-bytes", _count, 16 << 30, "most bytes in that folder (default 16G)")
     add("--cache-memory", _count, 1 << 30, "most bytes of tokens kept in memory (default 1G)")
+    add("--ec-path", str, None, "folder where vLLM's ECExampleConnector looks for tokens (docs/engines.md)")
+    add("--ec-bytes", _from_1, 16 << 30, "most bytes in that folder (default 16G)")
+    add("--ec-seconds", _seconds, 600.0, "a file stays there so long after its last answer (default 600)")
+    add("--vllm-model-id", str, None, "the model as vLLM's decode side was given it, for keys of images (default: --model)")
     p.add_argument("--no-shared-cache", action="store_true", help="a client gets only tokens that itself asked for before")
     add("--decoders", _from_1, len(os.sched_getaffinity(0)), "items decoded at once (default: one per core)")
     add("--decode-memory", _from_1, 1 << 30, "most bytes for decoding an item (default 1G)")
@@ -126,15 +132,20 @@ class Server(uvicorn.Server):
 def load(service: Service, a: argparse.Namespace) -> None:
     """Makes the encoder and the cache, and encodes an image, so that the first request finds all ready."""
     devices = a.device if a.device in (None, "all") else [int(d) if d.isdigit() else d for d in a.device.split(",")]
-    models = _load(a.model, devices)
-    info = models[0].info
     # what is kept is decoded by the CPU
     service.encoder = encoder = AsyncEncoder(
-        models, dtype=info["dtype"], queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
-        decode_memory=a.decode_memory,
+        a.model, devices=devices, dtype=None, queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
+        decode_memory=a.decode_memory, max_seconds=a.max_seconds,
     )
+    info = encoder.info
+    service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
+    service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
     about = {"version": __version__, **{name: info[name] for name in ("digest", "dtype", "backend", "device")}}
     service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes)
+    if a.ec_path:
+        if info["model_type"] not in FAMILIES:
+            raise error("QV_EUNSUPPORTED", f"--ec-path: vLLM takes no tokens of {info['model_type']} from elsewhere")
+        service.ec = EcFolder(about, a.ec_path, a.ec_bytes, a.ec_seconds)
     encoder.submit({"bytes": WARM}).result()
     service.ready = True
 
@@ -144,7 +155,7 @@ def serve(a: argparse.Namespace) -> int:
     limits = Limits(a.max_body, a.max_items, a.max_frames, a.max_seconds, a.max_pixels)
     keys = a.api_key or [key for key in (os.environ.get("QWENVIT_API_KEY"),) if key]
     digests = frozenset(hashlib.sha256(key.encode()).digest() for key in keys)
-    settings = Settings(limits, a.max_bodies, a.body_seconds, a.timeout, digests, not a.no_shared_cache)
+    settings = Settings(limits, a.max_bodies, a.body_seconds, a.timeout, digests, not a.no_shared_cache, a.vllm_model_id or a.model)
     service = Service(settings, Turns(a.decoders, a.queue), Metrics())
     failures: list[Error] = []
 
@@ -192,4 +203,8 @@ def main(arguments: list[str]) -> int:
         p.error(ONE_PROCESS)
     if not a.model:
         p.error("--model is needed: the folder of a checkpoint")
+    if a.ec_path and a.no_shared_cache:
+        p.error("--ec-path and --no-shared-cache exclude each other: any client can name what another has sent")
+    if a.ec_path and a.ec_seconds < a.timeout:
+        p.error(f"--ec-seconds is {a.ec_seconds:g}; must be at least --timeout, {a.timeout:g}, in which a request is answered")
     return serve(a)

@@ -5,8 +5,6 @@ Nothing here opens a path or a URL."""
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 import math
 import struct
@@ -14,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from .._error import Error
-from .._sources import options_of
+from .._sources import bytes_of_data, is_data, options_of
 
 T = TypeVar("T")
 
@@ -186,35 +184,37 @@ def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
     return Item(data, taken, is_image)
 
 
-def _bytes_of(url: Any) -> bytes:
+def bytes_of(url: Any, name: str = "data") -> bytes:
     """Returns the bytes in a data: URL."""
-    if not isinstance(url, str) or not url[:5].lower() == "data:":
+    if not is_data(url):
         raise Refused(
-            422, "QV_EINVAL", f"data is {shown(url)}; must be a data: URL (no other URL is fetched, no path is opened)"
+            422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (no other URL is fetched, no path is opened)"
         )
-    head, comma, text = url.partition(",")
-    if not comma or not head.lower().endswith(";base64"):
-        raise Refused(422, "QV_EINVAL", "data is a data: URL without base64; must be data:TYPE;base64,...")
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as e:
-        raise Refused(422, "QV_EINVAL", f"data is not base64: {e}") from None
+        return bytes_of_data(url, name)
+    except Error as e:
+        raise Refused(422, e.status, str(e)) from None
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:
-    """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, ..], OPTION: ..}, each of which
-    may be refused by itself. Options beside "items" are those of all."""
-    values, most = sum(map(body.count, (b"{", b"[", b","))), VALUES * (1 + limits.items)
+def parsed(body: bytes, most: int) -> Any:
+    """Returns what JSON of at most so many values says."""
+    values = sum(map(body.count, (b"{", b"[", b",")))
     if values > most:  # parsed, they would take many times the bytes of the body
         raise Refused(413, "QV_EINVAL", f"JSON of {values} values; at most {most}")
     try:
-        asked = json.loads(body, parse_constant=_no_constant)
+        return json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as e:
         raise Refused(400, "QV_EFORMAT", f"the body is not JSON: {e}") from None
+
+
+def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:
+    """Returns the items of {"items": [{"data": "data:..", OPTION: ..}, ..], OPTION: ..}, each of which
+    may be refused by itself. Options beside "items" are those of all."""
+    asked = parsed(body, VALUES * (1 + limits.items))
     rows = asked.pop("items", None) if isinstance(asked, dict) else None
     if not isinstance(rows, list) or not rows:
         raise Refused(400, "QV_EFORMAT", 'the body must be {"items": [{"data": "data:...;base64,..."}, ...]}')
@@ -227,7 +227,7 @@ def items_of_json(body: bytes, limits: Limits) -> list[Item | Refused]:
             if not isinstance(row, dict):
                 raise Refused(422, "QV_EINVAL", f"an item is {shown(row)}; must be an object with data and options")
             own = {k: v for k, v in row.items() if k != "data"}
-            found.append(make_item(_bytes_of(row.get("data")), {**asked, **own}, limits))
+            found.append(make_item(bytes_of(row.get("data")), {**asked, **own}, limits))
         except Refused as e:
             found.append(e)
     return found

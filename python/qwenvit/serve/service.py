@@ -7,20 +7,20 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
 from .._async import AsyncEncoder
-from .._check import rows_of
 from .._error import Error, error
 from .._model import Tokens
 from .cache import Kept, TokenCache
 from .items import Item, Limits, Refused
 from .metrics import Metrics
 from .turns import Turns
+from .vllm import EcFolder
 
 OF_A_SOURCE = ("QV_EINVAL", "QV_EUNSUPPORTED", "QV_EIO", "QV_EFORMAT")
 DRAINING = "this server is going to end; ask another one"
@@ -33,6 +33,7 @@ class Settings(NamedTuple):
     seconds: float  # of a request, at most
     keys: frozenset[bytes]  # SHA-256 of those that may ask; empty: anyone
     shared: bool  # whether clients share the tokens that are kept
+    vllm_model_id: str  # in the keys of vLLM's decode side
 
 
 class Answer(NamedTuple):
@@ -49,6 +50,7 @@ class Service:
 
     encoder: AsyncEncoder
     cache: TokenCache
+    ec: EcFolder | None = None  # for vLLM's decode side
 
     def __init__(self, settings: Settings, turns: Turns, metrics: Metrics) -> None:
         self.settings, self.turns, self.metrics = settings, turns, metrics
@@ -128,7 +130,7 @@ class Service:
 
     # ---- items -------------------------------------------------------------------------------------
 
-    async def _compute(self, item: Item, name: str, client: str) -> Tokens:
+    async def compute(self, item: Item, name: str, client: str) -> Tokens:
         source = {"bytes": item.data, "key": name.partition(".")[0]}
         began = time.perf_counter()
         try:
@@ -141,7 +143,7 @@ class Service:
                 self.metrics.decode_errors.labels(e.status).inc()
             raise error(e.status, str(e).removeprefix(f"{source['key']}: ")) from None
         self.metrics.tokens.inc(len(tokens))
-        return self._short_enough(tokens)
+        return tokens
 
     def _submit(self, source: dict[str, Any], options: dict[str, Any]) -> Future[Tokens]:
         try:
@@ -151,19 +153,17 @@ class Service:
                 self.broken = str(e)
             raise
 
-    def _short_enough(self, tokens: Tokens) -> Tokens:
-        most, seconds = self.settings.limits.seconds, tokens.timestamps
-        times = [] if seconds is None or tokens.is_image else rows_of(seconds)
-        if times and times[-1] - times[0] > most:
-            raise Refused(422, "QV_EINVAL", f"a clip of {times[-1] - times[0]:.1f} s; at most {most:g} s here; give start and end")
-        return tokens
-
     async def answer_item(self, item: Item | Refused, client: str, until: float, wanted: bool) -> Answer:
-        try:
+        async def got() -> tuple[Kept, str]:
             if isinstance(item, Refused):
                 raise item
             name = await self.cache.name_of(item, "" if self.settings.shared else client)
-            got = self.cache.get(name, wanted, lambda: self._compute(item, name, client))
+            return await self.cache.get(name, wanted, lambda: self.compute(item, name, client))
+
+        return await self.answer(got(), until)
+
+    async def answer(self, got: Coroutine[Any, Any, tuple[Kept, str]], until: float) -> Answer:
+        try:
             kept, found = await asyncio.wait_for(got, max(0.0, until - time.monotonic()))
             self.metrics.lookups.labels(found).inc()
             answer = Answer(200, kept, found)
