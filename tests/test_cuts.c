@@ -128,23 +128,22 @@ hash_of(const uint8_t *rgb, size_t bytes)
 
 struct sampled {
     qv_outcome info;
-    int64_t n_opening; /* packets that were read to open it, */
-    int64_t n_read;    /* and since then */
+    int64_t n_read;    /* packets that were read, */
+    int64_t n_opening; /* and those of them to open it */
     int64_t n_given;   /* packets to decoders, */
     int64_t n_counted; /* without those that frames were counted by */
-    int64_t n_damaged;
-    char why[64]; /* nothing was left out; "": it was */
     uint64_t hash[MOST_FRAMES];
 };
 
-/* Reads frames[n] of a clip and no others, in the clip's own size; with n 0 it reads all, one after
- * another. An index that another reader made is used; without one it is made. */
+/* Reads frames[n] of a clip and no others, in the clip's own size. An index that another reader
+ * made is used; without one it is made. */
 static void
 read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm_index **index,
             struct sampled *f)
 {
     atomic_bool stop;
     atomic_init(&stop, false);
+    memset(f, 0, sizeof *f);
     const qvm_watch watch = {
         .stop = &stop, .alive = count, .user = &f->n_read, .asked.threads = threads, .index = *index
     };
@@ -159,97 +158,28 @@ read_frames(const char *name, const int64_t *frames, int64_t n, int threads, qvm
     assert_non_null(rgb);
     f->n_counted = qvm_reader_decoded(&reader) - reader.source.n_given;
     f->n_opening = f->n_read;
-    f->n_read = 0;
     if (!*index && !status) {
         *index = qvm_index_make(&reader);
         assert_true(*index &&
                     qvm_index_is_whole(*index, (int64_t)qvm_index_bytes((*index)->n_entries)));
     }
-    if (!status && n)
+    if (!status)
         status = qvm_reader_start(&reader, frames, n, &err);
-    const int64_t all = f->info.source_frames < MOST_FRAMES ? f->info.source_frames : MOST_FRAMES;
-    for (int64_t i = 0; !status && i < (n ? n : all); i++) {
-        status = qvm_reader_read(&reader, n ? frames[i] : i, height, width, rgb, &err);
+    for (int64_t i = 0; !status && i < n; i++) {
+        status = qvm_reader_read(&reader, frames[i], height, width, rgb, &err);
         f->hash[i] = hash_of(rgb, bytes);
     }
     if (status)
         fail_msg("%s: %s", name, err.text);
     f->n_given = qvm_reader_decoded(&reader) - f->n_counted;
-    f->n_damaged = qvm_reader_damaged(&reader);
-    snprintf(f->why, sizeof f->why, "%s", reader.why ? reader.why : "");
     qvm_reader_close(&reader);
     free(rgb);
     close(fd);
 }
 
-/* Chooses n of a clip's frames, spread over it evenly or unevenly. */
-static int64_t
-choose(int64_t *frames, int64_t of, int64_t n, bool evenly)
-{
-    int64_t k = 0;
-    for (int64_t i = 0; i < n && i < of; i++) {
-        const double part = n > 1 ? (double)i / (double)(n - 1) : 0.5;
-        frames[k++] = evenly && n > 1 ? (of - 1) * i / (n - 1)
-                                      : (int64_t)((double)(of - 1) * part * part * part);
-    }
-    return k;
-}
-
-static void
-check_sampling(const char *name, const struct sampled *whole, int64_t n, bool evenly, int threads,
-               qvm_index *index)
-{
-    static struct sampled some;
-    int64_t frames[MOST_FRAMES] = { 0 };
-    n = choose(frames, whole->info.source_frames, n, evenly);
-    const bool given = index;
-    memset(&some, 0, sizeof some);
-    read_frames(name, frames, n, threads, &index, &some);
-    assert_memory_equal(&some.info, &whole->info, sizeof some.info);
-    if (!given)
-        free(index);
-    else if (some.n_counted || some.n_opening > whole->n_opening)
-        fail_msg("%s: an index, but %d packets to open it", name, (int)some.n_opening);
-    assert_int_equal(some.n_damaged <= whole->n_damaged, 1);
-    for (int64_t i = 0; i < n; i++)
-        if (some.hash[i] != whole->hash[frames[i]])
-            fail_msg("%s, %d frames%s, %d threads: frame %d has other bytes (%s)", name, (int)n,
-                     evenly ? "" : " unevenly", threads, (int)frames[i], some.why);
-    print_message("%-22s %3d of %3d frames: %3d packets decoded%s%s\n", name, (int)n,
-                  (int)whole->info.source_frames, (int)some.n_given, *some.why ? ", since " : "",
-                  some.why);
-}
-
-/* Whatever is left out, the frames that are asked for are those of the whole clip. */
-TEST(samplings_are_of_the_whole)
-{
-    static struct sampled whole;
-    for (size_t i = 0; clip_name(i); i++) {
-        const char *name = clip_name(i);
-        qv_error err;
-        static struct frames readable;
-        if (!clip_is_possible(name))
-            continue;
-        clip_write(name);
-        if (!read_cut(name, 0, 0, 1, &readable, &err) && !readable.info.is_image) {
-            const int64_t *all = &whole.info.source_frames;
-            qvm_index *index = NULL;
-            memset(&whole, 0, sizeof whole);
-            read_frames(name, NULL, 0, 1, &index, &whole);
-            for (int64_t n = 1; n <= 3; n++)
-                check_sampling(name, &whole, n, true, 1, n % 2 ? NULL : index);
-            check_sampling(name, &whole, 8, true, 2, NULL);
-            check_sampling(name, &whole, 8, false, 1, index);
-            check_sampling(name, &whole, *all / 2, true, 2, index);
-            check_sampling(name, &whole, *all, true, 1, NULL);
-            free(index);
-        }
-        unlink(name);
-    }
-}
-
 /* The number of packets that are decoded, and that are decoded to count the frames, follows from
- * what each codec and container tells. */
+ * what each codec and container tells. With the index of a reader before it, none are decoded to
+ * count them, and the frames are the same. */
 TEST(decodes_what_is_needed)
 {
     static const struct {
@@ -284,17 +214,22 @@ TEST(decodes_what_is_needed)
         { "whole.ts", 3, 40, 10, 40, true }, /* MPEG-2, in groups that may be open */
     };
     EACH (c, clips) {
-        static struct sampled f;
+        static struct sampled f, again;
         int64_t frames[MOST_FRAMES] = { 293 };
         if (!clip_is_possible(c->name))
             continue;
         clip_write(c->name);
-        if (c->n > 1)
-            choose(frames, c->of, c->n, true);
+        for (int64_t i = 0; c->n > 1 && i < c->n; i++)
+            frames[i] = (c->of - 1) * i / (c->n - 1);
         qvm_index *index = NULL;
         read_frames(c->name, frames, c->n, 1, &index, &f);
+        read_frames(c->name, frames, c->n, 2, &index, &again);
         free(index);
         unlink(c->name);
+        if (again.n_counted || again.n_opening > f.n_opening)
+            fail_msg("%s: an index, but %d packets to open it", c->name, (int)again.n_opening);
+        assert_memory_equal(&again.info, &f.info, sizeof f.info);
+        assert_memory_equal(again.hash, f.hash, (size_t)c->n * sizeof *f.hash);
         if (f.n_given < c->least || f.n_given > c->most)
             fail_msg("%s: %d packets", c->name, (int)f.n_given);
         if (c->is_counted_whole != (f.n_counted > 0))
