@@ -18,8 +18,9 @@
  *     until a later version gives it a meaning.
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, writes a message
  *     there. A failed call leaves its out-parameters untouched.
- *   - A function that frees sets the caller's pointer to NULL and accepts NULL.
- *   - The caller owns what it passes in. A text that a function returns belongs to the object.
+ *   - A function that frees (X_free, X_close) sets the caller's pointer to NULL and accepts NULL.
+ *   - X_get_info fills the caller's struct; texts in it belong to the object. The caller owns what
+ *     it passes in.
  *   - Frames, patches and tokens may be in the device's memory (for a CUDA context, memory of
  *     cudaMalloc on its device). Weights and options are on the host.
  *
@@ -110,8 +111,9 @@ QV_API const char *qv_dtype_name(qv_dtype dtype); /* "bf16"; never NULL */
 /* ---- context: a device ---------------------------------------------------------------------- */
 
 typedef struct qv_context_options {
-    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal" */
-    int device;          /* index among that backend's devices */
+    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal", or with a device's index
+                          * "cuda:1" */
+    int device;          /* index among that backend's devices; 0 where the name has one */
     int threads;         /* CPU threads; 0: every core this process may use */
     /* A file that keeps measured choices, by device and library versions: a Conv3d's lowering, a
      * library's algorithm for an operation. The same file gives the same choices and so the same
@@ -495,10 +497,10 @@ QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *dat
 QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s,
                                               bool more, double *wait_s);
 
-/* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the device
- * computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`, only
- * its items have failed; after any other failure the device is lost: its items must be dropped, and
- * it must not be used again. */
+/* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the
+ * device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`,
+ * only its items have failed; after any other failure the device is lost: its items must be
+ * dropped, and it must not be used again. */
 QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
 /* Waits for the device's oldest chunk and writes its tokens, like qv_plan_pull. */

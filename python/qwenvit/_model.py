@@ -123,7 +123,9 @@ def _three(values: Any, name: str) -> list[float]:
 
 
 def _place(backend: str, device: Any) -> tuple[str, int]:
-    """Returns (backend, index) from load()'s two arguments."""
+    """Returns (backend, index) from load()'s two arguments, either of which may be "cuda:1"."""
+    if ":" in backend and device in (0, None):
+        backend, device = "auto", backend
     kind: Any = getattr(device, "type", None)  # a torch.device
     number = getattr(device, "index", None)
     if isinstance(device, str):

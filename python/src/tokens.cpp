@@ -10,7 +10,7 @@
 
 extern "C" {
 #include "files/token_file.h"
-#include "files/utf8.h"
+#include "files/text.h"
 }
 
 namespace qvpy
