@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "files/utf8.h"
+#include "files/text.h"
 #include "options.h"
 #include "reader.h"
 

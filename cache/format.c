@@ -14,7 +14,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/token_file.h"
-#include "files/utf8.h"
+#include "files/text.h"
 
 void
 qv_cache_seconds(double seconds, char text[QV_CACHE_SECONDS])

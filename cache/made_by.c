@@ -11,7 +11,7 @@
 #include "cache.h"
 #include "error.h"
 #include "files/json.h"
-#include "files/utf8.h"
+#include "files/text.h"
 #include "qwenvit_clips.h"
 
 static json_t *

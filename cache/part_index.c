@@ -14,7 +14,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/safetensors.h"
-#include "files/utf8.h"
+#include "files/text.h"
 
 enum {
     FIRST_READ = 64 << 10, /* bytes that are read of a part at once: all in front of a small one */

@@ -7,7 +7,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/outcome_json.h"
-#include "files/utf8.h"
+#include "files/text.h"
 #include "part_index.h"
 
 enum { MOST_ERROR_BYTES = 800 /* limit for a record's error */ };

@@ -17,7 +17,7 @@
 #include "clock.h"
 #include "error.h"
 #include "files/json.h"
-#include "files/utf8.h"
+#include "files/text.h"
 #include "options.h"
 
 enum {

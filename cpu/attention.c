@@ -164,7 +164,11 @@ prepare_attention(struct qv_device_cpu *dev, struct qv_kernel *kernel, size_t *s
     const struct qv_op_attention *op = &kernel->op.u.attention;
     struct attention_cpu *a = &kernel->attention;
     a->threads = dev->threads;
-    a->exps = qv_lanes_have_avx512_cpu() ? qv_lanes_exps_avx512_cpu : qv_lanes_exps_cpu;
+    a->exps = qv_lanes_exps_cpu;
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (qv_isa_cpu() == ISA_AVX512_BF16_CPU)
+        a->exps = qv_lanes_exps_avx512_cpu;
+#endif
     a->segments = calloc((size_t)op->segments, sizeof *a->segments);
     if (!a->segments)
         return qv_fail(err, QV_ENOMEM, "no memory for an attention kernel");

@@ -27,14 +27,12 @@ qv_codes_at_cpu(const struct codes_cpu *w, int64_t col, int64_t group)
     return (size_t)(before + group * qv_codes_beside_cpu(w, col) + in) * w->group_bytes;
 }
 
-qv_status
-qv_codes_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out)
+struct qv_layout
+qv_codes_layout_cpu(const struct qv_matrix *matrix)
 {
     const struct codes_cpu w = qv_codes_cpu(matrix->n, matrix->k, &matrix->groups);
-    *out =
-        (struct qv_layout){ (size_t)(panels_of_cpu(w.n) * (w.k / w.groups.group)) * w.group_bytes,
-                            CODES_COLS };
-    return QV_OK;
+    const int64_t groups = panels_of_cpu(w.n) * (w.k / w.groups.group);
+    return (struct qv_layout){ (size_t)groups * w.group_bytes, CODES_COLS };
 }
 
 /* Returns the codes of a word of a row as a word of a line has them. */
@@ -71,7 +69,7 @@ lay_out_group(const struct codes_cpu *w, const char *row, int64_t group, char *t
     }
 }
 
-qv_status
+void
 qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
                      int64_t rows, const void *src, void *dst)
 {
@@ -86,7 +84,6 @@ qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, 
                               (const char *)src + (size_t)(panel * CODES_COLS + col) * row_bytes,
                               group, to, col);
         }
-    return QV_OK;
 }
 
 void

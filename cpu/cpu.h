@@ -277,10 +277,10 @@ qv_status qv_gemm_run_cpu(struct qv_device_cpu *dev, const struct qv_op_gemm *op
                           const struct gemm_cpu *g, void *const *p, void *scratch, qv_error *err);
 void qv_gemm_close_cpu(struct gemm_cpu *g);
 
-/* cpu/codes.c: how a quantised w lies; the first two are qv_backend's verbs. */
-qv_status qv_codes_layout_cpu(const struct qv_matrix *matrix, struct qv_layout *out);
-qv_status qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
-                               int64_t row0, int64_t rows, const void *src, void *dst);
+/* cpu/codes.c: how a quantised w lies. */
+struct qv_layout qv_codes_layout_cpu(const struct qv_matrix *matrix);
+void qv_codes_lay_out_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix, int64_t row0,
+                          int64_t rows, const void *src, void *dst);
 struct codes_cpu qv_codes_cpu(int64_t n, int64_t k, const struct qv_groups *groups);
 /* Returns how many panels lie beside the one with column `col`, itself with them; and how many
  * bytes from the first of w a group of it lies. */
@@ -293,12 +293,6 @@ void qv_codes_factors_cpu(const struct codes_cpu *w, const void *group, float *o
  * have. */
 void qv_few_avx512_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
 void qv_few_amx_cpu(const struct few_cpu *few, const char *codes, int64_t panels, float *sums);
-
-/* cpu/wide.c: gemms whose w is quantised and that have many rows. */
-qv_status qv_wide_prepare_cpu(struct qv_device_cpu *dev, struct qv_kernel *kernel,
-                              size_t *scratch_bytes, qv_error *err);
-qv_status qv_wide_run_cpu(struct qv_device_cpu *dev, const struct qv_kernel *kernel, void *const *p,
-                          void *scratch, qv_error *err);
 
 /* cpu/conv.c */
 qv_status qv_conv_layout_cpu(struct qv_device_cpu *dev, const struct qv_matrix *matrix,
@@ -339,7 +333,6 @@ float qv_lanes_exps_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64
                         float scale, float max);
 float qv_lanes_exps_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
                                float scale, float max);
-bool qv_lanes_have_avx512_cpu(void);
 void qv_lanes_scale_cpu(float *x, float scale, int64_t n);
 void qv_lanes_add_scaled_cpu(float *y, const float *x, float scale, int64_t n);
 /* y[i] = src[i * step] * scale + shift. */

@@ -137,16 +137,20 @@ caps_cpu(const struct qv_device *device, struct qv_caps *out)
              name);
 }
 
+/* oneDNN makes its plans for the threads that OpenMP has, so they are set around each call. */
 static qv_status
 layout_cpu(struct qv_device *device, const struct qv_matrix *matrix, struct qv_layout *out,
            qv_error *err)
 {
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
     int before = omp_get_max_threads();
-    omp_set_num_threads(dev->threads); /* oneDNN makes its plans for this number of threads */
-    qv_status status = matrix->conv          ? qv_conv_layout_cpu(dev, matrix, out, err)
-                       : matrix->groups.bits ? qv_codes_layout_cpu(matrix, out)
-                                             : qv_gemm_layout_cpu(dev, matrix, out, err);
+    omp_set_num_threads(dev->threads);
+    qv_status status = QV_OK;
+    if (matrix->groups.bits)
+        *out = qv_codes_layout_cpu(matrix);
+    else
+        status = matrix->conv ? qv_conv_layout_cpu(dev, matrix, out, err)
+                              : qv_gemm_layout_cpu(dev, matrix, out, err);
     omp_set_num_threads(before);
     return status;
 }
@@ -156,13 +160,15 @@ lay_out_cpu(struct qv_device *device, const struct qv_matrix *matrix, int64_t ro
             const void *src, struct qv_buffer dst, qv_error *err)
 {
     struct qv_device_cpu *dev = (struct qv_device_cpu *)device;
+    void *const to = qv_host_pointer(dst);
     int before = omp_get_max_threads();
     omp_set_num_threads(dev->threads);
-    qv_status status =
-        matrix->conv ? qv_conv_lay_out_cpu(dev, matrix, src, qv_host_pointer(dst), err)
-        : matrix->groups.bits
-            ? qv_codes_lay_out_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst))
-            : qv_gemm_lay_out_cpu(dev, matrix, row0, rows, src, qv_host_pointer(dst), err);
+    qv_status status = QV_OK;
+    if (matrix->groups.bits)
+        qv_codes_lay_out_cpu(dev, matrix, row0, rows, src, to);
+    else
+        status = matrix->conv ? qv_conv_lay_out_cpu(dev, matrix, src, to, err)
+                              : qv_gemm_lay_out_cpu(dev, matrix, row0, rows, src, to, err);
     omp_set_num_threads(before);
     return status;
 }

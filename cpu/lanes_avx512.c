@@ -39,14 +39,6 @@ lanes_of(int64_t left)
     return left < 1 ? 0 : left < 16 ? (1u << left) - 1 : 0xffff;
 }
 
-bool
-qv_lanes_have_avx512_cpu(void)
-{
-    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(); /* users limit instruction sets through
-                                                            * oneDNN */
-    return (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-}
-
 /* Two vectors of bf16 are converted and summed as one; multiplying by 1 is exact. */
 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16"))) static float
 exps_bf16(const float *x, uint16_t *y, int64_t n, int64_t padded, __m512 factor, __m512 shift)
@@ -143,29 +135,6 @@ qv_lanes_transpose_words_avx512_cpu(void *y, int64_t y_stride, int64_t y_rows, c
                 if (col + i < y_rows)
                     _mm512_storeu_si512((char *)y + 4 * ((col + i) * y_stride + row), r[i]);
         }
-}
-
-#else
-
-bool
-qv_lanes_have_avx512_cpu(void)
-{
-    return false;
-}
-
-float
-qv_lanes_exps_avx512_cpu(const float *x, void *y, int64_t dtype, int64_t n, int64_t padded,
-                         float scale, float max)
-{
-    return qv_lanes_exps_cpu(x, y, dtype, n, padded, scale, max);
-}
-
-void
-qv_lanes_transpose_words_avx512_cpu(void *y, int64_t y_stride, int64_t y_rows, const void *x,
-                                    int64_t x_stride, int64_t rows, int64_t cols)
-{
-    memset(y, 0, (size_t)(y_stride * y_rows) * 4);
-    qv_lanes_transpose_cpu(y, y_stride, x, x_stride, 1, QV_F32, rows, cols);
 }
 
 #endif

@@ -67,16 +67,17 @@ qv_panels_transposed_cpu(const struct panels_cpu *p, const void *x, int64_t x_st
                          int64_t dtype, void *y)
 {
     size_t element = qv_dtype_bytes(dtype), word = element * (size_t)p->group;
-    bool lanes = word == 4 && p->width % 16 == 0 && qv_lanes_have_avx512_cpu();
     for (int64_t first = 0; first < p->n; first += p->width) {
         char *panel = (char *)y + (size_t)(first / p->width * p->stride) * element;
         const char *from = (const char *)x + (size_t)(first * x_stride) * element;
         int64_t left = rows - first, some = left < 0 ? 0 : left < p->width ? left : p->width;
-        if (lanes) {
+#if defined(__x86_64__) && defined(__GNUC__)
+        if (word == 4 && p->width % 16 == 0 && qv_isa_cpu() == ISA_AVX512_BF16_CPU) {
             qv_lanes_transpose_words_avx512_cpu(panel, p->width, p->stride / p->width / p->group,
                                                 from, x_stride / p->group, some, p->k / p->group);
             continue;
         }
+#endif
         memset(panel, 0, (size_t)p->stride * element);
         qv_lanes_transpose_cpu(panel, p->width, from, x_stride / p->group, 1,
                                word == 4 ? QV_F32 : QV_BF16, some, p->k / p->group);

@@ -5,12 +5,11 @@
 #include "cuda.h"
 #include "codes.h"
 
-qv_status
-qv_codes_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out)
+struct qv_layout
+qv_codes_layout_cuda(const struct qv_matrix *matrix)
 {
-    *out = (struct qv_layout){ qv_codes_cuda(matrix->n, matrix->k, &matrix->groups).bytes,
+    return (struct qv_layout){ qv_codes_cuda(matrix->n, matrix->k, &matrix->groups).bytes,
                                QV_CODES_ROWS_CUDA };
-    return QV_OK;
 }
 
 /* Nibbles 0, 2, 4 and 6 side by side. */

@@ -15,17 +15,6 @@ enum { X = 1, W, BIAS, RESIDUAL, Y, ALPHA, BETWEEN };
 /* ---- weights ----------------------------------------------------------------------------------*/
 
 qv_status
-qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                    struct qv_layout *out, qv_error *err)
-{
-    (void)dev;
-    (void)err;
-    *out = (struct qv_layout){ (size_t)(matrix->n * matrix->k) * qv_dtype_bytes(matrix->dtype),
-                               matrix->n };
-    return QV_OK;
-}
-
-qv_status
 qv_conv_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix, const void *src,
                      struct qv_buffer dst, qv_error *err)
 {
@@ -315,9 +304,7 @@ sketch_conv(struct sketch_cuda *sketch, const struct qv_op_conv *op, const struc
 static int64_t
 rows_of(const struct qv_op_conv *op)
 {
-    int64_t out[3];
-    qv_op_conv_output(op, out);
-    return op->n * out[0] * out[1] * out[2];
+    return qv_op_conv_epilogue(op).rows;
 }
 
 /* Returns whether to ask cuDNN for the graph with the steps after the convolution (or bare:

@@ -177,8 +177,7 @@ struct verbs_cuda {
 bool qv_gemm_is_graph_cuda(const struct qv_op_gemm *op);
 
 /* cuda/gemm.c */
-qv_status qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                              struct qv_layout *out, qv_error *err);
+struct qv_layout qv_gemm_layout_cuda(const struct qv_matrix *matrix);
 qv_status qv_gemm_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                                int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
                                qv_error *err);
@@ -189,14 +188,12 @@ qv_status qv_gemm_by_values_cuda(struct qv_device_cuda *dev, const struct qv_ker
                                  void *const *p, void *scratch, qv_error *err);
 
 /* cuda/codes.c: quantised matrices, as codes.h has them. */
-qv_status qv_codes_layout_cuda(const struct qv_matrix *matrix, struct qv_layout *out);
+struct qv_layout qv_codes_layout_cuda(const struct qv_matrix *matrix);
 qv_status qv_codes_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                                 int64_t row0, int64_t rows, const void *src, struct qv_buffer dst,
                                 qv_error *err);
 
 /* cuda/conv.c: the weight of a convolution is laid out as [o, kd, kh, kw, c/groups]. */
-qv_status qv_conv_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                              struct qv_layout *out, qv_error *err);
 qv_status qv_conv_lay_out_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
                                const void *src, struct qv_buffer dst, qv_error *err);
 

@@ -45,15 +45,11 @@ padded_k(int64_t k, int64_t dtype)
     return (k + multiple - 1) / multiple * multiple;
 }
 
-qv_status
-qv_gemm_layout_cuda(struct qv_device_cuda *dev, const struct qv_matrix *matrix,
-                    struct qv_layout *out, qv_error *err)
+struct qv_layout
+qv_gemm_layout_cuda(const struct qv_matrix *matrix)
 {
-    (void)dev;
-    (void)err;
-    int64_t k = padded_k(matrix->k, matrix->dtype);
-    *out = (struct qv_layout){ (size_t)(matrix->n * k) * qv_dtype_bytes(matrix->dtype), 1 };
-    return QV_OK;
+    const int64_t k = padded_k(matrix->k, matrix->dtype);
+    return (struct qv_layout){ (size_t)(matrix->n * k) * qv_dtype_bytes(matrix->dtype), 1 };
 }
 
 /* Uploads rows as they are, or each with zeros behind it. */

@@ -18,16 +18,19 @@
  *     until a later version gives it a meaning.
  *   - Every call that can fail returns a qv_status and, if `err` is not NULL, writes a message
  *     there. A failed call leaves its out-parameters untouched.
- *   - A function that frees sets the caller's pointer to NULL and accepts NULL.
- *   - The caller owns what it passes in. A text that a function returns belongs to the object.
+ *   - A function that frees (X_free, X_close) sets the caller's pointer to NULL and accepts NULL.
+ *   - X_get_info fills the caller's struct; texts in it belong to the object. The caller owns what
+ *     it passes in.
  *   - Frames, patches and tokens may be in the device's memory (for a CUDA context, memory of
  *     cudaMalloc on its device). Weights and options are on the host.
  *
  * Threads. Different threads may use different contexts at the same time, and call qv_status_name()
  * and qv_version(). A context and everything made from it (its models, their plans) may be used by
- * one thread at a time; which thread may change. A model must be freed after its plans, a context
- * after its models. Any thread may call qv_host_alloc() and qv_host_free(), even while another one
- * uses the context. A call leaves the thread's current CUDA device and context as they were.
+ * one thread at a time; which thread may change. The exceptions are qv_encode(), feeders and jobs:
+ * any threads may use these on one context at once, and they take turns at its device, a chunk at a
+ * time. A model must be freed after its plans, feeders and jobs, a context after its models. Any
+ * thread may call qv_host_alloc() and qv_host_free(), even while another one uses the context. A
+ * call leaves the thread's current CUDA device and context as they were.
  */
 #ifndef QWENVIT_H
 #define QWENVIT_H
@@ -108,8 +111,9 @@ QV_API const char *qv_dtype_name(qv_dtype dtype); /* "bf16"; never NULL */
 /* ---- context: a device ---------------------------------------------------------------------- */
 
 typedef struct qv_context_options {
-    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal" */
-    int device;          /* index among that backend's devices */
+    const char *backend; /* "auto" (NULL), "cpu", "ref", "cuda", "metal", or with a device's index
+                          * "cuda:1" */
+    int device;          /* index among that backend's devices; 0 where the name has one */
     int threads;         /* CPU threads; 0: every core this process may use */
     /* A file that keeps measured choices, by device and library versions: a Conv3d's lowering, a
      * library's algorithm for an operation. The same file gives the same choices and so the same
@@ -466,8 +470,8 @@ typedef struct qv_feeder_chunk {
 } qv_feeder_chunk;
 
 /* Opens a feeder for models of the same tower, each on its own device, and makes the plan that most
- * frame pairs need for each. From open to close only the feeder may use the models' contexts.
- * Returns QV_EINVAL, QV_ENOMEM, and what qv_plan_create returns. */
+ * frame pairs need for each. From open to close only feeders, jobs and calls of qv_encode may use
+ * the models' contexts. Returns QV_EINVAL, QV_ENOMEM, and what qv_plan_create returns. */
 QV_API qv_status qv_feeder_open(qv_model *const *models, size_t n_models,
                                 const qv_feeder_options *options, qv_feeder **out, qv_error *err);
 
@@ -493,10 +497,10 @@ QV_API qv_status qv_feeder_put(qv_feeder *feeder, qv_feed *feed, const void *dat
 QV_API const qv_feeder_chunk *qv_feeder_ready(qv_feeder *feeder, int device, double now_s,
                                               bool more, double *wait_s);
 
-/* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the device
- * computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`, only
- * its items have failed; after any other failure the device is lost: its items must be dropped, and
- * it must not be used again. */
+/* Pushes the chunk that qv_feeder_ready chose, and may make a plan for later chunks while the
+ * device computes. Returns what qv_plan_create and qv_plan_push return. If the chunk is `refused`,
+ * only its items have failed; after any other failure the device is lost: its items must be
+ * dropped, and it must not be used again. */
 QV_API qv_status qv_feeder_push(qv_feeder *feeder, int device, qv_error *err);
 
 /* Waits for the device's oldest chunk and writes its tokens, like qv_plan_pull. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A Conv3d by itself, without a model or a checkpoint: a description and a 5D weight become an
- * object that knows the best way to run it on a device, and why. In a vision tower's patch embedding
- * the kernel equals the stride: one GEMM.
+ * object that knows the best way to run it on a device, and why. In a vision tower's patch
+ * embedding the kernel equals the stride: one GEMM.
  *
  * The conventions of qwenvit.h hold. An object is used by one thread at a time, together with its
  * context, and must be freed before its context.
@@ -101,11 +101,10 @@ typedef struct qv_conv3d_weights {
 } qv_conv3d_weights;      /* all of these are copied */
 
 typedef struct qv_conv3d_options {
-    const char
-        *lowering; /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the
-                    * best one */
+    /* a lowering's name such as "by depth", QV_EINVAL if it is not legal; NULL: the best one */
+    const char *lowering;
     int64_t chunk; /* output frames computed at a time; 0: all d'. A smaller chunk needs less
-                    * memory, and gives the same bits for any d, because all chunks have one shape */
+                    * memory, and the bits are the same for any d: all chunks have one shape */
     bool stream;   /* calls are consecutive pieces of one depth axis: each keeps its last frames for
                     * the next. causal must not be NONE */
     uint64_t reserved[8];

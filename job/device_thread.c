@@ -243,6 +243,8 @@ qv_job_compute(void *device)
         else
             wait_for_work(d, !buffer, wait_s);
     }
+    while (d->n_under_way && !d->is_lost) /* others may wait for the device */
+        pull_chunk(d);
     pthread_mutex_unlock(&job->lock);
     return NULL;
 }

@@ -78,11 +78,17 @@ qv_job_span(const qv_job *job, const char *stage, int lane, const char *key, dou
 void
 qv_job_lose(qv_job *job, qv_status status, const qv_error *err)
 {
-    if (!job->status) {
+    const bool first = !job->status;
+    if (first) {
         job->status = status;
         job->error = *err;
     }
     stop(job);
+    if (!first || !job->o.lost)
+        return;
+    pthread_mutex_unlock(&job->lock);
+    job->o.lost(job->o.sink.user, status, job->error.text);
+    pthread_mutex_lock(&job->lock);
 }
 
 /* ---- options --------------------------------------------------------------------------------- */

@@ -241,7 +241,8 @@ void qv_job_wait_asking(qv_job *job, enum qv_job_who who);
 /* With options.ahead: counts bytes that are more (or fewer) of all that is ahead, and of
  * results. */
 void qv_job_count(qv_job *job, int64_t ahead, int64_t results);
-/* Ends the job. The job keeps the first failure that it is ended with. */
+/* Ends the job. The job keeps the first failure that it is ended with, and tells the sink of it
+ * without the lock. */
 void qv_job_lose(qv_job *job, qv_status status, const qv_error *err);
 /* Fails the item, if it has not failed before. */
 void qv_job_fail_item(qv_job *job, struct qv_job_item *item, qv_status status, const qv_error *err);

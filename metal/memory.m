@@ -94,13 +94,6 @@ qv_download_metal(struct qv_device *device, void *dst, struct qv_buffer src, siz
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-static size_t
-row_bytes(const struct qv_matrix *matrix)
-{
-    return matrix->groups.bits ? qv_grouped_row_bytes(&matrix->groups, matrix->k)
-                               : (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
-}
-
 /* A gemm's weights stay as they are. A convolution's become channels-last and are laid out as a
  * whole. */
 qv_status
@@ -110,7 +103,8 @@ qv_layout_metal(struct qv_device *device, const struct qv_matrix *matrix, struct
     (void)device;
     (void)err;
     *out =
-        (struct qv_layout){ (size_t)matrix->n * row_bytes(matrix), matrix->conv ? matrix->n : 1 };
+        (struct qv_layout){ (size_t)matrix->n * qv_matrix_row_bytes(matrix),
+                            matrix->conv ? matrix->n : 1 };
     return QV_OK;
 }
 
@@ -122,6 +116,6 @@ qv_lay_out_metal(struct qv_device *device, const struct qv_matrix *matrix, int64
         qv_channels_last(matrix, src, contents(dst));
         return QV_OK;
     }
-    dst.offset += (size_t)row0 * row_bytes(matrix);
-    return qv_upload_metal(device, dst, src, (size_t)rows * row_bytes(matrix), err);
+    dst.offset += (size_t)row0 * qv_matrix_row_bytes(matrix);
+    return qv_upload_metal(device, dst, src, (size_t)rows * qv_matrix_row_bytes(matrix), err);
 }

@@ -4,6 +4,7 @@
 #define QV_NUMBERS_H
 
 #include <stdint.h>
+#include <stdlib.h>
 
 /* The bytes of frames that a clip shares with its decoder. */
 #define QV_RING_BYTES ((int64_t)64 << 20)
@@ -32,6 +33,24 @@ static inline int64_t
 qv_round_up(int64_t n, int64_t multiple)
 {
     return (n + multiple - 1) / multiple * multiple;
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+/* Compares two doubles for qsort. */
+static inline int
+qv_ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts n samples, and returns the one nearest to a quantile (0.5 is the median). */
+static inline double
+qv_quantile(double *samples, size_t n, double q)
+{
+    qsort(samples, n, sizeof *samples, qv_ascending);
+    return samples[(size_t)(q * (double)(n - 1) + 0.5)];
 }
 
 #endif

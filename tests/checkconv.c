@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "conv3d/decide.h"
-#include "conv3d/definition.h"
+#include "conv3d/legal.h"
+#include "conv3d/description.h"
 #include "conv3d/lower.h"
 #include "dtype.h"
 #include "error.h"

@@ -8,7 +8,7 @@
 
 #include "checkop.h"
 #include "clock.h"
-#include "samples.h"
+#include "numbers.h"
 
 enum { FLUSH_BYTES = 64 << 20, MOST_SAMPLES = 100, LEAST_SAMPLES = 5 };
 static const double least_us = 20e3, most_wall_us = 2e6, small_flops = 1 << 28;

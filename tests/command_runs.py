@@ -28,14 +28,25 @@ class Ran:
     def records(self):
         return [json.loads(line) for line in self.out.splitlines()]
 
+    @property
+    def record(self):
+        return self.records[-1]
 
-def run(line, *says, code=0):
+
+def run(line, *says, code=0, program=QWENVIT, stdin=None, **environment):
     """Runs qwenvit with the words of a line. Its exit code and texts of its output are given."""
-    done = subprocess.run([QWENVIT, *shlex.split(line)], capture_output=True, text=True,
-                          errors="surrogateescape", stdin=subprocess.DEVNULL, check=False)
-    ran = Ran(line, done.returncode, done.stdout, done.stderr)
+    done = subprocess.run([program, *shlex.split(line)], capture_output=True, check=False,
+                          stdin=open(stdin or os.devnull, "rb"), env={**os.environ, **environment})
+    ran = Ran(line, done.returncode, *(text.decode(errors="surrogateescape")
+                                       for text in (done.stdout, done.stderr)))
     assert ran.code == code, f"not {code}: {ran}"
     return ran.says(*says)
+
+
+def each(code, *cases, **more):
+    """Runs a line for each case, which is the line and texts of its output."""
+    for line, *says in cases:
+        run(line, *says, code=code, **more)
 
 
 class Begun:
@@ -77,12 +88,22 @@ def write(name, *lines):
         f.writelines((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
 
 
+def read(name):
+    with open(name, "rb") as f:
+        return f.read()
+
+
+def read_header(name):
+    """Returns the header of a safetensors file, and the bytes of its tensors."""
+    data = read(name)
+    n = int.from_bytes(data[:8], "little")
+    return json.loads(data[8:8 + n]), data[8 + n:]
+
+
 def read_file(name):
     """Returns the metadata and the bytes of the tensors of a safetensors file."""
-    with open(name, "rb") as f:
-        data = f.read()
-    n = int.from_bytes(data[:8], "little")
-    return json.loads(data[8:8 + n])["__metadata__"], data[8 + n:]
+    header, tensors = read_header(name)
+    return header["__metadata__"], tensors
 
 
 def get(key, cache):

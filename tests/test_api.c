@@ -541,6 +541,27 @@ TEST(wrong_calls_are_refused_with_words)
 #endif
     REFUSED(qv_context_open(&(qv_context_options){ .backend = "ref", .device = 1 }, &ctx, &err),
             QV_ENODEVICE, "device 1");
+    REFUSED(qv_context_open(&(qv_context_options){ .backend = "ref:7" }, &ctx, &err), QV_ENODEVICE,
+            "device 7");
+    REFUSED(qv_context_open(&(qv_context_options){ .backend = "ref:1", .device = 2 }, &ctx, &err),
+            QV_EINVAL, "\"ref:1\" and device is 2");
+    static const char *const wrong[] = { "ref:", "ref:x", "ref:1x", "ref:-1", "ref:99999999999" };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        REFUSED(qv_context_open(&(qv_context_options){ .backend = wrong[i] }, &ctx, &err),
+                QV_EINVAL, wrong[i]);
+    /* which backends were tried for a device that none has, and those that are installed */
+    REFUSED(qv_context_open(&(qv_context_options){ .device = 99 }, &ctx, &err), QV_ENODEVICE,
+            "ref: device 99");
+    REFUSED(qv_context_open(&(qv_context_options){ .device = 99, .backends = "/nowhere" }, &ctx,
+                            &err),
+            QV_ENODEVICE, "no backend has a device 99: ");
+#if !defined(QV_CUDA_STATIC) && !defined(QV_WITH_METAL) && defined(QV_WITH_CPU)
+    REFUSED(qv_context_open(&(qv_context_options){ .backend = "tpu", .backends = "/nowhere" }, &ctx,
+                            &err),
+            QV_ENODEVICE, "(there are: cpu, ref)");
+#endif
+    assert_int_equal(qv_context_open(&(qv_context_options){ .backend = "ref:0" }, &ctx, &err), 0);
+    qv_context_close(&ctx);
     REFUSED(qv_context_open(&(qv_context_options){ .reserved = { 1 } }, &ctx, &err), QV_EINVAL,
             "reserved");
     assert_null(ctx);

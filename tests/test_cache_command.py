@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tests qwenvit cache. A list becomes parts whatever its order, however it is split over processes
 and however often it is interrupted. Clips that are there are not done again, and those that failed
-or changed are reported. The tests share one folder, and run in their order."""
+or changed are reported."""
 import glob
 import json
 import os
@@ -22,17 +22,13 @@ QUIET = f"{FILL} --quiet"
 SLOW = "--max-pixels 262144 --num-frames 768 --chunk-rows 1024"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def folder(tmp_path_factory):
-    os.chdir(tmp_path_factory.mktemp("cache"))
+def set_up():
     for i in range(1, 10):
         image(f"p{i}.ppm", 32 + 32 * i, i)
     run("synth --clip v.mp4")
     good = [f"p{i}.ppm" for i in range(1, 10)] + ["v.mp4", ODD]
     write("good.txt", *good)
     write("list.txt", *good, "missing.mp4")
-    yield
-    os.chdir("/")
 
 
 def test_made_and_made_again():
@@ -50,10 +46,11 @@ def test_made_and_made_again():
     run(f"{QUIET} --list good.txt -o first", "0 done, 0 tokens, 0 failed; 11 were there")
     assert len(os.listdir("first")) == 2  # nothing was added
     run("cache status first", "11 ok, 1 failed")
-    assert run("cache status first --list list.txt --json").records[-1]["missing"] == 0
+    assert run("cache status first --list list.txt --json").record["missing"] == 0
     run("cache check first --quiet", "12 keys in 1 parts: 0 bad keys")
     run("cache get first nobody -o none.safetensors", "there is no key", code=3)
     run("cache get first missing.mp4 -o none.safetensors", "missing.mp4: cannot be opened", code=3)
+    run("cache get first p0.ppm -o none.json", "none.json: this file must end in .safetensors", code=2)
     assert not os.path.exists("none.safetensors")
 
 
@@ -112,7 +109,7 @@ def test_a_signal_is_heard_at_once(number):
     ran = ended_by(number, f"{cache}/part-*",
                    f"{QUIET} --list long.txt -o {cache} {SLOW} --part-seconds 0.1")
     assert "interrupted: what was done is sealed" in ran.err
-    assert run(f"cache status {cache} --list long.txt --json").records[-1]["ok"] > 0
+    assert run(f"cache status {cache} --list long.txt --json").record["ok"] > 0
     no_temporary_files(cache)
     run(f"cache check {cache} --quiet", " 0 bad keys, 0 damaged")
 
@@ -330,7 +327,7 @@ def test_a_cache_of_many_keys():
     run(f"{many} --keys 3000", "look_s")
     run("cache status many/tokens --list many/clips.txt", "3000 ok, 0 failed, 0 missing")
     filled = run(f"cache fill --model {MODEL} --backend ref --quiet --list many/clips.txt "
-                 "-o many/tokens --json").records[-1]
+                 "-o many/tokens --json").record
     assert filled["there"] == 3000 and filled["peak_bytes"] > 0
     parts = os.listdir("many/tokens")
     run(f"{many} --keys 3000 --json", '"case":"3000 keys","way":"find"')

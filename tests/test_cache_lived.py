@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tests qwenvit cache over a longer time: records that are superseded or no longer wanted are
-pruned, sources that are gone or lie elsewhere count, and the cost of a run is estimated before it.
-The tests share one folder, and run in their order."""
+pruned, sources that are gone or lie elsewhere count, and the cost of a run is estimated before it."""
 import glob
 import json
 import os
@@ -18,15 +17,11 @@ FILL = f"cache fill --model {MODEL} --backend ref --quiet {SMALL}"
 LIST = [f"p{i}.ppm" for i in range(1, 7)] + ["v.mp4"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def folder(tmp_path_factory):
-    os.chdir(tmp_path_factory.mktemp("cache_lived"))
+def set_up():
     for i in range(1, 7):
         image(f"p{i}.ppm", 32 + 32 * i, i)
     run("synth --clip v.mp4")
     write("list.txt", *LIST)
-    yield
-    os.chdir("/")
 
 
 def fill(out, *says, code=0, clips="list.txt", options=""):
@@ -40,13 +35,13 @@ def test_before_starting():
     assert not os.path.exists("c")
     fill("c", "time       2.00 h at 0.000972222 clips a second",
          options="--dry-run --rate 0.00097222222")
-    said = fill("c", options="--dry-run --json").records[-1]
+    said = fill("c", options="--dry-run --json").record
     assert said["hours"] is None
-    done = fill("c", options="--part-bytes 1 --json").records[-1]
+    done = fill("c", options="--part-bytes 1 --json").record
     assert done["done"] == 7
     # the tokens are exact, and the bytes are except for each clip's grid and timestamps
     assert said["tokens"] == done["tokens"]
-    assert said["bytes"] < run("cache status c --json").records[-1]["bytes"] < said["bytes"] + 7 * 1024
+    assert said["bytes"] < run("cache status c --json").record["bytes"] < said["bytes"] + 7 * 1024
     image("p7.ppm", 96, 7)
     write("more.txt", *LIST, "p7.ppm")
     fill("c", "1 to do; 7 are there", "as fast as the last run here, which sealed 6 clips",
@@ -60,7 +55,7 @@ def test_before_starting():
 
 def test_what_is_there():
     run("cache status c", '  model      "qwen3_vl", qwen3_vl, "')
-    model = run("cache status c --json").records[-1]["model"]
+    model = run("cache status c --json").record["model"]
     assert model["name"] == "qwen3_vl" and model["folder"].startswith("/")
     assert sorted(run("cache keys c").out.splitlines()) == sorted(LIST)
     records = run("cache keys c --json").records
@@ -138,7 +133,7 @@ def test_superseded_and_damaged():
     run("cache prune c", "1 records removed, 0 keys with all of theirs; 0 parts rewritten, 1 removed, "
         "2 damaged ones removed")
     run("cache check c", "7 keys in 7 parts: 0 bad keys, 0 damaged parts")
-    assert run("cache status c --json").records[-1]["superseded"] == 0
+    assert run("cache status c --json").record["superseded"] == 0
     no_temporary_files("c")
 
 

@@ -133,6 +133,7 @@ typedef struct expected {
     bool none;           /* or none */
     const char *corners; /* which one of the clip's is at each corner; no numbers then */
     int width, height;   /* 0: the usual ones */
+    int rotation;        /* clockwise, in degrees */
 } expected;
 
 static void
@@ -142,6 +143,8 @@ check_frames(const expected *e, const outcome *o)
         fail_msg("%s: %d frames and %d damaged, not %d", e->name, (int)o->n,
                  (int)o->info.damaged_frames, e->frames);
     assert_int_equal(o->info.source_frames, o->n);
+    if (e->rotation)
+        assert_int_equal(o->info.rotation, e->rotation);
     assert_int_equal(o->info.source_width, e->width ? e->width : CLIP_WIDTH);
     assert_int_equal(o->info.source_height, e->height ? e->height : CLIP_HEIGHT);
     for (int64_t i = 0; i < o->n; i++) {
@@ -273,9 +276,19 @@ TEST(test_shapes)
     enum { W = CLIP_WIDTH, H = CLIP_HEIGHT };
     static const expected clips[] = {
         { .name = "upright.mp4", .frames = 4, .corners = "0123" },
-        { .name = "turned-90.mp4", .frames = 4, .corners = "2031", .width = H, .height = W },
-        { .name = "turned-180.mp4", .frames = 4, .corners = "3210" },
-        { .name = "turned-270.mp4", .frames = 4, .corners = "1302", .width = H, .height = W },
+        { .name = "turned-90.mp4",
+          .frames = 4,
+          .corners = "2031",
+          .width = H,
+          .height = W,
+          .rotation = 90 },
+        { .name = "turned-180.mp4", .frames = 4, .corners = "3210", .rotation = 180 },
+        { .name = "turned-270.mp4",
+          .frames = 4,
+          .corners = "1302",
+          .width = H,
+          .height = W,
+          .rotation = 270 },
         { .name = "mirror.mp4", .frames = 4, .corners = "3210" },
         { .name = "upside-down.mp4", .frames = 4, .corners = "0123" },
         { .name = "transpose.mp4", .frames = 4, .corners = "2031", .width = H, .height = W },

@@ -6,7 +6,6 @@
 #include "test.h"
 
 #include "towers/config.h"
-#include "towers/preprocessor.h"
 #include "engine/op.h"
 #include "tempdir.h"
 

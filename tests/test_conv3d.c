@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-#include "conv3d/decide.h"
-#include "conv3d/definition.h"
+#include "conv3d/legal.h"
+#include "conv3d/description.h"
 #include "conv3d/lower.h"
 #include "dtype.h"
 

@@ -5,7 +5,7 @@
 
 #include "test.h"
 
-#include "conv3d/decide.h"
+#include "conv3d/legal.h"
 #include "conv3d/lower.h"
 #include "model/plan.h"
 #include "tempdir.h"

@@ -4,6 +4,8 @@
 
 #include "test.h"
 
+#include <pthread.h>
+
 #include "model/feeder.h"
 #include "model/plan.h"
 #include "tiny.h"
@@ -287,6 +289,52 @@ TEST(data_may_come_with_each_put)
     close_feeder(&s);
     free(frames[0]);
     free(frames[1]);
+}
+
+static void *
+push(void *feeder)
+{
+    qv_error err;
+    if (qv_feeder_push(feeder, 0, &err))
+        fail_msg("%s", err.text);
+    return NULL;
+}
+
+/* A device computes chunks of one feeder at a time. A feeder that another one waits for takes no
+ * further chunk, and the other one goes on once its chunks are pulled. */
+TEST(feeders_of_a_device_take_turns)
+{
+    struct fed s = open_feeder(1);
+    struct fed other = { .frames = s.frames };
+    float tokens[2 * ROWS / 4 * 64];
+    qv_tokens out = { .tokens = tokens, .capacity = ROWS / 4 };
+    pthread_t thread;
+    assert_true(s.t[0].info.out_hidden <= 64);
+    s.t[0].ctx->caps.chunks = 2;
+    qv_plans_free_idle(s.t[0].model);
+    assert_int_equal(qv_feeder_open(&s.t[0].model, 1, &(qv_feeder_options){ .chunk_rows = ROWS },
+                                    &other.f, &s.err),
+                     QV_OK);
+    put_item(&s, 3 * FITS, NULL);
+    put_item(&other, FITS, NULL);
+    for (int i = 0; i < 2; i++) {
+        assert_non_null(ready(&other, 0));
+        assert_non_null(ready(&s, 0));
+        assert_int_equal(qv_feeder_push(s.f, 0, &s.err), QV_OK);
+        assert_int_equal(pthread_create(&thread, NULL, push, other.f), 0);
+        while (!qv_turn_is_wanted(s.t[0].ctx))
+            sched_yield();
+        assert_null(ready(&s, 0));
+        assert_null(qv_feeder_oldest(other.f, 0));
+        assert_int_equal(qv_feeder_pull(s.f, 0, &out, &s.err), QV_OK);
+        pthread_join(thread, NULL);
+        assert_non_null(qv_feeder_oldest(other.f, 0));
+        assert_int_equal(qv_feeder_pull(other.f, 0, &out, &s.err), QV_OK);
+        put_item(&other, FITS, NULL);
+    }
+    assert_int_equal(run(&s, 0), FITS);
+    qv_feeder_close(&other.f);
+    close_feeder(&s);
 }
 
 TEST(what_is_not_valid_is_refused)

@@ -549,18 +549,20 @@ encode_usual(size_t i, int frames, int group)
 /* Matroska that begins with any packet, as stream copies do; and two of these in a row. */
 TEST(begins_anywhere)
 {
-    static const int firsts[] = { 1, 2, 3, 7, 14, 16 };
+    static const int firsts[] = { 1, 2, 3, 5, 7, 9 };
     for (size_t i = 0; i < LENGTH(usual); i++) {
-        stream *s = encode_usual(i, 48, 15);
+        stream *s = encode_usual(i, 30, 8);
         for (size_t k = 0; s && k < LENGTH(firsts); k++) {
             char name[64];
             stream *cut = stream_new(s->par, s->time_base);
             stream_append(cut, s, firsts[k], s->n, k % 2 ? -firsts[k] : 0);
             snprintf(name, sizeof name, "cut-%d-%s-%d", (int)i, usual[i].encoder, firsts[k]);
             check_in(cut, name, k % 2 ? "mkv" : "mkv ts", ANY);
-            stream_append(cut, s, 9, s->n, s->n);
-            snprintf(name, sizeof name, "joined-%d-%s-%d", (int)i, usual[i].encoder, firsts[k]);
-            check_in(cut, name, "mkv", ANY);
+            if (k % 3 == 1) {
+                stream_append(cut, s, 5, s->n, s->n);
+                snprintf(name, sizeof name, "joined-%d-%s-%d", (int)i, usual[i].encoder, firsts[k]);
+                check_in(cut, name, "mkv", ANY);
+            }
             stream_free(&cut);
         }
         stream_free(&s);
@@ -787,8 +789,8 @@ TEST(concatenations)
         for (int k = 0; k < 4; k++) {
             char name[64];
             stream_recipe r = joins[i].parts[k % 2];
-            r.frames = 12;
-            r.first = 12 * k;
+            r.frames = 10;
+            r.first = 10 * k;
             r.headers_in_packets = strncmp(joins[i].name, "av1", 3) != 0; /* they are in both */
             stream *s = stream_encode(&r);
             if (!s)
@@ -800,10 +802,10 @@ TEST(concatenations)
                     avcodec_parameters_copy(all->par, s->par);
                 }
             }
-            stream_append(all, s, 0, s->n, 16 * k); /* room for other delays */
+            stream_append(all, s, 0, s->n, 14 * k); /* room for other delays */
             stream_free(&s);
             snprintf(name, sizeof name, "joined-%s-%d", joins[i].name, k);
-            if (k)
+            if (k % 2)
                 check_in(all, name, joins[i].endings, ANY);
         }
         stream_free(&all);

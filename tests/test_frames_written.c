@@ -17,12 +17,14 @@ enum { LEAST_PAIRS = 300, FRAMES = 8 };
 
 /* The muxers of formats that are read. */
 static const char *const muxers[] = {
-    "mov",      "mp4",     "3gp",        "3g2",        "ipod",         "ismv", "f4v", "psp",
-    "matroska", "webm",    "avi",        "mpegts",     "mpeg",         "vob",  "dvd", "svcd",
-    "vcd",      "m4v",     "mpeg1video", "mpeg2video", "flv",          "ogg",  "ogv", "asf",
-    "gif",      "apng",    "mjpeg",      "h264",       "hevc",         "ivf",  "obu", "nut",
-    "mxf",      "mxf_d10", "mxf_opatom", "dv",         "yuv4mpegpipe",
+    "mov",      "mp4",  "3gp", "3g2",     "ipod",       "ismv",       "f4v",          "psp",
+    "matroska", "webm", "avi", "m4v",     "mpeg1video", "mpeg2video", "flv",          "ogg",
+    "ogv",      "asf",  "gif", "apng",    "mjpeg",      "h264",       "hevc",         "ivf",
+    "obu",      "nut",  "mxf", "mxf_d10", "mxf_opatom", "dv",         "yuv4mpegpipe",
 };
+/* These write any codec, of which their demuxer knows MPEG's alone: it would search each packet of
+ * another in vain. */
+static const char *const muxers_of_mpeg[] = { "mpegts", "mpeg", "vob", "dvd", "svcd", "vcd" };
 
 /* Sizes to try, in this order: some codecs take only their own. */
 static const struct {
@@ -87,6 +89,18 @@ static struct {
     int pairs, wrong, refused;
 } found;
 
+static bool
+is_of_mpeg(enum AVCodecID codec)
+{
+    static const enum AVCodecID known[] = { AV_CODEC_ID_MPEG1VIDEO, AV_CODEC_ID_MPEG2VIDEO,
+                                            AV_CODEC_ID_MPEG4,      AV_CODEC_ID_H264,
+                                            AV_CODEC_ID_HEVC,       AV_CODEC_ID_DIRAC };
+    for (size_t i = 0; i < LENGTH(known); i++)
+        if (known[i] == codec)
+            return true;
+    return false;
+}
+
 static void
 check_pair(const stream *s, const char *encoder, const char *muxer)
 {
@@ -117,6 +131,8 @@ check_codec(const AVCodec *codec, enum AVPixelFormat format)
         print_message("%s: nothing is encoded\n", codec->name);
     for (size_t m = 0; s && m < LENGTH(muxers); m++)
         check_pair(s, codec->name, muxers[m]);
+    for (size_t m = 0; s && is_of_mpeg(codec->id) && m < LENGTH(muxers_of_mpeg); m++)
+        check_pair(s, codec->name, muxers_of_mpeg[m]);
     stream_free(&s);
 }
 

@@ -11,7 +11,7 @@
 #include "engine/backend.h"
 #include "mmproj_file.h"
 #include "tiny.h"
-#include "towers/leftover.h"
+#include "towers/weights.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 

@@ -140,7 +140,7 @@ static void
 poison(const struct pack *p)
 {
     const struct qv_arena *arena = p->plan->arena;
-    size_t bytes = qv_arena_work(arena, arena->work_bytes);
+    size_t bytes = (size_t)arena->n_chunks * arena->own_bytes + arena->work_bytes;
     void *nan = malloc(bytes);
     assert_non_null(nan);
     memset(nan, 0xff, bytes);

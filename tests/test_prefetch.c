@@ -17,7 +17,7 @@
 #include "files/safetensors.h"
 #include "model/model.h"
 #include "tempdir.h"
-#include "towers/prefetch.h"
+#include "towers/weights.h"
 #include "wrap.h"
 
 /* ---- items ----------------------------------------------------------------------------------- */

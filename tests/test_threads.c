@@ -107,6 +107,58 @@ TEST(a_context_moves_between_threads)
     }
 }
 
+struct sharer {
+    const struct tiny *t;
+    const uint8_t *frames;
+    const float *expected;
+    size_t bytes;
+    int wrong;
+};
+
+static void *
+encode_again(void *sharer)
+{
+    struct sharer *s = sharer;
+    for (int i = 0; i < 10 * ROUNDS; i++) {
+        size_t bytes;
+        float *tokens = encode(s->t, s->frames, &bytes);
+        s->wrong += bytes != s->bytes || memcmp(tokens, s->expected, bytes) != 0;
+        free(tokens);
+    }
+    return NULL;
+}
+
+/* Calls of qv_encode take turns, also where two chunks may be under way. */
+TEST(threads_share_a_model)
+{
+    enum { N = 4 };
+    for (int b = 0; b < N_TEST_BACKENDS; b++) {
+        if (!backend_is_here(test_backends[b]))
+            continue;
+        struct tiny t = tiny_open(test_backends[b], QV_F32, 1);
+        t.ctx->caps.chunks = 2;
+        struct sharer sharers[N];
+        float *expected[N];
+        uint8_t *frames[N];
+        pthread_t threads[N];
+        for (int i = 0; i < N; i++) {
+            frames[i] = tiny_frames(&t, FRAMES, 4, 6, (uint32_t)i);
+            sharers[i] = (struct sharer){ .t = &t, .frames = frames[i] };
+            sharers[i].expected = expected[i] = encode(&t, frames[i], &sharers[i].bytes);
+        }
+        for (int i = 0; i < N; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, encode_again, &sharers[i]), 0);
+        for (int i = 0; i < N; i++)
+            pthread_join(threads[i], NULL);
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(sharers[i].wrong, 0);
+            free(expected[i]);
+            free(frames[i]);
+        }
+        tiny_close(&t);
+    }
+}
+
 /* ---- memory for the caller ------------------------------------------------------------------- */
 
 struct taker {

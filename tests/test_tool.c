@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "command/tool.h"
-#include "files/utf8.h"
+#include "files/text.h"
 
 TEST(names_become_text)
 {

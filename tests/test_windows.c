@@ -11,13 +11,15 @@
 
 #include "backends.h"
 #include "engine/context.h"
-#include "model/tables.h"
+#include "model/plan.h"
 #include "tiny.h"
 
 /* A window has 8x8 patches, as in the published model. */
-static const struct qv_config config = {
-    .family = &qv_family_qwen2_5_vl, .patch = 14, .merge = 2, .window = 112, .hidden = 80
-};
+static const struct qv_config config = { .family = &qv_families[QV_FAMILY_QWEN2_5_VL],
+                                         .patch = 14,
+                                         .merge = 2,
+                                         .window = 112,
+                                         .hidden = 80 };
 
 static const int64_t grids[][3] = { { 1, 8, 8 },   { 1, 16, 24 }, { 1, 10, 8 }, { 2, 8, 10 },
                                     { 3, 20, 38 }, { 1, 2, 2 },   { 1, 2, 30 }, { 2, 34, 6 } };

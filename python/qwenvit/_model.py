@@ -123,7 +123,9 @@ def _three(values: Any, name: str) -> list[float]:
 
 
 def _place(backend: str, device: Any) -> tuple[str, int]:
-    """Returns (backend, index) from load()'s two arguments."""
+    """Returns (backend, index) from load()'s two arguments, either of which may be "cuda:1"."""
+    if ":" in backend and device in (0, None):
+        backend, device = "auto", backend
     kind: Any = getattr(device, "type", None)  # a torch.device
     number = getattr(device, "index", None)
     if isinstance(device, str):
@@ -341,8 +343,9 @@ class Model:
     """A vision tower on a device, made by load(). encode() takes files and frames, forward() takes
     patches.
 
-    Any thread may call it; one call runs at a time. In a forked process every call raises Error.
-    Used as a context manager, it is closed at the end.
+    Any threads may call it at once: what they decode is decoded side by side, and the device
+    computes their chunks in turns. In a forked process every call raises Error. Used as a context
+    manager, it is closed at the end.
     """
 
     def __init__(self, core: _core.Model, stream: int = 0) -> None:
@@ -357,7 +360,8 @@ class Model:
         return f"<qwenvit.Model {i['model_type']}, {i['dtype']} on {i['backend']}: {i['device']}>"
 
     def close(self) -> None:
-        """Frees the device's memory now. Later calls raise Error."""
+        """Frees the device's memory, as soon as no call, generator or encoder works with it. Later
+        calls raise Error."""
         self._core.close()
 
     def __enter__(self) -> Model:
@@ -515,8 +519,8 @@ class Model:
             min_pixels, max_pixels, total_pixels; like ("transformers" or "qwen-vl-utils");
             first_frame (True: the first frame of an animation or clip, as an image); decode ("cpu",
             or "gpu" for the decoders of the NVIDIA GPU of number gpu; "auto", the default: of many
-            clips for a CUDA model both); threads, decode_seconds, decode_memory; offset and length
-            (the clip is these bytes of its file).
+            clips for a CUDA model both); threads, decode_seconds, decode_memory; max_seconds (a clip that
+            lasts longer fails); offset and length (the clip is these bytes of its file).
 
         Many sources are decoded side by side and packed into full chunks. Each result has the index
         of its source, and its key, which is by default its path, else its index. At most 1 GiB of
@@ -529,7 +533,7 @@ class Model:
         how = _stream.How(
             _check.one_of(_name(dtype), "dtype", ("f32", "bf16")), progress,
             _check.one_of(errors, "errors", ("raise", "yield")), _check.flag(ordered, "ordered"),
-            _check.whole(decoders, "decoders", 0, MOST_THREADS), one, 1 if one else _length(source),
+            _check.whole(decoders, "decoders", 0, MOST_THREADS), 1 if one else _length(source),
         )
         asked = _sources.options_of({**options})
         if not one and "timestamps" in asked:

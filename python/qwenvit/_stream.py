@@ -7,8 +7,7 @@ import os
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core, _decoder
@@ -35,7 +34,6 @@ class How(NamedTuple):
     errors: str
     ordered: bool
     decoders: int
-    alone: bool  # there is one source
     total: int | None  # how many there are, if that is known
 
 
@@ -43,15 +41,12 @@ class _Feeder(threading.Thread):
     """Adds sources to a job, while results are taken from it.
 
     The caller's iterator may block for ever, so nobody may wait for this thread while it is in
-    there. After the job was closed, it drops a source that comes too late. is_open(): whether the
-    generator that takes the results can still be used.
+    there, and it keeps no job open. After the job was closed, it drops a source that comes too late.
     """
 
-    def __init__(
-        self, model: Model, job: _core.Job, sources: Iterable[Any], options: Options, is_open: Callable[[], bool]
-    ) -> None:
+    def __init__(self, model: Model, job: _core.Job, sources: Iterable[Any], options: Options) -> None:
         super().__init__(name="qwenvit feeder", daemon=True)
-        self.model, self.job, self.sources, self.options, self.is_open = model, job, sources, options, is_open
+        self.model, self.job, self.sources, self.options = model, job.share(), sources, options
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -59,8 +54,6 @@ class _Feeder(threading.Thread):
             for place, source in enumerate(self.sources):
                 if self.job.closed:
                     return
-                if not self.is_open():
-                    return self.job.close()
                 self.add(place, source)
         except BaseException as e:
             self.failure = e
@@ -156,42 +149,15 @@ def _room(decoders: int) -> int:
 
 
 def results(model: Model, sources: Iterable[Any], how: How, options: Options) -> Iterator[Tokens | Error]:
-    """Returns a generator of Tokens, and of Errors if how.errors is "yield".
-
-    The model is lent to the generator's job as long as the generator can be used. An exception may
-    leave the generator between any two of its bytecodes (Ctrl-C, a timeout's signal, a thread that
-    cannot start), also in `finally`, so nothing in it could give the model back for certain: the
-    binding asks whether the generator is open.
-    """
-
-    def is_open() -> bool:
-        generator = own()
-        return generator is not None and generator.gi_frame is not None  # type: ignore[attr-defined]
-
-    many = _results(model, sources, how, options, is_open)
-    own = weakref.ref(many)
-    return many
-
-
-def _results(
-    model: Model, sources: Iterable[Any], how: How, options: Options, is_open: Callable[[], bool]
-) -> Generator[Tokens | Error, None, None]:
+    """Gives Tokens, and Errors if how.errors is "yield"."""
     decoder, progress = _decoder_for(sources), _Progress(how)
     where = {k: options[k] for k in ("decode", "gpu") if k in options}
-    job = _core.Job(
-        [model._core], decoder, how.dtype, how.decoders, how.alone, how.ordered, _room(how.decoders), 0, where, is_open
-    )
+    job = _core.Job([model._core], decoder, how.dtype, how.decoders, False, how.ordered, _room(how.decoders), 0, where)
     try:
-        feeder, is_cut = _Feeder(model, job, sources, options, is_open), False
+        feeder = _Feeder(model, job, sources, options)
         feeder.start()
         for core in _take(job, progress):
-            is_cut = is_cut or core.cancelled  # the job has ended early; results in order end here
-            if core.cancelled or is_cut and how.ordered:
-                continue
-            if core.status == "QV_OK":
-                yield model._tokens(core)
-                continue
-            yield _failure(how, core.status, core.error, core.key, core.index)
+            yield model._tokens(core) if core.status == "QV_OK" else _failure(how, core.status, core.error, core.key, core.index)
         feeder.join()
         if feeder.failure:
             raise feeder.failure
@@ -201,18 +167,19 @@ def _results(
 
 
 def one(model: Model, source: Any, how: How, options: Options) -> Tokens | Error:
-    """Returns the Tokens of one source, or its Error if how.errors is "yield".
-
-    The job is made and ended in one call of the binding, which other threads' calls wait for, and
-    which no exception can leave halfway."""
+    """Returns the Tokens of one source, or its Error if how.errors is "yield"."""
     progress, key = _Progress(how), "0"
     try:
         key = key_of(source, 0)
         data, is_path, own = describe(model._core, source, 0, options)
-        core = _core.encode_one(
-            model._core, None if isinstance(data, _core.Frames) else _decoder.start(), how.dtype, key,
-            data, is_path, own, progress.show, SECONDS,
-        )
+        decoder = None if isinstance(data, _core.Frames) else _decoder.start()
+        job = _core.Job([model._core], decoder, how.dtype, 0, True, True, 0, 0, own)
+        try:
+            job.add(0, key, data, is_path, own)
+            core = next(_take(job, progress))
+            progress.show(job.progress(), last=True)
+        finally:
+            job.close()
     except Error as e:
         if e.status not in OF_A_SOURCE:
             raise

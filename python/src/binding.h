@@ -98,7 +98,6 @@ struct Tokens {
     std::unique_ptr<char[]> data;
     std::vector<int64_t> grid_thw; /* [items, 3] */
     std::vector<double> timestamps;
-    bool cancelled = false;
     qv_outcome outcome = {};
     std::string key, error;
     std::string path;                     /* the path of a source that is a file, else "" */
@@ -142,7 +141,23 @@ struct Frames : qv_outcome {
 
 struct Patches; /* rows of pixel_values (model.cpp) */
 
-/* A device and the weights on it. It runs one call at a time, from any thread; other calls wait. */
+/* A device and the weights on it, which go when nobody holds them: a Model, its jobs, and the calls
+ * that are under way. */
+struct Tower {
+    qv_context *context = nullptr;
+    qv_model *model = nullptr;
+    const pid_t owner = getpid();
+
+    Tower() = default;
+    ~Tower();
+    Tower(const Tower &) = delete;
+    Tower &operator=(const Tower &) = delete;
+};
+
+/* Throws in a process that was forked from the one that loaded a model. */
+void must_be_ours(pid_t owner);
+
+/* Any threads may call it at once. */
 class Model
 {
   public:
@@ -150,7 +165,6 @@ class Model
     Model(nb::bytes dir, const std::string &backend, int device, const std::string &dtype,
           int threads, uintptr_t stream, nb::bytes tune_file, nb::bytes kernel_folder,
           const std::vector<double> &image_mean, const std::vector<double> &image_std, bool stored);
-    ~Model();
     void close();
     nb::dict info();
 
@@ -161,62 +175,21 @@ class Model
      * all [n, out_hidden] of dtype. */
     void forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                     const std::string &dtype);
-    /* Calls `look` with the model, without the interpreter. The model may be at work, so only its
-     * description may be read. */
-    void look_at(const std::function<void(const qv_model *)> &look);
+    /* Returns the device and the weights, for a call or a job. Throws after a fork, if the model
+     * was closed, and within a forward() of this thread, which a signal's handler has interrupted:
+     * that may have a turn at the device, for which the call would wait for ever. */
+    std::shared_ptr<const Tower> tower() const;
 
-    /* A call's turn at the model, which ends with the scope however that is left. It waits for the
-     * calls of other threads, until a signal's handler raises. Throws if the model is closed, is
-     * lent to a generator that is open, or has a call of this thread under way, which a signal's
-     * handler or a progress function has interrupted. */
-    class Turn
-    {
-      public:
-        explicit Turn(Model &model);
-        ~Turn()
-        {
-            of.in_a_turn = false; /* under the lock still */
-        }
-        Turn(const Turn &) = delete;
-        Turn &operator=(const Turn &) = delete;
-        qv_model *
-        get() const
-        {
-            return of.model;
-        }
-
-      private:
-        Model &of;
-        std::unique_lock<std::recursive_timed_mutex> lock;
-    };
-    /* In a turn: lends the model to a generator's job until the job is closed, or is_open() is
-     * false. The generator then was left without closing it, by an exception between any two of its
-     * bytecodes, and the next turn closes the job. */
-    void lend(std::shared_ptr<Results> job, nb::object is_open);
-    void must_be_ours() const; /* throws after a fork */
-
+    const pid_t owner = getpid();
     qv_model_info facts;
     std::shared_ptr<const Origin> origin;
     std::string note, warning; /* of the model; facts' own are gone with it */
 
   private:
-    qv_context *context = nullptr;
-    qv_model *model = nullptr;
-    pid_t owner;
-    std::recursive_timed_mutex busy; /* recursive, because a signal handler may make a call during
-                                      * a call */
-    bool in_a_turn = false;          /* seen only by the thread whose turn it is */
-    std::shared_ptr<Results> lent;   /* the job of a generator; NULL: none */
-    nb::object is_open;              /* returns whether the generator is open */
-    bool interrupted = false;        /* a signal handler raised an exception */
-    std::chrono::steady_clock::time_point heard; /* when signals were checked last */
+    std::shared_ptr<const Tower> held;
     qv_context_info device_facts;
-    std::unique_lock<std::recursive_timed_mutex> lock_for_call();
-    void must_be_free();
-    void take_back();
-    bool is_interrupted();
     void encode(const Patches &x, const std::string &dtype,
-                const std::function<char *(int64_t, qv_dtype)> &allocate);
+                const std::function<char *(int64_t, qv_dtype)> &allocate) const;
 };
 
 nb::dict progress_of(const qv_job_progress &p);

@@ -118,13 +118,15 @@ class CacheFill
         o.told = tell;
         o.go_on = [](void *user, qv_job *job) { return static_cast<CacheFill *>(user)->hear(job); };
         o.user = this;
-        model->look_at([&](const qv_model *m) {
+        const auto on = model->tower();
+        {
+            const Released released;
             qv_error err = {};
             qv_cache_fill *opened = nullptr;
             check(qv_cache_fill_open(dir.c_str(), &o, &opened, &err), err);
             fill.reset(opened);
-            check(qv_cache_fill_begin(opened, m, &err), err);
-        });
+            check(qv_cache_fill_begin(opened, on->model, &err), err);
+        }
         for (const Told &t : told)
             if (PyErr_WarnEx(PyExc_UserWarning, t.words.c_str(), 1))
                 throw nb::python_error();
@@ -151,8 +153,7 @@ class CacheFill
         qv_cache_fill_counts before, now;
         qv_error err = {};
         qv_status status;
-        const Model::Turn turn(*model);
-        must_be_open(); /* another thread may have closed it meanwhile, or is adding */
+        const auto on = model->tower();
         const struct Running {
             CacheFill *fill;
             ~Running()
@@ -168,7 +169,7 @@ class CacheFill
         qv_cache_fill_get_counts(fill.get(), &before);
         {
             const Released released;
-            status = run(taken, turn.get(), &err);
+            status = run(taken, on->model, &err);
         }
         qv_cache_fill_get_counts(fill.get(), &now);
         if (std::exception_ptr thrown = std::exchange(raised, nullptr))

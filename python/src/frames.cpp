@@ -287,7 +287,7 @@ preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::o
 {
     auto made = std::make_unique<Tokens>();
     Frames read, *frames = &read;
-    model.must_be_ours();
+    must_be_ours(model.owner);
     if (nb::isinstance<Frames>(source))
         frames = nb::cast<Frames *>(source);
     else

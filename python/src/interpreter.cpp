@@ -105,7 +105,7 @@ end_work()
         job->cancel();
     for (int ms = 0; working && ms < MOST_WAIT_MS; ms++)
         usleep(1000);
-    if (working)
+    if (working || left_jobs.count(nullptr)) /* which may have a turn at a device, for ever */
         return;
     for (Results *job : open_jobs)
         job->close();

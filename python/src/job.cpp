@@ -18,33 +18,36 @@ progress_of(const qv_job_progress &p)
     d["done"] = p.done;
     d["failed"] = p.failed;
     d["tokens"] = p.tokens;
+    d["rows"] = p.rows;
+    d["capacity_rows"] = p.capacity_rows;
     d["seconds"] = p.elapsed_s;
     d["limit"] = p.limit;
     return d;
 }
 
-struct Job {
-    nb::list model_objects;
-    nb::object decoder_object;
-    Model *model; /* the first of them */
-    pid_t owner;
-    std::shared_ptr<Results> results = std::make_shared<Results>();
-
-    /* In a turn of each model, which must last as long as the job unless the model is lent to it.
-     * ordered: results come in the order of their places. most: qv_job_options.ahead. queue: how
+/* It is closed when it is destroyed. */
+class Job
+{
+  public:
+    /* ordered: results come in the order of their places. most: qv_job_options.ahead. queue: how
      * many sources wait; 0: few, and adding waits for room. how: options of clips that say where
      * most of them are decoded. */
-    Job(std::vector<qv_model *> models, nb::list model_objects_, nb::object decoder_,
-        const std::string &dtype, int decoders, bool alone, bool ordered, int64_t most,
-        int64_t queue, nb::dict how)
-        : model_objects(model_objects_), decoder_object(decoder_),
-          model(nb::cast<Model *>(model_objects_[0])), owner(getpid())
+    Job(nb::list models, nb::object decoder_, const std::string &dtype, int decoders, bool alone,
+        bool ordered, int64_t most, int64_t queue, nb::dict how)
+        : decoder(decoder_), owns(true)
     {
+        std::vector<qv_model *> all;
         qv_job_options o = {};
+        const Model &first = nb::cast<const Model &>(models[0]);
         results->ordered = ordered;
-        results->facts = model->facts;
-        results->origin = model->origin;
+        results->facts = first.facts;
+        results->origin = first.origin;
+        for (nb::handle model : models) {
+            towers.push_back(nb::cast<const Model &>(model).tower());
+            all.push_back(towers.back()->model);
+        }
         o.sink = results->sink();
+        o.lost = Results::lose;
         o.output = parse_dtype(dtype, false);
         o.decoders = decoders;
         o.alone = alone;
@@ -56,34 +59,30 @@ struct Job {
         qv_error err = {};
         {
             const Released released;
-            check(qv_job_open(models.data(), models.size(), &o, &results->job, &err), err);
+            check(qv_job_open(all.data(), all.size(), &o, &results->job, &err), err);
         }
         job_opened(results.get());
     }
 
     ~Job()
     {
-        if (owner == getpid())
-            close();
-        else
+        if (owner != getpid())
             new std::shared_ptr<Results>(results); /* never freed */
+        else if (owns)
+            close();
     }
 
-    /* Adds a source to the job, which waits for room without the interpreter. */
-    void
-    put(std::unique_ptr<Source> kept, qv_job_source &s)
+    /* Returns the same job for a thread that adds sources, which may wait for its caller for ever:
+     * it does not keep the job open. */
+    Job
+    share() const
     {
-        qv_error err = {};
-        qv_status status;
-        s.user = kept.get();
-        {
-            const Released released;
-            const Use use(*results);
-            status = qv_job_add(use.job, &s, &err);
-        }
-        check(status, err);
-        (void)kept.release(); /* its end frees it */
+        Job shared(*this);
+        shared.owns = false;
+        return shared;
     }
+    Job(Job &&) = default;
+    Job &operator=(const Job &) = delete;
 
     /* Adds a source: a path (is_path), bytes of a file, or Frames. Places are 0, 1, .., each for
      * one source, which is added or refused. */
@@ -93,7 +92,7 @@ struct Job {
         auto kept = std::make_unique<Source>();
         qv_clip_options clip = {};
         qv_job_source s = {};
-        model->must_be_ours();
+        must_be_ours(owner);
         take_clip_options(options, &clip);
         s.key = key.c_str();
         s.clip = &clip;
@@ -119,11 +118,11 @@ struct Job {
         put(std::move(kept), s);
     }
 
-    /* Drops the source of a place; its result comes all the same, as cancelled. */
+    /* Drops the source of a place; its result comes all the same, as a failure. */
     void
     drop(int64_t place)
     {
-        model->must_be_ours();
+        must_be_ours(owner);
         const Released released;
         const Use use(*results);
         qv_job_drop(use.job, (uint64_t)place + 1);
@@ -136,7 +135,7 @@ struct Job {
     {
         auto kept = std::make_unique<Source>();
         qv_job_source s = {};
-        model->must_be_ours();
+        must_be_ours(owner);
         kept->tokens->index = place;
         s.key = key.c_str();
         s.status = parse_status(status);
@@ -148,7 +147,7 @@ struct Job {
     void
     end()
     {
-        model->must_be_ours();
+        must_be_ours(owner);
         qv_error err = {};
         const Released released;
         const Use use(*results);
@@ -161,44 +160,32 @@ struct Job {
         check(status, err);
     }
 
-    /* Returns the next result, or NULL if none comes for so long; sets `over` if none will come. It
-     * checks signals while it waits. */
-    std::unique_ptr<Tokens>
-    next(double seconds, bool &over)
+    /* Returns the next result, None if none will come, or False if none comes for so long. Throws
+     * what the job was lost for, once the results before were taken. It hears signals while it
+     * waits, unless it waits for ever, as threads do that handle none (seconds below 0). */
+    nb::object
+    next(double seconds)
     {
-        model->must_be_ours();
+        must_be_ours(owner);
         Results &from = *results;
         using clock = std::chrono::steady_clock;
         const auto until = clock::now() + std::chrono::duration<double>(seconds);
         for (;;) {
             std::unique_ptr<Tokens> one;
+            bool over;
             {
                 const Released released;
-                std::unique_lock<std::mutex> hold(from.lock);
-                from.changed.wait_for(hold, std::chrono::milliseconds(100), [&] {
-                    return from.ended || from.cancelled || from.is_next_ready();
-                });
-                one = from.take();
-                over = !one && (from.ended || from.cancelled);
+                one = from.take(seconds < 0, &over);
             }
-            if (one || over)
-                return one;
+            if (one)
+                return nb::cast(one.release(), nb::rv_policy::take_ownership);
+            if (over)
+                return nb::none();
             if (PyErr_CheckSignals())
                 throw nb::python_error();
             if (clock::now() >= until)
-                return nullptr;
+                return nb::bool_(false);
         }
-    }
-
-    /* Its `ended`: nothing more is done, as a device was lost. */
-    qv_job_progress
-    look()
-    {
-        const Released released;
-        const Use use(*results);
-        qv_job_progress p = {};
-        qv_job_get_progress(use.job, &p);
-        return p;
     }
 
     /* Closes the job. A forked process ends nothing: it has none of the threads, and the memory
@@ -222,85 +209,61 @@ struct Job {
     nb::dict
     progress()
     {
-        model->must_be_ours();
-        return progress_of(look());
+        must_be_ours(owner);
+        qv_job_progress p = {};
+        {
+            const Released released;
+            const Use use(*results);
+            qv_job_get_progress(use.job, &p);
+        }
+        return progress_of(p);
+    }
+
+  private:
+    std::vector<std::shared_ptr<const Tower>> towers;
+    nb::object decoder;
+    bool owns;
+    pid_t owner = getpid();
+    std::shared_ptr<Results> results = std::make_shared<Results>();
+
+    Job(const Job &) = default;
+
+    /* Adds a source to the job, which waits for room without the interpreter. */
+    void
+    put(std::unique_ptr<Source> kept, qv_job_source &s)
+    {
+        qv_error err = {};
+        qv_status status;
+        s.user = kept.get();
+        {
+            const Released released;
+            const Use use(*results);
+            status = qv_job_add(use.job, &s, &err);
+        }
+        check(status, err);
+        (void)kept.release(); /* its end frees it */
     }
 };
-
-/* ---- who has the model ----------------------------------------------------------------------- */
-
-/* Opens a job for a generator or an encoder: the models are lent to it, and this turn ends. */
-void
-open_job(Job *at, nb::list models, nb::object decoder, const std::string &dtype, int decoders,
-         bool alone, bool ordered, int64_t most, int64_t queue, nb::dict how, nb::object is_open)
-{
-    std::vector<std::unique_ptr<const Model::Turn>> turns;
-    std::vector<qv_model *> all;
-    for (nb::handle model : models) {
-        turns.push_back(std::make_unique<const Model::Turn>(*nb::cast<Model *>(model)));
-        all.push_back(turns.back()->get());
-    }
-    const Job *job =
-        new (at) Job(all, models, decoder, dtype, decoders, alone, ordered, most, queue, how);
-    for (nb::handle model : models)
-        nb::cast<Model *>(model)->lend(job->results, is_open);
-}
-
-/* Encodes one source in one turn of the model, and returns its Tokens. Whatever raises in here (a
- * signal's handler, `progress`) ends the job and the turn. progress(dict, last) is called after
- * each `wait_s` seconds and at the end. */
-static Tokens *
-encode_one(nb::object model, nb::object decoder, const std::string &dtype, const std::string &key,
-           nb::object source, bool is_path, nb::dict options, nb::object progress, double wait_s)
-{
-    const Model::Turn turn(*nb::cast<Model *>(model));
-    nb::list models;
-    models.append(model);
-    Job job({ turn.get() }, models, decoder, dtype, 0, true, true, 0, 0, options);
-    job.add(0, key, source, is_path, options);
-    for (bool over;;) {
-        std::unique_ptr<Tokens> one = job.next(wait_s, over);
-        if (one || job.look().ended)
-            job.end(); /* throws if the job was lost */
-        if (one && !one->cancelled) {
-            progress(job.progress(), true);
-            return one.release();
-        }
-        if (over)
-            fail(QV_ESTATE, "%s: the job ended without it", key.c_str());
-        progress(job.progress(), false);
-    }
-}
 
 void
 bind_job(nb::module_ &m)
 {
     nb::class_<Job>(m, "Job")
-        .def("__init__", open_job, nb::arg("models"), nb::arg("decoder").none(), nb::arg("dtype"),
-             nb::arg("decoders"), nb::arg("alone"), nb::arg("ordered"), nb::arg("most"),
-             nb::arg("queue"), nb::arg("how"), nb::arg("is_open"))
+        .def(nb::init<nb::list, nb::object, const std::string &, int, bool, bool, int64_t, int64_t,
+                      nb::dict>(),
+             nb::arg("models"), nb::arg("decoder").none(), nb::arg("dtype"), nb::arg("decoders"),
+             nb::arg("alone"), nb::arg("ordered"), nb::arg("most"), nb::arg("queue"),
+             nb::arg("how"))
+        .def("share", &Job::share)
         .def("add", &Job::add)
         .def("drop", &Job::drop)
         .def("refuse", &Job::refuse)
         .def("end", &Job::end)
-        .def(
-            "next",
-            [](Job &job, double seconds) -> nb::object {
-                bool over;
-                std::unique_ptr<Tokens> one = job.next(seconds, over);
-                if (one)
-                    return nb::cast(one.release(), nb::rv_policy::take_ownership);
-                return over ? nb::object(nb::none()) : nb::object(nb::bool_(false));
-            },
-            nb::sig("def next(self, seconds: float, /) -> Tokens | bool | None"),
-            "Returns the next result, None at the end, or False if none comes for so long.")
+        .def("next", &Job::next,
+             nb::sig("def next(self, seconds: float, /) -> Tokens | bool | None"))
         .def("close", &Job::close)
         .def_prop_ro("closed", &Job::is_closed)
-        .def_prop_ro("lost", [](Job &job) { return job.look().ended; })
         .def("progress", &Job::progress);
-    m.def("encode_one", encode_one, nb::arg("model"), nb::arg("decoder").none(), nb::arg("dtype"),
-          nb::arg("key"), nb::arg("source"), nb::arg("is_path"), nb::arg("options"),
-          nb::arg("progress"), nb::arg("wait_s"), nb::rv_policy::take_ownership);
 }
 
 } // namespace qvpy

@@ -12,6 +12,10 @@
 #include "error.h"
 #include "qwenvit_cache.h"
 
+extern "C" {
+#include "engine/turns.h"
+}
+
 namespace qvpy
 {
 
@@ -44,8 +48,8 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
              int threads, uintptr_t stream, nb::bytes tune_file_, nb::bytes kernel_folder_,
              const std::vector<double> &image_mean, const std::vector<double> &image_std,
              bool stored)
-    : owner(getpid())
 {
+    const auto made = std::make_shared<Tower>();
     const std::string dir = text_of(dir_, "path"), tune_file = text_of(tune_file_, "path"),
                       kernel_folder = text_of(kernel_folder_, "path");
     qv_context_options c = {};
@@ -62,34 +66,29 @@ Model::Model(nb::bytes dir_, const std::string &backend, int device, const std::
     o.image_std = image_std.size() == 3 ? image_std.data() : nullptr;
     o.weights = stored ? QV_WEIGHTS_STORED : QV_WEIGHTS_WIDENED;
     const Released released;
-    check(qv_context_open(&c, &context, &err), err);
-    const qv_status status = qv_model_load(context, dir.c_str(), &o, &model, &err);
-    if (status) {
-        qv_context_close(&context);
-        check(status, err);
-    }
-    qv_model_get_info(model, &facts);
+    check(qv_context_open(&c, &made->context, &err), err);
+    check(qv_model_load(made->context, dir.c_str(), &o, &made->model, &err), err);
+    qv_model_get_info(made->model, &facts);
     note = facts.note;
     warning = facts.warning;
-    qv_context_get_info(context, &device_facts);
+    qv_context_get_info(made->context, &device_facts);
+    held = made;
     origin = std::make_shared<const Origin>(Origin{
         facts.model_type, facts.digest, device_facts.backend, device_facts.device, facts.dtype });
 }
 
 /* A forked process frees nothing: threads and devices belong to the process that loaded the
  * model. */
-Model::~Model()
+Tower::~Tower()
 {
-    if (owner != getpid()) {
-        new std::shared_ptr<Results>(lent); /* its lock may be held by a thread that is not here */
+    if (owner != getpid())
         return;
-    }
     qv_model_free(&model);
     qv_context_close(&context);
 }
 
 void
-Model::must_be_ours() const
+must_be_ours(pid_t owner)
 {
     if (owner != getpid())
         fail(QV_ESTATE,
@@ -99,81 +98,27 @@ Model::must_be_ours() const
              (int)owner);
 }
 
-/* ---- turns ----------------------------------------------------------------------------------- */
+static thread_local const Tower *computing; /* on which this thread is in a forward() */
 
-/* Locks the model for this thread. Signals are heard while another thread has it. */
-std::unique_lock<std::recursive_timed_mutex>
-Model::lock_for_call()
+std::shared_ptr<const Tower>
+Model::tower() const
 {
-    must_be_ours();
-    std::unique_lock<std::recursive_timed_mutex> lock(busy, std::defer_lock);
-    while (!lock) {
-        {
-            const Released released; /* the thread that has the lock may wait for the interpreter */
-            (void)lock.try_lock_for(std::chrono::milliseconds(100));
-        }
-        if (!lock && PyErr_CheckSignals())
-            throw nb::python_error();
-    }
-    return lock;
-}
-
-/* Called with the lock and the interpreter. */
-void
-Model::must_be_free()
-{
-    if (!model)
+    must_be_ours(owner);
+    if (!held)
         fail(QV_ESTATE, "this model was closed");
-    if (in_a_turn)
-        fail(QV_ESTATE, "this model is at work in a call that this one has interrupted, from a "
-                        "signal's handler or a progress function; let that call return first");
-}
-
-/* Called in a turn, since is_open() and the end of a job may run any of Python's code. */
-void
-Model::take_back()
-{
-    if (!lent)
-        return;
-    if (!lent->is_closed() && nb::cast<bool>(is_open()))
-        fail(QV_ESTATE, "this model is at work for a generator of encode(), or an AsyncEncoder; "
-                        "take all that comes from it, or close() it, first");
-    {
-        const Released released;
-        lent->close();
-    }
-    lent.reset();
-}
-
-Model::Turn::Turn(Model &model) : of(model), lock(model.lock_for_call())
-{
-    of.must_be_free();
-    of.in_a_turn = true;
-    try {
-        of.take_back();
-    } catch (...) {
-        of.in_a_turn = false;
-        throw;
-    }
-}
-
-void
-Model::lend(std::shared_ptr<Results> job, nb::object is_open_)
-{
-    lent = std::move(job);
-    std::swap(is_open, is_open_); /* the old one is destroyed last, which may run Python's code */
+    if (computing == held.get())
+        fail(QV_ESTATE, "this model is at work in a forward() that this call has interrupted, from "
+                        "a signal's handler; let that return first");
+    return held;
 }
 
 void
 Model::close()
 {
-    must_be_ours();
-    if (!model)
-        return;
-    const Turn turn(*this);
+    must_be_ours(owner);
+    std::shared_ptr<const Tower> last = std::exchange(held, nullptr);
     const Released released;
-    qv_model_free(&model);
-    qv_context_close(&context);
+    last.reset();
 }
 
 static nb::dict
@@ -252,16 +197,6 @@ Model::info()
     d["image"] = preprocess_dict(facts.image);
     d["video"] = preprocess_dict(facts.video);
     return d;
-}
-
-void
-Model::look_at(const std::function<void(const qv_model *)> &look)
-{
-    const auto lock = lock_for_call();
-    if (!model)
-        fail(QV_ESTATE, "this model was closed");
-    const Released released;
-    look(model);
 }
 
 /* ---- patches to tokens ----------------------------------------------------------------------- */
@@ -343,33 +278,58 @@ take_patches(const qv_model_info &m, const char *backend, nb::handle rows, bool 
                       (int64_t)x.shape(0)) };
 }
 
-/* Runs signal handlers, which may raise, between two chunks. It takes the interpreter only now and
- * then, because other threads may hold it for long. */
-bool
-Model::is_interrupted()
+/* Within a call of forward(): runs signal handlers, which may raise, between two chunks. It takes
+ * the interpreter only now and then, because other threads may hold it for long. */
+struct Listener {
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point heard = Clock::now();
+    bool interrupted = false; /* a handler raised an exception */
+
+    static bool
+    hear(void *self)
+    {
+        Listener &l = *static_cast<Listener *>(self);
+        if (Clock::now() - l.heard < std::chrono::milliseconds(50))
+            return false;
+        l.heard = Clock::now();
+        with_interpreter([&] { l.interrupted = PyErr_CheckSignals(); });
+        return l.interrupted;
+    }
+};
+
+/* A turn at the device, without the interpreter. */
+class Turn
 {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - heard < std::chrono::milliseconds(50))
-        return false;
-    heard = now;
-    with_interpreter([&] { interrupted = PyErr_CheckSignals(); });
-    return interrupted;
-}
+  public:
+    explicit Turn(qv_context *ctx) : of(ctx)
+    {
+        qv_turn_take(of);
+    }
+    ~Turn()
+    {
+        qv_turn_end(of);
+    }
+    Turn(const Turn &) = delete;
+    Turn &operator=(const Turn &) = delete;
+
+  private:
+    qv_context *of;
+};
 
 /* Encodes patches. allocate(n, output) returns memory for the tokens, with room for each DeepStack
  * output behind them, and is called while the device is at work if possible. */
 void
 Model::encode(const Patches &x, const std::string &dtype,
-              const std::function<char *(int64_t, qv_dtype)> &allocate)
+              const std::function<char *(int64_t, qv_dtype)> &allocate) const
 {
+    const std::shared_ptr<const Tower> on = tower();
+    Listener listener;
     qv_plan_options options = {}, bucket = {};
-    qv_plan_info info = {};
-    qv_plan *plan = nullptr;
     qv_error err = {};
     options.input = bucket.input = x.input;
     options.output = bucket.output = parse_dtype(dtype, false);
-    options.stop = [](void *self) { return static_cast<Model *>(self)->is_interrupted(); };
-    options.stop_user = this;
+    options.stop = Listener::hear;
+    options.stop_user = &listener;
     const auto room = [&] {
         qv_tokens to = {};
         to.capacity = (int64_t)x.rows.shape(0) / (facts.merge_size * facts.merge_size);
@@ -381,35 +341,47 @@ Model::encode(const Patches &x, const std::string &dtype,
             to.deepstack[i] = first + (size_t)(1 + i) * bytes;
         return to;
     };
-    const Turn turn(*this);
+    const struct Computing {
+        explicit Computing(const Tower *tower) : before(std::exchange(computing, tower))
+        {
+        }
+        ~Computing()
+        {
+            computing = before;
+        }
+        const Tower *before;
+    } scope(on.get());
     const Released released;
     const int64_t *g = x.items[0].grid_thw;
     std::copy(g, g + 3, bucket.grid_thw);
-    if (x.items.size() == 1 && !qv_plan_create(model, &bucket, &plan, &err))
-        qv_plan_get_info(plan, &info);
-    std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan, [](qv_plan *p) { qv_plan_free(&p); });
-    if (g[0] * g[1] * g[2] > info.capacity.patches) {
-        owned.reset(); /* the call takes it */
-        qv_tokens to = room();
-        interrupted = false;
-        heard = std::chrono::steady_clock::now();
-        const qv_status status =
-            qv_encode(model, x.input, x.items.data(), x.items.size(), &options, &to, &err);
-        if (interrupted)
-            with_interpreter([] { throw nb::python_error(); });
-        check(status, err);
-        return;
+    if (x.items.size() == 1) {
+        const Turn turn(on->context);
+        qv_plan *plan = nullptr;
+        qv_plan_info info = {};
+        if (!qv_plan_create(on->model, &bucket, &plan, &err))
+            qv_plan_get_info(plan, &info);
+        const std::unique_ptr<qv_plan, void (*)(qv_plan *)> owned(plan, [](qv_plan *p) {
+            qv_plan_free(&p);
+        });
+        if (g[0] * g[1] * g[2] <= info.capacity.patches) { /* otherwise the call below takes it */
+            check(qv_plan_push(plan, x.items.data(), 1, &err), err);
+            qv_tokens to = room();
+            check(qv_plan_pull(plan, &to, &err), err);
+            return;
+        }
     }
-    check(qv_plan_push(plan, x.items.data(), 1, &err), err);
     qv_tokens to = room();
-    check(qv_plan_pull(plan, &to, &err), err);
+    const qv_status status =
+        qv_encode(on->model, x.input, x.items.data(), x.items.size(), &options, &to, &err);
+    if (listener.interrupted)
+        with_interpreter([] { throw nb::python_error(); });
+    check(status, err);
 }
 
 Tokens *
 Model::forward(nb::object rows, bool u16_is_bf16, const std::vector<int64_t> &grid_thw,
                const std::string &dtype)
 {
-    must_be_ours();
     const Patches x = take_patches(facts, device_facts.backend, rows, u16_is_bf16, grid_thw);
     auto tokens = std::make_unique<Tokens>();
     tokens->grid_thw = grid_thw;
@@ -425,7 +397,6 @@ void
 Model::forward_at(nb::object rows, const std::vector<int64_t> &grid_thw, nb::callable allocate,
                   const std::string &dtype)
 {
-    must_be_ours();
     const Patches x = take_patches(facts, device_facts.backend, rows, false, grid_thw);
     encode(x, dtype, [&](int64_t n, qv_dtype) {
         uintptr_t first = 0;

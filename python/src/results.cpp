@@ -52,7 +52,6 @@ describe(Tokens &t, const Source &source, const Results &of, const qv_job_result
     t.key = r->key;
     t.status = r->status;
     t.error = r->error;
-    t.cancelled = r->cancelled;
     t.outcome = source.frames ? *source.frames : r->outcome;
     t.origin = of.origin;
     t.grid_thw.assign(r->outcome.grid_thw, r->outcome.grid_thw + 3);
@@ -86,14 +85,33 @@ void
 Results::put(std::unique_ptr<Tokens> tokens)
 {
     const std::lock_guard<std::mutex> hold(lock);
-    if (!cancelled)
+    if (!cancelled && !lost) /* after a loss what comes was cancelled */
         ready.emplace(ordered ? tokens->index : came++, std::move(tokens));
     changed.notify_all();
 }
 
-std::unique_ptr<Tokens>
-Results::take()
+void
+Results::lose(void *user, qv_status status, const char *words)
 {
+    Results &r = *static_cast<Results *>(user);
+    const std::lock_guard<std::mutex> hold(r.lock);
+    r.lost = status;
+    r.why = words;
+    r.changed.notify_all();
+}
+
+std::unique_ptr<Tokens>
+Results::take(bool for_ever, bool *over)
+{
+    std::unique_lock<std::mutex> hold(lock);
+    const auto is_due = [&] { return ended || cancelled || lost || is_next_ready(); };
+    if (for_ever)
+        changed.wait(hold, is_due);
+    else
+        changed.wait_for(hold, std::chrono::milliseconds(100), is_due);
+    *over = !is_next_ready() && (ended || cancelled);
+    if (!is_next_ready() && lost)
+        fail(lost, "%s", why.c_str());
     if (!is_next_ready())
         return nullptr;
     std::unique_ptr<Tokens> one = std::move(ready.begin()->second);

@@ -35,6 +35,8 @@ struct Results {
     /* keyed by place if results are ordered, else by the order in which they came */
     std::map<int64_t, std::unique_ptr<Tokens>> ready;
     int64_t came = 0, turn = 0;
+    qv_status lost = QV_OK;   /* the failure that has ended the job, */
+    std::string why;          /* and its text */
     qv_model_info facts = {}; /* of the model */
     std::shared_ptr<const Origin> origin;
 
@@ -43,11 +45,13 @@ struct Results {
     bool
     is_next_ready() const
     {
-        return !ready.empty() && (!ordered || ended || ready.begin()->first == turn);
+        return !ready.empty() && (!ordered || ready.begin()->first == turn);
     }
     void put(std::unique_ptr<Tokens> tokens);
-    /* Takes the next one, or NULL if it is not ready. The caller holds the lock. */
-    std::unique_ptr<Tokens> take();
+    static void lose(void *results, qv_status status, const char *words);
+    /* Takes the next one, or NULL if none is ready: after a while, or because it is over. Throws
+     * what the job was lost for. */
+    std::unique_ptr<Tokens> take(bool for_ever, bool *over);
     void cancel();
     void close(); /* returns once the job is closed, whoever closes it */
     bool is_closed();

@@ -10,7 +10,7 @@
 
 extern "C" {
 #include "files/token_file.h"
-#include "files/utf8.h"
+#include "files/text.h"
 }
 
 namespace qvpy
@@ -320,7 +320,6 @@ bind_tokens(nb::module_ &m)
         .def_ro("n", &Tokens::n)
         .def_ro("width", &Tokens::width)
         .def_ro("n_deepstack", &Tokens::n_deepstack)
-        .def_ro("cancelled", &Tokens::cancelled)
         .def_prop_ro("error", [](const Tokens &t) { return as_text(t.error.c_str()); })
         .def_prop_ro("status", [](const Tokens &t) { return qv_status_name(t.status); })
         .def_prop_ro("dtype", [](const Tokens &t) { return qv_dtype_name(t.dtype); })

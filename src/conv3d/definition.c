@@ -2,7 +2,7 @@
 /* Computes a Conv3d by its definition, slowly and plainly. All lowerings are compared with it. */
 #include <stdlib.h>
 
-#include "definition.h"
+#include "description.h"
 #include "dtype.h"
 #include "engine/op.h"
 #include "error.h"

@@ -32,4 +32,17 @@ qv_status qv_conv3d_check(const qv_conv3d_desc *desc, qv_error *err);
 bool qv_conv3d_legal(const qv_conv3d_desc *desc, const struct qv_caps *caps, qv_lowering lowering,
                      char *text, size_t size);
 
+/* ---- decide.c: which lowering computes it, and why ------------------------------------------- */
+
+struct qv_conv3d_decision {
+    qv_lowering lowering;
+    char reason[QV_REASON_BYTES];
+    unsigned legal; /* bit 1u << lowering is set for each legal one */
+};
+
+/* Chooses the lowering and says why. forced is a qv_lowering, or -1 to choose. Returns QV_EINVAL
+ * for a bad description, or a forced lowering that is not legal. */
+qv_status qv_conv3d_decide(const qv_conv3d_desc *desc, const struct qv_caps *caps, int forced,
+                           struct qv_conv3d_decision *out, qv_error *err);
+
 #endif

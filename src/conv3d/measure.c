@@ -2,7 +2,7 @@
 /* Measures which lowering of a Conv3d is the fastest on this device. */
 #include "object.h"
 
-#include "samples.h"
+#include "numbers.h"
 
 /* Times all chunks of a call, and returns the median of several runs. A way that is clearly slower
  * than the best so far gets fewer runs. */

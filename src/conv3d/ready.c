@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "ready.h"
+#include "object.h"
 
 #include <stdlib.h>
 #include <string.h>

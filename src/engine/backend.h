@@ -7,6 +7,7 @@
 #ifndef QV_ENGINE_BACKEND_H
 #define QV_ENGINE_BACKEND_H
 
+#include "dtype.h"
 #include "op.h"
 
 /* Memory of a device. The backend makes it, and only the backend reads `base`. */
@@ -94,6 +95,13 @@ qv_matrix_of(const struct qv_op *op, const struct qv_view *v)
 {
     return (struct qv_matrix){ v->rows, v->cols, v->dtype, op->kind == QV_OP_conv ? op : NULL,
                                v->groups };
+}
+/* Bytes of a row as it is stored. */
+static inline size_t
+qv_matrix_row_bytes(const struct qv_matrix *m)
+{
+    return m->groups.bits ? qv_grouped_row_bytes(&m->groups, m->k)
+                          : (size_t)m->k * qv_dtype_bytes(m->dtype);
 }
 struct qv_layout {
     size_t bytes;
@@ -229,6 +237,9 @@ extern const struct qv_backend qv_backend_metal;
 /* A backend in a library of its own has a name and an open(), which finds the library when it is
  * first called (engine/backend_library.c). */
 extern const struct qv_backend qv_backend_library_cuda;
+/* Returns whether it is here: false for a library that is not in `folder`, or where it is looked
+ * for. */
+bool qv_backend_is_installed(const struct qv_backend *backend, const char *folder);
 /* Exported by such a library. Returns its table, or NULL if it was built with another version of
  * this header: build_id names the caller's version, *own becomes the library's. */
 QV_API const struct qv_backend *qv_backend_entry(const char *build_id, const char **own);

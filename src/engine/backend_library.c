@@ -38,6 +38,13 @@ find_library(const char *folder, char *path, size_t size, qv_error *err)
                    CUDA_LIBRARY, path);
 }
 
+bool
+qv_backend_is_installed(const struct qv_backend *backend, const char *folder)
+{
+    char path[PATH_MAX];
+    return backend != &qv_backend_library_cuda || !find_library(folder, path, sizeof path, NULL);
+}
+
 /* ---- opening the library --------------------------------------------------------------------- */
 
 /* The linker's message names a missing library and not where to get it: this adds the advice. */

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* for sched_getaffinity */
 #include "context.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,19 +11,42 @@
 #include "options.h"
 
 static qv_status
-no_backend(const char *name, qv_error *err)
+no_backend(const char *name, const char *folder, qv_error *err)
 {
-    char built[64] = "";
-    for (const struct qv_backend *const *b = qv_backends; *b; b++) {
-        strncat(built, *built ? ", " : "", sizeof built - strlen(built) - 1);
-        strncat(built, (*b)->name, sizeof built - strlen(built) - 1);
-    }
     static const char *const known[] = { "cpu", "cuda", "metal", "ref" };
+    char here[64] = "";
+    for (const struct qv_backend *const *b = qv_backends; *b; b++)
+        if (qv_backend_is_installed(*b, folder)) {
+            strncat(here, *here ? ", " : "", sizeof here - strlen(here) - 1);
+            strncat(here, (*b)->name, sizeof here - strlen(here) - 1);
+        }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(name, known[i]))
-            return qv_fail(err, QV_ENODEVICE, "backend %s is not in this build (it has: %s)", name,
-                           built);
-    return qv_fail(err, QV_ENODEVICE, "no backend \"%s\" (there are: %s)", name, built);
+            return qv_fail(err, QV_ENODEVICE, "backend %s is not in this build (there are: %s)",
+                           name, here);
+    return qv_fail(err, QV_ENODEVICE, "no backend \"%s\" (there are: %s)", name, here);
+}
+
+/* Splits a name such as "cuda:1". */
+static qv_status
+take_index(const char *given, char name[16], int *index, qv_error *err)
+{
+    const size_t n = strcspn(given, ":");
+    char *end;
+    snprintf(name, 16, "%.*s", (int)n, given);
+    if (!given[n])
+        return QV_OK;
+    const long number = strtol(given + n + 1, &end, 10);
+    if (given[n + 1] < '0' || given[n + 1] > '9' || *end || number > INT_MAX)
+        return qv_fail(err, QV_EINVAL,
+                       "backend is \"%s\", must be a name, or one with an index: cuda:1",
+                       qv_path_tail(given));
+    if (*index && *index != number)
+        return qv_fail(err, QV_EINVAL,
+                       "backend is \"%s\" and device is %d: give one of them, or let them agree",
+                       given, *index);
+    *index = (int)number;
+    return QV_OK;
 }
 
 /* Records why a better backend than the one that will be taken was passed over. */
@@ -43,14 +67,19 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
     const qv_context_options *o = options ? options : &defaults;
     if (!QV_RESERVED_IS_ZERO(o))
         return qv_fail(err, QV_EINVAL, "reserved context options must be 0");
-    const char *name = o->backend ? o->backend : "auto";
+    char name[16];
+    int index = o->device;
+    qv_status status = take_index(o->backend ? o->backend : "auto", name, &index, err);
+    if (status)
+        return status;
     bool automatic = !strcmp(name, "auto");
     const struct qv_backend *only = automatic ? NULL : qv_backend_find(name);
     if (!automatic && !only)
-        return no_backend(name, err);
-    struct qv_device_options device = { o->device, o->threads,  o->tf32, o->stream,
-                                        0,         o->backends, NULL };
-    qv_status status = qv_op_parse_kinds(o->naive, &device.naive, err);
+        return no_backend(name, o->backends, err);
+    struct qv_device_options device = {
+        index, o->threads, o->tf32, o->stream, 0, o->backends, NULL
+    };
+    status = qv_op_parse_kinds(o->naive, &device.naive, err);
     if (status)
         return status;
     qv_context *ctx = calloc(1, sizeof *ctx);
@@ -69,14 +98,20 @@ qv_context_open(const qv_context_options *options, qv_context **out, qv_error *e
             pass_over(ctx, (*b)->name, failure.text);
     }
     if (status) {
+        if (automatic && status == QV_ENODEVICE)
+            qv_fail(err, status, "no backend has a device %d: %s", index, ctx->passed_over);
+        else
+            qv_fail(err, status, "%s", failure.text);
         free(ctx);
-        return qv_fail(err, status, "%s", failure.text);
+        return status;
     }
+    pthread_mutex_init(&ctx->turns.lock, NULL);
+    pthread_cond_init(&ctx->turns.changed, NULL);
     qv_locked_pages_open(&ctx->locked_pages);
     ctx->backend = ctx->dev->backend; /* differs from *b if that loaded a library */
     ctx->backend->caps(ctx->dev, &ctx->caps);
     ctx->threads = ctx->caps.threads > 1 ? 1 : o->threads > 0 ? o->threads : qv_usable_cores();
-    ctx->device = o->device;
+    ctx->device = index;
     ctx->in_order = o->stream != NULL;
     if (device.naive && !ctx->caps.has_naive)
         status =
@@ -104,6 +139,8 @@ qv_context_close(qv_context **ctx)
     qv_locked_pages_close(&(*ctx)->locked_pages, (*ctx)->dev);
     (*ctx)->backend->close((*ctx)->dev);
     qv_kernel_files_close(&(*ctx)->kernel_files);
+    pthread_cond_destroy(&(*ctx)->turns.changed);
+    pthread_mutex_destroy(&(*ctx)->turns.lock);
     free(*ctx);
     *ctx = NULL;
 }
@@ -126,6 +163,39 @@ qv_context_get_info(const qv_context *ctx, qv_context_info *out)
         if (*warnings[i] && used < sizeof out->warning)
             used += (size_t)snprintf(out->warning + used, sizeof out->warning - used, "%s%s",
                                      used ? "; " : "", warnings[i]);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+void
+qv_turn_take(qv_context *ctx)
+{
+    struct qv_turns *t = &ctx->turns;
+    pthread_mutex_lock(&t->lock);
+    const uint64_t mine = t->asked++;
+    while (t->ended != mine)
+        pthread_cond_wait(&t->changed, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void
+qv_turn_end(qv_context *ctx)
+{
+    struct qv_turns *t = &ctx->turns;
+    pthread_mutex_lock(&t->lock);
+    t->ended++;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
+bool
+qv_turn_is_wanted(qv_context *ctx)
+{
+    struct qv_turns *t = &ctx->turns;
+    pthread_mutex_lock(&t->lock);
+    const bool wanted = t->asked > t->ended + 1;
+    pthread_mutex_unlock(&t->lock);
+    return wanted;
 }
 
 /* ---- memory for the caller ------------------------------------------------------------------- */

@@ -3,10 +3,107 @@
 #ifndef QV_ENGINE_CONTEXT_H
 #define QV_ENGINE_CONTEXT_H
 
-#include "kernel_cache.h"
-#include "kernel_files.h"
-#include "locked_pages.h"
+#include <pthread.h>
+
+#include "backend.h"
 #include "tune.h"
+#include "turns.h"
+
+/* ---- kernel_cache.c, kernel_tune.c ----------------------------------------------------------- */
+
+/* Prepared kernels, remembered by their operation's value, and shared by all objects that a context
+ * makes. */
+struct qv_kernel_entry {
+    struct qv_op op;
+    struct qv_kernel *kernel;
+    size_t scratch_bytes;
+    int users; /* number of plans that hold it; 0: it may be dropped */
+    uint64_t used_at;
+};
+struct qv_kernel_cache {
+    struct qv_kernel_entry *entries;
+    size_t n, capacity;
+    uint64_t clock;
+};
+
+/* Finds the kernel of an operation in the cache or prepares it; give it back with qv_kernel_put.
+ * *index names the entry and stays valid while it is held. */
+qv_status qv_kernel_get(qv_context *ctx, const struct qv_op *op, size_t *index, qv_error *err);
+void qv_kernel_put(qv_context *ctx, size_t index);
+void qv_kernels_free(qv_context *ctx);
+
+/* Chooses which of a device's ways of running an operation to prepare (kernel_tune.c): the tune
+ * file's, or the one measured here if the context tunes, else the device's own first choice. */
+qv_status qv_kernel_choice(qv_context *ctx, const struct qv_op *op, int *choice, qv_error *err);
+/* Runs the calls, or their recording if it is not NULL, and measures how long that takes. */
+qv_status qv_time_calls(qv_context *ctx, const struct qv_call *calls, size_t n,
+                        struct qv_recording *recording, double *ms, qv_error *err);
+
+/* ---- kernel_files.c -------------------------------------------------------------------------- */
+
+/*
+ * Keeps in files what a device compiled for an operation, so that the next process need not. A file
+ * belongs to a backend, a device with its library versions, and a key that the backend makes. Its
+ * name is a hash of these, and it holds
+ *     qwenvit kernel 1
+ *     DEVICE
+ *     KEY
+ *     XXH3-64 of the bytes in hexadecimal, and how many bytes
+ *     the bytes
+ * The folder may be removed at any time.
+ */
+struct qv_kernel_files {
+    char *folder;     /* NULL: nothing is kept, nothing found */
+    char device[256]; /* "cuda: NVIDIA H200, sm_90, ..., qwenvit 0.2.0" */
+    /* A device may look for kernels, and keep them, in threads beside its owner's. */
+    pthread_mutex_t lock;
+    char warning[256]; /* guarded by the lock */
+};
+
+/* Reads and makes nothing yet. Returns QV_ENOMEM only. */
+qv_status qv_kernel_files_open(struct qv_kernel_files *files, const char *folder,
+                               const char *backend, const struct qv_caps *caps, qv_error *err);
+void qv_kernel_files_close(struct qv_kernel_files *files);
+
+/* Writes a warning about the last file that was damaged or could not be written; "" if there was
+ * none. */
+void qv_kernel_files_warning(const struct qv_kernel_files *files, char *out, size_t size);
+
+/* The callbacks of a qv_plan_cache over these files. A file that is damaged or another's leaves a
+ * warning and is not found; keeping the same key again replaces it. Any thread may call them. */
+void *qv_kernel_files_find(void *files, const char *key, size_t *bytes);
+void qv_kernel_files_keep(void *files, const char *key, const void *data, size_t bytes);
+
+/* ---- locked_pages.c -------------------------------------------------------------------------- */
+
+/* Page-locked memory for callers. A driver takes 0.4 ms a MB to lock pages, which is longer than a
+ * device computes what fills them. So blocks that were given back are kept, for the next call that
+ * asks. */
+
+/* There are as many as a job has buffers, and one for a caller. */
+enum { QV_IDLE_BLOCKS = 4 };
+#define QV_IDLE_BYTES ((size_t)256 << 20)
+
+struct qv_locked_block; /* its size lies before what the caller has of it */
+
+struct qv_locked_pages {
+    pthread_mutex_t lock;
+    struct qv_locked_block *idle[QV_IDLE_BLOCKS];
+    int n_idle;
+    size_t idle_bytes;
+};
+
+void qv_locked_pages_open(struct qv_locked_pages *pages);
+void qv_locked_pages_close(struct qv_locked_pages *pages, struct qv_device *dev);
+
+/* Returns the smallest idle block with so many bytes, or a new one. It is aligned for every type.
+ * Any thread may call this function and the next. */
+qv_status qv_locked_pages_take(struct qv_locked_pages *pages, struct qv_device *dev, size_t bytes,
+                               void **out, qv_error *err);
+/* Gives a block back. The largest blocks are kept, up to QV_IDLE_BLOCKS and QV_IDLE_BYTES. */
+void qv_locked_pages_give(struct qv_locked_pages *pages, struct qv_device *dev, void *p);
+
+/* ---- context.c ------------------------------------------------------------------------------- */
 
 struct qv_context {
     const struct qv_backend *backend;
@@ -17,6 +114,7 @@ struct qv_context {
     struct qv_kernel_files kernel_files;
     struct qv_locked_pages locked_pages;
     struct qv_plan_cache plan_cache; /* callbacks over kernel_files */
+    struct qv_turns turns;
     /* Threads of the host for work beside the device. It is 1, the caller's own, if the device
      * computes on threads of its own: these wait by spinning, and more threads would slow them down
      * by more than they help. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
-#include "kernel_files.h"
+#include "context.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

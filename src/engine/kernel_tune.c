@@ -12,7 +12,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "context.h"
-#include "samples.h"
+#include "numbers.h"
 
 enum { MOST_SAMPLES = 7, MOST_RUNS = 16, BLOCK_BYTES = 1 << 20, TEXT_BYTES = 800, NAME_BYTES = 24 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
-#include "locked_pages.h"
+#include "context.h"
 
 #include <stdalign.h>
 #include <stddef.h>

@@ -410,20 +410,13 @@ caps_ref(const struct qv_device *dev, struct qv_caps *out)
                              .chunks = 1 };
 }
 
-static size_t
-row_bytes(const struct qv_matrix *matrix)
-{
-    return matrix->groups.bits ? qv_grouped_row_bytes(&matrix->groups, matrix->k)
-                               : (size_t)matrix->k * qv_dtype_bytes(matrix->dtype);
-}
-
 static qv_status
 layout_ref(struct qv_device *dev, const struct qv_matrix *matrix, struct qv_layout *out,
            qv_error *err)
 {
     (void)dev;
     (void)err;
-    *out = (struct qv_layout){ (size_t)matrix->n * row_bytes(matrix), 1 };
+    *out = (struct qv_layout){ (size_t)matrix->n * qv_matrix_row_bytes(matrix), 1 };
     return QV_OK;
 }
 
@@ -431,8 +424,8 @@ static qv_status
 lay_out_ref(struct qv_device *dev, const struct qv_matrix *matrix, int64_t row0, int64_t rows,
             const void *src, struct qv_buffer dst, qv_error *err)
 {
-    dst.offset += (size_t)row0 * row_bytes(matrix);
-    return qv_host_upload(dev, dst, src, (size_t)rows * row_bytes(matrix), err);
+    dst.offset += (size_t)row0 * qv_matrix_row_bytes(matrix);
+    return qv_host_upload(dev, dst, src, (size_t)rows * qv_matrix_row_bytes(matrix), err);
 }
 
 static int64_t

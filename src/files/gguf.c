@@ -10,7 +10,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "json.h"
-#include "utf8.h"
+#include "text.h"
 
 /* Limits of what is kept in memory. An mmproj file has some 30 keys and 600 tensors. */
 enum {
@@ -609,12 +609,6 @@ qv_status
 qv_gguf_read(const struct qv_gguf *file, const struct qv_gguf_tensor *tensor, uint64_t begin,
              void *dst, uint64_t bytes, qv_error *err)
 {
-    char quoted[QV_QUOTE_SIZE];
-    if (begin > tensor->bytes || bytes > tensor->bytes - begin)
-        return qv_fail(err, QV_EINVAL,
-                       "%s: tensor %s has %llu bytes; %llu from byte %llu on cannot be read",
-                       qv_path_tail(file->path), qv_json_quote(tensor->name, quoted),
-                       (unsigned long long)tensor->bytes, (unsigned long long)bytes,
-                       (unsigned long long)begin);
-    return qv_file_read(file->fd, file->path, tensor->offset + begin, dst, bytes, err);
+    const struct qv_file_part data = { tensor->name, tensor->offset, tensor->bytes };
+    return qv_file_read_part(file->fd, file->path, &data, begin, dst, bytes, err);
 }

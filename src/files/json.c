@@ -89,6 +89,20 @@ qv_file_read(int fd, const char *path, uint64_t offset, void *dst, uint64_t byte
     return QV_OK;
 }
 
+qv_status
+qv_file_read_part(int fd, const char *path, const struct qv_file_part *tensor, uint64_t begin,
+                  void *dst, uint64_t bytes, qv_error *err)
+{
+    char quoted[QV_QUOTE_SIZE];
+    if (begin > tensor->bytes || bytes > tensor->bytes - begin)
+        return qv_fail(err, QV_EINVAL,
+                       "%s: tensor %s has %llu bytes; %llu from byte %llu on cannot be read",
+                       qv_path_tail(path), qv_json_quote(tensor->name, quoted),
+                       (unsigned long long)tensor->bytes, (unsigned long long)bytes,
+                       (unsigned long long)begin);
+    return qv_file_read(fd, path, tensor->offset + begin, dst, bytes, err);
+}
+
 const char *
 qv_file_hint(const void *head, size_t n)
 {

@@ -29,6 +29,13 @@ qv_status qv_file_open(const char *path, int *fd, uint64_t *size, qv_error *err)
 /* Reads all of [offset, offset + bytes). A file that ends before is QV_EIO. */
 qv_status qv_file_read(int fd, const char *path, uint64_t offset, void *dst, uint64_t bytes,
                        qv_error *err);
+/* Reads bytes [begin, begin + bytes) of a tensor's data. */
+struct qv_file_part {
+    const char *name;
+    uint64_t offset, bytes;
+};
+qv_status qv_file_read_part(int fd, const char *path, const struct qv_file_part *tensor,
+                            uint64_t begin, void *dst, uint64_t bytes, qv_error *err);
 /* Says what a file seems to be from its first bytes, if it is a well-known wrong one; else "". */
 const char *qv_file_hint(const void *head, size_t n);
 

@@ -423,13 +423,6 @@ qv_status
 qv_safetensors_read(const struct qv_safetensors *file, const struct qv_safetensor *tensor,
                     uint64_t begin, void *dst, uint64_t bytes, qv_error *err)
 {
-    if (begin > tensor->bytes || bytes > tensor->bytes - begin) {
-        char quoted[QV_QUOTE_SIZE];
-        return qv_fail(err, QV_EINVAL,
-                       "%s: tensor %s has %llu bytes; %llu from byte %llu on cannot be read",
-                       qv_path_tail(file->path), qv_json_quote(tensor->name, quoted),
-                       (unsigned long long)tensor->bytes, (unsigned long long)bytes,
-                       (unsigned long long)begin);
-    }
-    return qv_file_read(file->fd, file->path, tensor->offset + begin, dst, bytes, err);
+    const struct qv_file_part data = { tensor->name, tensor->offset, tensor->bytes };
+    return qv_file_read_part(file->fd, file->path, &data, begin, dst, bytes, err);
 }

@@ -11,7 +11,7 @@
 #include "json.h"
 #include "atomic_file.h"
 #include "safetensors.h"
-#include "utf8.h"
+#include "text.h"
 
 #define AMEND_ROOM 32 /* bytes by which metadata may grow when amended */
 

@@ -68,6 +68,24 @@ capacity_for(const qv_feeder *f, const int64_t grid_thw[3], const qv_capacity *p
     return qv_pack_capacity(model, described ? 0 : asked->patches, grid_thw);
 }
 
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+void
+qv_feeder_take_turn(struct qv_feeder_device *d)
+{
+    if (!d->has_turn)
+        qv_turn_take(d->model->ctx);
+    d->has_turn = true;
+}
+
+void
+qv_feeder_end_turn(struct qv_feeder_device *d)
+{
+    if (d->has_turn)
+        qv_turn_end(d->model->ctx);
+    d->has_turn = false;
+}
+
 /* ---- opening and closing --------------------------------------------------------------------- */
 
 static qv_status
@@ -149,10 +167,13 @@ qv_feeder_open(qv_model *const *models, size_t n_models, const qv_feeder_options
         f->usual = qv_chunk_capacity(models[0], &f->pack, &full, false, 0);
         qv_plan_options first = plan;
         first.capacity = f->usual;
-        for (int i = 0; i < f->n_devices && !status; i++)
+        for (int i = 0; i < f->n_devices && !status; i++) {
+            qv_feeder_take_turn(&f->devices[i]);
             status = qv_plan_create(models[i], &first, &f->devices[i].plans[QV_INPUT_FRAMES], err);
-        for (int i = 0; i < f->n_devices && !status && options->warm_up; i++)
-            status = warm_up(f, models[i], err);
+            if (!status && options->warm_up)
+                status = warm_up(f, models[i], err);
+            qv_feeder_end_turn(&f->devices[i]);
+        }
     }
     if (status)
         qv_feeder_close(&f);
@@ -176,8 +197,12 @@ qv_feeder_close(qv_feeder **feeder)
     qv_feeder *f = feeder ? *feeder : NULL;
     if (!f)
         return;
-    for (int i = 0; i < f->n_devices * QV_FEEDER_PLANS; i++)
-        qv_plan_free(&f->devices[i / QV_FEEDER_PLANS].plans[i % QV_FEEDER_PLANS]);
+    for (struct qv_feeder_device *d = f->devices; d < f->devices + f->n_devices; d++) {
+        qv_feeder_take_turn(d);
+        for (int i = 0; i < QV_FEEDER_PLANS; i++)
+            qv_plan_free(&d->plans[i]);
+        qv_feeder_end_turn(d);
+    }
     for (struct qv_feeder_pack *pack; (pack = f->packs) != NULL; qv_feeder_free_empty(f, pack))
         while (pack->n)
             qv_feeder_take(f, pack, &pack->waiting, pack->waiting->piece.item.grid_thw[0]);

@@ -57,6 +57,7 @@ struct qv_feeder_device {
     struct qv_filled chunks[QV_MOST_CHUNKS];
     int64_t n_pushed, n_pulled, n_timed; /* n_timed: those that were pulled, and took_s knows */
     bool is_chosen;                      /* the next chunk is chosen and not pushed */
+    bool has_turn;                       /* at the device (qv_turn_take) */
     /* since when the oldest chunk under way is computed; how long the last one would have taken if
      * full; until when the device, if idle, waits for the next to fill (INFINITY: not known yet) */
     double began_s, took_s, until_s;
@@ -84,6 +85,10 @@ struct qv_feeder {
  * of the one before it is under way, and all options of the plans are the caller's. */
 qv_status qv_feeder_open_call(qv_model *model, const qv_plan_options *options, bool alone,
                               qv_feeder **out, qv_error *err);
+
+/* Begins the feeder's turn at a device, if it has none; ends it if it has one. */
+void qv_feeder_take_turn(struct qv_feeder_device *d);
+void qv_feeder_end_turn(struct qv_feeder_device *d);
 
 /* Returns the oldest chunk under way, or NULL. */
 const qv_feeder_chunk *qv_feeder_oldest(const qv_feeder *f, int device);

@@ -323,6 +323,8 @@ qv_feeder_ready(qv_feeder *f, int device, double now_s, bool more, double *wait_
     if (d->n_pushed - d->n_pulled >= d->model->ctx->caps.chunks)
         return NULL;
     take_time(f, d, now_s, more);
+    if (d->has_turn && qv_turn_is_wanted(d->model->ctx)) /* it ends once all chunks are pulled */
+        return NULL;
     d->is_chosen = d->is_chosen || choose(f, device, chunk, more && waits_on(f, d, now_s, wait_s));
     if (!d->is_chosen)
         return NULL;
@@ -338,12 +340,9 @@ qv_feeder_pass(qv_feeder *f, int device)
     f->devices[device].is_chosen = false;
 }
 
-qv_status
-qv_feeder_push(qv_feeder *f, int device, qv_error *err)
+static qv_status
+push(const qv_feeder *f, struct qv_feeder_device *d, qv_error *err)
 {
-    if (!f || device < 0 || device >= f->n_devices || !f->devices[device].is_chosen)
-        return qv_fail(err, QV_ESTATE, "push: no chunk was chosen for device %d", device);
-    struct qv_feeder_device *d = &f->devices[device];
     struct qv_filled *chunk = next_of(d);
     qv_item items[QV_FEEDER_PIECES];
     d->is_chosen = false;
@@ -365,6 +364,19 @@ qv_feeder_push(qv_feeder *f, int device, qv_error *err)
 }
 
 qv_status
+qv_feeder_push(qv_feeder *f, int device, qv_error *err)
+{
+    if (!f || device < 0 || device >= f->n_devices || !f->devices[device].is_chosen)
+        return qv_fail(err, QV_ESTATE, "push: no chunk was chosen for device %d", device);
+    struct qv_feeder_device *d = &f->devices[device];
+    qv_feeder_take_turn(d);
+    const qv_status status = push(f, d, err);
+    if (d->n_pushed == d->n_pulled)
+        qv_feeder_end_turn(d);
+    return status;
+}
+
+qv_status
 qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *first_rows,
                       qv_error *err)
 {
@@ -375,6 +387,8 @@ qv_feeder_pull_pieces(qv_feeder *f, int device, qv_tokens *out, const int64_t *f
     const qv_status status =
         first_rows ? qv_plan_pull_items(plan, out, first_rows, err) : qv_plan_pull(plan, out, err);
     d->n_pulled += !status;
+    if (status || d->n_pushed == d->n_pulled)
+        qv_feeder_end_turn(d);
     return status;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "inspect.h"
+#include "plan.h"
 
 void
 qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user)

@@ -164,6 +164,40 @@ drop_idle(qv_model *model)
         qv_plan_destroy(remove_idle(model, model->n_idle - 1));
 }
 
+static qv_status
+open_arena(qv_context *ctx, size_t own_bytes, size_t work_bytes, struct qv_arena **out,
+           qv_error *err)
+{
+    struct qv_arena *arena = calloc(1, sizeof *arena);
+    if (!arena)
+        return qv_fail(err, QV_ENOMEM, "no memory for an arena");
+    *arena = (struct qv_arena){ .own_bytes = qv_aligned(own_bytes),
+                                .work_bytes = qv_aligned(work_bytes),
+                                .n_chunks = ctx->caps.chunks,
+                                .users = 1 };
+    qv_status status =
+        ctx->backend->alloc(ctx->dev,
+                            (size_t)arena->n_chunks * arena->own_bytes + arena->work_bytes,
+                            &arena->memory, err);
+    if (status)
+        free(arena);
+    else
+        *out = arena;
+    return status;
+}
+
+/* The last user frees it. */
+static void
+leave_arena(qv_context *ctx, struct qv_arena **arena)
+{
+    struct qv_arena *a = *arena;
+    *arena = NULL;
+    if (!a || --a->users)
+        return;
+    ctx->backend->free(ctx->dev, a->memory);
+    free(a);
+}
+
 /* Takes the model's arena if it is large enough. Otherwise a larger one is opened, of the size
  * that a full chunk will want, so that buckets of growing size do not each open another. Idle
  * plans on the smaller arena are dropped. */
@@ -183,12 +217,13 @@ take_arena(struct qv_plan *plan, qv_error *err)
         if (arena && work < arena->work_bytes)
             work = arena->work_bytes;
         drop_idle(model);
-        qv_arena_leave(ctx, &model->arena);
-        qv_status status = qv_arena_open(ctx, own, work, &model->arena, err);
+        leave_arena(ctx, &model->arena);
+        qv_status status = open_arena(ctx, own, work, &model->arena, err);
         if (status)
             return status;
     }
-    plan->arena = qv_arena_share(model->arena);
+    plan->arena = model->arena;
+    plan->arena->users++;
     return QV_OK;
 }
 
@@ -198,6 +233,12 @@ qv_plan_calls(const qv_plan *plan, int chunk)
     return plan->calls + (size_t)chunk * plan->steps.n;
 }
 
+static size_t
+work_begins(const struct qv_arena *arena)
+{
+    return (size_t)arena->n_chunks * arena->own_bytes;
+}
+
 struct qv_buffer
 qv_plan_operand(const qv_plan *plan, int chunk, int id)
 {
@@ -205,9 +246,9 @@ qv_plan_operand(const qv_plan *plan, int chunk, int id)
         return (struct qv_buffer){ 0 };
     if (id >= SLOT_COUNT)
         return plan->model->weights.buffers[id - SLOT_COUNT];
-    size_t at = is_own(id) ? qv_arena_own(plan->arena, chunk, plan->slots[id])
-                           : qv_arena_work(plan->arena, plan->slots[id]);
-    return (struct qv_buffer){ plan->arena->memory, at };
+    const size_t before =
+        is_own(id) ? (size_t)chunk * plan->arena->own_bytes : work_begins(plan->arena);
+    return (struct qv_buffer){ plan->arena->memory, before + plan->slots[id] };
 }
 
 static void
@@ -218,7 +259,7 @@ wire(struct qv_plan *plan, int chunk)
         struct qv_call *call = &plan->calls[(size_t)chunk * plan->steps.n + i];
         call->kernel = plan->model->ctx->kernels.entries[plan->kernels[i]].kernel;
         call->scratch.memory = plan->arena->memory;
-        call->scratch.offset = qv_arena_work(plan->arena, call->scratch.offset);
+        call->scratch.offset += work_begins(plan->arena);
         call->side = step->side;
         call->waits = step->waits;
         for (int j = 0; j < qv_op_n_operands(step->op.kind); j++) {
@@ -249,7 +290,7 @@ qv_plan_destroy(qv_plan *plan)
             ctx->backend->forget(ctx->dev, plan->recordings[i]);
     for (size_t i = 0; i < plan->n_kernels; i++)
         qv_kernel_put(ctx, plan->kernels[i]);
-    qv_arena_leave(ctx, &plan->arena);
+    leave_arena(ctx, &plan->arena);
     qv_tables_close(&plan->tables);
     free(plan->item_rows);
     free(plan->steps.steps);
@@ -289,20 +330,16 @@ make(struct qv_plan *plan, qv_error *err)
 
 /* ---- keeping --------------------------------------------------------------------------------- */
 
-static bool
-same_shape(const struct qv_tower_shape *a, const struct qv_tower_shape *b)
-{
-    return qv_capacity_equal(&a->capacity, &b->capacity) && a->input == b->input &&
-           a->output == b->output;
-}
-
 /* Takes an idle plan of this shape out of the idle ones; NULL if there is none. */
 static qv_plan *
 take_idle(qv_model *model, const struct qv_tower_shape *shape)
 {
-    for (int i = 0; i < model->n_idle; i++)
-        if (same_shape(&model->idle[i]->shape, shape))
+    for (int i = 0; i < model->n_idle; i++) {
+        const struct qv_tower_shape *s = &model->idle[i]->shape;
+        if (qv_capacity_equal(&s->capacity, &shape->capacity) && s->input == shape->input &&
+            s->output == shape->output)
             return remove_idle(model, i);
+    }
     return NULL;
 }
 
@@ -310,25 +347,22 @@ void
 qv_plans_free_idle(qv_model *model)
 {
     drop_idle(model);
-    qv_arena_leave(model->ctx, &model->arena);
+    leave_arena(model->ctx, &model->arena);
 }
 
-/* Returns whether a grid says which capacity is wanted. */
-static bool
-has_grid(const qv_plan_options *o)
+/* Returns the capacity that was asked for, or where a grid stands instead, that item's. */
+static qv_status
+choose_capacity(const qv_model *model, const qv_plan_options *o, qv_capacity *out, qv_error *err)
 {
     static const qv_capacity none;
     const int64_t *g = o->grid_thw;
-    return (g[0] || g[1] || g[2]) && qv_capacity_equal(&o->capacity, &none);
-}
-
-static qv_status
-choose_capacity(const qv_model *model, const int64_t grid_thw[3], qv_capacity *out, qv_error *err)
-{
+    *out = o->capacity;
+    if (!(g[0] || g[1] || g[2]) || !qv_capacity_equal(&o->capacity, &none))
+        return QV_OK;
     const struct qv_capacity_bits bits = qv_model_bits(model);
-    const qv_status status = qv_item_check_grid(model, grid_thw, "an item", err);
+    const qv_status status = qv_item_check_grid(model, g, "an item", err);
     if (!status)
-        *out = qv_capacity_alone(&model->ctx->caps, &model->config, &bits, grid_thw);
+        *out = qv_capacity_alone(&model->ctx->caps, &model->config, &bits, g);
     return status;
 }
 
@@ -339,10 +373,10 @@ qv_plan_create(qv_model *model, const qv_plan_options *options, qv_plan **out, q
     const qv_plan_options *o = options ? options : &defaults;
     if (!model || !out)
         return qv_fail(err, QV_EINVAL, "model or out is NULL");
-    qv_capacity asked = o->capacity;
+    qv_capacity asked;
     qv_status status = qv_plan_options_check(model, o, err);
-    if (!status && has_grid(o))
-        status = choose_capacity(model, o->grid_thw, &asked, err);
+    if (!status)
+        status = choose_capacity(model, o, &asked, err);
     if (status)
         return status;
     qv_plan *plan = calloc(1, sizeof *plan);

@@ -6,10 +6,37 @@
 
 #include "capacity.h"
 #include "model.h"
-#include "tables.h"
+#include "towers/geometry.h"
 #include "towers/steps.h"
 
-/* Called when a step of a chunk has been done; see qv_plan_set_probe in inspect.h. */
+/* ---- tables.c -------------------------------------------------------------------------------- */
+
+/* Tables are what a chunk's operations look up: which item each row belongs to, where its patch
+ * lies, and which rows attend to one another. They are made on the host, from the chunk's items. */
+struct qv_tables {
+    struct qv_item_place *places; /* [segments], as every item has at least one segment */
+    struct qv_item_norm *norms;   /* [segments] */
+    struct qv_coords *coords;     /* [rows] */
+    int32_t *index;               /* [rows, taps]: rows of the position table */
+    float *weight;                /* [rows, taps]: the weight of each of those rows */
+    int32_t *segments;            /* [QV_SEGMENT_LISTS][segments + 1], see ops.inc */
+    int32_t *windows;             /* [QV_SEGMENT_LISTS][windows + 1], likewise */
+    int32_t *order;               /* [rows]: the row of the input that comes to this row */
+    int32_t *back;                /* [rows]: the merged row that becomes this token */
+    int64_t n_rows, n_segments, n_windows, n_items; /* how much of each is in use */
+};
+
+qv_status qv_tables_open(const struct qv_capacity *capacity, const struct qv_config *c,
+                         struct qv_tables *out, qv_error *err);
+void qv_tables_close(struct qv_tables *tables);
+
+/* Fills the tables from n items, which must fit the capacity. */
+void qv_tables_fill(struct qv_tables *tables, const struct qv_capacity *capacity,
+                    const struct qv_config *c, const qv_item *items, size_t n);
+
+/* ---- plan.c, stream.c ------------------------------------------------------------------------ */
+
+/* Called when a step of a chunk has been done; see qv_plan_set_probe below. */
 typedef void qv_probe(void *user, const struct qv_step *step, const struct qv_call *call);
 
 /* A chunk that was pushed and not yet pulled. */
@@ -66,5 +93,30 @@ qv_status qv_plan_pull_items(qv_plan *plan, const qv_tokens *out, const int64_t 
 
 /* Returns which capacities give the model's tokens the same bits. */
 struct qv_capacity_bits qv_model_bits(const qv_model *model);
+
+/* ---- inspect.c: what tools that measure and verify see of a plan ----------------------------- */
+
+/* A probe is called after every step of a chunk, when the device has finished it, and may read
+ * and write the step's operands through the backend. A plan with a probe runs step by step,
+ * without its recording. A NULL probe, or qv_plan_free(), takes the probe off. */
+void qv_plan_set_probe(qv_plan *plan, qv_probe *probe, void *user);
+
+/* The steps of the plan's list and chunk 0's calls, both [n]; returns n. */
+size_t qv_plan_steps(const qv_plan *plan, const struct qv_step **steps,
+                     const struct qv_call **calls);
+
+/* Writes the name of the kernel that runs a step (qv_backend.describe). It works for a described
+ * model too. */
+void qv_plan_kernel(const qv_plan *plan, size_t step, char text[QV_KERNEL_BYTES]);
+
+/* FLOPs of one step, or of all steps if `step` is NULL, that the items of a chunk need: the
+ * plan's unused rows do not count. */
+double qv_plan_flops(const qv_plan *plan, const struct qv_step *step, const qv_item *items,
+                     size_t n);
+
+/* Enqueues a chunk's work as it was recorded, between the marks QV_MARK_BEGIN and QV_MARK_END,
+ * to time it: no input is uploaded and no token downloaded. A chunk must have been pushed
+ * before. */
+qv_status qv_plan_work(qv_plan *plan, qv_error *err);
 
 #endif

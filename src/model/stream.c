@@ -5,7 +5,7 @@
 
 #include "dtype.h"
 #include "error.h"
-#include "inspect.h"
+#include "plan.h"
 #include "items.h"
 
 /* ---- input ----------------------------------------------------------------------------------- */
@@ -157,6 +157,16 @@ qv_plan_work(qv_plan *plan, qv_error *err)
     return status ? status : ctx->backend->mark(ctx->dev, QV_MARK_END, err);
 }
 
+/* Returns the index of a chunk that is not under way, or -1. */
+static int
+free_chunk(const struct qv_arena *arena)
+{
+    for (int i = 0; i < arena->n_chunks; i++)
+        if (!arena->chunks[i])
+            return i;
+    return -1;
+}
+
 qv_status
 qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
 {
@@ -169,7 +179,7 @@ qv_plan_push(qv_plan *plan, const qv_item *items, size_t n, qv_error *err)
         qv_items_check(plan->model, plan->options.input, &plan->capacity, items, n, &rows, err);
     if (status)
         return status;
-    int chunk = qv_arena_free_chunk(plan->arena);
+    int chunk = free_chunk(plan->arena);
     if (chunk < 0)
         return qv_fail(err, QV_ESTATE, "%s before has not been pulled",
                        plan->arena->n_chunks > 1 ? "the chunk before the last" : "the chunk");

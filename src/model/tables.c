@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tables.h"
+#include "plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,8 +8,6 @@
 #include <sys/stat.h>
 
 #include "error.h"
-#include "mmproj.h"
-#include "preprocessor.h"
 
 /* Names of hidden_act, and the activation that each means for a plain MLP and for a gated one. */
 static const struct {
@@ -29,8 +27,8 @@ static const char *
 list_families(char *text, size_t size)
 {
     size_t n = 0;
-    for (const struct qv_family *const *f = qv_families; *f; f++)
-        for (const char *const *type = (*f)->model_types; *type && n < size; type++)
+    for (const struct qv_family *f = qv_families; f < qv_families + QV_FAMILIES; f++)
+        for (const char *const *type = f->model_types; *type && n < size; type++)
             n += (size_t)snprintf(text + n, size - n, "%s%s", n ? ", " : "", *type);
     return text;
 }

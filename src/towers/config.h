@@ -5,6 +5,7 @@
 
 #include "family.h"
 #include "files/json.h"
+#include "qwenvit.h"
 
 enum { QV_MOST_DEPTH = 512, QV_CONFIG_NOTE = 640, QV_CONFIG_WARNING = 1024 };
 
@@ -74,7 +75,7 @@ bool qv_config_pixels_are_exact(const struct qv_config *c);
  * Keys and files that are missing take the defaults of transformers' classes; the patch sizes are
  * the tower's. transformers refuses a folder without these files, so out->warning names them. If
  * dir is a GGUF file, or a folder with one and without safetensors, the file's keys stand for all
- * of these (mmproj.h). Returns QV_EIO; QV_EFORMAT naming file, field and value;
+ * of these. Returns QV_EIO; QV_EFORMAT naming file, field and value;
  * QV_EUNSUPPORTED for a family or a preprocessing that is not supported.
  */
 qv_status qv_config_read(const char *dir, struct qv_config *out, qv_error *err);
@@ -96,5 +97,36 @@ qv_status qv_config_read_norm(const struct qv_json_object *vision, const char *k
 /* Puts a caller's means and deviations in place of the checkpoint's; NULL leaves these. A caller
  * who gives both has answered a warning of means, which is dropped. */
 void qv_config_overrule(struct qv_config *c, const double *mean, const double *std);
+
+/* ---- mmproj.c: a tower in a GGUF file, as llama.cpp's converter writes it -------------------- */
+
+/* Sets *file to the GGUF file that a path means, which the caller free()s. A file means itself;
+ * a folder without safetensors means its file with "mmproj" in the name, or its only one. *file
+ * is NULL if the path is a folder as Hugging Face has it. QV_EFORMAT if there are several; it
+ * names them. */
+qv_status qv_mmproj_find(const char *path, char **file, qv_error *err);
+
+/* Reads a file's keys into what qv_config_read makes of a folder's files, with the file's note and
+ * warning. QV_EUNSUPPORTED if it has no vision tower, or one of an unknown family. */
+qv_status qv_mmproj_read(const char *path, struct qv_config *c, qv_error *err);
+
+/* ---- preprocessor.c -------------------------------------------------------------------------- */
+
+/* Reads what qv_config_read documents of images and clips into c->image and c->video. The
+ * tower's patch sizes must be set in c before. */
+qv_status qv_preprocess_read(const char *dir, struct qv_config *c, qv_error *err);
+
+/* Sets both to what a folder without such files has. */
+void qv_preprocess_set(struct qv_config *c);
+
+#define QV_CLIP_MEAN                                                                               \
+    {                                                                                              \
+        0.48145466, 0.4578275, 0.40821073                                                          \
+    }
+#define QV_CLIP_STD                                                                                \
+    {                                                                                              \
+        0.26862954, 0.26130258, 0.27577711                                                         \
+    }
+#define QV_MAX_PIXELS ((int64_t)1 << 40)
 
 #endif

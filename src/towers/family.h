@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A family of towers as data: how its checkpoints name tensors, which defaults its config has, and
- * how its blocks are built. Each family is one short file, listed in families.c. tower.c makes
- * tensors from it, steps.c operations.
+ * how its blocks are built. families.c has them all. tower.c makes tensors from them, steps.c
+ * operations.
  */
 #ifndef QV_TOWERS_FAMILY_H
 #define QV_TOWERS_FAMILY_H
@@ -88,23 +88,18 @@ struct qv_family {
     int64_t n_deepstack, deepstack[3];
 };
 
-/* All families; the last is NULL. */
-extern const struct qv_family *const qv_families[];
-
-/* Names and sizes that several families share. */
-extern const struct qv_tensor_names qv_names_qwen3;      /* in qwen3_vl.c */
-extern const struct qv_family_sizes qv_sizes_qwen3;      /* in qwen3_vl.c */
-extern const struct qv_family_sizes qv_sizes_qwen2_5_vl; /* in qwen2_5_vl.c */
-extern const struct qv_tensor_names qv_names_qwen2_5_vl; /* in qwen2_5_vl.c */
-
-extern const struct qv_family qv_family_qwen2_vl;
-extern const struct qv_family qv_family_qwen2_5_vl;
-extern const struct qv_family qv_family_qwen2_5_omni;
-extern const struct qv_family qv_family_exaone4_5;
-extern const struct qv_family qv_family_qwen3_vl;
-extern const struct qv_family qv_family_qwen3_omni;
-extern const struct qv_family qv_family_qwen3_5;
-extern const struct qv_family qv_family_glm4v;
+enum qv_family_id {
+    QV_FAMILY_QWEN2_VL,
+    QV_FAMILY_QWEN2_5_VL,
+    QV_FAMILY_QWEN2_5_OMNI,
+    QV_FAMILY_EXAONE4_5,
+    QV_FAMILY_QWEN3_VL,
+    QV_FAMILY_QWEN3_OMNI,
+    QV_FAMILY_QWEN3_5,
+    QV_FAMILY_GLM4V,
+    QV_FAMILIES
+};
+extern const struct qv_family qv_families[QV_FAMILIES];
 
 /* Returns whether the MLP is act(gate) * up, where one GEMM computes gate and up. */
 static inline bool

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "leftover.h"
+#include "weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 
-#include "mmproj.h"
+#include "config.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,11 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config.h"
 #include "error.h"
 #include "files/gguf.h"
 #include "numbers.h"
-#include "preprocessor.h"
 
 /* ---- which file ------------------------------------------------------------------------------ */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
-#include "prefetch.h"
+#include "weights.h"
 
 #include <pthread.h>
 #include <stdlib.h>

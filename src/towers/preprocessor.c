@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "preprocessor.h"
+#include "config.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Finds and reads a tower's tensor in a GGUF file, where it has another name, and may be stored as
  * several tensors. */
-#include "stored_gguf.h"
+#include "stored_tensor.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -8,8 +8,7 @@
 #include "conv3d/lower.h"
 #include "dtype.h"
 #include "error.h"
-#include "mmproj.h"
-#include "stored_gguf.h"
+#include "config.h"
 
 const char *const qv_tower_prefixes[] = { "model.visual.", "visual.", "thinker.visual.",
                                           "vision_tower.", "",        NULL };

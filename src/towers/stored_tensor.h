@@ -12,6 +12,7 @@
 #include "files/gguf.h"
 #include "files/safetensors.h"
 #include "tower.h"
+#include "config.h"
 
 /* Prefixes that checkpoints put before the names of a tower's tensors; NULL is the last. */
 extern const char *const qv_tower_prefixes[];
@@ -24,8 +25,8 @@ struct qv_stored_tower {
     const char *dir, *prefix;
 };
 
-/* Opens what a path means (mmproj.h): a folder, whose prefix is found from the patch embedding's
- * name, or a GGUF file. It must be closed even after a failure. */
+/* Opens what a path means (qv_mmproj_find): a folder, whose prefix is found from the patch
+ * embedding's name, or a GGUF file. It must be closed even after a failure. */
 qv_status qv_stored_tower_open(const char *path, const struct qv_tensor_spec *patch_embed,
                                struct qv_stored_tower *out, qv_error *err);
 void qv_stored_tower_close(struct qv_stored_tower *in);
@@ -102,5 +103,22 @@ size_t qv_stored_row_bytes(const struct qv_stored_tensor *stored);
  * QV_EFORMAT if the room is too small. */
 qv_status qv_stored_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
                          const struct qv_stored_room *room, void **values, qv_error *err);
+
+/* ---- stored_gguf.c --------------------------------------------------------------------------- */
+
+/* The most bytes of a tensor's name that is looked for. */
+enum { QV_GGUF_NAME = 128 };
+
+/* These are the functions above whose names lack "gguf", for a tensor in a GGUF file. */
+qv_status qv_stored_gguf_find(const struct qv_gguf *file, const struct qv_config *config,
+                              const struct qv_tensor_spec *spec, int i,
+                              struct qv_stored_tensor *out, qv_error *err);
+size_t qv_stored_gguf_row_bytes(const struct qv_stored_tensor *stored);
+qv_status qv_stored_gguf_read(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+                              const struct qv_stored_room *room, void **values, qv_error *err);
+struct qv_groups qv_stored_gguf_groups(const struct qv_stored_tensor *stored);
+qv_status qv_stored_gguf_keep(const struct qv_stored_tensor *stored, int64_t row, int64_t rows,
+                              const struct qv_stored_room *room, int64_t k, void *out,
+                              qv_error *err);
 
 #endif

@@ -24,8 +24,8 @@ struct qv_tensor_spec {
     /* the patch embedding, stored 5D, 2D or channels-last, also under the name linear_proj */
     bool conv3d;
     bool conv2d; /* stored [n, channels, merge, merge]; on the device [n, merge, merge, channels] */
-    /* If `copies` is not 0, the rows from row `single` on are stored once in each `run` rows that the
-     * device has `copies` times: heads of k and v that several heads of q share. */
+    /* If `copies` is not 0, the rows from row `single` on are stored once in each `run` rows that
+     * the device has `copies` times: heads of k and v that several heads of q share. */
     int64_t single, run, copies;
     int64_t pad_n, pad_k; /* rows and columns of zeros that the device has behind it */
 };

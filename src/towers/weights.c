@@ -9,7 +9,6 @@
 #include "error.h"
 #include "geometry.h"
 #include "stored_tensor.h"
-#include "prefetch.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -11,7 +11,6 @@
 
 #include "../sparse.h"
 #include "engine/context.h"
-#include "towers/leftover.h"
 #include "towers/weights.h"
 
 enum { MOST_DATA = 4 << 20 };

@@ -5,7 +5,6 @@
 
 #include "engine/context.h"
 #include "files/gguf.h"
-#include "towers/leftover.h"
 #include "towers/weights.h"
 
 /* Reads a tensor whole and in two pieces, which must give the same bytes, and not beyond its

@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include <math.h>
 
-#include "files/utf8.h"
+#include "files/text.h"
 #include "fuzz.h"
 #include "list.h"
 

@@ -3,7 +3,7 @@
  * Conv3d; t: a tune file. A text that can be parsed must print as a text that parses to the same
  * value. */
 #define _GNU_SOURCE
-#include "conv3d/decide.h"
+#include "conv3d/legal.h"
 #include "fuzz.h"
 #include "engine/op.h"
 #include "engine/tune.h"

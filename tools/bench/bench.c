@@ -76,6 +76,12 @@ tell_device(struct bench *b)
     tool_print("\n");
 }
 
+bool
+bench_is_spent(const struct bench *b)
+{
+    return b->o->budget > 0 && qv_seconds() - b->began_s >= b->o->budget;
+}
+
 qv_status
 bench_begin(struct bench *b, qv_dtype dtype, qv_error *err)
 {
@@ -89,8 +95,10 @@ bench_begin(struct bench *b, qv_dtype dtype, qv_error *err)
                rate_text(b->peak[dtype], 1e-12, peak), qv_dtype_name(dtype),
                rate_text(b->memory, 1e-9, memory), rate_text(b->copy, 1e-9, copy));
     if (!b->peak[dtype].known || !b->memory.known || !b->copy.known)
-        tool_print("unknown: no two of %d measurements agree, so something else is using this "
-                   "machine\n",
+        tool_print(bench_is_spent(b)
+                       ? "unknown: --budget was spent before two measurements agreed\n"
+                       : "unknown: no two of %d measurements agree, so something else is "
+                         "using this machine\n",
                    BENCH_MOST_RATES);
     return QV_OK;
 }
@@ -133,12 +141,6 @@ duration(double seconds, char text[32])
     return text;
 }
 
-static bool
-is_spent(const struct bench *b)
-{
-    return b->o->budget > 0 && qv_seconds() - b->began_s >= b->o->budget;
-}
-
 void
 bench_expect(struct bench *b, int64_t parts)
 {
@@ -154,7 +156,7 @@ bench_next(struct bench *b)
     const double left_s = (now_s - b->parts_began_s) * (double)(b->parts - b->parts_done) /
                           (double)(b->parts_done + !b->parts_done);
     char text[32];
-    if (b->parts_done && is_spent(b)) {
+    if (b->parts_done && bench_is_spent(b)) {
         tool_say("bench %s: --budget is spent: %lld of %lld were timed", b->name,
                  (long long)b->parts_done, (long long)b->parts);
         return false;
@@ -170,7 +172,7 @@ bench_next(struct bench *b)
 static bool
 enough(const struct bench *b, const struct samples *s, int64_t repeats)
 {
-    return s->n == MOST_SAMPLES || s->spent_ms >= BENCH_MOST_MS || (s->n && is_spent(b)) ||
+    return s->n == MOST_SAMPLES || s->spent_ms >= BENCH_MOST_MS || (s->n && bench_is_spent(b)) ||
            (s->n >= repeats && s->spent_ms >= (double)(BENCH_LEAST_MS * repeats));
 }
 
@@ -183,7 +185,7 @@ sample(const struct bench *b, struct bench_run *run, struct samples *s, bool war
     qv_status status = run->work(run->user, &ms, err);
     double spent_ms = (qv_seconds() - began) * 1e3;
     s->first_ms = warm_up ? spent_ms : s->first_ms;
-    if (!status && (!warm_up || spent_ms >= BENCH_MOST_MS || is_spent(b))) {
+    if (!status && (!warm_up || spent_ms >= BENCH_MOST_MS || bench_is_spent(b))) {
         s->ms[s->n++] = ms >= 0 ? ms : spent_ms;
         s->spent_ms += spent_ms;
     }

@@ -6,8 +6,8 @@
 
 #include "command/tool.h"
 #include "figures.h"
-#include "model/inspect.h"
-#include "samples.h"
+#include "model/plan.h"
+#include "numbers.h"
 
 /* ---- bench.c: a bench, its timing, its records ----------------------------------------------- */
 
@@ -36,7 +36,10 @@ void bench_close(struct bench *b);
 bool bench_talks(const struct bench *b); /* returns whether tables are printed: stdout is not used
                                           * for JSON records */
 
-/* Measures the roofline of a dtype, and prints it below the device. */
+bool bench_is_spent(const struct bench *b); /* returns whether --budget is */
+
+/* Measures the roofline of a dtype, no longer than --budget lasts, and prints it below the
+ * device. */
 qv_status bench_begin(struct bench *b, qv_dtype dtype, qv_error *err);
 
 /* Begins a list of so many parts. bench_next, before each part, reports how long the rest takes,

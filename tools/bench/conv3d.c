@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bench.h"
-#include "conv3d/ready.h"
+#include "conv3d/object.h"
 #include "dtype.h"
 #include "error.h"
 #include "shapes.h"
@@ -219,17 +219,17 @@ struct tower {
     {                                                                                              \
         name,                                                                                      \
         {                                                                                          \
-            .family = &(of), .hidden = (size), .in_channels = 3, .temporal = 2, .patch = (side),   \
-            .merge = 2                                                                             \
+            .family = &qv_families[of], .hidden = (size), .in_channels = 3, .temporal = 2,         \
+            .patch = (side), .merge = 2                                                            \
         }                                                                                          \
     }
 
 /* The patch embeddings of all published towers. */
 static const struct tower towers[] = {
-    TOWER("S", qv_family_qwen3_5, 768, 16),           /* Qwen3.5 0.8B */
-    TOWER("M", qv_family_qwen3_vl, 1024, 16),         /* Qwen3-VL 2B, 4B; Qwen3.5 2B, 4B */
-    TOWER("L", qv_family_qwen3_vl, 1152, 16),         /* Qwen3-VL 8B and up; Qwen3.5 9B and up */
-    TOWER("Qwen2.5", qv_family_qwen2_5_vl, 1280, 14), /* Qwen2-VL, Qwen2.5-VL, all sizes */
+    TOWER("S", QV_FAMILY_QWEN3_5, 768, 16),           /* Qwen3.5 0.8B */
+    TOWER("M", QV_FAMILY_QWEN3_VL, 1024, 16),         /* Qwen3-VL 2B, 4B; Qwen3.5 2B, 4B */
+    TOWER("L", QV_FAMILY_QWEN3_VL, 1152, 16),         /* Qwen3-VL 8B and up; Qwen3.5 9B and up */
+    TOWER("Qwen2.5", QV_FAMILY_QWEN2_5_VL, 1280, 14), /* Qwen2-VL, Qwen2.5-VL, all sizes */
 };
 
 static const int64_t row_counts[] = { 760, 3040, 6080, 24320, 97280 };

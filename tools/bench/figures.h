@@ -54,7 +54,7 @@ double bench_rest_s(const double *first_ms, int n, int64_t repeats);
 /* Returns the 90th percentile as a multiple of the median if it is far above it; else 0. */
 double bench_scatter(double median_ms, double p90_ms);
 
-/* ---- the ways that `qwenvit bench job` times, and which of them bound which ----------------------- */
+/* ---- the ways that `qwenvit bench job` times, and which of them bound which ------------------ */
 
 enum bench_job_way {
     BENCH_JOB_DECODE, /* stages alone; `device` is one of several devices */

@@ -169,7 +169,7 @@ run_projection(struct gemm_bench *g, qv_dtype dtype, qv_error *err)
 static qv_status
 read_sizes(struct gemm_bench *g, struct qv_config *out, qv_error *err)
 {
-    *out = (struct qv_config){ .family = &qv_family_qwen3_vl,
+    *out = (struct qv_config){ .family = &qv_families[QV_FAMILY_QWEN3_VL],
                                .hidden = 1024,
                                .intermediate = 4096,
                                .out_hidden = 2560,

@@ -20,7 +20,9 @@ best_ms(const struct bench *b, struct bench_ops *ops, double *best, qv_error *er
     double began = qv_seconds(), least_s = 0.06 + 0.04 * (double)b->o->repeats, ms;
     qv_status status = bench_list_run(&ops->list, &ms, err);
     *best = 1e30;
-    for (int i = 0; (i < 3 || qv_seconds() - began < least_s) && i < 1000 && !status; i++) {
+    for (int i = 0; i < 1000 && !status; i++) {
+        if (bench_is_spent(b) ? i > 0 : i >= 3 && qv_seconds() - began >= least_s)
+            break;
         status = bench_list_run(&ops->list, &ms, err);
         *best = ms < *best ? ms : *best;
     }
@@ -109,7 +111,8 @@ measure(const struct bench *b, enum rated what, qv_dtype dtype, struct bench_rat
     int64_t size = 0;
     qv_status status = QV_OK;
     for (size_t i = 0; i < sizeof rated_sizes / sizeof *rated_sizes && !status; i++) {
-        if (rated_sizes[i].what != what || ms >= rated_sizes[i].most * long_ms(b))
+        if (rated_sizes[i].what != what || ms >= rated_sizes[i].most * long_ms(b) ||
+            (size && bench_is_spent(b)))
             continue;
         status = time_rate(b, what, dtype, rated_sizes[i].size, &ms, &per_s, err);
         if (what != PEAK || per_s > rates[0]) {
@@ -118,7 +121,7 @@ measure(const struct bench *b, enum rated what, qv_dtype dtype, struct bench_rat
         }
     }
     *out = bench_rate_of(rates, 1);
-    for (int n = 1; n < BENCH_MOST_RATES && !status && !out->known; n++) {
+    for (int n = 1; n < BENCH_MOST_RATES && !status && !out->known && !bench_is_spent(b); n++) {
         status = time_rate(b, what, dtype, size, &ms, &rates[n], err);
         *out = bench_rate_of(rates, n + 1);
     }

@@ -7,7 +7,7 @@
 #include "error.h"
 #include "files/json.h"
 #include "files/token_file.h"
-#include "files/utf8.h"
+#include "files/text.h"
 
 /* What a verb does with an open cache. *code begins as TOOL_FAILED if parts are damaged, else as
  * TOOL_DONE. */
@@ -285,7 +285,13 @@ get(const struct tool_options *o, const qv_cache *c, const qv_cache_info *in, in
     return s;
 }
 
-VERB(get)
+int
+tool_cache_get(const struct tool_options *o)
+{
+    qv_error err;
+    const qv_status s = tool_check_token_file(o->output, &err);
+    return s ? tool_fail(s, &err) : look(o, get);
+}
 
 /* ---- check ----------------------------------------------------------------------------------- */
 

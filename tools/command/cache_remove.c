@@ -4,7 +4,7 @@
 
 #include "cache_command.h"
 #include "error.h"
-#include "files/utf8.h"
+#include "files/text.h"
 
 static void
 tell(void *user, const char *words)

@@ -9,7 +9,7 @@
 #include "encode.h"
 #include "error.h"
 
-/* ---- what the verbs share ---------------------------------------------------------------------- */
+/* ---- what the verbs share -------------------------------------------------------------------- */
 
 static qv_status
 check_key(const struct tool_options *o, const struct tool_entry *entry, qv_error *err)

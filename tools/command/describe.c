@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "files/safetensors.h"
-#include "files/utf8.h"
+#include "files/text.h"
 #include "list.h"
 #include "tool.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "error.h"
-#include "samples.h"
+#include "numbers.h"
 #include "tool.h"
 
 enum { MOST_SHOWN = 6, COMPONENTS = 3, GAP = 4, ITERATIONS = 40, SHOWN_HEIGHT = 256 };

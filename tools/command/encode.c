@@ -55,10 +55,8 @@ name_outputs(const struct tool_options *o, const struct tool_list *list,
              struct tool_output *outputs, qv_error *err)
 {
     const bool folder = is_folder(o, list) || tool_is_folder(o->output);
-    const char *slash = strrchr(o->output, '/'), *dot = strchr(slash ? slash : o->output, '.');
-    const qv_status status = folder ? tool_list_check_files(list, o->list, err)
-                             : dot  ? tool_check_ending(o->output, ".safetensors", err)
-                                    : QV_OK;
+    const qv_status status =
+        folder ? tool_list_check_files(list, o->list, err) : tool_check_token_file(o->output, err);
     for (size_t i = 0; i < list->n && !status; i++) {
         const struct tool_entry *entry = &list->at[i];
         outputs[i].clip = entry->path;

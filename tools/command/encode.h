@@ -84,8 +84,8 @@ void tool_json_add_rates(json_t **object, const char *of, int64_t frames, int64_
 
 /* Writes trace events as they come. The file appears at the end. */
 qv_status tool_trace_open(const char *path, struct tool_trace **out, qv_error *err);
-/* Any thread may call these: a span of a job's stage, by qv_seconds(), and one of the diagram's rows,
- * by time from the begin. The reference to args is taken. */
+/* Any thread may call these: a span of a job's stage, by qv_seconds(), and one of the diagram's
+ * rows, by time from the begin. The reference to args is taken. */
 void tool_trace_span(struct tool_trace *t, const char *stage, int lane, const char *key,
                      double begin_s, double end_s);
 void tool_trace_write(struct tool_trace *t, const char *name, int process, int lane, double begin_s,

@@ -12,10 +12,10 @@
 #include "files/outcome_json.h"
 #include "files/gguf.h"
 #include "files/json.h"
-#include "model/inspect.h"
+#include "model/plan.h"
 #include "qwenvit_clips.h"
-#include "towers/leftover.h"
-#include "towers/mmproj.h"
+#include "towers/weights.h"
+#include "towers/config.h"
 #include "tool.h"
 
 struct scene {

@@ -12,7 +12,7 @@
 
 #include "error.h"
 #include "files/json.h"
-#include "files/utf8.h"
+#include "files/text.h"
 #include "grow.h"
 #include "tool.h"
 

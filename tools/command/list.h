@@ -51,7 +51,8 @@ void tool_list_free(struct tool_list *list);
  * paths, and the error is QV_EINVAL. */
 qv_status tool_list_check_files(const struct tool_list *list, const char *file, qv_error *err);
 
-/* tar.c: tar files, ustar with the long names and sizes of GNU and pax. Nothing in them is unpacked. */
+/* tar.c: tar files, ustar with the long names and sizes of GNU and pax. Nothing in them is
+ * unpacked. */
 /* Called for each file in a tar file: its name, and where its bytes lie. */
 typedef qv_status tool_tar_see(void *user, const char *name, int64_t offset, int64_t bytes,
                                qv_error *err);

@@ -28,6 +28,7 @@ enum kind {
     TOKENS,
     WEIGHTS,
     SHARD,
+    BACKEND,
     DEVICE,
     DEVICES,
     JSON,
@@ -174,7 +175,7 @@ static const struct option options[] = {
       GROUP_BENCH | GROUP_PROFILE, AT(repeats) },
     { "--budget", "SECONDS", "stop timing after this long; what is under way is finished", REAL,
       GROUP_BENCH, AT(budget) },
-    { "--backend", "NAME", "auto (default), cuda, metal, cpu or ref", TEXT, GROUP_DEVICE,
+    { "--backend", "NAME", "auto (default), cuda, metal, cpu or ref", BACKEND, GROUP_DEVICE,
       AT(backend) },
     { "--dtype", "TYPE", "f32 or bf16 (default: bf16 if the device computes in it)", DTYPE,
       GROUP_DEVICE | GROUP_SYNTH, AT(dtype) },
@@ -446,6 +447,12 @@ parse_value(const struct option *o, const char *text, struct tool_options *out)
     case WORD: *(bool *)at = true; return o->value && !strcmp(text, o->value) ? NULL : o->value;
     case COUNT: good = tool_parse_integers(text, at, 1, ',', 1); break;
     case NUMBER: good = tool_parse_integers(text, at, 1, ',', 0); break;
+    case BACKEND: /* cuda:1 is what --device takes, and another name is for the library to refuse */
+        if (strchr(text, ':') && take_backend(text, out) != text)
+            return parse_value(&(struct option){ .kind = DEVICES }, text, out);
+        *(const char **)at = text;
+        good = *text;
+        break;
     case DEVICE: good = tool_parse_integers(take_backend(text, out), at, 1, ',', 0); break;
     case PAIR: good = tool_parse_integers(text, at, 2, ',', 1); break;
     case TRIPLE: good = tool_parse_integers(text, at, 3, ',', 1); break;

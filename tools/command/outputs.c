@@ -178,6 +178,13 @@ tool_check_ending(const char *path, const char *ending, qv_error *err)
 }
 
 qv_status
+tool_check_token_file(const char *path, qv_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    return strchr(slash ? slash : path, '.') ? tool_check_ending(path, ".safetensors", err) : QV_OK;
+}
+
+qv_status
 tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                         const char *const *more, size_t n_more, qv_error *err)
 {

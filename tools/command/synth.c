@@ -317,7 +317,7 @@ synth(struct synth *s, qv_error *err)
     return status;
 }
 
-/* ---- clips to try on, by the program that links FFmpeg ----------------------------------------- */
+/* ---- clips to try on, by the program that links FFmpeg --------------------------------------- */
 
 const struct qvm_clip_shape tool_clip_shape = {
     .width = 320, .height = 240, .fps = 25, .frames = 100

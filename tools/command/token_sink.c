@@ -7,7 +7,7 @@
 #include "encode.h"
 #include "error.h"
 #include "files/atomic_file.h"
-#include "files/utf8.h"
+#include "files/text.h"
 
 qv_dtype
 tool_output_dtype(const struct tool_encoder *e)

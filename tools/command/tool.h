@@ -187,8 +187,8 @@ void tool_each_option(const struct tool *tool,
                       void *user);
 /* Parses n integers, of which none is below `least`, with `between` between them. */
 bool tool_parse_integers(const char *text, int64_t *out, int n, char between, int64_t least);
-/* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced), which
- * becomes the distance then. */
+/* Returns whether the word is nearer to `name` than *least letters (left out, added or replaced),
+ * which becomes the distance then. */
 bool tool_is_nearer(const char *name, const char *word, size_t *least);
 enum { TOOL_USAGE_BYTES = 128 };
 const char *tool_usage(const struct tool *tool, char text[TOOL_USAGE_BYTES]);
@@ -291,6 +291,8 @@ struct tool_list;
 /* Checks that a file that is written has its format's ending; a device or pipe need not.
  * QV_EINVAL. */
 qv_status tool_check_ending(const char *path, const char *ending, qv_error *err);
+/* Does so for a file of tokens, whose name may also have no ending. */
+qv_status tool_check_token_file(const char *path, qv_error *err);
 qv_status tool_check_list_outputs(const struct tool_options *o, const struct tool_list *list,
                                   const char *const *more, size_t n_more, qv_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Writes trace events, which Perfetto and Chrome open: when each stage of a job worked, and whatever else calls
- * tool_trace_write. */
+/* Writes trace events, which Perfetto and Chrome open: when each stage of a job worked, and
+ * whatever else calls tool_trace_write. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "conv3d/definition.h"
+#include "conv3d/description.h"
 #include "conv3d/legal.h"
 #include "dtype.h"
 #include "error.h"

@@ -6,7 +6,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "grow.h"
-#include "model/inspect.h"
+#include "model/plan.h"
 #include "model/items.h"
 #include "verify.h"
 

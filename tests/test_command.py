@@ -1,0 +1,651 @@
+# SPDX-License-Identifier: MIT
+"""Tests the command as a user runs it: encode, info, synth and verify, exit codes, error texts."""
+import glob
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+from command_runs import (GOLDEN, MODEL, each, image, is_rate, no_temporary_files, read, read_file,
+                          read_header, run, write)
+
+ENCODE = f"encode --model {MODEL}"
+VERIFY = f"verify --model {MODEL}"
+NOWHERE = "encode --model /nonexistent"  # for what must be refused before any work
+TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools")
+SANITIZED = bool(os.environ.get("QV_SANITIZED"))  # a sanitizer keeps freed memory
+SUBCOMMANDS = ("encode", "cache fill", "cache status", "cache keys", "cache get", "cache check", "cache prune",
+               "cache delete", "cache export", "info", "synth", "bench tower", "bench job", "profile", "verify")
+
+
+def set_up():
+    image("grey.ppm", 96, "grey")
+    shutil.copy("grey.ppm", "other.ppm")
+    run("synth --clip motion.mp4", "motion.mp4: 4 seconds")
+    run(f"synth --config {MODEL} -o synthetic --seed 3", "tensors")
+
+
+def same(*files):
+    assert len(set(map(read, files))) == 1, files
+
+
+def made(name):
+    """Returns what the metadata of a file of tokens say of how frames became pixels."""
+    return json.loads(read_file(name)[0]["preprocessing"])
+
+
+def test_help():
+    run("--help", "SUBCOMMAND")
+    run("--version", "  NVDEC    ", "  FFmpeg   ", "  cuda     ")  # which backends run here, or why not
+    for name in SUBCOMMANDS:  # one screen of 40 lines and 100 columns
+        lines = run(f"{name} --help", "example:").out.splitlines()
+        assert len(lines) <= 40 and max(map(len, lines)) <= 100, name
+    # options that subcommands share have their own pages
+    assert not re.search("^  --(threads|fps) ", run("encode --help", "--help=device ").out, re.M)
+    assert "--model" not in run("encode --help=device", "  --threads N ").out
+    each(0, ("encode --help=clips", "  --fps F "), ("help", "usage: qwenvit SUBCOMMAND"),
+         ("help encode", "usage: qwenvit encode "),
+         ("verify --help", "cosine        of a row and the other"))
+    manual = run("help --man", ".SH encode").out.replace("\\-", "-")
+    for name in ("encode", "cache fill", "info", "verify"):
+        for page in ("--help", "--help=clips"):
+            for option in re.findall("^  (--[a-z-]+) ", run(f"{name} {page}").out, re.M):
+                assert option == "--help" or f"\n.B {option}" in manual, f"qwenvit.1 lacks {option} of {name}"
+
+
+def test_completion():
+    with open("completion", "w", encoding="utf-8") as f:
+        f.write(run("help --bash").out)
+    for words, word in (("qwenvit enc", "encode"), ("qwenvit cache st", "status"),
+                        ("qwenvit cache fill --rec", "--recursive"), ("qwenvit verify --leg", "--legend")):
+        script = (f". ./completion; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+                  "_qwenvit; echo ${COMPREPLY[@]}")
+        assert subprocess.check_output(["bash", "-c", script], text=True).strip() == word, words
+
+
+def test_usage():
+    each(2, ("encode --help=threads", "there is no --help=threads"),
+         ("synth --help=device", "there is no --help=device"),
+         ("decode", "no subcommand decode"),
+         ("enocde", "no subcommand enocde; did you mean encode?"),
+         ("cache stat", "no subcommand stat; did you mean status?"),
+         ("encode --modle x grey.ppm", "no option --modle; did you mean --model?"),
+         ("encode --modell x grey.ppm", "no option --modell"),
+         ("encode grey.ppm --fps 0", '--fps is "0", must be a number above 0, at most 1000000'),
+         ("encode grey.ppm --model m -o no --fps 1e9",
+          "fps is 1000000000; must be a number above 0, at most 1000000"),
+         ("info grey.ppm --start 1", "grey.ppm: start 1; an image has no seconds"),
+         (f"{ENCODE} -o no", "no clip given"),
+         ("encode grey.ppm", "--model DIR is required"),
+         ("encode grey.ppm --model", "needs a value"),
+         ("encode grey.ppm --num-frames 0", '--num-frames is "0"'),
+         (f"info {MODEL} --dtype f64", "must be f32"),
+         (f"{ENCODE} grey.ppm other.ppm -o many --fps 1 --num-frames 4", "exclude each other"),
+         ("info motion.mp4 --like qwen", "must be transformers or qwen-vl-utils"),
+         ("info motion.mp4 --start 1.61 --end 1.63", "start 1.61, end 1.63: no frame lies in there"),
+         ("info motion.mp4 --start -1", '--start is "-1"'),
+         ("info motion.mp4 --end nan", '--end is "nan"'),
+         (f"{ENCODE} motion.mp4 -o many --start 2 --end 1", "end (1) must be greater than start (2)"),
+         (f"{ENCODE} --list cuts.txt -o listed --end 1", "lines of --list have their own"),
+         (f"{ENCODE} --list list.txt grey.ppm -o listed", "exclude each other"),
+         (f"info {MODEL} --device 0,1", "it runs on one device"),
+         (f"info {MODEL} --backend cpu --device cuda:1", '--device is "cuda:1", must be an index'),
+         (f"{ENCODE} grey.ppm -o many --device x", '--device is "x"'),
+         (f"info {MODEL} --backend ref --naive gemm", "no naive kernels"),
+         (f"info {MODEL} --backend ref:x", '"ref:x"'),
+         (f"info --weights q4g64 {MODEL}", "must be bf16 or stored"),
+         ("synth --clip x.avi", "--clip x.avi: this file must end in .mp4"),
+         ("verify", "--model DIR is required"),
+         (f"{VERIFY} --against a --against-backend ref", "exclude each other"),
+         (f"{VERIFY} --grid 1,3,4", "multiples of 2"),
+         ("verify --model mmproj --max-distance 1", "--max-distance goes with --against-model"),
+         ("verify --model mmproj --against-model mmproj --max-distance nan", "must be a number above 0"))
+    each(4, (f"{ENCODE} grey.ppm -o g.safetensors --backend tpu", 'no backend "tpu"'),
+         (f"info {MODEL} --backend ref:7", "device 7"), (f"info {MODEL} --device ref:7", "device 7"),
+         (f"info {MODEL} --device 1000", "no backend has a device 1000: .*; ref: device 1000"),
+         (f"info {MODEL} --device 1000 --backend ref", "device 1000"),
+         (f"info {MODEL} --device cuda:1000", "cuda"),
+         (f"{ENCODE} grey.ppm -o many --device 0,1000", "device 1000"),
+         ("info motion.mp4 --decode gpu --device 15", "GPU 15 decodes nothing"))
+
+
+def test_encode():
+    run("info grey.ppm", "image")
+    run(f"{ENCODE} grey.ppm -o a.safetensors --drawing p.png", "tokens")
+    assert os.path.getsize("p.png")
+    record = run(f"{ENCODE} grey.ppm -o b.safetensors --json", '"tokens":').record
+    assert all(record[name] >= 0 for name in ("wait_decode_s", "wait_device_s", "wait_write_s", "write_s", "load_s"))
+    is_rate(record, "sampled_frames_per_s", "frames", "seconds")
+    is_rate(record, "tokens_per_s", "tokens", "seconds")
+    same("a.safetensors", "b.safetensors")
+    os.mkdir("many")
+    run(f"{ENCODE} grey.ppm -o many --device all", "tokens")
+    run(f"{ENCODE} grey.ppm other.ppm -o many", "other.ppm")
+    run(f"{ENCODE} grey.ppm other.ppm -o made/new", "other.ppm")
+    same("made/new/grey.ppm.safetensors", "many/grey.ppm.safetensors", "a.safetensors")
+    same("made/new/other.ppm.safetensors", "many/other.ppm.safetensors")
+    # two outputs that would be one file are refused before any work
+    for folder in ("one", "two"):
+        os.mkdir(folder)
+        shutil.copy("grey.ppm", f"{folder}/same.ppm")
+    run(f"{NOWHERE} one/same.ppm grey.ppm two/same.ppm -o many",
+        "one/same.ppm and two/same.ppm would both be written to same.ppm.safetensors", code=2)
+    assert not os.path.exists("many/same.ppm.safetensors")
+    run(f"{NOWHERE} grey.ppm other.ppm -o a.safetensors", "cannot be made: File exists", code=3)
+
+
+def native():
+    """A CPU without AVX-512 has no bf16 in oneDNN."""
+    return "ref" if "does not multiply bf16 natively" in run(f"info {MODEL} --backend cpu").out else "cpu"
+
+
+def test_tokens_have_the_dtype_in_which_the_model_computes_unless_another_is_asked_for():
+    for options, dtype in ((f"--dtype bf16 --backend {native()}", "BF16"), ("--dtype f32 --backend ref", "F32"),
+                           (f"--dtype bf16 --output-dtype f32 --backend {native()}", "F32"),
+                           ("--dtype f32 --output-dtype bf16 --backend ref", "BF16")):
+        run(f"{ENCODE} grey.ppm -o c.safetensors {options}", options.split()[1])
+        assert read_header("c.safetensors")[0]["tokens"]["dtype"] == dtype, options
+
+
+def test_what_is_neither_a_file_nor_a_folder():
+    for url in ("s3://bucket/clip.mp4", "https://host/clip.mp4"):
+        run(f"info {url}", f"{url}: this is an address, and only files of this machine are read", code=3)
+    download = "hf download {} --local-dir"
+    each(3, ("info Qwen/Qwen3-VL-2B-Instruct", download.format("Qwen/Qwen3-VL-2B-Instruct")),
+         ("encode grey.ppm --model Qwen/Qwen2.5-VL -o no", download.format("Qwen/Qwen2.5-VL")),
+         ("encode grey.ppm --model Qwen3-VL -o no", download.format("ORG/Qwen3-VL")),
+         ("encode grey.ppm --model /no/such -o no", download.format("ORG/NAME")),
+         ("info nobody/clip.mp4", "nobody/clip.mp4: cannot be opened"))
+
+
+def test_names_are_bytes():
+    """In the output and in JSON, bytes that are not UTF-8 become %XX."""
+    odd = os.fsdecode(b"odd\377\303.ppm")
+    shutil.copy("grey.ppm", odd)
+    ran = run(f"{ENCODE} grey.ppm '{odd}' other.ppm -o many --json",
+              '"output":"many/odd%FF%C3.ppm.safetensors"', '"clip":"odd%FF%C3.ppm"')
+    assert sum("clip" in record for record in ran.records) == 3
+    assert read_file("many/odd%FF%C3.ppm.safetensors")[0]["source"] == "odd%FF%C3.ppm"
+    shutil.copy("grey.ppm", "odd%FF%C3.ppm")
+    run(f"{ENCODE} '{odd}' odd%FF%C3.ppm -o many", "would both be written to odd%FF%C3.ppm.safetensors", code=2)
+    run(f"info '{odd}' --json", '"clip":"odd%FF%C3.ppm"')
+
+
+def test_nothing_that_is_printed_is_obeyed_by_a_terminal():
+    """Names may hold ESC, BEL, C1, a line's end, bytes that are not UTF-8, and controls that turn text
+    around. What is printed has '?' for them, and JSON has escapes."""
+    raw = os.fsdecode(b"a\033]0;x\007\nb\377\302\233\342\200\256c.ppm")
+    hostile, shown = shlex.quote(raw), "a?]0;x??b??????c.ppm"
+    told = "a?]0;x??b%FF?????c.ppm"  # by a result, which has %FF for a byte that is not UTF-8
+
+    def n_lines(ran):  # the line that says that the machine was busy comes and goes
+        return sum(not line.startswith("unknown: ") for line in ran.out.splitlines())
+
+    def shows(code, lines, text, line):
+        ran = run(line, text, code=code)
+        assert not re.search("[^\n -~]", ran.out + ran.err), ran
+        assert n_lines(ran) == lines, f"not {lines} lines: {ran}"
+
+    shutil.copy("grey.ppm", raw)
+    shutil.copy("grey.ppm", "a\033]0;x\007\nb.ppm")
+    shutil.copytree(MODEL, f"{raw}.model")
+    os.mkdir("quiet")
+    write("hostile.txt", '{"path":"a\\u001B]0;x\\u0007\\nb.ppm","key":"k\\u001B\\u009B\\u202E\\n"}')
+    run(f"{ENCODE} --list - -o quiet --json=h.json", stdin="hostile.txt")
+    assert not re.search(b"[^\n -~]", read("h.json"))
+    shows(0, 2, "1 done", f"cache fill --model {MODEL} --list hostile.txt -o hostile.cache")
+    for text, line in (('"clip":"a\\u001B]0;x\\u0007\\nb%FF\\u009B\\u202Ec.ppm"', f"info {hostile} --json"),
+                       (f"{told}: 1 frame", f"{ENCODE} {hostile} -o hostile.safetensors"),
+                       ('"k\\u001B\\u009B\\u202E\\n"', "cache keys hostile.cache"),
+                       ('"key":"k\\u001B\\u009B\\u202E\\n"', "cache keys hostile.cache --json")):
+        shows(0, 1, text, line)
+    for code, text, line in (
+        (3, f"no{shown}: cannot be opened", f"info no{hostile}"),
+        (3, "checkpoint", "info '" + os.fsdecode(b"o\033\302\205rg/na\nme") + "'"),
+        (2, "no option --?]0;x?", "info '--\033]0;x\007'"),
+        (2, "no subcommand ?[2J", "'\033[2J'"),
+        (3, "there is no key", f"cache get hostile.cache {hostile} -o no"),
+    ):
+        shows(code, 0, text, line)
+    shows(0, 4, "tokens of", f"{ENCODE} {hostile} grey.ppm -o quiet --quiet")
+    for text, line, name, of in (
+        (f"{told}: image", "info {}", hostile, "grey.ppm"),
+        (f"{told}.model: qwen3_vl", "info {}", f"{hostile}.model", MODEL),
+        ("0 failed", f"{VERIFY} --clip {{}} --dtype f32 --quiet", hostile, "grey.ppm"),
+        ("resize", "bench preprocess {} --repeats 1 --threads 1 --budget 0.01", hostile, "grey.ppm"),
+    ):
+        shows(0, n_lines(run(line.format(of))), text, line.format(name))
+    shutil.rmtree(f"{raw}.model")
+
+
+def test_what_quotes_strangers_is_printed_by_one_function():
+    """--help, pages and the list of subcommands are our own."""
+    for room in ("command", "verify", "bench"):
+        for name in glob.glob(f"{TOOLS}/{room}/*.c"):
+            if os.path.basename(name) not in ("messages.c", "options.c", "pages.c"):
+                found = re.search(rb"(?<![a-z_])(printf|puts|fputs|putchar|vprintf)\(|fprintf\(stderr", read(name))
+                assert not found, f"{name} prints past messages.c: {found}"
+
+
+def test_info():
+    said = run(f"info {MODEL}", "deepstack", "lists ", "conv3d     patchify: kernel = stride = ").out
+    assert re.search("runs on +interpolate +1 x  .*(kernel|plain C)", said)
+    run(f"info {MODEL} --json", '"lowering":"patchify","lowering_reason":"kernel = stride = ', '"decoder_bytes":0')
+    run(f"info {MODEL} --backend ref", "plain C, sums in double", "bits       the same alone and packed")
+    run(f"info {MODEL} --backend ref --json", '"bits_differ":[]')
+    run(f"info {MODEL} --device ref", "backend    ref ")
+    assert re.search("  gemm +[0-9]+ x  oneDNN [a-z_]+:", run(f"info {MODEL} --backend cpu").out)
+    said = run(f"info {MODEL} --backend cpu", ONEDNN_MAX_CPU_ISA="AVX2").out
+    assert "AVX-512" in said or "f32 GEMMs may round otherwise at other places" in said
+    said = run(f"info grey.ppm --model {MODEL}", "conv3d     patchify: kernel = stride = ").out
+    assert re.search("chunks     1 of 1 frame pair, in a capacity of [0-9]* patches", said)
+    run(f"info {MODEL} --decode gpu", "decoders   4.6 GiB of the GPU")
+    run(f"info {MODEL} --decode gpu --json", '"decoder_bytes":4966055936')
+    said = run(f"info grey.ppm --model {MODEL} --json", '"lowering":"patchify"', '"same_bits_packed":',
+               '"kernels":[{"op":"interpolate","calls":1,"kernel":"').out
+    assert re.search('"chunk_rows":[0-9]*,"chunks_ahead":[12],.*"device_bytes":[0-9]', said)
+    run(f"info grey.ppm --model {MODEL} --tf32 --device 0", "on the device")
+    run("info missing.mp4 motion.mp4", "100 frames at 25 fps", code=1)  # the other clips are done all the same
+    write("one.txt", "grey.ppm")  # --json=FILE adds lines to FILE, and prints nothing
+    for of in ("grey.ppm", MODEL, "--list one.txt"):
+        assert not run(f"info {of} --json=info.json").out
+    lines = read("info.json").decode().splitlines()
+    assert len(lines) == 3 and lines[0].startswith('{"clip":"grey.ppm"') and lines[1].startswith('{"model":')
+    assert lines[2].endswith('"list":"one.txt"}')
+
+
+def names(folder):
+    return sorted(name for name in read_header(f"{folder}/model.safetensors")[0] if "visual." in name)
+
+
+def test_a_checkpoint_that_the_command_makes():
+    run(f"{ENCODE.replace(MODEL, 'synthetic')} grey.ppm -o e.safetensors", "tokens")
+    run(f"synth --config {MODEL} -o sharded --seed 3 --shards 3", "tensors")
+    run("encode grey.ppm --model sharded -o f.safetensors", "tokens")
+    same("e.safetensors", "f.safetensors")
+    # names are those of published checkpoints, which are those of transformers' own (golden) towers
+    for family in ("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni", "qwen3_vl", "qwen3_omni_moe", "qwen3_5", "glm4v"):
+        run(f"synth --config {GOLDEN}/{family} -o named --force", "tensors")
+        assert names("named") and names("named") == names(f"{GOLDEN}/{family}"), family
+        run("info named", family.removesuffix("_moe"))
+
+
+def test_preprocessor_files_that_are_missing_are_told_once():
+    os.mkdir("bare")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(f"{MODEL}/{name}", "bare")
+    for name in ("bare", "whole"):
+        write(f"{name}.txt", "grey.ppm")
+    missing = ("qwenvit: bare: missing: preprocessor_config.json, video_preprocessor_config.json. Images have the "
+               "defaults of")
+    for use in ("encode grey.ppm -o {}.safetensors", "encode grey.ppm other.ppm -o {}.out --device 0,0",
+                "cache fill --list {}.txt -o {}.cache", "info grey.ppm", "info", "verify --grid 1,4,4 --dtype f32",
+                "bench tower --grid 1,4,4 --no-limit --repeats 1 --threads 1 --budget 0.01"):
+        ran = run(f"{use.format('bare', 'bare')} --model bare",
+                  f"{missing} transformers' Qwen2VLImageProcessor: 3136 to 1003520 pixels")
+        assert ran.err.count(": missing: ") == 1, ran
+        assert ": missing: " not in run(f"{use.format('whole', 'whole')} --model {MODEL}").err, use
+    run(f"{VERIFY} --against-model bare --grid 1,4,4 --dtype f32", missing)
+    run("info bare --json", '"warning":"bare: missing: preprocessor_config.json')
+
+
+def test_synth_replaces_only_what_it_is_told_to():
+    shutil.rmtree("named", ignore_errors=True)
+    os.mkdir("named")
+    for name in glob.glob(f"{MODEL}/*config.json"):
+        shutil.copy(name, "named")
+    weights, shard = "named/model.safetensors", "named/model-00001-of-00002.safetensors"
+    run("synth --config named -o named", "tensors")  # there was nothing to lose
+    shutil.copy(weights, "real.safetensors")
+    each(2, ("synth --config named -o named --seed 2", f"{weights} exists, and would be replaced by random weights"),
+         (f"synth --config {MODEL} -o named --shards 2", f"{weights} exists"))
+    same(weights, "real.safetensors")
+    os.rename(weights, shard)
+    each(2, (f"synth --config {MODEL} -o named", "config.json exists, and would be replaced by a copy"),
+         ("synth --config named -o named --shards 2", f"{shard} exists"))
+    os.symlink("../real.safetensors", weights)  # as in the hub's cache
+    run("synth --config named -o named", f"{weights} exists", code=2)
+    os.remove(weights)
+    same("named/config.json", f"{MODEL}/config.json")
+    run("synth --config named -o named --seed 2 --force", "tensors")
+    run("synth --config named -o named --seed 3 --force --shards 3", "tensors")
+    run("encode grey.ppm --model named -o named.safetensors", "tokens")
+    same("named.safetensors", "f.safetensors")  # nothing is left of what was replaced
+    shutil.copy("grey.ppm", "safe.mp4")
+    run("synth --clip safe.mp4", "safe.mp4 exists, and would be replaced by a made clip", code=2)
+
+
+def test_an_output_that_is_an_input():
+    os.mkdir("in")
+    kept = ("safe.ppm", "safe.png", "in/a.safetensors", "in/model.ppm", "named/pytorch_model.bin", "named/extra.gguf",
+            "blob", "t.safetensors")
+    for name in kept:
+        shutil.copy("grey.ppm", name)
+    os.symlink("../blob", "named/linked")
+    os.link("t.safetensors", "u.png")
+    an_input = "would be overwritten, but it is"
+    safe, of_named = f"safe.ppm {an_input} an input", f"{an_input} a file of named"
+    encode, one, named = f"{ENCODE} safe.ppm", "-o s.safetensors", "encode safe.ppm --model named"
+    write("in/list", {"path": "safe.ppm", "key": "copy/model-00001-of-00003"})
+    each(2, *((f"{encode} -o {name}", f"{safe} (safe.ppm)")
+              for name in ("safe.ppm", "./safe.ppm", "named/../safe.ppm", f"{os.getcwd()}/safe.ppm")),
+         (f"{ENCODE} safe.png {one} --drawing safe.png", f"safe.png {an_input} an input"),
+         (f"{encode} {one} --trace safe.ppm", safe),
+         ("info safe.ppm --json=safe.ppm", safe),
+         ("bench preprocess safe.ppm --json=safe.ppm", safe),
+         (f"{VERIFY} --clip safe.ppm --json=safe.ppm", safe),
+         (f"{named} -o named", f"named {an_input} an input"),
+         ("cache fill --model named --list list.txt -o named", f"named {an_input} an input"),
+         ("bench start --model named -o named", f"named {an_input} an input"),
+         (f"{named} -o named/config.json", f"config.json {of_named}"),
+         ("verify --model named --json=named/config.json", f"config.json {of_named}"),
+         # weights may have any name, and a link to them another folder; a new name may be taken for one
+         *((f"{named} -o {name}", f"{name} {of_named}") for name in
+           ("named/pytorch_model.bin", "named/extra.gguf", "named/preprocessor_config.json", "blob")),
+         (f"{named} -o named/new.gguf", "named/new.gguf would be taken for a file of named"),
+         (f"{ENCODE} --list in/list -o in/x --json=in/list", "an input (in/list)"),
+         (f"{ENCODE} --list in/list -o in/x --trace safe.ppm", safe),
+         (f"cache fill --list in/list --model {MODEL} -o in/c --json=safe.ppm", safe),
+         (f"info --list in/list --model {MODEL} --json=safe.ppm", safe))
+    os.mkdir("named/folder")  # a folder in there is free
+    shutil.copy("grey.ppm", "named/folder/safe.ppm.safetensors")
+    run(f"{named} -o named/folder", "tokens")
+    # two outputs are two files, whether they exist already or not
+    apart = "are the same file, and both would be written"
+    each(2, (f"{encode} -o v.safetensors --trace ./v.safetensors", f"v.safetensors and ./v.safetensors {apart}"),
+         (f"{encode} -o t.safetensors --drawing u.png", f"u.png {apart}"),
+         (f"{encode} -o nowhere/t --trace nowhere/t", f"nowhere/t and nowhere/t {apart}"),
+         (f"{ENCODE} grey.ppm other.ppm -o many --json=many/grey.ppm.safetensors",
+          f"many/grey.ppm.safetensors {apart}"))
+    # a list's outputs, one by one
+    shutil.copytree("named", "in/copy")
+    run("encode --list in/list --model in/copy -o in",
+        f"copy/model-00001-of-00003.safetensors {an_input} a file of in/copy", code=2)
+    write("in/list.safetensors", {"path": "safe.ppm", "key": "list"})
+    write("in/list", {"path": "in/a.safetensors", "key": "a"})
+    each(2, (f"{ENCODE} --list in/list.safetensors -o in", f"in/list.safetensors {an_input} an input"),
+         (f"{ENCODE} --list in/list -o in", f"in/a.safetensors {an_input} an input"),
+         (f"{ENCODE} in/a.safetensors -o in/a.safetensors", f"in/a.safetensors {an_input} an input"))
+    same("grey.ppm", *kept)
+    run(f"{encode} -o t.safetensors --trace /dev/null --json=/dev/null")
+
+
+def test_memory_does_not_grow_with_the_clip():
+    """768 frames take at most 64 MiB more than 16 frames of the same size."""
+    run("info motion.mp4", "100 frames at 25 fps")
+    rss = {}
+    for frames in (16, 64 if SANITIZED else 768):
+        record = run(f"{ENCODE} motion.mp4 -o long_{frames}.safetensors --num-frames {frames} "
+                     "--max-pixels 100000000 --json", f'"frames":{frames},').record
+        rss[frames] = record["peak_rss_bytes"]
+    assert SANITIZED or rss[768] - rss[16] < 64 << 20
+    # decoding overlaps with encoding, and still gives the same bytes every time
+    run(f"{ENCODE} motion.mp4 -o long.safetensors --num-frames 16 --max-pixels 100000000", "tokens")
+    same("long.safetensors", "long_16.safetensors")
+
+
+def test_like():
+    """info and the file say whose rules are used, and options of other rules are refused."""
+    like = "--like qwen-vl-utils"
+    run("info motion.mp4 --fps 5", "20 frames of 320x256: grid_thw 10,16,20, as transformers does it")
+    run(f"info motion.mp4 {like}", "8 frames of 448x320: grid_thw 4,20,28, as qwen-vl-utils does it")
+    run(f"info motion.mp4 {like} --json", '"like":"qwen-vl-utils"', '"sampled_fps":2.0,')
+    run(f"info motion.mp4 {like} --fps 4 --total-pixels 1 --min-pixels 20000 --max-pixels 30000",
+        "16 frames of 160x96")
+    run(f"{ENCODE} motion.mp4 -o like.safetensors {like}", "560 tokens")
+    assert made("like.safetensors")["like"] == "qwen-vl-utils"
+    assert made("like.safetensors")["second_per_grid_ts"] == 1.0
+    assert made("long_16.safetensors")["like"] == "transformers"
+    each(2, (f"{ENCODE} motion.mp4 -o no.safetensors {like} --cap-pixels", "cap_pixels goes with transformers"),
+         (f"{ENCODE} motion.mp4 -o no.safetensors --total-pixels 9",
+          "total_pixels goes with the rules of qwen-vl-utils"),
+         (f"info motion.mp4 {like} --num-frames 102", "take 102 frames; 2 to 100"),
+         (f"info motion.mp4 {like} --max-pixels 5", "most pixels are 5, below the least"))
+    assert not os.path.exists("no.safetensors")
+
+
+def test_small_chunks():
+    """Several are under way at once, and a drawing has each chunk's own frames."""
+    for name in "ab":
+        run(f"{ENCODE} motion.mp4 -o {name}.safetensors --num-frames 15 --chunk-rows 320 --drawing {name}.png",
+            "tokens")
+    same("a.safetensors", "b.safetensors")
+    same("a.png", "b.png")
+    # a frame pair with more patches than that uses the plan that suits the clip
+    run(f"{ENCODE} motion.mp4 -o a.safetensors --num-frames 15 --chunk-rows 100", "640 tokens")
+
+
+def files_in(folder):
+    return sorted(os.path.relpath(os.path.join(at, name), folder)
+                  for at, _, found in os.walk(folder) for name in found)
+
+
+def test_a_list():
+    """It has a path or JSON per line, and folders of keys are made."""
+    os.mkdir("listed")
+    write("list.txt", "grey.ppm", '{"path":"motion.mp4","key":"deep/er/motion","max_frames":6}', "",
+          '{"path":"missing.mp4"}', '{"path":"motion.mp4","key":"other","fps":1,"max_pixels":400000}',
+          '{"path":"listed","key":"folder"}')
+    ran = run(f"{ENCODE} --list list.txt -o listed --json", "2 of 5 clips failed", code=1)
+    records = ran.records
+    job = next(record["job"] for record in records if "job" in record)
+    assert (job["clips"], job["failed"], job["not_done"], job["interrupted"]) == (5, 2, 0, False)
+    assert job["limit"].isalpha() and job["stages"]["decode_s"] >= 0
+    is_rate(job, "sampled_frames_per_s", "frames", "seconds")
+    is_rate(job, "tokens_per_s", "tokens", "seconds")
+    # each clip has a record, with an error text if it failed; progress has one at least at the beginning
+    assert records[0]["progress"]["total"] == 5
+    clips = {record.get("key", record["clip"]): record for record in records if "clip" in record}
+    assert len(clips) == 5
+    assert [clips["deep/er/motion"][name] for name in ("clip", "status")] == ["motion.mp4", "ok"]
+    assert [clips["folder"][name] for name in ("clip", "status", "code")] == ["listed", "failed", "QV_EIO"]
+    assert clips["folder"]["error"].startswith("listed: not a regular")
+    assert files_in("listed") == ["deep/er/motion.safetensors", "grey.ppm.safetensors", "other.safetensors"]
+    run(f"{ENCODE} --list - -o again --device 0,0 --quiet", "2 of 5 clips failed", code=1, stdin="list.txt")
+    assert files_in("again") == files_in("listed")
+    for name in files_in("again"):
+        same(f"again/{name}", f"listed/{name}")
+    run(f"{ENCODE} --list list.txt -o again --trace t.json", ", of which loading the model took ", code=1)
+    events = [event for event in json.loads(read("t.json"))["traceEvents"] if event["ph"] == "X"]
+    assert {event["name"] for event in events} == {"decode", "push", "pull", "sink"}
+    assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in events)
+    assert {event["args"]["key"] for event in events} > {"grey.ppm", "deep/er/motion", "missing.mp4"}
+
+
+def test_a_stretch_of_a_clip_has_the_frames_of_the_whole_clip():
+    sampling = "--fps 12.5 --min-frames 1"
+    write("cuts.txt", {"path": "motion.mp4", "key": "cut", "start": 1.6, "end": 2.4},
+          {"path": "motion.mp4", "key": "late", "start": 3.6}, {"path": "motion.mp4", "key": "behind", "start": 4},
+          {"path": "grey.ppm", "key": "picture", "end": 1})
+    run(f"{ENCODE} --list cuts.txt -o listed {sampling}", "2 of 4 clips failed",
+        "motion.mp4: start 4: no frame lies in there; of its 100, 25 a second, the last is at 3.96",
+        "grey.ppm: start 0, end 1; an image has no seconds", code=1)
+    shutil.copy("motion.mp4", "copy.mp4")  # several clips, so that they are packed as those of a list are
+    run(f"{ENCODE} motion.mp4 copy.mp4 -o many {sampling} --start 1.6 --end 2.4", "tokens")
+    same("many/motion.mp4.safetensors", "listed/cut.safetensors")
+    cut = made("listed/cut.safetensors")
+    assert [cut[name] for name in ("source_frames", "first_frame", "cut_frames", "sampled_frames")] == [100, 40, 20, 10]
+    run("info motion.mp4 --start 1.6 --end 2.4", "cut        20 frames from number 40 on: 1.6 s to 2.4 s")
+
+
+def test_clips_inside_a_file():
+    """As in a tar shard."""
+    at, size = os.path.getsize("grey.ppm"), os.path.getsize("motion.mp4")
+    with open("shard.tar", "wb") as f:
+        f.write(read("grey.ppm") + read("motion.mp4") + read("grey.ppm"))
+    write("shard.txt", {"path": "shard.tar", "key": "inside", "offset": at, "bytes": size}, "motion.mp4",
+          {"path": "shard.tar", "key": "last", "offset": at + size}, "grey.ppm")
+    run(f"{ENCODE} --list shard.txt -o shards", "tokens")
+    for inside, alone in (("inside", "motion.mp4"), ("last", "grey.ppm")):
+        tokens = [read_file(f"shards/{name}.safetensors")[1] for name in (inside, alone)]
+        assert tokens[0] == tokens[1], inside
+    write("shard.txt", {"path": "shard.tar", "offset": at, "bytes": at + size + 1})
+    run(f"{ENCODE} --list shard.txt -o shards", f"the file has {2 * at + size}", code=1)
+
+
+def test_a_wrong_line_is_refused_before_any_work():
+    for line, text in (
+        ("grey.ppm", 'key "grey.ppm" was in line 1 before'),
+        ("./grey.ppm", 'the file of key "grey.ppm" was in line 1 before'),
+        ('{"path":"a","key":"grey.ppm"}', 'key "grey.ppm" was in line 1 before'),
+        ('{"path":"a"', "neither a path nor a JSON object"),
+        ('{"path":"a","path":"b"}', "neither a path nor a JSON object"),
+        ('{"key":"a"}', 'no "path"'),
+        ('{"path":7}', '"path" must be a text'),
+        ('{"path":"a","fps":0}', '"fps" must be a number above 0'),
+        ('{"path":"a","max_frames":1.5}', '"max_frames" must be an integer from 1 up'),
+        ('{"path":"a","offset":-1}', '"offset" must be an integer from 0 up'),
+        ('{"path":"a","colour":"red"}', 'there is no field "colour"'),
+        ('{"path":"a","start":-1}', '"start" must be a number from 0 up'),
+        ('{"path":"a","start":"1"}', '"start" must be a number from 0 up'),
+        ('{"path":"a","end":0}', '"end" must be a number above 0'),
+        ('{"path":"a","start":2,"end":2.0}', '"end" (2) must be greater than "start" (2)'),
+        ('{"path":"a","key":"b/../../c"}', 'key "b/../../c": a file is to be named by it'),
+        ('{"path":"a","key":"b/"}', 'key "b/": a file is to be named by it'),
+        ("# clips", '"# clips" is a comment, which a list does not have'),
+        ("#a", '"#a" is a comment, which a list does not have: take it out (a file of this name is {"path": "#a"})'),
+        ("[", '"[" begins a JSON array: write an object a line'),
+        ("__a", 'key "__a": one must not begin with "__"'),
+        ("a\0b", "a NUL byte, number 2 of the line"),
+    ):
+        write("wrong.txt", "grey.ppm", line)
+        run(f"{NOWHERE} --list wrong.txt -o wrong", f"wrong.txt:2: {text}", code=3)
+    for header in ("path", "Path,key", "image\tcaption"):
+        write("wrong.txt", header, "grey.ppm")
+        run(f"{NOWHERE} --list wrong.txt -o wrong", "names a table's columns: write a path a line", code=3)
+    write("wrong.txt", "grey.ppm", "", " ", "grey.ppm")  # blank lines count
+    each(3, (f"{NOWHERE} --list wrong.txt -o wrong", 'wrong.txt:4: key "grey.ppm" was in line 1 before'),
+         (f"{NOWHERE} --list nolist.txt -o wrong", "nolist.txt: cannot be opened"),
+         (f"{NOWHERE} --list list.txt -o grey.ppm", "cannot be made: File exists"))
+    assert not os.path.exists("wrong")
+
+
+def test_lists_of_editors_on_windows():
+    """With blank lines, and a name that begins with # as JSON."""
+    shutil.copy("grey.ppm", "#grey.ppm")
+    with open("odd.txt", "wb") as f:
+        f.write(b'\357\273\277grey.ppm\r\n  \r\n  {"path": "#grey.ppm"}\r\n')
+    run(f"{ENCODE} --list odd.txt -o odd", "tokens")
+    assert files_in("odd") == ["#grey.ppm.safetensors", "grey.ppm.safetensors"]
+
+
+def test_verify():
+    """Is it the same model?"""
+    against = f"{MODEL}/expected.safetensors"
+    os.mkdir("tmp")
+    here = {"TMPDIR": os.path.abspath("tmp")}
+    small = "--grid 1,8,12 --threads 2"
+    said = run(f"{VERIFY} {small} --backend {native()}", "0 failed", **here).out
+    assert re.search("blocks.2 *bf16", said) and re.search("channels-last *f32", said)
+    sampled = re.search("sampled    ([0-9]*) frames of ([0-9x]*): ", run(f"info motion.mp4 --model {MODEL}").out)
+    each(0, (f"{VERIFY} --grid 1,4,4", "0 failed"),  # an input of few rows
+         (f"{VERIFY} --grid 1,4,4 --dtype f32", "compared: qwenvit with itself"),
+         # it samples and sizes the clip as encode does
+         (f"{VERIFY} --clip motion.mp4 --dtype f32", "0 failed", "of {} sampled frames as {}".format(*sampled.groups())),
+         (f"{VERIFY} {small} --dtype f32 --legend", "cosine        of a row and the other"),
+         (f"{VERIFY} --clip grey.ppm --dtype f32", "1 of 1 sampled frames"),
+         (f"{VERIFY} --against {against} --dtype f32", "which another program computed"),
+         (f"{VERIFY} {small} --against-backend ref --dtype f32", "0 failed"), **here)
+    quiet = run(f"verify --model {GOLDEN}/qwen3_vl_moe {small} --quiet --json", '"ok":true', **here)
+    assert not quiet.err
+    other = run(f"verify --model synthetic --against {against} --json",
+                "verify: against: patch_embed in f32: worst distance", code=1, **here)
+    for ran in (quiet, run(f"{VERIFY} --against {against} --json", '"check":"against"', **here), other):
+        said = ran.record
+        assert said["version"] and said["machine"]["device"] and said["grid_thw"] and said["rows"]
+        assert said["ok"] == all(row["ok"] for row in said["rows"])
+        assert {"check", "name", "dtype", "ok"} <= set.intersection(*map(set, said["rows"]))
+    assert not said["ok"] and "worst distance" in said["rows"][0]["why"]
+    with open("cut.safetensors", "wb") as f:
+        f.write(read(against)[:20000])
+    each(3, (f"{VERIFY} --against cut.safetensors", "cut.safetensors"),
+         (f"verify --model {GOLDEN}/qwen4_exp --against {against}", "pixel_values"),
+         (f"{VERIFY} --clip missing.mp4", "missing.mp4"), ("verify --model /nonexistent", "/nonexistent"), **here)
+    os.rmdir("tmp")  # no temporary checkpoint is left
+
+
+def test_a_tower_in_a_gguf_file():
+    """It is taken wherever a folder is."""
+    gguf = f"{GOLDEN}/../fuzz/corpus/gguf"
+    os.mkdir("mmproj")
+    file = "mmproj/mmproj-F32.gguf"
+    shutil.copy(f"{gguf}/qwen3", file)
+    shutil.copy(f"{gguf}/qwen2", "qwen2.gguf")
+    write("mmproj/config.json")
+    write("gguf.txt", "grey.ppm")
+    tiny = "--min-pixels 64 --max-pixels 256"
+    fill = f"cache fill --list gguf.txt -o gguf.cache {tiny} --model"
+    each(0, (f"info {file}", "not said   the file does not say bounds of pixels"),
+         ("info mmproj", "file       GGUF of 28 tensors: 28 F32"),
+         ("info mmproj --json", '"note":"the file does not say'),
+         ("info qwen2.gguf", "qwen2_vl vision tower"),
+         (f"encode grey.ppm --model mmproj {tiny} -o gguf1.safetensors",),
+         (f"encode grey.ppm --model {file} {tiny} -o gguf2.safetensors",),
+         (f"{fill} mmproj", "1 done"), (f"{fill} {file}", "1 were there"),
+         ("bench tower --model qwen2.gguf --weights stored --grid 1,4,4 --no-limit --repeats 1 --threads 1 "
+          "--budget 0.01", "over_widened"),
+         ("verify --model mmproj --grid 1,4,4", "0 failed"),
+         ("info mmproj --image-mean 0.25,0.5,0.75 --image-std 1,1,2", "mean 0.25 0.5 0.75, std 1 1 2"))
+    shutil.copy(file, "mmproj/mmproj-F16.gguf")
+    with open("cut.gguf", "wb") as f:
+        f.write(read("qwen2.gguf")[:1000])
+    write("text.gguf", "a text, and no model")
+    each(3, (f"{fill} qwen2.gguf", 'this cache has "model_type"'),
+         ("encode grey.ppm --model mmproj -o g.safetensors", "has 2 GGUF files"),
+         ("info cut.gguf", "cut.gguf: the number of tensors is 24, but only"),
+         ("encode grey.ppm --model text.gguf -o g.safetensors", "text.gguf: is no GGUF file"))
+    os.remove("mmproj/mmproj-F16.gguf")
+    each(2, ("info mmproj --image-mean 1,2", '--image-mean is "1,2", must be three numbers'),
+         ("info mmproj --image-std 1,1,0", "image_std[2] is 0; must be a number from"))
+
+
+def test_verify_against_another_model():
+    """Without a bar (--max-distance) it gives no verdict."""
+    against = "verify --model mmproj --grid 1,4,4 --against-model"
+    ran = run(f"{against} mmproj/mmproj-F32.gguf", "no bar was asked for (--max-distance X), so this is no verdict")
+    assert not re.search(" ok$|failed", ran.out + ran.err, re.M), ran
+    run(f"{against} mmproj/mmproj-F32.gguf --max-distance 0.1", "0 failed")
+    assert run(f"{against} mmproj/mmproj-F32.gguf --max-distance 0.1 --json").record["ok"] is True
+    run(f"{against} {MODEL}", "its depth is 3, that of", "mmproj is 1", code=3)
+    other = f"{VERIFY} --against-model synthetic --grid 1,4,4 --json"
+    told = run(other, "the model's own bf16")
+    far = run(f"{other} --max-distance 0.3", "against-model: patch_embed in f32: worst distance is", code=1)
+    for ran, ok in ((told, None), (far, False)):
+        row = next(row for row in ran.record["rows"] if (row["name"], row["dtype"]) == ("tokens", "f32"))
+        assert ran.record["ok"] is ok and row["ok"] is ok and row["worst"] > 0, ran
+
+
+def test_bad_input():
+    """It gives exit code 3 and a text that names the file, and leaves nothing behind."""
+    write("text.mp4", "not a clip")
+    write("empty.mp4")
+    os.mkdir("bad")
+    shutil.copy(f"{MODEL}/config.json", "bad")
+    for data, text in ((b"version https://git-lfs.github.com/spec/v1\n", "Git-LFS pointer"),
+                       (b"<!DOCTYPE html><html></html>", "HTML page"), (b"\037\213\b\0\0\0\0\0\0\0", "gzip data")):
+        with open("bad/model.safetensors", "wb") as f:
+            f.write(data)
+        run("encode grey.ppm --model bad -o g.safetensors", text, code=3)
+    with open("bad/model.safetensors", "wb") as f:
+        f.write(read(f"{MODEL}/model.safetensors")[:200000])
+    run("info bad", "missing (half a download?)", code=3)
+    write("bad/config.json", '{"model_type":"qwen3_vl","vision_config":{"depth":0}}')
+    each(3, ("info bad", "bad/config.json: vision_config.depth is 0; it must be"),
+         *((f"{ENCODE} {name}.mp4 -o g.safetensors", f"{name}.mp4") for name in ("text", "empty", "missing")),
+         ("encode grey.ppm --model /nonexistent -o g.safetensors", "/nonexistent"),
+         (f"{ENCODE} grey.ppm -o no/such/folder/g.safetensors", "no/such/folder"),
+         (f"{ENCODE} grey.ppm -o g.safetensors --drawing no/such/folder/p.png", "no/such/folder"))
+    run(f"{ENCODE} grey.ppm text.mp4 -o many", "1 of 2 clips failed", code=1)
+    # options that do not suit one clip cost only that clip (here an image may be smaller than a clip)
+    shutil.copytree(MODEL, "capped")
+    os.chmod("capped/preprocessor_config.json", 0o600)
+    write("capped/preprocessor_config.json",
+          read(f"{MODEL}/preprocessor_config.json").decode().replace("16777216", "70000"))
+    capped = "--model capped --min-pixels 80000 --num-frames 4"
+    run(f"encode grey.ppm {capped} -o capped.out/", "min_pixels", code=2)
+    run(f"encode grey.ppm motion.mp4 {capped} -o capped.out/", "1 of 2 clips failed", code=1)
+    assert os.listdir("capped.out") == ["motion.mp4.safetensors"]
+    assert not os.path.exists("g.safetensors")
+    no_temporary_files(".")
