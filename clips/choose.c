@@ -53,6 +53,10 @@ choose_frames(const char *path, const qvm_rules *rules, const qv_preprocess *p,
     qv_status status = choose_cut(path, rules, o, info, err);
     if (status)
         return status;
+    const double seconds = info->is_image ? 0 : (double)info->cut_frames / info->source_fps;
+    if (o->max_seconds > 0 && seconds > o->max_seconds)
+        return qv_fail(err, QV_EINVAL, "%s: a clip of %.1f s; at most %g s; give start and end",
+                       path, seconds, o->max_seconds);
     if (!info->is_image)
         status = rules->count(info, p, o, &info->n_frames, &inner);
     if (status)

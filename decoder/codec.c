@@ -66,11 +66,23 @@ qvm_quiet(void)
     pthread_once(&once, quiet_once);
 }
 
+static void *
+do_nothing(void *user)
+{
+    return user;
+}
+
 void
 qvm_warm_up(void)
 {
     static const enum AVCodecID usual[] = { AV_CODEC_ID_H264,  AV_CODEC_ID_HEVC,  AV_CODEC_ID_VP9,
                                             AV_CODEC_ID_MPEG4, AV_CODEC_ID_MJPEG, AV_CODEC_ID_PNG };
+    pthread_t thread;
+    /* for what the C library calls for a first and a second thread, the loader looks into all
+     * libraries: once, not in each process */
+    for (int i = 0; i < 2; i++)
+        if (!pthread_create(&thread, NULL, do_nothing, NULL))
+            pthread_join(thread, NULL);
     qvm_quiet();
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
         const AVCodec *codec = avcodec_find_decoder(usual[i]);

@@ -40,13 +40,25 @@ map_from_file(struct dl_phdr_info *library, size_t size, void *file)
     return 0;
 }
 
+/* Returns whether this process has one thread, as one that a library has started may write to its
+ * data meanwhile. The folder has two links more than threads; one that has ended may still be in
+ * it. */
+static bool
+is_alone(void)
+{
+    struct stat threads;
+    for (int i = 0; i < 10 && !stat("/proc/self/task", &threads); i++) {
+        if (threads.st_nlink == 3)
+            return true;
+        usleep(1000);
+    }
+    return false;
+}
+
 void
 qvm_share_libraries(void)
 {
-    struct stat threads;
-    /* A library's thread may write to its data meanwhile. The folder has two links more than
-     * threads. */
-    if (QVM_SANITIZED || stat("/proc/self/task", &threads) || threads.st_nlink != 3)
+    if (QVM_SANITIZED || !is_alone())
         return;
     int fd = qvm_shared_memory();
     if (fd < 0)

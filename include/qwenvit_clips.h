@@ -78,7 +78,8 @@ typedef struct qv_clip_options {
      * QV_LIKE_QWEN_VL_UTILS, the last frame is the one at end_s or before. See
      * docs/preprocessing.md. */
     double start_s, end_s;
-    bool first_frame; /* read only the first frame, of an animation or any clip, as an image */
+    double max_seconds; /* a clip that is longer, once it is cut, fails; 0: no limit */
+    bool first_frame;   /* read only the first frame, of an animation or any clip, as an image */
     /* Linux. QV_DECODE_GPU: the frames of a clip (H.264 of 8 bits, HEVC of 8 or 10, 4:2:0,
      * progressive) come from the decoders of CUDA device `gpu`, in a process of `decoder` (or of
      * this clip alone) that has it open; the clip's own process still reads the file, converts and

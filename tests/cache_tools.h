@@ -149,6 +149,23 @@ open_cache(const char *dir)
     return c;
 }
 
+static inline qv_cache_info
+cache_info(const qv_cache *c)
+{
+    qv_cache_info info;
+    qv_cache_get_info(c, &info);
+    return info;
+}
+
+/* Its key is NULL if there is none. */
+static inline qv_cache_item
+find_item(const qv_cache *c, const char *key)
+{
+    qv_cache_item item;
+    assert_ok(qv_cache_find(c, key, &item, ERR));
+    return item;
+}
+
 /* Checks that the item, which is held, has the key's tokens, all as make_row makes them. */
 static inline void
 check_held(const qv_cache *c, const qv_cache_item *item, int64_t rows)

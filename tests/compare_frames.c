@@ -79,7 +79,6 @@ struct outcome {
     qv_status status;
     qv_error err;
     qv_outcome info;
-    int64_t n_given; /* packets for the frames, without those by which they were counted */
     const char *why;
 };
 
@@ -132,7 +131,6 @@ read_frames(const char *name, const struct judged *j, const struct selection *s,
     const int fd = open(name, O_RDONLY);
     assert_true(fd >= 0);
     o.status = qvm_reader_open(&r, fd, &watch, &o.info, &o.err);
-    const int64_t n_counted = qvm_reader_decoded(&r) - r.source.n_given;
     if (!o.status && !*index) {
         *index = qvm_index_make(&r);
         assert_non_null(*index);
@@ -149,7 +147,6 @@ read_frames(const char *name, const struct judged *j, const struct selection *s,
             check_frame(j, s, i, &r, &o.info, rgb, result);
     }
     free(rgb);
-    o.n_given = qvm_reader_decoded(&r) - n_counted;
     o.why = r.why;
     qvm_reader_close(&r);
     close(fd);
@@ -192,8 +189,6 @@ compare(struct comparison *c, int64_t from, int64_t end, int64_t step, int threa
     c->result.left_out = c->result.left_out && !o.why;
     if (o.why)
         snprintf(c->result.why, sizeof c->result.why, "%s", o.why);
-    if (c->selection.n == 1 && o.n_given < c->result.fewest)
-        c->result.fewest = o.n_given;
     free(none);
 }
 
@@ -248,7 +243,7 @@ compare_many(struct comparison *c, const qv_outcome *info, compare_depth depth)
         compare(c, steps[i % 4] / 2, n, steps[i % 4], i < 4 ? 1 : 3, i % 2);
     compare(c, n / 3, 2 * n / 3, 1, 1, false);
     compare(c, n / 2, n, 2, 3, true);
-    const int64_t alone = depth == COMPARE_SOME ? n / 5 + 1 : n > 64 ? n / 40 : 1;
+    const int64_t alone = depth == COMPARE_SOME ? n / 5 + 1 : n > 40 ? 7 : 1;
     for (int64_t i = 0; i < n; i += alone)
         compare(c, i, i + 1, 1, i % 2 ? 3 : 1, i % 5);
     compare_cut(c, 0, 0, rate / 2);
@@ -261,9 +256,7 @@ compare_frames(const char *name, compare_depth depth)
 {
     static struct judged judged;
     static struct comparison c;
-    c = (struct comparison){ .name = name,
-                             .judged = &judged,
-                             .result = { .left_out = true, .fewest = INT64_MAX } };
+    c = (struct comparison){ .name = name, .judged = &judged, .result = { .left_out = true } };
     judge_file(name, depth == COMPARE_FEW, &judged);
     const struct selection none = { .threads = 1 };
     const struct outcome whole = read_frames(name, NULL, &none, &c.index, &c.result);

@@ -216,18 +216,19 @@ try_packs(struct check *check, int64_t head_dim)
     }
 }
 
-/* Tries the attention of the Qwen-VL towers: single frames and eight frames at once, from
- * thumbnails to large images, and packs. */
+/* Tries the attention of the Qwen-VL towers: one frame, from a thumbnail to a large image, eight at
+ * once, and packs. */
 static void
 try_attention(struct check *check)
 {
-    static const int64_t dims[] = { 64, 72, 80 }, lengths[] = { 64, 196, 760, 4096 },
-                         batches[] = { 1, 8 };
-    for (int d = 0; d < 3; d++) {
-        for (int i = 0; i < 4 * 2; i++)
-            try_segments(check, dims[d], lengths[i / 2] * batches[i % 2], batches[i % 2],
-                         lengths[i / 2]);
-        try_packs(check, dims[d]);
+    static const struct {
+        int64_t segments, rows;
+    } equal[] = { { 1, 64 }, { 8, 760 }, { 1, 4096 } };
+    for (int64_t head_dim = 64; head_dim <= 80; head_dim += 8) {
+        for (size_t i = 0; i < sizeof equal / sizeof *equal; i++)
+            try_segments(check, head_dim, equal[i].segments * equal[i].rows, equal[i].segments,
+                         equal[i].rows);
+        try_packs(check, head_dim);
     }
 }
 

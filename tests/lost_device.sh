@@ -34,7 +34,7 @@ cache="$qwenvit cache fill $common --part-bytes 1"
 mkdir whole
 expect 0 '' $encode -o whole
 expect 0 '3 done' $cache -o tokens
-for i in 1 2 3; do expect 0 '' "$qwenvit" cache get tokens p$i.ppm -o $i.whole; done
+for i in 1 2 3; do expect 0 '' "$qwenvit" cache get tokens p$i.ppm -o $i.whole.safetensors; done
 
 after=0
 mkdir some
@@ -60,7 +60,7 @@ while ! run $cache -o some/$after; do
     expect 0 '3 keys in ' "$qwenvit" cache check some/$after --quiet
     for i in 1 2 3; do
         "$qwenvit" cache get some/$after p$i.ppm -o one.safetensors
-        cmp one.safetensors $i.whole || fail "lost after $after, run again: p$i.ppm is another"
+        cmp one.safetensors $i.whole.safetensors || fail "lost after $after, run again: p$i.ppm is another"
     done
     after=$((after + 1))
 done

@@ -1265,3 +1265,12 @@ clip_write(const char *name)
     clip_write_bytes(name, bytes);
     free(bytes.data);
 }
+
+void
+clip_write_frames(const char *path, int n)
+{
+    av_log_set_level(AV_LOG_QUIET);
+    clip_bytes bytes = encode(&(recipe){ .name = path, .frames = n });
+    clip_write_bytes(path, bytes);
+    free(bytes.data);
+}

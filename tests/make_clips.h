@@ -39,5 +39,7 @@ clip_bytes clip_make(const char *name);
 /* Makes the clip and writes it to the working folder under its name. */
 void clip_write(const char *name);
 void clip_write_bytes(const char *name, clip_bytes bytes);
+/* Writes n ordinary frames; the ending of the path gives the container. */
+void clip_write_frames(const char *path, int n);
 
 #endif

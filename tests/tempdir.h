@@ -12,7 +12,7 @@
 
 #include "qwenvit.h"
 
-static char tempdir[] = "/tmp/qv_test_XXXXXX";
+static char tempdir[32];
 
 static inline int
 tempdir_remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
@@ -27,7 +27,8 @@ tempdir_remove_one(const char *path, const struct stat *st, int type, struct FTW
 static inline int
 tempdir_make(void)
 {
-    memcpy(tempdir + strlen(tempdir) - 6, "XXXXXX", 6);
+    snprintf(tempdir, sizeof tempdir, "%s/qv_test_XXXXXX",
+             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"); /* where a sync takes no time */
     return mkdtemp(tempdir) ? 0 : -1;
 }
 
@@ -118,5 +119,13 @@ expect_failure(const char *what, qv_status wanted, const char *words, qv_status 
         if ((unsigned char)*p < 0x20 || (unsigned char)*p > 0x7e)
             fail_msg("%s: a control character in: %s", what, err->text);
 }
+
+/* The same of a call that is given ERR for its error. */
+#define expect_error(wanted, words, call)                                                          \
+    do {                                                                                           \
+        qv_error test_error = { 0 };                                                               \
+        const qv_status test_status = (call);                                                      \
+        expect_failure(#call, wanted, words, test_status, &test_error);                            \
+    } while (0)
 
 #endif

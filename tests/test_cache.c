@@ -20,8 +20,7 @@ static const qv_cache_layout tiny = { .dtype = QV_F32, .width = 6, .n_deepstack 
 static void
 expect_tokens(const qv_cache *c, const char *key, int64_t rows)
 {
-    qv_cache_item item;
-    assert_ok(qv_cache_find(c, key, &item, ERR));
+    qv_cache_item item = find_item(c, key);
     if (!item.key)
         fail_msg("%.80s is not there", key);
     check_item(c, &item, rows);
@@ -37,15 +36,14 @@ TEST(test_round_trip)
         { .dtype = QV_F32, .width = 1, .n_deepstack = 8 },
         { .dtype = QV_F32, .width = 16, .n_deepstack = 8, .packed = true },
     };
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    EACH (one, layouts) {
         const char *dir = temp_path("cache");
-        qv_cache_writer *w = open_writer(dir, &layouts[i], 1);
+        qv_cache_writer *w = open_writer(dir, one, 1);
         for (int k = 0; k < 40; k++)
-            write_key(w, &layouts[i], key_name(k), key_rows(k));
+            write_key(w, one, key_name(k), key_rows(k));
         close_writer(&w);
         qv_cache *c = open_cache(dir);
-        qv_cache_info info;
-        qv_cache_get_info(c, &info);
+        const qv_cache_info info = cache_info(c);
         assert_int_equal(info.n_ok, 40);
         assert_int_equal(info.n_failed, 0);
         assert_int_equal(info.n_damaged, 0);
@@ -82,15 +80,13 @@ TEST(test_by_turns)
     }
     close_writer(&w);
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_parts, 1);
     assert_int_equal(info.n_damaged, 0);
     assert_int_equal(info.n_ok, 6);
     assert_int_equal(info.n_failed, 3);
     for (int k = 0; k < N; k++) {
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
+        qv_cache_item item = find_item(c, key_name(k));
         assert_true((item.key != NULL) == (k % 4 != 1));
         if (k % 4 == 2)
             assert_int_equal(item.status, QV_EFORMAT);
@@ -110,13 +106,12 @@ TEST(test_parts)
     const char *dir = temp_path("cache");
     qv_cache_writer_options o = { .layout = tiny, .part_bytes = 2000, .shard = 3, .n_shards = 7 };
     qv_cache_writer *w = NULL;
-    qv_cache_info info;
     assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     for (int k = 0; k < 20; k++)
         write_key(w, &tiny, key_name(k), 4);
     assert_ok(qv_cache_seal(w, ERR)); /* It can be read before the end. */
     qv_cache *c = open_cache(dir);
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, 20);
     assert_true(info.n_parts >= 2 && info.n_parts <= 20);
     qv_cache_item item;
@@ -153,8 +148,7 @@ TEST(test_dropped)
     assert_int_equal(front_bytes(&f), 256 << 10);
     free(f.data);
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, 13);
     assert_int_equal(info.n_damaged, 0);
     check_all(c);
@@ -231,15 +225,14 @@ TEST(test_keys)
     validate_parts(dir);
 
     char out[QV_CACHE_MAX_KEY + 1], too_long[QV_CACHE_MAX_KEY + 2];
-    qv_error err = { 0 };
     memset(too_long, 'k', sizeof too_long);
     too_long[sizeof too_long - 1] = 0;
-    expect_failure("empty", QV_EFORMAT, "empty", qv_cache_key("", out, &err), &err);
-    expect_failure("own", QV_EFORMAT, "__unused.0|__", qv_cache_key("__unused.0", out, &err), &err);
-    expect_failure("long", QV_EFORMAT, "4097 bytes|4096", qv_cache_key(too_long, out, &err), &err);
+    expect_error(QV_EFORMAT, "empty", qv_cache_key("", out, ERR));
+    expect_error(QV_EFORMAT, "__unused.0|__", qv_cache_key("__unused.0", out, ERR));
+    expect_error(QV_EFORMAT, "4097 bytes|4096", qv_cache_key(too_long, out, ERR));
     memset(too_long, '\xff', 1366);
     too_long[1366] = 0;
-    expect_failure("long", QV_EFORMAT, "4098 bytes", qv_cache_key(too_long, out, &err), &err);
+    expect_error(QV_EFORMAT, "4098 bytes", qv_cache_key(too_long, out, ERR));
     too_long[1365] = 0;
     assert_ok(qv_cache_key(too_long, out, ERR));
     assert_true(qv_cache_key_hash("") == 0x2d06800538d394c2); /* XXH3-64, as xxhsum -H3 prints
@@ -282,15 +275,13 @@ TEST(test_precedence)
         snprintf(name, sizeof name, "%zu", i);
         const char *dir = temp_path(name), *records = cases[i].records;
         qv_cache_source source = some_source;
-        qv_cache_info info;
-        qv_cache_item item;
         write_records(dir, records);
         qv_cache *c = open_cache(dir);
-        qv_cache_get_info(c, &info);
+        const qv_cache_info info = cache_info(c);
         assert_int_equal(info.n_parts, strlen(records) / 2);
         const bool ok = records[2 * cases[i].wins] == 'o';
         source.mtime_ns = records[2 * cases[i].wins + 1] - '0';
-        assert_ok(qv_cache_find(c, "k", &item, ERR));
+        qv_cache_item item = find_item(c, "k");
         if (info.n_ok != ok || info.n_failed != !ok || item.mtime_ns != source.mtime_ns ||
             (ok && item.rows != cases[i].wins + 1))
             fail_msg("%s: %lld ok, %lld failed, version %lld, %lld rows", records,
@@ -322,8 +313,7 @@ TEST(test_many_that_changed)
         close_writer(&w);
     }
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, 2 * N / 3); /* For the others the second run counts. */
     assert_int_equal(info.n_failed, N / 3);
     for (int k = 0; k < N; k++) {
@@ -345,12 +335,11 @@ TEST(test_later)
     const int64_t later = ((int64_t)time(NULL) + (int64_t)50 * 365 * 24 * 3600) * 1000000000;
     qv_cache_writer_options o = { .layout = tiny, .after = later };
     qv_cache_writer *w = NULL;
-    qv_cache_info info;
     assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     write_key(w, &tiny, "k", 2);
     close_writer(&w);
     qv_cache *c = open_cache(dir);
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_true(info.sealed == later + 1);
     qv_cache_close(&c);
 }
@@ -426,16 +415,16 @@ TEST(test_source_of)
     const struct timespec times[2] = { { .tv_sec = 3 },
                                        { .tv_sec = 1234567890, .tv_nsec = 987654321 } };
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         char text[QV_CACHE_OPTIONS_BYTES], wanted[QV_CACHE_OPTIONS_BYTES];
-        const qv_cache_source s = qv_cache_source_of(path, &cases[i].own, text);
+        const qv_cache_source s = qv_cache_source_of(path, &c->own, text);
         assert_ptr_equal(s.path, path);
         assert_int_equal(s.bytes, 5);
         assert_int_equal(s.mtime_ns, 1234567890987654321);
-        assert_true(s.start_s == cases[i].own.start_s && s.end_s == cases[i].own.end_s);
-        assert_ptr_equal(s.options, cases[i].options ? text : NULL);
-        if (cases[i].options) {
-            snprintf(wanted, sizeof wanted, "{\"%s}", cases[i].options);
+        assert_true(s.start_s == c->own.start_s && s.end_s == c->own.end_s);
+        assert_ptr_equal(s.options, c->options ? text : NULL);
+        if (c->options) {
+            snprintf(wanted, sizeof wanted, "{\"%s}", c->options);
             assert_string_equal(s.options, wanted);
         }
     }
@@ -487,7 +476,6 @@ TEST(test_other_caches)
     static const char mine[] = "{\"model_type\":\"qwen3_vl\",\"preprocessing\":{\"fps\":2.0}}";
     const qv_cache_writer_options o = { .layout = tiny, .made_by = mine };
     qv_cache_writer *w = NULL;
-    qv_error err = { 0 };
     assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
     close_writer(&w);
     /* The same description again. */
@@ -521,19 +509,17 @@ TEST(test_other_caches)
     };
     char path[600];
     snprintf(path, sizeof path, "%s/%s", dir, "qwenvit-cache.json");
-    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+    EACH (one, foreign) {
         qv_cache *c = NULL;
-        put_file(path, foreign[i].text, strlen(foreign[i].text));
-        expect_refused(dir, &tiny, mine, QV_EFORMAT, foreign[i].words);
-        expect_failure("open", QV_EFORMAT, foreign[i].words, qv_cache_open(dir, &c, &err), &err);
+        put_file(path, one->text, strlen(one->text));
+        expect_refused(dir, &tiny, mine, QV_EFORMAT, one->words);
+        expect_error(QV_EFORMAT, one->words, qv_cache_open(dir, &c, ERR));
         assert_null(c);
     }
     qv_cache *c = NULL;
-    expect_failure("no cache", QV_EIO, "qwenvit-cache.json", qv_cache_open(tempdir, &c, &err),
-                   &err);
-    expect_failure("a file", QV_EIO, "folder", qv_cache_writer_open(path, &o, &w, &err), &err);
-    expect_failure("nowhere", QV_EIO, "folder",
-                   qv_cache_writer_open(temp_path("no/such"), &o, &w, &err), &err);
+    expect_error(QV_EIO, "qwenvit-cache.json", qv_cache_open(tempdir, &c, ERR));
+    expect_error(QV_EIO, "folder", qv_cache_writer_open(path, &o, &w, ERR));
+    expect_error(QV_EIO, "folder", qv_cache_writer_open(temp_path("no/such"), &o, &w, ERR));
 }
 
 static const qv_packing packing = { .rows = 3072, .rule = "pairs" };
@@ -736,14 +722,13 @@ TEST(test_damage)
             qv_cache_close(&c);
         }
     /* Any byte of the tensors may change; the checksum shows it. */
-    qv_cache_info all;
     for (size_t at = header; at < good.bytes; at += 3) {
         qv_error err = { 0 };
         memcpy(changed, good.data, good.bytes);
         changed[at] ^= 4;
         put_file(path, changed, good.bytes);
         qv_cache *c = open_cache(dir);
-        qv_cache_get_info(c, &all);
+        const qv_cache_info all = cache_info(c);
         assert_int_equal(all.n_ok, 2);
         int bad = 0;
         for (int64_t i = 0; i < 2; i++)
@@ -807,17 +792,16 @@ TEST(test_contradictions)
     write_key(w, &tiny, "k", 3);
     close_writer(&w);
     struct file good = read_part(dir, path);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qv_cache_info info;
+    EACH (one, cases) {
         qv_error err = { 0 };
-        put_altered(path, &good, cases[i].from, cases[i].to);
+        put_altered(path, &good, one->from, one->to);
         qv_cache *c = open_cache(dir);
-        qv_cache_get_info(c, &info);
+        const qv_cache_info info = cache_info(c);
         assert_int_equal(info.n_ok, 1);
         if (qv_cache_verify(c, 0, &err) != QV_EFORMAT)
-            fail_msg("%s: believed", cases[i].to);
-        if (!strchr(cases[i].words, '|') && !strstr(err.text, cases[i].words))
-            fail_msg("\"%s\" is not in \"%s\"", cases[i].words, err.text);
+            fail_msg("%s: believed", one->to);
+        if (!strchr(one->words, '|') && !strstr(err.text, one->words))
+            fail_msg("\"%s\" is not in \"%s\"", one->words, err.text);
         qv_cache_close(&c);
     }
     free(good.data);
@@ -826,22 +810,19 @@ TEST(test_contradictions)
 TEST(test_wrong_calls)
 {
     const char *dir = temp_path("cache");
-    qv_error err = { 0 };
     qv_cache_writer *w = open_writer(dir, &tiny, 0);
     qv_cache_entry *e = NULL;
     float row[6] = { 0 };
     qv_tokens t = { .tokens = row, .deepstack = { row, row }, .n = 1 };
-    expect_failure("rows", QV_EINVAL, "-1 rows", qv_cache_begin(w, "k", &some_source, -1, &e, &err),
-                   &err);
-    expect_failure("key", QV_EFORMAT, "__", qv_cache_begin(w, "__k", &some_source, 1, &e, &err),
-                   &err);
+    expect_error(QV_EINVAL, "-1 rows", qv_cache_begin(w, "k", &some_source, -1, &e, ERR));
+    expect_error(QV_EFORMAT, "__", qv_cache_begin(w, "__k", &some_source, 1, &e, ERR));
     assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
     assert_ok(qv_cache_put(e, &t, ERR));
-    expect_failure("more", QV_EINVAL, "more than its 1", qv_cache_put(e, &t, &err), &err);
+    expect_error(QV_EINVAL, "more than its 1", qv_cache_put(e, &t, ERR));
     qv_cache_drop(&e);
     assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
     const qv_cache_result nothing = { .outcome = &(qv_outcome){ .n_frames = 0 } };
-    expect_failure("empty", QV_EINVAL, "0 rows", qv_cache_finish(&e, &nothing, &err), &err);
+    expect_error(QV_EINVAL, "0 rows", qv_cache_finish(&e, &nothing, ERR));
     assert_null(e);
     const qv_outcome rates[] = { { .sampled_fps = -1 },
                                  { .sampled_fps = NAN },
@@ -851,12 +832,12 @@ TEST(test_wrong_calls)
         assert_ok(qv_cache_begin(w, "k", &some_source, 1, &e, ERR));
         assert_ok(qv_cache_put(e, &t, ERR));
         const qv_cache_result bad = { .outcome = &rates[i] };
-        expect_failure("rate", QV_EINVAL, "sampled_fps is ", qv_cache_finish(&e, &bad, &err), &err);
+        expect_error(QV_EINVAL, "sampled_fps is ", qv_cache_finish(&e, &bad, ERR));
     }
     close_writer(&w);
     assert_int_equal(temp_entries(dir), 1);
     const qv_cache_writer_options bad = { .layout = tiny, .shard = 2, .n_shards = 2 };
-    expect_failure("shard", QV_EINVAL, "2 of 2", qv_cache_writer_open(dir, &bad, &w, &err), &err);
+    expect_error(QV_EINVAL, "2 of 2", qv_cache_writer_open(dir, &bad, &w, ERR));
 }
 
 /* ---- many threads ---------------------------------------------------------------------------- */

@@ -308,10 +308,9 @@ no_faults(void)
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-enum { N_KEYS = 10, FAILED_KEY = 5 };
-enum { RUN_DONE = 0, RUN_FAILED = 3 };
+enum { N_KEYS = 8, FAILED_KEY = 5 };
+enum { DONE = 0, FAILED = 3, NO_MEMORY = 4, UNTOLD = 9 };
 
-static char root[64];
 static qv_cache_layout layout = { .dtype = QV_BF16, .width = 8, .n_deepstack = 2 };
 
 static qv_status
@@ -335,7 +334,7 @@ run(const char *dir, int n, qv_error *err)
 {
     qv_cache *there = NULL;
     qv_cache_info info = { .sealed = 0 };
-    qv_cache_writer_options o = { .layout = layout, .part_bytes = 1300 };
+    qv_cache_writer_options o = { .layout = layout, .part_bytes = 900 };
     if (!qv_cache_open(dir, &there, NULL))
         qv_cache_get_info(there, &info);
     o.after = info.sealed;
@@ -354,25 +353,39 @@ run(const char *dir, int n, qv_error *err)
     return s ? s : closed;
 }
 
-/* Runs it here and returns an exit code. A failure must come with an error text. */
+/* How a run ended, as an exit code. A failure must come with an error text. */
+static int
+how_it_ended(qv_status s, const qv_error *err)
+{
+    const bool told = s && err->status == s && *err->text;
+    return !s                                              ? DONE
+           : told && s == QV_ENOMEM                        ? NO_MEMORY
+           : told && s == QV_EIO && strchr(err->text, ':') ? FAILED
+                                                           : UNTOLD;
+}
+
 static int
 run_here(const char *dir, int n)
 {
     qv_error err = { 0 };
-    const qv_status s = run(dir, n, &err);
-    const bool told = s == QV_EIO && err.status == s && strchr(err.text, ':');
-    return !s ? RUN_DONE : told ? RUN_FAILED : 9;
+    return how_it_ended(run(dir, n, &err), &err);
 }
 
-/* Runs it in a process of its own. */
+static int
+add_all(const char *dir)
+{
+    return run_here(dir, N_KEYS);
+}
+
+/* Starts it in a process of its own. */
 static pid_t
-start_run(const char *dir, int n)
+start(int (*act)(const char *dir), const char *dir)
 {
     fflush(NULL);
     const pid_t pid = fork();
     assert_true(pid >= 0);
     if (!pid)
-        _exit(run_here(dir, n));
+        _exit(act(dir));
     return pid;
 }
 
@@ -389,7 +402,7 @@ static void
 run_undisturbed(const char *dir)
 {
     no_faults();
-    assert_int_equal(run_here(dir, N_KEYS), RUN_DONE);
+    assert_int_equal(run_here(dir, N_KEYS), DONE);
 }
 
 /* ---- what must hold -------------------------------------------------------------------------- */
@@ -413,15 +426,13 @@ static void
 check_cache(const char *dir, bool once)
 {
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
     int records = 0;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_damaged, 0);
     assert_int_equal(info.n_ok, N_KEYS - 1);
     assert_int_equal(info.n_failed, 1);
     for (int k = 0; k < N_KEYS; k++) {
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
+        qv_cache_item item = find_item(c, key_name(k));
         assert_non_null(item.key);
         if (k == FAILED_KEY)
             assert_int_equal(item.status, QV_EFORMAT);
@@ -445,28 +456,25 @@ check_rest(const char *dir)
     qv_cache *c = NULL;
     if (qv_cache_open(dir, &c, NULL)) /* qwenvit-cache.json was not there yet. */
         return;
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_damaged, 0);
     check_all(c);
     qv_cache_close(&c);
 }
 
 static int
-make_root(void)
+set_up(void)
 {
-    snprintf(root, sizeof root, "%s/qv_crash_XXXXXX",
-             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"); /* A sync takes no time there. */
     no_faults();
     no_tmpfile = false;
-    return mkdtemp(root) ? 0 : -1;
+    return tempdir_make();
 }
 
 static int
-remove_root(void)
+tear_down(void)
 {
     no_faults();
-    return nftw(root, tempdir_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return tempdir_remove();
 }
 
 static const char *
@@ -474,103 +482,264 @@ fresh(void)
 {
     static char dir[80];
     static int n;
-    snprintf(dir, sizeof dir, "%s/%d", root, n++);
+    snprintf(dir, sizeof dir, "%s/%d", tempdir, n++);
     return dir;
 }
 
-/* ---- every call once ------------------------------------------------------------------------- */
+/* ---- pruning --------------------------------------------------------------------------------- */
 
-/* Goes on until there are no more calls. Which threads come first differs from run to run, and so
- * may the number of a call, but every number is tried. Returns how many there were. */
+static const qv_cache_source newer = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 3000 };
+enum { DROPPED_KEY = 6 };
+
+static bool
+is_newer(int k)
+{
+    return k % 3 == 1 || k == DROPPED_KEY;
+}
+
+static void
+cut_copy(const char *path, void *user)
+{
+    char name[700];
+    struct file f = read_file(path);
+    snprintf(name, sizeof name, "%s/part-cut-00.safetensors", (const char *)user);
+    put_file(name, f.data, f.bytes - 3);
+    free(f.data);
+}
+
+/* Makes a cache with keys in several parts, newer versions of some keys behind them, and a part
+ * that was cut. */
+static const char *
+make_prunable(void)
+{
+    const char *dir = fresh();
+    run_undisturbed(dir);
+    assert_true(each_part(dir, cut_copy, (void *)(uintptr_t)dir) > 3);
+    qv_cache *c = open_cache(dir);
+    const qv_cache_info info = cache_info(c);
+    qv_cache_close(&c);
+    const qv_cache_writer_options o = { .layout = layout, .part_bytes = 900, .after = info.sealed };
+    qv_cache_writer *w = NULL;
+    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
+    for (int i = 0; i < 2; i++) { /* Parts of which nothing stays. */
+        write_key(w, &layout, key_name(4), key_rows(4));
+        assert_ok(qv_cache_seal(w, ERR));
+    }
+    for (int k = 0; k < N_KEYS; k++) {
+        qv_cache_entry *e = NULL;
+        if (!is_newer(k))
+            continue;
+        assert_ok(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, ERR));
+        put_rows(e, &layout, key_name(k), 0, key_rows(k));
+        finish_key(&e, QV_OK, NULL);
+    }
+    close_writer(&w);
+    return dir;
+}
+
+static bool keys_go = true; /* Whether a prune drops a key. */
+
+static qv_status
+prune(const char *dir, qv_error *err)
+{
+    static const char *const drop[] = { "clips/6.mp4" };
+    const qv_cache_prune_options o = { .superseded = true, .drop = drop, .n_drop = keys_go };
+    qv_cache_pruned n;
+    return qv_cache_prune(dir, &o, &n, err);
+}
+
 static int
-kill_each_call(bool half)
+prune_here(const char *dir)
+{
+    qv_error err = { 0 };
+    return how_it_ended(prune(dir, &err), &err);
+}
+
+/* Checks a cache at any moment of a prune: every key counts as it did, except that the dropped key
+ * may be gone. An older version of a key never counts. */
+static void
+check_prunable(const char *dir, bool is_done)
+{
+    qv_cache *c = open_cache(dir);
+    int records = 0;
+    const qv_cache_info info = cache_info(c);
+    for (int k = 0; k < N_KEYS; k++) {
+        qv_cache_item item = find_item(c, key_name(k));
+        if (k == DROPPED_KEY && (is_done || !item.key)) {
+            assert_null(item.key);
+            continue;
+        }
+        assert_non_null(item.key);
+        assert_int_equal(item.mtime_ns, (is_newer(k) ? newer : some_source).mtime_ns);
+        if (k == FAILED_KEY)
+            assert_int_equal(item.status, QV_EFORMAT);
+        else
+            check_item(c, &item, key_rows(k));
+    }
+    check_all(c);
+    qv_cache_close(&c);
+    const int n_parts = each_part(dir, is_done ? count_records : NULL, &records);
+    if (!is_done)
+        return;
+    assert_int_equal(info.n_damaged + info.n_superseded, 0);
+    assert_int_equal(records, N_KEYS - 1);
+    assert_int_equal(temp_entries(dir), n_parts + 1);
+    validate_parts(dir);
+}
+
+static int
+prune_no_key(const char *dir)
+{
+    keys_go = false;
+    const int code = prune_here(dir);
+    keys_go = true;
+    return code;
+}
+
+static void
+check_key_there(const char *dir, bool is_done)
+{
+    (void)is_done;
+    check_prunable(dir, false);
+}
+
+static void
+prune_undisturbed(const char *dir)
+{
+    no_faults();
+    assert_int_equal(prune_here(dir), DONE);
+    check_prunable(dir, true);
+}
+
+static void
+check_added(const char *dir, bool is_done)
+{
+    if (is_done)
+        check_cache(dir, true);
+    else
+        check_rest(dir);
+}
+
+static void
+add_undisturbed(const char *dir)
+{
+    run_undisturbed(dir);
+    check_cache(dir, true);
+}
+
+/* ---- each fault once ------------------------------------------------------------------------- */
+
+/* What is disturbed: a run that adds, or a prune. */
+static const struct subject {
+    const char *name;
+    const char *(*make)(void);
+    int (*act)(const char *dir);
+    void (*check)(const char *dir, bool is_done); /* at any moment, and once it is done */
+    void (*repeat)(const char *dir);              /* undisturbed, so that all is as it should be */
+} adding = { "adding", fresh, add_all, check_added, add_undisturbed },
+  pruning = { "pruning", make_prunable, prune_here, check_prunable, prune_undisturbed },
+  pruning_no_key = { "pruning no key", make_prunable, prune_no_key, check_key_there,
+                     prune_undisturbed };
+
+enum fault { KILL, FAIL, SYNC, READ, MEMORY };
+
+/* Disturbs it at each call, from the first on, until there are no more. Which threads come first
+ * differs from run to run, and so may the number of a call, but every number is tried. A failure is
+ * reported, or it changes nothing; what is there stays, and the next run goes on. `with` is the
+ * errno of FAIL; killed is a write half way, if it is not 0. Returns how many calls there were. */
+static int
+disturb(const struct subject *s, enum fault fault, int with)
 {
     for (int at = 1;; at++) {
-        const char *dir = fresh();
         no_faults();
-        fault_at = at;
-        fault_half = half;
-        const int code = end_run(start_run(dir, N_KEYS));
-        if (code == RUN_DONE) {
-            check_cache(dir, true);
+        const char *dir = s->make();
+        no_faults();
+        *(fault == SYNC     ? &sync_at
+          : fault == READ   ? &read_at
+          : fault == MEMORY ? &no_memory_at
+                            : &fault_at) = at;
+        fault_errno = fault == FAIL ? with : 0;
+        fault_half = fault == KILL ? with : at % 2;
+        if (fault == SYNC && s == &adding)
+            sync_log_begin();
+        const int code = fault == KILL ? end_run(start(s->act, dir)) : s->act(dir);
+        sync_logs = false;
+        const bool reached = fault == KILL   ? code != DONE
+                             : fault == FAIL ? n_calls >= at
+                             : fault == SYNC ? n_syncs >= at
+                             : fault == READ ? n_reads >= at
+                                             : n_allocations >= at;
+        no_faults();
+        const int told = fault == KILL ? -SIGKILL : fault == MEMORY ? NO_MEMORY : FAILED;
+        if ((code != DONE || (reached && fault == SYNC)) && !(reached && code == told))
+            fail_msg("%s, call %d: ended with %d", s->name, at, code);
+        for (size_t i = 0; fault == SYNC && s == &adding && i < n_sync_events; i++)
+            if (sync_events[i].kind == SYNC_NAMED && S_ISREG(not_synced.st_mode) &&
+                sync_events[i].inode == not_synced.st_ino)
+                fail_msg("sync %d failed, and its file was given a name", at);
+        s->check(dir, !reached);
+        s->repeat(dir);
+        remove_folder(dir);
+        if (!reached) {
+            print_message("%s: %d calls\n", s->name, at - 1);
             return at - 1;
         }
-        if (code != -SIGKILL)
-            fail_msg("call %d: ended with %d", at, code);
-        check_rest(dir);
-        run_undisturbed(dir);
-        check_cache(dir, true);
-        remove_folder(dir);
     }
 }
 
 TEST(test_kill_every_call)
 {
-    for (int named = 0; named < 2; named++)
-        for (int half = 0; half < 2; half++) {
-            no_tmpfile = named;
-            const int n = kill_each_call(half);
-            print_message("%d calls, %s, killed %s\n", n, named ? "named" : "O_TMPFILE",
-                          half ? "half way" : "before");
-            assert_true(n > 30);
-        }
+    for (int half = 0; half < 2; half++) {
+        no_tmpfile = !half;
+        assert_true(disturb(&adding, KILL, half) > 30);
+        assert_true(disturb(&pruning, KILL, half) > 30);
+    }
 }
 
 TEST(test_kill_packed)
 {
     layout.packed = true;
-    assert_true(kill_each_call(true) > 30);
+    assert_true(disturb(&adding, KILL, true) > 30);
     layout.packed = false;
 }
 
-/* A failure is reported, or it changes nothing; the next run goes on. */
 TEST(test_fail_every_call)
 {
     static const int errors[] = { EIO, ENOSPC };
-    for (int named = 0; named < 2; named++)
-        for (int i = 0; i < 2; i++) {
-            no_tmpfile = named;
-            for (int at = 1; n_calls >= at - 1; at++) {
-                const char *dir = fresh();
-                no_faults();
-                fault_at = at;
-                fault_errno = errors[i];
-                fault_half = at % 2;
-                const int code = run_here(dir, N_KEYS), n = n_calls;
-                if (code != RUN_DONE && code != RUN_FAILED)
-                    fail_msg("call %d, %s: ended with %d", at, strerror(errors[i]), code);
-                check_rest(dir);
-                run_undisturbed(dir);
-                check_cache(dir, true);
-                remove_folder(dir);
-                n_calls = n;
-            }
-        }
+    for (int named = 0; named < 2; named++) {
+        no_tmpfile = named;
+        disturb(&adding, FAIL, errors[named]);
+        disturb(&pruning, FAIL, errors[named]);
+    }
 }
 
-/* A lack of memory at any allocation is reported as one, and what is there stays undamaged. Then
- * everything is read with the same failures. */
+/* A file that was not synced has no name. */
+TEST(test_sync_fails)
+{
+    for (int named = 0; named < 2; named++) {
+        no_tmpfile = named;
+        assert_true(disturb(&adding, SYNC, 0) > 5);
+    }
+    assert_true(disturb(&pruning, SYNC, 0) > 6);
+}
+
+/* What cannot be read now may be readable later. So no part is removed because its header or its
+ * tokens cannot be read, and where a key is dropped, no older record of it comes back from such a
+ * part. */
+TEST(test_prune_cannot_read)
+{
+    assert_true(disturb(&pruning, READ, 0) > 30);
+    assert_true(disturb(&pruning_no_key, READ, 0) > 30);
+}
+
+/* A lack of memory at any allocation is reported as one. */
 TEST(test_no_memory)
 {
-    int at = 1;
-    for (bool reached = true; reached; at++) {
-        const char *dir = fresh();
-        qv_error err = { 0 };
-        no_faults();
-        no_memory_at = at;
-        const qv_status s = run(dir, N_KEYS, &err);
-        reached = n_allocations >= at;
-        no_faults();
-        if (s && (s != QV_ENOMEM || err.status != s || !*err.text))
-            fail_msg("allocation %d: %s: %s", at, qv_status_name(s), err.text);
-        run_undisturbed(dir);
-        check_cache(dir, true);
-        remove_folder(dir);
-    }
-    print_message("%d allocations of a run\n", at);
+    disturb(&adding, MEMORY, 0);
+    disturb(&pruning, MEMORY, 0);
     const char *dir = fresh();
     run_undisturbed(dir);
-    at = 1;
+    int at = 1;
     for (bool reached = true; reached; at++) {
         qv_cache *c = NULL;
         qv_error err = { 0 };
@@ -625,7 +794,7 @@ TEST(test_order_of_others)
 {
     const char *dir = fresh();
     struct stat above;
-    assert_int_equal(__real_mkdir(dir, 0777) | stat(root, &above), 0);
+    assert_int_equal(__real_mkdir(dir, 0777) | stat(tempdir, &above), 0);
     sync_log_begin();
     qv_cache_writer *w = open_writer(dir, &layout, 0);
     assert_int_equal(sync_log_end(), 1);
@@ -633,297 +802,30 @@ TEST(test_order_of_others)
     close_writer(&w);
 }
 
-/* Each sync fails once. The failure is reported, and a file that was not synced has no name. */
-TEST(test_sync_fails)
-{
-    int n = 0;
-    for (int named = 0; named < 2; named++) {
-        no_tmpfile = named;
-        for (sync_at = 1;; n++) {
-            const char *dir = fresh();
-            const int at = sync_at;
-            no_faults();
-            sync_at = at;
-            sync_log_begin();
-            const int code = run_here(dir, N_KEYS);
-            sync_logs = false;
-            if (n_syncs < at)
-                break;
-            assert_int_equal(code, RUN_FAILED);
-            for (size_t i = 0; i < n_sync_events; i++)
-                if (sync_events[i].kind == SYNC_NAMED && S_ISREG(not_synced.st_mode) &&
-                    sync_events[i].inode == not_synced.st_ino)
-                    fail_msg("sync %d failed, and its file was given a name", at);
-            check_rest(dir);
-            run_undisturbed(dir);
-            check_cache(dir, true);
-            remove_folder(dir);
-            sync_at = at + 1;
-        }
-        no_faults();
-    }
-    print_message("%d syncs that failed\n", n);
-    assert_true(n > 10);
-}
-
 TEST(test_kill_at_random)
 {
     unsigned seed = 12345;
     const char *dir = fresh();
     int n_done = 0;
-    for (int n = 0; n < 200; n++) {
+    for (int n = 0; n < 100; n++) {
         no_tmpfile = n / 3 % 2;
         seed = seed * 1103515245 + 12345;
         const struct timespec moment = { .tv_nsec = (long)(seed >> 8) % 12000000 };
-        const pid_t pid = start_run(dir, N_KEYS);
+        const pid_t pid = start(add_all, dir);
         nanosleep(&moment, NULL);
         kill(pid, SIGKILL);
         const int code = end_run(pid);
-        assert_true(code == RUN_DONE || code == -SIGKILL);
+        assert_true(code == DONE || code == -SIGKILL);
         check_rest(dir);
-        if (code == RUN_DONE) {
+        if (code == DONE) {
             check_cache(dir, true);
             remove_folder(dir);
             n_done++;
         }
     }
-    print_message("200 kills, %d runs were done before\n", n_done);
+    print_message("100 kills, %d runs were done before\n", n_done);
     run_undisturbed(dir);
     check_cache(dir, true);
-}
-
-/* ---- pruning --------------------------------------------------------------------------------- */
-
-static const qv_cache_source newer = { .path = "clip.mp4", .bytes = 1000, .mtime_ns = 3000 };
-enum { DROPPED_KEY = 6 };
-
-static bool
-is_newer(int k)
-{
-    return k % 3 == 1 || k == DROPPED_KEY;
-}
-
-static void
-cut_copy(const char *path, void *user)
-{
-    char name[700];
-    struct file f = read_file(path);
-    snprintf(name, sizeof name, "%s/part-cut-00.safetensors", (const char *)user);
-    put_file(name, f.data, f.bytes - 3);
-    free(f.data);
-}
-
-/* Makes a cache with keys in several parts, newer versions of some keys behind them, and a part
- * that was cut. */
-static const char *
-make_prunable(void)
-{
-    const char *dir = fresh();
-    qv_cache_info info;
-    run_undisturbed(dir);
-    assert_true(each_part(dir, cut_copy, (void *)(uintptr_t)dir) > 3);
-    qv_cache *c = open_cache(dir);
-    qv_cache_get_info(c, &info);
-    qv_cache_close(&c);
-    const qv_cache_writer_options o = { .layout = layout,
-                                        .part_bytes = 1300,
-                                        .after = info.sealed };
-    qv_cache_writer *w = NULL;
-    assert_ok(qv_cache_writer_open(dir, &o, &w, ERR));
-    for (int i = 0; i < 2; i++) { /* Parts of which nothing stays. */
-        write_key(w, &layout, key_name(4), key_rows(4));
-        assert_ok(qv_cache_seal(w, ERR));
-    }
-    for (int k = 0; k < N_KEYS; k++) {
-        qv_cache_entry *e = NULL;
-        if (!is_newer(k))
-            continue;
-        assert_ok(qv_cache_begin(w, key_name(k), &newer, key_rows(k), &e, ERR));
-        put_rows(e, &layout, key_name(k), 0, key_rows(k));
-        finish_key(&e, QV_OK, NULL);
-    }
-    close_writer(&w);
-    return dir;
-}
-
-static bool keys_go = true; /* Whether a prune drops a key. */
-
-static qv_status
-prune(const char *dir, qv_error *err)
-{
-    static const char *const drop[] = { "clips/6.mp4" };
-    const qv_cache_prune_options o = { .superseded = true, .drop = drop, .n_drop = keys_go };
-    qv_cache_pruned n;
-    return qv_cache_prune(dir, &o, &n, err);
-}
-
-static int
-prune_here(const char *dir)
-{
-    qv_error err = { 0 };
-    const qv_status s = prune(dir, &err);
-    const bool is_told = s == QV_EIO && err.status == s && strchr(err.text, ':');
-    return !s ? RUN_DONE : is_told ? RUN_FAILED : 9;
-}
-
-/* Checks a cache at any moment of a prune: every key counts as it did, except that the dropped key
- * may be gone. An older version of a key never counts. */
-static void
-check_prunable(const char *dir, bool is_done)
-{
-    qv_cache *c = open_cache(dir);
-    qv_cache_info info;
-    int records = 0;
-    qv_cache_get_info(c, &info);
-    for (int k = 0; k < N_KEYS; k++) {
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
-        if (k == DROPPED_KEY && (is_done || !item.key)) {
-            assert_null(item.key);
-            continue;
-        }
-        assert_non_null(item.key);
-        assert_int_equal(item.mtime_ns, (is_newer(k) ? newer : some_source).mtime_ns);
-        if (k == FAILED_KEY)
-            assert_int_equal(item.status, QV_EFORMAT);
-        else
-            check_item(c, &item, key_rows(k));
-    }
-    check_all(c);
-    qv_cache_close(&c);
-    const int n_parts = each_part(dir, is_done ? count_records : NULL, &records);
-    if (!is_done)
-        return;
-    assert_int_equal(info.n_damaged + info.n_superseded, 0);
-    assert_int_equal(records, N_KEYS - 1);
-    assert_int_equal(temp_entries(dir), n_parts + 1);
-    validate_parts(dir);
-}
-
-static void
-prune_undisturbed(const char *dir)
-{
-    no_faults();
-    assert_int_equal(prune_here(dir), RUN_DONE);
-    check_prunable(dir, true);
-    remove_folder(dir);
-}
-
-TEST(test_prune_killed)
-{
-    for (int way = 0; way < 2; way++) {
-        no_tmpfile = way;
-        int code = -SIGKILL, at = 1;
-        for (; code == -SIGKILL; at++) {
-            no_faults();
-            const char *dir = make_prunable();
-            no_faults();
-            fault_at = at;
-            fault_half = !way;
-            fflush(NULL);
-            const pid_t pid = fork();
-            assert_true(pid >= 0);
-            if (!pid)
-                _exit(prune_here(dir));
-            code = end_run(pid);
-            check_prunable(dir, code == RUN_DONE);
-            prune_undisturbed(dir);
-        }
-        assert_int_equal(code, RUN_DONE);
-        print_message("%d calls of a prune, %s, killed %s\n", at - 2, way ? "named" : "O_TMPFILE",
-                      way ? "before" : "half way");
-        assert_true(at > 30);
-    }
-}
-
-/* A failure is reported, and what is there stays. */
-TEST(test_prune_fails)
-{
-    static const int errors[] = { EIO, ENOSPC };
-    for (int way = 0; way < 2; way++) {
-        no_tmpfile = way;
-        for (int at = 1, n = 1; n >= at; at++) {
-            no_faults();
-            const char *dir = make_prunable();
-            no_faults();
-            fault_at = at;
-            fault_errno = errors[way];
-            fault_half = at % 2;
-            const int code = prune_here(dir);
-            n = n_calls;
-            no_faults();
-            if (code != RUN_DONE && code != RUN_FAILED)
-                fail_msg("call %d: ended with %d", at, code);
-            check_prunable(dir, false);
-            prune_undisturbed(dir);
-        }
-    }
-    int n = 0;
-    for (sync_at = 1;; n++) {
-        const int at = sync_at;
-        no_faults();
-        const char *dir = make_prunable();
-        no_faults();
-        sync_at = at;
-        const int code = prune_here(dir);
-        const bool reached = n_syncs >= at;
-        assert_int_equal(code, reached ? RUN_FAILED : RUN_DONE);
-        check_prunable(dir, !reached);
-        prune_undisturbed(dir);
-        if (!reached)
-            break;
-        sync_at = at + 1;
-    }
-    print_message("%d syncs of a prune that failed\n", n);
-    assert_true(n > 6);
-}
-
-/* What cannot be read now may be readable later. So no part is removed because its header or its
- * tokens cannot be read, and where a key is dropped, no older record of it comes back from such a
- * part. */
-TEST(test_prune_cannot_read)
-{
-    for (int drops = 0; drops < 2; drops++) {
-        bool reached = true;
-        int at = 1;
-        for (; reached; at++) {
-            no_faults();
-            const char *dir = make_prunable();
-            no_faults();
-            read_at = at;
-            keys_go = drops;
-            const int code = prune_here(dir);
-            reached = n_reads >= at;
-            keys_go = true;
-            no_faults();
-            assert_true(code == RUN_DONE || (code == RUN_FAILED && reached));
-            check_prunable(dir, false);
-            prune_undisturbed(dir);
-        }
-        print_message("%d reads of a prune\n", at - 2);
-        assert_true(at > 30);
-    }
-}
-
-TEST(test_prune_no_memory)
-{
-    bool reached = true;
-    int at = 1;
-    for (; reached; at++) {
-        no_faults();
-        const char *dir = make_prunable();
-        qv_error err = { 0 };
-        no_faults();
-        no_memory_at = at;
-        const qv_status s = prune(dir, &err);
-        reached = n_allocations >= at;
-        no_faults();
-        if (s && (s != QV_ENOMEM || err.status != s || !*err.text))
-            fail_msg("allocation %d: %s: %s", at, qv_status_name(s), err.text);
-        check_prunable(dir, false);
-        prune_undisturbed(dir);
-    }
-    print_message("%d allocations of a prune\n", at - 2);
 }
 
 TEST(test_prune_order)
@@ -933,7 +835,7 @@ TEST(test_prune_order)
         const char *dir = make_prunable();
         no_faults();
         sync_log_begin();
-        assert_int_equal(prune_here(dir), RUN_DONE);
+        assert_int_equal(prune_here(dir), DONE);
         assert_true(sync_log_end() > 2);
         check_prunable(dir, true);
     }
@@ -944,7 +846,7 @@ static const char *pruned_dir;
 static void
 prune_it(void)
 {
-    assert_int_equal(prune_here(pruned_dir), RUN_DONE);
+    assert_int_equal(prune_here(pruned_dir), DONE);
 }
 
 /* A prune runs after a reader has listed the folder and before it opens a part that is pruned. The
@@ -985,18 +887,16 @@ TEST(test_prune_beside_open)
 TEST(test_prune_full_disk)
 {
     const char *dir = make_prunable();
-    qv_error err = { 0 };
     no_faults();
     disk_bytes = 4500; /* Room for a header and the first tensors behind it. */
-    expect_failure("full", QV_EIO, "No space left", prune(dir, &err), &err);
+    expect_error(QV_EIO, "No space left", prune(dir, ERR));
     no_faults();
     check_prunable(dir, false);
     read_only = true;
-    expect_failure("read only", QV_EIO, "Read-only", prune(dir, &err), &err);
+    expect_error(QV_EIO, "Read-only", prune(dir, ERR));
     no_faults();
     no_locks = true;
-    expect_failure("no locks", QV_EUNSUPPORTED, "cannot be locked here|--no-lock", prune(dir, &err),
-                   &err);
+    expect_error(QV_EUNSUPPORTED, "cannot be locked here|--no-lock", prune(dir, ERR));
     const qv_cache_prune_options o = { .superseded = true, .no_lock = true };
     qv_cache_pruned n;
     assert_ok(qv_cache_prune(dir, &o, &n, ERR));
@@ -1028,7 +928,6 @@ TEST(test_prune_reads_back)
         const char *dir = make_prunable();
         const int n_parts = each_part(dir, NULL, NULL);
         qv_cache_pruned n;
-        qv_error err = { 0 };
         const qv_cache_prune_options o = { .superseded = true };
         spoil = spoils[i];
         assert_ok(qv_cache_prune(dir, &o, &n, ERR));
@@ -1041,7 +940,7 @@ TEST(test_prune_reads_back)
         write_key(w, &layout, "k", 2);
         const int before = temp_entries(dir);
         spoil = spoils[i];
-        expect_failure("seal", QV_ESTATE, "", qv_cache_writer_close(&w, &err), &err);
+        expect_error(QV_ESTATE, "", qv_cache_writer_close(&w, ERR));
         no_faults();
         assert_true(temp_entries(dir) <= before);
         assert_int_equal(each_part(dir, NULL, NULL), n_parts - n.removed - n.broken);
@@ -1065,13 +964,12 @@ TEST(test_full_disk)
         s = try_key(w, &layout, key_name(k++), 5, &err);
     expect_failure("put", QV_EIO, "No space left", s, &err);
     assert_true(k > 3);
-    expect_failure("again", QV_EIO, "No space left", try_key(w, &layout, "k", 5, &err), &err);
-    expect_failure("close", QV_EIO, "No space left", qv_cache_writer_close(&w, &err), &err);
+    expect_error(QV_EIO, "No space left", try_key(w, &layout, "k", 5, ERR));
+    expect_error(QV_EIO, "No space left", qv_cache_writer_close(&w, ERR));
     assert_null(w);
     no_faults();
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, k - 1);
     check_all(c);
     qv_cache_close(&c);
@@ -1104,11 +1002,10 @@ TEST(test_full_disk_beside)
             }
         }
         expect_failure("put", QV_EIO, "No space left", s, &err);
-        expect_failure("close", QV_EIO, "No space left", qv_cache_writer_close(&w, &err), &err);
+        expect_error(QV_EIO, "No space left", qv_cache_writer_close(&w, ERR));
         no_faults();
         qv_cache *c = open_cache(dir);
-        qv_cache_info info;
-        qv_cache_get_info(c, &info);
+        const qv_cache_info info = cache_info(c);
         if (info.n_ok != n_done || info.n_damaged)
             fail_msg("%d: %lld keys of %d", more, (long long)info.n_ok, n_done);
         check_all(c);
@@ -1119,16 +1016,15 @@ TEST(test_full_disk_beside)
 TEST(test_read_only)
 {
     const char *dir = fresh();
-    qv_error err = { 0 };
     qv_cache_writer *w = NULL;
     const qv_cache_writer_options o = { .layout = layout };
     read_only = true;
-    expect_failure("open", QV_EIO, "Read-only", qv_cache_writer_open(dir, &o, &w, &err), &err);
+    expect_error(QV_EIO, "Read-only", qv_cache_writer_open(dir, &o, &w, ERR));
     read_only = false;
     w = open_writer(dir, &layout, 0);
     read_only = true;
-    expect_failure("put", QV_EIO, "Read-only", try_key(w, &layout, "k", 1, &err), &err);
-    expect_failure("close", QV_EIO, "Read-only", qv_cache_writer_close(&w, &err), &err);
+    expect_error(QV_EIO, "Read-only", try_key(w, &layout, "k", 1, ERR));
+    expect_error(QV_EIO, "Read-only", qv_cache_writer_close(&w, ERR));
     assert_int_equal(temp_entries(dir), 1);
 }
 
@@ -1138,10 +1034,10 @@ TEST(test_two_at_once)
     for (int i = 0; i < 20; i++) {
         const char *dir = fresh();
         no_tmpfile = i % 2;
-        const pid_t one = start_run(dir, N_KEYS), two = start_run(dir, N_KEYS);
+        const pid_t one = start(add_all, dir), two = start(add_all, dir);
         if (i % 3 == 2)
             kill(two, SIGKILL);
-        assert_int_equal(end_run(one), RUN_DONE);
+        assert_int_equal(end_run(one), DONE);
         end_run(two);
         run_undisturbed(dir);
         check_cache(dir, false);
@@ -1167,8 +1063,8 @@ TEST(test_sweep)
     /* One file is of another host and one of no process; only the second is ours to remove. */
     char host[60] = "", path[200];
     gethostname(host, sizeof host - 1);
-    const pid_t gone = start_run(fresh(), 0);
-    assert_int_equal(end_run(gone), RUN_DONE);
+    const pid_t gone = start(add_all, fresh());
+    assert_int_equal(end_run(gone), DONE);
     snprintf(path, sizeof path, "%s/.qwenvit-tmp-other-%ld-0", dir, (long)gone);
     put_file(path, "x", 1);
     snprintf(path, sizeof path, "%s/.qwenvit-tmp-%s-%ld-0", dir, host, (long)gone);
@@ -1211,8 +1107,7 @@ TEST(test_two_writers)
         finish_key(&e, QV_OK, NULL);
         close_writer(&w);
         qv_cache *c = open_cache(dir);
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, "mine", &item, ERR));
+        qv_cache_item item = find_item(c, "mine");
         check_item(c, &item, 2);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), 2);
@@ -1241,19 +1136,19 @@ TEST(test_lock_errors)
         { ENOLCK, true }, { ENOSYS, true }, { EOPNOTSUPP, true }, { EINVAL, true },
         { EIO, false },   { EINTR, false }, { ESTALE, false },    { 0, true },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         const char *dir = fresh();
         const qv_cache_writer_options o = { .layout = layout, .told = warn, .user = warnings };
         qv_cache_writer *w = NULL;
         qv_error err = { 0 };
-        lock_errno = cases[i].error;
+        lock_errno = c->error;
         *warnings = 0;
         const qv_status s = qv_cache_writer_open(dir, &o, &w, &err);
-        if (s != (cases[i].goes_on ? QV_OK : QV_EIO))
-            fail_msg("%s: %s", strerror(cases[i].error), s ? err.text : "it goes on");
+        if (s != (c->goes_on ? QV_OK : QV_EIO))
+            fail_msg("%s: %s", strerror(c->error), s ? err.text : "it goes on");
         if (s)
             expect_failure("lock", QV_EIO, "qwenvit-cache.json cannot be locked", s, &err);
-        else if (cases[i].error)
+        else if (c->error)
             assert_non_null(strstr(warnings, "files cannot be locked here"));
         else
             assert_string_equal(warnings, "");
@@ -1269,20 +1164,17 @@ TEST(test_no_descriptors)
     static const int errors[] = { EMFILE, ENFILE, ENOMEM };
     const char *dir = fresh();
     run_undisturbed(dir);
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+    EACH (one, errors) {
         const qv_cache_writer_options o = { .layout = layout };
         qv_cache_writer *w = NULL;
         qv_cache *c = NULL;
-        qv_error err = { 0 };
-        not_opened_errno = errors[i];
+        not_opened_errno = *one;
         not_opened = "qwenvit-cache.json";
-        expect_failure("lock", QV_ENOMEM, strerror(errors[i]),
-                       qv_cache_writer_open(dir, &o, &w, &err), &err);
+        expect_error(QV_ENOMEM, strerror(*one), qv_cache_writer_open(dir, &o, &w, ERR));
         not_opened = "part-";
-        expect_failure("part", QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, &err), &err);
+        expect_error(QV_ENOMEM, strerror(*one), qv_cache_open(dir, &c, ERR));
         not_listed = true;
-        expect_failure("folder", QV_ENOMEM, strerror(errors[i]), qv_cache_open(dir, &c, &err),
-                       &err);
+        expect_error(QV_ENOMEM, strerror(*one), qv_cache_open(dir, &c, ERR));
         not_listed = false;
         not_opened = NULL;
     }
@@ -1295,22 +1187,18 @@ TEST(test_server_is_gone)
     static const int errors[] = { ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN };
     const char *dir = fresh();
     run_undisturbed(dir);
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+    EACH (one, errors) {
         qv_cache *c = NULL;
-        qv_error err = { 0 };
-        not_opened_errno = read_errno = errors[i];
+        not_opened_errno = read_errno = *one;
         not_opened = "part-";
-        expect_failure("open", QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, &err),
-                       &err);
+        expect_error(QV_EBACKEND, strerror(*one), qv_cache_open(dir, &c, ERR));
         not_listed = true;
-        expect_failure("list", QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, &err),
-                       &err);
+        expect_error(QV_EBACKEND, strerror(*one), qv_cache_open(dir, &c, ERR));
         not_listed = false;
         not_opened = NULL;
         n_reads = 0;
         read_at = 1;
-        expect_failure("read", QV_EBACKEND, strerror(errors[i]), qv_cache_open(dir, &c, &err),
-                       &err);
+        expect_error(QV_EBACKEND, strerror(*one), qv_cache_open(dir, &c, ERR));
         read_at = 0;
     }
     read_errno = EIO;
@@ -1369,8 +1257,7 @@ TEST(test_swept_before_lock)
         if (qv_cache_writer_close(&w, &err))
             fail_msg("%s: %s", slowly ? "during the sweep" : "after the sweep", err.text);
         qv_cache *c = open_cache(dir);
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, "another", &item, ERR));
+        qv_cache_item item = find_item(c, "another");
         assert_non_null(item.key);
         qv_cache_close(&c);
         assert_int_equal(temp_entries(dir), each_part(dir, NULL, NULL) + 1);
@@ -1416,9 +1303,9 @@ TEST(test_growing_list)
     const char *dir = fresh();
     for (int n = 0; n <= N_KEYS; n += 2) {
         no_faults();
-        assert_int_equal(end_run(start_run(dir, n)), RUN_DONE);
+        assert_int_equal(run_here(dir, n), DONE);
     }
     check_cache(dir, true);
 }
 
-TEST_EACH(make_root, remove_root);
+TEST_EACH(set_up, tear_down);

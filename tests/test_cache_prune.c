@@ -76,9 +76,8 @@ prune(const char *dir, const qv_cache_prune_options *o)
 static qv_cache_info
 info_of(const char *dir)
 {
-    qv_cache_info info;
     qv_cache *c = open_cache(dir);
-    qv_cache_get_info(c, &info);
+    qv_cache_info info = cache_info(c);
     qv_cache_close(&c);
     info.made_by = NULL;
     return info;
@@ -90,8 +89,7 @@ check_keys(const char *dir, int from, int to)
 {
     qv_cache *c = open_cache(dir);
     for (int k = 0; k < N; k++) {
-        qv_cache_item item;
-        assert_ok(qv_cache_find(c, key_name(k), &item, ERR));
+        qv_cache_item item = find_item(c, key_name(k));
         if (k >= from && k < to)
             assert_null(item.key);
         else
@@ -121,8 +119,7 @@ records_of(const char *dir)
 {
     struct records all = { .n = 0 };
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     for (int64_t i = 0; i < info.n_ok + info.n_failed; i++) {
         char *text = NULL;
         qv_cache_item item;
@@ -192,14 +189,14 @@ TEST(test_keeps_order)
     assert_int_equal(prune(dir, &o).rewritten, 2);
     qv_cache *c = open_cache(dir);
     qv_cache_item item;
-    assert_ok(qv_cache_find(c, "twin", &item, ERR));
+    item = find_item(c, "twin");
     assert_non_null(item.key);
     assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
     qv_cache_close(&c);
     o = (qv_cache_prune_options){ .superseded = true };
     prune(dir, &o);
     c = open_cache(dir);
-    assert_ok(qv_cache_find(c, "twin", &item, ERR));
+    item = find_item(c, "twin");
     assert_string_equal(item.part, "part-00000-of-00001-zz-00000000-000001.1.safetensors");
     qv_cache_close(&c);
     check_keys(dir, 0, 0);
@@ -229,7 +226,6 @@ TEST(test_keep)
 {
     const char *dir = make_cache();
     const char *keys[N + 1];
-    qv_error err = { 0 };
     qv_cache_pruned n;
     for (int k = 0; k < 5; k++)
         keys[k] = key_name(k);
@@ -243,8 +239,7 @@ TEST(test_keep)
     check_keys(dir, 5, N);
     assert_int_equal(info_of(dir).n_failed, 0);
     o.n_keep = 0;
-    expect_failure("all", QV_EINVAL, "no key is to be kept", qv_cache_prune(dir, &o, &n, &err),
-                   &err);
+    expect_error(QV_EINVAL, "no key is to be kept", qv_cache_prune(dir, &o, &n, ERR));
     check_keys(dir, 5, N);
 }
 
@@ -498,16 +493,13 @@ TEST(test_locks)
 {
     const char *dir = make_cache();
     char path[600];
-    qv_error err = { 0 };
     qv_cache_pruned n;
     qv_cache_prune_options o = { .superseded = true };
     qv_cache_writer *w = go_on_writing(dir, NULL), *second = go_on_writing(dir, NULL);
     const int entries = temp_entries(dir);
-    expect_failure("two write", QV_ESTATE, "another process adds",
-                   qv_cache_prune(dir, &o, &n, &err), &err);
+    expect_error(QV_ESTATE, "another process adds", qv_cache_prune(dir, &o, &n, ERR));
     close_writer(&w);
-    expect_failure("one writes", QV_ESTATE, "another process adds",
-                   qv_cache_prune(dir, &o, &n, &err), &err);
+    expect_error(QV_ESTATE, "another process adds", qv_cache_prune(dir, &o, &n, ERR));
     o.dry_run = true;
     assert_int_equal(prune(dir, &o).records, SUPERSEDED);
     o.dry_run = false;
@@ -518,9 +510,8 @@ TEST(test_locks)
     const int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
     const qv_cache_writer_options wo = { .layout = tiny };
-    expect_failure("pruned", QV_ESTATE, "is being pruned", qv_cache_writer_open(dir, &wo, &w, &err),
-                   &err);
-    expect_failure("twice", QV_ESTATE, "prunes it", qv_cache_prune(dir, &o, &n, &err), &err);
+    expect_error(QV_ESTATE, "is being pruned", qv_cache_writer_open(dir, &wo, &w, ERR));
+    expect_error(QV_ESTATE, "prunes it", qv_cache_prune(dir, &o, &n, ERR));
     o.no_lock = true;
     o.dry_run = true;
     assert_int_equal(prune(dir, &o).records, SUPERSEDED);
@@ -538,7 +529,7 @@ TEST(test_wrong_calls)
     qv_cache_pruned n;
     qv_cache_prune_options o = { .superseded = true };
     const char *dir = temp_path("none");
-    expect_failure("none", QV_EIO, "this is no cache", qv_cache_prune(dir, &o, &n, &err), &err);
+    expect_error(QV_EIO, "this is no cache", qv_cache_prune(dir, &o, &n, ERR));
     assert_int_not_equal(access(dir, F_OK), 0);
     assert_int_equal(qv_cache_prune(NULL, &o, &n, &err), QV_EINVAL);
     assert_int_equal(qv_cache_prune(dir, NULL, &n, &err), QV_EINVAL);
@@ -621,10 +612,10 @@ TEST(test_readers)
     qv_cache_release(c, &twice);
     qv_cache_release(c, &held);
     assert_ok(qv_cache_find(c, key_name(8), &item, ERR));
-    expect_failure("hold", QV_EIO, "is gone|and the key with it|open the cache again",
-                   qv_cache_hold(c, &item, &err), &err);
+    expect_error(QV_EIO, "is gone|and the key with it|open the cache again",
+                 qv_cache_hold(c, &item, ERR));
     assert_null(item.tokens);
-    expect_failure("verify", QV_EIO, "is gone", qv_cache_verify(c, item.index, &err), &err);
+    expect_error(QV_EIO, "is gone", qv_cache_verify(c, item.index, ERR));
     assert_int_equal(qv_cache_record(c, item.index, &record, &err), QV_EIO);
     qv_cache_close(&c);
 }
@@ -634,16 +625,13 @@ TEST(test_made_again)
 {
     const char *dir = make_cache();
     qv_cache *c = open_cache(dir);
-    qv_cache_item item;
-    qv_error err = { 0 };
-    assert_ok(qv_cache_find(c, key_name(5), &item, ERR));
+    qv_cache_item item = find_item(c, key_name(5));
     qv_cache_writer *w = go_on_writing(dir, NULL);
     write_key(w, &tiny, key_name(5), 2);
     close_writer(&w);
     const qv_cache_prune_options o = { .superseded = true };
     prune(dir, &o);
-    expect_failure("hold", QV_EIO, "its tokens are others now", qv_cache_hold(c, &item, &err),
-                   &err);
+    expect_error(QV_EIO, "its tokens are others now", qv_cache_hold(c, &item, ERR));
     qv_cache_close(&c);
 }
 
@@ -672,12 +660,12 @@ TEST(test_trust)
     };
     const char *dir = make_cache();
     qv_cache *c = open_cache(dir);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const qv_cache_source s = { .path = cases[i].path,
-                                    .bytes = cases[i].bytes,
-                                    .mtime_ns = cases[i].mtime_ns,
-                                    .options = cases[i].options };
-        const qv_cache_state wanted[] = { cases[i].nothing, cases[i].times, cases[i].keys };
+    EACH (one, cases) {
+        const qv_cache_source s = { .path = one->path,
+                                    .bytes = one->bytes,
+                                    .mtime_ns = one->mtime_ns,
+                                    .options = one->options };
+        const qv_cache_state wanted[] = { one->nothing, one->times, one->keys };
         for (int t = 0; t < 3; t++)
             assert_int_equal(qv_cache_compare(c, key_name(0), &s, (qv_cache_trust)t), wanted[t]);
         assert_int_equal(qv_cache_compare(c, key_name(0), &s, QV_CACHE_TRUST_NOTHING), wanted[0]);
@@ -754,14 +742,14 @@ TEST(test_resolved)
         { "{\"fps\":2.000000}", false },
     };
     qv_cache *c = open_cache(dir);
-    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+    EACH (one, asked)
         for (int k = 0; k < 2; k++) {
             const qv_cache_source s = {
-                .path = "a", .bytes = 1, .mtime_ns = 1, .options = asked[i].options
+                .path = "a", .bytes = 1, .mtime_ns = 1, .options = one->options
             };
             if (qv_cache_compare(c, k ? "asks" : "plain", &s, QV_CACHE_TRUST_NOTHING) !=
-                (asked[i].same ? QV_CACHE_DONE : QV_CACHE_CHANGED))
-                fail_msg("%s of a key that %s", asked[i].options ? asked[i].options : "nothing",
+                (one->same ? QV_CACHE_DONE : QV_CACHE_CHANGED))
+                fail_msg("%s of a key that %s", one->options ? one->options : "nothing",
                          k ? "asked" : "asked for nothing");
         }
     qv_cache_close(&c);
@@ -835,7 +823,6 @@ TEST(test_model_names)
 {
     const char *dir = temp_path("cache"), *folder = temp_path("models--Org--Tower-4B");
     char below[600];
-    qv_error err = { 0 };
     assert_int_equal(mkdir(folder, 0777), 0);
     snprintf(below, sizeof below, "%s/snapshot", folder);
     assert_int_equal(mkdir(below, 0777), 0);
@@ -856,15 +843,14 @@ TEST(test_model_names)
         model.folder = tempdir;
         assert_ok(qv_cache_made_by(&model, &packing, &clip, &by, ERR));
         const qv_cache_writer_options o = { .layout = tiny, .made_by = by };
-        expect_failure("another", QV_EFORMAT,
-                       "\"weights\" \"abc\"|the run \"def\"|the cache's model is "
-                       "\"Org/Tower-4B\"|/snapshot|the run's \"qv_test_",
-                       qv_cache_writer_open(dir, &o, &w, &err), &err);
+        expect_error(QV_EFORMAT,
+                     "\"weights\" \"abc\"|the run \"def\"|the cache's model is "
+                     "\"Org/Tower-4B\"|/snapshot|the run's \"qv_test_",
+                     qv_cache_writer_open(dir, &o, &w, ERR));
         free(by);
     }
     qv_cache *c = open_cache(dir);
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_non_null(strstr(info.made_by, "\"model\":{\"name\":\"Org/Tower-4B\",\"folder\":\"/"));
     qv_cache_close(&c);
 }

@@ -153,8 +153,7 @@ TEST(test_many_parts)
     few = (struct rlimit){ .rlim_cur = 256, .rlim_max = before.rlim_max };
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     qv_cache *c = open_as(dir, 400, 50);
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, N);
     assert_int_equal(info.n_parts, N);
     for (int i = 0; i < HELD; i++)
@@ -185,15 +184,14 @@ TEST(test_bounds)
     enum { MOST = 4 };
     const char *dir = make_folder();
     qv_cache_item items[MOST + 1], again;
-    qv_error err = { 0 };
     for (int i = 0; i <= MOST; i++)
         write_part(dir, i, 0);
     qv_cache *c = open_as(dir, MOST, 2);
     for (int i = 0; i < MOST; i++)
         hold_key(c, i, &items[i]);
     assert_ok(qv_cache_find(c, key_of(MOST), &items[MOST], ERR));
-    expect_failure("held", QV_ENOMEM, "-00004-|4 parts are in use|release",
-                   qv_cache_hold(c, &items[MOST], &err), &err);
+    expect_error(QV_ENOMEM, "-00004-|4 parts are in use|release",
+                 qv_cache_hold(c, &items[MOST], ERR));
     assert_null(items[MOST].tokens);
     hold_key(c, 0, &again); /* A part that is mapped already takes no more room. */
     qv_cache_release(c, &items[0]);
@@ -208,12 +206,11 @@ TEST(test_bounds)
         assert_int_equal(unlink(part_path(dir, i)), 0);
     hold_key(c, 2, &items[2]);
     hold_key(c, 3, &items[3]);
-    expect_failure("gone", QV_EIO, "-00001-|No such file", qv_cache_hold(c, &items[1], &err), &err);
+    expect_error(QV_EIO, "-00001-|No such file", qv_cache_hold(c, &items[1], ERR));
     write_part(dir, 1, 8);
-    expect_failure("another", QV_EIO, "the file was changed", qv_cache_hold(c, &items[1], &err),
-                   &err);
+    expect_error(QV_EIO, "the file was changed", qv_cache_hold(c, &items[1], ERR));
     items[1].index = 77;
-    expect_failure("index", QV_EINVAL, "no key 77", qv_cache_hold(c, &items[1], &err), &err);
+    expect_error(QV_EINVAL, "no key 77", qv_cache_hold(c, &items[1], ERR));
     qv_cache_close(&c);
 }
 
@@ -270,10 +267,9 @@ TEST(test_some_parts)
     struct qv_cache_reading how = { .parts = names, .n_parts = 3 };
     qv_cache *c = NULL;
     qv_error err = { 0 };
-    qv_cache_info info;
     qv_cache_item item;
     assert_ok(qv_cache_open_as(dir, &how, &c, ERR));
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     assert_int_equal(info.n_ok, 2);
     assert_int_equal(info.n_damaged, 1); /* The part is not there. */
     assert_string_equal(qv_cache_part(c, qv_cache_damaged_part(c, 0)), names[2]);
@@ -302,8 +298,7 @@ open_after(const char *dir, const qv_cache *before)
 static int64_t
 count_damaged(const qv_cache *c)
 {
-    qv_cache_info info;
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     return info.n_damaged;
 }
 
@@ -332,8 +327,7 @@ TEST(new_parts_alone_are_read)
     assert_int_equal(count_damaged(third), 1);
     write_part(dir, 0, 0);
     qv_cache *fourth = open_after(dir, third);
-    qv_cache_info info;
-    qv_cache_get_info(fourth, &info);
+    const qv_cache_info info = cache_info(fourth);
     assert_int_equal(info.n_damaged, 0);
     assert_int_equal(info.n_ok, ALL - 1);
     qv_cache_close(&second);
@@ -348,11 +342,10 @@ TEST(new_parts_alone_are_read)
 static void
 expect_one_damaged(const char *dir, const char *words)
 {
-    qv_cache_info info;
     qv_cache_item item;
     qv_error err = { 0 };
     qv_cache *c = open_cache(dir);
-    qv_cache_get_info(c, &info);
+    const qv_cache_info info = cache_info(c);
     if (info.n_damaged != 1 || info.n_ok != 1)
         fail_msg("%s: %lld damaged, %lld ok", words, (long long)info.n_damaged,
                  (long long)info.n_ok);
@@ -406,8 +399,8 @@ TEST(test_fields)
     static const uint64_t wrong[] = { UINT64_MAX, 0x7fffffffffffffff, 0x7fefffff, 0x55, 3 };
     const char *dir = make_folder();
     write_part(dir, 0, 0);
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const struct field *field = &fields[i];
+    EACH (c, fields) {
+        const struct field *field = c;
         const struct file good = make_part(1);
         const uint64_t value =
             get_number(&good, 64 + (field->is_of_head ? 0 : QV_INDEX_ROW) + (size_t)field->at,
@@ -464,21 +457,21 @@ TEST(test_two_rows)
     struct file good = read_part(dir, path);
     write_part(dir, 0, 0);
     assert_int_equal(unlink(path), 0);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         struct file f = { malloc(good.bytes), good.bytes };
         assert_non_null(f.data);
         memcpy(f.data, good.data, good.bytes);
         const size_t row = header_bytes(&f) + (size_t)2 * QV_INDEX_ROW;
-        if (cases[i].at == 1000)
-            put_number(&f, row + QV_INDEX_ROW + 4, 1, cases[i].value);
-        else if (!cases[i].at)
+        if (c->at == 1000)
+            put_number(&f, row + QV_INDEX_ROW + 4, 1, c->value);
+        else if (!c->at)
             put_number(&f, row, 8, get_number(&f, row - QV_INDEX_ROW, 8));
         else
-            put_number(&f, row + cases[i].at, cases[i].bytes, cases[i].value);
+            put_number(&f, row + c->at, c->bytes, c->value);
         mend_index(&f);
         put_file(part_path(dir, 1), f.data, f.bytes);
         free(f.data);
-        expect_one_damaged(dir, cases[i].words);
+        expect_one_damaged(dir, c->words);
     }
     free(good.data);
 }
@@ -489,9 +482,9 @@ TEST(test_odd_parts)
     static const char *const keys[] = { "__Y00001", "KE\0Y0001", "\xffKEY0001", "KEY0000\xc3" };
     const char *dir = make_folder();
     write_part(dir, 0, 0);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    EACH (c, keys) {
         const struct file f = make_part(1);
-        memcpy(f.data + 64 + (size_t)2 * QV_INDEX_ROW, keys[i], 8);
+        memcpy(f.data + 64 + (size_t)2 * QV_INDEX_ROW, *c, 8);
         mend_index(&f);
         put_file(part_path(dir, 1), f.data, f.bytes);
         expect_one_damaged(dir, "key_bytes: a key is empty");
@@ -532,7 +525,6 @@ TEST(test_sealed_at_the_end_of_time)
     const char *dir = make_folder();
     const qv_cache_layout layout = { .dtype = QV_F32, .width = 2 };
     qv_cache_info info;
-    qv_error err = { 0 };
     write_part(dir, 0, 0);
     struct file f = make_part(1);
     put_number(&f, 64 + 96, 8, INT64_MAX);
@@ -558,8 +550,8 @@ TEST(test_sealed_at_the_end_of_time)
     const int64_t wrong[] = { INT64_MAX, INT64_MAX - 1000, -1 };
     for (int i = 0; i < 3; i++) {
         const qv_cache_writer_options o = { .layout = layout, .after = wrong[i] };
-        expect_failure("after", QV_EINVAL, "after is |100 years from now",
-                       qv_cache_writer_open(dir, &o, &w, &err), &err);
+        expect_error(QV_EINVAL, "after is |100 years from now",
+                     qv_cache_writer_open(dir, &o, &w, ERR));
     }
 }
 

@@ -19,8 +19,6 @@
 #include "make_clips.h"
 #include "wrap.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof *(array))
-
 /* ---- what a clip gives ----------------------------------------------------------------------- */
 
 enum { MAX_FRAMES = 512 };
@@ -133,6 +131,7 @@ typedef struct expected {
     bool none;           /* or none */
     const char *corners; /* which one of the clip's is at each corner; no numbers then */
     int width, height;   /* 0: the usual ones */
+    int rotation;        /* clockwise, in degrees */
 } expected;
 
 static void
@@ -142,6 +141,8 @@ check_frames(const expected *e, const outcome *o)
         fail_msg("%s: %d frames and %d damaged, not %d", e->name, (int)o->n,
                  (int)o->info.damaged_frames, e->frames);
     assert_int_equal(o->info.source_frames, o->n);
+    if (e->rotation)
+        assert_int_equal(o->info.rotation, e->rotation);
     assert_int_equal(o->info.source_width, e->width ? e->width : CLIP_WIDTH);
     assert_int_equal(o->info.source_height, e->height ? e->height : CLIP_HEIGHT);
     for (int64_t i = 0; i < o->n; i++) {
@@ -273,9 +274,19 @@ TEST(test_shapes)
     enum { W = CLIP_WIDTH, H = CLIP_HEIGHT };
     static const expected clips[] = {
         { .name = "upright.mp4", .frames = 4, .corners = "0123" },
-        { .name = "turned-90.mp4", .frames = 4, .corners = "2031", .width = H, .height = W },
-        { .name = "turned-180.mp4", .frames = 4, .corners = "3210" },
-        { .name = "turned-270.mp4", .frames = 4, .corners = "1302", .width = H, .height = W },
+        { .name = "turned-90.mp4",
+          .frames = 4,
+          .corners = "2031",
+          .width = H,
+          .height = W,
+          .rotation = 90 },
+        { .name = "turned-180.mp4", .frames = 4, .corners = "3210", .rotation = 180 },
+        { .name = "turned-270.mp4",
+          .frames = 4,
+          .corners = "1302",
+          .width = H,
+          .height = W,
+          .rotation = 270 },
         { .name = "mirror.mp4", .frames = 4, .corners = "3210" },
         { .name = "upside-down.mp4", .frames = 4, .corners = "0123" },
         { .name = "transpose.mp4", .frames = 4, .corners = "2031", .width = H, .height = W },
@@ -422,25 +433,25 @@ flip_bits(clip_bytes bytes, size_t first, double rate, uint64_t seed)
 TEST(test_bit_flips)
 {
     enum { SEEDS = 4 };
-    for (size_t c = 0; c < LENGTH(whole); c++) {
-        if (!clip_is_possible(whole[c]))
+    EACH (one, whole) {
+        if (!clip_is_possible(*one))
             continue;
-        const clip_bytes bytes = clip_make(whole[c]);
+        const clip_bytes bytes = clip_make(*one);
         clip_bytes copy = { malloc(bytes.n), bytes.n };
         int64_t damaged = 0;
         for (int round = 0; round < 5 * SEEDS; round++) {
             outcome o;
             memcpy(copy.data, bytes.data, bytes.n);
             flip_bits(copy, bytes.n / 4, pow(10, -2 - round % 5), (uint64_t)round);
-            clip_write_bytes(whole[c], copy);
-            read_clip_each_way(whole[c], &o);
+            clip_write_bytes(*one, copy);
+            read_clip_each_way(*one, &o);
             assert_true(o.status == QV_OK || o.status == QV_EFORMAT);
             damaged += o.status || o.info.damaged_frames;
         }
         assert_true(damaged > SEEDS / 2); /* of those with hundreds of flips at least */
         free(copy.data);
         free(bytes.data);
-        unlink(whole[c]);
+        unlink(*one);
     }
 }
 
@@ -540,8 +551,8 @@ TEST(test_bombs)
         { .name = "streams-1000.mkv", .error = "1000 streams; at most 100 are read" },
         { .name = "billions.mp4", .error = "no frame in the 'mpeg4' video" },
     };
-    for (size_t i = 0; i < LENGTH(bombs); i++)
-        check_bomb(&bombs[i]);
+    EACH (c, bombs)
+        check_bomb(c);
 }
 
 /* ---- what cannot be read --------------------------------------------------------------------- */
@@ -555,9 +566,9 @@ TEST(test_no_files)
     assert_int_equal(bind(listener, (const struct sockaddr *)&address, sizeof address), 0);
     static const char *const names[] = { "fifo.mp4", "folder.mp4", "socket.mp4", "/dev/zero",
                                          "/dev/null" };
-    for (size_t i = 0; i < LENGTH(names); i++) {
+    EACH (c, names) {
         outcome o;
-        read_clip(names[i], 1, &o);
+        read_clip(*c, 1, &o);
         assert_int_equal(o.status, QV_EIO);
         if (!strstr(o.error.text, "not a regular file"))
             fail_msg("%s", o.error.text);
@@ -680,16 +691,16 @@ TEST(test_changing_files)
 {
     static void (*const changes[])(void) = { shrink, vanish, grow };
     const clip_bytes bytes = clip_make("long.avi");
-    for (size_t c = 0; c < LENGTH(changes); c++)
+    EACH (one, changes)
         for (int until = 1; until < 24; until++) {
             outcome o;
             clip_write_bytes("long.avi", bytes);
-            read_meddled("long.avi", until, changes[c], &o);
+            read_meddled("long.avi", until, *one, &o);
             assert_true(o.status == QV_OK || o.status == QV_EFORMAT || o.status == QV_EIO);
             assert_true(o.status || o.n == o.info.n_frames);
             const bool told =
                 o.status == QV_EFORMAT && strstr(o.error.text, "changed while it was read") != NULL;
-            if (changes[c] == grow) /* the last reads may come when all frames are there */
+            if (*one == grow) /* the last reads may come when all frames are there */
                 assert_true(told || (until > 1 && o.n == 300));
         }
     free(bytes.data);

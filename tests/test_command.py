@@ -94,6 +94,7 @@ def test_usage():
          (f"info {MODEL} --backend cpu --device cuda:1", '--device is "cuda:1", must be an index'),
          (f"{ENCODE} grey.ppm -o many --device x", '--device is "x"'),
          (f"info {MODEL} --backend ref --naive gemm", "no naive kernels"),
+         (f"info {MODEL} --backend ref:x", '"ref:x"'),
          (f"info --weights q4g64 {MODEL}", "must be bf16 or stored"),
          ("synth --clip x.avi", "--clip x.avi: this file must end in .mp4"),
          ("verify", "--model DIR is required"),
@@ -102,6 +103,8 @@ def test_usage():
          ("verify --model mmproj --max-distance 1", "--max-distance goes with --against-model"),
          ("verify --model mmproj --against-model mmproj --max-distance nan", "must be a number above 0"))
     each(4, (f"{ENCODE} grey.ppm -o g.safetensors --backend tpu", 'no backend "tpu"'),
+         (f"info {MODEL} --backend ref:7", "device 7"), (f"info {MODEL} --device ref:7", "device 7"),
+         (f"info {MODEL} --device 1000", "no backend has a device 1000: .*; ref: device 1000"),
          (f"info {MODEL} --device 1000 --backend ref", "device 1000"),
          (f"info {MODEL} --device cuda:1000", "cuda"),
          (f"{ENCODE} grey.ppm -o many --device 0,1000", "device 1000"),

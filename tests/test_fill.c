@@ -22,10 +22,10 @@ TEST(only_the_device_and_memory_end_a_run)
 {
     static const qv_status clips[] = { QV_OK, QV_EINVAL, QV_EIO, QV_EFORMAT, QV_EUNSUPPORTED };
     static const qv_status ours[] = { QV_ENOMEM, QV_ENODEVICE, QV_EBACKEND, QV_ESTATE };
-    for (size_t i = 0; i < sizeof clips / sizeof *clips; i++)
-        assert_false(qv_ends_all(clips[i]));
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        assert_true(qv_ends_all(ours[i]));
+    EACH (c, clips)
+        assert_false(qv_ends_all(*c));
+    EACH (c, ours)
+        assert_true(qv_ends_all(*c));
 }
 
 /* ---- f16 ------------------------------------------------------------------------------------- */
@@ -198,15 +198,12 @@ TEST(what_is_there_is_left_alone)
 TEST(another_model_is_refused)
 {
     struct filler f = { .enough = 0 };
-    qv_error err = { 0 };
     for (int i = 0; i < IMAGES; i++)
         image(i);
     expect_fill(&f, 4, 3, 1, 0, 0);
-    expect_failure("another model", QV_EFORMAT, "model_type",
-                   fill_with(&f, QV_GOLDEN "/qwen3_5", IMAGES, &err), &err);
+    expect_error(QV_EFORMAT, "model_type", fill_with(&f, QV_GOLDEN "/qwen3_5", IMAGES, ERR));
     f.o.packed = true;
-    expect_failure("another kind", QV_EFORMAT, "packed",
-                   fill_with(&f, QV_GOLDEN "/qwen3_vl", IMAGES, &err), &err);
+    expect_error(QV_EFORMAT, "packed", fill_with(&f, QV_GOLDEN "/qwen3_vl", IMAGES, ERR));
     f.o.packed = false;
     expect_fill(&f, 0, 0, 0, 3, 1);
 }
@@ -299,17 +296,17 @@ TEST(a_record_is_of_the_clips_own_failure)
                   { EHOSTDOWN, QV_EBACKEND },
                   { ENODEV, QV_EBACKEND },
                   { EHOSTUNREACH, QV_EBACKEND } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    EACH (c, cases) {
         struct filler f = { .enough = 0 };
         qv_error err = { 0 };
         image(0);
-        open_errno = cases[i].error;
+        open_errno = c->error;
         const qv_status s = fill_with(&f, QV_GOLDEN "/qwen3_vl", 1, &err);
         open_errno = 0;
-        if (s != cases[i].ends_with)
-            fail_msg("%s: %s", strerror(cases[i].error), qv_status_name(s));
+        if (s != c->ends_with)
+            fail_msg("%s: %s", strerror(c->error), qv_status_name(s));
         if (s)
-            assert_non_null(strstr(err.text, strerror(cases[i].error)));
+            assert_non_null(strstr(err.text, strerror(c->error)));
         else
             assert_int_equal(f.counts.failed, 2); /* the image, and one that does not exist */
         assert_int_equal(f.counts.done, 0);
@@ -443,7 +440,6 @@ TEST(the_same_bytes_are_the_same_clip)
     run_in_memory(&m, 2, 1 + FRAMES, 0);
     close_in_memory(&m);
 
-    qv_error err = { 0 };
     open_in_memory(&m);
     assert_false(add_in_memory(&m, "bytes", 0));
     assert_false(add_in_memory(&m, "frames", 1));
@@ -460,8 +456,8 @@ TEST(the_same_bytes_are_the_same_clip)
     wrong[1].n_bytes = 0;
     wrong[2].reserved[1] = 1;
     for (int i = 0; i < 3; i++)
-        expect_failure("no source", QV_EINVAL, "k: neither the bytes of a file",
-                       qv_cache_fill_add_memory(m.fill, "k", &wrong[i], NULL, NULL, &err), &err);
+        expect_error(QV_EINVAL, "k: neither the bytes of a file",
+                     qv_cache_fill_add_memory(m.fill, "k", &wrong[i], NULL, NULL, ERR));
     qv_cache_fill_forget(m.fill);
     close_in_memory(&m);
 }
@@ -538,10 +534,9 @@ TEST(frames_of_a_wrong_size_cost_themselves)
 {
     enum { WRONG = 600 }; /* more than wait in a job at once */
     struct in_memory m = { .ctx = NULL };
-    qv_error err = { 0 };
     qv_cache *c = NULL;
     qv_cache_item item;
-    char keys[WRONG][8], *record = NULL;
+    char keys[WRONG][12], *record = NULL;
     open_in_memory(&m);
     uint8_t *cut = malloc(sizeof m.frames / 2);
     assert_non_null(cut);
@@ -559,8 +554,8 @@ TEST(frames_of_a_wrong_size_cost_themselves)
     assert_true(add_in_memory(&m, "bytes", 0));
     run_in_memory(&m, 2, 1 + FRAMES, WRONG);
     wrong[0].item.n_frames = 0;
-    expect_failure("none", QV_EINVAL, "frames: n_frames is 0; it must be at least 1",
-                   qv_cache_fill_add_memory(m.fill, "frames", &wrong[0], NULL, NULL, &err), &err);
+    expect_error(QV_EINVAL, "frames: n_frames is 0; it must be at least 1",
+                 qv_cache_fill_add_memory(m.fill, "frames", &wrong[0], NULL, NULL, ERR));
     wrong[0].item.n_frames = FRAMES;
     close_in_memory(&m);
     open_in_memory(&m);

@@ -117,9 +117,10 @@ add(struct sparse *s, const char *dtype, size_t element, const struct qv_tensor_
     return begin;
 }
 
-/* Writes a block whose MLP is quantised. All other tensors are zeros in f32. */
+/* Writes a block whose MLP is quantised, or says so and has no values. All other tensors are zeros
+ * in f32. */
 static void
-write_checkpoint(const struct form *form)
+write_checkpoint(const struct form *form, bool with_values)
 {
     static struct sparse s;
     struct matrix quantised[2];
@@ -149,7 +150,7 @@ write_checkpoint(const struct form *form)
     }
     const int fd = sparse_write(&s, temp_path("model.safetensors"));
     assert_true(fd >= 0 && n == 2);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n && with_values; i++)
         write_values(fd, &s, form, &quantised[i]);
     close(fd);
     qv_tower_close(&tower);
@@ -168,14 +169,15 @@ write_config(void)
     temp_text("config.json", text);
 }
 
-/* Checks every value of the quantised matrices on the device of the reference. */
+/* Checks values of the quantised matrices on the device of the reference: each fifth, at every
+ * place in a word and in a group. */
 static void
 is_what_it_stands_for(const struct form *form, const qv_model *model)
 {
     for (size_t id = 0; id < model->weights.n; id++) {
         const struct qv_tensor_spec *spec = &model->tower.tensors[id];
         const void *values = qv_host_pointer(model->weights.buffers[id]);
-        for (int64_t i = 0; is_mlp(spec) && i < spec->n * spec->k; i++) {
+        for (int64_t i = 0; is_mlp(spec) && i < spec->n * spec->k; i += 5) {
             const float wanted = value_at(form, i), found = (float)qv_load(values, model->dtype, i);
             if (found != (model->dtype == QV_F32 ? wanted : qv_bf16_to_f32(qv_f32_to_bf16(wanted))))
                 fail_msg("%d bits, groups of %lld, scales in %s: %s: value %lld is %g, not %g",
@@ -218,9 +220,9 @@ groups_of_every_size(int bits, qv_dtype scales, int turn)
 {
     for (int64_t group = 1; group <= 256; group *= 2) {
         const struct form form = { bits, group, scales };
-        const bool right = bits == 4 || bits == 8;
-        write_checkpoint(&form);
-        if (!right || group < 32 || group > 128)
+        const bool right = bits == 4 || bits == 8, known = right && group >= 32 && group <= 128;
+        write_checkpoint(&form, known);
+        if (!known)
             is_refused(&form, !right);
         else
             loads(&form, turn % 3 ? QV_BF16 : QV_F32, turn % 3 == 2 ? 4 : 1);
@@ -249,7 +251,7 @@ TEST(a_room_that_is_too_small_is_refused)
     qv_error err = { 0 };
     void *values;
     write_config();
-    write_checkpoint(&form);
+    write_checkpoint(&form, true);
     assert_ok(qv_config_read(tempdir, &config, ERR) || qv_tower_open(&config, &tower, ERR) ||
               qv_checkpoint_open(tempdir, &stored.checkpoint, ERR));
     const struct qv_tensor_spec *spec = &tower.tensors[tower.blocks[0].fc1.weight];

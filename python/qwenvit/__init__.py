@@ -19,6 +19,7 @@ from ._error import Error, FileError, InputError, OutOfMemoryError
 from ._model import Model, Pixels, Tokens, devices, load
 
 if TYPE_CHECKING:
+    from . import torch
     from ._async import AsyncEncoder
     from ._cache import Cache
     from ._cache_writer import CacheWriter
@@ -29,10 +30,10 @@ __all__ = [
     "AsyncEncoder", "Cache", "CacheWriter", "Error", "FileError", "InputError", "Model", "OutOfMemoryError", "Pixels",
     "Tokens", "devices", "is_patched", "load", "patch", "prompt", "unpatch", "__version__",
 ]
-# names whose modules are imported when they are first used
+# names whose modules are imported when they are first used; torch is a module itself
 _LATER = {
     "AsyncEncoder": "_async", "Cache": "_cache", "CacheWriter": "_cache_writer", "is_patched": "_patch", "patch": "_patch",
-    "prompt": "_prompt", "unpatch": "_patch",
+    "prompt": "_prompt", "torch": "torch", "unpatch": "_patch",
 }
 
 
@@ -44,5 +45,6 @@ if not TYPE_CHECKING:  # which would take any name for one of this module
 
     def __getattr__(name: str) -> Any:
         if name in _LATER:
-            return getattr(import_module(f".{_LATER[name]}", __name__), name)
+            module = import_module(f".{_LATER[name]}", __name__)
+            return module if name == "torch" else getattr(module, name)
         raise AttributeError(f"module 'qwenvit' has no attribute {name!r}")

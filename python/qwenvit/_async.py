@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _core, _decoder, _model
 from ._error import Error, error
 from ._model import Dtype, Model, Tokens
-from ._sources import describe, key_of, options_of
+from ._sources import describe, is_data, key_of, options_of
 from ._stream import MOST_AHEAD
 
 if TYPE_CHECKING:
@@ -38,6 +38,38 @@ class _Request(Future[Tokens]):
         return cancelled
 
 
+class _Collector(threading.Thread):
+    """Answers requests until their job is closed, or ends because no device is left. It does not hold
+    the encoder, so that one that is dropped is closed."""
+
+    def __init__(self, job: _core.Job, model_type: str) -> None:
+        super().__init__(name="qwenvit encoder", daemon=True)
+        self.job, self.model_type = job, model_type
+        self.requests: dict[int, _Request] = {}
+        self.over: tuple[str, str] | None = None  # why nothing is encoded any more: status and text
+
+    def run(self) -> None:
+        try:
+            while isinstance(core := self.job.next(-1), _core.Tokens):
+                self.answer(self.requests.pop(core.index), core)
+            self.over = "QV_ESTATE", "this encoder was closed"
+        except Error as e:
+            self.over = e.status, f"no device is left, so this encoder cannot go on: {e}"
+        self.job.close()
+        while self.requests:  # nothing answers them any more
+            request = self.requests.popitem()[1]
+            if request.set_running_or_notify_cancel():
+                request.set_exception(error(*self.over))
+
+    def answer(self, request: _Request, core: _core.Tokens) -> None:
+        if not request.set_running_or_notify_cancel():
+            return
+        if core.status == "QV_OK":
+            request.set_result(Tokens(core, self.model_type))
+        else:
+            request.set_exception(error(core.status, core.error, core.key, core.index))
+
+
 def _load(path: _check.Path, devices: Any) -> list[Model]:
     """Loads a model onto each device: those of a list, one, or all of the first backend that is
     available."""
@@ -47,28 +79,10 @@ def _load(path: _check.Path, devices: Any) -> list[Model]:
     return [_model.load(path, device=d) for d in (devices if isinstance(devices, (list, tuple)) else [devices])]
 
 
-def _answer(request: _Request, core: _core.Tokens, model_type: str) -> None:
-    if not request.set_running_or_notify_cancel():
-        return
-    if core.status == "QV_OK":
-        request.set_result(Tokens(core, model_type))
-    else:
-        request.set_exception(error(core.status, core.error, core.key, core.index))
-
-
-def _collect(job: _core.Job, requests: dict[int, _Request], model_type: str) -> None:
-    """Answers requests until the job is closed, or ends because no device is left."""
-    why = error("QV_ESTATE", "this encoder was closed")
-    try:
-        while isinstance(core := job.next(-1), _core.Tokens):
-            _answer(requests.pop(core.index), core, model_type)
-    except Error as e:
-        why = e
-    job.close()
-    while requests:  # nothing answers them any more
-        request = requests.popitem()[1]
-        if request.set_running_or_notify_cancel():
-            request.set_exception(why)
+def _drop(added: asyncio.Future[Future[Tokens]]) -> None:
+    """Drops a request that was added for a task that waits no longer."""
+    if not added.cancelled() and not added.exception():
+        added.result().cancel()
 
 
 class AsyncEncoder:
@@ -86,7 +100,7 @@ class AsyncEncoder:
     model: a Model, a list of Models of one tower on different devices, or a path, whose models are
         loaded here and closed with the encoder. A Model that is given may be called meanwhile.
     devices: for a path: what load() takes as device, a list of these, or "all".
-    dtype: of the tokens, "f32" or "bf16".
+    dtype: of the tokens, "f32" or "bf16"; None: what the model computes in.
     queue: how many requests may wait to be taken up.
     queue_bytes: the most bytes of sources in memory and of results that were not delivered.
     decoders: how many clips are decoded at once; 0: one for each core.
@@ -97,10 +111,11 @@ class AsyncEncoder:
     """
 
     def __init__(
-        self, model: Model | Sequence[Model] | _check.Path, *, devices: Any = None, dtype: Dtype = "f32", queue: int = 512,
+        self, model: Model | Sequence[Model] | _check.Path, *, devices: Any = None, dtype: Dtype | None = "f32", queue: int = 512,
         queue_bytes: int = MOST_AHEAD, decoders: int = 0, **options: Any,
     ) -> None:
-        dtype = _check.one_of(_model._name(dtype), "dtype", ("f32", "bf16"))
+        if dtype is not None:
+            dtype = _check.one_of(_model._name(dtype), "dtype", ("f32", "bf16"))
         queue = _check.whole(queue, "queue", 1, 1 << 20)
         queue_bytes = _check.whole(queue_bytes, "queue_bytes", 1, (1 << 62) - 1)
         decoders = _check.whole(decoders, "decoders", 0, _model.MOST_THREADS)
@@ -118,16 +133,13 @@ class AsyncEncoder:
         decoder, self._no_decoder = _decoder.start_if_there()
         where = {k: self._options[k] for k in ("decode", "gpu") if k in self._options}
         self._job = _core.Job(
-            [m._core for m in given], decoder, dtype, decoders, False, False, queue_bytes, queue, where
+            [m._core for m in given], decoder, dtype or self.info["dtype"], decoders, False, False, queue_bytes, queue, where
         )
         self._places = itertools.count()
-        self._requests: dict[int, _Request] = {}
-        self._thread = threading.Thread(
-            target=_collect, args=(self._job, self._requests, self.info["model_type"]),
-            name="qwenvit encoder", daemon=True,
-        )
+        self._counts = self._job.progress()
+        self._collector = _Collector(self._job, self.info["model_type"])
         self._close = weakref.finalize(self, self._job.close)
-        self._thread.start()
+        self._collector.start()
 
     def submit(self, source: One, **options: Any) -> Future[Tokens]:
         """Adds a source, as Model.encode takes one, and returns the Future of its Tokens, or of its
@@ -138,29 +150,47 @@ class AsyncEncoder:
         data, is_path, own = describe(self.models[0]._core, source, place, options)
         if self._no_decoder and not isinstance(data, _core.Frames):
             raise error(self._no_decoder.status, str(self._no_decoder))
-        request = self._requests[place] = _Request(self._job, place)
+        requests = self._collector.requests
+        request = requests[place] = _Request(self._job, place)
         try:
             self._job.add(place, key, data, is_path, own)
-        except BaseException:
-            self._requests.pop(place, None)
+        except BaseException as e:
+            requests.pop(place, None)
+            if self._collector.over and isinstance(e, Error):
+                raise error(*self._collector.over) from None
             raise
         return request
 
     async def encode(self, source: One, *, timeout: float | None = None, **options: Any) -> Tokens:
         """Returns the Tokens of a source, or raises its Error; asyncio.TimeoutError after so many
         seconds. A task that is cancelled, or out of time, drops its source."""
-        if isinstance(source, (str, bytes, os.PathLike)):
-            request = self.submit(source, **options)
-        else:  # reading a file object, or resizing frames, takes time
-            request = await asyncio.to_thread(self.submit, source, **options)
-        return await asyncio.wait_for(asyncio.wrap_future(request), timeout)
+        return await asyncio.wait_for(self._ask(source, options), timeout)
+
+    async def _ask(self, source: One, options: dict[str, Any]) -> Tokens:
+        if isinstance(source, (str, bytes, os.PathLike)) and not is_data(source):
+            return await asyncio.wrap_future(self.submit(source, **options))
+        # reading a file object, or resizing frames, takes time; a thread that does it cannot be stopped
+        added = asyncio.get_running_loop().run_in_executor(None, lambda: self.submit(source, **options))
+        try:
+            request = await asyncio.shield(added)
+        except asyncio.CancelledError:
+            added.add_done_callback(_drop)
+            raise
+        return await asyncio.wrap_future(request)
+
+    def progress(self) -> dict[str, Any]:
+        """Returns counts since the encoder was made: as in Model.encode's progress, and `rows`, the
+        patches that were computed, of `capacity_rows` that these chunks had room for."""
+        with contextlib.suppress(Error):  # it is over: the last counts stay
+            self._counts = self._job.progress()
+        return self._counts
 
     def close(self) -> None:
         """Waits until all requests are answered. Later ones are refused."""
         if self._close.alive:
             with contextlib.suppress(Error):  # the requests have got it
                 self._job.end()
-            self._thread.join()
+            self._collector.join()
             self._close()
         for model in self.models if self._owns else ():
             model.close()

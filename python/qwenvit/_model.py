@@ -519,8 +519,8 @@ class Model:
             min_pixels, max_pixels, total_pixels; like ("transformers" or "qwen-vl-utils");
             first_frame (True: the first frame of an animation or clip, as an image); decode ("cpu",
             or "gpu" for the decoders of the NVIDIA GPU of number gpu; "auto", the default: of many
-            clips for a CUDA model both); threads, decode_seconds, decode_memory; offset and length
-            (the clip is these bytes of its file).
+            clips for a CUDA model both); threads, decode_seconds, decode_memory; max_seconds (a clip that
+            lasts longer fails); offset and length (the clip is these bytes of its file).
 
         Many sources are decoded side by side and packed into full chunks. Each result has the index
         of its source, and its key, which is by default its path, else its index. At most 1 GiB of

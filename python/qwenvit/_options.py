@@ -24,6 +24,7 @@ class ClipOptions(TypedDict, total=False):
     gpu: int | None
     threads: int | None
     decode_seconds: float | None
+    max_seconds: float | None
     decode_memory: int | None
     offset: int | None
     length: int | None

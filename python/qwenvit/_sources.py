@@ -97,7 +97,7 @@ def _plain(source: Any) -> Any:
 
 
 def _kinds_of(source: Options) -> list[str]:
-    return [k for k in (*KINDS, "picture") if k in source]  # image was called picture in 0.2
+    return [k for k in KINDS if k in source]
 
 
 def is_of_a_file(source: object) -> bool:
@@ -167,16 +167,17 @@ def key_of(source: Any, place: int) -> str:
 
 def is_data(source: object) -> bool:
     """Whether this is a data: URL."""
-    return isinstance(source, str) and source.startswith("data:") and "," in source
+    return isinstance(source, str) and source[:5].lower() == "data:" and "," in source
 
 
-def _bytes_of_data(url: str, place: int) -> bytes:
+def bytes_of_data(url: str, name: str) -> bytes:
+    """Returns the bytes in a data: URL, which `name` names in the error."""
     head, _, text = url.partition(",")
-    data = urllib.parse.unquote_to_bytes(text)
+    data = text.encode() if "%" not in text else urllib.parse.unquote_to_bytes(text)
     try:
-        return base64.b64decode(data, validate=True) if head.endswith(";base64") else data
-    except ValueError:
-        raise error("QV_EINVAL", f"source {place}: a data: URL that is no base64") from None
+        return base64.b64decode(data, validate=True) if head.lower().endswith(";base64") else data
+    except ValueError as e:
+        raise error("QV_EINVAL", f"{name}: a data: URL that is no base64: {e}") from None
 
 
 def local_path(path: _check.Path) -> bytes:
@@ -253,7 +254,8 @@ def _take_dict(source: Options, place: int) -> tuple[Any, str, Options]:
     kinds = _kinds_of(own)
     if len(kinds) != 1:
         raise error("QV_EINVAL", f"source {place}: a dict has one of {', '.join(KINDS)}")
-    inner, kind = own.pop(kinds[0]), {"picture": "image"}.get(kinds[0], kinds[0])
+    [kind] = kinds
+    inner = own.pop(kind)
     if kind == "bytes" and not (_is_bytes(inner) or _is_file(inner)):
         raise _check.wrong(f"source {place}: bytes", _check.kind_of(inner), "bytes, or a file that is open")
     if kind == "path":
@@ -274,7 +276,7 @@ def describe(model: _core.Model, source: Any, place: int, common: Options) -> tu
         if "timestamps" in own or "timestamps" in common:
             raise error("QV_EINVAL", f"source {place}: timestamps belong to frames; a file has its own")
         if is_data(source):
-            source, is_path = _bytes_of_data(source, place), False
+            source, is_path = bytes_of_data(source, f"source {place}"), False
         _text_of(source, "path", place) if is_path else None
         data = local_path(source) if is_path else bytes(_read(source, place) if _is_file(source) else source)
         return data, is_path, {**common, **own}

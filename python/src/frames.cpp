@@ -215,8 +215,9 @@ read_clip(qv_clip *clip, Frames &frames)
 
 /* Opens a path, or the bytes of a file, which `name` names in error texts. */
 static void
-open_and_read(const Model &model, nb::handle decoder, const std::string &name, nb::bytes source,
-              bool is_path, nb::dict options, Frames &frames)
+open_and_read(const qv_preprocess &image, const qv_preprocess &video, nb::handle decoder,
+              const std::string &name, nb::bytes source, bool is_path, nb::dict options,
+              Frames &frames)
 {
     const std::string path = is_path ? text_of(source, "path") : name;
     qv_clip_options o = {};
@@ -230,8 +231,7 @@ open_and_read(const Model &model, nb::handle decoder, const std::string &name, n
     }
     {
         const Released released;
-        check(qv_clip_open(path.c_str(), &model.facts.image, &model.facts.video, &o, &clip, &err),
-              err);
+        check(qv_clip_open(path.c_str(), &image, &video, &o, &clip, &err), err);
     }
     const std::unique_ptr<qv_clip, void (*)(qv_clip *)> owned(clip, [](qv_clip *c) {
         qv_clip_close(&c);
@@ -291,7 +291,8 @@ preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::o
     if (nb::isinstance<Frames>(source))
         frames = nb::cast<Frames *>(source);
     else
-        open_and_read(model, decoder, key, nb::cast<nb::bytes>(source), is_path, options, read);
+        open_and_read(model.facts.image, model.facts.video, decoder, key,
+                      nb::cast<nb::bytes>(source), is_path, options, read);
     const qv_preprocess &p = frames->is_image ? model.facts.image : model.facts.video;
     const int64_t *g = frames->grid_thw;
     made->key = key;
@@ -306,12 +307,47 @@ preprocess(const Model &model, nb::handle decoder, const std::string &key, nb::o
     return made.release();
 }
 
+/* Reads the sampled frames of a clip in memory, without a model: its processor is one that counts
+ * pixels over all frames, or for each. */
+static Frames *
+read_frames(nb::handle decoder, nb::bytes source, bool over_all, int patch_size,
+            int temporal_patch_size, int merge_size, nb::dict options)
+{
+    auto frames = std::make_unique<Frames>();
+    qv_preprocess p = qv_preprocess_default(false);
+    p.processor = over_all ? QV_PROCESSOR_QWEN3_VL : QV_PROCESSOR_QWEN2_VL;
+    p.patch_size = patch_size;
+    p.temporal_patch_size = temporal_patch_size;
+    p.merge_size = merge_size;
+    open_and_read(p, p, decoder, "the clip", source, false, options, *frames);
+    return frames.release();
+}
+
+static nb::object
+frames_array(nb::handle self)
+{
+    Frames &f = nb::cast<Frames &>(self);
+    return array_of(f.data.data(),
+                    { (size_t)f.n_frames, (size_t)f.height, (size_t)f.width, (size_t)3 },
+                    nb::dtype<uint8_t>(), self);
+}
+
 void
 bind_frames(nb::module_ &m)
 {
-    nb::class_<Frames>(m, "Frames").def_prop_ro("grid_thw", [](const Frames &f) {
-        return nb::make_tuple(f.grid_thw[0], f.grid_thw[1], f.grid_thw[2]);
-    });
+    nb::class_<Frames>(m, "Frames")
+        .def_prop_ro("grid_thw",
+                     [](const Frames &f) {
+                         return nb::make_tuple(f.grid_thw[0], f.grid_thw[1], f.grid_thw[2]);
+                     })
+        .def_prop_ro("is_image", [](const Frames &f) { return f.is_image; })
+        .def_prop_ro("timestamps", [](const Frames &f) { return f.timestamps; })
+        .def("array", [](nb::handle self) { return frames_array(self); })
+        /* frames in the file, their rate, width and height */
+        .def("source", [](const Frames &f) {
+            return nb::make_tuple(f.source_frames, f.source_fps, f.source_width, f.source_height);
+        });
+    m.def("read_frames", read_frames, nb::rv_policy::take_ownership);
     m.def("prepare", prepare, nb::rv_policy::take_ownership);
     m.def("preprocess", preprocess, nb::arg("model"), nb::arg("decoder").none(), nb::arg("key"),
           nb::arg("source"), nb::arg("is_path"), nb::arg("options"), nb::rv_policy::take_ownership);

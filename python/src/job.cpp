@@ -18,6 +18,8 @@ progress_of(const qv_job_progress &p)
     d["done"] = p.done;
     d["failed"] = p.failed;
     d["tokens"] = p.tokens;
+    d["rows"] = p.rows;
+    d["capacity_rows"] = p.capacity_rows;
     d["seconds"] = p.elapsed_s;
     d["limit"] = p.limit;
     return d;
@@ -41,8 +43,8 @@ class Job
         results->facts = first.facts;
         results->origin = first.origin;
         for (nb::handle model : models) {
-            towers.push_back(nb::cast<const Model &>(model).tower());
-            all.push_back(towers.back()->model);
+            results->towers.push_back(nb::cast<const Model &>(model).tower());
+            all.push_back(results->towers.back()->model);
         }
         o.sink = results->sink();
         o.lost = Results::lose;
@@ -116,7 +118,7 @@ class Job
         put(std::move(kept), s);
     }
 
-    /* Drops the source of a place; its result comes all the same, as cancelled. */
+    /* Drops the source of a place; its result comes all the same, as a failure. */
     void
     drop(int64_t place)
     {
@@ -146,6 +148,7 @@ class Job
     end()
     {
         must_be_ours(owner);
+        must_not_compute();
         qv_error err = {};
         const Released released;
         const Use use(*results);
@@ -165,6 +168,7 @@ class Job
     next(double seconds)
     {
         must_be_ours(owner);
+        must_not_compute();
         Results &from = *results;
         using clock = std::chrono::steady_clock;
         const auto until = clock::now() + std::chrono::duration<double>(seconds);
@@ -194,6 +198,8 @@ class Job
         if (owner != getpid())
             return;
         job_closed(results.get());
+        if (closes_later(results))
+            return;
         const Released released;
         results->close();
     }
@@ -218,7 +224,6 @@ class Job
     }
 
   private:
-    std::vector<std::shared_ptr<const Tower>> towers;
     nb::object decoder;
     bool owns;
     pid_t owner = getpid();

@@ -52,7 +52,6 @@ describe(Tokens &t, const Source &source, const Results &of, const qv_job_result
     t.key = r->key;
     t.status = r->status;
     t.error = r->error;
-    t.cancelled = r->cancelled;
     t.outcome = source.frames ? *source.frames : r->outcome;
     t.origin = of.origin;
     t.grid_thw.assign(r->outcome.grid_thw, r->outcome.grid_thw + 3);

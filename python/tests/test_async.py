@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from qwenvit import _decoder
+from qwenvit import _async, _decoder
 
 
 def images(n):
@@ -93,6 +93,73 @@ def test_cancelling_and_timing_out_drop_a_request(own):
 
     *results, computed = asyncio.run(ask())
     assert all(map(len, results)) and computed < 10 * one
+
+
+def test_a_cancelled_task_leaves_nothing_behind(own):
+    """Whatever a thread is still doing for it, as reading a file."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class File:
+        def read(self):
+            begun.set()
+            go_on.wait(30)
+            return b"P6\n64 64\n255\n" + bytes(3 * 64 * 64)
+
+    async def ask():
+        async with qwenvit.AsyncEncoder(own) as encoder:
+            for timeout in (None, 0.05):
+                begun.clear(), go_on.clear()
+                task = asyncio.ensure_future(encoder.encode(File(), timeout=timeout))
+                assert await asyncio.to_thread(begun.wait, 30)
+                if not timeout:
+                    task.cancel()
+                with pytest.raises((asyncio.CancelledError, asyncio.TimeoutError)):
+                    await task
+                go_on.set()
+            while encoder.progress()["done"] < 2:
+                await asyncio.sleep(0.01)
+            return encoder._collector.requests, encoder.progress()
+
+    left, counts = asyncio.run(ask())
+    assert not left and counts["tokens"] == 0
+
+
+def switches(tasks):
+    """How often threads of this process went to sleep."""
+    texts = [open(f"/proc/self/task/{t}/status", encoding="utf-8").read() for t in tasks]
+    return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
+
+
+def test_an_encoder_that_nobody_asks_sleeps(own):
+    before = set(os.listdir("/proc/self/task"))
+    with qwenvit.AsyncEncoder(own) as encoder:
+        encoder.submit(images(1)[0]).result(60)
+        time.sleep(0.3)
+        tasks = set(os.listdir("/proc/self/task")) - before
+        asleep = switches(tasks)
+        time.sleep(1)
+        assert tasks and switches(tasks) == asleep
+
+
+def test_when_no_device_is_left_all_requests_fail(own):
+    class Lost:
+        def next(self, seconds):
+            raise _async.error("QV_EBACKEND", "it fell off the bus")
+
+        def close(self):
+            pass
+
+    collector = _async._Collector(Lost(), "x")
+    collector.requests[0] = waits = _async._Request(None, 0)
+    collector.run()
+    with qwenvit.AsyncEncoder(own) as encoder:
+        encoder._job.close()
+        encoder._collector = collector
+        for call in (lambda: waits.result(0), lambda: encoder.submit(images(1)[0])):
+            with pytest.raises(qwenvit.Error, match="cannot go on: it fell off the bus") as e:
+                call()
+            assert e.value.status == "QV_EBACKEND"
+        encoder._collector = type("", (), {"join": lambda _: None})()
 
 
 def test_a_full_queue_refuses(own):

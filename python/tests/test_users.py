@@ -3,6 +3,7 @@
 import base64
 import copy
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import qwenvit
-from conftest import COMMAND, read_safetensors
+from conftest import COMMAND, GOLDEN, read_safetensors
 from qwenvit._options import ClipOptions
 
 
@@ -116,12 +117,41 @@ def test_typed_options_are_those_of_the_binding():
 
 
 def test_a_batch(model, clip, image):
+    assert callable(qwenvit.torch.collate)  # also where torch is not
     torch = pytest.importorskip("torch")
     batch = [model.encode(image), model.encode(clip, fps=1)]
     out = qwenvit.torch.collate(batch)
     assert out["cu_seqlens"].tolist() == [0, len(batch[0]), len(batch[0]) + len(batch[1])]
     assert torch.equal(out["tokens"], torch.cat([t.torch()[0] for t in batch])) and out["grid_thw"].shape == (2, 3)
     assert qwenvit.torch.collate(batch, pad=True)["tokens"].shape[:2] == (2, max(map(len, batch)))
+
+
+def test_a_patched_tower_shows_it():
+    """On torch and transformers themselves; test_patch.py has stand-ins."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    sys.path.insert(0, os.path.join(os.path.dirname(GOLDEN), "..", "tools", "reference"))
+    import common
+
+    tower = common.load_tower(os.path.join(GOLDEN, "qwen3_vl"), "f32")
+    whole = torch.nn.ModuleDict({"visual": tower})
+    before = repr(whole)
+    assert not qwenvit.is_patched(whole)
+    qwenvit.patch(tower, backend="cpu", threads=1)
+    assert "run by <qwenvit.Model qwen3_vl" in repr(whole) and qwenvit.is_patched(whole) and qwenvit.is_patched(tower)
+    qwenvit.unpatch(tower)
+    assert repr(whole) == before and not qwenvit.is_patched(whole)
+
+
+def test_a_device_by_its_name_and_index(golden):
+    for given in ({"device": "cpu:0"}, {"device": "cpu"}, {"backend": "cpu:0"}, {"backend": "cpu"}):
+        with qwenvit.load(golden, threads=1, **given) as model:
+            assert model.info["backend"] == "cpu"
+    for given in ({"device": "cpu:7"}, {"backend": "cpu:7"}, {"backend": "cpu", "device": 7}):
+        with pytest.raises(qwenvit.Error, match="device 7: the cpu backend has device 0 only"):
+            qwenvit.load(golden, **given)
+    with pytest.raises(qwenvit.Error, match="no backend has a device 999: .*cpu: device 999"):
+        qwenvit.load(golden, device=999)
 
 
 def test_webdataset(model, clip, image, tmp_path):

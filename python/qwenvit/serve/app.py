@@ -180,7 +180,7 @@ async def metrics(request: Request) -> Response:
 async def models(request: Request) -> Response:
     service: Service = request.app.state.service
     service.must_be_ready()
-    info = service.encoder.models[0].info
+    info = service.encoder.info
     about = {name: info[name] for name in ("model_type", "digest", "dtype", "backend", "device", "out_hidden", "n_deepstack")}
     limits = {**service.settings.limits._asdict(), "timeout": service.settings.seconds, "queue": service.turns.most}
     row = {"id": info["model_type"], "object": "model", "owned_by": "qwenvit", **about, "version": __version__, "limits": limits}

@@ -33,10 +33,11 @@ class Kept(NamedTuple):
 
 
 class _Flight:
-    """A computation, and how many wait for it."""
+    """A computation, and how many wait for it. Once its tokens are being kept, it ends by itself."""
 
-    def __init__(self, task: asyncio.Task[Kept]) -> None:
-        self.task, self.waiters = task, 0
+    task: asyncio.Task[Kept]
+    waiters = 0
+    is_kept = False
 
 
 class TokenCache:
@@ -55,7 +56,6 @@ class TokenCache:
         self.in_memory: OrderedDict[str, bytes] = OrderedDict()
         self.file_bytes = self.memory_bytes = 0
         self.flights: dict[str, _Flight] = {}
-        self.being_kept: set[asyncio.Task[Kept]] = set()
         self._scratch = None if folder else tempfile.TemporaryDirectory(
             prefix="qwenvit-serve-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         )
@@ -91,9 +91,9 @@ class TokenCache:
         """Returns the name of an item's tokens. client: "" if clients share them."""
 
         def digest() -> str:
-            asked = json.dumps([self.about, item.options, client], sort_keys=True)
+            asked = json.dumps([item.options, client], sort_keys=True)
             content = blake3.blake3(item.data).digest()
-            return blake3.blake3(content + asked.encode()).hexdigest() + ENDING
+            return blake3.blake3(content + (self.about + asked).encode()).hexdigest() + ENDING
 
         return await off_loop(len(item.data), digest)
 
@@ -180,17 +180,20 @@ class TokenCache:
                 return found
             flight, where = self.flights.get(name), "flight"
             if not flight:
-                flight, where = _Flight(asyncio.ensure_future(self._compute(name, wanted, compute))), "miss"
+                flight, where = _Flight(), "miss"
                 self.flights[name] = flight
+                flight.task = asyncio.ensure_future(self._compute(flight, name, wanted, compute))
             kept = await self._wait_for(name, flight)
             if kept.data is not None or not wanted:
                 return kept, where
 
-    async def _compute(self, name: str, wanted: bool, compute: Callable[[], Awaitable[Tokens]]) -> Kept:
-        keeping = asyncio.ensure_future(self.keep(name, await compute(), wanted))
-        self.being_kept.add(keeping)
-        keeping.add_done_callback(self.being_kept.discard)
-        return await asyncio.shield(keeping)  # once it is written, it is kept, whoever leaves
+    async def _compute(self, flight: _Flight, name: str, wanted: bool, compute: Callable[[], Awaitable[Tokens]]) -> Kept:
+        try:
+            tokens = await compute()
+            flight.is_kept = True
+            return await self.keep(name, tokens, wanted)
+        finally:
+            self._end(name, flight)
 
     async def _wait_for(self, name: str, flight: _Flight) -> Kept:
         flight.waiters += 1
@@ -198,10 +201,13 @@ class TokenCache:
             return await asyncio.shield(flight.task)
         finally:
             flight.waiters -= 1
-            if (flight.task.done() or not flight.waiters) and self.flights.get(name) is flight:
-                del self.flights[name]
-            if not flight.waiters:
+            if not flight.waiters and not flight.is_kept:
+                self._end(name, flight)
                 flight.task.cancel()
+
+    def _end(self, name: str, flight: _Flight) -> None:
+        if self.flights.get(name) is flight:
+            del self.flights[name]
 
 
 def _read(path: str) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from .. import __version__
-from .._async import AsyncEncoder, _load
+from .._async import AsyncEncoder
 from .._error import Error, error
 from .._prompt import FAMILIES
 from .app import make_app
@@ -132,13 +132,14 @@ class Server(uvicorn.Server):
 def load(service: Service, a: argparse.Namespace) -> None:
     """Makes the encoder and the cache, and encodes an image, so that the first request finds all ready."""
     devices = a.device if a.device in (None, "all") else [int(d) if d.isdigit() else d for d in a.device.split(",")]
-    models = _load(a.model, devices)
-    info = models[0].info
     # what is kept is decoded by the CPU
     service.encoder = encoder = AsyncEncoder(
-        models, dtype=info["dtype"], queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
-        decode_memory=a.decode_memory,
+        a.model, devices=devices, dtype=None, queue=IMAGES_UNDER_WAY + 2 * a.decoders, decoders=a.decoders, decode="cpu",
+        decode_memory=a.decode_memory, max_seconds=a.max_seconds,
     )
+    info = encoder.info
+    service.metrics.gauge("chunk_rows", "Patches that were computed", lambda: encoder.progress()["rows"])
+    service.metrics.gauge("chunk_capacity_rows", "Patches that their chunks had room for", lambda: encoder.progress()["capacity_rows"])
     about = {"version": __version__, **{name: info[name] for name in ("digest", "dtype", "backend", "device")}}
     service.cache = TokenCache(about, a.cache_memory, a.cache, a.cache_bytes)
     if a.ec_path:

@@ -5,8 +5,6 @@ Nothing here opens a path or a URL."""
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 import math
 import struct
@@ -14,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from .._error import Error
-from .._sources import options_of
+from .._sources import bytes_of_data, is_data, options_of
 
 T = TypeVar("T")
 
@@ -188,17 +186,14 @@ def make_item(data: bytes, options: Mapping[str, Any], limits: Limits) -> Item:
 
 def bytes_of(url: Any, name: str = "data") -> bytes:
     """Returns the bytes in a data: URL."""
-    if not isinstance(url, str) or not url[:5].lower() == "data:":
+    if not is_data(url):
         raise Refused(
             422, "QV_EINVAL", f"{name} is {shown(url)}; must be a data: URL (no other URL is fetched, no path is opened)"
         )
-    head, comma, text = url.partition(",")
-    if not comma or not head.lower().endswith(";base64"):
-        raise Refused(422, "QV_EINVAL", f"{name} is a data: URL without base64; must be data:TYPE;base64,...")
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as e:
-        raise Refused(422, "QV_EINVAL", f"{name} is not base64: {e}") from None
+        return bytes_of_data(url, name)
+    except Error as e:
+        raise Refused(422, e.status, str(e)) from None
 
 
 def _no_constant(name: str) -> Any:

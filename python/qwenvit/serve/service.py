@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from .._async import AsyncEncoder
-from .._check import rows_of
 from .._error import Error, error
 from .._model import Tokens
 from .cache import Kept, TokenCache
@@ -144,7 +143,7 @@ class Service:
                 self.metrics.decode_errors.labels(e.status).inc()
             raise error(e.status, str(e).removeprefix(f"{source['key']}: ")) from None
         self.metrics.tokens.inc(len(tokens))
-        return self._short_enough(tokens)
+        return tokens
 
     def _submit(self, source: dict[str, Any], options: dict[str, Any]) -> Future[Tokens]:
         try:
@@ -153,13 +152,6 @@ class Service:
             if e.status not in (*OF_A_SOURCE, "QV_EFULL", "QV_ENOMEM"):  # no device is left
                 self.broken = str(e)
             raise
-
-    def _short_enough(self, tokens: Tokens) -> Tokens:
-        most, seconds = self.settings.limits.seconds, tokens.timestamps
-        times = [] if seconds is None or tokens.is_image else rows_of(seconds)
-        if times and times[-1] - times[0] > most:
-            raise Refused(422, "QV_EINVAL", f"a clip of {times[-1] - times[0]:.1f} s; at most {most:g} s here; give start and end")
-        return tokens
 
     async def answer_item(self, item: Item | Refused, client: str, until: float, wanted: bool) -> Answer:
         async def got() -> tuple[Kept, str]:

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""For those who run vLLM: its plugin, which registers the video loader "qwenvit" (docs/engines.md). A clip is decoded
+in the locked process, no frame but those that are sampled, which come at the size that vLLM's processor would give them.
+
+vLLM loads this module in all of its processes; nothing else is imported before the loader is used."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from .._arrays import to_numpy
+from .._error import error
+
+LOADERS = ("qwen3_vl", "qwen2_vl")  # vLLM's own, whose samplings ours are
+NOT_RESIZED = {"min_pixels": 1, "max_pixels": 1 << 40}  # with patches of one pixel
+
+
+def register() -> None:
+    """Adds the loader. It is used where --media-io-kwargs names it."""
+    from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
+
+    VIDEO_LOADER_REGISTRY.register("qwenvit")(Loader)
+
+
+@functools.lru_cache
+def _processor_of(model: str) -> tuple[Any, Any]:
+    """Returns the checkpoint's video processor, and vLLM's loader for its class."""
+    from transformers import AutoVideoProcessor
+    from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
+
+    processor = AutoVideoProcessor.from_pretrained(model)
+    name = type(processor).__name__
+    loader = VIDEO_LOADER_REGISTRY.get_backend_for_video_processor(name)
+    if loader not in LOADERS:
+        raise error("QV_EUNSUPPORTED", f"model {model!r}: its video processor is {name}; known are those of Qwen2-VL to Qwen3.5")
+    return processor, VIDEO_LOADER_REGISTRY.load(loader)
+
+
+class Loader:
+    """What vLLM calls for a clip. model: the checkpoint, as it was given to vLLM. resize: False gives whole frames, which
+    a size option of --mm-processor-kwargs or of a request needs. threads: for decoding; 0: every core. What else is
+    given, fps, min_frames and max_frames among it, is for the function by which vLLM samples."""
+
+    def __init__(self) -> None:
+        from .engines import VLLM, _check_version
+
+        _check_version(*VLLM, None)
+
+    def load_bytes(
+        self, data: bytes, num_frames: int = -1, *, model: str | None = None, resize: bool = True, threads: int = 0,
+        fps: float = 2, max_duration: float = 300, frame_recovery: bool = False, **sampling: Any,
+    ) -> tuple[Any, dict[str, Any]]:
+        from vllm.multimodal.video_decoders import VideoSourceMetadata, VideoTargetMetadata, check_frame_pixel_limit
+
+        if not isinstance(model, str):
+            raise error("QV_EINVAL", 'the video loader "qwenvit" needs "model" beside "video_backend": the checkpoint')
+        processor, loader = _processor_of(model)
+        options = {"fps": fps, "threads": threads, **{k: v for k, v in sampling.items() if k in ("min_frames", "max_frames")}}
+        size = processor.size
+        sizes = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+        if getattr(processor, "cap_pixels_per_frame", None):
+            sizes["cap_pixels"] = True
+        sizes = sizes if resize else NOT_RESIZED
+        for _ in range(3):  # at most: a second time for another number of frames, and a third for another size
+            frames = _read(data, processor, sizes, options)
+            total, rate, width, height = frames.source()
+            check_frame_pixel_limit(width, height)
+            source = loader._prepare_source(VideoSourceMetadata(total, rate, total / rate if rate else 0))
+            target = VideoTargetMetadata(num_frames, fps, max_duration)
+            wanted = loader.compute_frames_index_to_sample(source, target, **sampling)
+            found = [round(seconds * rate) for seconds in frames.timestamps]
+            if len(wanted) != len(found):
+                options = {"num_frames": len(wanted), "threads": threads}
+            elif resize and not _stays(to_numpy(frames.array()).shape, processor):
+                sizes, resize = NOT_RESIZED, False
+            else:
+                break
+        if wanted != found:
+            raise error("QV_EUNSUPPORTED", f"vLLM samples the frames {wanted} of {total}, and qwenvit {found}")
+        about = loader.create_hf_metadata(source=source, video_backend="qwenvit", valid_frame_indices=found)
+        return to_numpy(frames.array()), {**about, "do_sample_frames": False}
+
+
+def _read(data: bytes, processor: Any, sizes: dict[str, Any], options: dict[str, Any]) -> Any:
+    from .. import _core, _decoder
+
+    patch, merge = (1, 1) if sizes is NOT_RESIZED else (processor.patch_size, processor.merge_size)
+    frames = _core.read_frames(
+        _decoder.start(), data, _counts_all(processor), patch, processor.temporal_patch_size, merge, {**sizes, **options}
+    )
+    if frames.is_image:
+        raise error("QV_EINVAL", "an image, where a clip is expected")
+    return frames
+
+
+def _counts_all(processor: Any) -> bool:
+    """Whether it counts the pixels of all frames together."""
+    return "Qwen3" in type(processor).__name__
+
+
+def _stays(shape: tuple[int, ...], processor: Any) -> bool:
+    """Whether the processor leaves frames of this size as they are."""
+    n, height, width, _ = shape
+    more = {"num_frames": n, "temporal_factor": processor.temporal_patch_size} if _counts_all(processor) else {}
+    smart_resize = sys.modules[type(processor).__module__].smart_resize
+    wanted = smart_resize(
+        height=height, width=width, factor=processor.patch_size * processor.merge_size,
+        min_pixels=processor.size["shortest_edge"], max_pixels=processor.size["longest_edge"], **more,
+    )
+    return tuple(wanted) == (height, width)

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""qwenvit's video loader in vLLM, beside vLLM's own: are pixel_values the same, and what does it cost? A clip is loaded as vLLM
+loads it (VideoMediaIO), and what comes goes to the checkpoint's video processor.
+
+    vllm_loader.py CLIP... [--model FOLDER] [--times N] [--callers N]
+
+--model: a folder with preprocessor files; without it one with the numbers of Qwen3-VL is made. --times: takes each clip N times, and
+prints requests a second, CPU time and the most memory, for both loaders in turn; else a table of what differs. Exit 1: a clip that
+both load, with the same frames, has other pixel_values.
+"""
+import argparse
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+
+SIZES = {"size": {"shortest_edge": 4096, "longest_edge": 25165824}, "patch_size": 16, "temporal_patch_size": 2, "merge_size": 2,
+         "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "video_processor_type": "Qwen3VLVideoProcessor"}
+OWN = {"Qwen3VLVideoProcessor": "qwen3_vl", "Qwen2VLVideoProcessor": "qwen2_vl"}
+
+
+class Loading:
+    """pixel_values of clips by one of the loaders."""
+
+    def __init__(self, model, loader):
+        import vllm.platforms
+        import vllm.platforms.cpu
+
+        vllm.platforms._current_platform = vllm.platforms.cpu.CpuPlatform()
+        import torch
+        from transformers import AutoVideoProcessor
+        from vllm.plugins import load_general_plugins
+
+        torch.set_num_threads(1)  # as vLLM does where requests come side by side
+        load_general_plugins()
+        self.processor = AutoVideoProcessor.from_pretrained(model)
+        own = {"video_backend": OWN[type(self.processor).__name__]}
+        self.how = {"video_backend": "qwenvit", "model": model} if loader == "qwenvit" else own
+
+    def __call__(self, data):
+        """Returns (metadata, the frames' shape, pixel_values)."""
+        import torch
+        from transformers.video_utils import VideoMetadata
+        from vllm.multimodal.media.image import ImageMediaIO
+        from vllm.multimodal.media.video import VideoMediaIO
+
+        frames, about = VideoMediaIO(ImageMediaIO(), **self.how).load_bytes(data).media
+        known = VideoMetadata(**{k: v for k, v in about.items() if k != "do_sample_frames"})
+        made = self.processor(videos=[torch.from_numpy(frames).permute(0, 3, 1, 2)], video_metadata=[known], return_tensors="pt",
+                              do_sample_frames=about["do_sample_frames"])
+        return about, frames.shape, made["pixel_values_videos"]
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def memory_of(pids):
+    """Returns the bytes of processes that are theirs alone, and what they share of with others by share."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as f:
+                total += sum(int(line.split()[1]) << 10 for line in f if line.startswith("Pss:"))
+        except OSError:
+            pass
+    return total
+
+
+def family_of(pid):
+    """Returns a process and all that it started."""
+    found = [pid]
+    for one in found:
+        try:
+            with open(f"/proc/{one}/task/{one}/children", encoding="ascii") as f:
+                found += map(int, f.read().split())
+        except OSError:
+            pass
+    return found
+
+
+def timed(clips, model, loader, times, callers, out):
+    """Runs in a process of its own."""
+    loading = Loading(model, loader)
+    bodies = [read(path) for path in clips]
+    loading(bodies[0])
+    base, most, done = memory_of(family_of(os.getpid())), 0, threading.Event()
+
+    def watch():
+        nonlocal most
+        while not done.wait(0.05):
+            most = max(most, memory_of(family_of(os.getpid())))
+
+    def cpu():
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        living = 0
+        for pid in family_of(os.getpid())[1:]:  # decoders of a program that goes on
+            with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+                fields = f.read().rpartition(")")[2].split()
+                living += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return sum(u.ru_utime + u.ru_stime for u in used) + living
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    before, began = cpu(), time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(callers) as pool:
+        for _ in pool.map(lambda data: loading(data)[1], bodies * times):
+            pass
+    seconds, used = time.perf_counter() - began, cpu() - before
+    done.set()
+    watcher.join()
+    n = len(bodies) * times
+    out.put({"loader": loader, "clips": n, "callers": callers, "requests_per_s": round(n / seconds, 2),
+             "cpu_s_per_request": round(used / n, 3), "peak_mb": round((most - base) / 1e6), "base_mb": round(base / 1e6)})
+
+
+def compare(clips, model):
+    theirs, ours, failed = Loading(model, "vllm"), Loading(model, "qwenvit"), False
+    for path in clips:
+        found = []
+        for loading in (theirs, ours):
+            try:
+                found.append(loading(read(path)))
+            except Exception as e:  # whatever a loader makes of a clip belongs into the table
+                found.append(f"{type(e).__name__}: {e}")
+        name = os.path.basename(path)
+        if any(isinstance(one, str) for one in found):
+            print(f"{name}: vLLM: {found[0] if isinstance(found[0], str) else 'loaded'}; qwenvit: {found[1] if isinstance(found[1], str) else 'loaded'}")
+            continue
+        (about, shape, a), (mine, own_shape, b) = found
+        same = a.shape == b.shape and bool((a == b).all())
+        other = [k for k in ("total_num_frames", "fps", "frames_indices") if about[k] != mine[k]]
+        worst = "" if same or a.shape != b.shape else f", {(a - b).abs().max() * 127.5:.0f} levels at most"
+        print(f"{name}: frames {list(shape[:3])} and {list(own_shape[:3])}: {'equal' if same else 'other pixel_values'}{worst}"
+              + (f"; other {', '.join(other)}" if other else ""))
+        failed |= not same and not other
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("clips", nargs="+")
+    parser.add_argument("--model")
+    parser.add_argument("--times", type=int, default=0)
+    parser.add_argument("--callers", type=int, default=len(os.sched_getaffinity(0)))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if not args.model:
+            with open(os.path.join(folder, "video_preprocessor_config.json"), "w", encoding="utf-8") as f:
+                json.dump(SIZES, f)
+        model = args.model or folder
+        if not args.times:
+            return compare(args.clips, model)
+        spawn = multiprocessing.get_context("spawn")
+        for loader in ("vllm", "qwenvit") * 2:
+            out = spawn.Queue()
+            process = spawn.Process(target=timed, args=(args.clips, model, loader, args.times, args.callers, out))
+            process.start()
+            print(json.dumps(out.get()), flush=True)
+            process.join()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
