@@ -296,7 +296,7 @@ qv_kernel_choice(qv_context *ctx, const struct qv_op *op, int *choice, qv_error 
     char work[TEXT_BYTES];
     *choice = 0;
     if (!ctx->caps.has_choices || (op->kind != QV_OP_gemm && op->kind != QV_OP_conv))
-        return QV_OK; /* it runs in one way */
+        return QV_OK; /* the first choice is kept */
     qv_op_print(op, work, sizeof work);
     if (ctx->tune.measure && !qv_tune_find(&ctx->tune, work)) {
         qv_status status = measure(ctx, op, work, err);
