@@ -169,8 +169,8 @@ write_config(void)
     temp_text("config.json", text);
 }
 
-/* Checks values of the quantised matrices on the device of the reference: each fifth, at every place
- * in a word and in a group. */
+/* Checks values of the quantised matrices on the device of the reference: each fifth, at every
+ * place in a word and in a group. */
 static void
 is_what_it_stands_for(const struct form *form, const qv_model *model)
 {

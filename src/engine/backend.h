@@ -237,7 +237,8 @@ extern const struct qv_backend qv_backend_metal;
 /* A backend in a library of its own has a name and an open(), which finds the library when it is
  * first called (engine/backend_library.c). */
 extern const struct qv_backend qv_backend_library_cuda;
-/* Returns whether it is here: false for a library that is not in `folder`, or where it is looked for. */
+/* Returns whether it is here: false for a library that is not in `folder`, or where it is looked
+ * for. */
 bool qv_backend_is_installed(const struct qv_backend *backend, const char *folder);
 /* Exported by such a library. Returns its table, or NULL if it was built with another version of
  * this header: build_id names the caller's version, *own becomes the library's. */

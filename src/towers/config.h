@@ -98,7 +98,7 @@ qv_status qv_config_read_norm(const struct qv_json_object *vision, const char *k
  * who gives both has answered a warning of means, which is dropped. */
 void qv_config_overrule(struct qv_config *c, const double *mean, const double *std);
 
-/* ---- mmproj.c: a tower in a GGUF file, as llama.cpp's converter writes it --------------------- */
+/* ---- mmproj.c: a tower in a GGUF file, as llama.cpp's converter writes it -------------------- */
 
 /* Sets *file to the GGUF file that a path means, which the caller free()s. A file means itself;
  * a folder without safetensors means its file with "mmproj" in the name, or its only one. *file

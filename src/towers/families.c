@@ -172,8 +172,9 @@ const struct qv_family qv_families[QV_FAMILIES] = {
         .windows = true,
         .n_deepstack = -1,
     },
-    /* EXAONE 4.5 (transformers, models/exaone4_5): the tower of Qwen2.5-VL with fewer heads of k and
-     * v than of q. The device has a copy of each for every head of q, so attention is the same. */
+    /* EXAONE 4.5 (transformers, models/exaone4_5): the tower of Qwen2.5-VL with fewer heads of k
+     * and v than of q. The device has a copy of each for every head of q, so attention is the
+     * same. */
     [QV_FAMILY_EXAONE4_5] = {
         .model_types = { "exaone4_5" },
         .prefix = "model.visual.",
@@ -237,9 +238,10 @@ const struct qv_family qv_families[QV_FAMILIES] = {
         .n_deepstack = -1,
     },
     /* GLM-4.1V and GLM-4.5V (transformers, models/glm4v and glm4v_moe). They have RMSNorm and gated
-     * MLPs; only the two convolutions have biases. A norm follows the Conv3d, then learned positions
-     * are added, interpolated bicubically. A Conv2d of 2x2 patches stands before the merger. The
-     * config's intermediate_size is the merger's; the blocks' MLPs are as wide as tokens. */
+     * MLPs; only the two convolutions have biases. A norm follows the Conv3d, then learned
+     * positions are added, interpolated bicubically. A Conv2d of 2x2 patches stands before the
+     * merger. The config's intermediate_size is the merger's; the blocks' MLPs are as wide as
+     * tokens. */
     [QV_FAMILY_GLM4V] = {
         .model_types = { "glm4v", "glm4v_moe" },
         .prefix = "model.visual.",

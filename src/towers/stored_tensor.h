@@ -25,8 +25,8 @@ struct qv_stored_tower {
     const char *dir, *prefix;
 };
 
-/* Opens what a path means (qv_mmproj_find): a folder, whose prefix is found from the patch embedding's
- * name, or a GGUF file. It must be closed even after a failure. */
+/* Opens what a path means (qv_mmproj_find): a folder, whose prefix is found from the patch
+ * embedding's name, or a GGUF file. It must be closed even after a failure. */
 qv_status qv_stored_tower_open(const char *path, const struct qv_tensor_spec *patch_embed,
                                struct qv_stored_tower *out, qv_error *err);
 void qv_stored_tower_close(struct qv_stored_tower *in);
