@@ -3,7 +3,7 @@
 """The proxy of vLLM's example of a separate encoder, unmodified, in front of `qwenvit serve` and of a decode side made of
 vLLM's own chat parser, processor and connector: the rows that this loads are those of encode(). Without a GPU.
 
-    vllm_proxy.py PROXY CLIP [--golden tests/golden/qwen3_vl] [--write tests/golden/vllm_requests.json]
+    vllm_proxy.py PROXY CLIP [--golden tests/golden/qwen3_vl] [--write python/tests/vllm_requests.json]
 
 PROXY: disagg_epd_proxy.py, which vllm_env.sh puts beside the environment. --write makes the requests and keys that
 python/tests has. Exit 1: something differs.
